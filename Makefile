@@ -1,0 +1,67 @@
+# toolgate: two commands, make run and make test; the others are parts of them
+# or longer forms. Go, make, git and Node's npm are all that is needed.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  = -s -w -X main.version=$(VERSION)
+TOOLS    = .cache/bin
+TIMEOUT ?= 25m
+
+.PHONY: build run test check lint vuln npm bench fuzz soak clean
+
+build:
+	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/toolgate ./cmd/toolgate
+
+# Builds and serves the shipped mcp.json.
+run: build
+	bin/toolgate serve --config mcp.json
+
+# Every test, with the race detector. A part that is missing makes its test
+# skip with a reason; with CI=true it fails.
+test: npm
+	$(GO) test -race -timeout $(TIMEOUT) ./...
+
+# Rules that tools can hold.
+check: lint vuln
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) mod tidy -diff
+	$(GO) test -count=1 ./internal/house
+
+lint: $(TOOLS)/golangci-lint $(TOOLS)/staticcheck
+	$(TOOLS)/staticcheck ./...
+	$(TOOLS)/golangci-lint run ./...
+
+vuln: $(TOOLS)/govulncheck
+	@sh .ci/vuln $(TOOLS)/govulncheck
+
+# The tools have a module of their own, so that nothing of theirs is shipped.
+$(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck &: .ci/lint/go.mod .ci/lint/go.sum
+	mkdir -p $(TOOLS)
+	cd .ci/lint && $(GO) build -o ../../$(TOOLS)/ tool
+	touch $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck
+
+# MCP servers and clients that nobody here wrote, for the tests.
+npm: testdata/npm/node_modules/.package-lock.json
+
+testdata/npm/node_modules/.package-lock.json: testdata/npm/package-lock.json
+	@if command -v npm >/dev/null; then cd testdata/npm && npm ci --ignore-scripts --no-audit --no-fund; \
+	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
+	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
+
+# Ratios against the bare upstream, and allocations.
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Every fuzz target for a while: make fuzz FUZZTIME=5m
+FUZZTIME ?= 20s
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+		echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+# The sweeps and repeats in their long form.
+soak: npm
+	TOOLGATE_SOAK=1 $(GO) test -race -timeout 2h -count=3 ./...
+
+clean:
+	rm -rf bin .cache .toolgate

@@ -1,0 +1,310 @@
+package audit_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+)
+
+// disk creates segments that fail on purpose.
+type disk struct {
+	mu sync.Mutex // protects the fields below
+	faults
+	writes int // so far
+	syncs  int
+}
+
+// faults say what fails.
+type faults struct {
+	writeAt  int // the write that fails, 0 = none
+	syncAt   int
+	sticky   bool // all later ones fail too
+	short    bool // a failing write leaves half of its bytes
+	silent   bool // a short write says nothing
+	noCut    bool // truncating fails
+	noCreate bool // creating a segment fails
+}
+
+func (d *disk) open(path string) (audit.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.noCreate {
+		return nil, syscall.ENOSPC
+	}
+	f, err := audit.CreateFile(path)
+	return &badFile{File: f, disk: d}, err
+}
+
+func (d *disk) set(change func(d *disk)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(d)
+}
+
+type badFile struct {
+	audit.File
+	disk *disk
+}
+
+func fails(n, at int, sticky bool) bool { return at > 0 && (n == at || sticky && n > at) }
+
+func (f *badFile) Write(p []byte) (int, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.disk.writes++
+	if !fails(f.disk.writes, f.disk.writeAt, f.disk.sticky) {
+		return f.File.Write(p)
+	}
+	n := 0
+	if f.disk.short {
+		n, _ = f.File.Write(p[:len(p)/2])
+	}
+	if f.disk.silent {
+		return n, nil
+	}
+	return n, syscall.ENOSPC
+}
+
+func (f *badFile) Sync() error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.disk.syncs++
+	if fails(f.disk.syncs, f.disk.syncAt, f.disk.sticky) {
+		return syscall.EIO
+	}
+	return f.File.Sync()
+}
+
+func (f *badFile) Truncate(size int64) error {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.disk.noCut {
+		return syscall.EIO
+	}
+	return f.File.Truncate(size)
+}
+
+// TestEveryWriteAndFlushFailsOnce runs the same twenty calls once for each
+// write and each flush, with that one failing, and holds the log to its word:
+// what was acknowledged is there, what was refused is not, the chain is whole.
+func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
+	shapes := map[string]faults{
+		"write":              {writeAt: 1},
+		"short write":        {writeAt: 1, short: true},
+		"silent short write": {writeAt: 1, short: true, silent: true},
+		"write, no truncate": {writeAt: 1, short: true, noCut: true},
+		"sync":               {syncAt: 1},
+		"sync, no truncate":  {syncAt: 1, noCut: true},
+	}
+	for name, shape := range shapes {
+		for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
+			t.Run(name+"/"+string(durability), func(t *testing.T) {
+				t.Parallel()
+				for at := 2; at <= 30; at++ { // the first is the open record's
+					d := disk{faults: shape}
+					d.writeAt, d.syncAt = shape.writeAt*at, shape.syncAt*at
+					runCalls(t, &d, durability, at)
+				}
+			})
+		}
+	}
+}
+
+func runCalls(t *testing.T, d *disk, durability audit.Durability, at int) {
+	root := t.TempDir()
+	l := open(t, root, audit.Options{Durability: durability, OpenFile: d.open, CheckpointEvery: 5, SegmentBytes: 9000})
+	want := map[string]bool{}
+	for i := range 20 {
+		r := sample(fmt.Sprint(i))
+		want["decision "+r.CallID] = l.Decision(t.Context(), r) == nil
+		want["outcome "+r.CallID] = l.Outcome(t.Context(), r) == nil
+	}
+	closed := l.Close() == nil
+	chain := intact(t, root)
+	if chain.Closed != closed && !(chain.Closed && d.noCut) { // what cannot be cut stays
+		t.Errorf("fault %d: closed = %v, Close said %v", at, chain.Closed, closed)
+	}
+	got := inChain(t, root)
+	for key, acked := range want {
+		if got[key] != acked {
+			t.Errorf("fault %d: %s: acknowledged %v, in the chain %v", at, key, acked, got[key])
+		}
+	}
+}
+
+// inChain gives the records that belong to the chain: of two with one number,
+// the later.
+func inChain(t *testing.T, root string) map[string]bool {
+	bySeq := map[uint64]string{}
+	var last uint64
+	paths, _ := filepath.Glob(filepath.Join(root, "*", "*.jsonl"))
+	for _, p := range paths {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if !strings.HasSuffix(line, "\n") {
+				continue
+			}
+			r := parse(t, []byte(line))
+			bySeq[r.Seq], last = string(r.Kind)+" "+r.CallID, r.Seq
+		}
+	}
+	got := map[string]bool{}
+	for seq, key := range bySeq {
+		if seq <= last {
+			got[key] = true
+		}
+	}
+	return got
+}
+
+func TestAFullDiskRefusesAndRecovers(t *testing.T) {
+	for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
+		t.Run(string(durability), func(t *testing.T) {
+			root := t.TempDir()
+			var d disk
+			var told []string
+			l := open(t, root, audit.Options{Durability: durability, OpenFile: d.open, OnError: func(doing string, _ error) { told = append(told, doing) }})
+			step := func(id string, want error) {
+				t.Helper()
+				if err := l.Decision(t.Context(), sample(id)); !errors.Is(err, want) {
+					t.Fatalf("%s: got %v, want %v", id, err, want)
+				}
+			}
+			step("before", nil)
+			d.set(func(d *disk) { d.writeAt, d.sticky, d.short = d.writes+1, true, true })
+			for i := range 10 {
+				step(fmt.Sprint("full ", i), syscall.ENOSPC)
+			}
+			d.set(func(d *disk) { d.noCreate = true })
+			step("no file", syscall.ENOSPC)
+			d.set(func(d *disk) { d.faults = faults{} })
+			step("after", nil)
+			l.Close()
+			chain := intact(t, root)
+			if chain.Records != 4 || chain.Segments != 2 || len(told) < 11 {
+				t.Errorf("%d records in %d segments, %d faults told; want 4 in 2, 11", chain.Records, chain.Segments, len(told))
+			}
+		})
+	}
+}
+
+func TestADiskThatNeverFlushesAgainRefuses(t *testing.T) {
+	root := t.TempDir()
+	d := disk{}
+	l := open(t, root, audit.Options{OpenFile: d.open})
+	d.set(func(d *disk) { d.syncAt, d.sticky, d.noCut = d.syncs+1, true, true })
+	for i := range 5 {
+		if err := l.Decision(t.Context(), sample(fmt.Sprint(i))); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("decision %d: %v", i, err)
+		}
+	}
+	d.set(func(d *disk) { d.faults = faults{} })
+	if err := l.Decision(t.Context(), sample("last")); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	chain := intact(t, root)
+	if chain.Records != 3 || len(chain.Unfinished) != 1 || chain.Unfinished[0].CallID != "last" {
+		t.Errorf("chain = %+v", chain)
+	}
+}
+
+// stuckFile blocks in Sync until it is let go.
+type stuckFile struct {
+	audit.File
+	free chan struct{}
+}
+
+func (f stuckFile) Sync() error {
+	<-f.free
+	return f.File.Sync()
+}
+
+func TestAStuckDiskIsATimeout(t *testing.T) {
+	free := make(chan struct{}, 1000)
+	free <- struct{}{} // the open record
+	l := open(t, t.TempDir(), audit.Options{WriteTimeout: time.Millisecond, OpenFile: func(path string) (audit.File, error) {
+		f, err := audit.CreateFile(path)
+		return stuckFile{f, free}, err
+	}})
+	if err := l.Decision(t.Context(), sample("x")); !errors.Is(err, audit.ErrTimeout) {
+		t.Errorf("got %v, want a timeout", err)
+	}
+	close(free)
+}
+
+func TestARemovedSegmentIsReplaced(t *testing.T) {
+	root := t.TempDir()
+	l := open(t, root, audit.Options{Instance: "one"})
+	first := filepath.Join(root, "one", "000001.jsonl")
+	if err := l.Decision(t.Context(), sample("a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(first, first+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Decision(t.Context(), sample("b")); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if second, err := os.ReadFile(filepath.Join(root, "one", "000002.jsonl")); err != nil || !strings.Contains(string(second), `"call_id":"b"`) {
+		t.Errorf("the record after the removal is not in a new segment: %v", err)
+	}
+	if rep := verify(t, root); rep.OK() {
+		t.Error("a missing segment is not reported")
+	}
+	if err := os.Rename(first+".moved", first); err != nil {
+		t.Fatal(err)
+	}
+	if chain := intact(t, root); chain.Records != 4 {
+		t.Errorf("%d records, want 4", chain.Records)
+	}
+}
+
+func TestFullTmpfs(t *testing.T) {
+	root := t.TempDir()
+	if err := syscall.Mount("tmpfs", root, "tmpfs", 0, "size=64k"); err != nil {
+		if os.Getenv("CI") == "true" && os.Geteuid() == 0 {
+			t.Fatalf("mounting a tmpfs: %v", err)
+		}
+		t.Skipf("mounting a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(root, 0) })
+	dir := filepath.Join(root, "audit")
+	l := open(t, dir, audit.Options{Instance: "one"})
+	acked, refused := 0, 0
+	for i := range 100 {
+		switch err := l.Decision(t.Context(), sample(fmt.Sprint(i))); {
+		case err == nil:
+			acked++
+		case errors.Is(err, syscall.ENOSPC):
+			refused++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if acked < 10 || refused < 10 {
+		t.Fatalf("%d acknowledged, %d refused: the disk did not fill up", acked, refused)
+	}
+	if err := syscall.Mount("", root, "", syscall.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Decision(t.Context(), sample("after")); err != nil {
+		t.Fatalf("space is back: %v", err)
+	}
+	l.Close()
+	if chain := intact(t, dir); chain.Records != acked+3 {
+		t.Errorf("%d records, want %d", chain.Records, acked+3)
+	}
+}

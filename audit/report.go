@@ -1,0 +1,74 @@
+package audit
+
+import (
+	"fmt"
+	"time"
+)
+
+// Report is what Verify found. It is data for a command to print.
+type Report struct {
+	Chains []Chain `json:"chains"` // by name, which for ULIDs is by age
+}
+
+// OK reports whether no chain has a problem.
+func (r Report) OK() bool {
+	for _, c := range r.Chains {
+		if len(c.Problems) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Chain is what one process left.
+type Chain struct {
+	Instance   string       `json:"instance"`
+	Segments   int          `json:"segments"`
+	Records    int          `json:"records"` // in the chain, the log's own included
+	First      time.Time    `json:"first"`
+	Last       time.Time    `json:"last"`
+	Seq        uint64       `json:"seq"`    // number of the last record
+	Head       string       `json:"head"`   // its hash: noted elsewhere, it proves the chain later
+	Closed     bool         `json:"closed"` // ended cleanly; false for a running process and after a crash
+	Problems   []Problem    `json:"problems,omitempty"`
+	Unfinished []Unfinished `json:"unfinished,omitempty"`
+	Torn       []Place      `json:"torn,omitempty"`      // unfinished last lines: never acknowledged
+	Abandoned  int          `json:"abandoned,omitempty"` // records of a failed write that the chain left behind
+}
+
+// Place is a point in a file of the log.
+type Place struct {
+	File   string `json:"file"`   // relative to the root, with slashes
+	Line   int    `json:"line"`   // from 1; 0 = the file as a whole
+	Offset int64  `json:"offset"` // in bytes, of the start of the line or of the fault itself
+}
+
+// String gives file:line.
+func (p Place) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+// Problem is one broken promise of a chain.
+type Problem struct {
+	Place
+	What string `json:"what"`
+}
+
+// String gives file:line (byte n): what.
+func (p Problem) String() string {
+	return fmt.Sprintf("%s (byte %d): %s", p.Place, p.Offset, p.What)
+}
+
+// Unfinished is a decision without an outcome: the call is running, or the
+// process ended during it and what came of it is not known.
+type Unfinished struct {
+	Seq        uint64    `json:"seq"`
+	Time       time.Time `json:"time"`
+	CallID     string    `json:"call_id"`
+	DecisionID string    `json:"decision_id"`
+	Server     string    `json:"server"`
+	Tool       string    `json:"tool"`
+}

@@ -1,0 +1,356 @@
+package audit
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// maxLine bounds a line that is read back, in bytes. Nothing longer is written.
+const maxLine = 64 << 20
+
+// keepLinks is how many records a failed write can leave behind and still be
+// told from a break: more than a few segments hold.
+const keepLinks = 1 << 19
+
+// Verify checks every chain under root, from the files alone. The error says
+// that the files could not be read; what is wrong with a chain is in its
+// Problems. A log that is being written to may be verified: records that arrive
+// meanwhile may or may not be part of the Report.
+func Verify(root string) (Report, error) {
+	dirs, err := os.ReadDir(root)
+	if err != nil {
+		return Report{}, fmt.Errorf("verifying audit log: %w", err)
+	}
+	var rep Report
+	for _, d := range dirs {
+		if !d.IsDir() {
+			continue
+		}
+		c := newCheck(root, d.Name())
+		if err := c.run(); err != nil {
+			return Report{}, fmt.Errorf("verifying audit log: %w", err)
+		}
+		rep.Chains = append(rep.Chains, c.chain)
+	}
+	return rep, nil
+}
+
+// check walks one chain.
+type check struct {
+	root  string
+	chain Chain
+	place Place // of the current line
+
+	known   bool                  // seq below is certain
+	seq     uint64                // of the last record
+	hashes  [2][sha256.Size]byte  // as stated and as computed: either may be meant
+	links   []link                // of the records so far, the newest keepLinks of them
+	first   bool                  // the current line is the first of its segment
+	open    map[string]Unfinished // by call id
+	head    head
+	headErr error
+	atHead  string // hash of the record that HEAD names, "" = not seen
+}
+
+func newCheck(root, instance string) *check {
+	return &check{root: root, chain: Chain{Instance: instance}, known: true, open: map[string]Unfinished{}}
+}
+
+func (c *check) run() error {
+	// HEAD comes first: records that arrive later must not look missing.
+	c.head, c.headErr = readHead(filepath.Join(c.root, c.chain.Instance))
+	numbers, err := segments(filepath.Join(c.root, c.chain.Instance))
+	if err != nil {
+		return err
+	}
+	want := 1
+	for _, n := range numbers {
+		c.place = Place{File: c.name(n)}
+		if n != want {
+			c.problem("%s is missing before this segment", missing("segment", uint64(want), uint64(n-1)))
+		}
+		want = n + 1
+		if err := c.file(); err != nil {
+			return err
+		}
+		c.chain.Segments++
+	}
+	c.finish()
+	return nil
+}
+
+func (c *check) name(number int) string {
+	return path.Join(c.chain.Instance, fmt.Sprintf("%06d.jsonl", number))
+}
+
+func (c *check) problem(format string, args ...any) {
+	c.chain.Problems = append(c.chain.Problems, Problem{Place: c.place, What: fmt.Sprintf(format, args...)})
+}
+
+func missing(noun string, from, to uint64) string {
+	if from == to {
+		return fmt.Sprintf("%s %d", noun, from)
+	}
+	return fmt.Sprintf("%ss %d to %d", noun, from, to)
+}
+
+var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
+
+// segments gives the numbers of the segments in dir, ascending.
+func segments(dir string) ([]int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, e := range entries {
+		if m := segmentName.FindStringSubmatch(e.Name()); m != nil {
+			n, err := strconv.Atoi(m[1])
+			if err != nil {
+				return nil, err
+			}
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// file checks the segment that c.place names.
+func (c *check) file() error {
+	f, err := os.Open(filepath.Join(c.root, filepath.FromSlash(c.place.File)))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c.first = true
+	if old := len(c.links) - keepLinks; old > 0 {
+		c.links = slices.Delete(c.links, 0, old)
+	}
+	// A log that is being written to would otherwise run ahead of its reader.
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(io.LimitReader(f, info.Size()), 256<<10)
+	for {
+		line, err := readLine(r)
+		if len(line) > 0 || err == nil {
+			c.place.Line++
+		}
+		switch {
+		case err == nil:
+			c.line(line)
+			c.place.Offset += int64(len(line)) + 1
+		case errors.Is(err, io.EOF) && len(line) > 0:
+			c.torn()
+			return nil
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, errLongLine):
+			c.problem("the line is longer than any record")
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+var errLongLine = errors.New("line too long")
+
+// readLine gives the next line without its line feed; with io.EOF, the bytes
+// after the last line feed.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var long []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if err == nil && long == nil {
+			return part[:len(part)-1], nil
+		}
+		long = append(long, part...)
+		switch {
+		case err == nil:
+			return long[:len(long)-1], nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return long, err
+		case len(long) > maxLine:
+			return nil, errLongLine
+		}
+	}
+}
+
+func (c *check) torn() {
+	if c.chain.Closed {
+		c.problem("bytes follow the close record")
+		return
+	}
+	c.chain.Torn = append(c.chain.Torn, c.place)
+}
+
+// line checks one whole line. One fault is one problem: what follows a broken
+// line is compared with what that line says as well as with what it should say.
+func (c *check) line(line []byte) {
+	computed, stated, ok := splitHash(line)
+	rec, fault := c.parse(line)
+	if rec == nil {
+		c.fault(fault)
+		c.known = false
+		c.hashes = [2][sha256.Size]byte{stated, computed}
+		return
+	}
+	if !ok || computed != stated {
+		if c.known {
+			rec.Seq = c.seq + 1
+		}
+		c.problem("record %d was changed: its content does not match its hash", rec.Seq)
+	} else if !c.follows(rec) {
+		return
+	}
+	c.first = false
+	c.take(rec, stated, computed)
+}
+
+// parse decodes a line; nil when it is no record at all.
+func (c *check) parse(line []byte) (*Record, error) {
+	rec := new(Record)
+	if err := json.Unmarshal(line, rec); err != nil {
+		return nil, err
+	}
+	if rec.Seq == 0 {
+		return nil, errors.New("no record number")
+	}
+	return rec, nil
+}
+
+func (c *check) fault(err error) {
+	at := c.place
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		c.place.Offset += max(syntax.Offset-1, 0)
+	}
+	c.problem("the line is not a record: %v", err)
+	c.place = at
+}
+
+// follows checks the place of an intact record in the chain. It returns false
+// for one that stands where another belongs and is to be passed over.
+func (c *check) follows(rec *Record) bool {
+	if rec.V != formVersion {
+		c.problem("record %d has the form of version %d, this program knows %d", rec.Seq, rec.V, formVersion)
+	}
+	if rec.Instance != c.chain.Instance {
+		c.problem("record %d belongs to chain %q", rec.Seq, rec.Instance)
+		return false
+	}
+	if c.chain.Closed {
+		c.problem("record %d follows the close record", rec.Seq)
+		return true
+	}
+	if (rec.Seq == 1) != (rec.Kind == KindOpen) {
+		c.problem("record %d is of kind %q", rec.Seq, rec.Kind)
+	}
+	prevOK := c.matches(rec.Prev)
+	switch {
+	case rec.Seq == c.seq+1 && prevOK, !c.known && (prevOK || c.hashes == [2][sha256.Size]byte{}):
+	case c.first && c.branches(rec):
+	case rec.Seq > c.seq+1:
+		c.problem("%s missing before this line", missing("record", c.seq+1, rec.Seq-1))
+	case rec.Seq <= c.seq:
+		c.problem("record %d stands out of its place: record %d was to follow", rec.Seq, c.seq+1)
+		return false
+	default:
+		c.problem("record %d does not chain to the record before it", rec.Seq)
+	}
+	return true
+}
+
+func (c *check) matches(prev string) bool {
+	var h [sha256.Size]byte
+	if n, err := hex.Decode(h[:], []byte(prev)); err != nil || n != len(h) {
+		return false
+	}
+	return h == c.hashes[0] || h == c.hashes[1]
+}
+
+// branches reports whether rec, the first of its segment, chains to a record
+// further up than the last one: what stands between was left behind by a failed
+// write, and none of it was acknowledged.
+func (c *check) branches(rec *Record) bool {
+	for i, l := range slices.Backward(c.links) {
+		if l.seq+1 == rec.Seq && hex.EncodeToString(l.hash[:]) == rec.Prev {
+			gone := len(c.links) - 1 - i
+			c.links = c.links[:i+1]
+			c.chain.Abandoned += gone
+			c.chain.Records -= gone
+			for id, u := range c.open {
+				if u.Seq > l.seq {
+					delete(c.open, id)
+				}
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
+	c.known, c.seq = true, rec.Seq
+	c.hashes = [2][sha256.Size]byte{stated, computed}
+	c.links = append(c.links, link{seq: rec.Seq, hash: stated})
+	ch := &c.chain
+	if ch.Records == 0 {
+		ch.First = rec.Time
+	}
+	ch.Records++
+	ch.Seq, ch.Last, ch.Head = rec.Seq, rec.Time, hex.EncodeToString(stated[:])
+	if rec.Seq == c.head.Seq {
+		c.atHead = ch.Head
+	}
+	switch rec.Kind {
+	case KindDecision:
+		c.open[rec.CallID] = Unfinished{Seq: rec.Seq, Time: rec.Time, CallID: rec.CallID, DecisionID: rec.DecisionID, Server: rec.Server, Tool: rec.Tool}
+	case KindOutcome:
+		delete(c.open, rec.CallID)
+	case KindClose:
+		ch.Closed = true
+	}
+}
+
+// finish compares the end of the chain with HEAD.
+func (c *check) finish() {
+	end := c.place
+	c.place = Place{File: path.Join(c.chain.Instance, headName)}
+	switch {
+	case errors.Is(c.headErr, fs.ErrNotExist):
+		// Open writes HEAD right after the first record.
+		if c.chain.Records > 1 {
+			c.problem("the file is missing: whether records are missing at the end cannot be told")
+		}
+	case c.headErr != nil:
+		c.problem("%v", c.headErr)
+	case c.head.Seq > c.chain.Seq:
+		if end.File != "" {
+			c.place = end
+		}
+		c.problem("%s missing at the end: HEAD names record %d", missing("record", c.chain.Seq+1, c.head.Seq), c.head.Seq)
+	case c.atHead != "" && c.atHead != c.head.Hash:
+		c.problem("record %d is not the one that HEAD names", c.head.Seq)
+	}
+	for _, u := range c.open {
+		c.chain.Unfinished = append(c.chain.Unfinished, u)
+	}
+	slices.SortFunc(c.chain.Unfinished, func(a, b Unfinished) int { return cmp.Compare(a.Seq, b.Seq) })
+}

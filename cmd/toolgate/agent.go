@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// agent is an MCP client of a running toolgate, as far as the commands need
+// one: initialize, then requests.
+type agent struct {
+	url, token, session string
+	http                *http.Client
+	next                int
+}
+
+// answer is what one request came to.
+type answer struct {
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  json.RawMessage `json:"error,omitempty"`
+}
+
+const agentRevision = "2025-11-25"
+
+// agent connects to the agents' listener: --addr, else the configured one. The
+// caller closes it.
+func (e *env) agent(ctx context.Context) (*agent, error) {
+	base, err := e.address(func(cfg *config.Config) string { return cfg.Listen })
+	if err != nil {
+		return nil, err
+	}
+	if _, host, _ := strings.Cut(base, "://"); !strings.Contains(host, "/") {
+		base += "/mcp"
+	}
+	a := &agent{url: base, token: e.token, http: client(0)}
+	if err := a.begin(ctx); err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// begin opens the session.
+func (a *agent) begin(ctx context.Context) error {
+	params := fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"toolgate-cli","version":%q}}`, agentRevision, version)
+	got, err := a.request(ctx, "initialize", json.RawMessage(params))
+	if err != nil {
+		return err
+	}
+	if got.Error != nil {
+		return fmt.Errorf("connecting to %s: %w", a.url, rpcError(got.Error))
+	}
+	res, err := a.post(ctx, jsonrpc.NewNotification("notifications/initialized", nil))
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// close ends the session, and with it the processes that upstreams keep for it.
+// A session that cannot be ended idles out.
+func (a *agent) close() {
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	if req, err := a.prepare(ctx, http.MethodDelete, nil); err == nil && a.session != "" {
+		if res, err := a.http.Do(req); err == nil {
+			res.Body.Close()
+		}
+	}
+	a.http.CloseIdleConnections()
+}
+
+// request sends one request and reads its answer. One that is interrupted is
+// cancelled: a call does not end because nobody waits for it.
+func (a *agent) request(ctx context.Context, method string, params json.RawMessage) (answer, error) {
+	a.next++
+	id := json.RawMessage(fmt.Sprint(a.next))
+	got, err := a.exchange(ctx, id, method, params)
+	if ctx.Err() != nil && a.session != "" {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer stop()
+		note := fmt.Appendf(nil, `{"requestId":%s,"reason":"interrupted"}`, id)
+		if res, err := a.post(ctx, jsonrpc.NewNotification("notifications/cancelled", note)); err == nil {
+			res.Body.Close()
+		}
+		return answer{}, errInterrupted
+	}
+	return got, err
+}
+
+// exchange sends a request and reads its answer, whether it comes as JSON or as
+// an event stream.
+func (a *agent) exchange(ctx context.Context, id json.RawMessage, method string, params json.RawMessage) (answer, error) {
+	res, err := a.post(ctx, jsonrpc.NewRequest(id, method, params))
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	if s := res.Header.Get("Mcp-Session-Id"); s != "" {
+		a.session = s
+	}
+	var got answer
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		return lastEvent(res.Body)
+	}
+	if err := json.NewDecoder(res.Body).Decode(&got); err != nil {
+		return got, fmt.Errorf("reading the answer: %w", err)
+	}
+	if got.Result == nil && got.Error == nil {
+		return got, fmt.Errorf("reading the answer: %s gave neither result nor error\nhint: does --addr name a toolgate?", a.url)
+	}
+	return got, nil
+}
+
+// prepare makes a request of this session.
+func (a *agent) prepare(ctx context.Context, method string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, usage(fmt.Errorf("address %q cannot be used: %w", a.url, err))
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if a.session != "" {
+		req.Header.Set("Mcp-Session-Id", a.session)
+		req.Header.Set("MCP-Protocol-Version", agentRevision)
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	return req, nil
+}
+
+// post gives an answer with a good status; the caller closes its body.
+func (a *agent) post(ctx context.Context, body []byte) (*http.Response, error) {
+	req, err := a.prepare(ctx, http.MethodPost, body)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return nil, unreachable(ctx, a.url)
+	}
+	if res.StatusCode >= 300 {
+		defer res.Body.Close()
+		if a.session == "" && res.StatusCode == http.StatusNotFound {
+			return nil, usage(fmt.Errorf("there is no road for agents at %s\nhint: --addr names the agents' listener, or on it one server's road: /mcp/SERVER", a.url))
+		}
+		return nil, refusal(res)
+	}
+	return res, nil
+}
+
+// lastEvent reads an event stream up to the message that is a response.
+func lastEvent(r io.Reader) (answer, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 8<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data:")
+		if !ok {
+			continue
+		}
+		var got answer
+		if json.Unmarshal([]byte(data), &got) == nil && (got.Result != nil || got.Error != nil) {
+			return got, nil
+		}
+	}
+	err := errors.Join(errors.New("the connection ended before the answer\nhint: toolgate audit tail says what became of the call"), lines.Err())
+	return answer{}, &exit{code: exitUnreachable, err: err}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// ticket is a held call as the admin listener shows it.
+type ticket struct {
+	ID        string          `json:"id"`
+	State     string          `json:"state"`
+	Requester string          `json:"requester"`
+	Server    string          `json:"server"`
+	Tool      string          `json:"tool"`
+	Exposed   string          `json:"exposed"`
+	Digest    string          `json:"digest"`
+	Arguments json.RawMessage `json:"arguments"`
+	Visible   string          `json:"arguments_text"`
+	Rule      string          `json:"rule"`
+	Reason    string          `json:"reason"`
+	Roles     []string        `json:"roles"`
+	Created   time.Time       `json:"created"`
+	Expires   time.Time       `json:"expires"`
+	DecidedBy string          `json:"decided_by"`
+	Note      string          `json:"note"`
+}
+
+func approvalCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "approval", Short: "see and decide the calls that wait for a person",
+		Long: `approval talks to the admin listener of a running toolgate. Who asks is said with
+--token; a person sees the calls that the person may decide and the person's own,
+and nobody decides a call of the person's own.`,
+		Example: `  toolgate approval list --token demo-approver
+  toolgate approval show apr_01J… --token demo-approver
+  toolgate approval approve apr_01J… --token demo-approver
+  toolgate approval deny apr_01J… --reason "wrong recipient" --token demo-approver`,
+	}
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
+	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"))
+}
+
+func approvalList(e *env) *cobra.Command {
+	var state string
+	c := &cobra.Command{
+		Use: "list", Short: "list held calls, newest first", Args: cobra.NoArgs,
+		Example: "  toolgate approval list --state proposed --token demo-approver -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			a, err := e.admin()
+			if err != nil {
+				return err
+			}
+			path := "/v1/approvals"
+			if state != "" {
+				path += "?state=" + url.QueryEscape(state)
+			}
+			if e.output == "json" {
+				return e.relay(c.Context(), a, path)
+			}
+			var found struct{ Approvals []ticket }
+			if err := a.call(c.Context(), "GET", path, nil, &found); err != nil {
+				return err
+			}
+			rows := [][]string{}
+			for _, t := range found.Approvals {
+				rows = append(rows, []string{t.ID, t.State, t.Requester, t.Exposed, t.Visible, t.Expires.Local().Format(time.TimeOnly)})
+			}
+			return e.table([]string{"ID", "STATE", "REQUESTER", "TOOL", "ARGUMENTS", "EXPIRES"}, rows)
+		},
+	}
+	c.Flags().StringVar(&state, "state", "", "proposed, approved, denied, expired, dispatching, done, failed or unknown (default: all)")
+	return c
+}
+
+func approvalShow(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "show one held call whole", Args: cobra.ExactArgs(1),
+		Example: "  toolgate approval show apr_01J… --token demo-approver",
+		RunE: func(c *cobra.Command, args []string) error {
+			a, err := e.admin()
+			if err != nil {
+				return err
+			}
+			path := "/v1/approvals/" + url.PathEscape(args[0])
+			if e.output == "json" {
+				return e.relay(c.Context(), a, path)
+			}
+			var t ticket
+			if err := a.call(c.Context(), "GET", path, nil, &t); err != nil {
+				return err
+			}
+			return e.showTicket(t)
+		},
+	}
+}
+
+func (e *env) showTicket(t ticket) error {
+	decided := "-"
+	if t.DecidedBy != "" {
+		decided = t.DecidedBy
+	}
+	return e.table([]string{t.ID, t.State}, [][]string{
+		{"requester", t.Requester}, {"tool", t.Exposed + " (" + t.Server + "/" + t.Tool + ")"},
+		{"arguments", t.Visible}, {"digest", t.Digest},
+		{"rule", t.Rule + ": " + t.Reason}, {"approver roles", strings.Join(t.Roles, ", ")},
+		{"created", t.Created.Local().Format(time.RFC3339)}, {"expires", t.Expires.Local().Format(time.RFC3339)},
+		{"decided by", decided}, {"note", t.Note},
+	})
+}
+
+// approvalVote decides on the digest that the ticket shows at this moment, so
+// that a vote never counts for other arguments than those just read.
+func approvalVote(e *env, verb string) *cobra.Command {
+	var reason, digest string
+	c := &cobra.Command{
+		Use: verb + " ID", Short: verb + " one held call", Args: cobra.ExactArgs(1),
+		Example: fmt.Sprintf("  toolgate approval %s apr_01J… --reason \"checked with payroll\" --token demo-approver", verb),
+		RunE: func(c *cobra.Command, args []string) error {
+			a, err := e.admin()
+			if err != nil {
+				return err
+			}
+			path := "/v1/approvals/" + url.PathEscape(args[0])
+			var t ticket
+			if digest == "" {
+				if err := a.call(c.Context(), "GET", path, nil, &t); err != nil {
+					return err
+				}
+				digest = t.Digest
+			}
+			vote := map[string]string{"reason": reason, "digest": digest}
+			if err := a.call(c.Context(), "POST", path+"/"+verb, vote, &t); err != nil {
+				return err
+			}
+			if e.output == "json" {
+				return e.json(t)
+			}
+			_, err = fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
+			return err
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "why; required to deny")
+	c.Flags().StringVar(&digest, "digest", "", "digest that was shown to you (default: the ticket's at this moment)")
+	return c
+}

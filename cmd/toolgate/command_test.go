@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// commands gives every command that help shows.
+func commands(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, s := range c.Commands() {
+		if s.IsAvailableCommand() {
+			all = append(all, commands(s)...)
+		}
+	}
+	return all
+}
+
+func TestEveryCommandExplainsItself(t *testing.T) {
+	for _, c := range commands(rootCommand(&env{})) {
+		path := c.CommandPath()
+		switch {
+		case c.Short == "" || unicode.IsUpper([]rune(c.Short)[0]) || strings.HasSuffix(c.Short, "."):
+			t.Errorf("%s: %q is no short description in lower case without full stop", path, c.Short)
+		case !strings.Contains(c.Example, "  toolgate "):
+			t.Errorf("%s has no example", path)
+		case c.RunE == nil || c.Run != nil:
+			t.Errorf("%s does not report errors", path)
+		}
+		var help bytes.Buffer
+		c.SetOut(&help)
+		if err := c.Help(); err != nil || !strings.Contains(help.String(), "\nExamples:\n  toolgate ") {
+			t.Errorf("help of %s has no Examples: %v\n%s", path, err, help.String())
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s has no explanation", path, f.Name)
+			}
+		})
+	}
+}
+
+// An example has to be a command that parses.
+func TestExamplesParse(t *testing.T) {
+	for _, c := range commands(rootCommand(&env{})) {
+		for line := range strings.Lines(c.Example) {
+			line, _, _ = strings.Cut(line[strings.Index(line, "toolgate ")+len("toolgate "):], " #")
+			root := rootCommand(&env{})
+			found, rest, err := root.Find(words(line))
+			if err == nil {
+				err = found.ParseFlags(rest)
+			}
+			if err == nil {
+				err = found.ValidateArgs(found.Flags().Args())
+			}
+			if err != nil || found == root {
+				t.Errorf("example of %s: %q: %v", c.CommandPath(), line, err)
+			}
+		}
+	}
+}
+
+// words splits a line as a shell does, as far as examples go.
+func words(line string) (found []string) {
+	quote, word := rune(0), ""
+	for _, r := range strings.TrimSpace(line) + " " {
+		switch {
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote = r
+		case r == quote:
+			quote = 0
+		case r == ' ' && quote == 0:
+			if word != "" {
+				found = append(found, word)
+			}
+			word = ""
+		default:
+			word += string(r)
+		}
+	}
+	return found
+}
+
+// Every code that a toolgate can answer has an exit code that was meant.
+func TestExitCodes(t *testing.T) {
+	want := map[wire.Code]int{
+		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2,
+		wire.Unauthenticated:     3,
+		wire.UpstreamUnavailable: 4, wire.SessionLost: 4,
+		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
+		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10,
+		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.InternalError: 1,
+	}
+	got := map[wire.Code]int{}
+	for _, row := range wire.Rows() {
+		got[row.Code] = codeFor(row.Code)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A result can be a refusal, too: in the dialect mcp, and when a call is held.
+func TestVerdicts(t *testing.T) {
+	for result, want := range map[string]int{
+		`{"content":[]}`:                0,
+		`{"content":[],"isError":true}`: 5,
+		`{"isError":true,"_meta":{"io.toolgate/error":{"code":"POLICY_DENIED"}}}`:      10,
+		`{"isError":true,"_meta":{"io.toolgate/error":{"code":"INVALID_TOOL_INPUT"}}}`: 2,
+		`{"isError":true,"_meta":{"io.toolgate/approval":{"status":"pending"}}}`:       11,
+		`{"_meta":{"io.toolgate/approval":{"status":"replayed"}}}`:                     0,
+		`nothing`: 1,
+	} {
+		e := &env{stdio: stdio{err: new(bytes.Buffer)}}
+		if got := e.report(verdictOf(json.RawMessage(result))); got != want {
+			t.Errorf("%s: exit %d, want %d", result, got, want)
+		}
+	}
+}
+
+// What is shipped loads, and the banner's tokens are those that it has.
+func TestShippedConfiguration(t *testing.T) {
+	cfg, err := config.Load(config.Options{Path: filepath.Join(repository(t), "mcp.json"), Getenv: os.LookupEnv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Warnings) != 0 {
+		t.Errorf("warnings: %v", cfg.Warnings)
+	}
+	var got []string
+	for _, token := range cfg.Identity.Tokens {
+		got = append(got, demo(token))
+		if demo(token) != token.Subject || "demo-"+token.Roles[0] != token.Subject {
+			t.Errorf("token %q with roles %v is %q", token.Subject, token.Roles, demo(token))
+		}
+	}
+	if diff := cmp.Diff(demos, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestReachable(t *testing.T) {
+	for listener, want := range map[string]string{
+		"127.0.0.1:8787": "127.0.0.1:8787",
+		"0.0.0.0:8787":   "127.0.0.1:8787",
+		"[::]:8787":      "127.0.0.1:8787",
+		":8787":          "127.0.0.1:8787",
+		"tools.lan:8787": "tools.lan:8787",
+		"[::1]:8787":     "[::1]:8787",
+	} {
+		if got := reachable(listener); got != want {
+			t.Errorf("reachable(%q) = %q, want %q", listener, got, want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain\ttext\nand more": "plain\ttext\nand more",
+		"line\r\nends":          "line\nends",
+		"\x1b[31mred\x07":       `\u001b[31mred\u0007`,
+		"\u009b31m":             `\u009b31m`,
+		"over\rwritten":         `over\u000dwritten`,
+		"❤️ é":                  "❤️ é",
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("printable(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := oneLine("a\tb\nc\x1b"); got != `a b c\u001b` {
+		t.Errorf("oneLine: %q", got)
+	}
+}

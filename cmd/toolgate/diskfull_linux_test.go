@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/toolgate/toolgate/audit"
+)
+
+// smallDisk makes a directory on a file system of 1 MiB. It takes root.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("mounting a small file system takes root")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("mounting a small file system: %v", err)
+		}
+		t.Skipf("mounting a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fill writes a file until the disk has no more room than is left.
+func fill(t *testing.T, path string, left int64) {
+	t.Helper()
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(path), &disk); err != nil {
+		t.Fatal(err)
+	}
+	free := int64(disk.Bavail) * disk.Bsize
+	if err := os.WriteFile(path, bytes.Repeat([]byte("x"), int(max(free-left, 0))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A full disk refuses calls: none is made without its record, and as soon as
+// there is room again they are made as before. A call whose decision was the
+// last thing to fit is made, and its result withheld.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	disk, dir, agents, admin := smallDisk(t), t.TempDir(), freeAddress(t), freeAddress(t)
+	state := filepath.Join(disk, "state")
+	write(t, dir, map[string]string{
+		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}]}`,
+		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
+			"toolgate": {"policy": {"path": "policy"}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
+	})
+	p := start(t, dir, "serve", "--state", state, "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	say := upSayer(t, "http://"+agents)
+	if got := say(1000); got != "" {
+		t.Fatalf("a call while there is room: %s", got)
+	}
+
+	ballast := filepath.Join(disk, "ballast")
+	fill(t, ballast, 64<<10)
+	made, refused := 1, 0
+	for refused < 20 && made < 500 {
+		switch got := say(1000); got {
+		case "":
+			made++
+		case "AUDIT_UNAVAILABLE":
+			refused++
+		default:
+			t.Fatalf("a call on a full disk: %s", got)
+		}
+	}
+	if refused == 0 {
+		t.Fatal("the disk never filled")
+	}
+	withheld := received(t, dir) - made
+	if withheld < 0 || withheld > refused/2 {
+		t.Errorf("%d calls were answered, %d refused, %d received", made, refused, made+withheld)
+	}
+
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if got := say(1000); got != "" {
+			t.Errorf("a call when there is room again: %s", got)
+		}
+		made++
+	}
+	p.signal(syscall.SIGTERM)
+	p.ends(exitOK)
+	sent, recorded := received(t, dir), decisions(t, filepath.Join(state, "audit"))
+	if sent != made+withheld || sent != recorded {
+		t.Errorf("%d calls were answered, %d withheld, %d received, %d recorded", made, withheld, sent, recorded)
+	}
+	if code, out := toolgate(t, dir, "audit", "verify", "--state", state); code != exitOK {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	t.Logf("%d calls made, %d refused, %d withheld", made, refused, withheld)
+}
+
+// received counts the calls that the upstream wrote down.
+func received(t *testing.T, dir string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "record"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), `"method":"tools/call"`)
+}
+
+// decisions counts the decision records of a trail.
+func decisions(t *testing.T, root string) (n int) {
+	t.Helper()
+	for line, err := range audit.Tail(t.Context(), root, audit.TailOptions{Records: 1 << 20}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := audit.Parse(line); err != nil {
+			t.Error(err)
+		} else if r.Kind == audit.KindDecision {
+			n++
+		}
+	}
+	return n
+}
+
+// upSayer opens a session and gives a function that calls up__say with so many
+// bytes and tells the code of a refusal.
+func upSayer(t *testing.T, base string) func(size int) string {
+	t.Helper()
+	e := &env{addr: base}
+	a, err := e.agent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.close)
+	return func(size int) string {
+		t.Helper()
+		params := fmt.Appendf(nil, `{"name":"up__say","arguments":{"text":%q}}`, strings.Repeat("y", size))
+		got, err := a.request(context.Background(), "tools/call", params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Error == nil {
+			return ""
+		}
+		var refused struct{ Data struct{ Code string } }
+		decode(t, got.Error, &refused)
+		return refused.Data.Code
+	}
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// instance is one running toolgate behind its doors: everything that serve and
+// stdio have in common.
+type instance struct {
+	log      hclog.Logger
+	db       *store.DB
+	trail    *audit.Log
+	tickets  *approval.Tickets
+	auth     *identity.Authenticator
+	limits   *limit.Limiter
+	upstream *registry.Registry
+	gate     *proxy.Gate
+	metrics  *metrics
+	role     string
+	begun    *config.Config // what it was opened with
+
+	changedTools func() // tells agents that their lists may be others
+
+	mu      sync.Mutex // protects the fields below
+	cfg     *config.Config
+	engine  *rego.Engine
+	reload  string   // why the last reload failed, "" when it went well
+	waiting []string // settings that were changed and need a restart
+}
+
+// open builds an instance from cfg, upstreams starting. On an error nothing is
+// left open.
+func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger) (in *instance, err error) {
+	in = &instance{log: log, cfg: cfg, begun: cfg, role: role, metrics: newMetrics()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, in.close())
+			in = nil
+		}
+	}()
+	if in.engine, err = loadPolicy(ctx, cfg); err != nil {
+		return in, &exit{code: exitUsage, err: err}
+	}
+	if in.auth, err = identity.New(identityConfig(cfg, role)); err != nil {
+		return in, &exit{code: exitUsage, err: err}
+	}
+	in.limits = limit.New(limitRules(cfg))
+	if err = in.openState(ctx, cfg); err != nil {
+		return in, err
+	}
+	in.upstream = registry.New(registry.Options{DB: in.db, Logger: log.Named("registry"), Version: version})
+	prepare(cfg)
+	if err = in.upstream.Apply(ctx, cfg); err != nil {
+		return in, &exit{code: exitUsage, err: err}
+	}
+	in.gate, err = proxy.New(proxy.Options{
+		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets,
+		Recorder: in.trail, Upstreams: in.upstream, Settings: settings(cfg),
+		Observe: in.metrics.observe, Log: log.Named("gate"),
+	})
+	return in, err
+}
+
+// openState opens what survives a restart.
+func (in *instance) openState(ctx context.Context, cfg *config.Config) (err error) {
+	if err = os.MkdirAll(cfg.State, 0o700); err != nil {
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	if in.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
+		return err
+	}
+	if in.tickets, err = approval.New(ctx, in.db, approval.Options{
+		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
+	}); err != nil {
+		return err
+	}
+	in.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
+		Durability: audit.Durability(cfg.Audit.Durability), Version: version, OnError: func(doing string, cause error) { in.log.Error(doing, "error", cause) },
+	})
+	return err
+}
+
+// close ends everything in the order in which nothing is lost: upstreams, so
+// that no call is under way, then the trail, then the store.
+func (in *instance) close() error {
+	var errs []error
+	if in.upstream != nil {
+		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		defer stop()
+		errs = append(errs, in.upstream.Close(ctx))
+	}
+	if in.tickets != nil {
+		errs = append(errs, in.tickets.Close())
+	}
+	if in.trail != nil {
+		errs = append(errs, in.trail.Close())
+	}
+	if in.db != nil {
+		errs = append(errs, in.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// apply loads cfg beside what serves, and swaps it in whole. On an error
+// nothing has changed.
+func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
+	engine, err := loadPolicy(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	ids := identityConfig(cfg, in.role)
+	if _, err := identity.New(ids); err != nil {
+		return err
+	}
+	prepare(cfg)
+	if err := in.upstream.Apply(ctx, cfg); err != nil {
+		return err
+	}
+	if err := in.auth.Apply(ids); err != nil {
+		return err
+	}
+	in.limits.Apply(limitRules(cfg))
+	in.gate.SetPolicy(engine)
+	in.gate.Apply(settings(cfg))
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.cfg, in.engine = cfg, engine
+	return nil
+}
+
+// prepare tells our own standard tools, where they are an upstream, that the
+// state directory is theirs too.
+func prepare(cfg *config.Config) {
+	for i, s := range cfg.Servers {
+		if s.Command != "toolgate" || s.Env[toolsDir] != "" {
+			continue
+		}
+		env := maps.Clone(s.Env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		env[toolsDir] = filepath.Join(cfg.State, "tools")
+		cfg.Servers[i].Env = env
+	}
+}
+
+func settings(cfg *config.Config) proxy.Settings {
+	return proxy.Settings{Results: cfg.Results, Hold: cfg.Approvals.Hold}
+}
+
+func identityConfig(cfg *config.Config, role string) identity.Config {
+	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured}
+	for _, t := range cfg.Identity.Tokens {
+		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Roles: t.Roles, SHA256: t.SHA256})
+	}
+	for _, j := range cfg.Identity.JWT {
+		c.JWT = append(c.JWT, identity.JWT{Issuer: j.Issuer, Audience: j.Audience, JWKS: j.JWKS, RolesClaim: j.RolesClaim})
+	}
+	return c
+}
+
+func limitRules(cfg *config.Config) limit.Rules {
+	var r limit.Rules
+	if d := cfg.Limits.Default; d != nil {
+		rate := limit.Rate(*d)
+		r.Default = &rate
+	}
+	for _, rule := range cfg.Limits.Rules {
+		r.Rules = append(r.Rules, limit.Rule{
+			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Rate: limit.Rate(rule.Rate),
+		})
+	}
+	return r
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// people is the admin listener's handler.
+func (in *instance) people(cfg *config.Config) (*console.Console, error) {
+	return console.New(console.Options{
+		Approvals: in.tickets, Status: in.status, Held: in.tickets.Held,
+		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
+			return in.auth.Identify(ctx, identity.Credential{Bearer: bearer})
+		},
+		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
+			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
+		},
+		Metrics: in.metrics.handler(), Hosts: hostsOf(cfg.Admin), Version: version, Log: in.log.Named("console"),
+	})
+}
+
+// status is what /readyz says. Policy and listeners are up when it can be
+// asked, so readiness waits for the upstreams' first second only.
+func (in *instance) status() console.Status {
+	s := console.Status{Ready: in.upstream.Settled(), Revision: in.revision()}
+	for _, u := range in.upstream.Status() {
+		s.Upstreams = append(s.Upstreams, console.Upstream{
+			Name: u.Name, State: u.State, Tools: u.Tools, Quarantined: u.Quarantined,
+			Error: u.Error, Warnings: u.Warnings, Since: u.Since,
+		})
+	}
+	in.mu.Lock()
+	failed, waiting := in.reload, in.waiting
+	in.mu.Unlock()
+	if failed != "" {
+		s.Warnings = append(s.Warnings, "the last reload failed and changed nothing: "+failed)
+	}
+	for _, name := range waiting {
+		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
+	}
+	for _, f := range in.findings() {
+		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
+	}
+	return s
+}
+
+// warn logs what configuration and policy alone can say.
+func (in *instance) warn() {
+	for _, f := range warnings(in.cfg, in.engine) {
+		in.log.Warn(f.Message, "where", f.Where)
+	}
+}
+
+// findings is what can be said once the catalogue is known: warnings of the
+// configuration, and rules that nothing answers to.
+func (in *instance) findings() []finding {
+	in.mu.Lock()
+	cfg, engine := in.cfg, in.engine
+	in.mu.Unlock()
+	return append(warnings(cfg, engine), in.unanswered(cfg, engine.Roles())...)
+}
+
+// unanswered finds limit rules that name a tool or role which nothing has.
+func (in *instance) unanswered(cfg *config.Config, roles []string) []finding {
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	roles = append(roles, in.role)
+	var tools []string
+	for _, t := range in.upstream.Catalogue().Tools("") {
+		tools = append(tools, t.Exposed)
+	}
+	var found []finding
+	for i, rule := range cfg.Limits.Rules {
+		where := fmt.Sprintf("toolgate.limits.rules[%d]", i)
+		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) {
+			found = append(found, warning(where+".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"))
+		}
+		if rule.Role != "" && !slices.Contains(roles, rule.Role) {
+			found = append(found, warning(where+".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""))
+		}
+	}
+	return found
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// withPins opens the pins of the state directory for f. A toolgate that serves
+// from the same directory takes over what is accepted by itself.
+func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
+	dir := e.state
+	if dir == "" {
+		cfg, err := e.load()
+		if err != nil {
+			return err
+		}
+		dir = cfg.State
+	}
+	path := filepath.Join(dir, "state.db")
+	if _, err := os.Stat(path); err != nil { // opening would make one
+		return missing(fmt.Errorf("opening the state: %w", err))
+	}
+	db, err := store.Open(ctx, path, store.Migrations())
+	if err != nil {
+		return err
+	}
+	err = f(registry.OpenPins(db, time.Now))
+	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {
+		err = usage(err)
+	}
+	return errors.Join(err, db.Close())
+}
+
+func toolDiff(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted", Args: cobra.MatchAll(cobra.MaximumNArgs(2), noOneArg),
+		Long: `Without arguments diff lists the tools whose definition has changed, which are in
+quarantine until they are accepted. With a server and a tool it shows the difference.
+Exit 12: there is one.`,
+		Example: `  toolgate tool diff
+  toolgate tool diff payments transfer`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return e.withPins(c.Context(), func(p *registry.Pins) error {
+				if len(args) == 0 {
+					return e.listChanged(c.Context(), p)
+				}
+				return e.showDiff(c.Context(), p, args[0], args[1])
+			})
+		},
+	}
+}
+
+func noOneArg(_ *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return usage(errors.New("name a server and a tool, or neither\nhint: toolgate tool diff payments transfer"))
+	}
+	return nil
+}
+
+func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
+	pins, err := p.List(ctx)
+	if err != nil {
+		return err
+	}
+	changed, rows := []registry.Pin{}, [][]string{}
+	for _, pin := range pins {
+		if pin.Offered != "" {
+			changed = append(changed, pin)
+			rows = append(rows, []string{pin.Server, pin.Tool, short(pin.Accepted), short(pin.Offered), pin.OfferedAt.Local().Format(time.DateTime)})
+		}
+	}
+	if e.output == "json" {
+		err = e.json(changed)
+	} else {
+		err = e.table([]string{"SERVER", "TOOL", "ACCEPTED", "OFFERED", "SINCE"}, rows)
+	}
+	if err == nil && len(changed) > 0 {
+		err = &exit{code: exitDiffer}
+	}
+	return err
+}
+
+func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool string) error {
+	accepted, offered, err := p.Diff(ctx, server, tool)
+	if err != nil {
+		return err
+	}
+	if e.output == "json" {
+		err = e.json(map[string]json.RawMessage{"accepted": accepted, "offered": offered})
+	} else {
+		_, err = e.out.Write(diff.Diff("accepted", lines(accepted), "offered", lines(offered)))
+	}
+	if err == nil && !bytes.Equal(accepted, offered) {
+		err = &exit{code: exitDiffer}
+	}
+	return err
+}
+
+// lines lays a definition out for comparison. What cannot be laid out is shown
+// as it is.
+func lines(definition json.RawMessage) []byte {
+	var b bytes.Buffer
+	if json.Indent(&b, definition, "", "  ") != nil {
+		return append(definition, '\n')
+	}
+	return append(b.Bytes(), '\n')
+}
+
+func toolAccept(e *env) *cobra.Command {
+	var fingerprint string
+	c := &cobra.Command{
+		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers", Args: cobra.ExactArgs(2),
+		Example: `  toolgate tool accept payments transfer
+  toolgate tool accept payments transfer --fingerprint sha256:…`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return e.withPins(c.Context(), func(p *registry.Pins) error {
+				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {
+					return err
+				}
+				if e.output == "json" {
+					return e.json(map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
+				}
+				_, err := fmt.Fprintf(e.out, "%s of %s is accepted\n", args[1], args[0])
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only this definition, the one that was looked at")
+	return c
+}

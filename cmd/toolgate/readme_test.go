@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// exitComment is how the README says with which code a command ends.
+var exitComment = regexp.MustCompile(`\s+# exit (\d+)$`)
+
+// The commands of the README do what it says, in its order, in one shell, with
+// the shipped configuration moved to free ports.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lines := shellLines(t)
+	if len(lines) < 10 {
+		t.Fatalf("%d commands: the README has lost its walk through", len(lines))
+	}
+	shipped, err := os.ReadFile(filepath.Join(repository(t), "mcp.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents, admin := freeAddress(t), freeAddress(t)
+	moved := strings.Replace(string(shipped), `"toolgate": {`, fmt.Sprintf(`"toolgate": {"listen": %q, "admin": %q,`, agents, admin), 1)
+	binary, err := exec.LookPath("toolgate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{"mcp.json": moved, "walk.sh": script(lines)})
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(binary, filepath.Join(dir, "bin", "toolgate")); err != nil {
+		t.Fatal(err)
+	}
+	start(t, dir, "serve", "--config", "mcp.json") // as make run does
+	ready(t, admin)
+	cmd := exec.CommandContext(t.Context(), "sh", "walk.sh")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, promise := range []string{
+		"Model Context Protocol", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
+		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", "TOOL_FAILED, -32000", "ok: ",
+	} {
+		if !strings.Contains(string(out), promise) {
+			t.Errorf("the walk through never says %q", promise)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
+}
+
+// shellLines gives the commands of the README's sh blocks.
+func shellLines(t *testing.T) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			inside = line == "```sh"
+		case inside && line != "":
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// script runs the commands and stops at the first that ends otherwise than it
+// says: 0, if it says nothing.
+func script(lines []string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		want := "0"
+		if m := exitComment.FindStringSubmatch(line); m != nil {
+			want = m[1]
+		}
+		quoted := "'" + strings.ReplaceAll(line, "'", `'\''`) + "'"
+		fmt.Fprintf(&b, "printf '%%s\\n' %s\n%s\ncode=$?\n[ $code = %s ] || { echo \"exit $code, want %s\"; exit 1; }\n", quoted, line, want, want)
+	}
+	return b.String()
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// version is set by the build with -ldflags.
+var version = "0.1.0-dev"
+
+// stdio is where a command reads and writes. Stdout carries protocol or
+// results only.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// defaultConfig is what is read when nobody says otherwise.
+const defaultConfig = "mcp.json"
+
+// lookup reads the environment.
+type lookup func(string) (string, bool)
+
+// env is what every command gets: its streams, its environment and the flags
+// that all share.
+type env struct {
+	stdio
+	lookup lookup
+
+	config, overlay, state string
+	role, token, addr      string
+	output                 string
+	logLevel, logFormat    string
+}
+
+// run starts the program and gives its exit code; tests call it as main does.
+func run(ctx context.Context, args []string, s stdio, l lookup) int {
+	if upstream.IsChild(args) {
+		return upstream.ChildMain(args)
+	}
+	e := &env{stdio: s, lookup: l}
+	root := rootCommand(e)
+	root.SetArgs(args)
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	return e.report(root.ExecuteContext(ctx))
+}
+
+func rootCommand(e *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "toolgate",
+		Short: "govern what AI agents do with MCP tools",
+		Long: `toolgate stands between AI agents and MCP tool servers. Every tool call is
+judged by policy, limited, validated, held for a person where policy says so,
+recorded, forwarded and normalised.`,
+		Example: `  toolgate serve                                   # serve ./mcp.json
+  toolgate check                                   # is the configuration sound?
+  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
+  toolgate approval list --token demo-approver     # what waits for a person?
+  toolgate audit verify                            # is the trail whole?`,
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return e.settle() },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
+	f.StringVar(&e.overlay, "overlay", "", "path of a file that holds the toolgate object alone")
+	f.StringVar(&e.state, "state", "", "state directory (default: as configured)")
+	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured and on stdio")
+	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
+	f.StringVarP(&e.output, "output", "o", "table", "table or json")
+	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
+	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.RunE = lost
+	root.AddCommand(serveCommand(e), stdioCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
+		toolCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e))
+	explainArgs(root)
+	return root
+}
+
+// group makes c a command that only holds others. Cobra would answer a word
+// that is none of them with help and success.
+func group(c *cobra.Command, members ...*cobra.Command) *cobra.Command {
+	c.Args, c.RunE = cobra.ArbitraryArgs, lost
+	c.AddCommand(members...)
+	return c
+}
+
+// lost is what a command does that needs one of its subcommands. It prints
+// nothing on stdout, where a client that left out "stdio" expects protocol.
+func lost(c *cobra.Command, args []string) error {
+	var names []string
+	for _, s := range c.Commands() {
+		if s.IsAvailableCommand() {
+			names = append(names, s.Name())
+		}
+	}
+	what := fmt.Sprintf("%s needs a command", c.CommandPath())
+	if len(args) > 0 {
+		what = fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+	}
+	return usage(fmt.Errorf("%s\nhint: one of %s; --help says more", what, strings.Join(names, ", ")))
+}
+
+// explainArgs makes what cobra says about arguments errors of usage, with the
+// line that would have been right.
+func explainArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			err, x := check(c, args), (*exit)(nil)
+			if err == nil || errors.As(err, &x) {
+				return err
+			}
+			return usage(fmt.Errorf("%w\nhint: %s", err, c.UseLine()))
+		}
+	}
+	for _, s := range c.Commands() {
+		explainArgs(s)
+	}
+}
+
+// settle fills from the environment what no flag gave, and refuses values that
+// no command could use.
+func (e *env) settle() error {
+	for _, from := range []struct {
+		name string
+		to   *string
+	}{{"TOOLGATE_CONFIG", &e.config}, {"TOOLGATE_TOKEN", &e.token}} {
+		if v, ok := e.lookup(from.name); ok && *from.to == "" {
+			*from.to = v
+		}
+	}
+	if e.config == "" {
+		e.config = defaultConfig
+	}
+	if e.output != "table" && e.output != "json" {
+		return usage(fmt.Errorf("output %q is unknown\nhint: use -o table or -o json", e.output))
+	}
+	if hclog.LevelFromString(e.logLevel) == hclog.NoLevel {
+		return usage(fmt.Errorf("log level %q is unknown\nhint: use trace, debug, info, warn or error", e.logLevel))
+	}
+	return nil
+}
+
+// logger writes to stderr, so that stdout stays protocol.
+func (e *env) logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "toolgate", Level: hclog.LevelFromString(e.logLevel),
+		Output: e.err, JSONFormat: e.logFormat == "json",
+	})
+}
+
+// load reads the configuration.
+func (e *env) load() (*config.Config, error) { return e.loadAs("", "", e.state) }
+
+// loadAs reads the configuration with these in the place of what it says; ""
+// leaves what it says.
+func (e *env) loadAs(listen, admin, state string) (*config.Config, error) {
+	cfg, err := config.Load(config.Options{
+		Path: e.config, Overlay: e.overlay, Getenv: e.lookup,
+		State: state, Listen: listen, Admin: admin,
+	})
+	if err != nil {
+		return nil, usage(err)
+	}
+	return cfg, nil
+}
+
+// The exit codes of every command.
+const (
+	exitOK           = 0
+	exitUnexpected   = 1
+	exitUsage        = 2 // usage or invalid configuration
+	exitUnauthorised = 3
+	exitUnreachable  = 4
+	exitTool         = 5 // the tool answered with an error
+	exitDenied       = 10
+	exitApproval     = 11 // approval required
+	exitDiffer       = 12 // tests or replay differ
+	exitAudit        = 20 // the audit trail does not verify
+)
+
+// exit is an error that knows its exit code. A nil err is silent.
+type exit struct {
+	code int
+	err  error
+}
+
+func (x *exit) Error() string {
+	if x.err == nil {
+		return ""
+	}
+	return x.err.Error()
+}
+
+func (x *exit) Unwrap() error { return x.err }
+
+func usage(err error) error { return &exit{code: exitUsage, err: err} }
+
+// report says an error to people and gives its exit code.
+func (e *env) report(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	code, x := exitUnexpected, (*exit)(nil)
+	if errors.As(err, &x) {
+		code = x.code
+	} else if strings.HasPrefix(err.Error(), "unknown command") {
+		code = exitUsage // cobra has no type for it
+	}
+	if err.Error() != "" {
+		fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error()))
+	}
+	return code
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/toolgate/toolgate/internal/recorder"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"toolgate": main, "recorder": recorderMain})
+}
+
+// recorderMain is an upstream for scripts: recorder CONFIG RECORD plays what the
+// file CONFIG says, a recorder.Config, and writes what it receives to RECORD.
+func recorderMain() {
+	config, err := os.ReadFile(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	for name, value := range map[string]string{"RECORDER_CONFIG": string(config), "RECORDER_FILE": os.Args[2]} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	recorder.Main(func([]string) bool { return false }, nil)
+}
+
+// repository is the directory of go.mod, seen from this package.
+func repository(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, params(t, filepath.Join("testdata", "script")))
+}
+
+// The story that the README shows.
+func TestStory(t *testing.T) {
+	p := params(t, "")
+	p.Dir, p.Files = "", []string{filepath.Join(repository(t), "testdata", "story.txtar")}
+	testscript.Run(t, p)
+}
+
+func params(t *testing.T, dir string) testscript.Params {
+	root := repository(t)
+	return testscript.Params{
+		Dir: dir, RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("ROOT", root)
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every program takes a second to exit
+			for _, name := range []string{"AGENTS", "ADMIN", "SPARE"} {
+				e.Setenv(name, freeAddress(t))
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper,
+			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
+		},
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// cmdReady waits until a toolgate serves and each upstream has answered or
+// failed. A toolgate is ready after a second; a slow machine takes longer to
+// start a program.
+func cmdReady(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: ready ADDRESS")
+	}
+	poll(ts, "http://"+args[0]+"/readyz?verbose", settled)
+}
+
+var starting = regexp.MustCompile(`(?m)^upstream \S+ starting`)
+
+func settled(status int, body string) bool {
+	return status == http.StatusOK && !starting.MatchString(body)
+}
+
+// cmdAwait waits until what a URL answers matches, or with ! until it does not.
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: [!] await URL PATTERN")
+	}
+	want, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	poll(ts, args[0], func(status int, body string) bool { return status == http.StatusOK && want.MatchString(body) != neg })
+}
+
+// poll asks a URL until the answer is good.
+func poll(ts *testscript.TestScript, url string, good func(status int, body string) bool) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var body string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-tick.C {
+		status, text, err := fetch(url, "")
+		if err == nil && good(status, text) {
+			return
+		}
+		body = text
+	}
+	ts.Fatalf("waited for %s in vain; it says at last: %s", url, body)
+}
+
+func fetch(url, token string) (status int, body string, err error) {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+// cmdGet asks a URL once, wants a status, and leaves the body for stdout.
+func cmdGet(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: get STATUS URL [TOKEN]")
+	}
+	status, body, err := fetch(args[1], strings.Join(args[2:], ""))
+	ts.Check(err)
+	fmt.Fprint(ts.Stdout(), body)
+	if fmt.Sprint(status) != args[0] {
+		ts.Fatalf("status %d, want %s", status, args[0])
+	}
+}
+
+// cmdUntil runs a program with a file as stdin until its stdout matches.
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: until PATTERN STDIN program [args...]")
+	}
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		ts.Check(ts.Exec("sh", append([]string{"-c", `exec "$@" <"$0"`}, args[1:]...)...))
+		if want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("stdout never matches %s", args[0])
+}
+
+// cmdSignal sends a signal to everything that runs in the background.
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	known := map[string]os.Signal{"HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}
+	if neg || len(args) != 1 || known[args[0]] == nil {
+		ts.Fatalf("usage: signal HUP|TERM")
+	}
+	for _, c := range ts.BackgroundCmds() {
+		ts.Check(c.Process.Signal(known[args[0]]))
+	}
+}
+
+// cmdExits runs a program and wants one exit code. Its output is for stdout
+// and stderr, as after exec.
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE program [args...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if got := exitCode(ts, args[1:]); got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// exitCode runs a program and gives its exit code, -1 when it did not run.
+func exitCode(ts *testscript.TestScript, args []string) int {
+	err, x := ts.Exec(args[0], args[1:]...), (*exec.ExitError)(nil)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &x):
+		return x.ExitCode()
+	}
+	return -1
+}
+
+// cmdRepeat runs a program so many times and wants each to succeed.
+func cmdRepeat(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: repeat N program [args...]")
+	}
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	for i := range n {
+		if err := ts.Exec(args[1], args[2:]...); err != nil {
+			ts.Fatalf("run %d of %d: %v", i+1, n, err)
+		}
+	}
+}
+
+// cmdTicket puts the id of the one ticket that waits into a variable.
+func cmdTicket(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: ticket VARIABLE [flags of approval list...]")
+	}
+	ts.Check(ts.Exec("toolgate", append([]string{"approval", "list", "--state", "proposed", "-o", "json"}, args[1:]...)...))
+	var found struct{ Approvals []struct{ ID string } }
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &found))
+	if len(found.Approvals) != 1 {
+		ts.Fatalf("%d tickets wait, want 1", len(found.Approvals))
+	}
+	ts.Setenv(args[0], found.Approvals[0].ID)
+}
+
+// cmdTamper changes one byte in the middle of the largest segment of an audit
+// trail.
+func cmdTamper(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tamper DIRECTORY")
+	}
+	found, err := filepath.Glob(filepath.Join(ts.MkAbs(args[0]), "*", "*.jsonl"))
+	ts.Check(err)
+	var largest string
+	var text []byte
+	for _, f := range found {
+		b, err := os.ReadFile(f)
+		ts.Check(err)
+		if len(b) > len(text) {
+			largest, text = f, b
+		}
+	}
+	if largest == "" {
+		ts.Fatalf("no segments under %s", args[0])
+	}
+	at := len(text)/2 + strings.Index(string(text[len(text)/2:]), `"principal"`) + len(`"principal":{"subject":"`)
+	text[at] ^= 1
+	ts.Check(os.WriteFile(largest, text, 0o600))
+}
+
+// cmdReplace replaces a text in a file.
+func cmdReplace(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: replace FILE OLD NEW")
+	}
+	path := ts.MkAbs(args[0])
+	text, err := os.ReadFile(path)
+	ts.Check(err)
+	if !strings.Contains(string(text), args[1]) {
+		ts.Fatalf("%s does not contain %q", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(path, []byte(strings.ReplaceAll(string(text), args[1], args[2])), 0o600))
+}
+
+// cmdEventually runs a program until it exits with the code wanted.
+func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually CODE program [args...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	var seen []int
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-tick.C {
+		got := exitCode(ts, args[1:])
+		if got == want {
+			return
+		}
+		if !slices.Contains(seen, got) {
+			seen = append(seen, got)
+		}
+	}
+	ts.Fatalf("exit codes %v, never %d", seen, want)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+func tokenCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "token", Short: "make and list bearer tokens",
+		Long: `Tokens are kept in the configuration, as SHA-256 only. create prints a new token
+once, and the entry to put under toolgate.identity.tokens; take an entry out again to
+revoke its token. A running toolgate reloads by itself.`,
+		Example: `  toolgate token create --subject agent-7 --roles researcher
+  toolgate token list`,
+	}
+	return group(c, tokenCreate(e), tokenList(e))
+}
+
+func tokenCreate(e *env) *cobra.Command {
+	var subject string
+	var roles []string
+	c := &cobra.Command{
+		Use: "create", Short: "make a token", Args: cobra.NoArgs,
+		Example: "  toolgate token create --subject agent-7 --roles researcher,creator",
+		RunE: func(*cobra.Command, []string) error {
+			if subject == "" || subject == "local" || len(roles) == 0 || slices.Contains(roles, "") {
+				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
+			}
+			token := "tg_" + rand.Text()
+			entry := map[string]any{"subject": subject, "roles": roles, "sha256": hash(token)}
+			if e.output == "json" {
+				return e.json(map[string]any{"token": token, "entry": entry})
+			}
+			fmt.Fprintf(e.out, "token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
+			return e.json(entry)
+		},
+	}
+	c.Flags().StringVar(&subject, "subject", "", "who the token stands for")
+	c.Flags().StringSliceVar(&roles, "roles", nil, "roles, separated by commas")
+	return c
+}
+
+func tokenList(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "list the configured tokens", Args: cobra.NoArgs,
+		Example: "  toolgate token list -o json",
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := e.load()
+			if err != nil {
+				return err
+			}
+			list, rows := []map[string]any{}, [][]string{}
+			for _, t := range cfg.Identity.Tokens {
+				list = append(list, map[string]any{"subject": t.Subject, "roles": t.Roles, "sha256": t.SHA256})
+				rows = append(rows, []string{t.Subject, strings.Join(t.Roles, ","), t.SHA256[:12] + "…"})
+			}
+			if e.output == "json" {
+				return e.json(list)
+			}
+			return e.table([]string{"SUBJECT", "ROLES", "SHA256"}, rows)
+		},
+	}
+}
+
+func hash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// demos are the tokens of the shipped mcp.json. Everybody knows them.
+var demos = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver"}
+
+// demo gives the well-known token that t is, or "".
+func demo(t config.Token) string {
+	for _, d := range demos {
+		if t.SHA256 == hash(d) {
+			return d
+		}
+	}
+	return ""
+}
+
+// demoTokens warns of tokens that everybody knows.
+func demoTokens(cfg *config.Config) []finding {
+	var known []string
+	for _, t := range cfg.Identity.Tokens {
+		if d := demo(t); d != "" {
+			known = append(known, d)
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	return []finding{warning("toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
+		"make your own with toolgate token create, and take these out")}
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/wire"
+)
+
+func toolCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "tool", Short: "list, call and accept tools",
+		Long: "list and call talk to a running toolgate as an agent would; diff and accept work on the state directory.",
+		Example: `  toolgate tool list --token demo-researcher
+  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
+  toolgate tool diff payments transfer
+  toolgate tool accept payments transfer`,
+	}
+	return group(c, toolList(e), toolCall(e), toolDiff(e), toolAccept(e))
+}
+
+func toolList(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "list the tools that a principal sees", Args: cobra.NoArgs,
+		Example: "  toolgate tool list --token demo-researcher -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			a, err := e.agent(c.Context())
+			if err != nil {
+				return err
+			}
+			defer a.close()
+			found, err := a.list(c.Context())
+			if err != nil {
+				return err
+			}
+			if e.output == "json" {
+				return e.json(found)
+			}
+			rows := [][]string{}
+			for _, raw := range found {
+				var t struct{ Name, Title, Description string }
+				if err := json.Unmarshal(raw, &t); err != nil {
+					return fmt.Errorf("reading the list: %w", err)
+				}
+				rows = append(rows, []string{t.Name, cut(oneLine(t.Description), 80)})
+			}
+			return e.table([]string{"TOOL", "DESCRIPTION"}, rows)
+		},
+	}
+	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
+	return c
+}
+
+// list reads every page of tools/list.
+func (a *agent) list(ctx context.Context) ([]json.RawMessage, error) {
+	found := []json.RawMessage{}
+	params := json.RawMessage("{}")
+	for {
+		got, err := a.request(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		if got.Error != nil {
+			return nil, rpcError(got.Error)
+		}
+		var page struct {
+			Tools      []json.RawMessage
+			NextCursor string
+		}
+		if err := json.Unmarshal(got.Result, &page); err != nil {
+			return nil, fmt.Errorf("reading the list: %w", err)
+		}
+		found = append(found, page.Tools...)
+		if page.NextCursor == "" {
+			return found, nil
+		}
+		params = json.RawMessage(`{"cursor":` + string(jsonrpc.Quote(page.NextCursor)) + `}`)
+	}
+}
+
+func toolCall(e *env) *cobra.Command {
+	var args string
+	c := &cobra.Command{
+		Use: "call NAME", Short: "call one tool", Args: cobra.ExactArgs(1),
+		Long: `call sends one tools/call to a running toolgate and prints the result. Exit 0: the
+tool answered; 5: it answered with an error; 10: denied; 11: a person has to approve.`,
+		Example: `  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
+  echo '{"action":"balance","asset":"USD"}' | toolgate tool call manage_wallet --args - --token demo-treasurer`,
+		RunE: func(c *cobra.Command, names []string) error {
+			object, err := e.arguments(args)
+			if err != nil {
+				return err
+			}
+			return e.callTool(c.Context(), names[0], object)
+		},
+	}
+	c.Flags().StringVar(&args, "args", "{}", "arguments as a JSON object, - reads stdin")
+	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
+	return c
+}
+
+// arguments reads --args as strictly as the server will, so that a slip is
+// said without one.
+func (e *env) arguments(flag string) (json.RawMessage, error) {
+	text := []byte(flag)
+	if flag == "-" {
+		var err error
+		if text, err = io.ReadAll(e.in); err != nil {
+			return nil, fmt.Errorf("reading arguments: %w", err)
+		}
+	}
+	object, _, err := jsonrpc.CheckValue(text, jsonrpc.Limits{})
+	if err == nil && !bytes.HasPrefix(object, []byte("{")) {
+		err = errors.New("a value that is no object")
+	}
+	if err != nil {
+		return nil, usage(fmt.Errorf("--args is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", err))
+	}
+	return object, nil
+}
+
+func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) error {
+	a, err := e.agent(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
+	got, err := a.request(ctx, "tools/call", params)
+	if err != nil {
+		return err
+	}
+	if got.Error != nil {
+		return errors.Join(e.printIfJSON(got.Error), rpcError(got.Error))
+	}
+	if e.output == "json" {
+		err = e.json(got.Result)
+	} else {
+		err = e.printContent(got.Result)
+	}
+	return errors.Join(err, verdictOf(got.Result))
+}
+
+func (e *env) printIfJSON(raw json.RawMessage) error {
+	if e.output != "json" {
+		return nil
+	}
+	return e.json(raw)
+}
+
+// printContent prints text blocks and names the others.
+func (e *env) printContent(result json.RawMessage) error {
+	var r struct {
+		Content []struct{ Type, Text, MimeType string }
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return fmt.Errorf("reading the result: %w", err)
+	}
+	for _, block := range r.Content {
+		if block.Type == "text" {
+			fmt.Fprintln(e.out, printable(block.Text))
+			continue
+		}
+		fmt.Fprintf(e.out, "[%s %s; -o json shows it]\n", block.Type, block.MimeType)
+	}
+	return nil
+}
+
+// verdictOf gives the exit that a result means: a pending approval and a tool's
+// own error are no success.
+func verdictOf(result json.RawMessage) error {
+	var r struct {
+		IsError bool
+		Meta    struct {
+			Approval struct{ Status string }  `json:"io.toolgate/approval"`
+			Error    struct{ Code wire.Code } `json:"io.toolgate/error"`
+		} `json:"_meta"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return fmt.Errorf("reading the result: %w", err)
+	}
+	switch {
+	case r.Meta.Approval.Status == "pending":
+		return &exit{code: exitApproval}
+	case r.Meta.Error.Code != "":
+		return &exit{code: codeFor(r.Meta.Error.Code)}
+	case r.IsError:
+		return &exit{code: exitTool}
+	}
+	return nil
+}
+
+// rpcError is a refusal as people are told it.
+func rpcError(raw json.RawMessage) error {
+	var r struct {
+		Code    int
+		Message string
+		Data    struct {
+			Code   wire.Code
+			Remedy string
+		}
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("reading the error: %w", err)
+	}
+	text := fmt.Sprintf("%s (%s, %d)", r.Message, cmp.Or(r.Data.Code, "no code"), r.Code)
+	if r.Data.Remedy != "" {
+		text += "\nhint: " + r.Data.Remedy
+	}
+	return &exit{code: codeFor(r.Data.Code), err: errors.New(text)}
+}
+
+// codeFor gives the exit code of a refusal.
+func codeFor(code wire.Code) int {
+	switch code {
+	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.RateLimited, wire.Overloaded:
+		return exitDenied
+	case wire.Unauthenticated:
+		return exitUnauthorised
+	case wire.UpstreamUnavailable, wire.SessionLost:
+		return exitUnreachable
+	case wire.ToolFailed, wire.ToolTimeout, wire.OutputInvalid:
+		return exitTool
+	case wire.InvalidToolInput, wire.ToolNotFound, wire.MethodNotFound, wire.InvalidEnvelope, wire.ParseError, wire.TooLarge:
+		return exitUsage
+	}
+	return exitUnexpected
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/tools"
+)
+
+// toolsDir is the variable that says where the tools keep what they keep.
+const toolsDir = "TOOLGATE_TOOLS_DIR"
+
+func toolsCommand(e *env) *cobra.Command {
+	var opts tools.Options
+	c := &cobra.Command{
+		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Args: cobra.NoArgs,
+		Long: `tools is an ordinary MCP server with search_internet, generate_media and
+manage_wallet. Its backends are local and say so: a full-text search over a folder
+of documents, a renderer of text cards, and a paper wallet that moves no money.`,
+		Example: `  toolgate tools --docs ./handbook
+  toolgate tools --dir .toolgate/tools`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dir, ok := e.lookup(toolsDir); ok && !c.Flags().Changed("dir") {
+				opts.Dir = dir
+			}
+			return tools.Serve(c.Context(), opts, e.in, e.out)
+		},
+	}
+	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "where the paper wallet is kept (or TOOLGATE_TOOLS_DIR)")
+	c.Flags().StringVar(&opts.Docs, "docs", "", "folder of documents to search (default: the embedded ones)")
+	return c
+}

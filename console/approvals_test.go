@@ -1,0 +1,276 @@
+package console_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+func held(arguments string) approval.Held {
+	sum := sha256.Sum256([]byte(arguments))
+	return approval.Held{
+		Principal: policy.Principal{Subject: "agent", Roles: []string{"treasurer"}, Client: "bad\x1b[2J/1"},
+		Server:    "standard", Tool: "manage_wallet", Exposed: "manage_wallet", Fingerprint: "sha256:f",
+		Arguments: []byte(arguments), Digest: "sha256:" + hex.EncodeToString(sum[:]), Revision: "sha256:r",
+		Rule: "over_threshold", Reason: "amount above 100",
+		Approval:   policy.Approval{Roles: []string{"approver"}, TTL: time.Minute},
+		DecisionID: "dec_1", TraceID: "trc_1",
+	}
+}
+
+func TestOneTicket(t *testing.T) {
+	l := newListener(t, nil)
+	arguments := "{\"amount\":1e2,\"to\":\"\u202eevil\",\"big\":12345678901234567890}"
+	k := l.hold(arguments)
+	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))
+	want := map[string]any{
+		"id": k.ID, "state": "proposed", "requester": "agent", "requester_roles": []any{"treasurer"}, "client": `bad\u001b[2J/1`,
+		"server": "standard", "tool": "manage_wallet", "exposed": "manage_wallet", "fingerprint": "sha256:f", "digest": k.Digest,
+		"arguments": map[string]any{"amount": 100.0, "to": "\u202eevil", "big": 12345678901234567890.0}, "argument_bytes": float64(len(arguments)),
+		"arguments_text":  `{"amount":1e2,"to":"\u202eevil","big":12345678901234567890}`,
+		"policy_revision": "sha256:r", "rule": "over_threshold", "reason": "amount above 100", "roles": []any{"approver"}, "quorum": 1.0,
+		"created": "2026-03-01T12:00:00Z", "expires": "2026-03-01T12:01:00Z", "decision_id": "dec_1", "trace_id": "trc_1",
+		"attached": 0.0, "may_decide": true,
+		"history": []any{map[string]any{"at": "2026-03-01T12:00:00Z", "who": "agent", "to": "proposed", "reason": "amount above 100", "digest": k.Digest}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if own := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-agent")...)); own["may_decide"] != false {
+		t.Error("the requester may decide")
+	}
+}
+
+// A ticket that one may not see and one that is not there look the same.
+func TestHiddenTickets(t *testing.T) {
+	l := newListener(t, nil)
+	k := l.hold(`{"n":1}`)
+	for _, path := range []string{"", "/approve", "/deny"} {
+		method := "GET"
+		if path != "" {
+			method = "POST"
+		}
+		hidden := l.ask(method, "/v1/approvals/"+k.ID+path, `{"reason":"x"}`, as("t-eve")...)
+		absent := l.ask(method, "/v1/approvals/apr_none"+path, `{"reason":"x"}`, as("t-eve")...)
+		refused(t, hidden, 404, "NOT_FOUND")
+		if hidden.Body.String() != absent.Body.String() {
+			t.Errorf("%s: hidden %s, absent %s", path, hidden.Body, absent.Body)
+		}
+	}
+	if got := accepted(t, l.ask("GET", "/v1/approvals", "", as("t-eve")...)); len(got["approvals"].([]any)) != 0 {
+		t.Errorf("listed %v", got)
+	}
+}
+
+func TestListing(t *testing.T) {
+	l := newListener(t, nil)
+	first, second := l.hold(`{"n":1}`), l.hold(`{"n":2}`)
+	large := l.hold(`"` + strings.Repeat("x", approval.ListedArgumentBytes) + `"`)
+	l.ask("POST", "/v1/approvals/"+first.ID+"/deny", `{"reason":"no"}`, as("t-ann")...)
+	for query, want := range map[string][]string{
+		"": {large.ID, second.ID, first.ID}, "?state=denied": {first.ID}, "?limit=1": {large.ID}, "?state=proposed&limit=2": {large.ID, second.ID}, "?state=done": nil,
+	} {
+		for _, token := range []string{"t-ann", "t-agent"} {
+			var got []string
+			for _, k := range accepted(t, l.ask("GET", "/v1/approvals"+query, "", as(token)...))["approvals"].([]any) {
+				got = append(got, k.(map[string]any)["id"].(string))
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s %q (-want +got):\n%s", token, query, diff)
+			}
+		}
+	}
+	if text := l.ask("GET", "/v1/approvals?limit=1", "", as("t-ann")...).Body.String(); !strings.Contains(text, "bytes, see the ticket)") {
+		t.Errorf("the large arguments are listed as %.200s", text)
+	}
+	for _, query := range []string{"state=pending", "limit=0", "limit=1001", "limit=x", "requester=agent", "state=done&state=denied", "%zz"} {
+		refused(t, l.ask("GET", "/v1/approvals?"+query, "", as("t-ann")...), 400, "BAD_REQUEST")
+	}
+}
+
+func TestDeciding(t *testing.T) {
+	l := newListener(t, nil)
+	approved := l.hold(`{"n":1}`)
+	got := accepted(t, l.ask("POST", "/v1/approvals/"+approved.ID+"/approve", `{"reason":"fine","digest":"`+approved.Digest+`"}`, as("t-ann")...))
+	if got["state"] != "approved" || got["decided_by"] != "ann" || got["decision_reason"] != "fine" || got["may_decide"] != false || len(got["votes"].([]any)) != 1 {
+		t.Errorf("approved: %v", got)
+	}
+	if c, err := l.tickets.Claim(t.Context(), held(`{"n":1}`)); err != nil || c.Outcome != approval.Granted {
+		t.Errorf("%q, %v", c.Outcome, err)
+	}
+	bare := l.hold(`{"n":2}`)
+	if got := accepted(t, l.ask("POST", "/v1/approvals/"+bare.ID+"/approve", "", as("t-ann")...)); got["state"] != "approved" {
+		t.Errorf("approved without a body: %v", got)
+	}
+	denied := l.hold(`{"n":3}`)
+	if got := accepted(t, l.ask("POST", "/v1/approvals/"+denied.ID+"/deny", `{"reason":"no"}`, as("t-bob")...)); got["state"] != "denied" {
+		t.Errorf("denied: %v", got)
+	}
+}
+
+func TestRefusedDecisions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		token, action, body string
+		before              func(l *listener, id string)
+		header              []string
+		status              int
+		code                string
+	}{
+		"one's own call":         {token: "t-self", status: 403, code: "SELF_APPROVAL"},
+		"as the requester":       {token: "t-agent", status: 403, code: "SELF_APPROVAL"},
+		"no reason to deny":      {action: "deny", status: 422, code: "REASON_REQUIRED"},
+		"another digest":         {body: `{"digest":"sha256:0"}`, status: 409, code: "STALE_DIGEST"},
+		"after the expiry":       {before: func(l *listener, _ string) { l.now = l.now.Add(time.Hour) }, status: 409, code: "EXPIRED"},
+		"decided before":         {before: func(l *listener, id string) { l.ask("POST", "/v1/approvals/"+id+"/approve", "", as("t-bob")...) }, status: 409, code: "NOT_PENDING"},
+		"another action":         {action: "grant", status: 404, code: "NOT_FOUND"},
+		"a form":                 {header: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 415, code: "NOT_JSON"},
+		"text":                   {header: []string{"Content-Type", "text/plain"}, status: 415, code: "NOT_JSON"},
+		"no content type":        {header: []string{"X", "y"}, status: 415, code: "NOT_JSON"},
+		"no JSON":                {body: "approve", status: 400, code: "BAD_REQUEST"},
+		"a list":                 {body: "[]", status: 400, code: "BAD_REQUEST"},
+		"an unknown member":      {body: `{"reason":"x","approver":"bob"}`, status: 400, code: "BAD_REQUEST"},
+		"a member twice":         {body: `{"reason":"x","reason":"y"}`, status: 400, code: "BAD_REQUEST"},
+		"a member in other case": {body: `{"Digest":"x"}`, status: 400, code: "BAD_REQUEST"},
+		"two values":             {body: `{} {}`, status: 400, code: "BAD_REQUEST"},
+		"a number":               {body: `{"reason":1}`, status: 400, code: "BAD_REQUEST"},
+		"too large":              {body: `{"reason":"` + strings.Repeat("x", 64<<10) + `"}`, status: 413, code: "TOO_LARGE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newListener(t, nil)
+			k := l.hold(`{"n":1}`)
+			if tt.before != nil {
+				tt.before(l, k.ID)
+			}
+			before, err := l.tickets.Get(t.Context(), k.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.token == "" {
+				tt.token = "t-ann"
+			}
+			if tt.action == "" {
+				tt.action = "approve"
+			}
+			header := as(tt.token)
+			if tt.header != nil {
+				header = append(header[:2], tt.header...)
+			}
+			refused(t, l.ask("POST", "/v1/approvals/"+k.ID+"/"+tt.action, tt.body, header...), tt.status, tt.code)
+			if after, err := l.tickets.Get(t.Context(), k.ID); err != nil || after.State != before.State {
+				t.Errorf("the ticket is %s, %v", after.State, err)
+			}
+		})
+	}
+}
+
+func TestASecondVote(t *testing.T) {
+	l := newListener(t, nil)
+	h := held(`{"n":1}`)
+	h.Approval.Quorum = 2
+	c, err := l.tickets.Claim(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/v1/approvals/" + c.Ticket.ID + "/approve"
+	if got := accepted(t, l.ask("POST", path, "", as("t-ann")...)); got["state"] != "proposed" {
+		t.Errorf("after one of two: %v", got["state"])
+	}
+	refused(t, l.ask("POST", path, "", as("t-ann")...), 409, "ALREADY_VOTED")
+}
+
+// broken fails in every way that a store can.
+type broken struct{}
+
+func (broken) List(context.Context, approval.Filter) ([]approval.Ticket, error) {
+	return nil, errors.New("disk says no")
+}
+func (broken) Get(context.Context, string) (approval.Ticket, error) {
+	return approval.Ticket{}, errors.New("disk says no")
+}
+func (broken) Decide(context.Context, approval.Vote) (approval.Ticket, error) {
+	return approval.Ticket{}, errors.New("disk says no")
+}
+
+func TestABrokenStore(t *testing.T) {
+	l := newListener(t, func(o *console.Options) { o.Approvals = broken{} })
+	for _, target := range []string{"GET /v1/approvals", "GET /v1/approvals/x", "POST /v1/approvals/x/approve"} {
+		method, path, _ := strings.Cut(target, " ")
+		if p := refused(t, l.ask(method, path, "", as("t-ann")...), 500, "INTERNAL_ERROR"); strings.Contains(p.Detail+p.Hint, "disk") {
+			t.Errorf("%s: the caller learns %+v", target, p)
+		}
+	}
+}
+
+func TestVisible(t *testing.T) {
+	for in, want := range map[string]string{
+		"":            "",
+		`{"a":"b c"}`: `{"a":"b c"}`,
+		"Grüße, 支付 тест, עברית 🙂":     "Grüße, 支付 тест, עברית 🙂",
+		"<script>alert(1)</script>":   "<script>alert(1)</script>",
+		"\x1b[2J\x1b[31m":             `\u001b[2J\u001b[31m`,
+		"a\nb\r\tc\x00\x7f":           `a\u000ab\u000d\u0009c\u0000\u007f`,
+		"\u0085\u009b":                `\u0085\u009b`,              // C1 controls, the second starts an escape sequence
+		"pay \u202e001\u202c to":      `pay \u202e001\u202c to`,    // right-to-left override
+		"\u2066x\u2069\u061c\u200f":   `\u2066x\u2069\u061c\u200f`, // isolates and marks
+		"a\u200bb\u200c\u200d\ufeffc": `a\u200bb\u200c\u200d\ufeffc`,
+		"a\u00a0b\u2003c\u3000d":      `a\u00a0b\u2003c\u3000d`, // blanks that are no space
+		"a\u2028b\u2029c":             `a\u2028b\u2029c`,
+		"a\u00adb\u034fc":             `a\u00adb\u034fc`,
+		"\U000E0041\U000E007F":        `\udb40\udc41\udb40\udc7f`, // tags
+		"x\ufe0f\U000E0100":           `x\ufe0f\udb40\udd00`,      // variation selectors
+		"\u3164\u115f\u2800\uffa0":    `\u3164\u115f\u2800\uffa0`, // letters that print nothing
+		"\ue000\U000F0000\u0378":      `\ue000\udb80\udc00\u0378`, // private and unassigned
+		"bad \xff byte":               `bad \ufffd byte`,
+	} {
+		if got := console.Visible(in); got != want {
+			t.Errorf("Visible(%+q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+// Of a JSON text the visible form is the same value, and it is all visible.
+func FuzzVisible(f *testing.F) {
+	for _, seed := range []string{`"a"`, "{\"\u202ea\":[\"\U000E0041\"]}", "\"\u0085\"", `["\u202e"]`, "\"\xff\""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		shown := console.Visible(text)
+		if again := console.Visible(shown); again != shown {
+			t.Fatalf("%q is shown as %q, that as %q", text, shown, again)
+		}
+		if strings.ContainsAny(shown, "\n\r\x1b\u202e\u2066\u200b\ufeff") {
+			t.Fatalf("%q is shown as %q", text, shown)
+		}
+		var before, after any
+		if strings.ContainsAny(text, "\n\r\t") || json.Unmarshal([]byte(text), &before) != nil {
+			return // raw line breaks and tabs stand between tokens, where there are no escapes
+		}
+		if err := json.Unmarshal([]byte(shown), &after); err != nil || !cmp.Equal(before, after) {
+			t.Fatalf("%q is shown as %q: %v", text, shown, err)
+		}
+	})
+}
+
+func TestLongArgumentsAreCut(t *testing.T) {
+	l := newListener(t, nil)
+	k := l.hold(`"` + strings.Repeat("ü", 64<<10) + `"`)
+	got := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...))
+	text := got["arguments_text"].(string)
+	if len(text) > 64<<10+100 || !strings.Contains(text, "of 131074 bytes are not shown)") || strings.Contains(text, "\ufffd") {
+		t.Errorf("%d bytes, …%s", len(text), text[len(text)-80:])
+	}
+	if got["arguments"].(string) != strings.Repeat("ü", 64<<10) {
+		t.Error("the value itself is cut too")
+	}
+}

@@ -1,0 +1,93 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	tailLines = 10    // when the query does not say
+	maxLines  = 10000 // in one request
+	// stalled is how long a reader may take no line before it is dropped.
+	stalled = 30 * time.Second
+)
+
+// audit streams the trail to auditors and approvers, one record a line.
+func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !p.Has("auditor", "approver") {
+		return problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the audit trail is for the roles auditor and approver"}
+	}
+	if c.opts.Audit == nil {
+		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no audit trail here"}
+	}
+	n, follow, err := tailQuery(r.URL)
+	if err != nil {
+		return err
+	}
+	ctx, stop := c.life(r.Context())
+	defer stop()
+	out := http.NewResponseController(w)
+	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
+	w.Header().Set("Content-Type", "application/jsonl")
+	if follow {
+		_ = out.Flush() // the reader learns that it is connected
+	}
+	for line, err := range c.opts.Audit(ctx, n, follow) {
+		if err != nil {
+			c.opts.Log.Error("reading the audit trail", "error", err)
+			panic(http.ErrAbortHandler) // a cut stream must not look complete
+		}
+		if err := writeLine(w, out, line); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// writeLine drops a reader that does not read.
+func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte) error {
+	if err := out.SetWriteDeadline(time.Now().Add(stalled)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// life is the request's context, ended by Close too.
+func (c *Console) life(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+func tailQuery(u *url.URL) (n int, follow bool, err error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return 0, false, badRequest("the query cannot be read", "")
+	}
+	n = tailLines
+	for name, values := range query {
+		switch name {
+		case "n":
+			if n, err = strconv.Atoi(values[0]); err != nil || n < 0 || n > maxLines {
+				return 0, false, badRequest(fmt.Sprintf("n is a number from 0 to %d", maxLines), "")
+			}
+		case "follow":
+			if follow, err = strconv.ParseBool(values[0]); err != nil {
+				return 0, false, badRequest("follow is 1 or 0", "")
+			}
+		default:
+			return 0, false, badRequest(fmt.Sprintf("there is no parameter %q", name), "n and follow are known")
+		}
+	}
+	return n, follow, nil
+}

@@ -1,0 +1,192 @@
+// Package console is the people's listener: health, metrics, one page that
+// says how things stand, and the interface through which approvers decide on
+// held calls and auditors follow the trail. Agents have no business here:
+// nothing that an agent's own listener serves can decide a ticket.
+//
+//	GET  /livez                      the process answers
+//	GET  /readyz[?verbose]           calls are served; verbose says what of
+//	GET  /metrics                    for Prometheus
+//	GET  /console/                   counts and commands, for people
+//	GET  /v1/approvals               ?state= &limit=, newest first
+//	GET  /v1/approvals/{id}          one ticket, whole
+//	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
+//	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
+//	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
+//
+// Everything under /v1 needs a bearer token (RFC 6750). Refusals are problem
+// details (RFC 7807) with two members more: code, for programs, and hint.
+package console
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// Approvals are the held calls. An implementation is safe for concurrent use
+// and reports the errors of package approval.
+type Approvals interface {
+	List(ctx context.Context, f approval.Filter) ([]approval.Ticket, error)
+	Get(ctx context.Context, id string) (approval.Ticket, error)
+	Decide(ctx context.Context, v approval.Vote) (approval.Ticket, error)
+}
+
+// AuditTail yields the last n lines of the audit trail as they stand in it,
+// without line feeds, and with follow also those to come until ctx ends. An
+// error ends the sequence.
+type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error]
+
+// Options are what a [Console] stands on.
+type Options struct {
+	// Approvals are the held calls. Required.
+	Approvals Approvals
+	// Identify turns a bearer token, never empty, into a principal; an error
+	// is a 401. Required.
+	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
+	// Status says how things stand. It is asked at every look and must be
+	// quick. Required.
+	Status func() Status
+	// Held counts the calls that wait for a decision, for the page; nil leaves
+	// the count out.
+	Held func(ctx context.Context) (int, error)
+	// Audit is the audit trail; nil = there is none to follow here.
+	Audit AuditTail
+	// Metrics serves /metrics; nil = there are none.
+	Metrics http.Handler
+	// Hosts are the names and addresses, without ports, by which people reach
+	// this listener, beside the loopback ones. An unspecified address (0.0.0.0,
+	// ::) stands for every IP address literal; a DNS name is always listed.
+	Hosts []string
+	// Version of the program, for the page.
+	Version string
+	// Log gets what the caller is not told; nil = nothing is logged.
+	Log hclog.Logger
+}
+
+// Status is how things stand.
+type Status struct {
+	Ready     bool       `json:"ready"`
+	Revision  string     `json:"policy_revision"` // "sha256:<hex>" of the policy that judges
+	Upstreams []Upstream `json:"upstreams"`
+	Warnings  []string   `json:"warnings"`
+}
+
+// Upstream is how one upstream stands.
+type Upstream struct {
+	Name        string    `json:"name"`
+	State       string    `json:"state"`
+	Tools       int       `json:"tools"`
+	Quarantined int       `json:"quarantined"`
+	Error       string    `json:"error,omitempty"`
+	Warnings    []string  `json:"warnings,omitempty"`
+	Since       time.Time `json:"since"`
+}
+
+// Console is the handler of the people's listener. It is safe for concurrent
+// use.
+type Console struct {
+	opts  Options
+	mux   *http.ServeMux
+	ctx   context.Context // ends with Close
+	close context.CancelFunc
+}
+
+// New builds a Console. An option that is required and missing is an error.
+func New(opts Options) (*Console, error) {
+	if opts.Approvals == nil || opts.Identify == nil || opts.Status == nil {
+		return nil, errors.New("building the console: approvals, identify and status are required")
+	}
+	if opts.Log == nil {
+		opts.Log = hclog.NewNullLogger()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Console{opts: opts, mux: http.NewServeMux(), ctx: ctx, close: cancel}
+	for pattern, methods := range c.routes() {
+		c.mux.Handle(pattern, c.serve(methods))
+	}
+	return c, nil
+}
+
+// Close ends the streams that follow the audit trail, so that the server can
+// shut down. It does not wait for them: the server does.
+func (c *Console) Close() { c.close() }
+
+// handler answers a request or gives the reason why not, which is answered
+// for it. It must not have written anything when it returns an error.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+func (c *Console) routes() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		"/{$}":                        {http.MethodGet: redirect},
+		"/":                           {},
+		"/livez":                      {http.MethodGet: live},
+		"/readyz":                     {http.MethodGet: c.ready},
+		"/metrics":                    {http.MethodGet: c.metrics},
+		"/console":                    {http.MethodGet: redirect},
+		"/console/{$}":                {http.MethodGet: c.page},
+		"/console/style.css":          {http.MethodGet: style},
+		"/v1/approvals":               {http.MethodGet: c.as(c.list)},
+		"/v1/approvals/{id}":          {http.MethodGet: c.as(c.show)},
+		"/v1/approvals/{id}/{action}": {http.MethodPost: c.as(c.decide)},
+		"/v1/audit/tail":              {http.MethodGet: c.as(c.audit)},
+	}
+}
+
+// ServeHTTP answers one request. Requests that a page of another origin may
+// have caused are refused before anything else.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	secure(w.Header())
+	if err := c.admit(r); err != nil {
+		c.refuse(w, r, err)
+		return
+	}
+	c.mux.ServeHTTP(w, r)
+}
+
+// serve chooses the handler of a path by method.
+func (c *Console) serve(methods map[string]handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		h, ok := methods[method]
+		if !ok {
+			c.refuse(w, r, wrongMethod(w, methods))
+			return
+		}
+		if err := h(w, r); err != nil {
+			c.refuse(w, r, err)
+		}
+	})
+}
+
+func wrongMethod(w http.ResponseWriter, methods map[string]handler) error {
+	if len(methods) == 0 {
+		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here", Hint: "see /console/"}
+	}
+	for m := range methods {
+		w.Header().Add("Allow", m)
+	}
+	return problem{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "this path does not take that method"}
+}
+
+func redirect(w http.ResponseWriter, r *http.Request) error {
+	http.Redirect(w, r, "/console/", http.StatusSeeOther)
+	return nil
+}
+
+func (c *Console) metrics(w http.ResponseWriter, r *http.Request) error {
+	if c.opts.Metrics == nil {
+		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there are no metrics here"}
+	}
+	c.opts.Metrics.ServeHTTP(w, r)
+	return nil
+}

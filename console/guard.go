@@ -1,0 +1,106 @@
+package console
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// csp lets nothing in and nobody frame; the page adds its own style sheet.
+const csp = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+func secure(h http.Header) {
+	h.Set("Content-Security-Policy", csp)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+// admit refuses what a browser may have been made to send: a Host that is not
+// ours (DNS rebinding), an Origin that is not this host, a state change from
+// another site.
+func (c *Console) admit(r *http.Request) error {
+	if !c.knows(r.Host) {
+		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
+			Hint: "use a loopback name, or the host in toolgate.admin"}
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
+			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused"}
+		}
+	}
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if site := r.Header.Get("Sec-Fetch-Site"); !safe && site != "" && site != "same-origin" && site != "none" {
+		return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
+	}
+	return nil
+}
+
+// knows reports whether hostport, a Host header, names this listener.
+func (c *Console) knows(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	} else if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	address, err := netip.ParseAddr(host)
+	literal := err == nil
+	if strings.EqualFold(host, "localhost") || literal && address.IsLoopback() {
+		return true
+	}
+	for _, ours := range c.opts.Hosts {
+		if ours != "" && strings.EqualFold(host, ours) {
+			return true
+		}
+		if every, err := netip.ParseAddr(ours); literal && err == nil && every.IsUnspecified() {
+			return true
+		}
+	}
+	return false
+}
+
+// asker is a handler that knows who asks.
+type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) error
+
+// as lets only those through who say who they are.
+func (c *Console) as(h asker) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		p, err := c.identify(r.Context(), r.Header.Values("Authorization"))
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="toolgate"`)
+			return err
+		}
+		return h(w, r, p)
+	}
+}
+
+// identify fails closed: no token, two of them, another scheme, an error or
+// nobody as the answer are all a 401.
+func (c *Console) identify(ctx context.Context, headers []string) (policy.Principal, error) {
+	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "a bearer token that is known here is needed",
+		Hint: "say who asks with --token or TOOLGATE_TOKEN"}
+	if len(headers) != 1 {
+		return policy.Principal{}, nobody
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	token = strings.TrimSpace(token)
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return policy.Principal{}, nobody
+	}
+	p, err := c.opts.Identify(ctx, token)
+	if err != nil || !p.Valid() {
+		c.opts.Log.Debug("refusing a token", "error", err)
+		return policy.Principal{}, nobody
+	}
+	return p, nil
+}

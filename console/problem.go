@@ -1,0 +1,89 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// problem is a refusal as problem details (RFC 7807). Type and Title follow
+// from the other members.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Code   string `json:"code"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+// Error gives what the caller is told.
+func (p problem) Error() string { return p.Detail }
+
+var notFound = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such ticket, or it is not yours to see",
+	Hint: "toolgate approval list"}
+
+// refusals are the answers to the errors of package approval.
+var refusals = []struct {
+	err error
+	problem
+}{
+	{approval.ErrNotFound, notFound},
+	{approval.ErrSelfApproval, problem{Status: http.StatusForbidden, Code: "SELF_APPROVAL", Detail: "nobody decides on a call of their own",
+		Hint: "ask somebody else with one of the ticket's roles"}},
+	{approval.ErrNotApprover, problem{Status: http.StatusForbidden, Code: "NOT_APPROVER", Detail: "you have none of the roles that may decide on this call"}},
+	{approval.ErrExpired, problem{Status: http.StatusConflict, Code: "EXPIRED", Detail: "the ticket expired before it was decided",
+		Hint: "when the agent calls again there is a new ticket"}},
+	{approval.ErrNotPending, problem{Status: http.StatusConflict, Code: "NOT_PENDING", Detail: "the ticket is not waiting for a decision",
+		Hint: "toolgate approval show says how it was decided"}},
+	{approval.ErrAlreadyVoted, problem{Status: http.StatusConflict, Code: "ALREADY_VOTED", Detail: "you have voted on this ticket already"}},
+	{approval.ErrStaleDigest, problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the decision is about other arguments than the ticket has",
+		Hint: "read the ticket again and decide on what it shows"}},
+	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a denial needs a reason",
+		Hint: "say why: the agent is told"}},
+}
+
+// refuse answers with err. An error that is nobody's refusal is logged, and
+// the caller learns only that it happened.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		c.opts.Log.Error("serving the console", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	p.Title = http.StatusText(p.Status)
+	p.Type = "urn:toolgate:problem:" + strings.ReplaceAll(strings.ToLower(p.Code), "_", "-")
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
+}
+
+func problemOf(err error) problem {
+	var p problem
+	if errors.As(err, &p) {
+		return p
+	}
+	for _, known := range refusals {
+		if errors.Is(err, known.err) {
+			return known.problem
+		}
+	}
+	return problem{Status: http.StatusInternalServerError, Code: "INTERNAL_ERROR", Detail: "that did not work", Hint: "the log says why"}
+}
+
+func badRequest(detail, hint string) error {
+	return problem{Status: http.StatusBadRequest, Code: "BAD_REQUEST", Detail: detail, Hint: hint}
+}
+
+// answer writes value as JSON.
+func answer(w http.ResponseWriter, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // a reader that went away needs no answer
+	return nil
+}

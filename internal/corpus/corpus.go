@@ -1,0 +1,33 @@
+// Package corpus finds the public test data that tests read where it lies: it
+// is not copied into the project.
+package corpus
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Dir gives the directory of the corpus called name, which lies in
+// TOOLGATE_CORPORA or in shared/corpora beside the checkout. A corpus that is
+// missing skips the test, and fails it where CI=true says that every part must
+// be there.
+func Dir(t testing.TB, name string) string {
+	t.Helper()
+	dir := os.Getenv("TOOLGATE_CORPORA")
+	if dir == "" {
+		root, err := filepath.Abs("../..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(filepath.Dir(root), "shared", "corpora")
+	}
+	dir = filepath.Join(dir, name)
+	if _, err := os.Stat(dir); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("the corpus is missing in CI: %v", err)
+		}
+		t.Skipf("the corpus is not here (set TOOLGATE_CORPORA): %v", err)
+	}
+	return dir
+}

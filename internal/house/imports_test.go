@@ -1,0 +1,115 @@
+package house_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/toolgate/toolgate/"
+
+// mayImport is the import table of the house: package → which of ours it may
+// import. A trailing /... stands for everything below. internal/... may be
+// imported by all, and cmd imports all. A package that is missing here is an
+// error, so that a new room is decided upon.
+var mayImport = map[string][]string{
+	"signal":            {},
+	"audit":             {"signal"},
+	"registry/config":   {"signal"},
+	"registry/contract": {},
+	"registry/upstream": {"signal", "registry/config"},
+	"registry":          {"signal", "registry/..."},
+	"policy":            {"signal"},
+	"policy/bundle":     {},
+	"policy/rego":       {"policy", "policy/bundle"},
+	"policy/identity":   {"policy", "signal"},
+	"policy/limit":      {"policy", "signal"},
+	"policy/approval":   {"policy", "signal"},
+	"proxy":             {"signal", "audit", "policy", "policy/...", "registry"},
+	"proxy/wire":        {"signal"},
+	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
+	"tools":             {"signal", "registry/contract", "tools/..."},
+	"tools/search":      {"signal", "registry/contract"},
+	"tools/media":       {"signal", "registry/contract"},
+	"tools/wallet":      {"signal", "registry/contract"},
+}
+
+// onlyIn says where a library may be imported.
+var onlyIn = map[string][]string{
+	"github.com/open-policy-agent/opa":       {"policy/rego"},
+	"github.com/mark3labs/mcp-go":            {"registry/upstream", "proxy/mcp", "tools"},
+	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
+	"modernc.org/sqlite":                     {"internal/store"},
+	"github.com/modelcontextprotocol/go-sdk": {}, // a peer for tests
+	"github.com/hashicorp/go-hclog":          nil,
+	"github.com/prometheus/client_golang":    {"cmd/toolgate"},
+	"github.com/spf13/cobra":                 {"cmd/toolgate"},
+	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity"},
+	"github.com/go-json-experiment/json":     nil,
+	"github.com/coreos/go-oidc":              {"policy/identity"},
+	"github.com/blevesearch/bleve":           {"tools/search"},
+}
+
+func TestImportTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.isTest || strings.HasPrefix(s.pkg, "internal/") || strings.HasPrefix(s.pkg, "cmd/") {
+			continue
+		}
+		seen[s.pkg] = true
+		allowed, ok := mayImport[s.pkg]
+		if !ok {
+			t.Errorf("package %s has no row in the import table", s.pkg)
+			continue
+		}
+		for _, spec := range s.ast.Imports {
+			p, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+			if ours && !strings.HasPrefix(p, "internal/") && !matches(allowed, p) {
+				t.Errorf("%s imports %s", s.path, p)
+			}
+		}
+	}
+	for pkg := range mayImport {
+		if !seen[pkg] {
+			t.Errorf("the import table has a row for %s, which does not exist", pkg)
+		}
+	}
+}
+
+func TestInternalImportsNothingOfOurs(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest || !strings.HasPrefix(s.pkg, "internal/") {
+			continue
+		}
+		for _, spec := range s.ast.Imports {
+			p, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+			if ours && !strings.HasPrefix(p, "internal/") {
+				t.Errorf("%s imports %s", s.path, p)
+			}
+		}
+	}
+}
+
+func TestLibrariesHaveOneHome(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest {
+			continue
+		}
+		for _, spec := range s.ast.Imports {
+			p := strings.Trim(spec.Path.Value, `"`)
+			for lib, homes := range onlyIn {
+				if homes != nil && strings.HasPrefix(p, lib) && !matches(homes, s.pkg) {
+					t.Errorf("%s imports %s, which belongs to %v", s.path, lib, homes)
+				}
+			}
+		}
+	}
+}
+
+func matches(list []string, p string) bool {
+	return slices.ContainsFunc(list, func(a string) bool {
+		base, below := strings.CutSuffix(a, "/...")
+		return a == p || below && strings.HasPrefix(p, base+"/")
+	})
+}

@@ -1,0 +1,200 @@
+package jsonrpc_test
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+func TestGet(t *testing.T) {
+	tests := []struct {
+		obj, key, want string
+		ok             bool
+	}{
+		{`{"a":1,"b":{"a":2}}`, "a", `1`, true},
+		{`{"b":{"a":2}}`, "a", ``, false},
+		{` { "a" : [ 1 , 2 ] } `, "a", `[ 1 , 2 ]`, true},
+		{`{"\u0061":"x\"}"}`, "a", `"x\"}"`, true},
+		{`{"A":1}`, "a", ``, false},
+		{`{}`, "a", ``, false},
+		{`[1]`, "a", ``, false},
+		{`"a"`, "a", ``, false},
+		{``, "a", ``, false},
+		{`{"a":`, "a", ``, false},
+		{`{"a":tru}`, "a", ``, false},
+		{`{"b":[},"a":1}`, "a", ``, false},
+	}
+	for _, tt := range tests {
+		got, ok := jsonrpc.Get(json.RawMessage(tt.obj), tt.key)
+		if string(got) != tt.want || ok != tt.ok {
+			t.Errorf("Get(%s, %s) = %s, %v", tt.obj, tt.key, got, ok)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	tests := []struct{ obj, key, value, want string }{
+		{`{"a":1,"b":2}`, "a", `{"x":1e2}`, `{"a":{"x":1e2},"b":2}`},
+		{`{ "a" : 1 , "b":2 }`, "b", `3`, `{ "a" : 1 , "b":3 }`},
+		{`{"a":1}`, "b", `2`, `{"a":1,"b":2}`},
+		{`{"a":1 }`, "b", `2`, `{"a":1,"b":2 }`},
+		{`{}`, "a", `1`, `{"a":1}`},
+		{` { } `, "a", `1`, ` {"a":1 } `},
+		{`{"\u0061":1}`, "a", `2`, `{"\u0061":2}`},
+		{`{}`, "a\"\n<", `1`, `{"a\"\n<":1}`},
+	}
+	for _, tt := range tests {
+		before := strings.Clone(tt.obj)
+		got, err := jsonrpc.Set(json.RawMessage(tt.obj), tt.key, json.RawMessage(tt.value))
+		if err != nil || string(got) != tt.want || tt.obj != before {
+			t.Errorf("Set(%s, %s, %s) = %s, %v; want %s", tt.obj, tt.key, tt.value, got, err, tt.want)
+		}
+	}
+}
+
+func TestDelete(t *testing.T) {
+	tests := []struct{ obj, key, want string }{
+		{`{"a":1,"b":2,"c":3}`, "a", `{"b":2,"c":3}`},
+		{`{"a":1,"b":2,"c":3}`, "b", `{"a":1,"c":3}`},
+		{`{"a":1,"b":2,"c":3}`, "c", `{"a":1,"b":2}`},
+		{`{ "a" : 1 }`, "a", `{  }`},
+		{`{ "a" : 1 , "b" : 2 }`, "a", `{ "b" : 2 }`},
+		{`{"a":1}`, "b", `{"a":1}`},
+		{`{}`, "b", `{}`},
+	}
+	for _, tt := range tests {
+		got, err := jsonrpc.Delete(json.RawMessage(tt.obj), tt.key)
+		if err != nil || string(got) != tt.want {
+			t.Errorf("Delete(%s, %s) = %s, %v; want %s", tt.obj, tt.key, got, err, tt.want)
+		}
+	}
+}
+
+func TestEditingRefusesWhatItCannotRead(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, 5000) + `1` + strings.Repeat(`}`, 5000)
+	for _, obj := range []string{
+		``, `x`, `[]`, `"a"`, `{`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,`, `{"a":1,}`, `{"a":1}}`, `{"a":1} x`, `{a:1}`, `{"a":[}`,
+		`{"a":01}`, `{"a":"` + "\xff" + `"}`, `{"a":"\ud800"}`, `{,}`, deep,
+	} {
+		if got, err := jsonrpc.Set(json.RawMessage(obj), "z", json.RawMessage(`1`)); !errors.Is(err, jsonrpc.ErrNotObject) || got != nil {
+			t.Errorf("Set on %.40q: %.40s, %v", obj, got, err)
+		}
+		if got, err := jsonrpc.Delete(json.RawMessage(obj), "a"); !errors.Is(err, jsonrpc.ErrNotObject) || got != nil {
+			t.Errorf("Delete on %.40q: %.40s, %v", obj, got, err)
+		}
+		for key := range jsonrpc.Members(json.RawMessage(obj)) {
+			t.Errorf("Members of %.40q yields %s", obj, key)
+		}
+		for item := range jsonrpc.Elements(json.RawMessage("[1," + obj)) {
+			t.Errorf("Elements of %.40q yields %s", obj, item)
+		}
+	}
+	for _, value := range []string{``, `x`, `1 2`, `{`, `"`, `1,"b":2`} {
+		if got, err := jsonrpc.Set(json.RawMessage(`{}`), "a", json.RawMessage(value)); !errors.Is(err, jsonrpc.ErrNotValue) || got != nil {
+			t.Errorf("setting %q: %s, %v", value, got, err)
+		}
+	}
+	if _, err := jsonrpc.Set(json.RawMessage(`{"a":1,"\u0061":2}`), "a", json.RawMessage(`3`)); !errors.Is(err, jsonrpc.ErrRepeated) {
+		t.Errorf("repeated member: %v", err)
+	}
+	if _, err := jsonrpc.Delete(json.RawMessage(`{"a":1,"a":2}`), "a"); !errors.Is(err, jsonrpc.ErrRepeated) {
+		t.Errorf("repeated member: %v", err)
+	}
+}
+
+func TestMembersAndElements(t *testing.T) {
+	var got []string
+	for key, value := range jsonrpc.Members(json.RawMessage(`{"b" : 1,"\u0061":[{}]}`)) {
+		got = append(got, key, string(value))
+	}
+	if diff := cmp.Diff([]string{"b", "1", "a", "[{}]"}, got); diff != "" {
+		t.Error(diff)
+	}
+	got = nil
+	for value := range jsonrpc.Elements(json.RawMessage(`[ 1e2 ,"]", [2]]`)) {
+		got = append(got, string(value))
+	}
+	if diff := cmp.Diff([]string{"1e2", `"]"`, "[2]"}, got); diff != "" {
+		t.Error(diff)
+	}
+	for range jsonrpc.Elements(json.RawMessage(`[1,2]`)) {
+		break
+	}
+	if n := len(slices.Collect(jsonrpc.Elements(json.RawMessage(`[]`)))); n != 0 {
+		t.Errorf("%d elements in an empty array", n)
+	}
+}
+
+func TestTextAndQuote(t *testing.T) {
+	for _, s := range []string{"", "plain", "q\"b\\s/", "\x00\x1f\x7f\b\f\n\r\t", "<&>", "\u2028é😀"} {
+		raw := jsonrpc.Quote(s)
+		if got, ok := jsonrpc.Text(raw); !ok || got != s {
+			t.Errorf("%q became %s and then %q", s, raw, got)
+		}
+		var std string
+		if err := json.Unmarshal(raw, &std); err != nil || std != s {
+			t.Errorf("encoding/json reads %s as %q (%v)", raw, std, err)
+		}
+	}
+	if got := string(jsonrpc.Quote("<\u2028>")); got != "\"<\u2028>\"" {
+		t.Errorf("escaped too much: %s", got)
+	}
+	if got, ok := jsonrpc.Text(json.RawMessage(`"\ud83d\ude00\/\u00E9"`)); !ok || got != "😀/é" {
+		t.Errorf("got %q, %v", got, ok)
+	}
+	if got := string(jsonrpc.Quote("a\xffb")); got != "\"a\uFFFDb\"" {
+		t.Errorf("invalid UTF-8 became %s", got)
+	}
+	for _, raw := range []string{``, `"`, `a`, `1`, `null`, ` "a"`, `"a" `, `"a"b`, `"\ud800"`, "\"\xff\"", "\"\n\"", `"\q"`, `"\u12"`} {
+		if got, ok := jsonrpc.Text(json.RawMessage(raw)); ok || got != "" {
+			t.Errorf("Text(%q) = %q, %v", raw, got, ok)
+		}
+	}
+}
+
+func TestBuilders(t *testing.T) {
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	tests := []struct {
+		got  []byte
+		want string
+	}{
+		{jsonrpc.NewRequest(raw(`"a\u0062"`), "tools/call", raw(`{"x":1e2}`)), `{"jsonrpc":"2.0","id":"a\u0062","method":"tools/call","params":{"x":1e2}}`},
+		{jsonrpc.NewRequest(raw(`1`), "ping", nil), `{"jsonrpc":"2.0","id":1,"method":"ping"}`},
+		{jsonrpc.NewNotification("n", raw(`{}`)), `{"jsonrpc":"2.0","method":"n","params":{}}`},
+		{jsonrpc.NewNotification("n", nil), `{"jsonrpc":"2.0","method":"n"}`},
+		{jsonrpc.NewSuccess(raw(`1`), raw(`{}`)), `{"jsonrpc":"2.0","id":1,"result":{}}`},
+		{jsonrpc.NewFailure(raw(`1`), -32600, "a \"b\"", raw(`{"k":1}`)), `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"a \"b\"","data":{"k":1}}}`},
+		{jsonrpc.NewFailure(raw(`1`), 7, "m", nil), `{"jsonrpc":"2.0","id":1,"error":{"code":7,"message":"m"}}`},
+		{jsonrpc.NewFailureObject(raw(`1`), raw(`{"code":1}`)), `{"jsonrpc":"2.0","id":1,"error":{"code":1}}`},
+	}
+	for _, tt := range tests {
+		if string(tt.got) != tt.want {
+			t.Errorf("got %s, want %s", tt.got, tt.want)
+		}
+		if m := decode(t, tt.want); string(m.Raw) != tt.want {
+			t.Errorf("%s was read as %s", tt.want, m.Raw)
+		}
+	}
+	if got := string(jsonrpc.NewFailure(nil, -32700, "m", nil)); got != `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"m"}}` {
+		t.Errorf("without an id: %s", got)
+	}
+}
+
+func TestValue(t *testing.T) {
+	got, err := jsonrpc.Value([]byte(` {"a" : [1e2, true,false,null, "x\u0041"], "b":{}, "c":[] } `), jsonrpc.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"a": []any{json.Number("1e2"), true, false, nil, "xA"}, "b": map[string]any{}, "c": []any{}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if v, err := jsonrpc.Value([]byte(`{"a":1,"a":2}`), jsonrpc.Limits{}); err == nil || v != nil {
+		t.Errorf("got %v, %v", v, err)
+	}
+}

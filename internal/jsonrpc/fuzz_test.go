@@ -1,0 +1,150 @@
+package jsonrpc_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// FuzzDecode: nothing comes with a fault; what is accepted is one line, is
+// read again as the same, and encoding/json agrees on every member.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		call, with(`{"a":1,"A":2}`), with("{\n\t\"s\": \"\\ud83d\\ude00\\u0000<\u2028\"}"), `{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}`,
+		`{"jsonrpc":"2.0","id":"x","error":{"code":-32600,"message":"m"}}`, `{"jsonrpc":"2.0","method":"n"}`, `[]`, "\xef\xbb\xbf{}",
+		with(`{"n":1e400,"m":-0.0e-1}`), with(`{"\u0061":[[],{},"",null]}`), `{"jsonrpc":"2.0","id":1,"Method":"a"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		before := bytes.Clone(data)
+		m, err := jsonrpc.Decode(data, jsonrpc.Limits{})
+		if !bytes.Equal(before, data) {
+			t.Fatal("the input was changed")
+		}
+		if err != nil {
+			var fault *jsonrpc.Fault
+			if m != nil || !errors.As(err, &fault) || fault.Kind == 0 || fault.Reason == "" || fault.Offset > int64(len(data)) {
+				t.Fatalf("message %v with %#v", m, err)
+			}
+			return
+		}
+		if bytes.ContainsAny(m.Raw, "\r\n") {
+			t.Fatalf("more than one line: %q", m.Raw)
+		}
+		again, err := jsonrpc.Decode(m.Raw, jsonrpc.Limits{})
+		if err != nil {
+			t.Fatalf("second reading: %v", err)
+		}
+		if diff := cmp.Diff(m, again); diff != "" {
+			t.Fatal(diff)
+		}
+		agrees(t, m)
+	})
+}
+
+// agrees compares with what a lenient, case-folding decoder reads.
+func agrees(t *testing.T, m *jsonrpc.Message) {
+	t.Helper()
+	var std struct {
+		JSONRPC string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Method  string          `json:"method"`
+		Params  json.RawMessage `json:"params"`
+		Result  json.RawMessage `json:"result"`
+		Error   json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(m.Raw, &std); err != nil {
+		t.Fatalf("encoding/json: %v", err)
+	}
+	got := []string{"2.0", string(m.ID), m.Method, string(m.Params), string(m.Result), string(m.Error)}
+	want := []string{std.JSONRPC, string(std.ID), std.Method, string(std.Params), string(std.Result), string(std.Error)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// FuzzValue: the tree is the one that encoding/json builds.
+func FuzzValue(f *testing.F) {
+	for _, seed := range []string{`{"a":[1e2,true,null,"\ud83d\ude00"]}`, ` [ ] `, `"x"`, `-0`, `{"":{}}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := jsonrpc.Value(data, jsonrpc.Limits{})
+		if err != nil {
+			if got != nil {
+				t.Fatalf("%v with %v", got, err)
+			}
+			return
+		}
+		dec := json.NewDecoder(bytes.NewReader(data))
+		dec.UseNumber()
+		var want any
+		if err := dec.Decode(&want); err != nil {
+			t.Fatalf("encoding/json: %v", err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// FuzzSet: what was set is found again, no other member changes, and deleting
+// it gives back the object as it was, or refuses.
+func FuzzSet(f *testing.F) {
+	f.Add([]byte(`{"a":1,"b":{"c":[2]}}`), "c", []byte(`{"x":1e2}`))
+	f.Add([]byte(` { "a" : 1 } `), "a", []byte(`null`))
+	f.Add([]byte(`{}`), "\u2028\"", []byte(`"s"`))
+	f.Add([]byte(`{"a":[}`), "a", []byte(`1`))
+	f.Fuzz(func(t *testing.T, obj []byte, key string, value []byte) {
+		if raw, ok := jsonrpc.Text(jsonrpc.Quote(key)); !ok || raw != key {
+			return // not UTF-8, so not a name
+		}
+		before, had := jsonrpc.Get(obj, key)
+		out, err := jsonrpc.Set(obj, key, value)
+		if err != nil {
+			if out != nil {
+				t.Fatalf("%s with %v", out, err)
+			}
+			return
+		}
+		if !json.Valid(out) {
+			t.Fatalf("no JSON: %q", out)
+		}
+		got, ok := jsonrpc.Get(out, key)
+		if !ok || !bytes.Equal(got, bytes.Trim(value, " \t\r\n")) {
+			t.Fatalf("set %q, found %q", value, got)
+		}
+		undo(t, obj, out, key, before, had)
+	})
+}
+
+// undo takes the edit back.
+func undo(t *testing.T, obj, out []byte, key string, before json.RawMessage, had bool) {
+	t.Helper()
+	if had {
+		back, err := jsonrpc.Set(out, key, before)
+		if err != nil || len(members(back)) != len(members(obj)) {
+			t.Fatalf("setting back: %q, %v", back, err)
+		}
+		if diff := cmp.Diff(members(obj), members(back)); diff != "" {
+			t.Fatal(diff)
+		}
+		return
+	}
+	back, err := jsonrpc.Delete(out, key)
+	if err != nil || !bytes.Equal(back, obj) {
+		t.Fatalf("%q became %q and then %q (%v)", obj, out, back, err)
+	}
+}
+
+func members(obj json.RawMessage) (list []string) {
+	for key, value := range jsonrpc.Members(obj) {
+		list = append(list, key, string(value))
+	}
+	return list
+}

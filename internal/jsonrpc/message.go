@@ -1,0 +1,155 @@
+// Package jsonrpc reads and writes JSON-RPC 2.0 messages without changing
+// their bytes. One strict pass decides whether a message has exactly one
+// reading; what has two, in any two JSON parsers, is refused. Members are
+// edited in place on the raw bytes, so that what was judged is what is sent.
+package jsonrpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Kind tells the four shapes of a JSON-RPC 2.0 message apart.
+type Kind uint8
+
+// The kinds of message (JSON-RPC 2.0 §4 and §5).
+const (
+	Request      Kind = iota + 1 // method and id
+	Notification                 // method without id
+	Success                      // result
+	Failure                      // error
+)
+
+// String gives the kind in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Request:
+		return "request"
+	case Notification:
+		return "notification"
+	case Success:
+		return "success"
+	case Failure:
+		return "failure"
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// Limits bounds what is read. A field that is zero or less has its default.
+type Limits struct {
+	// Bytes is the size of a whole message, default 4 MiB.
+	Bytes int
+	// Depth is how many arrays and objects may be open at once, the message
+	// itself included, default 64.
+	Depth int
+	// Digits is how many digits a number may have before its exponent,
+	// default 400.
+	Digits int
+	// Exponent is the largest absolute value of an exponent, default 400.
+	Exponent int
+}
+
+// DefaultLimits are the limits that zero fields stand for: 4 MiB, depth 64,
+// 400 digits, exponents within ±400.
+func DefaultLimits() Limits {
+	return Limits{Bytes: 4 << 20, Depth: 64, Digits: 400, Exponent: 400}
+}
+
+// orDefault replaces the fields that are not set.
+func (l Limits) orDefault() Limits {
+	d := DefaultLimits()
+	if l.Bytes > 0 {
+		d.Bytes = l.Bytes
+	}
+	if l.Depth > 0 {
+		d.Depth = l.Depth
+	}
+	if l.Digits > 0 {
+		d.Digits = l.Digits
+	}
+	if l.Exponent > 0 {
+		d.Exponent = l.Exponent
+	}
+	return d
+}
+
+// Message is one decoded message. ID, Params, Result and Error are subslices
+// of Raw, nil where the member is absent. A Message may be read from several
+// goroutines as long as none of them writes to its bytes.
+type Message struct {
+	Kind Kind
+	// ID is a string or an integer as it was spelled, nil when absent: in a
+	// notification, and in an error answer to what had no readable id.
+	ID json.RawMessage
+	// Method is decoded; it is "" in answers.
+	Method string
+	// Params is an object.
+	Params json.RawMessage
+	// Result is any value.
+	Result json.RawMessage
+	// Error is an object.
+	Error json.RawMessage
+	// Raw is the whole message on one line, without white space around it.
+	Raw []byte
+	// Variants is the first pair of names that differ only by case where data
+	// may carry such a pair: inside params.arguments of a call, and inside
+	// result.structuredContent and result.tools of an answer. It is nil when
+	// there is none; everywhere else such a pair is a Fault.
+	Variants *Variants
+}
+
+// Variants names two members of one object that differ only by case, which
+// case-folding decoders take for the same member.
+type Variants struct {
+	// Pointer is the JSON Pointer (RFC 6901) of the object.
+	Pointer string
+	// First and Second are the names in the order of the text.
+	First, Second string
+}
+
+// FaultKind says which answer a refused message deserves.
+type FaultKind uint8
+
+// The kinds of fault.
+const (
+	Parse    FaultKind = iota + 1 // not one well-formed JSON text (-32700)
+	Invalid                       // JSON, but not a message with one reading (-32600)
+	TooLarge                      // more bytes than allowed
+)
+
+// String gives the kind in lower case.
+func (k FaultKind) String() string {
+	switch k {
+	case Parse:
+		return "parse"
+	case Invalid:
+		return "invalid"
+	case TooLarge:
+		return "too large"
+	}
+	return fmt.Sprintf("fault(%d)", uint8(k))
+}
+
+// Fault is why bytes were refused. It holds no part of the input but member
+// names in Reason and Pointer, shortened, and the id.
+type Fault struct {
+	Kind   FaultKind
+	Reason string
+	// Pointer is the JSON Pointer of the value at fault, "" for the message.
+	Pointer string
+	// Offset counts bytes from the start of the input.
+	Offset int64
+	// ID is the request's id where the whole message was read and it has
+	// exactly one valid id; else nil.
+	ID json.RawMessage
+}
+
+// Error says why and where in one line.
+func (f *Fault) Error() string {
+	if f.Pointer == "" {
+		return fmt.Sprintf("%s at byte %d", f.Reason, f.Offset)
+	}
+	return fmt.Sprintf("%s at byte %d (%s)", f.Reason, f.Offset, strings.Trim(strconv.QuoteToGraphic(f.Pointer), `"`))
+}

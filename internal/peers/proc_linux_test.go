@@ -1,0 +1,99 @@
+package peers_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// tether ends cmd with the test binary, however that ends.
+func tether(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+// identity tells a process from a later one with its number.
+type identity struct {
+	pid   int
+	start string // clock ticks since boot
+}
+
+// stat reads the fields of /proc/pid/stat after the name (proc(5)): state,
+// parent and so on. They are nil when there is no such process.
+func stat(pid int) []string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	// The name in parentheses may hold anything, parentheses included.
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+}
+
+func identify(pid int) identity {
+	if f := stat(pid); len(f) > 19 {
+		return identity{pid, f[19]}
+	}
+	return identity{pid: pid}
+}
+
+// alive reports whether that very process runs. One that nobody has waited for
+// yet does not.
+func (i identity) alive() bool {
+	f := stat(i.pid)
+	return len(f) > 19 && f[19] == i.start && f[0] != "Z" && f[0] != "X"
+}
+
+// descendants gives every process below pid.
+func descendants(t testing.TB, pid int) []identity {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	children := make(map[int][]int)
+	for _, e := range entries {
+		if child, err := strconv.Atoi(e.Name()); err == nil {
+			if f := stat(child); len(f) > 1 {
+				parent, _ := strconv.Atoi(f[1])
+				children[parent] = append(children[parent], child)
+			}
+		}
+	}
+	var out []identity
+	for queue := slices.Clone(children[pid]); len(queue) > 0; queue = queue[1:] {
+		out = append(out, identify(queue[0]))
+		queue = append(queue, children[queue[0]]...)
+	}
+	return out
+}
+
+// commandOf gives the command line of a process.
+func commandOf(i identity) string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(i.pid) + "/cmdline")
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(string(text), "\x00", " ")
+}
+
+// awaitGone waits until none of the processes runs.
+func awaitGone(t testing.TB, who []identity) {
+	t.Helper()
+	var left []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("still there: %v", left)
+		}
+	}()
+	await(t, "no process is left behind", func() bool {
+		left = nil
+		for _, i := range who {
+			if i.alive() {
+				left = append(left, strconv.Itoa(i.pid)+" "+commandOf(i))
+			}
+		}
+		return len(left) == 0
+	})
+	left = nil
+}

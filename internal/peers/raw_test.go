@@ -1,0 +1,352 @@
+package peers_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// door is a way in that takes bytes as they are, so that a test can send what
+// no SDK would.
+type door interface {
+	// exchange sends one message and gives its answer, nil when there is none.
+	exchange(t testing.TB, message []byte) []byte
+	// heard gives the notifications that came with the last answer.
+	heard() [][]byte
+}
+
+const opening = `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
+
+// httpDoor is one session over Streamable HTTP.
+type httpDoor struct {
+	url, token, session string
+	status              int // of the last answer
+	notes               [][]byte
+}
+
+// heard implements door.
+func (d *httpDoor) heard() [][]byte { return d.notes }
+
+// openHTTP initializes a session.
+func openHTTP(t testing.TB, url, token string) *httpDoor {
+	t.Helper()
+	d := &httpDoor{url: url, token: token}
+	if answer := d.exchange(t, []byte(opening)); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
+		t.Fatalf("initializing %s: %s", url, answer)
+	}
+	d.exchange(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	return d
+}
+
+// post sends a body.
+func (d *httpDoor) post(ctx context.Context, message []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, bytes.NewReader(message))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if d.token != "" {
+		req.Header.Set("Authorization", "Bearer "+d.token)
+	}
+	if d.session != "" {
+		req.Header.Set("Mcp-Session-Id", d.session)
+		req.Header.Set("MCP-Protocol-Version", "2025-11-25")
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// exchange implements door.
+func (d *httpDoor) exchange(t testing.TB, message []byte) []byte {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	answer, err := d.try(ctx, message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+// try is exchange for goroutines other than the test's.
+func (d *httpDoor) try(ctx context.Context, message []byte) ([]byte, error) {
+	res, err := d.post(ctx, message)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	d.status, d.notes = res.StatusCode, nil
+	if id := res.Header.Get("Mcp-Session-Id"); id != "" {
+		d.session = id
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		return text, err
+	}
+	var last []byte
+	for line := range bytes.Lines(text) {
+		data, ok := bytes.CutPrefix(line, []byte("data:"))
+		switch data = bytes.TrimSpace(data); {
+		case !ok || len(data) == 0:
+		case isAnswer(data):
+			last = data
+		default:
+			d.notes = append(d.notes, data)
+		}
+	}
+	return last, nil
+}
+
+// isAnswer tells an answer from a notification or a request.
+func isAnswer(message []byte) bool {
+	_, method := jsonrpc.Get(message, "method")
+	return !method && len(message) > 0
+}
+
+// pipeDoor is one client on a program's stdin and stdout.
+type pipeDoor struct {
+	in    io.WriteCloser
+	out   chan []byte
+	proc  *process // nil for a program that is not toolgate
+	notes [][]byte
+	ends  []io.Closer // all our ends of the program's pipes
+}
+
+// hangUp closes everything at once, as the end of a client does.
+func (d *pipeDoor) hangUp(t testing.TB) {
+	t.Helper()
+	for _, end := range d.ends {
+		if err := end.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// heard implements door.
+func (d *pipeDoor) heard() [][]byte { return d.notes }
+
+// openStdio starts toolgate stdio and initializes it.
+func openStdio(t testing.TB, dir string) *pipeDoor {
+	t.Helper()
+	var r, w [3]*os.File // of stdin, stdout and stderr
+	for i := range r {
+		var err error
+		if r[i], w[i], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := &lines{}
+	p := launch(t, dir, r[0], w[1], w[2], "stdio", "--config", "mcp.json", "--token", agentToken)
+	p.log = log
+	r[0].Close()
+	w[1].Close()
+	w[2].Close()
+	t.Cleanup(func() { w[0].Close() })
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		_, _ = io.Copy(log, r[2]) // until one of the two ends
+	}()
+	t.Cleanup(func() {
+		r[2].Close()
+		<-drained
+	})
+	d := newPipe(t, w[0], r[1])
+	d.proc, d.ends = p, []io.Closer{w[0], r[1], r[2]}
+	d.initialize(t)
+	return d
+}
+
+// openCommand starts another stdio server and initializes it.
+func openCommand(t testing.TB, env []string, name string, args ...string) *pipeDoor {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	tether(cmd)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d := newPipe(t, in, out)
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Process.Kill() // it may have ended with its stdin
+		_ = cmd.Wait()
+	})
+	d.initialize(t)
+	return d
+}
+
+func (d *pipeDoor) initialize(t testing.TB) {
+	t.Helper()
+	if answer := d.exchange(t, []byte(opening)); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
+		t.Fatalf("initializing: %s", answer)
+	}
+	d.send(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+}
+
+// newPipe reads the answers that come out of a program.
+func newPipe(t testing.TB, in io.WriteCloser, out io.ReadCloser) *pipeDoor {
+	d := &pipeDoor{in: in, out: make(chan []byte, 1024)}
+	go func() {
+		defer close(d.out)
+		for r := bufio.NewReader(out); ; {
+			line, err := r.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			d.out <- bytes.TrimSpace(line)
+		}
+	}()
+	t.Cleanup(func() { out.Close() })
+	return d
+}
+
+// send writes one line.
+func (d *pipeDoor) send(t testing.TB, message []byte) {
+	t.Helper()
+	if _, err := d.in.Write(append(bytes.Clone(message), '\n')); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next gives the next answer.
+func (d *pipeDoor) next(t testing.TB) []byte {
+	t.Helper()
+	d.notes = nil
+	late := time.After(patience)
+	for {
+		select {
+		case line, ok := <-d.out:
+			if !ok {
+				t.Fatal("stdout ended before the answer")
+			}
+			if isAnswer(line) {
+				return line
+			}
+			d.notes = append(d.notes, line)
+		case <-late:
+			t.Fatal("no answer on stdout")
+		}
+	}
+}
+
+// exchange implements door.
+func (d *pipeDoor) exchange(t testing.TB, message []byte) []byte {
+	t.Helper()
+	d.send(t, message)
+	return d.next(t)
+}
+
+// callMessage is one tools/call; args is put in as it is, "" for none.
+func callMessage(id, tool, args string) []byte {
+	if args != "" {
+		args = `,"arguments":` + args
+	}
+	return []byte(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%s%s}}`, id, jsonrpc.Quote(tool), args))
+}
+
+// call calls a tool and gives its result or its error object.
+func call(t testing.TB, d door, tool, args string) (result, failure json.RawMessage) {
+	t.Helper()
+	return parts(d.exchange(t, callMessage("7", tool, args)))
+}
+
+// parts takes an answer apart.
+func parts(answer []byte) (result, failure json.RawMessage) {
+	result, _ = jsonrpc.Get(answer, "result")
+	failure, _ = jsonrpc.Get(answer, "error")
+	return result, failure
+}
+
+// mustCall calls a tool and wants a result that is no error.
+func mustCall(t testing.TB, d door, tool, args string) json.RawMessage {
+	t.Helper()
+	result, failure := call(t, d, tool, args)
+	if result == nil || bytes.Contains(result, []byte(`"isError":true`)) {
+		t.Fatalf("calling %s: %s%s", tool, result, failure)
+	}
+	return result
+}
+
+// list gives every tool as it came, in order.
+func list(t testing.TB, d door) []json.RawMessage {
+	t.Helper()
+	var out []json.RawMessage
+	params := ``
+	for {
+		answer := d.exchange(t, []byte(`{"jsonrpc":"2.0","id":"list","method":"tools/list"`+params+`}`))
+		result, _ := parts(answer)
+		tools, ok := jsonrpc.Get(result, "tools")
+		if !ok {
+			t.Fatalf("listing: %s", answer)
+		}
+		for tool := range jsonrpc.Elements(tools) {
+			out = append(out, tool)
+		}
+		next, ok := jsonrpc.Get(result, "nextCursor")
+		if !ok {
+			return out
+		}
+		params = `,"params":{"cursor":` + string(next) + `}`
+	}
+}
+
+func nameOf(tool json.RawMessage) string {
+	raw, _ := jsonrpc.Get(tool, "name")
+	name, _ := jsonrpc.Text(raw)
+	return name
+}
+
+// refusal is an error object of ours.
+type refusal struct {
+	Code    int
+	Message string
+	Data    struct {
+		Code       string
+		KernelCode string `json:"kernel_code"`
+		Reason     string
+		Detail     map[string]any
+	}
+}
+
+func readRefusal(t testing.TB, raw json.RawMessage) refusal {
+	t.Helper()
+	var r refusal
+	if err := json.Unmarshal(raw, &r); err != nil {
+		t.Fatalf("reading the error %s: %v", raw, err)
+	}
+	return r
+}
+
+// ticketOf gives status and ticket of a result that an approval is about.
+func ticketOf(t testing.TB, result json.RawMessage) (status, ticket string) {
+	t.Helper()
+	var r struct {
+		Meta struct {
+			Approval struct{ Status, Ticket string } `json:"io.toolgate/approval"`
+		} `json:"_meta"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		t.Fatalf("reading the result %s: %v", result, err)
+	}
+	return r.Meta.Approval.Status, r.Meta.Approval.Ticket
+}

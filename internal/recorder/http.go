@@ -1,0 +1,181 @@
+package recorder
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// httpServer is a recorder over Streamable HTTP.
+type httpServer struct {
+	rec    *Recorder
+	cfg    Config
+	engine *engine
+	server *httptest.Server
+
+	mu       sync.Mutex // protects the fields below
+	sessions map[string]bool
+	last     int
+	watchers map[chan string]bool // GET streams
+}
+
+// HTTP starts a recorder on the loopback interface; it stops with the test.
+func HTTP(t testing.TB, cfg Config) *Recorder {
+	t.Helper()
+	rec := &Recorder{t: t}
+	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), watchers: make(map[chan string]bool)}
+	h.engine = newEngine(cfg, func() { panic(http.ErrAbortHandler) })
+	h.server = httptest.NewServer(h)
+	rec.http, rec.URL = h, h.server.URL
+	t.Cleanup(func() {
+		close(h.engine.stop)
+		h.server.CloseClientConnections()
+		h.server.Close()
+	})
+	return rec
+}
+
+// SetTools changes what an HTTP recorder offers and, with announce, says so on
+// every open stream.
+func (r *Recorder) SetTools(announce bool, tools ...Tool) {
+	r.http.engine.setTools(tools)
+	if !announce {
+		return
+	}
+	r.http.mu.Lock()
+	defer r.http.mu.Unlock()
+	for w := range r.http.watchers {
+		w <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	}
+}
+
+// Forget makes an HTTP recorder forget its sessions, as a restart does.
+func (r *Recorder) Forget() {
+	r.http.mu.Lock()
+	defer r.http.mu.Unlock()
+	clear(r.http.sessions)
+}
+
+// Stop makes an HTTP recorder refuse connections from now on, as a server does
+// that has died.
+func (r *Recorder) Stop() {
+	r.http.server.CloseClientConnections()
+	r.http.server.Close()
+}
+
+// Sessions counts the sessions that are open on an HTTP recorder.
+func (r *Recorder) Sessions() int {
+	r.http.mu.Lock()
+	defer r.http.mu.Unlock()
+	return len(r.http.sessions)
+}
+
+// Watchers counts the open GET streams.
+func (r *Recorder) Watchers() int {
+	r.http.mu.Lock()
+	defer r.http.mu.Unlock()
+	return len(r.http.watchers)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *httpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	id := req.Header.Get("Mcp-Session-Id")
+	switch req.Method {
+	case http.MethodPost:
+		h.post(w, req, id)
+	case http.MethodGet:
+		h.watch(w, req)
+	case http.MethodDelete:
+		h.mu.Lock()
+		delete(h.sessions, id)
+		h.mu.Unlock()
+	default:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}
+}
+
+// post takes one message.
+func (h *httpServer) post(w http.ResponseWriter, req *http.Request, id string) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return
+	}
+	initialize := strings.Contains(string(body), `"method":"initialize"`)
+	if h.cfg.Sessions && !initialize && !h.known(id) {
+		http.Error(w, "Session not found", http.StatusNotFound)
+		return
+	}
+	h.rec.note("in", string(body))
+	if h.cfg.Sessions && initialize {
+		w.Header().Set("Mcp-Session-Id", h.open())
+	}
+	if !strings.Contains(string(body), `"id":`) || strings.Contains(string(body), `"result":{}}`) {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if h.cfg.Stream {
+		h.stream(w, body)
+		return
+	}
+	var last string
+	h.engine.serve(body, func(m string) { last = m })
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, last) // a client that has gone needs no answer
+}
+
+// stream answers with an event stream.
+func (h *httpServer) stream(w http.ResponseWriter, body []byte) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	h.engine.serve(body, func(m string) {
+		fmt.Fprintf(w, "event: message\ndata: %s\n\n", m)
+		_ = http.NewResponseController(w).Flush() // as above
+	})
+}
+
+// known reports whether a session is open.
+func (h *httpServer) known(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sessions[id]
+}
+
+// open opens a session.
+func (h *httpServer) open() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last++
+	id := fmt.Sprintf("session-%d", h.last)
+	h.sessions[id] = true
+	return id
+}
+
+// watch is the GET stream.
+func (h *httpServer) watch(w http.ResponseWriter, req *http.Request) {
+	events := make(chan string, 16)
+	h.mu.Lock()
+	h.watchers[events] = true
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		delete(h.watchers, events)
+		h.mu.Unlock()
+	}()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush() // as above
+	for {
+		select {
+		case m := <-events:
+			fmt.Fprintf(w, "data: %s\n\n", m)
+			_ = http.NewResponseController(w).Flush() // as above
+		case <-req.Context().Done():
+			return
+		case <-h.engine.stop:
+			return
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package recorder
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Main makes this process a recorder, or the supervisor of one, if it was
+// started as such, and does not return then. isChild and childMain are those of
+// package upstream; they are arguments so that this package needs none of ours.
+func Main(isChild func([]string) bool, childMain func([]string) int) {
+	if isChild(os.Args[1:]) {
+		os.Exit(childMain(os.Args[1:]))
+	}
+	config := os.Getenv(configVar)
+	if config == "" {
+		return
+	}
+	var cfg Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		fmt.Fprintln(os.Stderr, "recorder:", err)
+		os.Exit(2)
+	}
+	file, err := os.OpenFile(os.Getenv(fileVar), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "recorder:", err)
+		os.Exit(2)
+	}
+	p := &process{cfg: cfg, file: file, engine: newEngine(cfg, func() { os.Exit(3) })}
+	p.run()
+	os.Exit(0)
+}
+
+// process is a recorder on stdin and stdout.
+type process struct {
+	cfg    Config
+	engine *engine
+
+	mu   sync.Mutex // held while writing to file or stdout
+	file *os.File
+}
+
+// run serves until stdin ends.
+func (p *process) run() {
+	p.note("start", strconv.Itoa(os.Getpid()))
+	fmt.Fprintln(os.Stderr, "recorder started")
+	if p.cfg.CrashAtStart {
+		os.Exit(4)
+	}
+	if p.cfg.IgnoreTERM {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if p.cfg.Grandchild {
+		p.leave()
+	}
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			break
+		}
+		line = strings.TrimSuffix(line, "\n")
+		p.note("in", line)
+		go p.engine.serve([]byte(line), p.send)
+		if p.cfg.Deaf && strings.Contains(line, `"method":"tools/call"`) {
+			select {}
+		}
+	}
+	if p.cfg.IgnoreTERM {
+		select {}
+	}
+}
+
+// note writes an event down, in one write, so that several processes may share
+// the file.
+func (p *process) note(kind, payload string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprint(p.file, event{time.Now(), os.Getpid(), kind, payload})
+}
+
+// send writes one message.
+func (p *process) send(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = os.Stdout.WriteString(line + "\n") // a proxy that has gone needs no answer
+}
+
+// leave starts a process that nobody ends.
+func (p *process) leave() {
+	cmd := exec.Command("sleep", "600")
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "recorder:", err)
+		os.Exit(2)
+	}
+	p.note("grandchild", strconv.Itoa(cmd.Process.Pid))
+}

@@ -1,0 +1,101 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Instance is the sign of life of one process: a locked file that the kernel
+// unlocks when the process ends, however it ends.
+type Instance struct {
+	id, name string
+	file     *os.File
+}
+
+// HoldInstance creates and locks dir/<id>.lock until Close or the end of the
+// process. The id names one process only; one that is taken is an error. The
+// file is locked before it gets its name, so nobody ever finds it unlocked
+// while its process lives.
+func HoldInstance(dir, id string) (*Instance, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("holding instance lock: %w", err)
+	}
+	if id != filepath.Base(id) {
+		return nil, fmt.Errorf("holding instance lock: %q is no file name", id)
+	}
+	file, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return nil, fmt.Errorf("holding instance lock: %w", err)
+	}
+	name := filepath.Join(dir, id+".lock")
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = os.Link(file.Name(), name)
+	}
+	if err = errors.Join(err, os.Remove(file.Name())); err != nil {
+		return nil, errors.Join(fmt.Errorf("holding instance lock: %w", err), file.Close())
+	}
+	return &Instance{id: id, name: name, file: file}, nil
+}
+
+// ID gives the id that the lock was made with.
+func (i *Instance) ID() string { return i.id }
+
+// Close ends the sign of life and removes the file.
+func (i *Instance) Close() error {
+	if err := errors.Join(os.Remove(i.name), i.file.Close()); err != nil {
+		return fmt.Errorf("releasing instance lock: %w", err)
+	}
+	return nil
+}
+
+// InstanceAlive reports whether a process holds dir/<id>.lock. What cannot be
+// found out is an error, never a death.
+func InstanceAlive(dir, id string) (bool, error) {
+	file, err := os.OpenFile(filepath.Join(dir, id+".lock"), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for instance %s: %w", id, err)
+	}
+	defer file.Close()
+	switch err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("looking for instance %s: %w", id, err)
+	}
+	return false, nil
+}
+
+// SweepInstances removes the locks in dir that no process holds.
+func SweepInstances(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("sweeping instance locks: %w", err)
+	}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".lock")
+		if !ok {
+			continue
+		}
+		alive, err := InstanceAlive(dir, id)
+		if err != nil {
+			return err
+		}
+		if alive {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("sweeping instance locks: %w", err)
+		}
+	}
+	return nil
+}

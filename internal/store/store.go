@@ -1,0 +1,218 @@
+// Package store opens the SQLite files in which toolgate keeps what must
+// survive a crash: one writer connection, a pool of readers, and numbered
+// migrations. It knows no tables but its own version table.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// ErrCorrupt is in the chain of Open's error when the file is there but is not
+// a database that can be trusted. The file is left as it was.
+var ErrCorrupt = errors.New("state file is damaged")
+
+// ErrNewer is in the chain of Open's error when the file was written by a
+// later version whose migrations are not known here.
+var ErrNewer = errors.New("state file is from a newer version")
+
+const (
+	busyTimeout = 10 * time.Second // how long a statement waits for another process
+	readers     = 4                // connections of the read pool
+)
+
+// DB is one open database file. It is safe for concurrent use, and so are two
+// DBs on one file, in one process or in two.
+type DB struct {
+	// Write has one connection; each of its transactions takes the file's
+	// write lock when it begins, so what it reads stays true until it ends.
+	Write *sql.DB
+	// Read is a pool whose connections refuse to write.
+	Read *sql.DB
+
+	path string
+}
+
+// Open opens the database at path, makes it when there is no such file, and
+// applies the migrations that it lacks (see [Migrations] for their form). A
+// new file appears only when it is complete, so that an empty, truncated or
+// foreign file is an error (ErrCorrupt) and never an empty start. The file is
+// readable by its owner only (0600), a directory made for it too (0700).
+func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
+	steps, err := readMigrations(migrations)
+	if err != nil {
+		return nil, err
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening state file: %w", err)
+	}
+	if err := ensure(ctx, path, steps); err != nil {
+		return nil, explain("creating", path, err)
+	}
+	db, err := connect(path)
+	if err != nil {
+		return nil, explain("opening", path, err)
+	}
+	if err = check(ctx, db.Write); err == nil {
+		err = migrate(ctx, db.Write, steps)
+	}
+	if err != nil {
+		_ = db.Close() // the first error says more
+		return nil, explain("opening", path, err)
+	}
+	return db, nil
+}
+
+// Path gives the absolute path of the file.
+func (db *DB) Path() string { return db.path }
+
+// Close closes both pools. Statements that run are waited for.
+func (db *DB) Close() error {
+	if err := errors.Join(db.Read.Close(), db.Write.Close()); err != nil {
+		return fmt.Errorf("closing state file: %w", err)
+	}
+	return nil
+}
+
+// ensure makes the file when there is none: complete under another name first,
+// then linked into place, so that of two processes one wins and nobody ever
+// sees half a file.
+func ensure(ctx context.Context, path string, steps []migration) error {
+	switch info, err := os.Stat(path); {
+	case err == nil && info.Mode().Perm()&0o077 != 0:
+		return os.Chmod(path, 0o600)
+	case err == nil || !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	draft, err := os.MkdirTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(draft) //nolint:errcheck // a leftover draft is never read
+	file := filepath.Join(draft, "draft.db")
+	if err := build(ctx, file, steps); err != nil {
+		return err
+	}
+	if err := os.Link(file, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// build writes a whole new database to file and closes it.
+func build(ctx context.Context, file string, steps []migration) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	db, err := connect(file)
+	if err != nil {
+		return err
+	}
+	if _, err = db.Write.ExecContext(ctx, header); err == nil {
+		err = migrate(ctx, db.Write, steps)
+	}
+	return errors.Join(err, db.Close())
+}
+
+// connect opens the two pools without touching the file.
+func connect(path string) (*DB, error) {
+	write, err := pool(path, 1, url.Values{"_txlock": {"immediate"}})
+	if err != nil {
+		return nil, err
+	}
+	read, err := pool(path, readers, url.Values{"_query_only": {"1"}})
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	return &DB{Write: write, Read: read, path: path}, nil
+}
+
+func pool(path string, size int, q url.Values) (*sql.DB, error) {
+	q.Set("mode", "rw") // a file that vanished is an error, not a new one
+	q.Set("_busy_timeout", fmt.Sprint(busyTimeout.Milliseconds()))
+	q.Set("_synchronous", "FULL")
+	q.Set("_foreign_keys", "1")
+	q.Set("_defensive", "1")
+	q.Set("_dqs", "0")
+	q.Set("_error_rc", "1")
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
+	c, err := sqlite.NewConnector(dsn.String())
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	return db, nil
+}
+
+// check refuses a file whose pages do not hang together or that this package
+// did not make. It writes nothing.
+func check(ctx context.Context, db *sql.DB) error {
+	var id int64
+	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
+		return err
+	}
+	if id != applicationID {
+		return fmt.Errorf("%w: it is not a toolgate state file", ErrCorrupt)
+	}
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", ErrCorrupt, verdict)
+	}
+	return nil
+}
+
+// explain names the file and, where a person can mend it, how.
+func explain(doing, path string, err error) error {
+	var fault *sqlite.Error
+	if errors.As(err, &fault) && !errors.Is(err, ErrCorrupt) {
+		switch fault.Code() & 0xff {
+		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT:
+			err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY:
+			err = fmt.Errorf("%w: %w", fs.ErrPermission, err)
+		}
+	}
+	hint := ""
+	switch {
+	case errors.Is(err, ErrCorrupt):
+		hint = "\nhint: restore it from a backup, or move it (and its -wal and -shm files) aside to start anew without the held calls in it"
+	case errors.Is(err, ErrNewer):
+		hint = "\nhint: run the toolgate version that wrote it, or a later one"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "\nhint: the state directory must belong to the user that runs toolgate"
+	}
+	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
+}
+
+// syncDir makes a new name in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

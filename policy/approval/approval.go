@@ -1,0 +1,216 @@
+// Package approval keeps the tickets of held calls: a durable record of what
+// an agent asked for, what people decided about it, and what became of it. A
+// ticket is one state machine. These are all of its moves, and each is one
+// conditional update in the store:
+//
+//	from         to           when
+//	(none)       proposed     a held call finds no ticket that answers it
+//	proposed     approved     enough approvers said yes
+//	proposed     denied       one approver said no
+//	proposed     expired      nobody decided in time
+//	proposed     superseded   the same call came under another policy, tool definition or obligation
+//	approved     dispatching  the next identical call spent the grant, before anything is sent
+//	approved     expired      no identical call came in time
+//	approved     superseded   as above
+//	dispatching  approved     it is certain that nothing was sent; the old expiry stays
+//	dispatching  done         the upstream answered
+//	dispatching  failed       the upstream answered with an error
+//	dispatching  unknown      nobody can say whether it ran: timeout, crash, lost connection
+//
+// The other states are final. An approved call therefore runs at most once,
+// and one that may have run never runs again by itself.
+//
+// A ticket answers calls that have its binding: requester, server, tool, tool
+// fingerprint, argument digest, policy revision and obligation. Anything else
+// is another ticket.
+//
+// Everything fails closed: an error of the store is an error of the call.
+package approval
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// State is where a ticket stands. The package comment has the moves.
+type State string
+
+// The states of a ticket.
+const (
+	StateProposed    State = "proposed"    // waits for people
+	StateApproved    State = "approved"    // the next identical call may run, once
+	StateDenied      State = "denied"      // final
+	StateExpired     State = "expired"     // final
+	StateSuperseded  State = "superseded"  // final
+	StateDispatching State = "dispatching" // the call is running, or was when its process died
+	StateDone        State = "done"        // final, with the stored result
+	StateFailed      State = "failed"      // final
+	StateUnknown     State = "unknown"     // final: the call may or may not have run
+)
+
+// States lists every state in the order of a ticket's life.
+func States() []State {
+	return []State{StateProposed, StateApproved, StateDenied, StateExpired, StateSuperseded, StateDispatching, StateDone, StateFailed, StateUnknown}
+}
+
+// Moves gives the states that from may change to, nil when it is final.
+func Moves(from State) []State {
+	switch from {
+	case StateProposed:
+		return []State{StateApproved, StateDenied, StateExpired, StateSuperseded}
+	case StateApproved:
+		return []State{StateDispatching, StateExpired, StateSuperseded}
+	case StateDispatching:
+		return []State{StateApproved, StateDone, StateFailed, StateUnknown}
+	}
+	return nil
+}
+
+// Errors of the methods of [Tickets], for errors.Is.
+var (
+	ErrNotFound       = errors.New("no such approval ticket")
+	ErrSelfApproval   = errors.New("nobody decides on a call of their own")
+	ErrNotApprover    = errors.New("not an approver of this call")
+	ErrNotPending     = errors.New("the ticket is not waiting for a decision")
+	ErrExpired        = errors.New("the ticket has expired")
+	ErrReasonRequired = errors.New("a denial needs a reason")
+	ErrStaleDigest    = errors.New("the decision is about other arguments than the ticket has")
+	ErrAlreadyVoted   = errors.New("one vote per person")
+	// ErrNotDispatching: Release or Finish of a ticket that this instance is
+	// not running.
+	ErrNotDispatching = errors.New("the ticket is not being run by this instance")
+	// ErrClosed: Claim after Close.
+	ErrClosed = errors.New("approvals are closed")
+)
+
+// Ticket is one held call. A Ticket is a copy: changing it changes nothing.
+type Ticket struct {
+	ID        string
+	State     State
+	Principal policy.Principal // the requester, as of the first call
+
+	Server, Tool, Exposed string          // the tool: see policy.Tool
+	Fingerprint           string          // of its definition, "sha256:<hex>"
+	Digest                string          // of the judged argument bytes, "sha256:<hex>"
+	Arguments             json.RawMessage // the judged bytes; nil in a list when over ListedArgumentBytes
+	ArgumentBytes         int             // length of the judged bytes
+
+	Revision, Rule, Reason string   // of the policy decision that held the call
+	Roles                  []string // an approver has one of these; never empty
+	Quorum                 int      // approvals needed, at least 1
+
+	Created, Expires time.Time // wall clock, UTC
+
+	DecisionID, TraceID string // of the call that made the ticket
+
+	DecidedBy, DecisionReason string // whose vote ended the waiting, and why
+
+	Result   json.RawMessage // of a call that is done, or the error object of one that failed; nil when none, too large to keep, or past Expires
+	Note     string          // what there is to say about the outcome, "" when nothing
+	Attached int             // identical calls that found the ticket waiting
+
+	Votes   []Ballot // filled by Get and Decide
+	History []Change // filled by Get and Decide, oldest first
+}
+
+// Ballot is one person's vote.
+type Ballot struct {
+	Subject string
+	Approve bool
+	Reason  string
+	Digest  string // of the arguments that the ticket had, "sha256:<hex>"
+	At      time.Time
+}
+
+// Change is one line of a ticket's history. A vote that did not end the
+// waiting is a Change from proposed to proposed.
+type Change struct {
+	At       time.Time
+	Who      string // a subject, or "toolgate" for what no person did
+	From, To State  // From is "" when the ticket was made
+	Reason   string
+	Digest   string
+}
+
+// MayDecide reports whether p is an approver of t: same tenant, one of the
+// roles, and not the requester. It says nothing about t's state.
+func (t Ticket) MayDecide(p policy.Principal) bool { return t.refuse(p) == nil }
+
+// VisibleTo reports whether p may read t: its approvers and its requester may.
+func (t Ticket) VisibleTo(p policy.Principal) bool {
+	own := p.Valid() && p.Subject == t.Principal.Subject && p.Tenant == t.Principal.Tenant
+	return own || t.MayDecide(p)
+}
+
+// refuse says why p is no approver of t, nil when p is one.
+func (t Ticket) refuse(p policy.Principal) error {
+	switch {
+	case p.Valid() && p.Subject == t.Principal.Subject:
+		return ErrSelfApproval
+	case !p.Valid() || p.Tenant != t.Principal.Tenant || !p.Has(t.Roles...):
+		return ErrNotApprover
+	}
+	return nil
+}
+
+// Held is a call that policy wants held.
+type Held struct {
+	Principal             policy.Principal
+	Server, Tool, Exposed string
+	Fingerprint           string
+	Arguments             json.RawMessage // the judged bytes
+	Digest                string          // of Arguments; another digest is an error
+	Revision              string
+	Rule, Reason          string
+	Approval              policy.Approval // TTL 0 = Options.TTL, Quorum 0 = 1
+	DecisionID, TraceID   string
+}
+
+// ClaimOutcome is what a ticket answers to a held call.
+type ClaimOutcome string
+
+// The outcomes of a Claim. Only Granted may be sent, and only once.
+const (
+	Pending  ClaimOutcome = "pending"   // people have not decided yet
+	Granted  ClaimOutcome = "granted"   // spent: send now, then Finish or Release
+	InFlight ClaimOutcome = "in_flight" // an identical call is running now
+	Replay   ClaimOutcome = "replay"    // it ran: Ticket.Result is the stored result, nil when it was too large (see Note)
+	Failed   ClaimOutcome = "failed"    // it ran and failed: see Ticket.Note and Result
+	Unknown  ClaimOutcome = "unknown"   // it may have run
+	Denied   ClaimOutcome = "denied"    // a person said no: see Ticket.DecisionReason
+	Expired  ClaimOutcome = "expired"   // said once; the next identical call is asked about anew
+	TooMany  ClaimOutcome = "too_many"  // the requester has MaxLive calls waiting; no ticket was made
+)
+
+// Claim is a ticket and what it answers. Ticket is zero for TooMany.
+type Claim struct {
+	Ticket  Ticket
+	Outcome ClaimOutcome
+}
+
+// Vote is one approver's decision on one ticket.
+type Vote struct {
+	ID       string
+	Approver policy.Principal
+	Approve  bool
+	Reason   string // needed for a denial
+	Digest   string // of the arguments that the approver saw; "" = not said
+}
+
+// Filter chooses tickets for List; zero fields choose everything.
+type Filter struct {
+	State     State
+	Principal string           // the requester's subject
+	Roles     []string         // tickets that an approver with one of these may decide
+	Viewer    policy.Principal // when valid: only what VisibleTo allows
+	Limit     int              // 0 = 100, at most 1000
+}
+
+// ListedArgumentBytes is the largest Arguments that List fills in.
+const ListedArgumentBytes = 16 << 10
+
+// MaxResultBytes is the largest result that Finish keeps for replay.
+const MaxResultBytes = 1 << 20

@@ -1,0 +1,209 @@
+package approval
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/signal"
+)
+
+// claims is how often a claim starts anew when the ticket moved under it.
+const claims = 3
+
+// Claim finds or makes the ticket of a held call and says what it answers.
+// When that is Granted, the grant is already spent, durably: the caller sends
+// the call once and then calls Finish, or Release when it is certain that
+// nothing was sent. A grant is given to one of any number of callers, in any
+// number of processes. Every error refuses the call.
+func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
+	if t.closed() {
+		return Claim{}, ErrClosed
+	}
+	if err := held.complete(t.opts.TTL); err != nil {
+		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
+	}
+	for attempt := 1; ; attempt++ {
+		c, err := t.claim(ctx, held)
+		if errors.Is(err, errMoved) && attempt < claims {
+			continue
+		}
+		if err != nil {
+			return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
+		}
+		return c, nil
+	}
+}
+
+// complete fills what the policy left to the defaults and refuses a call that
+// no ticket could be bound to.
+func (h *Held) complete(ttl time.Duration) error {
+	h.Approval.Roles = slices.Clone(h.Approval.Roles)
+	slices.Sort(h.Approval.Roles)
+	h.Approval.Quorum = max(1, h.Approval.Quorum)
+	if h.Approval.TTL <= 0 {
+		h.Approval.TTL = ttl
+	}
+	switch {
+	case !h.Principal.Valid():
+		return errors.New("no principal")
+	case h.Server == "" || h.Tool == "" || h.Fingerprint == "" || h.Revision == "":
+		return errors.New("server, tool, fingerprint and policy revision are needed")
+	case len(h.Approval.Roles) == 0:
+		return errors.New("no approver role")
+	case h.Digest != digest(h.Arguments):
+		return errors.New("the digest is not that of the arguments")
+	}
+	return nil
+}
+
+func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
+	bound := binding(held)
+	err = t.write(ctx, func(w *writer) error {
+		found, err := w.query(load{result: true}, "WHERE binding = ? ORDER BY seq DESC LIMIT 1", bound)
+		if err != nil {
+			return err
+		}
+		if len(found) == 1 {
+			k := &found[0]
+			c.Outcome, err = t.answer(w, k)
+			c.Ticket = k.Ticket
+		}
+		if err == nil && c.Outcome == "" {
+			c, err = t.propose(w, bound, held)
+		}
+		return err
+	})
+	granted := c.Outcome == Granted
+	if granted && err != nil {
+		t.setRunning(c.Ticket.ID, false)
+	}
+	if err != nil {
+		return Claim{}, err
+	}
+	if c.Outcome != TooMany {
+		c.Ticket.Arguments = slices.Clone(held.Arguments)
+	}
+	return c, nil
+}
+
+// answer says what the latest ticket of a binding answers; "" means that it no
+// longer answers anything and a new one is due.
+func (t *Tickets) answer(w *writer, k *record) (ClaimOutcome, error) {
+	if k.State == StateDispatching {
+		if err := t.settle(w, k); err != nil {
+			return "", err
+		}
+	}
+	switch k.State {
+	case StateProposed:
+		k.Attached++
+		return Pending, w.one("UPDATE approvals SET attached = attached + 1 WHERE id = ? AND state = ?", k.ID, k.State)
+	case StateApproved:
+		return Granted, t.grant(w, k)
+	case StateDispatching:
+		return InFlight, nil
+	case StateExpired:
+		if k.reported {
+			return "", nil
+		}
+		return Expired, w.one("UPDATE approvals SET reported = 1 WHERE id = ? AND reported = 0", k.ID)
+	}
+	if k.deadline <= w.now {
+		return "", nil
+	}
+	return final[k.State], nil
+}
+
+// final is what the final states answer until the ticket's expiry. A state
+// that is not listed answers nothing.
+var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, StateUnknown: Unknown, StateDenied: Denied}
+
+// grant spends the one run of an approved ticket.
+func (t *Tickets) grant(w *writer, k *record) error {
+	t.setRunning(k.ID, true)
+	err := w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
+	if err != nil {
+		t.setRunning(k.ID, false)
+	}
+	return err
+}
+
+// propose makes a ticket, unless its requester has enough of them waiting. It
+// supersedes what waits for the same call under other terms.
+func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
+	if err := w.supersede(bound, held); err != nil {
+		return Claim{}, err
+	}
+	var live int
+	err := w.tx.QueryRowContext(w.ctx, "SELECT count(*) FROM approvals WHERE subject = ? AND tenant = ? AND state = 'proposed'",
+		held.Principal.Subject, held.Principal.Tenant).Scan(&live)
+	if err != nil {
+		return Claim{}, err
+	}
+	if live >= t.opts.MaxLive {
+		return Claim{Outcome: TooMany}, nil
+	}
+	k := w.ticket(held)
+	if err := w.insert(bound, held.Approval.TTL, k); err != nil {
+		return Claim{}, err
+	}
+	return Claim{Ticket: k.Ticket, Outcome: Pending}, nil
+}
+
+// supersede ends the tickets that wait for the same call under another policy,
+// definition or obligation: nobody should decide on those any more.
+func (w *writer) supersede(bound string, h Held) error {
+	stale, err := w.query(load{}, `WHERE subject = ? AND tenant = ? AND state IN ('proposed', 'approved')
+ AND server = ? AND tool = ? AND exposed = ? AND digest = ? AND binding <> ?`,
+		h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Digest, bound)
+	if err != nil {
+		return err
+	}
+	for _, k := range stale {
+		err := w.move(&k, change{to: StateSuperseded, reason: "the call came again under other terms", note: "the call came again under another policy, tool definition or obligation"})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ticket is the ticket of a held call that nobody has decided on.
+func (w *writer) ticket(h Held) *record {
+	created := w.wall.UTC()
+	return &record{Ticket: Ticket{
+		ID: signal.NewID("apr_"), State: StateProposed, Principal: h.Principal,
+		Server: h.Server, Tool: h.Tool, Exposed: h.Exposed, Fingerprint: h.Fingerprint,
+		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
+		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum,
+		Created: created, Expires: created.Add(h.Approval.TTL), DecisionID: h.DecisionID, TraceID: h.TraceID,
+	}}
+}
+
+const insertTicket = `INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint,
+ digest, arguments, revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
+	principal, err := json.Marshal(k.Principal)
+	if err != nil {
+		return err
+	}
+	roles, err := json.Marshal(k.Roles)
+	if err != nil {
+		return err
+	}
+	err = w.one(insertTicket, k.ID, bound, k.State, k.Principal.Subject, k.Principal.Tenant, string(principal),
+		k.Server, k.Tool, k.Exposed, k.Fingerprint, k.Digest, append([]byte{}, k.Arguments...), k.Revision, k.Rule, k.Reason,
+		string(roles), k.Quorum, k.Created.UnixNano(), k.Expires.UnixNano(), w.now+int64(ttl), k.DecisionID, k.TraceID)
+	if err != nil {
+		return err
+	}
+	fresh := *k
+	fresh.State = ""
+	return w.note(&fresh, k.State, k.Principal.Subject, k.Reason)
+}

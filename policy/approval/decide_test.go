@@ -1,0 +1,87 @@
+package approval_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func TestRefusedVotes(t *testing.T) {
+	yes := func(p policy.Principal) approval.Vote { return approval.Vote{Approver: p, Approve: true} }
+	acme := ann
+	acme.Tenant = "acme"
+	for name, tt := range map[string]struct {
+		before func(*world, string)
+		vote   approval.Vote
+		want   error
+	}{
+		"no such ticket":            {vote: approval.Vote{ID: "apr_none", Approver: ann, Approve: true}, want: approval.ErrNotFound},
+		"one's own call":            {vote: yes(person("agent", "approver")), want: approval.ErrSelfApproval},
+		"one's own call, denied":    {vote: approval.Vote{Approver: person("agent", "approver"), Reason: "no"}, want: approval.ErrSelfApproval},
+		"without the role":          {vote: yes(person("eve", "treasurer")), want: approval.ErrNotApprover},
+		"without any role":          {vote: yes(person("eve")), want: approval.ErrNotApprover},
+		"nobody":                    {vote: yes(policy.Principal{Roles: []string{"approver"}}), want: approval.ErrNotApprover},
+		"of another tenant":         {vote: yes(acme), want: approval.ErrNotApprover},
+		"a denial without a reason": {vote: approval.Vote{Approver: ann, Reason: " \n"}, want: approval.ErrReasonRequired},
+		"about other arguments":     {vote: approval.Vote{Approver: ann, Approve: true, Digest: digest(other)}, want: approval.ErrStaleDigest},
+		"after the approval":        {before: func(w *world, id string) { w.approve(id, bob) }, vote: yes(ann), want: approval.ErrNotPending},
+		"after a denial":            {before: func(w *world, id string) { w.deny(id, bob) }, vote: yes(ann), want: approval.ErrNotPending},
+		"denial after the approval": {before: func(w *world, id string) { w.approve(id, bob) }, vote: approval.Vote{Approver: ann, Reason: "no"}, want: approval.ErrNotPending},
+		"after the expiry":          {before: func(w *world, _ string) { w.pass(10 * time.Minute) }, vote: yes(ann), want: approval.ErrExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			k := w.claim(transfer(hundred), approval.Pending)
+			if tt.before != nil {
+				tt.before(w, k.ID)
+			}
+			before := w.get(k.ID)
+			if tt.vote.ID == "" {
+				tt.vote.ID = k.ID
+			}
+			if _, err := w.Decide(t.Context(), tt.vote); !errors.Is(err, tt.want) {
+				t.Errorf("error %v, want %v", err, tt.want)
+			}
+			after := w.get(k.ID)
+			if after.State != before.State || len(after.Votes) != len(before.Votes) {
+				t.Errorf("the refused vote made the ticket %s with %d votes", after.State, len(after.Votes))
+			}
+		})
+	}
+}
+
+func TestQuorum(t *testing.T) {
+	held := transfer(hundred)
+	held.Approval.Quorum = 2
+	t.Run("two people", func(t *testing.T) {
+		w := newWorld(t)
+		k := w.claim(held, approval.Pending)
+		w.approve(k.ID, ann)
+		if _, err := w.Decide(t.Context(), approval.Vote{ID: k.ID, Approver: ann, Approve: true}); !errors.Is(err, approval.ErrAlreadyVoted) {
+			t.Errorf("a second vote of one person: %v", err)
+		}
+		w.wantState(k.ID, approval.StateProposed)
+		w.claim(held, approval.Pending)
+		w.approve(k.ID, bob)
+		w.claim(held, approval.Granted)
+	})
+	t.Run("one denial ends it", func(t *testing.T) {
+		w := newWorld(t)
+		k := w.claim(held, approval.Pending)
+		w.approve(k.ID, ann)
+		if got := w.deny(k.ID, bob); got.State != approval.StateDenied || got.DecidedBy != "bob" || got.DecisionReason != "not today" {
+			t.Errorf("%s by %q because %q", got.State, got.DecidedBy, got.DecisionReason)
+		}
+		w.claim(held, approval.Denied)
+	})
+}

@@ -1,0 +1,158 @@
+package approval
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+)
+
+// Get gives one ticket, whole, or ErrNotFound.
+func (t *Tickets) Get(ctx context.Context, id string) (Ticket, error) {
+	k, err := t.get(ctx, id)
+	if err != nil {
+		return Ticket{}, fmt.Errorf("reading ticket %q: %w", id, err)
+	}
+	return k.Ticket, nil
+}
+
+func (t *Tickets) get(ctx context.Context, id string) (k record, err error) {
+	if err := t.refresh(ctx); err != nil {
+		return record{}, err
+	}
+	tx, err := t.db.Read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return record{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	if k, err = one(ctx, tx, whole, id); err != nil {
+		return record{}, err
+	}
+	return k, details(ctx, tx, &k)
+}
+
+// List gives the tickets that f chooses, newest first, without results, votes
+// and history; larger arguments are left out (see ListedArgumentBytes).
+func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
+	if err := t.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	tail, args := f.where()
+	records, err := query(ctx, t.db.Read, load{arguments: ListedArgumentBytes}, tail, args...)
+	if err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	tickets := make([]Ticket, len(records))
+	for i, k := range records {
+		tickets[i] = k.Ticket
+	}
+	return tickets, nil
+}
+
+const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT value FROM json_each(?)))"
+
+// where writes f as SQL; its values are parameters.
+func (f Filter) where() (string, []any) {
+	terms, args := []string{"1"}, []any{}
+	add := func(term string, values ...any) {
+		terms = append(terms, term)
+		args = append(args, values...)
+	}
+	if f.State != "" {
+		add("state = ?", f.State)
+	}
+	if f.Principal != "" {
+		add("subject = ?", f.Principal)
+	}
+	if f.Roles != nil {
+		add(hasRole, jsonList(f.Roles))
+	}
+	if v := f.Viewer; v.Valid() {
+		add("tenant = ? AND (subject = ? OR "+hasRole+")", v.Tenant, v.Subject, jsonList(v.Roles))
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	return "WHERE " + strings.Join(terms, " AND ") + " ORDER BY seq DESC LIMIT ?", append(args, min(limit, maxLimit))
+}
+
+func jsonList(list []string) string {
+	if list == nil {
+		list = []string{}
+	}
+	text, _ := json.Marshal(list) // strings always marshal
+	return string(text)
+}
+
+// Held counts the calls that wait for a decision.
+func (t *Tickets) Held(ctx context.Context) (n int, err error) {
+	if err = t.refresh(ctx); err == nil {
+		err = t.db.Read.QueryRowContext(ctx, "SELECT count(*) FROM approvals WHERE state = 'proposed'").Scan(&n)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("counting tickets: %w", err)
+	}
+	return n, nil
+}
+
+// Wait returns nil when the ticket waits for no decision any more, whoever
+// made it, in this process or in another; ctx.Err() when ctx ends before, and
+// ErrNotFound when there is no such ticket. The caller claims again to learn
+// what was decided.
+func (t *Tickets) Wait(ctx context.Context, id string) error {
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for {
+		changed := t.changes()
+		waits, err := t.waits(ctx, id)
+		if err != nil {
+			return errors.Join(ctx.Err(), fmt.Errorf("waiting for ticket %q: %w", id, err))
+		}
+		if !waits {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-poll.C:
+		}
+	}
+}
+
+func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
+	if err := t.refresh(ctx); err != nil {
+		return false, err
+	}
+	var s State
+	err := t.db.Read.QueryRowContext(ctx, "SELECT state FROM approvals WHERE id = ?", id).Scan(&s)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	return s == StateProposed, err
+}
+
+// refresh expires what is due, so that no reader sees a ticket wait that
+// nobody can decide any more. It writes only then.
+func (t *Tickets) refresh(ctx context.Context) error {
+	var seen int64
+	if err := t.db.Read.QueryRowContext(ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
+		return err
+	}
+	var due bool
+	err := t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
+		t.clock.read(t.opts.Now(), seen)).Scan(&due)
+	if err != nil || !due {
+		return err
+	}
+	return t.write(ctx, func(*writer) error { return nil })
+}

@@ -1,0 +1,99 @@
+package approval_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+func TestList(t *testing.T) {
+	w := newWorld(t)
+	names := map[string]string{}
+	ask := func(name, subject, tenant string, roles ...string) string {
+		h := transfer(fmt.Sprintf(`{"name":%q}`, name))
+		h.Principal.Subject, h.Principal.Tenant, h.Approval.Roles = subject, tenant, roles
+		id := w.claim(h, approval.Pending).ID
+		names[id] = name
+		return id
+	}
+	ask("a", "agent", "", "approver")
+	ask("b", "agent2", "", "approver", "cfo")
+	c := ask("c", "agent", "", "cfo")
+	ask("d", "agent", "acme", "approver")
+	ask("e", "ann", "", "approver")
+	w.decide(approval.Vote{ID: c, Approver: person("carl", "cfo"), Reason: "no"})
+
+	acme := policy.Principal{Subject: "ann", Roles: []string{"approver"}, Tenant: "acme"}
+	for name, tt := range map[string]struct {
+		filter approval.Filter
+		want   string
+	}{
+		"everything, newest first":   {approval.Filter{}, "e d c b a"},
+		"the newest two":             {approval.Filter{Limit: 2}, "e d"},
+		"a limit beyond reason":      {approval.Filter{Limit: 1 << 30}, "e d c b a"},
+		"a state":                    {approval.Filter{State: approval.StateDenied}, "c"},
+		"a requester":                {approval.Filter{Principal: "agent2"}, "b"},
+		"a role":                     {approval.Filter{Roles: []string{"cfo"}}, "c b"},
+		"any of two roles":           {approval.Filter{Roles: []string{"cfo", "approver"}}, "e d c b a"},
+		"no role":                    {approval.Filter{Roles: []string{}}, ""},
+		"a role like SQL":            {approval.Filter{Roles: []string{"cfo' OR 1 --", `"cfo"`, "%"}}, ""},
+		"all at once":                {approval.Filter{State: approval.StateProposed, Principal: "agent2", Roles: []string{"cfo"}}, "b"},
+		"what an approver sees":      {approval.Filter{Viewer: ann}, "e b a"},
+		"what a requester sees":      {approval.Filter{Viewer: person("agent")}, "c a"},
+		"what a stranger sees":       {approval.Filter{Viewer: person("eve", "treasurer")}, ""},
+		"what another tenant sees":   {approval.Filter{Viewer: acme}, "d"},
+		"an approver, one's own too": {approval.Filter{Viewer: person("agent", "approver")}, "e c b a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := w.List(t.Context(), tt.filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, k := range found {
+				got = append(got, names[k.ID])
+				if v := tt.filter.Viewer; v.Valid() && !k.VisibleTo(v) {
+					t.Errorf("%s is listed for a viewer who may not see it", names[k.ID])
+				}
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if n, err := w.Held(t.Context()); err != nil || n != 4 {
+		t.Errorf("%d held, %v; want 4", n, err)
+	}
+}
+
+func TestListedArguments(t *testing.T) {
+	w := newWorld(t)
+	sized := func(n int) approval.Held { return transfer(`"` + strings.Repeat("x", n-2) + `"`) }
+	w.claim(sized(approval.ListedArgumentBytes), approval.Pending)
+	large := w.claim(sized(approval.ListedArgumentBytes+1), approval.Pending)
+	found, err := w.List(t.Context(), approval.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{0, approval.ListedArgumentBytes} {
+		if k := found[i]; len(k.Arguments) != want || k.ArgumentBytes != approval.ListedArgumentBytes+1-i {
+			t.Errorf("listed %d of %d bytes, want %d", len(k.Arguments), k.ArgumentBytes, want)
+		}
+	}
+	if got := w.get(large.ID); len(got.Arguments) != approval.ListedArgumentBytes+1 {
+		t.Errorf("the ticket itself has %d bytes", len(got.Arguments))
+	}
+}
+
+func TestGetOfNothing(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.Get(t.Context(), "apr_none"); !errors.Is(err, approval.ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,155 @@
+package approval
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// record is a ticket with what only this package needs.
+type record struct {
+	Ticket
+	instance string // who runs it while it is dispatching
+	deadline int64  // Expires in the store's time
+	reported bool   // an agent has been told that it expired
+}
+
+// load says how much of a ticket is read.
+type load struct {
+	arguments int // the largest arguments that are read, bytes
+	result    bool
+}
+
+var whole = load{arguments: 1 << 40, result: true}
+
+// columns are those of scan, in its order. Its two parameters are load's.
+const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint, digest,
+ length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
+ created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
+ CASE WHEN ? THEN result END, note, attached, reported FROM approvals `
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// query reads the tickets that tail chooses.
+func query(ctx context.Context, q querier, l load, tail string, args ...any) (records []record, err error) {
+	rows, err := q.QueryContext(ctx, columns+tail, append([]any{l.arguments, l.result}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		k, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, k)
+	}
+	return records, rows.Err()
+}
+
+// one reads the ticket with an id, or ErrNotFound.
+func one(ctx context.Context, q querier, l load, id string) (record, error) {
+	records, err := query(ctx, q, l, "WHERE id = ?", id)
+	switch {
+	case err != nil:
+		return record{}, err
+	case len(records) == 0:
+		return record{}, ErrNotFound
+	}
+	return records[0], nil
+}
+
+func scan(rows *sql.Rows) (k record, err error) {
+	var principal, roles string
+	var arguments, result []byte
+	var created, expires int64
+	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
+		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
+		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
+		&result, &k.Note, &k.Attached, &k.reported)
+	if err != nil {
+		return record{}, err
+	}
+	k.Arguments, k.Result = arguments, result
+	k.Created, k.Expires = wall(created), wall(expires)
+	if err := json.Unmarshal([]byte(principal), &k.Principal); err != nil {
+		return record{}, fmt.Errorf("reading ticket %s: principal: %w", k.ID, err)
+	}
+	if err := json.Unmarshal([]byte(roles), &k.Roles); err != nil {
+		return record{}, fmt.Errorf("reading ticket %s: roles: %w", k.ID, err)
+	}
+	if arguments != nil && digest(arguments) != k.Digest {
+		return record{}, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
+	}
+	return k, nil
+}
+
+// details reads the votes and the history of k.
+func details(ctx context.Context, q querier, k *record) error {
+	rows, err := q.QueryContext(ctx, "SELECT subject, approve, reason, digest, at FROM approval_votes WHERE ticket = ? ORDER BY at, subject", k.ID)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var b Ballot
+		var at int64
+		if err := rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, &at); err != nil {
+			return err
+		}
+		b.At = wall(at)
+		k.Votes = append(k.Votes, b)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return history(ctx, q, k)
+}
+
+func history(ctx context.Context, q querier, k *record) error {
+	rows, err := q.QueryContext(ctx, `SELECT at, who, "from", "to", reason, digest FROM approval_history WHERE ticket = ? ORDER BY seq`, k.ID)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var c Change
+		var at int64
+		if err := rows.Scan(&at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest); err != nil {
+			return err
+		}
+		c.At = wall(at)
+		k.History = append(k.History, c)
+	}
+	return rows.Err()
+}
+
+func wall(nanoseconds int64) time.Time { return time.Unix(0, nanoseconds).UTC() }
+
+// digest names bytes as tickets do.
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// binding names everything that a call must share with a ticket to be answered
+// by it. Each part carries its length, so that no two lists of parts are one.
+func binding(h Held) string {
+	parts := []string{h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Fingerprint, h.Digest, h.Revision,
+		strconv.Itoa(h.Approval.Quorum)}
+	parts = append(parts, h.Approval.Roles...)
+	var text []byte
+	for _, p := range parts {
+		text = strconv.AppendInt(text, int64(len(p)), 10)
+		text = append(append(text, ':'), p...)
+	}
+	return digest(text)
+}

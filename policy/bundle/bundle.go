@@ -1,0 +1,13 @@
+// Package bundle holds the default policy: Rego that says how calls are judged
+// and data that says to whom and how much. It is embedded in the binary and
+// serves when no policy is configured. An operator who wants other rights
+// copies the files and edits data.json: rights are data.roles[role].tools,
+// keyed by the name under which agents call a tool.
+package bundle
+
+import "embed"
+
+// Files is the default policy: Rego with its tests, and data.json.
+//
+//go:embed *.rego data.json
+var Files embed.FS

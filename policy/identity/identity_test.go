@@ -1,0 +1,452 @@
+package identity_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+)
+
+const secret = "tg_k3Jx0example"
+
+func agent() identity.Token {
+	return identity.Token{Subject: "agent-7", Roles: []string{"researcher"}, SHA256: identity.HashToken(secret)}
+}
+
+func authenticator(t testing.TB, c identity.Config) *identity.Authenticator {
+	t.Helper()
+	a, err := identity.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// refused holds that c gives ErrUnauthenticated, nobody, and no word of it.
+func refused(t *testing.T, a *identity.Authenticator, c identity.Credential) {
+	t.Helper()
+	p, err := a.Identify(t.Context(), c)
+	if !errors.Is(err, identity.ErrUnauthenticated) || p.Valid() || p.Roles != nil {
+		t.Errorf("got %+v, %v; want nobody and ErrUnauthenticated", p, err)
+	}
+	if err != nil && len(c.Bearer) > 3 && strings.Contains(err.Error(), c.Bearer[:4]) {
+		t.Errorf("the error shows the token: %v", err)
+	}
+}
+
+func accepted(t *testing.T, a *identity.Authenticator, c identity.Credential, want policy.Principal) {
+	t.Helper()
+	got, err := a.Identify(t.Context(), c)
+	if err != nil {
+		t.Errorf("got %v, want %+v", err, want)
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("principal (-want +got):\n%s", diff)
+	}
+}
+
+func TestLocal(t *testing.T) {
+	observer := policy.Principal{Subject: "local", Roles: []string{"observer"}}
+	a := authenticator(t, identity.Config{})
+	if a.Required() {
+		t.Error("a credential is required without configuration")
+	}
+	accepted(t, a, identity.Credential{}, observer)
+	accepted(t, a, identity.Credential{Local: true}, observer)
+	refused(t, a, identity.Credential{Bearer: secret})
+	refused(t, a, identity.Credential{Bearer: secret, Local: true})
+
+	a = authenticator(t, identity.Config{LocalRole: "treasurer"})
+	accepted(t, a, identity.Credential{}, policy.Principal{Subject: "local", Roles: []string{"treasurer"}})
+}
+
+func TestTokens(t *testing.T) {
+	a := authenticator(t, identity.Config{Tokens: []identity.Token{agent()}})
+	want := policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}}
+	if !a.Required() {
+		t.Error("no credential is required with tokens")
+	}
+	accepted(t, a, identity.Credential{Bearer: secret}, want)
+	accepted(t, a, identity.Credential{Bearer: secret, Local: true}, want)
+	accepted(t, a, identity.Credential{Local: true}, policy.Principal{Subject: "local", Roles: []string{"observer"}})
+	for _, bearer := range []string{
+		"", "x", secret + " ", " " + secret, strings.ToUpper(secret), secret[:len(secret)-1], secret + "x",
+		identity.HashToken(secret), strings.Repeat("a", 1<<20), "a.b.c", "..",
+	} {
+		refused(t, a, identity.Credential{Bearer: bearer})
+	}
+	p, _ := a.Identify(t.Context(), identity.Credential{Bearer: secret})
+	p.Roles[0] = "treasurer"
+	accepted(t, a, identity.Credential{Bearer: secret}, want)
+}
+
+func TestConfiguredButEmpty(t *testing.T) {
+	a := authenticator(t, identity.Config{Configured: true})
+	refused(t, a, identity.Credential{})
+	refused(t, a, identity.Credential{Bearer: secret})
+	accepted(t, a, identity.Credential{Local: true}, policy.Principal{Subject: "local", Roles: []string{"observer"}})
+}
+
+func TestApply(t *testing.T) {
+	a := authenticator(t, identity.Config{Tokens: []identity.Token{agent()}})
+	if err := a.Apply(identity.Config{Tokens: []identity.Token{{Subject: "x", SHA256: "zz"}}}); err == nil {
+		t.Error("a broken configuration was applied")
+	}
+	accepted(t, a, identity.Credential{Bearer: secret}, policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}})
+	other := agent()
+	other.SHA256 = identity.HashToken("other")
+	if err := a.Apply(identity.Config{Tokens: []identity.Token{other}}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, a, identity.Credential{Bearer: secret})
+	accepted(t, a, identity.Credential{Bearer: "other"}, policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}})
+}
+
+func TestFaults(t *testing.T) {
+	sound := identity.JWT{Issuer: "https://idp", Audience: []string{"toolgate"}, JWKS: "https://idp/keys"}
+	change := func(f func(*identity.JWT)) []identity.JWT {
+		j := sound
+		f(&j)
+		return []identity.JWT{j}
+	}
+	hash := identity.HashToken("x")
+	for want, c := range map[string]identity.Config{
+		"subject is empty":      {Tokens: []identity.Token{{SHA256: hash}}},
+		"stdio without a token": {Tokens: []identity.Token{{Subject: "local", SHA256: hash}}},
+		"not 64 hexadecimal":    {Tokens: []identity.Token{{Subject: "a", SHA256: hash[2:]}}},
+		"tokens[1]: sha256 is configured twice": {Tokens: []identity.Token{
+			{Subject: "a", SHA256: hash}, {Subject: "b", SHA256: strings.ToUpper(hash)}}},
+		"role is empty":            {Tokens: []identity.Token{{Subject: "a", SHA256: hash, Roles: []string{""}}}},
+		"issuer is empty":          {JWT: change(func(j *identity.JWT) { j.Issuer = "" })},
+		"audience is empty":        {JWT: change(func(j *identity.JWT) { j.Audience = nil })},
+		"jwks is not a URL":        {JWT: change(func(j *identity.JWT) { j.JWKS = "keys.json" })},
+		"jwks must be fetched":     {JWT: change(func(j *identity.JWT) { j.JWKS = "http://idp/keys" })},
+		"issuer \"https://idp\" i": {JWT: []identity.JWT{sound, sound}},
+	} {
+		if _, err := identity.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+	_, err := identity.New(identity.Config{Tokens: []identity.Token{{}, {Subject: "a"}}, JWT: []identity.JWT{{}}})
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("got %v, want all three faults", err)
+	}
+	if _, err := identity.New(identity.Config{JWT: []identity.JWT{sound}}); err != nil {
+		t.Errorf("sound configuration: %v", err)
+	}
+}
+
+func TestParseBearer(t *testing.T) {
+	for header, want := range map[string]string{
+		"": "", "Bearer abc": "abc", "bearer abc": "abc", "BEARER  a.b-c_~+/=": "a.b-c_~+/=",
+	} {
+		if got, err := identity.ParseBearer(header); got != want || err != nil {
+			t.Errorf("%q: got %q, %v; want %q", header, got, err, want)
+		}
+	}
+	for _, header := range []string{
+		"Bearer", "Bearer ", "Basic abc", "abc", " Bearer abc", "Bearer a b", "Bearer abc ", "Bearer a,b", "Bearer \"a\"", "Bearerabc", "Bearer é",
+	} {
+		if got, err := identity.ParseBearer(header); got != "" || !errors.Is(err, identity.ErrUnauthenticated) {
+			t.Errorf("%q: got %q, %v; want ErrUnauthenticated", header, got, err)
+		}
+	}
+}
+
+func FuzzParseBearer(f *testing.F) {
+	f.Add("Bearer abc")
+	f.Add("bearer  x==")
+	f.Fuzz(func(t *testing.T, header string) {
+		token, err := identity.ParseBearer(header)
+		switch {
+		case err != nil && token != "":
+			t.Errorf("%q: token %q with an error", header, token)
+		case err == nil && token == "" && header != "":
+			t.Errorf("%q became no credential", header)
+		case err == nil && !strings.HasSuffix(header, token):
+			t.Errorf("%q: token %q is not its end", header, token)
+		case err == nil && token != "":
+			if again, err := identity.ParseBearer("Bearer " + token); again != token || err != nil {
+				t.Errorf("%q: read again %q, %v", header, again, err)
+			}
+		}
+	})
+}
+
+// idp is an identity provider on loopback.
+type idp struct {
+	*httptest.Server
+	rsa     *rsa.PrivateKey
+	ec      *ecdsa.PrivateKey
+	ed      ed25519.PrivateKey
+	fetches atomic.Int32
+	down    atomic.Bool
+}
+
+func newIDP(t testing.TB) *idp {
+	t.Helper()
+	p := new(idp)
+	var errs [3]error
+	p.rsa, errs[0] = rsa.GenerateKey(rand.Reader, 2048)
+	p.ec, errs[1] = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	_, p.ed, errs[2] = ed25519.GenerateKey(rand.Reader)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	keys := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+		{Key: p.rsa.Public(), KeyID: "rsa"}, {Key: p.ec.Public(), KeyID: "ec"}, {Key: p.ed.Public(), KeyID: "ed"},
+	}}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.fetches.Add(1)
+		if p.down.Load() || r.URL.Path != "/keys" {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(keys)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *idp) config() identity.JWT {
+	return identity.JWT{Issuer: p.URL, Audience: []string{"toolgate", "toolgate-2"}, JWKS: p.URL + "/keys"}
+}
+
+func (p *idp) claims(change map[string]any) map[string]any {
+	c := map[string]any{"iss": p.URL, "sub": "alice", "aud": "toolgate", "exp": clock.Add(time.Hour).Unix(), "iat": clock.Unix(), "roles": []string{"treasurer"}}
+	for k, v := range change {
+		if c[k] = v; v == nil {
+			delete(c, k)
+		}
+	}
+	return c
+}
+
+var clock = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func sign(t testing.TB, alg jose.SignatureAlgorithm, key any, kid string, claims map[string]any) string {
+	t.Helper()
+	s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: key, KeyID: kid}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jws, err := s.Sign(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := jws.CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (p *idp) authenticator(t testing.TB, now *atomic.Int64) *identity.Authenticator {
+	t.Helper()
+	return authenticator(t, identity.Config{
+		JWT: []identity.JWT{p.config()}, Client: p.Client(),
+		Now: func() time.Time { return clock.Add(time.Duration(now.Load())) },
+	})
+}
+
+func TestJWT(t *testing.T) {
+	p := newIDP(t)
+	a := p.authenticator(t, new(atomic.Int64))
+	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
+	for kid, key := range map[string]struct {
+		alg jose.SignatureAlgorithm
+		key crypto.Signer
+	}{"rsa": {jose.RS256, p.rsa}, "ec": {jose.ES256, p.ec}, "ed": {jose.EdDSA, p.ed}} {
+		accepted(t, a, identity.Credential{Bearer: sign(t, key.alg, key.key, kid, p.claims(nil))}, alice)
+	}
+	for name, c := range map[string]struct {
+		change map[string]any
+		want   policy.Principal
+	}{
+		"second audience":  {map[string]any{"aud": []string{"x", "toolgate-2"}}, alice},
+		"one role":         {map[string]any{"roles": "observer"}, policy.Principal{Subject: "alice", Roles: []string{"observer"}}},
+		"no roles":         {map[string]any{"roles": nil}, policy.Principal{Subject: "alice"}},
+		"role by another":  {map[string]any{"roles": nil, "role": "admin", "Roles": []string{"admin"}}, policy.Principal{Subject: "alice"}},
+		"claims of itself": {map[string]any{"client": "x", "tenant": "y"}, alice},
+	} {
+		t.Run(name, func(t *testing.T) {
+			accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(c.change))}, c.want)
+		})
+	}
+}
+
+func TestRolesClaim(t *testing.T) {
+	p := newIDP(t)
+	for claim, roles := range map[string]any{
+		"groups": []string{"a", "b"}, "realm_access.roles": []string{"a", "b"}, "https://x.example/roles": []string{"a", "b"},
+	} {
+		c := p.config()
+		c.RolesClaim = claim
+		a := authenticator(t, identity.Config{JWT: []identity.JWT{c}, Client: p.Client(), Now: func() time.Time { return clock }})
+		change := map[string]any{claim: roles}
+		if head, rest, ok := strings.Cut(claim, "."); ok && head == "realm_access" {
+			change = map[string]any{head: map[string]any{rest: roles}}
+		}
+		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(change))},
+			policy.Principal{Subject: "alice", Roles: []string{"a", "b"}})
+	}
+}
+
+// TestForged is the table of credentials that must never become somebody.
+func TestForged(t *testing.T) {
+	p := newIDP(t)
+	a := p.authenticator(t, new(atomic.Int64))
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(p.rsa.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	sound := sign(t, jose.ES256, p.ec, "ec", p.claims(nil))
+	parts := strings.Split(sound, ".")
+	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+	with := func(change map[string]any) string { return sign(t, jose.ES256, p.ec, "ec", p.claims(change)) }
+	promoted, _ := json.Marshal(p.claims(map[string]any{"roles": []string{"admin"}}))
+	for name, token := range map[string]string{
+		"signed by a stranger":   sign(t, jose.ES256, stranger, "ec", p.claims(nil)),
+		"unknown key id":         sign(t, jose.ES256, stranger, "new", p.claims(nil)),
+		"changed payload":        parts[0] + "." + part(string(promoted)) + "." + parts[2],
+		"no signature":           parts[0] + "." + parts[1] + ".",
+		"alg none":               part(`{"alg":"none"}`) + "." + parts[1] + ".",
+		"alg none, signed":       part(`{"alg":"none","kid":"ec"}`) + "." + parts[1] + "." + parts[2],
+		"public key as secret":   sign(t, jose.HS256, public, "rsa", p.claims(nil)),
+		"algorithm not pinned":   sign(t, jose.PS256, p.rsa, "rsa", p.claims(nil)),
+		"expired":                with(map[string]any{"exp": clock.Add(-time.Second).Unix()}),
+		"never expires":          with(map[string]any{"exp": nil}),
+		"not yet":                with(map[string]any{"nbf": clock.Add(time.Hour).Unix()}),
+		"wrong audience":         with(map[string]any{"aud": "other"}),
+		"no audience":            with(map[string]any{"aud": nil}),
+		"unknown issuer":         with(map[string]any{"iss": "https://evil"}),
+		"no issuer":              with(map[string]any{"iss": nil}),
+		"issuer is a list":       with(map[string]any{"iss": []string{p.URL}}),
+		"no subject":             with(map[string]any{"sub": nil}),
+		"the local subject":      with(map[string]any{"sub": "local"}),
+		"roles are a number":     with(map[string]any{"roles": 1}),
+		"roles hold a number":    with(map[string]any{"roles": []any{"a", 1}}),
+		"payload is no JSON":     parts[0] + "." + part("x") + "." + parts[2],
+		"payload is no base64":   parts[0] + ".!!." + parts[2],
+		"whole thing as a token": identity.HashToken(sound),
+	} {
+		t.Run(name, func(t *testing.T) { refused(t, a, identity.Credential{Bearer: token}) })
+	}
+	accepted(t, a, identity.Credential{Bearer: sound}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}})
+}
+
+// TestSubjects holds that an issuer cannot name somebody else's principal.
+func TestSubjects(t *testing.T) {
+	p, q := newIDP(t), newIDP(t)
+	now := func() time.Time { return clock }
+	a := authenticator(t, identity.Config{Tokens: []identity.Token{agent()}, JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: now})
+	refused(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(map[string]any{"sub": "agent-7"}))})
+	a = authenticator(t, identity.Config{JWT: []identity.JWT{p.config(), q.config()}, Client: p.Client(), Now: now})
+	for _, each := range []*idp{p, q} {
+		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, each.ec, "ec", each.claims(nil))},
+			policy.Principal{Subject: each.URL + "|alice", Roles: []string{"treasurer"}})
+	}
+	refused(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", q.claims(nil))})
+}
+
+// TestRecall holds how long a verified token is believed without its issuer.
+func TestRecall(t *testing.T) {
+	p := newIDP(t)
+	var now atomic.Int64
+	a := p.authenticator(t, &now)
+	short := sign(t, jose.ES256, p.ec, "ec", p.claims(map[string]any{"exp": clock.Add(10 * time.Second).Unix()}))
+	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
+	accepted(t, a, identity.Credential{Bearer: short}, alice)
+	now.Store(int64(9 * time.Second))
+	accepted(t, a, identity.Credential{Bearer: short}, alice)
+	now.Store(int64(11 * time.Second))
+	refused(t, a, identity.Credential{Bearer: short})
+
+	now.Store(0)
+	long := sign(t, jose.ES256, p.ec, "ec", p.claims(nil))
+	accepted(t, a, identity.Credential{Bearer: long}, alice)
+	p.down.Store(true)
+	c := p.config()
+	if err := a.Apply(identity.Config{JWT: []identity.JWT{c}, Client: p.Client(), Now: func() time.Time { return clock }}); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, a, identity.Credential{Bearer: long}, alice) // the keys were kept
+	c.JWKS += "?v=2"
+	if err := a.Apply(identity.Config{JWT: []identity.JWT{c}, Client: p.Client(), Now: func() time.Time { return clock }}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, a, identity.Credential{Bearer: long})
+}
+
+func TestKeyServerDown(t *testing.T) {
+	p := newIDP(t)
+	a := p.authenticator(t, new(atomic.Int64))
+	token := sign(t, jose.ES256, p.ec, "ec", p.claims(nil))
+	p.down.Store(true)
+	refused(t, a, identity.Credential{Bearer: token})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.Identify(ctx, identity.Credential{Bearer: token}); !errors.Is(err, identity.ErrUnauthenticated) {
+		t.Errorf("dead context: got %v", err)
+	}
+	p.down.Store(false)
+	accepted(t, a, identity.Credential{Bearer: token}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}})
+}
+
+// TestStrangersDoNotSteerFetches holds that unknown key ids cannot make us
+// hammer the issuer.
+func TestStrangersDoNotSteerFetches(t *testing.T) {
+	p := newIDP(t)
+	a := p.authenticator(t, new(atomic.Int64))
+	for range 40 {
+		refused(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, rand.Text(), p.claims(nil))})
+	}
+	if n := p.fetches.Load(); n > 10 {
+		t.Errorf("40 forged tokens made %d fetches", n)
+	}
+}
+
+func BenchmarkIdentify(b *testing.B) {
+	p := newIDP(b)
+	a := authenticator(b, identity.Config{Tokens: []identity.Token{agent()}, JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: func() time.Time { return clock }})
+	for name, token := range map[string]string{"token": secret, "jwt": sign(b, jose.ES256, p.ec, "ec", p.claims(nil))} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := a.Identify(b.Context(), identity.Credential{Bearer: token}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,292 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/time/rate"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	maxVerified   = 10_000           // verified tokens remembered
+	verifiedFor   = 60 * time.Second // how long a verified token is believed without a new look
+	maxJWKSBytes  = 1 << 20
+	fetchEvery    = 5 * time.Second // an unknown key id makes the verifier fetch: strangers must not steer that
+	fetchBurst    = 5
+	fetchDeadline = 5 * time.Second
+)
+
+// algorithms are pinned: none and the HMAC family are not among them, so a
+// public key can never serve as a shared secret.
+var algorithms = []string{oidc.RS256, oidc.ES256, oidc.EdDSA}
+
+// issuer verifies the tokens of one configured JWT entry.
+type issuer struct {
+	config JWT
+	keys   *oidc.RemoteKeySet
+	client *http.Client // as configured, to tell an unchanged entry
+	verify *oidc.IDTokenVerifier
+}
+
+func (s *state) addIssuer(j JWT, c Config, old *state) error {
+	if err := checkIssuer(j); err != nil {
+		return err
+	}
+	if _, dup := s.issuers[j.Issuer]; dup {
+		return fmt.Errorf("issuer %q is configured twice", j.Issuer)
+	}
+	if j.RolesClaim == "" {
+		j.RolesClaim = "roles"
+	}
+	j.Audience = slices.Clone(j.Audience)
+	is := &issuer{config: j, client: c.Client}
+	if old != nil {
+		if was := old.issuers[j.Issuer]; was != nil && was.config.JWKS == j.JWKS && was.client == c.Client {
+			is.keys = was.keys
+		}
+	}
+	if is.keys == nil {
+		ctx := oidc.ClientContext(context.Background(), keyClient(c.Client))
+		is.keys = oidc.NewRemoteKeySet(ctx, j.JWKS)
+	}
+	is.verify = oidc.NewVerifier(j.Issuer, is.keys, &oidc.Config{
+		SkipClientIDCheck:    true, // the audience is a list: see audienceMatches
+		SupportedSigningAlgs: algorithms,
+		Now:                  s.now,
+	})
+	s.issuers[j.Issuer] = is
+	return nil
+}
+
+func checkIssuer(j JWT) error {
+	switch {
+	case j.Issuer == "":
+		return errors.New("issuer is empty")
+	case len(j.Audience) == 0 || slices.Contains(j.Audience, ""):
+		return errors.New("audience is empty (hint: the audience that your identity provider puts into tokens for toolgate)")
+	}
+	u, err := url.Parse(j.JWKS)
+	if err != nil || u.Host == "" {
+		return errors.New("jwks is not a URL")
+	}
+	if u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()) {
+		return nil
+	}
+	return errors.New("jwks must be fetched over https")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// jwt verifies token, or recalls that it did so a moment ago.
+func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (policy.Principal, error) {
+	now := s.now()
+	if p, ok := s.verified.get(sum, now); ok {
+		return clone(p), nil
+	}
+	is, err := s.issuerOf(token)
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	t, err := is.verify.Verify(ctx, token)
+	if err != nil {
+		return policy.Principal{}, refuseToken(err)
+	}
+	p, err := s.principal(is, t)
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	until := now.Add(verifiedFor)
+	if t.Expiry.Before(until) {
+		until = t.Expiry
+	}
+	s.verified.put(sum, p, now, until)
+	return clone(p), nil
+}
+
+// issuerOf reads the iss claim of a token that is not verified yet, only to
+// choose who verifies it; the verifier compares the claim again.
+func (s *state) issuerOf(token string) (*issuer, error) {
+	parts := strings.Split(token, ".")
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return nil, refuse("the token is not known")
+	}
+	var claims map[string]json.RawMessage
+	var iss string
+	if json.Unmarshal(payload, &claims) != nil || json.Unmarshal(claims["iss"], &iss) != nil {
+		return nil, refuse("the token is not known")
+	}
+	is := s.issuers[iss]
+	if is == nil {
+		return nil, refuse("the issuer of the token is not trusted")
+	}
+	return is, nil
+}
+
+// principal maps verified claims. A subject that is configured with a static
+// token, or that is the local one, cannot be claimed by an issuer; with
+// several issuers the subject is "issuer|sub", as two may name two people alike.
+func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error) {
+	if !slices.ContainsFunc(t.Audience, func(a string) bool { return slices.Contains(is.config.Audience, a) }) {
+		return policy.Principal{}, refuse("the token is meant for another audience")
+	}
+	subject := t.Subject
+	if subject == "" {
+		return policy.Principal{}, refuse("the token names no subject")
+	}
+	if len(s.issuers) > 1 {
+		subject = t.Issuer + "|" + subject
+	}
+	if s.subjects[subject] {
+		return policy.Principal{}, refuse("the subject of the token belongs to another credential")
+	}
+	roles, err := rolesOf(t, is.config.RolesClaim)
+	if err != nil {
+		return policy.Principal{}, refuse("the roles claim of the token is malformed")
+	}
+	return policy.Principal{Subject: subject, Roles: roles}, nil
+}
+
+// rolesOf reads a string or a list of strings. An absent claim is no roles.
+func rolesOf(t *oidc.IDToken, claim string) ([]string, error) {
+	var members map[string]json.RawMessage
+	if err := t.Claims(&members); err != nil {
+		return nil, err
+	}
+	value, ok := members[claim]
+	for !ok {
+		head, rest, dotted := strings.Cut(claim, ".")
+		if !dotted || members[head] == nil {
+			return nil, nil
+		}
+		var inner map[string]json.RawMessage
+		if err := json.Unmarshal(members[head], &inner); err != nil {
+			return nil, err
+		}
+		members, claim = inner, rest
+		value, ok = members[claim]
+	}
+	var one string
+	if json.Unmarshal(value, &one) == nil {
+		return []string{one}, nil
+	}
+	var many []string
+	if err := json.Unmarshal(value, &many); err != nil {
+		return nil, err
+	}
+	return many, nil
+}
+
+// refuseToken gives a verifier's fault in our words: its own may quote claims.
+func refuseToken(err error) error {
+	var expired *oidc.TokenExpiredError
+	switch {
+	case errors.As(err, &expired):
+		return refuse("the token has expired")
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return refuse("the token could not be verified in time")
+	}
+	return refuse("the token is not valid")
+}
+
+// keyClient bounds what a key server can do to us: time, size, redirects, and
+// how often strangers can make us ask it.
+func keyClient(c *http.Client) *http.Client {
+	if c == nil {
+		c = &http.Client{Timeout: fetchDeadline}
+	}
+	bounded := *c
+	base := bounded.Transport
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	bounded.Transport = &keyTransport{base: base, pace: rate.NewLimiter(rate.Every(fetchEvery), fetchBurst)}
+	bounded.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &bounded
+}
+
+type keyTransport struct {
+	base http.RoundTripper
+	pace *rate.Limiter
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !t.pace.Allow() {
+		return nil, errors.New("fetching keys: asked too often")
+	}
+	res, err := t.base.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(res.Body, maxJWKSBytes), res.Body}
+	return res, nil
+}
+
+// verifiedTokens remembers who showed a token that was verified, by the
+// token's hash, until a time. It holds at most limit entries.
+type verifiedTokens struct {
+	limit int
+
+	mu      sync.RWMutex // protects the fields below
+	entries map[[sha256.Size]byte]verifiedToken
+}
+
+type verifiedToken struct {
+	principal policy.Principal
+	until     time.Time
+}
+
+func newVerifiedTokens(limit int) *verifiedTokens {
+	return &verifiedTokens{limit: limit, entries: make(map[[sha256.Size]byte]verifiedToken)}
+}
+
+func (v *verifiedTokens) get(sum [sha256.Size]byte, now time.Time) (policy.Principal, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	e, ok := v.entries[sum]
+	return e.principal, ok && now.Before(e.until)
+}
+
+func (v *verifiedTokens) put(sum [sha256.Size]byte, p policy.Principal, now, until time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.entries) >= v.limit {
+		v.shrinkLocked(now)
+	}
+	v.entries[sum] = verifiedToken{principal: p, until: until}
+}
+
+// shrinkLocked drops what has run out, and everything when that frees nothing:
+// a forgotten token is only verified once more.
+func (v *verifiedTokens) shrinkLocked(now time.Time) {
+	for sum, e := range v.entries {
+		if !now.Before(e.until) {
+			delete(v.entries, sum)
+		}
+	}
+	if len(v.entries) >= v.limit {
+		clear(v.entries)
+	}
+}

@@ -1,0 +1,291 @@
+// Package limit spends calls from token buckets (golang.org/x/time/rate).
+//
+// Every matching rule is a bucket of its own for every principal: a rule that
+// names a tool and a role limits each principal with that role on that tool,
+// and nobody spends from somebody else's bucket. A call spends one token from
+// each bucket that it matches, or none at all. The default is one more bucket
+// per principal, shared by all calls that no rule matches.
+package limit
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	xrate "golang.org/x/time/rate"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// DefaultMaxBuckets bounds the buckets that a Limiter remembers.
+const DefaultMaxBuckets = 100_000
+
+// Rule is a rate for the calls that match every selector that is set; a rule
+// without selectors matches every call.
+type Rule struct {
+	Tool      string // as agents call it (policy.Tool.Exposed)
+	Role      string // one that the principal has
+	Server    string // name of the upstream
+	Principal string // subject
+	Rate      Rate
+}
+
+// matches reports whether r governs a call of t by p.
+func (r *Rule) matches(p *policy.Principal, t *policy.Tool) bool {
+	return (r.Tool == "" || r.Tool == t.Exposed) &&
+		(r.Server == "" || r.Server == t.Server) &&
+		(r.Principal == "" || r.Principal == p.Subject) &&
+		(r.Role == "" || p.Has(r.Role))
+}
+
+// String names the rule by its selectors: "tool=search_internet role=researcher".
+func (r Rule) String() string {
+	var parts []string
+	for _, s := range [...]struct{ name, value string }{
+		{"tool", r.Tool}, {"role", r.Role}, {"server", r.Server}, {"principal", r.Principal},
+	} {
+		if s.value != "" {
+			parts = append(parts, s.name+"="+s.value)
+		}
+	}
+	if parts == nil {
+		return "every call"
+	}
+	return strings.Join(parts, " ")
+}
+
+// Rules is a whole configuration of limits.
+type Rules struct {
+	Default *Rate // nil = calls that no rule matches are not limited
+	Rules   []Rule
+}
+
+// Exceeded says why a call was not spent.
+type Exceeded struct {
+	Rule       string        // which limit: "default", a rule's selectors, or "policy KEY"
+	Scope      string        // whose bucket: the principal's subject
+	Limit      string        // the rate, as in "10/1m"
+	RetryAfter time.Duration // until a like call would pass if nothing else is spent; 0 = not by waiting
+}
+
+// Limiter holds the buckets. It is safe for concurrent use. It fails closed:
+// a rate that cannot be understood and a bucket for which there is no room
+// refuse the call.
+type Limiter struct {
+	mu         sync.Mutex // protects the fields below
+	rules      []*rule
+	fallback   *rule // nil = no default
+	buckets    map[bucketKey]*bucket
+	oldest     bucket // root of a ring in order of use: next is the least recently used
+	maxBuckets int
+	latest     time.Time // no clock step back refills or empties a bucket
+	nextID     uint64
+}
+
+// rule is a Rule that has been given the name under which its buckets live.
+type rule struct {
+	Rule
+	id   uint64
+	name string
+}
+
+type bucketKey struct {
+	rule            uint64 // 0 = asked for by the policy, under policyKey
+	policyKey       string
+	subject, tenant string
+}
+
+type bucket struct {
+	key        bucketKey
+	rate       Rate
+	tokens     *xrate.Limiter
+	prev, next *bucket
+}
+
+// demand is one bucket that a call needs, on the way through Spend.
+type demand struct {
+	rule   *rule // nil = extra
+	bucket *bucket
+}
+
+// New makes a Limiter with full buckets. A rule whose rate is not valid
+// refuses every call that it matches.
+func New(r Rules) *Limiter { return NewSized(r, DefaultMaxBuckets) }
+
+// NewSized is New with room for at most maxBuckets buckets (at least 1). When
+// there is no more room, a bucket that is full again makes place, as forgetting
+// it changes nothing; if the longest unused ones are not full, the call is refused.
+func NewSized(r Rules, maxBuckets int) *Limiter {
+	l := &Limiter{buckets: make(map[bucketKey]*bucket), maxBuckets: max(1, maxBuckets)}
+	l.oldest.prev, l.oldest.next = &l.oldest, &l.oldest
+	l.Apply(r)
+	return l
+}
+
+// Apply replaces the rules at once. Buckets of a rule that is still there keep
+// what has been spent, also when only its rate has changed.
+func (l *Limiter) Apply(r Rules) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.rules
+	l.rules = make([]*rule, len(r.Rules))
+	for _, same := range []func(a, b Rule) bool{
+		func(a, b Rule) bool { return a == b },
+		func(a, b Rule) bool { a.Rate = b.Rate; return a == b },
+	} {
+		for i, next := range r.Rules {
+			if l.rules[i] == nil {
+				l.rules[i] = takeRule(old, next, same)
+			}
+		}
+	}
+	for i, next := range r.Rules {
+		if l.rules[i] == nil {
+			l.rules[i] = l.newRuleLocked(next, next.String())
+		}
+	}
+	l.applyDefaultLocked(r.Default)
+	l.dropStaleLocked()
+}
+
+// takeRule gives next the id of the first old rule like it that is not taken.
+func takeRule(old []*rule, next Rule, same func(a, b Rule) bool) *rule {
+	for i, was := range old {
+		if was != nil && same(was.Rule, next) {
+			old[i] = nil
+			return &rule{Rule: next, id: was.id, name: was.name}
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) newRuleLocked(r Rule, name string) *rule {
+	l.nextID++
+	return &rule{Rule: r, id: l.nextID, name: name}
+}
+
+func (l *Limiter) applyDefaultLocked(r *Rate) {
+	switch {
+	case r == nil:
+		l.fallback = nil
+	case l.fallback == nil:
+		l.fallback = l.newRuleLocked(Rule{Rate: *r}, "default")
+	default:
+		l.fallback = &rule{Rule: Rule{Rate: *r}, id: l.fallback.id, name: l.fallback.name}
+	}
+}
+
+// dropStaleLocked forgets the buckets of rules that are gone.
+func (l *Limiter) dropStaleLocked() {
+	live := map[uint64]bool{0: true}
+	for _, r := range l.rules {
+		live[r.id] = true
+	}
+	if l.fallback != nil {
+		live[l.fallback.id] = true
+	}
+	for key, b := range l.buckets {
+		if !live[key.rule] {
+			l.removeLocked(b)
+		}
+	}
+}
+
+// Spend takes one token for a call of t by p from every bucket that the call
+// matches and from extra, when the policy gave one. It returns nil when all
+// had one; otherwise nothing was spent, and the answer speaks of the bucket
+// with the longest wait.
+//
+// extra is a bucket for this principal under extra.Key ("" = the exposed name
+// of the tool); calls that give other rates under one key share that bucket.
+func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra *policy.Limit) *Exceeded {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.latest) {
+		now = l.latest
+	}
+	l.latest = now
+	var few [8]demand
+	wanted, refusal := l.demandsLocked(few[:0], now, &p, &t, extra)
+	if refusal != nil {
+		return refusal
+	}
+	return settle(wanted, now, &p)
+}
+
+// demandsLocked finds the bucket of everything that governs the call. Buckets
+// that it makes for a call that is then refused are full, so that they do no harm.
+func (l *Limiter) demandsLocked(wanted []demand, now time.Time, p *policy.Principal, t *policy.Tool, extra *policy.Limit) ([]demand, *Exceeded) {
+	for _, r := range l.rules {
+		if r.matches(p, t) {
+			wanted = append(wanted, demand{rule: r})
+		}
+	}
+	if len(wanted) == 0 && l.fallback != nil {
+		wanted = append(wanted, demand{rule: l.fallback})
+	}
+	for i := range wanted {
+		d := &wanted[i]
+		key := bucketKey{rule: d.rule.id, subject: p.Subject, tenant: p.Tenant}
+		if d.bucket = l.bucketLocked(key, d.rule.Rate, now); d.bucket == nil {
+			return nil, l.noRoomLocked(d.rule.name, d.rule.Rate, p, now)
+		}
+	}
+	if extra == nil {
+		return wanted, nil
+	}
+	key := bucketKey{policyKey: extra.Key, subject: p.Subject, tenant: p.Tenant}
+	if key.policyKey == "" {
+		key.policyKey = t.Exposed
+	}
+	rate, err := ParseRate(extra.Rate)
+	rate.Burst = extra.Burst
+	if err != nil || !rate.valid() {
+		return nil, &Exceeded{Rule: "policy " + key.policyKey, Scope: p.Subject, Limit: extra.Rate}
+	}
+	b := l.bucketLocked(key, rate, now)
+	if b == nil {
+		return nil, l.noRoomLocked("policy "+key.policyKey, rate, p, now)
+	}
+	return append(wanted, demand{bucket: b}), nil
+}
+
+// settle takes a token from every bucket or from none. The caller must hold
+// the Limiter's mu: nobody spends between the look and the taking.
+func settle(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
+	for i := range wanted {
+		if wanted[i].bucket.tokens.TokensAt(now) < 1 {
+			return reserve(wanted, now, p)
+		}
+	}
+	for i := range wanted {
+		wanted[i].bucket.tokens.AllowN(now, 1)
+	}
+	return nil
+}
+
+// reserve is settle for when a token may be missing. It reserves from every
+// bucket and, when any would have to wait, gives all of it back.
+func reserve(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
+	var longest *demand
+	var wait time.Duration
+	reserved := make([]*xrate.Reservation, len(wanted))
+	for i := range wanted {
+		d := &wanted[i]
+		reserved[i] = d.bucket.tokens.ReserveN(now, 1)
+		if delay := reserved[i].DelayFrom(now); delay > wait {
+			longest, wait = d, delay
+		}
+	}
+	if longest == nil {
+		return nil
+	}
+	for _, r := range reserved {
+		r.CancelAt(now)
+	}
+	name := "policy " + longest.bucket.key.policyKey
+	if longest.rule != nil {
+		name = longest.rule.name
+	}
+	return &Exceeded{Rule: name, Scope: p.Subject, Limit: longest.bucket.rate.String(), RetryAfter: wait}
+}

@@ -1,0 +1,100 @@
+// Package policy holds the words in which a call is judged: who calls, which
+// tool, with what arguments, and what was decided. The types are the typed
+// form of the policy contract (input and decision of data.toolgate); engines,
+// identities, limits and tickets live in the packages below.
+package policy
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Principal is who makes a call. The zero Principal is nobody: no stage of
+// the road lets it pass.
+type Principal struct {
+	Subject string   `json:"subject"`          // stable name, never empty
+	Roles   []string `json:"roles"`            // in configured order, may be empty
+	Client  string   `json:"client,omitempty"` // name/version the client gave of itself: unverified
+	Tenant  string   `json:"tenant,omitempty"` // empty outside multi-tenant identity
+}
+
+// Valid reports whether p names somebody.
+func (p Principal) Valid() bool { return p.Subject != "" }
+
+// Has reports whether p holds any of roles.
+func (p Principal) Has(roles ...string) bool {
+	for _, want := range roles {
+		for _, have := range p.Roles {
+			if have == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Tool is what a policy may know of a tool. Annotations are the upstream's own
+// claims: a policy may read them, never trust them.
+type Tool struct {
+	Server      string          `json:"server"`
+	Name        string          `json:"name"`    // as the upstream calls it
+	Exposed     string          `json:"exposed"` // as agents call it; rights are keyed by this
+	Risk        string          `json:"risk"`    // the server's configured risk, "" when none
+	Annotations json.RawMessage `json:"annotations,omitempty"`
+	Fingerprint string          `json:"fingerprint"` // "sha256:<hex>" of the definition
+}
+
+// Request is the envelope of a call.
+type Request struct {
+	ID        string    `json:"id"`        // the JSON-RPC id as text
+	Transport string    `json:"transport"` // http, stdio, ndjson, rest, cli
+	Era       string    `json:"era"`       // MCP revision, "" outside MCP
+	TraceID   string    `json:"trace_id"`
+	Time      time.Time `json:"time"` // set by the road; policies have no clock of their own
+}
+
+// Input is the document a policy judges.
+type Input struct {
+	Principal Principal       `json:"principal"`
+	Tool      Tool            `json:"tool"`
+	Arguments json.RawMessage `json:"arguments"` // a JSON object, numbers exact
+	Request   Request         `json:"request"`
+}
+
+// Effect is a verdict.
+type Effect string
+
+// The verdicts, weakest first: deny wins over hold, hold over allow.
+const (
+	Allow Effect = "allow"
+	Hold  Effect = "hold" // a person decides
+	Deny  Effect = "deny"
+)
+
+// Decision is what a policy answered. An engine returns only decisions that
+// are well formed: a known effect, and for Hold at least one approver role.
+type Decision struct {
+	Effect   Effect    `json:"effect"`
+	Rule     string    `json:"rule,omitempty"`   // identifier of the rule that decided
+	Reason   string    `json:"reason,omitempty"` // for the agent and for people
+	Remedy   string    `json:"remedy,omitempty"` // what would make it pass, if anything
+	Approval *Approval `json:"approval,omitempty"`
+	Limit    *Limit    `json:"limit,omitempty"`
+	Redact   []string  `json:"redact,omitempty"` // JSON Pointers into the result
+	Revision string    `json:"revision"`         // "sha256:<hex>" of the policy that judged
+}
+
+// Approval is the obligation of a Hold.
+type Approval struct {
+	Roles  []string      `json:"roles"`            // an approver has one of these; never empty
+	Quorum int           `json:"quorum,omitempty"` // approvals needed; 0 means 1
+	TTL    time.Duration `json:"ttl,omitempty"`    // nanoseconds in Go, a duration string in Rego; 0 = the configured default
+	Hold   time.Duration `json:"hold,omitempty"`   // how long the call may wait for a decision; 0 = the configured default
+}
+
+// Limit is a bucket that the policy adds to the configured ones.
+type Limit struct {
+	Rate  string `json:"rate"`            // "60/1m"
+	Burst int    `json:"burst,omitempty"` // 0 = the rate's count
+	Key   string `json:"key,omitempty"`   // bucket name; "" = the rule
+}

@@ -1,0 +1,259 @@
+package rego
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/bundle"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/storage/inmem"
+	"github.com/open-policy-agent/opa/v1/topdown"
+	"github.com/open-policy-agent/opa/v1/topdown/cache"
+)
+
+const (
+	decisionPath = "data.toolgate.decision"
+	visiblePath  = "data.toolgate.visible"
+	// cachedPatterns is how many compiled regular expressions and globs one
+	// engine keeps: some come from policies, some may come from arguments.
+	cachedPatterns = 1000
+)
+
+// program is a compiled policy with its data; it is never modified.
+type program struct {
+	compiler *ast.Compiler
+	store    storage.Store
+	decision rego.PreparedEvalQuery
+	visible  *rego.PreparedEvalQuery // nil = the policy does not say
+	patterns cache.InterQueryValueCache
+	reads    reads
+	roles    map[string]any
+	warnings []string
+}
+
+// capabilities is what a policy may use: nothing that reaches the network or,
+// as schema built-ins do through $ref, files; and nothing that reads a clock, a random source or the process, as the same input
+// must give the same decision when an auditor replays it.
+func capabilities() *ast.Capabilities {
+	caps := ast.CapabilitiesForThisVersion()
+	forbidden := map[string]bool{
+		// Both verify against the current time without saying so.
+		"crypto.x509.parse_and_verify_certificates":              true,
+		"crypto.x509.parse_and_verify_certificates_with_options": true,
+	}
+	//lint:ignore SA1019 the list names built-ins that the property does not cover
+	for _, b := range ast.IgnoreDuringPartialEval {
+		forbidden[b.Name] = true
+	}
+	caps.Builtins = slices.DeleteFunc(slices.Clone(caps.Builtins), func(b *ast.Builtin) bool {
+		return b.Nondeterministic || forbidden[b.Name]
+	})
+	caps.AllowNet = []string{}
+	return caps
+}
+
+func compile(ctx context.Context, f files) (*program, error) {
+	if err := checkFiles(f); err != nil {
+		return nil, err
+	}
+	caps := capabilities()
+	b, err := bundle.NewCustomReader(f.loader()).
+		WithSkipBundleVerification(true).
+		WithSizeLimitBytes(maxSourceBytes + 1).
+		WithProcessAnnotations(true).
+		WithCapabilities(caps).
+		Read()
+	if err != nil {
+		return nil, fmt.Errorf("parsing policy: %w", err)
+	}
+	modules := make(map[string]*ast.Module, len(b.Modules))
+	for _, m := range b.Modules {
+		modules[m.RelativePath] = m.Parsed
+	}
+	store := inmem.NewFromObjectWithOpts(b.Data,
+		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))
+	p := &program{warnings: warnings(modules, caps)}
+	p.roles, _ = b.Data["roles"].(map[string]any)
+	if p.compiler, err = compileModules(ctx, modules, store, caps); err != nil {
+		return nil, err
+	}
+	p.store = store
+	return p, p.prepare(ctx)
+}
+
+// checkFiles refuses what the bundle reader would take in silently.
+func checkFiles(f files) error {
+	if len(f) == 0 {
+		return errors.New("no policy found (hint: a directory or bundle with .rego files and data.json)")
+	}
+	for _, name := range f.names() {
+		switch path.Base(name) {
+		case "patch.json":
+			return errors.New("delta bundles are not supported (hint: serve a snapshot bundle)")
+		case "data.json":
+			if err := checkJSON(f[name]); err != nil {
+				return fmt.Errorf("parsing %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkJSON refuses duplicate names, of which a reader would see one and OPA
+// another.
+func checkJSON(content []byte) error {
+	d := jsontext.NewDecoder(bytes.NewReader(content))
+	if _, err := d.ReadValue(); err != nil {
+		return err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
+
+func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store, caps *ast.Capabilities) (*ast.Compiler, error) {
+	txn, err := store.NewTransaction(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("opening policy data: %w", err)
+	}
+	defer store.Abort(ctx, txn)
+	c := ast.NewCompiler().WithCapabilities(caps).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
+	c.Compile(modules)
+	if c.Failed() {
+		return nil, fmt.Errorf("compiling policy: %w", c.Errors)
+	}
+	if len(c.GetRules(ast.MustParseRef(decisionPath))) == 0 {
+		return nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
+	}
+	return c, nil
+}
+
+// warnings says what serves but should be mended: modules in whose language a
+// not on a missing member does not hold, and what OPA's strict mode refuses.
+func warnings(modules map[string]*ast.Module, caps *ast.Capabilities) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		if modules[name].RegoVersionSpan().Max() < ast.RegoV2 {
+			out = append(out, name+": does not import rego.v2, so that a not about a missing argument is undefined instead of true (hint: add import rego.v2 after the package)")
+		}
+	}
+	c := ast.NewCompiler().WithCapabilities(caps).WithStrict(true)
+	c.Compile(modules)
+	for _, err := range c.Errors {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+func (p *program) prepare(ctx context.Context) error {
+	size := cachedPatterns
+	p.patterns = cache.NewInterQueryValueCache(ctx, &cache.Config{
+		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
+	})
+	var err error
+	if p.decision, err = p.query(decisionPath).PrepareForEval(ctx); err != nil {
+		return fmt.Errorf("preparing %s: %w", decisionPath, err)
+	}
+	if len(p.compiler.GetRules(ast.MustParseRef(visiblePath))) > 0 {
+		q, err := p.query(visiblePath).PrepareForEval(ctx)
+		if err != nil {
+			return fmt.Errorf("preparing %s: %w", visiblePath, err)
+		}
+		p.visible = &q
+	}
+	p.reads = readsOf(p.compiler)
+	return nil
+}
+
+// query makes a query of the program: strict about errors of built-ins.
+func (p *program) query(q string) *rego.Rego {
+	return rego.New(rego.Compiler(p.compiler), rego.Store(p.store), rego.Query(q),
+		rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm))
+}
+
+// keepTerm keeps results as OPA's own terms: decisions are read from those.
+func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }
+
+// reads says which members of input.principal any rule looks at. Principals
+// that differ elsewhere cannot be told apart by the policy.
+type reads struct{ subject, roles, client, tenant bool }
+
+var principalPath = ast.MustParseRef("input.principal")
+
+// readsOf walks every compiled rule. A reference that stops at input or
+// input.principal, or goes on with a variable, reads all members.
+func readsOf(c *ast.Compiler) reads {
+	var r reads
+	for _, m := range c.Modules {
+		ast.WalkRefs(m, func(ref ast.Ref) bool {
+			r.add(ref)
+			return false
+		})
+		ast.WalkTerms(m, func(t *ast.Term) bool {
+			// A bare input is a reference of its own in some positions and a
+			// variable in others.
+			if v, ok := t.Value.(ast.Var); ok && v == "input" {
+				r.addAll()
+			}
+			_, isRef := t.Value.(ast.Ref)
+			return isRef
+		})
+	}
+	return r
+}
+
+func (r *reads) add(ref ast.Ref) {
+	switch {
+	case len(ref) == 0 || !ref[0].Equal(ast.InputRootDocument):
+		return
+	case len(ref) == 1 || !isString(ref[1]):
+		r.addAll()
+	case !ref[1].Equal(principalPath[1]):
+		return
+	case len(ref) == 2 || !isString(ref[2]):
+		r.addAll()
+	default:
+		r.addMember(string(ref[2].Value.(ast.String)))
+	}
+}
+
+func (r *reads) addMember(name string) {
+	switch name {
+	case "subject":
+		r.subject = true
+	case "roles":
+		r.roles = true
+	case "client":
+		r.client = true
+	case "tenant":
+		r.tenant = true
+	}
+}
+
+func (r *reads) addAll() { *r = reads{subject: true, roles: true, client: true, tenant: true} }
+
+func isString(t *ast.Term) bool {
+	_, ok := t.Value.(ast.String)
+	return ok
+}
+
+// cause shortens OPA's error for a reason: one line, without the code path.
+func cause(err error) string {
+	var te *topdown.Error
+	if errors.As(err, &te) {
+		return te.Message
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return first
+}

@@ -1,0 +1,216 @@
+package rego
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// decodeDecision reads what a policy answered. Whatever is not a well formed
+// decision is an error, unknown members included: a misspelt obligation must
+// not become none.
+func decodeDecision(v ast.Value) (policy.Decision, error) {
+	var d policy.Decision
+	err := eachMember(v, "decision", func(name string, v ast.Value) (err error) {
+		switch name {
+		case "effect":
+			var effect string
+			effect, err = text(v)
+			d.Effect = policy.Effect(effect)
+		case "rule":
+			d.Rule, err = text(v)
+		case "reason":
+			d.Reason, err = text(v)
+		case "remedy":
+			d.Remedy, err = text(v)
+		case "approval":
+			d.Approval, err = decodeApproval(v)
+		case "limit":
+			d.Limit, err = decodeLimit(v)
+		case "redact":
+			d.Redact, err = texts(v, "")
+		default:
+			err = errors.New("is not known")
+		}
+		return err
+	})
+	if err == nil {
+		err = settleDecision(&d)
+	}
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	return d, nil
+}
+
+// settleDecision checks what only shows in the whole decision.
+func settleDecision(d *policy.Decision) error {
+	switch d.Effect {
+	case policy.Hold:
+		if d.Approval == nil || len(d.Approval.Roles) == 0 {
+			return errors.New("decision: hold names no role that may approve")
+		}
+	case policy.Allow:
+		if d.Approval != nil {
+			return errors.New("decision: allow with an approval (hint: effect hold)")
+		}
+	case policy.Deny:
+		d.Approval, d.Limit, d.Redact = nil, nil, nil
+	default:
+		return fmt.Errorf("decision: effect %q is none of allow, deny, hold", d.Effect)
+	}
+	if d.Limit != nil && d.Limit.Key == "" {
+		d.Limit.Key = d.Rule
+	}
+	for _, p := range d.Redact {
+		if !isPointer(p) {
+			return fmt.Errorf("decision: redact %q is not a JSON Pointer", p)
+		}
+	}
+	return nil
+}
+
+func decodeApproval(v ast.Value) (*policy.Approval, error) {
+	a := new(policy.Approval)
+	err := eachMember(v, "approval", func(name string, v ast.Value) (err error) {
+		switch name {
+		case "roles":
+			a.Roles, err = texts(v, "a name")
+		case "quorum":
+			a.Quorum, err = count(v)
+		case "ttl":
+			a.TTL, err = duration(v)
+		case "hold":
+			a.Hold, err = duration(v)
+		default:
+			err = errors.New("is not known")
+		}
+		return err
+	})
+	return a, err
+}
+
+func decodeLimit(v ast.Value) (*policy.Limit, error) {
+	l := new(policy.Limit)
+	err := eachMember(v, "limit", func(name string, v ast.Value) (err error) {
+		switch name {
+		case "rate":
+			if l.Rate, err = text(v); err == nil && !isRate(l.Rate) {
+				err = errors.New("is not count/duration (hint: 60/1m)")
+			}
+		case "burst":
+			l.Burst, err = count(v)
+		case "key":
+			l.Key, err = text(v)
+		default:
+			err = errors.New("is not known")
+		}
+		return err
+	})
+	if err == nil && l.Rate == "" {
+		err = errors.New("limit: rate is missing")
+	}
+	return l, err
+}
+
+// eachMember calls f for every member of an object and says where f failed.
+func eachMember(v ast.Value, what string, f func(name string, v ast.Value) error) error {
+	o, ok := v.(ast.Object)
+	if !ok {
+		return fmt.Errorf("%s is %s, not an object", what, ast.ValueName(v))
+	}
+	return o.Iter(func(k, v *ast.Term) error {
+		name, ok := k.Value.(ast.String)
+		if !ok {
+			return fmt.Errorf("%s: member %v is not named by a string", what, k)
+		}
+		if err := f(string(name), v.Value); err != nil {
+			return fmt.Errorf("%s: %s: %w", what, string(name), err)
+		}
+		return nil
+	})
+}
+
+func text(v ast.Value) (string, error) {
+	s, ok := v.(ast.String)
+	if !ok {
+		return "", fmt.Errorf("is %s, not a string", ast.ValueName(v))
+	}
+	return string(s), nil
+}
+
+// texts reads an array or a set of strings; unless empty is "", it says what
+// an empty string there lacks.
+func texts(v ast.Value, empty string) ([]string, error) {
+	var out []string
+	add := func(t *ast.Term) error {
+		s, err := text(t.Value)
+		if err == nil && s == "" && empty != "" {
+			err = fmt.Errorf("has an empty string, not %s", empty)
+		}
+		out = append(out, s)
+		return err
+	}
+	var err error
+	switch v := v.(type) {
+	case *ast.Array:
+		err = v.Iter(add)
+	case ast.Set:
+		err = v.Iter(add)
+	default:
+		err = fmt.Errorf("is %s, not a list", ast.ValueName(v))
+	}
+	return out, err
+}
+
+// count reads a whole number from 1 that fits everywhere.
+func count(v ast.Value) (int, error) {
+	n, ok := v.(ast.Number)
+	if !ok {
+		return 0, fmt.Errorf("is %s, not a number", ast.ValueName(v))
+	}
+	i, ok := n.Int()
+	if !ok || i < 1 || i > 1<<30 {
+		return 0, fmt.Errorf("is %v, not a whole number from 1", n)
+	}
+	return i, nil
+}
+
+func duration(v ast.Value) (time.Duration, error) {
+	s, err := text(v)
+	if err != nil {
+		return 0, err
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("is %q, not a duration above zero (hint: 15m)", s)
+	}
+	return d, nil
+}
+
+// isRate is the syntax that policy/limit reads.
+func isRate(s string) bool {
+	n, per, _ := strings.Cut(s, "/")
+	i, err := strconv.ParseUint(n, 10, 31)
+	d, derr := time.ParseDuration(per)
+	return err == nil && i > 0 && derr == nil && d > 0
+}
+
+// isPointer is the syntax of RFC 6901.
+func isPointer(s string) bool {
+	if s != "" && s[0] != '/' {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] == '~' && (i+1 == len(s) || s[i+1] != '0' && s[i+1] != '1') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,105 @@
+// Package rego judges calls with Open Policy Agent, embedded. A policy answers
+// data.toolgate.decision for one input (package policy); what it answers for a
+// principal and a tool whatever the arguments are is found once by partial
+// evaluation and then served from memory.
+//
+// The engine fails closed: undefined, an error, a timeout, a panic, a shape
+// that is not a decision, all are a denial.
+package rego
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	DefaultTimeout   = 50 * time.Millisecond
+	DefaultCacheSize = 10_000
+)
+
+// Options says which policy to load and what it may cost.
+type Options struct {
+	// Path is a directory, a bundle archive (.tar.gz) or the http(s) URL of
+	// one. Empty means the embedded default. Files named *_test.rego and hidden
+	// files are no part of a policy; data.json and data.yaml are data at the
+	// path of their folder, as in every OPA bundle.
+	Path string
+	// Timeout bounds one evaluation; 0 = DefaultTimeout. A decision that takes
+	// longer twice running is a denial.
+	Timeout time.Duration
+	// CacheSize bounds the pairs of principal and tool that are remembered;
+	// 0 = DefaultCacheSize.
+	CacheSize int
+	// Client fetches bundles; nil = http.DefaultClient.
+	Client *http.Client
+}
+
+// Engine is one policy with its data. It is immutable and safe for concurrent
+// use: a changed policy is a new Engine.
+type Engine struct {
+	program  *program
+	splitter *splitter
+	timeout  time.Duration
+	revision string
+	roles    []string
+	pairs    *pairs
+}
+
+// Load reads, compiles and tries a policy. It returns an error that says what
+// to mend when the policy cannot serve: a caller that has an older Engine
+// keeps it.
+func Load(ctx context.Context, o Options) (*Engine, error) {
+	e, err := build(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.try(ctx); err != nil {
+		return nil, fmt.Errorf("trying policy: %w", err)
+	}
+	return e, nil
+}
+
+// build is Load without the trial.
+func build(ctx context.Context, o Options) (*Engine, error) {
+	f, err := readSource(ctx, o.Path, o.Client)
+	if err != nil {
+		return nil, fmt.Errorf("reading policy %q: %w", o.Path, err)
+	}
+	p, err := compile(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	split, err := newSplitter(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.CacheSize <= 0 {
+		o.CacheSize = DefaultCacheSize
+	}
+	return &Engine{
+		program:  p,
+		splitter: split,
+		timeout:  o.Timeout,
+		revision: f.revision(),
+		roles:    slices.Sorted(maps.Keys(p.roles)),
+		pairs:    newPairs(o.CacheSize, p.reads),
+	}, nil
+}
+
+// Revision is "sha256:<hex>" over the names and contents of the policy's
+// files: the same files have the same revision, wherever they came from.
+func (e *Engine) Revision() string { return e.revision }
+
+// Warnings says what serves but should be mended, one line each.
+func (e *Engine) Warnings() []string { return slices.Clone(e.program.warnings) }
+
+// Roles are the keys of data.roles, sorted.
+func (e *Engine) Roles() []string { return slices.Clone(e.roles) }

@@ -1,0 +1,56 @@
+package rego
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// LoadUntried is Load without the trial on samples.
+func LoadUntried(ctx context.Context, o Options) (*Engine, error) { return build(ctx, o) }
+
+// DecideFully is Decide without what was worked out before the call.
+func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Decision, error) {
+	known := &pair{principalTerm: principalTerm(&in.Principal)}
+	var err error
+	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
+		return e.failed(err)
+	}
+	d, err := e.evaluate(ctx, in, known)
+	return e.close(d, err)
+}
+
+// Constant reports whether the verdict on p and t was worked out once for all calls.
+func (e *Engine) Constant(ctx context.Context, p policy.Principal, t policy.Tool) bool {
+	known, err := e.pair(ctx, &p, &t)
+	return err == nil && known.verdict != nil
+}
+
+// Remembered is the number of pairs in memory.
+func (e *Engine) Remembered() int {
+	e.pairs.mu.Lock()
+	defer e.pairs.mu.Unlock()
+	return len(e.pairs.slots)
+}
+
+// Bounded runs f as an evaluation.
+func (e *Engine) Bounded(ctx context.Context, f func()) error {
+	return e.bounded(ctx, func(topdown.Cancel) error { f(); return nil })
+}
+
+// RoundTrip parses one JSON value as arguments are parsed and writes it again.
+func RoundTrip(raw json.RawMessage) (json.RawMessage, error) {
+	t, err := parseJSON(raw)
+	if err != nil {
+		return nil, err
+	}
+	v, err := ast.ValueToInterface(t.Value, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
+}

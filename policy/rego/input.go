@@ -1,0 +1,168 @@
+package rego
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+var (
+	keyPrincipal = ast.StringTerm("principal")
+	keyTool      = ast.StringTerm("tool")
+	keyArguments = ast.StringTerm("arguments")
+	keyRequest   = ast.StringTerm("request")
+
+	keySubject     = ast.StringTerm("subject")
+	keyRoles       = ast.StringTerm("roles")
+	keyClient      = ast.StringTerm("client")
+	keyTenant      = ast.StringTerm("tenant")
+	keyServer      = ast.StringTerm("server")
+	keyName        = ast.StringTerm("name")
+	keyExposed     = ast.StringTerm("exposed")
+	keyRisk        = ast.StringTerm("risk")
+	keyAnnotations = ast.StringTerm("annotations")
+	keyFingerprint = ast.StringTerm("fingerprint")
+	keyID          = ast.StringTerm("id")
+	keyTransport   = ast.StringTerm("transport")
+	keyEra         = ast.StringTerm("era")
+	keyTraceID     = ast.StringTerm("trace_id")
+	keyTime        = ast.StringTerm("time")
+)
+
+// member is one member of an object under construction.
+func member(key *ast.Term, value string) [2]*ast.Term {
+	return [2]*ast.Term{key, ast.StringTerm(value)}
+}
+
+func principalTerm(p *policy.Principal) *ast.Term {
+	roles := make([]*ast.Term, len(p.Roles))
+	for i, r := range p.Roles {
+		roles[i] = ast.StringTerm(r)
+	}
+	members := append(make([][2]*ast.Term, 0, 4), member(keySubject, p.Subject),
+		[2]*ast.Term{keyRoles, ast.ArrayTerm(roles...)})
+	if p.Client != "" {
+		members = append(members, member(keyClient, p.Client))
+	}
+	if p.Tenant != "" {
+		members = append(members, member(keyTenant, p.Tenant))
+	}
+	return ast.ObjectTerm(members...)
+}
+
+func toolTerm(t *policy.Tool) (*ast.Term, error) {
+	members := append(make([][2]*ast.Term, 0, 6), member(keyServer, t.Server), member(keyName, t.Name),
+		member(keyExposed, t.Exposed), member(keyRisk, t.Risk), member(keyFingerprint, t.Fingerprint))
+	if len(t.Annotations) > 0 {
+		v, err := parseJSON(t.Annotations)
+		if err != nil {
+			return nil, fmt.Errorf("reading annotations: %w", err)
+		}
+		members = append(members, [2]*ast.Term{keyAnnotations, v})
+	}
+	return ast.ObjectTerm(members...), nil
+}
+
+func requestTerm(r *policy.Request) *ast.Term {
+	return ast.ObjectTerm(member(keyID, r.ID), member(keyTransport, r.Transport), member(keyEra, r.Era),
+		member(keyTraceID, r.TraceID), member(keyTime, r.Time.UTC().Format(time.RFC3339Nano)))
+}
+
+// argumentsTerm reads the judged bytes; absent arguments are no members.
+func argumentsTerm(raw json.RawMessage) (*ast.Term, error) {
+	if len(raw) == 0 {
+		return ast.ObjectTerm(), nil
+	}
+	t, err := parseJSON(raw)
+	if err != nil {
+		return nil, fmt.Errorf("reading arguments: %w", err)
+	}
+	if _, ok := t.Value.(ast.Object); !ok {
+		return nil, errors.New("reading arguments: not a JSON object")
+	}
+	return t, nil
+}
+
+var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(bytes.NewReader(nil)) }}
+
+// parseJSON makes a term of exactly one JSON value. Numbers keep their text,
+// so that no digit is lost; a name that is there twice is an error.
+func parseJSON(raw []byte) (*ast.Term, error) {
+	d := decoders.Get().(*jsontext.Decoder)
+	d.Reset(bytes.NewBuffer(raw))
+	defer decoders.Put(d)
+	t, err := readTerm(d)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one JSON value")
+	}
+	return t, nil
+}
+
+func readTerm(d *jsontext.Decoder) (*ast.Term, error) {
+	token, err := d.ReadToken()
+	if err != nil {
+		return nil, err
+	}
+	switch token.Kind() {
+	case '{':
+		return readObject(d)
+	case '[':
+		return readArray(d)
+	case '"':
+		return ast.StringTerm(token.String()), nil
+	case '0':
+		n, err := ast.NumberChecked(token.String())
+		if err != nil {
+			return nil, err
+		}
+		return ast.NewTerm(n), nil
+	case 't':
+		return ast.InternedTerm(true), nil
+	case 'f':
+		return ast.InternedTerm(false), nil
+	}
+	return ast.NullTerm(), nil
+}
+
+func readObject(d *jsontext.Decoder) (*ast.Term, error) {
+	var members [][2]*ast.Term
+	for d.PeekKind() != '}' {
+		key, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := ast.StringTerm(key.String())
+		value, err := readTerm(d)
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, [2]*ast.Term{name, value})
+	}
+	_, err := d.ReadToken()
+	return ast.ObjectTerm(members...), err
+}
+
+func readArray(d *jsontext.Decoder) (*ast.Term, error) {
+	var elements []*ast.Term
+	for d.PeekKind() != ']' {
+		value, err := readTerm(d)
+		if err != nil {
+			return nil, err
+		}
+		elements = append(elements, value)
+	}
+	_, err := d.ReadToken()
+	return ast.ArrayTerm(elements...), err
+}

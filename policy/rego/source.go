@@ -1,0 +1,215 @@
+package rego
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/bundle"
+	"github.com/open-policy-agent/opa/v1/loader/filter"
+
+	defaults "github.com/toolgate/toolgate/policy/bundle"
+)
+
+const (
+	// maxSourceBytes bounds a policy with its data, unpacked.
+	maxSourceBytes = 256 << 20
+	maxSourceFiles = 10_000
+	fetchDeadline  = 30 * time.Second
+)
+
+// files are the parts of a policy that matter, by slash path without a leading
+// slash: Rego that is no test, data documents and the manifest.
+type files map[string][]byte
+
+// readSource reads the policy at where: "" is the embedded default, else a
+// directory, a bundle archive (.tar.gz) or the URL of one.
+func readSource(ctx context.Context, where string, client *http.Client) (files, error) {
+	switch {
+	case where == "":
+		return readFS(defaults.Files)
+	case strings.HasPrefix(where, "http://"), strings.HasPrefix(where, "https://"):
+		return fetchArchive(ctx, where, client)
+	}
+	info, err := os.Stat(where)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return readFS(os.DirFS(where))
+	}
+	f, err := os.Open(where)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readArchive(f)
+}
+
+// wanted reports whether name belongs to a policy. Hidden files and folders do
+// not: mounted configuration keeps its older versions there.
+func wanted(name string) bool {
+	for part := range strings.SplitSeq(path.Dir(name), "/") {
+		if len(part) > 1 && part[0] == '.' {
+			return false
+		}
+	}
+	base := path.Base(name)
+	switch base {
+	case "data.json", "data.yaml", "data.yml", bundle.ManifestExt, "patch.json":
+		return true
+	}
+	return base[0] != '.' && strings.HasSuffix(base, ".rego") && !strings.HasSuffix(base, "_test.rego")
+}
+
+func readFS(fsys fs.FS) (files, error) {
+	out := make(files)
+	room := int64(maxSourceBytes)
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && len(name) > 1 && path.Base(name)[0] == '.':
+			return fs.SkipDir
+		case d.IsDir() || !wanted(name):
+			return nil
+		}
+		f, err := fsys.Open(name)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		return out.add(name, f, &room)
+	})
+	return out, err
+}
+
+func fetchArchive(ctx context.Context, url string, client *http.Client) (files, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchDeadline)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if client == nil {
+		client = http.DefaultClient
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("server answered %s", res.Status)
+	}
+	return readArchive(io.LimitReader(res.Body, maxSourceBytes))
+}
+
+// readArchive unpacks a gzipped tar in memory; its limits count what comes
+// out, so that a small archive cannot become a large policy.
+func readArchive(r io.Reader) (files, error) {
+	zr, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("reading gzip: %w", err)
+	}
+	out := make(files)
+	room := int64(maxSourceBytes)
+	tr := tar.NewReader(zr)
+	for range maxSourceFiles {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading tar: %w", err)
+		}
+		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		if h.Typeflag != tar.TypeReg || name == "" || !wanted(name) {
+			continue
+		}
+		if err := out.add(name, tr, &room); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("the archive has more than %d entries", maxSourceFiles)
+}
+
+func (f files) add(name string, r io.Reader, room *int64) error {
+	if _, dup := f[name]; dup {
+		return fmt.Errorf("%s is there twice", name)
+	}
+	if len(f) >= maxSourceFiles {
+		return fmt.Errorf("more than %d files", maxSourceFiles)
+	}
+	content, err := io.ReadAll(io.LimitReader(r, *room+1))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", name, err)
+	}
+	if *room -= int64(len(content)); *room < 0 {
+		return fmt.Errorf("policy and data are larger than %d bytes", maxSourceBytes)
+	}
+	f[name] = content
+	return nil
+}
+
+func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
+
+// revision names the content: the same files give the same revision, wherever
+// they came from. Lengths are hashed too, so that no two sets run together.
+func (f files) revision() string {
+	h := sha256.New()
+	var size [8]byte
+	for _, name := range f.names() {
+		for _, part := range [][]byte{[]byte(name), f[name]} {
+			binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+			h.Write(size[:])
+			h.Write(part)
+		}
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// loader hands files to OPA's bundle reader.
+type loader struct {
+	files files
+	names []string
+}
+
+func (f files) loader() *loader { return &loader{files: f, names: f.names()} }
+
+// NextFile implements bundle.DirectoryLoader.
+func (l *loader) NextFile() (*bundle.Descriptor, error) {
+	if len(l.names) == 0 {
+		return nil, io.EOF
+	}
+	name := l.names[0]
+	l.names = l.names[1:]
+	return bundle.NewDescriptor(name, "/"+name, bytes.NewBuffer(l.files[name])), nil
+}
+
+// WithFilter implements bundle.DirectoryLoader; the files are chosen already.
+func (l *loader) WithFilter(filter.LoaderFilter) bundle.DirectoryLoader { return l }
+
+// WithPathFormat implements bundle.DirectoryLoader.
+func (l *loader) WithPathFormat(bundle.PathFormat) bundle.DirectoryLoader { return l }
+
+// WithSizeLimitBytes implements bundle.DirectoryLoader; readSource has limited them.
+func (l *loader) WithSizeLimitBytes(int64) bundle.DirectoryLoader { return l }
+
+// WithFollowSymlinks implements bundle.DirectoryLoader.
+func (l *loader) WithFollowSymlinks(bool) bundle.DirectoryLoader { return l }

@@ -1,0 +1,74 @@
+package rego
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	tryTimeout  = 5 * time.Second // for one sample: the first runs are the slow ones
+	triedRoles  = 50
+	triedTools  = 3 // of each role, besides one that nobody knows
+	unknownTool = "toolgate-sample__unknown"
+)
+
+// odd are arguments as nobody should send them: a policy must answer them too.
+var odd = []json.RawMessage{
+	nil,
+	json.RawMessage(`{"action":null,"amount":null,"model":null,"path":null,"query":null}`),
+	json.RawMessage(`{"action":true,"amount":"5000","model":[],"path":{},"query":1}`),
+	json.RawMessage(`{"action":"transfer","amount":[5000],"model":{"v":1},"path":0}`),
+	json.RawMessage(`{"action":"transfer","amount":1e3,"model":"","path":"/","query":""}`),
+}
+
+// try judges sample calls of the roles in data.roles, and of nobody's. Each
+// must come to a decision or to undefined.
+func (e *Engine) try(ctx context.Context) error {
+	trial := *e
+	trial.timeout = max(tryTimeout, e.timeout)
+	roles := append([]string{"toolgate-sample-role"}, e.roles[:min(len(e.roles), triedRoles)]...)
+	for _, role := range roles {
+		for _, tool := range append(e.toolsOf(role), unknownTool) {
+			for _, arguments := range odd {
+				if err := trial.tryOne(ctx, role, tool, arguments); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.RawMessage) error {
+	in := &policy.Input{
+		Principal: policy.Principal{Subject: "toolgate-sample", Roles: []string{role}},
+		Tool:      policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool},
+		Arguments: arguments,
+		Request:   policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)},
+	}
+	known := &pair{principalTerm: principalTerm(&in.Principal)}
+	var err error
+	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
+		return err
+	}
+	if _, err := e.evaluate(ctx, in, known); err != nil && !errors.Is(err, errUndefined) {
+		return fmt.Errorf("role %q calls %q with %s: %s (hint: test the type of an argument before using it)",
+			role, tool, arguments, cause(err))
+	}
+	return nil
+}
+
+// toolsOf gives some of the tools that data.roles names for role.
+func (e *Engine) toolsOf(role string) []string {
+	r, _ := e.program.roles[role].(map[string]any)
+	tools, _ := r["tools"].(map[string]any)
+	names := slices.Sorted(maps.Keys(tools))
+	return names[:min(len(names), triedTools)]
+}

@@ -1,0 +1,148 @@
+package rego_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+func TestVisible(t *testing.T) {
+	const roles = `{"roles": {"r": {"tools": {"t": true}}}}`
+	const granted = "granted if { some r in input.principal.roles; data.roles[r].tools[input.tool.exposed] }\n"
+	for name, c := range map[string]struct {
+		rules   string
+		visible bool
+		fails   bool
+	}{
+		"allowed":                   {`decision := {"effect": "allow"}`, true, false},
+		"held":                      {`decision := {"effect": "hold", "approval": {"roles": ["a"]}}`, true, false},
+		"denied":                    {`decision := {"effect": "deny"}`, false, false},
+		"undefined":                 {`decision := {"effect": "allow"} if input.tool.exposed == "other"`, false, false},
+		"denied by default":         {"default decision := {\"effect\": \"deny\"}\ndecision := {\"effect\": \"allow\"} if input.tool.exposed == \"other\"", false, false},
+		"allowed for some":          {`decision := {"effect": "allow"} if input.arguments.x == 1`, true, false},
+		"allowed when not":          {`decision := {"effect": "allow"} if not input.arguments.x == 1`, true, false},
+		"denied either way":         {"decision := {\"effect\": \"deny\", \"rule\": \"a\"} if input.arguments.x == 1\ndecision := {\"effect\": \"deny\", \"rule\": \"b\"} if not input.arguments.x == 1", false, false},
+		"reason from arguments":     {`decision := {"effect": "deny", "reason": input.arguments.x}`, false, false},
+		"effect from arguments":     {`decision := {"effect": input.arguments.x}`, true, false},
+		"decision from arguments":   {`decision := input.arguments.x`, true, false},
+		"else chain over arguments": {"decision := {\"effect\": \"deny\"} if input.arguments.x == 1\nelse := {\"effect\": \"deny\"}", true, false},
+		"role lacks tool":           {granted + `decision := {"effect": "allow"} if { granted; input.arguments.x == 1; input.tool.exposed != "t" }`, false, false},
+		"role has tool":             {granted + `decision := {"effect": "allow"} if { granted; input.arguments.x == 1 }`, true, false},
+		"depends on the transport":  {`decision := {"effect": "allow"} if input.request.transport == "stdio"`, true, false},
+		"depends on usage":          {`decision := {"effect": "allow"} if input.usage.sum < 5`, true, false},
+		"depends on facts":          {`decision := {"effect": "allow"} if input.facts.amount < 5`, true, false},
+		"says shown":                {"decision := {\"effect\": \"deny\"}\nvisible := true", true, false},
+		"says hidden":               {"decision := {\"effect\": \"allow\"}\nvisible := false", false, false},
+		"says nothing of it":        {"decision := {\"effect\": \"deny\"}\nvisible if input.tool.exposed == \"other\"", false, false},
+		"says neither":              {"decision := {\"effect\": \"allow\"}\nvisible := \"yes\"", false, true},
+		"cannot say":                {"decision := {\"effect\": \"allow\"}\nvisible if to_number(input.tool.exposed) > 1", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := load(t, "p.rego", module(c.rules), "data.json", roles)
+			in := input("r", "t", "")
+			for range 2 { // once worked out, once remembered
+				got, err := e.Visible(t.Context(), in.Principal, in.Tool)
+				if got != c.visible || (err != nil) != c.fails {
+					t.Errorf("got %v, %v; want %v, error %v", got, err, c.visible, c.fails)
+				}
+			}
+		})
+	}
+	e := load(t, "p.rego", module(`decision := {"effect": "allow"}`))
+	if ok, err := e.Visible(t.Context(), policy.Principal{}, policy.Tool{}); ok || err == nil {
+		t.Errorf("nobody sees a tool: %v, %v", ok, err)
+	}
+	if ok, err := e.Visible(t.Context(), input("r", "", "").Principal, policy.Tool{Annotations: json.RawMessage(`{`)}); ok || err == nil {
+		t.Errorf("broken annotations: %v, %v", ok, err)
+	}
+}
+
+// TestConstant holds what is worked out once, and that it stays apart for
+// every difference that the policy can see.
+func TestConstant(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule     string
+		constant bool
+	}{
+		"allow":                  {`decision := {"effect": "allow"}`, true},
+		"undefined":              {`decision := {"effect": "allow"} if input.tool.exposed == "x"`, true},
+		"known first":            {`decision := {"effect": "allow"} if { input.tool.exposed == "x"; input.arguments.y == 1 }`, true},
+		"argument":               {`decision := {"effect": "allow"} if input.arguments.y == 1`, false},
+		"whole input":            {`decision := {"effect": "deny", "reason": json.marshal(input)}`, false},
+		"error after argument":   {"decision := {\"effect\": \"allow\"}\nx if { to_number(input.arguments.y) > 1; false }\ndecision := {\"effect\": \"deny\"} if x", false},
+		"dropped after argument": {"decision := {\"effect\": \"allow\"}\nx if { regex.match(input.arguments.y, \"a\"); upper(input.tool.exposed) == \"X\" }\ndecision := {\"effect\": \"deny\"} if x", false},
+		"else chain, known":      {"decision := {\"effect\": \"deny\"} if input.tool.exposed == \"x\"\nelse := {\"effect\": \"allow\"}", true},
+		"comprehension":          {`decision := {"effect": "deny", "reason": concat(",", [k | some k, _ in input.arguments])}`, false},
+		"with":                   {"x if input.arguments.y == 1\ndecision := {\"effect\": \"allow\"} if x with input.arguments as {\"y\": 1}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := writeFiles(t, "p.rego", module(c.rule))
+			e := loadUntried(t, dir)
+			in := input("r", "t", "")
+			if got := e.Constant(t.Context(), in.Principal, in.Tool); got != c.constant {
+				t.Errorf("constant is %v, want %v", got, c.constant)
+			}
+		})
+	}
+}
+
+// TestRemembered holds which principals share what is remembered: those that
+// the policy cannot tell apart, and no others.
+func TestRemembered(t *testing.T) {
+	a := policy.Principal{Subject: "a", Roles: []string{"r", "s"}, Client: "c/1", Tenant: "x"}
+	others := map[string]policy.Principal{"subject": a, "roles": a, "client": a, "tenant": a}
+	change := func(name string, f func(*policy.Principal)) {
+		p := others[name]
+		f(&p)
+		others[name] = p
+	}
+	change("subject", func(p *policy.Principal) { p.Subject = "b" })
+	change("roles", func(p *policy.Principal) { p.Roles = []string{"s", "r"} })
+	change("client", func(p *policy.Principal) { p.Client = "c/2" })
+	change("tenant", func(p *policy.Principal) { p.Tenant = "y" })
+	for _, c := range []struct {
+		condition string
+		reads     []string
+	}{
+		{`true`, nil},
+		{`input.tool.exposed == "t"`, nil},
+		{`"r" in input.principal.roles`, []string{"roles"}},
+		{`input.principal.subject == "a"`, []string{"subject"}},
+		{`input.principal.client == "c/1"`, []string{"client"}},
+		{`input.principal["tenant"] == "x"`, []string{"tenant"}},
+		{`input["principal"].client != ""`, []string{"client"}},
+		{`{ k := "client"; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ some k; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ some k; input[k].client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ p := input.principal; p.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ i := input; i.principal.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`object.get(input, ["principal", "client"], "") == "c/1"`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ walk(input, [path, value]); path[1] == "client"; value == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`[input][0].principal.client == "c/1"`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ f(input) }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ who.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`count([x | x := input.principal.client]) == 1`, []string{"client"}},
+		{`not input.principal.client == "c/1"`, []string{"client"}},
+		{`every c in [input.principal.client] { c == "c/1" }`, []string{"client"}},
+		{`$"{input.principal.client}" == "c/1"`, []string{"client"}},
+	} {
+		rules := "f(x) if x.principal.client == \"c/1\"\nwho := input.principal\n"
+		if !contains(c.condition, "f(input)") && !contains(c.condition, "who.") {
+			rules = ""
+		}
+		e := loadUntried(t, writeFiles(t, "p.rego", module(rules+`decision := {"effect": "allow"} if `+c.condition)))
+		for name, other := range others {
+			t.Run(c.condition+"/"+name, func(t *testing.T) {
+				tool := policy.Tool{Exposed: "t", Name: name}
+				e.Constant(t.Context(), a, tool)
+				before := e.Remembered()
+				e.Constant(t.Context(), other, tool)
+				if shared, reads := e.Remembered() == before, contains(fmt.Sprint(c.reads), name); shared == reads {
+					t.Errorf("shared is %v, want %v", shared, !reads)
+				}
+			})
+		}
+	}
+}

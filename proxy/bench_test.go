@@ -1,0 +1,82 @@
+package proxy_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// The whole road in process with its real controls: identity, the default
+// policy, limits, schema, a trail on disk. Only the upstream answers from
+// memory. "constant" is a verdict that no argument changes, "conditional" one
+// that the policy has to work out.
+func BenchmarkGateCall(b *testing.B) {
+	for _, bb := range []struct{ name, token, params string }{
+		{"constant", "search", `{"name":"search_internet","arguments":{"query":"model context protocol","num_results":5}}`},
+		{"conditional", "pay", `{"name":"manage_wallet","arguments":{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}}`},
+	} {
+		for _, durability := range []audit.Durability{audit.OS, audit.Sync} {
+			b.Run(bb.name+"/"+string(durability), func(b *testing.B) {
+				g := benchGate(b, durability)
+				in := request(b, bb.params)
+				in.Credential = identity.Credential{Bearer: "t"}
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, f := g.Call(context.Background(), in); f != nil {
+						b.Fatal(f)
+					}
+				}
+			})
+		}
+	}
+}
+
+func benchGate(b *testing.B, durability audit.Durability) *proxy.Gate {
+	b.Helper()
+	engine, err := rego.Load(b.Context(), rego.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	auth, err := identity.New(identity.Config{Tokens: []identity.Token{{Subject: "ann", Roles: []string{"treasurer"},
+		SHA256: "e3b98a4da31a127d4bde6e43033f66ba274cab0eb7eb1c70ec41402bf6273dd8"}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	trail, err := audit.Open(b.TempDir(), audit.Options{Durability: durability})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { trail.Close() })
+	rate := limit.Rate{Count: 1e9, Per: time.Second, Burst: 1e9}
+	schema := mustSchema(`{"type":"object","properties":{"query":{"type":"string"},"num_results":{"type":"integer","maximum":10},
+		"action":{"enum":["balance","transfer"]},"asset":{"type":"string"},"amount":{"type":"number","exclusiveMinimum":0},"destination":{"type":"string"}}}`)
+	tool := func(name string) *registry.Tool {
+		return &registry.Tool{Server: "standard", Name: name, Exposed: name, Fingerprint: "sha256:" + name, Input: schema, OutputMode: "warn"}
+	}
+	g, err := proxy.New(proxy.Options{
+		Identifier: auth, Policy: engine, Limiter: limit.New(limit.Rules{Default: &rate}), Tickets: &bench{}, Recorder: trail,
+		Upstreams: memory{registry.NewCatalogue([]string{"standard"}, tool("search_internet"), tool("manage_wallet"))},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return g
+}
+
+// memory answers every call at once.
+type memory struct{ catalogue *registry.Catalogue }
+
+func (m memory) Catalogue() *registry.Catalogue { return m.catalogue }
+func (m memory) Settle(context.Context)         {}
+
+func (m memory) Forward(context.Context, *registry.Tool, registry.Outgoing) (json.RawMessage, error) {
+	return json.RawMessage(`{"content":[{"type":"text","text":"hello"}]}`), nil
+}

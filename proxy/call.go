@@ -1,0 +1,69 @@
+package proxy
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Call is one tools/call as a door received it. A door fills what it knows and
+// judges nothing: the road does.
+type Call struct {
+	// Message is the decoded request, or nil with Fault set when the bytes
+	// were refused by the decoder.
+	Message *jsonrpc.Message
+	// Fault is why there is no Message.
+	Fault *jsonrpc.Fault
+	// Credential is what the caller showed; the road turns it into a principal.
+	Credential identity.Credential
+	// Client is the name/version that the client gave of itself, unverified.
+	Client string
+	// Route is "" for the aggregated catalogue, else the one server that the
+	// call came in for.
+	Route string
+	// Session keys the downstream session, "" when the door has none.
+	Session string
+	// Transport is http, stdio, ndjson, rest or cli.
+	Transport string
+	// Era is the MCP revision that the caller speaks, "" outside MCP.
+	Era string
+	// Progress receives params of notifications/progress for this call without
+	// a progressToken member; nil means none is wanted. It is called from one
+	// goroutine at a time and never after Call has returned.
+	Progress func(params json.RawMessage)
+}
+
+// Reply is what a call came to when it was not refused.
+type Reply struct {
+	// Result is the tools/call result to send, already carrying the kernel
+	// Result in its _meta as the configured mode wants it.
+	Result json.RawMessage
+	// Kernel is the same outcome as Signals.
+	Kernel signal.Result
+	// Ticket is the id of the approval ticket that the reply speaks of, or "".
+	Ticket string
+	// DecisionID and TraceID name the call in the audit trail.
+	DecisionID, TraceID string
+}
+
+// Failure is a refused or failed call. proxy/wire turns it into an answer; the
+// fields are those of wire.Failure, in that order, so that one converts to the
+// other.
+type Failure struct {
+	Kernel     *signal.KernelError
+	RetryAfter time.Duration   // 0 when there is nothing to wait for
+	Reason     string          // for the agent, one sentence
+	Remedy     string          // what would make it pass, "" when nothing does
+	DecisionID string          // in the audit trail
+	TraceID    string          //
+	Upstream   json.RawMessage // the error object as the upstream sent it, or nil
+}
+
+// Error says what went wrong in one line.
+func (f *Failure) Error() string { return f.Kernel.Error() }
+
+// Unwrap gives the kernel error.
+func (f *Failure) Unwrap() error { return f.Kernel }

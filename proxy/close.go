@@ -1,0 +1,110 @@
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// baseRecord is what a passage knows of itself, whatever became of it.
+func (p *passage) baseRecord() *audit.Record {
+	r := &audit.Record{
+		CallID: p.callID, DecisionID: p.decisionID, TraceID: p.traceID,
+		Principal: audit.Principal(p.principal),
+		Transport: p.in.Transport, Era: p.in.Era, Route: p.in.Route, Session: p.in.Session, RequestID: p.id,
+		Exposed: p.name, ArgumentsSHA256: strings.TrimPrefix(p.digest, "sha256:"),
+		Ticket: p.ticket.ID,
+		Policy: audit.Policy{
+			Effect: string(p.decision.Effect), Rule: p.decision.Rule,
+			Reason: p.decision.Reason, Revision: p.decision.Revision,
+		},
+	}
+	if p.tool != nil {
+		r.Server, r.Tool, r.Exposed, r.Fingerprint = p.tool.Server, p.tool.Name, p.tool.Exposed, p.tool.Fingerprint
+	}
+	return r
+}
+
+// decisionRecord is what must be kept before the call is made.
+func (p *passage) decisionRecord() *audit.Record {
+	r := p.baseRecord()
+	r.Arguments = p.args
+	r.Stage = p.stage
+	p.recorded = true
+	return r
+}
+
+// outcomeRecord is what the call came to. It carries the decision, so that a
+// refusal can be explained; the arguments stand in it only when no decision
+// record holds them.
+func (p *passage) outcomeRecord(f *Failure, now time.Time) *audit.Record {
+	r := p.baseRecord()
+	if !p.recorded {
+		r.Arguments = p.args
+	}
+	r.Stage = p.stage
+	r.DurationMS = float64(now.Sub(p.now).Microseconds()) / 1000
+	r.Outcome = p.word(f)
+	if f != nil {
+		r.Code, r.Error = f.Kernel.Code, f.Reason
+		return r
+	}
+	r.Stage = "close"
+	r.Replayed = p.replayed
+	r.ResultBytes = len(p.reply.Result)
+	sum := sha256.Sum256(p.reply.Result)
+	r.ResultSHA256 = hex.EncodeToString(sum[:])
+	return r
+}
+
+// outcomes gives the word for each refusal; a code without a row is failed.
+var outcomes = map[string]audit.Outcome{
+	signal.CodeEnvelopeParse:    audit.Invalid,
+	signal.CodeEnvelopeInvalid:  audit.Invalid,
+	signal.CodeEnvelopeMethod:   audit.Invalid,
+	signal.CodeEnvelopeTooLarge: audit.Invalid,
+	signal.CodeSchemaMismatch:   audit.Invalid,
+	signal.CodeHeaderMismatch:   audit.Invalid,
+	signal.CodeToolNotFound:     audit.Unknown,
+	signal.CodeUnauthenticated:  audit.Denied,
+	signal.CodeSessionLost:      audit.Denied,
+	signal.CodePolicyDenied:     audit.Denied,
+	signal.CodeToolQuarantined:  audit.Denied,
+	signal.CodeApprovalDenied:   audit.Denied,
+	signal.CodeApprovalExpired:  audit.Denied,
+	signal.CodeRateLimited:      audit.Limited,
+	signal.CodeOverloaded:       audit.Limited,
+	signal.CodeCancelled:        audit.Cancelled,
+}
+
+func (p *passage) word(f *Failure) audit.Outcome {
+	if f != nil {
+		if o, ok := outcomes[f.Kernel.Code]; ok {
+			return o
+		}
+		return audit.Failed
+	}
+	if p.decision.Effect == policy.Hold && p.reply.Kernel.Status == signal.StatusSkip {
+		return audit.Held
+	}
+	return audit.Allowed
+}
+
+// unrecorded is what a caller hears when the outcome could not be recorded. A
+// call that may have been made must not look like one to try again.
+func (p *passage) unrecorded(f *Failure) *Failure {
+	if f != nil && f.Kernel.Code == signal.CodeAuditUnavailable {
+		return f
+	}
+	if !p.sent {
+		return p.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made")
+	}
+	out := p.fail(signal.CodeAuditUnavailable, "the call may have been made, and its outcome could not be recorded; the result is withheld")
+	out.Kernel.RetryEligible = false
+	return out.remedy("find out whether the call took effect before making it again")
+}

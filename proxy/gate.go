@@ -1,0 +1,198 @@
+// Package proxy is the road that every tool call takes, whatever door it came
+// in by: received, identified, resolved, decided, limited, validated, approved,
+// recorded, forwarded, normalised and closed. Gate.Call runs it; nothing else
+// may call a tool.
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// Identifier turns a credential into a principal. An error is a refusal; there
+// is no fallback identity.
+type Identifier interface {
+	Identify(ctx context.Context, c identity.Credential) (policy.Principal, error)
+}
+
+// Policy judges calls. An error from Decide denies, an error from Visible hides.
+type Policy interface {
+	Decide(ctx context.Context, in *policy.Input) (policy.Decision, error)
+	Visible(ctx context.Context, p policy.Principal, t policy.Tool) (bool, error)
+	Revision() string
+}
+
+// Limiter spends quota. A nil answer means that every bucket gave its token,
+// any other that none did.
+type Limiter interface {
+	Spend(now time.Time, p policy.Principal, t policy.Tool, extra *policy.Limit) *limit.Exceeded
+}
+
+// Tickets holds calls until people have decided. Claim spends a grant at most
+// once; every error refuses the call.
+type Tickets interface {
+	Claim(ctx context.Context, held approval.Held) (approval.Claim, error)
+	Release(ctx context.Context, id string) error
+	Finish(ctx context.Context, id string, state approval.State, result []byte, note string) error
+}
+
+// Waiter waits until a ticket has been decided or ctx ends.
+type Waiter interface {
+	Wait(ctx context.Context, id string) error
+}
+
+// Recorder keeps the audit trail. Decision returns when the record is as
+// durable as configured; an error from it means that the call may not go on.
+type Recorder interface {
+	Decision(ctx context.Context, r *audit.Record) error
+	Outcome(ctx context.Context, r *audit.Record) error
+}
+
+// Upstreams is the catalogue and the way to the servers behind it. Forward has
+// one call site in the whole program: the road's own stage.
+type Upstreams interface {
+	Catalogue() *registry.Catalogue
+	Settle(ctx context.Context)
+	Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error)
+}
+
+// Settings are the operator's choices that may change while the gate serves.
+type Settings struct {
+	// Results is off, compact, full or signals; "" means compact.
+	Results string
+	// Hold is how long a held call waits for a decision before it is answered
+	// as pending; 0 answers at once. A policy's own hold goes before it.
+	Hold time.Duration
+	// InFlight caps the calls under way at once; 0 means 4096.
+	InFlight int
+}
+
+// Options are what a Gate is made of. All but Waiter, Observe, Log, Now and
+// Settings are required.
+type Options struct {
+	Identifier Identifier
+	Policy     Policy
+	Limiter    Limiter
+	Tickets    Tickets
+	Waiter     Waiter // nil: held calls are answered at once
+	Recorder   Recorder
+	Upstreams  Upstreams
+	Settings   Settings
+	// Observe is told of every closed call; it must not block.
+	Observe func(Observation)
+	Log     hclog.Logger
+	Now     func() time.Time
+}
+
+// Observation is what metrics may know of a closed call. No field names a
+// person.
+type Observation struct {
+	Server, Tool string // "" when the call did not resolve
+	Effect       policy.Effect
+	Code         string // kernel code of a refusal, "" when the call was answered
+	Duration     time.Duration
+}
+
+// Gate is the one chokepoint between agents and tools. It is safe for
+// concurrent use.
+type Gate struct {
+	opts     Options
+	policy   atomic.Pointer[Policy]
+	settings atomic.Pointer[Settings]
+	inFlight atomic.Int64
+}
+
+// New makes a Gate. It refuses options that leave a stage without its control.
+func New(opts Options) (*Gate, error) {
+	switch {
+	case opts.Identifier == nil, opts.Policy == nil, opts.Limiter == nil:
+		return nil, errors.New("making the gate: identifier, policy and limiter are required")
+	case opts.Tickets == nil, opts.Recorder == nil, opts.Upstreams == nil:
+		return nil, errors.New("making the gate: tickets, recorder and upstreams are required")
+	}
+	if opts.Log == nil {
+		opts.Log = hclog.NewNullLogger()
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Observe == nil {
+		opts.Observe = func(Observation) {}
+	}
+	g := &Gate{opts: opts}
+	g.SetPolicy(opts.Policy)
+	g.Apply(opts.Settings)
+	return g, nil
+}
+
+// SetPolicy makes p judge every call that is decided from now on. Calls that
+// are past their decision keep the one they have.
+func (g *Gate) SetPolicy(p Policy) { g.policy.Store(&p) }
+
+// Apply makes s hold for every call received from now on.
+func (g *Gate) Apply(s Settings) {
+	if s.Results == "" {
+		s.Results = "compact"
+	}
+	if s.InFlight <= 0 {
+		s.InFlight = 4096
+	}
+	g.settings.Store(&s)
+}
+
+// Identify is the identify stage for doors that need a principal before there
+// is a call, for sessions and lists. It leaves no record: a door records a
+// refusal with Refuse.
+func (g *Gate) Identify(ctx context.Context, c identity.Credential) (policy.Principal, *Failure) {
+	p := &passage{in: &Call{Credential: c}, now: g.opts.Now()}
+	if f := identify(ctx, g, p); f != nil {
+		return policy.Principal{}, f
+	}
+	return p.principal, nil
+}
+
+// List gives what p may see on route, in catalogue order. It asks the same
+// question as the resolve stage, so that what is not listed cannot be called
+// and the reverse. It waits for upstreams that are still starting.
+func (g *Gate) List(ctx context.Context, p policy.Principal, route string) []*registry.Tool {
+	g.opts.Upstreams.Settle(ctx)
+	engine := *g.policy.Load()
+	var seen []*registry.Tool
+	for _, t := range g.opts.Upstreams.Catalogue().Tools(route) {
+		if g.visible(ctx, engine, p, toolInput(t)) {
+			seen = append(seen, t)
+		}
+	}
+	return seen
+}
+
+// visible hides a tool when the policy says that every call is denied, and
+// when the policy fails.
+func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t policy.Tool) bool {
+	ok, err := engine.Visible(ctx, p, t)
+	if err != nil {
+		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
+		return false
+	}
+	return ok
+}
+
+// toolInput is what a policy may know of t.
+func toolInput(t *registry.Tool) policy.Tool {
+	return policy.Tool{
+		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
+		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
+	}
+}

@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// resolve finds the tool as this principal sees it. A tool that does not exist
+// and one that is hidden give the same answer.
+func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
+	g.opts.Upstreams.Settle(ctx)
+	tool, ok := find(g.opts.Upstreams.Catalogue(), p.in.Route, p.name)
+	if ok {
+		p.subject = toolInput(tool)
+		ok = g.visible(ctx, p.engine, p.principal, p.subject)
+	}
+	if !ok {
+		return p.fail(signal.CodeToolNotFound, fmt.Sprintf("no tool is called %q", p.name)).
+			remedy("list the tools with tools/list")
+	}
+	p.tool = tool
+	if tool.Quarantine != "" {
+		return p.fail(signal.CodeToolQuarantined, tool.Quarantine)
+	}
+	if v := p.in.Message.Variants; v != nil && !tool.AllowVariants {
+		return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", v.First, v.Second)).
+			with("pointer", v.Pointer).remedy("send one of the two")
+	}
+	return nil
+}
+
+// find looks among the tools that serve, then among those in quarantine, so
+// that a caller who may see a tool learns why it does not serve.
+func find(c *registry.Catalogue, route, name string) (*registry.Tool, bool) {
+	if t, ok := c.Lookup(route, name); ok {
+		return t, true
+	}
+	for _, t := range c.Quarantined() {
+		if route == "" && t.Exposed == name || route == t.Server && t.Name == name {
+			return t, true
+		}
+	}
+	return nil, false
+}
+
+// decide asks the policy. A policy that fails denies.
+func decide(ctx context.Context, g *Gate, p *passage) *Failure {
+	d, err := p.engine.Decide(ctx, p.input())
+	p.decision = d
+	if err != nil {
+		g.opts.Log.Error("judging a call", "decision", p.decisionID, "tool", p.subject.Exposed, "error", err)
+		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this call", Revision: p.engine.Revision()}
+	}
+	switch p.decision.Effect {
+	case policy.Allow, policy.Hold:
+		return nil
+	}
+	p.decision.Effect = policy.Deny
+	return p.fail(signal.CodePolicyDenied, p.decision.Reason).
+		with("rule", p.decision.Rule).remedy(p.decision.Remedy)
+}
+
+func (p *passage) input() *policy.Input {
+	return &policy.Input{
+		Principal: p.principal,
+		Tool:      p.subject,
+		Arguments: p.args,
+		Request: policy.Request{
+			ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
+		},
+	}
+}
+
+// spend takes quota, after the call has been found allowed: what is denied
+// costs nobody a token.
+func spend(_ context.Context, g *Gate, p *passage) *Failure {
+	over := g.opts.Limiter.Spend(p.now, p.principal, p.subject, p.decision.Limit)
+	if over == nil {
+		return nil
+	}
+	reason := fmt.Sprintf("the limit of %s for %s is used up", over.Limit, over.Scope)
+	f := p.fail(signal.CodeRateLimited, reason).with("limit", over.Limit).with("scope", over.Scope).with("rule", over.Rule)
+	f.RetryAfter = over.RetryAfter
+	wait := (f.RetryAfter + time.Millisecond - 1).Milliseconds() // no earlier than retry_after_ms
+	return f.remedy(fmt.Sprintf("call again in %d ms", wait))
+}
+
+// validate holds the arguments to the tool's schema. A validator that fails
+// refuses the call.
+func validate(_ context.Context, g *Gate, p *passage) *Failure {
+	if p.tool.Input == nil {
+		return p.fail(signal.CodeToolQuarantined, "the tool has no usable schema")
+	}
+	faults, err := p.tool.Input.Validate(p.args)
+	if err != nil {
+		g.opts.Log.Error("validating arguments", "decision", p.decisionID, "tool", p.subject.Exposed, "error", err)
+		return p.fail(signal.CodeInternal, "")
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return p.fail(signal.CodeSchemaMismatch, faults[0].String()).with("faults", faults).
+		remedy("correct the arguments at the pointers given and call again")
+}

@@ -1,0 +1,239 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/client/transport"
+	mcpgo "github.com/mark3labs/mcp-go/mcp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolgate/toolgate/proxy/mcp"
+)
+
+// bearer shows alice's token.
+type bearer struct{ next http.RoundTripper }
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer alice-token")
+	return b.next.RoundTrip(r)
+}
+
+// sdkSession connects the go-sdk client, which probes with the newest revision
+// first.
+func sdkSession(t *testing.T, url string, opts *sdk.ClientOptions) *sdk.ClientSession {
+	t.Helper()
+	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, opts)
+	session, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{
+		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{http.DefaultTransport}},
+	}, nil)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := session.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return session
+}
+
+func TestGoSDKClient(t *testing.T) {
+	g := newGate()
+	srv, d := newServer(t, g, nil)
+	changed, steps := make(chan struct{}, 1), atomic.Int64{}
+	s := sdkSession(t, srv.URL+"/mcp", &sdk.ClientOptions{
+		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+		ProgressNotificationHandler: func(context.Context, *sdk.ProgressNotificationClientRequest) { steps.Add(1) },
+	})
+	if got := s.InitializeResult().ProtocolVersion; got != "2025-11-25" {
+		t.Errorf("negotiated %s", got)
+	}
+	tools, err := s.ListTools(t.Context(), nil)
+	if err != nil || len(tools.Tools) != len(g.tools) {
+		t.Fatalf("listing: %v, %v", tools, err)
+	}
+	params := &sdk.CallToolParams{Name: "demo__steps", Arguments: map[string]any{"a": 1}}
+	params.SetProgressToken("t")
+	result, err := s.CallTool(t.Context(), params)
+	if err != nil || result.Content[0].(*sdk.TextContent).Text != `{"a":1}` {
+		t.Errorf("calling: %v, %v", result, err)
+	}
+	_, err = s.CallTool(t.Context(), &sdk.CallToolParams{Name: "demo__limited"})
+	var rpc *jsonrpc.Error
+	if !errors.As(err, &rpc) || rpc.Code != -32001 || !bytes.Contains(rpc.Data, []byte("RATE_LIMITED")) {
+		t.Errorf("a limited call: %v", err)
+	}
+	d.ToolsChanged()
+	<-changed
+	if steps.Load() != 2 {
+		t.Errorf("%d progress notifications, want 2", steps.Load())
+	}
+	if err := s.Ping(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGoSDKCancel: after a cancelled call the client goes on.
+func TestGoSDKCancel(t *testing.T) {
+	g := newGate()
+	srv, _ := newServer(t, g, nil)
+	s := sdkSession(t, srv.URL+"/mcp", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-g.started
+		cancel()
+	}()
+	if _, err := s.CallTool(ctx, &sdk.CallToolParams{Name: "demo__wait"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "demo__echo"}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestGoSDKOverStdio: the same client on the other transport.
+func TestGoSDKOverStdio(t *testing.T) {
+	g := newGate()
+	inR, inW, outR, outW := pipes()
+	d := newDoor(t, g, nil)
+	done := make(chan error, 1)
+	go func() {
+		done <- d.Serve(context.Background(), inR, outW)
+		_ = outW.Close()
+	}()
+	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, nil)
+	s, err := c.Connect(t.Context(), &sdk.IOTransport{Reader: outR, Writer: inW}, nil)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "demo__echo", Arguments: map[string]any{}}); err != nil {
+		t.Errorf("calling: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("serving: %v", err)
+	}
+}
+
+func TestMCPGoClient(t *testing.T) {
+	g := newGate()
+	srv, d := newServer(t, g, nil)
+	changed := make(chan struct{}, 1)
+	c, err := client.NewStreamableHttpClient(srv.URL+"/mcp",
+		transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer alice-token"}),
+		//lint:ignore SA1019 the revisions before 2026-07-28 announce changes on the GET stream
+		transport.WithContinuousListening(),
+		transport.WithHTTPBasicClient(srv.Client()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.OnNotification(func(n mcpgo.JSONRPCNotification) {
+		if n.Method == "notifications/tools/list_changed" {
+			changed <- struct{}{}
+		}
+	})
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	result, err := c.Initialize(t.Context(), mcpgo.InitializeRequest{})
+	if err != nil {
+		t.Fatalf("initializing: %v", err)
+	}
+	if result.ProtocolVersion != "2025-11-25" {
+		t.Errorf("negotiated %s", result.ProtocolVersion)
+	}
+	tools, err := c.ListTools(t.Context(), mcpgo.ListToolsRequest{})
+	if err != nil || len(tools.Tools) != len(g.tools) {
+		t.Errorf("listing: %v, %v", tools, err)
+	}
+	var call mcpgo.CallToolRequest
+	call.Params.Name, call.Params.Arguments = "demo__echo", map[string]any{"a": 1}
+	answer, err := c.CallTool(t.Context(), call)
+	if err != nil || answer.Content[0].(mcpgo.TextContent).Text != `{"a":1}` {
+		t.Errorf("calling: %v, %v", answer, err)
+	}
+	d.ToolsChanged()
+	<-changed
+	if err := c.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}
+
+// TestTypeScriptClient runs the TypeScript SDK's client, and with it the
+// handling of status, event streams and DELETE that most agents have.
+func TestTypeScriptClient(t *testing.T) {
+	modules := npm(t, "@modelcontextprotocol/sdk")
+	g := newGate()
+	srv, _ := newServer(t, g, nil)
+	script, err := filepath.Abs("testdata/client.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", script, srv.URL+"/mcp", modules)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("running the client: %v\n%s", err, stderr.String())
+	}
+	var got struct {
+		Tools    int
+		Text     string
+		Progress int
+		Limited  struct {
+			Code int
+			Data struct{ Code string }
+		}
+		After string
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got.Tools != len(g.tools) || got.Text != `{"a":1}` || got.Progress != 2 || got.After != `{"b":2}` {
+		t.Errorf("got %s", out)
+	}
+	if got.Limited.Code != -32001 || got.Limited.Data.Code != "RATE_LIMITED" {
+		t.Errorf("a limited call: %+v", got.Limited)
+	}
+}
+
+// npm gives the folder of installed modules, or skips.
+func npm(t *testing.T, module string) string {
+	t.Helper()
+	modules, err := filepath.Abs("../../testdata/npm/node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = os.Stat(filepath.Join(modules, module))
+	if err == nil {
+		_, err = exec.LookPath("node")
+	}
+	switch {
+	case err == nil:
+		return modules
+	case os.Getenv("CI") == "true":
+		t.Fatalf("%s is missing: %v", module, err)
+	}
+	t.Skipf("%s is not installed: %v", module, err)
+	return ""
+}
+
+var _ http.Handler = (*mcp.Door)(nil)

@@ -1,0 +1,244 @@
+package mcp_test
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/toolgate/toolgate/proxy/mcp"
+)
+
+var update = flag.Bool("update", false, "write what the door answers into testdata")
+
+// TestConversations holds the door to the wire, byte for byte. Each file of
+// testdata is one conversation with a door whose page size is 4:
+//
+//	-- alice: POST /mcp --       who asks, and how; headers, an empty line and the
+//	                             body follow. Content-Type, Accept and the token are
+//	                             set unless given; "(none)" takes one away
+//	-- toolgate --               status and media type, headers, body
+//
+// $SESSION is the session id that was given out last.
+func TestConversations(t *testing.T) {
+	files, err := filepath.Glob("testdata/http/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no conversations found: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			srv, _ := newServer(t, newGate(), func(o *mcp.Options) { o.PageSize = 4 })
+			c := conversation{t: t, url: srv.URL}
+			replay(t, file, c.ask)
+		})
+	}
+}
+
+// TestStdioConversations does the same for the stdio door: a section "client"
+// is one line sent, "toolgate" the line answered, if one is due.
+func TestStdioConversations(t *testing.T) {
+	files, err := filepath.Glob("testdata/stdio/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no conversations found: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			c := dial(t, newDoor(t, newGate(), nil))
+			replay(t, file, func(_, line string) string {
+				c.send(strings.TrimSuffix(line, "\n"))
+				if strings.Contains(line, `"notifications/`) || strings.Contains(line, `"result"`) {
+					return ""
+				}
+				return c.answer()
+			})
+		})
+	}
+}
+
+// replay asks what file asks and compares the answers with those of file.
+func replay(t *testing.T, file string, ask func(name, data string) string) {
+	t.Helper()
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &txtar.Archive{Comment: archive.Comment}
+	for _, section := range archive.Files {
+		if section.Name == "toolgate" {
+			continue
+		}
+		got.Files = append(got.Files, section)
+		if answer := ask(section.Name, string(section.Data)); answer != "" {
+			got.Files = append(got.Files, txtar.File{Name: "toolgate", Data: []byte(answer)})
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(got))); diff != "" {
+		t.Errorf("%s (-file +door):\n%s", file, diff)
+	}
+}
+
+// conversation asks over HTTP.
+type conversation struct {
+	t       *testing.T
+	url     string
+	session string
+}
+
+// ask sends one section and gives the answer in the form of the files.
+func (c *conversation) ask(name, data string) string {
+	c.t.Helper()
+	who, line, _ := strings.Cut(name, ": ")
+	method, path, _ := strings.Cut(line, " ")
+	head, body, _ := strings.Cut("\n"+strings.ReplaceAll(data, "$SESSION", c.session), "\n\n")
+	req, err := http.NewRequest(method, c.url+path, strings.NewReader(strings.TrimSuffix(body, "\n")))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	standardHeaders(req, who)
+	for line := range strings.Lines(strings.TrimPrefix(head, "\n")) {
+		setHeader(req, strings.TrimSpace(line))
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	return c.written(res)
+}
+
+func standardHeaders(req *http.Request, who string) {
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if req.Method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if who != "nobody" {
+		req.Header.Set("Authorization", "Bearer "+who+"-token")
+	}
+}
+
+func setHeader(req *http.Request, line string) {
+	name, value, _ := strings.Cut(line, ": ")
+	switch {
+	case value == "(none)":
+		req.Header[http.CanonicalHeaderKey(name)] = nil
+	case name == "Host":
+		req.Host = value
+	default:
+		req.Header.Set(name, value)
+	}
+}
+
+// written is the answer as the files show it.
+func (c *conversation) written(res *http.Response) string {
+	c.t.Helper()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if id := res.Header.Get("Mcp-Session-Id"); id != "" {
+		c.session = id
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, strings.TrimSpace(fmt.Sprint(res.StatusCode, " ", res.Header.Get("Content-Type"))))
+	for _, name := range []string{"Mcp-Session-Id", "Www-Authenticate", "Allow", "Access-Control-Allow-Origin"} {
+		if value := res.Header.Get(name); value != "" {
+			fmt.Fprintf(&b, "%s: %s\n", name, value)
+		}
+	}
+	if len(body) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.TrimSuffix(string(body), "\n"))
+	}
+	if c.session == "" {
+		return b.String()
+	}
+	return strings.ReplaceAll(b.String(), c.session, "$SESSION")
+}
+
+// line is the far end of a stdio door.
+type line struct {
+	t    testing.TB
+	in   *io.PipeWriter
+	out  *bufio.Reader
+	done chan error
+}
+
+// dial starts the stdio door and ends it with the test.
+func dial(t testing.TB, d *mcp.Door) *line {
+	t.Helper()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	c := &line{t: t, in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
+	go func() {
+		c.done <- d.Serve(context.Background(), inR, outW) // t's own context ends before the cleanup
+		_ = outW.Close()
+	}()
+	t.Cleanup(func() {
+		_ = inW.Close()
+		_, _ = io.Copy(io.Discard, c.out)
+		if err := <-c.done; err != nil {
+			t.Errorf("serving stdio: %v", err)
+		}
+	})
+	return c
+}
+
+func (c *line) send(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *line) receive() string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("reading from the door: %v", err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// answer gives the next answer with the notifications before it.
+func (c *line) answer() string {
+	c.t.Helper()
+	var all strings.Builder
+	for {
+		line := c.receive()
+		all.WriteString(line + "\n")
+		if !strings.Contains(line, `"method":"notifications/`) {
+			return all.String()
+		}
+	}
+}
+
+// ask sends one line and gives the one that comes back.
+func (c *line) ask(line string) string {
+	c.t.Helper()
+	c.send(line)
+	return c.receive()
+}
+
+// open does the handshake.
+func (c *line) open() *line {
+	c.t.Helper()
+	c.ask(initialize)
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`

@@ -1,0 +1,255 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// row is what the dispatch table knows of a request method.
+type row struct {
+	handle  func(*Door, *exchange) answer
+	session bool // refused before initialize
+}
+
+// requests is every request method that is served. What has no row is refused
+// and recorded: a method is never passed on because nobody thought of it.
+var requests = map[string]row{
+	"initialize": {handle: (*Door).initialize},
+	"ping":       {handle: (*Door).ping},
+	"tools/list": {handle: (*Door).listTools, session: true},
+	"tools/call": {handle: (*Door).callTool, session: true},
+}
+
+// notices is every notification that means something. Others under
+// "notifications/" are accepted and dropped, as the protocol allows.
+var notices = map[string]func(*exchange){
+	"notifications/cancelled": (*exchange).cancelled,
+}
+
+// exchange is one received message with what the door knows of its sender.
+type exchange struct {
+	call     proxy.Call
+	who      policy.Principal
+	session  *session // nil before initialize
+	dialect  wire.Dialect
+	versions []string             // the revisions that initialize may agree to, newest first
+	open     func(*session) error // keeps the session that initialize made
+	notify   func(message []byte) // sends on the stream of this request; nil = it has none
+
+	ctx    context.Context // of the work, set by admit
+	flight string          // key in session's flights; "" = not entered
+}
+
+// answer is what comes of one message.
+type answer struct {
+	body    []byte         // one JSON-RPC message, nil = none
+	status  int            // for HTTP
+	problem *proxy.Failure // the transport's own answer in place of body over HTTP
+	opened  string         // id of the session that was made
+	silent  bool           // a cancelled request: the stream ends without an answer
+}
+
+// id is the request id to answer with, nil when none is known.
+func (x *exchange) id() json.RawMessage {
+	switch {
+	case x.call.Message != nil:
+		return x.call.Message.ID
+	case x.call.Fault != nil:
+		return x.call.Fault.ID
+	}
+	return nil
+}
+
+// isCall reports whether x wants a tool called, however malformed.
+func (x *exchange) isCall() bool {
+	return x.call.Message != nil && x.call.Message.Method == "tools/call"
+}
+
+// stranger is why nobody was identified.
+type stranger struct {
+	code, reason string
+	given        *proxy.Failure // as the gate put it, nil when the door refuses
+}
+
+// recognise puts the principal behind x's credential into x, or says why there
+// is none.
+func (d *Door) recognise(x *exchange) *stranger {
+	who, f := d.opts.Gate.Identify(d.base, x.call.Credential)
+	switch {
+	case f != nil:
+		return &stranger{code: f.Kernel.Code, reason: f.Reason, given: f}
+	case !who.Valid():
+		return &stranger{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
+	}
+	x.who = who
+	return nil
+}
+
+// turnAway refuses a stranger. Only what wanted a tool called is recorded: an
+// anonymous flood of anything else leaves no trace.
+func (d *Door) turnAway(x *exchange, s *stranger) answer {
+	if s.given != nil && !x.isCall() {
+		return d.failed(x, s.given)
+	}
+	return d.refuse(x, s.code, s.reason)
+}
+
+// serve is the whole of a message's way through the door for a transport that
+// needs no order between the two halves.
+func (d *Door) serve(x *exchange) answer {
+	a, done := d.admit(x)
+	if done {
+		return a
+	}
+	return d.run(x)
+}
+
+// admit settles everything about x that must happen in the order of arrival:
+// what is not a request is dealt with whole (done is true), a request is
+// looked up and entered in its session. If done is false the caller must run x.
+func (d *Door) admit(x *exchange) (a answer, done bool) {
+	if x.call.Message == nil {
+		return d.refuseFault(x), true
+	}
+	switch x.call.Message.Kind {
+	case jsonrpc.Request:
+		return d.admitRequest(x)
+	case jsonrpc.Notification:
+		return d.notice(x), true
+	default: // an answer, and nothing was asked
+		return answer{status: http.StatusAccepted}, true
+	}
+}
+
+// admitRequest enters the request x in its session.
+func (d *Door) admitRequest(x *exchange) (a answer, done bool) {
+	method := x.call.Message.Method
+	r, ok := requests[method]
+	switch {
+	case !ok:
+		return d.refuse(x, signal.CodeEnvelopeMethod, "method "+method+" is not served here"), true
+	case r.session && x.session == nil:
+		a := d.refuse(x, signal.CodeEnvelopeInvalid, "no session: send initialize first, then show its session id")
+		a.status = http.StatusBadRequest
+		return a, true
+	case x.session == nil || method == "initialize":
+		x.ctx = d.base
+		return answer{}, false
+	}
+	ctx, err := x.session.begin(d.base, flightKey(x.id()))
+	switch {
+	case errors.Is(err, errEnded):
+		return d.refuse(x, signal.CodeSessionLost, "the session has ended"), true
+	case err != nil:
+		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
+	}
+	x.ctx, x.flight = ctx, flightKey(x.id())
+	return answer{}, false
+}
+
+// run does the work of a request that was admitted.
+func (d *Door) run(x *exchange) answer {
+	if x.flight != "" {
+		defer x.session.finish(x.flight)
+	}
+	a := requests[x.call.Message.Method].handle(d, x)
+	if errors.Is(context.Cause(x.ctx), errCancelled) {
+		return answer{silent: true, status: http.StatusAccepted}
+	}
+	return a
+}
+
+// notice takes a notification. One that spells a request method is a call that
+// lost its id: it must neither run unseen nor be dropped unsaid.
+func (d *Door) notice(x *exchange) answer {
+	method := x.call.Message.Method
+	if take, ok := notices[method]; ok {
+		take(x)
+	} else if !strings.HasPrefix(method, "notifications/") {
+		a := d.refuse(x, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
+		a.status = http.StatusBadRequest
+		return a
+	}
+	return answer{status: http.StatusAccepted}
+}
+
+// cancelled ends the request that the notification x names, if it is in flight
+// in the same session.
+func (x *exchange) cancelled() {
+	if x.session == nil {
+		return
+	}
+	if id, ok := jsonrpc.Get(x.call.Message.Params, "requestId"); ok {
+		x.session.abort(flightKey(id))
+	}
+}
+
+// refuseFault answers bytes that are no message. The gate refuses and records
+// them as it does a call.
+func (d *Door) refuseFault(x *exchange) answer {
+	_, failure := d.opts.Gate.Call(d.base, &x.call)
+	if failure == nil { // fails closed: a gate that lets no message pass is broken
+		return d.broken(x)
+	}
+	a := d.failed(x, failure)
+	if a.problem == nil {
+		a.status = http.StatusBadRequest
+	}
+	return a
+}
+
+// refuse answers x with the refusal code and has it recorded.
+func (d *Door) refuse(x *exchange, code, reason string) answer {
+	return d.failed(x, d.opts.Refuser.Refuse(d.base, &x.call, code, reason))
+}
+
+// failed turns a failure into its answer in the dialect of x. Authentication
+// and session loss also have an HTTP status and body of their own.
+func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
+	reply, err := wire.Answer(x.dialect, wire.Failure(*f))
+	if err != nil {
+		return d.broken(x)
+	}
+	a := answer{status: http.StatusOK, silent: reply.Silent}
+	switch f.Kernel.Code {
+	case signal.CodeUnauthenticated, signal.CodeSessionLost:
+		a.status, a.problem = reply.HTTP, f
+	}
+	switch {
+	case reply.Result != nil:
+		a.body = success(x.id(), reply.Result)
+	case reply.Error != nil:
+		a.body = oneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), reply.Error))
+	}
+	return a
+}
+
+// broken answers x when our own tables or the gate contradict themselves.
+func (d *Door) broken(x *exchange) answer {
+	return answer{
+		status: http.StatusOK,
+		body:   jsonrpc.NewFailure(idOrNull(x.id()), -32603, "Internal error", nil),
+	}
+}
+
+// success is the answer message that carries result as it is.
+func success(id, result json.RawMessage) []byte {
+	return oneLine(jsonrpc.NewSuccess(id, result))
+}
+
+// idOrNull gives the null that JSON-RPC wants where no id is known.
+func idOrNull(id json.RawMessage) json.RawMessage {
+	if id == nil {
+		return json.RawMessage("null")
+	}
+	return id
+}

@@ -1,0 +1,227 @@
+// Package mcp is where MCP clients come in: the Streamable HTTP door for the
+// revisions 2025-03-26, 2025-06-18 and 2025-11-25, and the stdio door. Both
+// are thin: they frame messages, know sessions and pass every tools/call to
+// the gate as raw bytes. One dispatch table serves both, so that the same
+// rules hold whatever the transport.
+//
+//	HTTP   guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> reply
+//	stdio                                line -> decode -> identify           -> dispatch -> reply
+package mcp
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy/wire"
+)
+
+// Options are what a Door needs. Gate and Refuser are required, the zero value
+// of everything else has a meaning.
+type Options struct {
+	Gate    Gate
+	Refuser Refuser
+	// HasServer reports whether /mcp/{name} exists; nil = no server has a road
+	// of its own.
+	HasServer func(name string) bool
+	// Errors is the dialect of /mcp and stdio; "" = wire.Gateway. The road of
+	// one server always speaks wire.MCP.
+	Errors wire.Dialect
+	// Version is what serverInfo says; "" = "dev".
+	Version string
+	// Limits bound one message; zero fields have the defaults of jsonrpc.
+	Limits jsonrpc.Limits
+	// Hosts are the names, without port, besides loopback under which the
+	// listener may be addressed and from which an Origin may come.
+	Hosts []string
+	// Stdio is what the stdio door shows for each message; the zero value is
+	// the local user.
+	Stdio identity.Credential
+	// SessionTTL is how long a session may be idle; 0 = 30 minutes.
+	SessionTTL time.Duration
+	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the
+	// oldest idle one ends, the opener's own first.
+	MaxSessions int
+	// MaxFlights is how many requests of one stdio client run at a time; 0 = 256.
+	MaxFlights int
+	// PageSize is how many tools one tools/list answer carries; 0 = 1,000.
+	PageSize int
+	// Heartbeat is the silence after which an event stream sends a comment;
+	// 0 = 20 s.
+	Heartbeat time.Duration
+	// IOTimeout bounds reading one request body and writing one message; 0 = 30 s.
+	IOTimeout time.Duration
+	// Drain is how long the stdio door waits at the end of its input for calls
+	// in flight; 0 = 30 s.
+	Drain time.Duration
+	// Ended is told the key (proxy.Call.Session) of each session that is over,
+	// once and after its last call; nil = nobody wants to know. It must not
+	// call back into the Door.
+	Ended func(session string)
+	// Now is the clock of session idleness; nil = time.Now.
+	Now func() time.Time
+}
+
+// withDefaults gives o with every zero field that has a default filled in.
+func (o Options) withDefaults() Options {
+	fill(&o.Errors, wire.Gateway)
+	fill(&o.Version, "dev")
+	fill(&o.SessionTTL, 30*time.Minute)
+	fill(&o.MaxSessions, 10_000)
+	fill(&o.MaxFlights, 256)
+	fill(&o.PageSize, 1_000)
+	fill(&o.Heartbeat, 20*time.Second)
+	fill(&o.IOTimeout, 30*time.Second)
+	fill(&o.Drain, 30*time.Second)
+	def := jsonrpc.DefaultLimits()
+	fill(&o.Limits.Bytes, def.Bytes)
+	fill(&o.Limits.Depth, def.Depth)
+	fill(&o.Limits.Digits, def.Digits)
+	fill(&o.Limits.Exponent, def.Exponent)
+	fill(&o.Stdio, identity.Credential{Local: true})
+	if o.HasServer == nil {
+		o.HasServer = func(string) bool { return false }
+	}
+	if o.Ended == nil {
+		o.Ended = func(string) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// fill sets *field to value if it is zero.
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// errClosing is the cause with which calls end that outlive Close.
+var errClosing = errors.New("toolgate is shutting down")
+
+// Door serves MCP clients over HTTP (ServeHTTP) and stdio (Serve). It is safe
+// for concurrent use.
+type Door struct {
+	opts     Options
+	hosts    map[string]bool
+	sessions *sessions
+	base     context.Context // of every call; a client that hangs up does not end it
+	cancel   context.CancelCauseFunc
+	streams  chan struct{}  // closed by Close: event streams, stdio clients and the janitor end
+	work     sync.WaitGroup // the janitor
+
+	mu      sync.Mutex // protects the fields below
+	closing bool
+	flights int
+	idle    chan struct{}      // closed when closing and flights is 0
+	pipes   map[*pipe]struct{} // stdio clients being served
+}
+
+// New makes a Door. It fails when Gate or Refuser is missing. The caller must
+// Close it.
+func New(opts Options) (*Door, error) {
+	if opts.Gate == nil || opts.Refuser == nil {
+		return nil, errors.New("making the mcp door: no gate")
+	}
+	opts = opts.withDefaults()
+	base, cancel := context.WithCancelCause(context.Background())
+	d := &Door{
+		opts:     opts,
+		hosts:    hostSet(opts.Hosts),
+		sessions: newSessions(opts),
+		base:     base,
+		cancel:   cancel,
+		streams:  make(chan struct{}),
+		idle:     make(chan struct{}),
+		pipes:    make(map[*pipe]struct{}),
+	}
+	d.work.Go(d.reap)
+	return d, nil
+}
+
+// ToolsChanged tells every client that its list of tools may be another one.
+// It never blocks; changes that a client has not yet heard of become one.
+func (d *Door) ToolsChanged() {
+	d.sessions.each((*session).changed)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.pipes {
+		p.changed()
+	}
+}
+
+// Close ends the event streams, refuses new requests with 503, waits for the
+// calls in flight until ctx ends, and cancels those that are left. It returns
+// ctx's error in that case. Call it before http.Server.Shutdown, which would
+// wait for the event streams. A second Close does nothing.
+func (d *Door) Close(ctx context.Context) error {
+	if !d.close() {
+		return nil
+	}
+	var err error
+	select {
+	case <-d.idle:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	d.cancel(errClosing)
+	d.work.Wait()
+	d.sessions.endAll()
+	return err
+}
+
+// close marks the door as closing and reports whether it was open.
+func (d *Door) close() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		return false
+	}
+	d.closing = true
+	close(d.streams)
+	if d.flights == 0 {
+		close(d.idle)
+	}
+	return true
+}
+
+// enter counts a request in and reports false when the door is closing.
+func (d *Door) enter() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		return false
+	}
+	d.flights++
+	return true
+}
+
+// leave counts a request out.
+func (d *Door) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flights--
+	if d.closing && d.flights == 0 {
+		close(d.idle)
+	}
+}
+
+// reap ends idle sessions until the door closes.
+func (d *Door) reap() {
+	tick := time.NewTicker(max(d.opts.SessionTTL/10, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.sessions.sweep()
+		case <-d.streams:
+			return
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package mcp
+
+import (
+	"context"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// Gate is what the doors need of the road. Its methods are called from many
+// goroutines at a time.
+type Gate interface {
+	// Call governs one tools/call, or refuses one message that could not be
+	// decoded (in.Fault). Exactly one of its results is set.
+	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
+	// List gives the tools that p may see on route, in the order to show.
+	List(ctx context.Context, p policy.Principal, route string) []*registry.Tool
+	// Identify says who shows c; a Failure means nobody.
+	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
+}
+
+// Refuser records what a door itself refuses. code is one of the signal.Code
+// constants; the result is never nil.
+type Refuser interface {
+	Refuse(ctx context.Context, in *proxy.Call, code, reason string) *proxy.Failure
+}
+
+var (
+	_ Gate    = (*proxy.Gate)(nil)
+	_ Refuser = (*proxy.Gate)(nil)
+)

@@ -1,0 +1,277 @@
+package mcp
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Header names of the Streamable HTTP transport, in canonical form.
+const (
+	headerSession = "Mcp-Session-Id"
+	headerVersion = "Mcp-Protocol-Version"
+)
+
+// modernVersion is the first revision without initialize. Clients that speak
+// it probe with it first and fall back when they hear "method not found"; with
+// a 4xx some give up instead.
+const modernVersion = "2026-07-28"
+
+// ServeHTTP serves /mcp and /mcp/{server}; every other path is 404. It fails
+// closed: what is not understood is refused before anything is read.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header()["X-Content-Type-Options"] = noSniff
+	if status := d.guard(r); status != 0 {
+		problem(w, status, "host or origin is not one of this listener's")
+		return
+	}
+	route, ok := routeOf(r)
+	if !ok {
+		problem(w, http.StatusNotFound, "no such path")
+		return
+	}
+	if !d.enter() {
+		problem(w, http.StatusServiceUnavailable, "shutting down")
+		return
+	}
+	defer d.leave()
+	if route != "" && !d.opts.HasServer(route) {
+		if _, ok := d.known(w, r); ok { // a stranger learns no server's name
+			problem(w, http.StatusNotFound, "no such server")
+		}
+		return
+	}
+	switch r.Method {
+	case http.MethodPost:
+		d.post(w, r, route)
+	case http.MethodGet:
+		d.listen(w, r, route)
+	case http.MethodDelete:
+		d.remove(w, r, route)
+	default:
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		problem(w, http.StatusMethodNotAllowed, "use POST, GET or DELETE")
+	}
+}
+
+// routeOf gives the server that the path names, "" for all. Only the canonical
+// spelling of a path is one.
+func routeOf(r *http.Request) (string, bool) {
+	if r.URL.RawPath != "" {
+		return "", false
+	}
+	if r.URL.Path == "/mcp" {
+		return "", true
+	}
+	name, ok := strings.CutPrefix(r.URL.Path, "/mcp/")
+	return name, ok && name != "" && !strings.Contains(name, "/")
+}
+
+// strangerBytes bounds what is read of somebody who is not known: enough for
+// the record to say what was wanted.
+const strangerBytes = 64 << 10
+
+// post takes one message:
+//
+//	media -> identify -> body -> decode -> version -> session -> dispatch -> reply
+func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
+	if !jsonBody(r.Header) {
+		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
+		return
+	}
+	plain, events := accepts(r.Header)
+	if !plain && !events {
+		problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
+		return
+	}
+	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
+	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.keep}
+	x.call = proxy.Call{Route: route, Transport: "http"}
+	if events {
+		x.notify = out.notify
+	}
+	who := d.identify(x, r.Header)
+	limits := d.opts.Limits
+	if who != nil {
+		limits.Bytes = min(limits.Bytes, strangerBytes)
+	}
+	body, err := d.body(out.rc, r, int64(limits.Bytes)+1)
+	if err != nil {
+		problem(w, http.StatusBadRequest, "the body ended early")
+		return
+	}
+	d.decode(x, body, limits)
+	out.shown = len(r.Header["Authorization"]) > 0
+	out.finish(d.answer(x, who, r.Header))
+}
+
+// decode puts the message in data, or the reason why there is none, into x.
+func (d *Door) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
+	m, err := jsonrpc.Decode(data, limits)
+	if err == nil {
+		x.call.Message = m
+		return
+	}
+	errors.As(err, &x.call.Fault)
+}
+
+// dialect is the error dialect of route.
+func (d *Door) dialect(route string) wire.Dialect {
+	if route != "" {
+		return wire.MCP
+	}
+	return d.opts.Errors
+}
+
+// keep stores the session that an HTTP initialize made.
+func (d *Door) keep(s *session) error {
+	if !d.sessions.open(s) {
+		return errNoRoom
+	}
+	return nil
+}
+
+// answer takes x from its sender to its answer; s is set when nobody knows the
+// sender.
+func (d *Door) answer(x *exchange, s *stranger, h http.Header) answer {
+	if s != nil {
+		return d.turnAway(x, s)
+	}
+	if a, ok := d.checkVersion(x, h[headerVersion]); !ok {
+		return a
+	}
+	if a, ok := d.attach(x, h[headerSession]); !ok {
+		return a
+	}
+	a := d.serve(x)
+	if x.session != nil {
+		d.sessions.touch(x.session)
+	}
+	return a
+}
+
+// identify puts credential and principal into x, or says why there is nobody.
+func (d *Door) identify(x *exchange, h http.Header) *stranger {
+	c, ok := credential(h)
+	if !ok {
+		return &stranger{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
+	}
+	x.call.Credential = c
+	return d.recognise(x)
+}
+
+// checkVersion refuses a revision header that names none of ours. initialize
+// negotiates in its body, so its header says nothing.
+func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
+	m := x.call.Message
+	switch {
+	case len(lines) == 0 || m == nil || m.Method == "initialize":
+		return answer{}, true
+	case len(lines) == 1 && slices.Contains(httpVersions, lines[0]):
+		return answer{}, true
+	case len(lines) == 1 && lines[0] == modernVersion && m.Kind == jsonrpc.Request:
+		return d.refuse(x, signal.CodeEnvelopeMethod, "revision "+modernVersion+" is not served here: send initialize"), false
+	}
+	a := d.refuse(x, signal.CodeEnvelopeInvalid, "MCP-Protocol-Version is not one of "+strings.Join(httpVersions, ", "))
+	a.status = http.StatusBadRequest
+	return a, false
+}
+
+// attach finds the session that x shows. A session that is over, unknown or
+// another's is lost, without saying which; initialize ignores what is shown.
+func (d *Door) attach(x *exchange, ids []string) (answer, bool) {
+	m := x.call.Message
+	if len(ids) == 0 || m == nil || m.Kind == jsonrpc.Request && m.Method == "initialize" {
+		return answer{}, true
+	}
+	if len(ids) == 1 {
+		x.use(d.sessions.find(ids[0], x.who, x.call.Route))
+	}
+	if x.session == nil {
+		return d.refuse(x, signal.CodeSessionLost, "the session is not known here: send initialize"), false
+	}
+	return answer{}, true
+}
+
+// use makes s the session of x.
+func (x *exchange) use(s *session) {
+	if s == nil {
+		return
+	}
+	x.session = s
+	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
+}
+
+// body reads up to limit bytes of the request's body, which is one more than
+// the decoder takes.
+func (d *Door) body(rc *http.ResponseController, r *http.Request, limit int64) ([]byte, error) {
+	_ = rc.SetReadDeadline(time.Now().Add(d.opts.IOTimeout)) // a writer without deadlines has no network
+	var data []byte
+	var err error
+	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n < limit {
+		data = make([]byte, n)
+		_, err = io.ReadFull(r.Body, data)
+	} else {
+		data, err = io.ReadAll(io.LimitReader(r.Body, limit))
+	}
+	_ = rc.SetReadDeadline(time.Time{})
+	return data, err
+}
+
+// remove ends the session that the request shows.
+func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
+	s, ok := d.own(w, r, route)
+	if !ok {
+		return
+	}
+	d.sessions.end(s)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// known identifies the sender of a request without a message, or answers 401
+// itself and reports false.
+func (d *Door) known(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
+	c, ok := credential(r.Header)
+	if !ok {
+		unauthorized(w, nil, true)
+		return policy.Principal{}, false
+	}
+	who, failure := d.opts.Gate.Identify(r.Context(), c)
+	if failure != nil || !who.Valid() {
+		unauthorized(w, failure, c.Bearer != "")
+		return policy.Principal{}, false
+	}
+	return who, true
+}
+
+// own finds the session of a request without a message, or answers the
+// refusal itself and reports false.
+func (d *Door) own(w http.ResponseWriter, r *http.Request, route string) (*session, bool) {
+	who, ok := d.known(w, r)
+	if !ok {
+		return nil, false
+	}
+	lines, ids := r.Header[headerVersion], r.Header[headerSession]
+	if len(lines) > 1 || len(lines) == 1 && !slices.Contains(httpVersions, lines[0]) {
+		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
+		return nil, false
+	}
+	if len(ids) == 0 {
+		problem(w, http.StatusBadRequest, "Mcp-Session-Id is missing")
+		return nil, false
+	}
+	if s := d.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {
+		return s, true
+	}
+	problem(w, http.StatusNotFound, "the session is not known here: send initialize")
+	return nil, false
+}

@@ -1,0 +1,101 @@
+package mcp
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// cursorPrefix marks our own cursors; the rest is the name of the last tool of
+// the page before, so that a list that changed in between is continued where
+// it was left, or refused when that tool has gone.
+const cursorPrefix = "after:"
+
+// listTools answers one page of what the principal may see. The definitions
+// are the upstreams' own bytes.
+func (d *Door) listTools(x *exchange) answer {
+	tools := d.opts.Gate.List(x.ctx, x.who, x.call.Route)
+	name := shownName(x.call.Route)
+	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
+		at := cursorPlace(raw, tools, name)
+		if at < 0 {
+			return d.refuse(x, signal.CodeEnvelopeInvalid, "the cursor is none of ours or the list has changed: list again from the start")
+		}
+		tools = tools[at:]
+	}
+	var next string
+	if len(tools) > d.opts.PageSize {
+		tools = tools[:d.opts.PageSize]
+		next = cursorAfter(name(tools[len(tools)-1]))
+	}
+	return answer{status: http.StatusOK, body: success(x.id(), page(tools, x.call.Route, next))}
+}
+
+// page is the result of tools/list.
+func page(tools []*registry.Tool, route, next string) json.RawMessage {
+	size := 32 + len(next)
+	for _, t := range tools {
+		size += len(shown(t, route)) + 1
+	}
+	out := append(make([]byte, 0, size), `{"tools":[`...)
+	for i, t := range tools {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, shown(t, route)...)
+	}
+	out = append(out, ']')
+	if next != "" {
+		out = append(append(out, `,"nextCursor":`...), jsonrpc.Quote(next)...)
+	}
+	return append(out, '}')
+}
+
+// shown is the definition of t as route lists it.
+func shown(t *registry.Tool, route string) json.RawMessage {
+	if route == "" {
+		return t.Listed
+	}
+	return t.Definition
+}
+
+// shownName gives the name of a tool as route lists it.
+func shownName(route string) func(*registry.Tool) string {
+	if route == "" {
+		return func(t *registry.Tool) string { return t.Exposed }
+	}
+	return func(t *registry.Tool) string { return t.Name }
+}
+
+// cursorAfter is the cursor of the page that follows tool name.
+func cursorAfter(name string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + name))
+}
+
+// cursorPlace is where the page of the cursor raw starts, -1 when raw is no
+// cursor for tools.
+func cursorPlace(raw json.RawMessage, tools []*registry.Tool, name func(*registry.Tool) string) int {
+	text, ok := jsonrpc.Text(raw)
+	if !ok {
+		return -1
+	}
+	plain, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return -1
+	}
+	last, ok := strings.CutPrefix(string(plain), cursorPrefix)
+	if !ok {
+		return -1
+	}
+	at := slices.IndexFunc(tools, func(t *registry.Tool) bool { return name(t) == last })
+	if at < 0 {
+		return -1
+	}
+	return at + 1
+}

@@ -1,0 +1,144 @@
+package mcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// The revisions served, newest first (MCP, Lifecycle: version negotiation).
+// 2024-11-05 has no Streamable HTTP, so only stdio agrees to it.
+var (
+	httpVersions  = []string{"2025-11-25", "2025-06-18", "2025-03-26"}
+	stdioVersions = append(slices.Clone(httpVersions), "2024-11-05")
+)
+
+// clientBytes bounds what is kept of the name that a client gives itself.
+const clientBytes = 128
+
+// errNoRoom is reported by exchange.open when no session can be kept.
+var errNoRoom = errors.New("too many sessions are at work")
+
+// initialize opens a session. Capabilities name what is relayed and no more.
+func (d *Door) initialize(x *exchange) answer {
+	params := x.call.Message.Params
+	raw, _ := jsonrpc.Get(params, "protocolVersion")
+	wanted, ok := jsonrpc.Text(raw)
+	if !ok {
+		return d.refuse(x, signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
+	}
+	version := x.versions[0]
+	if slices.Contains(x.versions, wanted) {
+		version = wanted
+	}
+	s := newSession(x.who, x.call.Route, version, clientName(params))
+	if err := x.open(s); errors.Is(err, errNoRoom) {
+		return d.refuse(x, signal.CodeOverloaded, err.Error())
+	} else if err != nil {
+		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
+	}
+	return answer{status: http.StatusOK, opened: s.id, body: success(x.id(), d.greeting(version))}
+}
+
+// greeting is the result of initialize.
+func (d *Door) greeting(version string) json.RawMessage {
+	return slices.Concat(
+		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
+		[]byte(`,"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"toolgate","version":`),
+		jsonrpc.Quote(d.opts.Version),
+		[]byte(`},"instructions":"Every tool call is checked against policy. `+
+			`A refusal says why and what would make the call pass; a call that waits for approval says so."}`))
+}
+
+// clientName gives name/version of params.clientInfo in printable form, "" when
+// the client does not say.
+func clientName(params json.RawMessage) string {
+	info, ok := jsonrpc.Get(params, "clientInfo")
+	if !ok {
+		return ""
+	}
+	var parts []string
+	for _, key := range []string{"name", "version"} {
+		raw, _ := jsonrpc.Get(info, key)
+		if text, ok := jsonrpc.Text(raw); ok && text != "" {
+			parts = append(parts, text)
+		}
+	}
+	name := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, strings.Join(parts, "/"))
+	return strings.ToValidUTF8(name[:min(len(name), clientBytes)], "")
+}
+
+// ping answers that we are here. It is never limited.
+func (d *Door) ping(x *exchange) answer {
+	return answer{status: http.StatusOK, body: success(x.id(), json.RawMessage(`{}`))}
+}
+
+// callTool passes the call through the gate, which alone judges it.
+func (d *Door) callTool(x *exchange) answer {
+	if x.notify != nil {
+		if token, ok := progressToken(x.call.Message.Params); ok {
+			x.call.Progress = progress(x.notify, token)
+		}
+	}
+	reply, failure := d.opts.Gate.Call(x.ctx, &x.call)
+	switch {
+	case failure != nil:
+		return d.failed(x, failure)
+	case reply == nil: // fails closed: a gate that says nothing is broken
+		return d.broken(x)
+	}
+	return answer{status: http.StatusOK, body: success(x.id(), reply.Result)}
+}
+
+// progressToken gives the client's token as it was written, a string or a
+// number; a token of another type asks for nothing.
+func progressToken(params json.RawMessage) (json.RawMessage, bool) {
+	meta, ok := jsonrpc.Get(params, "_meta")
+	if !ok {
+		return nil, false
+	}
+	token, ok := jsonrpc.Get(meta, "progressToken")
+	if !ok || len(token) == 0 {
+		return nil, false
+	}
+	c := token[0]
+	return token, c == '"' || c == '-' || '0' <= c && c <= '9'
+}
+
+// progress sends each params with the client's own token put back.
+func progress(notify func([]byte), token json.RawMessage) func(json.RawMessage) {
+	return func(params json.RawMessage) {
+		params, err := jsonrpc.Set(params, "progressToken", token)
+		if err != nil {
+			return // params that are no object: there is nothing to relay
+		}
+		notify(oneLine(jsonrpc.NewNotification("notifications/progress", params)))
+	}
+}
+
+// oneLine gives message without raw line ends, which JSON allows between
+// tokens only: a line or an event must hold exactly one message.
+func oneLine(message []byte) []byte {
+	if bytes.IndexByte(message, '\n') < 0 && bytes.IndexByte(message, '\r') < 0 {
+		return message
+	}
+	out := slices.Clone(message)
+	for i, c := range out {
+		if c == '\n' || c == '\r' {
+			out[i] = ' '
+		}
+	}
+	return out
+}

@@ -1,0 +1,180 @@
+package mcp
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+)
+
+// Header values that every answer shares; never changed.
+var (
+	jsonType    = []string{"application/json"}
+	problemType = []string{"application/problem+json"}
+	eventType   = []string{"text/event-stream"}
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
+)
+
+// response is the answer to one POST: JSON, or an event stream from the first
+// notification on. notify and finish must not run at the same time.
+type response struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	plain   bool // the client reads application/json
+	events  bool // the client reads text/event-stream
+	shown   bool // the client showed a credential
+	begun   bool // the event stream has begun
+	dead    bool // the client does not read any more
+}
+
+// notifyTimeout bounds one notification of a call: a client that does not take
+// it gets nothing more, since it must not hold up the upstream that reports.
+const notifyTimeout = 2 * time.Second
+
+// notify sends message as an event.
+func (o *response) notify(message []byte) {
+	if o.dead {
+		return
+	}
+	o.begin()
+	o.event(message, min(notifyTimeout, o.timeout))
+}
+
+// finish sends the answer and ends the stream.
+func (o *response) finish(a answer) {
+	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection goes on to its next request
+	if a.opened != "" {
+		o.w.Header()[headerSession] = []string{a.opened}
+	}
+	switch {
+	case o.begun:
+		if a.body != nil && !o.dead {
+			o.event(a.body, o.timeout)
+		}
+	case a.problem != nil:
+		failureProblem(o.w, a.status, a.problem, o.shown)
+	case a.silent && o.events:
+		o.begin() // an event stream without an answer: every client survives it
+	case a.body == nil:
+		o.w.WriteHeader(a.status)
+	case !o.plain && a.status == http.StatusOK:
+		o.begin()
+		o.event(a.body, o.timeout)
+	default:
+		o.json(a.status, a.body)
+	}
+}
+
+// json sends body as the whole answer.
+func (o *response) json(status int, body []byte) {
+	h := o.w.Header()
+	h["Content-Type"], h["Cache-Control"] = jsonType, noStore
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // as below
+	o.w.WriteHeader(status)
+	if _, err := o.w.Write(body); err == nil {
+		_ = o.rc.Flush() // under the deadline, not after it
+	}
+}
+
+// begin sends the head of the event stream, once.
+func (o *response) begin() {
+	if o.begun {
+		return
+	}
+	o.begun = true
+	beginEvents(o.w)
+}
+
+// event sends one message within timeout.
+func (o *response) event(message []byte, timeout time.Duration) {
+	_ = o.rc.SetWriteDeadline(time.Now().Add(timeout)) // a writer without deadlines has no network
+	o.dead = writeEvent(o.w, o.rc, message) != nil
+}
+
+// beginEvents sends the head of an event stream.
+func beginEvents(w http.ResponseWriter) {
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = eventType, noStore
+	h.Set("X-Accel-Buffering", "no") // proxies in between must not collect events
+	w.WriteHeader(http.StatusOK)
+}
+
+// writeEvent sends message, one line, as one event and flushes it.
+func writeEvent(w http.ResponseWriter, rc *http.ResponseController, message []byte) error {
+	event := make([]byte, 0, len(message)+32)
+	event = append(event, "event: message\ndata: "...)
+	event = append(event, message...)
+	event = append(event, "\n\n"...)
+	if _, err := w.Write(event); err != nil {
+		return err
+	}
+	return rc.Flush()
+}
+
+// problem sends a refusal of the transport as problem details (RFC 9457).
+func problem(w http.ResponseWriter, status int, detail string) {
+	writeProblem(w, status, nil, detail)
+}
+
+// failureProblem sends a recorded refusal as problem details.
+func failureProblem(w http.ResponseWriter, status int, f *proxy.Failure, shown bool) {
+	if status == http.StatusUnauthorized {
+		unauthorized(w, f, shown)
+		return
+	}
+	writeProblem(w, status, f, f.Reason)
+}
+
+// unauthorized sends 401 with the challenge of RFC 6750, which names an error
+// only when a credential was shown.
+func unauthorized(w http.ResponseWriter, f *proxy.Failure, shown bool) {
+	challenge := `Bearer realm="toolgate"`
+	if shown {
+		challenge += `, error="invalid_token"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	detail := "a bearer token is needed"
+	if f != nil && f.Reason != "" {
+		detail = f.Reason
+	}
+	writeProblem(w, http.StatusUnauthorized, f, detail)
+}
+
+// writeProblem sends problem details; f, if any, names the record.
+func writeProblem(w http.ResponseWriter, status int, f *proxy.Failure, detail string) {
+	body := []byte(`{"type":"about:blank","title":`)
+	body = append(body, jsonrpc.Quote(http.StatusText(status))...)
+	body = append(body, `,"status":`...)
+	body = strconv.AppendInt(body, int64(status), 10)
+	body = append(append(body, `,"detail":`...), jsonrpc.Quote(detail)...)
+	if f != nil {
+		if row, err := wire.ByKernel(f.Kernel.Code); err == nil {
+			body = member(body, "code", string(row.Code))
+		}
+		body = member(body, "kernel_code", f.Kernel.Code)
+		body = member(body, "decision_id", f.DecisionID)
+		body = member(body, "trace_id", f.TraceID)
+	}
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = problemType, noStore
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '}')) // a client that has gone needs no answer
+}
+
+// member appends a string member to an object under construction, unless it is
+// empty.
+func member(object []byte, key, value string) []byte {
+	if value == "" {
+		return object
+	}
+	object = append(object, ',')
+	object = append(object, jsonrpc.Quote(key)...)
+	object = append(object, ':')
+	return append(object, jsonrpc.Quote(value)...)
+}

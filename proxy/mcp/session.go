@@ -1,0 +1,203 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+)
+
+var (
+	// errDuplicate is reported for a request id that is in flight already.
+	errDuplicate = errors.New("a request with this id is in flight")
+	// errEnded is reported for a session that is over.
+	errEnded = errors.New("the session has ended")
+	// errCancelled is the cause of a call that its own client cancelled.
+	errCancelled = errors.New("cancelled by the client")
+)
+
+// session is one client's conversation. It belongs to one principal and one
+// route and is worth nothing to anybody else.
+type session struct {
+	id      string // what the client shows; random, 130 bits
+	key     string // what the road sees instead of id
+	subject string
+	tenant  string
+	route   string
+	version string // the negotiated revision
+	client  string // name/version the client gave of itself
+	over    func() // told once, after the last call of an ended session
+	used    time.Time
+	wake    chan struct{} // holds at most one unheard change of the tools
+
+	mu      sync.Mutex                         // protects the fields below
+	flights map[string]context.CancelCauseFunc // :: request id -> its end
+	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
+	ended   bool
+}
+
+// newSession makes the session that who opens on route.
+func newSession(who policy.Principal, route, version, client string) *session {
+	return &session{
+		id:      rand.Text(),
+		key:     "ses_" + rand.Text(),
+		subject: who.Subject,
+		tenant:  who.Tenant,
+		route:   route,
+		version: version,
+		client:  client,
+		over:    func() {},
+		wake:    make(chan struct{}, 1),
+		flights: make(map[string]context.CancelCauseFunc),
+	}
+}
+
+// serves reports whether who may use s on route.
+func (s *session) serves(who policy.Principal, route string) bool {
+	return s.subject == who.Subject && s.tenant == who.Tenant && s.route == route
+}
+
+// begin enters request id and gives the context of its work. It fails with
+// errDuplicate or errEnded.
+func (s *session) begin(base context.Context, id string) (context.Context, error) {
+	ctx, cancel := context.WithCancelCause(base)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.admitsLocked(id)
+	if err != nil {
+		cancel(err)
+		return nil, err
+	}
+	s.flights[id] = cancel
+	return ctx, nil
+}
+
+// admitsLocked says why id may not begin. The caller must hold s.mu.
+func (s *session) admitsLocked(id string) error {
+	if s.ended {
+		return errEnded
+	}
+	if _, ok := s.flights[id]; ok {
+		return errDuplicate
+	}
+	return nil
+}
+
+// finish leaves request id.
+func (s *session) finish(id string) {
+	s.mu.Lock()
+	cancel := s.flights[id]
+	delete(s.flights, id)
+	last := s.ended && len(s.flights) == 0
+	s.mu.Unlock()
+	cancel(nil)
+	if last {
+		s.over()
+	}
+}
+
+// abort cancels request id of this session, if it is in flight.
+func (s *session) abort(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel, ok := s.flights[id]; ok {
+		cancel(errCancelled)
+	}
+}
+
+// abortAll cancels every request of s for cause; s may be nil.
+func (s *session) abortAll(cause error) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.flights {
+		cancel(cause)
+	}
+}
+
+// end closes the session: nothing begins any more, its event stream ends, what
+// is in flight goes on.
+func (s *session) end() {
+	s.mu.Lock()
+	was := s.ended
+	s.ended = true
+	s.dropStreamLocked()
+	last := !was && len(s.flights) == 0
+	s.mu.Unlock()
+	if last {
+		s.over()
+	}
+}
+
+// busy reports whether a request or an event stream is open.
+func (s *session) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.flights) > 0 || s.stream != nil
+}
+
+// working reports whether a request is in flight.
+func (s *session) working() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.flights) > 0
+}
+
+// openStream makes the caller's event stream the one of the session and ends
+// the one before: a client that reconnects must not wait for its dead
+// connection to be noticed. The result is nil for an ended session, else it is
+// closed when the stream must end.
+func (s *session) openStream() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil
+	}
+	s.dropStreamLocked()
+	s.stream = make(chan struct{})
+	return s.stream
+}
+
+// closeStream forgets stream if it is still the one of the session.
+func (s *session) closeStream(stream chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream == stream {
+		s.stream = nil
+	}
+}
+
+// dropStreamLocked ends the open event stream. The caller must hold s.mu.
+func (s *session) dropStreamLocked() {
+	if s.stream != nil {
+		close(s.stream)
+		s.stream = nil
+	}
+}
+
+// changed leaves word that the tools may have changed.
+func (s *session) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flightKey gives the form of a request id under which "1" and 1 differ and
+// two spellings of one string do not.
+func flightKey(id json.RawMessage) string {
+	if bytes.IndexByte(id, '\\') >= 0 {
+		if text, ok := jsonrpc.Text(id); ok {
+			return string(jsonrpc.Quote(text))
+		}
+	}
+	return string(id)
+}

@@ -1,0 +1,221 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// lastGrace is how long Serve waits for calls that it has cancelled.
+const lastGrace = 5 * time.Second
+
+// errTwice is reported for a second initialize on one stdio connection.
+var errTwice = errors.New("this connection is initialized already")
+
+// pipe is one stdio client. Its reader takes messages in order; requests but
+// initialize are worked on side by side and answered as they finish.
+type pipe struct {
+	door    *Door
+	session *session // nil before initialize; of the loop's goroutine only
+	ready   bool     // the client has sent notifications/initialized; as session
+	wake    chan struct{}
+	flying  atomic.Int64
+	flights sync.WaitGroup // ready when every request has been answered
+	broken  chan struct{}  // closed when out failed
+
+	mu  sync.Mutex // protects the fields below
+	out io.Writer
+	err error // why nothing more can be written
+}
+
+// Serve talks to one client over in and out, one JSON-RPC message per line,
+// until in ends, ctx is done or the door closes; then it waits for the calls
+// in flight, at most Options.Drain, and cancels what is left. A line beyond
+// the size limit is refused and the next one is read. Nothing but protocol is
+// written to out, one Write per message.
+//
+// Serve returns nil at the end of input and on ctx; otherwise why reading or
+// writing failed. If in is an io.Closer it is closed when Serve stops before
+// its end, so that no reader is left waiting.
+func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	p := &pipe{door: d, out: out, wake: make(chan struct{}, 1), broken: make(chan struct{})}
+	if !d.addPipe(p) {
+		return fmt.Errorf("serving stdio: %w", errClosing)
+	}
+	defer d.dropPipe(p)
+	lines := newLines(in, d.opts.Limits.Bytes)
+	err := p.loop(ctx, lines)
+	lines.stop(in)
+	return errors.Join(err, p.drain())
+}
+
+// addPipe enters p and reports false when the door is closing.
+func (d *Door) addPipe(p *pipe) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing {
+		return false
+	}
+	d.flights++
+	d.pipes[p] = struct{}{}
+	return true
+}
+
+// dropPipe forgets p.
+func (d *Door) dropPipe(p *pipe) {
+	d.mu.Lock()
+	delete(d.pipes, p)
+	d.mu.Unlock()
+	d.leave()
+}
+
+// loop takes lines until there are none or p must stop.
+func (p *pipe) loop(ctx context.Context, lines *lines) error {
+	for {
+		var wake chan struct{} // nil: a client is told nothing before it is ready
+		if p.ready {
+			wake = p.wake
+		}
+		select {
+		case data, ok := <-lines.next:
+			if !ok {
+				return lines.err
+			}
+			p.take(data)
+		case <-wake:
+			p.send(toolsChanged)
+		case <-p.broken:
+			return nil // drain says why
+		case <-ctx.Done():
+			return nil
+		case <-p.door.streams:
+			return nil
+		}
+	}
+}
+
+// take deals with one line:
+//
+//	decode -> identify -> dispatch -> reply
+func (p *pipe) take(data []byte) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return
+	}
+	d := p.door
+	x := &exchange{versions: stdioVersions, dialect: d.dialect(""), open: p.keep, notify: p.send}
+	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
+	d.decode(x, data, d.opts.Limits)
+	x.use(p.session)
+	if s := d.recognise(x); s != nil {
+		p.reply(d.turnAway(x, s))
+		return
+	}
+	if p.flying.Load() >= int64(d.opts.MaxFlights) && x.isCall() {
+		p.reply(d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
+		return
+	}
+	a, done := d.admit(x)
+	switch {
+	case done:
+		p.ready = p.ready || x.opensTalk()
+		p.reply(a)
+	case x.flight == "": // initialize and what came before it keep their order
+		p.reply(d.run(x))
+	default:
+		p.flying.Add(1)
+		p.flights.Go(func() {
+			defer p.flying.Add(-1)
+			p.reply(d.run(x))
+		})
+	}
+}
+
+// opensTalk reports whether x says that the client is ready to be told things.
+func (x *exchange) opensTalk() bool {
+	return x.session != nil && x.call.Message != nil && x.call.Message.Method == "notifications/initialized"
+}
+
+// keep makes s the session of the connection.
+func (p *pipe) keep(s *session) error {
+	if p.session != nil {
+		return errTwice
+	}
+	s.over = func() { p.door.opts.Ended(s.key) }
+	p.session = s
+	return nil
+}
+
+// reply writes an answer, if there is one to write.
+func (p *pipe) reply(a answer) {
+	if a.body != nil && !a.silent {
+		p.send(a.body)
+	}
+}
+
+// send writes one message as one line.
+func (p *pipe) send(message []byte) {
+	line := append(make([]byte, 0, len(message)+1), message...)
+	line = append(line, '\n')
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return
+	}
+	if _, err := p.out.Write(line); err != nil {
+		p.err = err
+		close(p.broken)
+	}
+}
+
+// changed leaves word that the tools may have changed.
+func (p *pipe) changed() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain waits for the requests in flight, then ends the session. It gives the
+// write error, if there was one.
+func (p *pipe) drain() error {
+	done := make(chan struct{})
+	go func() { // ends with the last request
+		p.flights.Wait()
+		close(done)
+	}()
+	if !within(done, p.door.opts.Drain) {
+		p.session.abortAll(errClosing)
+		if !within(done, lastGrace) {
+			return errors.New("serving stdio: calls do not end")
+		}
+	}
+	if p.session != nil {
+		p.session.end()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return fmt.Errorf("writing to the client: %w", p.err)
+	}
+	return nil
+}
+
+// within reports whether done is closed before limit has passed.
+func within(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}

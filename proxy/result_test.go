@@ -1,0 +1,180 @@
+package proxy_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+func members(t *testing.T, raw json.RawMessage) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return m
+}
+
+func TestResultModes(t *testing.T) {
+	const upstream = `{"content":[{"type":"text","text":"<hello>"}],"_meta":{"vendor":9007199254740993},"x":1e2}`
+	for _, tt := range []struct {
+		mode string
+		want string // start of the result, byte for byte
+	}{
+		{"off", upstream},
+		{"compact", `{"content":[{"type":"text","text":"<hello>"}],"_meta":{"vendor":9007199254740993,"io.toolgate/result":{"status":"ok","signals":[{`},
+		{"full", `{"content":[{"type":"text","text":"<hello>"}],"_meta":{"vendor":9007199254740993,"io.toolgate/result":{"status":"ok","signals":[{`},
+		{"signals", `{"content":[{"type":"text","text":"{\"status\":\"ok\"`},
+	} {
+		b := newBench(t)
+		b.result = upstream
+		b.Apply(proxy.Settings{Results: tt.mode})
+		reply, f := b.call(t, plain)
+		if f != nil {
+			t.Fatalf("%s: %v", tt.mode, f)
+		}
+		if got := string(reply.Result); len(got) < len(tt.want) || got[:len(tt.want)] != tt.want {
+			t.Errorf("%s:\n got %s\nwant %s…", tt.mode, got, tt.want)
+		}
+		if !json.Valid(reply.Result) {
+			t.Errorf("%s: %s is no JSON", tt.mode, reply.Result)
+		}
+	}
+}
+
+func TestCompactPointsIntoTheResult(t *testing.T) {
+	b := newBench(t)
+	reply, f := b.call(t, plain)
+	if f != nil {
+		t.Fatal(f)
+	}
+	view, _ := json.Marshal(members(t, reply.Result)["_meta"].(map[string]any)["io.toolgate/result"])
+	got, err := signal.Expand(view, reply.Result)
+	if err != nil {
+		t.Fatalf("expanding %s: %v", view, err)
+	}
+	if len(got.Signals) != 1 || got.Signals[0].Body()["text"] != "hello" || got.Signals[0].TraceID() != reply.TraceID {
+		t.Errorf("expanded to %+v", got)
+	}
+}
+
+func TestRedaction(t *testing.T) {
+	for _, tt := range []struct{ name, result, pointer, want string }{
+		{"member", `{"content":[],"structuredContent":{"key":"s3cret","n":1}}`, "/structuredContent/key", `{"content":[],"structuredContent":{"key":"[redacted]","n":1}}`},
+		{"text that repeats it", `{"content":[{"type":"text","text":"{\"key\":\"s3cret\"}"}],"structuredContent":{"key":"s3cret"}}`, "/structuredContent/key",
+			`{"content":[{"type":"text","text":"{\"key\":\"[redacted]\"}"}],"structuredContent":{"key":"[redacted]"}}`},
+		{"element", `{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, "/content/1/text", `{"content":[{"type":"text","text":"a"},{"type":"text","text":"[redacted]"}]}`},
+		{"names nothing", `{"content":[]}`, "/structuredContent/key", `{"content":[]}`},
+		{"escaped", `{"content":[],"structuredContent":{"a/b":"s3cret"}}`, "/structuredContent/a~1b", `{"content":[],"structuredContent":{"a/b":"[redacted]"}}`},
+	} {
+		b := newBench(t)
+		b.Apply(proxy.Settings{Results: "off"})
+		b.result, b.decision.Redact = tt.result, []string{tt.pointer}
+		reply, f := b.call(t, plain)
+		if f != nil {
+			t.Fatalf("%s: %v", tt.name, f)
+		}
+		if d := cmp.Diff(tt.want, string(reply.Result)); d != "" {
+			t.Errorf("%s: %s", tt.name, d)
+		}
+	}
+}
+
+func TestRedactionThatCannotBeDoneWithholds(t *testing.T) {
+	b := newBench(t)
+	b.decision.Redact = []string{"no pointer"}
+	if reply, f := b.call(t, plain); reply != nil || f == nil || f.Kernel.Code != signal.CodeInternal {
+		t.Errorf("got %v, %v, want %s alone", reply, f, signal.CodeInternal)
+	}
+}
+
+func TestOutputSchema(t *testing.T) {
+	const good, bad = `{"content":[],"structuredContent":{"n":1}}`, `{"content":[],"structuredContent":{"n":"x"}}`
+	for _, tt := range []struct {
+		mode, result string
+		code         string
+		status       signal.Status
+	}{
+		{"enforce", good, "", signal.StatusOK},
+		{"enforce", bad, signal.CodeOutputInvalid, ""},
+		{"enforce", `{"content":[]}`, signal.CodeOutputInvalid, ""},
+		{"enforce", `{"content":[],"isError":true}`, "", signal.StatusError},
+		{"warn", bad, "", signal.StatusPartial},
+		{"off", bad, "", signal.StatusOK},
+	} {
+		tool := *searcher
+		tool.Output, tool.OutputMode = mustSchema(`{"type":"object","properties":{"n":{"type":"integer"}}}`), tt.mode
+		b := newBench(t, &tool)
+		b.result = tt.result
+		reply, f := b.call(t, plain)
+		if f != nil {
+			if f.Kernel.Code != tt.code {
+				t.Errorf("%s %s: %v, want %q", tt.mode, tt.result, f, tt.code)
+			}
+			continue
+		}
+		if tt.code != "" || reply.Kernel.Status != tt.status {
+			t.Errorf("%s %s: status %s, want %s %s", tt.mode, tt.result, reply.Kernel.Status, tt.status, tt.code)
+		}
+	}
+}
+
+func TestPendingAndReplay(t *testing.T) {
+	b := newBench(t)
+	b.decision, b.claim = held, approval.Claim{Ticket: ticket(approval.StateProposed), Outcome: approval.Pending}
+	reply, f := b.call(t, plain)
+	if f != nil {
+		t.Fatal(f)
+	}
+	got := members(t, reply.Result)
+	view := got["_meta"].(map[string]any)["io.toolgate/approval"].(map[string]any)
+	if got["isError"] != true || view["status"] != "pending" || view["ticket"] != "apr_1" || reply.Kernel.Status != signal.StatusSkip {
+		t.Errorf("pending: %s", reply.Result)
+	}
+	if len(b.sent) != 0 || len(b.decisions) != 0 || len(b.outcomes) != 1 || b.outcomes[0].Outcome != "held" {
+		t.Errorf("pending: sent %v, records %+v %+v", b.sent, b.decisions, b.outcomes)
+	}
+
+	stored := ticket(approval.StateDone)
+	stored.Result = json.RawMessage(`{"content":[{"type":"text","text":"paid"}]}`)
+	b.claim = approval.Claim{Ticket: stored, Outcome: approval.Replay}
+	reply, f = b.call(t, plain)
+	if f != nil {
+		t.Fatal(f)
+	}
+	view = members(t, reply.Result)["_meta"].(map[string]any)["io.toolgate/approval"].(map[string]any)
+	if view["status"] != "replayed" || len(b.sent) != 0 || !b.outcomes[1].Replayed {
+		t.Errorf("replay: %s, sent %v, record %+v", reply.Result, b.sent, b.outcomes[1])
+	}
+}
+
+// A call that is decided while it waits goes on as if it had never waited.
+func TestHoldThenGrant(t *testing.T) {
+	b := newBench(t)
+	b.decision = held
+	b.claim = approval.Claim{Ticket: ticket(approval.StateProposed), Outcome: approval.Pending}
+	g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b,
+		Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, searcher)},
+		Waiter: waiter(func() {
+			b.claim = approval.Claim{Ticket: ticket(approval.StateDispatching), Outcome: approval.Granted}
+		}),
+		Settings: proxy.Settings{Hold: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, f := g.Call(context.Background(), request(t, plain)); f != nil || len(b.sent) != 1 {
+		t.Errorf("got %v, sent %v, want one run", f, b.sent)
+	}
+}
+
+// waiter decides the ticket as soon as somebody waits for it.
+type waiter func()
+
+func (w waiter) Wait(context.Context, string) error { w(); return nil }

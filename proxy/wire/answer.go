@@ -1,0 +1,222 @@
+package wire
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/signal"
+)
+
+// MetaError is the _meta key under which a tool result that stands for an
+// error carries what error.data would have been.
+const MetaError = "io.toolgate/error"
+
+// internalReason is all that is ever said about an INTERNAL_ERROR.
+const internalReason = "the gateway failed; its log has the cause under these ids"
+
+// Failure is a refused or failed call; proxy.Failure converts to it.
+type Failure struct {
+	Kernel     *signal.KernelError // never nil
+	RetryAfter time.Duration       // 0 when there is nothing to wait for
+	Reason     string              // for the agent, one sentence
+	Remedy     string              // what would make it pass, "" when nothing does
+	DecisionID string              // in the audit trail
+	TraceID    string              //
+	Upstream   stdjson.RawMessage  // the error object as the upstream sent it, or nil
+}
+
+// Reply is an answer: the value of the member result or error of a JSON-RPC
+// response. Exactly one is set, unless Silent.
+type Reply struct {
+	Result, Error stdjson.RawMessage
+	// HTTP is the table's status, for routes where the status carries meaning.
+	HTTP int
+	// Silent means that no answer may be sent.
+	Silent bool
+}
+
+// data is error.data, the same in all dialects.
+type data struct {
+	Code          Code            `json:"code"`
+	KernelCode    string          `json:"kernel_code"`
+	Category      signal.Category `json:"category"`
+	Severity      signal.Severity `json:"severity"`
+	RetryEligible bool            `json:"retry_eligible"`
+	RetryAfterMS  int64           `json:"retry_after_ms,omitzero"`
+	Reason        string          `json:"reason"`
+	Remedy        string          `json:"remedy,omitzero"`
+	DecisionID    string          `json:"decision_id"`
+	TraceID       string          `json:"trace_id"`
+	Detail        jsontext.Value  `json:"detail"`
+}
+
+// Answer puts a failure into words and numbers of a dialect. It returns
+// ErrUnknownDialect, and ErrUnknownCode for a kernel code without a row or no
+// kernel error at all: a caller that gets one has a fault of its own and
+// answers INTERNAL_ERROR.
+//
+// An INTERNAL_ERROR tells the ids and nothing else: neither message, detail
+// nor cause of the kernel error, nor reason, remedy or upstream error.
+func Answer(d Dialect, f Failure) (Reply, error) {
+	if !d.Valid() {
+		return Reply{}, fmt.Errorf("%w: %q", ErrUnknownDialect, string(d))
+	}
+	if f.Kernel == nil {
+		return Reply{}, fmt.Errorf("%w: no kernel error", ErrUnknownCode)
+	}
+	row, err := ByKernel(f.Kernel.Code)
+	if err != nil {
+		return Reply{}, err
+	}
+	if row.Code == InternalError {
+		f = internal(f)
+	}
+	return answer(d, row, f)
+}
+
+func internal(f Failure) Failure {
+	return Failure{
+		Kernel: &signal.KernelError{Code: signal.CodeInternal}, Reason: internalReason,
+		DecisionID: f.DecisionID, TraceID: f.TraceID,
+	}
+}
+
+func answer(d Dialect, row Row, f Failure) (Reply, error) {
+	reply := Reply{HTTP: row.HTTP}
+	var upstream jsontext.Value
+	if row.Form == AsUpstream {
+		upstream = object(f.Upstream)
+	}
+	var err error
+	switch {
+	case row.Form == AsNothing:
+		reply.Silent = true
+	case d == MCP && row.Form == AsUpstream && upstream != nil:
+		reply.Error = stdjson.RawMessage(upstream)
+	case d == MCP && row.Form == AsResult:
+		reply.Result, err = result(row, f)
+	default:
+		reply.Error, err = errorObject(d, row, f, upstream)
+	}
+	return reply, err
+}
+
+// object gives raw, on one line, when it is one JSON object with one reading,
+// else nil.
+func object(raw stdjson.RawMessage) jsontext.Value {
+	v := jsontext.Value(raw)
+	if v.Kind() != '{' || !v.IsValid() {
+		return nil
+	}
+	if !bytes.ContainsAny(v, "\r\n") {
+		return v
+	}
+	return bytes.Map(func(r rune) rune {
+		if r == '\r' || r == '\n' {
+			return ' '
+		}
+		return r
+	}, v)
+}
+
+func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
+	return encode(struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+		Data    data   `json:"data"`
+	}{row.RPC.In(d), message(d, row, f), describe(row, f, upstream)})
+}
+
+// message is the row's words, then the reason, because a model may be shown
+// nothing else. Where the seeds fix the words, dialect canonical keeps them.
+func message(d Dialect, row Row, f Failure) string {
+	if row.Code == InternalError || d == Canonical && row.Exact || reason(row, f) == row.Message {
+		return row.Message
+	}
+	return row.Message + ": " + reason(row, f)
+}
+
+func reason(row Row, f Failure) string {
+	switch {
+	case f.Reason != "":
+		return f.Reason
+	case f.Kernel.Message != "":
+		return f.Kernel.Message
+	}
+	return row.Message
+}
+
+func describe(row Row, f Failure, upstream jsontext.Value) data {
+	out := data{
+		Code: row.Code, KernelCode: row.Kernel, Category: row.Category, Severity: row.Severity,
+		RetryEligible: f.Kernel.RetryEligible, RetryAfterMS: ceilMS(f.RetryAfter),
+		Reason: reason(row, f), Remedy: f.Remedy, DecisionID: f.DecisionID, TraceID: f.TraceID,
+		Detail: detail(f.Kernel, upstream),
+	}
+	if f.Kernel.Severity.Valid() {
+		out.Severity = f.Kernel.Severity
+	}
+	return out
+}
+
+// ceilMS never tells a caller to come back too early.
+func ceilMS(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Millisecond) + 1
+}
+
+// detail is that of the kernel error, with what the upstream said when the
+// stage that failed has not put it there.
+func detail(e *signal.KernelError, upstream jsontext.Value) jsontext.Value {
+	if _, has := e.Detail["upstream"]; upstream == nil || has {
+		return jsontext.Value(e.DetailJSON())
+	}
+	own := strings.TrimSuffix(string(e.DetailJSON()), "}")
+	if own != "{" {
+		own += ","
+	}
+	return jsontext.Value(own + `"upstream":` + string(upstream) + "}")
+}
+
+// result is the form for a model: a plain sentence, and the data where no
+// model is shown it.
+func result(row Row, f Failure) (stdjson.RawMessage, error) {
+	type block struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	return encode(struct {
+		Content []block         `json:"content"`
+		IsError bool            `json:"isError"`
+		Meta    map[string]data `json:"_meta"`
+	}{[]block{{"text", sentence(row, f)}}, true, map[string]data{MetaError: describe(row, f, nil)}})
+}
+
+func sentence(row Row, f Failure) string {
+	text := message(MCP, row, f)
+	if f.Remedy != "" {
+		text = strings.TrimRight(text, ". ") + ". What would help: " + f.Remedy
+	}
+	if !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return text
+}
+
+// encode gives JSON on one line; text that is not UTF-8 is mended, not
+// refused, since an answer there must be.
+func encode(v any) (stdjson.RawMessage, error) {
+	raw, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		return nil, fmt.Errorf("encoding answer: %w", err)
+	}
+	return raw, nil
+}

@@ -1,0 +1,311 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var gate = signal.ModuleRef{Tier: 4, Module: "gate", Function: "call"}
+
+// failure is one of each row, with everything filled in.
+func failure(t *testing.T, r wire.Row) wire.Failure {
+	t.Helper()
+	cause := signal.ProcessingError("the cause", gate, nil, nil)
+	e, err := signal.ErrorFor(r.Kernel, "kernel message", gate, map[string]any{"n": json.Number("1e2")}, cause)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire.Failure{
+		Kernel: e, RetryAfter: 1500*time.Millisecond + 1, Reason: "why <it> failed", Remedy: "do this instead",
+		DecisionID: "dec_1", TraceID: "trc_1", Upstream: json.RawMessage(`{"code":-32050,"message":"own words","data":{"b":1e2,"a":1}}`),
+	}
+}
+
+// One failure of each row in each dialect, byte for byte.
+func TestAnswerGolden(t *testing.T) {
+	const path = "testdata/answers.txt"
+	var got bytes.Buffer
+	for _, r := range wire.Rows() {
+		for _, d := range dialects {
+			reply, err := wire.Answer(d, failure(t, r))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&got, "%s %s HTTP %d silent %v\n", r.Code, d, reply.HTTP, reply.Silent)
+			fmt.Fprintf(&got, "  result %s\n  error  %s\n", reply.Result, reply.Error)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The rules that the golden file is an instance of.
+func TestAnswerHasOneFormPerDialect(t *testing.T) {
+	for _, r := range wire.Rows() {
+		for _, d := range dialects {
+			t.Run(string(r.Code)+"/"+string(d), func(t *testing.T) {
+				f := failure(t, r)
+				reply, err := wire.Answer(d, f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if reply.HTTP != r.HTTP || reply.Silent != (r.Form == wire.AsNothing) {
+					t.Errorf("HTTP %d, silent %v", reply.HTTP, reply.Silent)
+				}
+				switch {
+				case r.Form == wire.AsNothing:
+					if reply.Result != nil || reply.Error != nil {
+						t.Error("a silent answer says something")
+					}
+				case d == wire.MCP && r.Form == wire.AsUpstream:
+					if string(reply.Error) != string(f.Upstream) || reply.Result != nil {
+						t.Errorf("got %s", reply.Error)
+					}
+				case d == wire.MCP && r.Form == wire.AsResult:
+					checkResult(t, r, reply)
+				default:
+					checkError(t, r, d, reply)
+				}
+			})
+		}
+	}
+}
+
+func checkResult(t *testing.T, r wire.Row, reply wire.Reply) {
+	t.Helper()
+	var got struct {
+		Content []struct{ Type, Text string }
+		IsError bool
+		Meta    map[string]json.RawMessage `json:"_meta"`
+	}
+	if err := json.Unmarshal(reply.Result, &got); err != nil || reply.Error != nil {
+		t.Fatalf("%v, error %s", err, reply.Error)
+	}
+	want := r.Message + ": why <it> failed. What would help: do this instead."
+	if !got.IsError || len(got.Content) != 1 || got.Content[0].Type != "text" || got.Content[0].Text != want {
+		t.Errorf("got %+v", got)
+	}
+	checkData(t, r, got.Meta[wire.MetaError])
+}
+
+func checkError(t *testing.T, r wire.Row, d wire.Dialect, reply wire.Reply) {
+	t.Helper()
+	var got struct {
+		Code    int
+		Message string
+		Data    json.RawMessage
+	}
+	if err := json.Unmarshal(reply.Error, &got); err != nil || reply.Result != nil {
+		t.Fatalf("%v, result %s", err, reply.Result)
+	}
+	want := r.Message + ": why <it> failed"
+	if r.Code == wire.InternalError || d == wire.Canonical && r.Exact {
+		want = r.Message
+	}
+	if got.Code != r.RPC.In(d) || got.Message != want {
+		t.Errorf("got %d %q, want %q", got.Code, got.Message, want)
+	}
+	checkData(t, r, got.Data)
+}
+
+func checkData(t *testing.T, r wire.Row, raw json.RawMessage) {
+	t.Helper()
+	var got map[string]any
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"code": string(r.Code), "kernel_code": r.Kernel, "category": string(r.Category), "severity": string(r.Severity),
+		"retry_eligible": r.Retry, "retry_after_ms": 1501.0, "reason": "why <it> failed", "remedy": "do this instead",
+		"decision_id": "dec_1", "trace_id": "trc_1", "detail": map[string]any{"n": 100.0},
+	}
+	if r.Code == wire.InternalError {
+		delete(want, "retry_after_ms")
+		delete(want, "remedy")
+		want["detail"], want["reason"] = map[string]any{}, "the gateway failed; its log has the cause under these ids"
+	} else if r.Form == wire.AsUpstream {
+		want["detail"].(map[string]any)["upstream"] = map[string]any{"code": -32050.0, "message": "own words", "data": map[string]any{"b": 100.0, "a": 1.0}}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnswerWithLittle(t *testing.T) {
+	bare := func(code string) wire.Failure { return wire.Failure{Kernel: &signal.KernelError{Code: code}} }
+	with := func(code string, change func(*wire.Failure)) wire.Failure {
+		f := bare(code)
+		change(&f)
+		return f
+	}
+	tests := []struct {
+		name    string
+		dialect wire.Dialect
+		failure wire.Failure
+		want    []string // parts of the answer
+		absent  []string
+	}{
+		{"data is whole even so", wire.Gateway, bare(signal.CodeRateLimited), []string{
+			`"code":-32001,"message":"Rate limit exceeded","data":{"code":"RATE_LIMITED","kernel_code":"T4_RATE_LIMIT_EXCEEDED","category":"resource","severity":"transient",` +
+				`"retry_eligible":false,"reason":"Rate limit exceeded","decision_id":"","trace_id":"","detail":{}}`}, []string{"remedy", "retry_after"}},
+		{"without a reason the kernel's message speaks", wire.Gateway,
+			with(signal.CodeToolNotFound, func(f *wire.Failure) { f.Kernel.Message = "no tool nope" }), []string{`"message":"Unknown tool: no tool nope"`}, nil},
+		{"the kernel's own severity wins", wire.Gateway,
+			with(signal.CodeToolFailed, func(f *wire.Failure) { f.Kernel.Severity = signal.Fatal }), []string{`"severity":"fatal"`}, nil},
+		{"an upstream without an error object", wire.MCP, bare(signal.CodeToolFailed), []string{`{"code":-32603,"message":"Tool failed"`}, nil},
+		{"an upstream error that is no object", wire.MCP,
+			with(signal.CodeToolFailed, func(f *wire.Failure) { f.Upstream = json.RawMessage(`"boom"`) }), []string{`{"code":-32603,`}, []string{"boom"}},
+		{"an upstream error with two readings", wire.MCP,
+			with(signal.CodeToolFailed, func(f *wire.Failure) { f.Upstream = json.RawMessage(`{"code":1,"code":2}`) }), []string{`{"code":-32603,`}, []string{"upstream"}},
+		{"what the stage said of the upstream stays", wire.Gateway, with(signal.CodeToolFailed, func(f *wire.Failure) {
+			f.Upstream, f.Kernel.Detail = json.RawMessage(`{"a":1}`), map[string]any{"upstream": "told"}
+		}), []string{`"detail":{"upstream":"told"}`}, nil},
+		{"the upstream alone", wire.Gateway,
+			with(signal.CodeToolFailed, func(f *wire.Failure) { f.Upstream = json.RawMessage(`{"a":1e2}`) }), []string{`"detail":{"upstream":{"a":1e2}}`}, nil},
+		{"text that is not UTF-8 is mended", wire.Gateway,
+			with(signal.CodeToolFailed, func(f *wire.Failure) { f.Reason = "a\xffb" }), []string{`a�b`}, nil},
+		{"a sentence ends once", wire.MCP,
+			with(signal.CodePolicyDenied, func(f *wire.Failure) { f.Reason = "not for you." }), []string{`"text":"Denied by policy: not for you."`}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			reply, err := wire.Answer(tt.dialect, tt.failure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(reply.Error) + string(reply.Result)
+			for _, part := range tt.want {
+				if !strings.Contains(text, part) {
+					t.Errorf("%s\nlacks %s", text, part)
+				}
+			}
+			for _, part := range tt.absent {
+				if strings.Contains(text, part) {
+					t.Errorf("%s\nhas %s", text, part)
+				}
+			}
+		})
+	}
+}
+
+func TestAnswerRefuses(t *testing.T) {
+	internal := &signal.KernelError{Code: signal.CodeInternal}
+	tests := []struct {
+		name    string
+		dialect wire.Dialect
+		kernel  *signal.KernelError
+		want    error
+	}{
+		{"an unknown dialect", "klingon", internal, wire.ErrUnknownDialect},
+		{"no dialect", "", internal, wire.ErrUnknownDialect},
+		{"an unknown kernel code", wire.Gateway, &signal.KernelError{Code: "T4_NO_ROW"}, wire.ErrUnknownCode},
+		{"no kernel error", wire.Gateway, nil, wire.ErrUnknownCode},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			reply, err := wire.Answer(tt.dialect, wire.Failure{Kernel: tt.kernel})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("got %v", err)
+			}
+			if diff := cmp.Diff(wire.Reply{}, reply); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Whatever went wrong inside, and wherever its words were put, the wire says
+// ids only.
+func FuzzInternalErrorKeepsSecrets(f *testing.F) {
+	f.Add("password=hunter2", uint8(0))
+	f.Add("/home/op/.toolgate/state.db: disk I/O error", uint8(1))
+	f.Add("ids", uint8(3))
+	f.Fuzz(func(t *testing.T, text string, n uint8) {
+		secret := "SECRET[" + text + "]"
+		e := &signal.KernelError{
+			Code: signal.CodeInternal, Category: signal.Category(secret), Severity: signal.Severity(secret), Message: secret,
+			Source: signal.ModuleRef{Module: secret, Function: secret}, Detail: map[string]any{secret: secret},
+			Cause: signal.ProcessingError(secret, gate, nil, nil),
+		}
+		upstream, err := json.Marshal(map[string]string{"message": secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := dialects[int(n)%len(dialects)]
+		planted := wire.Failure{Kernel: e, Reason: secret, Remedy: secret, DecisionID: "dec_1", TraceID: "trc_1", Upstream: upstream, RetryAfter: time.Second}
+		clean := wire.Failure{Kernel: &signal.KernelError{Code: signal.CodeInternal}, DecisionID: "dec_1", TraceID: "trc_1"}
+		got, errGot := wire.Answer(d, planted)
+		want, errWant := wire.Answer(d, clean)
+		if errGot != nil || errWant != nil {
+			t.Fatal(errGot, errWant)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the answer depends on what is inside: %s", diff)
+		}
+		if bytes.Contains(got.Error, []byte("SECRET[")) || !bytes.Contains(got.Error, []byte("dec_1")) {
+			t.Errorf("got %s", got.Error)
+		}
+	})
+}
+
+// Any failure gives one line of JSON, or silence.
+func FuzzAnswer(f *testing.F) {
+	f.Add(uint8(0), uint8(0), "reason", "remedy", []byte(`{"code":1,"message":"m"}`))
+	f.Add(uint8(18), uint8(3), "", "", []byte("{\n\"code\":1}"))
+	rows := wire.Rows()
+	f.Fuzz(func(t *testing.T, row, dialect uint8, reason, remedy string, upstream []byte) {
+		e := &signal.KernelError{Code: rows[int(row)%len(rows)].Kernel}
+		reply, err := wire.Answer(dialects[int(dialect)%len(dialects)], wire.Failure{Kernel: e, Reason: reason, Remedy: remedy, Upstream: upstream})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := append(reply.Result, reply.Error...)
+		if reply.Silent {
+			if len(said) > 0 {
+				t.Fatalf("silent, but %s", said)
+			}
+			return
+		}
+		if (reply.Result == nil) == (reply.Error == nil) || !json.Valid(said) || bytes.ContainsAny(said, "\r\n") {
+			t.Fatalf("result %s, error %s", reply.Result, reply.Error)
+		}
+	})
+}
+
+func BenchmarkAnswer(b *testing.B) {
+	for _, d := range dialects {
+		b.Run(string(d), func(b *testing.B) {
+			f := wire.Failure{Kernel: &signal.KernelError{Code: signal.CodePolicyDenied, Message: "m"}, Reason: "why", DecisionID: "dec_1", TraceID: "trc_1"}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := wire.Answer(d, f); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

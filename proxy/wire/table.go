@@ -1,0 +1,190 @@
+// Package wire is the one place that knows wire codes: the table of canonical
+// errors with their HTTP status, kernel code and JSON-RPC code in each of the
+// four dialects, and the answers made from it.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/toolgate/toolgate/signal"
+)
+
+// What the look-ups refuse with. All are programming errors of the caller: no
+// unknown name is ever mapped to a fallback, so that a missing row is seen.
+var (
+	// ErrUnknownCode is returned for a canonical or kernel code without a row
+	// (the KeyError of seed 004).
+	ErrUnknownCode = errors.New("unknown error code")
+	// ErrUnknownDialect is returned for a dialect that is not one of the four.
+	ErrUnknownDialect = errors.New("unknown error dialect")
+)
+
+// Dialect chooses the numbers in which a route answers.
+type Dialect string
+
+// The dialects.
+const (
+	Gateway   Dialect = "gateway"   // default of /mcp and stdio: seed 003, then seed 002
+	Canonical Dialect = "canonical" // seed 004, serves /v1/rpc
+	Kernel    Dialect = "kernel"    // seed 002's mapping by category
+	MCP       Dialect = "mcp"       // the MCP specification, serves /mcp/{server}
+)
+
+// Valid reports whether d is one of the four dialects.
+func (d Dialect) Valid() bool {
+	return d == Gateway || d == Canonical || d == Kernel || d == MCP
+}
+
+// Code is a canonical error code.
+type Code string
+
+// The canonical codes.
+const (
+	ParseError          Code = "PARSE_ERROR"
+	InvalidEnvelope     Code = "INVALID_ENVELOPE"
+	MethodNotFound      Code = "METHOD_NOT_FOUND"
+	ToolNotFound        Code = "TOOL_NOT_FOUND"
+	InvalidToolInput    Code = "INVALID_TOOL_INPUT"
+	PolicyDenied        Code = "POLICY_DENIED"
+	ApprovalDenied      Code = "APPROVAL_DENIED"
+	ApprovalExpired     Code = "APPROVAL_EXPIRED"
+	RateLimited         Code = "RATE_LIMITED"
+	Overloaded          Code = "OVERLOADED"
+	ToolQuarantined     Code = "TOOL_QUARANTINED"
+	OutputInvalid       Code = "OUTPUT_INVALID"
+	AuditUnavailable    Code = "AUDIT_UNAVAILABLE"
+	TooLarge            Code = "TOO_LARGE"
+	Cancelled           Code = "CANCELLED"
+	Unauthenticated     Code = "UNAUTHENTICATED"
+	SessionLost         Code = "SESSION_LOST"
+	HeaderMismatch      Code = "HEADER_MISMATCH"
+	ToolFailed          Code = "TOOL_FAILED"
+	ToolTimeout         Code = "TOOL_TIMEOUT"
+	UpstreamUnavailable Code = "UPSTREAM_UNAVAILABLE"
+	InternalError       Code = "INTERNAL_ERROR"
+)
+
+// Form is how an answer travels in dialect mcp.
+type Form uint8
+
+// The forms.
+const (
+	AsError    Form = iota // a JSON-RPC error, as in every other dialect
+	AsResult               // a tool result with isError, which the model reads
+	AsUpstream             // the upstream's own error object, when there is one
+	AsNothing              // no answer, in any dialect
+)
+
+// RPC holds the JSON-RPC code of each dialect; 0 where there is none.
+type RPC struct{ Gateway, Canonical, Kernel, MCP int }
+
+// In gives the code of one dialect, 0 for an unknown one.
+func (r RPC) In(d Dialect) int {
+	switch d {
+	case Gateway:
+		return r.Gateway
+	case Canonical:
+		return r.Canonical
+	case Kernel:
+		return r.Kernel
+	case MCP:
+		return r.MCP
+	}
+	return 0
+}
+
+// Row is one line of the table.
+type Row struct {
+	Code     Code
+	HTTP     int    // on routes where status carries meaning; /mcp sends 200
+	Kernel   string // the kernel code, one row each
+	Category signal.Category
+	Severity signal.Severity
+	Retry    bool   // may the same call, unchanged, pass later?
+	Message  string // the fixed words of error.message
+	RPC      RPC
+	Form     Form
+	// Exact says that the seeds fix the message: dialect canonical adds nothing.
+	Exact bool
+}
+
+// rows is the table. In dialect mcp the code of a row that travels as a result
+// is unused and stays 0; that of TOOL_FAILED is for an upstream that sent no
+// error object.
+var rows = []Row{
+	{ParseError, 400, signal.CodeEnvelopeParse, signal.Input, signal.Transient, false,
+		"Parse error", RPC{-32700, -32700, -32700, -32700}, AsError, false},
+	{InvalidEnvelope, 400, signal.CodeEnvelopeInvalid, signal.Input, signal.Transient, false,
+		"Invalid MCP envelope", RPC{-32600, -32600, -32602, -32600}, AsError, true},
+	{MethodNotFound, 404, signal.CodeEnvelopeMethod, signal.Input, signal.Transient, false,
+		"Method not found", RPC{-32601, -32601, -32601, -32601}, AsError, false},
+	{ToolNotFound, 404, signal.CodeToolNotFound, signal.Input, signal.Transient, false,
+		"Unknown tool", RPC{-32601, -32001, -32602, -32602}, AsError, true},
+	{InvalidToolInput, 422, signal.CodeSchemaMismatch, signal.Input, signal.Transient, false,
+		"Invalid tool input", RPC{-32600, -32602, -32602, 0}, AsResult, true},
+	{PolicyDenied, 403, signal.CodePolicyDenied, signal.Policy, signal.Fatal, false,
+		"Denied by policy", RPC{-32600, -32600, -32600, 0}, AsResult, false},
+	{ApprovalDenied, 403, signal.CodeApprovalDenied, signal.Policy, signal.Fatal, false,
+		"Approval denied", RPC{-32600, -32600, -32600, 0}, AsResult, false},
+	{ApprovalExpired, 403, signal.CodeApprovalExpired, signal.Policy, signal.Transient, true,
+		"Approval expired", RPC{-32600, -32600, -32600, 0}, AsResult, false},
+	{RateLimited, 429, signal.CodeRateLimited, signal.Resource, signal.Transient, true,
+		"Rate limit exceeded", RPC{-32001, -32001, -32603, -32001}, AsError, false},
+	{Overloaded, 429, signal.CodeOverloaded, signal.Resource, signal.Transient, true,
+		"Gateway overloaded", RPC{-32001, -32001, -32603, -32001}, AsError, false},
+	{ToolQuarantined, 403, signal.CodeToolQuarantined, signal.Policy, signal.Fatal, false,
+		"Tool quarantined", RPC{-32600, -32600, -32600, -32602}, AsError, false},
+	{OutputInvalid, 502, signal.CodeOutputInvalid, signal.External, signal.Degraded, false,
+		"Invalid tool output", RPC{-32000, -32603, -32003, -32603}, AsError, false},
+	{AuditUnavailable, 500, signal.CodeAuditUnavailable, signal.Processing, signal.Transient, true,
+		"Audit log unavailable", RPC{-32603, -32603, -32603, -32603}, AsError, false},
+	{TooLarge, 413, signal.CodeEnvelopeTooLarge, signal.Input, signal.Transient, false,
+		"Message too large", RPC{-32600, -32600, -32602, -32600}, AsError, false},
+	{Cancelled, 499, signal.CodeCancelled, signal.Processing, signal.Transient, false,
+		"Call cancelled", RPC{}, AsNothing, false},
+	{Unauthenticated, 401, signal.CodeUnauthenticated, signal.Policy, signal.Fatal, false,
+		"Not authenticated", RPC{-32600, -32600, -32600, -32600}, AsError, false},
+	{SessionLost, 404, signal.CodeSessionLost, signal.Input, signal.Transient, true,
+		"Session lost", RPC{-32600, -32600, -32600, -32600}, AsError, false},
+	{HeaderMismatch, 400, signal.CodeHeaderMismatch, signal.Input, signal.Transient, false,
+		"Header mismatch", RPC{-32020, -32020, -32020, -32020}, AsError, false},
+	{ToolFailed, 502, signal.CodeToolFailed, signal.External, signal.Transient, false,
+		"Tool failed", RPC{-32000, -32603, -32003, -32603}, AsUpstream, false},
+	{ToolTimeout, 502, signal.CodeToolTimeout, signal.External, signal.Transient, false,
+		"Tool did not answer in time", RPC{-32000, -32603, -32003, -32603}, AsError, false},
+	{UpstreamUnavailable, 502, signal.CodeUpstreamUnavailable, signal.External, signal.Transient, true,
+		"Tool server unavailable", RPC{-32000, -32603, -32003, -32603}, AsError, false},
+	{InternalError, 500, signal.CodeInternal, signal.Processing, signal.Fatal, false,
+		"Internal error", RPC{-32603, -32603, -32603, -32603}, AsError, true},
+}
+
+var byCode, byKernel = index()
+
+func index() (map[Code]*Row, map[string]*Row) {
+	codes, kernels := make(map[Code]*Row, len(rows)), make(map[string]*Row, len(rows))
+	for i := range rows {
+		codes[rows[i].Code], kernels[rows[i].Kernel] = &rows[i], &rows[i]
+	}
+	return codes, kernels
+}
+
+// Rows gives a copy of the table in its order.
+func Rows() []Row { return slices.Clone(rows) }
+
+// Lookup gives the row of a canonical code, or ErrUnknownCode.
+func Lookup(code Code) (Row, error) {
+	if r := byCode[code]; r != nil {
+		return *r, nil
+	}
+	return Row{}, fmt.Errorf("%w: %q", ErrUnknownCode, string(code))
+}
+
+// ByKernel gives the row of a kernel code, or ErrUnknownCode.
+func ByKernel(kernelCode string) (Row, error) {
+	if r := byKernel[kernelCode]; r != nil {
+		return *r, nil
+	}
+	return Row{}, fmt.Errorf("%w: kernel code %q", ErrUnknownCode, kernelCode)
+}

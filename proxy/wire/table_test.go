@@ -1,0 +1,176 @@
+package wire_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// spec is the table of the design, section 5, typed again: code, HTTP, kernel
+// code, category, then gateway, canonical, kernel and mcp.
+const spec = `
+PARSE_ERROR          | 400 | T0_ENVELOPE_PARSE             | input      | -32700 | -32700 | -32700 | -32700
+INVALID_ENVELOPE     | 400 | T0_ENVELOPE_INVALID           | input      | -32600 | -32600 | -32602 | -32600
+METHOD_NOT_FOUND     | 404 | T0_ENVELOPE_METHOD            | input      | -32601 | -32601 | -32601 | -32601
+TOOL_NOT_FOUND       | 404 | T4_TOOL_NOT_FOUND             | input      | -32601 | -32001 | -32602 | -32602
+INVALID_TOOL_INPUT   | 422 | T0_VALIDATION_SCHEMA_MISMATCH | input      | -32600 | -32602 | -32602 | result
+POLICY_DENIED        | 403 | T5_IDENTITY_VIOLATION         | policy     | -32600 | -32600 | -32600 | result
+APPROVAL_DENIED      | 403 | T5_APPROVAL_DENIED            | policy     | -32600 | -32600 | -32600 | result
+APPROVAL_EXPIRED     | 403 | T5_APPROVAL_EXPIRED           | policy     | -32600 | -32600 | -32600 | result
+RATE_LIMITED         | 429 | T4_RATE_LIMIT_EXCEEDED        | resource   | -32001 | -32001 | -32603 | -32001
+OVERLOADED           | 429 | T4_GATE_OVERLOADED            | resource   | -32001 | -32001 | -32603 | -32001
+TOOL_QUARANTINED     | 403 | T4_TOOL_QUARANTINED           | policy     | -32600 | -32600 | -32600 | -32602
+OUTPUT_INVALID       | 502 | T4_TOOL_OUTPUT_INVALID        | external   | -32000 | -32603 | -32003 | -32603
+AUDIT_UNAVAILABLE    | 500 | T0_AUDIT_UNAVAILABLE          | processing | -32603 | -32603 | -32603 | -32603
+TOO_LARGE            | 413 | T0_ENVELOPE_TOO_LARGE         | input      | -32600 | -32600 | -32602 | -32600
+CANCELLED            | 499 | T4_CALL_CANCELLED             | processing | none   | none   | none   | none
+UNAUTHENTICATED      | 401 | T0_IDENTITY_UNAUTHENTICATED   | policy     | -32600 | -32600 | -32600 | -32600
+SESSION_LOST         | 404 | T0_SESSION_LOST               | input      | -32600 | -32600 | -32600 | -32600
+HEADER_MISMATCH      | 400 | T0_HEADER_MISMATCH            | input      | -32020 | -32020 | -32020 | -32020
+TOOL_FAILED          | 502 | T4_TOOL_EXECUTION_FAILED      | external   | -32000 | -32603 | -32003 | upstream
+TOOL_TIMEOUT         | 502 | T4_TOOL_TIMEOUT               | external   | -32000 | -32603 | -32003 | -32603
+UPSTREAM_UNAVAILABLE | 502 | T4_UPSTREAM_UNAVAILABLE       | external   | -32000 | -32603 | -32003 | -32603
+INTERNAL_ERROR       | 500 | T0_INTERNAL                   | processing | -32603 | -32603 | -32603 | -32603
+`
+
+func TestTableIsTheDesigns(t *testing.T) {
+	var got strings.Builder
+	for _, r := range wire.Rows() {
+		got.WriteString("\n" + strings.Join(cells(r), "|"))
+	}
+	want := regexp.MustCompile(` *\| *`).ReplaceAllString(spec, "|")
+	if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(got.String())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func cells(r wire.Row) []string {
+	out := []string{string(r.Code), strconv.Itoa(r.HTTP), r.Kernel, string(r.Category)}
+	for _, d := range dialects {
+		switch {
+		case r.Form == wire.AsNothing:
+			out = append(out, "none")
+		case d == wire.MCP && r.Form == wire.AsResult:
+			out = append(out, "result")
+		case d == wire.MCP && r.Form == wire.AsUpstream:
+			out = append(out, "upstream")
+		default:
+			out = append(out, strconv.Itoa(r.RPC.In(d)))
+		}
+	}
+	return out
+}
+
+var dialects = []wire.Dialect{wire.Gateway, wire.Canonical, wire.Kernel, wire.MCP}
+
+// The four messages that the seeds fix, to the letter.
+func TestFixedMessages(t *testing.T) {
+	fixed := map[wire.Code]string{
+		wire.InvalidEnvelope: "Invalid MCP envelope", wire.InvalidToolInput: "Invalid tool input",
+		wire.ToolNotFound: "Unknown tool", wire.InternalError: "Internal error",
+	}
+	for _, r := range wire.Rows() {
+		want, exact := fixed[r.Code]
+		if exact && r.Message != want || exact != r.Exact {
+			t.Errorf("%s: message %q, exact %v", r.Code, r.Message, r.Exact)
+		}
+	}
+}
+
+func TestNoRowSpeaksOfTimeouts(t *testing.T) {
+	// TypeScript clients use -32001 for their own timeout: the words must not
+	// feed that mistake.
+	for _, code := range []wire.Code{wire.RateLimited, wire.Overloaded} {
+		r, err := wire.Lookup(code)
+		if err != nil || regexp.MustCompile(`(?i)time`).MatchString(r.Message) {
+			t.Errorf("%s: %q, %v", code, r.Message, err)
+		}
+	}
+}
+
+// Every code constant of package signal has a row, and every row's kernel code
+// is such a constant, with the traits that signal gives it.
+func TestRowsAreSignalsCodes(t *testing.T) {
+	constants := codeConstants(t)
+	for code := range constants {
+		if _, err := wire.ByKernel(code); err != nil {
+			t.Error(err)
+		}
+	}
+	source := signal.ModuleRef{Tier: 0, Module: "m", Function: "f"}
+	seen := map[string]bool{}
+	for _, r := range wire.Rows() {
+		if !constants[r.Kernel] || seen[r.Kernel] || seen[string(r.Code)] {
+			t.Errorf("%s: kernel code %s is no constant, or there twice", r.Code, r.Kernel)
+		}
+		seen[r.Kernel], seen[string(r.Code)] = true, true
+		e, err := signal.ErrorFor(r.Kernel, "m", source, nil, nil)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if e.Category != r.Category || e.Severity != r.Severity || e.RetryEligible != r.Retry {
+			t.Errorf("%s: signal says %s %s %v, the row %s %s %v", r.Code, e.Category, e.Severity, e.RetryEligible, r.Category, r.Severity, r.Retry)
+		}
+	}
+}
+
+func codeConstants(t *testing.T) map[string]bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../signal/codes.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Code") {
+			return true
+		}
+		code, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[code] = true
+		return true
+	})
+	if len(out) == 0 {
+		t.Fatal("no code constants found")
+	}
+	return out
+}
+
+func TestLookupsHaveNoFallback(t *testing.T) {
+	for _, r := range wire.Rows() {
+		a, errA := wire.Lookup(r.Code)
+		b, errB := wire.ByKernel(r.Kernel)
+		if errA != nil || errB != nil || a != r || b != r {
+			t.Errorf("%s: %v %v", r.Code, errA, errB)
+		}
+	}
+	for _, code := range []string{"", "internal_error", "INTERNAL", "T0_INTERNAL"} {
+		if r, err := wire.Lookup(wire.Code(code)); !errors.Is(err, wire.ErrUnknownCode) || r != (wire.Row{}) {
+			t.Errorf("Lookup(%q): %v, %v", code, r, err)
+		}
+	}
+	for _, code := range []string{"", "t0_internal", "INTERNAL_ERROR", "T4_TOOL_FAILED"} {
+		if r, err := wire.ByKernel(code); !errors.Is(err, wire.ErrUnknownCode) || r != (wire.Row{}) {
+			t.Errorf("ByKernel(%q): %v, %v", code, r, err)
+		}
+	}
+	rows := wire.Rows()
+	rows[0].HTTP = 1
+	if wire.Rows()[0].HTTP == 1 {
+		t.Error("Rows gives the table itself")
+	}
+}

@@ -1,0 +1,122 @@
+package registry
+
+import "slices"
+
+// Catalogue is every tool of every upstream at one moment. It is immutable and
+// safe for concurrent use; a change is a new Catalogue.
+type Catalogue struct {
+	servers     []string                    // configured order
+	byServer    map[string][]*Tool          // :: server ⇒ its tools in upstream order, quarantined ones included
+	byName      map[string]map[string]*Tool // :: server ⇒ upstream name ⇒ tool
+	byExposed   map[string]*Tool            // :: exposed name ⇒ tool, those that serve
+	serving     map[string][]*Tool          // :: route ⇒ those that serve; "" is all of them
+	quarantined []*Tool
+}
+
+// Lookup finds a tool that serves. Route "" is the aggregated catalogue, where
+// tools go by their exposed names; any other route is a server, where they go
+// by the upstream's own. It reports false for unknown and quarantined tools
+// alike: Quarantined tells them apart.
+func (c *Catalogue) Lookup(route, name string) (*Tool, bool) {
+	if route == "" {
+		t, ok := c.byExposed[name]
+		return t, ok
+	}
+	t, ok := c.byName[route][name]
+	if !ok || t.Quarantine != "" {
+		return nil, false
+	}
+	return t, true
+}
+
+// Tools lists what serves on a route, servers in configured order, tools in
+// the order of their upstream. The slice is shared: callers must not change it.
+func (c *Catalogue) Tools(route string) []*Tool { return c.serving[route] }
+
+// HasServer reports whether name is a configured server that is not disabled,
+// whatever its state.
+func (c *Catalogue) HasServer(name string) bool {
+	_, ok := c.byServer[name]
+	return ok
+}
+
+// Quarantined lists the tools that do not serve, in catalogue order, each with
+// its reason. The slice is shared: callers must not change it.
+func (c *Catalogue) Quarantined() []*Tool { return c.quarantined }
+
+// catalogueOf assembles a catalogue from tools per server. Of two tools with
+// one exposed name the later one is quarantined.
+func catalogueOf(servers []string, tools map[string][]*Tool) *Catalogue {
+	c := &Catalogue{
+		servers:   servers,
+		byServer:  make(map[string][]*Tool, len(servers)),
+		byName:    make(map[string]map[string]*Tool, len(servers)),
+		byExposed: make(map[string]*Tool),
+		serving:   make(map[string][]*Tool, len(servers)+1),
+	}
+	for _, server := range servers {
+		c.byServer[server] = nil
+		c.byName[server] = make(map[string]*Tool, len(tools[server]))
+		for _, t := range tools[server] {
+			c.add(t)
+		}
+	}
+	return c
+}
+
+// add puts one tool in its places.
+func (c *Catalogue) add(t *Tool) {
+	if first, taken := c.byExposed[t.Exposed]; taken && t.Quarantine == "" {
+		t = t.quarantined("its exposed name " + t.Exposed + " is taken by server " + first.Server + "\nhint: give one of the servers another prefix")
+	}
+	c.byServer[t.Server] = append(c.byServer[t.Server], t)
+	if _, dup := c.byName[t.Server][t.Name]; !dup {
+		c.byName[t.Server][t.Name] = t
+	}
+	if t.Quarantine != "" {
+		c.quarantined = append(c.quarantined, t)
+		return
+	}
+	c.byExposed[t.Exposed] = t
+	c.serving[""] = append(c.serving[""], t)
+	c.serving[t.Server] = append(c.serving[t.Server], t)
+}
+
+// quarantined gives a copy of t that does not serve.
+func (t *Tool) quarantined(reason string) *Tool {
+	out := *t
+	out.Quarantine = reason
+	return &out
+}
+
+// waitsForPin reports whether a pin keeps a tool back.
+func (c *Catalogue) waitsForPin() bool {
+	for _, t := range c.quarantined {
+		if t.pinned {
+			return true
+		}
+	}
+	return false
+}
+
+// equal reports whether two catalogues say the same.
+func (c *Catalogue) equal(other *Catalogue) bool {
+	if !slices.Equal(c.servers, other.servers) {
+		return false
+	}
+	for _, server := range c.servers {
+		if !slices.EqualFunc(c.byServer[server], other.byServer[server], (*Tool).equal) {
+			return false
+		}
+	}
+	return true
+}
+
+// equal reports whether two tools say the same. Schemas and annotations are
+// part of the definition, which the fingerprint names.
+func (t *Tool) equal(other *Tool) bool {
+	return t.Server == other.Server && t.Name == other.Name && t.Exposed == other.Exposed &&
+		t.Fingerprint == other.Fingerprint && t.Risk == other.Risk && t.OutputMode == other.OutputMode &&
+		t.AllowVariants == other.AllowVariants && t.Timeout == other.Timeout &&
+		t.Quarantine == other.Quarantine && t.Notice == other.Notice
+}

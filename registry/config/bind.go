@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// CheckBind refuses an address to listen on that is no host:port, and one that
+// can be reached from beyond loopback while no identity is configured: then
+// anybody on the network would be the local principal. An empty host is every
+// interface; a name other than localhost is never looked up and counts as
+// beyond. It fails closed. The error's text may carry a hint on a second line.
+func CheckBind(addr string, id Identity) error {
+	message, hint := checkBind(addr, id)
+	if message == "" {
+		return nil
+	}
+	return fmt.Errorf("%q %s\nhint: %s", clip(addr), message, hint)
+}
+
+// checkBind says what is wrong with addr, without naming it: it may have come
+// from a variable.
+func checkBind(addr string, id Identity) (message, hint string) {
+	example := fmt.Sprintf("such as %q", DefaultListen)
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "is not host:port", example
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "has no port from 0 to 65535", example
+	}
+	if !loopback(host) && !id.Configured {
+		return "can be reached from other machines, and no identity is configured", "configure toolgate.identity, or listen on 127.0.0.1"
+	}
+	return "", ""
+}
+
+// loopback reports whether host is this machine for certain.
+func loopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// listener reads an address; overrides checks it once flags are known.
+func (l *loader) listener(name string, to *string) func(*node) {
+	return func(n *node) {
+		if s, ok := l.filled(n); ok {
+			*to = s
+			l.named[name] = n
+		}
+	}
+}
+
+// overrides puts flags in the place of what the file says, and checks the two
+// listeners and the state directory as they then are.
+func (l *loader) overrides() {
+	c := l.cfg
+	if l.opts.State != "" {
+		c.State = l.opts.State
+		if abs, err := filepath.Abs(c.State); err == nil {
+			c.State = abs
+		}
+	}
+	if c.State == "" {
+		c.State = (&node{file: l.files[0]}).resolve(DefaultState)
+	}
+	good := l.listens("listen", &c.Listen, l.opts.Listen)
+	good = l.listens("admin", &c.Admin, l.opts.Admin) && good
+	if good && collide(c.Listen, c.Admin) {
+		l.bindFault("admin", l.opts.Admin, c.Admin, "is where agents are listened to", "give the two listeners different ports")
+	}
+}
+
+// listens takes one listener's flag, if any, and checks the address.
+func (l *loader) listens(name string, addr *string, flag string) bool {
+	if flag != "" {
+		*addr = flag
+	}
+	message, hint := checkBind(*addr, l.cfg.Identity)
+	if message != "" {
+		l.bindFault(name, flag, *addr, message, hint)
+	}
+	return message == ""
+}
+
+// bindFault reports an address where it was named: flag, file, or default. What
+// comes from a file is quoted as it is written there.
+func (l *loader) bindFault(name, flag, addr, message, hint string) {
+	n := l.named[name]
+	switch {
+	case flag != "":
+		l.faults = append(l.faults, Fault{File: "--" + name, Message: fmt.Sprintf("%q %s", clip(flag), message), Hint: hint})
+	case n != nil:
+		l.fault(n, fmt.Sprintf("%q %s", clip(n.text), message), hint)
+	default:
+		l.faults = append(l.faults, Fault{
+			File: l.files[0].name, Path: "toolgate." + name,
+			Message: fmt.Sprintf("the default %q %s", addr, message), Hint: hint,
+		})
+	}
+}
+
+// collide reports whether two addresses cannot be listened on at once. Port 0
+// is any free one.
+func collide(a, b string) bool {
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	numberA, _ := strconv.ParseUint(portA, 10, 16)
+	numberB, _ := strconv.ParseUint(portB, 10, 16)
+	if numberA != numberB || numberA == 0 {
+		return false
+	}
+	return wildcard(hostA) || wildcard(hostB) || sameHost(hostA, hostB)
+}
+
+func wildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.Unmap().IsUnspecified()
+}
+
+// sameHost takes localhost for both of its addresses.
+func sameHost(a, b string) bool {
+	if strings.EqualFold(a, b) {
+		return true
+	}
+	if strings.EqualFold(a, "localhost") || strings.EqualFold(b, "localhost") {
+		return loopback(a) && loopback(b)
+	}
+	ipA, errA := netip.ParseAddr(a)
+	ipB, errB := netip.ParseAddr(b)
+	return errA == nil && errB == nil && ipA.Unmap() == ipB.Unmap()
+}

@@ -1,0 +1,291 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tailscale/hujson"
+)
+
+const (
+	maxFileBytes = 1 << 20
+	maxDepth     = 64
+)
+
+// file is one file as it was read.
+type file struct {
+	name string // as the caller named it: what people read
+	path string // absolute
+	data []byte
+
+	ends []int // offset of each line end; nil = not looked for yet
+}
+
+// position gives line and column of an offset, both from 1, the column in bytes.
+func (f *file) position(offset int) (line, column int) {
+	if f.ends == nil {
+		f.ends = []int{}
+		for i, c := range f.data {
+			if c == '\n' {
+				f.ends = append(f.ends, i)
+			}
+		}
+	}
+	before, _ := slices.BinarySearch(f.ends, offset)
+	start := 0
+	if before > 0 {
+		start = f.ends[before-1] + 1
+	}
+	return before + 1, offset - start + 1
+}
+
+// envPath is the env member of a server.
+var envPath = regexp.MustCompile(`^(mcpServers|servers)(\.[^.\[]+|\["([^"\\]|\\.)*"\])\.env$`)
+
+// kind is the first byte of a JSON value's grammar, '0' for numbers.
+type kind = hujson.Kind
+
+const (
+	kindString kind = '"'
+	kindNumber kind = '0'
+	kindObject kind = '{'
+	kindArray  kind = '['
+	kindTrue   kind = 't'
+	kindFalse  kind = 'f'
+)
+
+// node is one value of a file.
+type node struct {
+	file    *file
+	offset  int    // of the value
+	path    string // of the key, "" for the root
+	kind    kind
+	text    string // a string decoded, any other literal as written
+	members []member
+	items   []*node
+}
+
+// member is one key of an object and its value.
+type member struct {
+	key    string
+	offset int // of the key
+	value  *node
+}
+
+// get gives the value of a key, nil when the object has none.
+func (n *node) get(key string) *node {
+	for _, m := range n.members {
+		if m.key == key {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// parse reads f into nodes whose paths start with root. It gives nil when f is
+// not JSON; what is merely refused (repeated keys) leaves a fault and a node.
+func (l *loader) parse(f *file, root string) *node {
+	// Windows editors put a byte order mark in front; nothing else may.
+	f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
+	if i := invalidUTF8(f.data); i >= 0 {
+		l.faultAt(f, i, "", "is not valid UTF-8", "save the file as UTF-8")
+		return nil
+	}
+	if i := tooDeep(f.data); i >= 0 {
+		l.faultAt(f, i, "", fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
+		return nil
+	}
+	v, err := hujson.Parse(f.data)
+	if err != nil {
+		l.syntaxFault(f, err)
+		return nil
+	}
+	return l.convert(f, v, root)
+}
+
+// syntaxFault reports where f stops being JSON. Only the position is taken
+// from the parser: its words quote the file, and with it secrets.
+func (l *loader) syntaxFault(f *file, err error) {
+	var line, column int
+	if _, scan := fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &line, &column); scan != nil {
+		l.faultAt(f, 0, "", "is not JSON", "")
+		return
+	}
+	offset := offsetOf(f.data, line, column)
+	rest := f.data[offset:]
+	switch {
+	case len(bytes.TrimSpace(f.data)) == 0:
+		l.faultAt(f, offset, "", "is empty", `write at least { "mcpServers": {} }`)
+	case len(rest) == 0:
+		l.faultAt(f, offset, "", "ends in the middle of a value", "close what is open: a string, a comment, [ or {")
+	case rest[0] == '"' && !literal(rest[:min(len(rest), skipString(rest)+1)]):
+		l.faultAt(f, offset, "", "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
+	case wordByte(rest[0]) && !literal(word(rest)):
+		l.faultAt(f, offset, "", "has a bare word or number that is not JSON", "text goes between double quotes")
+	default:
+		r, _ := utf8.DecodeRune(rest)
+		l.faultAt(f, offset, "", fmt.Sprintf("%q is not expected here", r), "look for a missing comma, colon or quote just before")
+	}
+}
+
+// literal reports whether data is a whole literal, so that its place is what is
+// wrong.
+func literal(data []byte) bool { return hujson.Literal(data).IsValid() }
+
+func word(data []byte) []byte {
+	end := bytes.IndexFunc(data, func(r rune) bool { return r >= utf8.RuneSelf || !wordByte(byte(r)) })
+	if end < 0 {
+		return data
+	}
+	return data[:end]
+}
+
+func wordByte(c byte) bool {
+	return c == '-' || c == '+' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// offsetOf undoes position.
+func offsetOf(data []byte, line, column int) int {
+	offset := 0
+	for ; line > 1; line-- {
+		offset += bytes.IndexByte(data[offset:], '\n') + 1
+	}
+	return min(offset+column-1, len(data))
+}
+
+// convert turns a parsed value into nodes.
+func (l *loader) convert(f *file, v hujson.Value, path string) *node {
+	n := &node{file: f, offset: v.StartOffset, path: path, kind: v.Value.Kind()}
+	switch t := v.Value.(type) {
+	case *hujson.Object:
+		l.convertMembers(n, t)
+	case *hujson.Array:
+		for i, e := range t.Elements {
+			n.items = append(n.items, l.convert(f, e, path+"["+strconv.Itoa(i)+"]"))
+		}
+	case hujson.Literal:
+		n.text = string(t)
+		if n.kind == kindString {
+			n.text = t.String()
+		}
+	}
+	return n
+}
+
+// convertMembers adds the members of an object. A key that an earlier one
+// equals, or equals but for case, has two readings in two parsers: a fault.
+// Only env is free of the second, since http_proxy and HTTP_PROXY are two
+// variables.
+func (l *loader) convertMembers(n *node, o *hujson.Object) {
+	seen := make(map[string]string, len(o.Members)) // :: folded key ⇒ key
+	cased := envPath.MatchString(n.path)
+	for _, om := range o.Members {
+		lit, ok := om.Name.Value.(hujson.Literal)
+		if !ok {
+			continue
+		}
+		key := lit.String()
+		at, path := om.Name.StartOffset, join(n.path, key)
+		folded := key
+		if !cased {
+			folded = fold(key)
+		}
+		if first, taken := seen[folded]; taken {
+			l.repeated(n.file, at, path, first, key)
+			continue
+		}
+		seen[folded] = key
+		n.members = append(n.members, member{key, at, l.convert(n.file, om.Value, path)})
+	}
+}
+
+func (l *loader) repeated(f *file, offset int, path, first, key string) {
+	if first == key {
+		l.faultAt(f, offset, path, "is written twice", "keep one of them")
+		return
+	}
+	l.faultAt(f, offset, path, fmt.Sprintf("differs from %q only in case", first), "keep one of them")
+}
+
+// fold maps strings that strings.EqualFold takes for equal to one string.
+func fold(s string) string { return strings.ToLower(strings.ToUpper(s)) }
+
+// join appends a key to a path; a key that would be misread is quoted.
+func join(path, key string) string {
+	plain := key != "" && strings.IndexFunc(key, func(r rune) bool {
+		return r != '_' && r != '-' && r != '$' && (r > 'z' || !wordByte(byte(r)) || r == '.')
+	}) < 0
+	switch {
+	case !plain:
+		return path + "[" + strconv.Quote(key) + "]"
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}
+
+func invalidUTF8(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// tooDeep gives the offset of the first bracket beyond maxDepth, or -1. The
+// parser recurses, so this is known before it runs.
+func tooDeep(data []byte) int {
+	depth := 0
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			i += skipString(data[i:])
+		case '/':
+			i += skipComment(data[i:])
+		case '{', '[':
+			if depth++; depth > maxDepth {
+				return i
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return -1
+}
+
+// skipString gives the offset of the closing quote of the string at data[0].
+func skipString(data []byte) int {
+	for i := 1; i < len(data); i++ {
+		switch data[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return len(data)
+}
+
+// skipComment gives the offset of the last byte of the comment at data[0], 0
+// when there is none.
+func skipComment(data []byte) int {
+	end := "\n"
+	switch {
+	case bytes.HasPrefix(data, []byte("/*")):
+		end = "*/"
+	case !bytes.HasPrefix(data, []byte("//")):
+		return 0
+	}
+	if i := bytes.Index(data[2:], []byte(end)); i >= 0 {
+		return 1 + i + len(end)
+	}
+	return len(data)
+}

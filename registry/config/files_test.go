@@ -1,0 +1,156 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+var update = flag.Bool("update", false, "write what came out into the want section of the test files")
+
+// archives gives the test files of a folder; an empty folder is a fault of the test.
+func archives(t *testing.T, folder string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.txtar"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no test files in %s: %v", folder, err)
+	}
+	return paths
+}
+
+// lookup makes an environment of NAME=value lines.
+func lookup(lines string) func(string) (string, bool) {
+	vars := map[string]string{}
+	for line := range strings.Lines(lines) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		vars[name] = value
+	}
+	return func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}
+}
+
+// unpack writes an archive to a folder and loads it: mcp.json, overlay.json
+// where there is one, and the variables of the section env.
+func unpack(t *testing.T, a *txtar.Archive) (dir string, opts config.Options) {
+	t.Helper()
+	dir = t.TempDir()
+	opts = config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: lookup("")}
+	for _, f := range a.Files {
+		switch f.Name {
+		case "want":
+			continue
+		case "env":
+			opts.Getenv = lookup(string(f.Data))
+			continue
+		case "overlay.json":
+			opts.Overlay = filepath.Join(dir, f.Name)
+		}
+		path := filepath.Join(dir, f.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, f.Data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, opts
+}
+
+// compare holds got against the want section of a test file, or writes it.
+func compare(t *testing.T, path string, a *txtar.Archive, got string) {
+	t.Helper()
+	last := &a.Files[len(a.Files)-1]
+	if last.Name != "want" {
+		t.Fatalf("%s: the last section is %s, not want", path, last.Name)
+	}
+	if *update {
+		last.Data = []byte(got)
+		if err := os.WriteFile(path, txtar.Format(a), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(last.Data), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	for _, path := range archives(t, "bad") {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, opts := unpack(t, a)
+			cfg, err := config.Load(opts)
+			var faults *config.Faults
+			if !errors.As(err, &faults) || len(faults.List) == 0 {
+				t.Fatalf("Load = %v, want faults", err)
+			}
+			if cfg != nil {
+				t.Error("a Config came with the faults")
+			}
+			compare(t, path, a, strings.ReplaceAll(err.Error(), dir+"/", "")+"\n")
+		})
+	}
+}
+
+func TestGoodFiles(t *testing.T) {
+	for _, path := range archives(t, "good") {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, opts := unpack(t, a)
+			cfg, err := config.Load(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, path, a, strings.ReplaceAll(describe(t, cfg), dir+"/", "$DIR/"))
+		})
+	}
+}
+
+// describe prints a Config: its warnings as people see them, the rest as JSON.
+func describe(t *testing.T, cfg *config.Config) string {
+	t.Helper()
+	var b strings.Builder
+	for _, w := range cfg.Warnings {
+		b.WriteString(w.String() + "\n")
+	}
+	plain := *cfg
+	plain.Warnings, plain.SHA256 = nil, ""
+	data, err := json.MarshalIndent(plain, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String() + string(data) + "\n"
+}
+
+// Every configuration that the repository ships must load without a warning.
+func TestShippedFiles(t *testing.T) {
+	cfg, err := config.Load(config.Options{Path: "../../mcp.json", Getenv: lookup("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cfg.Warnings) > 0 {
+		t.Errorf("warnings: %v", cfg.Warnings)
+	}
+	data, err := os.ReadFile("../../mcp.json")
+	if err != nil || !json.Valid(data) {
+		t.Errorf("mcp.json is not plain JSON, which other clients need: %v", err)
+	}
+}

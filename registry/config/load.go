@@ -1,0 +1,236 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// loader is one reading. It collects everything that is wrong.
+type loader struct {
+	opts     Options
+	files    []*file // in the order of reading
+	faults   []Fault
+	warnings []Warning
+	cfg      *Config
+	servers  *node            // the servers of mcp.json, nil when it names none
+	named    map[string]*node // :: listen or admin ⇒ where a file names it
+	lenient  bool             // reading a disabled server: unset variables are warnings
+}
+
+// Load reads mcp.json and the overlay, and fills in the defaults. The error is
+// always *Faults, with everything that is wrong; there is no Config then.
+func Load(opts Options) (*Config, error) {
+	l := &loader{opts: opts.withDefaults(), cfg: defaults(), named: map[string]*node{}}
+	l.read()
+	if len(l.faults) > 0 {
+		slices.SortStableFunc(l.faults, l.before)
+		return nil, &Faults{List: l.faults}
+	}
+	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return l.before(Fault(a), Fault(b)) })
+	l.cfg.Warnings = l.warnings
+	sum := sha256.New()
+	for _, f := range l.files {
+		if !slices.Contains(l.cfg.Files, f.path) {
+			l.cfg.Files = append(l.cfg.Files, f.path)
+		}
+		one := sha256.Sum256(f.data)
+		sum.Write(one[:])
+	}
+	l.cfg.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return l.cfg, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Path == "" {
+		o.Path = "mcp.json"
+	}
+	if o.Getenv == nil {
+		o.Getenv = os.LookupEnv
+	}
+	if o.ReadFile == nil {
+		o.ReadFile = readFile
+	}
+	return o
+}
+
+func defaults() *Config {
+	return &Config{
+		Listen:    DefaultListen,
+		Admin:     DefaultAdmin,
+		Limits:    Limits{Default: &Rate{Count: 60, Per: defaultPer, Burst: 60}},
+		Approvals: Approvals{TTL: DefaultTTL, MaxLive: DefaultMaxLive},
+		Audit:     Audit{Durability: "sync"},
+		Errors:    "gateway",
+		Results:   "compact",
+		Envelope:  "mcp",
+	}
+}
+
+// read does the whole reading.
+func (l *loader) read() {
+	root := l.open(l.opts.Path, "", "write one, or name it with --config")
+	var overlay *node
+	if l.opts.Overlay != "" {
+		overlay = l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
+	}
+	var inline *node
+	if root != nil {
+		inline = l.mcp(root)
+	}
+	settings := l.merge(inline, overlay)
+	var servers *node
+	if settings != nil {
+		servers = l.settings(settings)
+	}
+	if root != nil {
+		l.configureServers(servers)
+	}
+	l.overrides()
+}
+
+// open reads and parses a file that must be one object; nil when it is not.
+func (l *loader) open(name, root, hint string) *node {
+	f := l.readNamed(name)
+	if f.data == nil {
+		l.faults[len(l.faults)-1].Hint = hint
+		return nil
+	}
+	n := l.parse(f, root)
+	if n != nil && n.kind != kindObject {
+		l.fault(n, "is not an object", "the file is one { … }")
+		return nil
+	}
+	return n
+}
+
+// readNamed reads a file. When that fails, the last fault says so and data is nil.
+func (l *loader) readNamed(name string) *file {
+	f := &file{name: name, path: name}
+	if abs, err := filepath.Abs(name); err == nil {
+		f.path = abs
+	}
+	l.files = append(l.files, f)
+	data, err := l.opts.ReadFile(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		l.faults = append(l.faults, Fault{File: name, Message: "there is no such file"})
+	case err != nil:
+		var named *fs.PathError
+		if errors.As(err, &named) {
+			err = named.Err
+		}
+		l.faults = append(l.faults, Fault{File: name, Message: fmt.Sprintf("reading it: %v", err)})
+	default:
+		f.data = append([]byte{}, data...)
+	}
+	return f
+}
+
+var (
+	errNotRegular = errors.New("it is not a regular file")
+	errTooBig     = fmt.Errorf("it is larger than %d bytes", maxFileBytes)
+)
+
+// readFile reads a regular file of at most maxFileBytes.
+func readFile(path string) ([]byte, error) {
+	// A pipe would block the opening: look before.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(data) > maxFileBytes {
+		return nil, errTooBig
+	}
+	return data, err
+}
+
+// merge joins the toolgate member and the overlay, key by key. Only what one of
+// them says is taken: two opinions on one key are a fault, even equal ones.
+func (l *loader) merge(a, b *node) *node {
+	if a == nil {
+		return b
+	}
+	if b == nil {
+		return a
+	}
+	out := *a
+	out.members = slices.Clone(a.members)
+	for _, m := range b.members {
+		i := slices.IndexFunc(out.members, func(o member) bool { return fold(o.key) == fold(m.key) })
+		switch {
+		case i < 0:
+			out.members = append(out.members, m)
+		case out.members[i].key == m.key && out.members[i].value.kind == kindObject && m.value.kind == kindObject:
+			out.members[i].value = l.merge(out.members[i].value, m.value)
+		default:
+			line, _ := out.members[i].value.file.position(out.members[i].offset)
+			l.faultAt(m.value.file, m.offset, m.value.path,
+				fmt.Sprintf("is set in %s:%d too", out.members[i].value.file.name, line), "keep one of them")
+		}
+	}
+	return &out
+}
+
+// resolve gives the absolute form of a path that n names.
+func (n *node) resolve(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(filepath.Dir(n.file.path), path)
+}
+
+// fault reports a value.
+func (l *loader) fault(n *node, message, hint string) {
+	l.faultAt(n.file, n.offset, n.path, message, hint)
+}
+
+func (l *loader) faultAt(f *file, offset int, path, message, hint string) {
+	l.faults = append(l.faults, faultAt(f, offset, path, message, hint))
+}
+
+func (l *loader) warn(n *node, message, hint string) {
+	l.warnAt(n.file, n.offset, n.path, message, hint)
+}
+
+func (l *loader) warnAt(f *file, offset int, path, message, hint string) {
+	l.warnings = append(l.warnings, Warning(faultAt(f, offset, path, message, hint)))
+}
+
+func faultAt(f *file, offset int, path, message, hint string) Fault {
+	line, column := f.position(offset)
+	return Fault{File: f.name, Line: line, Column: column, Path: path, Message: message, Hint: hint}
+}
+
+// before orders by file in the order of reading, then by position.
+func (l *loader) before(a, b Fault) int {
+	rank := func(name string) int {
+		i := slices.IndexFunc(l.files, func(f *file) bool { return f.name == name })
+		if i < 0 {
+			return len(l.files)
+		}
+		return i
+	}
+	if d := rank(a.File) - rank(b.File); d != 0 {
+		return d
+	}
+	if d := a.Line - b.Line; d != 0 {
+		return d
+	}
+	return a.Column - b.Column
+}

@@ -1,0 +1,40 @@
+// Package contract holds the contracts of the three standard tools (seed 003)
+// as data: whole MCP tool definitions whose schemas are JSON Schema 2020-12.
+package contract
+
+import (
+	"embed"
+	"encoding/json"
+)
+
+//go:embed definitions/*.json
+var definitions embed.FS
+
+// names are the standard tools in the order in which they are listed.
+var names = []string{"search_internet", "generate_media", "manage_wallet"}
+
+// Tool is one standard tool. Definition is its MCP tool definition: name,
+// title, description, inputSchema, outputSchema, annotations.
+type Tool struct {
+	Name       string
+	Definition json.RawMessage
+}
+
+// Tools gives the standard tools, in the order in which they are listed. The
+// definitions are the caller's own copies.
+func Tools() []Tool {
+	tools := make([]Tool, len(names))
+	for i, name := range names {
+		tools[i], _ = Get(name)
+	}
+	return tools
+}
+
+// Get gives the standard tool of that name, and false when there is none.
+func Get(name string) (Tool, bool) {
+	data, err := definitions.ReadFile("definitions/" + name + ".json")
+	if err != nil {
+		return Tool{}, false
+	}
+	return Tool{Name: name, Definition: data}, true
+}

@@ -1,0 +1,171 @@
+package contract_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry/contract"
+)
+
+// definition is what a client reads of a tool.
+type definition struct {
+	Name         string          `json:"name"`
+	Title        string          `json:"title"`
+	Description  string          `json:"description"`
+	InputSchema  json.RawMessage `json:"inputSchema"`
+	OutputSchema json.RawMessage `json:"outputSchema"`
+	Annotations  map[string]any  `json:"annotations"`
+}
+
+func read(t *testing.T, name string) definition {
+	t.Helper()
+	tool, ok := contract.Get(name)
+	if !ok {
+		t.Fatalf("Get(%q): none", name)
+	}
+	var d definition
+	if err := json.Unmarshal(tool.Definition, &d); err != nil {
+		t.Fatalf("definition of %s: %v", name, err)
+	}
+	return d
+}
+
+func TestTools(t *testing.T) {
+	var names []string
+	for _, tool := range contract.Tools() {
+		names = append(names, tool.Name)
+		d := read(t, tool.Name)
+		if d.Name != tool.Name || d.Title == "" || d.Description == "" || len(d.Annotations) == 0 {
+			t.Errorf("definition of %s is not whole: %+v", tool.Name, d)
+		}
+		var members map[string]json.RawMessage
+		if err := json.Unmarshal(tool.Definition, &members); err != nil {
+			t.Fatal(err)
+		}
+		if len(members) != 6 {
+			t.Errorf("definition of %s has %d members, want 6", tool.Name, len(members))
+		}
+	}
+	if diff := cmp.Diff([]string{"search_internet", "generate_media", "manage_wallet"}, names); diff != "" {
+		t.Errorf("Tools (-want +got):\n%s", diff)
+	}
+}
+
+func TestGetUnknown(t *testing.T) {
+	for _, name := range []string{"", "search", "../contract", "SEARCH_INTERNET", "search_internet.json"} {
+		if tool, ok := contract.Get(name); ok || tool.Definition != nil {
+			t.Errorf("Get(%q) = %s, want none", name, tool.Definition)
+		}
+	}
+}
+
+// Who changes what Tools gave changes no contract.
+func TestDefinitionsAreCopies(t *testing.T) {
+	first := contract.Tools()
+	before := slices.Clone(first[0].Definition)
+	clear(first[0].Definition)
+	again, _ := contract.Get(first[0].Name)
+	if diff := cmp.Diff(string(before), string(again.Definition)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// rows hold a schema against what it must allow and deny.
+type rows struct{ allow, deny []string }
+
+func (r rows) check(t *testing.T, what string, raw json.RawMessage) {
+	t.Helper()
+	s, err := schema.Compile(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	judge := func(instance string, want bool) {
+		t.Helper()
+		faults, err := s.Validate(json.RawMessage(instance))
+		if err != nil || (len(faults) == 0) != want {
+			t.Errorf("%s: %s: faults %v, %v, want it valid: %v", what, instance, faults, err, want)
+		}
+	}
+	for _, instance := range r.allow {
+		judge(instance, true)
+	}
+	for _, instance := range r.deny {
+		judge(instance, false)
+	}
+}
+
+func TestInputs(t *testing.T) {
+	for name, r := range map[string]rows{
+		"search_internet": {
+			allow: []string{`{"query":"x"}`, `{"query":"x","num_results":1}`, `{"query":"x","num_results":10}`},
+			deny: []string{
+				`{}`, `{"query":""}`, `{"query":"  "}`, `{"query":5}`, `{"query":"x","num_results":0}`, `{"query":"x","num_results":11}`,
+				`{"query":"x","num_results":2.5}`, `{"query":"x","num_results":"many"}`, `{"query":"x","num_results":null}`,
+				`{"query":"x","more":1}`, `[]`, `null`,
+			},
+		},
+		"generate_media": {
+			allow: []string{`{"prompt":"x","model":"card-1"}`, `{"prompt":"x","model":"card-1","aspect_ratio":"16:9"}`},
+			deny: []string{
+				`{}`, `{"prompt":"x"}`, `{"model":"card-1"}`, `{"prompt":"","model":"card-1"}`, `{"prompt":"x","model":""}`,
+				`{"prompt":"x","model":"card-1","aspect_ratio":"2:1"}`, `{"prompt":"x","model":["card-1"]}`, `{"prompt":"x","model":"card-1","size":1}`,
+			},
+		},
+		"manage_wallet": {
+			allow: []string{
+				`{"action":"balance"}`, `{"action":"balance","asset":"USD"}`,
+				`{"action":"transfer","asset":"USD","amount":0.01,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":9007199254740993,"destination":"x"}`,
+			},
+			deny: []string{
+				`{}`, `{"action":"spend"}`, `{"action":"transfer"}`, `{"asset":"USD"}`,
+				`{"action":"transfer","asset":"USD","amount":1}`, `{"action":"transfer","asset":"USD","destination":"x"}`,
+				`{"action":"transfer","amount":1,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":0,"destination":"x"}`, `{"action":"transfer","asset":"USD","amount":-1,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":"1","destination":"x"}`, `{"action":"transfer","asset":"USD","amount":null,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":1,"destination":""}`, `{"action":"transfer","asset":"","amount":1,"destination":"x"}`,
+				`{"action":"balance","amount":0}`, `{"action":"balance","memo":"x"}`,
+			},
+		},
+	} {
+		r.check(t, name, read(t, name).InputSchema)
+	}
+}
+
+func TestOutputs(t *testing.T) {
+	const sum = `"dd521d671525d65a680a593b6e9bc340fcc59e4027b25fcc5a9e2cee3975d2b6"`
+	for name, r := range map[string]rows{
+		"search_internet": {
+			allow: []string{
+				`{"provider":"p","results":[]}`,
+				`{"provider":"p","results":[{"id":"1","title":"t","url":"doc:1","snippet":"s","score":0.5}]}`,
+			},
+			deny: []string{`{}`, `{"results":[]}`, `{"provider":"p"}`, `{"provider":"p","results":[{"id":"1"}]}`},
+		},
+		"generate_media": {
+			allow: []string{`{"provider":"p","model":"card-1","mime":"image/png","width":1,"height":1,"bytes":1,"sha256":` + sum + `}`},
+			deny: []string{
+				`{"model":"card-1","mime":"image/png","width":1,"height":1,"bytes":1,"sha256":` + sum + `}`,
+				`{"provider":"p","model":"card-1","mime":"text/html","width":1,"height":1,"bytes":1,"sha256":` + sum + `}`,
+				`{"provider":"p","model":"card-1","mime":"image/png","width":1,"height":1,"bytes":1,"sha256":"x"}`,
+			},
+		},
+		"manage_wallet": {
+			allow: []string{
+				`{"provider":"p","action":"balance","balances":[{"asset":"BTC","amount":"1.5"}]}`,
+				`{"provider":"p","action":"transfer","balances":[{"asset":"USD","amount":"9950"}],"transaction":{"id":"t","asset":"USD","amount":"50","destination":"x"}}`,
+			},
+			deny: []string{
+				`{"provider":"p","action":"balance"}`, `{"provider":"p","action":"transfer","balances":[]}`,
+				`{"provider":"p","action":"balance","balances":[{"asset":"BTC","amount":1.5}]}`,
+				`{"provider":"p","action":"balance","balances":[{"asset":"BTC","amount":"-1"}]}`,
+			},
+		},
+	} {
+		r.check(t, name, read(t, name).OutputSchema)
+	}
+}

@@ -1,0 +1,138 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// ErrClosed is returned by Apply after Close.
+var ErrClosed = errors.New("the registry is closed")
+
+// validName is what a tool may be called (MCP server/tools, "Tool names").
+var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+
+// discover makes tools from the definitions that a server listed, each judged
+// on its own: a bad one is quarantined with a reason, its neighbours serve.
+// The warnings are for the operator.
+func (r *Registry) discover(cfg config.Server, definitions []json.RawMessage) (tools []*Tool, warnings []string) {
+	seen := make(map[string]bool, len(definitions))
+	for i, definition := range definitions {
+		name, ok := upstream.NameOf(definition)
+		if cfg.Expose != nil && !slices.Contains(cfg.Expose, name) {
+			continue
+		}
+		if !ok {
+			name = "#" + strconv.Itoa(i)
+		}
+		t := r.tool(cfg, name, definition)
+		if t.Quarantine == "" && seen[name] {
+			t.Quarantine = "the server offers two tools of this name"
+		}
+		seen[name] = true
+		tools = append(tools, t)
+	}
+	if definitions != nil {
+		for _, name := range cfg.Expose {
+			if !seen[name] {
+				warnings = append(warnings, fmt.Sprintf("expose names %q, which the server does not offer", name))
+			}
+		}
+	}
+	if cfg.Pin {
+		r.pin(cfg.Name, tools)
+	}
+	return tools, warnings
+}
+
+// tool makes one tool. It never fails: what is wrong with the definition
+// becomes the reason of its quarantine.
+func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessage) *Tool {
+	t := &Tool{
+		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
+		Definition: definition, Fingerprint: upstream.Fingerprint(definition),
+		Risk: cfg.Risk, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
+		Timeout: cfg.Timeout, Notice: cfg.Notice,
+	}
+	if err := r.complete(t); err != nil {
+		t.Quarantine = err.Error()
+	}
+	if !validName.MatchString(name) {
+		// Names go to logs and terminals: only those that can do no harm there.
+		t.Name = harmless(name)
+		t.Exposed = cfg.Prefix + t.Name
+	}
+	return t
+}
+
+// complete fills in what the definition says, or tells what is wrong with it.
+func (r *Registry) complete(t *Tool) error {
+	_, variants, err := jsonrpc.CheckValue(t.Definition, jsonrpc.DefaultLimits())
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading its definition: %w", err)
+	case variants != nil && !t.AllowVariants:
+		return fmt.Errorf("its definition has the keys %q and %q at %q, which differ only in case\nhint: set case_variants to allow for this server if that is meant", variants.First, variants.Second, variants.Pointer)
+	case !validName.MatchString(t.Name):
+		return fmt.Errorf("its name %s is not 1 to 128 of letters, digits, \"_\", \".\" and \"-\"", strconv.QuoteToASCII(clip(t.Name)))
+	case !validName.MatchString(t.Exposed):
+		return fmt.Errorf("its exposed name is longer than 128 characters\nhint: give the server a shorter prefix")
+	}
+	if t.Input, err = r.input(t.Definition); err != nil {
+		return err
+	}
+	if raw, ok := jsonrpc.Get(t.Definition, "outputSchema"); ok {
+		if t.Output, err = r.schemas.Compile(raw); err != nil {
+			return fmt.Errorf("its outputSchema is refused: %w", err)
+		}
+	}
+	t.Annotations, _ = jsonrpc.Get(t.Definition, "annotations")
+	if t.Listed, err = jsonrpc.Set(t.Definition, "name", jsonrpc.Quote(t.Exposed)); err != nil {
+		return fmt.Errorf("renaming it: %w", err)
+	}
+	return nil
+}
+
+// input compiles the inputSchema, which has to be there and be for an object.
+func (r *Registry) input(definition json.RawMessage) (*schema.Schema, error) {
+	raw, ok := jsonrpc.Get(definition, "inputSchema")
+	if !ok || len(raw) == 0 || raw[0] != '{' {
+		return nil, errors.New("it has no inputSchema that is an object")
+	}
+	if kind, ok := jsonrpc.Get(raw, "type"); ok && string(kind) != `"object"` {
+		return nil, fmt.Errorf("its inputSchema is for %s, and arguments are an object", clip(string(kind)))
+	}
+	compiled, err := r.schemas.Compile(raw)
+	if err != nil {
+		return nil, fmt.Errorf("its inputSchema is refused: %w", err)
+	}
+	return compiled, nil
+}
+
+// harmless replaces every character of a name that a valid name cannot have.
+func harmless(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c < 0x80 && (validName.MatchString(string(c)) || c == '#') {
+			return c
+		}
+		return '?'
+	}, clip(name))
+}
+
+// clip shortens text for people.
+func clip(text string) string {
+	const most = 128
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "..."
+}

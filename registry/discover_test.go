@@ -1,0 +1,165 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// plain is a server configuration for definitions that nobody serves.
+func plain() config.Server {
+	return config.Server{Name: "s", Prefix: "s__", CaseVariants: "refuse", OutputSchema: "warn"}
+}
+
+// A definition that cannot be governed is quarantined with a reason, and its
+// neighbours serve.
+func TestQuarantine(t *testing.T) {
+	const good = `{"name":"good","inputSchema":{"type":"object"}}`
+	for _, tc := range []struct {
+		name, definition string
+		want             string // part of the reason, "" = it serves
+	}{
+		{"plain", `{"name":"a","inputSchema":{"type":"object"}}`, ""},
+		{"all members", `{"name":"a","title":"A","inputSchema":{"type":"object"},"outputSchema":{"type":"object"},"annotations":{"readOnlyHint":true},"x":1}`, ""},
+		{"schema without type", `{"name":"a","inputSchema":{}}`, ""},
+		{"no object", `"a"`, "its name"},
+		{"no name", `{"inputSchema":{"type":"object"}}`, "its name"},
+		{"name is a number", `{"name":7,"inputSchema":{"type":"object"}}`, "its name"},
+		{"empty name", `{"name":"","inputSchema":{"type":"object"}}`, "its name"},
+		{"space in name", `{"name":"a b","inputSchema":{"type":"object"}}`, "its name"},
+		{"line end in name", `{"name":"a\nb","inputSchema":{"type":"object"}}`, "its name"},
+		{"escape sequence in name", `{"name":"\u001b[31mred","inputSchema":{"type":"object"}}`, "its name"},
+		{"zero width joiner", "{\"name\":\"a\u200db\",\"inputSchema\":{\"type\":\"object\"}}", "its name"},
+		{"cyrillic", `{"name":"sеnd","inputSchema":{"type":"object"}}`, "its name"},
+		{"long name", `{"name":"` + strings.Repeat("a", 129) + `","inputSchema":{"type":"object"}}`, "its name"},
+		{"long exposed name", `{"name":"` + strings.Repeat("a", 128) + `","inputSchema":{"type":"object"}}`, "exposed name"},
+		{"no schema", `{"name":"a"}`, "no inputSchema"},
+		{"boolean schema", `{"name":"a","inputSchema":true}`, "no inputSchema"},
+		{"schema for an array", `{"name":"a","inputSchema":{"type":"array"}}`, "arguments are an object"},
+		{"schema with a file", `{"name":"a","inputSchema":{"type":"object","$ref":"file:///etc/passwd"}}`, "inputSchema is refused"},
+		{"schema with itself", `{"name":"a","inputSchema":{"$ref":"#"}}`, "inputSchema is refused"},
+		{"schema of no dialect", `{"name":"a","inputSchema":{"$schema":"http://127.0.0.1/x","type":"object"}}`, "inputSchema is refused"},
+		{"bad output schema", `{"name":"a","inputSchema":{"type":"object"},"outputSchema":{"type":"strng"}}`, "outputSchema is refused"},
+		{"duplicate key", `{"name":"a","name":"b","inputSchema":{"type":"object"}}`, "reading its definition"},
+		{"duplicate key deep", `{"name":"a","inputSchema":{"type":"object","properties":{"x":{},"x":{}}}}`, "reading its definition"},
+		{"duplicate key, escaped", `{"name":"a","inputSchema":{"type":"object","\u0074ype":"object"}}`, "reading its definition"},
+		{"case variants", `{"name":"a","inputSchema":{"type":"object","properties":{"amount":{},"Amount":{}}}}`, "differ only in case"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := open(t, registry.Options{})
+			tools, _ := r.Discover(plain(), []json.RawMessage{json.RawMessage(tc.definition), json.RawMessage(good)})
+			if len(tools) != 2 || tools[1].Quarantine != "" {
+				t.Fatalf("the neighbour does not serve: %+v", tools)
+			}
+			got := tools[0].Quarantine
+			if tc.want == "" && got != "" || tc.want != "" && !strings.Contains(got, tc.want) {
+				t.Errorf("quarantine %q, want %q", got, tc.want)
+			}
+			if regexp.MustCompile(`[^ -~]`).MatchString(tools[0].Name) {
+				t.Errorf("name %q could do harm in a log", tools[0].Name)
+			}
+		})
+	}
+}
+
+// case_variants: allow lets schemas through whose keys differ only in case.
+func TestAllowVariants(t *testing.T) {
+	cfg := plain()
+	cfg.CaseVariants = "allow"
+	r := open(t, registry.Options{})
+	tools, _ := r.Discover(cfg, []json.RawMessage{json.RawMessage(`{"name":"a","inputSchema":{"type":"object","properties":{"id":{},"ID":{}}}}`)})
+	if tools[0].Quarantine != "" || !tools[0].AllowVariants {
+		t.Errorf("%+v", tools[0])
+	}
+}
+
+// A listed tool has its exposed name, and every other byte of its definition.
+func TestListed(t *testing.T) {
+	r := open(t, registry.Options{})
+	definition := `{"x":1e2, "name": "a" ,"inputSchema":{"type":"object","$schema":"http://json-schema.org/draft-07/schema#"},"annotations":{"n":9007199254740993}}`
+	tools, _ := r.Discover(plain(), []json.RawMessage{json.RawMessage(definition)})
+	if want := strings.Replace(definition, `"a"`, `"s__a"`, 1); string(tools[0].Listed) != want {
+		t.Errorf("listed %s, want %s", tools[0].Listed, want)
+	}
+	if string(tools[0].Definition) != definition || string(tools[0].Annotations) != `{"n":9007199254740993}` {
+		t.Errorf("definition %s, annotations %s", tools[0].Definition, tools[0].Annotations)
+	}
+}
+
+// expose keeps the rest away, and says when it names what is not there.
+func TestExpose(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "a"}, {Name: "b"}, {Name: "c"}}})
+	cfg := server("s", rec)
+	cfg.Expose = []string{"c", "a", "z"}
+	r := open(t, registry.Options{})
+	apply(t, r, cfg)
+	if diff := cmp.Diff([]string{"s__a", "s__c"}, names(r, "")); diff != "" {
+		t.Error(diff)
+	}
+	if got := r.Status()[0].Warnings; len(got) != 1 || !strings.Contains(got[0], `"z"`) {
+		t.Errorf("warnings %q", got)
+	}
+}
+
+// Of two tools with one exposed name the later one is quarantined, loudly, and
+// still serves on its own server's road under no other name.
+func TestCollision(t *testing.T) {
+	one := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "send"}, {Name: "send"}}})
+	two := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "send"}, {Name: "read"}}})
+	a, b := server("a", one), server("b", two)
+	a.Prefix, b.Prefix = "", ""
+	r := open(t, registry.Options{})
+	apply(t, r, a, b)
+	if diff := cmp.Diff([]string{"send", "read"}, names(r, "")); diff != "" {
+		t.Error(diff)
+	}
+	if tool, _ := r.Catalogue().Lookup("", "send"); tool.Server != "a" {
+		t.Errorf("send belongs to %s, want the first server", tool.Server)
+	}
+	var reasons []string
+	for _, tool := range r.Catalogue().Quarantined() {
+		reason, _, _ := strings.Cut(tool.Quarantine, "\n")
+		reasons = append(reasons, tool.Server+": "+reason)
+	}
+	want := []string{"a: the server offers two tools of this name", "b: its exposed name send is taken by server a"}
+	if diff := cmp.Diff(want, reasons); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Whatever a definition is, a tool that serves is complete and has a harmless
+// name.
+func FuzzDiscover(f *testing.F) {
+	for _, seed := range []string{
+		`{"name":"a","inputSchema":{"type":"object"}}`, `{"name":"a","name":"b"}`, `{}`, `[]`, `{"name":"a","inputSchema":{"$ref":"#/x"}}`,
+		"{\"name\":\"a\xff\",\"inputSchema\":{}}", `{"name":"\u0000","inputSchema":{"type":"object"}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	r := registry.New(registry.Options{})
+	f.Cleanup(func() { r.Close(context.Background()) })
+	name := regexp.MustCompile(`^s__[A-Za-z0-9_.-]+$`)
+	f.Fuzz(func(t *testing.T, definition []byte) {
+		tools, _ := r.Discover(plain(), []json.RawMessage{definition})
+		for _, tool := range tools {
+			if tool.Quarantine != "" {
+				continue
+			}
+			var listed struct{ Name string }
+			if err := json.Unmarshal(tool.Listed, &listed); err != nil {
+				t.Errorf("serves %q: %v", definition, err)
+			}
+			if tool.Input == nil || listed.Name != tool.Exposed || !name.MatchString(tool.Exposed) {
+				t.Errorf("serves %q as %+v", definition, tool)
+			}
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// database opens a state file.
+func database(t *testing.T, path string) *store.DB {
+	t.Helper()
+	db, err := store.Open(context.Background(), path, store.Migrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+var (
+	oldTool = recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","description":"old","inputSchema":{"type":"object"}}`)}
+	newTool = recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","description":"new","inputSchema":{"type":"object"}}`)}
+)
+
+// The first definition is accepted; a changed one does not serve, is not
+// called, and can be compared; accepted, it serves. In memory and in a file.
+func TestPin(t *testing.T) {
+	for _, kept := range []string{"memory", "file"} {
+		t.Run(kept, func(t *testing.T) {
+			var opts registry.Options
+			if kept == "file" {
+				opts.DB = database(t, filepath.Join(t.TempDir(), "state.db"))
+			}
+			rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool, {Name: "b"}}})
+			r := open(t, opts)
+			apply(t, r, server("s", rec))
+			awaitTools(t, r, "s__a", "s__b")
+			accepted, _ := r.Catalogue().Lookup("", "s__a")
+			await(t, "stream", func() bool { return rec.Watchers() > 0 })
+			rec.SetTools(true, newTool, recorder.Tool{Name: "b"})
+			awaitTools(t, r, "s__b")
+			quarantined := r.Catalogue().Quarantined()
+			if len(quarantined) != 1 || !strings.HasPrefix(quarantined[0].Quarantine, "definition changed since it was accepted") {
+				t.Fatalf("quarantined %+v", quarantined)
+			}
+			for _, tool := range []*registry.Tool{accepted, quarantined[0]} {
+				if _, e := forwardTool(r, tool, `{}`); e == nil || e.Kind != registry.Quarantined || e.Sent {
+					t.Errorf("called: %v", e)
+				}
+			}
+			if got := len(rec.Calls()); got != 0 {
+				t.Errorf("%d calls arrived, want none", got)
+			}
+			checkAccept(t, r)
+			awaitTools(t, r, "s__a", "s__b")
+			if _, e := forward(r, "s__a", `{}`); e != nil {
+				t.Error(e)
+			}
+		})
+	}
+}
+
+// checkAccept compares and accepts the changed definition.
+func checkAccept(t *testing.T, r *registry.Registry) {
+	t.Helper()
+	ctx := context.Background()
+	before, after, err := r.Pins().Diff(ctx, "s", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{string(oldTool.Definition), string(newTool.Definition)}, []string{string(before), string(after)}); diff != "" {
+		t.Error(diff)
+	}
+	for _, tc := range []struct {
+		server, tool, fingerprint string
+		want                      error
+	}{
+		{"s", "zzz", "", registry.ErrNoPin},
+		{"zzz", "a", "", registry.ErrNoPin},
+		{"s", "b", "", registry.ErrNoOffer},
+		{"s", "a", "sha256:other", registry.ErrOtherOffer},
+		{"s", "a", r.Catalogue().Quarantined()[0].Fingerprint, nil},
+		{"s", "a", "", registry.ErrNoOffer},
+	} {
+		if err := r.Pins().Accept(ctx, tc.server, tc.tool, tc.fingerprint); !errors.Is(err, tc.want) {
+			t.Errorf("accepting %s of %s with %q: %v, want %v", tc.tool, tc.server, tc.fingerprint, err, tc.want)
+		}
+	}
+	pins, err := r.Pins().List(ctx)
+	if err != nil || len(pins) != 2 || pins[0].Tool != "a" || pins[0].Offered != "" {
+		t.Errorf("pins %+v, error %v", pins, err)
+	}
+}
+
+// A definition that changed while we were not running is held against the pin
+// of the last run; another process may accept it.
+func TestPinSurvives(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})
+	first := open(t, registry.Options{DB: database(t, path)})
+	apply(t, first, server("s", rec))
+	awaitTools(t, first, "s__a")
+	first.Close(context.Background())
+	rec.SetTools(false, newTool)
+	second := open(t, registry.Options{DB: database(t, path)})
+	apply(t, second, server("s", rec))
+	await(t, "quarantine", func() bool { return len(second.Catalogue().Quarantined()) == 1 })
+	other := registry.OpenPins(database(t, path), nil)
+	if err := other.Accept(context.Background(), "s", "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	awaitTools(t, second, "s__a")
+}
+
+// Without the pin a changed definition serves at once.
+func TestNoPin(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})
+	cfg := server("s", rec)
+	cfg.Pin = false
+	r := open(t, registry.Options{})
+	apply(t, r, cfg)
+	await(t, "stream", func() bool { return rec.Watchers() > 0 })
+	before, _ := r.Catalogue().Lookup("", "s__a")
+	rec.SetTools(true, newTool)
+	await(t, "new definition", func() bool {
+		now, ok := r.Catalogue().Lookup("", "s__a")
+		return ok && now.Fingerprint != before.Fingerprint
+	})
+}
+
+// A store that fails quarantines what it should have vouched for.
+func TestPinStoreFails(t *testing.T) {
+	db := database(t, filepath.Join(t.TempDir(), "state.db"))
+	db.Close()
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})
+	r := open(t, registry.Options{DB: db})
+	apply(t, r, server("s", rec))
+	await(t, "quarantine", func() bool { return len(r.Catalogue().Quarantined()) == 1 })
+	if got := names(r, ""); got != nil {
+		t.Errorf("%v serve without a pin", got)
+	}
+}

@@ -1,0 +1,101 @@
+package registry
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// Tool is one tool of one upstream as the catalogue knows it. It is immutable
+// and safe for concurrent use.
+type Tool struct {
+	// Server is the configured name of the upstream.
+	Server string
+	// Name is what the upstream calls the tool.
+	Name string
+	// Exposed is what agents call it: the server's prefix and Name. Rights are
+	// keyed by it.
+	Exposed string
+	// Definition is the upstream's definition, byte for byte but for raw line
+	// ends between tokens, which arrive as spaces.
+	Definition json.RawMessage
+	// Listed is Definition with its name replaced by Exposed and nothing else.
+	Listed json.RawMessage
+	// Fingerprint is "sha256:<hex>" of the bytes of Definition. A definition
+	// that differs in one byte, white space and key order included, has another.
+	Fingerprint string
+	// Risk is the server's configured risk, "" when none.
+	Risk string
+	// Annotations are the upstream's own claims, nil when it makes none.
+	Annotations json.RawMessage
+	// Input judges arguments. It is nil only when the tool is quarantined.
+	Input *schema.Schema
+	// Output judges structuredContent, nil when the tool declares none.
+	Output *schema.Schema
+	// OutputMode is the server's output_schema: enforce, warn or off.
+	OutputMode string
+	// AllowVariants permits case-variant keys inside arguments.
+	AllowVariants bool
+	// Timeout bounds one call.
+	Timeout time.Duration
+	// Quarantine is why the tool does not serve, "" when it does.
+	Quarantine string
+	// Notice is the server's configured boundary notice, "" when none.
+	Notice string
+
+	pinned bool // quarantined by its pin, so that accepting it would mend it
+}
+
+// Outgoing is one tools/call that has been judged. Its bytes are sent as they
+// are.
+type Outgoing struct {
+	// Arguments is the judged JSON object, nil to send none.
+	Arguments json.RawMessage
+	// Meta is params._meta without progressToken, nil when there is none.
+	Meta json.RawMessage
+	// Session keys the downstream session; "" uses the shared connection.
+	Session string
+	// Progress receives the params of notifications/progress with our token
+	// removed, in the order sent, from one goroutine at a time and never after
+	// Forward has returned. It should not block. Nil means none is wanted.
+	Progress func(params json.RawMessage)
+}
+
+// ForwardError is why a forwarded call has no result. Its Sent field decides
+// whether a spent grant may be given back.
+type ForwardError = upstream.Error
+
+// ErrorKind says how a forwarded call came to nothing.
+type ErrorKind = upstream.ErrorKind
+
+// The kinds of ForwardError; see package upstream for what each means.
+const (
+	Failed      = upstream.Failed
+	Timeout     = upstream.Timeout
+	Unavailable = upstream.Unavailable
+	Cancelled   = upstream.Cancelled
+	TooLarge    = upstream.TooLarge
+	Quarantined = upstream.Quarantined
+)
+
+// ServerStatus is what one upstream looks like from here.
+type ServerStatus struct {
+	Name string `json:"name"`
+	// State is starting, ready, failed, stopped or disabled.
+	State string `json:"state"`
+	// Tools counts what serves, Quarantined what does not.
+	Tools       int `json:"tools"`
+	Quarantined int `json:"quarantined"`
+	// Error is why the state is failed, "" otherwise.
+	Error string `json:"error,omitempty"`
+	// Warnings name what the operator should look at: names in expose that the
+	// upstream does not offer, tools that are quarantined.
+	Warnings []string `json:"warnings,omitempty"`
+	// Since is when the state began.
+	Since time.Time `json:"since"`
+	// Dropped counts messages of the upstream that were nobody's: garbage,
+	// answers with unknown ids, progress that came too fast.
+	Dropped int64 `json:"dropped,omitempty"`
+}

@@ -1,0 +1,187 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// Do sends a call and waits for its answer. The result is the upstream's, byte
+// for byte. The call is sent at most once; the one exception is an HTTP server
+// that refused it because it had forgotten the session, and so did not execute
+// it. A tool that the connection offers with another definition than the one
+// that was judged is not called.
+func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
+	if e := s.enter(); e != nil {
+		return nil, e
+	}
+	defer s.leave()
+	if call.Timeout <= 0 {
+		call.Timeout = s.cfg.Timeout
+	}
+	ctx, stop := context.WithTimeout(ctx, call.Timeout)
+	defer stop()
+	params := paramsOf(call)
+	for again := true; ; again = false {
+		sess, done, e := s.session(ctx, call.Session)
+		if e != nil {
+			return nil, e
+		}
+		if sess.offers(call.Tool) != call.Fingerprint {
+			done()
+			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", call.Tool)}
+		}
+		result, e := sess.conn.do(ctx, request{method: "tools/call", params: params, progress: call.Progress})
+		if e != nil && e.lost {
+			sess.conn.fail(e)
+			s.forget(call.Session, sess)
+		}
+		done()
+		if e == nil || !e.lost || !again {
+			return result, e
+		}
+	}
+}
+
+// paramsOf puts the params of tools/call together from bytes.
+func paramsOf(call Call) json.RawMessage {
+	name := jsonrpc.Quote(call.Tool)
+	out := make([]byte, 0, len(name)+len(call.Arguments)+len(call.Meta)+40)
+	out = append(append(out, `{"name":`...), name...)
+	if call.Arguments != nil {
+		out = append(append(out, `,"arguments":`...), call.Arguments...)
+	}
+	if call.Meta != nil {
+		out = append(append(out, `,"_meta":`...), call.Meta...)
+	}
+	return append(out, '}')
+}
+
+// nothing releases nothing.
+func nothing() {}
+
+// session gives the connection for a downstream session, and what to call when
+// it is no longer in use.
+func (s *Server) session(ctx context.Context, key string) (*session, func(), *Error) {
+	shared, e := s.awaitShared(ctx)
+	if e != nil {
+		return nil, nil, e
+	}
+	if key == "" || s.cfg.Isolation == "shared" {
+		return shared, nothing, nil
+	}
+	sl, e := s.slot(key)
+	if e != nil {
+		return nil, nil, e
+	}
+	release := func() { s.idle(sl) }
+	select {
+	case <-sl.ready:
+	case <-ctx.Done():
+		release()
+		return nil, nil, ctxError(ctx)
+	}
+	if sl.err != nil {
+		release()
+		return nil, nil, &Error{Kind: Unavailable, Err: sl.err}
+	}
+	return sl.s, release, nil
+}
+
+// awaitShared gives the shared connection. It waits for it only while it is
+// being opened for the first time or after a lost session.
+func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
+	for {
+		s.mu.Lock()
+		shared, patient, wake, err := s.shared, s.patient, s.wake, s.status.Err
+		s.mu.Unlock()
+		switch {
+		case shared != nil && shared.conn.life.Err() == nil:
+			return shared, nil
+		case shared == nil && !patient:
+			if err == nil {
+				err = errors.New("it is not connected")
+			}
+			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s is not available: %w", s.cfg.Name, err)}
+		}
+		select {
+		case <-wake:
+		case <-s.life.Done():
+			return nil, errStopping()
+		case <-ctx.Done():
+			return nil, ctxError(ctx)
+		}
+	}
+}
+
+// ctxError is the error of a call whose context ended before it was sent.
+func ctxError(ctx context.Context) *Error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &Error{Kind: Timeout, Err: ctx.Err()}
+	}
+	return &Error{Kind: Cancelled, Err: ctx.Err()}
+}
+
+// slot finds or begins the connection of a downstream session and marks it as
+// in use.
+func (s *Server) slot(key string) (*slot, *Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.slots[key]
+	switch {
+	case s.life.Err() != nil:
+		return nil, errStopping()
+	case sl == nil && s.cfg.MaxSessions > 0 && len(s.slots) >= s.cfg.MaxSessions:
+		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s has %d sessions open, which is its most\nhint: raise max_sessions, or set isolation to shared", s.cfg.Name, len(s.slots))}
+	case sl == nil:
+		sl = &slot{ready: make(chan struct{})}
+		s.slots[key] = sl
+		s.tasks.Go(func() { s.open(key, sl) })
+	}
+	sl.busy++
+	return sl, nil
+}
+
+// open connects a slot, and forgets it when the connection has ended.
+func (s *Server) open(key string, sl *slot) {
+	sess, _, err := s.connect(s.life)
+	sl.s, sl.err = sess, err
+	close(sl.ready)
+	if err == nil {
+		sess.watch(s, func([]json.RawMessage) {})
+		sess.conn.close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots[key] == sl {
+		delete(s.slots, key)
+	}
+}
+
+// idle marks a slot as used until now.
+func (s *Server) idle(sl *slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl.busy--
+	sl.last = s.opts.now()
+}
+
+// forget drops a connection whose session the server no longer knows.
+func (s *Server) forget(key string, sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.slots[key]
+	if sl == nil {
+		return
+	}
+	select {
+	case <-sl.ready:
+		if sl.s == sess {
+			delete(s.slots, key)
+		}
+	default:
+	}
+}

@@ -1,0 +1,263 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const (
+	// maxAnswer bounds one message of an upstream, in bytes.
+	maxAnswer = 4 << 20
+	// cancelTimeout bounds the sending of one notifications/cancelled.
+	cancelTimeout = 5 * time.Second
+	// maxCancels bounds how many of them are under way at once.
+	maxCancels = 64
+)
+
+// wire is what lies below mcp-go's transport: it carries our bytes.
+type wire interface {
+	// reply sends an answer to a request of the upstream's. It does not block
+	// and may drop the answer when there are too many.
+	reply(line []byte)
+	// close ends the wire and everything that hangs on it, and waits for that.
+	close()
+}
+
+// conn is one connection to an upstream. It is safe for concurrent use.
+type conn struct {
+	transport transport.Interface
+	wire      wire
+	limits    jsonrpc.Limits
+	changed   chan struct{} // has one element when the tool list changed
+
+	life     context.Context // ends when the connection is dead
+	end      context.CancelCauseFunc
+	table    table
+	lastID   atomic.Int64
+	dropped  *atomic.Int64 // messages that were nobody's
+	garbage  atomic.Int64  // messages in a row that made no sense
+	cancels  chan struct{} // a slot for each cancellation under way
+	tasks    sync.WaitGroup
+	unbind   func() bool // undoes the tie to the server's life
+	closeOne sync.Once
+}
+
+// newConn makes a connection without a transport; dial adds it.
+func newConn(opts *Options, dropped *atomic.Int64) *conn {
+	life, end := context.WithCancelCause(context.Background())
+	return &conn{
+		limits:  jsonrpc.Limits{Bytes: opts.maxAnswer()},
+		changed: make(chan struct{}, 1),
+		life:    life,
+		end:     end,
+		dropped: dropped,
+		cancels: make(chan struct{}, maxCancels),
+	}
+}
+
+// fail declares the connection dead. The first cause stays.
+func (c *conn) fail(cause *Error) { c.end(cause) }
+
+// close ends the connection and waits until nothing of it is left.
+func (c *conn) close() {
+	c.closeOne.Do(func() {
+		c.fail(&Error{Kind: Unavailable, Err: errors.New("the connection was closed")})
+		if c.unbind != nil {
+			c.unbind()
+		}
+		if c.transport != nil {
+			_ = c.transport.Close() // it is being given up
+		}
+		if c.wire != nil {
+			c.wire.close()
+		}
+		c.tasks.Wait()
+	})
+}
+
+// request is one request of ours.
+type request struct {
+	method string
+	params json.RawMessage
+	loose  bool
+	// progress receives what the upstream tells meanwhile, nil for nothing.
+	progress func(json.RawMessage)
+	// lasting requests are not cancelled upstream when ctx ends.
+	lasting bool
+}
+
+// do sends a request and waits for its answer, or until ctx ends.
+func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
+	p, err := c.prepare(r)
+	if err != nil {
+		return nil, &Error{Kind: Unavailable, Err: err}
+	}
+	if e := c.ended(ctx, true); e != nil {
+		return nil, e
+	}
+	if r.progress != nil {
+		p.prog = newProgress(r.progress)
+	}
+	c.table.put(p)
+	err = c.send(ctx, p, r.method)
+	late := !p.answered.Load() && c.table.drop(p)
+	p.prog.finish(late)
+	if p.answered.Load() {
+		return p.result, p.fault
+	}
+	unsent := p.withdraw()
+	if e := c.ended(ctx, unsent); e != nil {
+		if e.Sent && !r.lasting && c.life.Err() == nil {
+			c.cancel(p, e.Kind)
+		}
+		return nil, e
+	}
+	return nil, broken(err, unsent)
+}
+
+// prepare makes the line of a request.
+func (c *conn) prepare(r request) (*pending, error) {
+	p := &pending{id: strconv.FormatInt(c.lastID.Add(1), 10), loose: r.loose}
+	params := r.params
+	if r.progress != nil {
+		var err error
+		if params, err = withToken(params, p.id); err != nil {
+			return nil, fmt.Errorf("adding a progress token: %w", err)
+		}
+	}
+	p.line = jsonrpc.NewRequest(jsonrpc.Quote(p.id), r.method, params)
+	return p, nil
+}
+
+// withToken puts a progress token into params._meta.
+func withToken(params json.RawMessage, id string) (json.RawMessage, error) {
+	meta, ok := jsonrpc.Get(params, "_meta")
+	if !ok {
+		meta = json.RawMessage(`{}`)
+	}
+	meta, err := jsonrpc.Set(meta, "progressToken", jsonrpc.Quote(id))
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Set(params, "_meta", meta)
+}
+
+// keyPending is the context key under which the HTTP wire finds its request.
+type keyPending struct{}
+
+// send hands the request to mcp-go, which writes something like it; the wire
+// below puts p's own line in its place.
+func (c *conn) send(ctx context.Context, p *pending, method string) error {
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, keyPending{}, p))
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	_, err := c.transport.SendRequest(ctx, transport.JSONRPCRequest{
+		JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(p.id), Method: method,
+	})
+	return err
+}
+
+// ended says how the end of the connection or of ctx ends a request, nil when
+// neither has come.
+func (c *conn) ended(ctx context.Context, unsent bool) *Error {
+	switch {
+	case c.life.Err() != nil:
+		return c.died(unsent)
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return &Error{Kind: Timeout, Sent: !unsent, Err: ctx.Err()}
+	case ctx.Err() != nil:
+		return &Error{Kind: Cancelled, Sent: !unsent, Err: ctx.Err()}
+	}
+	return nil
+}
+
+// died makes the error of a request whose connection ended under it.
+func (c *conn) died(unsent bool) *Error {
+	cause := asError(context.Cause(c.life))
+	e := &Error{Kind: cause.Kind, Sent: !unsent, Err: cause.Err}
+	switch {
+	case unsent:
+		e.Kind = Unavailable
+	case e.Kind == Unavailable:
+		e.Kind = Failed
+	}
+	return e
+}
+
+// broken makes the error of a request that mcp-go gave up.
+func broken(err error, unsent bool) *Error {
+	if err == nil {
+		err = errMalformed
+	}
+	lost := errors.Is(err, transport.ErrSessionTerminated)
+	if unsent {
+		return &Error{Kind: Unavailable, Err: err, lost: lost}
+	}
+	return &Error{Kind: Failed, Sent: true, Err: err, lost: lost}
+}
+
+// cancel tells the upstream that nobody waits for p any more. It does not
+// block: telling is a courtesy.
+func (c *conn) cancel(p *pending, why ErrorKind) {
+	select {
+	case c.cancels <- struct{}{}:
+	default:
+		return
+	}
+	c.tasks.Go(func() {
+		defer func() { <-c.cancels }()
+		ctx, stop := context.WithTimeout(c.life, cancelTimeout)
+		defer stop()
+		_ = c.notify(ctx, "notifications/cancelled", map[string]any{"requestId": p.id, "reason": why.String()})
+	})
+}
+
+// notify sends a notification of our own making.
+func (c *conn) notify(ctx context.Context, method string, fields map[string]any) error {
+	return c.transport.SendNotification(ctx, mcp.JSONRPCNotification{
+		JSONRPC:      mcp.JSONRPC_VERSION,
+		Notification: mcp.Notification{Method: method, Params: mcp.NotificationParams{AdditionalFields: fields}},
+	})
+}
+
+// revisions are the MCP revisions that we speak to upstreams, newest first.
+var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// initialize opens the MCP session (MCP basic/lifecycle).
+func (c *conn) initialize(ctx context.Context, version string) error {
+	params := append([]byte(`{"protocolVersion":"`+revisions[0]+`","capabilities":{},"clientInfo":{"name":"toolgate","version":`), jsonrpc.Quote(version)...)
+	params = append(params, `}}`...)
+	result, e := c.do(ctx, request{method: "initialize", params: params, lasting: true})
+	if e != nil {
+		return fmt.Errorf("initializing: %w", e)
+	}
+	raw, _ := jsonrpc.Get(result, "protocolVersion")
+	revision, _ := jsonrpc.Text(raw)
+	if !slices.Contains(revisions, revision) {
+		return fmt.Errorf("initializing: the server speaks MCP revision %q, which is not one of %v", revision, revisions)
+	}
+	if h, ok := c.transport.(transport.HTTPConnection); ok {
+		h.SetProtocolVersion(revision)
+	}
+	if err := c.notify(ctx, "notifications/initialized", nil); err != nil {
+		return fmt.Errorf("initializing: %w", err)
+	}
+	return nil
+}
+
+// newReader reads raw and does nothing else.
+func newReader(raw []byte) io.Reader { return bytes.NewReader(raw) }

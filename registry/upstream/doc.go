@@ -1,0 +1,10 @@
+// Package upstream connects to MCP servers and keeps them connected. It is the
+// only place that talks to an upstream.
+//
+// A connection is one of mcp-go's client transports with a filter below it.
+// The filter puts our own bytes on the wire in place of those that mcp-go
+// writes, and takes the bytes that arrive before mcp-go decodes them, because
+// its types would change both: numbers become floats, `<` becomes an escape,
+// error objects lose members. What mcp-go still does is what it does well: to
+// match answers to requests, to keep HTTP sessions and streams, to resume them.
+package upstream

@@ -1,0 +1,154 @@
+package upstream_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// npmServer finds the entry point of a server that nobody here wrote, and
+// skips without it, except in CI.
+func npmServer(t *testing.T, name string) (node, script string) {
+	t.Helper()
+	missing := t.Skipf
+	if os.Getenv("CI") == "true" {
+		missing = t.Fatalf
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		missing("node is not installed: %v", err)
+	}
+	script, err = filepath.Abs("../../testdata/npm/node_modules/@modelcontextprotocol/" + name + "/dist/index.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(script); err != nil {
+		missing("%s is not installed: %v", name, err)
+	}
+	return node, script
+}
+
+// Real servers over stdio: they are discovered, and a call works.
+func TestRealServersStdio(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		server          string
+		args            []string
+		tools           int
+		tool, arguments string
+		want            string
+	}{
+		{"server-everything", []string{"stdio"}, 13, "echo", `{"message":"h\u0065llo"}`, "hello"},
+		{"server-filesystem", []string{dir}, 14, "list_allowed_directories", `{}`, dir},
+		{"server-memory", nil, 9, "read_graph", `{}`, "entities"},
+	} {
+		t.Run(tc.server, func(t *testing.T) {
+			node, script := npmServer(t, tc.server)
+			r := start(t, config.Server{
+				Name: tc.server, Type: "stdio", Command: node, Args: append([]string{script}, tc.args...), Timeout: patience,
+				Env: map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.json")},
+			}, upstream.Options{})
+			checkReal(t, r, tc.tools, tc.tool, tc.arguments, tc.want)
+		})
+	}
+}
+
+// checkReal checks the number of tools and one call.
+func checkReal(t *testing.T, r *running, tools int, tool, arguments, want string) {
+	t.Helper()
+	prints := r.ready()
+	if len(prints) != tools {
+		t.Errorf("%d tools, want %d: %v", len(prints), tools, prints)
+	}
+	result, e := r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: prints[tool], Session: "s", Arguments: json.RawMessage(arguments)})
+	if e != nil {
+		t.Fatal(e)
+	}
+	if !strings.Contains(string(result), want) {
+		t.Errorf("result %s, want one with %q", result, want)
+	}
+}
+
+// A real server over Streamable HTTP and over the older HTTP+SSE.
+func TestRealServerHTTP(t *testing.T) {
+	for _, tc := range []struct{ mode, kind, path string }{
+		{"streamableHttp", "http", "/mcp"},
+		{"sse", "sse", "/sse"},
+	} {
+		t.Run(tc.mode, func(t *testing.T) {
+			node, script := npmServer(t, "server-everything")
+			port := freePort(t)
+			listen(t, exec.Command(node, script, tc.mode), port)
+			r := start(t, config.Server{
+				Name: "everything", Type: tc.kind, URL: "http://127.0.0.1:" + port + tc.path, Timeout: patience,
+			}, upstream.Options{})
+			checkReal(t, r, 13, "echo", `{"message":"hello"}`, "hello")
+			var steps int
+			_, e := r.Do(context.Background(), upstream.Call{
+				Tool: longRunning, Fingerprint: r.fingerprint(longRunning), Arguments: json.RawMessage(`{"duration":0.2,"steps":4}`),
+				Progress: func(json.RawMessage) { steps++ },
+			})
+			if e != nil || steps != 4 {
+				t.Errorf("%d progress notifications, want 4; error %v", steps, e)
+			}
+		})
+	}
+}
+
+const longRunning = "trigger-long-running-operation"
+
+// freePort finds a port that is free now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// listen starts an HTTP server and waits until it says that it listens.
+func listen(t *testing.T, cmd *exec.Cmd, port string) {
+	t.Helper()
+	cmd.Env = append(os.Environ(), "PORT="+port)
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 100)
+	go func() {
+		defer close(said)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			select {
+			case said <- lines.Text():
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		for range said {
+		}
+		cmd.Wait()
+	})
+	for line := range said {
+		if strings.Contains(line, port) {
+			return
+		}
+	}
+	t.Fatal("the server ended before it listened")
+}

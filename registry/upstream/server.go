@@ -1,0 +1,302 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// State is how a server is.
+type State string
+
+// The states. A failed server is tried again by itself.
+const (
+	StateStarting State = "starting"
+	StateReady    State = "ready"
+	StateFailed   State = "failed"
+	StateStopped  State = "stopped"
+)
+
+// Status is a server's state at one moment.
+type Status struct {
+	State State
+	Err   error     // why it failed, nil otherwise
+	Since time.Time // when the state began
+	// Dropped counts the messages of the server that were nobody's: garbage,
+	// unknown ids, progress that nobody took.
+	Dropped int64
+}
+
+// settleTime is how long a new server is waited for.
+const settleTime = time.Second
+
+// Server is one upstream and its supervision: a shared connection that is
+// opened again whenever it ends, and one for each downstream session. It is
+// safe for concurrent use.
+type Server struct {
+	cfg     config.Server
+	opts    Options
+	log     hclog.Logger
+	pool    *http.Transport // nil for stdio
+	dropped atomic.Int64
+	settled chan struct{} // closed when the first attempt is over or had its time
+	settle  sync.Once
+
+	life  context.Context
+	end   context.CancelFunc
+	tasks sync.WaitGroup // every goroutine of the server
+
+	mu       sync.Mutex // protects the fields below
+	status   Status
+	shared   *session
+	patient  bool          // a call may wait for the shared connection
+	wake     chan struct{} // closed and replaced when shared or patient change
+	slots    map[string]*slot
+	inflight int
+	draining chan struct{} // closed when nothing is in flight any more, nil while serving
+}
+
+// Start begins to run a server and returns at once.
+func Start(cfg config.Server, opts Options) *Server {
+	life, end := context.WithCancel(context.Background())
+	s := &Server{
+		cfg: cfg, opts: opts, log: opts.logger().Named(cfg.Name), settled: make(chan struct{}),
+		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), patient: true,
+		status: Status{State: StateStarting, Since: opts.now()},
+	}
+	if s.cfg.Timeout <= 0 {
+		s.cfg.Timeout = 30 * time.Second
+	}
+	if cfg.Type == "http" || cfg.Type == "sse" {
+		s.pool = newPool()
+	}
+	s.tasks.Go(s.run)
+	s.tasks.Go(s.sweep)
+	s.tasks.Go(func() {
+		select {
+		case <-time.After(settleTime):
+		case <-s.settled:
+		case <-s.life.Done():
+		}
+		s.settle.Do(func() { close(s.settled) })
+	})
+	return s
+}
+
+// Settled is closed when the server has answered, failed or had a second.
+func (s *Server) Settled() <-chan struct{} { return s.settled }
+
+// Status tells how the server is.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.status
+	out.Dropped = s.dropped.Load()
+	return out
+}
+
+// run keeps the shared connection open until the server is closed.
+func (s *Server) run() {
+	for n := 0; ; n++ {
+		began := s.opts.now()
+		err, lost := s.hold()
+		if s.life.Err() != nil {
+			return
+		}
+		if s.opts.now().Sub(began) >= stableAfter {
+			n = 0
+		}
+		if lost {
+			// Only a call finds this out, so this cannot turn in circles.
+			n = -1
+			continue
+		}
+		s.down(err, false)
+		wait := pause(n)
+		s.log.Warn("server is down", "error", err, "restart_in", wait)
+		select {
+		case <-s.opts.after(wait):
+		case <-s.life.Done():
+			return
+		}
+	}
+}
+
+// hold opens the shared connection and returns when it has ended, with the
+// reason, and whether that was only a lost session.
+func (s *Server) hold() (err error, lost bool) {
+	sess, tools, err := s.connect(s.life)
+	if err != nil {
+		return err, false
+	}
+	defer sess.conn.close()
+	s.opts.listed(tools)
+	s.up(sess)
+	sess.watch(s, s.opts.listed)
+	cause := asError(context.Cause(sess.conn.life))
+	s.down(cause.Err, cause.lost)
+	return cause.Err, cause.lost
+}
+
+// up publishes the shared connection.
+func (s *Server) up(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shared, s.patient = sess, false
+	s.status = Status{State: StateReady, Since: s.opts.now()}
+	s.wakeLocked()
+	s.settle.Do(func() { close(s.settled) })
+	s.log.Info("server is ready")
+}
+
+// down withdraws the shared connection.
+func (s *Server) down(err error, patient bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shared, s.patient = nil, patient
+	if s.status.State != StateFailed {
+		s.status = Status{State: StateFailed, Since: s.opts.now()}
+	}
+	s.status.Err = err
+	s.wakeLocked()
+	s.settle.Do(func() { close(s.settled) })
+}
+
+// wakeLocked wakes those that wait for the shared connection.
+func (s *Server) wakeLocked() {
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
+// sweep closes the connections of idle sessions.
+func (s *Server) sweep() {
+	ttl := s.opts.idleTTL()
+	tick := time.NewTicker(max(min(ttl/2, time.Minute), time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.closeIdle(s.opts.now().Add(-ttl))
+		case <-s.life.Done():
+			return
+		}
+	}
+}
+
+// closeIdle closes the connections that were last used before a moment.
+func (s *Server) closeIdle(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, sl := range s.slots {
+		if sl.busy == 0 && sl.last.Before(before) {
+			s.releaseLocked(key, sl)
+		}
+	}
+}
+
+// releaseLocked forgets a slot and closes its connection in the background.
+func (s *Server) releaseLocked(key string, sl *slot) {
+	if s.slots[key] == sl {
+		delete(s.slots, key)
+	}
+	s.tasks.Go(func() {
+		<-sl.ready
+		if sl.s != nil {
+			sl.s.conn.close()
+		}
+	})
+}
+
+// EndSession closes the connection of a downstream session. Calls that are
+// under way on it fail.
+func (s *Server) EndSession(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sl := s.slots[key]; sl != nil && s.life.Err() == nil {
+		s.releaseLocked(key, sl)
+	}
+}
+
+// errStopping is the error of a call to a server that is being stopped.
+func errStopping() *Error {
+	return &Error{Kind: Unavailable, Err: errors.New("the server is being stopped")}
+}
+
+// enter counts a call in, and refuses it when the server is being stopped.
+func (s *Server) enter() *Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining != nil {
+		return errStopping()
+	}
+	s.inflight++
+	return nil
+}
+
+// leave counts a call out.
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inflight--; s.inflight == 0 && s.draining != nil {
+		close(s.draining)
+	}
+}
+
+// drain refuses new calls and gives a channel that is closed when the last of
+// those under way has ended.
+func (s *Server) drain() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining == nil {
+		s.draining = make(chan struct{})
+		if s.inflight == 0 {
+			close(s.draining)
+		}
+	}
+	return s.draining
+}
+
+// Close refuses new calls, waits for those under way until ctx ends, and stops
+// the server and everything that it started. It returns when nothing is left.
+func (s *Server) Close(ctx context.Context) {
+	select {
+	case <-s.drain():
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.end()
+	slots := s.slots
+	s.slots = nil
+	for key, sl := range slots {
+		s.releaseLocked(key, sl)
+	}
+	s.mu.Unlock()
+	s.tasks.Wait()
+	if s.pool != nil {
+		s.pool.CloseIdleConnections()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shared, s.status = nil, Status{State: StateStopped, Since: s.opts.now()}
+}
+
+// Call is one judged tools/call.
+type Call struct {
+	Tool        string          // the upstream's name
+	Fingerprint string          // of the definition that was judged
+	Arguments   json.RawMessage // sent as they are, nil for none
+	Meta        json.RawMessage // params._meta, nil for none
+	Session     string          // downstream session, "" = the shared connection
+	Timeout     time.Duration   // 0 = the server's
+	// Progress receives notifications/progress without our token, in order,
+	// never after Do has returned; nil for none.
+	Progress func(params json.RawMessage)
+}

@@ -1,0 +1,372 @@
+package upstream_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// An upstream that dies in mid-call fails that call, was called once, and
+// comes back by itself.
+func TestCrashInCall(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "crash", Does: recorder.Crash}, {Name: "echo"}}})
+	r := start(t, stdioServer(rec), upstream.Options{})
+	prints := r.ready()
+	_, e := r.call(prints, "crash", `{}`)
+	wantError(t, e, upstream.Failed, true)
+	if !strings.Contains(e.Error(), "exit status 3") {
+		t.Errorf("error does not say how it ended: %v", e)
+	}
+	if got := len(rec.Calls()); got != 1 {
+		t.Fatalf("%d calls arrived, want exactly 1", got)
+	}
+	r.ready()
+	if _, e := r.call(prints, "echo", `{}`); e != nil {
+		t.Errorf("after the restart: %v", e)
+	}
+	if got := len(rec.Starts()); got != 2 {
+		t.Errorf("%d starts, want 2", got)
+	}
+}
+
+// While an upstream is down calls fail at once, and it is tried again after
+// growing pauses.
+func TestRestartPauses(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{CrashAtStart: true})
+	pauses := make(chan time.Duration, 64)
+	r := start(t, stdioServer(rec), upstream.Options{After: func(d time.Duration) <-chan time.Time {
+		pauses <- d
+		now := make(chan time.Time, 1)
+		if len(pauses) < 6 {
+			now <- time.Time{}
+		}
+		return now
+	}})
+	r.await("pauses", func() bool { return len(pauses) == 6 })
+	most := 250 * time.Millisecond
+	for range 6 {
+		if got := <-pauses; got < most/2 || got > most {
+			t.Errorf("pause %v, want between %v and %v", got, most/2, most)
+		}
+		most *= 2
+	}
+	status := r.Status()
+	if status.State != upstream.StateFailed || status.Err == nil {
+		t.Errorf("status %+v, want failed with a reason", status)
+	}
+	_, e := r.call(nil, "echo", `{}`)
+	wantError(t, e, upstream.Unavailable, false)
+}
+
+// A server that hangs at start counts as settled after a second, and does not
+// hold up its end.
+func TestHangAtStart(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{HangAtStart: true})
+	begun := time.Now()
+	r := start(t, stdioServer(rec), upstream.Options{})
+	<-r.Settled()
+	if took := time.Since(begun); took < 900*time.Millisecond || took > 3*time.Second {
+		t.Errorf("settled after %v, want one second", took)
+	}
+	if got := r.Status().State; got != upstream.StateStarting {
+		t.Errorf("state %s, want starting", got)
+	}
+}
+
+// What is wrong with a command or an address is told.
+func TestCannotConnect(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		server config.Server
+		want   string
+	}{
+		{"no such command", config.Server{Type: "stdio", Command: "no-such-command-here"}, "hint: install it"},
+		{"ends at once", config.Server{Type: "stdio", Command: "false"}, "exit status 1"},
+		{"speaks no MCP", config.Server{Type: "stdio", Command: "echo", Args: []string{"hello"}}, "the server ended"},
+		{"nobody listens", config.Server{Type: "http", URL: "http://127.0.0.1:1/mcp"}, "connection refused"},
+		{"sse: nobody listens", config.Server{Type: "sse", URL: "http://127.0.0.1:1/sse"}, "connection refused"},
+		{"no address", config.Server{Type: "http", URL: "file:///etc/passwd"}, "not an http or https address"},
+		{"unknown type", config.Server{Type: "ndjson", Command: "true"}, "ndjson"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.server.Name, tc.server.Timeout = "x", patience
+			tc.server.Env = map[string]string{"GORACE": "atexit_sleep_ms=0"}
+			r := start(t, tc.server, upstream.Options{})
+			r.await("failure", func() bool { return r.Status().State == upstream.StateFailed })
+			if err := r.Status().Err; err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// A server of an unknown revision is not spoken to.
+func TestRevision(t *testing.T) {
+	overAll(t, recorder.Config{Revision: "2026-07-28"}, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		r.await("failure", func() bool { return r.Status().State == upstream.StateFailed })
+		if err := r.Status().Err; !strings.Contains(err.Error(), "2026-07-28") {
+			t.Errorf("error %v does not name the revision", err)
+		}
+	})
+}
+
+// The list is read page by page, in order, and never without end.
+func TestPages(t *testing.T) {
+	tools := []recorder.Tool{{Name: "e"}, {Name: "d"}, {Name: "c"}, {Name: "b"}, {Name: "a"}}
+	overAll(t, recorder.Config{Tools: tools, Page: 2}, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		var got []string
+		for _, d := range <-r.listed {
+			name, _ := upstream.NameOf(d)
+			got = append(got, name)
+		}
+		if diff := cmp.Diff([]string{"e", "d", "c", "b", "a"}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+	overAll(t, recorder.Config{Tools: tools, RepeatCursor: true}, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		r.await("failure", func() bool { return r.Status().State == upstream.StateFailed })
+		if err := r.Status().Err; !strings.Contains(err.Error(), "repeats a cursor") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// One broken definition does not sink its neighbours.
+func TestBrokenDefinition(t *testing.T) {
+	list := `{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"bad","name":"worse"},{"name":"also"}]}`
+	overAll(t, recorder.Config{ListResult: json.RawMessage(list)}, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		if got := len(<-r.listed); got != 3 {
+			t.Errorf("%d definitions, want 3", got)
+		}
+	})
+}
+
+// A changed list is fetched again, and a call that was judged against the old
+// definition is not made.
+func TestListChanged(t *testing.T) {
+	old := recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","description":"old","inputSchema":{"type":"object"}}`)}
+	now := recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","description":"new","inputSchema":{"type":"object"}}`)}
+	cfg := recorder.Config{Tools: []recorder.Tool{old}, Changed: []recorder.Tool{now}, ChangeAfter: 1, Notify: true}
+	overAll(t, cfg, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		before := r.ready()
+		if _, e := r.call(before, "a", `{}`); e != nil {
+			t.Fatal(e)
+		}
+		after := r.next()
+		if before["a"] == after["a"] {
+			t.Fatal("same fingerprint after the change")
+		}
+		_, e := r.call(before, "a", `{}`)
+		wantError(t, e, upstream.Quarantined, false)
+		if _, e := r.call(after, "a", `{}`); e != nil {
+			t.Error(e)
+		}
+		if got := len(rec.Calls()); got != 2 {
+			t.Errorf("%d calls arrived, want 2", got)
+		}
+	}, "stdio", "http stream")
+}
+
+// The GET stream tells of changes too.
+func TestListChangedOnGet(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "a"}}})
+	r := start(t, httpServer(rec), upstream.Options{})
+	r.ready()
+	r.await("stream", func() bool { return rec.Watchers() == 1 })
+	rec.SetTools(true, recorder.Tool{Name: "b"})
+	if got := r.next(); got["b"] == "" {
+		t.Errorf("listed %v, want b", got)
+	}
+}
+
+// A forgotten HTTP session is opened again, its tools are compared, and the
+// refused call is sent once more: it arrives once.
+func TestSessionLoss(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "echo"}}})
+	for _, isolation := range []string{"shared", "session"} {
+		cfg := httpServer(rec)
+		cfg.Isolation = isolation
+		r := start(t, cfg, upstream.Options{})
+		prints := r.ready()
+		before := len(rec.Calls())
+		for _, forget := range []bool{false, true} {
+			if forget {
+				rec.Forget()
+			}
+			_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s", Arguments: json.RawMessage(`{}`)})
+			if e != nil {
+				t.Fatalf("%s, forget %v: %v", isolation, forget, e)
+			}
+		}
+		if got := len(rec.Calls()) - before; got != 2 {
+			t.Errorf("%s: %d calls arrived, want 2", isolation, got)
+		}
+		rec.SetTools(false, recorder.Tool{Name: "echo", Definition: json.RawMessage(`{"name":"echo","title":"x","inputSchema":{"type":"object"}}`)})
+		rec.Forget()
+		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s"})
+		wantError(t, e, upstream.Quarantined, false)
+		rec.SetTools(false, recorder.Tool{Name: "echo"})
+	}
+}
+
+// Each downstream session has a connection of its own, made once; the shared
+// one serves whoever has none.
+func TestIsolation(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "echo"}}})
+	cfg := httpServer(rec)
+	cfg.Isolation, cfg.MaxSessions = "session", 2
+	r := start(t, cfg, upstream.Options{})
+	prints := r.ready()
+	do := func(session string) *upstream.Error {
+		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: session, Arguments: json.RawMessage(`{}`)})
+		return e
+	}
+	var calls sync.WaitGroup
+	for range 20 {
+		for _, session := range []string{"", "one", "two"} {
+			calls.Go(func() {
+				if e := do(session); e != nil {
+					t.Errorf("session %q: %v", session, e)
+				}
+			})
+		}
+	}
+	calls.Wait()
+	if got := rec.Sessions(); got != 3 {
+		t.Errorf("%d connections, want 3", got)
+	}
+	e := do("three")
+	wantError(t, e, upstream.Unavailable, false)
+	if !strings.Contains(e.Error(), "max_sessions") {
+		t.Errorf("error %v does not say what to do", e)
+	}
+	r.EndSession("one")
+	r.EndSession("unknown")
+	r.await("connection ends", func() bool { return rec.Sessions() == 2 })
+	if e := do("three"); e != nil {
+		t.Errorf("after a session ended: %v", e)
+	}
+}
+
+// The connections of idle sessions are closed.
+func TestIdleSessions(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "echo"}}})
+	cfg := httpServer(rec)
+	cfg.Isolation = "session"
+	r := start(t, cfg, upstream.Options{IdleTTL: 30 * time.Millisecond})
+	prints := r.ready()
+	if _, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s"}); e != nil {
+		t.Fatal(e)
+	}
+	r.await("idle connection ends", func() bool { return rec.Sessions() == 1 })
+}
+
+// Close waits for calls under way and refuses new ones.
+func TestDrain(t *testing.T) {
+	cfg := recorder.Config{Tools: []recorder.Tool{{Name: "late", Does: recorder.Late, Delay: 300 * time.Millisecond}}}
+	overAll(t, cfg, func(t *testing.T, rec *recorder.Recorder, r *running) {
+		prints := r.ready()
+		done := make(chan *upstream.Error, 1)
+		go func() {
+			_, e := r.call(prints, "late", `{}`)
+			done <- e
+		}()
+		await(t, "call arrives", func() bool { return len(rec.Calls()) == 1 })
+		r.Close(context.Background())
+		if e := <-done; e != nil {
+			t.Errorf("the call under way: %v", e)
+		}
+		_, e := r.call(prints, "late", `{}`)
+		wantError(t, e, upstream.Unavailable, false)
+	})
+}
+
+// A server sees the variables that are allowed and its own, and none of our
+// secrets.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("TOOLGATE_TOKEN", "secret-1")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret-2")
+	t.Setenv("LC_ALL", "C.UTF-8")
+	rec := recorder.Stdio(t, recorder.Config{Environ: true, Tools: []recorder.Tool{{Name: "env"}}})
+	cfg := stdioServer(rec)
+	cfg.Env["OWN"] = "mine"
+	cfg.Env["HOME"] = "/elsewhere"
+	cfg.Dir = t.TempDir()
+	r := start(t, cfg, upstream.Options{})
+	result, e := r.call(r.ready(), "env", `{}`)
+	if e != nil {
+		t.Fatal(e)
+	}
+	got := string(result)
+	for _, want := range []string{"PATH=", "LC_ALL=C.UTF-8", "OWN=mine", "HOME=/elsewhere"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("environment lacks %s", want)
+		}
+	}
+	for _, not := range []string{"secret-", "TOOLGATE_", "HOME=" + os.Getenv("HOME")} {
+		if strings.Contains(got, not) {
+			t.Errorf("environment has %s", not)
+		}
+	}
+}
+
+// A command with a path is looked for below the server's own directory.
+func TestRelativeCommand(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\necho was here >&2\nexit 7\n"
+	if err := os.WriteFile(filepath.Join(dir, "server.sh"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, config.Server{Name: "x", Type: "stdio", Command: "./server.sh", Dir: dir, Timeout: patience}, upstream.Options{})
+	r.await("failure", func() bool { return r.Status().State == upstream.StateFailed })
+	if err := r.Status().Err.Error(); !strings.Contains(err, "exit status 7: was here") {
+		t.Errorf("error %q", err)
+	}
+}
+
+// The command "toolgate" is this binary, wherever it lies.
+func TestOwnCommand(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
+	cfg := stdioServer(rec)
+	cfg.Command = "toolgate"
+	r := start(t, cfg, upstream.Options{Executable: rec.Command})
+	if _, e := r.call(r.ready(), "echo", `{}`); e != nil {
+		t.Error(e)
+	}
+}
+
+// A server that does not read holds up nobody beyond the deadline, and what
+// still waits behind it was certainly not sent.
+func TestDeaf(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{Deaf: true, Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}})
+	r := start(t, stdioServer(rec), upstream.Options{})
+	prints := r.ready()
+	for i, tc := range []struct {
+		size int
+		sent bool
+	}{{1, true}, {1 << 20, true}, {1, false}, {1 << 20, false}} {
+		begun := time.Now()
+		_, e := r.Do(context.Background(), upstream.Call{
+			Tool: "hang", Fingerprint: prints["hang"], Timeout: 200 * time.Millisecond,
+			Arguments: json.RawMessage(`{"x":"` + strings.Repeat("x", tc.size) + `"}`),
+		})
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("call %d took %v", i, took)
+		}
+		wantError(t, e, upstream.Timeout, tc.sent)
+	}
+	if got := len(rec.Calls()); got != 1 {
+		t.Errorf("%d calls arrived, want 1", got)
+	}
+}

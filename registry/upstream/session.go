@@ -1,0 +1,204 @@
+package upstream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const (
+	maxPages = 100    // of tools/list
+	maxTools = 10_000 // of one server
+	relist   = time.Second
+)
+
+// Fingerprint names a tool definition: "sha256:<hex>" over its bytes as they
+// were sent. Two definitions that mean the same and are written differently
+// have two fingerprints.
+func Fingerprint(definition json.RawMessage) string {
+	sum := sha256.Sum256(definition)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// session is a connection that has been initialized and has listed its tools.
+type session struct {
+	conn *conn
+
+	mu     sync.Mutex        // protects the fields below
+	prints map[string]string // :: tool name ⇒ fingerprint of what this connection offers
+}
+
+// offers gives the fingerprint under which the connection offers a tool.
+func (s *session) offers(tool string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.prints[tool]
+}
+
+// list asks for the tools, page by page, and remembers their fingerprints.
+func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
+	var all []json.RawMessage
+	seen := map[string]bool{}
+	params := json.RawMessage(`{}`)
+	for range maxPages {
+		page, cursor, err := s.page(ctx, params)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		switch {
+		case len(all) > maxTools:
+			return nil, fmt.Errorf("listing tools: more than %d", maxTools)
+		case cursor == nil:
+			s.remember(all)
+			return all, nil
+		case seen[string(cursor)]:
+			return nil, errors.New("listing tools: the server repeats a cursor")
+		}
+		seen[string(cursor)] = true
+		params = append(append([]byte(`{"cursor":`), cursor...), '}')
+	}
+	return nil, fmt.Errorf("listing tools: more than %d pages", maxPages)
+}
+
+// page asks for one page; the cursor is nil when it was the last.
+func (s *session) page(ctx context.Context, params json.RawMessage) (tools []json.RawMessage, cursor json.RawMessage, err error) {
+	result, e := s.conn.do(ctx, request{method: "tools/list", params: params, loose: true})
+	if e != nil {
+		if code, _ := jsonrpc.Get(e.RPC, "code"); string(code) == "-32601" {
+			return nil, nil, nil // a server without tools
+		}
+		return nil, nil, fmt.Errorf("listing tools: %w", e)
+	}
+	members, err := looseMembers(result)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing tools: %w", err)
+	}
+	if string(members["tools"]) == "null" { // an empty list, as some servers write it
+		members["tools"] = json.RawMessage(`[]`)
+	}
+	if tools, err = looseElements(members["tools"]); err != nil {
+		return nil, nil, fmt.Errorf("listing tools: %w", err)
+	}
+	for i, raw := range tools {
+		if line, _, err := jsonrpc.CheckValue(raw, s.conn.limits); err == nil {
+			tools[i] = line
+		}
+	}
+	if cursor = members["nextCursor"]; len(cursor) > 0 && cursor[0] != '"' {
+		cursor = nil // null, or nothing that could be a cursor
+	}
+	if cursor != nil {
+		if cursor, _, err = jsonrpc.CheckValue(cursor, s.conn.limits); err != nil {
+			return nil, nil, fmt.Errorf("listing tools: reading the cursor: %w", err)
+		}
+	}
+	return tools, cursor, nil
+}
+
+// remember keeps the fingerprints; of two tools with one name the first counts,
+// as in the catalogue.
+func (s *session) remember(all []json.RawMessage) {
+	prints := make(map[string]string, len(all))
+	for _, definition := range all {
+		name, ok := NameOf(definition)
+		if _, dup := prints[name]; ok && !dup {
+			prints[name] = Fingerprint(definition)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.prints = prints
+}
+
+// NameOf reads the name from a tool definition that may hold anything else, and
+// reports whether there is one.
+func NameOf(definition json.RawMessage) (string, bool) {
+	members, err := looseMembers(definition)
+	if err != nil {
+		return "", false
+	}
+	return jsonrpc.Text(members["name"])
+}
+
+// watch lists again when the server says that its tools changed, at most once
+// a second, until the connection is dead. A list that fails is tried again.
+func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
+	for {
+		select {
+		case <-s.conn.life.Done():
+			return
+		case <-s.conn.changed:
+		}
+		ctx, stop := context.WithTimeout(s.conn.life, srv.cfg.Timeout)
+		tools, err := s.list(ctx)
+		stop()
+		switch {
+		case err == nil:
+			listed(tools)
+		case s.conn.life.Err() == nil:
+			srv.log.Warn("listing changed tools", "error", err)
+			select {
+			case s.conn.changed <- struct{}{}:
+			default:
+			}
+		}
+		select {
+		case <-s.conn.life.Done():
+			return
+		case <-srv.opts.after(relist):
+		}
+	}
+}
+
+// connect opens a connection, initializes it and lists its tools.
+func (srv *Server) connect(ctx context.Context) (*session, []json.RawMessage, error) {
+	ctx, stop := context.WithTimeout(ctx, srv.cfg.Timeout)
+	defer stop()
+	c := newConn(&srv.opts, &srv.dropped)
+	c.unbind = context.AfterFunc(srv.life, func() { c.fail(errStopping()) })
+	if err := srv.dial(ctx, c); err != nil {
+		c.close()
+		return nil, nil, fmt.Errorf("connecting: %w", err)
+	}
+	s := &session{conn: c}
+	err := c.initialize(ctx, srv.opts.version())
+	var tools []json.RawMessage
+	if err == nil {
+		tools, err = s.list(ctx)
+	}
+	if err != nil {
+		c.close()
+		return nil, nil, err
+	}
+	return s, tools, nil
+}
+
+// dial opens a connection of the configured type.
+func (srv *Server) dial(ctx context.Context, c *conn) error {
+	switch srv.cfg.Type {
+	case "stdio":
+		return dialStdio(ctx, c, srv.cfg, &srv.opts)
+	case "http", "sse":
+		return dialHTTP(ctx, c, srv.cfg, srv.pool, srv.cfg.Timeout)
+	}
+	return fmt.Errorf("servers of type %q cannot be connected to yet", srv.cfg.Type)
+}
+
+// slot holds the connection of one downstream session.
+type slot struct {
+	ready chan struct{} // closed when s or err is set
+	s     *session
+	err   error
+
+	// The fields below are protected by Server.mu.
+	busy int
+	last time.Time
+}

@@ -1,0 +1,164 @@
+package signal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// body holds a payload as JSON and builds maps only when somebody asks. The
+// strings are immutable, so a Signal that holds them is.
+type body struct {
+	form   form
+	raw    string // formObject: the whole object; else the one value that matters
+	schema string // formData only
+}
+
+type form uint8
+
+const (
+	formObject form = iota // raw is the body
+	formText               // {"text": raw}, raw a JSON string
+	formData               // {"data": raw, "schema": schema, "count"?}
+)
+
+func textBody(lexeme string) body        { return body{form: formText, raw: lexeme} }
+func dataBody(value, schema string) body { return body{form: formData, raw: value, schema: schema} }
+func (b body) append(dst []byte) []byte  { return b.appendExtra(dst, "") }
+func (b body) object() string            { return string(b.append(nil)) }
+func objectBody(object string) body      { return body{raw: object} }
+func (b body) member(key string) (string, bool) {
+	switch {
+	case b.form == formText && key == "text", b.form == formData && key == "data":
+		return b.raw, true
+	case b.form == formData && key == "schema":
+		return quote(b.schema), true
+	}
+	return member(b.object(), key)
+}
+
+// text gives a string member decoded, "" when it is absent or no string.
+func (b body) text(key string) string {
+	raw, _ := b.member(key)
+	s, _ := unquote(raw)
+	return s
+}
+
+// appendExtra appends the body, with extra (`,"key":value`) before its end.
+func (b body) appendExtra(dst []byte, extra string) []byte {
+	switch b.form {
+	case formText:
+		dst = append(append(dst, `{"text":`...), b.raw...)
+	case formData:
+		dst = append(append(dst, `{"data":`...), b.raw...)
+		dst = appendQuote(append(dst, `,"schema":`...), b.schema)
+		if n := countElements(b.raw); n >= 0 {
+			dst = strconv.AppendInt(append(dst, `,"count":`...), int64(n), 10)
+		}
+	default:
+		return append(dst, b.raw...)
+	}
+	return append(append(dst, extra...), '}')
+}
+
+func (b body) decode() map[string]any {
+	m := map[string]any{}
+	dec := json.NewDecoder(bytes.NewReader(b.append(nil)))
+	dec.UseNumber()
+	if err := dec.Decode(&m); err != nil {
+		return map[string]any{}
+	}
+	return m
+}
+
+func encodeBody(m map[string]any) (body, error) {
+	if m == nil {
+		m = map[string]any{}
+	}
+	raw, err := encodeValue(m)
+	return objectBody(raw), err
+}
+
+// encodeValue gives v as JSON on one line, without HTML escapes and with one
+// reading only: what encoding/json passes through unread (json.RawMessage) may
+// hold duplicate names.
+func encodeValue(v any) (string, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	raw, err := strictValue(buf.Bytes())
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	return raw, nil
+}
+
+// strictValue gives one JSON value without white space, or the reason why it
+// is not one, has two readings or is not UTF-8. It overwrites data.
+func strictValue(data []byte) (string, error) {
+	v := jsontext.Value(data)
+	if err := v.Compact(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(false)); err != nil {
+		return "", err
+	}
+	return string(v), nil
+}
+
+// fileBody builds the FILE conventions; uri and size are left out when "" and
+// negative.
+func fileBody(id, fileType, path, uri string, size int) body {
+	dst := appendQuote([]byte(`{"file_id":`), id)
+	dst = appendQuote(append(dst, `,"file_type":`...), fileType)
+	dst = append(dst, `,"path":`...)
+	if path == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = appendQuote(dst, path)
+	}
+	if uri != "" {
+		dst = appendQuote(append(dst, `,"uri":`...), uri)
+	}
+	if size >= 0 {
+		dst = strconv.AppendInt(append(dst, `,"size":`...), int64(size), 10)
+	}
+	return objectBody(string(append(dst, '}')))
+}
+
+// appendQuote appends s as a JSON string; what is not UTF-8 becomes U+FFFD.
+func appendQuote(dst []byte, s string) []byte {
+	if plain(s) {
+		return append(append(append(dst, '"'), s...), '"')
+	}
+	dst, _ = jsontext.AppendQuote(dst, strings.ToValidUTF8(s, "\uFFFD"))
+	return dst
+}
+
+func plain(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+func quote(s string) string { return string(appendQuote(nil, s)) }
+
+// unquote decodes a JSON string that the scanner has passed; lone surrogates
+// become U+FFFD.
+func unquote(lexeme string) (string, bool) {
+	if len(lexeme) < 2 || lexeme[0] != '"' {
+		return "", false
+	}
+	if inner := lexeme[1 : len(lexeme)-1]; strings.IndexByte(inner, '\\') < 0 {
+		return inner, true
+	}
+	s, err := jsontext.AppendUnquote(nil, wellFormed(lexeme))
+	return string(s), err == nil
+}

@@ -1,0 +1,67 @@
+package signal
+
+import "maps"
+
+// CreateText makes a TEXT signal with body {"text": text}. Bytes that are not
+// UTF-8 become U+FFFD. Refuses as Create does.
+func CreateText(text string, origin ModuleRef, traceID string, tags map[string]string) (Signal, error) {
+	return create(Text, textBody(quote(text)), origin, traceID, tags, "")
+}
+
+// CreateData makes a DATA signal with body {"data": data, "schema": schema},
+// and "count" when data is a list. The schema is a type hint for readers.
+// Refuses as Create does.
+func CreateData(data any, schema string, origin ModuleRef, traceID string, tags map[string]string) (Signal, error) {
+	raw, err := encodeValue(data)
+	if err != nil {
+		return Signal{}, err
+	}
+	return create(Data, dataBody(raw, schema), origin, traceID, tags, "")
+}
+
+// CreateFile makes a FILE signal: a reference, never the bytes. An empty path
+// is null, a file without a place in a file system. Refuses as Create does.
+func CreateFile(fileID, fileType, path string, origin ModuleRef, traceID string) (Signal, error) {
+	return create(File, fileBody(fileID, fileType, path, "", -1), origin, traceID, nil, "")
+}
+
+// CreateCommand makes a COMMAND signal with body {"action", "target",
+// ...payload}; action and target win over payload members of those names.
+// Standard actions are activate, sleep, retry, abort and pivot. Refuses as
+// Create does, and a bad target with ErrInvalidOrigin.
+func CreateCommand(action string, target, origin ModuleRef, traceID string, payload map[string]any) (Signal, error) {
+	if err := target.Validate(); err != nil {
+		return Signal{}, err
+	}
+	members := make(map[string]any, len(payload)+2)
+	maps.Copy(members, payload)
+	members["action"], members["target"] = action, target
+	return Create(Command, members, origin, traceID, nil, "")
+}
+
+// SchemaError is the schema hint of a DATA signal that carries a KernelError.
+const SchemaError = "KernelError"
+
+// CreateErrorSignal wraps a KernelError as a DATA signal of schema
+// "KernelError", for propagation beside other signals; ErrorOf reads it back.
+// Refuses as Create does, and an invalid error with ErrInvalidError.
+func CreateErrorSignal(err *KernelError, origin ModuleRef, traceID string) (Signal, error) {
+	if fault := err.Validate(); fault != nil {
+		return Signal{}, fault
+	}
+	return create(Data, dataBody(string(appendError(nil, err, 0)), SchemaError), origin, traceID, nil, "")
+}
+
+// ErrorOf gives the error that an error signal carries, and whether s is one.
+func ErrorOf(s Signal) (*KernelError, bool) {
+	if s.kind != Data || s.body.text("schema") != SchemaError {
+		return nil, false
+	}
+	raw, _ := s.body.member("data")
+	var e KernelError
+	err := e.UnmarshalJSON([]byte(raw))
+	if err == nil {
+		return &e, true
+	}
+	return nil, false
+}

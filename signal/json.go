@@ -1,0 +1,316 @@
+package signal
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The JSON forms are appended by hand, because one is built for each call.
+// They are read strictly: unknown, duplicate and differently cased members,
+// trailing bytes and whatever the validators refuse.
+
+// MarshalJSON gives {id, kind, body, origin, trace_id, tags, created_at,
+// parent_id}; an absent parent is null. It never fails.
+func (s Signal) MarshalJSON() ([]byte, error) { return s.append(nil), nil }
+
+// MarshalJSON gives {status, signals, error, metrics, reason?}. It never
+// fails.
+func (r Result) MarshalJSON() ([]byte, error) { return Full(r), nil }
+
+// MarshalJSON gives {code, category, severity, message, source,
+// retry_eligible, detail, cause}. It never fails: a detail that JSON cannot
+// hold is replaced by {"unencodable": reason}.
+func (e *KernelError) MarshalJSON() ([]byte, error) { return appendError(nil, e, 0), nil }
+
+// Full gives the JSON form of r, with whole bodies.
+func Full(r Result) stdjson.RawMessage {
+	dst := appendHead(make([]byte, 0, 1024), r)
+	for i := range r.Signals {
+		dst = r.Signals[i].append(appendComma(dst, i))
+	}
+	dst = append(dst, `],"error":`...)
+	dst = appendError(dst, r.Error, 0)
+	return appendTail(dst, r)
+}
+
+func appendHead(dst []byte, r Result) []byte {
+	return append(appendQuote(append(dst, `{"status":`...), string(r.Status)), `,"signals":[`...)
+}
+
+func appendTail(dst []byte, r Result) []byte {
+	m := r.Metrics
+	dst = appendFloat(append(dst, `,"metrics":{"duration_ms":`...), m.DurationMS)
+	dst = strconv.AppendInt(append(dst, `,"token_count":`...), int64(m.TokenCount), 10)
+	dst = strconv.AppendBool(append(dst, `,"cache_hit":`...), m.CacheHit)
+	dst = append(appendModule(append(dst, `,"module_ref":`...), m.ModuleRef), '}')
+	if r.Reason != "" {
+		dst = appendQuote(append(dst, `,"reason":`...), r.Reason)
+	}
+	return append(dst, '}')
+}
+
+func appendComma(dst []byte, i int) []byte {
+	if i > 0 {
+		return append(dst, ',')
+	}
+	return dst
+}
+
+// appendFloat writes 0 for what JSON has no number for.
+func appendFloat(dst []byte, f float64) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		f = 0
+	}
+	return strconv.AppendFloat(dst, f, 'g', -1, 64)
+}
+
+func appendModule(dst []byte, r ModuleRef) []byte {
+	dst = strconv.AppendInt(append(dst, `{"tier":`...), int64(r.Tier), 10)
+	dst = appendQuote(append(dst, `,"module":`...), r.Module)
+	return append(appendQuote(append(dst, `,"function":`...), r.Function), '}')
+}
+
+func (s *Signal) append(dst []byte) []byte {
+	dst = s.appendName(dst)
+	dst = s.body.append(append(dst, `,"body":`...))
+	return s.appendRest(dst)
+}
+
+// appendName and appendRest are what is before and after the payload.
+func (s *Signal) appendName(dst []byte) []byte {
+	dst = appendQuote(append(dst, `{"id":`...), s.id)
+	return appendQuote(append(dst, `,"kind":`...), string(s.kind))
+}
+
+func (s *Signal) appendRest(dst []byte) []byte {
+	dst = appendModule(append(dst, `,"origin":`...), s.origin)
+	dst = appendQuote(append(dst, `,"trace_id":`...), s.traceID)
+	dst = append(dst, `,"tags":{`...)
+	for i, t := range s.tags {
+		dst = appendQuote(appendComma(dst, i), t.key)
+		dst = appendQuote(append(dst, ':'), t.value)
+	}
+	dst = s.createdAt.AppendFormat(append(dst, `},"created_at":"`...), time.RFC3339Nano)
+	dst = append(dst, `","parent_id":`...)
+	if s.parentID == "" {
+		return append(dst, "null}"...)
+	}
+	return append(appendQuote(dst, s.parentID), '}')
+}
+
+func appendError(dst []byte, e *KernelError, depth int) []byte {
+	if e == nil || depth > maxCauses {
+		return append(dst, "null"...)
+	}
+	dst = appendQuote(append(dst, `{"code":`...), e.Code)
+	dst = appendQuote(append(dst, `,"category":`...), string(e.Category))
+	dst = appendQuote(append(dst, `,"severity":`...), string(e.Severity))
+	dst = appendQuote(append(dst, `,"message":`...), e.Message)
+	dst = appendModule(append(dst, `,"source":`...), e.Source)
+	dst = strconv.AppendBool(append(dst, `,"retry_eligible":`...), e.RetryEligible)
+	dst = append(append(dst, `,"detail":`...), e.DetailJSON()...)
+	dst = appendError(append(dst, `,"cause":`...), e.Cause, depth+1)
+	return append(dst, '}')
+}
+
+// DetailJSON gives the detail as a JSON object, {} when there is none. It
+// never fails: see MarshalJSON.
+func (e *KernelError) DetailJSON() stdjson.RawMessage {
+	if len(e.Detail) == 0 {
+		return stdjson.RawMessage("{}")
+	}
+	raw, err := encodeValue(e.Detail)
+	if err != nil {
+		raw = `{"unencodable":` + quote(err.Error()) + `}`
+	}
+	return stdjson.RawMessage(raw)
+}
+
+type moduleJSON struct {
+	Tier     *int   `json:"tier"`
+	Module   string `json:"module"`
+	Function string `json:"function"`
+}
+
+// UnmarshalJSON reads a module reference; it returns ErrInvalidOrigin for one
+// that Validate refuses or that names no tier.
+func (r *ModuleRef) UnmarshalJSON(data []byte) error {
+	var in moduleJSON
+	if err := decodeStrict(data, &in); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidOrigin, err)
+	}
+	if in.Tier == nil {
+		return fmt.Errorf("%w: no tier", ErrInvalidOrigin)
+	}
+	out := ModuleRef{*in.Tier, in.Module, in.Function}
+	if err := out.Validate(); err != nil {
+		return err
+	}
+	*r = out
+	return nil
+}
+
+func decodeStrict(data []byte, into any) error {
+	return json.Unmarshal(data, into, json.RejectUnknownMembers(true))
+}
+
+type signalJSON struct {
+	ID        string            `json:"id"`
+	Kind      Kind              `json:"kind"`
+	Ref       *string           `json:"ref,omitzero"`
+	Body      jsontext.Value    `json:"body"`
+	Origin    ModuleRef         `json:"origin"`
+	TraceID   string            `json:"trace_id"`
+	Tags      map[string]string `json:"tags"`
+	CreatedAt time.Time         `json:"created_at"`
+	ParentID  string            `json:"parent_id"`
+}
+
+// envelope gives the signal without its body.
+func (in *signalJSON) envelope() Signal {
+	return Signal{
+		id: in.ID, kind: in.Kind, origin: in.Origin, traceID: in.TraceID,
+		tags: sortTags(in.Tags), createdAt: in.CreatedAt.UTC(), parentID: in.ParentID,
+	}
+}
+
+func (in *signalJSON) signal() (Signal, error) {
+	s := in.envelope()
+	if in.Ref != nil || in.Body.Kind() != '{' {
+		return Signal{}, ErrInvalidBody
+	}
+	raw, err := strictValue(in.Body)
+	if err != nil {
+		return Signal{}, fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	s.body = objectBody(raw)
+	return s, s.check()
+}
+
+// UnmarshalJSON reads a Signal strictly; what ValidateSignal refuses is
+// ErrInvalidSignal, as is anything that MarshalJSON would not have written
+// but for order and white space.
+func (s *Signal) UnmarshalJSON(data []byte) error {
+	var in signalJSON
+	if err := decodeStrict(data, &in); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
+	}
+	out, err := in.signal()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
+	}
+	*s = out
+	return nil
+}
+
+type errorJSON struct {
+	Code          string         `json:"code"`
+	Category      Category       `json:"category"`
+	Severity      Severity       `json:"severity"`
+	Message       string         `json:"message"`
+	Source        ModuleRef      `json:"source"`
+	RetryEligible bool           `json:"retry_eligible"`
+	Detail        jsontext.Value `json:"detail"`
+	Cause         *errorJSON     `json:"cause"`
+}
+
+// UnmarshalJSON reads a KernelError strictly; what Validate refuses is
+// ErrInvalidError. Numbers in the detail are json.Number.
+func (e *KernelError) UnmarshalJSON(data []byte) error {
+	var in *errorJSON
+	err := decodeStrict(data, &in)
+	if err == nil {
+		var out *KernelError
+		if out, err = in.kernel(0); err == nil {
+			*e = *out
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrInvalidError, err)
+}
+
+func (in *errorJSON) kernel(depth int) (*KernelError, error) {
+	if in == nil || depth > maxCauses {
+		return nil, errors.New("no error, or too many causes")
+	}
+	detail, err := decodeDetail(in.Detail)
+	if err != nil {
+		return nil, err
+	}
+	out := &KernelError{
+		Code: in.Code, Category: in.Category, Severity: in.Severity, Message: in.Message,
+		Source: in.Source, RetryEligible: in.RetryEligible, Detail: detail,
+	}
+	if in.Cause != nil {
+		if out.Cause, err = in.Cause.kernel(depth + 1); err != nil {
+			return nil, err
+		}
+	}
+	return out, out.validate()
+}
+
+func decodeDetail(raw jsontext.Value) (map[string]any, error) {
+	if len(raw) == 0 || raw.Kind() == 'n' {
+		return nil, nil
+	}
+	if raw.Kind() != '{' {
+		return nil, errors.New("detail is no object")
+	}
+	var m map[string]any
+	dec := stdjson.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&m); err != nil {
+		return nil, err
+	}
+	if len(m) == 0 {
+		return nil, nil
+	}
+	return m, nil
+}
+
+type resultJSON struct {
+	Status  Status       `json:"status"`
+	Signals []signalJSON `json:"signals"`
+	Error   *KernelError `json:"error"`
+	Metrics *Metrics     `json:"metrics"`
+	Reason  string       `json:"reason"`
+}
+
+// result assembles and checks a Result, reading each signal with read.
+func (in *resultJSON) result(read func(*signalJSON) (Signal, error)) (Result, error) {
+	if in.Metrics == nil {
+		return Result{}, errors.New("no metrics")
+	}
+	out := Result{Status: in.Status, Error: in.Error, Metrics: *in.Metrics, Reason: in.Reason}
+	for i := range in.Signals {
+		s, err := read(&in.Signals[i])
+		if err != nil {
+			return Result{}, fmt.Errorf("signal %d: %w", i, err)
+		}
+		out.Signals = append(out.Signals, s)
+	}
+	return out, out.check()
+}
+
+// UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
+// ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
+func (r *Result) UnmarshalJSON(data []byte) error {
+	var in resultJSON
+	err := decodeStrict(data, &in)
+	if err == nil {
+		var out Result
+		if out, err = in.result((*signalJSON).signal); err == nil {
+			*r = out
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrInvalidResult, err)
+}

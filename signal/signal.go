@@ -1,0 +1,227 @@
+// Package signal holds the words that all parts share: Signal, the atomic and
+// immutable unit of data, Result, what a function returns, and KernelError, a
+// failure as data. It has their factories, validators, JSON forms and the
+// bridges to MCP and HTTP as pure mappings; it knows no transport.
+package signal
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// What the factories and decoders of this package refuse with; match with
+// errors.Is.
+var (
+	// ErrInvalidKind is returned for a kind that is not one of the five.
+	ErrInvalidKind = errors.New("invalid signal kind")
+	// ErrInvalidBody is returned for a body that JSON cannot hold or that is no
+	// object.
+	ErrInvalidBody = errors.New("invalid signal body")
+	// ErrInvalidTag is returned for an empty tag key and for a source_type that
+	// is not one of user, tool, agent, system.
+	ErrInvalidTag = errors.New("invalid signal tag")
+	// ErrInvalidOrigin is returned for a ModuleRef outside tiers 0 to 7 or
+	// without module or function.
+	ErrInvalidOrigin = errors.New("invalid module reference")
+	// ErrInvalidSignal is returned when a JSON text is not a valid Signal.
+	ErrInvalidSignal = errors.New("invalid signal")
+	// ErrInvalidResult is returned when a JSON text is not a valid Result.
+	ErrInvalidResult = errors.New("invalid result")
+	// ErrInvalidError is returned when a KernelError, or its JSON text, has an
+	// unknown category or severity, no message or a malformed code.
+	ErrInvalidError = errors.New("invalid kernel error")
+	// ErrInvalidCode is returned for an error code that breaks the convention
+	// T{tier}_{MODULE}_{REASON}.
+	ErrInvalidCode = errors.New("invalid error code")
+	// ErrInvalidToolResult is returned when bytes are not an MCP tool result.
+	ErrInvalidToolResult = errors.New("invalid tool result")
+	// ErrInvalidView is returned when bytes are not a compact view of a Result,
+	// or point at something that the tool result does not hold.
+	ErrInvalidView = errors.New("invalid result view")
+)
+
+// Kind says what a Signal carries.
+type Kind string
+
+// The kinds, with the body keys that each requires.
+const (
+	Text    Kind = "text"    // text: string
+	Data    Kind = "data"    // data: any, schema: string
+	File    Kind = "file"    // file_id, file_type: string, path: string or null
+	Command Kind = "command" // action: string, target: ModuleRef
+	Stream  Kind = "stream"  // chunk: string, sequence: integer, final: boolean
+)
+
+// Valid reports whether k is one of the five kinds.
+func (k Kind) Valid() bool {
+	switch k {
+	case Text, Data, File, Command, Stream:
+		return true
+	}
+	return false
+}
+
+// The tags that are read without parsing a body.
+const (
+	TagTier       = "tier"        // the origin's tier, a default tag
+	TagModule     = "module"      // the origin's module, a default tag
+	TagSourceType = "source_type" // user, tool, agent or system (the default)
+	TagTool       = "tool"        // the tool a signal came from
+	TagDecision   = "decision_id" // the decision that let the call pass
+)
+
+// ModuleRef points at one function of the kernel.
+type ModuleRef struct {
+	Tier     int    `json:"tier"` // 0 to 7
+	Module   string `json:"module"`
+	Function string `json:"function"`
+}
+
+// Validate returns ErrInvalidOrigin with the reason when r points nowhere.
+func (r ModuleRef) Validate() error {
+	switch {
+	case r.Tier < 0 || r.Tier > 7:
+		return fmt.Errorf("%w: tier %d is not 0 to 7", ErrInvalidOrigin, r.Tier)
+	case r.Module == "":
+		return fmt.Errorf("%w: no module", ErrInvalidOrigin)
+	case r.Function == "":
+		return fmt.Errorf("%w: no function", ErrInvalidOrigin)
+	}
+	return nil
+}
+
+type tag struct{ key, value string }
+
+// Signal is the atomic unit of data. It never changes after creation: a value
+// may be copied, shared and read from several goroutines. The zero Signal is
+// not valid. See Create for the only way to make one.
+type Signal struct {
+	id        string
+	kind      Kind
+	body      body
+	origin    ModuleRef
+	traceID   string
+	tags      []tag // sorted by key, shared between copies
+	createdAt time.Time
+	parentID  string
+}
+
+// ID is "sig_" and a ULID: unique, sortable by time.
+func (s Signal) ID() string { return s.id }
+
+// Kind says what the signal carries.
+func (s Signal) Kind() Kind { return s.kind }
+
+// Body gives a fresh copy of the payload; numbers are json.Number, exact.
+func (s Signal) Body() map[string]any { return s.body.decode() }
+
+// Origin is who created the signal.
+func (s Signal) Origin() ModuleRef { return s.origin }
+
+// TraceID correlates the signals of one pipeline.
+func (s Signal) TraceID() string { return s.traceID }
+
+// CreatedAt is when the signal was made, in UTC.
+func (s Signal) CreatedAt() time.Time { return s.createdAt }
+
+// ParentID is the id of the signal or call that caused this one, or "".
+func (s Signal) ParentID() string { return s.parentID }
+
+// Tags gives a copy of the tags.
+func (s Signal) Tags() map[string]string {
+	tags := make(map[string]string, len(s.tags))
+	for _, t := range s.tags {
+		tags[t.key] = t.value
+	}
+	return tags
+}
+
+// Tag gives one tag, "" when it is absent.
+func (s Signal) Tag(key string) string {
+	for _, t := range s.tags {
+		if t.key == key {
+			return t.value
+		}
+	}
+	return ""
+}
+
+// Equal reports whether both signals have the same JSON form.
+func (s Signal) Equal(other Signal) bool {
+	return string(s.append(nil)) == string(other.append(nil))
+}
+
+// Create makes a Signal: it generates the id, stamps the time and copies body
+// and tags deeply. Tags are merged over the defaults tier and module of the
+// origin and source_type "system"; a given tag wins over a default. An empty
+// parentID means that nothing caused it.
+//
+// It refuses an unknown kind, a body that JSON cannot hold, a bad origin and a
+// bad tag with the sentinel of each. Whether the body keeps the conventions of
+// its kind is asked of ValidateSignal, at the boundaries (seed 002,
+// create_signal).
+func Create(kind Kind, body map[string]any, origin ModuleRef, traceID string, tags map[string]string, parentID string) (Signal, error) {
+	if !kind.Valid() {
+		return Signal{}, fmt.Errorf("%w: %q", ErrInvalidKind, string(kind))
+	}
+	raw, err := encodeBody(body)
+	if err != nil {
+		return Signal{}, err
+	}
+	return create(kind, raw, origin, traceID, tags, parentID)
+}
+
+func create(kind Kind, b body, origin ModuleRef, traceID string, tags map[string]string, parentID string) (Signal, error) {
+	if err := origin.Validate(); err != nil {
+		return Signal{}, err
+	}
+	merged, err := mergeTags(origin, tags)
+	if err != nil {
+		return Signal{}, err
+	}
+	return stamp(kind, b, origin, traceID, merged, parentID, time.Now()), nil
+}
+
+// stamp trusts its arguments: create and FromToolResult have checked them.
+func stamp(kind Kind, b body, origin ModuleRef, traceID string, tags []tag, parentID string, now time.Time) Signal {
+	return Signal{
+		id: newID("sig_", now), kind: kind, body: b, origin: origin, traceID: traceID,
+		tags: tags, createdAt: now.UTC().Round(0), parentID: parentID,
+	}
+}
+
+func mergeTags(origin ModuleRef, given map[string]string) ([]tag, error) {
+	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
+	maps.Copy(merged, given)
+	tags := sortTags(merged)
+	return tags, checkTags(tags)
+}
+
+func sortTags(m map[string]string) []tag {
+	tags := make([]tag, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		tags = append(tags, tag{k, m[k]})
+	}
+	return tags
+}
+
+func checkTags(tags []tag) error {
+	for _, t := range tags {
+		if t.key == "" {
+			return fmt.Errorf("%w: empty key", ErrInvalidTag)
+		}
+		if t.key != TagSourceType {
+			continue
+		}
+		switch t.value {
+		case "user", "tool", "agent", "system":
+		default:
+			return fmt.Errorf("%w: source_type %q", ErrInvalidTag, t.value)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,381 @@
+package signal
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxErrorMessage bounds, in bytes, the message of the KernelError made from a
+// tool's error text; the whole text stays in the signal's body.
+const maxErrorMessage = 1024
+
+// toolResult is an MCP tool result taken apart, values still as JSON text.
+type toolResult struct {
+	blocks     []block
+	count      int    // of content
+	content    string // set when content is no array
+	structured string // "" when absent or null
+	isError    bool
+}
+
+// block is one content block; a member that is absent is "".
+type block struct {
+	raw                                               string
+	kind, text, data, mime, uri, resource, inlineBlob string
+}
+
+// payload is what one signal carries and where in the result it stands.
+type payload struct {
+	kind Kind
+	ref  string // JSON Pointer
+	body body
+}
+
+// FromToolResult splits an MCP tool result into Signals (seed 002,
+// tool_result_to_signal): text is TEXT, text that is a JSON object or array
+// and structuredContent are DATA of schema "json", images, audio, resources
+// and links are FILE, any other content is DATA of schema
+// "mcp.content.<type>". A FILE's file_id is "sha256:<hex>" of inline bytes, or
+// the uri of a link. With isError it is one error signal (see ErrorOf) that
+// wraps the error text. All share from's trace, parent and
+// decision, the tag tool and the source_type "tool".
+//
+// The second value has one JSON Pointer into result for each signal. What is
+// no tool result at all gives ErrInvalidToolResult; a bad origin
+// ErrInvalidOrigin. The result is copied: the caller may reuse its bytes.
+func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, error) {
+	if err := from.Origin.Validate(); err != nil {
+		return nil, nil, err
+	}
+	payloads, err := split(string(result), from.Origin, from.Tool)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(payloads) == 0 {
+		return nil, nil, nil
+	}
+	tags := from.tags()
+	now := time.Now()
+	signals := make([]Signal, len(payloads))
+	refs := make([]string, len(payloads))
+	for i := range payloads {
+		signals[i] = stamp(payloads[i].kind, payloads[i].body, from.Origin, from.TraceID, tags, from.ParentID, now)
+		refs[i] = payloads[i].ref
+	}
+	return signals, refs, nil
+}
+
+// Lineage is where the Signals of a tool result come from.
+type Lineage struct {
+	Origin     ModuleRef // who made them
+	Tool       string    // the tool as agents call it
+	TraceID    string
+	ParentID   string // id of the call's own signal, "" when it has none
+	DecisionID string // of the decision that let the call pass, "" when there is none
+}
+
+// tags are sorted by key, as a Signal keeps them.
+func (l Lineage) tags() []tag {
+	tags := make([]tag, 0, 5)
+	if l.DecisionID != "" {
+		tags = append(tags, tag{TagDecision, l.DecisionID})
+	}
+	return append(tags, tag{TagModule, l.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(l.Origin.Tier)}, tag{TagTool, l.Tool})
+}
+
+// split is the part that depends on the result alone, so that Expand finds
+// the same payloads again.
+func split(result string, origin ModuleRef, tool string) ([]payload, error) {
+	r, err := parseToolResult(result)
+	if err != nil {
+		return nil, err
+	}
+	if r.isError {
+		return []payload{r.failure(origin, tool)}, nil
+	}
+	out := make([]payload, 0, len(r.blocks)+1)
+	for i := range r.blocks {
+		p, err := r.blocks[i].payload()
+		if err != nil {
+			return nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
+		}
+		p.ref = contentRef(i)
+		out = append(out, p)
+	}
+	for _, rest := range []payload{
+		{ref: "/content", body: dataBody(r.content, "mcp.content.unknown")},
+		{ref: "/structuredContent", body: dataBody(r.structured, "json")},
+	} {
+		if rest.body.raw == "" {
+			continue
+		}
+		value, err := strictValue([]byte(wellFormed(rest.body.raw)))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidToolResult, rest.ref, err)
+		}
+		rest.kind, rest.body.raw = Data, value
+		out = append(out, rest)
+	}
+	return out, nil
+}
+
+func contentRef(i int) string {
+	if i == 0 {
+		return "/content/0"
+	}
+	return "/content/" + strconv.Itoa(i)
+}
+
+func parseToolResult(s string) (toolResult, error) {
+	var r toolResult
+	p := scanner{s: s}
+	if !utf8.ValidString(s) || !p.open('{') {
+		return r, fmt.Errorf("%w: no object of UTF-8 text", ErrInvalidToolResult)
+	}
+	var seen [3]bool
+	for n := 0; p.more(n, '}'); n++ {
+		k, which := p.key(), 0
+		switch k {
+		case "content":
+			r.readContent(&p)
+		case "structuredContent":
+			which = 1
+			r.structured = notNull(p.value(1))
+		case "isError":
+			which = 2
+			r.isError = p.value(1) == "true"
+		default:
+			p.value(1)
+			continue
+		}
+		if seen[which] {
+			return r, fmt.Errorf("%w: member %q twice", ErrInvalidToolResult, k)
+		}
+		seen[which] = true
+	}
+	if p.space(); p.bad || p.i != len(s) {
+		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.i)
+	}
+	return r, nil
+}
+
+func notNull(raw string) string {
+	if raw == "null" {
+		return ""
+	}
+	return raw
+}
+
+func (r *toolResult) readContent(p *scanner) {
+	if p.space() != '[' {
+		r.content = notNull(p.value(1))
+		return
+	}
+	p.i++
+	for ; p.more(r.count, ']'); r.count++ {
+		r.blocks = append(r.blocks, readBlock(p))
+	}
+}
+
+func readBlock(p *scanner) (b block) {
+	c := p.space()
+	start := p.i
+	if c != '{' {
+		b.raw = p.value(2)
+		return b
+	}
+	p.i++
+	for n := 0; p.more(n, '}'); n++ {
+		field := b.field(p.key())
+		v := p.value(3)
+		switch {
+		case field == nil:
+		case *field != "":
+			p.fail() // two readings
+		default:
+			*field = v
+		}
+	}
+	if !p.bad {
+		b.raw = p.s[start:p.i]
+	}
+	return b
+}
+
+func (b *block) field(key string) *string {
+	switch key {
+	case "type":
+		return &b.kind
+	case "text":
+		return &b.text
+	case "data":
+		return &b.data
+	case "blob":
+		return &b.inlineBlob
+	case "mimeType":
+		return &b.mime
+	case "uri":
+		return &b.uri
+	case "resource":
+		return &b.resource
+	}
+	return nil
+}
+
+// payload maps one block. A block that lacks what its type requires is kept
+// whole as DATA: the tool has run, and its answer is not to be lost.
+func (b *block) payload() (payload, error) {
+	kind, _ := unquote(b.kind)
+	switch {
+	case kind == "text" && isText(b.text):
+		return textPayload(b.text)
+	case kind == "image" || kind == "audio":
+		if id, size, ok := hashBase64(b.data); ok {
+			return filePayload(id, b.mimeOr("application/octet-stream"), "", size), nil
+		}
+	case kind == "resource_link":
+		if uri, ok := unquote(b.uri); ok && uri != "" {
+			return filePayload(uri, b.mimeOr("application/octet-stream"), "", -1), nil
+		}
+	case kind == "resource" && strings.HasPrefix(b.resource, "{"):
+		if p, ok := resourcePayload(b.resource); ok {
+			return p, nil
+		}
+	}
+	if kind == "" {
+		kind = "unknown"
+	}
+	value, err := strictValue([]byte(wellFormed(b.raw)))
+	return payload{kind: Data, body: dataBody(value, "mcp.content."+kind)}, err
+}
+
+func isText(raw string) bool { return raw != "" && raw[0] == '"' }
+
+func (b *block) mimeOr(fallback string) string {
+	if mime, ok := unquote(b.mime); ok && mime != "" {
+		return mime
+	}
+	return fallback
+}
+
+func filePayload(id, mime, uri string, size int) payload {
+	return payload{kind: File, body: fileBody(id, mime, "", uri, size)}
+}
+
+// textPayload gives DATA for text that is a JSON object or array with one
+// reading, TEXT for any other.
+func textPayload(lexeme string) (payload, error) {
+	if mayBeJSON(lexeme) {
+		if text, ok := unquote(lexeme); ok {
+			if c := strings.TrimLeft(text, " \t\r\n"); c != "" && (c[0] == '{' || c[0] == '[') {
+				if value, err := strictValue([]byte(text)); err == nil {
+					return payload{kind: Data, body: dataBody(value, "json")}, nil
+				}
+			}
+		}
+	}
+	return payload{kind: Text, body: textBody(wellFormed(lexeme))}, nil
+}
+
+// mayBeJSON looks at the start of a string without decoding it.
+func mayBeJSON(lexeme string) bool {
+	for i := 1; i < len(lexeme)-1; i++ {
+		switch lexeme[i] {
+		case ' ':
+		case '{', '[':
+			return true
+		case '\\':
+			i++
+			switch lexeme[i] {
+			case 'n', 'r', 't':
+			default:
+				return lexeme[i] == 'u'
+			}
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+func resourcePayload(resource string) (payload, bool) {
+	p := scanner{s: resource}
+	b := readBlock(&p)
+	uri, _ := unquote(b.uri)
+	if text, ok := unquote(b.text); ok && !p.bad {
+		sum := sha256.Sum256([]byte(text))
+		return filePayload(hashID(sum), b.mimeOr("text/plain"), uri, len(text)), true
+	}
+	if id, size, ok := hashBase64(b.inlineBlob); ok && !p.bad {
+		return filePayload(id, b.mimeOr("application/octet-stream"), uri, size), true
+	}
+	return payload{}, false
+}
+
+func hashID(sum [sha256.Size]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }
+
+// hashBase64 names the bytes of a JSON string in base64 without holding them.
+func hashBase64(lexeme string) (id string, size int, ok bool) {
+	text, ok := unquote(lexeme)
+	if !ok {
+		return "", 0, false
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
+	if err != nil {
+		return "", 0, false
+	}
+	return hashID([sha256.Size]byte(h.Sum(nil))), int(n), true
+}
+
+// failure wraps a result with isError: one error signal with all its texts.
+func (r *toolResult) failure(origin ModuleRef, tool string) payload {
+	var texts []string
+	for i := range r.blocks {
+		if text, ok := unquote(r.blocks[i].text); ok && text != "" {
+			texts = append(texts, text)
+		}
+	}
+	text := strings.Join(texts, "\n")
+	e := &KernelError{
+		Code: CodeToolFailed, Category: External, Severity: Transient, Message: cut(text, maxErrorMessage),
+		Source: origin, Detail: map[string]any{"tool": tool},
+	}
+	if text == "" {
+		e.Message = "the tool reported an error without text"
+	}
+	b := dataBody(string(appendError(nil, e, 0)), SchemaError)
+	if e.Message != text && text != "" {
+		b = objectBody(string(b.appendExtra(nil, `,"text":`+quote(text))))
+	}
+	return payload{kind: Data, ref: r.failureRef(), body: b}
+}
+
+func (r *toolResult) failureRef() string {
+	switch r.count {
+	case 0:
+		return "/isError"
+	case 1:
+		return contentRef(0)
+	}
+	return "/content"
+}
+
+// cut shortens text to at most limit bytes, at the start of a character.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit]
+}

@@ -1,0 +1,147 @@
+package tools
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/toolgate/toolgate/tools/media"
+	"github.com/toolgate/toolgate/tools/search"
+	"github.com/toolgate/toolgate/tools/wallet"
+)
+
+// ErrArguments is in the chain of a handler's error when the arguments are not
+// what the contract asks for. The road refuses such calls before they get here.
+var ErrArguments = errors.New("bad arguments")
+
+// defaultResults is the contract's default of num_results.
+const defaultResults = 5
+
+// handlers are the tools by name. An error that a handler returns becomes a
+// JSON-RPC error, as the specification of the standard tools asks for an
+// internal failure.
+func handlers(s Searcher, r Renderer, l Ledger) map[string]server.ToolHandlerFunc {
+	return map[string]server.ToolHandlerFunc{
+		"search_internet": handler(func(ctx context.Context, in searchArgs) (*mcp.CallToolResult, error) { return doSearch(ctx, s, in) }),
+		"generate_media":  handler(func(ctx context.Context, in mediaArgs) (*mcp.CallToolResult, error) { return doMedia(ctx, r, in) }),
+		"manage_wallet":   handler(func(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) { return doWallet(ctx, l, in) }),
+	}
+}
+
+// handler decodes the argument bytes strictly: names in their exact case, no
+// member twice, none unknown.
+func handler[A any](do func(context.Context, A) (*mcp.CallToolResult, error)) server.ToolHandlerFunc {
+	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		var in A
+		raw := req.Params.RawArguments
+		if len(raw) == 0 {
+			raw = []byte("{}")
+		}
+		if err := json.Unmarshal(raw, &in, json.RejectUnknownMembers(true)); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrArguments, err)
+		}
+		return do(ctx, in)
+	}
+}
+
+type searchArgs struct {
+	Query      string   `json:"query"`
+	NumResults *float64 `json:"num_results"` // the contract's integer, which JSON may write 5.0 or 5e0
+}
+
+func doSearch(ctx context.Context, s Searcher, in searchArgs) (*mcp.CallToolResult, error) {
+	n := defaultResults
+	if in.NumResults != nil {
+		if n = int(*in.NumResults); float64(n) != *in.NumResults {
+			return nil, fmt.Errorf("%w: num_results is no integer", ErrArguments)
+		}
+	}
+	results, err := s.Search(ctx, in.Query, n)
+	if err != nil {
+		return nil, err
+	}
+	return structured(struct {
+		Provider string          `json:"provider"`
+		Results  []search.Result `json:"results"`
+	}{search.Provider, results})
+}
+
+type mediaArgs struct {
+	Prompt      string `json:"prompt"`
+	AspectRatio string `json:"aspect_ratio"`
+	Model       string `json:"model"`
+}
+
+func doMedia(ctx context.Context, r Renderer, in mediaArgs) (*mcp.CallToolResult, error) {
+	p, err := r.Render(ctx, in.Prompt, in.AspectRatio, in.Model)
+	if err != nil {
+		return nil, err
+	}
+	result, err := structured(struct {
+		Provider string `json:"provider"`
+		Model    string `json:"model"`
+		MIME     string `json:"mime"`
+		Width    int    `json:"width"`
+		Height   int    `json:"height"`
+		Bytes    int    `json:"bytes"`
+		SHA256   string `json:"sha256"`
+	}{media.Provider, p.Model, p.MIME, p.Width, p.Height, len(p.PNG), p.SHA256})
+	if err != nil {
+		return nil, err
+	}
+	result.Content = append([]mcp.Content{mcp.NewImageContent(base64.StdEncoding.EncodeToString(p.PNG), p.MIME)}, result.Content...)
+	return result, nil
+}
+
+type walletArgs struct {
+	Action      string         `json:"action"`
+	Asset       string         `json:"asset"`
+	Amount      jsontext.Value `json:"amount"` // as it was written
+	Destination string         `json:"destination"`
+}
+
+type walletResult struct {
+	Provider    string              `json:"provider"`
+	Action      string              `json:"action"`
+	Balances    []wallet.Balance    `json:"balances"`
+	Transaction *wallet.Transaction `json:"transaction,omitempty"`
+}
+
+func doWallet(ctx context.Context, l Ledger, in walletArgs) (*mcp.CallToolResult, error) {
+	out := walletResult{Provider: wallet.Provider, Action: in.Action}
+	switch in.Action {
+	case "balance":
+	case "transfer":
+		// A client that hangs up must not leave it open whether money moved.
+		ctx = context.WithoutCancel(ctx)
+		tx, err := l.Transfer(ctx, in.Asset, string(in.Amount), in.Destination)
+		if err != nil {
+			return nil, err
+		}
+		out.Transaction = &tx
+	default:
+		return nil, fmt.Errorf("%w: unknown action %.64q", ErrArguments, in.Action)
+	}
+	balances, err := l.Balances(ctx, in.Asset)
+	if err != nil && out.Transaction == nil {
+		return nil, err
+	}
+	out.Balances = balances // none after a transfer: that it was made is what counts
+	return structured(out)
+}
+
+// structured gives v as structured content and as the same JSON in text, for
+// clients that know only text.
+func structured(v any) (*mcp.CallToolResult, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encoding result: %w", err)
+	}
+	return mcp.NewToolResultStructured(jsontext.Value(text), string(text)), nil
+}

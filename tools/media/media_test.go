@@ -1,0 +1,118 @@
+package media_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"image/png"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/tools/media"
+)
+
+func renderer(t testing.TB, models ...string) *media.Renderer {
+	t.Helper()
+	r, err := media.New(models)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEveryModelInEveryShape(t *testing.T) {
+	r := renderer(t)
+	if diff := cmp.Diff([]string{"card-1", "poster-1"}, media.Models()); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
+	}
+	seen := map[string]string{}
+	for _, model := range media.Models() {
+		for aspect, want := range map[string][2]int{
+			"": {512, 512}, "1:1": {512, 512}, "4:3": {640, 480}, "3:4": {480, 640}, "16:9": {640, 360}, "9:16": {360, 640},
+		} {
+			got, err := r.Render(t.Context(), "a red fox", aspect, model)
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := png.Decode(bytes.NewReader(got.PNG))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := img.Bounds().Size(); s.X != want[0] || s.Y != want[1] || got.Width != s.X || got.Height != s.Y {
+				t.Errorf("%s %s: %v, said %dx%d, want %v", model, aspect, s, got.Width, got.Height, want)
+			}
+			if sum := sha256.Sum256(got.PNG); got.SHA256 != hex.EncodeToString(sum[:]) || got.MIME != "image/png" || got.Model != model {
+				t.Errorf("%s %s: wrong particulars", model, aspect)
+			}
+			again, err := r.Render(t.Context(), "a red fox", aspect, model)
+			if err != nil || !bytes.Equal(again.PNG, got.PNG) {
+				t.Errorf("%s %s: the second picture differs (%v)", model, aspect, err)
+			}
+			if other := seen[got.SHA256]; other != "" && aspect != "" && !strings.HasSuffix(other, "1:1") && other != model+" " {
+				t.Errorf("%s %s looks like %s", model, aspect, other)
+			}
+			seen[got.SHA256] = model + " " + aspect
+		}
+	}
+}
+
+func TestAnotherPromptIsAnotherPicture(t *testing.T) {
+	r := renderer(t)
+	seen := map[string]bool{}
+	for _, prompt := range []string{"a", "b", "a b", strings.Repeat("long ", 500), strings.Repeat("x", 4000), "日本語 🜁", "e\u0301"} {
+		got, err := r.Render(t.Context(), prompt, "9:16", "card-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[got.SHA256] {
+			t.Errorf("%.20q looks like another", prompt)
+		}
+		seen[got.SHA256] = true
+	}
+}
+
+func TestRenderRefuses(t *testing.T) {
+	only := renderer(t, "card-1")
+	for _, c := range []struct {
+		prompt, aspect, model string
+		want                  error
+	}{
+		{"x", "1:1", "poster-1", media.ErrModel},
+		{"x", "1:1", "dall-e-9", media.ErrModel},
+		{"x", "1:1", "", media.ErrModel},
+		{"x", "2:1", "card-1", media.ErrAspect},
+		{" \n", "1:1", "card-1", media.ErrPrompt},
+		{strings.Repeat("x", 1<<20), "1:1", "card-1", media.ErrPrompt},
+	} {
+		if got, err := only.Render(t.Context(), c.prompt, c.aspect, c.model); !errors.Is(err, c.want) || got.PNG != nil {
+			t.Errorf("%.20q %s %s: %v, want %v", c.prompt, c.aspect, c.model, err, c.want)
+		}
+	}
+	if _, err := media.New([]string{"card-1", "nope"}); !errors.Is(err, media.ErrModel) {
+		t.Errorf("an unknown model is accepted: %v", err)
+	}
+}
+
+func FuzzRender(f *testing.F) {
+	f.Add("a red fox", "1:1", "card-1")
+	f.Add("\u0301\u0301 \x00", "9:16", "poster-1")
+	r := renderer(f)
+	f.Fuzz(func(t *testing.T, prompt, aspect, model string) {
+		got, err := r.Render(t.Context(), prompt, aspect, model)
+		if (err == nil) != (len(got.PNG) > 0) {
+			t.Fatalf("%d bytes and %v", len(got.PNG), err)
+		}
+	})
+}
+
+func BenchmarkRender(b *testing.B) {
+	r := renderer(b)
+	for b.Loop() {
+		if _, err := r.Render(b.Context(), "a red fox jumps over a lazy dog", "16:9", "poster-1"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package media
+
+import (
+	"image"
+	"image/color"
+	"image/draw"
+	"strings"
+	"unicode"
+
+	"golang.org/x/image/font"
+	"golang.org/x/image/font/basicfont"
+	"golang.org/x/image/math/fixed"
+)
+
+// The measures of the font, in its pixels.
+const (
+	charWidth  = 7
+	lineHeight = 15
+	ascent     = 11
+)
+
+// columns gives how many characters fit into a line of area.
+func columns(area image.Rectangle, scale int) int {
+	return max(1, area.Dx()/(charWidth*scale))
+}
+
+// wrap breaks text into at most lines lines of at most width characters, at
+// spaces where it can. What does not fit is replaced by an ellipsis.
+func wrap(text string, width, lines int) []string {
+	var out []string
+	line := []rune{}
+	flush := func() {
+		out = append(out, string(line))
+		line = line[:0]
+	}
+	for _, word := range strings.Fields(text) {
+		w := visible(word)
+		if len(line) > 0 && len(line)+1+len(w) > width {
+			flush()
+		}
+		if len(line) > 0 {
+			line = append(line, ' ')
+		}
+		for len(line)+len(w) > width {
+			n := width - len(line)
+			line = append(line, w[:n]...)
+			w = w[n:]
+			flush()
+		}
+		line = append(line, w...)
+	}
+	if len(line) > 0 {
+		flush()
+	}
+	if len(out) > lines {
+		out = out[:max(lines, 1)]
+		last := []rune(out[len(out)-1])
+		out[len(out)-1] = string(last[:min(len(last), max(0, width-3))]) + "..."
+	}
+	return out
+}
+
+// visible gives the runes of a word that take up a place.
+func visible(word string) []rune {
+	var out []rune
+	for _, r := range word {
+		if unicode.IsPrint(r) && !unicode.Is(unicode.Mn, r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// write draws lines from the top of area. A character that the font lacks
+// becomes its replacement sign.
+func write(dst draw.Image, area image.Rectangle, lines []string, scale int, ink color.Color) {
+	for i, line := range lines {
+		mask := image.NewAlpha(image.Rect(0, 0, len([]rune(line))*charWidth, lineHeight))
+		d := font.Drawer{Dst: mask, Src: image.Opaque, Face: basicfont.Face7x13, Dot: fixed.P(0, ascent)}
+		d.DrawString(line)
+		at := area.Min.Add(image.Pt(0, i*lineHeight*scale))
+		stamp(dst, area, at, mask, scale, ink)
+	}
+}
+
+// stamp enlarges mask by whole pixels, which keeps the edges sharp and the
+// bytes the same on every machine.
+func stamp(dst draw.Image, clip image.Rectangle, at image.Point, mask *image.Alpha, scale int, ink color.Color) {
+	src := image.NewUniform(ink)
+	for y := range mask.Rect.Dy() {
+		for x := range mask.Rect.Dx() {
+			if mask.AlphaAt(x, y).A == 0 {
+				continue
+			}
+			p := at.Add(image.Pt(x*scale, y*scale))
+			draw.Draw(dst, image.Rectangle{Min: p, Max: p.Add(image.Pt(scale, scale))}.Intersect(clip), src, image.Point{}, draw.Src)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+// Package wallet is the paper wallet behind manage_wallet: a double-entry
+// ledger in SQLite with exact decimals. It moves no money that anybody else
+// would take, and says so.
+package wallet
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/apd/v3"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Provider says in results what keeps the wallet.
+const Provider = "paper wallet: a local ledger, no real money"
+
+// The errors of a Wallet, besides ErrAmount.
+var (
+	ErrAsset        = errors.New("unknown asset")
+	ErrInsufficient = errors.New("insufficient funds")
+	ErrDestination  = errors.New("bad destination")
+)
+
+// Account names in the ledger. Destinations carry a prefix, so that none can
+// name the wallet itself.
+const (
+	own     = "wallet"
+	equity  = "equity"
+	payeeOf = "to:"
+)
+
+// openings are the balances that a new wallet begins with, in this order.
+var openings = []Balance{{"USD", "10000"}, {"EUR", "5000"}, {"BTC", "1.5"}}
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Balance is how much of an asset there is, as an exact decimal.
+type Balance struct {
+	Asset  string `json:"asset"`
+	Amount string `json:"amount"`
+}
+
+// Transaction is a transfer that was made.
+type Transaction struct {
+	ID          string `json:"id"` // "txn_<ULID>"
+	Asset       string `json:"asset"`
+	Amount      string `json:"amount"`
+	Destination string `json:"destination"`
+}
+
+// Wallet is one ledger file. It is safe for concurrent use, by several
+// processes too.
+type Wallet struct {
+	db *store.DB
+}
+
+// Open opens the ledger at path and creates it with its opening balances. A
+// damaged file is an error, never an empty wallet.
+func Open(ctx context.Context, path string) (*Wallet, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("opening wallet: %w", err)
+	}
+	db, err := store.Open(ctx, path, migrations)
+	if err != nil {
+		return nil, fmt.Errorf("opening wallet: %w", err)
+	}
+	w := &Wallet{db: db}
+	if err := w.endow(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening wallet: %w", err), db.Close())
+	}
+	return w, nil
+}
+
+// Close closes the ledger file.
+func (w *Wallet) Close() error { return w.db.Close() }
+
+// endow writes the opening entries once in the life of a ledger.
+func (w *Wallet) endow(ctx context.Context) error {
+	return w.update(ctx, func(tx *sql.Tx) error {
+		var n int
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM transactions`).Scan(&n); err != nil || n > 0 {
+			return err
+		}
+		for _, o := range openings {
+			amount, err := parseAmount(o.Amount)
+			if err != nil {
+				return err
+			}
+			if _, err := move(ctx, tx, equity, own, o.Asset, amount); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Balances tells how much there is of asset, or of every asset when it is "".
+// The error is ErrAsset when the wallet never held it.
+func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) {
+	rows, err := w.db.Read.QueryContext(ctx,
+		`SELECT asset, amount FROM balances WHERE account = ? AND (? = '' OR asset = ?) ORDER BY rowid`, own, asset, asset)
+	if err != nil {
+		return nil, fmt.Errorf("reading balances: %w", err)
+	}
+	defer rows.Close()
+	var all []Balance
+	for rows.Next() {
+		var b Balance
+		if err := rows.Scan(&b.Asset, &b.Amount); err != nil {
+			return nil, fmt.Errorf("reading balances: %w", err)
+		}
+		all = append(all, b)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("reading balances: %w", err)
+	}
+	if asset != "" && len(all) == 0 {
+		return nil, fmt.Errorf("reading balances: %w %.64q", ErrAsset, asset)
+	}
+	return all, nil
+}
+
+// Transfer moves an amount, the lexeme of a JSON number, to destination. It
+// returns when the entries are on disk. The error is ErrAmount, ErrAsset,
+// ErrInsufficient or ErrDestination, or the ledger's own; nothing has moved
+// then, unless ctx ended while the entries were being committed.
+func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string) (Transaction, error) {
+	if strings.TrimSpace(destination) == "" || len(destination) > 1024 {
+		return Transaction{}, fmt.Errorf("transferring: %w", ErrDestination)
+	}
+	value, err := parseAmount(amount)
+	if err != nil {
+		return Transaction{}, fmt.Errorf("transferring: %w", err)
+	}
+	var id string
+	err = w.update(ctx, func(tx *sql.Tx) error {
+		if err := covers(ctx, tx, asset, value); err != nil {
+			return err
+		}
+		id, err = move(ctx, tx, own, payeeOf+destination, asset, value)
+		return err
+	})
+	if err != nil {
+		return Transaction{}, fmt.Errorf("transferring: %w", err)
+	}
+	return Transaction{ID: id, Asset: asset, Amount: plain(value), Destination: destination}, nil
+}
+
+// update runs do in one transaction that holds the write lock from its start.
+func (w *Wallet) update(ctx context.Context, do func(tx *sql.Tx) error) error {
+	tx, err := w.db.Write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func covers(ctx context.Context, tx *sql.Tx, asset string, value *apd.Decimal) error {
+	have, known, err := balance(ctx, tx, own, asset)
+	switch {
+	case err != nil:
+		return err
+	case !known:
+		return fmt.Errorf("%w %.64q", ErrAsset, asset)
+	case have.Cmp(value) < 0:
+		return fmt.Errorf("%w: %s %s are there, %s are wanted", ErrInsufficient, plain(have), asset, plain(value))
+	}
+	return nil
+}
+
+func balance(ctx context.Context, tx *sql.Tx, account, asset string) (*apd.Decimal, bool, error) {
+	var text string
+	err := tx.QueryRowContext(ctx, `SELECT amount FROM balances WHERE account = ? AND asset = ?`, account, asset).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return new(apd.Decimal), false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	d, err := stored(text)
+	return d, true, err
+}
+
+// move writes one transaction with its two entries and both balances.
+func move(ctx context.Context, tx *sql.Tx, from, to, asset string, value *apd.Decimal) (string, error) {
+	id := signal.NewID("txn_")
+	_, err := tx.ExecContext(ctx, `INSERT INTO transactions (id, time, asset, amount, source, destination) VALUES (?, ?, ?, ?, ?, ?)`,
+		id, time.Now().UTC().Format(time.RFC3339Nano), asset, plain(value), from, to)
+	if err != nil {
+		return "", err
+	}
+	if err := book(ctx, tx, id, from, asset, new(apd.Decimal).Neg(value)); err != nil {
+		return "", err
+	}
+	return id, book(ctx, tx, id, to, asset, value)
+}
+
+// book writes one entry and brings the balance of its account up to date.
+func book(ctx context.Context, tx *sql.Tx, id, account, asset string, value *apd.Decimal) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO entries (transaction_id, account, asset, amount) VALUES (?, ?, ?, ?)`, id, account, asset, plain(value))
+	if err != nil {
+		return err
+	}
+	have, _, err := balance(ctx, tx, account, asset)
+	if err != nil {
+		return err
+	}
+	if _, err := exact.Add(have, have, value); err != nil {
+		return fmt.Errorf("adding up %s of %s: %w", asset, account, err)
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO balances (account, asset, amount) VALUES (?, ?, ?)
+		ON CONFLICT (account, asset) DO UPDATE SET amount = excluded.amount`, account, asset, plain(have))
+	return err
+}
