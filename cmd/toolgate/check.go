@@ -102,7 +102,24 @@ func warnings(cfg *config.Config, engine *rego.Engine) []finding {
 	for _, w := range engine.Warnings() {
 		found = append(found, warning("policy", w, ""))
 	}
-	return append(found, demoTokens(cfg)...)
+	return append(append(found, inert(cfg)...), demoTokens(cfg)...)
+}
+
+// inert names the settings that are read and checked and that nothing in this
+// version acts on: nobody should rely on them unknowingly.
+func inert(cfg *config.Config) (found []finding) {
+	note := func(set bool, where, what string) {
+		if set {
+			found = append(found, warning(where, what+" is read and has no effect in this version", ""))
+		}
+	}
+	note(cfg.Envelope == "strict", "toolgate.envelope", "strict")
+	note(cfg.Deterministic, "toolgate.deterministic", "true")
+	note(len(cfg.Approvals.Notify) > 0, "toolgate.approvals.notify", "a webhook")
+	for _, s := range cfg.Servers {
+		note(s.Notice != "", "toolgate.servers."+s.Name+".notice", "a notice")
+	}
+	return found
 }
 
 // checkLive starts the upstreams with a state of its own, so that looking
