@@ -30,6 +30,8 @@ var denials = []struct {
 }{
 	{"batch", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo"}}]`, refusal{"null", -32600, "INVALID_ENVELOPE", 0}, 400},
 	{"empty batch", `[]`, refusal{"null", -32600, "INVALID_ENVELOPE", 0}, 400},
+	{"argument twice", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo","arguments":{"a":1,"a":2}}}`, refusal{"1", -32600, "INVALID_ENVELOPE", 0}, 200},
+	{"member of another case", `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"demo__echo"},"Method":"ping"}`, refusal{`"x"`, -32600, "INVALID_ENVELOPE", 0}, 200},
 	{"two values", `{"jsonrpc":"2.0","id":1,"method":"ping"} {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"demo__echo"}}`, refusal{"null", -32700, "PARSE_ERROR", 0}, 400},
 	{"byte order mark", "\ufeff" + `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo"}}`, refusal{"null", -32700, "PARSE_ERROR", 0}, 400},
 	{"no json", `hello`, refusal{"null", -32700, "PARSE_ERROR", 0}, 400},

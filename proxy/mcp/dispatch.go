@@ -194,15 +194,16 @@ func (x *exchange) cancelled() {
 }
 
 // refuseFault answers bytes that are no message. The gate refuses and records
-// them as it does a call.
+// them as it does a call. Over HTTP a refused request, one whose id could be
+// read, is answered with 200 as any other refusal is.
 func (d *Door) refuseFault(x *exchange) answer {
 	_, failure := d.opts.Gate.Call(d.base, &x.call)
 	if failure == nil { // fails closed: a gate that lets no message pass is broken
 		return d.broken(x)
 	}
 	a := d.failed(x, failure)
-	if a.problem == nil {
-		a.status = http.StatusBadRequest
+	if a.problem == nil && x.id() == nil {
+		a.status = http.StatusBadRequest // no request at all; with an id, clients would drop the body of a 400
 	}
 	return a
 }
