@@ -15,7 +15,7 @@ import (
 type body struct {
 	form   form
 	raw    string // formObject: the whole object; else the one value that matters
-	schema string // formData only
+	schema string // formData: the schema; formCall: the tool
 }
 
 type form uint8
@@ -24,6 +24,7 @@ const (
 	formObject form = iota // raw is the body
 	formText               // {"text": raw}, raw a JSON string
 	formData               // {"data": raw, "schema": schema, "count"?}
+	formCall               // see callBody
 )
 
 func textBody(lexeme string) body        { return body{form: formText, raw: lexeme} }
@@ -31,11 +32,17 @@ func dataBody(value, schema string) body { return body{form: formData, raw: valu
 func (b body) append(dst []byte) []byte  { return b.appendExtra(dst, "") }
 func (b body) object() string            { return string(b.append(nil)) }
 func objectBody(object string) body      { return body{raw: object} }
+
+// callBody keeps the bytes of args for SignalToToolCall; its JSON form is
+// {"data": {tool, args}, "schema": "ToolCallRequest", "tool": tool, "args":
+// args} without white space.
+func callBody(tool, args string) body { return body{form: formCall, raw: args, schema: tool} }
+
 func (b body) member(key string) (string, bool) {
 	switch {
-	case b.form == formText && key == "text", b.form == formData && key == "data":
+	case b.form == formText && key == "text", b.form == formData && key == "data", b.form == formCall && key == "args":
 		return b.raw, true
-	case b.form == formData && key == "schema":
+	case b.form == formData && key == "schema", b.form == formCall && key == "tool":
 		return quote(b.schema), true
 	}
 	return member(b.object(), key)
@@ -59,10 +66,22 @@ func (b body) appendExtra(dst []byte, extra string) []byte {
 		if n := countElements(b.raw); n >= 0 {
 			dst = strconv.AppendInt(append(dst, `,"count":`...), int64(n), 10)
 		}
+	case formCall:
+		dst = b.appendCall(dst)
 	default:
 		return append(dst, b.raw...)
 	}
 	return append(append(dst, extra...), '}')
+}
+
+func (b body) appendCall(dst []byte) []byte {
+	// Whoever made the body has found args to be strict JSON.
+	args, _ := strictValue([]byte(b.raw))
+	call := append(appendQuote([]byte(`"tool":`), b.schema), `,"args":`...)
+	call = append(call, args...)
+	dst = append(append(dst, `{"data":{`...), call...)
+	dst = append(dst, `},"schema":"ToolCallRequest",`...)
+	return append(dst, call...)
 }
 
 func (b body) decode() map[string]any {

@@ -3,9 +3,7 @@ package signal
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"strings"
-	"time"
 )
 
 // JSONRPCError is the error object of JSON-RPC 2.0.
@@ -35,57 +33,6 @@ func rpcCode(c Category) int {
 	return -32603
 }
 
-// ProblemDetails is RFC 7807.
-type ProblemDetails struct {
-	Type   string `json:"type"`   // "urn:toolgate:error:" and the code
-	Title  string `json:"title"`  // the category
-	Status int    `json:"status"` // HTTP
-	Detail string `json:"detail"` // the message
-	// Extensions carries the whole error with its chain of causes: for
-	// operators, not for strangers.
-	Extensions ProblemExtensions `json:"extensions"`
-	// RetryAfter is the hint for the header of that name, in seconds: -1 means
-	// do not retry, 0 that nothing is known.
-	RetryAfter int `json:"-"`
-}
-
-// ProblemExtensions are our members of a ProblemDetails.
-type ProblemExtensions struct {
-	Error *KernelError `json:"error"`
-}
-
-// ErrorToProblemDetails maps an error by its category alone: INPUT 400,
-// PROCESSING 500, EXTERNAL 502, RESOURCE 429, POLICY 403, anything else 500.
-// FATAL says do not retry; TRANSIENT suggests delay, rounded up to seconds
-// (seed 002, error_to_problem_details).
-func ErrorToProblemDetails(e *KernelError, delay time.Duration) ProblemDetails {
-	p := ProblemDetails{
-		Type: "urn:toolgate:error:" + e.Code, Title: string(e.Category), Status: httpStatus(e.Category),
-		Detail: e.Message, Extensions: ProblemExtensions{Error: e},
-	}
-	switch {
-	case e.Severity == Fatal:
-		p.RetryAfter = -1
-	case e.Severity == Transient && delay > 0:
-		p.RetryAfter = int(math.Ceil(delay.Seconds()))
-	}
-	return p
-}
-
-func httpStatus(c Category) int {
-	switch c {
-	case Input:
-		return 400
-	case External:
-		return 502
-	case Resource:
-		return 429
-	case Policy:
-		return 403
-	}
-	return 500
-}
-
 // ToolCall is what a tools/call asks for.
 type ToolCall struct {
 	Name      string          `json:"name"`
@@ -109,5 +56,5 @@ func SignalToToolCall(s Signal) (ToolCall, error) {
 	default:
 		return ToolCall{Name: name, Arguments: json.RawMessage(args)}, nil
 	}
-	return ToolCall{}, mismatch(fault, "signal_to_tool_call")
+	return ToolCall{}, asError(mismatch(fault, "signal_to_tool_call"))
 }

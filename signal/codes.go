@@ -68,11 +68,14 @@ var known = map[string]traits{
 	CodeInternal:            {Processing, Fatal, false},
 }
 
-// ErrorFor makes the KernelError of one of the Code constants, with the
-// category, severity and retry that belong to it. Any other code is
+// ErrorFor makes the KernelError of one of the Code or Kernel constants, with
+// the category, severity and retry that belong to it. Any other code is
 // ErrInvalidCode, as is any other malformed part with ErrInvalidError.
 func ErrorFor(code, message string, source ModuleRef, detail map[string]any, cause *KernelError) (*KernelError, error) {
 	t, ok := known[code]
+	if !ok {
+		t, ok = ofKernel[code]
+	}
 	if !ok {
 		return nil, fmt.Errorf("%w: %q is not known", ErrInvalidCode, code)
 	}

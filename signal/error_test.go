@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -37,36 +36,66 @@ func TestErrorCodeConvention(t *testing.T) {
 	}
 }
 
-func TestConvenienceErrors(t *testing.T) {
-	detail := map[string]any{"k": []any{"v"}}
+// The five convenience factories: category, severity and retry of each.
+func TestInputError(t *testing.T) {
+	convenience(t, signal.InputError("m", here, detail), signal.KernelError{Code: "T4_GATE_INPUT", Category: signal.Input, Severity: signal.Transient})
+}
+
+func TestProcessingError(t *testing.T) {
 	cause := signal.InputError("inner", there, nil)
-	tests := []struct {
-		got  *signal.KernelError
-		want signal.KernelError
-	}{
-		{signal.InputError("m", here, detail), signal.KernelError{Code: "T4_GATE_INPUT", Category: signal.Input, Severity: signal.Transient}},
-		{signal.ProcessingError("m", here, detail, cause), signal.KernelError{Code: "T4_GATE_PROCESSING", Category: signal.Processing, Severity: signal.Degraded, Cause: cause}},
-		{signal.ExternalError("m", here, true, detail), signal.KernelError{Code: "T4_GATE_EXTERNAL", Category: signal.External, Severity: signal.Transient, RetryEligible: true}},
-		{signal.ResourceError("m", here, detail), signal.KernelError{Code: "T4_GATE_RESOURCE", Category: signal.Resource, Severity: signal.Transient, RetryEligible: true}},
-		{signal.PolicyError("m", here, detail), signal.KernelError{Code: "T4_GATE_POLICY", Category: signal.Policy, Severity: signal.Fatal}},
+	convenience(t, signal.ProcessingError("m", here, detail, cause),
+		signal.KernelError{Code: "T4_GATE_PROCESSING", Category: signal.Processing, Severity: signal.Degraded, Cause: cause})
+}
+
+func TestExternalError(t *testing.T) {
+	for _, retry := range []bool{true, false} {
+		convenience(t, signal.ExternalError("m", here, retry, detail),
+			signal.KernelError{Code: "T4_GATE_EXTERNAL", Category: signal.External, Severity: signal.Transient, RetryEligible: retry})
 	}
-	for _, tt := range tests {
-		tt.want.Message, tt.want.Source, tt.want.Detail = "m", here, map[string]any{"k": []any{"v"}}
-		if diff := cmp.Diff(&tt.want, tt.got); diff != "" {
-			t.Error(diff)
-		}
-		if err := tt.got.Validate(); err != nil {
-			t.Error(err)
-		}
+}
+
+func TestResourceError(t *testing.T) {
+	convenience(t, signal.ResourceError("m", here, detail),
+		signal.KernelError{Code: "T4_GATE_RESOURCE", Category: signal.Resource, Severity: signal.Transient, RetryEligible: true})
+}
+
+func TestPolicyError(t *testing.T) {
+	convenience(t, signal.PolicyError("m", here, detail), signal.KernelError{Code: "T4_GATE_POLICY", Category: signal.Policy, Severity: signal.Fatal})
+}
+
+var detail = map[string]any{"k": []any{"v"}}
+
+func convenience(t *testing.T, got *signal.KernelError, want signal.KernelError) {
+	t.Helper()
+	want.Message, want.Source, want.Detail = "m", here, map[string]any{"k": []any{"v"}}
+	if diff := cmp.Diff(&want, got); diff != "" {
+		t.Error(diff)
 	}
-	detail["k"].([]any)[0] = "changed"
-	if got := tests[0].got.Detail["k"].([]any)[0]; got != "v" {
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheDetailIsACopy(t *testing.T) {
+	mine := map[string]any{"k": []any{"v"}}
+	e := signal.InputError("m", here, mine)
+	mine["k"].([]any)[0] = "changed"
+	if got := e.Detail["k"].([]any)[0]; got != "v" {
 		t.Errorf("the detail is the caller's: %v", got)
 	}
+}
+
+func TestAModuleWithAnOddNameGetsACode(t *testing.T) {
 	odd := signal.ModuleRef{Tier: 2, Module: "2nd-ooda loop", Function: "f"}
 	if err := signal.InputError("m", odd, nil).Validate(); err != nil {
-		t.Errorf("a module with an odd name: %v", err)
+		t.Error(err)
 	}
+}
+
+func TestCreateError(t *testing.T) {
+	cause := signal.InputError("inner", there, nil)
+	got := must(signal.CreateError("T4_A_B", signal.Resource, signal.Degraded, "m", here, true, detail, cause))(t)
+	convenience(t, got, signal.KernelError{Code: "T4_A_B", Category: signal.Resource, Severity: signal.Degraded, RetryEligible: true, Cause: cause})
 }
 
 func TestCreateErrorRefuses(t *testing.T) {
@@ -94,7 +123,9 @@ func TestCreateErrorRefuses(t *testing.T) {
 	}
 }
 
-func TestWrapErrorPromotes(t *testing.T) {
+// wrap_error: the cause is kept, category and severity are inherited, and what
+// the outer tier cannot wait out becomes FATAL.
+func TestWrapError(t *testing.T) {
 	tests := []struct {
 		name     string
 		severity signal.Severity
@@ -121,6 +152,13 @@ func TestWrapErrorPromotes(t *testing.T) {
 			}
 		})
 	}
+	inner := signal.PolicyError("no", there, nil)
+	if outer := must(signal.WrapError("T4_A_B", inner, here, "while planning"))(t); outer.Message != "while planning" {
+		t.Errorf("message %q", outer.Message)
+	}
+	if _, err := signal.WrapError("A_B", inner, here, "m"); !errors.Is(err, signal.ErrInvalidCode) {
+		t.Errorf("a malformed code: %v", err)
+	}
 	if _, err := signal.WrapError("T4_A_B", nil, here, "m"); !errors.Is(err, signal.ErrInvalidError) {
 		t.Errorf("wrapping nothing: %v", err)
 	}
@@ -129,13 +167,41 @@ func TestWrapErrorPromotes(t *testing.T) {
 	}
 }
 
-func TestErrorFor(t *testing.T) {
-	e := must(signal.ErrorFor(signal.CodeRateLimited, "slow down", here, nil, nil))(t)
-	if e.Category != signal.Resource || e.Severity != signal.Transient || !e.RetryEligible {
-		t.Errorf("got %+v", e)
+// Table "Error Code Convention": category and severity of each row.
+func TestErrorCodes(t *testing.T) {
+	rows := []struct {
+		code     string
+		category signal.Category
+		severity signal.Severity
+	}{
+		{"T0_VALIDATION_SCHEMA_MISMATCH", signal.Input, signal.Transient},
+		{"T0_CACHE_PRESSURE_EVICTION", signal.Resource, signal.Degraded},
+		{"T1_CLASSIFY_LOW_CONFIDENCE", signal.Processing, signal.Degraded},
+		{"T1_CLASSIFY_TIMEOUT", signal.External, signal.Transient},
+		{"T2_DECOMPOSE_CYCLE_DETECTED", signal.Processing, signal.Fatal},
+		{"T3_DAG_COMPILE_UNRESOLVED_DEPS", signal.Processing, signal.Fatal},
+		{"T4_TOOL_EXECUTION_FAILED", signal.External, signal.Transient},
+		{"T4_TOOL_TIMEOUT", signal.External, signal.Transient},
+		{"T5_BUDGET_EXHAUSTED", signal.Resource, signal.Fatal},
+		{"T5_IDENTITY_VIOLATION", signal.Policy, signal.Fatal},
+		{"T6_HALLUCINATION_DETECTED", signal.Processing, signal.Degraded},
+		{"T6_OVERCONFIDENCE_DETECTED", signal.Processing, signal.Degraded},
+		{"T6_LOOP_DETECTED", signal.Processing, signal.Degraded},
+		{"T7_SPAWN_INSUFFICIENT_RESOURCES", signal.Resource, signal.Transient},
+	}
+	for _, row := range rows {
+		e, err := signal.ErrorFor(row.code, "m", here, nil, nil)
+		if err != nil {
+			t.Error(err)
+		} else if e.Code != row.code || e.Category != row.category || e.Severity != row.severity {
+			t.Errorf("%s: got %s %s", row.code, e.Category, e.Severity)
+		}
 	}
 	if _, err := signal.ErrorFor("T4_SOMETHING_ELSE", "m", here, nil, nil); !errors.Is(err, signal.ErrInvalidCode) {
 		t.Errorf("an unknown code: %v", err)
+	}
+	if e := must(signal.ErrorFor(signal.CodeRateLimited, "slow down", here, nil, nil))(t); !e.RetryEligible {
+		t.Errorf("a rate limit is to be retried: %+v", e)
 	}
 }
 
@@ -167,69 +233,5 @@ func TestKernelErrorRoundTrip(t *testing.T) {
 	}
 	if diff := cmp.Diff(outer, &back); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestBridgesMapByCategory(t *testing.T) {
-	tests := []struct {
-		category signal.Category
-		rpc      int
-		http     int
-	}{
-		{signal.Input, -32602, 400}, {signal.Processing, -32603, 500}, {signal.External, -32003, 502},
-		{signal.Resource, -32603, 429}, {signal.Policy, -32600, 403}, {"unknown", -32603, 500},
-	}
-	for _, tt := range tests {
-		t.Run(string(tt.category), func(t *testing.T) {
-			e := &signal.KernelError{Code: "T4_A_B", Category: tt.category, Severity: signal.Transient, Message: "m", Source: here, Detail: map[string]any{"k": 1}}
-			rpc := signal.ErrorToJSONRPC(e)
-			if diff := cmp.Diff(signal.JSONRPCError{Code: tt.rpc, Message: "m", Data: json.RawMessage(`{"k":1}`)}, rpc); diff != "" {
-				t.Error(diff)
-			}
-			p := signal.ErrorToProblemDetails(e, 1200*time.Millisecond)
-			want := signal.ProblemDetails{Type: "urn:toolgate:error:T4_A_B", Title: string(tt.category), Status: tt.http, Detail: "m",
-				Extensions: signal.ProblemExtensions{Error: e}, RetryAfter: 2}
-			if diff := cmp.Diff(want, p); diff != "" {
-				t.Error(diff)
-			}
-			e.Severity = signal.Fatal
-			if p := signal.ErrorToProblemDetails(e, time.Second); p.RetryAfter != -1 {
-				t.Errorf("fatal: retry after %d", p.RetryAfter)
-			}
-			e.Severity = signal.Degraded
-			if p := signal.ErrorToProblemDetails(e, time.Second); p.RetryAfter != 0 {
-				t.Errorf("degraded: retry after %d", p.RetryAfter)
-			}
-		})
-	}
-}
-
-func TestSignalToToolCall(t *testing.T) {
-	tests := []struct {
-		name string
-		kind signal.Kind
-		body map[string]any
-		want *signal.ToolCall
-	}{
-		{"a call", signal.Data, map[string]any{"tool": "t", "args": json.RawMessage(`{"b":1e2,"a":12345678901234567890}`)},
-			&signal.ToolCall{Name: "t", Arguments: json.RawMessage(`{"b":1e2,"a":12345678901234567890}`)}},
-		{"text", signal.Text, map[string]any{"tool": "t", "args": map[string]any{}}, nil},
-		{"no tool", signal.Data, map[string]any{"args": map[string]any{}}, nil},
-		{"a tool that is no string", signal.Data, map[string]any{"tool": 1, "args": map[string]any{}}, nil},
-		{"no args", signal.Data, map[string]any{"tool": "t"}, nil},
-		{"args that are no object", signal.Data, map[string]any{"tool": "t", "args": []int{1}}, nil},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			s := must(signal.Create(tt.kind, tt.body, here, "trc_1", nil, ""))(t)
-			got, err := signal.SignalToToolCall(s)
-			if tt.want == nil {
-				judge(t, err, false)
-				return
-			}
-			if diff := cmp.Diff(*tt.want, got); err != nil || diff != "" {
-				t.Error(err, diff)
-			}
-		})
 	}
 }

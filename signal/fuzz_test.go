@@ -2,8 +2,12 @@ package signal_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/signal"
 )
@@ -21,7 +25,8 @@ func FuzzSignalJSON(f *testing.F) {
 			}
 			return
 		}
-		roundTrip(t, s, &back)
+		keepsSchema(t, "signal", roundTrip(t, s, &back))
+		keepsSchema(t, "notification", must(signal.SignalToNotification(s).MarshalJSON())(t))
 		if err := signal.ValidateSignal(s); err != nil {
 			t.Fatal(err)
 		}
@@ -38,16 +43,82 @@ func FuzzResultJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var r, back signal.Result
 		if err := r.UnmarshalJSON(data); err != nil {
+			if r.Status != "" {
+				t.Fatal("a result beside the error")
+			}
 			return
 		}
-		roundTrip(t, r, &back)
+		keepsSchema(t, "result", roundTrip(t, r, &back))
+		keepsSchema(t, "result-view", signal.Compact(r, nil))
+		if success, problem := signal.ResultToHTTPResponse(r, time.Second); problem == nil {
+			keepsSchema(t, "success-response", roundTrip(t, success, new(signal.SuccessResponse)))
+		} else {
+			keepsSchema(t, "problem-details", roundTrip(t, problem, new(signal.ProblemDetails)))
+		}
 		if err := signal.ValidateResult(r); err != nil {
 			t.Fatal(err)
 		}
 	})
 }
 
-func roundTrip(t *testing.T, v json.Marshaler, into json.Unmarshaler) {
+func FuzzKernelErrorJSON(f *testing.F) {
+	f.Add([]byte(okError))
+	f.Add([]byte(strings.Replace(okError, `"cause":null`, `"cause":`+okError, 1)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var e, back signal.KernelError
+		if err := e.UnmarshalJSON(data); err != nil {
+			if e.Code != "" {
+				t.Fatal("an error beside the error")
+			}
+			return
+		}
+		keepsSchema(t, "kernel-error", roundTrip(t, &e, &back))
+		if err := e.Validate(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzJobRequestJSON(f *testing.F) {
+	f.Add([]byte(goodJob))
+	f.Add([]byte(`{"tool":"t","args":{"\u0061":[1,"x"]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r, back signal.JobRequest
+		if err := r.UnmarshalJSON(data); err != nil {
+			if r.Query != "" || r.Tool != "" || r.Args != nil {
+				t.Fatal("a request beside the error")
+			}
+			return
+		}
+		keepsSchema(t, "job-request", roundTrip(t, r, &back))
+		s := must(signal.HTTPRequestToSignal(r, "trc_1"))(t)
+		if err := signal.ValidateSignal(s); err != nil || s.Body()["text"] != r.Query {
+			t.Fatalf("%v: %v of %+v", err, s.Body(), r)
+		}
+		if r.Tool == "" {
+			return
+		}
+		child := must(signal.ToolCallSignal(r, s))(t)
+		roundTrip(t, child, new(signal.Signal))
+		call := must(signal.SignalToToolCall(child))(t)
+		if call.Name != r.Tool || r.Args != nil && !bytes.Equal(call.Arguments, r.Args) {
+			t.Fatalf("%+v became %+v", r, call)
+		}
+	})
+}
+
+// keepsSchema holds what was written to its document. What would take the
+// validator too much work is not decided.
+func keepsSchema(t *testing.T, name string, raw []byte) {
+	t.Helper()
+	got, err := must(compiled())(t)[name].Validate(raw)
+	if err == nil && got != nil {
+		t.Fatalf("%s: %v in %s", name, got, raw)
+	}
+}
+
+// roundTrip gives what it wrote.
+func roundTrip(t *testing.T, v json.Marshaler, into json.Unmarshaler) []byte {
 	t.Helper()
 	first, err := v.MarshalJSON()
 	if err != nil {
@@ -59,6 +130,26 @@ func roundTrip(t *testing.T, v json.Marshaler, into json.Unmarshaler) {
 	second, err := into.(json.Marshaler).MarshalJSON()
 	if err != nil || !bytes.Equal(first, second) {
 		t.Fatalf("changed, %v\n%s\n%s", err, first, second)
+	}
+	if bytes.ContainsAny(first, "\r\n") {
+		t.Fatalf("on several lines: %s", first)
+	}
+	return first
+}
+
+// inlineFiles holds InlineFile to the signals: the bytes are there for each
+// FILE that has a size and for nothing else.
+func inlineFiles(t *testing.T, result []byte, signals []signal.Signal, refs []string) {
+	t.Helper()
+	for i, s := range signals {
+		body := s.Body()
+		data, media, ok := signal.InlineFile(result, refs[i])
+		if _, sized := body["size"]; ok != (s.Kind() == signal.File && sized) {
+			t.Fatalf("bytes %v for %v", ok, body)
+		}
+		if ok && (body["file_id"] != fmt.Sprintf("sha256:%x", sha256.Sum256(data)) || body["file_type"] != media || fmt.Sprint(body["size"]) != fmt.Sprint(len(data))) {
+			t.Fatalf("%d bytes of %s for %v", len(data), media, body)
+		}
 	}
 }
 
@@ -85,7 +176,9 @@ func FuzzFromToolResult(f *testing.F) {
 			t.Fatal(err)
 		}
 		roundTrip(t, r, &back)
+		inlineFiles(t, data, signals, refs)
 		view := signal.Compact(r, refs)
+		keepsSchema(t, "result-view", view)
 		expanded, err := signal.Expand(view, data)
 		if err != nil {
 			t.Fatalf("%v in %s", err, view)

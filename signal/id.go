@@ -2,7 +2,9 @@ package signal
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -18,17 +20,39 @@ var ids = struct {
 // NewID gives prefix and a ULID with cryptographic entropy, such as
 // "dec_01J…". Ids of one process grow strictly in the order of the calls, also
 // when the clock steps back. It never fails and is safe for concurrent use.
+// See Reproducible for the one mode in which ids are counted.
 func NewID(prefix string) string { return newID(prefix, time.Now()) }
 
+// UniqueID is NewID for ids that outlive a process and must never come again,
+// such as those of tickets: Reproducible has no effect on it.
+func UniqueID(prefix string) string { return spell(prefix, nextULID(milliseconds(time.Now()))) }
+
+// Now is the time that is stamped on what this process makes: the clock's,
+// unless Reproducible is in effect. It is safe for concurrent use.
+func Now() time.Time {
+	if c := counted.Load(); c != nil {
+		return c.now()
+	}
+	return time.Now()
+}
+
 func newID(prefix string, now time.Time) string {
+	if c := counted.Load(); c != nil {
+		return spell(prefix, c.ulid())
+	}
+	return spell(prefix, nextULID(milliseconds(now)))
+}
+
+func spell(prefix string, id ulid.ULID) string {
 	buf := make([]byte, 0, 48)
 	buf = append(buf, prefix...)
 	buf = append(buf, make([]byte, ulid.EncodedSize)...)
-	id := nextULID(uint64(max(now.UnixMilli(), 0)))
 	// The buffer has the one size that this can refuse.
 	_ = id.MarshalTextTo(buf[len(prefix):])
 	return string(buf)
 }
+
+func milliseconds(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
 
 func nextULID(ms uint64) ulid.ULID {
 	ids.mu.Lock()
@@ -42,6 +66,41 @@ func nextULID(ms uint64) ulid.ULID {
 		}
 		ids.last++
 	}
+}
+
+// counted is the reproducible mode, nil in the normal one.
+var counted atomic.Pointer[counter]
+
+// counter has one count for ids and one for times, so that reading the clock
+// does not change the ids that follow.
+type counter struct {
+	epoch      time.Time
+	ids, ticks atomic.Uint64
+}
+
+func (c *counter) now() time.Time {
+	return c.epoch.Add(time.Duration(c.ticks.Add(1)) * time.Millisecond)
+}
+
+func (c *counter) ulid() (id ulid.ULID) {
+	// Beyond the last time that a ULID can hold the id has time 0.
+	_ = id.SetTime(milliseconds(c.epoch))
+	binary.BigEndian.PutUint64(id[len(id)-8:], c.ids.Add(1))
+	return id
+}
+
+// Reproducible makes the ids and times of this whole process reproducible:
+// from now on ids (all but those of UniqueID) are ULIDs of epoch that count
+// up from 1, and Now, with it every created_at, starts one millisecond after
+// epoch and grows by one with each call. Two runs that ask in the same order
+// get the same. restore brings back the mode from before; both are safe for
+// concurrent use, but should frame the run, not happen within it.
+//
+// It is for golden runs only: such ids can be guessed and come again in the
+// next run, and such times are no times.
+func Reproducible(epoch time.Time) (restore func()) {
+	before := counted.Swap(&counter{epoch: epoch.UTC().Round(0)})
+	return func() { counted.Store(before) }
 }
 
 // validID reports whether id is prefix and a ULID in its canonical spelling.

@@ -33,16 +33,20 @@ func (e *KernelError) MarshalJSON() ([]byte, error) { return appendError(nil, e,
 // Full gives the JSON form of r, with whole bodies.
 func Full(r Result) stdjson.RawMessage {
 	dst := appendHead(make([]byte, 0, 1024), r)
-	for i := range r.Signals {
-		dst = r.Signals[i].append(appendComma(dst, i))
-	}
-	dst = append(dst, `],"error":`...)
+	dst = append(appendSignals(dst, r.Signals), `],"error":`...)
 	dst = appendError(dst, r.Error, 0)
 	return appendTail(dst, r)
 }
 
 func appendHead(dst []byte, r Result) []byte {
 	return append(appendQuote(append(dst, `{"status":`...), string(r.Status)), `,"signals":[`...)
+}
+
+func appendSignals(dst []byte, signals []Signal) []byte {
+	for i := range signals {
+		dst = signals[i].append(appendComma(dst, i))
+	}
+	return dst
 }
 
 func appendTail(dst []byte, r Result) []byte {
@@ -158,8 +162,25 @@ func (r *ModuleRef) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// strictly refuses unknown members, and null for what has no null: json/v2
+// would read it as the zero value.
+var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.JoinUnmarshalers(
+	refuseNull[string](), refuseNull[bool](), refuseNull[int](), refuseNull[float64](), refuseNull[map[string]string](),
+	refuseNull[Kind](), refuseNull[Status](), refuseNull[Category](), refuseNull[Severity](), refuseNull[time.Time](),
+	refuseNull[[]signalJSON](),
+)))
+
+func refuseNull[T any]() *json.Unmarshalers {
+	return json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ *T) error {
+		if d.PeekKind() == 'n' {
+			return errors.New("null is no value")
+		}
+		return errors.ErrUnsupported // go on with the usual way
+	})
+}
+
 func decodeStrict(data []byte, into any) error {
-	return json.Unmarshal(data, into, json.RejectUnknownMembers(true))
+	return json.Unmarshal(data, into, strictly)
 }
 
 type signalJSON struct {
@@ -171,15 +192,19 @@ type signalJSON struct {
 	TraceID   string            `json:"trace_id"`
 	Tags      map[string]string `json:"tags"`
 	CreatedAt time.Time         `json:"created_at"`
-	ParentID  string            `json:"parent_id"`
+	ParentID  *string           `json:"parent_id"` // null for none
 }
 
 // envelope gives the signal without its body.
 func (in *signalJSON) envelope() Signal {
-	return Signal{
+	s := Signal{
 		id: in.ID, kind: in.Kind, origin: in.Origin, traceID: in.TraceID,
-		tags: sortTags(in.Tags), createdAt: in.CreatedAt.UTC(), parentID: in.ParentID,
+		tags: sortTags(in.Tags), createdAt: in.CreatedAt.UTC(),
 	}
+	if in.ParentID != nil {
+		s.parentID = *in.ParentID
+	}
+	return s
 }
 
 func (in *signalJSON) signal() (Signal, error) {
@@ -217,7 +242,7 @@ type errorJSON struct {
 	Severity      Severity       `json:"severity"`
 	Message       string         `json:"message"`
 	Source        ModuleRef      `json:"source"`
-	RetryEligible bool           `json:"retry_eligible"`
+	RetryEligible *bool          `json:"retry_eligible"`
 	Detail        jsontext.Value `json:"detail"`
 	Cause         *errorJSON     `json:"cause"`
 }
@@ -241,13 +266,16 @@ func (in *errorJSON) kernel(depth int) (*KernelError, error) {
 	if in == nil || depth > maxCauses {
 		return nil, errors.New("no error, or too many causes")
 	}
+	if in.RetryEligible == nil {
+		return nil, errors.New("no retry_eligible")
+	}
 	detail, err := decodeDetail(in.Detail)
 	if err != nil {
 		return nil, err
 	}
 	out := &KernelError{
 		Code: in.Code, Category: in.Category, Severity: in.Severity, Message: in.Message,
-		Source: in.Source, RetryEligible: in.RetryEligible, Detail: detail,
+		Source: in.Source, RetryEligible: *in.RetryEligible, Detail: detail,
 	}
 	if in.Cause != nil {
 		if out.Cause, err = in.Cause.kernel(depth + 1); err != nil {
@@ -258,7 +286,7 @@ func (in *errorJSON) kernel(depth int) (*KernelError, error) {
 }
 
 func decodeDetail(raw jsontext.Value) (map[string]any, error) {
-	if len(raw) == 0 || raw.Kind() == 'n' {
+	if len(raw) == 0 {
 		return nil, nil
 	}
 	if raw.Kind() != '{' {

@@ -59,3 +59,29 @@ func Fail(err *KernelError, metrics Metrics) Result {
 func Skip(reason string, metrics Metrics) Result {
 	return Result{Status: StatusSkip, Reason: reason, Metrics: metrics}
 }
+
+// Next is what a reader downstream does with a Result; see Compose.
+type Next struct {
+	Signals []Signal     // to consume
+	Log     *KernelError // to write down before going on
+	Stop    *KernelError // set: nothing may be consumed
+	Retry   bool         // with Stop: retry, else escalate
+	Pass    bool         // pass through: the module was left out on purpose
+}
+
+// Compose is the table "Result Composition Rules" of seed 002: OK gives the
+// signals; PARTIAL the signals and the error to log; ERROR no signals, the
+// error and whether to retry; SKIP passes. A Result that contradicts itself
+// stops with the fault that ValidateResult finds in its status.
+func Compose(r Result) Next {
+	if fault := mismatch(r.consistent(), "compose"); fault != nil {
+		return Next{Stop: fault}
+	}
+	switch r.Status {
+	case StatusError:
+		return Next{Stop: r.Error, Retry: r.Error.RetryEligible}
+	case StatusSkip:
+		return Next{Pass: true}
+	}
+	return Next{Signals: r.Signals, Log: r.Error}
+}

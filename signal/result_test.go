@@ -69,6 +69,38 @@ func TestValidateResult(t *testing.T) {
 	}
 }
 
+// Table "Result Composition Rules".
+func TestCompose(t *testing.T) {
+	signals := some(t)
+	final, again := signal.PolicyError("no", here, nil), signal.ResourceError("later", here, nil)
+	tests := []struct {
+		name   string
+		result signal.Result
+		want   signal.Next
+	}{
+		{"ok: consume the signals", signal.OK(signals, timing), signal.Next{Signals: signals}},
+		{"partial: consume them, log the error", signal.Partial(signals, final, timing), signal.Next{Signals: signals, Log: final}},
+		{"error: stop", signal.Fail(final, timing), signal.Next{Stop: final}},
+		{"error: stop and retry", signal.Fail(again, timing), signal.Next{Stop: again, Retry: true}},
+		{"error: its signals are not consumed", signal.Result{Status: "error", Signals: signals, Error: final, Metrics: timing}, signal.Next{Stop: final}},
+		{"skip: pass", signal.Skip("dormant", timing), signal.Next{Pass: true}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, signal.Compose(tt.result)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	broken := []signal.Result{{}, {Status: "error"}, {Status: "ok", Signals: signals, Error: final}, {Status: "partial", Signals: signals}, {Status: "skip", Signals: signals}}
+	for _, r := range broken {
+		next := signal.Compose(r)
+		if next.Stop == nil || next.Stop.Category != signal.Input || next.Signals != nil || next.Pass || next.Retry {
+			t.Errorf("a result that contradicts itself, %+v: got %+v", r, next)
+		}
+	}
+}
+
 // goodSignal is the JSON form as others may write it: their order, their
 // white space, their time zone.
 const goodSignal = `{ "kind":"text", "id":"sig_01JD4V0Z5N9Q8C7B6A5X4W3V2T", "created_at":"2026-11-20T14:00:00.5+01:00",
@@ -109,6 +141,9 @@ func TestSignalJSONIsReadStrictly(t *testing.T) {
 		{"no trace", `"trc_1"`, `""`},
 		{"a strange source", `"z":"1"`, `"source_type":"moon"`},
 		{"a tag that is no string", `"z":"1"`, `"z":1`},
+		{"a tag that is null", `"z":"1"`, `"z":null`},
+		{"tags that are null", `{"z":"1","a":"2"}`, `null`},
+		{"a trace that is null", `"trc_1"`, `null`},
 		{"a broken end", `null}`, `null`},
 	}
 	for _, tt := range tests {
@@ -142,7 +177,9 @@ func TestErrorJSONIsReadStrictly(t *testing.T) {
 		{"no message", `"m","source"`, `"","source"`},
 		{"no source", `"source":{"tier":0,"module":"m","function":"f"},`, ``},
 		{"an unknown member", `"code"`, `"kode":1,"code"`},
+		{"no word on a retry", `"retry_eligible":true,`, ``},
 		{"a detail that is a list", `{"a":1}`, `[1]`},
+		{"a detail that is null", `{"a":1}`, `null`},
 		{"a detail with two readings", `{"a":1}`, `{"a":1,"a":2}`},
 		{"a malformed cause", `"cause":null`, `"cause":{}`},
 		{"too many causes", `"cause":null`, `"cause":` + strings.Repeat(strings.TrimSuffix(good, "null}"), 40) + "null" + strings.Repeat("}", 40)},

@@ -7,9 +7,6 @@ package signal
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 	"time"
 )
 
@@ -21,8 +18,8 @@ var (
 	// ErrInvalidBody is returned for a body that JSON cannot hold or that is no
 	// object.
 	ErrInvalidBody = errors.New("invalid signal body")
-	// ErrInvalidTag is returned for an empty tag key and for a source_type that
-	// is not one of user, tool, agent, system.
+	// ErrInvalidTag is returned for a tag key that is empty or no UTF-8 and for
+	// a standard tag with a value that its row does not have.
 	ErrInvalidTag = errors.New("invalid signal tag")
 	// ErrInvalidOrigin is returned for a ModuleRef outside tiers 0 to 7 or
 	// without module or function.
@@ -42,6 +39,15 @@ var (
 	// ErrInvalidView is returned when bytes are not a compact view of a Result,
 	// or point at something that the tool result does not hold.
 	ErrInvalidView = errors.New("invalid result view")
+	// ErrInvalidRequest is returned for a JobRequest that is malformed; the
+	// message names the member.
+	ErrInvalidRequest = errors.New("invalid job request")
+	// ErrInvalidResponse is returned when a JSON text is not a valid
+	// SuccessResponse or ProblemDetails.
+	ErrInvalidResponse = errors.New("invalid response")
+	// ErrInvalidNotification is returned when a JSONRPCNotification, or its
+	// JSON text, is no notification.
+	ErrInvalidNotification = errors.New("invalid notification")
 )
 
 // Kind says what a Signal carries.
@@ -65,15 +71,6 @@ func (k Kind) Valid() bool {
 	return false
 }
 
-// The tags that are read without parsing a body.
-const (
-	TagTier       = "tier"        // the origin's tier, a default tag
-	TagModule     = "module"      // the origin's module, a default tag
-	TagSourceType = "source_type" // user, tool, agent or system (the default)
-	TagTool       = "tool"        // the tool a signal came from
-	TagDecision   = "decision_id" // the decision that let the call pass
-)
-
 // ModuleRef points at one function of the kernel.
 type ModuleRef struct {
 	Tier     int    `json:"tier"` // 0 to 7
@@ -93,8 +90,6 @@ func (r ModuleRef) Validate() error {
 	}
 	return nil
 }
-
-type tag struct{ key, value string }
 
 // Signal is the atomic unit of data. It never changes after creation: a value
 // may be copied, shared and read from several goroutines. The zero Signal is
@@ -183,7 +178,7 @@ func create(kind Kind, b body, origin ModuleRef, traceID string, tags map[string
 	if err != nil {
 		return Signal{}, err
 	}
-	return stamp(kind, b, origin, traceID, merged, parentID, time.Now()), nil
+	return stamp(kind, b, origin, traceID, merged, parentID, Now()), nil
 }
 
 // stamp trusts its arguments: create and FromToolResult have checked them.
@@ -192,36 +187,4 @@ func stamp(kind Kind, b body, origin ModuleRef, traceID string, tags []tag, pare
 		id: newID("sig_", now), kind: kind, body: b, origin: origin, traceID: traceID,
 		tags: tags, createdAt: now.UTC().Round(0), parentID: parentID,
 	}
-}
-
-func mergeTags(origin ModuleRef, given map[string]string) ([]tag, error) {
-	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
-	maps.Copy(merged, given)
-	tags := sortTags(merged)
-	return tags, checkTags(tags)
-}
-
-func sortTags(m map[string]string) []tag {
-	tags := make([]tag, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		tags = append(tags, tag{k, m[k]})
-	}
-	return tags
-}
-
-func checkTags(tags []tag) error {
-	for _, t := range tags {
-		if t.key == "" {
-			return fmt.Errorf("%w: empty key", ErrInvalidTag)
-		}
-		if t.key != TagSourceType {
-			continue
-		}
-		switch t.value {
-		case "user", "tool", "agent", "system":
-		default:
-			return fmt.Errorf("%w: source_type %q", ErrInvalidTag, t.value)
-		}
-	}
-	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -32,60 +31,6 @@ func must[T any](v T, err error) func(t *testing.T) T {
 	}
 }
 
-func TestFactoriesKeepTheConventions(t *testing.T) {
-	broken := signal.InputError("bad body", there, nil)
-	tests := []struct {
-		name string
-		make func() (signal.Signal, error)
-		kind signal.Kind
-		body string
-	}{
-		{"text", func() (signal.Signal, error) { return signal.CreateText("a \"b\"\n<ü>", here, "trc_1", nil) },
-			signal.Text, `{"text":"a \"b\"\n<ü>"}`},
-		{"data: an object has no count", func() (signal.Signal, error) {
-			return signal.CreateData(map[string]any{"n": 1}, "Thing", here, "trc_1", nil)
-		}, signal.Data, `{"data":{"n":1},"schema":"Thing"}`},
-		{"data: a list has one", func() (signal.Signal, error) {
-			return signal.CreateData([]int{1, 2, 3}, "list[int]", here, "trc_1", nil)
-		}, signal.Data, `{"data":[1,2,3],"schema":"list[int]","count":3}`},
-		{"data: an empty list too", func() (signal.Signal, error) {
-			return signal.CreateData([]int{}, "list[int]", here, "trc_1", nil)
-		}, signal.Data, `{"data":[],"schema":"list[int]","count":0}`},
-		{"file", func() (signal.Signal, error) {
-			return signal.CreateFile("report.pdf", "pdf", "/tmp/report.pdf", here, "trc_1")
-		}, signal.File, `{"file_id":"report.pdf","file_type":"pdf","path":"/tmp/report.pdf"}`},
-		{"file without a path", func() (signal.Signal, error) {
-			return signal.CreateFile("report.pdf", "pdf", "", here, "trc_1")
-		}, signal.File, `{"file_id":"report.pdf","file_type":"pdf","path":null}`},
-		{"command: action and target win over the payload", func() (signal.Signal, error) {
-			return signal.CreateCommand("retry", there, here, "trc_1", map[string]any{"action": "sleep", "target": 1, "why": "x"})
-		}, signal.Command, `{"action":"retry","target":{"tier":1,"module":"classification","function":"classify"},"why":"x"}`},
-		{"error", func() (signal.Signal, error) { return signal.CreateErrorSignal(broken, here, "trc_1") },
-			signal.Data, `{"data":{"code":"T1_CLASSIFICATION_INPUT","category":"input","severity":"transient","message":"bad body",` +
-				`"source":{"tier":1,"module":"classification","function":"classify"},"retry_eligible":false,"detail":{},"cause":null},"schema":"KernelError"}`},
-		{"stream", func() (signal.Signal, error) {
-			return signal.Create(signal.Stream, map[string]any{"chunk": []byte("hi"), "sequence": 0, "final": false}, here, "trc_1", nil, "sig_parent")
-		}, signal.Stream, `{"chunk":"aGk=","final":false,"sequence":0}`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			s := must(tt.make())(t)
-			if err := signal.ValidateSignal(s); err != nil {
-				t.Error(err)
-			}
-			if s.Kind() != tt.kind || s.Origin() != here || s.TraceID() != "trc_1" || !strings.HasPrefix(s.ID(), "sig_") {
-				t.Errorf("got %s %v %s %s", s.Kind(), s.Origin(), s.TraceID(), s.ID())
-			}
-			if got, _ := member(t, s, "body"); got != tt.body {
-				t.Errorf("body\n got %s\nwant %s", got, tt.body)
-			}
-			if s.CreatedAt().Location() != time.UTC || time.Since(s.CreatedAt()) > time.Minute {
-				t.Errorf("created at %v", s.CreatedAt())
-			}
-		})
-	}
-}
-
 // member gives a member of the JSON form.
 func member(t *testing.T, v any, key string) (string, bool) {
 	t.Helper()
@@ -99,7 +44,7 @@ func member(t *testing.T, v any, key string) (string, bool) {
 	return string(got), ok
 }
 
-func TestCreateRefuses(t *testing.T) {
+func TestCreateSignalRefuses(t *testing.T) {
 	empty := map[string]any{}
 	tests := []struct {
 		name   string
@@ -117,6 +62,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"no module", signal.Text, empty, signal.ModuleRef{Function: "f"}, nil, signal.ErrInvalidOrigin},
 		{"no function", signal.Text, empty, signal.ModuleRef{Module: "m"}, nil, signal.ErrInvalidOrigin},
 		{"an empty tag key", signal.Text, empty, here, map[string]string{"": "x"}, signal.ErrInvalidTag},
+		{"a tag key that is no UTF-8", signal.Text, empty, here, map[string]string{"\xff": "x"}, signal.ErrInvalidTag},
 		{"a strange source", signal.Text, empty, here, map[string]string{"source_type": "moon"}, signal.ErrInvalidTag},
 	}
 	for _, tt := range tests {

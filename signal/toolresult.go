@@ -1,15 +1,10 @@
 package signal
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
@@ -63,7 +58,7 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 		return nil, nil, nil
 	}
 	tags := from.tags()
-	now := time.Now()
+	now := Now()
 	signals := make([]Signal, len(payloads))
 	refs := make([]string, len(payloads))
 	for i := range payloads {
@@ -234,40 +229,40 @@ func (b *block) field(key string) *string {
 // whole as DATA: the tool has run, and its answer is not to be lost.
 func (b *block) payload() (payload, error) {
 	kind, _ := unquote(b.kind)
-	switch {
-	case kind == "text" && isText(b.text):
-		return textPayload(b.text)
-	case kind == "image" || kind == "audio":
-		if id, size, ok := hashBase64(b.data); ok {
-			return filePayload(id, b.mimeOr("application/octet-stream"), "", size), nil
+	switch kind {
+	case "text":
+		if isText(b.text) {
+			return textPayload(b.text)
 		}
-	case kind == "resource_link":
-		if uri, ok := unquote(b.uri); ok && uri != "" {
-			return filePayload(uri, b.mimeOr("application/octet-stream"), "", -1), nil
+	case "json":
+		if value, ok := b.jsonValue(); ok {
+			return dataPayload(value, "json")
 		}
-	case kind == "resource" && strings.HasPrefix(b.resource, "{"):
-		if p, ok := resourcePayload(b.resource); ok {
+	default:
+		if p, ok := b.file(kind); ok {
 			return p, nil
 		}
 	}
 	if kind == "" {
 		kind = "unknown"
 	}
-	value, err := strictValue([]byte(wellFormed(b.raw)))
-	return payload{kind: Data, body: dataBody(value, "mcp.content."+kind)}, err
+	return dataPayload(b.raw, "mcp.content."+kind)
+}
+
+func dataPayload(raw, schema string) (payload, error) {
+	value, err := strictValue([]byte(wellFormed(raw)))
+	return payload{kind: Data, body: dataBody(value, schema)}, err
 }
 
 func isText(raw string) bool { return raw != "" && raw[0] == '"' }
 
-func (b *block) mimeOr(fallback string) string {
-	if mime, ok := unquote(b.mime); ok && mime != "" {
-		return mime
+// jsonValue is the value of a block of type json, seed 002's JSONContent; MCP
+// itself has no such type.
+func (b *block) jsonValue() (string, bool) {
+	if b.data != "" {
+		return b.data, true
 	}
-	return fallback
-}
-
-func filePayload(id, mime, uri string, size int) payload {
-	return payload{kind: File, body: fileBody(id, mime, "", uri, size)}
+	return member(b.raw, "json")
 }
 
 // textPayload gives DATA for text that is a JSON object or array with one
@@ -304,36 +299,6 @@ func mayBeJSON(lexeme string) bool {
 		}
 	}
 	return false
-}
-
-func resourcePayload(resource string) (payload, bool) {
-	p := scanner{s: resource}
-	b := readBlock(&p)
-	uri, _ := unquote(b.uri)
-	if text, ok := unquote(b.text); ok && !p.bad {
-		sum := sha256.Sum256([]byte(text))
-		return filePayload(hashID(sum), b.mimeOr("text/plain"), uri, len(text)), true
-	}
-	if id, size, ok := hashBase64(b.inlineBlob); ok && !p.bad {
-		return filePayload(id, b.mimeOr("application/octet-stream"), uri, size), true
-	}
-	return payload{}, false
-}
-
-func hashID(sum [sha256.Size]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }
-
-// hashBase64 names the bytes of a JSON string in base64 without holding them.
-func hashBase64(lexeme string) (id string, size int, ok bool) {
-	text, ok := unquote(lexeme)
-	if !ok {
-		return "", 0, false
-	}
-	h := sha256.New()
-	n, err := io.Copy(h, base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
-	if err != nil {
-		return "", 0, false
-	}
-	return hashID([sha256.Size]byte(h.Sum(nil))), int(n), true
 }
 
 // failure wraps a result with isError: one error signal with all its texts.

@@ -65,6 +65,17 @@ var toolResults = []struct {
 		[]one{{"file", "/content/0", `{"file_id":"file:///a","file_type":"text/x","path":null}`}}},
 	{"resource link to nowhere", `{"content":[{"type":"resource_link","name":"a"}]}`,
 		[]one{{"data", "/content/0", `{"data":{"type":"resource_link","name":"a"},"schema":"mcp.content.resource_link"}`}}},
+	{"a block of type json", `{"content":[{"type":"json","data":{"a": [1]}}]}`, []one{{"data", "/content/0", `{"data":{"a":[1]},"schema":"json"}`}}},
+	{"a block of type json, otherwise", `{"content":[{"type":"json","json":[1, 2]}]}`, []one{{"data", "/content/0", `{"data":[1,2],"schema":"json","count":2}`}}},
+	{"a block of type json without a value", `{"content":[{"type":"json"}]}`, []one{{"data", "/content/0", `{"data":{"type":"json"},"schema":"mcp.content.json"}`}}},
+	{"a file with its bytes", `{"content":[{"type":"file","data":"aGVsbG8=","mimeType":"x/y"}]}`,
+		[]one{{"file", "/content/0", `{"file_id":"` + hashHello + `","file_type":"x/y","path":null,"size":5}`}}},
+	{"a file by its uri", `{"content":[{"type":"file","uri":"file:///a"}]}`,
+		[]one{{"file", "/content/0", `{"file_id":"file:///a","file_type":"application/octet-stream","path":null}`}}},
+	{"a file by its path", `{"content":[{"type":"file","path":"/tmp/a","mimeType":"x/y"}]}`,
+		[]one{{"file", "/content/0", `{"file_id":"/tmp/a","file_type":"x/y","path":"/tmp/a"}`}}},
+	{"a file that is nowhere", `{"content":[{"type":"file","name":"a"}]}`,
+		[]one{{"data", "/content/0", `{"data":{"type":"file","name":"a"},"schema":"mcp.content.file"}`}}},
 	{"unknown content", `{"content":[{"type":"hologram","x":[1, 2]}]}`,
 		[]one{{"data", "/content/0", `{"data":{"type":"hologram","x":[1,2]},"schema":"mcp.content.hologram"}`}}},
 	{"content without a type", `{"content":["bare",{"text":"x"}]}`,
@@ -81,7 +92,8 @@ var toolResults = []struct {
 		[]one{{"data", "/content/0", failed(`"`+strings.Repeat("ü", 512)+`"`, `,"text":"`+strings.Repeat("ü", 600)+`"`)}}},
 }
 
-func TestFromToolResult(t *testing.T) {
+// tool_result_to_signal.
+func TestToolResultToSignal(t *testing.T) {
 	for _, tt := range toolResults {
 		t.Run(tt.name, func(t *testing.T) {
 			signals, refs, err := signal.FromToolResult([]byte(tt.result), signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_1", ParentID: "sig_parent"})
@@ -113,7 +125,7 @@ func TestFromToolResult(t *testing.T) {
 	}
 }
 
-func TestFromToolResultRefuses(t *testing.T) {
+func TestToolResultToSignalRefuses(t *testing.T) {
 	bad := []string{
 		``, `null`, `[]`, `"x"`, `{`, `{"content":[}`, `{"content":[{"type":"text","text":"a"},]}`, `{"a":1,}`, `{} {}`, `{}x`,
 		`{"content":[],"content":[]}`, `{"content":[],"\u0063ontent":[]}`, `{"isError":true,"isError":false}`, `{"structuredContent":1,"structuredContent":2}`,

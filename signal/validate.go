@@ -13,7 +13,7 @@ var validator = ModuleRef{Tier: 0, Module: "validation", Function: "validate"}
 // its kind. The error, if any, is a *KernelError of category INPUT and code
 // CodeSchemaMismatch (seed 002, validate_signal).
 func ValidateSignal(s Signal) error {
-	return mismatch(s.check(), "validate_signal")
+	return asError(mismatch(s.check(), "validate_signal"))
 }
 
 // ValidateResult checks that status, signals and error agree: OK has no error,
@@ -21,12 +21,20 @@ func ValidateSignal(s Signal) error {
 // SKIP has a reason. It checks every signal too. The error, if any, is a
 // *KernelError of category INPUT and code CodeSchemaMismatch.
 func ValidateResult(r Result) error {
-	return mismatch(r.check(), "validate_result")
+	return asError(mismatch(r.check(), "validate_result"))
 }
 
-// mismatch gives an untyped nil for no fault: a nil *KernelError in an error
+// asError gives an untyped nil for no fault: a nil *KernelError in an error
 // would not be nil.
-func mismatch(fault error, function string) error {
+func asError(fault *KernelError) error {
+	if fault == nil {
+		return nil
+	}
+	return fault
+}
+
+// mismatch says what is wrong with a value, as data; nil for no fault.
+func mismatch(fault error, function string) *KernelError {
 	if fault == nil {
 		return nil
 	}
@@ -75,7 +83,7 @@ var conventions = map[Kind][]convention{
 }
 
 func (b body) check(kind Kind) error {
-	if b.form == formText && kind == Text || b.form == formData && kind == Data {
+	if b.form == formText && kind == Text || (b.form == formData || b.form == formCall) && kind == Data {
 		return nil
 	}
 	object := b.object()

@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"proxy":             {"signal", "audit", "policy", "policy/...", "registry"},
 	"proxy/wire":        {"signal"},
 	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"docs/schemas":      {},
 	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
 	"tools":             {"signal", "registry/contract", "tools/..."},
 	"tools/search":      {"signal", "registry/contract"},

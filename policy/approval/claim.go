@@ -176,7 +176,7 @@ func (w *writer) supersede(bound string, h Held) error {
 func (w *writer) ticket(h Held) *record {
 	created := w.wall.UTC()
 	return &record{Ticket: Ticket{
-		ID: signal.NewID("apr_"), State: StateProposed, Principal: h.Principal,
+		ID: signal.UniqueID("apr_"), State: StateProposed, Principal: h.Principal,
 		Server: h.Server, Tool: h.Tool, Exposed: h.Exposed, Fingerprint: h.Fingerprint,
 		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
 		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum,

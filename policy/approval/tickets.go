@@ -62,7 +62,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	}
 	opts.TTL = cmp.Or(max(0, opts.TTL), defaultTTL)
 	opts.MaxLive = cmp.Or(max(0, opts.MaxLive), defaultLive)
-	opts.Instance = cmp.Or(opts.Instance, signal.NewID("ins_"))
+	opts.Instance = cmp.Or(opts.Instance, signal.UniqueID("ins_"))
 	opts.Dir = cmp.Or(opts.Dir, filepath.Join(filepath.Dir(db.Path()), "instances"))
 	held, err := store.HoldInstance(opts.Dir, opts.Instance)
 	if err != nil {

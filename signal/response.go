@@ -1,0 +1,206 @@
+package signal
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ProblemDetails is RFC 7807. Its JSON form is {type, title, status, detail,
+// extensions: {error}, retry_after?}.
+type ProblemDetails struct {
+	Type   string // "urn:toolgate:error:" and the code
+	Title  string // the category
+	Status int    // HTTP, 400 to 599
+	Detail string // the message
+	// Extensions carries the whole error with its chain of causes: for
+	// operators, not for strangers.
+	Extensions ProblemExtensions
+	// RetryAfter is the hint for the header of that name, in seconds: -1 means
+	// do not retry, 0 that nothing is known.
+	RetryAfter int
+}
+
+// ProblemExtensions are our members of a ProblemDetails.
+type ProblemExtensions struct {
+	Error *KernelError `json:"error"` // nil where it is not to be seen
+}
+
+const problemType = "urn:toolgate:error:"
+
+// ErrorToProblemDetails maps an error by its category alone: INPUT 400,
+// PROCESSING 500, EXTERNAL 502, RESOURCE 429, POLICY 403, anything else 500.
+// FATAL says do not retry; TRANSIENT suggests delay, rounded up to seconds
+// (seed 002, error_to_problem_details).
+func ErrorToProblemDetails(e *KernelError, delay time.Duration) ProblemDetails {
+	p := ProblemDetails{
+		Type: problemType + e.Code, Title: string(e.Category), Status: httpStatus(e.Category),
+		Detail: e.Message, Extensions: ProblemExtensions{Error: e},
+	}
+	switch {
+	case e.Severity == Fatal:
+		p.RetryAfter = -1
+	case e.Severity == Transient && delay > 0:
+		p.RetryAfter = int(math.Ceil(delay.Seconds()))
+	}
+	return p
+}
+
+func httpStatus(c Category) int {
+	switch c {
+	case Input:
+		return 400
+	case External:
+		return 502
+	case Resource:
+		return 429
+	case Policy:
+		return 403
+	}
+	return 500
+}
+
+// MarshalJSON gives the JSON form on one line. It never fails.
+func (p ProblemDetails) MarshalJSON() ([]byte, error) {
+	dst := appendQuote([]byte(`{"type":`), p.Type)
+	dst = appendQuote(append(dst, `,"title":`...), p.Title)
+	dst = strconv.AppendInt(append(dst, `,"status":`...), int64(p.Status), 10)
+	dst = appendQuote(append(dst, `,"detail":`...), p.Detail)
+	dst = appendError(append(dst, `,"extensions":{"error":`...), p.Extensions.Error, 0)
+	dst = append(dst, '}')
+	if p.RetryAfter != 0 {
+		dst = strconv.AppendInt(append(dst, `,"retry_after":`...), int64(p.RetryAfter), 10)
+	}
+	return append(dst, '}'), nil
+}
+
+type problemJSON struct {
+	Type       string             `json:"type"`
+	Title      Category           `json:"title"`
+	Status     int                `json:"status"`
+	Detail     string             `json:"detail"`
+	Extensions *ProblemExtensions `json:"extensions"`
+	RetryAfter int                `json:"retry_after"`
+}
+
+// UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
+// else, and for a type, title or detail against the error in the extensions.
+func (p *ProblemDetails) UnmarshalJSON(data []byte) error {
+	var in problemJSON
+	err := decodeStrict(data, &in)
+	if err == nil {
+		err = in.check()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidResponse, err)
+	}
+	*p = ProblemDetails{in.Type, string(in.Title), in.Status, in.Detail, *in.Extensions, in.RetryAfter}
+	return nil
+}
+
+func (in *problemJSON) check() error {
+	if in.Extensions == nil {
+		return errors.New("no extensions")
+	}
+	code, ours := strings.CutPrefix(in.Type, problemType)
+	e := in.Extensions.Error
+	switch {
+	case !ours || !ValidCode(code):
+		return fmt.Errorf("type %q is not %s and an error code", in.Type, problemType)
+	case !in.Title.Valid():
+		return fmt.Errorf("title %q is no category", string(in.Title))
+	case in.Status < 400 || in.Status > 599:
+		return fmt.Errorf("status %d is not 400 to 599", in.Status)
+	case in.Detail == "":
+		return errors.New("no detail")
+	case in.RetryAfter < -1:
+		return fmt.Errorf("retry_after %d is less than -1", in.RetryAfter)
+	case e == nil:
+		return nil
+	case e.Code != code || e.Category != in.Title || e.Message != in.Detail:
+		return errors.New("type, title or detail is not that of the error")
+	}
+	return nil
+}
+
+// SuccessResponse is the HTTP envelope of a Result that is no failure. Its
+// JSON form is {status, data, error?, metrics, reason?}.
+type SuccessResponse struct {
+	Status  Status   // ok, partial or skip
+	Data    []Signal // empty for skip
+	Error   *KernelError
+	Metrics Metrics
+	Reason  string // of a skip
+}
+
+// ResultToHTTPResponse gives the HTTP envelope of a Result: OK, PARTIAL and
+// SKIP a SuccessResponse with the signals as data, ERROR a ProblemDetails with
+// a TRANSIENT error's delay (seed 002, result_to_http_response). One of the
+// two is given, never both: the SuccessResponse counts when the pointer is
+// nil. A Result that ValidateResult refuses is a ProblemDetails of code
+// CodeInternal whose cause says why.
+func ResultToHTTPResponse(r Result, delay time.Duration) (SuccessResponse, *ProblemDetails) {
+	fault := r.Error
+	if wrong := mismatch(r.check(), "result_to_http_response"); wrong != nil {
+		fault = invalidResult(wrong)
+	} else if r.Status != StatusError {
+		return SuccessResponse{r.Status, r.Signals, r.Error, r.Metrics, r.Reason}, nil
+	}
+	p := ErrorToProblemDetails(fault, delay)
+	return SuccessResponse{}, &p
+}
+
+func invalidResult(cause *KernelError) *KernelError {
+	return &KernelError{
+		Code: CodeInternal, Category: Processing, Severity: Fatal,
+		Message: "a module gave an invalid result", Source: cause.Source, Cause: cause,
+	}
+}
+
+func (s SuccessResponse) result() Result {
+	return Result{Status: s.Status, Signals: s.Data, Error: s.Error, Metrics: s.Metrics, Reason: s.Reason}
+}
+
+// MarshalJSON gives the JSON form, with whole bodies, on one line. It never
+// fails.
+func (s SuccessResponse) MarshalJSON() ([]byte, error) {
+	dst := append(appendQuote([]byte(`{"status":`), string(s.Status)), `,"data":[`...)
+	dst = append(appendSignals(dst, s.Data), ']')
+	if s.Error != nil {
+		dst = appendError(append(dst, `,"error":`...), s.Error, 0)
+	}
+	return appendTail(dst, s.result()), nil
+}
+
+type successJSON struct {
+	Status  Status        `json:"status"`
+	Data    *[]signalJSON `json:"data"`
+	Error   *KernelError  `json:"error"`
+	Metrics *Metrics      `json:"metrics"`
+	Reason  string        `json:"reason"`
+}
+
+// UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
+// else and for what ValidateResult would refuse.
+func (s *SuccessResponse) UnmarshalJSON(data []byte) error {
+	var in successJSON
+	err := decodeStrict(data, &in)
+	switch {
+	case err != nil:
+	case in.Status == StatusError:
+		err = errors.New("status error is no success")
+	case in.Data == nil:
+		err = errors.New("no data")
+	}
+	if err == nil {
+		var r Result
+		if r, err = (&resultJSON{in.Status, *in.Data, in.Error, in.Metrics, in.Reason}).result((*signalJSON).signal); err == nil {
+			*s = SuccessResponse{r.Status, r.Signals, r.Error, r.Metrics, r.Reason}
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrInvalidResponse, err)
+}

@@ -1,0 +1,97 @@
+package signal
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// The tags that are read without parsing a body: the table "Tag Conventions"
+// of seed 002, and ours.
+const (
+	TagUrgency    = "urgency"     // low, normal, high or critical
+	TagDomain     = "domain"      // finance, code, general, …: any word
+	TagComplexity = "complexity"  // trivial, simple, moderate or complex
+	TagConfidence = "confidence"  // a decimal from 0.0 to 1.0
+	TagGrounding  = "grounding"   // a decimal from 0.0 to 1.0
+	TagSourceType = "source_type" // user, tool, agent or system (the default)
+
+	TagTier     = "tier"        // the origin's tier, a default tag
+	TagModule   = "module"      // the origin's module, a default tag
+	TagTool     = "tool"        // the tool a signal came from
+	TagDecision = "decision_id" // the decision that let the call pass
+	TagJobType  = "job_type"    // of the JobRequest that a signal was made from
+	TagDepth    = "depth"       // likewise
+	TagMaxSteps = "max_steps"   // likewise
+)
+
+type tag struct{ key, value string }
+
+// tagRule is what a standard tag may say. A tag without a rule is free.
+type tagRule struct {
+	want string
+	ok   func(value string) bool
+}
+
+var tagRules = map[string]tagRule{
+	TagUrgency:    {"low, normal, high or critical", among("low", "normal", "high", "critical")},
+	TagDomain:     {"a word", func(v string) bool { return v != "" }},
+	TagComplexity: {"trivial, simple, moderate or complex", among("trivial", "simple", "moderate", "complex")},
+	TagConfidence: {"a decimal from 0.0 to 1.0", isRatio},
+	TagGrounding:  {"a decimal from 0.0 to 1.0", isRatio},
+	TagSourceType: {"user, tool, agent or system", among("user", "tool", "agent", "system")},
+}
+
+func among(words ...string) func(string) bool {
+	return func(v string) bool { return slices.Contains(words, v) }
+}
+
+// isRatio takes plain decimals only: readers in other languages disagree on
+// exponents, signs and bare points.
+func isRatio(v string) bool {
+	if v == "" || v[0] != '0' && v[0] != '1' {
+		return false
+	}
+	rest := v[1:]
+	if rest == "" {
+		return true
+	}
+	if len(rest) < 2 || rest[0] != '.' {
+		return false
+	}
+	for _, c := range []byte(rest[1:]) {
+		if c < '0' || c > '9' || v[0] == '1' && c != '0' {
+			return false
+		}
+	}
+	return true
+}
+
+func mergeTags(origin ModuleRef, given map[string]string) ([]tag, error) {
+	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
+	maps.Copy(merged, given)
+	tags := sortTags(merged)
+	return tags, checkTags(tags)
+}
+
+func sortTags(m map[string]string) []tag {
+	tags := make([]tag, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		tags = append(tags, tag{k, m[k]})
+	}
+	return tags
+}
+
+func checkTags(tags []tag) error {
+	for _, t := range tags {
+		if t.key == "" || !utf8.ValidString(t.key) {
+			return fmt.Errorf("%w: key %q is empty or no UTF-8", ErrInvalidTag, t.key)
+		}
+		if rule, ok := tagRules[t.key]; ok && !rule.ok(t.value) {
+			return fmt.Errorf("%w: %s %q is not %s", ErrInvalidTag, t.key, t.value, rule.want)
+		}
+	}
+	return nil
+}
