@@ -27,6 +27,12 @@
 // end. Records missing against HEAD are reported. Whoever can write to the
 // directory can also rewrite chain and HEAD together, or remove both: against
 // that helps only a head noted elsewhere (Chain.Head of a Report).
+//
+// # Envelope log
+//
+// Beside the chain there is a log of every envelope that a door received, for
+// observation and not as evidence: EnvelopeLog. It has no hashes, never holds a
+// call up and drops events, counted, rather than wait for a disk.
 package audit
 
 import (

@@ -8,3 +8,8 @@ func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byt
 	b, _ = appendLine(b[:0], link{}, "01J0000000000000000000000A", scratch)
 	return b, scratch
 }
+
+// AppendEnvelope encodes one event.
+func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
+	return appendEnvelope(b, &e, &EnvelopeOptions{Instance: "i"}, 0)
+}

@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"policy/limit":      {"policy", "signal"},
 	"policy/approval":   {"policy", "signal"},
 	"proxy":             {"signal", "audit", "policy", "policy/...", "registry"},
-	"proxy/wire":        {"signal"},
+	"proxy/wire":        {"signal", "docs/schemas"},
 	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"docs/schemas":      {},
 	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself

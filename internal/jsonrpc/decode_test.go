@@ -63,6 +63,8 @@ func TestDecodeKinds(t *testing.T) {
 			jsonrpc.Message{Kind: jsonrpc.Failure, ID: []byte(`1`), Error: []byte(`{"code":-1,"message":"x"}`)}},
 		{`{"jsonrpc":"2.0","error":{}}`,
 			jsonrpc.Message{Kind: jsonrpc.Failure, Error: []byte(`{}`)}},
+		{`{"jsonrpc":"2.0","id":null,"error":{}}`,
+			jsonrpc.Message{Kind: jsonrpc.Failure, Error: []byte(`{}`)}},
 	}
 	for _, tt := range tests {
 		tt.want.Raw = []byte(tt.text)
@@ -323,6 +325,60 @@ func TestFaultSaysWhere(t *testing.T) {
 		var f *jsonrpc.Fault
 		if !errors.As(err, &f) || f.Pointer != tt.pointer || f.Offset != tt.offset {
 			t.Errorf("%s: %+v, want %s at %d", tt.text, f, tt.pointer, tt.offset)
+		}
+	}
+}
+
+func TestFaultSaysWhatWasWanted(t *testing.T) {
+	const idWanted = "a string or an integer of at most 256 bytes"
+	tests := []struct{ text, want, got string }{
+		{`{"id":1,"method":"m"}`, `"2.0"`, "nothing"},
+		{`{"jsonrpc":2.0,"id":1,"method":"m"}`, `"2.0"`, "a number"},
+		{`{"jsonrpc":"1.0","id":1,"method":"m"}`, `"2.0"`, "another string"},
+		{`{"jsonrpc":"2.0","id":null,"method":"m"}`, idWanted, "null"},
+		{`{"jsonrpc":"2.0","id":null,"result":{}}`, idWanted, "null"},
+		{`{"jsonrpc":"2.0","id":1.5,"method":"m"}`, idWanted, "a number that is no integer"},
+		{`{"jsonrpc":"2.0","id":true,"method":"m"}`, idWanted, "a boolean"},
+		{`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 255) + `","method":"m"}`, idWanted, "257 bytes"},
+		{`{"jsonrpc":"2.0","id":1,"method":[]}`, "a string", "an array"},
+		{`{"jsonrpc":"2.0","id":1,"method":"m","params":"x"}`, "an object", "a string"},
+		{`{"jsonrpc":"2.0","id":1,"error":false}`, "an object", "a boolean"},
+		{`{"jsonrpc":"2.0","id":1}`, "a method, a result or an error", "none of them"},
+		{`[]`, "one message", "an array"},
+		{`7`, "an object", "a number"},
+	}
+	for _, tt := range tests {
+		_, err := jsonrpc.Decode([]byte(tt.text), jsonrpc.Limits{})
+		var f *jsonrpc.Fault
+		if !errors.As(err, &f) || f.Want != tt.want || f.Got != tt.got {
+			t.Errorf("%s: want %q, got %q; expected %q and %q", tt.text, f.Want, f.Got, tt.want, tt.got)
+		}
+	}
+}
+
+// TestDecodeOpen: members that JSON-RPC does not know are passed over, and
+// nothing else changes.
+func TestDecodeOpen(t *testing.T) {
+	open := `{"jsonrpc":"2.0","id":1,"method":"m","extra":{"a":[1]},"params":{}}`
+	m, err := jsonrpc.DecodeOpen([]byte(open), jsonrpc.Limits{})
+	if err != nil || m.Kind != jsonrpc.Request || string(m.Raw) != open || string(m.Params) != `{}` {
+		t.Errorf("%+v, %v", m, err)
+	}
+	for _, tt := range refusals {
+		if tt.name == "unknown member" {
+			continue
+		}
+		var f *jsonrpc.Fault
+		if m, err := jsonrpc.DecodeOpen([]byte(tt.text), jsonrpc.Limits{}); m != nil || !errors.As(err, &f) || f.Kind != tt.kind {
+			t.Errorf("%s: %v, %v", tt.name, m, err)
+		}
+	}
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"m","extra":1,"extra":2}`, `{"jsonrpc":"2.0","id":1,"method":"m","extra":1,"Extra":2}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","Params":{}}`, `{"jsonrpc":"2.0","id":1,"method":"m","extra":{"a":1,"A":2}}`,
+	} {
+		if m, err := jsonrpc.DecodeOpen([]byte(text), jsonrpc.Limits{}); m != nil || err == nil {
+			t.Errorf("%s was accepted", text)
 		}
 	}
 }

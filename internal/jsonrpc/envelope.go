@@ -33,14 +33,23 @@ type envelope struct {
 // JSON-RPC 2.0 §4 and §5 and MCP (base protocol, messages) do not allow: an id
 // that is neither string nor integer, params that are no object, members that
 // are unknown. CR and LF between tokens become spaces; all other bytes
-// stay as they are. The message does not alias data.
-func Decode(data []byte, lim Limits) (*Message, error) {
+// stay as they are. The message does not alias data. A failure's id may be
+// null, which is no id.
+func Decode(data []byte, lim Limits) (*Message, error) { return decode(data, lim, false) }
+
+// DecodeOpen is Decode but for members of the message itself that JSON-RPC
+// does not know: they are passed over (seed 004, additional properties). What
+// differs only by case from a known one is refused here too.
+func DecodeOpen(data []byte, lim Limits) (*Message, error) { return decode(data, lim, true) }
+
+func decode(data []byte, lim Limits, open bool) (*Message, error) {
 	lim = lim.orDefault()
 	if len(data) > lim.Bytes {
 		return nil, tooLarge(lim)
 	}
 	s := newScanner(data, lim)
 	defer s.release()
+	s.open = open
 	if f := s.whole(zoneTop); f != nil {
 		return nil, f
 	}
@@ -93,10 +102,11 @@ func (s *scanner) envelope(n name, raw json.RawMessage) {
 	case "error":
 		s.env.error = raw
 	default:
-		if meant := s.misspelled(n, envelopeNames); meant == "" {
-			s.refuse(n.at, "unknown member "+brief(n.text))
-		} else if meant == "id" {
+		switch meant := s.misspelled(n, envelopeNames); {
+		case meant == "id":
 			s.env.doubtfulID = true
+		case meant == "" && !s.open:
+			s.refuse(n.at, "unknown member "+brief(n.text))
 		}
 	}
 }
@@ -119,20 +129,24 @@ func (s *scanner) misspelled(n name, known []string) string {
 // message judges the whole once it has been read.
 func (s *scanner) message() (*Message, *Fault) {
 	if s.data[0] == '[' {
-		return nil, invalid("", "batches are not accepted")
+		return nil, invalid("", "batches are not accepted").wanted("one message", "an array")
 	}
 	if s.data[0] != '{' {
-		return nil, invalid("", "a message must be an object")
+		return nil, invalid("", "a message must be an object").wanted("an object", typeOf(s.data))
 	}
 	if s.soft != nil {
 		return nil, s.soft
 	}
 	e := &s.env
 	if v, ok := Text(e.version); !ok || v != "2.0" {
-		return nil, invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`)
+		return nil, invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(e.version))
+	}
+	if e.unknownID() {
+		e.id = nil
 	}
 	if e.id != nil && !validID(e.id) {
-		return nil, invalid("/id", fmt.Sprintf("an id must be a string or an integer of at most %d bytes", maxID))
+		want := fmt.Sprintf("a string or an integer of at most %d bytes", maxID)
+		return nil, invalid("/id", "an id must be "+want).wanted(want, otherID(e.id))
 	}
 	m := &Message{ID: e.id, Params: e.params, Result: e.result, Error: e.error, Raw: s.data, Variants: s.variants}
 	if e.method != nil {
@@ -148,10 +162,10 @@ func (e *envelope) call(m *Message) *Fault {
 	}
 	method, ok := methodText(e.method)
 	if !ok {
-		return invalid("/method", "a method must be a string")
+		return invalid("/method", "a method must be a string").wanted("a string", typeOf(e.method))
 	}
 	if e.params != nil && e.params[0] != '{' {
-		return invalid("/params", "params must be an object")
+		return invalid("/params", "params must be an object").wanted("an object", typeOf(e.params))
 	}
 	m.Kind, m.Method = Request, method
 	if e.id == nil {
@@ -172,9 +186,9 @@ func (e *envelope) answer(m *Message) *Fault {
 	case e.result != nil:
 		m.Kind = Success
 	case e.error == nil:
-		return invalid("", "neither a method nor a result nor an error")
+		return invalid("", "neither a method nor a result nor an error").wanted("a method, a result or an error", "none of them")
 	case e.error[0] != '{':
-		return invalid("/error", "an error must be an object")
+		return invalid("/error", "an error must be an object").wanted("an object", typeOf(e.error))
 	default:
 		m.Kind = Failure
 	}
@@ -183,6 +197,57 @@ func (e *envelope) answer(m *Message) *Fault {
 
 func invalid(pointer, reason string) *Fault {
 	return &Fault{Kind: Invalid, Reason: reason, Pointer: pointer}
+}
+
+// wanted says what would have been accepted and what was there.
+func (f *Fault) wanted(want, got string) *Fault {
+	f.Want, f.Got = want, got
+	return f
+}
+
+// unknownID reports the null with which a failure says that it answers what
+// had no readable id (JSON-RPC 2.0 §5).
+func (e *envelope) unknownID() bool {
+	return string(e.id) == "null" && e.error != nil && e.method == nil && e.result == nil
+}
+
+// typeOf names the type of a value that was read.
+func typeOf(raw json.RawMessage) string {
+	if len(raw) == 0 {
+		return "nothing"
+	}
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// otherText is what stands where one certain string should.
+func otherText(raw json.RawMessage) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		return "another string"
+	}
+	return typeOf(raw)
+}
+
+// otherID says what is wrong with an id.
+func otherID(raw json.RawMessage) string {
+	switch c := raw[0]; {
+	case len(raw) > maxID:
+		return fmt.Sprintf("%d bytes", len(raw))
+	case c == '-' || '0' <= c && c <= '9':
+		return "a number that is no integer"
+	}
+	return typeOf(raw)
 }
 
 // certainID is the id where there is no doubt about which it is.

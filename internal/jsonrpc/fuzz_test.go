@@ -15,7 +15,7 @@ import (
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		call, with(`{"a":1,"A":2}`), with("{\n\t\"s\": \"\\ud83d\\ude00\\u0000<\u2028\"}"), `{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}`,
-		`{"jsonrpc":"2.0","id":"x","error":{"code":-32600,"message":"m"}}`, `{"jsonrpc":"2.0","method":"n"}`, `[]`, "\xef\xbb\xbf{}",
+		`{"jsonrpc":"2.0","id":"x","error":{"code":-32600,"message":"m"}}`, `{"jsonrpc":"2.0","method":"n"}`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `[]`, "\xef\xbb\xbf{}",
 		with(`{"n":1e400,"m":-0.0e-1}`), with(`{"\u0061":[[],{},"",null]}`), `{"jsonrpc":"2.0","id":1,"Method":"a"}`,
 	} {
 		f.Add([]byte(seed))
@@ -60,6 +60,9 @@ func agrees(t *testing.T, m *jsonrpc.Message) {
 	}
 	if err := json.Unmarshal(m.Raw, &std); err != nil {
 		t.Fatalf("encoding/json: %v", err)
+	}
+	if m.Kind == jsonrpc.Failure && string(std.ID) == "null" {
+		std.ID = nil
 	}
 	got := []string{"2.0", string(m.ID), m.Method, string(m.Params), string(m.Result), string(m.Error)}
 	want := []string{std.JSONRPC, string(std.ID), std.Method, string(std.Params), string(std.Result), string(std.Error)}

@@ -132,13 +132,16 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("fault(%d)", uint8(k))
 }
 
-// Fault is why bytes were refused. It holds no part of the input but member
-// names in Reason and Pointer, shortened, and the id.
+// Fault is why bytes were refused. What Decode gives holds no part of the input
+// but member names in Reason and Pointer, shortened, and the id.
 type Fault struct {
 	Kind   FaultKind
 	Reason string
 	// Pointer is the JSON Pointer of the value at fault, "" for the message.
 	Pointer string
+	// Want and Got say what would be accepted at Pointer and what is there, ""
+	// where there is no such pair.
+	Want, Got string
 	// Offset counts bytes from the start of the input.
 	Offset int64
 	// ID is the request's id where the whole message was read and it has

@@ -34,6 +34,7 @@ type scanner struct {
 	pos      int
 	lead     int // bytes cut off before data
 	lim      Limits
+	open     bool // unknown members of the message are passed over
 	path     []frame
 	names    []name // of the objects that are open
 	soft     *Fault

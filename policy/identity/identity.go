@@ -167,6 +167,22 @@ func ParseBearer(header string) (string, error) {
 	return token, nil
 }
 
+// FromHeader reads what a request over HTTP shows: the token of its one
+// Authorization line, or nothing when it has none. It reports false for an
+// Authorization that is there but is not one bearer token: such a caller is
+// nobody, not an anonymous one. It never gives a local credential.
+func FromHeader(h http.Header) (Credential, bool) {
+	lines := h["Authorization"]
+	if len(lines) == 0 {
+		return Credential{}, true
+	}
+	token, err := ParseBearer(lines[0])
+	if err != nil || token == "" || len(lines) > 1 {
+		return Credential{}, false
+	}
+	return Credential{Bearer: token}, true
+}
+
 const b64token = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/="
 
 // HashToken gives the form in which a token is configured: 64 lower-case

@@ -174,6 +174,36 @@ func TestParseBearer(t *testing.T) {
 	}
 }
 
+// TestFromHeader: a malformed credential is nobody's, never none.
+func TestFromHeader(t *testing.T) {
+	for _, tt := range []struct {
+		lines []string
+		token string
+		ok    bool
+	}{
+		{nil, "", true},
+		{[]string{"Bearer abc"}, "abc", true},
+		{[]string{"bearer   abc"}, "abc", true},
+		{[]string{""}, "", false},
+		{[]string{"Bearer"}, "", false},
+		{[]string{"Bearer "}, "", false},
+		{[]string{"Bearer a b"}, "", false},
+		{[]string{"Basic bG9jYWw6"}, "", false},
+		{[]string{"abc"}, "", false},
+		{[]string{"Bearer abc", "Bearer abc"}, "", false},
+		{[]string{"", "Bearer abc"}, "", false},
+	} {
+		h := http.Header{}
+		if tt.lines != nil {
+			h["Authorization"] = tt.lines
+		}
+		got, ok := identity.FromHeader(h)
+		if want := (identity.Credential{Bearer: tt.token}); got != want || ok != tt.ok {
+			t.Errorf("Authorization %q: %+v, %v, want %+v, %v", tt.lines, got, ok, want, tt.ok)
+		}
+	}
+}
+
 func FuzzParseBearer(f *testing.F) {
 	f.Add("Bearer abc")
 	f.Add("bearer  x==")

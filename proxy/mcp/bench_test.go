@@ -6,12 +6,28 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/proxy/wire"
 )
 
 // BenchmarkDoor is one tools/call through the HTTP door in process, with a
 // gate that does nothing and without a network.
-func BenchmarkDoor(b *testing.B) {
-	d := newDoor(b, newGate(), nil)
+func BenchmarkDoor(b *testing.B) { benchmarkDoor(b, nil) }
+
+// BenchmarkDoorObserved is the same with every envelope in the envelope log.
+func BenchmarkDoorObserved(b *testing.B) {
+	l, err := audit.OpenEnvelopes(b.TempDir(), audit.EnvelopeOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	benchmarkDoor(b, func(o *mcp.Options) { o.Observe = func(e wire.Event) { l.Write(audit.EnvelopeEvent(e)) } })
+}
+
+func benchmarkDoor(b *testing.B, change func(*mcp.Options)) {
+	d := newDoor(b, newGate(), change)
 	session := record(d, "alice", "", initialize).Header().Get("Mcp-Session-Id")
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo","arguments":{"text":"` + strings.Repeat("x", 1000) + `"}}}`
 	b.ReportAllocs()

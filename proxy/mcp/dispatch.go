@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -44,6 +45,8 @@ type exchange struct {
 	versions []string             // the revisions that initialize may agree to, newest first
 	open     func(*session) error // keeps the session that initialize made
 	notify   func(message []byte) // sends on the stream of this request; nil = it has none
+	began    time.Time            // when it was received; zero when nobody observes
+	opened   string               // key of the session that initialize made
 
 	ctx    context.Context // of the work, set by admit
 	flight string          // key in session's flights; "" = not entered
@@ -56,6 +59,9 @@ type answer struct {
 	problem *proxy.Failure // the transport's own answer in place of body over HTTP
 	opened  string         // id of the session that was made
 	silent  bool           // a cancelled request: the stream ends without an answer
+
+	decision, trace string          // in the audit trail, "" when nothing was recorded
+	fault           json.RawMessage // what body says went wrong, nil = nothing did
 }
 
 // id is the request id to answer with, nil when none is known.
@@ -145,14 +151,15 @@ func (d *Door) admitRequest(x *exchange) (a answer, done bool) {
 		x.ctx = d.base
 		return answer{}, false
 	}
-	ctx, err := x.session.begin(d.base, flightKey(x.id()))
+	key := jsonrpc.Key(x.id())
+	ctx, err := x.session.begin(d.base, key)
 	switch {
 	case errors.Is(err, errEnded):
 		return d.refuse(x, signal.CodeSessionLost, "the session has ended"), true
 	case err != nil:
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
 	}
-	x.ctx, x.flight = ctx, flightKey(x.id())
+	x.ctx, x.flight = ctx, key
 	return answer{}, false
 }
 
@@ -163,7 +170,7 @@ func (d *Door) run(x *exchange) answer {
 	}
 	a := requests[x.call.Message.Method].handle(d, x)
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
-		return answer{silent: true, status: http.StatusAccepted}
+		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
 	return a
 }
@@ -189,7 +196,7 @@ func (x *exchange) cancelled() {
 		return
 	}
 	if id, ok := jsonrpc.Get(x.call.Message.Params, "requestId"); ok {
-		x.session.abort(flightKey(id))
+		x.session.abort(jsonrpc.Key(id))
 	}
 }
 
@@ -220,7 +227,7 @@ func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
 	if err != nil {
 		return d.broken(x)
 	}
-	a := answer{status: http.StatusOK, silent: reply.Silent}
+	a := answer{status: http.StatusOK, silent: reply.Silent, decision: f.DecisionID, trace: f.TraceID, fault: faultOf(reply)}
 	switch f.Kernel.Code {
 	case signal.CodeUnauthenticated, signal.CodeSessionLost:
 		a.status, a.problem = reply.HTTP, f
@@ -236,13 +243,26 @@ func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
 
 // broken answers x when our own tables or the gate contradict themselves.
 func (d *Door) broken(x *exchange) answer {
-	return answer{
-		status: http.StatusOK,
-		body:   jsonrpc.NewFailure(idOrNull(x.id()), -32603, "Internal error", nil),
+	const code, message = -32603, "Internal error"
+	body, err := wire.CreateErrorResponse(x.id(), code, message, nil)
+	if err != nil { // the id is one that was decoded, so there is no such case
+		body = jsonrpc.NewFailure(nil, code, message, nil)
 	}
+	object, _ := jsonrpc.Get(body, "error")
+	return answer{status: http.StatusOK, body: body, fault: object}
 }
 
-// success is the answer message that carries result as it is.
+// succeed answers x with a result of our own making.
+func (d *Door) succeed(x *exchange, result json.RawMessage) answer {
+	body, err := wire.CreateSuccessResponse(x.id(), result)
+	if err != nil {
+		return d.broken(x)
+	}
+	return answer{status: http.StatusOK, body: body}
+}
+
+// success is the answer message that carries result as it is: what comes from
+// the road has been judged, and is not read again.
 func success(id, result json.RawMessage) []byte {
 	return oneLine(jsonrpc.NewSuccess(id, result))
 }

@@ -4,16 +4,18 @@
 // the gate as raw bytes. One dispatch table serves both, so that the same
 // rules hold whatever the transport.
 //
-//	HTTP   guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> reply
-//	stdio                                line -> decode -> identify           -> dispatch -> reply
+//	HTTP   guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
+//	stdio                                line -> decode -> identify           -> dispatch -> observe -> reply
 package mcp
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -32,6 +34,15 @@ type Options struct {
 	Errors wire.Dialect
 	// Version is what serverInfo says; "" = "dev".
 	Version string
+	// Profile is what a message must be like; "" = wire.ProfileMCP.
+	Profile wire.Profile
+	// Deterministic makes wire.ProfileStrict want a UUID as a request's id.
+	Deterministic bool
+	// Observe is told of every envelope that was received, once, when its
+	// answer is known and before it is sent; nil = nobody wants to know. It is
+	// called from many goroutines, must not block and must not call back into
+	// the Door.
+	Observe func(wire.Event)
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
 	// Hosts are the names, without port, besides loopback under which the
@@ -61,7 +72,7 @@ type Options struct {
 	// once and after its last call; nil = nobody wants to know. It must not
 	// call back into the Door.
 	Ended func(session string)
-	// Now is the clock of session idleness; nil = time.Now.
+	// Now is the clock of session idleness and events; nil = time.Now.
 	Now func() time.Time
 }
 
@@ -109,8 +120,9 @@ var errClosing = errors.New("toolgate is shutting down")
 // for concurrent use.
 type Door struct {
 	opts     Options
-	hosts    map[string]bool
+	hosts    guard.Hosts
 	sessions *sessions
+	changed  []byte          // what a client hears when its list may be another one
 	base     context.Context // of every call; a client that hangs up does not end it
 	cancel   context.CancelCauseFunc
 	streams  chan struct{}  // closed by Close: event streams, stdio clients and the janitor end
@@ -123,11 +135,18 @@ type Door struct {
 	pipes   map[*pipe]struct{} // stdio clients being served
 }
 
-// New makes a Door. It fails when Gate or Refuser is missing. The caller must
-// Close it.
+// New makes a Door. It fails when Gate or Refuser is missing, or the profile is
+// not known. The caller must Close it.
 func New(opts Options) (*Door, error) {
 	if opts.Gate == nil || opts.Refuser == nil {
 		return nil, errors.New("making the mcp door: no gate")
+	}
+	if !opts.Profile.Valid() {
+		return nil, fmt.Errorf("making the mcp door: unknown envelope profile %q\nhint: use mcp or strict", string(opts.Profile))
+	}
+	changed, err := wire.CreateNotification("notifications/tools/list_changed", nil)
+	if err != nil {
+		return nil, fmt.Errorf("making the mcp door: %w", err)
 	}
 	opts = opts.withDefaults()
 	base, cancel := context.WithCancelCause(context.Background())
@@ -135,6 +154,7 @@ func New(opts Options) (*Door, error) {
 		opts:     opts,
 		hosts:    hostSet(opts.Hosts),
 		sessions: newSessions(opts),
+		changed:  changed,
 		base:     base,
 		cancel:   cancel,
 		streams:  make(chan struct{}),

@@ -92,7 +92,7 @@ func (g *fakeGate) Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *pro
 	if f != nil {
 		return nil, f
 	}
-	return &proxy.Reply{Result: result}, nil
+	return &proxy.Reply{Result: result, DecisionID: "dec_passed", TraceID: "trc_passed"}, nil
 }
 
 func (g *fakeGate) List(_ context.Context, p policy.Principal, _ string) []*registry.Tool {

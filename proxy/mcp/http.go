@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -82,7 +81,7 @@ const strangerBytes = 64 << 10
 
 // post takes one message:
 //
-//	media -> identify -> body -> decode -> version -> session -> dispatch -> reply
+//	media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	if !jsonBody(r.Header) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
@@ -111,17 +110,9 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	d.decode(x, body, limits)
 	out.shown = len(r.Header["Authorization"]) > 0
-	out.finish(d.answer(x, who, r.Header))
-}
-
-// decode puts the message in data, or the reason why there is none, into x.
-func (d *Door) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
-	m, err := jsonrpc.Decode(data, limits)
-	if err == nil {
-		x.call.Message = m
-		return
-	}
-	errors.As(err, &x.call.Fault)
+	a := d.answer(x, who, r.Header)
+	d.observe(x, a)
+	out.finish(a)
 }
 
 // dialect is the error dialect of route.
@@ -188,15 +179,16 @@ func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
 
 // attach finds the session that x shows. A session that is over, unknown or
 // another's is lost, without saying which; initialize ignores what is shown.
+// What is no message is refused for that, whatever it shows.
 func (d *Door) attach(x *exchange, ids []string) (answer, bool) {
 	m := x.call.Message
-	if len(ids) == 0 || m == nil || m.Kind == jsonrpc.Request && m.Method == "initialize" {
+	if len(ids) == 0 || m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize" {
 		return answer{}, true
 	}
 	if len(ids) == 1 {
 		x.use(d.sessions.find(ids[0], x.who, x.call.Route))
 	}
-	if x.session == nil {
+	if x.session == nil && m != nil {
 		return d.refuse(x, signal.CodeSessionLost, "the session is not known here: send initialize"), false
 	}
 	return answer{}, true

@@ -3,12 +3,7 @@ package mcp
 import (
 	"net/http"
 	"time"
-
-	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
-
-// toolsChanged is what a client hears when its list may be another one.
-var toolsChanged = jsonrpc.NewNotification("notifications/tools/list_changed", nil)
 
 // listen serves the event stream of a session until the client goes, the
 // session ends, a newer stream takes over, a write takes too long or the door
@@ -51,7 +46,7 @@ func (d *Door) stream(w http.ResponseWriter, r *http.Request, s *session, stream
 			return
 		case <-s.wake:
 			_ = rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // a writer without deadlines has no network
-			err = writeEvent(w, rc, toolsChanged)
+			err = writeEvent(w, rc, d.changed)
 		case <-beat.C:
 			_ = rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // as above
 			err = writeComment(w, rc)

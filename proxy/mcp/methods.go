@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -44,7 +45,9 @@ func (d *Door) initialize(x *exchange) answer {
 	} else if err != nil {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
-	return answer{status: http.StatusOK, opened: s.id, body: success(x.id(), d.greeting(version))}
+	a := d.succeed(x, d.greeting(version))
+	a.opened, x.opened = s.id, s.key
+	return a
 }
 
 // greeting is the result of initialize.
@@ -82,7 +85,7 @@ func clientName(params json.RawMessage) string {
 
 // ping answers that we are here. It is never limited.
 func (d *Door) ping(x *exchange) answer {
-	return answer{status: http.StatusOK, body: success(x.id(), json.RawMessage(`{}`))}
+	return d.succeed(x, json.RawMessage(`{}`))
 }
 
 // callTool passes the call through the gate, which alone judges it.
@@ -99,7 +102,10 @@ func (d *Door) callTool(x *exchange) answer {
 	case reply == nil: // fails closed: a gate that says nothing is broken
 		return d.broken(x)
 	}
-	return answer{status: http.StatusOK, body: success(x.id(), reply.Result)}
+	return answer{
+		status: http.StatusOK, body: success(x.id(), reply.Result),
+		decision: reply.DecisionID, trace: reply.TraceID,
+	}
 }
 
 // progressToken gives the client's token as it was written, a string or a
@@ -117,14 +123,17 @@ func progressToken(params json.RawMessage) (json.RawMessage, bool) {
 	return token, c == '"' || c == '-' || '0' <= c && c <= '9'
 }
 
-// progress sends each params with the client's own token put back.
+// progress sends each params with the client's own token put back. What is no
+// notification then is not relayed.
 func progress(notify func([]byte), token json.RawMessage) func(json.RawMessage) {
 	return func(params json.RawMessage) {
 		params, err := jsonrpc.Set(params, "progressToken", token)
 		if err != nil {
-			return // params that are no object: there is nothing to relay
+			return
 		}
-		notify(oneLine(jsonrpc.NewNotification("notifications/progress", params)))
+		if message, err := wire.CreateNotification("notifications/progress", params); err == nil {
+			notify(message)
+		}
 	}
 }
 

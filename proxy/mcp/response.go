@@ -119,7 +119,12 @@ func writeEvent(w http.ResponseWriter, rc *http.ResponseController, message []by
 
 // problem sends a refusal of the transport as problem details (RFC 9457).
 func problem(w http.ResponseWriter, status int, detail string) {
-	writeProblem(w, status, nil, detail)
+	body := []byte(`{"type":"about:blank","title":`)
+	body = append(body, jsonrpc.Quote(http.StatusText(status))...)
+	body = append(body, `,"status":`...)
+	body = strconv.AppendInt(body, int64(status), 10)
+	body = append(append(body, `,"detail":`...), jsonrpc.Quote(detail)...)
+	writeProblem(w, status, append(body, '}'))
 }
 
 // failureProblem sends a recorded refusal as problem details.
@@ -128,7 +133,7 @@ func failureProblem(w http.ResponseWriter, status int, f *proxy.Failure, shown b
 		unauthorized(w, f, shown)
 		return
 	}
-	writeProblem(w, status, f, f.Reason)
+	refusal(w, status, f)
 }
 
 // unauthorized sends 401 with the challenge of RFC 6750, which names an error
@@ -139,42 +144,27 @@ func unauthorized(w http.ResponseWriter, f *proxy.Failure, shown bool) {
 		challenge += `, error="invalid_token"`
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
-	detail := "a bearer token is needed"
-	if f != nil && f.Reason != "" {
-		detail = f.Reason
+	if f == nil {
+		problem(w, http.StatusUnauthorized, "a bearer token is needed")
+		return
 	}
-	writeProblem(w, http.StatusUnauthorized, f, detail)
+	refusal(w, http.StatusUnauthorized, f)
 }
 
-// writeProblem sends problem details; f, if any, names the record.
-func writeProblem(w http.ResponseWriter, status int, f *proxy.Failure, detail string) {
-	body := []byte(`{"type":"about:blank","title":`)
-	body = append(body, jsonrpc.Quote(http.StatusText(status))...)
-	body = append(body, `,"status":`...)
-	body = strconv.AppendInt(body, int64(status), 10)
-	body = append(append(body, `,"detail":`...), jsonrpc.Quote(detail)...)
-	if f != nil {
-		if row, err := wire.ByKernel(f.Kernel.Code); err == nil {
-			body = member(body, "code", string(row.Code))
-		}
-		body = member(body, "kernel_code", f.Kernel.Code)
-		body = member(body, "decision_id", f.DecisionID)
-		body = member(body, "trace_id", f.TraceID)
+// refusal sends f in the words of the error table.
+func refusal(w http.ResponseWriter, status int, f *proxy.Failure) {
+	reply, err := wire.Problem(wire.Failure(*f))
+	if err != nil { // a code without a row: the status is all that is certain
+		problem(w, status, http.StatusText(status))
+		return
 	}
+	writeProblem(w, status, reply.Body)
+}
+
+// writeProblem sends body, which is problem details.
+func writeProblem(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"], h["Cache-Control"] = problemType, noStore
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '}')) // a client that has gone needs no answer
-}
-
-// member appends a string member to an object under construction, unless it is
-// empty.
-func member(object []byte, key, value string) []byte {
-	if value == "" {
-		return object
-	}
-	object = append(object, ',')
-	object = append(object, jsonrpc.Quote(key)...)
-	object = append(object, ':')
-	return append(object, jsonrpc.Quote(value)...)
+	_, _ = w.Write(body) // a client that has gone needs no answer
 }

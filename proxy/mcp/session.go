@@ -1,16 +1,14 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/signal"
 )
 
 var (
@@ -37,7 +35,7 @@ type session struct {
 	wake    chan struct{} // holds at most one unheard change of the tools
 
 	mu      sync.Mutex                         // protects the fields below
-	flights map[string]context.CancelCauseFunc // :: request id -> its end
+	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
 	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
 	ended   bool
 }
@@ -46,7 +44,7 @@ type session struct {
 func newSession(who policy.Principal, route, version, client string) *session {
 	return &session{
 		id:      rand.Text(),
-		key:     "ses_" + rand.Text(),
+		key:     signal.NewID("ses_"),
 		subject: who.Subject,
 		tenant:  who.Tenant,
 		route:   route,
@@ -189,15 +187,4 @@ func (s *session) changed() {
 	case s.wake <- struct{}{}:
 	default:
 	}
-}
-
-// flightKey gives the form of a request id under which "1" and 1 differ and
-// two spellings of one string do not.
-func flightKey(id json.RawMessage) string {
-	if bytes.IndexByte(id, '\\') >= 0 {
-		if text, ok := jsonrpc.Text(id); ok {
-			return string(jsonrpc.Quote(text))
-		}
-	}
-	return string(id)
 }

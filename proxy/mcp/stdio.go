@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/ndjson"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -51,9 +52,9 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
 	defer d.dropPipe(p)
-	lines := newLines(in, d.opts.Limits.Bytes)
+	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
 	err := p.loop(ctx, lines)
-	lines.stop(in)
+	lines.Stop(in)
 	return errors.Join(err, p.drain())
 }
 
@@ -78,20 +79,20 @@ func (d *Door) dropPipe(p *pipe) {
 }
 
 // loop takes lines until there are none or p must stop.
-func (p *pipe) loop(ctx context.Context, lines *lines) error {
+func (p *pipe) loop(ctx context.Context, lines *ndjson.Lines) error {
 	for {
 		var wake chan struct{} // nil: a client is told nothing before it is ready
 		if p.ready {
 			wake = p.wake
 		}
 		select {
-		case data, ok := <-lines.next:
+		case data, ok := <-lines.Next():
 			if !ok {
-				return lines.err
+				return lines.Err()
 			}
 			p.take(data)
 		case <-wake:
-			p.send(toolsChanged)
+			p.send(p.door.changed)
 		case <-p.broken:
 			return nil // drain says why
 		case <-ctx.Done():
@@ -104,7 +105,7 @@ func (p *pipe) loop(ctx context.Context, lines *lines) error {
 
 // take deals with one line:
 //
-//	decode -> identify -> dispatch -> reply
+//	decode -> identify -> dispatch -> observe -> reply
 func (p *pipe) take(data []byte) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return
@@ -115,25 +116,25 @@ func (p *pipe) take(data []byte) {
 	d.decode(x, data, d.opts.Limits)
 	x.use(p.session)
 	if s := d.recognise(x); s != nil {
-		p.reply(d.turnAway(x, s))
+		p.reply(x, d.turnAway(x, s))
 		return
 	}
 	if p.flying.Load() >= int64(d.opts.MaxFlights) && x.isCall() {
-		p.reply(d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
+		p.reply(x, d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
 		return
 	}
 	a, done := d.admit(x)
 	switch {
 	case done:
 		p.ready = p.ready || x.opensTalk()
-		p.reply(a)
+		p.reply(x, a)
 	case x.flight == "": // initialize and what came before it keep their order
-		p.reply(d.run(x))
+		p.reply(x, d.run(x))
 	default:
 		p.flying.Add(1)
 		p.flights.Go(func() {
 			defer p.flying.Add(-1)
-			p.reply(d.run(x))
+			p.reply(x, d.run(x))
 		})
 	}
 }
@@ -153,8 +154,9 @@ func (p *pipe) keep(s *session) error {
 	return nil
 }
 
-// reply writes an answer, if there is one to write.
-func (p *pipe) reply(a answer) {
+// reply writes the answer to x, if there is one to write.
+func (p *pipe) reply(x *exchange, a answer) {
+	p.door.observe(x, a)
 	if a.body != nil && !a.silent {
 		p.send(a.body)
 	}

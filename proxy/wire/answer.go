@@ -43,6 +43,12 @@ type Reply struct {
 
 // data is error.data, the same in all dialects.
 type data struct {
+	facts
+	Detail jsontext.Value `json:"detail"`
+}
+
+// facts is what every form of answer tells of a failure.
+type facts struct {
 	Code          Code            `json:"code"`
 	KernelCode    string          `json:"kernel_code"`
 	Category      signal.Category `json:"category"`
@@ -53,7 +59,6 @@ type data struct {
 	Remedy        string          `json:"remedy,omitzero"`
 	DecisionID    string          `json:"decision_id"`
 	TraceID       string          `json:"trace_id"`
-	Detail        jsontext.Value  `json:"detail"`
 }
 
 // Answer puts a failure into words and numbers of a dialect. It returns
@@ -67,17 +72,23 @@ func Answer(d Dialect, f Failure) (Reply, error) {
 	if !d.Valid() {
 		return Reply{}, fmt.Errorf("%w: %q", ErrUnknownDialect, string(d))
 	}
-	if f.Kernel == nil {
-		return Reply{}, fmt.Errorf("%w: no kernel error", ErrUnknownCode)
-	}
-	row, err := ByKernel(f.Kernel.Code)
+	row, f, err := lookup(f)
 	if err != nil {
 		return Reply{}, err
 	}
+	return answer(d, row, f)
+}
+
+// lookup finds the row of f and takes from f what its row may not tell.
+func lookup(f Failure) (Row, Failure, error) {
+	if f.Kernel == nil {
+		return Row{}, f, fmt.Errorf("%w: no kernel error", ErrUnknownCode)
+	}
+	row, err := ByKernel(f.Kernel.Code)
 	if row.Code == InternalError {
 		f = internal(f)
 	}
-	return answer(d, row, f)
+	return row, f, err
 }
 
 func internal(f Failure) Failure {
@@ -153,12 +164,11 @@ func reason(row Row, f Failure) string {
 }
 
 func describe(row Row, f Failure, upstream jsontext.Value) data {
-	out := data{
+	out := data{facts: facts{
 		Code: row.Code, KernelCode: row.Kernel, Category: row.Category, Severity: row.Severity,
 		RetryEligible: f.Kernel.RetryEligible, RetryAfterMS: ceilMS(f.RetryAfter),
 		Reason: reason(row, f), Remedy: f.Remedy, DecisionID: f.DecisionID, TraceID: f.TraceID,
-		Detail: detail(f.Kernel, upstream),
-	}
+	}, Detail: detail(f.Kernel, upstream)}
 	if f.Kernel.Severity.Valid() {
 		out.Severity = f.Kernel.Severity
 	}

@@ -1,6 +1,8 @@
 // Package wire is the one place that knows wire codes: the table of canonical
 // errors with their HTTP status, kernel code and JSON-RPC code in each of the
-// four dialects, and the answers made from it.
+// four dialects, and the answers made from it. It also owns the envelope: what
+// a message must be like (Envelope.Validate, in two profiles), the factories of
+// the four kinds of message, and what doors tell of each (Event).
 package wire
 
 import (

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"encoding/json"
 	"errors"
 	"go/ast"
 	"go/parser"
@@ -125,23 +126,87 @@ func TestRowsAreSignalsCodes(t *testing.T) {
 	}
 }
 
+// TestRowsAreTheCodes: every canonical code constant has exactly one row, in
+// the order of the table.
+func TestRowsAreTheCodes(t *testing.T) {
+	constants := constantsOf(t, "table.go", func(spec *ast.ValueSpec) bool {
+		name, ok := spec.Type.(*ast.Ident)
+		return ok && name.Name == "Code"
+	})
+	var rows []string
+	for _, r := range wire.Rows() {
+		rows = append(rows, string(r.Code))
+	}
+	if diff := cmp.Diff(constants, rows); diff != "" {
+		t.Errorf("(-constants +rows):\n%s", diff)
+	}
+}
+
+// TestCanonicalErrorMapping: the four baseline codes of seed 004 as dialect
+// canonical answers them, to the letter: HTTP, JSON-RPC code, message.
+func TestCanonicalErrorMapping(t *testing.T) {
+	for _, tt := range []struct {
+		code    wire.Code
+		http    int
+		rpc     int
+		message string
+	}{
+		{"INVALID_ENVELOPE", 400, -32600, "Invalid MCP envelope"},
+		{"INVALID_TOOL_INPUT", 422, -32602, "Invalid tool input"},
+		{"TOOL_NOT_FOUND", 404, -32001, "Unknown tool"},
+		{"INTERNAL_ERROR", 500, -32603, "Internal error"},
+	} {
+		r, err := wire.Lookup(tt.code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := wire.Answer(wire.Canonical, failure(t, r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Code    int
+			Message string
+			Data    struct{ Code wire.Code }
+		}
+		if err := json.Unmarshal(reply.Error, &got); err != nil {
+			t.Fatal(err)
+		}
+		if reply.HTTP != tt.http || got.Code != tt.rpc || got.Message != tt.message || got.Data.Code != tt.code {
+			t.Errorf("%s: HTTP %d, %+v; want %+v", tt.code, reply.HTTP, got, tt)
+		}
+	}
+}
+
 func codeConstants(t *testing.T) map[string]bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../signal/codes.go", nil, 0)
+	out := map[string]bool{}
+	for _, code := range constantsOf(t, "../../signal/codes.go", func(spec *ast.ValueSpec) bool {
+		return strings.HasPrefix(spec.Names[0].Name, "Code")
+	}) {
+		out[code] = true
+	}
+	return out
+}
+
+// constantsOf gives the text constants of a file that wanted accepts.
+func constantsOf(t *testing.T, path string, wanted func(*ast.ValueSpec) bool) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]bool{}
+	var out []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
-		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Code") {
+		if !ok || len(spec.Values) == 0 || !wanted(spec) {
 			return true
 		}
 		code, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[code] = true
+		out = append(out, code)
 		return true
 	})
 	if len(out) == 0 {

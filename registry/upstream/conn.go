@@ -41,6 +41,7 @@ type wire interface {
 type conn struct {
 	transport transport.Interface
 	wire      wire
+	frames    framing
 	limits    jsonrpc.Limits
 	changed   chan struct{} // has one element when the tool list changed
 
@@ -60,6 +61,7 @@ type conn struct {
 func newConn(opts *Options, dropped *atomic.Int64) *conn {
 	life, end := context.WithCancelCause(context.Background())
 	return &conn{
+		frames:  mcpFrames{},
 		limits:  jsonrpc.Limits{Bytes: opts.maxAnswer()},
 		changed: make(chan struct{}, 1),
 		life:    life,
@@ -102,9 +104,9 @@ type request struct {
 
 // do sends a request and waits for its answer, or until ctx ends.
 func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
-	p, err := c.prepare(r)
-	if err != nil {
-		return nil, &Error{Kind: Unavailable, Err: err}
+	p, e := c.prepare(r)
+	if e != nil {
+		return nil, e
 	}
 	if e := c.ended(ctx, true); e != nil {
 		return nil, e
@@ -113,7 +115,7 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 		p.prog = newProgress(r.progress)
 	}
 	c.table.put(p)
-	err = c.send(ctx, p, r.method)
+	err := c.send(ctx, p, r.method)
 	late := !p.answered.Load() && c.table.drop(p)
 	p.prog.finish(late)
 	if p.answered.Load() {
@@ -130,16 +132,20 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 }
 
 // prepare makes the line of a request.
-func (c *conn) prepare(r request) (*pending, error) {
+func (c *conn) prepare(r request) (*pending, *Error) {
 	p := &pending{id: strconv.FormatInt(c.lastID.Add(1), 10), loose: r.loose}
 	params := r.params
 	if r.progress != nil {
 		var err error
 		if params, err = withToken(params, p.id); err != nil {
-			return nil, fmt.Errorf("adding a progress token: %w", err)
+			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding a progress token: %w", err)}
 		}
 	}
-	p.line = jsonrpc.NewRequest(jsonrpc.Quote(p.id), r.method, params)
+	line, e := c.frames.request(p.id, r.method, params)
+	if e != nil {
+		return nil, e
+	}
+	p.line = line
 	return p, nil
 }
 
@@ -237,8 +243,11 @@ func (c *conn) notify(ctx context.Context, method string, fields map[string]any)
 // revisions are the MCP revisions that we speak to upstreams, newest first.
 var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// initialize opens the MCP session (MCP basic/lifecycle).
+// initialize opens the MCP session (MCP basic/lifecycle), where there is one.
 func (c *conn) initialize(ctx context.Context, version string) error {
+	if !c.frames.isMCP() {
+		return nil
+	}
 	params := append([]byte(`{"protocolVersion":"`+revisions[0]+`","capabilities":{},"clientInfo":{"name":"toolgate","version":`), jsonrpc.Quote(version)...)
 	params = append(params, `}}`...)
 	result, e := c.do(ctx, request{method: "initialize", params: params, lasting: true})

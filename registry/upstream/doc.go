@@ -1,4 +1,4 @@
-// Package upstream connects to MCP servers and keeps them connected. It is the
+// Package upstream connects to tool servers and keeps them connected. It is the
 // only place that talks to an upstream.
 //
 // A connection is one of mcp-go's client transports with a filter below it.
@@ -7,4 +7,7 @@
 // its types would change both: numbers become floats, `<` becomes an escape,
 // error objects lose members. What mcp-go still does is what it does well: to
 // match answers to requests, to keep HTTP sessions and streams, to resume them.
+//
+// A server of type ndjson is a process too. Only its frames differ: list_actions
+// stands for tools/list and invoke for tools/call, and nothing else is sent.
 package upstream

@@ -20,7 +20,8 @@ const (
 	Unavailable
 	// Cancelled: the caller gave up.
 	Cancelled
-	// TooLarge: the answer was beyond the size cap and was not read to its end.
+	// TooLarge: the answer was beyond the size cap and was not read to its end;
+	// or, with Sent false, the call is larger than the server can take.
 	TooLarge
 	// Quarantined: the upstream offers the tool with another definition than
 	// the one that was judged. Sent is always false.
@@ -43,7 +44,8 @@ type Error struct {
 	// Sent is false only when it is certain that no byte of the call reached
 	// the upstream. Whatever is less certain than that is true.
 	Sent bool
-	// RPC is the JSON-RPC error object as the upstream sent it, byte for byte.
+	// RPC is the JSON-RPC error object as the upstream sent it, byte for byte;
+	// from an NDJSON server {"code":-32000,"message":error,"data":{"issues":…}}.
 	// Set for Failed only, and nil when no error object came.
 	RPC json.RawMessage
 	// Err is the cause.

@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(parentVar) != "" {
 		beParent()
 	}
+	if os.Getenv(actionsVar) != "" {
+		beActions()
+	}
 	goleak.VerifyTestMain(m)
 }
 

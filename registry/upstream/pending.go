@@ -40,56 +40,27 @@ func (p *pending) answer(result json.RawMessage, fault *Error) {
 
 // table holds the requests of one connection that wait for an answer. It is
 // safe for concurrent use.
-type table struct {
-	mu   sync.Mutex // protects the fields below
-	byID map[string]*pending
-}
+type table struct{ pool jsonrpc.Pool[*pending] }
 
-// put adds p.
-func (t *table) put(p *pending) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byID == nil {
-		t.byID = make(map[string]*pending)
-	}
-	t.byID[p.id] = p
-}
+// put adds p, whose id no other request of the connection has.
+func (t *table) put(p *pending) { t.pool.Put(jsonrpc.Quote(p.id), p) }
 
 // take removes and gives the request that raw, an id as it stands on the wire,
 // answers. When only is not nil no other request counts. Nil means that the
 // id is nobody's.
 func (t *table) take(raw json.RawMessage, only *pending) *pending {
-	id, ok := jsonrpc.Text(raw)
-	if !ok {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.byID[id]
-	if p == nil || only != nil && p != only {
-		return nil
-	}
-	delete(t.byID, id)
+	p, _ := t.pool.MatchIf(raw, func(p *pending) bool { return only == nil || p == only })
 	return p
 }
 
 // peek gives a request by id and leaves it where it is.
 func (t *table) peek(id string) *pending {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byID[id]
+	p, _ := t.pool.Peek(jsonrpc.Quote(id))
+	return p
 }
 
 // drop removes p and reports whether it was still there.
-func (t *table) drop(p *pending) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byID[p.id] != p {
-		return false
-	}
-	delete(t.byID, p.id)
-	return true
-}
+func (t *table) drop(p *pending) bool { return t.pool.Drop(jsonrpc.Quote(p.id)) }
 
 // linePrefix is how every request that mcp-go marshals begins: our ids are
 // decimal digits in a string, so the id ends at the next quote.

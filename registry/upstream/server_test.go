@@ -97,7 +97,7 @@ func TestCannotConnect(t *testing.T) {
 		{"nobody listens", config.Server{Type: "http", URL: "http://127.0.0.1:1/mcp"}, "connection refused"},
 		{"sse: nobody listens", config.Server{Type: "sse", URL: "http://127.0.0.1:1/sse"}, "connection refused"},
 		{"no address", config.Server{Type: "http", URL: "file:///etc/passwd"}, "not an http or https address"},
-		{"unknown type", config.Server{Type: "ndjson", Command: "true"}, "ndjson"},
+		{"unknown type", config.Server{Type: "pigeon", Command: "true"}, "pigeon"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.server.Name, tc.server.Timeout = "x", patience

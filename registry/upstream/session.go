@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 const (
@@ -184,12 +185,12 @@ func (srv *Server) connect(ctx context.Context) (*session, []json.RawMessage, er
 // dial opens a connection of the configured type.
 func (srv *Server) dial(ctx context.Context, c *conn) error {
 	switch srv.cfg.Type {
-	case "stdio":
+	case config.TypeStdio, config.TypeNDJSON:
 		return dialStdio(ctx, c, srv.cfg, &srv.opts)
-	case "http", "sse":
+	case config.TypeHTTP, config.TypeSSE:
 		return dialHTTP(ctx, c, srv.cfg, srv.pool, srv.cfg.Timeout)
 	}
-	return fmt.Errorf("servers of type %q cannot be connected to yet", srv.cfg.Type)
+	return fmt.Errorf("servers of type %q cannot be connected to", srv.cfg.Type)
 }
 
 // slot holds the connection of one downstream session.

@@ -44,7 +44,7 @@ type outLine struct {
 	line []byte
 }
 
-// dialStdio starts the server and connects to it.
+// dialStdio starts the server and connects to it over its streams.
 func dialStdio(ctx context.Context, c *conn, cfg config.Server, opts *Options) error {
 	child, err := startChild(cfg, opts.executable(), opts.logger().Named(cfg.Name))
 	if err != nil {
@@ -53,6 +53,9 @@ func dialStdio(ctx context.Context, c *conn, cfg config.Server, opts *Options) e
 	down, up := io.Pipe()
 	w := &stdioWire{c: c, child: child, up: up, wakeup: make(chan struct{}, 1)}
 	c.wire = w
+	if cfg.Type == config.TypeNDJSON {
+		c.frames = actionFrames{}
+	}
 	c.transport = transport.NewIO(down, w, io.NopCloser(bytes.NewReader(nil)))
 	transport.WithCommandLogger(quiet)(c.transport.(*transport.Stdio))
 	w.tasks.Go(w.read)
@@ -61,15 +64,18 @@ func dialStdio(ctx context.Context, c *conn, cfg config.Server, opts *Options) e
 }
 
 // Write takes one line from mcp-go. A request of ours is replaced by the bytes
-// that were judged. It never blocks.
+// that were judged. Notifications pass where the server knows any. It never
+// blocks.
 func (w *stdioWire) Write(line []byte) (int, error) {
-	out := outLine{line: bytes.Clone(bytes.TrimRight(line, "\n"))}
+	var out outLine
 	if id := idOf(line); id != "" {
 		p := w.c.table.peek(id)
 		if p == nil || p.claimed.Load() {
 			return 0, errWithdrawn
 		}
 		out = outLine{p: p, line: p.line}
+	} else if out.line = bytes.Clone(bytes.TrimRight(line, "\n")); !w.c.frames.isMCP() {
+		return len(line), nil
 	}
 	if err := w.enqueue(out); err != nil {
 		return 0, err
@@ -176,7 +182,7 @@ func (w *stdioWire) read() {
 			return
 		}
 		if len(line) > 0 && err == nil {
-			if up := w.c.receive(line, source{any: true}); up != nil {
+			if up := w.c.frames.receive(w.c, line); up != nil {
 				_, _ = w.up.Write(append(up, '\n')) // fails only when nobody reads any more
 			}
 		}

@@ -1,0 +1,251 @@
+package audit
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// EnvelopeSchemaVersion is the version of the form of an envelope event, which
+// docs/schemas/envelope-event.json describes.
+const EnvelopeSchemaVersion = "1"
+
+// EnvelopeEvent is what a door tells of one envelope that it received. The
+// fields are those of wire.Event, in that order, so that one converts to the
+// other.
+type EnvelopeEvent struct {
+	Time       time.Time       // when it was received; zero = when the log got it
+	RequestID  string          // the JSON-RPC id as text
+	TraceID    string          //
+	DecisionID string          // of the record in the audit trail
+	Session    string          //
+	Transport  string          //
+	Route      string          //
+	Method     string          //
+	Status     string          // ok, error, accepted or cancelled
+	Duration   time.Duration   //
+	Error      json.RawMessage // what was answered, nil when nothing went wrong
+}
+
+// EnvelopeOptions are the settings of an EnvelopeLog. The zero value is valid.
+type EnvelopeOptions struct {
+	Instance string // names the run; "" = a new ULID
+	// Deterministic gives the same bytes for the same events: one file name, no
+	// durations, times from Now alone.
+	Deterministic bool
+	Now           func() time.Time                // nil = time.Now
+	Flush         time.Duration                   // longest time until an event is in the file; 0 = 200 ms
+	BufferBytes   int                             // events beyond it are dropped until the next flush; 0 = 4 MiB
+	FileBytes     int64                           // a file is ended at this size; 0 = 64 MiB
+	Keep          int                             // newest files that are kept; 0 = 16
+	OpenFile      func(path string) (File, error) // creates a new file; nil = CreateFile
+	OnError       func(doing string, cause error) // told of every failure; nil = nobody. Must not block
+}
+
+func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
+	if o.Instance == "" {
+		o.Instance = ulid.MustNew(ulid.Now(), rand.Reader).String()
+	}
+	if o.Deterministic {
+		o.Instance = "deterministic"
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Flush <= 0 {
+		o.Flush = 200 * time.Millisecond
+	}
+	if o.BufferBytes <= 0 {
+		o.BufferBytes = 4 << 20
+	}
+	if o.FileBytes <= 0 {
+		o.FileBytes = 64 << 20
+	}
+	if o.Keep <= 0 {
+		o.Keep = 16
+	}
+	if o.OpenFile == nil {
+		o.OpenFile = CreateFile
+	}
+	if o.OnError == nil {
+		o.OnError = func(string, error) {}
+	}
+	return o
+}
+
+// EnvelopeLog is the structured log of envelopes (seed 004): one JSON line per
+// envelope that a door received, refused ones included. It serves observation,
+// not evidence, so it is the opposite of a Log: it never holds a call up, and
+// when the disk is too slow or full it drops events and says how many. It is
+// safe for concurrent use.
+type EnvelopeLog struct {
+	opts    EnvelopeOptions
+	wake    chan struct{} // holds one: the buffer is not empty
+	hurry   chan struct{} // holds one: the buffer is half full
+	closing chan struct{} // closed by Close
+	done    chan struct{} // closed when the writer has ended
+	once    sync.Once
+	err     error // of the end, valid after done
+	lines   sync.Pool
+
+	mu      sync.Mutex // protects the fields below
+	buf     []byte     // whole lines that wait for the writer
+	count   int64      // of the lines in buf
+	dropped int64      // events that no line has told of
+	closed  bool
+}
+
+// maxSpare bounds the memory that an idle log holds on to, in bytes.
+const maxSpare = 1 << 20
+
+// OpenEnvelopes begins the file of a run in dir, which is created when missing,
+// and points <dir>/.latest at it. A directory or file that cannot be made is an
+// error; where there are no symbolic links OnError is told. The caller must
+// Close the log.
+func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
+	opts = opts.withDefaults()
+	if !instanceName.MatchString(opts.Instance) {
+		return nil, fmt.Errorf("opening envelope log: bad instance name %q", opts.Instance)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("opening envelope log: %w", err)
+	}
+	f := newEnvelopeFiles(dir, opts)
+	if err := f.begin(); err != nil {
+		return nil, fmt.Errorf("opening envelope log: %w", err)
+	}
+	l := &EnvelopeLog{
+		opts: opts, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		closing: make(chan struct{}), done: make(chan struct{}),
+	}
+	go l.run(f)
+	return l, nil
+}
+
+// Write notes e. It returns at once and never fails: e is in the file after at
+// most Flush and at Close, or a later line counts it as dropped. After Close it
+// does nothing.
+func (l *EnvelopeLog) Write(e EnvelopeEvent) {
+	if e.Time.IsZero() || l.opts.Deterministic {
+		e.Time = l.opts.Now()
+	}
+	if l.opts.Deterministic {
+		e.Duration = 0
+	}
+	line, _ := l.lines.Get().(*[]byte)
+	if line == nil {
+		line = new([]byte)
+	}
+	*line = appendEnvelope((*line)[:0], &e, &l.opts, 0)
+	length, size := len(*line), l.put(*line)
+	if cap(*line) <= 64<<10 {
+		l.lines.Put(line)
+	}
+	switch {
+	case size > l.opts.BufferBytes/2:
+		signalTo(l.hurry)
+	case size == length:
+		signalTo(l.wake)
+	}
+}
+
+// put adds a line and gives the size of the buffer, or counts the line as
+// dropped.
+func (l *EnvelopeLog) put(line []byte) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0
+	}
+	if len(l.buf)+len(line) > l.opts.BufferBytes {
+		l.dropped++
+		return l.opts.BufferBytes
+	}
+	l.buf = append(l.buf, line...)
+	l.count++
+	return len(l.buf)
+}
+
+// signalTo leaves word in c, which holds one.
+func signalTo(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Close writes what is buffered and ends the file. Later calls return what the
+// first one did.
+func (l *EnvelopeLog) Close() error {
+	l.once.Do(func() {
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		close(l.closing)
+	})
+	<-l.done
+	return l.err
+}
+
+// run is the one goroutine that writes; Close waits for it. Without events it
+// sleeps.
+func (l *EnvelopeLog) run(f *envelopeFiles) {
+	defer close(l.done)
+	timer := time.NewTimer(l.opts.Flush)
+	timer.Stop()
+	var spare []byte
+	for open := true; open; {
+		if cap(spare) > maxSpare {
+			spare = nil
+		}
+		select {
+		case <-l.wake:
+			timer.Reset(l.opts.Flush)
+			continue
+		case <-timer.C:
+		case <-l.hurry:
+		case <-l.closing:
+			open = false
+		}
+		spare = l.flush(f, spare[:0])
+	}
+	timer.Stop()
+	l.err = f.end(l.left())
+}
+
+// flush writes the buffer and puts spare in its place. What could not be
+// written counts as dropped.
+func (l *EnvelopeLog) flush(f *envelopeFiles, spare []byte) []byte {
+	l.mu.Lock()
+	lines, count, dropped := l.buf, l.count, l.dropped
+	l.buf, l.count, l.dropped = spare, 0, 0
+	l.mu.Unlock()
+	if dropped > 0 {
+		told := EnvelopeEvent{Time: l.opts.Now(), Status: envelopeDropped}
+		lines = appendEnvelope(lines, &told, &l.opts, dropped)
+	}
+	if len(lines) == 0 {
+		return lines
+	}
+	if err := f.write(lines); err != nil {
+		l.mu.Lock()
+		l.dropped += count + dropped
+		l.mu.Unlock()
+	}
+	return lines
+}
+
+// left says what was never told.
+func (l *EnvelopeLog) left() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d events were not written", l.dropped)
+}

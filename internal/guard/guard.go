@@ -1,0 +1,143 @@
+// Package guard refuses what a browser was tricked into sending, and what two
+// readers may read differently: the checks on host, origin, media type and
+// accepted answers that every door over HTTP makes before it reads a body.
+package guard
+
+import (
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+)
+
+// Hosts is the set of names, lower case and without port, under which a
+// listener is addressed. It is safe for concurrent use once it is made.
+type Hosts map[string]bool
+
+// NewHosts gives the set of loopback and names; a name may carry a port, which
+// says nothing.
+func NewHosts(names []string) Hosts {
+	set := Hosts{"localhost": true, "127.0.0.1": true, "::1": true}
+	for _, name := range names {
+		if name != "" {
+			set[hostName(name)] = true
+		}
+	}
+	return set
+}
+
+// hostName gives the name in host[:port], lower case and without brackets.
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// Admits reports whether both the Host of r (DNS rebinding) and its Origin
+// (requests from other sites) are ours. It fails closed: what cannot be read is
+// not ours. Who asks it must send no CORS header.
+func (h Hosts) Admits(r *http.Request) bool {
+	return h.ownHost(r) && h.ownOrigin(r.Header["Origin"])
+}
+
+// ownHost reports whether the Host of r is a name of ours, or the very address
+// that the connection came to: rebinding needs a name.
+func (h Hosts) ownHost(r *http.Request) bool {
+	name := hostName(r.Host)
+	if h[name] {
+		return true
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return false
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	at, ok := netip.AddrFromSlice(local.IP)
+	return ok && at.Unmap() == addr.Unmap()
+}
+
+// ownOrigin reports whether there is no Origin, or one of ours.
+func (h Hosts) ownOrigin(origins []string) bool {
+	if len(origins) == 0 {
+		return true
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	u, err := url.Parse(origins[0])
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return false
+	}
+	return u.Path == "" && u.RawQuery == "" && u.Fragment == "" && h[hostName(u.Host)]
+}
+
+// JSONBody reports whether the one Content-Type is application/json in UTF-8,
+// uncompressed. Anything else is a body that two readers may read differently.
+func JSONBody(h http.Header) bool {
+	types := h["Content-Type"]
+	if len(types) != 1 || h.Get("Content-Encoding") != "" {
+		return false
+	}
+	if types[0] == "application/json" {
+		return true
+	}
+	media, params, err := mime.ParseMediaType(types[0])
+	charset, given := params["charset"]
+	return err == nil && media == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
+}
+
+// Accepts reports whether a client can read an answer of the type media, such
+// as "application/json" (RFC 9110 section 12.5.1: of the ranges that fit, the
+// most specific decides, and the weight 0 refuses). A client that does not say
+// reads anything.
+func Accepts(h http.Header, media string) bool {
+	lines := h["Accept"]
+	if len(lines) == 0 {
+		return true
+	}
+	accepted, best := false, 0
+	for _, line := range lines {
+		for part := range strings.SplitSeq(line, ",") {
+			name, params, _ := strings.Cut(part, ";")
+			if fit := fits(strings.TrimSpace(name), media); fit > 0 && fit >= best {
+				weighs := !refused(params)
+				accepted = weighs || accepted && fit == best
+				best = fit
+			}
+		}
+	}
+	return accepted
+}
+
+// fits says how closely a media range names media: 0 not at all, 3 exactly.
+func fits(name, media string) int {
+	if strings.EqualFold(name, media) {
+		return 3
+	}
+	if name == "*/*" {
+		return 1
+	}
+	kind, rest, _ := strings.Cut(name, "/")
+	if rest == "*" && len(media) > len(kind) && media[len(kind)] == '/' && strings.EqualFold(media[:len(kind)], kind) {
+		return 2
+	}
+	return 0
+}
+
+// refused reports whether the parameters of a media range give it the weight 0.
+func refused(params string) bool {
+	for param := range strings.SplitSeq(params, ";") {
+		key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
+		if strings.EqualFold(key, "q") && strings.Trim(value, "0.") == "" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,173 @@
+package guard_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/guard"
+)
+
+// request is a GET with one Host, any number of Origins, that came to the
+// address 192.0.2.7.
+func request(host string, origins ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "http://x/", nil)
+	r.Host = host
+	if len(origins) > 0 {
+		r.Header["Origin"] = origins
+	}
+	at := &net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.7"), Port: 8787}
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+}
+
+// TestHosts: a Host is ours when it is a name we go by, or the address that
+// the connection came to.
+func TestHosts(t *testing.T) {
+	hosts := guard.NewHosts([]string{"gate.example:443", "", "Second.Example."})
+	for host, want := range map[string]bool{
+		"localhost": true, "LOCALHOST:8787": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:1": true, "[::1]:8787": true, "[::1]": true,
+		"gate.example": true, "GATE.example:8787": true, "second.example": true,
+		"192.0.2.7": true, "192.0.2.7:8787": true, "[::ffff:192.0.2.7]:8787": true,
+		"": false, "evil.example": false, "localhost.evil.example": false, "gate.example.evil": false,
+		"192.0.2.8": false, "10.1.2.3:8787": false, "0.0.0.0": false, "[::]": false, "2130706433": false, "127.1": false,
+	} {
+		if got := hosts.Admits(request(host)); got != want {
+			t.Errorf("Host %q: admitted %v, want %v", host, got, want)
+		}
+	}
+}
+
+// TestNoAddressNoLiteral: without the connection's own address no literal but
+// loopback is ours.
+func TestNoAddressNoLiteral(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "http://x/", nil)
+	r.Host = "192.0.2.7"
+	if guard.NewHosts(nil).Admits(r) {
+		t.Error("an address of nobody's was admitted")
+	}
+}
+
+// TestOrigins: a page of another site is refused, whatever it calls itself.
+func TestOrigins(t *testing.T) {
+	hosts := guard.NewHosts([]string{"gate.example"})
+	for _, tt := range []struct {
+		origins []string
+		want    bool
+	}{
+		{nil, true},
+		{[]string{"http://localhost:3000"}, true},
+		{[]string{"https://gate.example"}, true},
+		{[]string{"http://[::1]:9"}, true},
+		{[]string{"http://evil.example"}, false},
+		{[]string{"null"}, false},
+		{[]string{""}, false},
+		{[]string{"file://localhost"}, false},
+		{[]string{"http://"}, false},
+		{[]string{"http://localhost@evil.example"}, false},
+		{[]string{"http://user@localhost"}, false},
+		{[]string{"http://localhost/path"}, false},
+		{[]string{"http://localhost?x"}, false},
+		{[]string{"http://localhost#x"}, false},
+		{[]string{"http://192.0.2.7"}, false},
+		{[]string{"http://localhost", "http://localhost"}, false},
+		{[]string{"http://local host"}, false},
+	} {
+		if got := hosts.Admits(request("localhost", tt.origins...)); got != tt.want {
+			t.Errorf("Origin %q: admitted %v, want %v", tt.origins, got, tt.want)
+		}
+	}
+}
+
+// TestJSONBody: one reading only.
+func TestJSONBody(t *testing.T) {
+	for _, tt := range []struct {
+		types    []string
+		encoding string
+		want     bool
+	}{
+		{[]string{"application/json"}, "", true},
+		{[]string{"APPLICATION/JSON"}, "", true},
+		{[]string{"application/json; charset=UTF-8"}, "", true},
+		{[]string{`application/json; charset="utf-8"`}, "", true},
+		{[]string{"application/json; v=1"}, "", true},
+		{nil, "", false},
+		{[]string{""}, "", false},
+		{[]string{"text/plain"}, "", false},
+		{[]string{"application/json; charset=utf-16"}, "", false},
+		{[]string{"application/json; charset=utf-8; charset=utf-16"}, "", false},
+		{[]string{"application/json, text/plain"}, "", false},
+		{[]string{"application/json", "application/json"}, "", false},
+		{[]string{"application/x-www-form-urlencoded"}, "", false},
+		{[]string{"application/json"}, "gzip", false},
+	} {
+		h := http.Header{}
+		if tt.types != nil {
+			h["Content-Type"] = tt.types
+		}
+		if tt.encoding != "" {
+			h.Set("Content-Encoding", tt.encoding)
+		}
+		if got := guard.JSONBody(h); got != tt.want {
+			t.Errorf("Content-Type %q, Content-Encoding %q: %v, want %v", tt.types, tt.encoding, got, tt.want)
+		}
+	}
+}
+
+// TestAccepts: the most specific range decides, and 0 refuses.
+func TestAccepts(t *testing.T) {
+	for _, tt := range []struct {
+		accept []string
+		json   bool
+		events bool
+	}{
+		{nil, true, true},
+		{[]string{"*/*"}, true, true},
+		{[]string{"application/json"}, true, false},
+		{[]string{"Application/JSON"}, true, false},
+		{[]string{"application/*"}, true, false},
+		{[]string{"text/event-stream"}, false, true},
+		{[]string{"text/*;q=0.1"}, false, true},
+		{[]string{"application/json, text/event-stream"}, true, true},
+		{[]string{"application/json", "text/event-stream"}, true, true},
+		{[]string{"text/html"}, false, false},
+		{[]string{""}, false, false},
+		{[]string{"application"}, false, false},
+		{[]string{"application/jsonx, app/*"}, false, false},
+		{[]string{"application/json;q=0"}, false, false},
+		{[]string{"application/json;q=0.0, */*"}, false, true},
+		{[]string{"*/*, application/json; Q=0.000"}, false, true},
+		{[]string{"application/*;q=0, application/json"}, true, false},
+		{[]string{"*/*;q=0"}, false, false},
+		{[]string{"application/json;q=0, application/json"}, true, false},
+		{[]string{"application/json, application/json;q=0"}, true, false},
+	} {
+		h := http.Header{}
+		if tt.accept != nil {
+			h["Accept"] = tt.accept
+		}
+		if got := guard.Accepts(h, "application/json"); got != tt.json {
+			t.Errorf("Accept %q: JSON %v, want %v", tt.accept, got, tt.json)
+		}
+		if got := guard.Accepts(h, "text/event-stream"); got != tt.events {
+			t.Errorf("Accept %q: events %v, want %v", tt.accept, got, tt.events)
+		}
+	}
+}
+
+// FuzzAccepts: any header is an answer, never a panic; a range that is not
+// there accepts nothing.
+func FuzzAccepts(f *testing.F) {
+	for _, seed := range []string{"", "*/*", "application/json;q=0", "text/*, ;q", ",,,/"} {
+		f.Add(seed, "localhost:1", "http://localhost")
+	}
+	f.Fuzz(func(t *testing.T, accept, host, origin string) {
+		h := http.Header{"Accept": {accept}}
+		if guard.Accepts(h, "application/json") && guard.Accepts(http.Header{"Accept": {accept + ", */*;q=0"}}, "application/json") !=
+			guard.Accepts(http.Header{"Accept": {"*/*;q=0, " + accept}}, "application/json") {
+			t.Errorf("the order of %q decides", accept)
+		}
+		guard.NewHosts(nil).Admits(request(host, origin))
+	})
+}

@@ -1,0 +1,95 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"sync"
+)
+
+// Key gives the form of an id under which two ids are equal exactly when they
+// are the same id (JSON-RPC 2.0 §4): "1" and 1 differ, two spellings of one
+// string do not, and -0 is 0. What is no id has a key that no id has.
+func Key(id json.RawMessage) string {
+	switch {
+	case len(id) == 0:
+		return ""
+	case id[0] != '"':
+		if string(id) == "-0" {
+			return "0"
+		}
+		return string(id)
+	case bytes.IndexByte(id, '\\') < 0:
+		return string(id[:len(id)-1])
+	}
+	text, _ := Text(id)
+	return `"` + text
+}
+
+// Pool holds values by JSON-RPC id: requests that wait for their responses, or
+// responses that wait to be asked for (seed 000, match_response_to_request).
+// Ids are compared as Key does. The zero Pool is empty and ready; a Pool is
+// safe for concurrent use and must not be copied after first use.
+type Pool[T any] struct {
+	mu    sync.Mutex // protects the fields below
+	byKey map[string]T
+}
+
+// Put adds v under id. It reports false, and changes nothing, when id is no
+// valid id or is taken: two requests with one id could not be told apart.
+func (p *Pool[T]) Put(id json.RawMessage, v T) bool {
+	if !validID(id) {
+		return false
+	}
+	key := Key(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, taken := p.byKey[key]; taken {
+		return false
+	}
+	if p.byKey == nil {
+		p.byKey = make(map[string]T)
+	}
+	p.byKey[key] = v
+	return true
+}
+
+// Match takes the value of id out. It reports false when there is none, or not
+// yet.
+func (p *Pool[T]) Match(id json.RawMessage) (T, bool) { return p.MatchIf(id, nil) }
+
+// MatchIf is Match for a value that ok accepts; any other stays. A nil ok
+// accepts all. ok must not call back into p.
+func (p *Pool[T]) MatchIf(id json.RawMessage, ok func(T) bool) (T, bool) {
+	key := Key(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, found := p.byKey[key]
+	if !found || ok != nil && !ok(v) {
+		var none T
+		return none, false
+	}
+	delete(p.byKey, key)
+	return v, true
+}
+
+// Peek gives the value of id and leaves it where it is.
+func (p *Pool[T]) Peek(id json.RawMessage) (T, bool) {
+	key := Key(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, found := p.byKey[key]
+	return v, found
+}
+
+// Drop removes the value of id and reports whether it was there.
+func (p *Pool[T]) Drop(id json.RawMessage) bool {
+	_, found := p.Match(id)
+	return found
+}
+
+// Len gives how many values wait.
+func (p *Pool[T]) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byKey)
+}

@@ -1,0 +1,56 @@
+package wire
+
+import (
+	stdjson "encoding/json"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/signal"
+)
+
+// ProblemReply is an answer in problem details (RFC 7807).
+type ProblemReply struct {
+	Status int // of the HTTP column of the table
+	// RetryAfter is the hint for the header of that name, in seconds: -1 means
+	// do not retry, 0 that nothing is known.
+	RetryAfter int
+	Body       stdjson.RawMessage // one line, media type application/problem+json
+}
+
+// problem is the body: RFC 7807's members, the facts of error.data, and its
+// detail under the name details, since detail is text here.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	facts
+	Details jsontext.Value `json:"details"`
+}
+
+// Problem puts a failure into problem details for the HTTP routes: type, title
+// and retry hint as seed 002 maps them, the status of the table, and the words
+// and facts of Answer. The error is ErrUnknownCode, as for Answer. An
+// INTERNAL_ERROR tells the ids and nothing else.
+func Problem(f Failure) (ProblemReply, error) {
+	row, f, err := lookup(f)
+	if err != nil {
+		return ProblemReply{}, err
+	}
+	var upstream jsontext.Value
+	if row.Form == AsUpstream {
+		upstream = object(f.Upstream)
+	}
+	data := describe(row, f, upstream)
+	kernel := signal.KernelError{Code: row.Kernel, Category: data.Category, Severity: data.Severity}
+	seed := signal.ErrorToProblemDetails(&kernel, f.RetryAfter)
+	body, err := encode(problem{
+		Type: seed.Type, Title: seed.Title, Status: row.HTTP, Detail: message(Gateway, row, f),
+		facts: data.facts, Details: data.Detail,
+	})
+	if err != nil {
+		return ProblemReply{}, fmt.Errorf("writing problem details: %w", err)
+	}
+	return ProblemReply{Status: row.HTTP, RetryAfter: seed.RetryAfter, Body: body}, nil
+}
