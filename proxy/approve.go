@@ -32,7 +32,7 @@ func approve(ctx context.Context, g *Gate, p *passage) *Failure {
 			return f
 		}
 	}
-	return g.follow(p, claim)
+	return g.follow(ctx, p, claim)
 }
 
 func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure) {
@@ -67,14 +67,14 @@ func (g *Gate) wait(ctx context.Context, p *passage, id string) bool {
 }
 
 // follow does what the ticket says. Only Granted goes on down the road.
-func (g *Gate) follow(p *passage, c approval.Claim) *Failure {
+func (g *Gate) follow(ctx context.Context, p *passage, c approval.Claim) *Failure {
 	switch c.Outcome {
 	case approval.Granted:
 		return nil
 	case approval.Pending, approval.InFlight:
 		return g.pending(p, c)
 	case approval.Replay:
-		return g.replay(p, c.Ticket)
+		return g.replay(ctx, p, c.Ticket)
 	case approval.Denied:
 		return p.fail(signal.CodeApprovalDenied, denial(c.Ticket)).with("ticket", c.Ticket.ID)
 	case approval.Expired:
@@ -116,17 +116,21 @@ func (g *Gate) pending(p *passage, c approval.Claim) *Failure {
 	view := p.approvalView(state, t)
 	view["retry_after_ms"] = retryPending.Milliseconds()
 	kernel := signal.Skip("approval "+state+": "+t.ID, p.metrics(g, false))
-	return g.answer(p, textResult(text), kernel, nil, view)
+	if f := g.answer(p, outcome{result: textResult(text), kernel: kernel}, view); f != nil {
+		return f
+	}
+	p.reply.RetryAfter = retryPending
+	return nil
 }
 
 // replay answers with the stored result of the one execution, and says so.
-func (g *Gate) replay(p *passage, t approval.Ticket) *Failure {
+func (g *Gate) replay(ctx context.Context, p *passage, t approval.Ticket) *Failure {
 	p.replayed = true
 	if t.Result == nil {
 		return p.fail(signal.CodeToolFailed, "the approved call was made; its result was too large to keep").with("ticket", t.ID)
 	}
 	view := p.approvalView("replayed", t)
-	return g.give(p, t.Result, nil, view)
+	return g.give(ctx, p, t.Result, nil, view)
 }
 
 func (p *passage) approvalView(state string, t approval.Ticket) map[string]any {

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -30,6 +32,12 @@ type Call struct {
 	Transport string
 	// Era is the MCP revision that the caller speaks, "" outside MCP.
 	Era string
+	// SignalID is the id of the Signal that asks for the call, "" = the road
+	// makes one. It is the parent of every Signal that comes of the call.
+	SignalID string
+	// TraceID continues a trace, "" = that of params._meta.traceparent, or a
+	// new one.
+	TraceID string
 	// Progress receives params of notifications/progress for this call without
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.
@@ -45,8 +53,15 @@ type Reply struct {
 	Kernel signal.Result
 	// Ticket is the id of the approval ticket that the reply speaks of, or "".
 	Ticket string
+	// RetryAfter is when it is worth asking again; more than 0 only while the
+	// ticket is undecided or its call under way.
+	RetryAfter time.Duration
 	// DecisionID and TraceID name the call in the audit trail.
 	DecisionID, TraceID string
+	// Tool is what was called.
+	Tool *registry.Tool
+	// Decision is what let the call pass, or held it.
+	Decision policy.Decision
 }
 
 // Failure is a refused or failed call. proxy/wire turns it into an answer; the

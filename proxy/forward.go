@@ -28,7 +28,7 @@ func record(ctx context.Context, g *Gate, p *passage) *Failure {
 func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.opts.Upstreams.Forward(ctx, p.tool, registry.Outgoing{
-		Arguments: p.args, Meta: p.meta, Session: p.in.Session, Progress: p.in.Progress,
+		Arguments: p.args, Meta: p.meta, Session: p.in.Session, Progress: g.progress(p),
 	})
 	if err == nil {
 		p.raw = raw
@@ -62,6 +62,9 @@ func (p *passage) forwardFailure(fe *registry.ForwardError) *Failure {
 	case registry.Quarantined:
 		return p.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted")
 	case registry.TooLarge:
+		if !fe.Sent {
+			return p.fail(signal.CodeToolFailed, "the call is larger than the server takes, and was not sent").remedy("call with less")
+		}
 		return p.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit")
 	}
 	if fe.RPC == nil {

@@ -18,7 +18,9 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // Identifier turns a credential into a principal. An error is a refusal; there
@@ -68,10 +70,27 @@ type Upstreams interface {
 	Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error)
 }
 
+// Artifacts keeps the bytes that results carry, for those who were given them.
+type Artifacts interface {
+	Put(ctx context.Context, owner policy.Principal, mediaType string, data []byte) (artifact.Artifact, error)
+}
+
+// Bus tells whoever listens for owner what becomes of a call. It never blocks.
+type Bus interface {
+	Listening(owner policy.Principal) bool
+	Publish(owner policy.Principal, s signal.Signal)
+}
+
 // Settings are the operator's choices that may change while the gate serves.
 type Settings struct {
 	// Results is off, compact, full or signals; "" means compact.
 	Results string
+	// Inline is the most bytes, of text or of JSON, that one signal carries
+	// with Results signals; what is larger becomes an artifact. 0 means 64 KiB.
+	Inline int
+	// ArtifactURL is what stands before "/v1/artifacts/<id>" in the resource
+	// links of Results signals.
+	ArtifactURL string
 	// Hold is how long a held call waits for a decision before it is answered
 	// as pending; 0 answers at once. A policy's own hold goes before it.
 	Hold time.Duration
@@ -79,8 +98,8 @@ type Settings struct {
 	InFlight int
 }
 
-// Options are what a Gate is made of. All but Waiter, Observe, Log, Now and
-// Settings are required.
+// Options are what a Gate is made of. All but Waiter, Artifacts, Bus, Observe,
+// Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -89,6 +108,8 @@ type Options struct {
 	Waiter     Waiter // nil: held calls are answered at once
 	Recorder   Recorder
 	Upstreams  Upstreams
+	Artifacts  Artifacts // nil: no bytes are kept, and FILE signals name them only
+	Bus        Bus       // nil: nobody listens
 	Settings   Settings
 	// Observe is told of every closed call; it must not block.
 	Observe func(Observation)
@@ -145,6 +166,9 @@ func (g *Gate) SetPolicy(p Policy) { g.policy.Store(&p) }
 func (g *Gate) Apply(s Settings) {
 	if s.Results == "" {
 		s.Results = "compact"
+	}
+	if s.Inline <= 0 {
+		s.Inline = 64 << 10
 	}
 	if s.InFlight <= 0 {
 		s.InFlight = 4096

@@ -37,6 +37,7 @@ type bench struct {
 	claimErr   error
 	result     string
 	forwardErr error
+	steps      []string // progress that the upstream reports
 	panicAt    string
 
 	mu          sync.Mutex // protects the fields below
@@ -158,6 +159,11 @@ func (u upstreams) Forward(_ context.Context, _ *registry.Tool, out registry.Out
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.sent = append(u.sent, string(out.Arguments))
+	for _, step := range u.steps {
+		if out.Progress != nil {
+			out.Progress(json.RawMessage(step))
+		}
+	}
 	if u.forwardErr != nil {
 		return nil, u.forwardErr
 	}
@@ -189,6 +195,10 @@ const plain = `{"name":"web__find","arguments":{"n":1}}`
 
 var held = policy.Decision{Effect: policy.Hold, Rule: "H", Reason: "large", Revision: "sha256:p",
 	Approval: &policy.Approval{Roles: []string{"boss"}}}
+
+func pendingClaim() approval.Claim {
+	return approval.Claim{Ticket: ticket(approval.StateProposed), Outcome: approval.Pending}
+}
 
 func ticket(state approval.State) approval.Ticket {
 	return approval.Ticket{ID: "apr_1", State: state, Roles: []string{"boss"}, Rule: "H", Reason: "large", Expires: time.Unix(1e9, 0)}
@@ -329,6 +339,7 @@ func TestSpentGrants(t *testing.T) {
 		}, "apr_1 failed"},
 		{"upstream died", func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true} }, "apr_1 unknown"},
 		{"timeout", func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true} }, "apr_1 unknown"},
+		{"too large to be sent", func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.TooLarge} }, "released"},
 		{"never sent", func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Unavailable} }, "released"},
 		{"no record", func(b *bench) { b.decisionErr = errors.New("disk full") }, "released"},
 		{"an error of unknown kind", func(b *bench) { b.forwardErr = errors.New("?") }, "apr_1 unknown"},

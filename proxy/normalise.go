@@ -37,23 +37,31 @@ func normalise(ctx context.Context, g *Gate, p *passage) *Failure {
 		return p.fail(signal.CodeInternal, "")
 	}
 	g.finish(ctx, p, approval.StateDone, result, "")
-	return g.give(p, result, warning, nil)
+	return g.give(ctx, p, result, warning, nil)
 }
 
 // give answers with the result as Signals, in the configured mode.
-func (g *Gate) give(p *passage, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
+func (g *Gate) give(ctx context.Context, p *passage, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
 		Origin: p.source(), Tool: p.subject.Exposed, TraceID: p.traceID, ParentID: p.callID, DecisionID: p.decisionID,
 	})
 	if err != nil {
 		return p.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
-	return g.answer(p, result, compose(signals, warning, p.metrics(g, p.replayed)), refs, view)
+	o := outcome{result: result, refs: refs}
+	if fault := g.keep(ctx, p, &o, signals); fault != nil && warning == nil {
+		warning = fault
+	}
+	o.kernel = compose(signals, warning, p.metrics(g, p.replayed))
+	if next := signal.Compose(o.kernel); next.Log != nil {
+		g.opts.Log.Warn("partial result", "server", p.tool.Server, "tool", p.tool.Name, "decision", p.decisionID, "fault", next.Log)
+	}
+	return g.answer(p, o, view)
 }
 
-// compose says how the call went (seed 002, composition): the tool's own
-// isError is an error that carries its one error signal, a warning beside
-// signals is partial success, and a warning alone is failure.
+// compose says how the call went (seed 002, Result): the tool's own isError is
+// an error that carries its one error signal, a warning beside signals is
+// partial success, and a warning alone is failure.
 func compose(signals []signal.Signal, warning *signal.KernelError, m signal.Metrics) signal.Result {
 	if len(signals) == 1 {
 		if failed, ok := signal.ErrorOf(signals[0]); ok {
@@ -93,7 +101,6 @@ func (g *Gate) checkOutput(p *passage) (*signal.KernelError, *Failure) {
 	if p.tool.OutputMode == "enforce" {
 		return nil, f
 	}
-	g.opts.Log.Warn("output schema", "server", p.tool.Server, "tool", p.tool.Name, "decision", p.decisionID, "fault", reason)
 	f.Kernel.Severity = signal.Degraded
 	return f.Kernel, nil
 }
@@ -110,9 +117,18 @@ func (p *passage) metrics(g *Gate, cached bool) signal.Metrics {
 	}
 }
 
+// outcome is a tool's result with what was made of it.
+type outcome struct {
+	result json.RawMessage
+	refs   []string // into result, one for each signal
+	kernel signal.Result
+	slim   []signal.Signal // kernel's signals for mode signals, large bodies as artifacts; nil in the others
+	links  []link          // of what was kept as artifacts, for mode signals
+}
+
 // answer makes the reply: the result with our views in its _meta.
-func (g *Gate) answer(p *passage, result json.RawMessage, kernel signal.Result, refs []string, view map[string]any) *Failure {
-	shaped, err := shape(g.settings.Load().Results, result, kernel, refs)
+func (g *Gate) answer(p *passage, o outcome, view map[string]any) *Failure {
+	shaped, err := g.shape(o)
 	if err == nil && view != nil {
 		var text []byte
 		if text, err = json.Marshal(view); err == nil {
@@ -124,32 +140,42 @@ func (g *Gate) answer(p *passage, result json.RawMessage, kernel signal.Result, 
 		return p.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
 	}
 	p.reply = &Reply{
-		Result: shaped, Kernel: kernel, Ticket: p.ticket.ID,
-		DecisionID: p.decisionID, TraceID: p.traceID,
+		Result: shaped, Kernel: o.kernel, Ticket: p.ticket.ID,
+		DecisionID: p.decisionID, TraceID: p.traceID, Tool: p.tool, Decision: p.decision,
 	}
 	return nil
 }
 
 // shape is the four modes in which an agent may get a Result.
-func shape(mode string, result json.RawMessage, kernel signal.Result, refs []string) (json.RawMessage, error) {
-	switch mode {
+func (g *Gate) shape(o outcome) (json.RawMessage, error) {
+	switch mode := g.settings.Load().Results; mode {
 	case "off":
-		return result, nil
+		return o.result, nil
 	case "full":
-		return setMeta(result, metaResult, signal.Full(kernel))
+		return setMeta(o.result, metaResult, signal.Full(o.kernel))
 	case "signals":
-		return signalsOnly(result, kernel)
+		return signalsOnly(o)
 	case "compact":
-		return setMeta(result, metaResult, signal.Compact(kernel, refs))
+		return setMeta(o.result, metaResult, signal.Compact(o.kernel, o.refs))
+	default:
+		return nil, fmt.Errorf("shaping a result: mode %q is unknown", mode)
 	}
-	return nil, fmt.Errorf("shaping a result: mode %q is unknown", mode)
 }
 
-// signalsOnly replaces the content by the Result as one text block, and as
-// structuredContent.
-func signalsOnly(result json.RawMessage, kernel signal.Result) (json.RawMessage, error) {
+// signalsOnly replaces the content by the Result as one text block, links to
+// what became artifacts behind it, and structuredContent by the Result.
+func signalsOnly(o outcome) (json.RawMessage, error) {
+	kernel := o.kernel
+	if o.slim != nil {
+		kernel.Signals = o.slim
+	}
 	full := signal.Full(kernel)
-	out, err := jsonrpc.Set(result, "content", json.RawMessage(`[{"type":"text","text":`+string(jsonrpc.Quote(string(full)))+`}]`))
+	content := append([]byte(`[{"type":"text","text":`), jsonrpc.Quote(string(full))...)
+	content = append(content, '}')
+	for _, l := range o.links {
+		content = append(append(content, ','), l.block()...)
+	}
+	out, err := jsonrpc.Set(o.result, "content", append(content, ']'))
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func (p *passage) fault(f *jsonrpc.Fault) *Failure {
 	case jsonrpc.TooLarge:
 		code = signal.CodeEnvelopeTooLarge
 	}
-	return p.fail(code, f.Reason).with("pointer", f.Pointer)
+	return p.fail(code, f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
 }
 
 // identify fails closed: no principal, no call.
@@ -105,9 +105,12 @@ func idText(id json.RawMessage) string {
 	return string(id)
 }
 
-// traceOf continues the caller's trace (W3C traceparent in params._meta) or
-// starts one.
+// traceOf continues the caller's trace (that of the door, else W3C traceparent
+// in params._meta) or starts one.
 func traceOf(in *Call) string {
+	if in.TraceID != "" {
+		return in.TraceID
+	}
 	if in.Message != nil && in.Message.Params != nil {
 		if meta, ok := jsonrpc.Get(in.Message.Params, "_meta"); ok {
 			if raw, ok := jsonrpc.Get(meta, "traceparent"); ok {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -64,6 +65,7 @@ type passage struct {
 	reply     *Reply
 	recorded  bool // the decision record was offered to the trail
 	replayed  bool // the reply is the stored result of an earlier run
+	chunks    int  // STREAM signals told so far
 }
 
 // Call takes one tool call down the road:
@@ -116,7 +118,7 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 func (g *Gate) enter(in *Call) *passage {
 	return &passage{
 		in: in, now: g.opts.Now(), engine: *g.policy.Load(),
-		decisionID: signal.NewID("dec_"), callID: signal.NewID("sig_"),
+		decisionID: signal.NewID("dec_"), callID: cmp.Or(in.SignalID, signal.NewID("sig_")),
 		traceID: traceOf(in),
 	}
 }
@@ -164,5 +166,6 @@ func (g *Gate) close(ctx context.Context, p *passage, f *Failure) (*Reply, *Fail
 		o.Code = f.Kernel.Code
 	}
 	g.opts.Observe(o)
+	g.tell(p, f)
 	return p.reply, f
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -87,35 +86,16 @@ func (r *Registry) complete(t *Tool) error {
 	case !validName.MatchString(t.Exposed):
 		return fmt.Errorf("its exposed name is longer than 128 characters\nhint: give the server a shorter prefix")
 	}
-	if t.Input, err = r.input(t.Definition); err != nil {
+	io, err := r.schemas.LoadToolIO(t.Exposed, t)
+	if err != nil {
 		return err
 	}
-	if raw, ok := jsonrpc.Get(t.Definition, "outputSchema"); ok {
-		if t.Output, err = r.schemas.Compile(raw); err != nil {
-			return fmt.Errorf("its outputSchema is refused: %w", err)
-		}
-	}
+	t.Input, t.Output = io.input, io.output
 	t.Annotations, _ = jsonrpc.Get(t.Definition, "annotations")
 	if t.Listed, err = jsonrpc.Set(t.Definition, "name", jsonrpc.Quote(t.Exposed)); err != nil {
 		return fmt.Errorf("renaming it: %w", err)
 	}
 	return nil
-}
-
-// input compiles the inputSchema, which has to be there and be for an object.
-func (r *Registry) input(definition json.RawMessage) (*schema.Schema, error) {
-	raw, ok := jsonrpc.Get(definition, "inputSchema")
-	if !ok || len(raw) == 0 || raw[0] != '{' {
-		return nil, errors.New("it has no inputSchema that is an object")
-	}
-	if kind, ok := jsonrpc.Get(raw, "type"); ok && string(kind) != `"object"` {
-		return nil, fmt.Errorf("its inputSchema is for %s, and arguments are an object", clip(string(kind)))
-	}
-	compiled, err := r.schemas.Compile(raw)
-	if err != nil {
-		return nil, fmt.Errorf("its inputSchema is refused: %w", err)
-	}
-	return compiled, nil
 }
 
 // harmless replaces every character of a name that a valid name cannot have.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -50,7 +49,7 @@ type Registry struct {
 	opts      Options
 	log       hclog.Logger
 	pins      *Pins
-	schemas   *schema.Cache
+	schemas   *SchemaRegistry
 	catalogue atomic.Pointer[Catalogue]
 	tasks     sync.WaitGroup
 	life      context.Context // ends with Close
@@ -85,7 +84,7 @@ func New(opts Options) *Registry {
 	if opts.Logger == nil {
 		opts.Logger = hclog.NewNullLogger()
 	}
-	r := &Registry{opts: opts, log: opts.Logger, schemas: schema.NewCache()}
+	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.pins = OpenPins(opts.DB, opts.Now)
 	r.pins.accepted = r.recheck

@@ -43,6 +43,10 @@ const (
 	DefaultMaxSessions = 256
 	DefaultTimeout     = 30 * time.Second
 
+	DefaultArtifactTTL = 7 * 24 * time.Hour
+	DefaultMaxMiB      = 1024
+	DefaultInlineKiB   = 64
+
 	defaultPer = time.Minute // of limits.default, 60/1m
 )
 
@@ -61,8 +65,9 @@ type Config struct {
 	Audit         Audit     // the record
 	Errors        string    // dialect of /mcp: gateway, canonical, kernel or mcp
 	Results       string    // off, compact, full or signals
+	Artifacts     Artifacts // bytes that results carried
 	Envelope      string    // mcp or strict
-	Deterministic bool      // ids are UUIDs; of use with the strict envelope
+	Deterministic bool      // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
 	Warnings      []Warning // what was accepted and should be looked at, by file and line
 	Files         []string  // absolute path of every file read, mcp.json first: what a watcher watches
 	SHA256        string    // hex, over the bytes of all Files
@@ -148,6 +153,13 @@ type Approvals struct {
 type Webhook struct {
 	URL    string // http or https, with a host
 	Secret string // signs what is sent; "" = unsigned
+}
+
+// Artifacts say how long, and how many, bytes of results are kept.
+type Artifacts struct {
+	TTL       time.Duration // since somebody was last given them; more than 0
+	MaxMiB    int           // of all together, oldest first beyond it; at least 1
+	InlineKiB int           // most of one text that results "signals" leaves inline; at least 1
 }
 
 // Audit says how durable a record is before its call goes out.

@@ -257,7 +257,7 @@ var stringKeys = func() []string {
 		entry(`"command": "x", "env": { "A": ? }`), entry(`"command": "x", "envFile": ?`), entry(`"command": "x", "timeout": ?`),
 		entry(`"url": ?`), entry(`"url": "http://x", "headers": { "A": ? }`), entry(`"command": "x", "disabled": ?`),
 		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?`), ours(`"policy": { "path": ? }`), ours(`"errors": ?`), ours(`"results": ?`),
-		ours(`"envelope": ?`), ours(`"deterministic": ?`), ours(`"audit": { "durability": ? }`),
+		ours(`"artifacts": { "ttl": ? }`), ours(`"envelope": ?`), ours(`"deterministic": ?`), ours(`"audit": { "durability": ? }`),
 		ours(`"identity": { "tokens": [{ "subject": ?, "roles": [?], "sha256": ? }] }`),
 		ours(`"identity": { "jwt": [{ "issuer": ?, "audience": [?], "jwks": ?, "roles_claim": ? }] }`),
 		ours(`"limits": { "default": ?, "rules": [{ "tool": ?, "role": ?, "server": ?, "principal": ?, "rate": ? }] }`),

@@ -23,6 +23,7 @@ func (l *loader) settings(n *node) (servers *node) {
 		"audit":         l.audit,
 		"errors":        l.oneOf(&c.Errors, "gateway", "canonical", "kernel", "mcp"),
 		"results":       l.oneOf(&c.Results, "off", "compact", "full", "signals"),
+		"artifacts":     l.artifacts,
 		"envelope":      l.oneOf(&c.Envelope, "mcp", "strict"),
 		"deterministic": l.flag(&c.Deterministic),
 		"servers":       func(v *node) { servers = v },
@@ -69,6 +70,15 @@ func (l *loader) identity(n *node) {
 	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
 		l.warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
 	}
+}
+
+func (l *loader) artifacts(n *node) {
+	a := &l.cfg.Artifacts
+	l.object(n, fields{
+		"ttl":        l.span(&a.TTL, time.Minute),
+		"max_mib":    l.count(&a.MaxMiB),
+		"inline_kib": l.count(&a.InlineKiB),
+	})
 }
 
 // localSubject is the principal of whoever runs toolgate on this machine: no

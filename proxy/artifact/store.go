@@ -1,0 +1,330 @@
+package artifact
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	defaultTTL = 7 * 24 * time.Hour
+	defaultMax = 1 << 30
+	// writeTimeout bounds a write that no caller can cancel.
+	writeTimeout = 15 * time.Second
+)
+
+// Options are the settings of a [Store]; the zero value is usable.
+type Options struct {
+	// TTL is how long a principal can get what it was given, from the last time
+	// it was given it; 0 = 7 days.
+	TTL time.Duration
+	// MaxBytes is how much a sweep leaves on disk, a small file counting as a
+	// block of 4 KiB; 0 = 1 GiB. Between sweeps a process may add an eighth.
+	MaxBytes int64
+	// Now is the clock of created and expired; nil = time.Now.
+	Now func() time.Time
+	// Log gets the failures of the sweeps that nobody waits for; nil = none.
+	Log hclog.Logger
+}
+
+// Store is the artifacts in one directory. It is safe for concurrent use, and
+// any number of Stores, in any number of processes on one machine, may share
+// directory and state file; see the package comment.
+type Store struct {
+	db   *store.DB
+	root *os.Root
+	opts Options
+
+	wrote   atomic.Int64  // disk bytes put since the last sweep
+	full    chan struct{} // asks the sweeper to come early
+	orphans atomic.Bool   // there may be files without a row
+	stop    context.CancelFunc
+	swept   chan struct{} // closed when the sweeper has ended
+
+	mu       sync.Mutex             // protects the fields below
+	verified map[string]os.FileInfo // :: name ⇒ the file whose hash was right
+}
+
+// Open gives the artifacts in dir, which it makes when there is none, and
+// closes to other users (0700). db has the migrations of [store.Migrations]
+// and outlives the Store. What is due, and what dead processes left, is
+// removed before Open returns.
+func Open(ctx context.Context, dir string, db *store.DB, opts Options) (*Store, error) {
+	opts.TTL = cmp.Or(max(0, opts.TTL), defaultTTL)
+	opts.MaxBytes = max(block, cmp.Or(max(0, opts.MaxBytes), defaultMax))
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = hclog.NewNullLogger()
+	}
+	root, err := openRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening artifacts: %w", err)
+	}
+	s := &Store{db: db, root: root, opts: opts, full: make(chan struct{}, 1), swept: make(chan struct{}), verified: map[string]os.FileInfo{}}
+	s.orphans.Store(true)
+	if err := s.Sweep(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening artifacts: %w", err), root.Close())
+	}
+	ctx, s.stop = context.WithCancel(context.Background())
+	go s.sweeper(ctx)
+	return s, nil
+}
+
+func openRoot(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = os.Chmod(dir, 0o700)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.OpenRoot(dir)
+}
+
+// Close waits for the sweeper to end. Files that Get gave stay open; every
+// later call that needs a file is an error (fs.ErrClosed).
+func (s *Store) Close() error {
+	s.stop()
+	<-s.swept
+	if err := s.root.Close(); err != nil {
+		return fmt.Errorf("closing artifacts: %w", err)
+	}
+	return nil
+}
+
+// Put keeps data and gives it to owner: once Put has returned, both survive a
+// crash. Putting the same bytes again renews the grant, and writes the file
+// only when it is not intact. The media type is the one of owner's first Put,
+// in canonical spelling, or OctetStream.
+//
+// It refuses with ErrTooLarge and ErrNobody. Any other error is the disk's or
+// the state file's; then owner may, but need not, have been given data.
+func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, data []byte) (Artifact, error) {
+	if limit := min(MaxSize, s.opts.MaxBytes); int64(len(data)) > limit {
+		return Artifact{}, tooLarge(len(data), limit)
+	}
+	if !owner.Valid() {
+		return Artifact{}, ErrNobody
+	}
+	p := put{owner: owner, name: strings.TrimPrefix(ID(data), idPrefix), kind: mediaType(given), size: int64(len(data))}
+	if s.intact(p.name, p.size) {
+		a, err := s.record(ctx, p)
+		if !errors.Is(err, errVanished) {
+			return a, putError(err)
+		}
+	}
+	var err error
+	if p.draft, err = s.stage(p.name, data); err != nil {
+		return Artifact{}, putError(err)
+	}
+	defer s.discard(p.draft)
+	a, err := s.record(ctx, p)
+	if err != nil {
+		s.orphans.Store(true)
+		return Artifact{}, putError(err)
+	}
+	s.count(p.size)
+	return a, nil
+}
+
+func putError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("storing artifact: %w", err)
+}
+
+// count brings the sweeper when much was put since it came.
+func (s *Store) count(size int64) {
+	if s.wrote.Add(max(size, block)) <= s.opts.MaxBytes/8 {
+		return
+	}
+	s.wrote.Store(0)
+	select {
+	case s.full <- struct{}{}:
+	default:
+	}
+}
+
+// put is one Put on its way into the state file.
+type put struct {
+	owner      policy.Principal
+	name, kind string
+	size       int64
+	draft      *draft // nil = the file is there
+}
+
+const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
+ ON CONFLICT (id) DO UPDATE SET size = excluded.size, granted = max(granted, excluded.granted)`
+
+const putGrant = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted) VALUES (?, ?, ?, ?, ?, ?)
+ ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted) RETURNING type, created`
+
+// record writes the rows of p and, last before the commit, puts its file in
+// place. errVanished means that there is no draft and no file either.
+func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
+	a := Artifact{ID: idPrefix + p.name, Size: p.size}
+	now := s.opts.Now()
+	var created int64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, p.size, now.UnixNano()); err != nil {
+			return err
+		}
+		if err := s.forget(ctx, tx, a.ID, now); err != nil {
+			return err
+		}
+		row := tx.QueryRowContext(ctx, putGrant, a.ID, p.owner.Subject, p.owner.Tenant, p.kind, now.UnixNano(), now.UnixNano())
+		if err := row.Scan(&a.Type, &created); err != nil {
+			return err
+		}
+		return s.place(p)
+	})
+	if err != nil {
+		return Artifact{}, err
+	}
+	a.Created = time.Unix(0, created).UTC()
+	return a, nil
+}
+
+// forget ends the expired grants of one artifact, so that a new one to the
+// same principal starts anew.
+func (s *Store) forget(ctx context.Context, tx *sql.Tx, id string, now time.Time) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?", id, s.cutoff(now))
+	return err
+}
+
+// cutoff is the time at and before which a grant is expired.
+func (s *Store) cutoff(now time.Time) int64 { return now.Add(-s.opts.TTL).UnixNano() }
+
+const giveOn = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted)
+ SELECT artifact, ?, ?, type, ?, ? FROM artifact_grants WHERE artifact = ? ORDER BY created, subject, tenant LIMIT 1
+ ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted)`
+
+// Grant gives the artifact to another principal, or renews what it has. The
+// caller knows that it may. ErrNotFound when it is absent or has expired for
+// everybody, ErrNobody when to names nobody.
+func (s *Store) Grant(ctx context.Context, id string, to policy.Principal) error {
+	if !to.Valid() {
+		return ErrNobody
+	}
+	if !ValidID(id) {
+		return ErrNotFound
+	}
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.grant(ctx, tx, id, to) })
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("giving artifact: %w", err)
+	}
+	return err
+}
+
+func (s *Store) grant(ctx context.Context, tx *sql.Tx, id string, to policy.Principal) error {
+	now := s.opts.Now()
+	if _, err := s.root.Lstat(path(strings.TrimPrefix(id, idPrefix))); err != nil {
+		return absent(err)
+	}
+	if err := s.forget(ctx, tx, id, now); err != nil {
+		return err
+	}
+	n, err := changed(tx.ExecContext(ctx, giveOn, to.Subject, to.Tenant, now.UnixNano(), now.UnixNano(), id))
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrNotFound
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE artifacts SET granted = max(granted, ?) WHERE id = ?", now.UnixNano(), id)
+	return err
+}
+
+const findArtifact = `SELECT a.size, g.type, g.created FROM artifact_grants g JOIN artifacts a ON a.id = g.artifact
+ WHERE g.artifact = ? AND g.subject = ? AND g.tenant = ? AND g.granted > ?`
+
+// Get gives an artifact and its bytes, from the first on, to a principal that
+// was given it: the same subject of the same tenant, whatever its roles. The
+// caller closes the file; it stays readable when the artifact is swept.
+//
+// ErrNotFound for all others, ErrDamaged when the file is not what was put.
+// The first Get in a process reads the whole file to check its hash (about
+// 50 ms for 64 MiB); later ones do so only when the file's inode, size or time
+// of change is another.
+func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artifact, *os.File, error) {
+	if !who.Valid() || !ValidID(id) {
+		return Artifact{}, nil, ErrNotFound
+	}
+	a, err := s.find(ctx, who, id)
+	if err == nil {
+		var file *os.File
+		if file, err = s.open(strings.TrimPrefix(id, idPrefix), a.Size); err == nil {
+			return a, file, nil
+		}
+	}
+	if err = absent(err); errors.Is(err, ErrNotFound) {
+		return Artifact{}, nil, ErrNotFound
+	}
+	return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
+}
+
+// find gives what who was given and still has.
+func (s *Store) find(ctx context.Context, who policy.Principal, id string) (Artifact, error) {
+	a := Artifact{ID: id}
+	var created int64
+	row := s.db.Read.QueryRowContext(ctx, findArtifact, id, who.Subject, who.Tenant, s.cutoff(s.opts.Now()))
+	if err := row.Scan(&a.Size, &a.Type, &created); err != nil {
+		return Artifact{}, err
+	}
+	a.Created = time.Unix(0, created).UTC()
+	return a, nil
+}
+
+// absent makes a missing row or file a missing artifact.
+func absent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sql.ErrNoRows) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// write runs do in one transaction that holds the write lock. Once begun it
+// ends one way or the other, whether or not the caller goes away meanwhile.
+func (s *Store) write(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer stop()
+	tx, err := s.db.Write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := do(ctx, tx); err != nil {
+		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
+		return err
+	}
+	return tx.Commit()
+}
+
+// changed gives how many rows a statement changed.
+func changed(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}

@@ -1,0 +1,132 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/artifact"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// codeNotKept is the error beside the signals of a result whose bytes could
+// not be kept: the call has been made, and its words are still worth giving.
+const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
+
+// keep puts the inline bytes behind FILE signals into the artifact store, for
+// the principal of the call. With Results signals it also takes out of the
+// signals what is larger than Inline. A store that fails makes the result
+// partial; what it could not keep stays where it was.
+func (g *Gate) keep(ctx context.Context, p *passage, o *outcome, signals []signal.Signal) *signal.KernelError {
+	set := g.settings.Load()
+	signalsDoor := p.in.Transport == "rest" || p.in.Transport == "ndjson" // its answers carry Signals whatever the mode
+	if g.opts.Artifacts == nil || set.Results == "off" && !signalsDoor {
+		return nil
+	}
+	k := keeper{gate: g, passage: p, settings: set, out: o}
+	for i, s := range signals {
+		k.take(context.WithoutCancel(ctx), s, o.refs[i])
+	}
+	return k.fault
+}
+
+// keeper keeps the parts of one result.
+type keeper struct {
+	gate     *Gate
+	passage  *passage
+	settings *Settings
+	out      *outcome
+	fault    *signal.KernelError
+}
+
+// take keeps what one signal stands for, and in mode signals says what is left
+// in its place.
+func (k *keeper) take(ctx context.Context, s signal.Signal, ref string) {
+	slim := s
+	if s.Kind() == signal.File {
+		if data, media, ok := signal.InlineFile(k.out.result, ref); ok {
+			k.put(ctx, media, data)
+		}
+	} else if k.settings.Results == "signals" {
+		if media, data := large(s, k.settings.Inline); data != nil {
+			if a, ok := k.put(ctx, media, data); ok {
+				slim = k.reference(s, a)
+			}
+		}
+	}
+	if k.settings.Results == "signals" {
+		k.out.slim = append(k.out.slim, slim)
+	}
+}
+
+// large gives the payload of a TEXT or DATA signal beyond most bytes. Errors
+// stay whole: nobody should need a second request to read why.
+func large(s signal.Signal, most int) (media string, data []byte) {
+	if _, failed := signal.ErrorOf(s); failed {
+		return "", nil
+	}
+	switch s.Kind() {
+	case signal.Text:
+		media = "text/plain; charset=utf-8"
+		text, _ := s.Body()["text"].(string)
+		data = []byte(text)
+	case signal.Data:
+		media = "application/json"
+		data, _ = json.Marshal(s.Body()["data"]) // it came from JSON
+	}
+	if len(data) <= most {
+		return "", nil
+	}
+	return media, data
+}
+
+// put keeps data and notes the link to it.
+func (k *keeper) put(ctx context.Context, media string, data []byte) (artifact.Artifact, bool) {
+	a, err := k.gate.opts.Artifacts.Put(ctx, k.passage.principal, media, data)
+	if err != nil {
+		k.fail(err)
+		return artifact.Artifact{}, false
+	}
+	if !slices.ContainsFunc(k.out.links, func(l link) bool { return l.name == a.ID }) {
+		k.out.links = append(k.out.links, link{url: k.settings.ArtifactURL + "/v1/artifacts/" + a.ID, name: a.ID, media: a.Type, size: a.Size})
+	}
+	return a, true
+}
+
+func (k *keeper) fail(err error) {
+	p := k.passage
+	k.gate.opts.Log.Error("keeping an artifact", "decision", p.decisionID, "error", err)
+	fault, err := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded,
+		"a part of the result could not be kept as an artifact", p.source(), false, nil, nil)
+	if err != nil {
+		fault = p.fail(signal.CodeInternal, "").Kernel
+	}
+	k.fault = fault
+}
+
+// reference is the FILE signal that stands for s.
+func (k *keeper) reference(s signal.Signal, a artifact.Artifact) signal.Signal {
+	body := map[string]any{"file_id": a.ID, "file_type": a.Type, "path": nil, "size": a.Size}
+	file, err := signal.Create(signal.File, body, s.Origin(), s.TraceID(), s.Tags(), s.ParentID())
+	if err != nil {
+		k.fail(err)
+		return s
+	}
+	return file
+}
+
+// link is a resource link to an artifact (MCP server/tools, "Resource Links").
+type link struct {
+	url, name, media string
+	size             int64
+}
+
+func (l link) block() []byte {
+	out := append([]byte(`{"type":"resource_link","uri":`), jsonrpc.Quote(l.url)...)
+	out = append(append(out, `,"name":`...), jsonrpc.Quote(l.name)...)
+	out = append(append(out, `,"mimeType":`...), jsonrpc.Quote(l.media)...)
+	out = append(out, `,"size":`...)
+	return append(strconv.AppendInt(out, l.size, 10), '}')
+}
