@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -21,8 +22,11 @@ import (
 type agent struct {
 	url, token, session string
 	http                *http.Client
-	next                int
 }
+
+// cliEnvelope makes the requests of the commands: what it makes, a toolgate
+// takes in any profile.
+var cliEnvelope = wire.Envelope{Profile: wire.ProfileStrict, Deterministic: true}
 
 // answer is what one request came to.
 type answer struct {
@@ -60,7 +64,16 @@ func (a *agent) begin(ctx context.Context) error {
 	if got.Error != nil {
 		return fmt.Errorf("connecting to %s: %w", a.url, rpcError(got.Error))
 	}
-	res, err := a.post(ctx, jsonrpc.NewNotification("notifications/initialized", nil))
+	return a.notify(ctx, "notifications/initialized", nil)
+}
+
+// notify sends what has no answer.
+func (a *agent) notify(ctx context.Context, method string, params json.RawMessage) error {
+	message, err := wire.CreateNotification(method, params)
+	if err != nil {
+		return err
+	}
+	res, err := a.post(ctx, message)
 	if err != nil {
 		return err
 	}
@@ -83,16 +96,17 @@ func (a *agent) close() {
 // request sends one request and reads its answer. One that is interrupted is
 // cancelled: a call does not end because nobody waits for it.
 func (a *agent) request(ctx context.Context, method string, params json.RawMessage) (answer, error) {
-	a.next++
-	id := json.RawMessage(fmt.Sprint(a.next))
-	got, err := a.exchange(ctx, id, method, params)
+	message, err := cliEnvelope.CreateRequest(method, params, "cli")
+	if err != nil {
+		return answer{}, err
+	}
+	id, _ := jsonrpc.Get(message, "id")
+	got, err := a.exchange(ctx, id, message)
 	if ctx.Err() != nil && a.session != "" {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer stop()
 		note := fmt.Appendf(nil, `{"requestId":%s,"reason":"interrupted"}`, id)
-		if res, err := a.post(ctx, jsonrpc.NewNotification("notifications/cancelled", note)); err == nil {
-			res.Body.Close()
-		}
+		_ = a.notify(ctx, "notifications/cancelled", note) // nobody waits for it any more
 		return answer{}, errInterrupted
 	}
 	return got, err
@@ -100,8 +114,8 @@ func (a *agent) request(ctx context.Context, method string, params json.RawMessa
 
 // exchange sends a request and reads its answer, whether it comes as JSON or as
 // an event stream.
-func (a *agent) exchange(ctx context.Context, id json.RawMessage, method string, params json.RawMessage) (answer, error) {
-	res, err := a.post(ctx, jsonrpc.NewRequest(id, method, params))
+func (a *agent) exchange(ctx context.Context, id json.RawMessage, message []byte) (answer, error) {
+	res, err := a.post(ctx, message)
 	if err != nil {
 		return answer{}, err
 	}
@@ -109,17 +123,35 @@ func (a *agent) exchange(ctx context.Context, id json.RawMessage, method string,
 	if s := res.Header.Get("Mcp-Session-Id"); s != "" {
 		a.session = s
 	}
-	var got answer
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		return lastEvent(res.Body)
+		return awaitEvent(res.Body, id)
 	}
-	if err := json.NewDecoder(res.Body).Decode(&got); err != nil {
-		return got, fmt.Errorf("reading the answer: %w", err)
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return answer{}, fmt.Errorf("reading the answer: %w", err)
 	}
-	if got.Result == nil && got.Error == nil {
-		return got, fmt.Errorf("reading the answer: %s gave neither result nor error\nhint: does --addr name a toolgate?", a.url)
+	if got, ok := answerTo(id, text); ok {
+		return got, nil
 	}
-	return got, nil
+	return answer{}, fmt.Errorf("reading the answer: %s gave neither result nor error\nhint: does --addr name a toolgate?", a.url)
+}
+
+// maxAnswer bounds what a command reads of one answer, in bytes.
+const maxAnswer = 16 << 20
+
+// answerTo gives what text answers to the request id, false when it is a
+// message about something else, or none.
+func answerTo(id json.RawMessage, text []byte) (answer, bool) {
+	m, fault := wire.Envelope{Limits: jsonrpc.Limits{Bytes: maxAnswer}}.Validate(text)
+	if fault != nil {
+		return answer{}, false
+	}
+	var pool jsonrpc.Pool[*jsonrpc.Message]
+	pool.Put(m.ID, m)
+	if m = wire.MatchResponseToRequest(id, &pool); m == nil {
+		return answer{}, false
+	}
+	return answer{Result: m.Result, Error: m.Error}, true
 }
 
 // prepare makes a request of this session.
@@ -160,17 +192,16 @@ func (a *agent) post(ctx context.Context, body []byte) (*http.Response, error) {
 	return res, nil
 }
 
-// lastEvent reads an event stream up to the message that is a response.
-func lastEvent(r io.Reader) (answer, error) {
+// awaitEvent reads an event stream up to the response to id.
+func awaitEvent(r io.Reader, id json.RawMessage) (answer, error) {
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 8<<20)
+	lines.Buffer(nil, maxAnswer)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data:")
 		if !ok {
 			continue
 		}
-		var got answer
-		if json.Unmarshal([]byte(data), &got) == nil && (got.Result != nil || got.Error != nil) {
+		if got, ok := answerTo(id, []byte(data)); ok {
 			return got, nil
 		}
 	}

@@ -13,6 +13,7 @@ func (e *env) banner(in *instance, agents, people string, moved bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "toolgate %s\n\n", version)
 	fmt.Fprintf(&b, "  agents connect   http://%s/mcp   (one server: /mcp/{server})\n", agents)
+	fmt.Fprintf(&b, "  programs call    http://%s/v1/jobs   (described at /v1/openapi.json)\n", agents)
 	fmt.Fprintf(&b, "  people look      http://%s/console/   (health: /readyz)\n", people)
 	fmt.Fprintf(&b, "  policy           %s\n  state            %s\n", short(in.revision()), in.cfg.State)
 	known := 0

@@ -102,6 +102,9 @@ func warnings(cfg *config.Config, engine *rego.Engine) []finding {
 	for _, w := range engine.Warnings() {
 		found = append(found, warning("policy", w, ""))
 	}
+	if cfg.Deterministic {
+		found = append(found, warning("toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
+	}
 	return append(append(found, inert(cfg)...), demoTokens(cfg)...)
 }
 
@@ -113,12 +116,7 @@ func inert(cfg *config.Config) (found []finding) {
 			found = append(found, warning(where, what+" is read and has no effect in this version", ""))
 		}
 	}
-	note(cfg.Envelope == "strict", "toolgate.envelope", "strict")
-	note(cfg.Deterministic, "toolgate.deterministic", "true")
 	note(len(cfg.Approvals.Notify) > 0, "toolgate.approvals.notify", "a webhook")
-	for _, s := range cfg.Servers {
-		note(s.Notice != "", "toolgate.servers."+s.Name+".notice", "a notice")
-	}
 	return found
 }
 

@@ -19,8 +19,12 @@ import (
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/artifact"
+	"github.com/toolgate/toolgate/proxy/bus"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // instance is one running toolgate behind its doors: everything that serve and
@@ -34,6 +38,9 @@ type instance struct {
 	limits   *limit.Limiter
 	upstream *registry.Registry
 	gate     *proxy.Gate
+	files    *artifact.Store
+	bus      *bus.Bus
+	seen     *audit.EnvelopeLog
 	metrics  *metrics
 	role     string
 	begun    *config.Config // what it was opened with
@@ -51,6 +58,9 @@ type instance struct {
 // left open.
 func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger) (in *instance, err error) {
 	in = &instance{log: log, cfg: cfg, begun: cfg, role: role, metrics: newMetrics()}
+	if cfg.Deterministic {
+		signal.Reproducible(deterministicEpoch)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, in.close())
@@ -64,6 +74,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		return in, &exit{code: exitUsage, err: err}
 	}
 	in.limits = limit.New(limitRules(cfg))
+	in.bus = bus.New(bus.Options{})
 	if err = in.openState(ctx, cfg); err != nil {
 		return in, err
 	}
@@ -74,11 +85,14 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 	}
 	in.gate, err = proxy.New(proxy.Options{
 		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets,
-		Recorder: in.trail, Upstreams: in.upstream, Settings: settings(cfg),
+		Recorder: in.trail, Upstreams: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})
 	return in, err
 }
+
+// deterministicEpoch is when the counted time of "deterministic" begins.
+var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // openState opens what survives a restart.
 func (in *instance) openState(ctx context.Context, cfg *config.Config) (err error) {
@@ -93,11 +107,25 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 	}); err != nil {
 		return err
 	}
-	in.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
-		Durability: audit.Durability(cfg.Audit.Durability), Version: version, OnError: func(doing string, cause error) { in.log.Error(doing, "error", cause) },
+	failed := func(doing string, cause error) { in.log.Error(doing, "error", cause) }
+	if in.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
+		Durability: audit.Durability(cfg.Audit.Durability), Version: version, OnError: failed,
+	}); err != nil {
+		return err
+	}
+	if in.files, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), in.db, artifact.Options{
+		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: in.log.Named("artifacts"),
+	}); err != nil {
+		return err
+	}
+	in.seen, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
+		Deterministic: cfg.Deterministic, Now: signal.Now, OnError: failed,
 	})
 	return err
 }
+
+// observe writes one envelope that a door has dealt with to its log.
+func (in *instance) observe(e wire.Event) { in.seen.Write(audit.EnvelopeEvent(e)) }
 
 // close ends everything in the order in which nothing is lost: upstreams, so
 // that no call is under way, then the trail, then the store.
@@ -113,6 +141,15 @@ func (in *instance) close() error {
 	}
 	if in.trail != nil {
 		errs = append(errs, in.trail.Close())
+	}
+	if in.bus != nil {
+		in.bus.Close()
+	}
+	if in.seen != nil {
+		errs = append(errs, in.seen.Close())
+	}
+	if in.files != nil {
+		errs = append(errs, in.files.Close())
 	}
 	if in.db != nil {
 		errs = append(errs, in.db.Close())
@@ -164,7 +201,10 @@ func prepare(cfg *config.Config) {
 }
 
 func settings(cfg *config.Config) proxy.Settings {
-	return proxy.Settings{Results: cfg.Results, Hold: cfg.Approvals.Hold}
+	return proxy.Settings{
+		Results: cfg.Results, Hold: cfg.Approvals.Hold,
+		Inline: cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen),
+	}
 }
 
 func identityConfig(cfg *config.Config, role string) identity.Config {

@@ -83,7 +83,7 @@ recorded, forwarded and normalised.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.RunE = lost
-	root.AddCommand(serveCommand(e), stdioCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
+	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
 		toolCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e))
 	explainArgs(root)
 	return root

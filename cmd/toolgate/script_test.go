@@ -80,6 +80,7 @@ func params(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
+			"post": cmdPost, "artifact": cmdArtifact,
 		},
 	}
 }
@@ -165,6 +166,41 @@ func cmdGet(ts *testscript.TestScript, neg bool, args []string) {
 	if fmt.Sprint(status) != args[0] {
 		ts.Fatalf("status %d, want %s", status, args[0])
 	}
+}
+
+// cmdPost sends a file as JSON, with a token unless that is -, wants a status,
+// and leaves the body for stdout.
+func cmdPost(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 4 {
+		ts.Fatalf("usage: post STATUS URL TOKEN FILE")
+	}
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, args[1], strings.NewReader(ts.ReadFile(args[3])))
+	ts.Check(err)
+	req.Header.Set("Content-Type", "application/json")
+	if args[2] != "-" {
+		req.Header.Set("Authorization", "Bearer "+args[2])
+	}
+	res, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	ts.Check(err)
+	fmt.Fprint(ts.Stdout(), string(body))
+	if fmt.Sprint(res.StatusCode) != args[0] {
+		ts.Fatalf("status %d, want %s: %s", res.StatusCode, args[0], body)
+	}
+}
+
+// cmdArtifact keeps the id of the first artifact that stdout names in a
+// variable.
+func cmdArtifact(ts *testscript.TestScript, neg bool, args []string) {
+	id := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(ts.ReadFile("stdout"))
+	if neg || len(args) != 1 || id == "" {
+		ts.Fatalf("usage: artifact VARIABLE, after an answer that names one")
+	}
+	ts.Setenv(args[0], id)
 }
 
 // cmdUntil runs a program with a file as stdin until its stdout matches.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/proxy/rest"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -62,6 +64,10 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	if err != nil {
 		return errors.Join(err, in.close())
 	}
+	jobs, err := in.rest(cfg)
+	if err != nil {
+		return errors.Join(err, in.close())
+	}
 	in.changedTools = door.ToolsChanged
 	in.upstream.OnChange(in.changedTools)
 	e.banner(in, agents.Addr().String(), people.Addr().String(), listen != "")
@@ -72,17 +78,32 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 			return e.loadAs(agents.Addr().String(), people.Addr().String(), cfg.State)
 		},
 	}
-	err = in.serve(ctx, again, door, agents, people)
+	err = in.serve(ctx, again, doors{door, jobs}, agents, people)
 	return errors.Join(err, in.close())
 }
 
+// doors are the ways in on the agents' listener.
+type doors struct {
+	mcp  *mcp.Door
+	rest *rest.Handler
+}
+
+// ServeHTTP gives a request to the door that its path names.
+func (d doors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		d.rest.ServeHTTP(w, r)
+		return
+	}
+	d.mcp.ServeHTTP(w, r)
+}
+
 // serve runs the two listeners and the watch until ctx ends, then drains.
-func (in *instance) serve(ctx context.Context, again source, door *mcp.Door, agents, people net.Listener) error {
+func (in *instance) serve(ctx context.Context, again source, ways doors, agents, people net.Listener) error {
 	desk, err := in.people(in.cfg)
 	if err != nil {
 		return err
 	}
-	forAgents, forPeople := server(door), server(desk)
+	forAgents, forPeople := server(ways), server(desk)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serveHTTP(forAgents, agents) })
 	group.Go(func() error { return serveHTTP(forPeople, people) })
@@ -90,7 +111,7 @@ func (in *instance) serve(ctx context.Context, again source, door *mcp.Door, age
 	group.Go(func() error {
 		<-ctx.Done()
 		desk.Close()
-		in.drain(context.WithoutCancel(ctx), door)
+		in.drain(context.WithoutCancel(ctx), ways.mcp.Close, ways.rest.Drain)
 		return errors.Join(hangUp(forAgents), hangUp(forPeople))
 	})
 	return group.Wait()
@@ -98,11 +119,15 @@ func (in *instance) serve(ctx context.Context, again source, door *mcp.Door, age
 
 // drain lets the calls that are under way finish, and cancels those that take
 // longer than they may.
-func (in *instance) drain(ctx context.Context, door *mcp.Door) {
+func (in *instance) drain(ctx context.Context, doors ...func(context.Context) error) {
 	in.log.Info("draining", "seconds", drain.Seconds())
 	ctx, stop := context.WithTimeout(ctx, drain)
 	defer stop()
-	if err := door.Close(ctx); err != nil {
+	var group errgroup.Group
+	for _, end := range doors {
+		group.Go(func() error { return end(ctx) })
+	}
+	if err := group.Wait(); err != nil {
 		in.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", drain.Seconds())
 	}
 }
@@ -122,8 +147,18 @@ func (in *instance) door(cfg *config.Config) (*mcp.Door, error) {
 	return mcp.New(mcp.Options{
 		Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(cfg.Errors),
 		HasServer: func(name string) bool { return in.upstream.Catalogue().HasServer(name) },
-		Hosts:     hostsOf(cfg.Listen),
-		Ended:     in.upstream.EndSession,
+		Profile:   wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
+		Hosts: hostsOf(cfg.Listen),
+		Ended: in.upstream.EndSession,
+	})
+}
+
+// rest is the way in for HTTP clients that do not speak MCP.
+func (in *instance) rest(cfg *config.Config) (*rest.Handler, error) {
+	return rest.New(rest.Options{
+		Gate: in.gate, Refuser: in.gate, ToolIO: in.upstream.LoadToolIO, Artifacts: in.files, Bus: in.bus,
+		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: in.observe,
+		Hosts: hostsOf(cfg.Listen), Version: version, Log: in.log.Named("rest"),
 	})
 }
 

@@ -26,6 +26,25 @@ shares the state directory with a running serve, where held calls are decided.`,
 }
 
 func (e *env) stdioDoor(ctx context.Context) error {
+	return e.beside(ctx, func(in *instance) error {
+		door, err := mcp.New(mcp.Options{
+			Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(in.cfg.Errors),
+			Profile: wire.Profile(in.cfg.Envelope), Deterministic: in.cfg.Deterministic, Observe: in.observe,
+			Stdio: e.stdioCredential(), Ended: in.upstream.EndSession,
+		})
+		if err != nil {
+			return err
+		}
+		in.upstream.OnChange(door.ToolsChanged)
+		err = door.Serve(ctx, e.in, e.out)
+		in.drain(context.WithoutCancel(ctx), door.Close)
+		return err
+	})
+}
+
+// beside opens an instance without listeners, which may share its state with
+// one that serves, for as long as talk takes.
+func (e *env) beside(ctx context.Context, talk func(*instance) error) error {
 	outlive()
 	cfg, err := e.load()
 	if err != nil {
@@ -35,18 +54,8 @@ func (e *env) stdioDoor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	door, err := mcp.New(mcp.Options{
-		Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(cfg.Errors),
-		Stdio: e.stdioCredential(), Ended: in.upstream.EndSession,
-	})
-	if err != nil {
-		return errors.Join(err, in.close())
-	}
-	in.upstream.OnChange(door.ToolsChanged)
 	in.warn()
-	err = door.Serve(ctx, e.in, e.out)
-	in.drain(context.WithoutCancel(ctx), door)
-	return errors.Join(err, in.close())
+	return errors.Join(talk(in), in.close())
 }
 
 // outlive makes a write to a pipe that nobody reads any more an error instead

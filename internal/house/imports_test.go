@@ -30,6 +30,8 @@ var mayImport = map[string][]string{
 	"proxy/bus":         {"signal", "policy"},
 	"proxy/wire":        {"signal", "docs/schemas"},
 	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/ndjson":      {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/rest":        {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
 	"docs/schemas":      {},
 	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
 	"tools":             {"signal", "registry/contract", "tools/..."},

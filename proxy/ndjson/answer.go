@@ -1,0 +1,227 @@
+package ndjson
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// noNotice is the boundary notice of an action that has none: every response
+// carries one.
+const noNotice = "No boundary notice is given for this action."
+
+// pendingCode stands where a canonical code does while a call waits for a
+// person: that is no error, so the table has no row for it.
+const pendingCode = "APPROVAL_PENDING"
+
+// actions is the data of list_actions. Schemas are the upstreams' own bytes.
+func actions(tools []*registry.Tool) json.RawMessage {
+	out := []byte(`{"actions":[`)
+	for i, t := range tools {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendAction(out, t)
+	}
+	return append(out, `]}`...)
+}
+
+func appendAction(out []byte, t *registry.Tool) []byte {
+	raw, _ := jsonrpc.Get(t.Definition, "description")
+	description, _ := jsonrpc.Text(raw)
+	out = append(append(out, `{"action":`...), jsonrpc.Quote(t.Exposed)...)
+	out = append(append(out, `,"description":`...), jsonrpc.Quote(description)...)
+	out = append(append(out, `,"boundaryNotice":`...), jsonrpc.Quote(notice(t))...)
+	for _, name := range []string{"inputSchema", "outputSchema"} {
+		if value, ok := jsonrpc.Get(t.Definition, name); ok {
+			out = append(append(append(append(out, `,"`...), name...), `":`...), value...)
+		}
+	}
+	return append(out, '}')
+}
+
+// notice is the boundary notice of a tool: what its definition says, else what
+// is configured.
+func notice(t *registry.Tool) string {
+	if t == nil {
+		return noNotice
+	}
+	if meta, ok := jsonrpc.Get(t.Definition, "_meta"); ok {
+		raw, _ := jsonrpc.Get(meta, "boundaryNotice")
+		if text, ok := jsonrpc.Text(raw); ok && text != "" {
+			return text
+		}
+	}
+	if t.Notice != "" {
+		return t.Notice
+	}
+	return noNotice
+}
+
+// replied puts what the road replied into the protocol's words. The tool's own
+// error, and a call that waits, are failures here: the protocol has no third
+// thing.
+func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
+	switch reply.Kernel.Status {
+	case signal.StatusSkip:
+		if reply.Ticket != "" {
+			return pending(x, reply)
+		}
+	case signal.StatusError:
+		return toolError(x, reply)
+	}
+	return ndjson.NewSuccess(x.id(), answer(x.action(), reply))
+}
+
+// pending says what a call waits for.
+func pending(x *exchange, reply *proxy.Reply) []byte {
+	text := reply.Kernel.Reason
+	if _, shaped := jsonrpc.Get(reply.Result, "structuredContent"); !shaped {
+		text = firstText(reply.Result, text)
+	}
+	return ndjson.NewFailure(x.id(), pendingCode+": "+text, []ndjson.Issue{{
+		Code: pendingCode, Message: text, Ticket: reply.Ticket,
+		RetryAfterMS: ceilMS(reply.RetryAfter), DecisionID: reply.DecisionID,
+	}})
+}
+
+// firstText is the first text of a tool result.
+func firstText(result json.RawMessage, otherwise string) string {
+	content, _ := jsonrpc.Get(result, "content")
+	for block := range jsonrpc.Elements(content) {
+		raw, _ := jsonrpc.Get(block, "text")
+		if text, ok := jsonrpc.Text(raw); ok && text != "" {
+			return text
+		}
+	}
+	return otherwise
+}
+
+// toolError says how the tool itself failed.
+func toolError(x *exchange, reply *proxy.Reply) []byte {
+	code, text, ticket := wire.ToolFailed, "the tool reported an error", reply.Ticket
+	if e := reply.Kernel.Error; e != nil {
+		if row, err := wire.ByKernel(e.Code); err == nil {
+			code = row.Code
+		}
+		text = e.Message
+	}
+	return ndjson.NewFailure(x.id(), string(code)+": "+text, []ndjson.Issue{{
+		Code: string(code), Message: text, Ticket: ticket, DecisionID: reply.DecisionID,
+	}})
+}
+
+// answer is the data of a successful invoke. What the action says of itself
+// counts where it is well formed.
+func answer(name string, reply *proxy.Reply) json.RawMessage {
+	own := claims(reply.Result)
+	boundary, uncertain, assumed := notice(reply.Tool), uncertainty(reply.Kernel.Status), assumptions(reply)
+	if text, ok := jsonrpc.Text(own["boundaryNotice"]); ok && text != "" {
+		boundary = text
+	}
+	if text, ok := jsonrpc.Text(own["uncertainty"]); ok && slices.Contains(uncertainties, text) {
+		uncertain = text
+	}
+	if list, ok := texts(own["assumptions"]); ok {
+		assumed = list
+	}
+	return slices.Concat(
+		[]byte(`{"action":`), jsonrpc.Quote(name),
+		[]byte(`,"boundaryNotice":`), jsonrpc.Quote(boundary),
+		[]byte(`,"uncertainty":`), jsonrpc.Quote(uncertain),
+		[]byte(`,"assumptions":`), quoteAll(assumed),
+		[]byte(`,"output":`), output(reply), []byte(`}`),
+	)
+}
+
+// claims is what an action says of itself in a tool result.
+func claims(result json.RawMessage) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	meta, _ := jsonrpc.Get(result, "_meta")
+	own, _ := jsonrpc.Get(meta, ndjson.MetaAction)
+	for name, value := range jsonrpc.Members(own) {
+		out[name] = value
+	}
+	return out
+}
+
+// uncertainties are the three levels of the protocol.
+var uncertainties = []string{"low", "medium", "high"}
+
+// uncertainty is the level for how a call went.
+func uncertainty(s signal.Status) string {
+	switch s {
+	case signal.StatusOK:
+		return "low"
+	case signal.StatusPartial:
+		return "medium"
+	}
+	return "high"
+}
+
+// texts reads a list of strings, and reports whether it is one.
+func texts(raw json.RawMessage) ([]string, bool) {
+	if len(raw) == 0 || raw[0] != '[' {
+		return nil, false
+	}
+	out := []string{}
+	for element := range jsonrpc.Elements(raw) {
+		text, ok := jsonrpc.Text(element)
+		if !ok {
+			return nil, false
+		}
+		out = append(out, text)
+	}
+	return out, true
+}
+
+// quoteAll writes a list of strings.
+func quoteAll(list []string) []byte {
+	out := []byte{'['}
+	for i, text := range list {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, jsonrpc.Quote(text)...)
+	}
+	return append(out, ']')
+}
+
+// assumptions are what the call passed on: the rule and, where it was held,
+// the approval.
+func assumptions(reply *proxy.Reply) []string {
+	by := "the policy"
+	if reply.Decision.Rule != "" {
+		by = "policy rule " + reply.Decision.Rule
+	}
+	if reply.Decision.Revision != "" {
+		by += ", revision " + reply.Decision.Revision
+	}
+	out := []string{"Allowed by " + by}
+	if reply.Decision.Effect == policy.Hold {
+		out = []string{"Held by " + by, "Approved by a person, ticket " + reply.Ticket}
+	}
+	if reply.Kernel.Metrics.CacheHit {
+		out = append(out, "This is the stored result of the one call that was made under ticket "+reply.Ticket)
+	}
+	return out
+}
+
+// output is the result's structured content, else the call's Result.
+func output(reply *proxy.Reply) json.RawMessage {
+	if structured, ok := jsonrpc.Get(reply.Result, "structuredContent"); ok && len(structured) > 0 && structured[0] == '{' {
+		return structured
+	}
+	return signal.Full(reply.Kernel)
+}
+
+// ceilMS never tells a caller to come back too early.
+func ceilMS(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

@@ -1,0 +1,192 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// strangerBytes bounds what is read of somebody who is not known: enough for
+// the record to say what was wanted.
+const strangerBytes = 64 << 10
+
+// intake is one POST with its body, before anybody has looked into it.
+type intake struct {
+	call        proxy.Call // what the road will see; no message yet
+	who         policy.Principal
+	stranger    *proxy.Failure // why nobody was identified, nil when who is somebody
+	body        []byte
+	limits      jsonrpc.Limits
+	traceparent string // as it was sent, "" when there is none that is valid
+	begun       time.Time
+}
+
+// take reads one POST:
+//
+//	media -> identify -> body
+//
+// It reports false when it has answered already.
+func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
+	if !guard.JSONBody(r.Header) {
+		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
+		return nil, false
+	}
+	if !h.plain(w, r) {
+		return nil, false
+	}
+	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
+	in.call = proxy.Call{Transport: "rest"}
+	in.who, in.call.Credential, in.stranger = h.identify(r.Context(), r.Header)
+	in.traceparent, in.call.TraceID = traceOf(r.Header)
+	if in.stranger != nil {
+		in.limits.Bytes = min(in.limits.Bytes, strangerBytes)
+	}
+	var err error
+	if in.body, err = h.body(w, r, int64(in.limits.Bytes)+1); err != nil {
+		h.refuse(w, problem{http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early"})
+		return nil, false
+	}
+	return in, true
+}
+
+// identify says who shows the headers head, or why that is nobody: a failure
+// without ids, for there is no record of it.
+func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Principal, identity.Credential, *proxy.Failure) {
+	c, ok := identity.FromHeader(head)
+	if !ok {
+		return policy.Principal{}, c, stranger("the Authorization header is not one bearer token")
+	}
+	who, failure := h.opts.Gate.Identify(ctx, c)
+	switch {
+	case failure != nil && failure.Reason != "":
+		return policy.Principal{}, c, stranger(failure.Reason)
+	case failure != nil, !who.Valid(): // fails closed: nobody is nobody
+		return policy.Principal{}, c, stranger("a bearer token is needed")
+	}
+	return who, c, nil
+}
+
+// stranger is why nobody was identified.
+func stranger(reason string) *proxy.Failure {
+	source := signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
+	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // a code that is known
+	return &proxy.Failure{Kernel: kernel, Reason: reason}
+}
+
+// known lets only those through who say who they are.
+func (h *Handler) known(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, _, why := h.identify(r.Context(), r.Header)
+		if why != nil {
+			h.turnAway(w, r, why)
+			return
+		}
+		serve(w, r, who)
+	}
+}
+
+// noteStranger gives the failure to answer a stranger with. Only what wanted a tool
+// called is recorded: an anonymous flood of anything else leaves no trace in
+// the audit trail.
+func (h *Handler) noteStranger(r *http.Request, in *intake, isCall bool) *proxy.Failure {
+	if !isCall {
+		return in.stranger
+	}
+	return h.opts.Refuser.Refuse(r.Context(), &in.call, signal.CodeUnauthenticated, in.stranger.Reason)
+}
+
+// turnAway answers a stranger.
+func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
+	h.challenge(w, r.Header)
+	if f.DecisionID == "" {
+		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
+		return
+	}
+	h.failed(w, f)
+}
+
+// challenge says how to authenticate (RFC 6750 section 3), naming an error
+// only when a credential was shown.
+func (h *Handler) challenge(w http.ResponseWriter, head http.Header) {
+	challenge := `Bearer realm="toolgate"`
+	if len(head["Authorization"]) > 0 {
+		challenge += `, error="invalid_token"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+}
+
+// plain reports whether the caller reads JSON, and answers 406 when not.
+func (h *Handler) plain(w http.ResponseWriter, r *http.Request) bool {
+	return h.reads(w, r, "application/json")
+}
+
+// reads reports whether the caller reads media, and answers 406 when not.
+func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media string) bool {
+	if guard.Accepts(r.Header, media) {
+		return true
+	}
+	h.refuse(w, problem{http.StatusNotAcceptable, "NOT_ACCEPTABLE", "accept " + media})
+	return false
+}
+
+// body reads up to limit bytes of the request's body, which is one more than
+// will be taken.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(h.opts.IOTimeout)) // a writer without deadlines has no network
+	data, err := io.ReadAll(io.LimitReader(r.Body, limit))
+	_ = rc.SetReadDeadline(time.Time{}) // as above
+	return data, err
+}
+
+// traceOf reads the W3C Trace Context header traceparent: the header itself
+// and its trace id, or "" and a new id when there is none that is valid.
+func traceOf(head http.Header) (traceparent, id string) {
+	if lines := head["Traceparent"]; len(lines) == 1 {
+		if parts := strings.Split(lines[0], "-"); len(parts) == 4 && parts[0] != "ff" &&
+			hexed(parts[0], 2) && hexed(parts[1], 32) && hexed(parts[2], 16) && hexed(parts[3], 2) &&
+			strings.Trim(parts[1], "0") != "" && strings.Trim(parts[2], "0") != "" {
+			return lines[0], parts[1]
+		}
+	}
+	return "", signal.NewID("trc_")
+}
+
+// hexed reports whether s is n lower-case hexadecimal digits.
+func hexed(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// ask puts the tools/call that the road shall judge into in: arguments is
+// spliced in as it is, so that what is judged is what was sent.
+func (in *intake) ask(id, name string, arguments json.RawMessage) {
+	params := append([]byte(`{"name":`), jsonrpc.Quote(name)...)
+	params = append(append(params, `,"arguments":`...), arguments...)
+	if in.traceparent != "" { // upstreams continue the trace too
+		params = append(append(params, `,"_meta":{"traceparent":`...), jsonrpc.Quote(in.traceparent)...)
+		params = append(params, '}')
+	}
+	raw := jsonrpc.NewRequest(jsonrpc.Quote(id), "tools/call", append(params, '}'))
+	limits := in.limits
+	limits.Bytes = len(raw)
+	in.decoded(jsonrpc.Decode(raw, limits))
+}
+
+// decoded takes what the decoder gave: a message, or why there is none.
+func (in *intake) decoded(m *jsonrpc.Message, err error) {
+	in.call.Message = m
+	if err != nil {
+		in.call.Message, in.call.Fault = nil, faultOf(err)
+	}
+}
