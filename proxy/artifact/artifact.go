@@ -45,7 +45,7 @@ var (
 	// ErrDamaged: the file is there and is not what was put. The next Put of
 	// those bytes mends it.
 	ErrDamaged = errors.New("the stored artifact is damaged")
-	// ErrNobody: a Put or Grant for a principal without a subject.
+	// ErrNobody: a Put for a principal without a subject.
 	ErrNobody = errors.New("an artifact needs an owner")
 )
 

@@ -184,6 +184,9 @@ func (w *world) rows() (names []string) {
 		}
 		names = append(names, strings.TrimPrefix(id.String, "sha256:"))
 	}
+	if err := rows.Err(); err != nil {
+		w.t.Fatal(err)
+	}
 	return names
 }
 
@@ -286,60 +289,6 @@ func TestNotFoundHasOneText(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-}
-
-func TestGrant(t *testing.T) {
-	w := newWorld(t, artifact.Options{})
-	id := w.put(ann, "image/png", "shared").ID
-	w.pass(3 * day)
-	if err := w.Grant(t.Context(), id, bob); err != nil {
-		t.Fatal(err)
-	}
-	w.has(bob, id, "shared")
-	w.has(other, id, "")
-	a, file, err := w.Get(t.Context(), bob, id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file.Close()
-	if a.Type != "image/png" || !a.Created.Equal(noon.Add(3*day)) {
-		t.Errorf("bob has %+v", a)
-	}
-	w.pass(5 * day)
-	w.sweep()
-	w.has(ann, id, "")
-	w.has(bob, id, "shared")
-	if err := w.Grant(t.Context(), id, ann); err != nil { // from bob's, hers is over
-		t.Fatal(err)
-	}
-	w.has(ann, id, "shared")
-}
-
-func TestGrantRefuses(t *testing.T) {
-	w := newWorld(t, artifact.Options{})
-	gone, late, here := w.put(ann, "", "gone").ID, w.put(ann, "", "late").ID, ""
-	w.pass(7 * day)
-	here = w.put(ann, "", "here").ID
-	gone = w.put(ann, "", "gone").ID
-	if err := os.Remove(w.file(gone)); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		id   string
-		to   policy.Principal
-		want error
-	}{
-		"nobody":         {here, policy.Principal{Tenant: "acme"}, artifact.ErrNobody},
-		"no id":          {"../" + here, bob, artifact.ErrNotFound},
-		"unknown":        {artifact.ID(nil), bob, artifact.ErrNotFound},
-		"expired":        {late, bob, artifact.ErrNotFound},
-		"without a file": {gone, bob, artifact.ErrNotFound},
-	} {
-		if err := w.Grant(t.Context(), c.id, c.to); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
-	}
-	w.has(bob, late, "")
 }
 
 func TestPutRefuses(t *testing.T) {

@@ -214,46 +214,6 @@ func (s *Store) forget(ctx context.Context, tx *sql.Tx, id string, now time.Time
 // cutoff is the time at and before which a grant is expired.
 func (s *Store) cutoff(now time.Time) int64 { return now.Add(-s.opts.TTL).UnixNano() }
 
-const giveOn = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted)
- SELECT artifact, ?, ?, type, ?, ? FROM artifact_grants WHERE artifact = ? ORDER BY created, subject, tenant LIMIT 1
- ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted)`
-
-// Grant gives the artifact to another principal, or renews what it has. The
-// caller knows that it may. ErrNotFound when it is absent or has expired for
-// everybody, ErrNobody when to names nobody.
-func (s *Store) Grant(ctx context.Context, id string, to policy.Principal) error {
-	if !to.Valid() {
-		return ErrNobody
-	}
-	if !ValidID(id) {
-		return ErrNotFound
-	}
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.grant(ctx, tx, id, to) })
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("giving artifact: %w", err)
-	}
-	return err
-}
-
-func (s *Store) grant(ctx context.Context, tx *sql.Tx, id string, to policy.Principal) error {
-	now := s.opts.Now()
-	if _, err := s.root.Lstat(path(strings.TrimPrefix(id, idPrefix))); err != nil {
-		return absent(err)
-	}
-	if err := s.forget(ctx, tx, id, now); err != nil {
-		return err
-	}
-	n, err := changed(tx.ExecContext(ctx, giveOn, to.Subject, to.Tenant, now.UnixNano(), now.UnixNano(), id))
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		return ErrNotFound
-	}
-	_, err = tx.ExecContext(ctx, "UPDATE artifacts SET granted = max(granted, ?) WHERE id = ?", now.UnixNano(), id)
-	return err
-}
-
 const findArtifact = `SELECT a.size, g.type, g.created FROM artifact_grants g JOIN artifacts a ON a.id = g.artifact
  WHERE g.artifact = ? AND g.subject = ? AND g.tenant = ? AND g.granted > ?`
 

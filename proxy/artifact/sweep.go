@@ -249,7 +249,7 @@ func (s *Store) removeDraft(name string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer file.Close()
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil

@@ -14,7 +14,7 @@ func hostSet(names []string) guard.Hosts { return guard.NewHosts(names) }
 // Host that is not ours (DNS rebinding) and for an Origin that is not ours
 // (cross-site requests), else 0. No CORS header is ever sent.
 func (d *Door) guard(r *http.Request) int {
-	if !guard.Hosts(d.hosts).Admits(r) {
+	if !d.hosts.Admits(r) {
 		return http.StatusForbidden
 	}
 	return 0

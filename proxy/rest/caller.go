@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -48,6 +49,7 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest"}
 	in.who, in.call.Credential, in.stranger = h.identify(r.Context(), r.Header)
+	in.call.Session = sessionOf(in.who)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
 	if in.stranger != nil {
 		in.limits.Bytes = min(in.limits.Bytes, strangerBytes)
@@ -58,6 +60,15 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 		return nil, false
 	}
 	return in, true
+}
+
+// sessionOf keys the upstream connections of a principal whose requests have
+// no session: nobody shares one with another (isolation session).
+func sessionOf(who policy.Principal) string {
+	if !who.Valid() {
+		return ""
+	}
+	return "rest:" + url.QueryEscape(who.Tenant) + ":" + url.QueryEscape(who.Subject)
 }
 
 // identify says who shows the headers head, or why that is nobody: a failure

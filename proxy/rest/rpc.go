@@ -189,7 +189,7 @@ func (in *intake) id() json.RawMessage {
 // tell tells the observer of the envelope in, which was answered with status.
 func (h *Handler) tell(in *intake, a answer, status string, errorObject json.RawMessage) {
 	e := wire.Event{
-		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: in.call.Transport, Route: rpcPath,
+		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath,
 		Status: status, Duration: h.opts.Now().Sub(in.begun), Error: errorObject,
 	}
 	if id := in.id(); id != nil {

@@ -104,7 +104,7 @@ func TestEnvelopes(t *testing.T) {
 				t.Errorf("%d records, want %d", n, tt.records)
 			}
 			events := d.told()
-			if len(events) != 1 || events[0].Status != tt.event || events[0].Transport != "rest" || events[0].Route != "/v1/rpc" || events[0].Time.IsZero() || (events[0].Error != nil) != (tt.code != "") {
+			if len(events) != 1 || events[0].Status != tt.event || events[0].Transport != "http" || events[0].Route != "/v1/rpc" || events[0].Time.IsZero() || (events[0].Error != nil) != (tt.code != "") {
 				t.Errorf("events %+v, want one %s", events, tt.event)
 			}
 			if again := d.rpc("alice", `{"jsonrpc":"2.0","id":`+uuid+`,"method":"ping","params":{}}`); again.status != 200 {
