@@ -105,8 +105,7 @@ func (c *client) take(ctx context.Context, line []byte) {
 	done := make(chan struct{})
 	c.flights.Go(func() {
 		defer close(done)
-		defer c.finish(x)
-		c.send(c.door.run(c.ctx, x))
+		c.settle(x, c.door.run(c.ctx, x))
 	})
 	if x.id() != nil {
 		return
@@ -136,19 +135,28 @@ func (c *client) begin(x *exchange) error {
 	return nil
 }
 
-// finish strikes x off.
-func (c *client) finish(x *exchange) {
+// settle strikes x off and answers it, in one step: who has read the response
+// may use its id again.
+func (c *client) settle(x *exchange, response []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flying--
 	if key, named := jsonrpc.Text(x.id()); named {
 		delete(c.live, key)
 	}
+	c.writeLocked(response)
 }
 
-// send writes one response as one line. Raw line ends, which JSON allows
-// between tokens only, become spaces.
+// send writes one response.
 func (c *client) send(response []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeLocked(response)
+}
+
+// writeLocked writes one response as one line. Raw line ends, which JSON allows
+// between tokens only, become spaces.
+func (c *client) writeLocked(response []byte) {
 	line := append(make([]byte, 0, len(response)+1), response...)
 	for i, b := range line {
 		if b == '\n' || b == '\r' {
@@ -156,8 +164,6 @@ func (c *client) send(response []byte) {
 		}
 	}
 	line = append(line, '\n')
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.err != nil {
 		return
 	}
