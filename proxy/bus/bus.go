@@ -30,7 +30,7 @@ var (
 
 const (
 	defaultDepth        = 256
-	defaultBytes        = 16 << 20
+	defaultBytes        = 4 << 20
 	defaultPerPrincipal = 16
 	defaultTotal        = 1024
 )
@@ -38,7 +38,7 @@ const (
 // Options are the settings of a [Bus]; the zero value is usable.
 type Options struct {
 	Depth        int   // notifications that wait for one subscription; 0 = 256
-	Bytes        int64 // bytes of their params, one notification being let in at any size; 0 = 16 MiB
+	Bytes        int64 // bytes of their params, one notification being let in at any size; 0 = 4 MiB
 	PerPrincipal int   // subscriptions of one principal; 0 = 16
 	Total        int   // subscriptions of all; 0 = 1024
 }
