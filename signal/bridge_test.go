@@ -224,7 +224,7 @@ func TestProblemAndSuccessAreReadStrictly(t *testing.T) {
 		{"a detail against its error", `"detail":"no"`, `"detail":"yes"`, problem, new(signal.ProblemDetails)},
 		{"a status of success", "403", "200", problem, new(signal.ProblemDetails)},
 		{"a retry before -1", `"retry_after":-1`, `"retry_after":-2`, problem, new(signal.ProblemDetails)},
-		{"an unknown member", `"title"`, `"instance":"x","title"`, problem, new(signal.ProblemDetails)},
+		{"an unknown member of the extensions", `{"error"`, `{"instance":"x","error"`, problem, new(signal.ProblemDetails)},
 		{"extensions null", problem[strings.Index(problem, `"extensions"`):], `"extensions":null}`, problem, new(signal.ProblemDetails)},
 		{"status error", `"ok"`, `"error"`, success, new(signal.SuccessResponse)},
 		{"no data", `"data":[],`, ``, success, new(signal.SuccessResponse)},

@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // ProblemDetails is RFC 7807. Its JSON form is {type, title, status, detail,
@@ -78,35 +81,43 @@ func (p ProblemDetails) MarshalJSON() ([]byte, error) {
 }
 
 type problemJSON struct {
-	Type       string             `json:"type"`
-	Title      Category           `json:"title"`
-	Status     int                `json:"status"`
-	Detail     string             `json:"detail"`
-	Extensions *ProblemExtensions `json:"extensions"`
-	RetryAfter int                `json:"retry_after"`
+	Type       string         `json:"type"`
+	Title      Category       `json:"title"`
+	Status     int            `json:"status"`
+	Detail     string         `json:"detail"`
+	Extensions jsontext.Value `json:"extensions"`
+	RetryAfter int            `json:"retry_after"`
 }
 
-// UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
-// else, and for a type, title or detail against the error in the extensions.
+// UnmarshalJSON reads the JSON form strictly but for further members, which a
+// reader has to ignore (RFC 7807 §3.2); ErrInvalidResponse for anything else,
+// and for a type, title or detail against the error in the extensions.
 func (p *ProblemDetails) UnmarshalJSON(data []byte) error {
 	var in problemJSON
-	err := decodeStrict(data, &in)
+	err := json.Unmarshal(data, &in, strictly, json.RejectUnknownMembers(false))
+	var more ProblemExtensions
 	if err == nil {
-		err = in.check()
+		more, err = in.extensions()
+	}
+	if err == nil {
+		err = in.check(more.Error)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidResponse, err)
 	}
-	*p = ProblemDetails{in.Type, string(in.Title), in.Status, in.Detail, *in.Extensions, in.RetryAfter}
+	*p = ProblemDetails{in.Type, string(in.Title), in.Status, in.Detail, more, in.RetryAfter}
 	return nil
 }
 
-func (in *problemJSON) check() error {
-	if in.Extensions == nil {
-		return errors.New("no extensions")
+func (in *problemJSON) extensions() (more ProblemExtensions, err error) {
+	if in.Extensions.Kind() != '{' {
+		return more, errors.New("no extensions")
 	}
+	return more, decodeStrict(in.Extensions, &more)
+}
+
+func (in *problemJSON) check(e *KernelError) error {
 	code, ours := strings.CutPrefix(in.Type, problemType)
-	e := in.Extensions.Error
 	switch {
 	case !ours || !ValidCode(code):
 		return fmt.Errorf("type %q is not %s and an error code", in.Type, problemType)

@@ -212,7 +212,7 @@ func TestBadDocumentsAreRefusedTwice(t *testing.T) {
 		}},
 		{"problem-details", okProblem, []string{
 			`urn:toolgate:error:`, `urn:other:`, `"title":"input"`, `"title":"Bad Request"`, `400`, `200`, `"detail":"m"`, `"detail":""`, `:-1}`, `:-2}`,
-			`"extensions":{"error":` + okError + `}`, `"extensions":null`, `"extensions":{"error":` + okError + `},`, ``, `"title"`, `"instance":"x","title"`, `"category":"input"`, `"category":"x"`,
+			`"extensions":{"error":` + okError + `}`, `"extensions":null`, `"extensions":{"error":` + okError + `},`, ``, `{"error"`, `{"instance":"x","error"`, `"category":"input"`, `"category":"x"`,
 		}},
 		{"notification", okNotice, []string{
 			`"2.0"`, `"1.0"`, `"jsonrpc":"2.0",`, ``, `"method":"notifications/signal"`, `"method":""`, `"jsonrpc"`, `"id":1,"jsonrpc"`, `"params":{"signal":` + okSignal + `}`, `"params":[]`,

@@ -10,7 +10,6 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
-	"github.com/toolgate/toolgate/signal"
 )
 
 // Header values that every answer shares; never changed.
@@ -54,32 +53,6 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 		w.Header().Set("Retry-After", strconv.Itoa(reply.RetryAfter))
 	}
 	h.write(w, reply.Status, problemType, reply.Body)
-}
-
-// toolProblem sends the error that a tool itself reported, under the status of
-// its category (seed 002, result_to_http_response), with the members that
-// every problem of a call has.
-func (h *Handler) toolProblem(w http.ResponseWriter, reply *proxy.Reply, p *signal.ProblemDetails) {
-	e := p.Extensions.Error
-	row, err := wire.ByKernel(e.Code)
-	if err != nil || row.Code == wire.InternalError { // its chain of causes is not for strangers
-		h.broken(w, errors.Join(e, err))
-		return
-	}
-	body, err := p.MarshalJSON()
-	if err != nil {
-		h.broken(w, err)
-		return
-	}
-	if p.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(p.RetryAfter))
-	}
-	body = appendText(body[:len(body)-1], "code", string(row.Code))
-	body = appendText(body, "kernel_code", e.Code)
-	body = appendText(body, "reason", e.Message)
-	body = appendText(body, "decision_id", reply.DecisionID)
-	body = appendText(body, "trace_id", reply.TraceID)
-	h.write(w, p.Status, problemType, append(body, '}'))
 }
 
 // broken answers when a part of ours contradicts itself: the log has why, the

@@ -124,7 +124,8 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, in *intake) {
 func (h *Handler) settle(w http.ResponseWriter, reply *proxy.Reply) {
 	good, bad := signal.ResultToHTTPResponse(reply.Kernel, reply.RetryAfter)
 	if bad != nil {
-		h.toolProblem(w, reply, bad)
+		e := bad.Extensions.Error
+		h.failed(w, &proxy.Failure{Kernel: e, Reason: e.Message, DecisionID: reply.DecisionID, TraceID: reply.TraceID})
 		return
 	}
 	body, err := good.MarshalJSON()

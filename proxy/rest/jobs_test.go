@@ -263,7 +263,7 @@ func TestToolsOwnError(t *testing.T) {
 	d := open(t, nil)
 	got := d.job("alice", `{"tool":"demo__fails"}`)
 	_, last := d.records()
-	if got.text("/detail") != "no such city" || got.text("/extensions/error/category") != "external" || got.text("/decision_id") != last.DecisionID {
+	if got.text("/detail") != "Tool failed: no such city" || got.text("/reason") != "no such city" || got.text("/extensions/error/category") != "external" || got.text("/decision_id") != last.DecisionID {
 		t.Errorf("body %s", got.body)
 	}
 }

@@ -18,20 +18,27 @@ type ProblemReply struct {
 	Body       stdjson.RawMessage // one line, media type application/problem+json
 }
 
-// problem is the body: RFC 7807's members, the facts of error.data, and its
-// detail under the name details, since detail is text here.
+// problem is the body: seed 002's ProblemDetails and, as RFC 7807 §3.2 lets us,
+// the facts of error.data, with its detail under the name details, since detail
+// is text here.
 type problem struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
+	Type       string                   `json:"type"`
+	Title      string                   `json:"title"`
+	Status     int                      `json:"status"`
+	Detail     string                   `json:"detail"`
+	Extensions signal.ProblemExtensions `json:"extensions"`
+	RetryAfter int                      `json:"retry_after,omitzero"`
 	facts
 	Details jsontext.Value `json:"details"`
 }
 
+// speaker is who an error comes from that does not say.
+var speaker = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "answer"}
+
 // Problem puts a failure into problem details for the HTTP routes: type, title
 // and retry hint as seed 002 maps them, the status of the table, and the words
-// and facts of Answer. The error is ErrUnknownCode, as for Answer. An
+// and facts of Answer; extensions has the kernel error without its causes,
+// which are for operators. The error is ErrUnknownCode, as for Answer. An
 // INTERNAL_ERROR tells the ids and nothing else.
 func Problem(f Failure) (ProblemReply, error) {
 	row, f, err := lookup(f)
@@ -43,10 +50,16 @@ func Problem(f Failure) (ProblemReply, error) {
 		upstream = object(f.Upstream)
 	}
 	data := describe(row, f, upstream)
-	kernel := signal.KernelError{Code: row.Kernel, Category: data.Category, Severity: data.Severity}
+	kernel := signal.KernelError{
+		Code: row.Kernel, Category: data.Category, Severity: data.Severity, Message: message(Gateway, row, f),
+		Source: f.Kernel.Source, RetryEligible: data.RetryEligible, Detail: f.Kernel.Detail,
+	}
+	if kernel.Source.Validate() != nil {
+		kernel.Source = speaker
+	}
 	seed := signal.ErrorToProblemDetails(&kernel, f.RetryAfter)
 	body, err := encode(problem{
-		Type: seed.Type, Title: seed.Title, Status: row.HTTP, Detail: message(Gateway, row, f),
+		Type: seed.Type, Title: seed.Title, Status: row.HTTP, Detail: seed.Detail, Extensions: seed.Extensions, RetryAfter: seed.RetryAfter,
 		facts: data.facts, Details: data.Detail,
 	})
 	if err != nil {

@@ -32,10 +32,21 @@ func TestProblem(t *testing.T) {
 			if r.Code == wire.InternalError {
 				want["detail"] = r.Message
 			}
+			retry := map[signal.Severity]int{signal.Fatal: -1, signal.Transient: 2}[r.Severity]
+			if retry != 0 {
+				want["retry_after"] = float64(retry)
+			}
+			var back signal.ProblemDetails
+			if err := back.UnmarshalJSON(reply.Body); err != nil {
+				t.Fatalf("not the problem details of seed 002: %v", err)
+			}
+			if e := back.Extensions.Error; e.Code != r.Kernel || e.Message != want["detail"] || e.Cause != nil || back.RetryAfter != retry {
+				t.Errorf("extensions %+v, retry after %d", e, back.RetryAfter)
+			}
+			delete(got, "extensions")
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
 			}
-			retry := map[signal.Severity]int{signal.Fatal: -1, signal.Transient: 2}[r.Severity]
 			if reply.Status != r.HTTP || reply.RetryAfter != retry {
 				t.Errorf("status %d, retry after %d; want %d, %d", reply.Status, reply.RetryAfter, r.HTTP, retry)
 			}
