@@ -56,6 +56,7 @@ type gate struct {
 	store   func() *artifact.Store // opened by the first that asks
 	bus     *bus.Bus
 	started chan struct{} // told when the tool "wait" begins
+	finish  chan struct{} // closed, lets it end; nil = only its cancellation does
 	silent  bool          // Call gives nothing at all
 	visible func(p policy.Principal, t policy.Tool) bool
 
@@ -280,8 +281,13 @@ func (c controls) Forward(ctx context.Context, t *registry.Tool, out registry.Ou
 		return json.RawMessage(`{"content":[{"type":"text","text":"no such city"}],"isError":true}`), nil
 	case "wait":
 		c.g.started <- struct{}{}
-		<-ctx.Done()
-		return nil, &registry.ForwardError{Kind: registry.Cancelled, Sent: true}
+		select {
+		case <-ctx.Done():
+		case <-c.g.finish:
+		}
+		if ctx.Err() != nil {
+			return nil, &registry.ForwardError{Kind: registry.Cancelled, Sent: true}
+		}
 	}
 	text := string(jsonrpc.Quote("said " + string(out.Arguments)))
 	return json.RawMessage(`{"content":[{"type":"text","text":` + text + `}]}`), nil

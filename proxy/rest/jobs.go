@@ -34,7 +34,7 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil { // the road refuses and records it as it does any message
 		in.decoded(nil, err)
-		h.call(w, r, in)
+		h.call(w, in)
 		return
 	}
 	var job signal.JobRequest
@@ -74,7 +74,7 @@ func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake,
 	h.opts.Bus.Publish(in.who, child)
 	in.call.SignalID = child.ID()
 	in.ask(child.ID(), want.Name, want.Arguments)
-	h.call(w, r, in)
+	h.call(w, in)
 }
 
 // wantsTool reports whether the job raw of a stranger is a call, however
@@ -104,11 +104,11 @@ func (h *Handler) refuseJob(w http.ResponseWriter, r *http.Request, in *intake, 
 	h.failed(w, h.opts.Refuser.Refuse(r.Context(), &in.call, code, reason))
 }
 
-// call takes in down the road and answers with what came of it.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, in *intake) {
-	ctx, done := life(r, h.calls)
-	defer done()
-	reply, failure := h.opts.Gate.Call(ctx, &in.call)
+// call takes in down the road and answers with what came of it. A caller that
+// hangs up does not end its call: what it did would then be unknown, and what
+// was approved for it lost.
+func (h *Handler) call(w http.ResponseWriter, in *intake) {
+	reply, failure := h.opts.Gate.Call(h.calls, &in.call)
 	switch {
 	case failure != nil:
 		h.failed(w, failure)

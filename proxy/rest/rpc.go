@@ -50,9 +50,7 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 		h.replyFailure(w, r, in, in.stranger)
 		return
 	}
-	ctx, done := life(r, h.calls)
-	defer done()
-	h.reply(w, r, in, h.dispatch(ctx, in))
+	h.reply(w, r, in, h.dispatch(h.calls, in))
 }
 
 // dispatch does what the envelope asks for.
