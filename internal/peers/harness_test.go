@@ -128,6 +128,7 @@ type setup struct {
 	servers []server
 	policy  string // Rego after the package clause, "" allows everything
 	limits  string // JSON, "" limits nothing that a test could reach
+	results string // mode, "" is compact
 }
 
 const allowAll = `decision := {"effect": "allow", "rule": "peers"}`
@@ -157,6 +158,9 @@ func configureAt(t testing.TB, path string, s setup) {
 	if s.policy == "" {
 		s.policy = allowAll
 	}
+	if s.results == "" {
+		s.results = "compact"
+	}
 	token := func(subject, role, secret string) string {
 		return fmt.Sprintf(`{"subject": %q, "roles": [%q], "sha256": "%x"}`, subject, role, sha256.Sum256([]byte(secret)))
 	}
@@ -164,11 +168,11 @@ func configureAt(t testing.TB, path string, s setup) {
 	write(t, path, fmt.Sprintf(`{
   "mcpServers": {%s},
   "toolgate": {
-    "state": "state", "policy": {"path": "policy"}, "limits": %s,
+    "state": "state", "policy": {"path": "policy"}, "results": %q, "limits": %s,
     "identity": {"tokens": [%s, %s]},
     "servers": {%s}
   }
-}`, strings.Join(servers, ",\n    "), s.limits, token("agent", "agent", agentToken), token("carol", "approver", approverToken),
+}`, strings.Join(servers, ",\n    "), s.results, s.limits, token("agent", "agent", agentToken), token("carol", "approver", approverToken),
 		strings.Join(settings, ",\n    ")))
 }
 
@@ -351,6 +355,7 @@ type status struct {
 	Upstreams []struct {
 		Name, State, Error string
 		Tools              int
+		Warnings           []string
 	}
 }
 

@@ -97,3 +97,14 @@ func awaitGone(t testing.TB, who []identity) {
 	})
 	left = nil
 }
+
+// offspring gives a function that waits until none of the processes runs that
+// are below pid now.
+func offspring(t testing.TB, pid int) func() {
+	t.Helper()
+	who := descendants(t, pid)
+	return func() {
+		t.Helper()
+		awaitGone(t, who)
+	}
+}

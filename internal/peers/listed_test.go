@@ -1,0 +1,327 @@
+package peers_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/recorder"
+)
+
+// listed is a server and how many tools it lists, so that nothing is ever
+// compared with nothing.
+type listed struct {
+	server
+	tools int
+}
+
+// realQuarantine is which tools of the real servers do not serve, and why:
+// "server tool" to the reason. The guards are made to let real schemas pass.
+var realQuarantine = map[string]string{}
+
+// TestRealDefinitions: what real servers list reaches agents byte for byte and
+// in order on /mcp/{server}, and on /mcp all but the name. With results off so
+// does what they answer.
+func TestRealDefinitions(t *testing.T) {
+	t.Parallel()
+	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
+	folder, record := t.TempDir(), filepath.Join(t.TempDir(), "offline")
+	servers := realServers(t, folder, record)
+	t.Cleanup(func() { wantOffline(t, record, 2*len(servers)) }) // when all have ended
+	c := newComparison(t, append(servers, listed{stdioOf("recorder", rec, shared()), 1}), rec)
+	t.Run("lists", func(t *testing.T) { c.lists(t, realQuarantine) })
+	missing := jsonText(t, map[string]string{"path": filepath.Join(folder, "missing")})
+	for _, tc := range []struct{ server, tool, args string }{
+		{"everything", "get-sum", `{"a":1e2,"b":0.1}`},
+		{"everything", "get-structured-content", `{"location":"Chicago"}`},
+		{"everything", "get-annotated-message", `{"messageType":"error","includeImage":true}`},
+		{"memory", "read_graph", `{}`},
+		{"memory", "open_nodes", `{"names":["seed"]}`},
+		{"filesystem", "read_text_file", missing}, // answered with isError
+	} {
+		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.result(t, tc.server, tc.tool, tc.args) })
+	}
+	c.end(t)
+}
+
+// realServers are servers that nobody here wrote, as an operator would enter
+// them, but cut off from the network: they only have to list their tools.
+// folder is theirs, record is where offline.cjs writes to.
+func realServers(t testing.TB, folder, record string) (out []listed) {
+	t.Helper()
+	node := needs(t, "node")
+	cut, err := filepath.Abs("../../testdata/npm/offline.cjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	graph := filepath.Join(folder, "memory.jsonl")
+	write(t, graph, `{"type":"entity","name":"seed","entityType":"plant","observations":["grows <& über> \u2028 😀"]}`)
+	env := map[string]string{
+		"HOME": folder, "NODE_OPTIONS": `--require "` + cut + `"`, "OFFLINE_RECORD": record, "MEMORY_FILE_PATH": graph,
+		"NOTION_TOKEN": "none",
+		// It asks for newer versions and reports its use otherwise.
+		"CHROME_DEVTOOLS_MCP_NO_UPDATE_CHECKS": "1", "CHROME_DEVTOOLS_MCP_NO_USAGE_STATISTICS": "1",
+	}
+	for _, s := range []struct {
+		name  string
+		tools int
+		args  []string // the first is the script
+	}{
+		{"everything", 13, []string{"@modelcontextprotocol/server-everything/dist/index.js", "stdio"}},
+		{"filesystem", 14, []string{"@modelcontextprotocol/server-filesystem/dist/index.js", folder}},
+		{"memory", 9, []string{"@modelcontextprotocol/server-memory/dist/index.js"}},
+		{"thinking", 1, []string{"@modelcontextprotocol/server-sequential-thinking/dist/index.js"}},
+		{"playwright", 25, []string{"@playwright/mcp/cli.js"}},
+		{"devtools", 32, []string{"chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js"}},
+		{"notion", 24, []string{"@notionhq/notion-mcp-server/bin/cli.mjs"}},
+		{"chart", 27, []string{"@antv/mcp-server-chart/build/index.js"}},
+		{"eslint", 1, []string{"@eslint/mcp/src/mcp-cli.js"}},
+	} {
+		s.args[0] = needs(t, s.args[0])
+		entry := map[string]any{"command": node, "args": s.args, "env": env}
+		out = append(out, listed{server{s.name, entry, shared()}, s.tools})
+	}
+	return out
+}
+
+// wantOffline wants that the servers were cut off from the network, all of
+// them, and that none had to be.
+func wantOffline(t testing.TB, record string, servers int) {
+	t.Helper()
+	text, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "loaded in ") {
+			loaded++
+		} else {
+			t.Errorf("reaching for the network: %s", line)
+		}
+	}
+	if loaded < servers {
+		t.Errorf("%d processes were cut off from the network, want at least %d", loaded, servers)
+	}
+}
+
+// comparison is a toolgate and the servers behind it, each running a second
+// time without it.
+type comparison struct {
+	gate    *gate
+	servers []listed
+	direct  map[string]door
+	tools   map[string][]json.RawMessage // as each server lists them itself
+}
+
+// newComparison starts all of it. The servers are asked directly with what
+// toolgate asks them with, since some offer other tools to other clients: rec,
+// one of them, has heard it.
+func newComparison(t testing.TB, servers []listed, rec *recorder.Recorder) *comparison {
+	t.Helper()
+	s := setup{results: "off"}
+	for _, one := range servers {
+		s.servers = append(s.servers, one.server)
+	}
+	c := &comparison{servers: servers, direct: map[string]door{}, tools: map[string][]json.RawMessage{}}
+	c.gate = serveReady(t, configure(t, s))
+	params, _ := jsonrpc.Get(rec.Messages()[0], "params")
+	if version, _ := jsonrpc.Get(params, "protocolVersion"); string(version) != `"2025-11-25"` {
+		t.Fatalf("the first message to a server is %s", rec.Messages()[0])
+	}
+	for _, one := range servers {
+		c.direct[one.name] = openDirect(t, one.server, params)
+		c.tools[one.name] = plainList(t, c.direct[one.name])
+		if n := len(c.tools[one.name]); n != one.tools {
+			t.Errorf("%s lists %d tools, want %d", one.name, n, one.tools)
+		}
+	}
+	return c
+}
+
+// openDirect connects to a server as toolgate would. A child has the same
+// environment, and has to end when its stdin does, with all that it started.
+func openDirect(t testing.TB, s server, params json.RawMessage) door {
+	t.Helper()
+	if url, ok := s.entry["url"].(string); ok {
+		return openHTTP(t, url, "")
+	}
+	cmd := exec.Command(s.entry["command"].(string), s.entry["args"].([]string)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	for name, value := range s.entry["env"].(map[string]string) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	tether(cmd)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d := newPipe(t, in, out)
+	t.Cleanup(func() {
+		gone := offspring(t, cmd.Process.Pid)
+		in.Close()
+		late := time.AfterFunc(patience, func() {
+			t.Errorf("%s did not end with its stdin", s.name)
+			_ = cmd.Process.Kill()
+		})
+		defer late.Stop()
+		for range d.out { // until it closes its stdout
+		}
+		_ = cmd.Wait() // however it ends
+		gone()
+	})
+	if answer := d.exchange(t, jsonrpc.NewRequest([]byte(`"open"`), "initialize", params)); !bytes.Contains(answer, []byte(`"result"`)) {
+		t.Fatalf("initializing %s: %s", s.name, answer)
+	}
+	d.send(t, jsonrpc.NewNotification("notifications/initialized", nil))
+	return d
+}
+
+// plainList gives every tool of every page as it came, in order. It takes the
+// answers apart with the standard library, not with what is under test.
+func plainList(t testing.TB, d door) (tools []json.RawMessage) {
+	t.Helper()
+	params := json.RawMessage(nil)
+	for {
+		text := d.exchange(t, jsonrpc.NewRequest([]byte(`"list"`), "tools/list", params))
+		var answer struct {
+			Result struct {
+				Tools      []json.RawMessage
+				NextCursor *string
+			}
+		}
+		if err := json.Unmarshal(text, &answer); err != nil || answer.Result.Tools == nil {
+			t.Fatalf("listing: %v: %s", err, clip(text))
+		}
+		tools = append(tools, answer.Result.Tools...)
+		if answer.Result.NextCursor == nil {
+			return tools
+		}
+		params = json.RawMessage(`{"cursor":` + jsonText(t, *answer.Result.NextCursor) + `}`)
+	}
+}
+
+// lists compares the lists of both routes with the servers' own. Of what a
+// server lists, the tools in quarantine and no others are missing; one whose
+// definition cannot be read goes by its place.
+func (c *comparison) lists(t *testing.T, quarantine map[string]string) {
+	if diff := cmp.Diff(quarantine, c.quarantine(t)); diff != "" {
+		t.Fatalf("in quarantine (-want +got):\n%s", diff)
+	}
+	var all []json.RawMessage // as /mcp has to list them, but for the names
+	var exposed []string
+	for _, one := range c.servers {
+		var want []json.RawMessage
+		for i, tool := range c.tools[one.name] {
+			_, known := quarantine[one.name+" "+nameOf(tool)]
+			_, nameless := quarantine[one.name+" #"+strconv.Itoa(i)]
+			if !known && !nameless {
+				want = append(want, oneLine(tool))
+			}
+		}
+		wantSame(t, "/mcp/"+one.name, want, plainList(t, openHTTP(t, c.gate.agents+"/mcp/"+one.name, agentToken)))
+		all, exposed = append(all, want...), append(exposed, names(one.name+"__", want)...)
+	}
+	got := plainList(t, openHTTP(t, c.gate.agents+"/mcp", agentToken))
+	if diff := cmp.Diff(exposed, names("", got)); diff != "" {
+		t.Fatalf("/mcp (-want +got):\n%s", diff)
+	}
+	wantSame(t, "/mcp", all, named(t, all, got))
+}
+
+// quarantine gives what toolgate says it does not serve.
+func (c *comparison) quarantine(t testing.TB) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, u := range c.gate.status(t).Upstreams {
+		for _, warning := range u.Warnings {
+			name, reason, _ := strings.Cut(strings.TrimPrefix(warning, "tool "), " is quarantined: ")
+			out[u.Name+" "+name] = reason
+		}
+	}
+	return out
+}
+
+// oneLine is what has to become of a definition that was written on several
+// lines: line ends between tokens are spaces, and inside of strings there are
+// none (RFC 8259 section 7).
+func oneLine(text json.RawMessage) json.RawMessage {
+	return []byte(strings.NewReplacer("\r", " ", "\n", " ").Replace(string(text)))
+}
+
+// named gives tools the names of the originals, spelled as they are there.
+func named(t testing.TB, originals, tools []json.RawMessage) (out []json.RawMessage) {
+	t.Helper()
+	for i, tool := range tools {
+		name, _ := jsonrpc.Get(originals[i], "name")
+		back, err := jsonrpc.Set(tool, "name", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, back)
+	}
+	return out
+}
+
+// wantSame compares two lists byte for byte.
+func wantSame(t testing.TB, where string, want, got []json.RawMessage) {
+	t.Helper()
+	if diff := cmp.Diff(names("", want), names("", got)); diff != "" {
+		t.Errorf("%s (-server +toolgate):\n%s", where, diff)
+		return
+	}
+	for i := range want {
+		if !bytes.Equal(want[i], got[i]) {
+			t.Errorf("%s lists\n%s\nand the server\n%s", where, got[i], want[i])
+		}
+	}
+}
+
+// result compares what a call on the transparent route gives with what the
+// server answers itself.
+func (c *comparison) result(t *testing.T, name, tool, args string) {
+	own := plainResult(t, c.direct[name], tool, args)
+	got := plainResult(t, openHTTP(t, c.gate.agents+"/mcp/"+name, agentToken), tool, args)
+	if want := oneLine(own); !bytes.Equal(want, got) {
+		t.Errorf("the result is\n%s\nand the server's\n%s", got, want)
+	}
+}
+
+// plainResult calls a tool and takes the result out with the standard library.
+func plainResult(t testing.TB, d door, tool, args string) json.RawMessage {
+	t.Helper()
+	text := d.exchange(t, callMessage("7", tool, args))
+	var answer struct{ Result json.RawMessage }
+	if err := json.Unmarshal(text, &answer); err != nil || answer.Result == nil {
+		t.Fatalf("calling %s: %v: %s", tool, err, clip(text))
+	}
+	return answer.Result
+}
+
+// end stops toolgate and wants every server that it started gone.
+func (c *comparison) end(t testing.TB) {
+	t.Helper()
+	gone := offspring(t, c.gate.cmd.Process.Pid)
+	if err := c.gate.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	c.gate.wait(t)
+	gone()
+}
