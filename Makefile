@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build run test check lint vuln npm bench fuzz soak clean
+.PHONY: build run test test-conformance check lint vuln npm bench fuzz soak clean
 
 build:
 	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/toolgate ./cmd/toolgate
@@ -48,6 +48,17 @@ testdata/npm/node_modules/.package-lock.json: testdata/npm/package-lock.json
 	@if command -v npm >/dev/null; then cd testdata/npm && npm ci --ignore-scripts --no-audit --no-fund; \
 	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
+
+# The official MCP conformance suite, directly against a server and again through
+# toolgate: what passes directly has to pass through it, but for what
+# testdata/conformance/baseline.json names. RUNS=5 finds what is unsteady,
+# UPDATE=1 writes the baseline anew.
+RUNS ?= 1
+test-conformance: testdata/conformance/node_modules/.package-lock.json
+	TOOLGATE_CONFORMANCE=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) ./internal/conformance -args -runs $(RUNS) $(if $(UPDATE),-update)
+
+testdata/conformance/node_modules/.package-lock.json: testdata/conformance/package-lock.json
+	cd testdata/conformance && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
 
 # Ratios against the bare upstream, and allocations.
 bench:

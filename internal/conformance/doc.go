@@ -1,0 +1,10 @@
+// Package conformance is tests only: the official MCP conformance suite as a
+// gate. It runs every server scenario directly against a server that nobody
+// here wrote, and again through the toolgate binary in front of that server.
+// What passes directly has to pass through toolgate, but for the checks that
+// testdata/conformance/baseline.json names with a reason. That list may only
+// shrink: a check in it that passes fails the test too.
+//
+// make test-conformance installs the suite and runs it; without
+// TOOLGATE_CONFORMANCE=1 it is skipped.
+package conformance
