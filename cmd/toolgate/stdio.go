@@ -3,26 +3,70 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
 func stdioCommand(e *env) *cobra.Command {
-	return &cobra.Command{
+	var address string
+	c := &cobra.Command{
 		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Args: cobra.NoArgs,
 		Long: `stdio is for clients that start their servers themselves. The principal is local
 with the role of --role, or the one that --token names. It opens no listener and
-shares the state directory with a running serve, where held calls are decided.`,
+shares the state directory with a running serve, where held calls are decided.
+
+With --connect it is a bridge to a toolgate that runs already, or to any other
+MCP endpoint over Streamable HTTP: it reads no configuration and opens no state,
+and who the caller is, the endpoint decides by the token. A URL without a path
+means /mcp. Redirects are not followed, proxy variables are not read.`,
 		Example: `  toolgate stdio --config mcp.json --role researcher
-  toolgate stdio --token demo-treasurer`,
-		RunE: func(c *cobra.Command, _ []string) error { return e.stdioDoor(c.Context()) },
+  toolgate stdio --token demo-treasurer
+  toolgate stdio --connect http://127.0.0.1:8787 --token demo-researcher
+  TOOLGATE_TOKEN=demo-researcher toolgate stdio --connect https://tools.example/mcp/search`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("connect") {
+				return e.bridge(c, address)
+			}
+			return e.stdioDoor(c.Context())
+		},
 	}
+	c.Flags().StringVar(&address, "connect", "", "URL of the MCP endpoint to connect the client to")
+	return c
+}
+
+// bridge connects the client on stdin and stdout to a running endpoint.
+func (e *env) bridge(c *cobra.Command, address string) error {
+	for _, name := range []string{"config", "overlay", "state", "role"} {
+		if c.Flags().Changed(name) {
+			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
+		}
+	}
+	outlive()
+	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, Log: e.logger().Named("bridge")})
+	switch {
+	case errors.Is(err, bridge.ErrAddress):
+		return usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
+	case errors.Is(err, bridge.ErrToken):
+		return usage(fmt.Errorf("--token cannot be used: %w\nhint: check --token or TOOLGATE_TOKEN for spaces and line ends", err))
+	case err != nil:
+		return err
+	}
+	err = b.Serve(c.Context(), e.in, e.out)
+	switch {
+	case errors.Is(err, bridge.ErrUnauthorised):
+		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
+	case errors.Is(err, bridge.ErrUnreachable):
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is toolgate serve running, and does --connect name its listener for agents?", err)}
+	}
+	return err
 }
 
 func (e *env) stdioDoor(ctx context.Context) error {

@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"policy/approval":   {"policy", "signal"},
 	"proxy":             {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":    {"policy"},
+	"proxy/bridge":      {"signal", "proxy/wire"},
 	"proxy/bus":         {"signal", "policy"},
 	"proxy/wire":        {"signal", "docs/schemas"},
 	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
@@ -237,3 +239,165 @@ func npm(t *testing.T, module string) string {
 }
 
 var _ http.Handler = (*mcp.Door)(nil)
+
+// breaking ends the body of each event stream after a few events, the third
+// time not in the middle of one.
+type breaking struct {
+	next   http.RoundTripper
+	broken atomic.Int64
+}
+
+func (b *breaking) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := b.next.RoundTrip(r)
+	if err == nil && res.Header.Get("Content-Type") == "text/event-stream" {
+		res.Body = &cutBody{ReadCloser: res.Body, of: b, left: 2}
+	}
+	return res, err
+}
+
+// cutBody fails after a number of events.
+type cutBody struct {
+	io.ReadCloser
+	of   *breaking
+	left int
+	held []byte
+}
+
+func (c *cutBody) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		c.of.broken.Add(1)
+		return 0, io.ErrUnexpectedEOF
+	}
+	if len(c.held) == 0 {
+		buffer := make([]byte, 4096)
+		n, err := c.ReadCloser.Read(buffer)
+		if c.held = buffer[:n]; n == 0 {
+			return 0, err
+		}
+	}
+	n := len(c.held)
+	if end := bytes.Index(c.held, []byte("\n\n")); end >= 0 {
+		n = end + 2
+		c.left--
+	}
+	n = copy(p, c.held[:n])
+	c.held = c.held[n:]
+	return n, nil
+}
+
+// TestGoSDKResumes: a client whose connections break after every second event
+// gets each notification once, and the answer.
+func TestGoSDKResumes(t *testing.T) {
+	g := newGate()
+	reporter(g, 5, -1)
+	srv, _ := newServer(t, g, nil)
+	var got []float64
+	cut := &breaking{next: http.DefaultTransport}
+	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, &sdk.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			got = append(got, r.Params.Progress)
+		},
+	})
+	s, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{
+		Endpoint: srv.URL + "/mcp", HTTPClient: &http.Client{Transport: bearer{cut}}, DisableStandaloneSSE: true,
+	}, nil)
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	params := &sdk.CallToolParams{Name: "demo__report"}
+	params.SetProgressToken("t")
+	if _, err := s.CallTool(t.Context(), params); err != nil {
+		t.Errorf("calling: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	if diff := cmp.Diff([]float64{1, 2, 3, 4, 5}, got); diff != "" || cut.broken.Load() < 3 {
+		t.Errorf("%d connections broke; progress (-want +got):\n%s", cut.broken.Load(), diff)
+	}
+}
+
+// TestGoSDKPolls: a client whose streams are closed again and again stays.
+func TestGoSDKPolls(t *testing.T) {
+	g := newGate()
+	srv, d := newServer(t, g, func(o *mcp.Options) { o.StreamLife = 10 * time.Millisecond })
+	changed := make(chan struct{}, 1)
+	s := sdkSession(t, srv.URL+"/mcp", &sdk.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	params := &sdk.CallToolParams{Name: "demo__wait"}
+	params.SetProgressToken("t")
+	go func() {
+		<-g.started
+		d.ToolsChanged()
+		<-changed
+		close(g.release)
+	}()
+	if _, err := s.CallTool(t.Context(), params); err != nil {
+		t.Errorf("calling: %v", err)
+	}
+}
+
+// TestGoSDKOverSSE: the client of the transport of 2024-11-05.
+func TestGoSDKOverSSE(t *testing.T) {
+	g := newGate()
+	srv, d := newServer(t, g, nil)
+	for _, tt := range []struct{ path, prefix string }{{"/sse", "demo__"}, {"/sse/demo", ""}} {
+		changed, steps := make(chan struct{}, 1), atomic.Int64{}
+		c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, &sdk.ClientOptions{
+			ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+			ProgressNotificationHandler: func(context.Context, *sdk.ProgressNotificationClientRequest) { steps.Add(1) },
+		})
+		s, err := c.Connect(t.Context(), &sdk.SSEClientTransport{
+			Endpoint: srv.URL + tt.path, HTTPClient: &http.Client{Transport: bearer{http.DefaultTransport}},
+		}, nil)
+		if err != nil {
+			t.Fatalf("connecting: %v", err)
+		}
+		tools, err := s.ListTools(t.Context(), nil)
+		if err != nil || len(tools.Tools) != len(g.tools) {
+			t.Fatalf("listing: %v, %v", tools, err)
+		}
+		params := &sdk.CallToolParams{Name: tt.prefix + "steps", Arguments: map[string]any{"a": 1}}
+		params.SetProgressToken("t")
+		result, err := s.CallTool(t.Context(), params)
+		if err != nil || result.Content[0].(*sdk.TextContent).Text != `{"a":1}` {
+			t.Errorf("calling: %v, %v", result, err)
+		}
+		d.ToolsChanged()
+		<-changed
+		if steps.Load() != 2 {
+			t.Errorf("%d progress notifications, want 2", steps.Load())
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	}
+}
+
+// TestMCPGoOverSSE: another client of that transport.
+func TestMCPGoOverSSE(t *testing.T) {
+	srv, _ := newServer(t, newGate(), nil)
+	c, err := client.NewSSEMCPClient(srv.URL+"/sse", client.WithHeaders(map[string]string{"Authorization": "Bearer alice-token"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	init := mcpgo.InitializeRequest{}
+	init.Params.ProtocolVersion = "2024-11-05"
+	result, err := c.Initialize(t.Context(), init)
+	if err != nil || result.ProtocolVersion != "2024-11-05" {
+		t.Fatalf("initializing: %v, %v", result, err)
+	}
+	var call mcpgo.CallToolRequest
+	call.Params.Name, call.Params.Arguments = "demo__echo", map[string]any{"a": 1}
+	answer, err := c.CallTool(t.Context(), call)
+	if err != nil || answer.Content[0].(mcpgo.TextContent).Text != `{"a":1}` {
+		t.Errorf("calling: %v, %v", answer, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,7 +29,8 @@ var update = flag.Bool("update", false, "write what the door answers into testda
 //	                             set unless given; "(none)" takes one away
 //	-- toolgate --               status and media type, headers, body
 //
-// $SESSION is the session id that was given out last.
+// $SESSION is the session id that was given out last, $STREAM what the ids of
+// the events of the last event stream have in common.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/http/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -97,6 +99,7 @@ type conversation struct {
 	t       *testing.T
 	url     string
 	session string
+	stream  string
 }
 
 // ask sends one section and gives the answer in the form of the files.
@@ -104,7 +107,7 @@ func (c *conversation) ask(name, data string) string {
 	c.t.Helper()
 	who, line, _ := strings.Cut(name, ": ")
 	method, path, _ := strings.Cut(line, " ")
-	head, body, _ := strings.Cut("\n"+strings.ReplaceAll(data, "$SESSION", c.session), "\n\n")
+	head, body, _ := strings.Cut("\n"+strings.NewReplacer("$SESSION", c.session, "$STREAM", c.stream).Replace(data), "\n\n")
 	req, err := http.NewRequest(method, c.url+path, strings.NewReader(strings.TrimSuffix(body, "\n")))
 	if err != nil {
 		c.t.Fatal(err)
@@ -163,11 +166,20 @@ func (c *conversation) written(res *http.Response) string {
 	if len(body) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimSuffix(string(body), "\n"))
 	}
-	if c.session == "" {
-		return b.String()
+	if id := eventIDs.FindStringSubmatch(b.String()); id != nil {
+		c.stream = id[1]
 	}
-	return strings.ReplaceAll(b.String(), c.session, "$SESSION")
+	answer := b.String()
+	for name, value := range map[string]string{"$SESSION": c.session, "$STREAM": c.stream} {
+		if value != "" {
+			answer = strings.ReplaceAll(answer, value, name)
+		}
+	}
+	return answer
 }
+
+// eventIDs finds the id of an event.
+var eventIDs = regexp.MustCompile(`(?m)^id: ([A-Z2-7]{26})-[0-9]+$`)
 
 // line is the far end of a stdio door.
 type line struct {

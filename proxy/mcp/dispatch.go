@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -42,11 +43,11 @@ type exchange struct {
 	who      policy.Principal
 	session  *session // nil before initialize
 	dialect  wire.Dialect
-	versions []string             // the revisions that initialize may agree to, newest first
-	open     func(*session) error // keeps the session that initialize made
-	notify   func(message []byte) // sends on the stream of this request; nil = it has none
-	began    time.Time            // when it was received; zero when nobody observes
-	opened   string               // key of the session that initialize made
+	versions []string                         // the revisions that initialize may agree to, newest first
+	open     func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
+	notify   func(message []byte)             // sends on the stream of this request; nil = it has none
+	began    time.Time                        // when it was received; zero when nobody observes
+	opened   string                           // key of the session that initialize made
 
 	ctx    context.Context // of the work, set by admit
 	flight string          // key in session's flights; "" = not entered
@@ -117,6 +118,37 @@ func (d *Door) serve(x *exchange) answer {
 		return a
 	}
 	return d.run(x)
+}
+
+// take is a message's way through the door for clients whose answers may come
+// in any order: requests of a session that may take time are given to spawn,
+// up to MaxFlights of flying. reply is called once.
+func (d *Door) take(x *exchange, flying *atomic.Int64, spawn func(func()), reply func(answer)) {
+	if a, done := d.accept(x, flying); done {
+		reply(a)
+		return
+	}
+	spawn(func() {
+		defer flying.Add(-1)
+		reply(d.run(x))
+	})
+}
+
+// accept is admit for such clients. If done is false, flying counts x, and the
+// caller must run x and then count it out.
+func (d *Door) accept(x *exchange, flying *atomic.Int64) (a answer, done bool) {
+	if flying.Load() >= int64(d.opts.MaxFlights) && x.isCall() {
+		return d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"), true
+	}
+	a, done = d.admit(x)
+	switch {
+	case done:
+		return a, true
+	case x.flight == "": // initialize and what came before it keep their order
+		return d.run(x), true
+	}
+	flying.Add(1)
+	return answer{}, false
 }
 
 // admit settles everything about x that must happen in the order of arrival:

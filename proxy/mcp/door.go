@@ -1,11 +1,15 @@
 // Package mcp is where MCP clients come in: the Streamable HTTP door for the
-// revisions 2025-03-26, 2025-06-18 and 2025-11-25, and the stdio door. Both
-// are thin: they frame messages, know sessions and pass every tools/call to
-// the gate as raw bytes. One dispatch table serves both, so that the same
-// rules hold whatever the transport.
+// revisions 2025-03-26, 2025-06-18 and 2025-11-25, the HTTP+SSE door of
+// 2024-11-05, and the stdio door. They are thin: they frame messages, know
+// sessions and pass every tools/call to the gate as raw bytes. One dispatch
+// table serves them all, so that the same rules hold whatever the transport.
 //
-//	HTTP   guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
-//	stdio                                line -> decode -> identify           -> dispatch -> observe -> reply
+//	HTTP      guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
+//	HTTP+SSE  guard -> media -> identify -> body -> decode            -> session -> dispatch -> observe -> event
+//	stdio                                   line -> decode -> identify           -> dispatch -> observe -> reply
+//
+// An event stream is a row of events that outlives its connections (stream): a
+// client that lost one names the last event that it had and gets the rest.
 package mcp
 
 import (
@@ -63,6 +67,12 @@ type Options struct {
 	// Heartbeat is the silence after which an event stream sends a comment;
 	// 0 = 20 s.
 	Heartbeat time.Duration
+	// StreamLife is after how long an event stream of a 2025-11-25 client is
+	// closed for the client to come back to it (MCP 2025-11-25, transports:
+	// polling); 0 = never.
+	StreamLife time.Duration
+	// Replay bounds what is kept for clients that lost an event stream.
+	Replay Replay
 	// IOTimeout bounds reading one request body and writing one message; 0 = 30 s.
 	IOTimeout time.Duration
 	// Drain is how long the stdio door waits at the end of its input for calls
@@ -122,6 +132,7 @@ type Door struct {
 	opts     Options
 	hosts    guard.Hosts
 	sessions *sessions
+	replay   *replay
 	changed  []byte          // what a client hears when its list may be another one
 	base     context.Context // of every call; a client that hangs up does not end it
 	cancel   context.CancelCauseFunc
@@ -149,11 +160,13 @@ func New(opts Options) (*Door, error) {
 		return nil, fmt.Errorf("making the mcp door: %w", err)
 	}
 	opts = opts.withDefaults()
+	kept := newReplay(opts)
 	base, cancel := context.WithCancelCause(context.Background())
 	d := &Door{
 		opts:     opts,
 		hosts:    hostSet(opts.Hosts),
-		sessions: newSessions(opts),
+		sessions: newSessions(opts, kept),
+		replay:   kept,
 		changed:  changed,
 		base:     base,
 		cancel:   cancel,
@@ -222,6 +235,14 @@ func (d *Door) enter() bool {
 	return true
 }
 
+// stay counts in work that goes on when its request, which was counted in, is
+// over.
+func (d *Door) stay() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flights++
+}
+
 // leave counts a request out.
 func (d *Door) leave() {
 	d.mu.Lock()
@@ -240,6 +261,7 @@ func (d *Door) reap() {
 		select {
 		case <-tick.C:
 			d.sessions.sweep()
+			d.replay.sweep()
 		case <-d.streams:
 			return
 		}

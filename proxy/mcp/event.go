@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -77,4 +78,13 @@ func idText(id json.RawMessage) string {
 		return text
 	}
 	return string(id)
+}
+
+// faultIn is the fault that the codec promises.
+func faultIn(err error) *jsonrpc.Fault {
+	var f *jsonrpc.Fault
+	if !errors.As(err, &f) { // fails closed
+		f = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error()}
+	}
+	return f
 }

@@ -25,16 +25,17 @@ const (
 // a 4xx some give up instead.
 const modernVersion = "2026-07-28"
 
-// ServeHTTP serves /mcp and /mcp/{server}; every other path is 404. It fails
-// closed: what is not understood is refused before anything is read.
+// ServeHTTP serves /mcp and /mcp/{server} (Streamable HTTP), and /sse,
+// /sse/{server} and /messages (HTTP+SSE of 2024-11-05); every other path is 404.
+// It fails closed: what is not understood is refused before anything is read.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = noSniff
 	if status := d.guard(r); status != 0 {
 		problem(w, status, "host or origin is not one of this listener's")
 		return
 	}
-	route, ok := routeOf(r)
-	if !ok {
+	serve, route := wayOf(r)
+	if serve == nil {
 		problem(w, http.StatusNotFound, "no such path")
 		return
 	}
@@ -49,6 +50,40 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	serve(d, w, r, route)
+}
+
+// way serves one kind of path for the server route, "" = all.
+type way func(d *Door, w http.ResponseWriter, r *http.Request, route string)
+
+// wayOf gives what serves the path of r and the server that it names; nil =
+// nothing does. Only the canonical spelling of a path is one.
+func wayOf(r *http.Request) (way, string) {
+	path := r.URL.Path
+	switch {
+	case r.URL.RawPath != "":
+		return nil, ""
+	case path == "/mcp":
+		return (*Door).streamable, ""
+	case path == "/sse":
+		return (*Door).sse, ""
+	case path == messagesPath:
+		return (*Door).message, ""
+	}
+	serve := way((*Door).streamable)
+	name, ok := strings.CutPrefix(path, "/mcp/")
+	if !ok {
+		serve = (*Door).sse
+		name, ok = strings.CutPrefix(path, "/sse/")
+	}
+	if !ok || name == "" || strings.Contains(name, "/") {
+		return nil, ""
+	}
+	return serve, name
+}
+
+// streamable serves the one path of Streamable HTTP.
+func (d *Door) streamable(w http.ResponseWriter, r *http.Request, route string) {
 	switch r.Method {
 	case http.MethodPost:
 		d.post(w, r, route)
@@ -57,23 +92,18 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodDelete:
 		d.remove(w, r, route)
 	default:
-		w.Header().Set("Allow", "GET, POST, DELETE")
-		problem(w, http.StatusMethodNotAllowed, "use POST, GET or DELETE")
+		notAllowed(w, "GET, POST, DELETE", "use POST, GET or DELETE")
 	}
 }
 
-// routeOf gives the server that the path names, "" for all. Only the canonical
-// spelling of a path is one.
-func routeOf(r *http.Request) (string, bool) {
-	if r.URL.RawPath != "" {
-		return "", false
-	}
-	if r.URL.Path == "/mcp" {
-		return "", true
-	}
-	name, ok := strings.CutPrefix(r.URL.Path, "/mcp/")
-	return name, ok && name != "" && !strings.Contains(name, "/")
+// notAllowed refuses a method.
+func notAllowed(w http.ResponseWriter, allow, detail string) {
+	w.Header().Set("Allow", allow)
+	problem(w, http.StatusMethodNotAllowed, detail)
 }
+
+// lostSession is what clients hear of a session that is not theirs or not there.
+const lostSession = "the session is not known here: send initialize"
 
 // strangerBytes bounds what is read of somebody who is not known: enough for
 // the record to say what was wanted.
@@ -95,24 +125,42 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
 	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.keep}
 	x.call = proxy.Call{Route: route, Transport: "http"}
-	if events {
-		x.notify = out.notify
-	}
+	out.shown = len(r.Header["Authorization"]) > 0
 	who := d.identify(x, r.Header)
-	limits := d.opts.Limits
-	if who != nil {
+	body, limits, ok := d.receive(out, r, who)
+	if !ok || who == nil && d.postBatch(out, x, r, body) {
+		return
+	}
+	d.decode(x, body, limits)
+	a, ok := d.approach(x, who, r.Header)
+	switch {
+	case !ok:
+		d.observe(x, a)
+	case events && x.session != nil && (x.reports() || !plain):
+		d.converse(r.Context(), out, x.session, func(t *stream) answer {
+			x.notify = t.notify
+			return d.settle(x)
+		})
+		return
+	default:
+		a = d.settle(x)
+	}
+	out.finish(a)
+}
+
+// receive reads the body of r, less of a stranger's, and gives the limits that
+// it has to be held to. ok is false when there is none and that has been said.
+func (d *Door) receive(out *response, r *http.Request, s *stranger) (body []byte, limits jsonrpc.Limits, ok bool) {
+	limits = d.opts.Limits
+	if s != nil {
 		limits.Bytes = min(limits.Bytes, strangerBytes)
 	}
 	body, err := d.body(out.rc, r, int64(limits.Bytes)+1)
 	if err != nil {
-		problem(w, http.StatusBadRequest, "the body ended early")
-		return
+		problem(out.w, http.StatusBadRequest, "the body ended early")
+		return nil, limits, false
 	}
-	d.decode(x, body, limits)
-	out.shown = len(r.Header["Authorization"]) > 0
-	a := d.answer(x, who, r.Header)
-	d.observe(x, a)
-	out.finish(a)
+	return body, limits, true
 }
 
 // dialect is the error dialect of route.
@@ -124,29 +172,32 @@ func (d *Door) dialect(route string) wire.Dialect {
 }
 
 // keep stores the session that an HTTP initialize made.
-func (d *Door) keep(s *session) error {
+func (d *Door) keep(s *session) (*session, error) {
 	if !d.sessions.open(s) {
-		return errNoRoom
+		return nil, errNoRoom
 	}
-	return nil
+	return s, nil
 }
 
-// answer takes x from its sender to its answer; s is set when nobody knows the
-// sender.
-func (d *Door) answer(x *exchange, s *stranger, h http.Header) answer {
+// approach takes x as far as its session; s is set when nobody knows the
+// sender. If ok is false x has its answer.
+func (d *Door) approach(x *exchange, s *stranger, h http.Header) (a answer, ok bool) {
 	if s != nil {
-		return d.turnAway(x, s)
+		return d.turnAway(x, s), false
 	}
 	if a, ok := d.checkVersion(x, h[headerVersion]); !ok {
-		return a
+		return a, false
 	}
-	if a, ok := d.attach(x, h[headerSession]); !ok {
-		return a
-	}
+	return d.attach(x, h[headerSession])
+}
+
+// settle takes x from its session to its answer.
+func (d *Door) settle(x *exchange) answer {
 	a := d.serve(x)
 	if x.session != nil {
 		d.sessions.touch(x.session)
 	}
+	d.observe(x, a)
 	return a
 }
 
@@ -189,7 +240,7 @@ func (d *Door) attach(x *exchange, ids []string) (answer, bool) {
 		x.use(d.sessions.find(ids[0], x.who, x.call.Route))
 	}
 	if x.session == nil && m != nil {
-		return d.refuse(x, signal.CodeSessionLost, "the session is not known here: send initialize"), false
+		return d.refuse(x, signal.CodeSessionLost, lostSession), false
 	}
 	return answer{}, true
 }
@@ -264,6 +315,6 @@ func (d *Door) own(w http.ResponseWriter, r *http.Request, route string) (*sessi
 	if s := d.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {
 		return s, true
 	}
-	problem(w, http.StatusNotFound, "the session is not known here: send initialize")
+	problem(w, http.StatusNotFound, lostSession)
 	return nil, false
 }

@@ -1,13 +1,13 @@
 package mcp
 
-import (
-	"net/http"
-	"time"
-)
+import "net/http"
 
-// listen serves the event stream of a session until the client goes, the
-// session ends, a newer stream takes over, a write takes too long or the door
-// closes. It holds no queue: at most one change is waiting to be told.
+// headerLast names the last event that a client has had, in canonical form.
+const headerLast = "Last-Event-Id"
+
+// listen serves the event stream of a session, or the one that Last-Event-ID
+// continues, until the client goes, the session ends, a newer stream takes
+// over, a write takes too long or the door closes.
 func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	if _, events := accepts(r.Header); !events {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
@@ -17,50 +17,43 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	if !ok {
 		return
 	}
-	stream := s.openStream()
-	if stream == nil {
-		problem(w, http.StatusNotFound, "the session has ended")
+	defer d.sessions.touch(s)
+	last := r.Header[headerLast]
+	if len(last) == 0 {
+		d.follow(w, r, s, d.replay.open(s, false).attach())
 		return
 	}
-	defer s.closeStream(stream)
-	defer d.sessions.touch(s)
-	rc := http.NewResponseController(w)
+	rd, how := d.replay.resume(s, last)
+	switch how {
+	case unknown:
+		problem(w, http.StatusBadRequest, "Last-Event-ID is none that can be continued: it is not of this session, or too old")
+	case told:
+		w.WriteHeader(http.StatusNoContent) // by which event streams say: do not come back
+	default:
+		d.follow(w, r, s, rd)
+	}
+}
+
+// follow sends what rd reads. Only the stream that belongs to no call hears of
+// changes and ends with its session.
+func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
+	defer rd.detach()
+	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context()}
+	if !rd.stream.call {
+		stream := s.openStream()
+		if stream == nil {
+			problem(w, http.StatusNotFound, "the session has ended")
+			return
+		}
+		defer s.closeStream(stream)
+		c.end, c.wake = stream, s.wake
+		c.tell = func() {
+			if !rd.stream.send(d.changed) {
+				s.changed() // for the stream that took over
+			}
+		}
+	}
 	beginEvents(w)
-	_ = rc.Flush() // the head tells the client that it is being heard
-	d.stream(w, r, s, stream)
-}
-
-// stream writes events and heartbeats.
-func (d *Door) stream(w http.ResponseWriter, r *http.Request, s *session, stream chan struct{}) {
-	rc := http.NewResponseController(w)
-	beat := time.NewTicker(d.opts.Heartbeat)
-	defer beat.Stop()
-	for {
-		var err error
-		select {
-		case <-r.Context().Done():
-			return
-		case <-d.streams:
-			return
-		case <-stream:
-			return
-		case <-s.wake:
-			_ = rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // a writer without deadlines has no network
-			err = writeEvent(w, rc, d.changed)
-		case <-beat.C:
-			_ = rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // as above
-			err = writeComment(w, rc)
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// writeComment keeps a silent stream alive.
-func writeComment(w http.ResponseWriter, rc *http.ResponseController) error {
-	if _, err := w.Write([]byte(": heartbeat\n\n")); err != nil {
-		return err
-	}
-	return rc.Flush()
+	_ = c.rc.Flush() // the head tells the client that it is being heard
+	d.pump(c, rd)
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // The revisions served, newest first (MCP, Lifecycle: version negotiation).
-// 2024-11-05 has no Streamable HTTP, so only stdio agrees to it.
+// 2024-11-05 has no Streamable HTTP, so only stdio and HTTP+SSE agree to it.
 var (
 	httpVersions  = []string{"2025-11-25", "2025-06-18", "2025-03-26"}
-	stdioVersions = append(slices.Clone(httpVersions), "2024-11-05")
+	olderVersions = append(slices.Clone(httpVersions), "2024-11-05")
 )
 
 // clientBytes bounds what is kept of the name that a client gives itself.
@@ -39,8 +39,8 @@ func (d *Door) initialize(x *exchange) answer {
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
-	s := newSession(x.who, x.call.Route, version, clientName(params))
-	if err := x.open(s); errors.Is(err, errNoRoom) {
+	s, err := x.open(newSession(x.who, x.call.Route, version, clientName(params)))
+	if errors.Is(err, errNoRoom) {
 		return d.refuse(x, signal.CodeOverloaded, err.Error())
 	} else if err != nil {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())

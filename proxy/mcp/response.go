@@ -19,8 +19,7 @@ var (
 	noSniff     = []string{"nosniff"}
 )
 
-// response is the answer to one POST: JSON, or an event stream from the first
-// notification on. notify and finish must not run at the same time.
+// response is the answer to one POST in one piece.
 type response struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
@@ -28,43 +27,25 @@ type response struct {
 	plain   bool // the client reads application/json
 	events  bool // the client reads text/event-stream
 	shown   bool // the client showed a credential
-	begun   bool // the event stream has begun
-	dead    bool // the client does not read any more
 }
 
-// notifyTimeout bounds one notification of a call: a client that does not take
-// it gets nothing more, since it must not hold up the upstream that reports.
-const notifyTimeout = 2 * time.Second
-
-// notify sends message as an event.
-func (o *response) notify(message []byte) {
-	if o.dead {
-		return
-	}
-	o.begin()
-	o.event(message, min(notifyTimeout, o.timeout))
-}
-
-// finish sends the answer and ends the stream.
+// finish sends the answer.
 func (o *response) finish(a answer) {
 	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection goes on to its next request
 	if a.opened != "" {
 		o.w.Header()[headerSession] = []string{a.opened}
 	}
 	switch {
-	case o.begun:
-		if a.body != nil && !o.dead {
-			o.event(a.body, o.timeout)
-		}
 	case a.problem != nil:
 		failureProblem(o.w, a.status, a.problem, o.shown)
 	case a.silent && o.events:
-		o.begin() // an event stream without an answer: every client survives it
+		beginEvents(o.w) // an event stream without an answer: every client survives it
 	case a.body == nil:
 		o.w.WriteHeader(a.status)
 	case !o.plain && a.status == http.StatusOK:
-		o.begin()
-		o.event(a.body, o.timeout)
+		beginEvents(o.w)
+		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // a writer without deadlines has no network
+		_ = writeEvent(o.w, o.rc, "", a.body)                // a client that has gone needs no answer
 	default:
 		o.json(a.status, a.body)
 	}
@@ -82,21 +63,6 @@ func (o *response) json(status int, body []byte) {
 	}
 }
 
-// begin sends the head of the event stream, once.
-func (o *response) begin() {
-	if o.begun {
-		return
-	}
-	o.begun = true
-	beginEvents(o.w)
-}
-
-// event sends one message within timeout.
-func (o *response) event(message []byte, timeout time.Duration) {
-	_ = o.rc.SetWriteDeadline(time.Now().Add(timeout)) // a writer without deadlines has no network
-	o.dead = writeEvent(o.w, o.rc, message) != nil
-}
-
 // beginEvents sends the head of an event stream.
 func beginEvents(w http.ResponseWriter) {
 	h := w.Header()
@@ -105,13 +71,23 @@ func beginEvents(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// writeEvent sends message, one line, as one event and flushes it.
-func writeEvent(w http.ResponseWriter, rc *http.ResponseController, message []byte) error {
-	event := make([]byte, 0, len(message)+32)
-	event = append(event, "event: message\ndata: "...)
-	event = append(event, message...)
-	event = append(event, "\n\n"...)
-	if _, err := w.Write(event); err != nil {
+// writeEvent sends message, one line, as one event and flushes it. A message of
+// no bytes is an event that only tells its id.
+func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, message []byte) error {
+	event := make([]byte, 0, len(id)+len(message)+32)
+	if id != "" {
+		event = append(append(append(event, "id: "...), id...), '\n')
+	}
+	if len(message) > 0 {
+		event = append(event, "event: message\n"...)
+	}
+	event = append(append(append(event, "data: "...), message...), "\n\n"...)
+	return writeAll(w, rc, event)
+}
+
+// writeAll sends data and flushes it.
+func writeAll(w http.ResponseWriter, rc *http.ResponseController, data []byte) error {
+	if _, err := w.Write(data); err != nil {
 		return err
 	}
 	return rc.Flush()

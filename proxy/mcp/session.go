@@ -33,6 +33,9 @@ type session struct {
 	over    func() // told once, after the last call of an ended session
 	used    time.Time
 	wake    chan struct{} // holds at most one unheard change of the tools
+	replay  *replay       // set when the session is opened; nil over stdio
+	streams streams       // protected by replay.mu
+	caller  *caller       // the client of HTTP+SSE that it belongs to; nil = none
 
 	mu      sync.Mutex                         // protects the fields below
 	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
@@ -130,6 +133,9 @@ func (s *session) end() {
 	s.dropStreamLocked()
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
+	if s.replay != nil {
+		s.replay.forget(s)
+	}
 	if last {
 		s.over()
 	}
@@ -182,9 +188,4 @@ func (s *session) dropStreamLocked() {
 }
 
 // changed leaves word that the tools may have changed.
-func (s *session) changed() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *session) changed() { token(s.wake) }

@@ -15,14 +15,16 @@ type sessions struct {
 	max  int
 	now  func() time.Time
 	over func(key string)
+	kept *replay
 
 	mu    sync.Mutex               // protects the fields below and session.used
 	byID  map[string]*list.Element // :: session id -> its place in order
 	order *list.List               // of *session, least recently used first
 }
 
-func newSessions(opts Options) *sessions {
+func newSessions(opts Options, kept *replay) *sessions {
 	return &sessions{
+		kept:  kept,
 		ttl:   opts.SessionTTL,
 		max:   opts.MaxSessions,
 		now:   opts.Now,
@@ -36,7 +38,7 @@ func newSessions(opts Options) *sessions {
 // the same owner before any other, so that one principal's flood costs its own
 // sessions; open reports false when every session is at work.
 func (t *sessions) open(s *session) bool {
-	s.over = func() { t.over(s.key) }
+	s.over, s.replay = func() { t.over(s.key) }, t.kept
 	t.mu.Lock()
 	var victim *list.Element
 	if len(t.byID) >= t.max {
@@ -73,20 +75,31 @@ func (t *sessions) victimLocked(s *session) *list.Element {
 	return oldest
 }
 
-// find gives the session id if it is alive and who's own on route, and marks
-// it used; nil otherwise, without saying which.
+// find gives the session id of Streamable HTTP if it is alive and who's own on
+// route, and marks it used; nil otherwise, without saying which.
 func (t *sessions) find(id string, who policy.Principal, route string) *session {
+	return t.findIf(id, func(s *session) bool { return s.caller == nil && s.serves(who, route) })
+}
+
+// caller gives the client of HTTP+SSE whose session is id, as find does; its
+// route goes with it.
+func (t *sessions) caller(id string, who policy.Principal) *caller {
+	s := t.findIf(id, func(s *session) bool { return s.caller != nil && s.serves(who, s.route) })
+	if s == nil {
+		return nil
+	}
+	return s.caller
+}
+
+// findIf gives the session id if it is alive and is ok.
+func (t *sessions) findIf(id string, ok func(*session) bool) *session {
 	t.mu.Lock()
-	e, ok := t.byID[id]
-	if !ok {
+	e := t.byID[id]
+	if e == nil || !ok(e.Value.(*session)) {
 		t.mu.Unlock()
 		return nil
 	}
 	s := e.Value.(*session)
-	if !s.serves(who, route) {
-		t.mu.Unlock()
-		return nil
-	}
 	if t.expiredLocked(s) {
 		t.removeLocked(e)
 		t.mu.Unlock()

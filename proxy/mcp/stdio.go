@@ -12,7 +12,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/ndjson"
 	"github.com/toolgate/toolgate/proxy"
-	"github.com/toolgate/toolgate/signal"
 )
 
 // lastGrace is how long Serve waits for calls that it has cancelled.
@@ -111,32 +110,20 @@ func (p *pipe) take(data []byte) {
 		return
 	}
 	d := p.door
-	x := &exchange{versions: stdioVersions, dialect: d.dialect(""), open: p.keep, notify: p.send}
+	x := &exchange{versions: olderVersions, dialect: d.dialect(""), open: p.keep, notify: p.send}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
-	d.decode(x, data, d.opts.Limits)
 	x.use(p.session)
+	if x.session.batches(data) {
+		p.batch(x, data)
+		return
+	}
+	d.decode(x, data, d.opts.Limits)
 	if s := d.recognise(x); s != nil {
 		p.reply(x, d.turnAway(x, s))
 		return
 	}
-	if p.flying.Load() >= int64(d.opts.MaxFlights) && x.isCall() {
-		p.reply(x, d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
-		return
-	}
-	a, done := d.admit(x)
-	switch {
-	case done:
-		p.ready = p.ready || x.opensTalk()
-		p.reply(x, a)
-	case x.flight == "": // initialize and what came before it keep their order
-		p.reply(x, d.run(x))
-	default:
-		p.flying.Add(1)
-		p.flights.Go(func() {
-			defer p.flying.Add(-1)
-			p.reply(x, d.run(x))
-		})
-	}
+	d.take(x, &p.flying, p.flights.Go, func(a answer) { p.reply(x, a) })
+	p.ready = p.ready || x.opensTalk()
 }
 
 // opensTalk reports whether x says that the client is ready to be told things.
@@ -145,13 +132,13 @@ func (x *exchange) opensTalk() bool {
 }
 
 // keep makes s the session of the connection.
-func (p *pipe) keep(s *session) error {
+func (p *pipe) keep(s *session) (*session, error) {
 	if p.session != nil {
-		return errTwice
+		return nil, errTwice
 	}
 	s.over = func() { p.door.opts.Ended(s.key) }
 	p.session = s
-	return nil
+	return s, nil
 }
 
 // reply writes the answer to x, if there is one to write.
@@ -178,12 +165,7 @@ func (p *pipe) send(message []byte) {
 }
 
 // changed leaves word that the tools may have changed.
-func (p *pipe) changed() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *pipe) changed() { token(p.wake) }
 
 // drain waits for the requests in flight, then ends the session. It gives the
 // write error, if there was one.

@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -28,7 +29,7 @@ func record(d *mcp.Door, who, session, body string) *httptest.ResponseRecorder {
 	return rec
 }
 
-// events opens the event stream of h.
+// events opens the event stream of h and reads the event that it begins with.
 func (h *far) events(ctx context.Context) *bufio.Reader {
 	h.t.Helper()
 	res, err := http.DefaultClient.Do(h.request(http.MethodGet, "").WithContext(ctx))
@@ -39,11 +40,25 @@ func (h *far) events(ctx context.Context) *bufio.Reader {
 		h.t.Fatalf("GET: %d %s", res.StatusCode, res.Header.Get("Content-Type"))
 	}
 	h.t.Cleanup(func() { _ = res.Body.Close() })
-	return bufio.NewReader(res.Body)
+	r := bufio.NewReader(res.Body)
+	if first, ok := strings.CutPrefix(nextEvent(h.t, r), "id: "); !ok || !strings.HasSuffix(first, "-0\ndata: \n") {
+		h.t.Errorf("the stream begins with %q", first)
+	}
+	return r
 }
 
-// event reads one event or comment.
-func event(t *testing.T, r *bufio.Reader) string {
+// event reads one event without its id, or a comment.
+func event(t testing.TB, r *bufio.Reader) string {
+	t.Helper()
+	all := nextEvent(t, r)
+	if id, rest, ok := strings.Cut(all, "\n"); ok && strings.HasPrefix(id, "id: ") {
+		return rest
+	}
+	return all
+}
+
+// nextEvent reads one event or comment.
+func nextEvent(t testing.TB, r *bufio.Reader) string {
 	t.Helper()
 	var all strings.Builder
 	for {
@@ -57,6 +72,8 @@ func event(t *testing.T, r *bufio.Reader) string {
 		all.WriteString(line)
 	}
 }
+
+const reportCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__report","_meta":{"progressToken":1}}}`
 
 const listChanged = "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n"
 
@@ -111,6 +128,9 @@ func TestStreamEnds(t *testing.T) {
 	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if got := event(t, third); got != "retry: 1000\ndata: \n" {
+		t.Errorf("a closing door said %q", got)
+	}
 	if _, err := third.ReadByte(); err != io.EOF {
 		t.Errorf("the stream of a closed door: %v, want EOF", err)
 	}
@@ -148,6 +168,15 @@ func (s *stuck) Write([]byte) (int, error) {
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
+		took := make(chan time.Duration, 1)
+		g.behave["report"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+			began := time.Now()
+			for range 1000 { // more than is kept
+				in.Progress(json.RawMessage(`{"progress":1}`))
+			}
+			took <- time.Since(began)
+			return echo(ctx, g, in, args)
+		}
 		d, err := mcp.New(mcp.Options{Gate: g, Refuser: g})
 		if err != nil {
 			t.Fatal(err)
@@ -165,13 +194,11 @@ func TestSlowReader(t *testing.T) {
 		d.ToolsChanged()
 		<-ended
 
-		began := time.Now()
-		req := httptest.NewRequest(http.MethodPost, "http://localhost/mcp",
-			strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__steps","_meta":{"progressToken":1}}}`))
+		req := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", strings.NewReader(reportCall))
 		standardHeaders(req, "alice")
 		req.Header.Set("Mcp-Session-Id", session)
 		d.ServeHTTP(&stuck{header: http.Header{}}, req)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := <-took; took > 5*time.Second {
 			t.Errorf("the call was held up for %v", took)
 		}
 		if err := d.Close(t.Context()); err != nil {

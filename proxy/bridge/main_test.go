@@ -1,0 +1,323 @@
+package bridge_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/bridge"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything may take.
+const patience = 20 * time.Second
+
+const secret = "s3cret-token"
+
+// client is the far end of a bridge: a program that speaks only stdio.
+type client struct {
+	t    testing.TB
+	in   *io.PipeWriter
+	out  *bufio.Reader
+	log  *text
+	done chan error // how Serve ended
+
+	ended bool
+}
+
+// connect starts a bridge to url and ends it with the test.
+func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
+	t.Helper()
+	c := &client{t: t, log: &text{}, done: make(chan error, 1)}
+	opts := bridge.Options{URL: url, Token: secret, Pause: 10 * time.Millisecond,
+		Log: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: c.log})}
+	if change != nil {
+		change(&opts)
+	}
+	b, err := bridge.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	c.in, c.out = inW, bufio.NewReader(outR)
+	go func() {
+		c.done <- b.Serve(context.Background(), inR, outW) // t's own context ends before the cleanup
+		_ = outW.Close()
+	}()
+	t.Cleanup(func() {
+		if !c.ended {
+			_, _ = c.end()
+		}
+		if strings.Contains(c.log.String(), secret) {
+			t.Errorf("the token is in the log:\n%s", c.log)
+		}
+		if t.Failed() {
+			t.Logf("log of the bridge:\n%s", c.log)
+		}
+	})
+	return c
+}
+
+// end closes the bridge's input and gives what it still writes, and how it
+// ended.
+func (c *client) end() (rest string, err error) {
+	c.t.Helper()
+	c.ended = true
+	_ = c.in.Close()
+	all, _ := io.ReadAll(c.out)
+	return string(all), <-c.done
+}
+
+func (c *client) send(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// receive gives the next line.
+func (c *client) receive() string {
+	c.t.Helper()
+	late := time.AfterFunc(patience, func() { panic("the bridge says nothing:\n" + c.log.String()) })
+	defer late.Stop()
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("reading from the bridge: %v", err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// ask sends one line and gives the one that comes back.
+func (c *client) ask(line string) string {
+	c.t.Helper()
+	c.send(line)
+	return c.receive()
+}
+
+// failure is an error answer as the tests look at it.
+type failure struct {
+	ID    json.RawMessage
+	Error struct {
+		Code    int
+		Message string
+		Data    struct {
+			Code          string
+			RetryEligible bool    `json:"retry_eligible"`
+			RetryAfterMS  float64 `json:"retry_after_ms"`
+			Reason        string
+			Remedy        string
+			DecisionID    string `json:"decision_id"`
+		}
+	}
+}
+
+// fails sends one line and wants an error with the canonical code for the
+// request id back.
+func (c *client) fails(line, id, code string) failure {
+	c.t.Helper()
+	return c.failed(c.ask(line), id, code)
+}
+
+func (c *client) failed(answer, id, code string) failure {
+	c.t.Helper()
+	var f failure
+	if err := json.Unmarshal([]byte(answer), &f); err != nil || string(f.ID) != id || f.Error.Data.Code != code {
+		c.t.Fatalf("answer %s (%v), want %s for id %s", answer, err, code, id)
+	}
+	return f
+}
+
+// open does the handshake.
+func (c *client) open() *client {
+	c.t.Helper()
+	if got := c.ask(initialize); !strings.Contains(got, `"result"`) {
+		c.t.Fatalf("initialize: %s", got)
+	}
+	c.send(initialized)
+	return c
+}
+
+const (
+	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	modernMeta  = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+)
+
+func call(id, tool string) string {
+	return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `"}}`
+}
+
+// text gathers what is written to it.
+type text struct {
+	mu  sync.Mutex // protects the fields below
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *text) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// String gives all that was written.
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// seen is one HTTP request that an endpoint got.
+type seen struct {
+	verb, path, method string // method is that of the message, "" without one
+	head               http.Header
+	body               string
+}
+
+// endpoint is a server that behaves as a test says.
+type endpoint struct {
+	*httptest.Server
+	t    testing.TB
+	come chan seen // every request but those that are answered by the standard
+
+	mu  sync.Mutex // protects the fields below
+	all []seen
+}
+
+// handler answers the n-th HTTP request, from 1, with one verb or about one
+// method.
+type handler func(w http.ResponseWriter, r *http.Request, n int)
+
+// misbehave starts an endpoint. The keys of special are verbs or methods of
+// messages; what has none is answered as by a good server: initialize with
+// session "s1", "s2" and so on, notifications and answers with 202, DELETE with
+// 204, GET with 405, any other request with a result.
+func misbehave(t testing.TB, special map[string]handler) *endpoint {
+	t.Helper()
+	e := &endpoint{t: t, come: make(chan seen, 1000)}
+	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s := seen{verb: r.Method, path: r.URL.RequestURI(), head: r.Header, body: string(body)}
+		m, _ := jsonrpc.Decode(body, jsonrpc.Limits{})
+		if m != nil {
+			s.method = m.Method
+		}
+		n := e.enter(s)
+		key := s.verb
+		if key == http.MethodPost {
+			key = s.method
+		}
+		if do := special[key]; do != nil {
+			do(w, r, n)
+			return
+		}
+		standard(w, s, m, n)
+	}))
+	t.Cleanup(e.Close)
+	return e
+}
+
+// enter notes s and counts its like.
+func (e *endpoint) enter(s seen) int {
+	e.mu.Lock()
+	n := 1
+	for _, before := range e.all {
+		if before.verb == s.verb && before.method == s.method {
+			n++
+		}
+	}
+	e.all = append(e.all, s)
+	e.mu.Unlock()
+	e.come <- s
+	return n
+}
+
+func standard(w http.ResponseWriter, s seen, m *jsonrpc.Message, n int) {
+	switch {
+	case s.verb == http.MethodGet:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	case s.verb == http.MethodDelete:
+		w.WriteHeader(http.StatusNoContent)
+	case m.Kind != jsonrpc.Request:
+		w.WriteHeader(http.StatusAccepted)
+	case s.method == "initialize":
+		w.Header().Set("Mcp-Session-Id", "s"+string(rune('0'+n)))
+		answerJSON(w, m.ID, `{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)
+	default:
+		answerJSON(w, m.ID, `{"echo":`+string(jsonrpc.Quote(s.body))+`}`)
+	}
+}
+
+func answerJSON(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(jsonrpc.NewSuccess(id, json.RawMessage(result)))
+}
+
+// begin starts an event stream, and flushes it.
+func begin(w http.ResponseWriter, events ...string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, text := range events {
+		_, _ = io.WriteString(w, text)
+	}
+	_ = http.NewResponseController(w).Flush()
+}
+
+// hangUp breaks the connection.
+func hangUp(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }
+
+// await waits for a request with this verb and, unless "", about this method.
+func (e *endpoint) await(verb, method string) seen {
+	e.t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case s := <-e.come:
+			if s.verb == verb && (method == "" || s.method == method) {
+				return s
+			}
+		case <-late:
+			e.t.Fatalf("%s %s never came", verb, method)
+		}
+	}
+}
+
+// count gives how many requests came with verb about method.
+func (e *endpoint) count(verb, method string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, s := range e.all {
+		if s.verb == verb && s.method == method {
+			n++
+		}
+	}
+	return n
+}
+
+// requests gives what has come so far.
+func (e *endpoint) requests() []seen {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.all)
+}
+
+// last gives the request that came last.
+func (e *endpoint) last() seen {
+	all := e.requests()
+	return all[len(all)-1]
+}

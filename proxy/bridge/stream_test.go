@@ -1,0 +1,513 @@
+package bridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy/bridge"
+)
+
+const done = `{"jsonrpc":"2.0","id":1,"result":{"done":true}}`
+
+func note(n int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/n%d"}`, n)
+}
+
+// event is one event of a stream.
+func event(id, data string) string { return "id: " + id + "\ndata: " + data + "\n\n" }
+
+// A stream that breaks off is taken up where it was left, as often as it gives
+// something, and the request is sent once.
+func TestResuming(t *testing.T) {
+	broken := func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }
+	closed := func(http.ResponseWriter) {}
+	for name, cut := range map[string]func(http.ResponseWriter){"broken off": broken, "closed": closed} {
+		t.Run(name, func(t *testing.T) {
+			e := misbehave(t, map[string]handler{
+				"tools/call": func(w http.ResponseWriter, _ *http.Request, _ int) {
+					begin(w, "id: a\nretry: 1\ndata:\n\n", event("b", note(1)))
+					cut(w)
+				},
+				http.MethodGet: func(w http.ResponseWriter, r *http.Request, n int) {
+					switch r.Header.Get("Last-Event-Id") {
+					case "b":
+						if n == 1 {
+							hangUp(w, r, n)
+						}
+						begin(w, event("c", note(2)))
+						cut(w)
+					case "c":
+						if n == 3 {
+							w.WriteHeader(http.StatusServiceUnavailable)
+							return
+						}
+						begin(w, event("d", done))
+					default:
+						w.WriteHeader(http.StatusBadRequest)
+					}
+				},
+			})
+			c := connect(t, e.URL, nil)
+			c.ask(initialize)
+			got := []string{c.ask(call("1", "x")), c.receive(), c.receive()}
+			if diff := cmp.Diff([]string{note(1), note(2), done}, got); diff != "" {
+				t.Errorf("the client got (-want +got):\n%s", diff)
+			}
+			var asked []string
+			for _, s := range e.requests() {
+				if s.verb == http.MethodGet {
+					asked = append(asked, s.headers()["Last-Event-Id"]+" in "+s.headers()["Mcp-Session-Id"])
+				}
+			}
+			if diff := cmp.Diff([]string{"b in s1", "b in s1", "c in s1", "c in s1"}, asked); diff != "" {
+				t.Errorf("resumed (-want +got):\n%s", diff)
+			}
+			if n := e.count(http.MethodPost, "tools/call"); n != 1 {
+				t.Errorf("the request was sent %d times", n)
+			}
+		})
+	}
+}
+
+// A stream that cannot be resumed ends in an error that says so much.
+func TestResumingInVain(t *testing.T) {
+	start := func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w, event("a", note(1))) }
+	for name, test := range map[string]struct {
+		post, get handler
+		params    string
+		want      int // GETs
+	}{
+		"unknown":           {start, respond(400, plainJSON, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}`), "", 1},
+		"no GET":            {start, respond(405, "", ""), "", 1},
+		"always down":       {start, respond(503, "", ""), "", 5},
+		"always broken":     {start, hangUp, "", 5},
+		"never anything":    {start, func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w) }, "", 5},
+		"no ids":            {func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w, "data: "+note(1)+"\n\n") }, nil, "", 0},
+		"ids taken back":    {func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w, event("a", note(1)), "id\n\n") }, nil, "", 0},
+		"no resumption":     {start, nil, "," + modernMeta, 0},
+		"an id for no head": {func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w, event("a\x01b", note(1))) }, nil, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := misbehave(t, map[string]handler{"tools/call": test.post, http.MethodGet: test.get})
+			c := connect(t, e.URL, nil)
+			if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"` + test.params + `}}`); got != note(1) {
+				t.Errorf("heard %s", got)
+			}
+			f := c.failed(c.receive(), "1", "TOOL_FAILED")
+			if !strings.Contains(f.Error.Message, "whether the request took effect is unknown") || f.Error.Data.RetryEligible {
+				t.Errorf("failed with %+v", f)
+			}
+			// net/http itself repeats a GET whose connection was an old one.
+			if n := e.count(http.MethodGet, ""); n < test.want || n > test.want+test.want/5 {
+				t.Errorf("%d attempts to resume, want %d", n, test.want)
+			}
+			if n := e.count(http.MethodPost, "tools/call"); n != 1 {
+				t.Errorf("the request was sent %d times", n)
+			}
+		})
+	}
+}
+
+// A server that asks to be polled is polled for as long as it does.
+func TestPolling(t *testing.T) {
+	e := misbehave(t, map[string]handler{
+		"tools/call": func(w http.ResponseWriter, _ *http.Request, _ int) { begin(w, "id: a\nretry: 1\ndata:\n\n") },
+		http.MethodGet: func(w http.ResponseWriter, _ *http.Request, n int) {
+			begin(w)
+			if n == 20 {
+				begin(w, event("z", done))
+			}
+		},
+	})
+	if got := connect(t, e.URL, nil).ask(call("1", "x")); got != done {
+		t.Errorf("the client got %s", got)
+	}
+}
+
+// What the server says by itself comes on a stream that is opened again when it
+// ends, from where it ended.
+func TestTheServersOwnMessages(t *testing.T) {
+	const question = `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`
+	stay := make(chan struct{})
+	e := misbehave(t, map[string]handler{http.MethodGet: func(w http.ResponseWriter, r *http.Request, n int) {
+		switch n {
+		case 1:
+			begin(w, "event: ping\ndata: {}\n\n", ": comment\n\n", event("1", note(1)))
+			hangUp(w, r, n)
+		case 2:
+			w.WriteHeader(http.StatusBadGateway)
+		case 3:
+			begin(w, event("2", question))
+		case 4: // it does not know the event any more
+			w.WriteHeader(http.StatusBadRequest)
+		default:
+			begin(w, event("3", note(3)))
+			<-r.Context().Done()
+			close(stay)
+		}
+	}})
+	c := connect(t, e.URL, nil).open()
+	got := []string{c.receive(), c.receive(), c.receive()}
+	if diff := cmp.Diff([]string{note(1), question, note(3)}, got); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+	c.send(`{"jsonrpc":"2.0","id":"q","result":{"roots":[]}}`)
+	if s := e.await(http.MethodPost, ""); s.method == "" && !strings.Contains(s.body, `"roots":[]`) {
+		t.Errorf("answered with %s", s.body)
+	}
+	if rest, err := c.end(); rest != "" || err != nil {
+		t.Errorf("at the end: %q, %v", rest, err)
+	}
+	<-stay
+	var asked []string
+	for _, s := range e.requests() {
+		if s.verb == http.MethodGet {
+			asked = append(asked, s.headers()["Last-Event-Id"])
+		}
+	}
+	if diff := cmp.Diff([]string{"", "1", "1", "2", ""}, asked); diff != "" {
+		t.Errorf("asked for (-want +got):\n%s", diff)
+	}
+}
+
+// Without such a stream all else works, and it is asked for once.
+func TestNoStreamOfItsOwn(t *testing.T) {
+	for _, status := range []int{401, 404, 405, 501} {
+		e := misbehave(t, map[string]handler{http.MethodGet: respond(status, "", "")})
+		c := connect(t, e.URL, nil).open()
+		e.await(http.MethodGet, "")
+		c.send(initialized) // said twice, asked once
+		if got := c.ask(call("1", "x")); !strings.Contains(got, `"result"`) {
+			t.Errorf("%d: %s", status, got)
+		}
+		if _, err := c.end(); err != nil {
+			t.Errorf("%d: ended with %v", status, err)
+		}
+		if n := e.count(http.MethodGet, ""); n != 1 {
+			t.Errorf("%d: asked %d times", status, n)
+		}
+		if n := e.count(http.MethodDelete, ""); n != 1 {
+			t.Errorf("%d: %d DELETE", status, n)
+		}
+	}
+}
+
+// A stream is read the same however it is cut, and only messages count.
+func TestEvents(t *testing.T) {
+	for _, test := range []struct {
+		name, stream string
+		want         []string
+		last         string
+	}{
+		{"line ends", "data: 1\n\ndata: 2\r\n\r\ndata: 3\r\rdata: 4\r\n\n", []string{"1", "2", "3", "4"}, ""},
+		{"a byte order mark", "\ufeffdata: 1\n\n", []string{"1"}, ""},
+		{"fields", "data:1\ndata: 2\ndata\ndata:  3\nfoo: bar\n:x\n\n", []string{"1\n2\n\n 3"}, ""},
+		{"kinds", "event: message\ndata: 1\n\nevent: endpoint\ndata: 2\n\ndata: 3\n\n", []string{"1", "3"}, ""},
+		{"ids", "id: a\ndata: 1\n\nid: b\n\ndata: 2\n\n", []string{"1", "2"}, "b"},
+		{"an id with NUL", "id: a\n\nid: b\x00\n\n", nil, "a"},
+		{"the last one is whole", "id: a\ndata: {}", []string{"{}"}, "a"},
+		{"the last one is not", "id: a\n\nid: b\ndata: {\"x", nil, "a"},
+		{"the last one has no data", "id: a\n\nid: b\n", nil, "a"},
+	} {
+		got, last, err := bridge.ReadEvents(strings.NewReader(test.stream), 100)
+		if !slices.Equal(got, test.want) || last != test.last || err != nil {
+			t.Errorf("%s: %q, last %q, %v", test.name, got, last, err)
+		}
+	}
+	for _, long := range []string{"data: " + strings.Repeat("x", 101), strings.Repeat("data: xxxxxxxx\n", 20), strings.Repeat("x", 200)} {
+		if got, _, err := bridge.ReadEvents(strings.NewReader(long), 100); err == nil || got != nil {
+			t.Errorf("%.20q…: %q, %v", long, got, err)
+		}
+	}
+}
+
+func FuzzEvents(f *testing.F) {
+	for _, s := range []string{"data: 1\n\n", "id: a\r\ndata: {}\r\n\r\n", "\ufeffdata:x\r\r: c\nretry: 10\n\n", "event: x\ndata: y"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, stream string) {
+		whole, last, err := bridge.ReadEvents(strings.NewReader(stream), 50)
+		bytewise, last1, err1 := bridge.ReadEvents(iotest.OneByteReader(strings.NewReader(stream)), 50)
+		if diff := cmp.Diff(whole, bytewise); diff != "" || last != last1 || (err == nil) != (err1 == nil) {
+			t.Fatalf("cut differently: %q and %q, %v and %v: %s", last, last1, err, err1, diff)
+		}
+		if strings.ContainsAny(last, "\r\n\x00") {
+			t.Fatalf("last id %q", last)
+		}
+		var again strings.Builder
+		for _, data := range whole {
+			if len(data) > 50 || strings.Contains(data, "\r") {
+				t.Fatalf("data %q", data)
+			}
+			again.WriteString("data: " + strings.ReplaceAll(data, "\n", "\ndata: ") + "\n\n")
+		}
+		back, _, err := bridge.ReadEvents(strings.NewReader(again.String()), 50)
+		if diff := cmp.Diff(whole, back); diff != "" || err != nil {
+			t.Fatalf("read again: %v, %s", err, diff)
+		}
+	})
+}
+
+// What is read of the endpoint is whole messages, each on one line, with no
+// byte changed but line ends.
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{done, "[" + done + ",\n" + note(1) + "]", "{\r\n\"id\":1,\"error\":{}}", "[]", "1", `{"id":null}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		lines, ok := bridge.ReadLines([]byte(text))
+		if !ok {
+			return
+		}
+		flat := strings.NewReplacer("\r", " ", "\n", " ").Replace(text)
+		for _, line := range lines {
+			if !json.Valid([]byte(line)) || line[0] != '{' && line[0] != '[' || strings.ContainsAny(line, "\r\n") || !strings.Contains(flat, line) {
+				t.Fatalf("%q holds the line %q", text, line)
+			}
+		}
+	})
+}
+
+// initialize is finished before anything else goes out; what has no answer
+// goes out in its place.
+func TestOrder(t *testing.T) {
+	release := make(chan struct{})
+	hold := func(w http.ResponseWriter, _ *http.Request, _ int) {
+		begin(w, ": on its way\n\n")
+		<-release
+		begin(w, "data: "+done+"\n\n")
+	}
+	e := misbehave(t, map[string]handler{
+		"initialize": func(w http.ResponseWriter, _ *http.Request, _ int) {
+			<-release
+			answerJSON(w, []byte("0"), `{"protocolVersion":"2025-11-25"}`)
+		},
+		"tools/call": hold,
+	})
+	c := connect(t, e.URL, nil)
+	for _, line := range []string{initialize, initialized, `{"jsonrpc":"2.0","method":"notifications/a"}`, call("1", "x"),
+		`{"jsonrpc":"2.0","method":"notifications/b"}`, `{"jsonrpc":"2.0","method":"notifications/c"}`, `{"jsonrpc":"2.0","id":2,"method":"ping"}`} {
+		c.send(line)
+	}
+	e.await(http.MethodPost, "initialize")
+	if n := len(e.requests()); n != 1 {
+		t.Errorf("%d messages went out beside initialize", n)
+	}
+	release <- struct{}{}
+	c.receive()
+	if got := c.receive(); !strings.Contains(got, `"id":2`) {
+		t.Errorf("ping waits for the call: %s", got)
+	}
+	close(release)
+	c.receive()
+	var order []string
+	for _, s := range e.requests() {
+		if s.verb == http.MethodPost && s.method != "tools/call" { // which has a connection of its own
+			order = append(order, s.method)
+		}
+	}
+	want := []string{"initialize", "notifications/initialized", "notifications/a", "notifications/b", "notifications/c", "ping"}
+	if diff := cmp.Diff(want, order); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// What has no answer waits until the requests before it are on their way: a
+// cancellation must not overtake what it cancels.
+func TestOvertaking(t *testing.T) {
+	arrived := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > 1<<20 {
+			select {
+			case <-arrived:
+				t.Error("the notification was faster than the request before it")
+			case <-time.After(200 * time.Millisecond): // as long as the body is not read, it cannot be sent
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-arrived
+			answerJSON(w, []byte("1"), `{}`)
+			return
+		}
+		close(arrived)
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	t.Cleanup(srv.Close)
+	c := connect(t, srv.URL, nil)
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"x":"` + strings.Repeat("x", 4<<20-200) + `"}}}`)
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	c.send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+	if got := c.receive(); !strings.Contains(got, `"id":1,"result"`) {
+		t.Errorf("answered with %.200s", got)
+	}
+}
+
+// At the end of input what is in flight is waited for, and then withdrawn.
+func TestTheEnd(t *testing.T) {
+	release := make(chan struct{})
+	e := misbehave(t, map[string]handler{"tools/call": func(w http.ResponseWriter, r *http.Request, n int) {
+		if n == 2 {
+			<-r.Context().Done()
+			return
+		}
+		<-release
+		answerJSON(w, []byte("1"), `{}`)
+	}})
+	c := connect(t, e.URL, nil).open()
+	c.send(call("1", "x"))
+	e.await(http.MethodPost, "tools/call")
+	_ = c.in.Close()
+	close(release)
+	if rest, err := c.end(); !strings.Contains(rest, `"id":1,"result"`) || err != nil {
+		t.Errorf("at the end: %q, %v", rest, err)
+	}
+	if last := e.last(); last.verb != http.MethodDelete {
+		t.Errorf("the last request is %s %s", last.verb, last.method)
+	}
+
+	c = connect(t, e.URL, func(o *bridge.Options) { o.Drain = 20 * time.Millisecond }).open()
+	c.send(call(`"late"`, "x"))
+	rest, err := c.end()
+	c.failed(strings.TrimSuffix(rest, "\n"), `"late"`, "TOOL_FAILED")
+	if err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if got := e.await(http.MethodPost, "notifications/cancelled").body; !strings.Contains(got, `"requestId":"late"`) {
+		t.Errorf("withdrawn by %s", got)
+	}
+	if n := e.count(http.MethodDelete, ""); n != 2 {
+		t.Errorf("%d sessions were ended", n)
+	}
+}
+
+// An initialize that hangs does not hold up the end; what was read behind it is
+// told that it was never sent.
+func TestTheEndBeforeTheBeginning(t *testing.T) {
+	e := misbehave(t, map[string]handler{"initialize": func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }})
+	c := connect(t, e.URL, func(o *bridge.Options) { o.Drain = 20 * time.Millisecond })
+	c.send(initialize)
+	c.send(call("1", "x"))
+	rest, err := c.end()
+	if err == nil || !errors.Is(err, bridge.ErrUnreachable) || strings.Count(rest, "\n") != 2 {
+		t.Fatalf("ended with %v and %s", err, rest)
+	}
+	lines := strings.Split(rest, "\n")
+	slices.Sort(lines)
+	c.failed(lines[1], "0", "TOOL_FAILED")
+	c.failed(lines[2], "1", "UPSTREAM_UNAVAILABLE")
+	if n := e.count(http.MethodPost, "tools/call"); n > 0 {
+		t.Errorf("the call was sent %d times", n)
+	}
+}
+
+// A context that is done ends the bridge, and closes its input.
+func TestTheContext(t *testing.T) {
+	e := misbehave(t, nil)
+	b, err := bridge.New(bridge.Options{URL: e.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, far := io.Pipe()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Serve(ctx, in, io.Discard) }()
+	if _, err := io.WriteString(far, initialize+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	e.await(http.MethodPost, "initialize")
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := io.WriteString(far, "x"); err == nil {
+		t.Error("the input is still read")
+	}
+	if n := e.count(http.MethodDelete, ""); n != 1 {
+		t.Errorf("%d sessions were ended", n)
+	}
+}
+
+// deaf fails each Write.
+type deaf struct{}
+
+func (deaf) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
+
+// A client that does not read any more ends the bridge at once.
+func TestNobodyReads(t *testing.T) {
+	e := misbehave(t, map[string]handler{"tools/call": func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }})
+	b, err := bridge.New(bridge.Options{URL: e.URL, Drain: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, far := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- b.Serve(t.Context(), in, deaf{}) }()
+	for _, line := range []string{call("1", "x"), `{"jsonrpc":"2.0","id":2,"method":"ping"}`} {
+		if _, err := io.WriteString(far, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "nobody reads") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// writes keeps each Write apart.
+type writes struct {
+	text
+	each []string
+}
+
+// Write implements io.Writer; the bridge calls it once at a time.
+func (w *writes) Write(p []byte) (int, error) {
+	w.each = append(w.each, string(p))
+	return len(p), nil
+}
+
+// Many requests side by side: each is answered once, each line is one Write.
+func TestSideBySide(t *testing.T) {
+	const many = 100
+	gate := make(chan struct{})
+	e := misbehave(t, map[string]handler{"tools/call": func(w http.ResponseWriter, r *http.Request, n int) {
+		if n == many {
+			close(gate)
+		}
+		<-gate // all are there at a time
+		id, _ := jsonrpc.Text([]byte(`"` + r.Header.Get("Mcp-Name") + `"`))
+		begin(w, "data: "+note(1)+"\n\n", `data: {"jsonrpc":"2.0","id":"`+id+`","result":{}}`+"\n\n")
+	}})
+	b, err := bridge.New(bridge.Options{URL: e.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in strings.Builder
+	want := map[string]int{note(1) + "\n": many}
+	for i := range many {
+		id := fmt.Sprintf("id%d", i)
+		fmt.Fprintf(&in, `{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,%s}}`+"\n", id, id, modernMeta)
+		want[fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`+"\n", id)] = 1
+	}
+	var out writes
+	if err := b.Serve(t.Context(), strings.NewReader(in.String()), &out); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, line := range out.each {
+		got[line]++
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("written (-want +got):\n%s", diff)
+	}
+}

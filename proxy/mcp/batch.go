@@ -1,0 +1,219 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// batchVersion is the one revision with batches; receiving them is a MUST there
+// (MCP 2025-03-26, base protocol).
+const batchVersion = "2025-03-26"
+
+// maxBatch bounds the messages of one batch; together they may be as large as
+// one message.
+const maxBatch = 64
+
+// batches reports whether data is a batch that s, which may be nil, takes.
+// Any other array is refused as what it is: no message.
+func (s *session) batches(data []byte) bool {
+	return s != nil && s.version == batchVersion && jsonrpc.IsBatch(data)
+}
+
+// split takes a batch apart into exchanges that are judged each on its own: x,
+// with its session, is what they have in common. A batch that is refused as a
+// whole leaves its fault in x.
+func (d *Door) split(x *exchange, data []byte) ([]*exchange, bool) {
+	if d.opts.Observe != nil {
+		x.began = d.opts.Now()
+	}
+	all, err := jsonrpc.Split(data, d.opts.Limits, maxBatch)
+	if err != nil {
+		x.call.Fault = faultIn(err)
+		return nil, false
+	}
+	parts := make([]*exchange, len(all))
+	for i, raw := range all {
+		part := *x
+		d.decode(&part, raw, d.opts.Limits)
+		if m := part.call.Message; m != nil && m.Method == "initialize" {
+			x.call.Fault = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "initialize must not be part of a batch"}
+			return nil, false
+		}
+		parts[i] = &part
+	}
+	return parts, true
+}
+
+// runBatch admits parts in their order and begins those that take time side by
+// side. tell is called once for each, of many goroutines. The caller must call
+// wait, which returns when all is told.
+func (d *Door) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answer)) (wait func()) {
+	var work sync.WaitGroup
+	var left []*exchange
+	settled := func(x *exchange, a answer) {
+		d.observe(x, a)
+		tell(a)
+	}
+	for _, x := range parts {
+		if a, done := d.accept(x, flying); done {
+			settled(x, a)
+			continue
+		}
+		left = append(left, x)
+	}
+	for _, x := range left { // after all are admitted, so that an id is not taken twice
+		work.Go(func() {
+			defer flying.Add(-1)
+			settled(x, d.run(x))
+		})
+	}
+	return work.Wait
+}
+
+// replies collects the answers to one batch. It is safe for concurrent use.
+type replies struct {
+	mu   sync.Mutex // protects the field below
+	body []byte
+}
+
+// add puts a into the array, if it says something.
+func (r *replies) add(a answer) {
+	if a.body == nil || a.silent {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	open := byte(',')
+	if r.body == nil {
+		open = '['
+	}
+	r.body = append(append(r.body, open), a.body...)
+}
+
+// array gives the answers as one, nil when there are none.
+func (r *replies) array() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body == nil {
+		return nil
+	}
+	return append(r.body, ']')
+}
+
+// postBatch answers body if it is a batch that its session takes, or one of a
+// session that is lost, and reports whether it was.
+func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byte) bool {
+	ids, said := r.Header[headerSession], r.Header[headerVersion]
+	if len(ids) == 0 || !jsonrpc.IsBatch(body) {
+		return false
+	}
+	s := d.sessions.find(ids[0], x.who, x.call.Route)
+	switch {
+	case s == nil || len(ids) > 1:
+		d.decode(x, body, d.opts.Limits)
+		a := d.refuse(x, signal.CodeSessionLost, lostSession)
+		d.observe(x, a)
+		out.finish(a)
+	case !s.batches(body) || len(said) > 1 || len(said) == 1 && said[0] != batchVersion:
+		return false
+	default:
+		x.use(s)
+		d.answerBatch(r.Context(), out, x, body)
+		d.sessions.touch(s)
+	}
+	return true
+}
+
+// answerBatch answers a batch of x's session. Answers come as an array, or as
+// single events where one of the messages may report or the client reads
+// nothing else.
+func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body []byte) {
+	parts, ok := d.split(x, body)
+	switch {
+	case !ok:
+		a := d.refuseFault(x)
+		d.observe(x, a)
+		out.finish(a)
+		return
+	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).reports)):
+		d.converseBatch(ctx, out, parts)
+		return
+	}
+	var flying atomic.Int64
+	var all replies
+	d.runBatch(parts, &flying, all.add)()
+	a := answer{status: http.StatusAccepted, body: all.array()}
+	if a.body != nil {
+		a.status = http.StatusOK
+	}
+	out.finish(a)
+}
+
+// converseBatch answers parts with one event stream, which can be continued as
+// that of a call can.
+func (d *Door) converseBatch(ctx context.Context, out *response, parts []*exchange) {
+	out.plain = false // nothing is gained by waiting
+	d.converse(ctx, out, parts[0].session, func(t *stream) answer {
+		for _, x := range parts {
+			x.notify = t.notify
+		}
+		var flying atomic.Int64
+		d.runBatch(parts, &flying, func(a answer) {
+			if a.body != nil && !a.silent {
+				t.send(a.body)
+			}
+		})()
+		d.sessions.touch(parts[0].session)
+		return answer{}
+	})
+}
+
+// batch deals with one line that is a batch. Its answers come in one line too.
+func (p *pipe) batch(x *exchange, data []byte) {
+	d := p.door
+	if s := d.recognise(x); s != nil {
+		d.decode(x, data, d.opts.Limits)
+		p.reply(x, d.turnAway(x, s))
+		return
+	}
+	parts, ok := d.split(x, data)
+	if !ok {
+		p.reply(x, d.refuseFault(x))
+		return
+	}
+	all := &replies{}
+	wait := d.runBatch(parts, &p.flying, all.add)
+	for _, x := range parts {
+		p.ready = p.ready || x.opensTalk()
+	}
+	p.flights.Go(func() {
+		wait()
+		if array := all.array(); array != nil {
+			p.send(array)
+		}
+	})
+}
+
+// batch deals with a batch. Its answers come as single events.
+func (c *caller) batch(out *response, x *exchange, data []byte) {
+	d := c.door
+	parts, ok := d.split(x, data)
+	if !ok {
+		a := d.refuseFault(x)
+		d.observe(x, a)
+		out.finish(a)
+		return
+	}
+	wait := d.runBatch(parts, &c.flying, c.reply)
+	for _, x := range parts {
+		c.heard(x)
+	}
+	c.spawn(wait)
+	out.finish(answer{status: http.StatusAccepted})
+}

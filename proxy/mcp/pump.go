@@ -1,0 +1,168 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const (
+	// patience is how long a call that may report goes on before its client gets
+	// the head of an event stream, so that it can ask for the answer again.
+	patience = time.Second
+	// comeBack is what a client is asked to wait before it comes back to a stream
+	// that was closed.
+	comeBack = time.Second
+)
+
+// reports reports whether x is a request that may send messages before its
+// answer.
+func (x *exchange) reports() bool {
+	if !x.isCall() || x.call.Message.Kind != jsonrpc.Request {
+		return false
+	}
+	_, ok := progressToken(x.call.Message.Params)
+	return ok
+}
+
+// converse answers a request of s with an event stream, or in one piece when
+// nothing was reported before the answer that work gives. Work has a goroutine
+// of its own, which Close waits for: it goes on when the client has gone, and
+// what comes of it can be asked for (Last-Event-ID).
+func (d *Door) converse(ctx context.Context, out *response, s *session, work func(*stream) answer) {
+	t := d.replay.open(s, true)
+	rd := t.attach()
+	defer rd.detach()
+	if !out.plain {
+		rd.begin()
+	}
+	d.stay()
+	go func() {
+		defer d.leave()
+		t.finish(work(t))
+	}()
+	if out.plain && !rd.waitFirst(ctx) {
+		return
+	}
+	if a := rd.begin(); a != nil {
+		out.finish(*a)
+		return
+	}
+	beginEvents(out.w)
+	d.pump(connection{w: out.w, rc: out.rc, client: ctx}, rd)
+}
+
+// waitFirst waits for something to say, as long as it is worth to wait for an
+// answer in one piece. It reports false when the client has gone.
+func (rd *reader) waitFirst(ctx context.Context) bool {
+	var limit <-chan time.Time
+	if rd.stream.prime {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		limit = timer.C
+	}
+	select {
+	case <-rd.wake:
+	case <-limit:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// connection is one HTTP response that carries a stream. Channels and functions
+// may be nil.
+type connection struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	client context.Context // done when the client has gone
+	end    <-chan struct{} // closed when the connection must end
+	wake   <-chan struct{} // a token for each change of the tools to tell
+	tell   func()          // tells it
+	busy   func() bool     // whether answers are due that a closing door waits for
+}
+
+// pump carries what rd reads to the client until the stream is over, the client
+// has gone, a write takes too long, or one of the ends of c is reached. It
+// holds nothing but the event that it writes.
+func (d *Door) pump(c connection, rd *reader) {
+	defer func() { _ = c.rc.SetWriteDeadline(time.Time{}) }() // it may go on to its next request
+	beat := time.NewTicker(d.opts.Heartbeat)
+	defer beat.Stop()
+	closing, life, stop := d.ends(rd.stream)
+	defer stop()
+	for d.drain(c, rd) {
+		var err error
+		select {
+		case <-rd.wake:
+		case <-c.wake:
+			c.tell()
+		case <-beat.C:
+			err = d.write(c, []byte(": heartbeat\n\n"))
+		case <-closing:
+			if c.busy != nil && c.busy() {
+				closing = nil // its end comes with the last answer
+				continue
+			}
+			d.pause(c, rd)
+			return
+		case <-life:
+			d.pause(c, rd)
+			return
+		case <-c.end:
+			d.drain(c, rd)
+			return
+		case <-rd.gone:
+			return
+		case <-c.client.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ends gives what closes connections of t that could go on: for a stream that
+// no call will end, the door, and the end of a connection's life where the
+// client knows to come back.
+func (d *Door) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, stop func() bool) {
+	if !t.call {
+		closing = d.streams
+	}
+	if !t.prime || d.opts.StreamLife <= 0 {
+		return closing, nil, func() bool { return true }
+	}
+	timer := time.NewTimer(d.opts.StreamLife)
+	return closing, timer.C, timer.Stop
+}
+
+// drain writes what there is to read and reports whether there may be more.
+func (d *Door) drain(c connection, rd *reader) bool {
+	for {
+		id, message, ok, over := rd.read()
+		if !ok {
+			return !over
+		}
+		_ = c.rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // a writer without deadlines has no network
+		if writeEvent(c.w, c.rc, id, message) != nil {
+			return false
+		}
+	}
+}
+
+// pause says that the client should come back, where its revision knows that.
+func (d *Door) pause(c connection, rd *reader) {
+	if rd.stream.prime {
+		_ = d.write(c, []byte("retry: "+strconv.FormatInt(comeBack.Milliseconds(), 10)+"\ndata: \n\n"))
+	}
+}
+
+// write sends data within the time that a write may take.
+func (d *Door) write(c connection, data []byte) error {
+	_ = c.rc.SetWriteDeadline(time.Now().Add(d.opts.IOTimeout)) // as above
+	return writeAll(c.w, c.rc, data)
+}
