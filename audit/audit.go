@@ -110,6 +110,7 @@ type Record struct {
 	Session   string `json:"session,omitempty"`
 	RequestID string `json:"request_id"` // the JSON-RPC id as text
 
+	Method      string `json:"method,omitempty"` // "" = tools/call
 	Server      string `json:"server"`
 	Tool        string `json:"tool"`    // as the upstream calls it
 	Exposed     string `json:"exposed"` // as the agent called it

@@ -77,6 +77,7 @@ func appendCaller(b []byte, r *Record) []byte {
 }
 
 func appendTool(b []byte, r *Record) []byte {
+	b = appendOptional(b, "method", r.Method)
 	b = appendMember(b, "server", r.Server)
 	b = appendMember(b, "tool", r.Tool)
 	b = appendMember(b, "exposed", r.Exposed)

@@ -53,10 +53,32 @@ type Request struct {
 	Time      time.Time `json:"time"` // set by the road; policies have no clock of their own
 }
 
-// Input is the document a policy judges.
+// ActionCall is the action of a tool call. Every other action is the MCP method
+// of that name, and has a Resource or a Prompt in place of a Tool.
+const ActionCall = "tools/call"
+
+// Resource is what resources/read reads, and what completion/complete completes
+// the template of.
+type Resource struct {
+	Server string `json:"server"`
+	URI    string `json:"uri"` // as the client gave it, or a template
+}
+
+// Prompt is what prompts/get gets, and what completion/complete completes the
+// arguments of.
+type Prompt struct {
+	Server string `json:"server"`
+	Name   string `json:"name"` // as the upstream calls it
+}
+
+// Input is the document a policy judges. Exactly one of Tool, Resource and
+// Prompt is about the request: a policy sees no tool where there is none.
 type Input struct {
+	Action    string          `json:"action"` // "" means ActionCall
 	Principal Principal       `json:"principal"`
 	Tool      Tool            `json:"tool"`
+	Resource  *Resource       `json:"resource,omitempty"`
+	Prompt    *Prompt         `json:"prompt,omitempty"`
 	Arguments json.RawMessage `json:"arguments"` // a JSON object, numbers exact
 	Request   Request         `json:"request"`
 }

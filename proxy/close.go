@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -24,16 +25,28 @@ func (p *passage) baseRecord() *audit.Record {
 			Reason: p.decision.Reason, Revision: p.decision.Revision,
 		},
 	}
+	if p.method.action != "" {
+		r.Method, r.Server = p.in.Message.Method, p.server
+	}
 	if p.tool != nil {
 		r.Server, r.Tool, r.Exposed, r.Fingerprint = p.tool.Server, p.tool.Name, p.tool.Exposed, p.tool.Fingerprint
 	}
 	return r
 }
 
+// judged is what goes to the upstream if it goes: the arguments of a tool call,
+// the params of any other request.
+func (p *passage) judged() json.RawMessage {
+	if p.method.action != "" {
+		return p.params
+	}
+	return p.args
+}
+
 // decisionRecord is what must be kept before the call is made.
 func (p *passage) decisionRecord() *audit.Record {
 	r := p.baseRecord()
-	r.Arguments = p.args
+	r.Arguments = p.judged()
 	r.Stage = p.stage
 	p.recorded = true
 	return r
@@ -45,7 +58,7 @@ func (p *passage) decisionRecord() *audit.Record {
 func (p *passage) outcomeRecord(f *Failure, now time.Time) *audit.Record {
 	r := p.baseRecord()
 	if !p.recorded {
-		r.Arguments = p.args
+		r.Arguments = p.judged()
 	}
 	r.Stage = p.stage
 	r.DurationMS = float64(now.Sub(p.now).Microseconds()) / 1000

@@ -53,11 +53,11 @@ func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 func (p *passage) forwardFailure(fe *registry.ForwardError) *Failure {
 	switch fe.Kind {
 	case registry.Timeout:
-		return p.fail(signal.CodeToolTimeout, "the tool did not answer within "+p.tool.Timeout.String())
+		return p.fail(signal.CodeToolTimeout, p.lateness())
 	case registry.Cancelled:
 		return p.fail(signal.CodeCancelled, "the caller cancelled the call")
 	case registry.Unavailable:
-		return p.fail(signal.CodeUpstreamUnavailable, "server "+p.tool.Server+" is not available").
+		return p.fail(signal.CodeUpstreamUnavailable, "server "+p.upstream()+" is not available").
 			remedy("call again later; other servers are not affected")
 	case registry.Quarantined:
 		return p.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted")
@@ -68,11 +68,26 @@ func (p *passage) forwardFailure(fe *registry.ForwardError) *Failure {
 		return p.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit")
 	}
 	if fe.RPC == nil {
-		return p.fail(signal.CodeToolFailed, "server "+p.tool.Server+" ended during the call; whether it took effect is unknown")
+		return p.fail(signal.CodeToolFailed, "server "+p.upstream()+" ended during the call; whether it took effect is unknown")
 	}
 	f := p.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC))
 	f.Upstream = fe.RPC
 	return f
+}
+
+// upstream is the server that the request is for.
+func (p *passage) upstream() string {
+	if p.tool != nil {
+		return p.tool.Server
+	}
+	return p.server
+}
+
+func (p *passage) lateness() string {
+	if p.tool != nil {
+		return "the tool did not answer within " + p.tool.Timeout.String()
+	}
+	return "server " + p.server + " did not answer in time"
 }
 
 func upstreamMessage(rpc []byte) string {

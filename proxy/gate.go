@@ -81,6 +81,12 @@ type Bus interface {
 	Publish(owner policy.Principal, s signal.Signal)
 }
 
+// Servers answers requests that call no tool. Like Forward, Ask is called by
+// the road alone.
+type Servers interface {
+	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
+}
+
 // Settings are the operator's choices that may change while the gate serves.
 type Settings struct {
 	// Results is off, compact, full or signals; "" means compact.
@@ -98,8 +104,8 @@ type Settings struct {
 	InFlight int
 }
 
-// Options are what a Gate is made of. All but Waiter, Artifacts, Bus, Observe,
-// Log, Now and Settings are required.
+// Options are what a Gate is made of. All but Waiter, Servers, Artifacts,
+// Bus, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
@@ -108,6 +114,7 @@ type Options struct {
 	Waiter     Waiter // nil: held calls are answered at once
 	Recorder   Recorder
 	Upstreams  Upstreams
+	Servers    Servers   // nil: requests that call no tool are refused
 	Artifacts  Artifacts // nil: no bytes are kept, and FILE signals name them only
 	Bus        Bus       // nil: nobody listens
 	Settings   Settings

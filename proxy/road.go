@@ -66,6 +66,13 @@ type passage struct {
 	recorded  bool // the decision record was offered to the trail
 	replayed  bool // the reply is the stored result of an earlier run
 	chunks    int  // STREAM signals told so far
+
+	// Of a request that calls no tool:
+	method   method
+	server   string
+	resource *policy.Resource
+	prompt   *policy.Prompt
+	params   json.RawMessage // the judged bytes that are sent
 }
 
 // Call takes one tool call down the road:
@@ -93,7 +100,7 @@ func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 		return g.close(ctx, p, p.fail(signal.CodeOverloaded, "too many calls are under way"))
 	}
 	defer g.inFlight.Add(-1)
-	return g.close(ctx, p, g.walk(ctx, p))
+	return g.close(ctx, p, g.walk(ctx, p, road))
 }
 
 // Refuse records what a door itself refused: a lost session, a header that
@@ -125,7 +132,7 @@ func (g *Gate) enter(in *Call) *passage {
 
 // walk runs the stages until one fails or has the reply. A panic fails the
 // passage and nothing else.
-func (g *Gate) walk(ctx context.Context, p *passage) (f *Failure) {
+func (g *Gate) walk(ctx context.Context, p *passage, stages []stage) (f *Failure) {
 	defer func() {
 		if r := recover(); r != nil {
 			g.opts.Log.Error("panic on the road", "stage", p.stage, "decision", p.decisionID,
@@ -135,7 +142,7 @@ func (g *Gate) walk(ctx context.Context, p *passage) (f *Failure) {
 			g.abandon(ctx, p)
 		}
 	}()
-	for _, s := range road {
+	for _, s := range stages {
 		p.stage = s.name
 		if f := s.run(ctx, g, p); f != nil {
 			return f

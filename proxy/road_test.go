@@ -11,24 +11,44 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The stages stand in one literal list, and Call's comment draws the same list.
+// The stages stand in literal lists, and the comments of Call and Relay draw
+// the same lists.
 func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "road.go", nil, parser.ParseComments)
+	for _, tt := range []struct {
+		file, list, function string
+		want                 []string
+	}{
+		{"road.go", "road", "Call", []string{"receive", "identify", "resolve", "decide", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
+		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
+	} {
+		run, drawn := roadIn(t, tt.file, tt.list, tt.function)
+		if d := cmp.Diff(tt.want, drawn); d != "" {
+			t.Errorf("%s's comment: %s", tt.function, d)
+		}
+		if d := cmp.Diff(tt.want[:len(tt.want)-1], run); d != "" {
+			t.Errorf("the list %s that runs: %s", tt.list, d)
+		}
+	}
+}
+
+// roadIn reads the names in a list of stages, and in a function's comment.
+func roadIn(t *testing.T, name, list, function string) (run, drawn []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var run, drawn []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.ValueSpec:
-			if n.Names[0].Name == "road" {
+			if n.Names[0].Name == list {
 				for _, row := range n.Values[0].(*ast.CompositeLit).Elts {
 					name, _ := strconv.Unquote(row.(*ast.CompositeLit).Elts[0].(*ast.BasicLit).Value)
 					run = append(run, name)
 				}
 			}
 		case *ast.FuncDecl:
-			if n.Name.Name == "Call" {
+			if n.Name.Name == function {
 				for _, m := range regexp.MustCompile(`(?m)^\t(\w+) {2,}`).FindAllStringSubmatch(n.Doc.Text(), -1) {
 					drawn = append(drawn, m[1])
 				}
@@ -36,11 +56,5 @@ func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 		}
 		return true
 	})
-	want := []string{"receive", "identify", "resolve", "decide", "limit", "validate", "approve", "record", "forward", "normalise", "close"}
-	if d := cmp.Diff(want, drawn); d != "" {
-		t.Errorf("Call's comment: %s", d)
-	}
-	if d := cmp.Diff(want[:len(want)-1], run); d != "" {
-		t.Errorf("the list that runs: %s", d)
-	}
+	return run, drawn
 }

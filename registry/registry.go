@@ -313,6 +313,29 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	return result, nil
 }
 
+// Ask sends a judged request that calls no tool to a server and gives the raw
+// result. The error is always a *ForwardError.
+func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMessage, error) {
+	up := r.server(server)
+	if up == nil {
+		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", server)}
+	}
+	result, err := up.Ask(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// Capabilities is what a server says that it can do, nil while it is not
+// connected.
+func (r *Registry) Capabilities(server string) json.RawMessage {
+	if up := r.server(server); up != nil {
+		return up.Capabilities()
+	}
+	return nil
+}
+
 // server finds a running upstream by name.
 func (r *Registry) server(name string) *upstream.Server {
 	r.mu.Lock()

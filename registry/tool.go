@@ -63,6 +63,9 @@ type Outgoing struct {
 	Progress func(params json.RawMessage)
 }
 
+// Ask is one request that calls no tool; see package upstream.
+type Ask = upstream.Ask
+
 // ForwardError is why a forwarded call has no result. Its Sent field decides
 // whether a spent grant may be given back.
 type ForwardError = upstream.Error

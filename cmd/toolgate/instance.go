@@ -85,7 +85,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 	}
 	in.gate, err = proxy.New(proxy.Options{
 		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets,
-		Recorder: in.trail, Upstreams: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
+		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})
 	return in, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -146,11 +147,18 @@ func hangUp(s *http.Server) error {
 func (in *instance) door(cfg *config.Config) (*mcp.Door, error) {
 	return mcp.New(mcp.Options{
 		Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(cfg.Errors),
+		Relayer: in.gate, Offers: in.offers,
 		HasServer: func(name string) bool { return in.upstream.Catalogue().HasServer(name) },
 		Profile:   wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
 		Hosts: hostsOf(cfg.Listen),
 		Ended: in.upstream.EndSession,
 	})
+}
+
+// offers is what a server says that it can do, once it had its first second.
+func (in *instance) offers(ctx context.Context, server string) json.RawMessage {
+	in.upstream.Settle(ctx)
+	return in.upstream.Capabilities(server)
 }
 
 // rest is the way in for HTTP clients that do not speak MCP.

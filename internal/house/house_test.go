@@ -232,7 +232,8 @@ func TestPackageNames(t *testing.T) {
 	}
 }
 
-// There is one way to an upstream's tools: the forward stage of the road.
+// There is one way to an upstream's tools: the forward stage of the road. What
+// calls no tool has its own, in the road of relayed requests.
 func TestOneCallSiteToUpstreams(t *testing.T) {
 	var sites []string
 	for _, s := range sources(t) {
@@ -244,8 +245,17 @@ func TestOneCallSiteToUpstreams(t *testing.T) {
 			if !ok {
 				return true
 			}
-			if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Forward" && !strings.HasPrefix(s.pkg, "registry") {
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || strings.HasPrefix(s.pkg, "registry") {
+				return true
+			}
+			switch sel.Sel.Name {
+			case "Forward":
 				sites = append(sites, s.fset.Position(call.Pos()).String())
+			case "Ask":
+				if s.path != "proxy/relay.go" {
+					t.Errorf("%s: Ask is called beside the road", s.fset.Position(call.Pos()))
+				}
 			}
 			return true
 		})

@@ -51,6 +51,16 @@ func TestRealDefinitions(t *testing.T) {
 	} {
 		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.result(t, tc.server, tc.tool, tc.args) })
 	}
+	for _, tc := range []struct{ method, params, holds string }{
+		{"resources/list", `{}`, `"uri"`},
+		{"resources/templates/list", `{}`, `"uriTemplate"`},
+		{"resources/read", `{"uri":"demo://resource/static/document/features.md"}`, `"contents"`},
+		{"prompts/list", `{}`, `"args-prompt"`},
+		{"prompts/get", `{"name":"args-prompt","arguments":{"city":"Ñandú","state":"<&>"}}`, `"messages"`},
+		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"completable-prompt"},"argument":{"name":"department","value":"E"}}`, `"values"`},
+	} {
+		t.Run("everything "+tc.method, func(t *testing.T) { c.relayed(t, "everything", tc.method, tc.params, tc.holds) })
+	}
 	c.end(t)
 }
 
@@ -301,6 +311,20 @@ func (c *comparison) result(t *testing.T, name, tool, args string) {
 	got := plainResult(t, openHTTP(t, c.gate.agents+"/mcp/"+name, agentToken), tool, args)
 	if want := oneLine(own); !bytes.Equal(want, got) {
 		t.Errorf("the result is\n%s\nand the server's\n%s", got, want)
+	}
+}
+
+// relayed wants the same answer to a request that calls no tool, on the road of
+// its server.
+func (c *comparison) relayed(t *testing.T, name, method, params, holds string) {
+	message := []byte(`{"jsonrpc":"2.0","id":"r","method":"` + method + `","params":` + params + `}`)
+	want, failure := parts(c.direct[name].exchange(t, message))
+	if want == nil || !strings.Contains(string(want), holds) {
+		t.Fatalf("directly: %s %s", want, failure)
+	}
+	got, failure := parts(openHTTP(t, c.gate.agents+"/mcp/"+name, agentToken).exchange(t, message))
+	if string(oneLine(got)) != string(oneLine(want)) {
+		t.Errorf("through toolgate %s %s\nwant             %s", got, failure, want)
 	}
 }
 

@@ -9,6 +9,8 @@
 #   data.thresholds[tool][argument] is the largest number that passes without a
 #   person; data.unmetered[tool][argument] lists values that move nothing.
 #   data.approval says who decides on what is held.
+#   data.roles[role].resources[server] and data.roles[role].prompts[server] are
+#   true where a role may read what a server offers, and complete towards it.
 #
 #   Tools are keyed by the name under which agents call them, so that another
 #   server's tool of the same name inherits nothing. What no rule allows is
@@ -17,6 +19,40 @@
 package toolgate
 
 import rego.v2
+
+# Requests that call no tool: resources are read, prompts are got, and either is
+# completed, by roles that have the server's.
+
+decision := {
+	"effect": "allow",
+	"rule": "role-has-server",
+	"reason": sprintf("a role of the caller may use the %s of %s", [kind, offered.server]),
+} if {
+	shared
+}
+
+decision := {
+	"effect": "deny",
+	"rule": "role-lacks-server",
+	"reason": sprintf("no role of the caller (%s) may use the %s of %s", [concat(", ", input.principal.roles), kind, offered.server]),
+	"remedy": "ask the operator for a role that may",
+} if {
+	offered
+	not shared
+}
+
+shared if {
+	some role in input.principal.roles
+	data.roles[role][kind][offered.server] == true
+}
+
+offered := input.resource
+
+offered := input.prompt
+
+kind := "resources" if input.resource
+
+kind := "prompts" if input.prompt
 
 # Exactly one of the six holds for a tool that a role names: a call is denied
 # for the first thing that it lacks, then held, then allowed.
@@ -27,6 +63,7 @@ decision := {
 	"reason": sprintf("no role of the caller (%s) may call %s", [concat(", ", input.principal.roles), input.tool.exposed]),
 	"remedy": "use a tool from the tools list, or ask the operator for a role that has this one",
 } if {
+	input.tool
 	not named
 }
 

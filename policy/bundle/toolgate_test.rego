@@ -143,3 +143,39 @@ test_every_denial_says_why_and_what_to_do if {
 		decision.remedy != ""
 	}
 }
+
+read(role) := {
+	"action": "resources/read",
+	"principal": {"subject": "agent-7", "roles": [role]},
+	"resource": {"server": "files", "uri": "file:///a"},
+	"arguments": {},
+	"request": {"id": "1", "transport": "http"},
+}
+
+get(role) := {
+	"action": "prompts/get",
+	"principal": {"subject": "agent-7", "roles": [role]},
+	"prompt": {"server": "files", "name": "summarise"},
+	"arguments": {},
+	"request": {"id": "1", "transport": "http"},
+}
+
+test_nobody_reads_or_gets_unless_data_says_so if {
+	every role in roles {
+		rule(read(role)) == "role-lacks-server"
+		rule(get(role)) == "role-lacks-server"
+	}
+}
+
+test_a_role_reads_where_data_says_so if {
+	open := object.union(data.roles, {"researcher": {"resources": {"files": true}}})
+	toolgate.decision.rule == "role-has-server" with input as read("researcher") with data.roles as open
+	toolgate.decision.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
+	toolgate.decision.rule == "role-lacks-server" with input as read("observer") with data.roles as open
+}
+
+test_a_role_gets_where_data_says_so if {
+	open := object.union(data.roles, {"researcher": {"prompts": {"files": true}}})
+	toolgate.decision.rule == "role-has-server" with input as get("researcher") with data.roles as open
+	toolgate.decision.rule == "role-lacks-server" with input as read("researcher") with data.roles as open
+}

@@ -336,12 +336,47 @@ func TestInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme"},` +
+	const want = `{"action":"tools/call","principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme"},` +
 		`"tool":{"server":"standard","name":"t","exposed":"t","risk":"high","annotations":{"readOnlyHint":true},"fingerprint":"sha256:00"},` +
 		`"arguments":{"n":12345678901234567890.10,"s":"<é>","a":[true,null]},` +
 		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z"}}`
 	if diff := cmp.Diff(decode(t, want), decode(t, d.Reason)); diff != "" {
 		t.Errorf("input (-want +got):\n%s", diff)
+	}
+}
+
+// TestInputWithoutATool holds the same for requests that call no tool: the
+// policy sees what they are about, and no tool.
+func TestInputWithoutATool(t *testing.T) {
+	e := load(t, "p.rego", module(`decision := {"effect": "allow", "reason": json.marshal(object.remove(input, ["principal", "request"]))} if input.request.id`))
+	for _, tt := range []struct {
+		name string
+		in   policy.Input
+		want string // "" = an error, and thus a denial
+	}{
+		{"a resource", policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "s", URI: "file:///a"}},
+			`{"action":"resources/read","resource":{"server":"s","uri":"file:///a"},"arguments":{}}`},
+		{"a prompt", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{Server: "s", Name: "p"}, Arguments: json.RawMessage(`{"n":1e2}`)},
+			`{"action":"prompts/get","prompt":{"server":"s","name":"p"},"arguments":{"n":1e2}}`},
+		{"neither", policy.Input{Action: "prompts/get"}, ""},
+		{"both", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{}, Resource: &policy.Resource{}}, ""},
+		{"arguments that are none", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{}, Arguments: json.RawMessage(`[]`)}, ""},
+	} {
+		in := input("r", "t", `{}`)
+		in.Action, in.Resource, in.Prompt, in.Arguments = tt.in.Action, tt.in.Resource, tt.in.Prompt, tt.in.Arguments
+		d, err := e.Decide(t.Context(), in)
+		if tt.want == "" {
+			if err == nil || d.Effect != policy.Deny || d.Rule != rego.RuleError {
+				t.Errorf("%s: %+v, %v", tt.name, d, err)
+			}
+			continue
+		}
+		if err != nil || d.Effect != policy.Allow {
+			t.Fatalf("%s: %+v, %v", tt.name, d, err)
+		}
+		if diff := cmp.Diff(decode(t, tt.want), decode(t, d.Reason)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

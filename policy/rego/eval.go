@@ -33,6 +33,10 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	if in == nil || !in.Principal.Valid() {
 		return e.failed(errors.New("no principal"))
 	}
+	if in.Action != "" && in.Action != policy.ActionCall {
+		d, err := e.judge(ctx, in)
+		return e.close(d, err)
+	}
 	known, err := e.pair(ctx, &in.Principal, &in.Tool)
 	if err != nil {
 		return e.failed(err)
@@ -63,12 +67,36 @@ func (e *Engine) failed(err error) (policy.Decision, error) {
 		Reason: "the policy could not judge this call"}, fmt.Errorf("judging call: %w", err)
 }
 
+// judge evaluates a request that calls no tool, each time whole.
+func (e *Engine) judge(ctx context.Context, in *policy.Input) (policy.Decision, error) {
+	subject, err := subjectMember(in)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	args, err := argumentsTerm(in.Arguments)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	answer, err := e.run(ctx, &e.program.decision, ast.NewObject(
+		[2]*ast.Term{keyAction, ast.StringTerm(in.Action)},
+		[2]*ast.Term{keyPrincipal, principalTerm(&in.Principal)},
+		subject,
+		[2]*ast.Term{keyArguments, args},
+		[2]*ast.Term{keyRequest, requestTerm(&in.Request)},
+	))
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	return decodeDecision(answer)
+}
+
 func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, error) {
 	args, err := argumentsTerm(in.Arguments)
 	if err != nil {
 		return policy.Decision{}, err
 	}
 	input := ast.NewObject(
+		[2]*ast.Term{keyAction, actionCall},
 		[2]*ast.Term{keyPrincipal, known.principalTerm},
 		[2]*ast.Term{keyTool, known.toolTerm},
 		[2]*ast.Term{keyArguments, args},

@@ -16,11 +16,16 @@ import (
 )
 
 var (
+	keyAction    = ast.StringTerm("action")
+	keyResource  = ast.StringTerm("resource")
+	keyPrompt    = ast.StringTerm("prompt")
+	actionCall   = ast.StringTerm(policy.ActionCall)
 	keyPrincipal = ast.StringTerm("principal")
 	keyTool      = ast.StringTerm("tool")
 	keyArguments = ast.StringTerm("arguments")
 	keyRequest   = ast.StringTerm("request")
 
+	keyURI         = ast.StringTerm("uri")
 	keySubject     = ast.StringTerm("subject")
 	keyRoles       = ast.StringTerm("roles")
 	keyClient      = ast.StringTerm("client")
@@ -70,6 +75,17 @@ func toolTerm(t *policy.Tool) (*ast.Term, error) {
 		members = append(members, [2]*ast.Term{keyAnnotations, v})
 	}
 	return ast.ObjectTerm(members...), nil
+}
+
+// subjectMember is what a request that calls no tool is about.
+func subjectMember(in *policy.Input) ([2]*ast.Term, error) {
+	switch {
+	case in.Resource != nil && in.Prompt == nil:
+		return [2]*ast.Term{keyResource, ast.ObjectTerm(member(keyServer, in.Resource.Server), member(keyURI, in.Resource.URI))}, nil
+	case in.Prompt != nil && in.Resource == nil:
+		return [2]*ast.Term{keyPrompt, ast.ObjectTerm(member(keyServer, in.Prompt.Server), member(keyName, in.Prompt.Name))}, nil
+	}
+	return [2]*ast.Term{}, errors.New("neither one resource nor one prompt")
 }
 
 func requestTerm(r *policy.Request) *ast.Term {

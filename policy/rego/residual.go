@@ -101,7 +101,7 @@ func (e *Engine) pair(ctx context.Context, p *policy.Principal, t *policy.Tool) 
 
 // settle fills in what partial evaluation and data.toolgate.visible say.
 func (e *Engine) settle(ctx context.Context, known *pair) {
-	input := ast.NewObject(
+	input := ast.NewObject([2]*ast.Term{keyAction, actionCall},
 		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
 	e.split(ctx, known, input)
 	if e.program.visible == nil {

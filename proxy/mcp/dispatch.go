@@ -29,6 +29,13 @@ var requests = map[string]row{
 	"ping":       {handle: (*Door).ping},
 	"tools/list": {handle: (*Door).listTools, session: true},
 	"tools/call": {handle: (*Door).callTool, session: true},
+
+	"resources/list":           {handle: (*Door).enumerate, session: true},
+	"resources/templates/list": {handle: (*Door).enumerate, session: true},
+	"resources/read":           {handle: (*Door).relay, session: true},
+	"prompts/list":             {handle: (*Door).enumerate, session: true},
+	"prompts/get":              {handle: (*Door).relay, session: true},
+	"completion/complete":      {handle: (*Door).relay, session: true},
 }
 
 // notices is every notification that means something. Others under

@@ -14,6 +14,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -30,6 +31,12 @@ import (
 type Options struct {
 	Gate    Gate
 	Refuser Refuser
+	// Relayer serves resources, prompts and completions on /mcp/{server}; nil =
+	// they are not served.
+	Relayer Relayer
+	// Offers gives the capabilities of the server {name}, as it declared them,
+	// nil when they are not known; nil = nothing but tools is advertised.
+	Offers func(ctx context.Context, name string) json.RawMessage
 	// HasServer reports whether /mcp/{name} exists; nil = no server has a road
 	// of its own.
 	HasServer func(name string) bool
@@ -103,6 +110,9 @@ func (o Options) withDefaults() Options {
 	fill(&o.Limits.Digits, def.Digits)
 	fill(&o.Limits.Exponent, def.Exponent)
 	fill(&o.Stdio, identity.Credential{Local: true})
+	if o.Offers == nil {
+		o.Offers = func(context.Context, string) json.RawMessage { return nil }
+	}
 	if o.HasServer == nil {
 		o.HasServer = func(string) bool { return false }
 	}

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -21,6 +22,16 @@ type Gate interface {
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
 
+// Relayer is the road of requests that call no tool. Both methods serve the
+// route of one server alone and refuse any other.
+type Relayer interface {
+	// Relay governs one request for a resource, a prompt or a completion.
+	// Exactly one of its results is set.
+	Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
+	// Enumerate gives one page of a list as who may see it.
+	Enumerate(ctx context.Context, in *proxy.Call, who policy.Principal) (json.RawMessage, *proxy.Failure)
+}
+
 // Refuser records what a door itself refuses. code is one of the signal.Code
 // constants; the result is never nil.
 type Refuser interface {
@@ -29,5 +40,6 @@ type Refuser interface {
 
 var (
 	_ Gate    = (*proxy.Gate)(nil)
+	_ Relayer = (*proxy.Gate)(nil)
 	_ Refuser = (*proxy.Gate)(nil)
 )

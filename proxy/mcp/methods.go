@@ -45,16 +45,16 @@ func (d *Door) initialize(x *exchange) answer {
 	} else if err != nil {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
-	a := d.succeed(x, d.greeting(version))
+	a := d.succeed(x, d.greeting(x, version))
 	a.opened, x.opened = s.id, s.key
 	return a
 }
 
 // greeting is the result of initialize.
-func (d *Door) greeting(version string) json.RawMessage {
+func (d *Door) greeting(x *exchange, version string) json.RawMessage {
 	return slices.Concat(
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
-		[]byte(`,"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"toolgate","version":`),
+		[]byte(`,"capabilities":`), d.capabilities(x), []byte(`,"serverInfo":{"name":"toolgate","version":`),
 		jsonrpc.Quote(d.opts.Version),
 		[]byte(`},"instructions":"Every tool call is checked against policy. `+
 			`A refusal says why and what would make the call pass; a call that waits for approval says so."}`))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -15,29 +16,55 @@ import (
 // it. A tool that the connection offers with another definition than the one
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
+	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress}
+	return s.send(ctx, call.Session, call.Timeout, r, func(sess *session) *Error {
+		if sess.offers(call.Tool) == call.Fingerprint {
+			return nil
+		}
+		return &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", call.Tool)}
+	})
+}
+
+// Ask is one request that calls no tool.
+type Ask struct {
+	Method  string
+	Params  json.RawMessage // sent as they are, nil for none
+	Session string          // downstream session, "" = the shared connection
+	// Progress is as in Call.
+	Progress func(params json.RawMessage)
+}
+
+// Ask sends a request that calls no tool and waits for its answer, within the
+// server's timeout and otherwise as Do does.
+func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
+	r := request{method: ask.Method, params: ask.Params, progress: ask.Progress}
+	return s.send(ctx, ask.Session, 0, r, func(*session) *Error { return nil })
+}
+
+// send puts r on the connection of a downstream session, if it fits there.
+func (s *Server) send(ctx context.Context, key string, timeout time.Duration, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
 	if e := s.enter(); e != nil {
 		return nil, e
 	}
 	defer s.leave()
-	if call.Timeout <= 0 {
-		call.Timeout = s.cfg.Timeout
+	if timeout <= 0 {
+		timeout = s.cfg.Timeout
 	}
-	ctx, stop := context.WithTimeout(ctx, call.Timeout)
+	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	params := paramsOf(call)
 	for again := true; ; again = false {
-		sess, done, e := s.session(ctx, call.Session)
+		sess, done, e := s.session(ctx, key)
 		if e != nil {
 			return nil, e
 		}
-		if sess.offers(call.Tool) != call.Fingerprint {
+		if e := fits(sess); e != nil {
 			done()
-			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", call.Tool)}
+			return nil, e
 		}
-		result, e := sess.conn.do(ctx, request{method: "tools/call", params: params, progress: call.Progress})
+		result, e := sess.conn.do(ctx, r)
 		if e != nil && e.lost {
 			sess.conn.fail(e)
-			s.forget(call.Session, sess)
+			s.forget(key, sess)
 		}
 		done()
 		if e == nil || !e.lost || !again {

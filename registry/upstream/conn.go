@@ -45,6 +45,7 @@ type conn struct {
 	limits    jsonrpc.Limits
 	changed   chan struct{} // has one element when the tool list changed
 
+	offer    json.RawMessage // capabilities, set by initialize
 	life     context.Context // ends when the connection is dead
 	end      context.CancelCauseFunc
 	table    table
@@ -259,6 +260,7 @@ func (c *conn) initialize(ctx context.Context, version string) error {
 	if !slices.Contains(revisions, revision) {
 		return fmt.Errorf("initializing: the server speaks MCP revision %q, which is not one of %v", revision, revisions)
 	}
+	c.offer, _ = jsonrpc.Get(result, "capabilities")
 	if h, ok := c.transport.(transport.HTTPConnection); ok {
 		h.SetProtocolVersion(revision)
 	}

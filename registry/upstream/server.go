@@ -103,6 +103,17 @@ func (s *Server) Status() Status {
 	return out
 }
 
+// Capabilities is what the server says that it can do, an object, or nil while
+// it is not connected (MCP basic/lifecycle).
+func (s *Server) Capabilities() json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shared == nil {
+		return nil
+	}
+	return s.shared.conn.offer
+}
+
 // run keeps the shared connection open until the server is closed.
 func (s *Server) run() {
 	for n := 0; ; n++ {

@@ -1,0 +1,290 @@
+package proxy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// method is what the road knows of a request method that calls no tool.
+type method struct {
+	action string // what the policy is asked, input.action
+	// subject finds what the request is about in its params: a resource's uri
+	// or a prompt's name. Nil for lists, whose elements are judged one by one.
+	subject func(p *passage) (ok bool)
+	free    bool   // costs no quota
+	list    string // member of the result that holds the list, "" for no list
+	key     string // member of an element that names it
+}
+
+// methods is every request method that is relayed. What has no row is refused:
+// a method is never passed on because nobody thought of it.
+var methods = map[string]method{
+	"resources/list":           {action: "resources/read", list: "resources", key: "uri"},
+	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate"},
+	"resources/read":           {action: "resources/read", subject: (*passage).takeResource},
+	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name"},
+	"prompts/get":              {action: "prompts/get", subject: (*passage).takePrompt},
+	"completion/complete":      {action: "completion/complete", subject: (*passage).takeReference, free: true},
+}
+
+// relayRoad is the road of a request that calls no tool, but for close. Relay's
+// comment draws it; a test holds the two equal.
+var relayRoad = []stage{
+	{"receive", receiveRelay},
+	{"identify", identify},
+	{"decide", decideRelay},
+	{"limit", spendRelay},
+	{"record", record},
+	{"forward", ask},
+}
+
+// Relay takes a request that reads one resource, gets one prompt or completes
+// towards either down the road. It is served for the route of one server:
+//
+//	receive    the decoded request has an id, and says what it is about
+//	identify   the credential names a principal
+//	decide     the policy allows it; what it would hold is denied
+//	limit      every bucket that applies gives a token
+//	record     the decision is in the audit trail
+//	forward    the judged bytes go to the upstream
+//	close      one outcome record, on every path
+//
+// The result is the upstream's, byte for byte but for what the policy wants
+// redacted. Otherwise it behaves as Call does.
+func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
+	p := g.enter(in)
+	if n := g.inFlight.Add(1); n > int64(g.settings.Load().InFlight) {
+		g.inFlight.Add(-1)
+		p.stage = "receive"
+		return g.close(ctx, p, p.fail(signal.CodeOverloaded, "too many calls are under way"))
+	}
+	defer g.inFlight.Add(-1)
+	return g.close(ctx, p, g.walk(ctx, p, relayRoad))
+}
+
+// Enumerate answers a request for a list of resources, templates or prompts
+// with the upstream's page, but for the elements that who may not use. Like
+// List it leaves no record.
+func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
+	p := g.enter(in)
+	p.stage, p.principal = "receive", who
+	if f := receiveRelay(ctx, g, p); f != nil {
+		return nil, f
+	}
+	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, Session: in.Session})
+	if err != nil {
+		return nil, p.askFailure(err)
+	}
+	return g.permitted(ctx, p, result)
+}
+
+// permitted takes out of a list what the principal may not use. An element that
+// cannot be judged is taken out too.
+func (g *Gate) permitted(ctx context.Context, p *passage, result json.RawMessage) (json.RawMessage, *Failure) {
+	list, ok := jsonrpc.Get(result, p.method.list)
+	if !ok || len(list) == 0 || list[0] != '[' {
+		return nil, p.fail(signal.CodeOutputInvalid, "the server's answer holds no list")
+	}
+	kept := []byte{'['}
+	for element := range jsonrpc.Elements(list) {
+		raw, _ := jsonrpc.Get(element, p.method.key)
+		name, ok := jsonrpc.Text(raw)
+		if !ok || !g.usable(ctx, p, name) {
+			continue
+		}
+		if len(kept) > 1 {
+			kept = append(kept, ',')
+		}
+		kept = append(kept, element...)
+	}
+	out, err := jsonrpc.Set(result, p.method.list, append(kept, ']'))
+	if err != nil {
+		return nil, p.fail(signal.CodeOutputInvalid, "the server's answer cannot be read")
+	}
+	return out, nil
+}
+
+// usable asks the policy about one element of a list.
+func (g *Gate) usable(ctx context.Context, p *passage, name string) bool {
+	p.resource, p.prompt = nil, nil
+	if p.method.action == "prompts/get" {
+		p.prompt = &policy.Prompt{Server: p.server, Name: name}
+	} else {
+		p.resource = &policy.Resource{Server: p.server, URI: name}
+	}
+	d, err := p.engine.Decide(ctx, p.relayInput())
+	if err != nil {
+		g.opts.Log.Error("asking the policy what is visible", "server", p.server, "name", name, "error", err)
+	}
+	return err == nil && d.Effect == policy.Allow
+}
+
+// receiveRelay finds the method's row and what the request is about.
+func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
+	m := p.in.Message
+	if m == nil {
+		return p.fault(p.in.Fault)
+	}
+	p.id = idText(m.ID)
+	row, ok := methods[m.Method]
+	switch {
+	case !ok || g.opts.Servers == nil:
+		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
+	case m.Kind != jsonrpc.Request:
+		return p.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
+	case m.Variants != nil:
+		return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", m.Variants.First, m.Variants.Second)).
+			with("pointer", m.Variants.Pointer).remedy("send one of the two")
+	case p.in.Route == "":
+		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is served at /mcp/{server}").
+			remedy("connect to the server's own road")
+	}
+	p.method, p.server, p.args = row, p.in.Route, json.RawMessage("{}")
+	if f := p.takeParams(m.Params); f != nil {
+		return f
+	}
+	if row.subject != nil && !row.subject(p) {
+		return p.fail(signal.CodeEnvelopeInvalid, "params do not say what "+m.Method+" is about")
+	}
+	return nil
+}
+
+// takeParams keeps the params but for what in _meta belongs to this hop.
+func (p *passage) takeParams(params json.RawMessage) *Failure {
+	p.params = json.RawMessage("{}")
+	if params != nil {
+		p.params = params
+	}
+	if f := p.takeMeta(p.params); f != nil {
+		return f
+	}
+	if p.meta != nil {
+		kept, err := jsonrpc.Set(p.params, "_meta", p.meta)
+		if err != nil {
+			return p.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
+		}
+		p.params = kept
+	}
+	sum := sha256.Sum256(p.params)
+	p.digest = "sha256:" + hex.EncodeToString(sum[:])
+	return nil
+}
+
+func (p *passage) takeResource() bool {
+	raw, _ := jsonrpc.Get(p.params, "uri")
+	uri, ok := jsonrpc.Text(raw)
+	p.name, p.resource = uri, &policy.Resource{Server: p.server, URI: uri}
+	return ok && uri != ""
+}
+
+func (p *passage) takePrompt() bool {
+	raw, _ := jsonrpc.Get(p.params, "name")
+	name, ok := jsonrpc.Text(raw)
+	p.name, p.prompt = name, &policy.Prompt{Server: p.server, Name: name}
+	if args, there := jsonrpc.Get(p.params, "arguments"); there {
+		if len(args) == 0 || args[0] != '{' {
+			return false
+		}
+		p.args = args
+	}
+	return ok && name != ""
+}
+
+// takeReference finds what a completion is for (MCP server/utilities/completion).
+func (p *passage) takeReference() bool {
+	ref, _ := jsonrpc.Get(p.params, "ref")
+	member := func(key string) string {
+		raw, _ := jsonrpc.Get(ref, key)
+		text, _ := jsonrpc.Text(raw)
+		return text
+	}
+	switch member("type") {
+	case "ref/prompt":
+		p.name = member("name")
+		p.prompt = &policy.Prompt{Server: p.server, Name: p.name}
+	case "ref/resource":
+		p.name = member("uri")
+		p.resource = &policy.Resource{Server: p.server, URI: p.name}
+	}
+	return p.name != ""
+}
+
+// decideRelay asks the policy. Only a tool call can wait for a person, so what
+// the policy would hold is denied.
+func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
+	d, err := p.engine.Decide(ctx, p.relayInput())
+	p.decision = d
+	if err != nil {
+		g.opts.Log.Error("judging a request", "decision", p.decisionID, "method", p.in.Message.Method, "error", err)
+		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this request", Revision: p.engine.Revision()}
+	}
+	switch p.decision.Effect {
+	case policy.Allow:
+		return nil
+	case policy.Hold:
+		p.decision.Reason = "the policy wants a person to decide, and only tool calls can wait for one"
+	}
+	p.decision.Effect = policy.Deny
+	return p.fail(signal.CodePolicyDenied, p.decision.Reason).
+		with("rule", p.decision.Rule).remedy(p.decision.Remedy)
+}
+
+func (p *passage) relayInput() *policy.Input {
+	return &policy.Input{
+		Action: p.method.action, Principal: p.principal, Resource: p.resource, Prompt: p.prompt, Arguments: p.args,
+		Request: policy.Request{
+			ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
+		},
+	}
+}
+
+// spendRelay takes quota; rules know the request by its method and server.
+func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
+	if p.method.free {
+		return nil
+	}
+	p.subject = policy.Tool{Server: p.server, Name: p.in.Message.Method, Exposed: p.in.Message.Method}
+	return spend(ctx, g, p)
+}
+
+// ask sends the judged bytes and answers with the upstream's.
+func ask(ctx context.Context, g *Gate, p *passage) *Failure {
+	p.sent = true
+	raw, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{
+		Method: p.in.Message.Method, Params: p.params, Session: p.in.Session, Progress: p.in.Progress,
+	})
+	if err != nil {
+		return p.askFailure(err)
+	}
+	if len(raw) == 0 || raw[0] != '{' {
+		return p.fail(signal.CodeOutputInvalid, "the server's result is no object")
+	}
+	result, err := redact(raw, p.decision.Redact)
+	if err != nil {
+		g.opts.Log.Error("redacting a result", "decision", p.decisionID, "error", err)
+		return p.fail(signal.CodeInternal, "")
+	}
+	p.reply = &Reply{
+		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
+		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
+	}
+	return nil
+}
+
+// askFailure says why an upstream gave no result.
+func (p *passage) askFailure(err error) *Failure {
+	var fe *registry.ForwardError
+	if !errors.As(err, &fe) {
+		fe = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: err}
+	}
+	return p.forwardFailure(fe)
+}
