@@ -30,6 +30,7 @@ func TestASessionIsShownOnEveryLaterRequest(t *testing.T) {
 	c := connect(t, e.URL, nil).open()
 	c.ask(call("1", "x"))
 	c.send(`{"jsonrpc":"2.0","id":"q","result":{}}`)
+	e.await(http.MethodGet, "") // the stream of its own is opened beside the talk
 	if _, err := c.end(); err != nil {
 		t.Errorf("ending: %v", err)
 	}
