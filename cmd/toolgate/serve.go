@@ -151,7 +151,7 @@ func (in *instance) door(cfg *config.Config) (*mcp.Door, error) {
 		HasServer: func(name string) bool { return in.upstream.Catalogue().HasServer(name) },
 		Profile:   wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
 		Hosts: hostsOf(cfg.Listen),
-		Ended: in.upstream.EndSession,
+		Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
 	})
 }
 

@@ -74,7 +74,7 @@ func (e *env) stdioDoor(ctx context.Context) error {
 		door, err := mcp.New(mcp.Options{
 			Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(in.cfg.Errors),
 			Profile: wire.Profile(in.cfg.Envelope), Deterministic: in.cfg.Deterministic, Observe: in.observe,
-			Stdio: e.stdioCredential(), Ended: in.upstream.EndSession,
+			Stdio: e.stdioCredential(), Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
 		})
 		if err != nil {
 			return err

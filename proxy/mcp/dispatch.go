@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -202,12 +204,19 @@ func (d *Door) admitRequest(x *exchange) (a answer, done bool) {
 	return answer{}, false
 }
 
-// run does the work of a request that was admitted.
-func (d *Door) run(x *exchange) answer {
+// run does the work of a request that was admitted. A panic is the end of that
+// request and of no other, whatever goroutine it runs on.
+func (d *Door) run(x *exchange) (a answer) {
 	if x.flight != "" {
 		defer x.session.finish(x.flight)
 	}
-	a := requests[x.call.Message.Method].handle(d, x)
+	defer func() {
+		if r := recover(); r != nil {
+			d.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			a = d.broken(x)
+		}
+	}()
+	a = requests[x.call.Message.Method].handle(d, x)
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}

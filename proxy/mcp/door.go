@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -89,6 +91,8 @@ type Options struct {
 	// once and after its last call; nil = nobody wants to know. It must not
 	// call back into the Door.
 	Ended func(session string)
+	// Log is told of faults of our own; nil discards.
+	Log hclog.Logger
 	// Now is the clock of session idleness and events; nil = time.Now.
 	Now func() time.Time
 }
@@ -115,6 +119,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HasServer == nil {
 		o.HasServer = func(string) bool { return false }
+	}
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
 	}
 	if o.Ended == nil {
 		o.Ended = func(string) {}
