@@ -61,14 +61,7 @@ var relayRoad = []stage{
 // The result is the upstream's, byte for byte but for what the policy wants
 // redacted. Otherwise it behaves as Call does.
 func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
-	p := g.enter(in)
-	if n := g.inFlight.Add(1); n > int64(g.settings.Load().InFlight) {
-		g.inFlight.Add(-1)
-		p.stage = "receive"
-		return g.close(ctx, p, p.fail(signal.CodeOverloaded, "too many calls are under way"))
-	}
-	defer g.inFlight.Add(-1)
-	return g.close(ctx, p, g.walk(ctx, p, relayRoad))
+	return g.take(ctx, in, relayRoad)
 }
 
 // Enumerate answers a request for a list of resources, templates or prompts

@@ -92,7 +92,10 @@ type passage struct {
 // It returns a reply or a failure, never both. A panic in a stage is
 // INTERNAL_ERROR for this call alone. When the outcome cannot be recorded the
 // reply is withheld and the caller gets AUDIT_UNAVAILABLE.
-func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
+func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) { return g.take(ctx, in, road) }
+
+// take takes a request down a road.
+func (g *Gate) take(ctx context.Context, in *Call, stages []stage) (*Reply, *Failure) {
 	p := g.enter(in)
 	if n := g.inFlight.Add(1); n > int64(g.settings.Load().InFlight) {
 		g.inFlight.Add(-1)
@@ -100,7 +103,7 @@ func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 		return g.close(ctx, p, p.fail(signal.CodeOverloaded, "too many calls are under way"))
 	}
 	defer g.inFlight.Add(-1)
-	return g.close(ctx, p, g.walk(ctx, p, road))
+	return g.close(ctx, p, g.walk(ctx, p, stages))
 }
 
 // Refuse records what a door itself refused: a lost session, a header that

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -89,13 +91,16 @@ func (d *Door) ping(x *exchange) answer {
 }
 
 // callTool passes the call through the gate, which alone judges it.
-func (d *Door) callTool(x *exchange) answer {
+func (d *Door) callTool(x *exchange) answer { return d.govern(x, d.opts.Gate.Call) }
+
+// govern answers x with what comes of it on a road.
+func (d *Door) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
 	if x.notify != nil {
 		if token, ok := progressToken(x.call.Message.Params); ok {
 			x.call.Progress = progress(x.notify, token)
 		}
 	}
-	reply, failure := d.opts.Gate.Call(x.ctx, &x.call)
+	reply, failure := road(x.ctx, &x.call)
 	switch {
 	case failure != nil:
 		return d.failed(x, failure)

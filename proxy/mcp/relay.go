@@ -34,22 +34,7 @@ func (d *Door) relay(x *exchange) answer {
 	if d.opts.Relayer == nil {
 		return d.unserved(x)
 	}
-	if x.notify != nil {
-		if token, ok := progressToken(x.call.Message.Params); ok {
-			x.call.Progress = progress(x.notify, token)
-		}
-	}
-	reply, failure := d.opts.Relayer.Relay(x.ctx, &x.call)
-	switch {
-	case failure != nil:
-		return d.failed(x, failure)
-	case reply == nil: // fails closed: a gate that says nothing is broken
-		return d.broken(x)
-	}
-	return answer{
-		status: http.StatusOK, body: success(x.id(), reply.Result),
-		decision: reply.DecisionID, trace: reply.TraceID,
-	}
+	return d.govern(x, d.opts.Relayer.Relay)
 }
 
 // enumerate answers one page of a list as the principal may see it. The page,
