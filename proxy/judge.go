@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -28,10 +29,15 @@ func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
 		return p.fail(signal.CodeToolQuarantined, tool.Quarantine)
 	}
 	if v := p.in.Message.Variants; v != nil && !tool.AllowVariants {
-		return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", v.First, v.Second)).
-			with("pointer", v.Pointer).remedy("send one of the two")
+		return p.twoReadings(v)
 	}
 	return nil
+}
+
+// twoReadings refuses keys that parsers may take for one.
+func (p *passage) twoReadings(v *jsonrpc.Variants) *Failure {
+	return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", v.First, v.Second)).
+		with("pointer", v.Pointer).remedy("send one of the two")
 }
 
 // find looks among the tools that serve, then among those in quarantine, so
@@ -48,21 +54,39 @@ func find(c *registry.Catalogue, route, name string) (*registry.Tool, bool) {
 	return nil, false
 }
 
-// decide asks the policy. A policy that fails denies.
+// decide asks the policy about a tool call.
 func decide(ctx context.Context, g *Gate, p *passage) *Failure {
-	d, err := p.engine.Decide(ctx, p.input())
-	p.decision = d
-	if err != nil {
-		g.opts.Log.Error("judging a call", "decision", p.decisionID, "tool", p.subject.Exposed, "error", err)
-		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this call", Revision: p.engine.Revision()}
-	}
+	g.judge(ctx, p, p.input(), "call")
 	switch p.decision.Effect {
 	case policy.Allow, policy.Hold:
 		return nil
 	}
+	return p.denied()
+}
+
+// judge asks the policy about in, a call or another request. A policy that
+// fails denies.
+func (g *Gate) judge(ctx context.Context, p *passage, in *policy.Input, what string) {
+	d, err := p.engine.Decide(ctx, in)
+	p.decision = d
+	if err != nil {
+		g.opts.Log.Error("judging a "+what, "decision", p.decisionID, "tool", p.subject.Exposed, "method", p.in.Message.Method, "error", err)
+		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this " + what, Revision: p.engine.Revision()}
+	}
+}
+
+// denied refuses what the policy does not let pass.
+func (p *passage) denied() *Failure {
 	p.decision.Effect = policy.Deny
 	return p.fail(signal.CodePolicyDenied, p.decision.Reason).
 		with("rule", p.decision.Rule).remedy(p.decision.Remedy)
+}
+
+// request is what a policy may know of the envelope.
+func (p *passage) request() policy.Request {
+	return policy.Request{
+		ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
+	}
 }
 
 func (p *passage) input() *policy.Input {
@@ -70,9 +94,7 @@ func (p *passage) input() *policy.Input {
 		Principal: p.principal,
 		Tool:      p.subject,
 		Arguments: p.args,
-		Request: policy.Request{
-			ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
-		},
+		Request:   p.request(),
 	}
 }
 

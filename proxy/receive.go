@@ -20,7 +20,7 @@ func receive(_ context.Context, _ *Gate, p *passage) *Failure {
 	if m == nil {
 		return p.fault(p.in.Fault)
 	}
-	p.id = idText(m.ID)
+	p.id = jsonrpc.IDText(m.ID)
 	if m.Kind != jsonrpc.Request {
 		return p.fail(signal.CodeEnvelopeInvalid, "tools/call needs an id")
 	}
@@ -38,9 +38,14 @@ func receive(_ context.Context, _ *Gate, p *passage) *Failure {
 		}
 		p.args = args
 	}
-	sum := sha256.Sum256(p.args)
-	p.digest = "sha256:" + hex.EncodeToString(sum[:])
+	p.digest = digest(p.args)
 	return p.takeMeta(m.Params)
+}
+
+// digest names judged bytes.
+func digest(judged []byte) string {
+	sum := sha256.Sum256(judged)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // takeMeta keeps the caller's _meta but for what belongs to this hop.
@@ -71,7 +76,7 @@ func (p *passage) fault(f *jsonrpc.Fault) *Failure {
 	if f == nil {
 		return p.fail(signal.CodeEnvelopeInvalid, "there is no message")
 	}
-	p.id = idText(f.ID)
+	p.id = jsonrpc.IDText(f.ID)
 	code := signal.CodeEnvelopeInvalid
 	switch f.Kind {
 	case jsonrpc.Parse:
@@ -95,14 +100,6 @@ func identify(ctx context.Context, g *Gate, p *passage) *Failure {
 	who.Client = p.in.Client
 	p.principal = who
 	return nil
-}
-
-// idText is a request id as records and policies show it.
-func idText(id json.RawMessage) string {
-	if s, ok := jsonrpc.Text(id); ok {
-		return s
-	}
-	return string(id)
 }
 
 // traceOf continues the caller's trace (that of the door, else W3C traceparent

@@ -2,11 +2,8 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -127,7 +124,7 @@ func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 	if m == nil {
 		return p.fault(p.in.Fault)
 	}
-	p.id = idText(m.ID)
+	p.id = jsonrpc.IDText(m.ID)
 	row, ok := methods[m.Method]
 	switch {
 	case !ok || g.opts.Servers == nil:
@@ -135,8 +132,7 @@ func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 	case m.Kind != jsonrpc.Request:
 		return p.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
 	case m.Variants != nil:
-		return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", m.Variants.First, m.Variants.Second)).
-			with("pointer", m.Variants.Pointer).remedy("send one of the two")
+		return p.twoReadings(m.Variants)
 	case p.in.Route == "":
 		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is served at /mcp/{server}").
 			remedy("connect to the server's own road")
@@ -167,8 +163,7 @@ func (p *passage) takeParams(params json.RawMessage) *Failure {
 		}
 		p.params = kept
 	}
-	sum := sha256.Sum256(p.params)
-	p.digest = "sha256:" + hex.EncodeToString(sum[:])
+	p.digest = digest(p.params)
 	return nil
 }
 
@@ -214,29 +209,20 @@ func (p *passage) takeReference() bool {
 // decideRelay asks the policy. Only a tool call can wait for a person, so what
 // the policy would hold is denied.
 func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
-	d, err := p.engine.Decide(ctx, p.relayInput())
-	p.decision = d
-	if err != nil {
-		g.opts.Log.Error("judging a request", "decision", p.decisionID, "method", p.in.Message.Method, "error", err)
-		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this request", Revision: p.engine.Revision()}
-	}
+	g.judge(ctx, p, p.relayInput(), "request")
 	switch p.decision.Effect {
 	case policy.Allow:
 		return nil
 	case policy.Hold:
 		p.decision.Reason = "the policy wants a person to decide, and only tool calls can wait for one"
 	}
-	p.decision.Effect = policy.Deny
-	return p.fail(signal.CodePolicyDenied, p.decision.Reason).
-		with("rule", p.decision.Rule).remedy(p.decision.Remedy)
+	return p.denied()
 }
 
 func (p *passage) relayInput() *policy.Input {
 	return &policy.Input{
 		Action: p.method.action, Principal: p.principal, Resource: p.resource, Prompt: p.prompt, Arguments: p.args,
-		Request: policy.Request{
-			ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
-		},
+		Request: p.request(),
 	}
 }
 

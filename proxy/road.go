@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
@@ -113,7 +114,7 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 	p := g.enter(in)
 	p.stage = "receive"
 	if in.Message != nil {
-		p.id = idText(in.Message.ID)
+		p.id = jsonrpc.IDText(in.Message.ID)
 	}
 	if code != signal.CodeUnauthenticated {
 		// The record should say who; that nobody can be named is no second fault.

@@ -50,11 +50,11 @@ func (g *Gate) tellFailure(p *passage, f *Failure) {
 }
 
 func (p *passage) errorSignal(e *signal.KernelError) (signal.Signal, error) {
-	s, err := signal.CreateErrorSignal(e, p.source(), p.traceID)
-	if err != nil {
-		return s, err
+	if err := e.Validate(); err != nil {
+		return signal.Signal{}, err
 	}
-	return signal.Create(signal.Data, s.Body(), p.source(), p.traceID, p.tags(), p.callID)
+	body := map[string]any{"data": e, "schema": signal.SchemaError}
+	return signal.Create(signal.Data, body, p.source(), p.traceID, p.tags(), p.callID)
 }
 
 // tags are those of every signal about the call that is not part of its result.

@@ -199,3 +199,28 @@ func appendEscape(out []byte, c byte) []byte {
 	}
 	return append(out, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 }
+
+// IDText is a request id as records, policies and events show it: a string's
+// text, a number as it is written.
+func IDText(id json.RawMessage) string {
+	if s, ok := Text(id); ok {
+		return s
+	}
+	return string(id)
+}
+
+// OneLine gives message without raw line ends, which JSON allows between tokens
+// only: a line or an event must hold exactly one message. What has none is given
+// as it is, anything else as a copy.
+func OneLine(message []byte) []byte {
+	if bytes.IndexByte(message, '\n') < 0 && bytes.IndexByte(message, '\r') < 0 {
+		return message
+	}
+	out := bytes.Clone(message)
+	for i, c := range out {
+		if c == '\n' || c == '\r' {
+			out[i] = ' '
+		}
+	}
+	return out
+}

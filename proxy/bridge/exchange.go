@@ -147,7 +147,7 @@ func (t *talk) conclude(f *flight, text []byte) {
 		return
 	}
 	if t.end(f) {
-		t.out.send(jsonrpc.NewFailureObject(f.id, got[0].failure))
+		t.out.Send(jsonrpc.NewFailureObject(f.id, got[0].failure))
 	}
 }
 

@@ -76,7 +76,7 @@ func (t *talk) relay(f *flight, data []byte) {
 	}
 	for _, m := range all {
 		if m.method != "" || t.claim(f, m) {
-			t.out.send(m.line)
+			t.out.Send(m.line)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,16 +20,13 @@ import (
 // them; the end of input is seen behind them.
 const maxQueue = 64
 
-// lastGrace is how long Serve waits for requests that it has cancelled.
-const lastGrace = 5 * time.Second
-
 // errClosing is the cause with which requests end that outlive Serve.
 var errClosing = errors.New("the bridge is closing")
 
 // talk is one client's conversation.
 type talk struct {
 	*Bridge
-	out      sink
+	out      *ndjson.Sink
 	life     context.Context // of every exchange
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup // requests in flight, deliveries
@@ -75,7 +71,7 @@ func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
 	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]binding)}
-	t.out = sink{out: out, broken: make(chan struct{})}
+	t.out = ndjson.NewSink(out)
 	t.life, t.cancel = context.WithCancelCause(context.Background())
 	return t
 }
@@ -120,7 +116,7 @@ func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
 			busy = nil
 		case <-over:
 			return lines.Err()
-		case <-t.out.broken:
+		case <-t.out.Broken():
 			t.deadline = time.Now() // nobody reads what would come
 			return nil
 		case <-ctx.Done():
@@ -270,7 +266,7 @@ func (t *talk) grant(f *flight, id string) {
 
 // reply answers the request id, nil where none could be read.
 func (t *talk) reply(id json.RawMessage, w wire.Failure) {
-	t.out.send(jsonrpc.NewFailureObject(id, errorObject(w)))
+	t.out.Send(jsonrpc.NewFailureObject(id, errorObject(w)))
 }
 
 // settles takes the client's word that it does not want an answer any more. It
@@ -307,24 +303,19 @@ func (t *talk) drain() error {
 		t.deadline = time.Now().Add(t.opts.Drain)
 	}
 	t.hangUp(func(f *flight) bool { return f.method == "subscriptions/listen" }) // they would never end
-	done := make(chan struct{})
-	go func() { // ends with the last exchange
-		t.work.Wait()
-		close(done)
-	}()
 	var err error
-	if !within(done, time.Until(t.deadline)) {
+	stop := func() {
 		t.withdraw()
 		t.cancel(errClosing)
-		if !within(done, lastGrace) {
-			err = errors.New("serving stdio: requests do not end")
-		}
+	}
+	if !ndjson.Drain(&t.work, time.Until(t.deadline), stop) {
+		err = errors.New("serving stdio: requests do not end")
 	}
 	t.forget(t.current())
 	t.streams.Wait()
 	t.cancel(errClosing)
 	t.http.CloseIdleConnections()
-	return errors.Join(err, t.out.failed(), t.verdict())
+	return errors.Join(err, t.out.Err(), t.verdict())
 }
 
 // hangUp ends the exchanges that which picks, without an answer.
@@ -350,49 +341,4 @@ func (t *talk) verdict() error {
 		return fmt.Errorf("%w: %s", ErrUnauthorised, t.name)
 	}
 	return fmt.Errorf("%w at %s", ErrUnreachable, t.name)
-}
-
-// within reports whether done is closed before limit has passed.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// sink writes messages to the client.
-type sink struct {
-	broken chan struct{} // closed when out failed
-
-	mu  sync.Mutex // protects the fields below
-	out io.Writer
-	err error // why nothing more can be written
-}
-
-// send writes one message, which is one line, by one Write.
-func (s *sink) send(message []byte) {
-	line := append(slices.Clip(message), '\n')
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return
-	}
-	if _, err := s.out.Write(line); err != nil {
-		s.err = err
-		close(s.broken)
-	}
-}
-
-// failed gives the write error, if there was one.
-func (s *sink) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return fmt.Errorf("writing to the client: %w", s.err)
-	}
-	return nil
 }

@@ -284,7 +284,7 @@ func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
 	case reply.Result != nil:
 		a.body = success(x.id(), reply.Result)
 	case reply.Error != nil:
-		a.body = oneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), reply.Error))
+		a.body = jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), reply.Error))
 	}
 	return a
 }
@@ -312,7 +312,7 @@ func (d *Door) succeed(x *exchange, result json.RawMessage) answer {
 // success is the answer message that carries result as it is: what comes from
 // the road has been judged, and is not read again.
 func success(id, result json.RawMessage) []byte {
-	return oneLine(jsonrpc.NewSuccess(id, result))
+	return jsonrpc.OneLine(jsonrpc.NewSuccess(id, result))
 }
 
 // idOrNull gives the null that JSON-RPC wants where no id is known.

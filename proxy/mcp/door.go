@@ -13,6 +13,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,21 +100,21 @@ type Options struct {
 
 // withDefaults gives o with every zero field that has a default filled in.
 func (o Options) withDefaults() Options {
-	fill(&o.Errors, wire.Gateway)
-	fill(&o.Version, "dev")
-	fill(&o.SessionTTL, 30*time.Minute)
-	fill(&o.MaxSessions, 10_000)
-	fill(&o.MaxFlights, 256)
-	fill(&o.PageSize, 1_000)
-	fill(&o.Heartbeat, 20*time.Second)
-	fill(&o.IOTimeout, 30*time.Second)
-	fill(&o.Drain, 30*time.Second)
+	o.Errors = cmp.Or(o.Errors, wire.Gateway)
+	o.Version = cmp.Or(o.Version, "dev")
+	o.SessionTTL = cmp.Or(o.SessionTTL, 30*time.Minute)
+	o.MaxSessions = cmp.Or(o.MaxSessions, 10_000)
+	o.MaxFlights = cmp.Or(o.MaxFlights, 256)
+	o.PageSize = cmp.Or(o.PageSize, 1_000)
+	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
+	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
+	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	def := jsonrpc.DefaultLimits()
-	fill(&o.Limits.Bytes, def.Bytes)
-	fill(&o.Limits.Depth, def.Depth)
-	fill(&o.Limits.Digits, def.Digits)
-	fill(&o.Limits.Exponent, def.Exponent)
-	fill(&o.Stdio, identity.Credential{Local: true})
+	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, def.Bytes)
+	o.Limits.Depth = cmp.Or(o.Limits.Depth, def.Depth)
+	o.Limits.Digits = cmp.Or(o.Limits.Digits, def.Digits)
+	o.Limits.Exponent = cmp.Or(o.Limits.Exponent, def.Exponent)
+	o.Stdio = cmp.Or(o.Stdio, identity.Credential{Local: true})
 	if o.Offers == nil {
 		o.Offers = func(context.Context, string) json.RawMessage { return nil }
 	}
@@ -130,14 +131,6 @@ func (o Options) withDefaults() Options {
 		o.Now = time.Now
 	}
 	return o
-}
-
-// fill sets *field to value if it is zero.
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // errClosing is the cause with which calls end that outlive Close.

@@ -26,7 +26,7 @@ func (d *Door) observe(x *exchange, a answer) {
 	}
 	e := wire.Event{
 		Time: x.began, Duration: d.opts.Now().Sub(x.began),
-		RequestID: idText(x.id()), TraceID: a.trace, DecisionID: a.decision,
+		RequestID: jsonrpc.IDText(x.id()), TraceID: a.trace, DecisionID: a.decision,
 		Session: x.call.Session, Transport: x.call.Transport, Route: roadOf(x.call.Route),
 		Status: a.word(), Error: a.fault,
 	}
@@ -70,14 +70,6 @@ func faultOf(r wire.Reply) json.RawMessage {
 	meta, _ := jsonrpc.Get(r.Result, "_meta")
 	data, _ := jsonrpc.Get(meta, wire.MetaError)
 	return data
-}
-
-// idText is a request id as records show it.
-func idText(id json.RawMessage) string {
-	if text, ok := jsonrpc.Text(id); ok {
-		return text
-	}
-	return string(id)
 }
 
 // faultIn is the fault that the codec promises.

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,19 +139,4 @@ func progress(notify func([]byte), token json.RawMessage) func(json.RawMessage) 
 			notify(message)
 		}
 	}
-}
-
-// oneLine gives message without raw line ends, which JSON allows between
-// tokens only: a line or an event must hold exactly one message.
-func oneLine(message []byte) []byte {
-	if bytes.IndexByte(message, '\n') < 0 && bytes.IndexByte(message, '\r') < 0 {
-		return message
-	}
-	out := slices.Clone(message)
-	for i, c := range out {
-		if c == '\n' || c == '\r' {
-			out[i] = ' '
-		}
-	}
-	return out
 }

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"container/list"
 	"crypto/rand"
 	"slices"
@@ -23,11 +24,11 @@ type Replay struct {
 
 // withDefaults gives r with zero fields filled in.
 func (r Replay) withDefaults() Replay {
-	fill(&r.Events, 256)
-	fill(&r.Stream, 1<<20)
-	fill(&r.Session, 8<<20)
-	fill(&r.Total, 64<<20)
-	fill(&r.Keep, 5*time.Minute)
+	r.Events = cmp.Or(r.Events, 256)
+	r.Stream = cmp.Or(r.Stream, 1<<20)
+	r.Session = cmp.Or(r.Session, 8<<20)
+	r.Total = cmp.Or(r.Total, 64<<20)
+	r.Keep = cmp.Or(r.Keep, 5*time.Minute)
 	return r
 }
 

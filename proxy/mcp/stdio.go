@@ -8,14 +8,10 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/ndjson"
 	"github.com/toolgate/toolgate/proxy"
 )
-
-// lastGrace is how long Serve waits for calls that it has cancelled.
-const lastGrace = 5 * time.Second
 
 // errTwice is reported for a second initialize on one stdio connection.
 var errTwice = errors.New("this connection is initialized already")
@@ -29,11 +25,7 @@ type pipe struct {
 	wake    chan struct{}
 	flying  atomic.Int64
 	flights sync.WaitGroup // ready when every request has been answered
-	broken  chan struct{}  // closed when out failed
-
-	mu  sync.Mutex // protects the fields below
-	out io.Writer
-	err error // why nothing more can be written
+	out     *ndjson.Sink
 }
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
@@ -46,7 +38,7 @@ type pipe struct {
 // writing failed. If in is an io.Closer it is closed when Serve stops before
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	p := &pipe{door: d, out: out, wake: make(chan struct{}, 1), broken: make(chan struct{})}
+	p := &pipe{door: d, out: ndjson.NewSink(out), wake: make(chan struct{}, 1)}
 	if !d.addPipe(p) {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
@@ -92,7 +84,7 @@ func (p *pipe) loop(ctx context.Context, lines *ndjson.Lines) error {
 			p.take(data)
 		case <-wake:
 			p.send(p.door.changed)
-		case <-p.broken:
+		case <-p.out.Broken():
 			return nil // drain says why
 		case <-ctx.Done():
 			return nil
@@ -150,19 +142,7 @@ func (p *pipe) reply(x *exchange, a answer) {
 }
 
 // send writes one message as one line.
-func (p *pipe) send(message []byte) {
-	line := append(make([]byte, 0, len(message)+1), message...)
-	line = append(line, '\n')
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil {
-		return
-	}
-	if _, err := p.out.Write(line); err != nil {
-		p.err = err
-		close(p.broken)
-	}
-}
+func (p *pipe) send(message []byte) { p.out.Send(message) }
 
 // changed leaves word that the tools may have changed.
 func (p *pipe) changed() { token(p.wake) }
@@ -170,36 +150,11 @@ func (p *pipe) changed() { token(p.wake) }
 // drain waits for the requests in flight, then ends the session. It gives the
 // write error, if there was one.
 func (p *pipe) drain() error {
-	done := make(chan struct{})
-	go func() { // ends with the last request
-		p.flights.Wait()
-		close(done)
-	}()
-	if !within(done, p.door.opts.Drain) {
-		p.session.abortAll(errClosing)
-		if !within(done, lastGrace) {
-			return errors.New("serving stdio: calls do not end")
-		}
+	if !ndjson.Drain(&p.flights, p.door.opts.Drain, func() { p.session.abortAll(errClosing) }) {
+		return errors.New("serving stdio: calls do not end")
 	}
 	if p.session != nil {
 		p.session.end()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil {
-		return fmt.Errorf("writing to the client: %w", p.err)
-	}
-	return nil
-}
-
-// within reports whether done is closed before limit has passed.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
+	return p.out.Err()
 }

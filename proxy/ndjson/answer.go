@@ -3,7 +3,6 @@ package ndjson
 import (
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
@@ -89,7 +88,7 @@ func pending(x *exchange, reply *proxy.Reply) []byte {
 	}
 	return ndjson.NewFailure(x.id(), pendingCode+": "+text, []ndjson.Issue{{
 		Code: pendingCode, Message: text, Ticket: reply.Ticket,
-		RetryAfterMS: ceilMS(reply.RetryAfter), DecisionID: reply.DecisionID,
+		RetryAfterMS: wire.Milliseconds(reply.RetryAfter), DecisionID: reply.DecisionID,
 	}})
 }
 
@@ -222,6 +221,3 @@ func output(reply *proxy.Reply) json.RawMessage {
 	}
 	return signal.Full(reply.Kernel)
 }
-
-// ceilMS never tells a caller to come back too early.
-func ceilMS(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

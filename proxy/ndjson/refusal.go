@@ -57,7 +57,7 @@ func issue(x *exchange, f *proxy.Failure, row wire.Row, reason string) ndjson.Is
 	ticket, _ := f.Kernel.Detail["ticket"].(string)
 	return ndjson.Issue{
 		Code: string(row.Code), Message: reason, Path: x.path(pointer), Ticket: ticket,
-		RetryAfterMS: ceilMS(f.RetryAfter), Remedy: f.Remedy, DecisionID: f.DecisionID,
+		RetryAfterMS: wire.Milliseconds(f.RetryAfter), Remedy: f.Remedy, DecisionID: f.DecisionID,
 	}
 }
 

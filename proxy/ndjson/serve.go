@@ -5,17 +5,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
 )
-
-// lastGrace is how long Serve waits for requests that it has cancelled.
-const lastGrace = 5 * time.Second
 
 var (
 	// errClosing is the cause with which calls end that outlive the drain.
@@ -33,11 +28,9 @@ type client struct {
 	ctx     context.Context // of every call; the end of Serve's context does not end it
 	cancel  context.CancelCauseFunc
 	flights sync.WaitGroup // ready when every request has been answered
-	broken  chan struct{}  // closed when out failed
+	out     *ndjson.Sink
 
-	mu     sync.Mutex // protects the fields below
-	out    io.Writer
-	err    error           // why nothing more can be written
+	mu     sync.Mutex      // protects the fields below
 	flying int             // requests in flight
 	live   map[string]bool // :: id as text ⇒ it is in flight
 }
@@ -54,8 +47,8 @@ type client struct {
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &client{
-		door: d, session: "ses_" + rand.Text(), out: out,
-		broken: make(chan struct{}), live: make(map[string]bool),
+		door: d, session: "ses_" + rand.Text(), out: ndjson.NewSink(out),
+		live: make(map[string]bool),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
@@ -76,7 +69,7 @@ func (c *client) loop(ctx context.Context, lines *ndjson.Lines) error {
 				return lines.Err()
 			}
 			c.take(ctx, line)
-		case <-c.broken:
+		case <-c.out.Broken():
 			return nil // drain says why
 		case <-ctx.Done():
 		}
@@ -112,7 +105,7 @@ func (c *client) take(ctx context.Context, line []byte) {
 	}
 	select {
 	case <-done:
-	case <-c.broken:
+	case <-c.out.Broken():
 	case <-ctx.Done():
 	}
 }
@@ -144,65 +137,17 @@ func (c *client) settle(x *exchange, response []byte) {
 	if key, named := jsonrpc.Text(x.id()); named {
 		delete(c.live, key)
 	}
-	c.writeLocked(response)
+	c.send(response)
 }
 
-// send writes one response.
-func (c *client) send(response []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writeLocked(response)
-}
-
-// writeLocked writes one response as one line. Raw line ends, which JSON allows
-// between tokens only, become spaces.
-func (c *client) writeLocked(response []byte) {
-	line := append(make([]byte, 0, len(response)+1), response...)
-	for i, b := range line {
-		if b == '\n' || b == '\r' {
-			line[i] = ' '
-		}
-	}
-	line = append(line, '\n')
-	if c.err != nil {
-		return
-	}
-	if _, err := c.out.Write(line); err != nil {
-		c.err = err
-		close(c.broken)
-	}
-}
+// send writes one response as one line.
+func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 
 // drain waits for the requests in flight. It gives the write error, if there
 // was one.
 func (c *client) drain() error {
-	done := make(chan struct{})
-	go func() { // ends with the last request
-		c.flights.Wait()
-		close(done)
-	}()
-	if !within(done, c.door.opts.Drain) {
-		c.cancel(errClosing)
-		if !within(done, lastGrace) {
-			return errors.New("serving ndjson: requests do not end")
-		}
+	if !ndjson.Drain(&c.flights, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+		return errors.New("serving ndjson: requests do not end")
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err != nil {
-		return fmt.Errorf("writing to the client: %w", c.err)
-	}
-	return nil
-}
-
-// within reports whether done is closed before limit has passed.
-func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
+	return c.out.Err()
 }

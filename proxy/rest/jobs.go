@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -175,5 +176,5 @@ func appendMillis(object []byte, key string, d time.Duration) []byte {
 	if d <= 0 {
 		return object
 	}
-	return appendNumber(object, key, int64((d+time.Millisecond-1)/time.Millisecond))
+	return appendNumber(object, key, wire.Milliseconds(d))
 }

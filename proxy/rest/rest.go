@@ -15,6 +15,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,10 +70,10 @@ type Options struct {
 
 // withDefaults gives o with every zero field that has a default filled in.
 func (o Options) withDefaults() Options {
-	fill(&o.Version, "dev")
-	fill(&o.Heartbeat, 20*time.Second)
-	fill(&o.IOTimeout, 30*time.Second)
-	fill(&o.Envelope.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
+	o.Version = cmp.Or(o.Version, "dev")
+	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
+	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
+	o.Envelope.Limits.Bytes = cmp.Or(o.Envelope.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Envelope.Profile = wire.ProfileStrict
 	if o.Observe == nil {
 		o.Observe = func(wire.Event) {}
@@ -84,14 +85,6 @@ func (o Options) withDefaults() Options {
 		o.Now = time.Now
 	}
 	return o
-}
-
-// fill sets *field to value if it is zero.
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // errClosing is the cause with which calls end that outlive Drain.

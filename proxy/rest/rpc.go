@@ -187,14 +187,8 @@ func (in *intake) id() json.RawMessage {
 // tell tells the observer of the envelope in, which was answered with status.
 func (h *Handler) tell(in *intake, a answer, status string, errorObject json.RawMessage) {
 	e := wire.Event{
-		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath,
+		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id()),
 		Status: status, Duration: h.opts.Now().Sub(in.begun), Error: errorObject,
-	}
-	if id := in.id(); id != nil {
-		var ok bool
-		if e.RequestID, ok = jsonrpc.Text(id); !ok {
-			e.RequestID = string(id)
-		}
 	}
 	if in.call.Message != nil {
 		e.Method = in.call.Message.Method

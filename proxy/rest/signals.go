@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,17 +127,8 @@ func event(n signal.JSONRPCNotification) []byte {
 		out = append(append(append(out, "id: "...), id...), '\n')
 	}
 	out = append(out, "event: signal\ndata: "...)
-	out = append(out, bytes.Map(oneLine, message)...)
+	out = append(out, jsonrpc.OneLine(message)...)
 	return append(out, "\n\n"...)
-}
-
-// oneLine makes a space of a raw line end, which JSON allows between tokens
-// only: an event must hold exactly one message.
-func oneLine(r rune) rune {
-	if r == '\n' || r == '\r' {
-		return ' '
-	}
-	return r
 }
 
 // signalID gives the id of the signal in params.

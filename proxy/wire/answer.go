@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	stdjson "encoding/json"
 	"fmt"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -125,15 +125,7 @@ func object(raw stdjson.RawMessage) jsontext.Value {
 	if v.Kind() != '{' || !v.IsValid() {
 		return nil
 	}
-	if !bytes.ContainsAny(v, "\r\n") {
-		return v
-	}
-	return bytes.Map(func(r rune) rune {
-		if r == '\r' || r == '\n' {
-			return ' '
-		}
-		return r
-	}, v)
+	return jsonrpc.OneLine(v)
 }
 
 func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
@@ -166,7 +158,7 @@ func reason(row Row, f Failure) string {
 func describe(row Row, f Failure, upstream jsontext.Value) data {
 	out := data{facts: facts{
 		Code: row.Code, KernelCode: row.Kernel, Category: row.Category, Severity: row.Severity,
-		RetryEligible: f.Kernel.RetryEligible, RetryAfterMS: ceilMS(f.RetryAfter),
+		RetryEligible: f.Kernel.RetryEligible, RetryAfterMS: Milliseconds(f.RetryAfter),
 		Reason: reason(row, f), Remedy: f.Remedy, DecisionID: f.DecisionID, TraceID: f.TraceID,
 	}, Detail: detail(f.Kernel, upstream)}
 	if f.Kernel.Severity.Valid() {
@@ -175,8 +167,9 @@ func describe(row Row, f Failure, upstream jsontext.Value) data {
 	return out
 }
 
-// ceilMS never tells a caller to come back too early.
-func ceilMS(d time.Duration) int64 {
+// Milliseconds rounds a wait up, so that nobody is told to come back too early;
+// no wait is 0.
+func Milliseconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}

@@ -1,0 +1,91 @@
+package ndjson_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/ndjson"
+)
+
+// pen notes each Write, and fails from the one on that it is told.
+type pen struct {
+	written []string
+	fails   int
+}
+
+func (p *pen) Write(b []byte) (int, error) {
+	if len(p.written) == p.fails {
+		return 0, errors.New("dry")
+	}
+	p.written = append(p.written, string(b))
+	return len(b), nil
+}
+
+func TestSink(t *testing.T) {
+	p := &pen{fails: 2}
+	s := ndjson.NewSink(p)
+	for _, message := range []string{"a", "b"} {
+		s.Send([]byte(message))
+	}
+	if err := s.Err(); err != nil {
+		t.Error(err)
+	}
+	s.Send([]byte("c"))
+	select {
+	case <-s.Broken():
+	default:
+		t.Error("nobody is told that it broke")
+	}
+	p.fails = 9
+	s.Send([]byte("d"))
+	if !slices.Equal(p.written, []string{"a\n", "b\n"}) {
+		t.Errorf("written %q", p.written)
+	}
+	if err := s.Err(); err == nil || err.Error() != "writing to the client: dry" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Work may take as long as it is given, is cancelled then, and is given up a
+// little later.
+func TestDrain(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		takes           time.Duration // until it ends by itself
+		heeds           bool          // ends when it is cancelled
+		done, cancelled bool
+		after           time.Duration
+	}{
+		{"in time", time.Second, false, true, false, time.Second},
+		{"when cancelled", time.Hour, true, true, true, 10 * time.Second},
+		{"never", time.Hour, false, false, true, 15 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var work sync.WaitGroup
+				stop, cancelled, began := make(chan struct{}), false, time.Now()
+				work.Go(func() {
+					select {
+					case <-time.After(tt.takes):
+					case <-stop:
+					}
+				})
+				done := ndjson.Drain(&work, 10*time.Second, func() {
+					cancelled = true
+					if tt.heeds {
+						close(stop)
+					}
+				})
+				if done != tt.done || cancelled != tt.cancelled || time.Since(began) != tt.after {
+					t.Errorf("done %v, cancelled %v, after %v", done, cancelled, time.Since(began))
+				}
+				work.Wait()
+				synctest.Wait()
+			})
+		})
+	}
+}
