@@ -486,8 +486,12 @@ func TestEnvelopeFileTaken(t *testing.T) {
 	dir := t.TempDir()
 	l := openEnvelopes(t, dir, audit.EnvelopeOptions{Instance: "i"})
 	for _, name := range envelopeFiles(t, dir) {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+		err := os.Remove(filepath.Join(dir, name))
+		if err != nil && runtime.GOOS == "windows" {
 			t.Skipf("an open file cannot be removed here: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	l.Write(event("1"))

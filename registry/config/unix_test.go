@@ -21,7 +21,7 @@ func TestUnreadableFiles(t *testing.T) {
 	// Opening a pipe that nobody writes to would block for ever.
 	pipe := filepath.Join(dir, "pipe.json")
 	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
-		t.Skip("making a pipe:", err)
+		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
 		dir:                               "reading it: it is not a regular file",
