@@ -28,7 +28,7 @@ type Call struct {
 	Route string
 	// Session keys the downstream session, "" when the door has none.
 	Session string
-	// Transport is http, stdio, ndjson, rest or cli.
+	// Transport is http, stdio, ndjson or rest.
 	Transport string
 	// Era is the MCP revision that the caller speaks, "" outside MCP.
 	Era string
