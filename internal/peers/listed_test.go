@@ -171,22 +171,10 @@ func openDirect(t testing.TB, s server, params json.RawMessage) door {
 	for name, value := range s.entry["env"].(map[string]string) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	tether(cmd)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	d := newPipe(t, in, out)
+	d := spawn(t, cmd)
 	t.Cleanup(func() {
 		gone := offspring(t, cmd.Process.Pid)
-		in.Close()
+		d.in.Close()
 		late := time.AfterFunc(patience, func() {
 			t.Errorf("%s did not end with its stdin", s.name)
 			_ = cmd.Process.Kill()

@@ -168,11 +168,9 @@ func openStdio(t testing.TB, dir string) *pipeDoor {
 	return d
 }
 
-// openCommand starts another stdio server and initializes it.
-func openCommand(t testing.TB, env []string, name string, args ...string) *pipeDoor {
+// spawn starts a command that ends with the test's process, and speaks to it.
+func spawn(t testing.TB, cmd *exec.Cmd) *pipeDoor {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), env...)
 	tether(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -185,9 +183,17 @@ func openCommand(t testing.TB, env []string, name string, args ...string) *pipeD
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	d := newPipe(t, in, out)
+	return newPipe(t, in, out)
+}
+
+// openCommand starts another stdio server and initializes it.
+func openCommand(t testing.TB, env []string, name string, args ...string) *pipeDoor {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	d := spawn(t, cmd)
 	t.Cleanup(func() {
-		in.Close()
+		d.in.Close()
 		_ = cmd.Process.Kill() // it may have ended with its stdin
 		_ = cmd.Wait()
 	})

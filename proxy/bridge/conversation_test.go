@@ -56,7 +56,8 @@ func converse(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := "alice-token"
+	const known = "alice-token"
+	token := known
 	if m := regexp.MustCompile(`(?m)^token: (\S+)$`).FindSubmatch(archive.Comment); m != nil {
 		token = string(m[1])
 	}
@@ -69,12 +70,12 @@ func converse(t *testing.T, file string) {
 		}
 		got.Files = append(got.Files, section)
 		line := strings.TrimSuffix(string(section.Data), "\n")
-		c.send(line)
+		c.Send(line)
 		var answer string
 		if m, err := jsonrpc.Decode([]byte(line), jsonrpc.Limits{}); err != nil || m.Kind == jsonrpc.Request {
-			answer = c.answer()
+			answer = c.Answer()
 		} else {
-			c.ask(`{"jsonrpc":"2.0","id":"barrier","method":"ping"}`) // what has no answer is delivered before it
+			c.Ask(`{"jsonrpc":"2.0","id":"barrier","method":"ping"}`) // what has no answer is delivered before it
 		}
 		if post := door.post(line); post != "" {
 			got.Files = append(got.Files, txtar.File{Name: "POST", Data: []byte(strings.ReplaceAll(post, token, "$TOKEN"))})
@@ -82,6 +83,9 @@ func converse(t *testing.T, file string) {
 		if answer != "" {
 			got.Files = append(got.Files, txtar.File{Name: "bridge", Data: []byte(answer)})
 		}
+	}
+	if _, err := c.End(); (err == nil) != (token == known) {
+		t.Errorf("ended with %v", err)
 	}
 	if *update {
 		if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
@@ -94,25 +98,12 @@ func converse(t *testing.T, file string) {
 	}
 }
 
-// answer gives the next answer with the notifications before it.
-func (c *client) answer() string {
-	c.t.Helper()
-	var all strings.Builder
-	for {
-		line := c.receive()
-		all.WriteString(line + "\n")
-		if !strings.Contains(line, `"method":"notifications/`) {
-			return all.String()
-		}
-	}
-}
-
 // A change of the tools reaches the client on the door's own stream.
 func TestToolsChanged(t *testing.T) {
 	d := newDoor(t)
 	c := connect(t, d.URL, func(o *bridge.Options) { o.Token = "alice-token" }).open()
 	d.ToolsChanged()
-	if got := c.receive(); got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+	if got := c.Receive(); got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
 		t.Errorf("heard %s", got)
 	}
 }

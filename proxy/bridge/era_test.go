@@ -28,10 +28,10 @@ func (s seen) headers() map[string]string {
 func TestASessionIsShownOnEveryLaterRequest(t *testing.T) {
 	e := misbehave(t, nil)
 	c := connect(t, e.URL, nil).open()
-	c.ask(call("1", "x"))
-	c.send(`{"jsonrpc":"2.0","id":"q","result":{}}`)
+	c.Ask(call("1", "x"))
+	c.Send(`{"jsonrpc":"2.0","id":"q","result":{}}`)
 	e.await(http.MethodGet, "") // the stream of its own is opened beside the talk
-	if _, err := c.end(); err != nil {
+	if _, err := c.End(); err != nil {
 		t.Errorf("ending: %v", err)
 	}
 	const both, auth = "application/json, text/event-stream", "Bearer " + secret
@@ -74,7 +74,7 @@ func TestTheEraWithoutSessions(t *testing.T) {
 			{"tasks/get", `"taskId":"t-1",` + modernMeta, "t-1"},
 			{"completion/complete", `"name":"x",` + modernMeta, ""},
 		} {
-			c.ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s}}`, test.method, test.params))
+			c.Ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s}}`, test.method, test.params))
 			got := e.await(http.MethodPost, test.method).headers()
 			want := map[string]string{"Accept": "application/json, text/event-stream", "Content-Type": "application/json",
 				"Authorization": "Bearer " + secret, "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": test.method}
@@ -96,7 +96,7 @@ func TestTheEraWithoutSessions(t *testing.T) {
 func TestAHeaderThatCannotBe(t *testing.T) {
 	e := misbehave(t, nil)
 	c := connect(t, e.URL, nil)
-	c.ask(`{"jsonrpc":"2.0","id":1,"method":"a\r\nEvil: b","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"1\r\nEvil: 2"}}}`)
+	c.Ask(`{"jsonrpc":"2.0","id":1,"method":"a\r\nEvil: b","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"1\r\nEvil: 2"}}}`)
 	got := e.await(http.MethodPost, "a\r\nEvil: b")
 	if h := got.headers(); h["Mcp-Method"] != "" || h["Mcp-Protocol-Version"] != "" || got.head.Get("Evil") != "" {
 		t.Errorf("headers: %v", got.head)
@@ -118,7 +118,7 @@ func TestArgumentsInHeaders(t *testing.T) {
 	}})
 	c := connect(t, e.URL, nil)
 	params := func(tool, args string) map[string]string {
-		c.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + args + `,` + modernMeta + `}}`)
+		c.Ask(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + args + `,` + modernMeta + `}}`)
 		out := map[string]string{}
 		for name, value := range e.await(http.MethodPost, "tools/call").headers() {
 			if rest, ok := strings.CutPrefix(name, "Mcp-Param-"); ok {
@@ -131,7 +131,7 @@ func TestArgumentsInHeaders(t *testing.T) {
 	if got := params("t", args); len(got) > 0 {
 		t.Errorf("before the list: %v", got)
 	}
-	c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + modernMeta + `}}`)
+	c.Ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + modernMeta + `}}`)
 	for _, test := range []struct {
 		tool, args string
 		want       map[string]string
@@ -158,25 +158,25 @@ func TestCancelling(t *testing.T) {
 		hung <- struct{}{}
 	}})
 	c := connect(t, e.URL, nil).open()
-	c.send(`{"jsonrpc":"2.0","id":"m","method":"tools/call","params":{"name":"x",` + modernMeta + `}}`)
-	c.receive()
-	c.ask(`{"jsonrpc":"2.0","id":"meanwhile","method":"ping"}`) // so that the bridge waits for more of the stream
-	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"m"}}`)
+	c.Send(`{"jsonrpc":"2.0","id":"m","method":"tools/call","params":{"name":"x",` + modernMeta + `}}`)
+	c.Receive()
+	c.Ask(`{"jsonrpc":"2.0","id":"meanwhile","method":"ping"}`) // so that the bridge waits for more of the stream
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"m"}}`)
 	<-hung
 	if n := e.count(http.MethodPost, "notifications/cancelled"); n > 0 {
 		t.Errorf("%d messages cancelled what a closed exchange had", n)
 	}
-	c.ask(call(`"m"`, "x")) // its id is free again
+	c.Ask(call(`"m"`, "x")) // its id is free again
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"m","reason":"no"}}`
-	c.send(cancel)
+	c.Send(cancel)
 	if got := e.await(http.MethodPost, "notifications/cancelled"); got.body != cancel || got.head.Get("Mcp-Session-Id") != "s1" {
 		t.Errorf("cancelled by %s %v", got.body, got.head)
 	}
-	if got := c.ask(`{"jsonrpc":"2.0","id":"after","method":"ping"}`); !strings.Contains(got, `"after"`) {
+	if got := c.Ask(`{"jsonrpc":"2.0","id":"after","method":"ping"}`); !strings.Contains(got, `"after"`) {
 		t.Errorf("a cancelled request was answered: %s", got)
 	}
 	e.CloseClientConnections()
-	if rest, err := c.end(); rest != "" || err != nil {
+	if rest, err := c.End(); rest != "" || err != nil {
 		t.Errorf("at the end: %q, %v", rest, err)
 	}
 }
@@ -190,10 +190,10 @@ func TestASubscriptionEndsWithItsClient(t *testing.T) {
 		close(gone)
 	}})
 	c := connect(t, e.URL, nil)
-	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{` + modernMeta + `}}`); !strings.Contains(got, "list_changed") {
+	if got := c.Ask(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{` + modernMeta + `}}`); !strings.Contains(got, "list_changed") {
 		t.Errorf("heard: %s", got)
 	}
-	if rest, err := c.end(); rest != "" || err != nil {
+	if rest, err := c.End(); rest != "" || err != nil {
 		t.Errorf("at the end: %q, %v", rest, err)
 	}
 	<-gone
@@ -206,11 +206,11 @@ func TestASubscriptionEndsWithItsClient(t *testing.T) {
 func TestASecondSession(t *testing.T) {
 	e := misbehave(t, nil)
 	c := connect(t, e.URL, nil).open()
-	c.ask(strings.Replace(initialize, `"id":0`, `"id":1`, 1))
+	c.Ask(strings.Replace(initialize, `"id":0`, `"id":1`, 1))
 	if got := e.await(http.MethodDelete, "").head.Get("Mcp-Session-Id"); got != "s1" {
 		t.Errorf("session %q was ended", got)
 	}
-	c.ask(call("2", "x"))
+	c.Ask(call("2", "x"))
 	if got := e.await(http.MethodPost, "tools/call").head.Get("Mcp-Session-Id"); got != "s2" {
 		t.Errorf("session %q was shown", got)
 	}
@@ -223,8 +223,8 @@ func TestBytesPass(t *testing.T) {
 		begin(w, "data: {\"jsonrpc\":\"2.0\",\r\ndata:  \"id\" : \"ab\",\"result\":\rdata: {\"x\":1,\"X\":\"\u2028\",\"n\":1e400}, \"extra\":[1]}\n\n")
 	}})
 	c := connect(t, e.URL, nil)
-	c.send("  " + odd + "\r")
-	if got, want := c.receive(), "{\"jsonrpc\":\"2.0\",  \"id\" : \"ab\",\"result\": {\"x\":1,\"X\":\"\u2028\",\"n\":1e400}, \"extra\":[1]}"; got != want {
+	c.Send("  " + odd + "\r")
+	if got, want := c.Receive(), "{\"jsonrpc\":\"2.0\",  \"id\" : \"ab\",\"result\": {\"x\":1,\"X\":\"\u2028\",\"n\":1e400}, \"extra\":[1]}"; got != want {
 		t.Errorf("the client got  %s\nwant            %s", got, want)
 	}
 	if got := e.await(http.MethodPost, "x/y").body; got != odd {
@@ -243,8 +243,8 @@ func TestBatches(t *testing.T) {
 	}})
 	batch := `[ {"jsonrpc":"2.0","id":1,"method":"ping"}, {"jsonrpc":"2.0","method":"notifications/x"},7]`
 	c := connect(t, e.URL, nil).open()
-	c.send(batch)
-	got := []string{c.receive(), c.receive()}
+	c.Send(batch)
+	got := []string{c.Receive(), c.Receive()}
 	slices.Sort(got)
 	c.failed(got[1], "null", "INVALID_ENVELOPE")
 	if !strings.Contains(got[0], `"id":1,"result"`) {

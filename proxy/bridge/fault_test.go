@@ -95,10 +95,10 @@ func TestRefusals(t *testing.T) {
 			if n := e.count(http.MethodPost, "tools/call"); n != 1 {
 				t.Errorf("the request was sent %d times", n)
 			}
-			if got := c.ask(`{"jsonrpc":"2.0","id":8,"method":"ping"}`); !strings.Contains(got, `"result"`) {
+			if got := c.Ask(`{"jsonrpc":"2.0","id":8,"method":"ping"}`); !strings.Contains(got, `"result"`) {
 				t.Errorf("afterwards: %s", got)
 			}
-			if rest, err := c.end(); rest != "" || err != nil {
+			if rest, err := c.End(); rest != "" || err != nil {
 				t.Errorf("at the end: %q, %v", rest, err)
 			}
 		})
@@ -114,7 +114,7 @@ func TestAnswersUnderAnotherStatus(t *testing.T) {
 			e := misbehave(t, map[string]handler{"tools/call": respond(status, plainJSON, `{"jsonrpc":"2.0",`+id+`"error":`+object+`}`)})
 			c := connect(t, e.URL, nil)
 			want := `{"jsonrpc":"2.0","id":"7","error":` + object + `}`
-			if got := c.ask(call(`"7"`, "x")); got != want {
+			if got := c.Ask(call(`"7"`, "x")); got != want {
 				t.Errorf("%d, %s: %s", status, id, got)
 			}
 		}
@@ -137,11 +137,11 @@ func TestALostSession(t *testing.T) {
 		if !strings.Contains(f.Error.Message, "send initialize") || !f.Error.Data.RetryEligible {
 			t.Errorf("lost with %+v", f)
 		}
-		if got := c.ask(call("2", "x")); !strings.Contains(got, `{"session":""}`) {
+		if got := c.Ask(call("2", "x")); !strings.Contains(got, `{"session":""}`) {
 			t.Errorf("the lost session is still shown: %s", got)
 		}
 		c.open()
-		if got := c.ask(call("2", "x")); !strings.Contains(got, `{"session":"s2"}`) {
+		if got := c.Ask(call("2", "x")); !strings.Contains(got, `{"session":"s2"}`) {
 			t.Errorf("after a new initialize: %s", got)
 		}
 		if n := e.count(http.MethodDelete, ""); n != 0 {
@@ -152,10 +152,10 @@ func TestALostSession(t *testing.T) {
 	const own = `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}`
 	e := misbehave(t, map[string]handler{"tools/call": respond(404, plainJSON, own)})
 	c := connect(t, e.URL, nil).open()
-	if got := c.ask(call("1", "x")); got != own {
+	if got := c.Ask(call("1", "x")); got != own {
 		t.Errorf("answered with %s", got)
 	}
-	c.ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+	c.Ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 	if got := e.await(http.MethodPost, "ping").head.Get("Mcp-Session-Id"); got != "s1" {
 		t.Errorf("session %q afterwards", got)
 	}
@@ -175,8 +175,8 @@ func TestUndelivered(t *testing.T) {
 	} {
 		e := misbehave(t, map[string]handler{"notifications/x": test.do})
 		c := connect(t, e.URL, nil).open()
-		c.send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
-		c.ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
+		c.Send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+		c.Ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 		if got := e.await(http.MethodPost, "ping").head.Get("Mcp-Session-Id"); got != test.session {
 			t.Errorf("%s: session %q afterwards", name, got)
 		}
@@ -203,8 +203,8 @@ func TestNobodyListens(t *testing.T) {
 	if !f.Error.Data.RetryEligible || f.Error.Code != -32000 || strings.Contains(f.Error.Message, secret) {
 		t.Errorf("failed with %+v", f)
 	}
-	c.send(initialized)
-	if _, err := c.end(); !errors.Is(err, bridge.ErrUnreachable) || strings.Contains(err.Error(), secret) {
+	c.Send(initialized)
+	if _, err := c.End(); !errors.Is(err, bridge.ErrUnreachable) || strings.Contains(err.Error(), secret) {
 		t.Errorf("ended with %v", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestNobodyIsKnown(t *testing.T) {
 	c := connect(t, e.URL, nil)
 	c.fails(initialize, "0", "UNAUTHENTICATED")
 	c.fails(call("1", "x"), "1", "UNAUTHENTICATED")
-	if _, err := c.end(); !errors.Is(err, bridge.ErrUnauthorised) || strings.Contains(err.Error(), secret) {
+	if _, err := c.End(); !errors.Is(err, bridge.ErrUnauthorised) || strings.Contains(err.Error(), secret) {
 		t.Errorf("ended with %v", err)
 	}
 	if !strings.Contains(c.log.String(), "say who asks with --token") {
@@ -243,9 +243,13 @@ func TestCertificatesAreVerified(t *testing.T) {
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	f := connect(t, srv.URL, nil).fails(call("1", "x"), "1", "UPSTREAM_UNAVAILABLE")
+	c := connect(t, srv.URL, nil)
+	f := c.fails(call("1", "x"), "1", "UPSTREAM_UNAVAILABLE")
 	if len(reached) > 0 || !strings.Contains(f.Error.Message, "certificate") {
 		t.Errorf("reached %d times, failed with %s", len(reached), f.Error.Message)
+	}
+	if _, err := c.End(); !errors.Is(err, bridge.ErrUnreachable) {
+		t.Errorf("ended with %v", err)
 	}
 }
 
@@ -285,13 +289,13 @@ func TestBadLines(t *testing.T) {
 	} {
 		c.fails(test.line, test.id, test.code)
 	}
-	c.send("")
-	c.send("  ")
+	c.Send("")
+	c.Send("  ")
 	if len(e.requests()) > 0 {
 		t.Errorf("the endpoint got %v", e.requests())
 	}
 	big := `{"jsonrpc":"2.0","id":4,"method":"ping","params":{"x":"` + strings.Repeat("x", 4<<20-100) + `"}}`
-	if got := c.ask(big); !strings.Contains(got, `"id":4,"result"`) {
+	if got := c.Ask(big); !strings.Contains(got, `"id":4,"result"`) {
 		t.Errorf("a large line: %.200s", got)
 	}
 }
@@ -305,17 +309,17 @@ func TestTooMany(t *testing.T) {
 		answerJSON(w, []byte("1"), `{}`)
 	}, "tools/list": func(w http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }})
 	c := connect(t, e.URL, func(o *bridge.Options) { o.Drain = 10 * time.Millisecond })
-	c.send(call("1", "x"))
+	c.Send(call("1", "x"))
 	c.fails(call("1", "x"), "1", "INVALID_ENVELOPE")
 	for i := range 255 {
-		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l%d","method":"tools/list"}`, i))
+		c.Send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l%d","method":"tools/list"}`, i))
 	}
 	c.fails(call("2", "x"), "2", "OVERLOADED")
 	close(release)
-	if got := c.receive(); !strings.Contains(got, `"id":1,"result"`) {
+	if got := c.Receive(); !strings.Contains(got, `"id":1,"result"`) {
 		t.Errorf("answered %s", got)
 	}
-	rest, _ := c.end()
+	rest, _ := c.End()
 	if n := strings.Count(rest, "TOOL_FAILED"); n != 255 || strings.Count(rest, "\n") != 255 {
 		t.Errorf("%d of 255 requests were told that the bridge closes: %.300s", n, rest)
 	}
@@ -328,8 +332,8 @@ func TestAnswersOnce(t *testing.T) {
 		begin(w, `data: {"jsonrpc":"2.0","id":99,"result":{}}`+"\n\n", `data: [{"jsonrpc":"2.0","method":"notifications/a"},{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":1,"result":{"again":1}}]`+"\n\n")
 	}})
 	c := connect(t, e.URL, nil)
-	c.send(call("1", "x"))
-	rest, err := c.end()
+	c.Send(call("1", "x"))
+	rest, err := c.End()
 	const want = `{"jsonrpc":"2.0","method":"notifications/a"}` + "\n" + `{"jsonrpc":"2.0","id":1,"result":{}}` + "\n"
 	if rest != want || err != nil {
 		t.Errorf("%v, the client got\n%s", err, rest)

@@ -1,9 +1,7 @@
 package bridge_test
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/internal/conversation"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/bridge"
 )
@@ -30,19 +29,15 @@ const secret = "s3cret-token"
 
 // client is the far end of a bridge: a program that speaks only stdio.
 type client struct {
-	t    testing.TB
-	in   *io.PipeWriter
-	out  *bufio.Reader
-	log  *text
-	done chan error // how Serve ended
-
-	ended bool
+	*conversation.Line
+	t   testing.TB
+	log *text
 }
 
 // connect starts a bridge to url and ends it with the test.
 func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
 	t.Helper()
-	c := &client{t: t, log: &text{}, done: make(chan error, 1)}
+	c := &client{t: t, log: &text{}}
 	opts := bridge.Options{URL: url, Token: secret, Pause: 10 * time.Millisecond,
 		Log: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: c.log})}
 	if change != nil {
@@ -52,17 +47,7 @@ func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	c.in, c.out = inW, bufio.NewReader(outR)
-	go func() {
-		c.done <- b.Serve(context.Background(), inR, outW) // t's own context ends before the cleanup
-		_ = outW.Close()
-	}()
-	t.Cleanup(func() {
-		if !c.ended {
-			_, _ = c.end()
-		}
+	t.Cleanup(func() { // after the bridge has ended
 		if strings.Contains(c.log.String(), secret) {
 			t.Errorf("the token is in the log:\n%s", c.log)
 		}
@@ -70,43 +55,8 @@ func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
 			t.Logf("log of the bridge:\n%s", c.log)
 		}
 	})
+	c.Line = conversation.Dial(t, b.Serve)
 	return c
-}
-
-// end closes the bridge's input and gives what it still writes, and how it
-// ended.
-func (c *client) end() (rest string, err error) {
-	c.t.Helper()
-	c.ended = true
-	_ = c.in.Close()
-	all, _ := io.ReadAll(c.out)
-	return string(all), <-c.done
-}
-
-func (c *client) send(line string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// receive gives the next line.
-func (c *client) receive() string {
-	c.t.Helper()
-	late := time.AfterFunc(patience, func() { panic("the bridge says nothing:\n" + c.log.String()) })
-	defer late.Stop()
-	line, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatalf("reading from the bridge: %v", err)
-	}
-	return strings.TrimSuffix(line, "\n")
-}
-
-// ask sends one line and gives the one that comes back.
-func (c *client) ask(line string) string {
-	c.t.Helper()
-	c.send(line)
-	return c.receive()
 }
 
 // failure is an error answer as the tests look at it.
@@ -130,7 +80,7 @@ type failure struct {
 // request id back.
 func (c *client) fails(line, id, code string) failure {
 	c.t.Helper()
-	return c.failed(c.ask(line), id, code)
+	return c.failed(c.Ask(line), id, code)
 }
 
 func (c *client) failed(answer, id, code string) failure {
@@ -145,10 +95,10 @@ func (c *client) failed(answer, id, code string) failure {
 // open does the handshake.
 func (c *client) open() *client {
 	c.t.Helper()
-	if got := c.ask(initialize); !strings.Contains(got, `"result"`) {
+	if got := c.Ask(initialize); !strings.Contains(got, `"result"`) {
 		c.t.Fatalf("initialize: %s", got)
 	}
-	c.send(initialized)
+	c.Send(initialized)
 	return c
 }
 

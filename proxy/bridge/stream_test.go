@@ -61,8 +61,8 @@ func TestResuming(t *testing.T) {
 				},
 			})
 			c := connect(t, e.URL, nil)
-			c.ask(initialize)
-			got := []string{c.ask(call("1", "x")), c.receive(), c.receive()}
+			c.Ask(initialize)
+			got := []string{c.Ask(call("1", "x")), c.Receive(), c.Receive()}
 			if diff := cmp.Diff([]string{note(1), note(2), done}, got); diff != "" {
 				t.Errorf("the client got (-want +got):\n%s", diff)
 			}
@@ -103,10 +103,10 @@ func TestResumingInVain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := misbehave(t, map[string]handler{"tools/call": test.post, http.MethodGet: test.get})
 			c := connect(t, e.URL, nil)
-			if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"` + test.params + `}}`); got != note(1) {
+			if got := c.Ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"` + test.params + `}}`); got != note(1) {
 				t.Errorf("heard %s", got)
 			}
-			f := c.failed(c.receive(), "1", "TOOL_FAILED")
+			f := c.failed(c.Receive(), "1", "TOOL_FAILED")
 			if !strings.Contains(f.Error.Message, "whether the request took effect is unknown") || f.Error.Data.RetryEligible {
 				t.Errorf("failed with %+v", f)
 			}
@@ -132,7 +132,7 @@ func TestPolling(t *testing.T) {
 			}
 		},
 	})
-	if got := connect(t, e.URL, nil).ask(call("1", "x")); got != done {
+	if got := connect(t, e.URL, nil).Ask(call("1", "x")); got != done {
 		t.Errorf("the client got %s", got)
 	}
 }
@@ -160,15 +160,15 @@ func TestTheServersOwnMessages(t *testing.T) {
 		}
 	}})
 	c := connect(t, e.URL, nil).open()
-	got := []string{c.receive(), c.receive(), c.receive()}
+	got := []string{c.Receive(), c.Receive(), c.Receive()}
 	if diff := cmp.Diff([]string{note(1), question, note(3)}, got); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
 	}
-	c.send(`{"jsonrpc":"2.0","id":"q","result":{"roots":[]}}`)
+	c.Send(`{"jsonrpc":"2.0","id":"q","result":{"roots":[]}}`)
 	if s := e.await(http.MethodPost, ""); s.method == "" && !strings.Contains(s.body, `"roots":[]`) {
 		t.Errorf("answered with %s", s.body)
 	}
-	if rest, err := c.end(); rest != "" || err != nil {
+	if rest, err := c.End(); rest != "" || err != nil {
 		t.Errorf("at the end: %q, %v", rest, err)
 	}
 	<-stay
@@ -189,11 +189,11 @@ func TestNoStreamOfItsOwn(t *testing.T) {
 		e := misbehave(t, map[string]handler{http.MethodGet: respond(status, "", "")})
 		c := connect(t, e.URL, nil).open()
 		e.await(http.MethodGet, "")
-		c.send(initialized) // said twice, asked once
-		if got := c.ask(call("1", "x")); !strings.Contains(got, `"result"`) {
+		c.Send(initialized) // said twice, asked once
+		if got := c.Ask(call("1", "x")); !strings.Contains(got, `"result"`) {
 			t.Errorf("%d: %s", status, got)
 		}
-		if _, err := c.end(); err != nil {
+		if _, err := c.End(); err != nil {
 			t.Errorf("%d: ended with %v", status, err)
 		}
 		if n := e.count(http.MethodGet, ""); n != 1 {
@@ -300,19 +300,19 @@ func TestOrder(t *testing.T) {
 	c := connect(t, e.URL, nil)
 	for _, line := range []string{initialize, initialized, `{"jsonrpc":"2.0","method":"notifications/a"}`, call("1", "x"),
 		`{"jsonrpc":"2.0","method":"notifications/b"}`, `{"jsonrpc":"2.0","method":"notifications/c"}`, `{"jsonrpc":"2.0","id":2,"method":"ping"}`} {
-		c.send(line)
+		c.Send(line)
 	}
 	e.await(http.MethodPost, "initialize")
 	if n := len(e.requests()); n != 1 {
 		t.Errorf("%d messages went out beside initialize", n)
 	}
 	release <- struct{}{}
-	c.receive()
-	if got := c.receive(); !strings.Contains(got, `"id":2`) {
+	c.Receive()
+	if got := c.Receive(); !strings.Contains(got, `"id":2`) {
 		t.Errorf("ping waits for the call: %s", got)
 	}
 	close(release)
-	c.receive()
+	c.Receive()
 	var order []string
 	for _, s := range e.requests() {
 		if s.verb == http.MethodPost && s.method != "tools/call" { // which has a connection of its own
@@ -346,10 +346,10 @@ func TestOvertaking(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	c := connect(t, srv.URL, nil)
-	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"x":"` + strings.Repeat("x", 4<<20-200) + `"}}}`)
-	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-	c.send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
-	if got := c.receive(); !strings.Contains(got, `"id":1,"result"`) {
+	c.Send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"x":"` + strings.Repeat("x", 4<<20-200) + `"}}}`)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
+	if got := c.Receive(); !strings.Contains(got, `"id":1,"result"`) {
 		t.Errorf("answered with %.200s", got)
 	}
 }
@@ -366,11 +366,11 @@ func TestTheEnd(t *testing.T) {
 		answerJSON(w, []byte("1"), `{}`)
 	}})
 	c := connect(t, e.URL, nil).open()
-	c.send(call("1", "x"))
+	c.Send(call("1", "x"))
 	e.await(http.MethodPost, "tools/call")
-	_ = c.in.Close()
+	c.HangUp()
 	close(release)
-	if rest, err := c.end(); !strings.Contains(rest, `"id":1,"result"`) || err != nil {
+	if rest, err := c.End(); !strings.Contains(rest, `"id":1,"result"`) || err != nil {
 		t.Errorf("at the end: %q, %v", rest, err)
 	}
 	if last := e.last(); last.verb != http.MethodDelete {
@@ -378,8 +378,8 @@ func TestTheEnd(t *testing.T) {
 	}
 
 	c = connect(t, e.URL, func(o *bridge.Options) { o.Drain = 20 * time.Millisecond }).open()
-	c.send(call(`"late"`, "x"))
-	rest, err := c.end()
+	c.Send(call(`"late"`, "x"))
+	rest, err := c.End()
 	c.failed(strings.TrimSuffix(rest, "\n"), `"late"`, "TOOL_FAILED")
 	if err != nil {
 		t.Errorf("ended with %v", err)
@@ -397,9 +397,9 @@ func TestTheEnd(t *testing.T) {
 func TestTheEndBeforeTheBeginning(t *testing.T) {
 	e := misbehave(t, map[string]handler{"initialize": func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }})
 	c := connect(t, e.URL, func(o *bridge.Options) { o.Drain = 20 * time.Millisecond })
-	c.send(initialize)
-	c.send(call("1", "x"))
-	rest, err := c.end()
+	c.Send(initialize)
+	c.Send(call("1", "x"))
+	rest, err := c.End()
 	if err == nil || !errors.Is(err, bridge.ErrUnreachable) || strings.Count(rest, "\n") != 2 {
 		t.Fatalf("ended with %v and %s", err, rest)
 	}

@@ -59,13 +59,13 @@ var batchWays = map[string]func(t *testing.T, d *mcp.Door, hello string) func(me
 	},
 	"stdio": func(t *testing.T, d *mcp.Door, hello string) func(string, int) []string {
 		c := dial(t, d)
-		c.ask(hello)
+		c.Ask(hello)
 		return func(message string, answers int) []string {
-			c.send(message)
+			c.Send(message)
 			if answers == 0 {
 				return nil
 			}
-			line := c.receive()
+			line := c.Receive()
 			if strings.HasPrefix(line, "[") {
 				return members(t, line)
 			}

@@ -1,8 +1,6 @@
 package mcp_test
 
 import (
-	"bufio"
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/toolgate/toolgate/internal/conversation"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -39,7 +38,7 @@ func TestConversations(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			srv, _ := newServer(t, newGate(), func(o *mcp.Options) { o.PageSize = 4 })
-			c := conversation{t: t, url: srv.URL}
+			c := httpClient{t: t, url: srv.URL}
 			replay(t, file, c.ask)
 		})
 	}
@@ -56,11 +55,11 @@ func TestStdioConversations(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			c := dial(t, newDoor(t, newGate(), nil))
 			replay(t, file, func(_, line string) string {
-				c.send(strings.TrimSuffix(line, "\n"))
+				c.Send(strings.TrimSuffix(line, "\n"))
 				if strings.Contains(line, `"notifications/`) || strings.Contains(line, `"result"`) {
 					return ""
 				}
-				return c.answer()
+				return c.Answer()
 			})
 		})
 	}
@@ -94,8 +93,8 @@ func replay(t *testing.T, file string, ask func(name, data string) string) {
 	}
 }
 
-// conversation asks over HTTP.
-type conversation struct {
+// httpClient asks over HTTP.
+type httpClient struct {
 	t       *testing.T
 	url     string
 	session string
@@ -103,7 +102,7 @@ type conversation struct {
 }
 
 // ask sends one section and gives the answer in the form of the files.
-func (c *conversation) ask(name, data string) string {
+func (c *httpClient) ask(name, data string) string {
 	c.t.Helper()
 	who, line, _ := strings.Cut(name, ": ")
 	method, path, _ := strings.Cut(line, " ")
@@ -147,7 +146,7 @@ func setHeader(req *http.Request, line string) {
 }
 
 // written is the answer as the files show it.
-func (c *conversation) written(res *http.Response) string {
+func (c *httpClient) written(res *http.Response) string {
 	c.t.Helper()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -182,74 +181,18 @@ func (c *conversation) written(res *http.Response) string {
 var eventIDs = regexp.MustCompile(`(?m)^id: ([A-Z2-7]{26})-[0-9]+$`)
 
 // line is the far end of a stdio door.
-type line struct {
-	t    testing.TB
-	in   *io.PipeWriter
-	out  *bufio.Reader
-	done chan error
-}
+type line struct{ *conversation.Line }
 
 // dial starts the stdio door and ends it with the test.
 func dial(t testing.TB, d *mcp.Door) *line {
 	t.Helper()
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	c := &line{t: t, in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
-	go func() {
-		c.done <- d.Serve(context.Background(), inR, outW) // t's own context ends before the cleanup
-		_ = outW.Close()
-	}()
-	t.Cleanup(func() {
-		_ = inW.Close()
-		_, _ = io.Copy(io.Discard, c.out)
-		if err := <-c.done; err != nil {
-			t.Errorf("serving stdio: %v", err)
-		}
-	})
-	return c
-}
-
-func (c *line) send(line string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *line) receive() string {
-	c.t.Helper()
-	line, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatalf("reading from the door: %v", err)
-	}
-	return strings.TrimSuffix(line, "\n")
-}
-
-// answer gives the next answer with the notifications before it.
-func (c *line) answer() string {
-	c.t.Helper()
-	var all strings.Builder
-	for {
-		line := c.receive()
-		all.WriteString(line + "\n")
-		if !strings.Contains(line, `"method":"notifications/`) {
-			return all.String()
-		}
-	}
-}
-
-// ask sends one line and gives the one that comes back.
-func (c *line) ask(line string) string {
-	c.t.Helper()
-	c.send(line)
-	return c.receive()
+	return &line{conversation.Dial(t, d.Serve)}
 }
 
 // open does the handshake.
 func (c *line) open() *line {
-	c.t.Helper()
-	c.ask(initialize)
-	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	c.Ask(initialize)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return c
 }
 

@@ -81,11 +81,11 @@ func TestDenialsOverStdio(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGate()
 			c := dial(t, newDoor(t, g, small)).open()
-			body := c.ask(tt.body)
+			body := c.Ask(tt.body)
 			if diff := cmp.Diff(tt.want, refusalOf(t, body, g)); diff != "" {
 				t.Errorf("answer (-want +got):\n%s\n%s", diff, body)
 			}
-			if body := c.ask(`{"jsonrpc":"2.0","id":"after","method":"ping"}`); body != `{"jsonrpc":"2.0","id":"after","result":{}}` {
+			if body := c.Ask(`{"jsonrpc":"2.0","id":"after","method":"ping"}`); body != `{"jsonrpc":"2.0","id":"after","result":{}}` {
 				t.Errorf("the connection does not go on: %s", body)
 			}
 		})
@@ -121,7 +121,7 @@ func TestAuthenticationOverStdio(t *testing.T) {
 	g := newGate()
 	c := dial(t, newDoor(t, g, func(o *mcp.Options) { o.Stdio.Bearer = "forged" }))
 	want := refusal{"1", -32600, "UNAUTHENTICATED", 0}
-	got := refusalOf(t, c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo"}}`), g)
+	got := refusalOf(t, c.Ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__echo"}}`), g)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
 	}

@@ -32,7 +32,7 @@ func TestAPanicIsOneFailedRequest(t *testing.T) {
 		t.Errorf("afterwards: %s", body)
 	}
 	pipe := dial(t, d).open()
-	if got := pipe.ask(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"demo__echo"}}`); !strings.Contains(got, "-32603") {
+	if got := pipe.Ask(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"demo__echo"}}`); !strings.Contains(got, "-32603") {
 		t.Errorf("over stdio: %s", got)
 	}
 }

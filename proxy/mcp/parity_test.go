@@ -102,14 +102,14 @@ var ways = map[string]func(t *testing.T, d *mcp.Door, hello string) func(message
 	},
 	"stdio": func(t *testing.T, d *mcp.Door, hello string) func(string, bool) string {
 		c := dial(t, d)
-		c.ask(hello)
+		c.Ask(hello)
 		return func(message string, due bool) string {
-			c.send(message)
+			c.Send(message)
 			if due {
-				return c.receive()
+				return c.Receive()
 			}
 			// Lines are taken in order: once the next is answered, this one was dealt with.
-			c.ask(`{"jsonrpc":"2.0","id":"` + uuid(2) + `","method":"ping","params":{}}`)
+			c.Ask(`{"jsonrpc":"2.0","id":"` + uuid(2) + `","method":"ping","params":{}}`)
 			return ""
 		}
 	},

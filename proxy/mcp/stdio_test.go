@@ -16,13 +16,13 @@ import (
 func TestStdioSideBySide(t *testing.T) {
 	g := newGate()
 	c := dial(t, newDoor(t, g, nil)).open()
-	c.send(waitCall)
+	c.Send(waitCall)
 	<-g.started
-	if got := c.ask(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); got != `{"jsonrpc":"2.0","id":2,"result":{}}` {
+	if got := c.Ask(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); got != `{"jsonrpc":"2.0","id":2,"result":{}}` {
 		t.Errorf("got %s", got)
 	}
 	close(g.release)
-	if got := c.receive(); !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":1,"result":{"content"`) {
+	if got := c.Receive(); !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":1,"result":{"content"`) {
 		t.Errorf("got %s", got)
 	}
 }
@@ -30,14 +30,14 @@ func TestStdioSideBySide(t *testing.T) {
 func TestStdioCancel(t *testing.T) {
 	g := newGate()
 	c := dial(t, newDoor(t, g, nil)).open()
-	c.send(waitCall)
-	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"1"}}`)
+	c.Send(waitCall)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"1"}}`)
 	<-g.started
-	if got := c.ask(ping); !strings.Contains(got, "in flight") {
+	if got := c.Ask(ping); !strings.Contains(got, "in flight") {
 		t.Errorf("the call was cancelled by another id: %s", got)
 	}
-	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if got := c.ask(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); got != `{"jsonrpc":"2.0","id":2,"result":{}}` {
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if got := c.Ask(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); got != `{"jsonrpc":"2.0","id":2,"result":{}}` {
 		t.Errorf("got %s", got)
 	}
 }
@@ -47,29 +47,27 @@ func TestStdioCancel(t *testing.T) {
 func TestStdioFull(t *testing.T) {
 	g := newGate()
 	c := dial(t, newDoor(t, g, func(o *mcp.Options) { o.MaxFlights = 1 })).open()
-	c.send(waitCall)
+	c.Send(waitCall)
 	<-g.started
-	if got := refusalOf(t, c.ask(strings.Replace(waitCall, `"id":1`, `"id":2`, 1)), g); got.Code != "OVERLOADED" {
+	if got := refusalOf(t, c.Ask(strings.Replace(waitCall, `"id":1`, `"id":2`, 1)), g); got.Code != "OVERLOADED" {
 		t.Errorf("got %+v", got)
 	}
-	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 }
 
 // TestStdioEnd: at the end of input the calls in flight are answered first.
 func TestStdioEnd(t *testing.T) {
 	g := newGate()
 	c := dial(t, newDoor(t, g, nil)).open()
-	c.send(waitCall)
+	c.Send(waitCall)
 	<-g.started
-	if err := c.in.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.HangUp()
 	close(g.release)
-	if got := c.receive(); !strings.Contains(got, `"id":1,"result"`) {
+	if got := c.Receive(); !strings.Contains(got, `"id":1,"result"`) {
 		t.Errorf("got %s", got)
 	}
-	if _, err := c.out.ReadByte(); err != io.EOF {
-		t.Errorf("after the end: %v, want EOF", err)
+	if rest, err := c.End(); rest != "" || err != nil {
+		t.Errorf("after the end: %q, %v", rest, err)
 	}
 }
 
@@ -136,20 +134,20 @@ func TestStdioListChanged(t *testing.T) {
 	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 	d := newDoor(t, newGate(), nil)
 	c := dial(t, d)
-	c.ask(ping)
+	c.Ask(ping)
 	d.ToolsChanged()
 	d.ToolsChanged()
-	c.ask(initialize)
-	c.ask(ping)
-	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	if got := c.receive(); got != changed {
+	c.Ask(initialize)
+	c.Ask(ping)
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if got := c.Receive(); got != changed {
 		t.Errorf("got %s", got)
 	}
-	if got := c.ask(ping); got == changed {
+	if got := c.Ask(ping); got == changed {
 		t.Error("one change was told twice")
 	}
 	d.ToolsChanged()
-	if got := c.receive(); got != changed {
+	if got := c.Receive(); got != changed {
 		t.Errorf("got %s", got)
 	}
 }

@@ -1,12 +1,9 @@
 package ndjson_test
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/toolgate/toolgate/internal/conversation"
 	"github.com/toolgate/toolgate/proxy/ndjson"
 )
 
@@ -45,7 +43,7 @@ func TestConversations(t *testing.T) {
 }
 
 // replay asks what file asks and compares the answers with those of file.
-func replay(t *testing.T, file string, c *line) {
+func replay(t *testing.T, file string, c *conversation.Line) {
 	t.Helper()
 	archive, err := txtar.ParseFile(file)
 	if err != nil {
@@ -56,7 +54,7 @@ func replay(t *testing.T, file string, c *line) {
 		if section.Name == "toolgate" {
 			continue
 		}
-		answer := volatile.ReplaceAllString(ids.ReplaceAllString(c.ask(strings.TrimSuffix(string(section.Data), "\n")), "${1}_*"), `"$1":"*"`)
+		answer := volatile.ReplaceAllString(ids.ReplaceAllString(c.Ask(strings.TrimSuffix(string(section.Data), "\n")), "${1}_*"), `"$1":"*"`)
 		got.Files = append(got.Files, section, txtar.File{Name: "toolgate", Data: []byte(answer + "\n")})
 	}
 	if *update {
@@ -70,55 +68,10 @@ func replay(t *testing.T, file string, c *line) {
 	}
 }
 
-// line is the far end of a door.
-type line struct {
-	t    testing.TB
-	in   *io.PipeWriter
-	out  *bufio.Reader
-	done chan error
-}
-
 // dial starts to serve and ends it with the test.
-func dial(t testing.TB, d *ndjson.Door) *line {
+func dial(t testing.TB, d *ndjson.Door) *conversation.Line {
 	t.Helper()
-	inR, inW := io.Pipe()
-	outR, outW := io.Pipe()
-	c := &line{t: t, in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
-	go func() {
-		c.done <- d.Serve(context.Background(), inR, outW) // t's own context ends before the cleanup
-		_ = outW.Close()
-	}()
-	t.Cleanup(func() {
-		_ = inW.Close()
-		_, _ = io.Copy(io.Discard, c.out)
-		if err := <-c.done; err != nil {
-			t.Errorf("serving: %v", err)
-		}
-	})
-	return c
-}
-
-func (c *line) send(line string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *line) receive() string {
-	c.t.Helper()
-	line, err := c.out.ReadString('\n')
-	if err != nil {
-		c.t.Fatalf("reading from the door: %v", err)
-	}
-	return strings.TrimSuffix(line, "\n")
-}
-
-// ask sends one line and gives the one that comes back.
-func (c *line) ask(line string) string {
-	c.t.Helper()
-	c.send(line)
-	return c.receive()
+	return conversation.Dial(t, d.Serve)
 }
 
 // node runs a script of the second implementation, and skips without node.

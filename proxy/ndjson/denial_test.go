@@ -54,7 +54,7 @@ func TestDenials(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench()
 			c := dial(t, b.door(t, nil))
-			if got := c.ask(tt.line); !strings.HasPrefix(got, tt.want) {
+			if got := c.Ask(tt.line); !strings.HasPrefix(got, tt.want) {
 				t.Errorf("answer %s\nwant   %s", got, tt.want)
 			}
 			if got := b.calls(); len(got) > 0 {
@@ -63,7 +63,7 @@ func TestDenials(t *testing.T) {
 			if diff := cmp.Diff([]string{tt.record}, b.outcomes()); diff != "" {
 				t.Errorf("records (-want +got):\n%s", diff)
 			}
-			if got := c.ask(list); !strings.HasPrefix(got, `{"id":"after","ok":true`) {
+			if got := c.Ask(list); !strings.HasPrefix(got, `{"id":"after","ok":true`) {
 				t.Errorf("the connection does not go on: %s", got)
 			}
 		})
@@ -75,10 +75,10 @@ func TestLargestLine(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, nil))
 	line := invoke("a", "text", `{"s":"`+strings.Repeat("x", 512<<10-len(invoke("a", "text", `{"s":""}`)))+`"}`)
-	if got := c.ask(line); len(line) != 524288 || !strings.HasPrefix(got, `{"id":"a","ok":true`) {
+	if got := c.Ask(line); len(line) != 524288 || !strings.HasPrefix(got, `{"id":"a","ok":true`) {
 		t.Errorf("a line of %d bytes: %.100s", len(line), got)
 	}
-	if got := c.ask(strings.Replace(line, "x", "xx", 1)); got != `{"ok":false,"error":"Request exceeds maximum size (512 KB)"}` {
+	if got := c.Ask(strings.Replace(line, "x", "xx", 1)); got != `{"ok":false,"error":"Request exceeds maximum size (512 KB)"}` {
 		t.Errorf("one byte more: %.100s", got)
 	}
 }
@@ -89,7 +89,7 @@ func TestStrangers(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, func(o *ndjson.Options) { o.Credential = identity.Credential{Bearer: "bad"} }))
 	for _, line := range []string{list, `hello`, invoke("a", "text", `{}`)} {
-		got := c.ask(line)
+		got := c.Ask(line)
 		if !strings.Contains(got, `"error":"UNAUTHENTICATED: `) || strings.Contains(got, "demo__") {
 			t.Errorf("%s: %s", line, got)
 		}
@@ -99,7 +99,7 @@ func TestStrangers(t *testing.T) {
 	}
 	friend := newBench()
 	c = dial(t, friend.door(t, func(o *ndjson.Options) { o.Credential = identity.Credential{Bearer: "good"} }))
-	if got := c.ask(list); !strings.Contains(got, `"ok":true`) {
+	if got := c.Ask(list); !strings.Contains(got, `"ok":true`) {
 		t.Errorf("a good token: %s", got)
 	}
 }
@@ -110,13 +110,13 @@ func TestFailuresOfOurOwn(t *testing.T) {
 	b := newBench()
 	b.noAudit = true
 	c := dial(t, b.door(t, nil))
-	if got := c.ask(invoke("a", "structured", `{}`)); !strings.HasPrefix(got, `{"id":"a","ok":false,"error":"AUDIT_UNAVAILABLE: `) || strings.Contains(got, "9007199254740993") {
+	if got := c.Ask(invoke("a", "structured", `{}`)); !strings.HasPrefix(got, `{"id":"a","ok":false,"error":"AUDIT_UNAVAILABLE: `) || strings.Contains(got, "9007199254740993") {
 		t.Errorf("got %s", got)
 	}
 	b = newBench()
 	b.tools = nil
 	c = dial(t, b.door(t, nil))
-	got := ids.ReplaceAllString(c.ask(invoke("a", "text", `{}`)), "${1}_*")
+	got := ids.ReplaceAllString(c.Ask(invoke("a", "text", `{}`)), "${1}_*")
 	want := `{"id":"a","ok":false,"error":"INTERNAL_ERROR: the gateway failed; its log has the cause under decision dec_*, trace trc_*",` +
 		`"issues":[{"code":"INTERNAL_ERROR","message":"the gateway failed; its log has the cause under decision dec_*, trace trc_*","path":[],"decision_id":"dec_*"}]}`
 	if got != want {
@@ -130,7 +130,7 @@ func TestInputBytes(t *testing.T) {
 		`{"b":9007199254740993,"a":1e2}`, `{ "s" : "\u0041<>&\u2028" }`, `{"π":"😀 "}`, `{"n":1,"deep":{"x":[1, 2 ,3]}}`,
 	} {
 		b := newBench()
-		dial(t, b.door(t, nil)).ask(invoke("a", "text", input))
+		dial(t, b.door(t, nil)).Ask(invoke("a", "text", input))
 		if diff := cmp.Diff([]string{"text " + input}, b.calls()); diff != "" {
 			t.Errorf("calls (-want +got):\n%s", diff)
 		}

@@ -23,13 +23,13 @@ const waited = `"output":{"waited":true}}}`
 func TestSideBySide(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, nil))
-	c.send(invoke("slow", "wait", `{}`))
+	c.Send(invoke("slow", "wait", `{}`))
 	<-b.started
-	if got := c.ask(invoke("quick", "structured", `{}`)); !strings.HasPrefix(got, `{"id":"quick","ok":true`) {
+	if got := c.Ask(invoke("quick", "structured", `{}`)); !strings.HasPrefix(got, `{"id":"quick","ok":true`) {
 		t.Errorf("got %s", got)
 	}
 	close(b.release)
-	if got := c.receive(); !strings.HasPrefix(got, `{"id":"slow","ok":true`) || !strings.HasSuffix(got, waited) {
+	if got := c.Receive(); !strings.HasPrefix(got, `{"id":"slow","ok":true`) || !strings.HasSuffix(got, waited) {
 		t.Errorf("got %s", got)
 	}
 }
@@ -39,19 +39,19 @@ func TestInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench()
 		c := dial(t, b.door(t, nil))
-		c.send(invoke("", "wait", `{}`))
+		c.Send(invoke("", "wait", `{}`))
 		<-b.started
-		go c.send(invoke("next", "text", `{}`) + "\n" + invoke("last", "text", `{}`))
+		go c.Send(invoke("next", "text", `{}`) + "\n" + invoke("last", "text", `{}`))
 		synctest.Wait()
 		if got := b.calls(); len(got) != 1 {
 			t.Errorf("calls %q while the first is under way", got)
 		}
 		close(b.release)
-		if got := c.receive(); !strings.HasPrefix(got, `{"ok":true`) || !strings.HasSuffix(got, waited) {
+		if got := c.Receive(); !strings.HasPrefix(got, `{"ok":true`) || !strings.HasSuffix(got, waited) {
 			t.Errorf("got %s", got)
 		}
-		c.receive()
-		c.receive()
+		c.Receive()
+		c.Receive()
 		if got := b.calls(); len(got) != 3 || got[0] != "wait {}" {
 			t.Errorf("calls %q", got)
 		}
@@ -63,11 +63,11 @@ func TestFull(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, nil))
 	for i := range 64 {
-		c.send(invoke(strconv.Itoa(i), "wait", `{}`))
+		c.Send(invoke(strconv.Itoa(i), "wait", `{}`))
 		<-b.started
 	}
 	for _, line := range []string{invoke("more", "text", `{}`), invoke("", "text", `{}`), list} {
-		if got := c.ask(line); !strings.Contains(got, `"error":"OVERLOADED: too many requests of this client are in flight"`) {
+		if got := c.Ask(line); !strings.Contains(got, `"error":"OVERLOADED: too many requests of this client are in flight"`) {
 			t.Errorf("got %s", got)
 		}
 	}
@@ -76,9 +76,9 @@ func TestFull(t *testing.T) {
 	}
 	close(b.release)
 	for range 64 {
-		c.receive()
+		c.Receive()
 	}
-	if got := c.ask(list); !strings.Contains(got, `"ok":true`) {
+	if got := c.Ask(list); !strings.Contains(got, `"ok":true`) {
 		t.Errorf("then %s", got)
 	}
 }
@@ -88,10 +88,10 @@ func TestFull(t *testing.T) {
 func TestDuplicateID(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, nil))
-	c.send(invoke("a", "wait", `{}`))
+	c.Send(invoke("a", "wait", `{}`))
 	<-b.started
 	want := `{"id":"\u0061","ok":false,"error":"Invalid request envelope","issues":[{"code":"INVALID_ENVELOPE","message":"a request with this id is in flight","path":["id"],"decision_id":"dec_*"}]}`
-	got := ids.ReplaceAllString(c.ask(invoke(`\u0061`, "text", `{}`)), "${1}_*")
+	got := ids.ReplaceAllString(c.Ask(invoke(`\u0061`, "text", `{}`)), "${1}_*")
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -99,8 +99,8 @@ func TestDuplicateID(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	close(b.release)
-	c.receive()
-	if got := c.ask(invoke("a", "text", `{}`)); !strings.HasPrefix(got, `{"id":"a","ok":true`) {
+	c.Receive()
+	if got := c.Ask(invoke("a", "text", `{}`)); !strings.HasPrefix(got, `{"id":"a","ok":true`) {
 		t.Errorf("afterwards %s", got)
 	}
 }
