@@ -42,6 +42,14 @@ type Call struct {
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.
 	Progress func(params json.RawMessage)
+	// Capabilities is what the client said that it can do, an object; nil =
+	// nothing. Level is the least severe log message that it wants, "" = it has
+	// not said.
+	Capabilities json.RawMessage
+	Level        string
+	// Peer is asked and told what a server says in the course of the call, Home
+	// what belongs to no call of the session. Nil = nobody.
+	Peer, Home registry.Peer
 }
 
 // Reply is what a call came to when it was not refused.

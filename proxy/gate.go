@@ -85,6 +85,9 @@ type Bus interface {
 // the road alone.
 type Servers interface {
 	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
+	// Notify passes a client's notification on to the connections of its session,
+	// server "" meaning every one. It does not block.
+	Notify(server, session, method string, params json.RawMessage)
 }
 
 // Settings are the operator's choices that may change while the gate serves.

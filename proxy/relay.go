@@ -70,7 +70,7 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 	if f := receiveRelay(ctx, g, p); f != nil {
 		return nil, f
 	}
-	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, Session: in.Session})
+	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, From: p.from()})
 	if err != nil {
 		return nil, p.askFailure(err)
 	}
@@ -239,7 +239,7 @@ func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{
-		Method: p.in.Message.Method, Params: p.params, Session: p.in.Session, Progress: p.in.Progress,
+		Method: p.in.Message.Method, Params: p.params, From: p.from(), Progress: p.in.Progress,
 	})
 	if err != nil {
 		return p.askFailure(err)

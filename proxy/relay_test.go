@@ -29,6 +29,8 @@ type library struct {
 	inputs []policy.Input
 }
 
+func (l *library) Notify(string, string, string, json.RawMessage) {}
+
 func (l *library) Ask(_ context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
 	l.asked = append(l.asked, server+" "+ask.Method+" "+string(ask.Params))
 	return json.RawMessage(l.result), l.err

@@ -305,7 +305,7 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	result, err := server.Do(ctx, upstream.Call{
 		Tool: t.Name, Fingerprint: t.Fingerprint, Timeout: t.Timeout,
-		Arguments: out.Arguments, Meta: out.Meta, Session: out.Session, Progress: out.Progress,
+		Arguments: out.Arguments, Meta: out.Meta, Task: out.Task, From: out.From, Progress: out.Progress,
 	})
 	if err != nil {
 		return nil, err
@@ -325,6 +325,18 @@ func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMes
 		return nil, err
 	}
 	return result, nil
+}
+
+// Notify passes a notification of a client's on to the connections that its
+// session has: that to one server, or with server "" every one.
+func (r *Registry) Notify(server, session, method string, params json.RawMessage) {
+	if server == "" {
+		for _, up := range r.servers() {
+			up.Notify(session, method, params)
+		}
+	} else if up := r.server(server); up != nil {
+		up.Notify(session, method, params)
+	}
 }
 
 // Capabilities is what a server says that it can do, nil while it is not

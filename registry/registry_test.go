@@ -98,7 +98,7 @@ func forward(r *registry.Registry, exposed, arguments string) (json.RawMessage, 
 }
 
 func forwardTool(r *registry.Registry, tool *registry.Tool, arguments string) (json.RawMessage, *registry.ForwardError) {
-	result, err := r.Forward(context.Background(), tool, registry.Outgoing{Arguments: json.RawMessage(arguments), Session: "s"})
+	result, err := r.Forward(context.Background(), tool, registry.Outgoing{Arguments: json.RawMessage(arguments), From: registry.Downstream{Session: "s"}})
 	var refused *registry.ForwardError
 	if err != nil && !errors.As(err, &refused) {
 		panic(err) // Forward promises that kind of error

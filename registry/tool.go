@@ -55,8 +55,11 @@ type Outgoing struct {
 	Arguments json.RawMessage
 	// Meta is params._meta without progressToken, nil when there is none.
 	Meta json.RawMessage
-	// Session keys the downstream session; "" uses the shared connection.
-	Session string
+	// Task is params.task, with which the caller wants a task in place of a
+	// result (MCP 2025-11-25, tasks); nil when there is none.
+	Task json.RawMessage
+	// From says for whom the call is made.
+	From Downstream
 	// Progress receives the params of notifications/progress with our token
 	// removed, in the order sent, from one goroutine at a time and never after
 	// Forward has returned. It should not block. Nil means none is wanted.
@@ -65,6 +68,15 @@ type Outgoing struct {
 
 // Ask is one request that calls no tool; see package upstream.
 type Ask = upstream.Ask
+
+// What servers ask and tell on their own account, and whom; see package
+// upstream.
+type (
+	Downstream = upstream.Downstream
+	Peer       = upstream.Peer
+	Question   = upstream.Question
+	Answer     = upstream.Answer
+)
 
 // ForwardError is why a forwarded call has no result. Its Sent field decides
 // whether a spent grant may be given back.

@@ -180,7 +180,7 @@ func (b *bench) Settle(context.Context) {}
 func (b *bench) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	b.mu.Lock()
 	b.sent = append(b.sent, t.Name+" "+string(out.Arguments))
-	b.sessions = append(b.sessions, out.Session)
+	b.sessions = append(b.sessions, out.From.Session)
 	b.mu.Unlock()
 	if t.Name == "wait" {
 		b.started <- struct{}{}

@@ -323,7 +323,7 @@ func TestActionSupervision(t *testing.T) {
 		cfg, received := actions(t, scriptedActions{"": listed(twoActions), "a": {`{"id":ID,"ok":true,"data":{"output":{}}}`}})
 		cfg.Isolation = "session"
 		r := start(t, cfg, upstream.Options{})
-		if _, e := r.Do(t.Context(), upstream.Call{Tool: "a", Fingerprint: r.ready()["a"], Session: "s"}); e != nil {
+		if _, e := r.Do(t.Context(), upstream.Call{Tool: "a", Fingerprint: r.ready()["a"], From: upstream.Downstream{Session: "s"}}); e != nil {
 			t.Fatal(e)
 		}
 		if got := received(); len(got) != 3 {

@@ -17,7 +17,7 @@ import (
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress}
-	return s.send(ctx, call.Session, call.Timeout, r, func(sess *session) *Error {
+	return s.send(ctx, call.From.Session, call.Timeout, r, func(sess *session) *Error {
 		if sess.offers(call.Tool) == call.Fingerprint {
 			return nil
 		}
@@ -27,9 +27,9 @@ func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 
 // Ask is one request that calls no tool.
 type Ask struct {
-	Method  string
-	Params  json.RawMessage // sent as they are, nil for none
-	Session string          // downstream session, "" = the shared connection
+	Method string
+	Params json.RawMessage // sent as they are, nil for none
+	From   Downstream      // for whom
 	// Progress is as in Call.
 	Progress func(params json.RawMessage)
 }
@@ -38,7 +38,25 @@ type Ask struct {
 // server's timeout and otherwise as Do does.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	r := request{method: ask.Method, params: ask.Params, progress: ask.Progress}
-	return s.send(ctx, ask.Session, 0, r, func(*session) *Error { return nil })
+	return s.send(ctx, ask.From.Session, 0, r, func(*session) *Error { return nil })
+}
+
+// Notify passes a notification of the client's on to the connection of a
+// downstream session, if there is one. It does not block.
+func (s *Server) Notify(session, method string, params json.RawMessage) {
+	s.mu.Lock()
+	sl := s.slots[session]
+	s.mu.Unlock()
+	if sl == nil {
+		return
+	}
+	select {
+	case <-sl.ready:
+		if sl.s != nil && sl.s.conn.frames.isMCP() {
+			sl.s.conn.wire.reply(jsonrpc.NewNotification(method, params))
+		}
+	default: // a connection that is being opened has nothing to be told of
+	}
 }
 
 // send puts r on the connection of a downstream session, if it fits there.
@@ -80,6 +98,9 @@ func paramsOf(call Call) json.RawMessage {
 	out = append(append(out, `{"name":`...), name...)
 	if call.Arguments != nil {
 		out = append(append(out, `,"arguments":`...), call.Arguments...)
+	}
+	if call.Task != nil {
+		out = append(append(out, `,"task":`...), call.Task...)
 	}
 	if call.Meta != nil {
 		out = append(append(out, `,"_meta":`...), call.Meta...)

@@ -70,7 +70,7 @@ func checkReal(t *testing.T, r *running, tools int, tool, arguments, want string
 	if len(prints) != tools {
 		t.Errorf("%d tools, want %d: %v", len(prints), tools, prints)
 	}
-	result, e := r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: prints[tool], Session: "s", Arguments: json.RawMessage(arguments)})
+	result, e := r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: prints[tool], From: upstream.Downstream{Session: "s"}, Arguments: json.RawMessage(arguments)})
 	if e != nil {
 		t.Fatal(e)
 	}

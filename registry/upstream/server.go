@@ -305,7 +305,8 @@ type Call struct {
 	Fingerprint string          // of the definition that was judged
 	Arguments   json.RawMessage // sent as they are, nil for none
 	Meta        json.RawMessage // params._meta, nil for none
-	Session     string          // downstream session, "" = the shared connection
+	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
+	From        Downstream      // for whom
 	Timeout     time.Duration   // 0 = the server's
 	// Progress receives notifications/progress without our token, in order,
 	// never after Do has returned; nil for none.

@@ -204,7 +204,7 @@ func TestSessionLoss(t *testing.T) {
 			if forget {
 				rec.Forget()
 			}
-			_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s", Arguments: json.RawMessage(`{}`)})
+			_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: "s"}, Arguments: json.RawMessage(`{}`)})
 			if e != nil {
 				t.Fatalf("%s, forget %v: %v", isolation, forget, e)
 			}
@@ -214,7 +214,7 @@ func TestSessionLoss(t *testing.T) {
 		}
 		rec.SetTools(false, recorder.Tool{Name: "echo", Definition: json.RawMessage(`{"name":"echo","title":"x","inputSchema":{"type":"object"}}`)})
 		rec.Forget()
-		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s"})
+		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: "s"}})
 		wantError(t, e, upstream.Quarantined, false)
 		rec.SetTools(false, recorder.Tool{Name: "echo"})
 	}
@@ -229,7 +229,7 @@ func TestIsolation(t *testing.T) {
 	r := start(t, cfg, upstream.Options{})
 	prints := r.ready()
 	do := func(session string) *upstream.Error {
-		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: session, Arguments: json.RawMessage(`{}`)})
+		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: session}, Arguments: json.RawMessage(`{}`)})
 		return e
 	}
 	var calls sync.WaitGroup
@@ -266,7 +266,7 @@ func TestIdleSessions(t *testing.T) {
 	cfg.Isolation = "session"
 	r := start(t, cfg, upstream.Options{IdleTTL: 30 * time.Millisecond})
 	prints := r.ready()
-	if _, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], Session: "s"}); e != nil {
+	if _, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: "s"}}); e != nil {
 		t.Fatal(e)
 	}
 	r.await("idle connection ends", func() bool { return rec.Sessions() == 1 })

@@ -1,0 +1,52 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Peer is the client at the far end of the road: what a server asks and tells
+// on its own account goes there. It is called from many goroutines at a time,
+// and may be called for as long as the session lives that it belongs to.
+type Peer interface {
+	// Ask puts a round of questions to the client and waits for its answers, one
+	// for each question and in their order. It returns when all are answered or
+	// ctx ends; what was not answered then has an Error.
+	Ask(ctx context.Context, round []Question) []Answer
+	// Tell passes a notification on. It should not block: what the client does
+	// not take in time is dropped.
+	Tell(method string, params json.RawMessage)
+}
+
+// Question is one request of a server to its client. Servers of the revisions
+// before 2026-07-28 ask one at a time; later ones ask a round of them in place
+// of a result (MCP 2026-07-28, multi round-trip requests).
+type Question struct {
+	Key    string // of the member of inputRequests, "" before 2026-07-28
+	Method string
+	Params json.RawMessage // as sent but for a progress token, nil for none
+	// Progress takes the params of what the client reports meanwhile, without a
+	// token; nil = the server did not ask for it.
+	Progress func(params json.RawMessage)
+}
+
+// Answer is what a client said to a Question: exactly one field is set.
+type Answer struct {
+	Result json.RawMessage
+	Error  json.RawMessage // an error object of JSON-RPC
+}
+
+// Downstream says for whom a request is made. The zero value is nobody: the
+// shared connection, on which nothing is asked and nothing told.
+type Downstream struct {
+	Session string // keys the connection, "" = the shared one
+	// Capabilities is what the client can do, an object; the server of a
+	// connection that is the session's own is told it. Nil = nothing.
+	Capabilities json.RawMessage
+	// Level is the least severe log message that the client wants to hear of,
+	// "" = it has not said.
+	Level string
+	// Peer hears what comes in the course of the request, Home what belongs to
+	// no request of the session. Nil = nobody.
+	Peer, Home Peer
+}
