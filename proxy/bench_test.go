@@ -74,8 +74,9 @@ func benchGate(b *testing.B, durability audit.Durability) *proxy.Gate {
 // memory answers every call at once.
 type memory struct{ catalogue *registry.Catalogue }
 
-func (m memory) Catalogue() *registry.Catalogue { return m.catalogue }
-func (m memory) Settle(context.Context)         {}
+func (m memory) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+	return m.catalogue.View(route)
+}
 
 func (m memory) Forward(context.Context, *registry.Tool, registry.Outgoing) (json.RawMessage, error) {
 	return json.RawMessage(`{"content":[{"type":"text","text":"hello"}]}`), nil

@@ -62,11 +62,12 @@ type Recorder interface {
 	Outcome(ctx context.Context, r *audit.Record) error
 }
 
-// Upstreams is the catalogue and the way to the servers behind it. Forward has
+// Upstreams is the tools and the way to the servers behind them. Forward has
 // one call site in the whole program: the road's own stage.
 type Upstreams interface {
-	Catalogue() *registry.Catalogue
-	Settle(ctx context.Context)
+	// View gives the tools of a route, "" for all servers, as the connections of
+	// from offer them. It waits for servers that are still starting.
+	View(ctx context.Context, route string, from registry.Downstream) registry.View
 	Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error)
 }
 
@@ -197,15 +198,16 @@ func (g *Gate) Identify(ctx context.Context, c identity.Credential) (policy.Prin
 	return p.principal, nil
 }
 
-// List gives what p may see on route, in catalogue order. It asks the same
-// question as the resolve stage, so that what is not listed cannot be called
-// and the reverse. It waits for upstreams that are still starting.
-func (g *Gate) List(ctx context.Context, p policy.Principal, route string) []*registry.Tool {
-	g.opts.Upstreams.Settle(ctx)
+// List gives what who may see on in's route, in catalogue order. Of in it takes
+// the route and for whom the list is: session, capabilities, level and peers. It
+// asks the same question as the resolve stage, so that what is not listed cannot
+// be called and the reverse. It waits for upstreams that are still starting.
+func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*registry.Tool {
+	p := &passage{in: in, now: g.opts.Now(), principal: who}
 	engine := *g.policy.Load()
 	var seen []*registry.Tool
-	for _, t := range g.opts.Upstreams.Catalogue().Tools(route) {
-		if g.visible(ctx, engine, p, toolInput(t)) {
+	for _, t := range g.opts.Upstreams.View(ctx, in.Route, p.from()).Tools() {
+		if g.visible(ctx, engine, who, toolInput(t)) {
 			seen = append(seen, t)
 		}
 	}

@@ -151,8 +151,9 @@ type upstreams struct {
 	catalogue *registry.Catalogue
 }
 
-func (u upstreams) Catalogue() *registry.Catalogue { return u.catalogue }
-func (u upstreams) Settle(context.Context)         {}
+func (u upstreams) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+	return u.catalogue.View(route)
+}
 
 func (u upstreams) Forward(_ context.Context, _ *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	u.maybePanic("forward")
@@ -389,7 +390,7 @@ func TestListedIfAndOnlyIfCallable(t *testing.T) {
 	for _, hidden := range []bool{true, false} {
 		b := newBench(t)
 		b.hidden = hidden
-		listed := len(b.List(context.Background(), b.who, "")) == 1
+		listed := len(b.List(context.Background(), &proxy.Call{}, b.who)) == 1
 		_, f := b.call(t, plain)
 		if callable := f == nil; listed != callable || listed == hidden {
 			t.Errorf("hidden %v: listed %v, callable %v", hidden, listed, callable)

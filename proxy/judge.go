@@ -7,15 +7,13 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
 // resolve finds the tool as this principal sees it. A tool that does not exist
 // and one that is hidden give the same answer.
 func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
-	g.opts.Upstreams.Settle(ctx)
-	tool, ok := find(g.opts.Upstreams.Catalogue(), p.in.Route, p.name)
+	tool, ok := g.opts.Upstreams.View(ctx, p.in.Route, p.from()).Lookup(p.name)
 	if ok {
 		p.subject = toolInput(tool)
 		ok = g.visible(ctx, p.engine, p.principal, p.subject)
@@ -38,20 +36,6 @@ func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
 func (p *passage) twoReadings(v *jsonrpc.Variants) *Failure {
 	return p.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", v.First, v.Second)).
 		with("pointer", v.Pointer).remedy("send one of the two")
-}
-
-// find looks among the tools that serve, then among those in quarantine, so
-// that a caller who may see a tool learns why it does not serve.
-func find(c *registry.Catalogue, route, name string) (*registry.Tool, bool) {
-	if t, ok := c.Lookup(route, name); ok {
-		return t, true
-	}
-	for _, t := range c.Quarantined() {
-		if route == "" && t.Exposed == name || route == t.Server && t.Name == name {
-			return t, true
-		}
-	}
-	return nil, false
 }
 
 // decide asks the policy about a tool call.

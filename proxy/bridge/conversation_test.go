@@ -195,7 +195,7 @@ func (g *gate) Call(_ context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Fai
 	return &proxy.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":` + string(jsonrpc.Quote(string(args))) + `}], "big":9007199254740993}`)}, nil
 }
 
-func (g *gate) List(context.Context, policy.Principal, string) []*registry.Tool {
+func (g *gate) List(context.Context, *proxy.Call, policy.Principal) []*registry.Tool {
 	const definition = `{"name":"demo__echo", "inputSchema":{"type":"object"},"x-vendor":{"big":9007199254740993}}`
 	return []*registry.Tool{{Server: "demo", Name: "echo", Exposed: "demo__echo", Definition: json.RawMessage(definition), Listed: json.RawMessage(definition)}}
 }

@@ -95,7 +95,7 @@ func (g *fakeGate) Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *pro
 	return &proxy.Reply{Result: result, DecisionID: "dec_passed", TraceID: "trc_passed"}, nil
 }
 
-func (g *fakeGate) List(_ context.Context, p policy.Principal, _ string) []*registry.Tool {
+func (g *fakeGate) List(_ context.Context, _ *proxy.Call, p policy.Principal) []*registry.Tool {
 	if p.Subject != "bob" {
 		return g.tools
 	}

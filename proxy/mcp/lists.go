@@ -20,7 +20,7 @@ const cursorPrefix = "after:"
 // listTools answers one page of what the principal may see. The definitions
 // are the upstreams' own bytes.
 func (d *Door) listTools(x *exchange) answer {
-	tools := d.opts.Gate.List(x.ctx, x.who, x.call.Route)
+	tools := d.opts.Gate.List(x.ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
 	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
 		at := cursorPlace(raw, tools, name)

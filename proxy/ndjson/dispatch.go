@@ -145,7 +145,7 @@ func (d *Door) refuseFault(ctx context.Context, x *exchange) []byte {
 // run does the work of a request.
 func (d *Door) run(ctx context.Context, x *exchange) []byte {
 	if x.req.Type == ndjson.ListActions {
-		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, x.who, "")))
+		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, &x.call, x.who)))
 	}
 	reply, failure := d.opts.Gate.Call(ctx, &x.call)
 	switch {

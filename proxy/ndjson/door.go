@@ -27,8 +27,9 @@ type Gate interface {
 	// Call governs one tools/call, or refuses one line that could not be
 	// decoded (in.Fault). Exactly one of its results is set.
 	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
-	// List gives the tools that p may see on route, in the order to show.
-	List(ctx context.Context, p policy.Principal, route string) []*registry.Tool
+	// List gives the tools that who may see on the route of in, in the order to
+	// show. Of in it takes the route and for whom the list is.
+	List(ctx context.Context, in *proxy.Call, who policy.Principal) []*registry.Tool
 	// Identify says who shows c; a Failure means nobody.
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }

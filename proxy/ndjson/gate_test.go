@@ -173,9 +173,9 @@ func (b *bench) Outcome(_ context.Context, r *audit.Record) error {
 	return nil
 }
 
-func (b *bench) Catalogue() *registry.Catalogue { return b.tools }
-
-func (b *bench) Settle(context.Context) {}
+func (b *bench) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+	return b.tools.View(route)
+}
 
 func (b *bench) Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
 	b.mu.Lock()

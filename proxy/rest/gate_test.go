@@ -265,9 +265,9 @@ func (c controls) Outcome(_ context.Context, r *audit.Record) error {
 	return nil
 }
 
-func (c controls) Catalogue() *registry.Catalogue { return c.g.tools }
-
-func (c controls) Settle(context.Context) {}
+func (c controls) View(_ context.Context, route string, _ registry.Downstream) registry.View {
+	return c.g.tools.View(route)
+}
 
 // Forward is the tools: echo says its arguments, fails reports an error of its
 // own, wait ends when it is cancelled.

@@ -103,7 +103,7 @@ func (h *Handler) listTools(ctx context.Context, in *intake) answer {
 		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "the cursor is none of ours: the list has one page")
 	}
 	out := []byte(`{"tools":[`)
-	for i, t := range h.opts.Gate.List(ctx, in.who, "") {
+	for i, t := range h.opts.Gate.List(ctx, &in.call, in.who) {
 		if i > 0 {
 			out = append(out, ',')
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
 )
 
@@ -23,7 +24,7 @@ func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Princ
 	}
 	body := []byte(`{"tools":[`)
 	first := true
-	for _, t := range h.opts.Gate.List(r.Context(), who, "") {
+	for _, t := range h.opts.Gate.List(r.Context(), &proxy.Call{Transport: "rest"}, who) {
 		if filtered && t.Exposed != name {
 			continue
 		}
