@@ -20,15 +20,16 @@ type httpServer struct {
 	mu       sync.Mutex // protects the fields below
 	sessions map[string]bool
 	last     int
-	watchers map[chan string]bool // GET streams
+	watchers map[chan string]string // :: GET stream ⇒ session
 }
 
 // HTTP starts a recorder on the loopback interface; it stops with the test.
 func HTTP(t testing.TB, cfg Config) *Recorder {
 	t.Helper()
 	rec := &Recorder{t: t}
-	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), watchers: make(map[chan string]bool)}
+	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), watchers: make(map[chan string]string)}
 	h.engine = newEngine(cfg, func() { panic(http.ErrAbortHandler) })
+	h.engine.apart = h.apart
 	h.server = httptest.NewServer(h)
 	rec.http, rec.URL = h, h.server.URL
 	t.Cleanup(func() {
@@ -88,7 +89,7 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case http.MethodPost:
 		h.post(w, req, id)
 	case http.MethodGet:
-		h.watch(w, req)
+		h.watch(w, req, id)
 	case http.MethodDelete:
 		h.mu.Lock()
 		delete(h.sessions, id)
@@ -111,26 +112,28 @@ func (h *httpServer) post(w http.ResponseWriter, req *http.Request, id string) {
 	}
 	h.rec.note("in", string(body))
 	if h.cfg.Sessions && initialize {
-		w.Header().Set("Mcp-Session-Id", h.open())
+		id = h.open()
+		w.Header().Set("Mcp-Session-Id", id)
 	}
-	if !strings.Contains(string(body), `"id":`) || strings.Contains(string(body), `"result":{}}`) {
+	if !isRequest(body) {
+		h.engine.serve(id, body, nil)
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
 	if h.cfg.Stream {
-		h.stream(w, body)
+		h.stream(w, id, body)
 		return
 	}
 	var last string
-	h.engine.serve(body, func(m string) { last = m })
+	h.engine.serve(id, body, func(m string) { last = m })
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, last) // a client that has gone needs no answer
 }
 
 // stream answers with an event stream.
-func (h *httpServer) stream(w http.ResponseWriter, body []byte) {
+func (h *httpServer) stream(w http.ResponseWriter, id string, body []byte) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	h.engine.serve(body, func(m string) {
+	h.engine.serve(id, body, func(m string) {
 		fmt.Fprintf(w, "event: message\ndata: %s\n\n", m)
 		_ = http.NewResponseController(w).Flush() // as above
 	})
@@ -154,11 +157,12 @@ func (h *httpServer) open() string {
 }
 
 // watch is the GET stream.
-func (h *httpServer) watch(w http.ResponseWriter, req *http.Request) {
-	events := make(chan string, 16)
+func (h *httpServer) watch(w http.ResponseWriter, req *http.Request, id string) {
+	events := make(chan string, 256)
 	h.mu.Lock()
-	h.watchers[events] = true
+	h.watchers[events] = id
 	h.mu.Unlock()
+	h.engine.come("stream " + id)
 	defer func() {
 		h.mu.Lock()
 		delete(h.watchers, events)

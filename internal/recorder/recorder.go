@@ -47,6 +47,7 @@ const (
 	Fail    = "fail"     // answers with Error
 	Steps   = "steps"    // sends N progress notifications, then answers
 	Ask     = "ask"      // sends a ping, and a request under the call's own id, then answers
+	Talk    = "talk"     // does what Lines say, then answers
 )
 
 // Tool is one tool of a recorder.
@@ -64,6 +65,15 @@ type Tool struct {
 	Result json.RawMessage `json:",omitempty"`
 	// Error is the error object of Fail.
 	Error json.RawMessage `json:",omitempty"`
+	// Lines are what Talk does, one after the other. "await ID" waits for the
+	// client's answer to the request with that id, "await cancelled" for a
+	// notifications/cancelled that names the call; "apart MESSAGE" sends a
+	// message outside the call, over HTTP on the GET stream; anything else is a
+	// message to send. In all of them CALL is the id of the call, TOKEN its
+	// progress token, ARGS its arguments, and SEQ a number that no other call has.
+	Lines []string `json:",omitempty"`
+	// Needs hides the tool from clients without this capability, "" from none.
+	Needs string `json:",omitempty"`
 }
 
 // Config says what a recorder offers and how it misbehaves.
@@ -98,6 +108,13 @@ type Config struct {
 	Deaf bool
 	// Environ answers each call with the environment (stdio).
 	Environ bool
+	// Offers replaces the capabilities that initialize answers.
+	Offers json.RawMessage `json:",omitempty"`
+	// Answers are the results of further methods, by name.
+	Answers map[string]json.RawMessage `json:",omitempty"`
+	// Greets are done as Lines are, apart from any call, when the client has
+	// said that it is initialized; over HTTP when it has a GET stream too.
+	Greets []string `json:",omitempty"`
 }
 
 // Call is one tools/call as it was received.

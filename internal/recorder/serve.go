@@ -31,20 +31,27 @@ type engine struct {
 	exit func()        // ends the process, for Crash
 	stop chan struct{} // closed when nobody waits for Hang any more
 
-	mu    sync.Mutex // protects the fields below
-	calls int
-	tools []Tool
+	apart func(session, message string) // sends outside any call
+
+	mu      sync.Mutex // protects the fields below
+	calls   int
+	tools   []Tool
+	can     map[string]json.RawMessage // :: session ⇒ the client's capabilities
+	seq     int
+	awaited map[string]chan struct{} // :: what is awaited ⇒ closed when it has come
 }
 
 // newEngine makes an engine; exit is what Crash does.
 func newEngine(cfg Config, exit func()) *engine {
-	return &engine{cfg: cfg, tools: cfg.Tools, exit: exit, stop: make(chan struct{})}
+	return &engine{cfg: cfg, tools: cfg.Tools, exit: exit, stop: make(chan struct{}),
+		can: make(map[string]json.RawMessage), awaited: make(map[string]chan struct{})}
 }
 
-// serve answers one message. send takes one message for the client.
-func (e *engine) serve(raw []byte, send func(string)) {
+// serve answers one message of a session. send takes one message for the
+// client.
+func (e *engine) serve(session string, raw []byte, send func(string)) {
 	var msg message
-	if json.Unmarshal(raw, &msg) != nil || msg.ID == nil || msg.Method == "" {
+	if json.Unmarshal(raw, &msg) != nil || !e.hear(session, msg) {
 		return
 	}
 	if e.cfg.HangAtStart {
@@ -57,14 +64,18 @@ func (e *engine) serve(raw []byte, send func(string)) {
 		if revision == "" {
 			revision = "2025-11-25"
 		}
-		send(success(msg.ID, `{"protocolVersion":"`+revision+`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"recorder","version":"1"}}`))
+		send(success(msg.ID, `{"protocolVersion":"`+revision+`","capabilities":`+e.offers(session, msg)+`,"serverInfo":{"name":"recorder","version":"1"}}`))
 	case "ping":
 		send(success(msg.ID, `{}`))
 	case "tools/list":
-		send(success(msg.ID, e.list(msg.Params)))
+		send(success(msg.ID, e.list(session, msg.Params)))
 	case "tools/call":
-		e.call(msg, send)
+		e.call(session, msg, send)
 	default:
+		if result, ok := e.cfg.Answers[msg.Method]; ok {
+			send(success(msg.ID, string(result)))
+			return
+		}
 		send(failure(msg.ID, `{"code":-32601,"message":"method not found"}`))
 	}
 }
@@ -78,7 +89,7 @@ func failure(id json.RawMessage, object string) string {
 }
 
 // list gives the result of tools/list.
-func (e *engine) list(params json.RawMessage) string {
+func (e *engine) list(session string, params json.RawMessage) string {
 	if e.cfg.ListResult != nil {
 		return string(e.cfg.ListResult)
 	}
@@ -88,7 +99,8 @@ func (e *engine) list(params json.RawMessage) string {
 	_ = json.Unmarshal(params, &in)
 	first := 0
 	_, _ = fmt.Sscanf(in.Cursor, "page-%d", &first) // another cursor is the first page
-	last := len(e.tools)
+	tools := e.visibleLocked(session)
+	last := len(tools)
 	next := ""
 	if e.cfg.Page > 0 && first+e.cfg.Page < last {
 		last = first + e.cfg.Page
@@ -98,7 +110,7 @@ func (e *engine) list(params json.RawMessage) string {
 		next = `,"nextCursor":"again"`
 	}
 	var out []string
-	for _, t := range e.tools[first:last] {
+	for _, t := range tools[first:last] {
 		out = append(out, t.definition())
 	}
 	return `{"tools":[` + strings.Join(out, ",") + `]` + next + `}`
@@ -113,7 +125,7 @@ func (t Tool) definition() string {
 }
 
 // call does what the called tool does.
-func (e *engine) call(msg message, send func(string)) {
+func (e *engine) call(session string, msg message, send func(string)) {
 	var params callParams
 	_ = json.Unmarshal(msg.Params, &params)
 	tool, changed := e.count(params.Name)
@@ -144,6 +156,8 @@ func (e *engine) call(msg message, send func(string)) {
 	case Ask:
 		send(`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`)
 		send(`{"jsonrpc":"2.0","id":` + string(msg.ID) + `,"method":"sampling/createMessage","params":{}}`)
+	case Talk:
+		e.talk(session, msg, params, tool.Lines, send)
 	case Flood, Garbage, Steps:
 		tool.chatter(params.Meta.Token, send)
 	}

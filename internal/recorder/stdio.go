@@ -36,6 +36,7 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 		os.Exit(2)
 	}
 	p := &process{cfg: cfg, file: file, engine: newEngine(cfg, func() { os.Exit(3) })}
+	p.engine.apart = func(_, message string) { p.send(message) }
 	p.run()
 	os.Exit(0)
 }
@@ -70,7 +71,7 @@ func (p *process) run() {
 		}
 		line = strings.TrimSuffix(line, "\n")
 		p.note("in", line)
-		go p.engine.serve([]byte(line), p.send)
+		go p.engine.serve("", []byte(line), p.send)
 		if p.cfg.Deaf && strings.Contains(line, `"method":"tools/call"`) {
 			select {}
 		}

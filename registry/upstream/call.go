@@ -17,7 +17,7 @@ import (
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress}
-	return s.send(ctx, call.From.Session, call.Timeout, r, func(sess *session) *Error {
+	return s.send(ctx, call.From, call.Timeout, r, func(sess *session) *Error {
 		if sess.offers(call.Tool) == call.Fingerprint {
 			return nil
 		}
@@ -38,7 +38,7 @@ type Ask struct {
 // server's timeout and otherwise as Do does.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	r := request{method: ask.Method, params: ask.Params, progress: ask.Progress}
-	return s.send(ctx, ask.From.Session, 0, r, func(*session) *Error { return nil })
+	return s.send(ctx, ask.From, 0, r, func(*session) *Error { return nil })
 }
 
 // Notify passes a notification of the client's on to the connection of a
@@ -60,7 +60,7 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 }
 
 // send puts r on the connection of a downstream session, if it fits there.
-func (s *Server) send(ctx context.Context, key string, timeout time.Duration, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
+func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
 	if e := s.enter(); e != nil {
 		return nil, e
 	}
@@ -68,10 +68,17 @@ func (s *Server) send(ctx context.Context, key string, timeout time.Duration, r 
 	if timeout <= 0 {
 		timeout = s.cfg.Timeout
 	}
-	ctx, stop := context.WithTimeout(ctx, timeout)
-	defer stop()
+	ctx, clock := withPatience(ctx, timeout)
+	defer clock.done()
+	r.ofClient, r.from, r.clock = true, from, clock
+	cl := s.visit(from)
+	if cl != nil {
+		defer s.part(from.Session, cl)
+		cl.enter(clock)
+		defer cl.leave(clock)
+	}
 	for again := true; ; again = false {
-		sess, done, e := s.session(ctx, key)
+		sess, done, e := s.session(ctx, from.Session, cl)
 		if e != nil {
 			return nil, e
 		}
@@ -82,7 +89,7 @@ func (s *Server) send(ctx context.Context, key string, timeout time.Duration, r 
 		result, e := sess.conn.do(ctx, r)
 		if e != nil && e.lost {
 			sess.conn.fail(e)
-			s.forget(key, sess)
+			s.forget(from.Session, sess)
 		}
 		done()
 		if e == nil || !e.lost || !again {
@@ -111,17 +118,17 @@ func paramsOf(call Call) json.RawMessage {
 // nothing releases nothing.
 func nothing() {}
 
-// session gives the connection for a downstream session, and what to call when
-// it is no longer in use.
-func (s *Server) session(ctx context.Context, key string) (*session, func(), *Error) {
+// session gives the connection of a client, or with nil the shared one, and
+// what to call when it is no longer in use.
+func (s *Server) session(ctx context.Context, key string, cl *client) (*session, func(), *Error) {
 	shared, e := s.awaitShared(ctx)
 	if e != nil {
 		return nil, nil, e
 	}
-	if key == "" || s.cfg.Isolation == "shared" {
+	if cl == nil {
 		return shared, nothing, nil
 	}
-	sl, e := s.slot(key)
+	sl, e := s.slot(key, cl)
 	if e != nil {
 		return nil, nil, e
 	}
@@ -167,15 +174,14 @@ func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
 
 // ctxError is the error of a call whose context ended before it was sent.
 func ctxError(ctx context.Context) *Error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &Error{Kind: Timeout, Err: ctx.Err()}
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return &Error{Kind: Timeout, Err: context.DeadlineExceeded}
 	}
 	return &Error{Kind: Cancelled, Err: ctx.Err()}
 }
 
-// slot finds or begins the connection of a downstream session and marks it as
-// in use.
-func (s *Server) slot(key string) (*slot, *Error) {
+// slot finds or begins the connection of a client and marks it as in use.
+func (s *Server) slot(key string, cl *client) (*slot, *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := s.slots[key]
@@ -187,15 +193,17 @@ func (s *Server) slot(key string) (*slot, *Error) {
 	case sl == nil:
 		sl = &slot{ready: make(chan struct{})}
 		s.slots[key] = sl
-		s.tasks.Go(func() { s.open(key, sl) })
+		cl.uses++
+		s.tasks.Go(func() { s.open(key, sl, cl) })
 	}
 	sl.busy++
 	return sl, nil
 }
 
 // open connects a slot, and forgets it when the connection has ended.
-func (s *Server) open(key string, sl *slot) {
-	sess, _, err := s.connect(s.life)
+func (s *Server) open(key string, sl *slot, cl *client) {
+	defer s.part(key, cl)
+	sess, _, err := s.connect(s.life, cl)
 	sl.s, sl.err = sess, err
 	close(sl.ready)
 	if err == nil {

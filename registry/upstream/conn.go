@@ -30,9 +30,12 @@ const (
 
 // wire is what lies below mcp-go's transport: it carries our bytes.
 type wire interface {
-	// reply sends an answer to a request of the upstream's. It does not block
-	// and may drop the answer when there are too many.
+	// reply sends a line of ours that is no request. It does not block, and may
+	// drop the line when there are too many.
 	reply(line []byte)
+	// answer sends a line as reply does, and waits for its turn. It gives up
+	// when the connection ends.
+	answer(line []byte)
 	// close ends the wire and everything that hangs on it, and waits for that.
 	close()
 }
@@ -43,9 +46,14 @@ type conn struct {
 	wire      wire
 	frames    framing
 	limits    jsonrpc.Limits
+	opts      *Options
 	changed   chan struct{} // has one element when the tool list changed
+	client    *client       // whose it is, nil for the shared one
+	queue     queue         // of what is told and asked in the course of no request
+	asks      asks
 
 	offer    json.RawMessage // capabilities, set by initialize
+	revision atomic.Value    // the MCP revision agreed on, a string, set by initialize
 	life     context.Context // ends when the connection is dead
 	end      context.CancelCauseFunc
 	table    table
@@ -53,18 +61,24 @@ type conn struct {
 	dropped  *atomic.Int64 // messages that were nobody's
 	garbage  atomic.Int64  // messages in a row that made no sense
 	cancels  chan struct{} // a slot for each cancellation under way
-	tasks    sync.WaitGroup
-	unbind   func() bool // undoes the tie to the server's life
+	unbind   func() bool   // undoes the tie to the server's life
 	closeOne sync.Once
+
+	mu      sync.Mutex // protects the fields below
+	tasks   sync.WaitGroup
+	closing bool // no task may begin any more
 }
 
-// newConn makes a connection without a transport; dial adds it.
-func newConn(opts *Options, dropped *atomic.Int64) *conn {
+// newConn makes a connection without a transport; dial adds it. It belongs to
+// cl, or with nil to all.
+func newConn(opts *Options, dropped *atomic.Int64, cl *client) *conn {
 	life, end := context.WithCancelCause(context.Background())
 	return &conn{
 		frames:  mcpFrames{},
 		limits:  jsonrpc.Limits{Bytes: opts.maxAnswer()},
+		opts:    opts,
 		changed: make(chan struct{}, 1),
+		client:  cl,
 		life:    life,
 		end:     end,
 		dropped: dropped,
@@ -88,8 +102,23 @@ func (c *conn) close() {
 		if c.wire != nil {
 			c.wire.close()
 		}
+		c.queue.finish(true)
+		c.mu.Lock()
+		c.closing = true
+		c.mu.Unlock()
 		c.tasks.Wait()
 	})
+}
+
+// start runs f in a goroutine that close waits for. It reports false, and does
+// nothing, when the connection is being closed.
+func (c *conn) start(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closing {
+		c.tasks.Go(f)
+	}
+	return !c.closing
 }
 
 // request is one request of ours.
@@ -101,6 +130,10 @@ type request struct {
 	progress func(json.RawMessage)
 	// lasting requests are not cancelled upstream when ctx ends.
 	lasting bool
+	// ofClient, from and clock are as in pending.
+	ofClient bool
+	from     Downstream
+	clock    *patience
 }
 
 // do sends a request and waits for its answer, or until ctx ends.
@@ -112,13 +145,11 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 	if e := c.ended(ctx, true); e != nil {
 		return nil, e
 	}
-	if r.progress != nil {
-		p.prog = newProgress(r.progress)
-	}
 	c.table.put(p)
 	err := c.send(ctx, p, r.method)
 	late := !p.answered.Load() && c.table.drop(p)
-	p.prog.finish(late)
+	p.queue.finish(late)
+	c.asks.over(p)
 	if p.answered.Load() {
 		return p.result, p.fault
 	}
@@ -134,7 +165,10 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 
 // prepare makes the line of a request.
 func (c *conn) prepare(r request) (*pending, *Error) {
-	p := &pending{id: strconv.FormatInt(c.lastID.Add(1), 10), loose: r.loose}
+	p := &pending{
+		id: strconv.FormatInt(c.lastID.Add(1), 10), loose: r.loose, progress: r.progress,
+		ofClient: r.ofClient, from: r.from, clock: r.clock,
+	}
 	params := r.params
 	if r.progress != nil {
 		var err error
@@ -184,8 +218,8 @@ func (c *conn) ended(ctx context.Context, unsent bool) *Error {
 	switch {
 	case c.life.Err() != nil:
 		return c.died(unsent)
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &Error{Kind: Timeout, Sent: !unsent, Err: ctx.Err()}
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return &Error{Kind: Timeout, Sent: !unsent, Err: context.DeadlineExceeded}
 	case ctx.Err() != nil:
 		return &Error{Kind: Cancelled, Sent: !unsent, Err: ctx.Err()}
 	}
@@ -225,7 +259,7 @@ func (c *conn) cancel(p *pending, why ErrorKind) {
 	default:
 		return
 	}
-	c.tasks.Go(func() {
+	c.start(func() {
 		defer func() { <-c.cancels }()
 		ctx, stop := context.WithTimeout(c.life, cancelTimeout)
 		defer stop()
@@ -246,11 +280,15 @@ var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // initialize opens the MCP session (MCP basic/lifecycle), where there is one.
 func (c *conn) initialize(ctx context.Context, version string) error {
+	can := json.RawMessage(`{}`)
+	if c.client != nil {
+		can = c.client.can()
+	}
 	if !c.frames.isMCP() {
 		return nil
 	}
-	params := append([]byte(`{"protocolVersion":"`+revisions[0]+`","capabilities":{},"clientInfo":{"name":"toolgate","version":`), jsonrpc.Quote(version)...)
-	params = append(params, `}}`...)
+	params := append(append([]byte(`{"protocolVersion":"`+revisions[0]+`","capabilities":`), can...), `,"clientInfo":{"name":"toolgate","version":`...)
+	params = append(append(params, jsonrpc.Quote(version)...), `}}`...)
 	result, e := c.do(ctx, request{method: "initialize", params: params, lasting: true})
 	if e != nil {
 		return fmt.Errorf("initializing: %w", e)
@@ -261,6 +299,7 @@ func (c *conn) initialize(ctx context.Context, version string) error {
 		return fmt.Errorf("initializing: the server speaks MCP revision %q, which is not one of %v", revision, revisions)
 	}
 	c.offer, _ = jsonrpc.Get(result, "capabilities")
+	c.revision.Store(revision)
 	if h, ok := c.transport.(transport.HTTPConnection); ok {
 		h.SetProtocolVersion(revision)
 	}

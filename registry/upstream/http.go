@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client/transport"
@@ -22,7 +23,9 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 	maxRefusal  = 64 << 10 // bytes of an error page that are read
-	maxReplies  = 8        // answers to the upstream's own requests under way at once
+	maxReplies  = 256      // lines of ours that are no requests and wait to be sent
+	maxPosts    = 8        // of them that are sent at once
+	postTimeout = 30 * time.Second
 )
 
 // newPool makes the HTTP connections of one upstream. No proxy from the
@@ -49,7 +52,9 @@ type httpWire struct {
 	headers map[string]string
 	replay  bool           // Go may send a body again that never went out
 	sse     *transport.SSE // nil for Streamable HTTP
-	replies chan struct{}  // a slot for each reply under way
+	posts   chan struct{}  // a slot for each line of ours that is sent and is no request
+
+	replying atomic.Int64 // how many replies there are
 }
 
 // dialHTTP makes a connection over Streamable HTTP, or over the older HTTP+SSE
@@ -59,7 +64,7 @@ func dialHTTP(ctx context.Context, c *conn, cfg config.Server, base http.RoundTr
 	if err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https" {
 		return fmt.Errorf("the url %q is not an http or https address", cfg.URL)
 	}
-	w := &httpWire{c: c, base: base, target: target, headers: cfg.Headers, replay: true, replies: make(chan struct{}, maxReplies)}
+	w := &httpWire{c: c, base: base, target: target, headers: cfg.Headers, replay: true, posts: make(chan struct{}, maxPosts)}
 	for name := range cfg.Headers {
 		// With one of these Go takes a POST for repeatable and repeats it.
 		if strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key") {
@@ -281,18 +286,26 @@ func tooLarge(most int) *Error {
 
 // reply implements wire.
 func (w *httpWire) reply(line []byte) {
-	select {
-	case w.replies <- struct{}{}:
-	default:
+	if w.replying.Add(1) > maxReplies || !w.c.start(func() {
+		defer w.replying.Add(-1)
+		w.answer(line)
+	}) {
+		w.replying.Add(-1)
 		w.c.dropped.Add(1)
+	}
+}
+
+// answer implements wire.
+func (w *httpWire) answer(line []byte) {
+	select {
+	case w.posts <- struct{}{}:
+	case <-w.c.life.Done():
 		return
 	}
-	w.c.tasks.Go(func() {
-		defer func() { <-w.replies }()
-		ctx, stop := context.WithTimeout(w.c.life, cancelTimeout)
-		defer stop()
-		w.post(ctx, line)
-	})
+	defer func() { <-w.posts }()
+	ctx, stop := context.WithTimeout(w.c.life, postTimeout)
+	defer stop()
+	w.post(ctx, line)
 }
 
 // post sends one message outside mcp-go, which could not keep its id.
@@ -309,7 +322,9 @@ func (w *httpWire) post(ctx context.Context, line []byte) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set(transport.HeaderKeyProtocolVersion, revisions[0])
+	if revision, ok := w.c.revision.Load().(string); ok {
+		req.Header.Set(transport.HeaderKeyProtocolVersion, revision)
+	}
 	if id := w.c.transport.GetSessionId(); id != "" {
 		req.Header.Set(transport.HeaderKeySessionID, id)
 	}

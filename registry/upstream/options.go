@@ -31,6 +31,11 @@ type Options struct {
 	// listed them, before the server counts as ready. It is called from one
 	// goroutine at a time. Nil discards.
 	Listed func(definitions []json.RawMessage)
+	// ListChanged receives what the shared connection tells of lists that are
+	// not the tools: notifications/resources/list_changed and
+	// notifications/prompts/list_changed. It is called from one goroutine at a
+	// time and should not block. Nil discards.
+	ListChanged func(method string)
 }
 
 func (o *Options) version() string {
@@ -89,6 +94,12 @@ func (o *Options) idleTTL() time.Duration {
 func (o *Options) listed(definitions []json.RawMessage) {
 	if o.Listed != nil {
 		o.Listed(definitions)
+	}
+}
+
+func (o *Options) listChanged(method string) {
+	if o.ListChanged != nil {
+		o.ListChanged(method)
 	}
 }
 

@@ -15,7 +15,13 @@ type pending struct {
 	id    string // as the wire shows it without quotes; also the progress token
 	line  []byte // what goes on the wire in place of mcp-go's bytes
 	loose bool   // the answer may hold what strict decoding refuses
-	prog  *progress
+
+	ofClient bool                  // it is made for somebody, and not on our own account
+	from     Downstream            // for whom
+	clock    *patience             // nil for a request on our own account
+	progress func(json.RawMessage) // nil = not wanted
+	queue    queue                 // of what is told and asked in its course
+	over     atomic.Bool           // it has ended
 
 	claimed  atomic.Bool // line has been handed to the wire, or must never be
 	unsent   atomic.Bool // the wire had it, and it is certain that no byte went
@@ -40,16 +46,53 @@ func (p *pending) answer(result json.RawMessage, fault *Error) {
 
 // table holds the requests of one connection that wait for an answer. It is
 // safe for concurrent use.
-type table struct{ pool jsonrpc.Pool[*pending] }
+type table struct {
+	pool jsonrpc.Pool[*pending]
+
+	mu      sync.Mutex        // protects the fields below
+	clients map[*pending]bool // those of clients
+}
 
 // put adds p, whose id no other request of the connection has.
-func (t *table) put(p *pending) { t.pool.Put(jsonrpc.Quote(p.id), p) }
+func (t *table) put(p *pending) {
+	t.pool.Put(jsonrpc.Quote(p.id), p)
+	if p.ofClient {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.clients == nil {
+			t.clients = make(map[*pending]bool)
+		}
+		t.clients[p] = true
+	}
+}
+
+// gone takes p out of those of clients.
+func (t *table) gone(p *pending) {
+	if p != nil && p.ofClient {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.clients, p)
+	}
+}
+
+// sole gives the request of a client that waits while no other one does.
+func (t *table) sole() *pending {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.clients) == 1 {
+		for p := range t.clients {
+			return p
+		}
+	}
+	return nil
+}
 
 // take removes and gives the request that raw, an id as it stands on the wire,
 // answers. When only is not nil no other request counts. Nil means that the
 // id is nobody's.
 func (t *table) take(raw json.RawMessage, only *pending) *pending {
 	p, _ := t.pool.MatchIf(raw, func(p *pending) bool { return only == nil || p == only })
+	t.gone(p)
 	return p
 }
 
@@ -60,7 +103,10 @@ func (t *table) peek(id string) *pending {
 }
 
 // drop removes p and reports whether it was still there.
-func (t *table) drop(p *pending) bool { return t.pool.Drop(jsonrpc.Quote(p.id)) }
+func (t *table) drop(p *pending) bool {
+	t.gone(p)
+	return t.pool.Drop(jsonrpc.Quote(p.id))
+}
 
 // linePrefix is how every request that mcp-go marshals begins: our ids are
 // decimal digits in a string, so the id ends at the next quote.
@@ -81,68 +127,6 @@ func idOf(line []byte) string {
 // to wake the caller, and nothing of what the upstream wrote.
 func acknowledgement(p *pending) []byte {
 	return append(append([]byte(linePrefix), p.id...), `","result":{}}`...)
-}
-
-// progressDepth is how many progress notifications of one call may wait for
-// their receiver; later ones are dropped until it catches up.
-const progressDepth = 64
-
-// progress delivers the progress notifications of one call in order, away from
-// the goroutine that reads the connection.
-type progress struct {
-	deliver func(json.RawMessage)
-	queue   chan json.RawMessage
-	done    chan struct{}
-	muted   atomic.Bool
-
-	mu     sync.Mutex // protects the fields below
-	closed bool
-}
-
-// newProgress starts the delivery to f.
-func newProgress(f func(json.RawMessage)) *progress {
-	p := &progress{deliver: f, queue: make(chan json.RawMessage, progressDepth), done: make(chan struct{})}
-	go p.run()
-	return p
-}
-
-// run delivers until finish.
-func (p *progress) run() {
-	defer close(p.done)
-	for params := range p.queue {
-		if !p.muted.Load() {
-			p.deliver(params)
-		}
-	}
-}
-
-// offer queues params unless the queue is full or finished.
-func (p *progress) offer(params json.RawMessage) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	select {
-	case p.queue <- params:
-		return true
-	default:
-		return false
-	}
-}
-
-// finish ends the delivery and returns when the receiver will not be called
-// again. With mute, what is still queued is dropped.
-func (p *progress) finish(mute bool) {
-	if p == nil {
-		return
-	}
-	p.muted.Store(mute)
-	p.mu.Lock()
-	p.closed = true
-	close(p.queue)
-	p.mu.Unlock()
-	<-p.done
 }
 
 var (

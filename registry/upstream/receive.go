@@ -31,9 +31,9 @@ func (c *conn) receive(raw []byte, from source) []byte {
 	c.garbage.Store(0)
 	switch msg.Kind {
 	case jsonrpc.Notification:
-		c.notice(msg)
+		c.notice(msg, from)
 	case jsonrpc.Request:
-		c.respond(msg)
+		c.respond(msg, from)
 	case jsonrpc.Success:
 		return c.settle(msg.ID, from, msg.Result, nil)
 	case jsonrpc.Failure:
@@ -144,45 +144,4 @@ func looseElements(raw []byte) ([]json.RawMessage, error) {
 		out = append(out, json.RawMessage(append([]byte(nil), value...)))
 	}
 	return out, nil
-}
-
-// notice deals with a notification: progress goes to its call, a changed tool
-// list marks the connection, everything else is not relayed.
-func (c *conn) notice(msg *jsonrpc.Message) {
-	switch msg.Method {
-	case "notifications/progress":
-		c.progressed(msg.Params)
-	case "notifications/tools/list_changed":
-		select {
-		case c.changed <- struct{}{}:
-		default: // one is waiting already
-		}
-	}
-}
-
-// progressed hands params to the call that its token names, without the token.
-func (c *conn) progressed(params json.RawMessage) {
-	token, _ := jsonrpc.Get(params, "progressToken")
-	id, ok := jsonrpc.Text(token)
-	if !ok {
-		return
-	}
-	p := c.table.peek(id)
-	if p == nil || p.prog == nil {
-		return
-	}
-	rest, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil || !p.prog.offer(rest) {
-		c.dropped.Add(1)
-	}
-}
-
-// respond answers a request of the upstream's: ping as it must be, everything
-// else as what we did not offer.
-func (c *conn) respond(msg *jsonrpc.Message) {
-	if msg.Method == "ping" {
-		c.wire.reply(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
-		return
-	}
-	c.wire.reply(jsonrpc.NewFailure(msg.ID, -32601, "method not found", nil))
 }

@@ -60,6 +60,7 @@ type Server struct {
 	patient  bool          // a call may wait for the shared connection
 	wake     chan struct{} // closed and replaced when shared or patient change
 	slots    map[string]*slot
+	clients  map[string]*client
 	inflight int
 	draining chan struct{} // closed when nothing is in flight any more, nil while serving
 }
@@ -69,7 +70,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	life, end := context.WithCancel(context.Background())
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.logger().Named(cfg.Name), settled: make(chan struct{}),
-		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), patient: true,
+		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
 		status: Status{State: StateStarting, Since: opts.now()},
 	}
 	if s.cfg.Timeout <= 0 {
@@ -144,7 +145,7 @@ func (s *Server) run() {
 // hold opens the shared connection and returns when it has ended, with the
 // reason, and whether that was only a lost session.
 func (s *Server) hold() (err error, lost bool) {
-	sess, tools, err := s.connect(s.life)
+	sess, tools, err := s.connect(s.life, nil)
 	if err != nil {
 		return err, false
 	}
@@ -231,6 +232,10 @@ func (s *Server) releaseLocked(key string, sl *slot) {
 func (s *Server) EndSession(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c := s.clients[key]; c != nil {
+		c.end()
+		delete(s.clients, key)
+	}
 	if sl := s.slots[key]; sl != nil && s.life.Err() == nil {
 		s.releaseLocked(key, sl)
 	}

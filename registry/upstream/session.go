@@ -159,11 +159,16 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 	}
 }
 
-// connect opens a connection, initializes it and lists its tools.
-func (srv *Server) connect(ctx context.Context) (*session, []json.RawMessage, error) {
-	ctx, stop := context.WithTimeout(ctx, srv.cfg.Timeout)
-	defer stop()
-	c := newConn(&srv.opts, &srv.dropped)
+// connect opens a connection for a client, or with nil the shared one,
+// initializes it and lists its tools.
+func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
+	ctx, clock := withPatience(ctx, srv.cfg.Timeout)
+	defer clock.done()
+	if cl != nil {
+		cl.enter(clock)
+		defer cl.leave(clock)
+	}
+	c := newConn(&srv.opts, &srv.dropped, cl)
 	c.unbind = context.AfterFunc(srv.life, func() { c.fail(errStopping()) })
 	if err := srv.dial(ctx, c); err != nil {
 		c.close()

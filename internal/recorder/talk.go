@@ -1,0 +1,128 @@
+package recorder
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// isRequest reports whether a message wants an answer.
+func isRequest(body []byte) bool {
+	var msg message
+	return json.Unmarshal(body, &msg) != nil || msg.ID != nil && msg.Method != ""
+}
+
+// hear takes note of what is no request, and reports whether msg is one.
+func (e *engine) hear(session string, msg message) bool {
+	switch {
+	case msg.Method == "" && msg.ID != nil:
+		e.come("answer " + session + " " + string(msg.ID))
+	case msg.Method == "notifications/cancelled":
+		var params struct{ RequestID json.RawMessage }
+		_ = json.Unmarshal(msg.Params, &params) // what is no object names nothing
+		e.come("cancelled " + session + " " + string(params.RequestID))
+	case msg.Method == "notifications/initialized" && e.cfg.Greets != nil:
+		go e.greet(session)
+	}
+	return msg.Method != "" && msg.ID != nil
+}
+
+// come marks something as having come; it may be awaited before or after.
+func (e *engine) come(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.awaitedLocked(what)
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+// await waits until something has come.
+func (e *engine) await(what string) {
+	e.mu.Lock()
+	c := e.awaitedLocked(what)
+	e.mu.Unlock()
+	select {
+	case <-c:
+	case <-e.stop:
+	}
+}
+
+func (e *engine) awaitedLocked(what string) chan struct{} {
+	c := e.awaited[what]
+	if c == nil {
+		c = make(chan struct{})
+		e.awaited[what] = c
+	}
+	return c
+}
+
+// greet does what Greets say.
+func (e *engine) greet(session string) {
+	if session != "" {
+		e.await("stream " + session)
+	}
+	e.talk(session, message{}, callParams{}, e.cfg.Greets, func(m string) { e.apart(session, m) })
+}
+
+// talk does what lines say.
+func (e *engine) talk(session string, msg message, params callParams, lines []string, send func(string)) {
+	e.mu.Lock()
+	e.seq++
+	seq := strconv.Itoa(e.seq)
+	e.mu.Unlock()
+	fill := strings.NewReplacer("CALL", string(msg.ID), "TOKEN", string(params.Meta.Token), "ARGS", string(params.Arguments), "SEQ", seq)
+	for _, line := range lines {
+		line = fill.Replace(line)
+		if line == "await cancelled" {
+			e.await("cancelled " + session + " " + string(msg.ID))
+		} else if id, ok := strings.CutPrefix(line, "await "); ok {
+			e.await("answer " + session + " " + id)
+		} else if apart, ok := strings.CutPrefix(line, "apart "); ok {
+			e.apart(session, apart)
+		} else {
+			send(line)
+		}
+	}
+}
+
+// apart sends a message on the GET streams of a session.
+func (h *httpServer) apart(session, message string) {
+	h.engine.await("stream " + session)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w, of := range h.watchers {
+		if of == session {
+			w <- message
+		}
+	}
+}
+
+// offers gives the capabilities that initialize answers, and remembers those
+// of the client.
+func (e *engine) offers(session string, msg message) string {
+	var params struct{ Capabilities json.RawMessage }
+	_ = json.Unmarshal(msg.Params, &params) // what is no object can nothing
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.can[session] = params.Capabilities
+	if e.cfg.Offers != nil {
+		return string(e.cfg.Offers)
+	}
+	return `{"tools":{"listChanged":true}}`
+}
+
+// visibleLocked gives the tools that a client gets to see.
+func (e *engine) visibleLocked(session string) []Tool {
+	var can map[string]json.RawMessage
+	_ = json.Unmarshal(e.can[session], &can) // a client that never said can nothing
+	var out []Tool
+	for _, t := range e.tools {
+		if t.Needs == "" || can[t.Needs] != nil {
+			out = append(out, t)
+		}
+	}
+	return out
+}

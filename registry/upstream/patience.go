@@ -1,0 +1,109 @@
+package upstream
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// patience is the deadline of one request. It stands still while a question
+// is under way that the request waits for: a person may need minutes. It is
+// safe for concurrent use.
+type patience struct {
+	cancel context.CancelCauseFunc
+
+	mu    sync.Mutex // protects the fields below
+	left  time.Duration
+	since time.Time // when the time that is left began to run
+	holds int       // questions that hold it still
+	timer *time.Timer
+}
+
+// withPatience gives a context that ends after d of time that was not spent
+// on questions, with context.DeadlineExceeded as its cause. The caller calls
+// done.
+func withPatience(ctx context.Context, d time.Duration) (context.Context, *patience) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p := &patience{cancel: cancel, left: d, since: time.Now()}
+	p.timer = time.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, p
+}
+
+// done ends the context and frees what it holds.
+func (p *patience) done() {
+	p.mu.Lock()
+	p.holds++ // so that no question sets the timer again
+	p.timer.Stop()
+	p.mu.Unlock()
+	p.cancel(context.Canceled)
+}
+
+// hold stops the clock. Each hold has its release.
+func (p *patience) hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holds++; p.holds == 1 {
+		p.timer.Stop()
+		p.left -= time.Since(p.since)
+	}
+}
+
+// release lets the clock run again when nothing else holds it.
+func (p *patience) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holds--; p.holds == 0 {
+		p.since = time.Now()
+		p.timer.Reset(max(p.left, 0))
+	}
+}
+
+// waiting are the requests of one downstream session, whose clocks a question
+// stops that belongs to none of them. The zero value is ready.
+type waiting struct {
+	mu    sync.Mutex // protects the fields below
+	holds int
+	all   map[*patience]bool
+}
+
+// enter counts a request in.
+func (w *waiting) enter(p *patience) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = make(map[*patience]bool)
+	}
+	w.all[p] = true
+	if w.holds > 0 {
+		p.hold()
+	}
+}
+
+// leave counts a request out. Its clock is of no further use.
+func (w *waiting) leave(p *patience) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, p)
+}
+
+// hold stops all clocks. Each hold has its release.
+func (w *waiting) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holds++; w.holds == 1 {
+		for p := range w.all {
+			p.hold()
+		}
+	}
+}
+
+// release lets the clocks run again when no other question holds them.
+func (w *waiting) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holds--; w.holds == 0 {
+		for p := range w.all {
+			p.release()
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const (
+	// maxAsking bounds the questions of one connection that are under way.
+	maxAsking = 64
+	// maxQuestion bounds one question: the person may have gone home.
+	maxQuestion = 10 * time.Minute
+)
+
+// asking is one request of the server's that is put to a client.
+type asking struct {
+	id     json.RawMessage // the server's own
+	peer   Peer
+	course *pending // in whose course it came, nil for none
+	round  []Question
+	life   context.Context
+	end    context.CancelFunc
+	clock  interface {
+		hold()
+		release()
+	}
+	back queue // what the client reports meanwhile, all of it before the answer
+}
+
+// asks are the questions of one connection. The zero value is ready.
+type asks struct {
+	under atomic.Int64 // how many there are, those withdrawn included
+
+	mu   sync.Mutex         // protects the fields below
+	live map[string]*asking // :: server's id ⇒ question that wants an answer
+}
+
+// add takes a question in. It reports whether there is room, and whether its
+// id is free.
+func (s *asks) add(a *asking) (room, free bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live == nil {
+		s.live = make(map[string]*asking)
+	}
+	key := jsonrpc.Key(a.id)
+	if s.live[key] != nil {
+		return true, false
+	}
+	if s.under.Load() >= maxAsking {
+		return false, true
+	}
+	s.under.Add(1)
+	s.live[key] = a
+	return true, true
+}
+
+// remove takes a question out that is no longer under way, and reports
+// whether the server still waits for its answer.
+func (s *asks) remove(a *asking) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.under.Add(-1)
+	key := jsonrpc.Key(a.id)
+	if s.live[key] != a {
+		return false
+	}
+	delete(s.live, key)
+	return true
+}
+
+// withdraw ends the question that the server does not want answered any more.
+func (s *asks) withdraw(id json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := jsonrpc.Key(id)
+	if a := s.live[key]; a != nil {
+		delete(s.live, key)
+		a.end()
+	}
+}
+
+// over ends the questions that came in the course of p.
+func (s *asks) over(p *pending) {
+	p.over.Store(true)
+	if s.under.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.live {
+		if a.course == p {
+			a.end()
+		}
+	}
+}
+
+// respond answers a request of the upstream's: ping at once, everything else
+// as the client does whom it concerns. Where there is none it is what we did
+// not offer.
+func (c *conn) respond(msg *jsonrpc.Message, from source) {
+	if msg.Method == "ping" {
+		c.wire.reply(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
+		return
+	}
+	peer, order, course := c.hearer(from)
+	if peer == nil {
+		c.wire.reply(jsonrpc.NewFailure(msg.ID, -32601, "method not found", nil))
+		return
+	}
+	a := c.newAsking(msg, peer, course)
+	room, free := c.asks.add(a)
+	switch {
+	case !free:
+		c.dropped.Add(1) // an answer would be taken for that to the first one
+		a.end()
+		return
+	case !room:
+		a.end()
+		c.wire.reply(jsonrpc.NewFailure(msg.ID, -32603, "too many requests at once", nil))
+		return
+	}
+	a.clock.hold()
+	if course != nil && course.over.Load() {
+		a.end()
+	}
+	if !order.offer(func() { c.put(a) }) {
+		c.settled(a, nil)
+	}
+}
+
+// newAsking makes a question of a request.
+func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *asking {
+	a := &asking{id: msg.ID, peer: peer, course: course, clock: &c.client.waiting}
+	if course != nil && course.clock != nil {
+		a.clock = course.clock
+	}
+	a.life, a.end = context.WithTimeout(c.life, maxQuestion)
+	params, token := withoutToken(msg.Params)
+	q := Question{Method: msg.Method, Params: params}
+	if token != nil {
+		q.Progress = func(params json.RawMessage) { c.report(a, token, params) }
+	}
+	a.round = []Question{q}
+	return a
+}
+
+// put puts a question to its client, in a goroutine of the connection.
+func (c *conn) put(a *asking) {
+	asked := c.start(func() {
+		var answers []Answer
+		if a.life.Err() == nil {
+			answers = a.peer.Ask(a.life, a.round)
+		}
+		c.settled(a, answers)
+	})
+	if !asked {
+		c.settled(a, nil)
+	}
+}
+
+// settled takes what a client answered back to the server, unless that has
+// withdrawn its question.
+func (c *conn) settled(a *asking, answers []Answer) {
+	a.back.finish(false)
+	a.end()
+	wanted := c.asks.remove(a)
+	a.clock.release()
+	switch {
+	case !wanted:
+	case len(answers) == 0 || answers[0].Result == nil && answers[0].Error == nil:
+		c.wire.answer(jsonrpc.NewFailure(a.id, -32603, "the client did not answer", nil))
+	case answers[0].Error != nil:
+		c.wire.answer(jsonrpc.NewFailureObject(a.id, answers[0].Error))
+	default:
+		c.wire.answer(jsonrpc.NewSuccess(a.id, answers[0].Result))
+	}
+}
+
+// report tells the server what the client reports of a question, under the
+// token that the server gave to it.
+func (c *conn) report(a *asking, token, params json.RawMessage) {
+	if params == nil {
+		params = json.RawMessage(`{}`)
+	}
+	params, err := jsonrpc.Set(params, "progressToken", token)
+	if err != nil {
+		return
+	}
+	line := jsonrpc.NewNotification("notifications/progress", params)
+	a.back.offer(func() { c.wire.answer(line) })
+}
+
+// withoutToken takes the progress token out of the params of a request, and
+// _meta with it when nothing else is in there. The token is nil when there is
+// none.
+func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
+	meta, _ := jsonrpc.Get(params, "_meta")
+	token, ok := jsonrpc.Get(meta, "progressToken")
+	if !ok || string(token) == "null" {
+		return params, nil
+	}
+	meta, err := jsonrpc.Delete(meta, "progressToken")
+	if err == nil && isEmpty(meta) {
+		rest, err = jsonrpc.Delete(params, "_meta")
+	} else if err == nil {
+		rest, err = jsonrpc.Set(params, "_meta", meta)
+	}
+	if err != nil {
+		return params, nil
+	}
+	return rest, token
+}
+
+// isEmpty reports whether obj is no object with a member.
+func isEmpty(obj json.RawMessage) bool {
+	for range jsonrpc.Members(obj) {
+		return false
+	}
+	return true
+}

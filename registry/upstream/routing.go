@@ -1,0 +1,89 @@
+package upstream
+
+import (
+	"encoding/json"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// hearer says whom a message of the server's concerns that is no answer: the
+// peer of the request in whose course it came, or else the home of the
+// session; and behind what else it has to wait its turn. The peer is nil where
+// nobody is to hear it, as on the shared connection.
+func (c *conn) hearer(from source) (peer Peer, order *queue, course *pending) {
+	if c.client == nil {
+		return nil, nil, nil
+	}
+	if p := c.course(from); p != nil && p.from.Peer != nil {
+		return p.from.Peer, &p.queue, p
+	}
+	return c.client.peer(), &c.queue, nil
+}
+
+// course finds the request of a client in whose course a message came: that of
+// the stream, or, on a stream that many share, the only one that is under way.
+func (c *conn) course(from source) *pending {
+	switch {
+	case from.only == nil:
+		return c.table.sole()
+	case from.only.ofClient && !from.only.answered.Load():
+		return from.only
+	}
+	return nil
+}
+
+// notice deals with a notification: progress goes to its call, a changed tool
+// list marks the connection, and the rest is told to whom it concerns.
+func (c *conn) notice(msg *jsonrpc.Message, from source) {
+	switch msg.Method {
+	case "notifications/progress":
+		c.progressed(msg.Params)
+	case "notifications/cancelled":
+		id, _ := jsonrpc.Get(msg.Params, "requestId")
+		c.asks.withdraw(id)
+	case "notifications/tools/list_changed":
+		select {
+		case c.changed <- struct{}{}:
+		default: // one is waiting already
+		}
+	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
+		c.listChanged(msg)
+	default:
+		peer, order, _ := c.hearer(from)
+		c.tell(peer, order, msg)
+	}
+}
+
+// listChanged tells of a list that the catalogue does not hold: to the session
+// that has the connection, or, where all share it, to whoever wants to know.
+func (c *conn) listChanged(msg *jsonrpc.Message) {
+	if c.client != nil {
+		c.tell(c.client.peer(), &c.queue, msg)
+	} else if !c.queue.offer(func() { c.opts.listChanged(msg.Method) }) {
+		c.dropped.Add(1)
+	}
+}
+
+// tell passes a notification on, or drops and counts it.
+func (c *conn) tell(peer Peer, order *queue, msg *jsonrpc.Message) {
+	if peer == nil || !order.offer(func() { peer.Tell(msg.Method, msg.Params) }) {
+		c.dropped.Add(1)
+	}
+}
+
+// progressed hands params to the call that its token names, without the token.
+func (c *conn) progressed(params json.RawMessage) {
+	token, _ := jsonrpc.Get(params, "progressToken")
+	id, ok := jsonrpc.Text(token)
+	if !ok {
+		return
+	}
+	p := c.table.peek(id)
+	if p == nil || p.progress == nil {
+		return
+	}
+	rest, err := jsonrpc.Delete(params, "progressToken")
+	if err != nil || !p.queue.offer(func() { p.progress(rest) }) {
+		c.dropped.Add(1)
+	}
+}
