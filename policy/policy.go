@@ -53,8 +53,9 @@ type Request struct {
 	Time      time.Time `json:"time"` // set by the road; policies have no clock of their own
 }
 
-// ActionCall is the action of a tool call. Every other action is the MCP method
-// of that name, and has a Resource or a Prompt in place of a Tool.
+// ActionCall is the action of a tool call. Every other action is the method of
+// that name, of MCP or of an extension, and has a Resource, a Prompt or a Server
+// in place of a Tool.
 const ActionCall = "tools/call"
 
 // Resource is what resources/read reads, and what completion/complete completes
@@ -71,15 +72,33 @@ type Prompt struct {
 	Name   string `json:"name"` // as the upstream calls it
 }
 
-// Input is the document a policy judges. Exactly one of Tool, Resource and
-// Prompt is about the request: a policy sees no tool where there is none.
+// Server is what a request is about that names neither a tool nor a resource nor
+// a prompt: one that sets something on a server, one about a task, one of an
+// extension, and what the server itself asks of the caller.
+type Server struct {
+	Name string `json:"name"` // as configured
+	// Tools are the exposed names of the tools that the request is about: all of
+	// the server's for logging/setLevel and tasks/list, for the other requests
+	// about a task the one that was called. Empty for everything else.
+	Tools []string `json:"tools,omitempty"`
+	// Asks is set when it is the server that asks the caller, and not the
+	// reverse: the method of its request, or of the one that a task of the
+	// caller's came of.
+	Asks string `json:"asks,omitempty"`
+}
+
+// Input is the document a policy judges. Exactly one of Tool, Resource, Prompt
+// and Server is about the request: a policy sees no tool where there is none.
 type Input struct {
-	Action    string          `json:"action"` // "" means ActionCall
-	Principal Principal       `json:"principal"`
-	Tool      Tool            `json:"tool"`
-	Resource  *Resource       `json:"resource,omitempty"`
-	Prompt    *Prompt         `json:"prompt,omitempty"`
-	Arguments json.RawMessage `json:"arguments"` // a JSON object, numbers exact
+	Action    string    `json:"action"` // "" means ActionCall
+	Principal Principal `json:"principal"`
+	Tool      Tool      `json:"tool"`
+	Resource  *Resource `json:"resource,omitempty"`
+	Prompt    *Prompt   `json:"prompt,omitempty"`
+	Server    *Server   `json:"server,omitempty"`
+	// Arguments is a JSON object, numbers exact: the arguments of a tool or a
+	// prompt, {} for a resource, the params where a Server is what it is about.
+	Arguments json.RawMessage `json:"arguments"`
 	Request   Request         `json:"request"`
 }
 
@@ -102,7 +121,7 @@ type Decision struct {
 	Remedy   string    `json:"remedy,omitempty"` // what would make it pass, if anything
 	Approval *Approval `json:"approval,omitempty"`
 	Limit    *Limit    `json:"limit,omitempty"`
-	Redact   []string  `json:"redact,omitempty"` // JSON Pointers into the result
+	Redact   []string  `json:"redact,omitempty"` // JSON Pointers into the result, or the caller's answer to a server
 	Revision string    `json:"revision"`         // "sha256:<hex>" of the policy that judged
 }
 

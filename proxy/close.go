@@ -15,7 +15,7 @@ import (
 // baseRecord is what a passage knows of itself, whatever became of it.
 func (p *passage) baseRecord() *audit.Record {
 	r := &audit.Record{
-		CallID: p.callID, DecisionID: p.decisionID, TraceID: p.traceID,
+		CallID: p.callID, DecisionID: p.decisionID, TraceID: p.traceID, ParentID: p.parentID,
 		Principal: audit.Principal(p.principal),
 		Transport: p.in.Transport, Era: p.in.Era, Route: p.in.Route, Session: p.in.Session, RequestID: p.id,
 		Exposed: p.name, ArgumentsSHA256: strings.TrimPrefix(p.digest, "sha256:"),

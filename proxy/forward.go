@@ -28,7 +28,7 @@ func record(ctx context.Context, g *Gate, p *passage) *Failure {
 func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.opts.Upstreams.Forward(ctx, p.tool, registry.Outgoing{
-		Arguments: p.args, Meta: p.meta, From: p.from(), Progress: g.progress(p),
+		Arguments: p.args, Meta: p.meta, From: g.from(p), Progress: g.progress(p),
 	})
 	if err == nil {
 		p.raw = raw
@@ -48,13 +48,6 @@ func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 		g.finish(ctx, p, approval.StateUnknown, nil, f.Reason)
 	}
 	return f
-}
-
-// from says for whom the road forwards.
-func (p *passage) from() registry.Downstream {
-	return registry.Downstream{
-		Session: p.in.Session, Capabilities: p.in.Capabilities, Level: p.in.Level, Peer: p.in.Peer, Home: p.in.Home,
-	}
 }
 
 func (p *passage) forwardFailure(fe *registry.ForwardError) *Failure {

@@ -104,8 +104,12 @@ type Settings struct {
 	// Hold is how long a held call waits for a decision before it is answered
 	// as pending; 0 answers at once. A policy's own hold goes before it.
 	Hold time.Duration
-	// InFlight caps the calls under way at once; 0 means 4096.
+	// InFlight caps the calls under way at once, and apart from them the
+	// questions of servers; 0 means 4096.
 	InFlight int
+	// Methods names the methods of extensions that are relayed, by server:
+	// requests and, below "notifications/", notifications in both directions.
+	Methods map[string][]string
 }
 
 // Options are what a Gate is made of. All but Waiter, Servers, Artifacts,
@@ -143,7 +147,9 @@ type Gate struct {
 	opts     Options
 	policy   atomic.Pointer[Policy]
 	settings atomic.Pointer[Settings]
-	inFlight atomic.Int64
+	inFlight atomic.Int64 // calls under way
+	asking   atomic.Int64 // questions of servers under way
+	dropped  atomic.Int64 // notifications of servers that were not passed on
 }
 
 // New makes a Gate. It refuses options that leave a stage without its control.
@@ -206,7 +212,7 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 	p := &passage{in: in, now: g.opts.Now(), principal: who}
 	engine := *g.policy.Load()
 	var seen []*registry.Tool
-	for _, t := range g.opts.Upstreams.View(ctx, in.Route, p.from()).Tools() {
+	for _, t := range g.opts.Upstreams.View(ctx, in.Route, g.from(p)).Tools() {
 		if g.visible(ctx, engine, who, toolInput(t)) {
 			seen = append(seen, t)
 		}

@@ -13,7 +13,7 @@ import (
 // resolve finds the tool as this principal sees it. A tool that does not exist
 // and one that is hidden give the same answer.
 func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
-	tool, ok := g.opts.Upstreams.View(ctx, p.in.Route, p.from()).Lookup(p.name)
+	tool, ok := g.opts.Upstreams.View(ctx, p.in.Route, g.from(p)).Lookup(p.name)
 	if ok {
 		p.subject = toolInput(tool)
 		ok = g.visible(ctx, p.engine, p.principal, p.subject)

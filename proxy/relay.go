@@ -11,28 +11,6 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// method is what the road knows of a request method that calls no tool.
-type method struct {
-	action string // what the policy is asked, input.action
-	// subject finds what the request is about in its params: a resource's uri
-	// or a prompt's name. Nil for lists, whose elements are judged one by one.
-	subject func(p *passage) (ok bool)
-	free    bool   // costs no quota
-	list    string // member of the result that holds the list, "" for no list
-	key     string // member of an element that names it
-}
-
-// methods is every request method that is relayed. What has no row is refused:
-// a method is never passed on because nobody thought of it.
-var methods = map[string]method{
-	"resources/list":           {action: "resources/read", list: "resources", key: "uri"},
-	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate"},
-	"resources/read":           {action: "resources/read", subject: (*passage).takeResource},
-	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name"},
-	"prompts/get":              {action: "prompts/get", subject: (*passage).takePrompt},
-	"completion/complete":      {action: "completion/complete", subject: (*passage).takeReference, free: true},
-}
-
 // relayRoad is the road of a request that calls no tool, but for close. Relay's
 // comment draws it; a test holds the two equal.
 var relayRoad = []stage{
@@ -70,7 +48,7 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 	if f := receiveRelay(ctx, g, p); f != nil {
 		return nil, f
 	}
-	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, From: p.from()})
+	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, From: g.from(p)})
 	if err != nil {
 		return nil, p.askFailure(err)
 	}
@@ -126,6 +104,9 @@ func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 	}
 	p.id = jsonrpc.IDText(m.ID)
 	row, ok := methods[m.Method]
+	if !ok && !isNotice(m.Method) && g.extends(p.in.Route, m.Method) {
+		row, ok = method{action: m.Method, subject: (*passage).takeServer}, true
+	}
 	switch {
 	case !ok || g.opts.Servers == nil:
 		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
@@ -167,48 +148,12 @@ func (p *passage) takeParams(params json.RawMessage) *Failure {
 	return nil
 }
 
-func (p *passage) takeResource() bool {
-	raw, _ := jsonrpc.Get(p.params, "uri")
-	uri, ok := jsonrpc.Text(raw)
-	p.name, p.resource = uri, &policy.Resource{Server: p.server, URI: uri}
-	return ok && uri != ""
-}
-
-func (p *passage) takePrompt() bool {
-	raw, _ := jsonrpc.Get(p.params, "name")
-	name, ok := jsonrpc.Text(raw)
-	p.name, p.prompt = name, &policy.Prompt{Server: p.server, Name: name}
-	if args, there := jsonrpc.Get(p.params, "arguments"); there {
-		if len(args) == 0 || args[0] != '{' {
-			return false
-		}
-		p.args = args
-	}
-	return ok && name != ""
-}
-
-// takeReference finds what a completion is for (MCP server/utilities/completion).
-func (p *passage) takeReference() bool {
-	ref, _ := jsonrpc.Get(p.params, "ref")
-	member := func(key string) string {
-		raw, _ := jsonrpc.Get(ref, key)
-		text, _ := jsonrpc.Text(raw)
-		return text
-	}
-	switch member("type") {
-	case "ref/prompt":
-		p.name = member("name")
-		p.prompt = &policy.Prompt{Server: p.server, Name: p.name}
-	case "ref/resource":
-		p.name = member("uri")
-		p.resource = &policy.Resource{Server: p.server, URI: p.name}
-	}
-	return p.name != ""
-}
-
 // decideRelay asks the policy. Only a tool call can wait for a person, so what
 // the policy would hold is denied.
 func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
+	if p.method.action == "logging/setLevel" {
+		p.whole.Tools = g.exposed(ctx, p)
+	}
 	g.judge(ctx, p, p.relayInput(), "request")
 	switch p.decision.Effect {
 	case policy.Allow:
@@ -221,9 +166,18 @@ func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 
 func (p *passage) relayInput() *policy.Input {
 	return &policy.Input{
-		Action: p.method.action, Principal: p.principal, Resource: p.resource, Prompt: p.prompt, Arguments: p.args,
-		Request: p.request(),
+		Action: p.method.action, Principal: p.principal, Resource: p.resource, Prompt: p.prompt, Server: p.whole,
+		Arguments: p.args, Request: p.request(),
 	}
+}
+
+// exposed gives the names of the server's tools as agents call them.
+func (g *Gate) exposed(ctx context.Context, p *passage) []string {
+	names := []string{}
+	for _, t := range g.opts.Upstreams.View(ctx, p.server, g.from(p)).Tools() {
+		names = append(names, t.Exposed)
+	}
+	return names
 }
 
 // spendRelay takes quota; rules know the request by its method and server.
@@ -239,7 +193,7 @@ func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{
-		Method: p.in.Message.Method, Params: p.params, From: p.from(), Progress: p.in.Progress,
+		Method: p.in.Message.Method, Params: p.params, From: g.from(p), Progress: p.in.Progress,
 	})
 	if err != nil {
 		return p.askFailure(err)

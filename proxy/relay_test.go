@@ -26,10 +26,18 @@ type library struct {
 	err    error
 	result string
 	asked  []string // server, method and params
+	noted  []string // server, session, method and params of what clients notify
 	inputs []policy.Input
+	listed func(registry.Downstream)
+
+	refuses, holds, exceeds, unrecorded string // one method each
 }
 
-func (l *library) Notify(string, string, string, json.RawMessage) {}
+const notification = jsonrpc.Notification
+
+func (l *library) Notify(server, session, method string, params json.RawMessage) {
+	l.noted = append(l.noted, server+" "+session+" "+method+" "+string(params))
+}
 
 func (l *library) Ask(_ context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
 	l.asked = append(l.asked, server+" "+ask.Method+" "+string(ask.Params))
@@ -41,6 +49,12 @@ func (l *library) Decide(ctx context.Context, in *policy.Input) (policy.Decision
 	l.inputs = append(l.inputs, *in)
 	if in.Resource != nil && in.Resource.URI == "file:///secret" || in.Prompt != nil && in.Prompt.Name == "secret" {
 		return policy.Decision{Effect: policy.Deny, Rule: "S", Reason: "secret"}, nil
+	}
+	switch {
+	case l.refuses != "" && in.Action == l.refuses:
+		return policy.Decision{Effect: policy.Deny, Rule: "S", Reason: "secret reason"}, nil
+	case l.holds != "" && in.Action == l.holds:
+		return held, nil
 	}
 	return l.bench.Decide(ctx, in)
 }
@@ -75,6 +89,12 @@ func TestRelay(t *testing.T) {
 	}{
 		{"resources/read", `{ "uri": "file:///\u0061", "n": 1e2}`, `{ "uri": "file:///\u0061", "n": 1e2}`,
 			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
+		{"resources/subscribe", `{"uri":"file:///a"}`, `{"uri":"file:///a"}`,
+			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
+		{"resources/unsubscribe", `{"uri":"file:///a"}`, `{"uri":"file:///a"}`,
+			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
+		{"logging/setLevel", `{"level": "info"}`, `{"level": "info"}`,
+			policy.Input{Action: "logging/setLevel", Server: &policy.Server{Name: "web", Tools: []string{"web__find"}}, Arguments: json.RawMessage(`{"level": "info"}`)}},
 		{"resources/read", `{"uri":"file:///a","_meta":{"progressToken":1,"io.modelcontextprotocol/x":1,"vendor":2}}`, `{"uri":"file:///a","_meta":{"vendor":2}}`,
 			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
 		{"prompts/get", `{"name":"p","arguments":{"a":"1"}}`, `{"name":"p","arguments":{"a":"1"}}`,
@@ -123,6 +143,11 @@ func TestEveryRelayStageRefuses(t *testing.T) {
 		{name: "a method without a row", method: "tasks/list", params: `{}`, code: signal.CodeEnvelopeMethod, stage: "receive"},
 		{name: "a tool call", method: "tools/call", params: `{"name":"web__find"}`, code: signal.CodeEnvelopeMethod, stage: "receive"},
 		{name: "on the road of all servers", route: "-", method: "resources/read", params: read, code: signal.CodeEnvelopeMethod, stage: "receive"},
+		{name: "a level that is none", method: "logging/setLevel", params: `{"level":"loud"}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
+		{name: "no level", method: "logging/setLevel", params: `{}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
+		{name: "a level that is denied", method: "logging/setLevel", params: `{"level":"info"}`, set: func(l *library) { l.refuses = "logging/setLevel" }, code: signal.CodePolicyDenied, stage: "decide"},
+		{name: "subscribing to what is denied", method: "resources/subscribe", params: `{"uri":"file:///secret"}`, code: signal.CodePolicyDenied, stage: "decide"},
+		{name: "subscribing over the limit", method: "resources/subscribe", params: read, set: func(l *library) { l.exceeded = &limit.Exceeded{RetryAfter: time.Second} }, code: signal.CodeRateLimited, stage: "limit"},
 		{name: "no uri", method: "resources/read", params: `{}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
 		{name: "a uri that is no string", method: "resources/read", params: `{"uri":1}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
 		{name: "no name", method: "prompts/get", params: `{}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
@@ -164,12 +189,18 @@ func TestEveryRelayStageRefuses(t *testing.T) {
 	}
 }
 
-// Completions cost no quota.
+// Completions, the log level and the end of a subscription cost no quota.
 func TestWhatIsFree(t *testing.T) {
-	l := newLibrary(t)
-	l.exceeded = &limit.Exceeded{RetryAfter: time.Second}
-	if _, f := l.Relay(t.Context(), relayed(t, "web", "completion/complete", `{"ref":{"type":"ref/prompt","name":"p"}}`)); f != nil {
-		t.Error(f)
+	for method, params := range map[string]string{
+		"completion/complete":   `{"ref":{"type":"ref/prompt","name":"p"}}`,
+		"logging/setLevel":      `{"level":"debug"}`,
+		"resources/unsubscribe": `{"uri":"file:///a"}`,
+	} {
+		l := newLibrary(t)
+		l.exceeded = &limit.Exceeded{RetryAfter: time.Second}
+		if _, f := l.Relay(t.Context(), relayed(t, "web", method, params)); f != nil {
+			t.Error(method, f)
+		}
 	}
 }
 

@@ -73,7 +73,13 @@ type passage struct {
 	server   string
 	resource *policy.Resource
 	prompt   *policy.Prompt
+	whole    *policy.Server
 	params   json.RawMessage // the judged bytes that are sent
+
+	// Of what a server asks its client:
+	question *registry.Question
+	round    *round
+	parentID string // signal id of the call in whose course it asks, "" for none
 }
 
 // Call takes one tool call down the road:

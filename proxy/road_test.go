@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The stages stand in literal lists, and the comments of Call and Relay draw
+// The stages stand in literal lists, and the comments of Call, Relay, Notify and Ask draw
 // the same lists.
 func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 	for _, tt := range []struct {
@@ -20,6 +20,8 @@ func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 	}{
 		{"road.go", "road", "Call", []string{"receive", "identify", "resolve", "decide", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
 		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
+		{"notify.go", "noticeRoad", "Notify", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
+		{"callback.go", "callbackRoad", "Ask", []string{"receive", "decide", "limit", "record", "forward", "close"}},
 	} {
 		run, drawn := roadIn(t, tt.file, tt.list, tt.function)
 		if d := cmp.Diff(tt.want, drawn); d != "" {

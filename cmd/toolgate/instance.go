@@ -201,9 +201,13 @@ func prepare(cfg *config.Config) {
 }
 
 func settings(cfg *config.Config) proxy.Settings {
+	methods := make(map[string][]string)
+	for _, s := range cfg.Servers {
+		methods[s.Name] = s.Methods
+	}
 	return proxy.Settings{
 		Results: cfg.Results, Hold: cfg.Approvals.Hold,
-		Inline: cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen),
+		Inline: cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen), Methods: methods,
 	}
 }
 

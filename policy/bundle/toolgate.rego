@@ -11,6 +11,11 @@
 #   data.approval says who decides on what is held.
 #   data.roles[role].resources[server] and data.roles[role].prompts[server] are
 #   true where a role may read what a server offers, and complete towards it.
+#   data.roles[role].servers[server] has true for what that server may ask of
+#   those with the role: sampling, elicitation, roots.
+#   For these three the server "*" is every server.
+#   data.roles[role].methods[server][method] is true where a role may use a
+#   method of an extension.
 #
 #   Tools are keyed by the name under which agents call them, so that another
 #   server's tool of the same name inherits nothing. What no rule allows is
@@ -43,7 +48,8 @@ decision := {
 
 shared if {
 	some role in input.principal.roles
-	data.roles[role][kind][offered.server] == true
+	some server in [offered.server, "*"]
+	data.roles[role][kind][server] == true
 }
 
 offered := input.resource
@@ -53,6 +59,63 @@ offered := input.prompt
 kind := "resources" if input.resource
 
 kind := "prompts" if input.prompt
+
+# What is about a server: what it asks of the caller, and what the caller wants
+# of it beside tools, resources and prompts.
+
+decision := {
+	"effect": "allow",
+	"rule": "role-has-server",
+	"reason": sprintf("a role of the caller permits %s with %s", [input.action, input.server.name]),
+} if {
+	permitted
+}
+
+decision := {
+	"effect": "deny",
+	"rule": "role-lacks-server",
+	"reason": sprintf("no role of the caller (%s) permits %s with %s", [concat(", ", input.principal.roles), input.action, input.server.name]),
+	"remedy": "ask the operator for a role that does",
+} if {
+	input.server
+	not permitted
+}
+
+# A server may ask for what a role lets it ask; a task of the caller's is asked
+# after by whoever could have asked for what it does.
+permitted if {
+	some role in input.principal.roles
+	some server in [input.server.name, "*"]
+	some right in asking[input.server.asks]
+	data.roles[role].servers[server][right] == true
+}
+
+asking := {
+	"sampling/createMessage": ["sampling"],
+	"elicitation/create": ["elicitation"],
+	"roots/list": ["roots"],
+	"tasks/list": ["sampling", "elicitation"],
+}
+
+# Whoever has one of the tools, with whatever arguments, may set the server's
+# log level, and see to the tasks that came of it.
+permitted if {
+	not input.server.asks
+	some role in input.principal.roles
+	some tool in input.server.tools
+	grant := data.roles[role].tools[tool]
+	grants_some(grant)
+}
+
+grants_some(grant) if grant == true
+
+grants_some(grant) if is_object(grant)
+
+permitted if {
+	not input.server.asks
+	some role in input.principal.roles
+	data.roles[role].methods[input.server.name][input.action] == true
+}
 
 # Exactly one of the six holds for a tool that a role names: a call is denied
 # for the first thing that it lacks, then held, then allowed.

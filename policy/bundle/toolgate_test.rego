@@ -179,3 +179,91 @@ test_a_role_gets_where_data_says_so if {
 	toolgate.decision.rule == "role-has-server" with input as get("researcher") with data.roles as open
 	toolgate.decision.rule == "role-lacks-server" with input as read("researcher") with data.roles as open
 }
+
+test_a_star_is_every_server if {
+	open := object.union(data.roles, {"researcher": {"resources": {"*": true}, "servers": {"*": {"roots": true}}}})
+	toolgate.decision.rule == "role-has-server" with input as read("researcher") with data.roles as open
+	toolgate.decision.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
+	toolgate.decision.rule == "role-has-server" with input as asked("researcher", "roots/list") with data.roles as open
+}
+
+about(role, action, server) := {
+	"action": action,
+	"principal": {"subject": "agent-7", "roles": [role]},
+	"server": server,
+	"arguments": {},
+	"request": {"id": "1", "transport": "http"},
+}
+
+asked(role, method) := about(role, method, {"name": "files", "asks": method})
+
+questions := {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
+
+test_no_server_asks_unless_data_says_so if {
+	every role in roles {
+		every method, _ in questions {
+			rule(asked(role, method)) == "role-lacks-server"
+		}
+		rule(asked(role, "tasks/list")) == "role-lacks-server"
+	}
+}
+
+test_a_server_asks_what_a_role_lets_it if {
+	every method, right in questions {
+		open := object.union(data.roles, {"researcher": {"servers": {"files": {right: true}}}})
+		every other, _ in questions {
+			document := asked("researcher", other)
+			allowed := toolgate.decision.effect == "allow" with input as document with data.roles as open
+			allowed == (other == method)
+		}
+		document := asked("observer", method)
+		toolgate.decision.effect == "deny" with input as document with data.roles as open
+	}
+}
+
+test_false_and_other_servers_let_nobody_ask if {
+	every servers in [{"files": {"roots": false}}, {"files": true}, {"other": {"roots": true}}, {"files": {"sampling": true}}] {
+		toolgate.decision.rule == "role-lacks-server" with input as asked("observer", "roots/list")
+			with data.roles as {"observer": {"servers": servers}}
+	}
+}
+
+test_tasks_of_the_caller if {
+	document := about("observer", "tasks/get", {"name": "files", "asks": "sampling/createMessage"})
+	toolgate.decision.effect == "allow" with input as document
+		with data.roles as {"observer": {"servers": {"files": {"sampling": true}}}}
+	toolgate.decision.effect == "deny" with input as document
+		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
+	toolgate.decision.effect == "allow" with input as asked("observer", "tasks/list")
+		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
+}
+
+test_level_and_tasks_are_for_those_with_a_tool if {
+	every action in ["logging/setLevel", "tasks/get", "tasks/list"] {
+		every role in ["observer", "researcher", "treasurer"] {
+			rule(about(role, action, {"name": "standard", "tools": ["generate_thing", "manage_wallet"]})) == "role-has-server"
+		}
+		rule(about("observer", action, {"name": "standard", "tools": ["search_internet"]})) == "role-has-server"
+		rule(about("creator", action, {"name": "standard", "tools": ["manage_wallet"]})) == "role-lacks-server"
+		rule(about("observer", action, {"name": "standard", "tools": []})) == "role-lacks-server"
+		rule(about("stranger", action, {"name": "standard", "tools": ["search_internet"]})) == "role-lacks-server"
+		rule(about("observer", action, {"name": "standard", "tools": ["search_internet"], "asks": action})) == "role-lacks-server"
+	}
+}
+
+test_false_is_no_tool if {
+	toolgate.decision.rule == "role-lacks-server" with input as about("observer", "tasks/get", {"name": "files", "tools": ["files__read"]})
+		with data.roles as {"observer": {"tools": {"files__read": false}}}
+}
+
+test_methods_of_extensions if {
+	document := about("observer", "vendor/thing", {"name": "files"})
+	rule(document) == "role-lacks-server"
+	every methods in [{"files": {"vendor/other": true}}, {"other": {"vendor/thing": true}}, {"files": {"vendor/thing": false}}, {"*": {"vendor/thing": true}}] {
+		toolgate.decision.effect == "deny" with input as document with data.roles as {"observer": {"methods": methods}}
+	}
+	toolgate.decision.effect == "allow" with input as document
+		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
+	toolgate.decision.effect == "deny" with input as about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"})
+		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
+}

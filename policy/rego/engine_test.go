@@ -358,12 +358,18 @@ func TestInputWithoutATool(t *testing.T) {
 			`{"action":"resources/read","resource":{"server":"s","uri":"file:///a"},"arguments":{}}`},
 		{"a prompt", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{Server: "s", Name: "p"}, Arguments: json.RawMessage(`{"n":1e2}`)},
 			`{"action":"prompts/get","prompt":{"server":"s","name":"p"},"arguments":{"n":1e2}}`},
+		{"a server", policy.Input{Action: "logging/setLevel", Server: &policy.Server{Name: "s", Tools: []string{"s__t"}}, Arguments: json.RawMessage(`{"level":"info"}`)},
+			`{"action":"logging/setLevel","server":{"name":"s","tools":["s__t"]},"arguments":{"level":"info"}}`},
+		{"a server that asks", policy.Input{Action: "roots/list", Server: &policy.Server{Name: "s", Asks: "roots/list"}},
+			`{"action":"roots/list","server":{"name":"s","asks":"roots/list"},"arguments":{}}`},
 		{"neither", policy.Input{Action: "prompts/get"}, ""},
+		{"a server and a prompt", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{}, Server: &policy.Server{}}, ""},
+		{"a server and a resource", policy.Input{Action: "resources/read", Resource: &policy.Resource{}, Server: &policy.Server{}}, ""},
 		{"both", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{}, Resource: &policy.Resource{}}, ""},
 		{"arguments that are none", policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{}, Arguments: json.RawMessage(`[]`)}, ""},
 	} {
 		in := input("r", "t", `{}`)
-		in.Action, in.Resource, in.Prompt, in.Arguments = tt.in.Action, tt.in.Resource, tt.in.Prompt, tt.in.Arguments
+		in.Action, in.Resource, in.Prompt, in.Server, in.Arguments = tt.in.Action, tt.in.Resource, tt.in.Prompt, tt.in.Server, tt.in.Arguments
 		d, err := e.Decide(t.Context(), in)
 		if tt.want == "" {
 			if err == nil || d.Effect != policy.Deny || d.Rule != rego.RuleError {
@@ -396,26 +402,27 @@ func TestRefusedPolicy(t *testing.T) {
 		files []string
 		want  string
 	}{
-		"nothing there":     {[]string{"README.md", "x"}, "no policy found"},
-		"syntax":            {[]string{"p.rego", "package toolgate\ndecision :="}, "p.rego:"},
-		"unsafe variable":   {[]string{"p.rego", module(`decision := {"effect": x}`)}, "unsafe"},
-		"unknown function":  {[]string{"p.rego", module(`decision := nope(1)`)}, "undefined function"},
-		"no decision":       {[]string{"p.rego", module(`allow := true`)}, "data.toolgate.decision"},
-		"only a test":       {[]string{"p_test.rego", module(`decision := {"effect": "allow"}`)}, "no policy found"},
-		"network":           {[]string{"p.rego", module(`decision := http.send({"method": "get", "url": "http://127.0.0.1/"}).body`)}, "http.send"},
-		"name look-up":      {[]string{"p.rego", module(`decision := net.lookup_ip_addr("x")`)}, "net.lookup_ip_addr"},
-		"clock":             {[]string{"p.rego", module(`decision := {"effect": "allow"} if time.now_ns() > 1`)}, "time.now_ns"},
-		"environment":       {[]string{"p.rego", module(`decision := {"effect": opa.runtime().env.X}`)}, "opa.runtime"},
-		"random":            {[]string{"p.rego", module(`decision := {"effect": "allow"} if rand.intn("x", 2) == 1`)}, "rand.intn"},
-		"foreign schemas":   {[]string{"p.rego", module(`decision := {"effect": "allow"} if json.match_schema({}, {"$ref": "file:///etc/x"})[0]`)}, "json.match_schema"},
-		"conflict":          {[]string{"p.rego", module("decision := {\"effect\": \"allow\"}\ndecision := {\"effect\": \"deny\"}")}, "trying policy"},
-		"misspelt effect":   {[]string{"p.rego", module(`decision := {"effect": "alow"}`)}, "trying policy"},
-		"type not tested":   {[]string{"p.rego", module(`decision := {"effect": "hold", "approval": {"roles": ["a"]}} if to_number(input.arguments.amount) > 1`)}, "trying policy"},
-		"data is a list":    {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", "[]"}, "data.json"},
-		"data twice":        {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{"a":1,"a":2}`}, "duplicate"},
-		"data trails":       {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{} {}`}, "more than one"},
-		"data under a rule": {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{"toolgate":{"decision":{"effect":"allow"}}}`}, "conflict"},
-		"delta bundle":      {[]string{"patch.json", `{"data":[]}`}, "delta"},
+		"nothing there":           {[]string{"README.md", "x"}, "no policy found"},
+		"syntax":                  {[]string{"p.rego", "package toolgate\ndecision :="}, "p.rego:"},
+		"unsafe variable":         {[]string{"p.rego", module(`decision := {"effect": x}`)}, "unsafe"},
+		"unknown function":        {[]string{"p.rego", module(`decision := nope(1)`)}, "undefined function"},
+		"no decision":             {[]string{"p.rego", module(`allow := true`)}, "data.toolgate.decision"},
+		"only a test":             {[]string{"p_test.rego", module(`decision := {"effect": "allow"}`)}, "no policy found"},
+		"network":                 {[]string{"p.rego", module(`decision := http.send({"method": "get", "url": "http://127.0.0.1/"}).body`)}, "http.send"},
+		"name look-up":            {[]string{"p.rego", module(`decision := net.lookup_ip_addr("x")`)}, "net.lookup_ip_addr"},
+		"clock":                   {[]string{"p.rego", module(`decision := {"effect": "allow"} if time.now_ns() > 1`)}, "time.now_ns"},
+		"environment":             {[]string{"p.rego", module(`decision := {"effect": opa.runtime().env.X}`)}, "opa.runtime"},
+		"random":                  {[]string{"p.rego", module(`decision := {"effect": "allow"} if rand.intn("x", 2) == 1`)}, "rand.intn"},
+		"foreign schemas":         {[]string{"p.rego", module(`decision := {"effect": "allow"} if json.match_schema({}, {"$ref": "file:///etc/x"})[0]`)}, "json.match_schema"},
+		"conflict":                {[]string{"p.rego", module("decision := {\"effect\": \"allow\"}\ndecision := {\"effect\": \"deny\"}")}, "trying policy"},
+		"misspelt effect":         {[]string{"p.rego", module(`decision := {"effect": "alow"}`)}, "trying policy"},
+		"a request not looked at": {[]string{"p.rego", module("decision := {\"effect\": \"allow\"} if input.tool\ndecision := {\"effect\": \"deny\"} if input.server\ndecision := {\"effect\": \"allow\"} if input.server.asks")}, "input.action"},
+		"type not tested":         {[]string{"p.rego", module(`decision := {"effect": "hold", "approval": {"roles": ["a"]}} if to_number(input.arguments.amount) > 1`)}, "trying policy"},
+		"data is a list":          {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", "[]"}, "data.json"},
+		"data twice":              {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{"a":1,"a":2}`}, "duplicate"},
+		"data trails":             {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{} {}`}, "more than one"},
+		"data under a rule":       {[]string{"p.rego", module(`decision := {"effect": "allow"}`), "data.json", `{"toolgate":{"decision":{"effect":"allow"}}}`}, "conflict"},
+		"delta bundle":            {[]string{"patch.json", `{"data":[]}`}, "delta"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := tryLoad(t, c.files...)

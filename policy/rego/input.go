@@ -19,6 +19,8 @@ var (
 	keyAction    = ast.StringTerm("action")
 	keyResource  = ast.StringTerm("resource")
 	keyPrompt    = ast.StringTerm("prompt")
+	keyTools     = ast.StringTerm("tools")
+	keyAsks      = ast.StringTerm("asks")
 	actionCall   = ast.StringTerm(policy.ActionCall)
 	keyPrincipal = ast.StringTerm("principal")
 	keyTool      = ast.StringTerm("tool")
@@ -49,12 +51,8 @@ func member(key *ast.Term, value string) [2]*ast.Term {
 }
 
 func principalTerm(p *policy.Principal) *ast.Term {
-	roles := make([]*ast.Term, len(p.Roles))
-	for i, r := range p.Roles {
-		roles[i] = ast.StringTerm(r)
-	}
 	members := append(make([][2]*ast.Term, 0, 4), member(keySubject, p.Subject),
-		[2]*ast.Term{keyRoles, ast.ArrayTerm(roles...)})
+		[2]*ast.Term{keyRoles, textsTerm(p.Roles)})
 	if p.Client != "" {
 		members = append(members, member(keyClient, p.Client))
 	}
@@ -80,12 +78,33 @@ func toolTerm(t *policy.Tool) (*ast.Term, error) {
 // subjectMember is what a request that calls no tool is about.
 func subjectMember(in *policy.Input) ([2]*ast.Term, error) {
 	switch {
-	case in.Resource != nil && in.Prompt == nil:
+	case in.Resource != nil && in.Prompt == nil && in.Server == nil:
 		return [2]*ast.Term{keyResource, ast.ObjectTerm(member(keyServer, in.Resource.Server), member(keyURI, in.Resource.URI))}, nil
-	case in.Prompt != nil && in.Resource == nil:
+	case in.Prompt != nil && in.Resource == nil && in.Server == nil:
 		return [2]*ast.Term{keyPrompt, ast.ObjectTerm(member(keyServer, in.Prompt.Server), member(keyName, in.Prompt.Name))}, nil
+	case in.Server != nil && in.Resource == nil && in.Prompt == nil:
+		return [2]*ast.Term{keyServer, serverTerm(in.Server)}, nil
 	}
-	return [2]*ast.Term{}, errors.New("neither one resource nor one prompt")
+	return [2]*ast.Term{}, errors.New("neither one resource nor one prompt nor one server")
+}
+
+func serverTerm(s *policy.Server) *ast.Term {
+	members := append(make([][2]*ast.Term, 0, 3), member(keyName, s.Name))
+	if s.Tools != nil {
+		members = append(members, [2]*ast.Term{keyTools, textsTerm(s.Tools)})
+	}
+	if s.Asks != "" {
+		members = append(members, member(keyAsks, s.Asks))
+	}
+	return ast.ObjectTerm(members...)
+}
+
+func textsTerm(texts []string) *ast.Term {
+	terms := make([]*ast.Term, len(texts))
+	for i, s := range texts {
+		terms[i] = ast.StringTerm(s)
+	}
+	return ast.ArrayTerm(terms...)
 }
 
 func requestTerm(r *policy.Request) *ast.Term {

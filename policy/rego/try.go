@@ -28,8 +28,8 @@ var odd = []json.RawMessage{
 	json.RawMessage(`{"action":"transfer","amount":1e3,"model":"","path":"/","query":""}`),
 }
 
-// try judges sample calls of the roles in data.roles, and of nobody's. Each
-// must come to a decision or to undefined.
+// try judges sample calls and other requests of the roles in data.roles, and of
+// nobody's. Each must come to a decision or to undefined.
 func (e *Engine) try(ctx context.Context) error {
 	trial := *e
 	trial.timeout = max(tryTimeout, e.timeout)
@@ -40,6 +40,38 @@ func (e *Engine) try(ctx context.Context) error {
 				if err := trial.tryOne(ctx, role, tool, arguments); err != nil {
 					return err
 				}
+			}
+		}
+		if err := trial.tryOthers(ctx, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// others are what a policy is asked about besides calls.
+var others = []policy.Input{
+	{Action: "resources/read", Resource: &policy.Resource{Server: "toolgate-sample", URI: "file:///"}},
+	{Action: "prompts/get", Prompt: &policy.Prompt{Server: "toolgate-sample", Name: "sample"}},
+	{Action: "completion/complete", Prompt: &policy.Prompt{Server: "toolgate-sample", Name: "sample"}},
+	{Action: "logging/setLevel", Server: &policy.Server{Name: "toolgate-sample", Tools: []string{unknownTool}}},
+	{Action: "tasks/get", Server: &policy.Server{Name: "toolgate-sample", Tools: []string{unknownTool}}},
+	{Action: "sampling/createMessage", Server: &policy.Server{Name: "toolgate-sample", Asks: "sampling/createMessage"}},
+	{Action: "elicitation/create", Server: &policy.Server{Name: "toolgate-sample", Asks: "elicitation/create"}},
+	{Action: "roots/list", Server: &policy.Server{Name: "toolgate-sample", Asks: "roots/list"}},
+	{Action: "toolgate-sample/thing", Server: &policy.Server{Name: "toolgate-sample"}},
+}
+
+// tryOthers judges samples of requests that call no tool.
+func (e *Engine) tryOthers(ctx context.Context, role string) error {
+	for _, in := range others {
+		for _, arguments := range odd {
+			in.Arguments = arguments
+			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
+			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
+			if _, err := e.judge(ctx, &in); err != nil && !errors.Is(err, errUndefined) {
+				return fmt.Errorf("role %q asks for %s with %s: %s (hint: look at input.action, and test the type of an argument before using it)",
+					role, in.Action, arguments, cause(err))
 			}
 		}
 	}

@@ -95,6 +95,7 @@ type Server struct {
 	OutputSchema string            // enforce, warn or off
 	CaseVariants string            // refuse or allow: keys inside arguments that differ only in case
 	Notice       string            // boundary notice; "" = none
+	Methods      []string          // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
 }
 
 // Policy says where the policy is.

@@ -120,6 +120,7 @@ func (l *loader) serverSettings(s *Server, n *node) {
 		"output_schema": l.oneOf(&s.OutputSchema, "enforce", "warn", "off"),
 		"case_variants": l.oneOf(&s.CaseVariants, "refuse", "allow"),
 		"notice":        l.notice(&s.Notice),
+		"methods":       l.methods(&s.Methods),
 	})
 }
 
