@@ -141,7 +141,7 @@ func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body
 		d.observe(x, a)
 		out.finish(a)
 		return
-	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).reports)):
+	case out.events && (!out.plain || slices.ContainsFunc(parts, d.reports)):
 		d.converseBatch(ctx, out, parts)
 		return
 	}
@@ -161,7 +161,7 @@ func (d *Door) converseBatch(ctx context.Context, out *response, parts []*exchan
 	out.plain = false // nothing is gained by waiting
 	d.converse(ctx, out, parts[0].session, func(t *stream) answer {
 		for _, x := range parts {
-			x.notify = t.notify
+			x.speakOn(t)
 		}
 		var flying atomic.Int64
 		d.runBatch(parts, &flying, func(a answer) {

@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/toolgate/toolgate/internal/conversation"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -28,8 +31,14 @@ var update = flag.Bool("update", false, "write what the door answers into testda
 //	                             set unless given; "(none)" takes one away
 //	-- toolgate --               status and media type, headers, body
 //
+// An event stream that is not over yet is read in parts:
+//
+//	-- alice: POST /mcp, stream A: 2 events --   the head and two events
+//	-- stream A: 1 event --                      the next event
+//	-- stream A: the end --                      whatever comes until it ends
+//
 // $SESSION is the session id that was given out last, $STREAM what the ids of
-// the events of the last event stream have in common.
+// the events of the last event stream have in common, $STREAM_A those of A.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/http/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -38,14 +47,15 @@ func TestConversations(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			srv, _ := newServer(t, newGate(), func(o *mcp.Options) { o.PageSize = 4 })
-			c := httpClient{t: t, url: srv.URL}
+			c := httpClient{t: t, url: srv.URL, parts: make(map[string]*part)}
 			replay(t, file, c.ask)
 		})
 	}
 }
 
 // TestStdioConversations does the same for the stdio door: a section "client"
-// is one line sent, "toolgate" the line answered, if one is due.
+// is one line sent, "toolgate" the line answered, if one is due. After "client,
+// answering" what was waiting for the client's answer is due.
 func TestStdioConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/stdio/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -54,12 +64,12 @@ func TestStdioConversations(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			c := dial(t, newDoor(t, newGate(), nil))
-			replay(t, file, func(_, line string) string {
+			replay(t, file, func(name, line string) string {
 				c.Send(strings.TrimSuffix(line, "\n"))
-				if strings.Contains(line, `"notifications/`) || strings.Contains(line, `"result"`) {
-					return ""
+				if m, err := jsonrpc.Decode([]byte(line), jsonrpc.Limits{}); err != nil || m.Kind == jsonrpc.Request || name == "client, answering" {
+					return c.Answer()
 				}
-				return c.Answer()
+				return ""
 			})
 		})
 	}
@@ -99,14 +109,86 @@ type httpClient struct {
 	url     string
 	session string
 	stream  string
+	parts   map[string]*part // :: name -> a stream that is read in parts
+}
+
+// part is an event stream that is read in parts.
+type part struct {
+	body io.ReadCloser
+	r    *bufio.Reader
+	id   string
+}
+
+// read gives the next events, all that come for n < 0.
+func (p *part) read(t *testing.T, n int) string {
+	t.Helper()
+	var all strings.Builder
+	for ; n != 0; n-- {
+		for line := ""; line != "\n"; {
+			var err error
+			if line, err = p.r.ReadString('\n'); err != nil && n < 0 {
+				_ = p.body.Close()
+				return all.String()
+			} else if err != nil {
+				t.Fatalf("reading a stream: %v", err)
+			}
+			if id := eventIDs.FindStringSubmatch(line); id != nil {
+				p.id = id[1]
+			}
+			all.WriteString(line)
+		}
+	}
+	return all.String()
+}
+
+// inParts takes "stream A: 2 events" off what a section says.
+func inParts(line string) (rest, name string, events int) {
+	m := streamPart.FindStringSubmatch(line)
+	if m == nil {
+		return line, "", 0
+	}
+	if events = -1; m[4] != "" {
+		events, _ = strconv.Atoi(m[4])
+	}
+	return m[1], m[2], events
+}
+
+var streamPart = regexp.MustCompile(`^(?:(.*), )?stream ([A-Z]): (the end|([0-9]+) events?)$`)
+
+// plain is text without what is another one in each run.
+func (c *httpClient) plain(text string) string {
+	for name, p := range c.parts {
+		if p.id != "" {
+			text = strings.ReplaceAll(text, p.id, "$STREAM_"+name)
+		}
+	}
+	for name, value := range map[string]string{"$SESSION": c.session, "$STREAM": c.stream} {
+		if value != "" {
+			text = strings.ReplaceAll(text, value, name)
+		}
+	}
+	return text
+}
+
+// filled is text with what is another one in each run.
+func (c *httpClient) filled(text string) string {
+	for name, p := range c.parts {
+		text = strings.ReplaceAll(text, "$STREAM_"+name, p.id)
+	}
+	return strings.NewReplacer("$SESSION", c.session, "$STREAM", c.stream).Replace(text)
 }
 
 // ask sends one section and gives the answer in the form of the files.
 func (c *httpClient) ask(name, data string) string {
 	c.t.Helper()
+	name, stream, events := inParts(name)
+	if p := c.parts[stream]; p != nil && name == "" {
+		text := p.read(c.t, events)
+		return c.plain(text)
+	}
 	who, line, _ := strings.Cut(name, ": ")
 	method, path, _ := strings.Cut(line, " ")
-	head, body, _ := strings.Cut("\n"+strings.NewReplacer("$SESSION", c.session, "$STREAM", c.stream).Replace(data), "\n\n")
+	head, body, _ := strings.Cut("\n"+c.filled(data), "\n\n")
 	req, err := http.NewRequest(method, c.url+path, strings.NewReader(strings.TrimSuffix(body, "\n")))
 	if err != nil {
 		c.t.Fatal(err)
@@ -118,6 +200,13 @@ func (c *httpClient) ask(name, data string) string {
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	if stream != "" {
+		p := &part{body: res.Body, r: bufio.NewReader(res.Body)}
+		c.parts[stream] = p
+		c.t.Cleanup(func() { _ = p.body.Close() })
+		text := p.read(c.t, events)
+		return c.plain(c.headOf(res) + "\n" + text)
 	}
 	defer func() { _ = res.Body.Close() }()
 	return c.written(res)
@@ -152,6 +241,18 @@ func (c *httpClient) written(res *http.Response) string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	b := c.headOf(res)
+	if len(body) > 0 {
+		b += fmt.Sprintf("\n%s\n", strings.TrimSuffix(string(body), "\n"))
+	}
+	if id := eventIDs.FindStringSubmatch(b); id != nil {
+		c.stream = id[1]
+	}
+	return c.plain(b)
+}
+
+// headOf is the head of an answer as the files show it.
+func (c *httpClient) headOf(res *http.Response) string {
 	if id := res.Header.Get("Mcp-Session-Id"); id != "" {
 		c.session = id
 	}
@@ -162,19 +263,7 @@ func (c *httpClient) written(res *http.Response) string {
 			fmt.Fprintf(&b, "%s: %s\n", name, value)
 		}
 	}
-	if len(body) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", strings.TrimSuffix(string(body), "\n"))
-	}
-	if id := eventIDs.FindStringSubmatch(b.String()); id != nil {
-		c.stream = id[1]
-	}
-	answer := b.String()
-	for name, value := range map[string]string{"$SESSION": c.session, "$STREAM": c.stream} {
-		if value != "" {
-			answer = strings.ReplaceAll(answer, value, name)
-		}
-	}
-	return answer
+	return b.String()
 }
 
 // eventIDs finds the id of an event.

@@ -22,6 +22,7 @@ import (
 type row struct {
 	handle  func(*Door, *exchange) answer
 	session bool // refused before initialize
+	reaches bool // a server, which may ask and tell before it answers
 }
 
 // requests is every request method that is served. What has no row is refused
@@ -29,21 +30,43 @@ type row struct {
 var requests = map[string]row{
 	"initialize": {handle: (*Door).initialize},
 	"ping":       {handle: (*Door).ping},
-	"tools/list": {handle: (*Door).listTools, session: true},
-	"tools/call": {handle: (*Door).callTool, session: true},
+	"tools/list": {handle: (*Door).listTools, session: true, reaches: true},
+	"tools/call": {handle: (*Door).callTool, session: true, reaches: true},
 
-	"resources/list":           {handle: (*Door).enumerate, session: true},
-	"resources/templates/list": {handle: (*Door).enumerate, session: true},
-	"resources/read":           {handle: (*Door).relay, session: true},
-	"prompts/list":             {handle: (*Door).enumerate, session: true},
-	"prompts/get":              {handle: (*Door).relay, session: true},
-	"completion/complete":      {handle: (*Door).relay, session: true},
+	"resources/list":           {handle: (*Door).enumerate, session: true, reaches: true},
+	"resources/templates/list": {handle: (*Door).enumerate, session: true, reaches: true},
+	"resources/read":           {handle: (*Door).relay, session: true, reaches: true},
+	"resources/subscribe":      {handle: (*Door).relay, session: true, reaches: true},
+	"resources/unsubscribe":    {handle: (*Door).relay, session: true, reaches: true},
+	"prompts/list":             {handle: (*Door).enumerate, session: true, reaches: true},
+	"prompts/get":              {handle: (*Door).relay, session: true, reaches: true},
+	"completion/complete":      {handle: (*Door).relay, session: true, reaches: true},
+	"logging/setLevel":         {handle: (*Door).setLevel, session: true, reaches: true},
+	"tasks/get":                {handle: (*Door).relay, session: true, reaches: true},
+	"tasks/result":             {handle: (*Door).relay, session: true, reaches: true},
+	"tasks/list":               {handle: (*Door).enumerate, session: true, reaches: true},
+	"tasks/cancel":             {handle: (*Door).relay, session: true, reaches: true},
 }
 
-// notices is every notification that means something. Others under
-// "notifications/" are accepted and dropped, as the protocol allows.
+// extension is the row of a method that is not of the protocol: on the road of
+// one server the gate knows whether that server has it.
+var extension = row{handle: (*Door).relay, session: true, reaches: true}
+
+// rowOf finds what x asks for.
+func (d *Door) rowOf(x *exchange) (row, bool) {
+	r, ok := requests[x.call.Message.Method]
+	if !ok && x.session != nil && x.call.Route != "" && d.opts.Relayer != nil {
+		return extension, true
+	}
+	return r, ok
+}
+
+// notices is every notification that the door itself understands. Others under
+// "notifications/" are for servers, if there is a Notifier.
 var notices = map[string]func(*exchange){
-	"notifications/cancelled": (*exchange).cancelled,
+	"notifications/cancelled":   (*exchange).cancelled,
+	"notifications/progress":    (*exchange).reported,
+	"notifications/initialized": func(*exchange) {}, // the transports see to it
 }
 
 // exchange is one received message with what the door knows of its sender.
@@ -58,6 +81,7 @@ type exchange struct {
 	began    time.Time                        // when it was received; zero when nobody observes
 	opened   string                           // key of the session that initialize made
 
+	row    row             // what it asks for, set by admit
 	ctx    context.Context // of the work, set by admit
 	flight string          // key in session's flights; "" = not entered
 }
@@ -172,15 +196,16 @@ func (d *Door) admit(x *exchange) (a answer, done bool) {
 		return d.admitRequest(x)
 	case jsonrpc.Notification:
 		return d.notice(x), true
-	default: // an answer, and nothing was asked
-		return answer{status: http.StatusAccepted}, true
+	default:
+		return d.answered(x), true
 	}
 }
 
 // admitRequest enters the request x in its session.
 func (d *Door) admitRequest(x *exchange) (a answer, done bool) {
 	method := x.call.Message.Method
-	r, ok := requests[method]
+	r, ok := d.rowOf(x)
+	x.row = r
 	switch {
 	case !ok:
 		return d.refuse(x, signal.CodeEnvelopeMethod, "method "+method+" is not served here"), true
@@ -216,7 +241,7 @@ func (d *Door) run(x *exchange) (a answer) {
 			a = d.broken(x)
 		}
 	}()
-	a = requests[x.call.Message.Method].handle(d, x)
+	a = x.row.handle(d, x)
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
@@ -233,8 +258,26 @@ func (d *Door) notice(x *exchange) answer {
 		a := d.refuse(x, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
 		a.status = http.StatusBadRequest
 		return a
+	} else if x.session != nil && d.opts.Notifier != nil {
+		d.opts.Notifier.Notify(d.base, &x.call)
 	}
 	return answer{status: http.StatusAccepted}
+}
+
+// answered takes an answer. One to what was not asked, or not any more, is
+// dropped and counted.
+func (d *Door) answered(x *exchange) answer {
+	if !x.session.answered(x.call.Message) {
+		d.opts.Log.Debug("an answer to nothing that waits for one", "session", x.call.Session, "so far", d.strays.Add(1))
+	}
+	return answer{status: http.StatusAccepted}
+}
+
+// reported takes what the client reports of its work on what it was asked.
+func (x *exchange) reported() {
+	if x.session != nil {
+		x.session.reported(x.call.Message.Params)
+	}
 }
 
 // cancelled ends the request that the notification x names, if it is in flight

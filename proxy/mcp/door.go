@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -37,8 +38,13 @@ type Options struct {
 	// Relayer serves resources, prompts and completions on /mcp/{server}; nil =
 	// they are not served.
 	Relayer Relayer
-	// Offers gives the capabilities of the server {name}, as it declared them,
-	// nil when they are not known; nil = nothing but tools is advertised.
+	// Notifier takes the notifications of clients that are for servers; nil =
+	// they are dropped.
+	Notifier Notifier
+	// Offers gives the capabilities of the server {name}, "" for all of them, as
+	// far as they are relayed: what it gives is advertised as it is, but for
+	// tools, which always are and may always change. It gives nil when they are
+	// not known; nil = nothing but tools is advertised.
 	Offers func(ctx context.Context, name string) json.RawMessage
 	// HasServer reports whether /mcp/{name} exists; nil = no server has a road
 	// of its own.
@@ -143,7 +149,6 @@ type Door struct {
 	hosts    guard.Hosts
 	sessions *sessions
 	replay   *replay
-	changed  []byte          // what a client hears when its list may be another one
 	base     context.Context // of every call; a client that hangs up does not end it
 	cancel   context.CancelCauseFunc
 	streams  chan struct{}  // closed by Close: event streams, stdio clients and the janitor end
@@ -154,6 +159,8 @@ type Door struct {
 	flights int
 	idle    chan struct{}      // closed when closing and flights is 0
 	pipes   map[*pipe]struct{} // stdio clients being served
+
+	strays atomic.Uint64 // answers of clients to what was not asked, or not any more
 }
 
 // New makes a Door. It fails when Gate or Refuser is missing, or the profile is
@@ -165,10 +172,6 @@ func New(opts Options) (*Door, error) {
 	if !opts.Profile.Valid() {
 		return nil, fmt.Errorf("making the mcp door: unknown envelope profile %q\nhint: use mcp or strict", string(opts.Profile))
 	}
-	changed, err := wire.CreateNotification("notifications/tools/list_changed", nil)
-	if err != nil {
-		return nil, fmt.Errorf("making the mcp door: %w", err)
-	}
 	opts = opts.withDefaults()
 	kept := newReplay(opts)
 	base, cancel := context.WithCancelCause(context.Background())
@@ -177,7 +180,6 @@ func New(opts Options) (*Door, error) {
 		hosts:    hostSet(opts.Hosts),
 		sessions: newSessions(opts, kept),
 		replay:   kept,
-		changed:  changed,
 		base:     base,
 		cancel:   cancel,
 		streams:  make(chan struct{}),
@@ -188,25 +190,16 @@ func New(opts Options) (*Door, error) {
 	return d, nil
 }
 
-// ToolsChanged tells every client that its list of tools may be another one.
-// It never blocks; changes that a client has not yet heard of become one.
-func (d *Door) ToolsChanged() {
-	d.sessions.each((*session).changed)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for p := range d.pipes {
-		p.changed()
-	}
-}
-
-// Close ends the event streams, refuses new requests with 503, waits for the
-// calls in flight until ctx ends, and cancels those that are left. It returns
+// Close ends the event streams, refuses new requests with 503, so that what was
+// asked of clients has no answer, waits for the calls in flight until ctx ends,
+// and cancels those that are left. It returns
 // ctx's error in that case. Call it before http.Server.Shutdown, which would
 // wait for the event streams. A second Close does nothing.
 func (d *Door) Close(ctx context.Context) error {
 	if !d.close() {
 		return nil
 	}
+	d.sessions.each((*session).hush)
 	var err error
 	select {
 	case <-d.idle:

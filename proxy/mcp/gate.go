@@ -33,6 +33,13 @@ type Relayer interface {
 	Enumerate(ctx context.Context, in *proxy.Call, who policy.Principal) (json.RawMessage, *proxy.Failure)
 }
 
+// Notifier is the road of notifications from clients that are for servers.
+type Notifier interface {
+	// Notify governs one notification and passes it on, or drops it. It does not
+	// block.
+	Notify(ctx context.Context, in *proxy.Call)
+}
+
 // Refuser records what a door itself refuses. code is one of the signal.Code
 // constants; the result is never nil.
 type Refuser interface {

@@ -48,7 +48,7 @@ type behavior func(ctx context.Context, g *fakeGate, in *proxy.Call, args json.R
 func newGate() *fakeGate {
 	g := &fakeGate{release: make(chan struct{}), started: make(chan struct{}, 100)}
 	g.behave = map[string]behavior{"echo": echo, "wait": wait, "steps": steps, "denied": fails(signal.CodePolicyDenied, "researcher may not do this"),
-		"limited": fails(signal.CodeRateLimited, "10 per minute"), "broken": fails(signal.CodeToolFailed, "the tool said no")}
+		"limited": fails(signal.CodeRateLimited, "10 per minute"), "broken": fails(signal.CodeToolFailed, "the tool said no"), "talk": talk}
 	for _, name := range []string{"echo", "wait", "steps", "denied", "limited", "broken"} {
 		g.tools = append(g.tools, tool(name))
 	}

@@ -136,9 +136,9 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	switch {
 	case !ok:
 		d.observe(x, a)
-	case events && x.session != nil && (x.reports() || !plain):
+	case events && x.session != nil && (d.reports(x) || !plain):
 		d.converse(r.Context(), out, x.session, func(t *stream) answer {
-			x.notify = t.notify
+			x.speakOn(t)
 			return d.settle(x)
 		})
 		return
@@ -252,6 +252,8 @@ func (x *exchange) use(s *session) {
 	}
 	x.session = s
 	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
+	x.call.Capabilities, x.call.Level = s.can, s.leastSevere()
+	x.call.Peer, x.call.Home = s.home, s.home
 }
 
 // body reads up to limit bytes of the request's body, which is one more than

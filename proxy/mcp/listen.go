@@ -20,7 +20,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	defer d.sessions.touch(s)
 	last := r.Header[headerLast]
 	if len(last) == 0 {
-		d.follow(w, r, s, d.replay.open(s, false).attach())
+		d.follow(w, r, s, d.replay.open(s, false))
 		return
 	}
 	rd, how := d.replay.resume(s, last)
@@ -34,11 +34,11 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	}
 }
 
-// follow sends what rd reads. Only the stream that belongs to no call hears of
-// changes and ends with its session.
+// follow sends what rd reads. Only the stream that belongs to no call ends with
+// its session.
 func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	defer rd.detach()
-	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context()}
+	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context(), wake: s.news.wake, tell: s.catchUp}
 	if !rd.stream.call {
 		stream := s.openStream()
 		if stream == nil {
@@ -46,12 +46,7 @@ func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *re
 			return
 		}
 		defer s.closeStream(stream)
-		c.end, c.wake = stream, s.wake
-		c.tell = func() {
-			if !rd.stream.send(d.changed) {
-				s.changed() // for the stream that took over
-			}
-		}
+		c.end = stream
 	}
 	beginEvents(w)
 	_ = c.rc.Flush() // the head tells the client that it is being heard

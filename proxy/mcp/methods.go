@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,25 +41,56 @@ func (d *Door) initialize(x *exchange) answer {
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
-	s, err := x.open(newSession(x.who, x.call.Route, version, clientName(params)))
+	offered := d.offered(x)
+	made := newSession(x.who, x.call.Route, version, clientName(params))
+	if made.can, ok = clientCan(params); !ok {
+		return d.refuse(x, signal.CodeEnvelopeInvalid, "params.capabilities is too large")
+	}
+	made.spoken = talkative(made.can, offered)
+	s, err := x.open(made)
 	if errors.Is(err, errNoRoom) {
 		return d.refuse(x, signal.CodeOverloaded, err.Error())
 	} else if err != nil {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
-	a := d.succeed(x, d.greeting(x, version))
+	a := answer{status: http.StatusOK, body: success(x.id(), d.greeting(version, offered))}
 	a.opened, x.opened = s.id, s.key
 	return a
 }
 
 // greeting is the result of initialize.
-func (d *Door) greeting(x *exchange, version string) json.RawMessage {
+func (d *Door) greeting(version string, offered json.RawMessage) json.RawMessage {
 	return slices.Concat(
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
-		[]byte(`,"capabilities":`), d.capabilities(x), []byte(`,"serverInfo":{"name":"toolgate","version":`),
+		[]byte(`,"capabilities":`), offered, []byte(`,"serverInfo":{"name":"toolgate","version":`),
 		jsonrpc.Quote(d.opts.Version),
 		[]byte(`},"instructions":"Every tool call is checked against policy. `+
 			`A refusal says why and what would make the call pass; a call that waits for approval says so."}`))
+}
+
+// canBytes bounds what is kept of what a client says that it can do.
+const canBytes = 64 << 10
+
+// clientCan gives params.capabilities, nil when the client names none, and
+// reports false when they are too large to keep.
+func clientCan(params json.RawMessage) (json.RawMessage, bool) {
+	can, ok := jsonrpc.Get(params, "capabilities")
+	if !ok || can[0] != '{' {
+		return nil, true
+	}
+	return bytes.Clone(can), len(can) <= canBytes
+}
+
+// talkative reports whether a server may ask a client who can what it says, or
+// tell it, before it answers.
+func talkative(can, offered json.RawMessage) bool {
+	if _, logs := jsonrpc.Get(offered, "logging"); logs {
+		return true
+	}
+	return slices.ContainsFunc([]string{"sampling", "elicitation", "roots", "tasks"}, func(name string) bool {
+		_, ok := jsonrpc.Get(can, name)
+		return ok
+	})
 }
 
 // clientName gives name/version of params.clientInfo in printable form, "" when

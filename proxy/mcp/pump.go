@@ -18,14 +18,18 @@ const (
 	comeBack = time.Second
 )
 
-// reports reports whether x is a request that may send messages before its
-// answer.
-func (x *exchange) reports() bool {
-	if !x.isCall() || x.call.Message.Kind != jsonrpc.Request {
+// reports reports whether x, which may have no session, is a request that may
+// have messages sent before its answer.
+func (d *Door) reports(x *exchange) bool {
+	if x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request || x.session == nil {
 		return false
 	}
-	_, ok := progressToken(x.call.Message.Params)
-	return ok
+	r, ok := d.rowOf(x)
+	if !ok || !r.reaches {
+		return false
+	}
+	_, token := progressToken(x.call.Message.Params)
+	return token || x.session.attentive()
 }
 
 // converse answers a request of s with an event stream, or in one piece when
@@ -33,8 +37,8 @@ func (x *exchange) reports() bool {
 // of its own, which Close waits for: it goes on when the client has gone, and
 // what comes of it can be asked for (Last-Event-ID).
 func (d *Door) converse(ctx context.Context, out *response, s *session, work func(*stream) answer) {
-	t := d.replay.open(s, true)
-	rd := t.attach()
+	rd := d.replay.open(s, true)
+	t := rd.stream
 	defer rd.detach()
 	if !out.plain {
 		rd.begin()
@@ -52,7 +56,7 @@ func (d *Door) converse(ctx context.Context, out *response, s *session, work fun
 		return
 	}
 	beginEvents(out.w)
-	d.pump(connection{w: out.w, rc: out.rc, client: ctx}, rd)
+	d.pump(connection{w: out.w, rc: out.rc, client: ctx, wake: s.news.wake, tell: s.catchUp}, rd)
 }
 
 // waitFirst waits for something to say, as long as it is worth to wait for an
@@ -80,7 +84,7 @@ type connection struct {
 	rc     *http.ResponseController
 	client context.Context // done when the client has gone
 	end    <-chan struct{} // closed when the connection must end
-	wake   <-chan struct{} // a token for each change of the tools to tell
+	wake   <-chan struct{} // a token when there is news
 	tell   func()          // tells it
 	busy   func() bool     // whether answers are due that a closing door waits for
 }

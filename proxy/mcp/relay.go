@@ -3,29 +3,30 @@ package mcp
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// relayable are the capabilities that are relayed, as far as they are: neither
-// subscriptions nor changes of these lists.
-var relayable = []string{"resources", "prompts", "completions"}
-
-// capabilities is what the road of x can do: tools, and of what its one server
-// offers the part that is relayed.
-func (d *Door) capabilities(x *exchange) json.RawMessage {
-	out := []byte(`{"tools":{"listChanged":true}`)
-	if x.call.Route != "" && d.opts.Relayer != nil {
-		offered := d.opts.Offers(d.base, x.call.Route)
-		for _, name := range relayable {
-			if _, ok := jsonrpc.Get(offered, name); ok {
-				out = append(append(out, ','), jsonrpc.Quote(name)...)
-				out = append(out, `:{}`...)
-			}
-		}
+// offered is the capabilities of x's road: what its servers offer, as they
+// declared it, and tools, whose list may always change.
+func (d *Door) offered(x *exchange) json.RawMessage {
+	const least = `{"tools":{"listChanged":true}}`
+	if d.opts.Relayer == nil {
+		return json.RawMessage(least)
 	}
-	return append(out, '}')
+	all := d.opts.Offers(d.base, x.call.Route)
+	tools, _ := jsonrpc.Get(all, "tools")
+	tools, err := jsonrpc.Set(tools, "listChanged", json.RawMessage("true"))
+	if err != nil {
+		tools = json.RawMessage(`{"listChanged":true}`)
+	}
+	if all, err = jsonrpc.Set(all, "tools", tools); err != nil {
+		return json.RawMessage(least)
+	}
+	return all
 }
 
 // relay passes a request that calls no tool through the gate, which alone
@@ -55,4 +56,41 @@ func (d *Door) enumerate(x *exchange) answer {
 
 func (d *Door) unserved(x *exchange) answer {
 	return d.refuse(x, signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
+}
+
+// levels are those of log messages (MCP server/utilities/logging, after RFC 5424).
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// invalidParams refuses x with the code that the protocol has for params which
+// a method does not take.
+func (d *Door) invalidParams(x *exchange, reason string) answer {
+	a := d.refuse(x, signal.CodeEnvelopeInvalid, reason)
+	object, err := jsonrpc.Set(a.fault, "code", json.RawMessage("-32602"))
+	if err == nil {
+		a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(x.id(), object))
+	}
+	return a
+}
+
+// setLevel keeps the least severe log message that the client wants to hear of,
+// which goes with all that it asks. The server of its road is told at once.
+func (d *Door) setLevel(x *exchange) answer {
+	if d.opts.Relayer == nil {
+		return d.unserved(x)
+	}
+	raw, _ := jsonrpc.Get(x.call.Message.Params, "level")
+	level, _ := jsonrpc.Text(raw)
+	if !slices.Contains(levels, level) {
+		return d.invalidParams(x, "params.level is not one of "+strings.Join(levels, ", "))
+	}
+	if x.call.Route == "" {
+		x.session.hears(level)
+		return d.succeed(x, json.RawMessage(`{}`))
+	}
+	x.call.Level = level
+	a := d.relay(x)
+	if a.fault == nil {
+		x.session.hears(level)
+	}
+	return a
 }

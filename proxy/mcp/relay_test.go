@@ -41,22 +41,23 @@ func (l library) serve(o *mcp.Options) {
 		if name == "other" {
 			return nil
 		}
-		return json.RawMessage(`{"resources":{"subscribe":true},"prompts":{},"logging":{},"tools":{}}`)
+		return json.RawMessage("{\"resources\":{\"subscribe\":true},\"prompts\":{},\"x-vendor\":{\"n\":1e2},\"tools\":{\"y\":[]}}")
 	}
 }
 
-// A greeting names what is relayed of what the road's one server offers, and
-// no more of it than is relayed.
+// A greeting names what the road's servers offer, as they declared it, and that
+// the list of tools may change.
 func TestCapabilities(t *testing.T) {
 	const tools = `{"tools":{"listChanged":true}`
+	const offers = `{"resources":{"subscribe":true},"prompts":{},"x-vendor":{"n":1e2},"tools":{"y":[],"listChanged":true}}`
 	for _, tt := range []struct {
 		name, path string
 		change     func(*mcp.Options)
 		want       string
 	}{
-		{"the road of a server", "/mcp/demo", library{newGate()}.serve, tools + `,"resources":{},"prompts":{}}`},
+		{"the road of a server", "/mcp/demo", library{newGate()}.serve, offers},
 		{"a server that is not known yet", "/mcp/other", library{newGate()}.serve, tools + `}`},
-		{"the road of all", "/mcp", library{newGate()}.serve, tools + `}`},
+		{"the road of all", "/mcp", library{newGate()}.serve, offers},
 		{"nothing is relayed", "/mcp/demo", func(o *mcp.Options) { library{newGate()}.serve(o); o.Relayer = nil }, tools + `}`},
 	} {
 		srv, _ := newServer(t, newGate(), tt.change)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,23 +59,20 @@ type streams struct {
 	byID   map[string]*stream
 	over   []*stream // those in replay.over, in its order
 	bytes  int       // kept
+	flying []*stream // of requests that have no answer yet, the oldest first
 	listen *stream   // the one that no call began; nil = none
-	ended  bool      // the session is over: nothing can be asked for
+	mail   mailbox
+	ended  bool // the session is over: nothing can be asked for
+
+	waiting atomic.Bool // whether the mailbox holds something; read without the lock
 }
 
-// open begins a stream of s. One that belongs to no call takes the place of
-// the one before.
-func (r *replay) open(s *session, call bool) *stream {
+// open begins a stream of s, with what waited for one, and gives its first
+// reader. One that belongs to no call takes the place of the one before.
+func (r *replay) open(s *session, call bool) *reader {
 	t := &stream{all: r, owner: &s.streams, id: rand.Text(), call: call, prime: primes(s), bytes: streamCost}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !call {
-		t.begun = true
-		if was := s.streams.listen; was != nil {
-			was.dropLocked()
-		}
-		s.streams.listen = t
-	}
 	if s.streams.byID == nil {
 		s.streams.byID = make(map[string]*stream)
 	}
@@ -82,9 +80,33 @@ func (r *replay) open(s *session, call bool) *stream {
 	t.owner.bytes += t.bytes
 	r.bytes += t.bytes
 	if t.prime {
-		t.pushLocked(nil)
+		t.pushLocked(letter{})
 	}
-	return t
+	if call {
+		s.streams.flying = append(s.streams.flying, t)
+	} else {
+		t.followLocked()
+	}
+	t.collectLocked()
+	return t.attachLocked()
+}
+
+// followLocked makes t the stream of its session that belongs to no call. What
+// nobody has read of the one before moves to t. The caller must hold mu.
+func (t *stream) followLocked() {
+	was := t.owner.listen
+	t.begun, t.owner.listen = true, t
+	if was == nil {
+		return
+	}
+	left := was.events[min(max(was.unread, was.first)-was.first, uint64(len(was.events))):]
+	was.unread = was.nextLocked()
+	was.dropLocked()
+	for _, l := range left {
+		if l.message != nil {
+			t.addLocked(l)
+		}
+	}
 }
 
 // queue begins a stream of s of which nothing is kept that was read.
@@ -132,7 +154,7 @@ func (r *replay) resume(s *session, ids []string) (*reader, resumption) {
 		t.dropHeadLocked()
 	}
 	if t.prime && !t.done && t.fitsLocked(eventCost) {
-		t.pushLocked(nil) // clients give up on a stream whose connections bring no new id
+		t.pushLocked(letter{}) // clients give up on a stream whose connections bring no new id
 	}
 	return t.attachLocked(), resumed
 }
@@ -143,6 +165,9 @@ func (r *replay) forget(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.streams.ended = true
+	for len(s.streams.mail.letters) > 0 {
+		r.removeLocked(&s.streams, 0)
+	}
 	for _, t := range s.streams.byID {
 		if t.reader == nil && (t.done || !t.call) {
 			t.dropLocked()
@@ -213,6 +238,11 @@ func (t *stream) dropLocked() {
 		return
 	}
 	t.dropped = true
+	for i, l := range t.events {
+		if t.first+uint64(i) >= t.unread {
+			l.lose()
+		}
+	}
 	t.unparkLocked()
 	t.cutLocked()
 	t.all.bytes -= t.bytes

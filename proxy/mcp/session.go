@@ -3,10 +3,13 @@ package mcp
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -28,11 +31,18 @@ type session struct {
 	subject string
 	tenant  string
 	route   string
-	version string // the negotiated revision
-	client  string // name/version the client gave of itself
-	over    func() // told once, after the last call of an ended session
+	version string          // the negotiated revision
+	client  string          // name/version the client gave of itself
+	can     json.RawMessage // capabilities of the client, nil = it named none
+	spoken  bool            // a server of its road may say something before it answers
+	over    func()          // told once, after the last call of an ended session
 	used    time.Time
-	wake    chan struct{} // holds at most one unheard change of the tools
+	news    *news
+	home    *voice            // for what belongs to no request
+	direct  func(letter) bool // the one way to the client; nil = whatever stream there is
+	asked   jsonrpc.Pool[*question]
+	count   atomic.Uint64 // ids given to questions
+	gone    chan struct{} // closed when the client will answer nothing any more
 	replay  *replay       // set when the session is opened; nil over stdio
 	streams streams       // protected by replay.mu
 	caller  *caller       // the client of HTTP+SSE that it belongs to; nil = none
@@ -40,12 +50,14 @@ type session struct {
 	mu      sync.Mutex                         // protects the fields below
 	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
 	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
+	level   string                             // least severe log message that the client wants, "" = it has not said
+	mute    bool                               // gone is closed
 	ended   bool
 }
 
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
-	return &session{
+	s := &session{
 		id:      rand.Text(),
 		key:     signal.NewID("ses_"),
 		subject: who.Subject,
@@ -54,9 +66,12 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		version: version,
 		client:  client,
 		over:    func() {},
-		wake:    make(chan struct{}, 1),
+		news:    newNews(),
+		gone:    make(chan struct{}),
 		flights: make(map[string]context.CancelCauseFunc),
 	}
+	s.home = &voice{session: s}
+	return s
 }
 
 // serves reports whether who may use s on route.
@@ -125,11 +140,12 @@ func (s *session) abortAll(cause error) {
 }
 
 // end closes the session: nothing begins any more, its event stream ends, what
-// is in flight goes on.
+// was asked of the client is not answered, what is in flight goes on.
 func (s *session) end() {
 	s.mu.Lock()
 	was := s.ended
 	s.ended = true
+	s.muteLocked()
 	s.dropStreamLocked()
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
@@ -141,18 +157,61 @@ func (s *session) end() {
 	}
 }
 
-// busy reports whether a request or an event stream is open.
+// hush ends what was asked of the client: it will say nothing any more. s may be
+// nil.
+func (s *session) hush() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.muteLocked()
+}
+
+// muteLocked is hush. The caller must hold s.mu.
+func (s *session) muteLocked() {
+	if !s.mute {
+		s.mute = true
+		close(s.gone)
+	}
+}
+
+// busy reports whether a request, a question or an event stream is open.
 func (s *session) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.flights) > 0 || s.stream != nil
+	return s.workingLocked() || s.stream != nil
 }
 
-// working reports whether a request is in flight.
+// working reports whether a request is in flight, either way.
 func (s *session) working() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.flights) > 0
+	return s.workingLocked()
+}
+
+// workingLocked is working. The caller must hold s.mu.
+func (s *session) workingLocked() bool { return len(s.flights) > 0 || s.asked.Len() > 0 }
+
+// leastSevere gives the level that the client wants to hear of, "" when it has
+// not said.
+func (s *session) leastSevere() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.level
+}
+
+// hears makes level the one that the client wants to hear of.
+func (s *session) hears(level string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.level = level
+}
+
+// attentive reports whether something may be said to the client before its
+// request is answered, or waits to be said.
+func (s *session) attentive() bool {
+	return s.spoken || s.streams.waiting.Load() || s.leastSevere() != ""
 }
 
 // openStream makes the caller's event stream the one of the session and ends
@@ -187,5 +246,5 @@ func (s *session) dropStreamLocked() {
 	}
 }
 
-// changed leaves word that the tools may have changed.
-func (s *session) changed() { token(s.wake) }
+// catchUp tells the client the news.
+func (s *session) catchUp() { s.news.tell(s.post) }

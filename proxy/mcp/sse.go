@@ -26,7 +26,7 @@ type caller struct {
 	mu      sync.Mutex // protects the fields below
 	greeted bool       // initialize has been answered, and session says what was agreed
 	ready   bool       // the client has sent notifications/initialized
-	late    bool       // the tools changed before that
+	late    bool       // there was news before that
 }
 
 // sse opens the stream of a caller and serves it until the client goes, the
@@ -47,7 +47,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	s := newSession(who, route, "", "")
 	c := &caller{door: d, session: s, out: d.replay.queue(s)}
-	s.caller = c
+	s.caller, s.direct = c, c.out.post
 	rd, stream := c.out.attach(), s.openStream()
 	defer rd.detach()
 	if !d.sessions.open(s) {
@@ -57,7 +57,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	defer d.sessions.end(s)
 	conn := connection{
 		w: w, rc: http.NewResponseController(w), client: r.Context(),
-		end: stream, wake: s.wake, tell: c.changed, busy: func() bool { return c.flying.Load() > 0 },
+		end: stream, wake: s.news.wake, tell: c.catchUp, busy: func() bool { return c.flying.Load() > 0 },
 	}
 	beginEvents(w)
 	if d.write(conn, []byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
@@ -188,7 +188,7 @@ func (c *caller) keep(s *session) (*session, error) {
 		return nil, errTwice
 	}
 	c.greeted = true
-	c.session.version, c.session.client = s.version, s.client
+	c.session.version, c.session.client, c.session.can = s.version, s.client, s.can
 	return c.session, nil
 }
 
@@ -212,17 +212,17 @@ func (c *caller) heard(x *exchange) {
 	c.ready = true
 	if c.late {
 		c.late = false
-		c.session.changed()
+		token(c.session.news.wake)
 	}
 }
 
-// changed tells that the tools may have changed, once the client is ready.
-func (c *caller) changed() {
+// catchUp tells the news, once the client is ready.
+func (c *caller) catchUp() {
 	c.mu.Lock()
 	ready := c.ready
 	c.late = c.late || !ready
 	c.mu.Unlock()
 	if ready {
-		c.out.send(c.door.changed)
+		c.session.catchUp()
 	}
 }

@@ -22,7 +22,7 @@ type pipe struct {
 	door    *Door
 	session *session // nil before initialize; of the loop's goroutine only
 	ready   bool     // the client has sent notifications/initialized; as session
-	wake    chan struct{}
+	news    *news
 	flying  atomic.Int64
 	flights sync.WaitGroup // ready when every request has been answered
 	out     *ndjson.Sink
@@ -38,7 +38,7 @@ type pipe struct {
 // writing failed. If in is an io.Closer it is closed when Serve stops before
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	p := &pipe{door: d, out: ndjson.NewSink(out), wake: make(chan struct{}, 1)}
+	p := &pipe{door: d, out: ndjson.NewSink(out), news: newNews()}
 	if !d.addPipe(p) {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
@@ -74,7 +74,7 @@ func (p *pipe) loop(ctx context.Context, lines *ndjson.Lines) error {
 	for {
 		var wake chan struct{} // nil: a client is told nothing before it is ready
 		if p.ready {
-			wake = p.wake
+			wake = p.news.wake
 		}
 		select {
 		case data, ok := <-lines.Next():
@@ -83,7 +83,7 @@ func (p *pipe) loop(ctx context.Context, lines *ndjson.Lines) error {
 			}
 			p.take(data)
 		case <-wake:
-			p.send(p.door.changed)
+			p.news.tell(p.post)
 		case <-p.out.Broken():
 			return nil // drain says why
 		case <-ctx.Done():
@@ -129,6 +129,7 @@ func (p *pipe) keep(s *session) (*session, error) {
 		return nil, errTwice
 	}
 	s.over = func() { p.door.opts.Ended(s.key) }
+	s.news, s.direct = p.news, p.post
 	p.session = s
 	return s, nil
 }
@@ -144,12 +145,17 @@ func (p *pipe) reply(x *exchange, a answer) {
 // send writes one message as one line.
 func (p *pipe) send(message []byte) { p.out.Send(message) }
 
-// changed leaves word that the tools may have changed.
-func (p *pipe) changed() { token(p.wake) }
+// post writes a letter.
+func (p *pipe) post(l letter) bool {
+	p.send(l.message)
+	return true
+}
 
-// drain waits for the requests in flight, then ends the session. It gives the
-// write error, if there was one.
+// drain waits for the requests in flight, whose questions to the client are not
+// answered any more, then ends the session. It gives the write error, if there
+// was one.
 func (p *pipe) drain() error {
+	p.session.hush()
 	if !ndjson.Drain(&p.flights, p.door.opts.Drain, func() { p.session.abortAll(errClosing) }) {
 		return errors.New("serving stdio: calls do not end")
 	}

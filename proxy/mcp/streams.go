@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"container/list"
+	"slices"
 	"time"
 )
 
@@ -21,8 +22,9 @@ type stream struct {
 	prime bool // its connections begin with an event without data
 	once  bool // nobody can ask again, so an event that was read is forgotten
 
-	events  [][]byte // the messages kept; nil = an event without data
+	events  []letter // kept
 	first   uint64   // number of events[0]
+	unread  uint64   // number of the first event that no connection has carried
 	bytes   int      // what keeping them costs
 	begun   bool     // the client may know of it
 	done    bool     // nothing more will come
@@ -52,8 +54,29 @@ func (t *stream) send(message []byte) bool {
 	t.all.mu.Lock()
 	defer t.all.mu.Unlock()
 	t.begun = true
-	return t.addLocked(message)
+	return t.addLocked(letter{message: message})
 }
+
+// post is send for what may go another way: it also reports false when nobody
+// can ever read t, because its client has gone before it heard of it.
+func (t *stream) post(l letter) bool {
+	t.all.mu.Lock()
+	defer t.all.mu.Unlock()
+	return t.postLocked(l)
+}
+
+// postLocked is post. The caller must hold mu.
+func (t *stream) postLocked(l letter) bool {
+	if !t.openLocked() {
+		return false
+	}
+	t.begun = true
+	return t.addLocked(l)
+}
+
+// openLocked reports whether t takes messages and has, or may have again, a
+// reader. The caller must hold mu.
+func (t *stream) openLocked() bool { return !t.done && !t.dropped && (t.begun || t.reader != nil) }
 
 // notify is send for who does not ask.
 func (t *stream) notify(message []byte) { t.send(message) }
@@ -67,20 +90,27 @@ func (t *stream) finish(a answer) {
 	case !t.begun:
 		t.answer = &a
 	case a.body != nil && !a.silent:
-		t.addLocked(a.body)
+		t.addLocked(letter{message: a.body})
 	}
-	t.done = true
+	t.doneLocked()
 	t.signalLocked()
 	t.parkLocked()
 }
 
-// addLocked makes room for message and adds it, or reports false when the stream
+// doneLocked says that nothing more will come. The caller must hold mu.
+func (t *stream) doneLocked() {
+	t.done = true
+	if i := slices.Index(t.owner.flying, t); i >= 0 {
+		t.owner.flying = slices.Delete(t.owner.flying, i, i+1)
+	}
+}
+
+// addLocked makes room for l and adds it, or reports false when the stream
 // has ended. The caller must hold mu, which is let go while a reader is waited
 // for.
-func (t *stream) addLocked(message []byte) bool {
+func (t *stream) addLocked(l letter) bool {
 	var limit <-chan time.Time
-	cost := eventCost + len(message)
-	for len(t.events) > 0 && !t.fitsLocked(cost) {
+	for len(t.events) > 0 && !t.fitsLocked(l.cost()) {
 		if rd := t.reader; rd != nil && rd.next <= t.first {
 			if limit == nil {
 				timer := time.NewTimer(sendTimeout)
@@ -95,7 +125,7 @@ func (t *stream) addLocked(message []byte) bool {
 	if t.dropped || t.done {
 		return false
 	}
-	t.pushLocked(message)
+	t.pushLocked(l)
 	return true
 }
 
@@ -122,17 +152,21 @@ func (t *stream) fitsLocked(cost int) bool {
 	return len(t.events) < lim.Events && t.bytes+cost <= lim.Stream && t.all.shedLocked(t.owner, cost)
 }
 
-// pushLocked adds message as the next event. The caller must hold mu.
-func (t *stream) pushLocked(message []byte) {
-	t.events = append(t.events, message)
-	t.countLocked(eventCost + len(message))
+// pushLocked adds l as the next event. The caller must hold mu.
+func (t *stream) pushLocked(l letter) {
+	t.events = append(t.events, l)
+	t.countLocked(l.cost())
 	t.signalLocked()
 }
 
-// dropHeadLocked forgets the oldest event. The caller must hold mu.
+// dropHeadLocked forgets the oldest event. A question that nobody has read is
+// not answered any more. The caller must hold mu.
 func (t *stream) dropHeadLocked() {
-	t.countLocked(-eventCost - len(t.events[0]))
-	t.events[0] = nil
+	t.countLocked(-t.events[0].cost())
+	if t.first >= t.unread {
+		t.events[0].lose()
+	}
+	t.events[0] = letter{}
 	t.events = t.events[1:]
 	t.first++
 }
@@ -224,7 +258,8 @@ func (rd *reader) read() (id string, message []byte, ok, over bool) {
 	if at >= uint64(len(t.events)) {
 		return "", nil, false, t.done
 	}
-	message = t.events[at]
+	message = t.events[at].message
+	t.unread = max(t.unread, rd.next+1)
 	if t.once {
 		t.dropHeadLocked()
 	} else {

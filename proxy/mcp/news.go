@@ -1,0 +1,72 @@
+package mcp
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// toolsChanged is what a client hears when its tools may be others.
+const toolsChanged = "notifications/tools/list_changed"
+
+// kinds are the notifications that say no more than that something changed, so
+// that two are worth one.
+var kinds = []string{toolsChanged, "notifications/resources/list_changed", "notifications/prompts/list_changed"}
+
+// news is what one client should hear of once, however often it happens. It is
+// safe for concurrent use.
+type news struct {
+	wake    chan struct{} // holds a token when there is some
+	unheard atomic.Uint32 // a bit for each of kinds
+}
+
+func newNews() *news { return &news{wake: make(chan struct{}, 1)} }
+
+// add leaves word of method and reports false when it is none of kinds.
+func (n *news) add(method string) bool {
+	i := slices.Index(kinds, method)
+	if i < 0 {
+		return false
+	}
+	n.unheard.Or(1 << i)
+	token(n.wake)
+	return true
+}
+
+// tell sends what is unheard; what cannot be sent stays so.
+func (n *news) tell(send func(letter) bool) {
+	unheard := n.unheard.Swap(0)
+	for i, method := range kinds {
+		if unheard&(1<<i) != 0 && !send(letter{message: jsonrpc.NewNotification(method, nil)}) {
+			n.add(method)
+		}
+	}
+}
+
+// ToolsChanged tells every client that its list of tools may be another one.
+// It never blocks; changes that a client has not yet heard of become one.
+func (d *Door) ToolsChanged() { d.tellAll(toolsChanged, func(*session) bool { return true }) }
+
+// ListChanged tells the clients who see what server offers that a list of it
+// may be another one. method is notifications/tools/list_changed, or that of
+// resources or prompts; any other tells nothing. It never blocks; changes that
+// a client has not yet heard of become one.
+func (d *Door) ListChanged(server, method string) {
+	d.tellAll(method, func(s *session) bool { return s.route == "" || s.route == server })
+}
+
+// tellAll leaves word of method for the sessions that who picks, and on every
+// pipe, whose road is that of all servers.
+func (d *Door) tellAll(method string, who func(*session) bool) {
+	d.sessions.each(func(s *session) {
+		if who(s) {
+			s.news.add(method)
+		}
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.pipes {
+		p.news.add(method)
+	}
+}
