@@ -112,6 +112,11 @@ func TestBaselineIsForReading(t *testing.T) {
 		if e.Direct == 0 {
 			t.Errorf("%s: nothing passes directly, so nothing is compared", name)
 		}
+		for beginning, why := range e.Apart {
+			if beginning == "" || why == "" {
+				t.Errorf("%s leaves out %q: %q", name, beginning, why)
+			}
+		}
 		for scenario, r := range e.Lost {
 			if r.Why == "" || len(r.Checks) == 0 || !slices.IsSorted(r.Checks) {
 				t.Errorf("%s, %s: want a reason in words and checks in order, got %+v", name, scenario, r)

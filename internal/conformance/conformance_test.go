@@ -2,7 +2,9 @@ package conformance_test
 
 import (
 	"flag"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -11,12 +13,13 @@ var (
 	runs   = flag.Int("runs", 1, "how often to run each suite, to find what is unsteady")
 )
 
-// suite is one way of running the conformance suite against a server.
+// suite is one way of running the conformance suite.
 type suite struct {
 	name   string // in the baseline
 	script string // below node_modules
 	args   []string
-	server []string // flags of the everything-server
+	server []string // flags of the everything-server, nil where a client is tested
+	apart  []string // beginnings of the names of scenarios that are left out
 }
 
 const (
@@ -27,19 +30,39 @@ const (
 // The everything-server speaks both eras, but 2026-07-28 only when stateless,
 // and asks nothing of its clients then in the era before.
 var suites = []suite{
-	{"stable", stable, []string{"--suite", "all"}, []string{"-stateless=false"}},
-	{"next 2025-11-25", next, []string{"--requirements", "2025-11-25"}, []string{"-stateless=false"}},
-	{"next 2026-07-28", next, []string{"--requirements", "2026-07-28"}, []string{"-stateless=true"}},
+	{name: "stable", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=false"}},
+	{name: "next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=false"}},
+	{name: "next 2026-07-28", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}},
+	{name: "client stable", script: stable, args: []string{"--suite", "all"}},
+	{name: "client next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}},
+	{name: "client next 2026-07-28", script: next, args: []string{"--requirements", "2026-07-28"}},
 }
 
-// TestServerScenarios: what passes directly passes through toolgate, but for
-// what the baseline names.
-func TestServerScenarios(t *testing.T) {
+// direct runs a suite without toolgate.
+func (s suite) direct(t *testing.T) results {
+	if s.server == nil {
+		return runClientSuite(t, s, false)
+	}
+	return runServerSuite(t, s, startServer(t, s.server...))
+}
+
+// through runs a suite with a toolgate between client and server.
+func (s suite) through(t *testing.T) results {
+	if s.server == nil {
+		return runClientSuite(t, s, true)
+	}
+	return runServerSuite(t, s, startToolgate(t, startServer(t, s.server...)))
+}
+
+// TestScenarios: what passes directly passes through toolgate, but for what the
+// baseline names.
+func TestScenarios(t *testing.T) {
 	if os.Getenv("TOOLGATE_CONFORMANCE") != "1" {
 		t.Skip("TOOLGATE_CONFORMANCE is not 1: make test-conformance runs it")
 	}
 	known := readBaseline(t)
 	for _, s := range suites {
+		s.apart = slices.Sorted(maps.Keys(known[s.name].Apart))
 		t.Run(s.name, func(t *testing.T) {
 			direct, y := compare(t, s)
 			if *update {
@@ -66,8 +89,8 @@ func compare(t *testing.T, s suite) (fewest int, y *tally) {
 	y = newTally()
 	for i := range *runs {
 		var direct, through results
-		ran := t.Run("direct", func(t *testing.T) { direct = runSuite(t, s, startServer(t, s.server...)) }) &&
-			t.Run("through", func(t *testing.T) { through = runSuite(t, s, startToolgate(t, startServer(t, s.server...))) })
+		ran := t.Run("direct", func(t *testing.T) { direct = s.direct(t) }) &&
+			t.Run("through", func(t *testing.T) { through = s.through(t) })
 		if !ran {
 			t.FailNow()
 		}

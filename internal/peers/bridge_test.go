@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
@@ -18,7 +19,7 @@ func TestBridge(t *testing.T) {
 decision := {"effect": "deny", "rule": "asked-for"} if {
 	input.arguments.deny == true
 } else := {"effect": "allow", "rule": "peers"}`}))
-	w := way{Command: binary(t), Args: []string{"stdio", "--connect", g.agents, "--token", agentToken}, Dir: t.TempDir()}
+	w := way{Command: program.Toolgate(t), Args: []string{"stdio", "--connect", g.Agents, "--token", agentToken}, Dir: t.TempDir()}
 	for _, p := range []peer{goSDK, mcpGo} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

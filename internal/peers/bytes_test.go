@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
@@ -122,7 +123,7 @@ func TestJudgedBytes(t *testing.T) {
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
 	awaitTools(t, pipe, 6) // of five tools one is hidden and one in quarantine
-	for door, d := range map[string]door{"HTTP": openHTTP(t, g.agents+"/mcp", agentToken), "stdio": pipe} {
+	for door, d := range map[string]door{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
 		for transport, rec := range recorders {
 			t.Run(door+" to "+transport, func(t *testing.T) {
 				mustCall(t, d, transport+"__limited", `{}`) // the one call that the limit allows
@@ -233,7 +234,7 @@ func TestCancelArrives(t *testing.T) {
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
 	awaitTools(t, pipe, len(recorders))
-	agents := openHTTP(t, g.agents+"/mcp", agentToken)
+	agents := openHTTP(t, g.Agents+"/mcp", agentToken)
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`
 	for transport, rec := range recorders {
 		t.Run("HTTP to "+transport, func(t *testing.T) {
@@ -245,7 +246,7 @@ func TestCancelArrives(t *testing.T) {
 				text, err := own.try(ctx, callMessage("7", transport+"__hang", `{}`))
 				over <- append(text, fmt.Sprint(err)...)
 			}()
-			await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
 			agents.exchange(t, []byte(cancel))
 			wantCancelled(t, rec, 1)
 			if got := string(<-over); got != "<nil>" {
@@ -254,7 +255,7 @@ func TestCancelArrives(t *testing.T) {
 		})
 		t.Run("stdio to "+transport, func(t *testing.T) {
 			pipe.send(t, callMessage("7", transport+"__hang", `{}`))
-			await(t, "the call is under way", func() bool { return len(rec.Calls()) == 2 })
+			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 2 })
 			pipe.send(t, []byte(cancel))
 			wantCancelled(t, rec, 2)
 			if got := pipe.exchange(t, []byte(`{"jsonrpc":"2.0","id":"after","method":"ping"}`)); !bytes.Contains(got, []byte(`"after"`)) {
@@ -269,7 +270,7 @@ func TestCancelArrives(t *testing.T) {
 func wantCancelled(t *testing.T, rec *recorder.Recorder, n int) {
 	t.Helper()
 	var cancelled [][]byte
-	await(t, "the cancellation arrives", func() bool {
+	program.Await(t, "the cancellation arrives", func() bool {
 		cancelled = nil
 		for _, m := range rec.Messages() {
 			if method, _ := jsonrpc.Get(m, "method"); string(method) == `"notifications/cancelled"` {

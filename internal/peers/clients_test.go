@@ -19,6 +19,8 @@ import (
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // way is where a client connects: to a URL, or to a command that it starts.
@@ -150,7 +152,7 @@ func node(t *testing.T, stdin []byte, args ...string) (stdout, stderr []byte) {
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	cmd.WaitDelay = 5 * time.Second
-	tether(cmd)
+	program.Tether(cmd)
 	var x *exec.ExitError
 	if err := cmd.Run(); err != nil && (!errors.As(err, &x) || ctx.Err() != nil) {
 		t.Fatalf("node %s: %v\n%s", strings.Join(args, " "), err, log.Bytes())
@@ -224,7 +226,7 @@ func runGoSDK(t *testing.T, w way, steps ...step) []seen {
 	if w.URL == "" {
 		cmd := exec.Command(w.Command, w.Args...)
 		cmd.Dir = w.Dir
-		tether(cmd)
+		program.Tether(cmd)
 		over = &sdk.CommandTransport{Command: cmd}
 	}
 	session, err := c.Connect(t.Context(), over, nil)
@@ -236,7 +238,7 @@ func runGoSDK(t *testing.T, w way, steps ...step) []seen {
 		ctx, stop := progress.begin(t, s)
 		out = append(out, goSDKStep(ctx, session, s, i))
 		if s.Progress { // the handler is not bound to the answer's order
-			await(t, "progress arrives", func() bool { return progress.count.Load() >= wantSteps })
+			program.Await(t, "progress arrives", func() bool { return progress.count.Load() >= wantSteps })
 		}
 		out[i].Progress = int(progress.count.Load())
 		stop()
@@ -326,7 +328,7 @@ func runMCPGo(t *testing.T, w way, steps ...step) []seen {
 		ctx, stop := progress.begin(t, s)
 		out = append(out, mcpGoStep(ctx, c, s, i))
 		if s.Progress {
-			await(t, "progress arrives", func() bool { return progress.count.Load() >= wantSteps })
+			program.Await(t, "progress arrives", func() bool { return progress.count.Load() >= wantSteps })
 		}
 		out[i].Progress = int(progress.count.Load())
 		stop()
@@ -344,7 +346,7 @@ func mcpGoClient(t *testing.T, w way) *client.Client {
 		func(_ context.Context, name string, env, args []string) (*exec.Cmd, error) {
 			cmd := exec.Command(name, args...)
 			cmd.Dir, cmd.Env = w.Dir, append(os.Environ(), env...)
-			tether(cmd)
+			program.Tether(cmd)
 			return cmd, nil
 		}))
 	if w.URL != "" {

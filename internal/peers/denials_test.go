@@ -11,6 +11,8 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/signal"
+
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // denial is one call that is refused, and how the two dialects say it.
@@ -195,8 +197,8 @@ func (s *stage) testCancel(t *testing.T) {
 			}
 		}
 	})
-	await(t, "the trail tells of every cancelled call", func() bool {
-		return s.cancelled(t, s.dir)+s.cancelled(t, filepath.Dir(s.narrow)) == want
+	program.Await(t, "the trail tells of every cancelled call", func() bool {
+		return s.cancelled(t, s.Dir)+s.cancelled(t, filepath.Dir(s.narrow)) == want
 	})
 }
 

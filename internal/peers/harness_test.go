@@ -7,67 +7,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
 // patience is how long anything in these tests may take.
-const patience = 60 * time.Second
-
-// workDir is where the binary is built; it goes with the test run.
-var workDir string
+const patience = program.Patience
 
 func TestMain(m *testing.M) {
 	// A recorder is this binary again; toolgate supervises it, so no child of
 	// the kind that package upstream starts is ever this binary.
 	recorder.Main(func([]string) bool { return false }, nil)
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "toolgate-peers-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	workDir = dir
-	return m.Run()
-}
-
-// build makes the toolgate under test. TOOLGATE_BINARY names one that is made
-// already: a release, or what an operator has installed.
-var build = sync.OnceValues(func() (string, error) {
-	if made := os.Getenv("TOOLGATE_BINARY"); made != "" {
-		return made, nil
-	}
-	path := filepath.Join(workDir, "toolgate")
-	out, err := exec.Command("go", "build", "-o", path, "../../cmd/toolgate").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building toolgate: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-// binary gives the path of the toolgate under test.
-func binary(t testing.TB) string {
-	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	os.Exit(program.Run(m))
 }
 
 // needs skips the test when a third-party part is missing; in CI it fails. It
@@ -94,21 +51,6 @@ func needs(t testing.TB, path string) string {
 		missing("%s is not installed (make npm): %v", path, err)
 	}
 	return full
-}
-
-// await polls until a condition holds.
-func await(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("waited %v in vain: %s", patience, what)
-		}
-	}
 }
 
 // The two people of these tests and their bearer tokens.
@@ -210,191 +152,17 @@ func httpOf(name string, rec *recorder.Recorder, settings map[string]any) server
 // can count what reaches them.
 func shared() map[string]any { return map[string]any{"isolation": "shared"} }
 
-// process is a toolgate that runs.
-type process struct {
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when it is gone and waited for
-	err    error         // how it ended, read after exited
-	log    *lines        // its stderr
-}
-
-// lines gathers what is written to it.
-type lines struct {
-	mu   sync.Mutex // protects the fields below
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String gives all that was written so far.
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// launch starts toolgate with its streams as given. It ends with the test, by TERM
-// and if that does not help by KILL.
-func launch(t testing.TB, dir string, in io.Reader, out, log io.Writer, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: exec.Command(binary(t), args...), exited: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = dir, in, out, log
-	// A program that is killed leaves its pipes to its children for a while.
-	p.cmd.WaitDelay = 5 * time.Second
-	tether(p.cmd)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.exited)
-	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
-		select {
-		case <-p.exited:
-		case <-time.After(15 * time.Second):
-			t.Errorf("toolgate %s did not end 15 s after TERM", strings.Join(args, " "))
-			_ = p.cmd.Process.Kill()
-			<-p.exited
-		}
-		if t.Failed() {
-			t.Logf("stderr of toolgate %s:\n%s", args[0], p.log)
-		}
-	})
-	return p
-}
-
-// kill ends the process as a crash would, and waits until it is gone.
-func (p *process) kill(t testing.TB) {
-	t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	p.wait(t)
-}
-
-// wait waits until the process is gone.
-func (p *process) wait(t testing.TB) {
-	t.Helper()
-	select {
-	case <-p.exited:
-	case <-time.After(patience):
-		t.Fatalf("toolgate did not end:\n%s", p.log)
-	}
-}
-
 // gate is a running toolgate serve.
-type gate struct {
-	*process
-	dir           string
-	agents, admin string // base URLs
-}
+type gate struct{ *program.Gate }
 
-var (
-	agentsLine = regexp.MustCompile(`agents connect\s+(http://\S+)/mcp`)
-	adminLine  = regexp.MustCompile(`people look\s+(http://\S+)/console/`)
-)
-
-// serve starts toolgate serve on free ports and waits for its listeners, not
-// for its upstreams.
 func serve(t testing.TB, dir string) *gate {
 	t.Helper()
-	out, log := &lines{}, &lines{}
-	p := launch(t, dir, nil, out, log, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	p.log = log
-	g := &gate{process: p, dir: dir}
-	await(t, "serve says where it listens", func() bool {
-		select {
-		case <-p.exited:
-			t.Fatalf("serve ended: %v\n%s", p.err, p.log)
-		default:
-		}
-		a, b := agentsLine.FindStringSubmatch(out.String()), adminLine.FindStringSubmatch(out.String())
-		if a == nil || b == nil {
-			return false
-		}
-		g.agents, g.admin = a[1], b[1]
-		return true
-	})
-	return g
+	return &gate{program.Serve(t, dir)}
 }
 
-// serveReady starts toolgate serve and waits for /readyz and for every server
-// to be in the state wanted.
 func serveReady(t testing.TB, dir string) *gate {
 	t.Helper()
-	g := serve(t, dir)
-	await(t, "every server is ready", func() bool {
-		for _, u := range g.status(t).Upstreams {
-			if u.State != "ready" {
-				return false
-			}
-		}
-		return g.ready(t)
-	})
-	return g
-}
-
-// ready reports whether /readyz is 200.
-func (g *gate) ready(t testing.TB) bool {
-	t.Helper()
-	res := get(t, g.admin+"/readyz", "")
-	res.Body.Close()
-	return res.StatusCode == http.StatusOK
-}
-
-// status is what /readyz says as JSON.
-type status struct {
-	Ready     bool
-	Upstreams []struct {
-		Name, State, Error string
-		Tools              int
-		Warnings           []string
-	}
-}
-
-func (g *gate) status(t testing.TB) status {
-	t.Helper()
-	res := get(t, g.admin+"/readyz?verbose", "application/json")
-	defer res.Body.Close()
-	var s status
-	if err := json.NewDecoder(res.Body).Decode(&s); err != nil {
-		t.Fatalf("reading /readyz: %v", err)
-	}
-	return s
-}
-
-// state gives one server's state.
-func (g *gate) state(t testing.TB, name string) string {
-	t.Helper()
-	for _, u := range g.status(t).Upstreams {
-		if u.Name == name {
-			return u.State
-		}
-	}
-	return ""
-}
-
-func get(t testing.TB, url, accept string) *http.Response {
-	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(stop)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", accept)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res
+	return &gate{program.ServeReady(t, dir)}
 }
 
 // command runs one toolgate command to its end and gives its output and exit
@@ -403,7 +171,7 @@ func command(t testing.TB, dir string, args ...string) (stdout string, code int)
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	cmd := exec.CommandContext(ctx, binary(t), append(args, "--config", "mcp.json")...)
+	cmd := exec.CommandContext(ctx, program.Toolgate(t), append(args, "--config", "mcp.json")...)
 	cmd.Dir = dir
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
@@ -445,7 +213,7 @@ func verify(t testing.TB, dir string) report {
 // approve lets carol approve a ticket.
 func (g *gate) approve(t testing.TB, ticket string) {
 	t.Helper()
-	if out, code := command(t, g.dir, "approval", "approve", ticket, "--token", approverToken, "--addr", g.admin); code != 0 {
+	if out, code := command(t, g.Dir, "approval", "approve", ticket, "--token", approverToken, "--addr", g.Admin); code != 0 {
 		t.Fatalf("approving %s: exit %d: %s", ticket, code, out)
 	}
 }
@@ -453,7 +221,7 @@ func (g *gate) approve(t testing.TB, ticket string) {
 // tickets gives the state of every ticket by its id.
 func (g *gate) tickets(t testing.TB) map[string]string {
 	t.Helper()
-	out, code := command(t, g.dir, "approval", "list", "-o", "json", "--token", approverToken, "--addr", g.admin)
+	out, code := command(t, g.Dir, "approval", "list", "-o", "json", "--token", approverToken, "--addr", g.Admin)
 	var found struct{ Approvals []struct{ ID, State string } }
 	if err := json.Unmarshal([]byte(out), &found); err != nil || code != 0 {
 		t.Fatalf("listing tickets: exit %d, %v: %s", code, err, out)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
@@ -60,9 +61,9 @@ func TestUpstreamKilled(t *testing.T) {
 			other := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "late", Does: recorder.Late, Delay: time.Second}}})
 			how := map[string]any{"isolation": isolation}
 			g := serveReady(t, configure(t, setup{servers: []server{stdioOf("dying", dying, how), stdioOf("other", other, how)}}))
-			d := openHTTP(t, g.agents+"/mcp", agentToken)
+			d := openHTTP(t, g.Agents+"/mcp", agentToken)
 			first, late := begin(t, d, "dying__hang", `{}`), begin(t, d, "other__late", `{}`)
-			await(t, "both calls are under way", func() bool { return len(dying.Calls()) == 1 && len(other.Calls()) == 1 })
+			program.Await(t, "both calls are under way", func() bool { return len(dying.Calls()) == 1 && len(other.Calls()) == 1 })
 			starts := len(dying.Starts())
 			for _, pid := range dying.Starts() {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -90,15 +91,15 @@ func TestRealUpstreamKilled(t *testing.T) {
 		{"everything", map[string]any{"command": needs(t, "node"), "args": []string{everything, "stdio"}}, nil},
 		stdioOf("other", other, nil),
 	}}))
-	d := openHTTP(t, g.agents+"/mcp", agentToken)
+	d := openHTTP(t, g.Agents+"/mcp", agentToken)
 	mustCall(t, d, "everything__get-sum", `{"a":2,"b":3}`) // its session has a process of its own from here on
 	long := begin(t, d, "everything__"+longRunning, `{"duration":60,"steps":3}`)
-	await(t, "the trail has the decision on the long call", func() bool {
-		out, _ := command(t, g.dir, "audit", "tail", "-n", "10")
+	program.Await(t, "the trail has the decision on the long call", func() bool {
+		out, _ := command(t, g.Dir, "audit", "tail", "-n", "10")
 		return strings.Contains(out, longRunning)
 	})
 	killed := 0
-	for _, i := range descendants(t, g.cmd.Process.Pid) {
+	for _, i := range descendants(t, g.Cmd.Process.Pid) {
 		if what := commandOf(i); strings.Contains(what, "server-everything") && !strings.Contains(what, "__child") {
 			killed++
 			if err := syscall.Kill(i.pid, syscall.SIGKILL); err != nil {
@@ -130,7 +131,7 @@ func wantToolFailed(t testing.TB, answer []byte) {
 // comesBack calls until the server serves again. Until then calls say so.
 func comesBack(t testing.TB, d door, tool, args string) {
 	t.Helper()
-	await(t, "the server comes back", func() bool {
+	program.Await(t, "the server comes back", func() bool {
 		result, failure := call(t, d, tool, args)
 		if failure != nil {
 			if r := readRefusal(t, failure); r.Data.Code != "UPSTREAM_UNAVAILABLE" {
@@ -153,19 +154,19 @@ func TestBadNeighbours(t *testing.T) {
 	g := serve(t, configure(t, setup{servers: []server{
 		stdioOf("hanging", hanging, patient), stdioOf("crashing", crashing, patient), stdioOf("good", good, patient),
 	}}))
-	d := openHTTP(t, g.agents+"/mcp", agentToken)
+	d := openHTTP(t, g.Agents+"/mcp", agentToken)
 	awaitTools(t, d, 1)
 	mustCall(t, d, "good__echo", `{}`)
 	t.Logf("the third server served %v after the command was given", time.Since(began).Round(time.Millisecond))
-	if state := g.state(t, "hanging"); state != "starting" {
+	if state := g.State(t, "hanging"); state != "starting" {
 		t.Errorf("the hanging server is %s: the third was served after it had been given up", state)
 	}
-	await(t, "readyz is 200", func() bool { return g.ready(t) })
-	if state := g.state(t, "hanging"); state != "starting" {
+	program.Await(t, "readyz is 200", func() bool { return g.Ready(t) })
+	if state := g.State(t, "hanging"); state != "starting" {
 		t.Errorf("the hanging server is %s: readiness waited for it", state)
 	}
-	await(t, "the crashing server is tried again", func() bool { return len(crashing.Starts()) >= 3 })
-	if state := g.state(t, "crashing"); state != "failed" {
+	program.Await(t, "the crashing server is tried again", func() bool { return len(crashing.Starts()) >= 3 })
+	if state := g.State(t, "crashing"); state != "failed" {
 		t.Errorf("the crashing server is %s", state)
 	}
 	mustCall(t, d, "good__echo", `{}`)
@@ -194,7 +195,7 @@ func clinging(t testing.TB) (*recorder.Recorder, string) {
 func household(t testing.TB, rec *recorder.Recorder, pid, want int) []identity {
 	t.Helper()
 	var all []identity
-	await(t, "every process runs", func() bool {
+	program.Await(t, "every process runs", func() bool {
 		all = descendants(t, pid)
 		memory := 0
 		for _, i := range all {
@@ -230,12 +231,12 @@ func TestKilledLeavesNothing(t *testing.T) {
 		t.Parallel()
 		rec, dir := clinging(t)
 		g := serveReady(t, dir)
-		d := openHTTP(t, g.agents+"/mcp", agentToken)
+		d := openHTTP(t, g.Agents+"/mcp", agentToken)
 		mustCall(t, d, "memory__read_graph", `{}`)
 		begin(t, d, "clinging__hang", `{}`)
-		await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, g.cmd.Process.Pid, 2) // shared, and of the session
-		g.kill(t)
+		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+		all := household(t, rec, g.Cmd.Process.Pid, 2) // shared, and of the session
+		g.Kill(t)
 		awaitGone(t, all)
 	})
 	t.Run("stdio", func(t *testing.T) {
@@ -245,9 +246,9 @@ func TestKilledLeavesNothing(t *testing.T) {
 		awaitTools(t, d, 2+9)
 		mustCall(t, d, "memory__read_graph", `{}`)
 		d.send(t, callMessage("1", "clinging__hang", `{}`))
-		await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, d.proc.cmd.Process.Pid, 2)
-		d.proc.kill(t)
+		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+		all := household(t, rec, d.proc.Cmd.Process.Pid, 2)
+		d.proc.Kill(t)
 		awaitGone(t, all)
 	})
 }
@@ -256,9 +257,9 @@ func TestKilledLeavesNothing(t *testing.T) {
 // under way is answered, the exit code is 0, no process is left and the trail
 // is closed.
 func TestOrderlyEnd(t *testing.T) {
-	term := func(t *testing.T, p *process) {
+	term := func(t *testing.T, p *program.Process) {
 		t.Helper()
-		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -266,11 +267,11 @@ func TestOrderlyEnd(t *testing.T) {
 		t.Parallel()
 		rec, dir := clinging(t)
 		g := serveReady(t, dir)
-		late := begin(t, openHTTP(t, g.agents+"/mcp", agentToken), "clinging__late", `{"n":1}`)
-		await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, g.cmd.Process.Pid, 1)
-		term(t, g.process)
-		ended(t, g.process, dir, all, func() []byte { return (<-late).want(t) })
+		late := begin(t, openHTTP(t, g.Agents+"/mcp", agentToken), "clinging__late", `{"n":1}`)
+		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+		all := household(t, rec, g.Cmd.Process.Pid, 1)
+		term(t, g.Process)
+		ended(t, g.Process, dir, all, func() []byte { return (<-late).want(t) })
 	})
 	for name, end := range map[string]func(*testing.T, *pipeDoor){
 		"stdio TERM": func(t *testing.T, d *pipeDoor) { term(t, d.proc) },
@@ -286,8 +287,8 @@ func TestOrderlyEnd(t *testing.T) {
 			d := openStdio(t, dir)
 			awaitTools(t, d, 2+9)
 			d.send(t, callMessage("1", "clinging__late", `{"n":1}`))
-			await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-			all := household(t, rec, d.proc.cmd.Process.Pid, 1)
+			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+			all := household(t, rec, d.proc.Cmd.Process.Pid, 1)
 			end(t, d)
 			ended(t, d.proc, dir, all, func() []byte { return d.next(t) })
 		})
@@ -295,14 +296,14 @@ func TestOrderlyEnd(t *testing.T) {
 }
 
 // ended checks an orderly end.
-func ended(t *testing.T, p *process, dir string, all []identity, answer func() []byte) {
+func ended(t *testing.T, p *program.Process, dir string, all []identity, answer func() []byte) {
 	t.Helper()
 	if got := answer(); !bytes.Contains(got, []byte(`"structuredContent":{"n":1}`)) {
 		t.Errorf("the call under way: %s", got)
 	}
-	p.wait(t)
-	if p.err != nil {
-		t.Errorf("it ended with %v", p.err)
+	p.Wait(t)
+	if p.Err != nil {
+		t.Errorf("it ended with %v", p.Err)
 	}
 	for _, i := range all {
 		if i.alive() {
@@ -325,13 +326,13 @@ func TestClientGone(t *testing.T) {
 	d := openStdio(t, dir)
 	awaitTools(t, d, 2+9)
 	d.send(t, callMessage("1", "clinging__late", `{"n":1}`))
-	await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-	all := household(t, rec, d.proc.cmd.Process.Pid, 1)
+	program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+	all := household(t, rec, d.proc.Cmd.Process.Pid, 1)
 	d.hangUp(t)
-	d.proc.wait(t)
+	d.proc.Wait(t)
 	var x *exec.ExitError
-	if errors.As(d.proc.err, &x) && x.ExitCode() < 0 {
-		t.Errorf("it ended with %v", d.proc.err)
+	if errors.As(d.proc.Err, &x) && x.ExitCode() < 0 {
+		t.Errorf("it ended with %v", d.proc.Err)
 	}
 	awaitGone(t, all)
 	for _, c := range verify(t, dir).Chains {
@@ -354,19 +355,19 @@ func TestApprovalsSurviveKill(t *testing.T) {
 			rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}, {Name: "echo"}}})
 			dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
 			g := serveReady(t, dir)
-			d := openHTTP(t, g.agents+"/mcp", agentToken)
+			d := openHTTP(t, g.Agents+"/mcp", agentToken)
 			started, waiting, approved := hold(t, d, "rec__hang", `{"n":1}`), hold(t, d, "rec__echo", `{"n":2}`), hold(t, d, "rec__echo", `{"n":3}`)
 			g.approve(t, started)
 			g.approve(t, approved)
 			begin(t, d, "rec__hang", `{"n":1}`)
-			await(t, "the approved call is under way", func() bool { return len(rec.Calls()) == 1 })
-			g.kill(t)
+			program.Await(t, "the approved call is under way", func() bool { return len(rec.Calls()) == 1 })
+			g.Kill(t)
 
 			if r := verify(t, dir); len(r.Chains) != 1 || r.Chains[0].Closed || len(r.Chains[0].Unfinished) != 1 || r.Chains[0].Unfinished[0].Tool != "hang" {
 				t.Errorf("the trail does not tell of the one unfinished call: %+v", r)
 			}
 			g = serveReady(t, dir)
-			d = openHTTP(t, g.agents+"/mcp", agentToken)
+			d = openHTTP(t, g.Agents+"/mcp", agentToken)
 			states := g.tickets(t)
 			if states[started] != "unknown" || states[waiting] != "proposed" || states[approved] != "approved" {
 				t.Errorf("after the restart: started %s, waiting %s, approved %s", states[started], states[waiting], states[approved])

@@ -234,10 +234,10 @@ func (c *comparison) lists(t *testing.T, quarantine map[string]string) {
 				want = append(want, oneLine(tool))
 			}
 		}
-		wantSame(t, "/mcp/"+one.name, want, plainList(t, openHTTP(t, c.gate.agents+"/mcp/"+one.name, agentToken)))
+		wantSame(t, "/mcp/"+one.name, want, plainList(t, openHTTP(t, c.gate.Agents+"/mcp/"+one.name, agentToken)))
 		all, exposed = append(all, want...), append(exposed, names(one.name+"__", want)...)
 	}
-	got := plainList(t, openHTTP(t, c.gate.agents+"/mcp", agentToken))
+	got := plainList(t, openHTTP(t, c.gate.Agents+"/mcp", agentToken))
 	if diff := cmp.Diff(exposed, names("", got)); diff != "" {
 		t.Fatalf("/mcp (-want +got):\n%s", diff)
 	}
@@ -248,7 +248,7 @@ func (c *comparison) lists(t *testing.T, quarantine map[string]string) {
 func (c *comparison) quarantine(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, u := range c.gate.status(t).Upstreams {
+	for _, u := range c.gate.Status(t).Upstreams {
 		for _, warning := range u.Warnings {
 			name, reason, _ := strings.Cut(strings.TrimPrefix(warning, "tool "), " is quarantined: ")
 			out[u.Name+" "+name] = reason
@@ -296,7 +296,7 @@ func wantSame(t testing.TB, where string, want, got []json.RawMessage) {
 // server answers itself.
 func (c *comparison) result(t *testing.T, name, tool, args string) {
 	own := plainResult(t, c.direct[name], tool, args)
-	got := plainResult(t, openHTTP(t, c.gate.agents+"/mcp/"+name, agentToken), tool, args)
+	got := plainResult(t, openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken), tool, args)
 	if want := oneLine(own); !bytes.Equal(want, got) {
 		t.Errorf("the result is\n%s\nand the server's\n%s", got, want)
 	}
@@ -310,7 +310,7 @@ func (c *comparison) relayed(t *testing.T, name, method, params, holds string) {
 	if want == nil || !strings.Contains(string(want), holds) {
 		t.Fatalf("directly: %s %s", want, failure)
 	}
-	got, failure := parts(openHTTP(t, c.gate.agents+"/mcp/"+name, agentToken).exchange(t, message))
+	got, failure := parts(openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken).exchange(t, message))
 	if string(oneLine(got)) != string(oneLine(want)) {
 		t.Errorf("through toolgate %s %s\nwant             %s", got, failure, want)
 	}
@@ -330,10 +330,10 @@ func plainResult(t testing.TB, d door, tool, args string) json.RawMessage {
 // end stops toolgate and wants every server that it started gone.
 func (c *comparison) end(t testing.TB) {
 	t.Helper()
-	gone := offspring(t, c.gate.cmd.Process.Pid)
-	if err := c.gate.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	gone := offspring(t, c.gate.Cmd.Process.Pid)
+	if err := c.gate.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	c.gate.wait(t)
+	c.gate.Wait(t)
 	gone()
 }

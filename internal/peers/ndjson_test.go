@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // actionAnswer is one response of the NDJSON action protocol.
@@ -106,7 +108,7 @@ func throughNode(t *testing.T, settings map[string]any, flags ...string) nodeAns
 	}
 	dir := configure(t, setup{servers: []server{{"node",
 		map[string]any{"type": "ndjson", "command": needs(t, "node"), "args": []string{filepath.Join(scripts, "server.mjs")}}, settings}}})
-	args := []string{filepath.Join(scripts, "client.mjs"), "node__", binary(t), "ndjson", "--config", filepath.Join(dir, "mcp.json")}
+	args := []string{filepath.Join(scripts, "client.mjs"), "node__", program.Toolgate(t), "ndjson", "--config", filepath.Join(dir, "mcp.json")}
 	stdout, stderr := node(t, nil, append(args, flags...)...)
 	var seen nodeAnswers
 	if err := json.Unmarshal(stdout, &seen); err != nil {

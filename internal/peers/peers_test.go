@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // upstream is a server that nobody here wrote, with one call whose result is
@@ -149,7 +150,7 @@ func listenOn(t testing.TB, script, mode string) string {
 		port := freePort(t)
 		cmd := exec.Command(needs(t, "node"), script, mode)
 		cmd.Env = append(os.Environ(), "PORT="+port)
-		tether(cmd)
+		program.Tether(cmd)
 		stderr, err := cmd.StderrPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -196,18 +197,18 @@ func freePort(t testing.TB) string {
 }
 
 // all, one and pipe are the three ways through the gate.
-func (s *stage) all() way { return way{URL: s.agents + "/mcp", Token: agentToken} }
+func (s *stage) all() way { return way{URL: s.Agents + "/mcp", Token: agentToken} }
 
 func (s *stage) one(name string) way {
-	return way{URL: s.agents + "/mcp/" + name, Token: agentToken}
+	return way{URL: s.Agents + "/mcp/" + name, Token: agentToken}
 }
 
 func (s *stage) pipe(t testing.TB, config string) way {
-	return way{Command: binary(t), Dir: filepath.Dir(config), Args: []string{"stdio", "--config", config, "--token", agentToken}}
+	return way{Command: program.Toolgate(t), Dir: filepath.Dir(config), Args: []string{"stdio", "--config", config, "--token", agentToken}}
 }
 
 // wide is the configuration of serve.
-func (s *stage) wide() string { return filepath.Join(s.dir, "mcp.json") }
+func (s *stage) wide() string { return filepath.Join(s.Dir, "mcp.json") }
 
 // few are the servers of the narrow configuration.
 func (s *stage) few() []upstream { return append([]upstream{s.upstreams[0]}, s.upstreams[3:]...) }
@@ -234,7 +235,7 @@ func (s *stage) both(t testing.TB) map[string]counted {
 // awaitTools waits until every server behind a door has answered.
 func awaitTools(t testing.TB, d door, n int) {
 	t.Helper()
-	await(t, "every tool is listed", func() bool { return len(list(t, d)) == n })
+	program.Await(t, "every tool is listed", func() bool { return len(list(t, d)) == n })
 }
 
 // testLists: a tool reaches agents byte for byte as its server lists it, but
@@ -248,7 +249,7 @@ func (s *stage) testLists(t *testing.T) {
 			t.Errorf("/mcp/%s (-server +toolgate):\n%s", u.name, diff)
 		}
 	}
-	pipe := openStdio(t, s.dir)
+	pipe := openStdio(t, s.Dir)
 	awaitTools(t, pipe, s.count(s.upstreams))
 	for name, d := range map[string]door{"/mcp": openHTTP(t, s.all().URL, agentToken), "stdio": pipe} {
 		if diff := cmp.Diff(all, texts(list(t, d))); diff != "" {
@@ -282,7 +283,7 @@ func renamed(t testing.TB, server string, tools []json.RawMessage) []json.RawMes
 // testResults: without our own member of _meta a result is the server's, byte
 // for byte, over both doors.
 func (s *stage) testResults(t *testing.T) {
-	pipe := openStdio(t, s.dir)
+	pipe := openStdio(t, s.Dir)
 	awaitTools(t, pipe, s.count(s.upstreams))
 	for name, d := range map[string]door{"/mcp": openHTTP(t, s.all().URL, agentToken), "stdio": pipe} {
 		for _, u := range s.upstreams {

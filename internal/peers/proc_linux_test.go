@@ -2,16 +2,13 @@ package peers_test
 
 import (
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-)
 
-// tether ends cmd with the test binary, however that ends.
-func tether(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+	"github.com/toolgate/toolgate/internal/program"
+)
 
 // identity tells a process from a later one with its number.
 type identity struct {
@@ -86,7 +83,7 @@ func awaitGone(t testing.TB, who []identity) {
 			t.Logf("still there: %v", left)
 		}
 	}()
-	await(t, "no process is left behind", func() bool {
+	program.Await(t, "no process is left behind", func() bool {
 		left = nil
 		for _, i := range who {
 			if i.alive() {

@@ -2,13 +2,7 @@
 
 package peers_test
 
-import (
-	"os/exec"
-	"testing"
-)
-
-// tether does nothing outside Linux.
-func tether(*exec.Cmd) {}
+import "testing"
 
 // offspring looks at nothing outside Linux.
 func offspring(testing.TB, int) func() { return func() {} }

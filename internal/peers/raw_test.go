@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // door is a way in that takes bytes as they are, so that a test can send what
@@ -118,7 +119,7 @@ func isAnswer(message []byte) bool {
 type pipeDoor struct {
 	in    io.WriteCloser
 	out   chan []byte
-	proc  *process // nil for a program that is not toolgate
+	proc  *program.Process // nil for a program that is not toolgate
 	notes [][]byte
 	ends  []io.Closer // all our ends of the program's pipes
 }
@@ -146,9 +147,11 @@ func openStdio(t testing.TB, dir string) *pipeDoor {
 			t.Fatal(err)
 		}
 	}
-	log := &lines{}
-	p := launch(t, dir, r[0], w[1], w[2], "stdio", "--config", "mcp.json", "--token", agentToken)
-	p.log = log
+	log := &program.Text{}
+	cmd := exec.Command(program.Toolgate(t), "stdio", "--config", "mcp.json", "--token", agentToken)
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, r[0], w[1], w[2]
+	p := program.Launch(t, cmd)
+	p.Log = log
 	r[0].Close()
 	w[1].Close()
 	w[2].Close()
@@ -171,7 +174,7 @@ func openStdio(t testing.TB, dir string) *pipeDoor {
 // spawn starts a command that ends with the test's process, and speaks to it.
 func spawn(t testing.TB, cmd *exec.Cmd) *pipeDoor {
 	t.Helper()
-	tether(cmd)
+	program.Tether(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

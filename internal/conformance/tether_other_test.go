@@ -1,8 +1,0 @@
-//go:build !linux
-
-package conformance_test
-
-import "os/exec"
-
-// tether does nothing outside Linux.
-func tether(*exec.Cmd) {}

@@ -1,0 +1,63 @@
+package program
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// workDir is where programs are built; it goes with the test run.
+var workDir string
+
+// Run runs the tests of a package and gives the exit code. What they built is
+// removed.
+func Run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "toolgate-programs-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	workDir = dir
+	return m.Run()
+}
+
+// Built gives a function that builds the main package at an import path, once
+// for all tests, and gives the path of the program. It needs Run. A test that
+// cannot build it fails.
+func Built(pkg string) func(t testing.TB) string {
+	build := sync.OnceValues(func() (string, error) {
+		file := filepath.Join(workDir, filepath.Base(pkg))
+		out, err := exec.Command("go", "build", "-o", file, pkg).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+		}
+		return file, nil
+	})
+	return func(t testing.TB) string {
+		t.Helper()
+		file, err := build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+}
+
+// BinaryVar names a toolgate that is made already: a release, or what an
+// operator has installed.
+const BinaryVar = "TOOLGATE_BINARY"
+
+var toolgate = Built("github.com/toolgate/toolgate/cmd/toolgate")
+
+// Toolgate gives the path of the toolgate under test.
+func Toolgate(t testing.TB) string {
+	t.Helper()
+	if made := os.Getenv(BinaryVar); made != "" {
+		return made
+	}
+	return toolgate(t)
+}

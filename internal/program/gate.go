@@ -1,0 +1,161 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"testing"
+)
+
+// Gate is a toolgate serve that runs.
+type Gate struct {
+	*Process
+	// Dir is where its mcp.json is.
+	Dir string
+	// Agents and Admin are the base URLs of its two listeners.
+	Agents, Admin string
+}
+
+var (
+	agentsLine = regexp.MustCompile(`agents connect\s+(http://\S+)/mcp`)
+	adminLine  = regexp.MustCompile(`people look\s+(http://\S+)/console/`)
+)
+
+// Serve starts toolgate serve in a directory with an mcp.json, on free ports,
+// and waits for its listeners, not for its upstreams.
+func Serve(t testing.TB, dir string) *Gate {
+	t.Helper()
+	cmd := exec.Command(Toolgate(t), "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	cmd.Dir = dir
+	g := &Gate{Process: Launch(t, cmd), Dir: dir}
+	if !g.Await(t, "serve says where it listens", func() bool {
+		a, b := agentsLine.FindStringSubmatch(g.Out.String()), adminLine.FindStringSubmatch(g.Out.String())
+		if a == nil || b == nil {
+			return false
+		}
+		g.Agents, g.Admin = a[1], b[1]
+		return true
+	}) {
+		t.Fatalf("serve ended: %v\n%s", g.Err, g.Log)
+	}
+	return g
+}
+
+// ServeReady is Serve, and waits until it is ready and all upstreams are.
+func ServeReady(t testing.TB, dir string) *Gate {
+	t.Helper()
+	g := Serve(t, dir)
+	if !g.Await(t, "every server is ready", func() bool { return g.Status(t).ready() && g.Ready(t) }) {
+		t.Fatalf("serve ended: %v\n%s", g.Err, g.Log)
+	}
+	return g
+}
+
+// Ready reports whether /readyz is 200.
+func (g *Gate) Ready(t testing.TB) bool {
+	t.Helper()
+	res := Get(t, g.Admin+"/readyz", "")
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
+
+// Status is what /readyz says as JSON.
+type Status struct {
+	// Ready is whether the instance is.
+	Ready bool
+	// Upstreams are the servers, each with what /readyz says of it.
+	Upstreams []struct {
+		Name, State, Error string
+		Tools              int
+		Warnings           []string
+	}
+}
+
+func (s Status) ready() bool {
+	for _, u := range s.Upstreams {
+		if u.State != "ready" {
+			return false
+		}
+	}
+	return true
+}
+
+// Status asks /readyz.
+func (g *Gate) Status(t testing.TB) Status {
+	t.Helper()
+	res := Get(t, g.Admin+"/readyz?verbose", "application/json")
+	defer res.Body.Close()
+	var s Status
+	if err := json.NewDecoder(res.Body).Decode(&s); err != nil {
+		t.Fatalf("reading /readyz: %v", err)
+	}
+	return s
+}
+
+// State gives the state of the server of that name, "" when there is none.
+func (g *Gate) State(t testing.TB, name string) string {
+	t.Helper()
+	for _, u := range g.Status(t).Upstreams {
+		if u.Name == name {
+			return u.State
+		}
+	}
+	return ""
+}
+
+// Get makes one GET request, with an Accept header. The test closes the body.
+func Get(t testing.TB, url, accept string) *http.Response {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), Patience)
+	t.Cleanup(stop)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// FreeAddress gives a loopback address that was free a moment ago, for programs
+// that cannot say which port they got.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// LaunchAt starts a program that listens on a free address that it is told,
+// and waits until it does. Another process may take the port first, so it is
+// tried again. It gives the program and its address.
+func LaunchAt(t testing.TB, command func(address string) *exec.Cmd) (*Process, string) {
+	t.Helper()
+	for range 5 {
+		address := FreeAddress(t)
+		p := Launch(t, command(address))
+		if p.Await(t, p.String()+" listens", func() bool { return Listens(address) }) {
+			return p, address
+		}
+	}
+	t.Fatal("the program does not start")
+	return nil, ""
+}
+
+// Listens reports whether somebody takes connections there.
+func Listens(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
