@@ -145,14 +145,20 @@ func hangUp(s *http.Server) error {
 
 // door is the way in for MCP clients.
 func (in *instance) door(cfg *config.Config) (*mcp.Door, error) {
-	return mcp.New(mcp.Options{
-		Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(cfg.Errors),
-		Relayer: in.gate, Offers: in.offers,
-		HasServer: func(name string) bool { return in.upstream.Catalogue().HasServer(name) },
-		Profile:   wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
-		Hosts: hostsOf(cfg.Listen),
+	opts := in.doorOptions(cfg)
+	opts.HasServer = func(name string) bool { return in.upstream.Catalogue().HasServer(name) }
+	opts.Hosts = hostsOf(cfg.Listen)
+	return mcp.New(opts)
+}
+
+// doorOptions is what every way in for MCP clients has.
+func (in *instance) doorOptions(cfg *config.Config) mcp.Options {
+	return mcp.Options{
+		Gate: in.gate, Refuser: in.gate, Relayer: in.gate, Notifier: in.gate, Offers: in.offers,
+		Version: version, Errors: wire.Dialect(cfg.Errors),
+		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
 		Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
-	})
+	}
 }
 
 // offers is what a server says that it can do, once it had its first second.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/toolgate/toolgate/proxy/bridge"
 	"github.com/toolgate/toolgate/proxy/mcp"
-	"github.com/toolgate/toolgate/proxy/wire"
 )
 
 func stdioCommand(e *env) *cobra.Command {
@@ -71,11 +70,9 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 
 func (e *env) stdioDoor(ctx context.Context) error {
 	return e.beside(ctx, func(in *instance) error {
-		door, err := mcp.New(mcp.Options{
-			Gate: in.gate, Refuser: in.gate, Version: version, Errors: wire.Dialect(in.cfg.Errors),
-			Profile: wire.Profile(in.cfg.Envelope), Deterministic: in.cfg.Deterministic, Observe: in.observe,
-			Stdio: e.stdioCredential(), Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
-		})
+		opts := in.doorOptions(in.cfg)
+		opts.Stdio = e.stdioCredential()
+		door, err := mcp.New(opts)
 		if err != nil {
 			return err
 		}

@@ -259,7 +259,9 @@ func (d *Door) notice(x *exchange) answer {
 		a.status = http.StatusBadRequest
 		return a
 	} else if x.session != nil && d.opts.Notifier != nil {
-		d.opts.Notifier.Notify(d.base, &x.call)
+		if f := d.opts.Notifier.Notify(d.base, &x.call); f != nil {
+			d.opts.Log.Debug("a notification was dropped", "method", method, "reason", f.Reason)
+		}
 	}
 	return answer{status: http.StatusAccepted}
 }

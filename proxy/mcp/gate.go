@@ -35,9 +35,9 @@ type Relayer interface {
 
 // Notifier is the road of notifications from clients that are for servers.
 type Notifier interface {
-	// Notify governs one notification and passes it on, or drops it. It does not
-	// block.
-	Notify(ctx context.Context, in *proxy.Call)
+	// Notify governs one notification and passes it on, or says why it was
+	// dropped. It does not block.
+	Notify(ctx context.Context, in *proxy.Call) *proxy.Failure
 }
 
 // Refuser records what a door itself refuses. code is one of the signal.Code
