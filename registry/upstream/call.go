@@ -42,8 +42,13 @@ func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 }
 
 // Notify passes a notification of the client's on to the connection of a
-// downstream session, if there is one. It does not block.
+// downstream session, if there is one. It does not block. What names a request
+// is not passed: it would name it by the client's id.
 func (s *Server) Notify(session, method string, params json.RawMessage) {
+	switch method {
+	case "notifications/cancelled", "notifications/progress", "notifications/initialized":
+		return
+	}
 	s.mu.Lock()
 	sl := s.slots[session]
 	s.mu.Unlock()
@@ -52,14 +57,15 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 	}
 	select {
 	case <-sl.ready:
-		if sl.s != nil && sl.s.conn.frames.isMCP() {
+		if sl.s != nil && sl.s.conn.frames.isMCP() && sl.s.conn.life.Err() == nil {
 			sl.s.conn.wire.reply(jsonrpc.NewNotification(method, params))
 		}
 	default: // a connection that is being opened has nothing to be told of
 	}
 }
 
-// send puts r on the connection of a downstream session, if it fits there.
+// send makes a request for somebody, on the connection of a downstream session
+// if it fits there.
 func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
 	if e := s.enter(); e != nil {
 		return nil, e
@@ -72,13 +78,29 @@ func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duratio
 	defer clock.done()
 	r.ofClient, r.from, r.clock = true, from, clock
 	cl := s.visit(from)
-	if cl != nil {
-		defer s.part(from.Session, cl)
-		cl.enter(clock)
-		defer cl.leave(clock)
+	if cl == nil {
+		if ofSession[r.method] {
+			return nil, &Error{Kind: Unavailable, Err: errShared}
+		}
+		return s.attempt(ctx, nil, r, fits)
 	}
+	defer s.part(from.Session, cl)
+	cl.enter(clock)
+	defer cl.leave(clock)
+	if e := cl.foresee(r); e != nil {
+		return nil, e
+	}
+	result, e := s.attempt(ctx, cl, r, fits)
+	cl.remember(r, e == nil)
+	return result, e
+}
+
+// attempt finds the connection for a request and makes it there, twice when
+// the server has forgotten the session.
+func (s *Server) attempt(ctx context.Context, cl *client, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
+	key := r.from.Session
 	for again := true; ; again = false {
-		sess, done, e := s.session(ctx, from.Session, cl)
+		sess, done, e := s.session(ctx, key, cl)
 		if e != nil {
 			return nil, e
 		}
@@ -86,16 +108,30 @@ func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duratio
 			done()
 			return nil, e
 		}
-		result, e := sess.conn.do(ctx, r)
+		result, e := s.request(ctx, sess, r)
 		if e != nil && e.lost {
 			sess.conn.fail(e)
-			s.forget(from.Session, sess)
+			s.forget(key, sess)
 		}
 		done()
 		if e == nil || !e.lost || !again {
 			return result, e
 		}
 	}
+}
+
+// request makes a request on a connection, where the level is set first that
+// it wants.
+func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+	_, sets := levelOf(r)
+	if !sets && sess.conn.client != nil {
+		s.tune(ctx, sess, r.from.Level)
+	}
+	result, e := sess.conn.do(ctx, r)
+	if sets && e == nil {
+		sess.tuned(r)
+	}
+	return result, e
 }
 
 // paramsOf puts the params of tools/call together from bytes.
@@ -184,25 +220,38 @@ func ctxError(ctx context.Context) *Error {
 func (s *Server) slot(key string, cl *client) (*slot, *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sl, e := s.slotLocked(key, cl)
+	if e == nil {
+		sl.busy++
+	}
+	return sl, e
+}
+
+// slotLocked finds or begins the connection of a client.
+func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	sl := s.slots[key]
+	if sl != nil && sl.dead() {
+		delete(s.slots, key)
+		sl = nil
+	}
 	switch {
 	case s.life.Err() != nil:
 		return nil, errStopping()
 	case sl == nil && s.cfg.MaxSessions > 0 && len(s.slots) >= s.cfg.MaxSessions:
 		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s has %d sessions open, which is its most\nhint: raise max_sessions, or set isolation to shared", s.cfg.Name, len(s.slots))}
 	case sl == nil:
-		sl = &slot{ready: make(chan struct{})}
+		sl = &slot{ready: make(chan struct{}), of: cl}
 		s.slots[key] = sl
 		cl.uses++
 		s.tasks.Go(func() { s.open(key, sl, cl) })
 	}
-	sl.busy++
 	return sl, nil
 }
 
 // open connects a slot, and forgets it when the connection has ended.
 func (s *Server) open(key string, sl *slot, cl *client) {
 	defer s.part(key, cl)
+	began := s.opts.now()
 	sess, _, err := s.connect(s.life, cl)
 	sl.s, sl.err = sess, err
 	close(sl.ready)
@@ -211,10 +260,16 @@ func (s *Server) open(key string, sl *slot, cl *client) {
 		sess.conn.close()
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.slots[key] == sl {
 		delete(s.slots, key)
 	}
+	if s.opts.now().Sub(began) >= stableAfter {
+		cl.ended = 0
+	}
+	n := cl.ended
+	cl.ended++
+	s.mu.Unlock()
+	s.renew(key, cl, n)
 }
 
 // idle marks a slot as used until now.

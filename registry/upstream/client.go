@@ -10,12 +10,15 @@ import (
 type client struct {
 	waiting // its requests
 
-	uses int // requests and connections that have it; protected by Server.mu
+	uses  int // requests and connections that have it; protected by Server.mu
+	ended int // connections in a row that soon ended; protected by Server.mu
 
-	mu           sync.Mutex // protects the fields below
-	home         Peer
-	capabilities json.RawMessage
-	over         bool
+	mu            sync.Mutex // protects the fields below
+	home          Peer
+	capabilities  json.RawMessage
+	level         string         // that it has set, "" for none
+	subscriptions []subscription // in the order of their beginning
+	over          bool
 }
 
 // seen takes what a request tells of its session.
@@ -47,11 +50,18 @@ func (c *client) can() json.RawMessage {
 	return c.capabilities
 }
 
+// remembers reports whether something is known that a new connection needs.
+func (c *client) remembers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.level != "" || len(c.subscriptions) > 0
+}
+
 // end forgets the client: nothing is told to it and asked of it any more.
 func (c *client) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.home, c.over = nil, true
+	c.home, c.level, c.subscriptions, c.over = nil, "", nil, true
 }
 
 // visit finds or makes the client of a request and counts it as in use. It is
@@ -80,7 +90,7 @@ func (s *Server) part(key string, c *client) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.uses--; c.uses == 0 && s.clients[key] == c {
+	if c.uses--; c.uses == 0 && s.clients[key] == c && !c.remembers() {
 		delete(s.clients, key)
 	}
 }

@@ -55,6 +55,7 @@ type httpWire struct {
 	posts   chan struct{}  // a slot for each line of ours that is sent and is no request
 
 	replying atomic.Int64 // how many replies there are
+	listened atomic.Bool  // there has been a GET stream
 }
 
 // dialHTTP makes a connection over Streamable HTTP, or over the older HTTP+SSE
@@ -172,7 +173,17 @@ func (w *httpWire) filter(resp *http.Response, p *pending) *http.Response {
 	post := resp.Request.Method == http.MethodPost
 	switch {
 	case resp.StatusCode == http.StatusOK && media == "text/event-stream":
+		w.listened.CompareAndSwap(false, !post)
 		resp.Body = newEvents(w.c, resp.Body, w.source(p, post), w.sse != nil && !post)
+		return resp
+	case resp.StatusCode == http.StatusNotFound && !post && w.listened.Load():
+		// The server may have forgotten the session. A request tells for sure.
+		w.c.start(func() {
+			ctx, stop := context.WithTimeout(w.c.life, postTimeout)
+			defer stop()
+			w.c.probe(ctx)
+		})
+		resp.Body = capped(resp.Body, maxRefusal)
 		return resp
 	case w.sse != nil && post && resp.StatusCode/100 == 2, !post, p == nil:
 		resp.Body = capped(resp.Body, maxRefusal)

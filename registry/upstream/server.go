@@ -152,6 +152,7 @@ func (s *Server) hold() (err error, lost bool) {
 	defer sess.conn.close()
 	s.opts.listed(tools)
 	s.up(sess)
+	s.revive()
 	sess.watch(s, s.opts.listed)
 	cause := asError(context.Cause(sess.conn.life))
 	s.down(cause.Err, cause.lost)
@@ -208,7 +209,7 @@ func (s *Server) closeIdle(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, sl := range s.slots {
-		if sl.busy == 0 && sl.last.Before(before) {
+		if sl.busy == 0 && sl.last.Before(before) && !sl.needed() {
 			s.releaseLocked(key, sl)
 		}
 	}

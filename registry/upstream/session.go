@@ -32,6 +32,9 @@ func Fingerprint(definition json.RawMessage) string {
 type session struct {
 	conn *conn
 
+	tuning sync.Mutex // held while the level is set; protects the field below
+	level  string     // from which on the server logs, "" = what it likes
+
 	mu     sync.Mutex        // protects the fields below
 	prints map[string]string // :: tool name ⇒ fingerprint of what this connection offers
 }
@@ -184,6 +187,9 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		c.close()
 		return nil, nil, err
 	}
+	if cl != nil {
+		srv.restore(ctx, s, cl)
+	}
 	return s, tools, nil
 }
 
@@ -203,8 +209,31 @@ type slot struct {
 	ready chan struct{} // closed when s or err is set
 	s     *session
 	err   error
+	of    *client
 
 	// The fields below are protected by Server.mu.
 	busy int
 	last time.Time
+}
+
+// dead reports whether the connection of a slot has ended by itself.
+func (sl *slot) dead() bool {
+	select {
+	case <-sl.ready:
+		return sl.s != nil && sl.s.conn.life.Err() != nil
+	default:
+		return false
+	}
+}
+
+// needed reports whether the connection of a slot is to stay though no request
+// has used it for long: its client waits to be told of something, or its
+// server for an answer.
+func (sl *slot) needed() bool {
+	select {
+	case <-sl.ready:
+		return sl.of.subscribed() || sl.s != nil && sl.s.conn.asks.under.Load() > 0
+	default:
+		return true
+	}
 }
