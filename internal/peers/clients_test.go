@@ -30,6 +30,7 @@ type way struct {
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
 	Dir     string   `json:"dir,omitempty"`
+	lingers bool     // after its input has ended
 }
 
 // step is one thing for a client to do.

@@ -123,6 +123,19 @@ func Await(t testing.TB, what string, holds func() bool) {
 	poll(t, what, nil, holds)
 }
 
+// Settles polls for a quarter of Patience at most, and reports whether the
+// condition came to hold: for tests that say themselves what is missing then.
+func Settles(holds func() bool) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(Patience / 4); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
 // poll polls until a condition holds or over is closed, and reports the first.
 func poll(t testing.TB, what string, over <-chan struct{}, holds func() bool) bool {
 	t.Helper()
