@@ -123,6 +123,9 @@ type Record struct {
 
 	Policy Policy `json:"policy,omitzero"`
 	Ticket string `json:"ticket,omitempty"` // approval ticket
+	// Task is params.task of a tool call whose result is to be a task (MCP
+	// 2025-11-25, tasks), an object; nil when none was wanted.
+	Task json.RawMessage `json:"task,omitempty"`
 
 	Outcome      Outcome `json:"outcome,omitempty"`       // outcome records only, as is all below
 	Stage        string  `json:"stage,omitempty"`         // where on the road the call ended

@@ -117,7 +117,12 @@ func appendVerdict(b []byte, r *Record) []byte {
 		b = appendOptional(b, "revision", r.Policy.Revision)
 		b = append(b, '}')
 	}
-	return appendOptional(b, "ticket", r.Ticket)
+	b = appendOptional(b, "ticket", r.Ticket)
+	if len(r.Task) > 0 {
+		b = append(b, `,"task":`...)
+		b = appendArguments(b, r.Task)
+	}
+	return b
 }
 
 func appendOutcome(b []byte, r *Record) []byte {

@@ -83,6 +83,7 @@ type Failure struct {
 	DecisionID string          // in the audit trail
 	TraceID    string          //
 	Upstream   json.RawMessage // the error object as the upstream sent it, or nil
+	Plain      bool            // of a request that calls no tool: there is no tool's result to say it in
 }
 
 // Error says what went wrong in one line.

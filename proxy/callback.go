@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -136,6 +137,9 @@ func receiveQuestion(_ context.Context, g *Gate, p *passage) *Failure {
 	if lacks := row.lacks(p); lacks != "" {
 		return p.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}
+	if strings.HasPrefix(p.question.Method, "tasks/") && p.question.Method != "tasks/list" {
+		return g.receiveTheirs(p)
+	}
 	return nil
 }
 
@@ -153,7 +157,14 @@ func put(ctx context.Context, g *Gate, p *passage) *Failure {
 	case len(a.Result) == 0 || a.Result[0] != '{':
 		return p.fail(signal.CodeOutputInvalid, "the client's answer is no object")
 	}
-	result, err := redact(a.Result, p.decision.Redact)
+	said, f := g.said(p, a.Result)
+	if f != nil {
+		return f
+	}
+	result, err := redact(said, p.decision.Redact)
+	if err == nil && p.task != nil {
+		result, err = redact(result, p.task.redact)
+	}
 	if err != nil {
 		g.opts.Log.Error("redacting an answer", "decision", p.decisionID, "error", err)
 		return p.fail(signal.CodeInternal, "")
@@ -163,6 +174,14 @@ func put(ctx context.Context, g *Gate, p *passage) *Failure {
 		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
 	}
 	return nil
+}
+
+// said holds a client's answer to what the server may know of its tasks.
+func (g *Gate) said(p *passage, answer json.RawMessage) (json.RawMessage, *Failure) {
+	if p.question.Method == "tasks/list" {
+		return g.theirTasks(p, answer)
+	}
+	return answer, g.theirsBegun(p, answer)
 }
 
 // answer puts the round to the client, once, and gives what it said to p. A door
@@ -210,6 +229,7 @@ var refusals = map[string]struct {
 	text string
 }{
 	signal.CodeEnvelopeMethod:   {-32601, "the client does not take this request"},
+	signal.CodeNotFound:         {-32602, "no such task"},
 	signal.CodePolicyDenied:     {-32600, "this request is not permitted here"},
 	signal.CodeRateLimited:      {-32001, "too many requests to the client"},
 	signal.CodeOverloaded:       {-32001, "too many requests to clients are under way"},
@@ -222,9 +242,25 @@ var refusals = map[string]struct {
 // Tell passes a notification of the server's on, if the table of notices names
 // it; what it does not name is dropped and counted.
 func (c *peer) Tell(method string, params json.RawMessage) {
-	if _, ok := serverNotices[method]; ok && c.server != "" || isNotice(method) && c.gate.extends(c.server, method) {
+	if params, ok := c.passes(method, params); ok {
 		c.door.Tell(method, params)
 		return
 	}
 	c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))
+}
+
+// passes reports whether a notification may pass, and gives the params that may.
+func (c *peer) passes(method string, params json.RawMessage) (json.RawMessage, bool) {
+	ofTask, ok := serverNotices[method]
+	switch {
+	case c.server == "":
+		return nil, false
+	case !ok:
+		return params, isNotice(method) && c.gate.extends(c.server, method)
+	case ofTask:
+		return c.gate.status(c, params)
+	case method == "notifications/resources/list_changed":
+		c.gate.memory.unlist(owner{c.call.Session, c.who.Subject, c.who.Tenant})
+	}
+	return params, true
 }

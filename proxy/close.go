@@ -19,7 +19,7 @@ func (p *passage) baseRecord() *audit.Record {
 		Principal: audit.Principal(p.principal),
 		Transport: p.in.Transport, Era: p.in.Era, Route: p.in.Route, Session: p.in.Session, RequestID: p.id,
 		Exposed: p.name, ArgumentsSHA256: strings.TrimPrefix(p.digest, "sha256:"),
-		Ticket: p.ticket.ID,
+		Ticket: p.ticket.ID, Task: p.wanted,
 		Policy: audit.Policy{
 			Effect: string(p.decision.Effect), Rule: p.decision.Rule,
 			Reason: p.decision.Reason, Revision: p.decision.Revision,
@@ -27,6 +27,9 @@ func (p *passage) baseRecord() *audit.Record {
 	}
 	if p.method.action != "" {
 		r.Method, r.Server = p.in.Message.Method, p.server
+	}
+	if p.task != nil && p.task.tool != nil {
+		r.Tool, r.Exposed, r.Fingerprint = p.task.tool.Name, p.task.tool.Exposed, p.task.tool.Fingerprint
 	}
 	if p.tool != nil {
 		r.Server, r.Tool, r.Exposed, r.Fingerprint = p.tool.Server, p.tool.Name, p.tool.Exposed, p.tool.Fingerprint
@@ -84,6 +87,7 @@ var outcomes = map[string]audit.Outcome{
 	signal.CodeSchemaMismatch:   audit.Invalid,
 	signal.CodeHeaderMismatch:   audit.Invalid,
 	signal.CodeToolNotFound:     audit.Unknown,
+	signal.CodeNotFound:         audit.Unknown,
 	signal.CodeUnauthenticated:  audit.Denied,
 	signal.CodeSessionLost:      audit.Denied,
 	signal.CodePolicyDenied:     audit.Denied,

@@ -25,7 +25,7 @@ func (p *passage) fail(code, reason string) *Failure {
 	if err != nil {
 		kernel, _ = signal.ErrorFor(signal.CodeInternal, err.Error(), p.source(), nil, nil)
 	}
-	return &Failure{Kernel: kernel, Reason: reason, DecisionID: p.decisionID, TraceID: p.traceID}
+	return &Failure{Kernel: kernel, Reason: reason, DecisionID: p.decisionID, TraceID: p.traceID, Plain: p.method.action != ""}
 }
 
 // with adds a fact to the error's detail; an empty text is no fact.

@@ -28,7 +28,7 @@ func record(ctx context.Context, g *Gate, p *passage) *Failure {
 func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.opts.Upstreams.Forward(ctx, p.tool, registry.Outgoing{
-		Arguments: p.args, Meta: p.meta, From: g.from(p), Progress: g.progress(p),
+		Arguments: p.args, Meta: p.meta, Task: p.wanted, From: g.from(p), Progress: g.progress(p),
 	})
 	if err == nil {
 		p.raw = raw

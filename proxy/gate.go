@@ -85,6 +85,9 @@ type Bus interface {
 // Servers answers requests that call no tool. Like Forward, Ask is called by
 // the road alone.
 type Servers interface {
+	// Offers gives the servers in configured order, with what each says that it
+	// can do. It waits for servers that are still starting.
+	Offers(ctx context.Context) []registry.Offer
 	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
 	// Notify passes a client's notification on to the connections of its session,
 	// server "" meaning every one. It does not block.
@@ -150,6 +153,7 @@ type Gate struct {
 	inFlight atomic.Int64 // calls under way
 	asking   atomic.Int64 // questions of servers under way
 	dropped  atomic.Int64 // notifications of servers that were not passed on
+	memory   memory
 }
 
 // New makes a Gate. It refuses options that leave a stage without its control.

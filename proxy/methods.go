@@ -1,21 +1,27 @@
 package proxy
 
 import (
+	"context"
+	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/policy"
 )
 
 // method is what the road knows of a method that calls no tool.
 type method struct {
-	action string // what the policy is asked, input.action; "" = it is not asked
+	action string // what the policy is asked, input.action
 	free   bool   // costs no quota
-	// subject finds what a request is about in its params: a resource's uri, a
-	// prompt's name, a server. Nil for lists, whose elements are judged one by one.
-	subject func(p *passage) (ok bool)
-	list    string // member of the result that holds the list, "" for no list
-	key     string // member of an element that names it
+	// take reads from the params what a request is about; nil for nothing.
+	take func(p *passage) (ok bool)
+	// find finds the server of a request and the policy's view of what it is
+	// about; nil for lists, whose elements are judged one by one.
+	find func(ctx context.Context, g *Gate, p *passage) *Failure
+	list string // member of the result that holds the list, "" for no list
+	key  string // member of an element that names it
+	// needs is the capability of servers that have such a list.
+	needs []string
 	// lacks names the capability that a question needs and its client has not
 	// declared, "" when it has all.
 	lacks func(p *passage) string
@@ -25,15 +31,21 @@ type method struct {
 // refused: a method is never passed on because nobody thought of it. The rows of
 // extensions stand in the configuration.
 var methods = map[string]method{
-	"resources/list":           {action: "resources/read", list: "resources", key: "uri"},
-	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate"},
-	"resources/read":           {action: "resources/read", subject: (*passage).takeResource},
-	"resources/subscribe":      {action: "resources/read", subject: (*passage).takeResource},
-	"resources/unsubscribe":    {action: "resources/read", subject: (*passage).takeResource, free: true},
-	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name"},
-	"prompts/get":              {action: "prompts/get", subject: (*passage).takePrompt},
-	"completion/complete":      {action: "completion/complete", subject: (*passage).takeReference, free: true},
-	"logging/setLevel":         {action: "logging/setLevel", subject: (*passage).takeLevel, free: true},
+	"resources/list":           {action: "resources/read", list: "resources", key: "uri", needs: []string{"resources"}},
+	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate", needs: []string{"resources"}},
+	"resources/read":           {action: "resources/read", take: (*passage).takeURI, find: findResource},
+	"resources/subscribe":      {action: "resources/read", take: (*passage).takeURI, find: findResource},
+	"resources/unsubscribe":    {action: "resources/read", take: (*passage).takeURI, find: findResource, free: true},
+	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name", needs: []string{"prompts"}},
+	"prompts/get":              {action: "prompts/get", take: (*passage).takePrompt, find: findPrompt},
+	"completion/complete":      {action: "completion/complete", take: (*passage).takeReference, find: findReference, free: true},
+	"logging/setLevel":         {action: "logging/setLevel", take: (*passage).takeLevel, find: findTools, free: true},
+
+	"tasks/get":    {action: "tasks/get", take: (*passage).takeTaskID, find: findTask, free: true},
+	"tasks/result": {action: "tasks/result", take: (*passage).takeTaskID, find: findTask, free: true},
+	"tasks/update": {action: "tasks/update", take: (*passage).takeTaskID, find: findUpdated, free: true},
+	"tasks/cancel": {action: "tasks/cancel", take: (*passage).takeTaskID, find: findTask, free: true},
+	"tasks/list":   {action: "tasks/list", free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
 }
 
 // questions is every request of servers that is taken to their clients.
@@ -41,40 +53,46 @@ var questions = map[string]method{
 	"sampling/createMessage": {action: "sampling/createMessage", lacks: lacksSampling},
 	"elicitation/create":     {action: "elicitation/create", lacks: lacksElicitation},
 	"roots/list":             {action: "roots/list", lacks: lacksRoots, free: true},
-}
 
-// notice is what the gate knows of a notification.
-type notice struct {
-	action string // what the policy is asked; "" = it is not: there is nothing in it to judge
+	"tasks/get":    {action: "tasks/get", lacks: lacksTasks(), free: true},
+	"tasks/result": {action: "tasks/result", lacks: lacksTasks(), free: true},
+	"tasks/list":   {action: "tasks/list", lacks: lacksTasks("list"), free: true},
+	"tasks/cancel": {action: "tasks/cancel", lacks: lacksTasks("cancel"), free: true},
 }
 
 // clientNotices is every notification of clients that is passed to servers, and
-// serverNotices every one of servers that is passed to clients. All others are
-// dropped, and those of servers counted.
+// serverNotices every one of servers that is passed to clients: true for those
+// about a task, which pass only when the session has it. All others are dropped,
+// and those of servers counted. There is nothing in them for a policy to judge;
+// those of extensions, which the configuration names, are judged when they come
+// from clients.
 var (
-	clientNotices = map[string]notice{
-		"notifications/roots/list_changed": {},
+	clientNotices = map[string]bool{
+		"notifications/roots/list_changed": false,
+		"notifications/tasks/status":       true,
 	}
-	serverNotices = map[string]notice{
-		"notifications/message":                {},
-		"notifications/resources/updated":      {},
-		"notifications/resources/list_changed": {},
-		"notifications/prompts/list_changed":   {},
-		"notifications/elicitation/complete":   {},
+	serverNotices = map[string]bool{
+		"notifications/message":                false,
+		"notifications/resources/updated":      false,
+		"notifications/resources/list_changed": false,
+		"notifications/prompts/list_changed":   false,
+		"notifications/elicitation/complete":   false,
+		"notifications/tasks/status":           true,
+		"notifications/tasks":                  true,
 	}
 )
 
-func (p *passage) takeResource() bool {
+func (p *passage) takeURI() bool {
 	raw, _ := jsonrpc.Get(p.params, "uri")
 	uri, ok := jsonrpc.Text(raw)
-	p.name, p.resource = uri, &policy.Resource{Server: p.server, URI: uri}
+	p.name = uri
 	return ok && uri != ""
 }
 
 func (p *passage) takePrompt() bool {
 	raw, _ := jsonrpc.Get(p.params, "name")
 	name, ok := jsonrpc.Text(raw)
-	p.name, p.prompt = name, &policy.Prompt{Server: p.server, Name: name}
+	p.name = name
 	if args, there := jsonrpc.Get(p.params, "arguments"); there {
 		if len(args) == 0 || args[0] != '{' {
 			return false
@@ -95,10 +113,8 @@ func (p *passage) takeReference() bool {
 	switch member("type") {
 	case "ref/prompt":
 		p.name = member("name")
-		p.prompt = &policy.Prompt{Server: p.server, Name: p.name}
 	case "ref/resource":
 		p.name = member("uri")
-		p.resource = &policy.Resource{Server: p.server, URI: p.name}
 	}
 	return p.name != ""
 }
@@ -109,7 +125,6 @@ var levels = []string{"debug", "info", "notice", "warning", "error", "critical",
 func (p *passage) takeLevel() bool {
 	raw, _ := jsonrpc.Get(p.params, "level")
 	p.name, _ = jsonrpc.Text(raw)
-	p.args, p.whole = p.params, &policy.Server{Name: p.server}
 	return slices.Contains(levels, p.name)
 }
 
@@ -152,6 +167,17 @@ func lacksRoots(p *passage) string {
 	return ""
 }
 
+// lacksTasks looks for what a question about a task of the client's needs.
+func lacksTasks(path ...string) func(*passage) string {
+	path = append([]string{"tasks"}, path...)
+	return func(p *passage) string {
+		if !p.declared(path...) {
+			return strings.Join(path, ".")
+		}
+		return ""
+	}
+}
+
 // lacksTask looks for what a question needs that is to be answered by a task.
 func (p *passage) lacksTask(kind, request string) string {
 	if _, ok := jsonrpc.Get(p.params, "task"); ok && !p.declared("tasks", "requests", kind, request) {
@@ -162,8 +188,11 @@ func (p *passage) lacksTask(kind, request string) string {
 
 // declared reports whether the client said that it can do what path names: each
 // step is a member whose value is an object.
-func (p *passage) declared(path ...string) bool {
-	at := p.in.Capabilities
+func (p *passage) declared(path ...string) bool { return offers(p.in.Capabilities, path...) }
+
+// offers reports whether capabilities, a client's or a server's, have what path
+// names.
+func offers(at json.RawMessage, path ...string) bool {
 	for _, step := range path {
 		inner, ok := jsonrpc.Get(at, step)
 		if !ok || len(inner) == 0 || inner[0] != '{' {

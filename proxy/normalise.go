@@ -25,6 +25,9 @@ func normalise(ctx context.Context, g *Gate, p *passage) *Failure {
 		g.finish(ctx, p, approval.StateFailed, nil, "the tool's result is no object")
 		return p.fail(signal.CodeOutputInvalid, "the tool's result is no object")
 	}
+	if state, id, ok := p.taskOf(p.raw); ok && p.task == nil {
+		return g.begun(ctx, p, state, id)
+	}
 	warning, f := g.checkOutput(p)
 	if f != nil {
 		g.finish(ctx, p, approval.StateFailed, nil, f.Reason)

@@ -42,19 +42,37 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	if in.Message == nil || g.opts.Servers == nil {
 		return p.fail(signal.CodeEnvelopeInvalid, "there is no notification, or nobody to take it to")
 	}
-	row, ok := clientNotices[in.Message.Method]
+	ofTask, ok := clientNotices[in.Message.Method]
 	switch {
-	case ok && row.action == "":
-		if f := identify(ctx, g, p); f != nil {
-			return f
-		}
-		g.opts.Servers.Notify(in.Route, in.Session, in.Message.Method, in.Message.Params)
-		return nil
+	case ok:
+		return g.hand(ctx, p, ofTask)
 	case !ok && !(isNotice(in.Message.Method) && g.extends(in.Route, in.Message.Method)):
 		return p.fail(signal.CodeEnvelopeMethod, "notification "+in.Message.Method+" is not passed on")
 	}
 	_, f := g.take(ctx, in, noticeRoad)
 	return f
+}
+
+// hand passes a notification on that has nothing to be judged. One about a task
+// goes to the server that has begun it, and to no other.
+func (g *Gate) hand(ctx context.Context, p *passage, ofTask bool) *Failure {
+	if f := identify(ctx, g, p); f != nil {
+		return f
+	}
+	m := p.in.Message
+	if !ofTask {
+		g.opts.Servers.Notify(p.in.Route, p.in.Session, m.Method, m.Params)
+		return nil
+	}
+	raw, _ := jsonrpc.Get(m.Params, "taskId")
+	id, _ := jsonrpc.Text(raw)
+	for _, server := range g.memory.beginners(p.owner(), id, p.now) {
+		if p.in.Route == "" || p.in.Route == server {
+			g.opts.Servers.Notify(server, p.in.Session, m.Method, m.Params)
+			return nil
+		}
+	}
+	return p.unknownTask()
 }
 
 // extends reports whether the operator named a method of an extension for server.
@@ -64,12 +82,6 @@ func (g *Gate) extends(server, method string) bool {
 
 // isNotice tells a notification's name from a request's.
 func isNotice(method string) bool { return strings.HasPrefix(method, "notifications/") }
-
-// takeServer makes the server itself what the request is about.
-func (p *passage) takeServer() bool {
-	p.args, p.whole = p.params, &policy.Server{Name: p.server}
-	return true
-}
 
 func receiveNotice(_ context.Context, g *Gate, p *passage) *Failure {
 	m := p.in.Message
@@ -83,7 +95,7 @@ func receiveNotice(_ context.Context, g *Gate, p *passage) *Failure {
 	if f := p.takeParams(m.Params); f != nil {
 		return f
 	}
-	p.takeServer()
+	p.args, p.whole = p.params, &policy.Server{Name: p.server}
 	return nil
 }
 

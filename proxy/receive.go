@@ -39,6 +39,9 @@ func receive(_ context.Context, _ *Gate, p *passage) *Failure {
 		p.args = args
 	}
 	p.digest = digest(p.args)
+	if f := p.takeTask(m.Params); f != nil {
+		return f
+	}
 	return p.takeMeta(m.Params)
 }
 
@@ -58,7 +61,7 @@ func (p *passage) takeMeta(params json.RawMessage) *Failure {
 		return p.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
 	for key := range jsonrpc.Members(meta) {
-		if key != "progressToken" && !strings.HasPrefix(key, "io.modelcontextprotocol/") && !strings.HasPrefix(key, "io.toolgate/") {
+		if !ofThisHop(key) {
 			continue
 		}
 		kept, err := jsonrpc.Delete(meta, key)
@@ -69,6 +72,15 @@ func (p *passage) takeMeta(params json.RawMessage) *Failure {
 	}
 	p.meta = meta
 	return nil
+}
+
+// ofThisHop tells the members of _meta that mean something between two ends
+// only. Which task a message belongs to is for the ends beyond them too.
+func ofThisHop(key string) bool {
+	if key == "io.modelcontextprotocol/related-task" {
+		return false
+	}
+	return key == "progressToken" || strings.HasPrefix(key, "io.modelcontextprotocol/") || strings.HasPrefix(key, "io.toolgate/")
 }
 
 // fault is the failure for bytes that were no request.

@@ -16,17 +16,19 @@ import (
 var relayRoad = []stage{
 	{"receive", receiveRelay},
 	{"identify", identify},
+	{"resolve", resolveRelay},
 	{"decide", decideRelay},
 	{"limit", spendRelay},
 	{"record", record},
 	{"forward", ask},
 }
 
-// Relay takes a request that reads one resource, gets one prompt or completes
-// towards either down the road. It is served for the route of one server:
+// Relay takes a request that calls no tool down the road: one about a resource,
+// a prompt, a completion, the log level, a task, or one of an extension:
 //
 //	receive    the decoded request has an id, and says what it is about
 //	identify   the credential names a principal
+//	resolve    the server is that of the route, or the one that has it; a task is the session's
 //	decide     the policy allows it; what it would hold is denied
 //	limit      every bucket that applies gives a token
 //	record     the decision is in the audit trail
@@ -39,63 +41,6 @@ func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
 	return g.take(ctx, in, relayRoad)
 }
 
-// Enumerate answers a request for a list of resources, templates or prompts
-// with the upstream's page, but for the elements that who may not use. Like
-// List it leaves no record.
-func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
-	p := g.enter(in)
-	p.stage, p.principal = "receive", who
-	if f := receiveRelay(ctx, g, p); f != nil {
-		return nil, f
-	}
-	result, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{Method: in.Message.Method, Params: p.params, From: g.from(p)})
-	if err != nil {
-		return nil, p.askFailure(err)
-	}
-	return g.permitted(ctx, p, result)
-}
-
-// permitted takes out of a list what the principal may not use. An element that
-// cannot be judged is taken out too.
-func (g *Gate) permitted(ctx context.Context, p *passage, result json.RawMessage) (json.RawMessage, *Failure) {
-	list, ok := jsonrpc.Get(result, p.method.list)
-	if !ok || len(list) == 0 || list[0] != '[' {
-		return nil, p.fail(signal.CodeOutputInvalid, "the server's answer holds no list")
-	}
-	kept := []byte{'['}
-	for element := range jsonrpc.Elements(list) {
-		raw, _ := jsonrpc.Get(element, p.method.key)
-		name, ok := jsonrpc.Text(raw)
-		if !ok || !g.usable(ctx, p, name) {
-			continue
-		}
-		if len(kept) > 1 {
-			kept = append(kept, ',')
-		}
-		kept = append(kept, element...)
-	}
-	out, err := jsonrpc.Set(result, p.method.list, append(kept, ']'))
-	if err != nil {
-		return nil, p.fail(signal.CodeOutputInvalid, "the server's answer cannot be read")
-	}
-	return out, nil
-}
-
-// usable asks the policy about one element of a list.
-func (g *Gate) usable(ctx context.Context, p *passage, name string) bool {
-	p.resource, p.prompt = nil, nil
-	if p.method.action == "prompts/get" {
-		p.prompt = &policy.Prompt{Server: p.server, Name: name}
-	} else {
-		p.resource = &policy.Resource{Server: p.server, URI: name}
-	}
-	d, err := p.engine.Decide(ctx, p.relayInput())
-	if err != nil {
-		g.opts.Log.Error("asking the policy what is visible", "server", p.server, "name", name, "error", err)
-	}
-	return err == nil && d.Effect == policy.Allow
-}
-
 // receiveRelay finds the method's row and what the request is about.
 func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 	m := p.in.Message
@@ -105,7 +50,7 @@ func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 	p.id = jsonrpc.IDText(m.ID)
 	row, ok := methods[m.Method]
 	if !ok && !isNotice(m.Method) && g.extends(p.in.Route, m.Method) {
-		row, ok = method{action: m.Method, subject: (*passage).takeServer}, true
+		row, ok = method{action: m.Method, find: findServer}, true
 	}
 	switch {
 	case !ok || g.opts.Servers == nil:
@@ -114,18 +59,23 @@ func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
 		return p.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
 	case m.Variants != nil:
 		return p.twoReadings(m.Variants)
-	case p.in.Route == "":
-		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is served at /mcp/{server}").
-			remedy("connect to the server's own road")
 	}
 	p.method, p.server, p.args = row, p.in.Route, json.RawMessage("{}")
 	if f := p.takeParams(m.Params); f != nil {
 		return f
 	}
-	if row.subject != nil && !row.subject(p) {
+	if row.take != nil && !row.take(p) {
 		return p.fail(signal.CodeEnvelopeInvalid, "params do not say what "+m.Method+" is about")
 	}
 	return nil
+}
+
+// resolveRelay finds the server and what of it the request is about.
+func resolveRelay(ctx context.Context, g *Gate, p *passage) *Failure {
+	if p.method.find == nil {
+		return p.fail(signal.CodeEnvelopeMethod, p.in.Message.Method+" is a list, which is not relayed")
+	}
+	return p.method.find(ctx, g, p)
 }
 
 // takeParams keeps the params but for what in _meta belongs to this hop.
@@ -151,9 +101,6 @@ func (p *passage) takeParams(params json.RawMessage) *Failure {
 // decideRelay asks the policy. Only a tool call can wait for a person, so what
 // the policy would hold is denied.
 func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
-	if p.method.action == "logging/setLevel" {
-		p.whole.Tools = g.exposed(ctx, p)
-	}
 	g.judge(ctx, p, p.relayInput(), "request")
 	switch p.decision.Effect {
 	case policy.Allow:
@@ -171,15 +118,6 @@ func (p *passage) relayInput() *policy.Input {
 	}
 }
 
-// exposed gives the names of the server's tools as agents call them.
-func (g *Gate) exposed(ctx context.Context, p *passage) []string {
-	names := []string{}
-	for _, t := range g.opts.Upstreams.View(ctx, p.server, g.from(p)).Tools() {
-		names = append(names, t.Exposed)
-	}
-	return names
-}
-
 // spendRelay takes quota; rules know the request by its method and server.
 func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 	if p.method.free {
@@ -192,14 +130,19 @@ func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 // ask sends the judged bytes and answers with the upstream's.
 func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
-	raw, err := g.opts.Servers.Ask(ctx, p.server, registry.Ask{
-		Method: p.in.Message.Method, Params: p.params, From: g.from(p), Progress: p.in.Progress,
-	})
+	raw, err := g.askServer(ctx, p)
 	if err != nil {
 		return p.askFailure(err)
 	}
 	if len(raw) == 0 || raw[0] != '{' {
 		return p.fail(signal.CodeOutputInvalid, "the server's result is no object")
+	}
+	if p.task != nil {
+		held, f := g.govern(ctx, p, raw)
+		if f != nil {
+			return f
+		}
+		raw = held
 	}
 	result, err := redact(raw, p.decision.Redact)
 	if err != nil {
@@ -210,7 +153,27 @@ func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
 		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
 	}
+	if p.kernel != nil {
+		p.reply.Kernel = *p.kernel
+	}
 	return nil
+}
+
+// askServer puts the request to the server that it is for. What is for all of
+// them, the log level, goes with every later request to each.
+func (g *Gate) askServer(ctx context.Context, p *passage) (json.RawMessage, error) {
+	if p.server == "" {
+		return json.RawMessage("{}"), nil
+	}
+	return g.enquire(ctx, p.server, registry.Ask{
+		Method: p.in.Message.Method, Params: p.params, From: g.from(p), Progress: p.in.Progress,
+	})
+}
+
+// enquire is the one place where servers are asked what calls no tool: what was
+// judged, and for lists, whose elements are judged one by one.
+func (g *Gate) enquire(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
+	return g.opts.Servers.Ask(ctx, server, ask)
 }
 
 // askFailure says why an upstream gave no result.

@@ -33,6 +33,11 @@ type library struct {
 	refuses, holds, exceeds, unrecorded string // one method each
 }
 
+// Offers says that the one server has everything.
+func (l *library) Offers(context.Context) []registry.Offer {
+	return []registry.Offer{{Server: "web", Prefix: "web__", Capabilities: json.RawMessage(`{"resources":{},"prompts":{},"tasks":{"list":{}}}`)}}
+}
+
 const notification = jsonrpc.Notification
 
 func (l *library) Notify(server, session, method string, params json.RawMessage) {
@@ -135,14 +140,16 @@ func TestRelay(t *testing.T) {
 func TestEveryRelayStageRefuses(t *testing.T) {
 	const read = `{"uri":"file:///a"}`
 	for _, tt := range []struct {
-		name, route, method, params string
-		set                         func(*library)
-		code, stage                 string
-		sent                        bool
+		name, method, params string
+		set                  func(*library)
+		code, stage          string
+		sent                 bool
 	}{
-		{name: "a method without a row", method: "tasks/list", params: `{}`, code: signal.CodeEnvelopeMethod, stage: "receive"},
+		{name: "a method without a row", method: "tasks/moon", params: `{}`, code: signal.CodeEnvelopeMethod, stage: "receive"},
+		{name: "a list", method: "tasks/list", params: `{}`, code: signal.CodeEnvelopeMethod, stage: "resolve"},
+		{name: "a task that is none", method: "tasks/get", params: `{"taskId":"t"}`, code: signal.CodeNotFound, stage: "resolve"},
+		{name: "a task without an id", method: "tasks/get", params: `{}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
 		{name: "a tool call", method: "tools/call", params: `{"name":"web__find"}`, code: signal.CodeEnvelopeMethod, stage: "receive"},
-		{name: "on the road of all servers", route: "-", method: "resources/read", params: read, code: signal.CodeEnvelopeMethod, stage: "receive"},
 		{name: "a level that is none", method: "logging/setLevel", params: `{"level":"loud"}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
 		{name: "no level", method: "logging/setLevel", params: `{}`, code: signal.CodeEnvelopeInvalid, stage: "receive"},
 		{name: "a level that is denied", method: "logging/setLevel", params: `{"level":"info"}`, set: func(l *library) { l.refuses = "logging/setLevel" }, code: signal.CodePolicyDenied, stage: "decide"},
@@ -174,8 +181,7 @@ func TestEveryRelayStageRefuses(t *testing.T) {
 			if tt.set != nil {
 				tt.set(l)
 			}
-			route := map[string]string{"": "web", "-": ""}[tt.route]
-			reply, f := l.Relay(t.Context(), relayed(t, route, tt.method, tt.params))
+			reply, f := l.Relay(t.Context(), relayed(t, "web", tt.method, tt.params))
 			if reply != nil || f == nil || f.Kernel.Code != tt.code {
 				t.Fatalf("got %+v, %v, want %s", reply, f, tt.code)
 			}

@@ -52,6 +52,7 @@ type passage struct {
 	args   json.RawMessage // the judged bytes
 	digest string          // "sha256:<hex>" of args
 	meta   json.RawMessage // the caller's _meta without what belongs to this hop
+	wanted json.RawMessage // params.task: the caller wants a task in place of a result
 
 	engine    Policy
 	principal policy.Principal
@@ -75,6 +76,8 @@ type passage struct {
 	prompt   *policy.Prompt
 	whole    *policy.Server
 	params   json.RawMessage // the judged bytes that are sent
+	task     *task           // what it is about
+	kernel   *signal.Result  // what a task's result came to; nil = plain success
 
 	// Of what a server asks its client:
 	question *registry.Question

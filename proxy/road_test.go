@@ -19,7 +19,7 @@ func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 		want                 []string
 	}{
 		{"road.go", "road", "Call", []string{"receive", "identify", "resolve", "decide", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
-		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
+		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "resolve", "decide", "limit", "record", "forward", "close"}},
 		{"notify.go", "noticeRoad", "Notify", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
 		{"callback.go", "callbackRoad", "Ask", []string{"receive", "decide", "limit", "record", "forward", "close"}},
 	} {

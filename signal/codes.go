@@ -14,6 +14,7 @@ const (
 	CodeEnvelopeMethod      = "T0_ENVELOPE_METHOD"            // no such method
 	CodeEnvelopeTooLarge    = "T0_ENVELOPE_TOO_LARGE"         // beyond a limit of the codec
 	CodeToolNotFound        = "T4_TOOL_NOT_FOUND"             // unknown or hidden
+	CodeNotFound            = "T4_SUBJECT_NOT_FOUND"          // no such resource, prompt or task
 	CodeSchemaMismatch      = "T0_VALIDATION_SCHEMA_MISMATCH" // arguments, or a body, against their schema
 	CodePolicyDenied        = "T5_IDENTITY_VIOLATION"         // the policy says no
 	CodeApprovalDenied      = "T5_APPROVAL_DENIED"            // a person said no
@@ -49,6 +50,7 @@ var known = map[string]traits{
 	CodeEnvelopeMethod:      {Input, Transient, false},
 	CodeEnvelopeTooLarge:    {Input, Transient, false},
 	CodeToolNotFound:        {Input, Transient, false},
+	CodeNotFound:            {Input, Transient, false},
 	CodeSchemaMismatch:      {Input, Transient, false},
 	CodePolicyDenied:        {Policy, Fatal, false},
 	CodeApprovalDenied:      {Policy, Fatal, false},

@@ -29,6 +29,7 @@ type Failure struct {
 	DecisionID string              // in the audit trail
 	TraceID    string              //
 	Upstream   stdjson.RawMessage  // the error object as the upstream sent it, or nil
+	Plain      bool                // of a request that calls no tool: there is no tool's result to say it in
 }
 
 // Reply is an answer: the value of the member result or error of a JSON-RPC
@@ -110,7 +111,7 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 		reply.Silent = true
 	case d == MCP && row.Form == AsUpstream && upstream != nil:
 		reply.Error = stdjson.RawMessage(upstream)
-	case d == MCP && row.Form == AsResult:
+	case d == MCP && row.Form == AsResult && !f.Plain:
 		reply.Result, err = result(row, f)
 	default:
 		reply.Error, err = errorObject(d, row, f, upstream)
@@ -129,11 +130,15 @@ func object(raw stdjson.RawMessage) jsontext.Value {
 }
 
 func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
+	code := row.RPC.In(d)
+	if d == MCP && row.Form == AsResult {
+		code = row.RPC.Gateway
+	}
 	return encode(struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 		Data    data   `json:"data"`
-	}{row.RPC.In(d), message(d, row, f), describe(row, f, upstream)})
+	}{code, message(d, row, f), describe(row, f, upstream)})
 }
 
 // message is the row's words, then the reason, because a model may be shown

@@ -309,3 +309,21 @@ func BenchmarkAnswer(b *testing.B) {
 		})
 	}
 }
+
+// What called no tool has no tool's result to be refused in.
+func TestRefusalOfWhatCallsNoTool(t *testing.T) {
+	for _, row := range wire.Rows() {
+		f := wire.Failure{Kernel: &signal.KernelError{Code: row.Kernel, Message: "m"}, Reason: "why", Plain: true}
+		reply, err := wire.Answer(wire.MCP, f)
+		if err != nil || reply.Result != nil {
+			t.Errorf("%s: result %s, %v", row.Code, reply.Result, err)
+		}
+		if row.Form != wire.AsResult {
+			continue
+		}
+		var rpc struct{ Code int }
+		if err := json.Unmarshal(reply.Error, &rpc); err != nil || rpc.Code != row.RPC.Gateway {
+			t.Errorf("%s: %s, want code %d", row.Code, reply.Error, row.RPC.Gateway)
+		}
+	}
+}

@@ -48,6 +48,7 @@ const (
 	InvalidEnvelope     Code = "INVALID_ENVELOPE"
 	MethodNotFound      Code = "METHOD_NOT_FOUND"
 	ToolNotFound        Code = "TOOL_NOT_FOUND"
+	NotFound            Code = "NOT_FOUND"
 	InvalidToolInput    Code = "INVALID_TOOL_INPUT"
 	PolicyDenied        Code = "POLICY_DENIED"
 	ApprovalDenied      Code = "APPROVAL_DENIED"
@@ -124,6 +125,8 @@ var rows = []Row{
 		"Method not found", RPC{-32601, -32601, -32601, -32601}, AsError, false},
 	{ToolNotFound, 404, signal.CodeToolNotFound, signal.Input, signal.Transient, false,
 		"Unknown tool", RPC{-32601, -32001, -32602, -32602}, AsError, true},
+	{NotFound, 404, signal.CodeNotFound, signal.Input, signal.Transient, false,
+		"Not found", RPC{-32602, -32602, -32602, -32602}, AsError, false},
 	{InvalidToolInput, 422, signal.CodeSchemaMismatch, signal.Input, signal.Transient, false,
 		"Invalid tool input", RPC{-32600, -32602, -32602, 0}, AsResult, true},
 	{PolicyDenied, 403, signal.CodePolicyDenied, signal.Policy, signal.Fatal, false,

@@ -24,6 +24,7 @@ PARSE_ERROR          | 400 | T0_ENVELOPE_PARSE             | input      | -32700
 INVALID_ENVELOPE     | 400 | T0_ENVELOPE_INVALID           | input      | -32600 | -32600 | -32602 | -32600
 METHOD_NOT_FOUND     | 404 | T0_ENVELOPE_METHOD            | input      | -32601 | -32601 | -32601 | -32601
 TOOL_NOT_FOUND       | 404 | T4_TOOL_NOT_FOUND             | input      | -32601 | -32001 | -32602 | -32602
+NOT_FOUND            | 404 | T4_SUBJECT_NOT_FOUND          | input      | -32602 | -32602 | -32602 | -32602
 INVALID_TOOL_INPUT   | 422 | T0_VALIDATION_SCHEMA_MISMATCH | input      | -32600 | -32602 | -32602 | result
 POLICY_DENIED        | 403 | T5_IDENTITY_VIOLATION         | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_DENIED      | 403 | T5_APPROVAL_DENIED            | policy     | -32600 | -32600 | -32600 | result
