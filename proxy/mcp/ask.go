@@ -24,13 +24,13 @@ const (
 // question is one request to a client that waits for its answer.
 type question struct {
 	id      json.RawMessage // ours, and the progress token too
-	at      int             // place in its round
-	round   *round
+	at      int             // place in its inquiry
+	inquiry *inquiry
 	session *session
 }
 
-// round is what one Ask waits for.
-type round struct {
+// inquiry is what one Ask waits for.
+type inquiry struct {
 	session *session
 	all     []registry.Question
 	asked   []*question
@@ -52,8 +52,8 @@ type note struct {
 	params json.RawMessage
 }
 
-func newRound(s *session, all []registry.Question) *round {
-	return &round{
+func newInquiry(s *session, all []registry.Question) *inquiry {
+	return &inquiry{
 		session: s, all: all, open: len(all),
 		asked: make([]*question, len(all)), answers: make([]registry.Answer, len(all)),
 		came: make(chan reply, len(all)), notes: make(chan note, maxNotes),
@@ -63,9 +63,9 @@ func newRound(s *session, all []registry.Question) *round {
 // put sends question i with an id that this session has not seen. Ids are
 // strings: clients count their own requests in numbers, and some take a request
 // for the answer to one with the same id.
-func (r *round) put(v *voice, i int) {
+func (r *inquiry) put(v *voice, i int) {
 	s := r.session
-	q := &question{id: jsonrpc.Quote("ask_" + strconv.FormatUint(s.count.Add(1), 10)), at: i, round: r, session: s}
+	q := &question{id: jsonrpc.Quote("ask_" + strconv.FormatUint(s.count.Add(1), 10)), at: i, inquiry: r, session: s}
 	r.asked[i] = q
 	s.asked.Put(q.id, q)
 	params := r.all[i].Params
@@ -98,7 +98,7 @@ func withToken(params, token json.RawMessage) json.RawMessage {
 }
 
 // wait collects the answers until ctx or the session ends.
-func (r *round) wait(ctx context.Context, v *voice) {
+func (r *inquiry) wait(ctx context.Context, v *voice) {
 	for r.open > 0 {
 		select {
 		case n := <-r.notes:
@@ -114,7 +114,7 @@ func (r *round) wait(ctx context.Context, v *voice) {
 }
 
 // take keeps an answer. What the client reported before it is passed on first.
-func (r *round) take(a reply) {
+func (r *inquiry) take(a reply) {
 	for len(r.notes) > 0 {
 		r.hear(<-r.notes)
 	}
@@ -122,7 +122,7 @@ func (r *round) take(a reply) {
 	r.open--
 }
 
-func (r *round) hear(n note) {
+func (r *inquiry) hear(n note) {
 	if report := r.all[n.at].Progress; report != nil {
 		report(n.params)
 	}
@@ -130,7 +130,7 @@ func (r *round) hear(n note) {
 
 // withdraw ends the questions that are open, and tells the client so unless v is
 // nil or the client has not heard of them.
-func (r *round) withdraw(v *voice, reason string) {
+func (r *inquiry) withdraw(v *voice, reason string) {
 	for _, q := range r.asked {
 		if !q.fail(reason) || v == nil || r.session.recall(q) {
 			continue
@@ -154,7 +154,7 @@ func (q *question) fail(reason string) bool {
 }
 
 // settle gives q its answer. Who took q out of the session's pool calls it.
-func (q *question) settle(a registry.Answer) { q.round.came <- reply{at: q.at, answer: a} }
+func (q *question) settle(a registry.Answer) { q.inquiry.came <- reply{at: q.at, answer: a} }
 
 // failed is the error object of a question that the client did not answer.
 func failed(reason string) json.RawMessage {
@@ -187,7 +187,7 @@ func (s *session) reported(params json.RawMessage) {
 		return
 	}
 	select {
-	case q.round.notes <- note{at: q.at, params: params}:
+	case q.inquiry.notes <- note{at: q.at, params: params}:
 	default:
 	}
 }

@@ -260,7 +260,7 @@ func (d *Door) notice(x *exchange) answer {
 		return a
 	} else if x.session != nil && d.opts.Notifier != nil {
 		if f := d.opts.Notifier.Notify(d.base, &x.call); f != nil {
-			d.opts.Log.Debug("a notification was dropped", "method", method, "reason", f.Reason)
+			d.opts.Log.Debug("a notification is not passed on", "method", method, "session", x.call.Session, "reason", f.Reason)
 		}
 	}
 	return answer{status: http.StatusAccepted}

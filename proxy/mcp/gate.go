@@ -35,8 +35,8 @@ type Relayer interface {
 
 // Notifier is the road of notifications from clients that are for servers.
 type Notifier interface {
-	// Notify governs one notification and passes it on, or says why it was
-	// dropped. It does not block.
+	// Notify governs one notification and passes it on; a Failure says why it did
+	// not. It waits for no server.
 	Notify(ctx context.Context, in *proxy.Call) *proxy.Failure
 }
 

@@ -28,7 +28,7 @@ var _ registry.Peer = (*voice)(nil)
 // now waits until a stream can carry it. The Error of an answer that did not
 // come in time, or cannot come any more, is ours.
 func (v *voice) Ask(ctx context.Context, all []registry.Question) []registry.Answer {
-	r := newRound(v.session, all)
+	r := newInquiry(v.session, all)
 	for i := range all {
 		r.put(v, i)
 	}

@@ -58,8 +58,8 @@ func (d *Door) unserved(x *exchange) answer {
 	return d.refuse(x, signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
 }
 
-// levels are those of log messages (MCP server/utilities/logging, after RFC 5424).
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+// severities are the levels of log messages (MCP server/utilities/logging, after RFC 5424).
+var severities = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // invalidParams refuses x with the code that the protocol has for params which
 // a method does not take.
@@ -80,8 +80,8 @@ func (d *Door) setLevel(x *exchange) answer {
 	}
 	raw, _ := jsonrpc.Get(x.call.Message.Params, "level")
 	level, _ := jsonrpc.Text(raw)
-	if !slices.Contains(levels, level) {
-		return d.invalidParams(x, "params.level is not one of "+strings.Join(levels, ", "))
+	if !slices.Contains(severities, level) {
+		return d.invalidParams(x, "params.level is not one of "+strings.Join(severities, ", "))
 	}
 	if x.call.Route == "" {
 		x.session.hears(level)
