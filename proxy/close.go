@@ -86,6 +86,8 @@ var outcomes = map[string]audit.Outcome{
 	signal.CodeEnvelopeTooLarge: audit.Invalid,
 	signal.CodeSchemaMismatch:   audit.Invalid,
 	signal.CodeHeaderMismatch:   audit.Invalid,
+	signal.CodeEnvelopeParams:   audit.Invalid,
+	signal.CodeEnvelopeVersion:  audit.Invalid,
 	signal.CodeToolNotFound:     audit.Unknown,
 	signal.CodeNotFound:         audit.Unknown,
 	signal.CodeUnauthenticated:  audit.Denied,

@@ -13,6 +13,8 @@ const (
 	CodeEnvelopeInvalid     = "T0_ENVELOPE_INVALID"           // JSON, but no message we take
 	CodeEnvelopeMethod      = "T0_ENVELOPE_METHOD"            // no such method
 	CodeEnvelopeTooLarge    = "T0_ENVELOPE_TOO_LARGE"         // beyond a limit of the codec
+	CodeEnvelopeParams      = "T0_ENVELOPE_PARAMS"            // the params are not what the method takes
+	CodeEnvelopeVersion     = "T0_ENVELOPE_VERSION"           // a revision that is not served
 	CodeToolNotFound        = "T4_TOOL_NOT_FOUND"             // unknown or hidden
 	CodeNotFound            = "T4_SUBJECT_NOT_FOUND"          // no such resource, prompt or task
 	CodeSchemaMismatch      = "T0_VALIDATION_SCHEMA_MISMATCH" // arguments, or a body, against their schema
@@ -49,6 +51,8 @@ var known = map[string]traits{
 	CodeEnvelopeInvalid:     {Input, Transient, false},
 	CodeEnvelopeMethod:      {Input, Transient, false},
 	CodeEnvelopeTooLarge:    {Input, Transient, false},
+	CodeEnvelopeParams:      {Input, Transient, false},
+	CodeEnvelopeVersion:     {Input, Transient, false},
 	CodeToolNotFound:        {Input, Transient, false},
 	CodeNotFound:            {Input, Transient, false},
 	CodeSchemaMismatch:      {Input, Transient, false},

@@ -96,12 +96,12 @@ func words(line string) (found []string) {
 // Every code that a toolgate can answer has an exit code that was meant.
 func TestExitCodes(t *testing.T) {
 	want := map[wire.Code]int{
-		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2,
+		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2, wire.InvalidParams: 2,
 		wire.Unauthenticated:     3,
 		wire.UpstreamUnavailable: 4, wire.SessionLost: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
 		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10,
-		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.InternalError: 1,
+		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.UnsupportedVersion: 1, wire.InternalError: 1,
 	}
 	got := map[wire.Code]int{}
 	for _, row := range wire.Rows() {

@@ -34,16 +34,32 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// sdkSession connects the go-sdk client, which probes with the newest revision
-// first.
-func sdkSession(t *testing.T, url string, opts *sdk.ClientOptions) *sdk.ClientSession {
+// The revisions that a client is pinned to: the newest with sessions, and the
+// one without.
+const (
+	legacyEra = "2025-11-25"
+	modernEra = "2026-07-28"
+)
+
+// inBothEras runs a test for clients of either kind of revision.
+func inBothEras(t *testing.T, test func(t *testing.T, era string)) {
+	for _, era := range []string{legacyEra, modernEra} {
+		t.Run(era, func(t *testing.T) { test(t, era) })
+	}
+}
+
+// sdkSession connects the go-sdk client, which must then speak era.
+func sdkSession(t *testing.T, url, era string, opts *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
 	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, opts)
 	session, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{
 		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{http.DefaultTransport}},
-	}, nil)
+	}, &sdk.ClientSessionOptions{ProtocolVersion: era})
 	if err != nil {
 		t.Fatalf("connecting: %v", err)
+	}
+	if got := session.InitializeResult().ProtocolVersion; got != era {
+		t.Errorf("negotiated %s, want %s", got, era)
 	}
 	t.Cleanup(func() {
 		if err := session.Close(); err != nil {
@@ -53,17 +69,16 @@ func sdkSession(t *testing.T, url string, opts *sdk.ClientOptions) *sdk.ClientSe
 	return session
 }
 
-func TestGoSDKClient(t *testing.T) {
+func TestGoSDKClient(t *testing.T) { inBothEras(t, testGoSDKClient) }
+
+func testGoSDKClient(t *testing.T, era string) {
 	g := newGate()
 	srv, d := newServer(t, g, nil)
 	changed, steps := make(chan struct{}, 1), atomic.Int64{}
-	s := sdkSession(t, srv.URL+"/mcp", &sdk.ClientOptions{
+	s := sdkSession(t, srv.URL+"/mcp", era, &sdk.ClientOptions{
 		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
 		ProgressNotificationHandler: func(context.Context, *sdk.ProgressNotificationClientRequest) { steps.Add(1) },
 	})
-	if got := s.InitializeResult().ProtocolVersion; got != "2025-11-25" {
-		t.Errorf("negotiated %s", got)
-	}
 	tools, err := s.ListTools(t.Context(), nil)
 	if err != nil || len(tools.Tools) != len(g.tools) {
 		t.Fatalf("listing: %v, %v", tools, err)
@@ -84,16 +99,18 @@ func TestGoSDKClient(t *testing.T) {
 	if steps.Load() != 2 {
 		t.Errorf("%d progress notifications, want 2", steps.Load())
 	}
-	if err := s.Ping(t.Context(), nil); err != nil {
-		t.Error(err)
+	if err := s.Ping(t.Context(), nil); (err == nil) != (era == legacyEra) {
+		t.Errorf("pinging: %v", err)
 	}
 }
 
 // TestGoSDKCancel: after a cancelled call the client goes on.
-func TestGoSDKCancel(t *testing.T) {
+func TestGoSDKCancel(t *testing.T) { inBothEras(t, testGoSDKCancel) }
+
+func testGoSDKCancel(t *testing.T, era string) {
 	g := newGate()
 	srv, _ := newServer(t, g, nil)
-	s := sdkSession(t, srv.URL+"/mcp", nil)
+	s := sdkSession(t, srv.URL+"/mcp", era, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-g.started
@@ -108,7 +125,9 @@ func TestGoSDKCancel(t *testing.T) {
 }
 
 // TestGoSDKOverStdio: the same client on the other transport.
-func TestGoSDKOverStdio(t *testing.T) {
+func TestGoSDKOverStdio(t *testing.T) { inBothEras(t, testGoSDKOverStdio) }
+
+func testGoSDKOverStdio(t *testing.T, era string) {
 	g := newGate()
 	inR, inW, outR, outW := pipes()
 	d := newDoor(t, g, nil)
@@ -118,9 +137,9 @@ func TestGoSDKOverStdio(t *testing.T) {
 		_ = outW.Close()
 	}()
 	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, nil)
-	s, err := c.Connect(t.Context(), &sdk.IOTransport{Reader: outR, Writer: inW}, nil)
-	if err != nil {
-		t.Fatalf("connecting: %v", err)
+	s, err := c.Connect(t.Context(), &sdk.IOTransport{Reader: outR, Writer: inW}, &sdk.ClientSessionOptions{ProtocolVersion: era})
+	if err != nil || s.InitializeResult().ProtocolVersion != era {
+		t.Fatalf("connecting: %v, %v", s, err)
 	}
 	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "demo__echo", Arguments: map[string]any{}}); err != nil {
 		t.Errorf("calling: %v", err)
@@ -300,7 +319,7 @@ func TestGoSDKResumes(t *testing.T) {
 	})
 	s, err := c.Connect(t.Context(), &sdk.StreamableClientTransport{
 		Endpoint: srv.URL + "/mcp", HTTPClient: &http.Client{Transport: bearer{cut}}, DisableStandaloneSSE: true,
-	}, nil)
+	}, &sdk.ClientSessionOptions{ProtocolVersion: legacyEra})
 	if err != nil {
 		t.Fatalf("connecting: %v", err)
 	}
@@ -322,7 +341,7 @@ func TestGoSDKPolls(t *testing.T) {
 	g := newGate()
 	srv, d := newServer(t, g, func(o *mcp.Options) { o.StreamLife = 10 * time.Millisecond })
 	changed := make(chan struct{}, 1)
-	s := sdkSession(t, srv.URL+"/mcp", &sdk.ClientOptions{
+	s := sdkSession(t, srv.URL+"/mcp", legacyEra, &sdk.ClientOptions{
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
 	})
 	params := &sdk.CallToolParams{Name: "demo__wait"}

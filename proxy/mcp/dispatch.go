@@ -74,6 +74,7 @@ type exchange struct {
 	call     proxy.Call
 	who      policy.Principal
 	session  *session // nil before initialize
+	modern   *modern  // nil for a revision with sessions
 	dialect  wire.Dialect
 	versions []string                         // the revisions that initialize may agree to, newest first
 	open     func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for

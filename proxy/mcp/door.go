@@ -1,8 +1,9 @@
 // Package mcp is where MCP clients come in: the Streamable HTTP door for the
-// revisions 2025-03-26, 2025-06-18 and 2025-11-25, the HTTP+SSE door of
-// 2024-11-05, and the stdio door. They are thin: they frame messages, know
+// revisions 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28, the HTTP+SSE door
+// of 2024-11-05, and the stdio door. They are thin: they frame messages, know
 // sessions and pass every tools/call to the gate as raw bytes. One dispatch
-// table serves them all, so that the same rules hold whatever the transport.
+// table serves the revisions with sessions and one the revision without, so that
+// the same rules hold whatever the transport.
 //
 //	HTTP      guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 //	HTTP+SSE  guard -> media -> identify -> body -> decode            -> session -> dispatch -> observe -> event
@@ -80,8 +81,18 @@ type Options struct {
 	MaxFlights int
 	// PageSize is how many tools one tools/list answer carries; 0 = 1,000.
 	PageSize int
-	// Heartbeat is the silence after which an event stream sends a comment;
-	// 0 = 20 s.
+	// AnswerTTL is how long a call of a client without a session waits for the
+	// client to answer a server's questions; 0 = 10 minutes.
+	AnswerTTL time.Duration
+	// MaxParked is how many calls may wait so, MaxParkedEach how many of one
+	// principal; 0 = 1,024 and 32.
+	MaxParked, MaxParkedEach int
+	// MaxListens is how many streams of notifications one principal may have
+	// open without a session; 0 = 32.
+	MaxListens int
+	// Heartbeat is the silence after which an event stream sends a comment, and
+	// after which the credential of who listens without a session is checked
+	// again; 0 = 20 s.
 	Heartbeat time.Duration
 	// StreamLife is after how long an event stream of a 2025-11-25 client is
 	// closed for the client to come back to it (MCP 2025-11-25, transports:
@@ -95,8 +106,9 @@ type Options struct {
 	// in flight; 0 = 30 s.
 	Drain time.Duration
 	// Ended is told the key (proxy.Call.Session) of each session that is over,
-	// once and after its last call; nil = nobody wants to know. It must not
-	// call back into the Door.
+	// once and after its last call; nil = nobody wants to know. It must neither
+	// block nor call back into the Door. The key of clients without a session is
+	// over when it was idle for SessionTTL, and may begin again.
 	Ended func(session string)
 	// Log is told of faults of our own; nil discards.
 	Log hclog.Logger
@@ -112,6 +124,10 @@ func (o Options) withDefaults() Options {
 	o.MaxSessions = cmp.Or(o.MaxSessions, 10_000)
 	o.MaxFlights = cmp.Or(o.MaxFlights, 256)
 	o.PageSize = cmp.Or(o.PageSize, 1_000)
+	o.AnswerTTL = cmp.Or(o.AnswerTTL, 10*time.Minute)
+	o.MaxParked = cmp.Or(o.MaxParked, 1_024)
+	o.MaxParkedEach = cmp.Or(o.MaxParkedEach, 32)
+	o.MaxListens = cmp.Or(o.MaxListens, 32)
 	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
 	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
@@ -148,6 +164,9 @@ type Door struct {
 	opts     Options
 	hosts    guard.Hosts
 	sessions *sessions
+	parties  *parties
+	parked   parked
+	notary   *notary
 	replay   *replay
 	base     context.Context // of every call; a client that hangs up does not end it
 	cancel   context.CancelCauseFunc
@@ -179,6 +198,9 @@ func New(opts Options) (*Door, error) {
 		opts:     opts,
 		hosts:    hostSet(opts.Hosts),
 		sessions: newSessions(opts, kept),
+		parties:  newParties(opts),
+		parked:   parked{byID: make(map[callID]*errand)},
+		notary:   newNotary(),
 		replay:   kept,
 		base:     base,
 		cancel:   cancel,
@@ -209,6 +231,7 @@ func (d *Door) Close(ctx context.Context) error {
 	d.cancel(errClosing)
 	d.work.Wait()
 	d.sessions.endAll()
+	d.parties.endAll()
 	return err
 }
 
@@ -264,6 +287,7 @@ func (d *Door) reap() {
 		select {
 		case <-tick.C:
 			d.sessions.sweep()
+			d.parties.sweep()
 			d.replay.sweep()
 		case <-d.streams:
 			return

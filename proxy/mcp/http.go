@@ -20,11 +20,6 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 )
 
-// modernVersion is the first revision without initialize. Clients that speak
-// it probe with it first and fall back when they hear "method not found"; with
-// a 4xx some give up instead.
-const modernVersion = "2026-07-28"
-
 // ServeHTTP serves /mcp and /mcp/{server} (Streamable HTTP), and /sse,
 // /sse/{server} and /messages (HTTP+SSE of 2024-11-05); every other path is 404.
 // It fails closed: what is not understood is refused before anything is read.
@@ -132,6 +127,10 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	d.decode(x, body, limits)
+	if x.showsModern(r.Header) {
+		d.postModern(r, out, x, who)
+		return
+	}
 	a, ok := d.approach(x, who, r.Header)
 	switch {
 	case !ok:
@@ -220,8 +219,6 @@ func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
 		return answer{}, true
 	case len(lines) == 1 && slices.Contains(httpVersions, lines[0]):
 		return answer{}, true
-	case len(lines) == 1 && lines[0] == modernVersion && m.Kind == jsonrpc.Request:
-		return d.refuse(x, signal.CodeEnvelopeMethod, "revision "+modernVersion+" is not served here: send initialize"), false
 	}
 	a := d.refuse(x, signal.CodeEnvelopeInvalid, "MCP-Protocol-Version is not one of "+strings.Join(httpVersions, ", "))
 	a.status = http.StatusBadRequest
@@ -306,12 +303,12 @@ func (d *Door) own(w http.ResponseWriter, r *http.Request, route string) (*sessi
 		return nil, false
 	}
 	lines, ids := r.Header[headerVersion], r.Header[headerSession]
-	if len(lines) > 1 || len(lines) == 1 && !slices.Contains(httpVersions, lines[0]) {
-		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
+	if len(ids) == 0 || len(lines) == 1 && lines[0] == modernVersion {
+		notAllowed(w, "POST", "there is no session: use POST")
 		return nil, false
 	}
-	if len(ids) == 0 {
-		problem(w, http.StatusBadRequest, "Mcp-Session-Id is missing")
+	if len(lines) > 1 || len(lines) == 1 && !slices.Contains(httpVersions, lines[0]) {
+		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
 		return nil, false
 	}
 	if s := d.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {

@@ -17,15 +17,27 @@ import (
 // it was left, or refused when that tool has gone.
 const cursorPrefix = "after:"
 
-// listTools answers one page of what the principal may see. The definitions
-// are the upstreams' own bytes.
+// staleCursor is what a client hears of a cursor that leads nowhere.
+const staleCursor = "the cursor is none of ours or the list has changed: list again from the start"
+
+// listTools answers one page of what the principal may see.
 func (d *Door) listTools(x *exchange) answer {
+	result, ok := d.toolPage(x)
+	if !ok {
+		return d.refuse(x, signal.CodeEnvelopeInvalid, staleCursor)
+	}
+	return answer{status: http.StatusOK, body: success(x.id(), result)}
+}
+
+// toolPage is the result of tools/list; ok is false when the cursor of x leads
+// nowhere. The definitions are the upstreams' own bytes.
+func (d *Door) toolPage(x *exchange) (result json.RawMessage, ok bool) {
 	tools := d.opts.Gate.List(x.ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
 	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
 		at := cursorPlace(raw, tools, name)
 		if at < 0 {
-			return d.refuse(x, signal.CodeEnvelopeInvalid, "the cursor is none of ours or the list has changed: list again from the start")
+			return nil, false
 		}
 		tools = tools[at:]
 	}
@@ -34,7 +46,7 @@ func (d *Door) listTools(x *exchange) answer {
 		tools = tools[:d.opts.PageSize]
 		next = cursorAfter(name(tools[len(tools)-1]))
 	}
-	return answer{status: http.StatusOK, body: success(x.id(), page(tools, x.call.Route, next))}
+	return page(tools, x.call.Route, next), true
 }
 
 // page is the result of tools/list.

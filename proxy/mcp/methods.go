@@ -64,9 +64,12 @@ func (d *Door) greeting(version string, offered json.RawMessage) json.RawMessage
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
 		[]byte(`,"capabilities":`), offered, []byte(`,"serverInfo":{"name":"toolgate","version":`),
 		jsonrpc.Quote(d.opts.Version),
-		[]byte(`},"instructions":"Every tool call is checked against policy. `+
-			`A refusal says why and what would make the call pass; a call that waits for approval says so."}`))
+		[]byte(`},"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})
 }
+
+// instructions are for the model.
+const instructions = "Every tool call is checked against policy. " +
+	"A refusal says why and what would make the call pass; a call that waits for approval says so."
 
 // canBytes bounds what is kept of what a client says that it can do.
 const canBytes = 64 << 10
@@ -96,7 +99,12 @@ func talkative(can, offered json.RawMessage) bool {
 // clientName gives name/version of params.clientInfo in printable form, "" when
 // the client does not say.
 func clientName(params json.RawMessage) string {
-	info, ok := jsonrpc.Get(params, "clientInfo")
+	return nameOf(params, "clientInfo")
+}
+
+// nameOf is clientName for the member of holder that says it.
+func nameOf(holder json.RawMessage, member string) string {
+	info, ok := jsonrpc.Get(holder, member)
 	if !ok {
 		return ""
 	}

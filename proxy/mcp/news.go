@@ -46,24 +46,31 @@ func (n *news) tell(send func(letter) bool) {
 
 // ToolsChanged tells every client that its list of tools may be another one.
 // It never blocks; changes that a client has not yet heard of become one.
-func (d *Door) ToolsChanged() { d.tellAll(toolsChanged, func(*session) bool { return true }) }
+func (d *Door) ToolsChanged() { d.tellAll(toolsChanged, func(string) bool { return true }) }
 
 // ListChanged tells the clients who see what server offers that a list of it
 // may be another one. method is notifications/tools/list_changed, or that of
 // resources or prompts; any other tells nothing. It never blocks; changes that
 // a client has not yet heard of become one.
 func (d *Door) ListChanged(server, method string) {
-	d.tellAll(method, func(s *session) bool { return s.route == "" || s.route == server })
+	if slices.Contains(kinds, method) {
+		d.tellAll(method, func(route string) bool { return route == "" || route == server })
+	}
 }
 
-// tellAll leaves word of method for the sessions that who picks, and on every
-// pipe, whose road is that of all servers.
-func (d *Door) tellAll(method string, who func(*session) bool) {
+// tellAll leaves word of method for the sessions and listeners of the routes
+// that of picks, and on every pipe, whose road is that of all servers.
+func (d *Door) tellAll(method string, of func(route string) bool) {
 	d.sessions.each(func(s *session) {
-		if who(s) {
+		if of(s.route) {
 			s.news.add(method)
 		}
 	})
+	for _, p := range d.parties.all() {
+		if of(p.route) {
+			p.Tell(method, nil)
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.pipes {

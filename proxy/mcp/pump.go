@@ -37,7 +37,12 @@ func (d *Door) reports(x *exchange) bool {
 // of its own, which Close waits for: it goes on when the client has gone, and
 // what comes of it can be asked for (Last-Event-ID).
 func (d *Door) converse(ctx context.Context, out *response, s *session, work func(*stream) answer) {
-	rd := d.replay.open(s, true)
+	d.carry(ctx, out, d.replay.open(s, true), connection{wake: s.news.wake, tell: s.catchUp}, work)
+}
+
+// carry is converse with the stream that rd reads, and with what c tells on it
+// beside.
+func (d *Door) carry(ctx context.Context, out *response, rd *reader, c connection, work func(*stream) answer) {
 	t := rd.stream
 	defer rd.detach()
 	if !out.plain {
@@ -56,7 +61,8 @@ func (d *Door) converse(ctx context.Context, out *response, s *session, work fun
 		return
 	}
 	beginEvents(out.w)
-	d.pump(connection{w: out.w, rc: out.rc, client: ctx, wake: s.news.wake, tell: s.catchUp}, rd)
+	c.w, c.rc, c.client = out.w, out.rc, ctx
+	d.pump(c, rd)
 }
 
 // waitFirst waits for something to say, as long as it is worth to wait for an

@@ -26,6 +26,8 @@ type pipe struct {
 	flying  atomic.Int64
 	flights sync.WaitGroup // ready when every request has been answered
 	out     *ndjson.Sink
+
+	stateless *session // keeps the requests that are of no session
 }
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
@@ -39,6 +41,7 @@ type pipe struct {
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	p := &pipe{door: d, out: ndjson.NewSink(out), news: newNews()}
+	p.stateless = &session{flights: make(map[string]context.CancelCauseFunc)}
 	if !d.addPipe(p) {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
@@ -114,6 +117,10 @@ func (p *pipe) take(data []byte) {
 		p.reply(x, d.turnAway(x, s))
 		return
 	}
+	if p.takeModern(x) {
+		return
+	}
+	p.cancels(x)
 	d.take(x, &p.flying, p.flights.Go, func(a answer) { p.reply(x, a) })
 	p.ready = p.ready || x.opensTalk()
 }
@@ -151,12 +158,18 @@ func (p *pipe) post(l letter) bool {
 	return true
 }
 
+// abandon cancels the requests in flight.
+func (p *pipe) abandon() {
+	p.session.abortAll(errClosing)
+	p.stateless.abortAll(errClosing)
+}
+
 // drain waits for the requests in flight, whose questions to the client are not
 // answered any more, then ends the session. It gives the write error, if there
 // was one.
 func (p *pipe) drain() error {
 	p.session.hush()
-	if !ndjson.Drain(&p.flights, p.door.opts.Drain, func() { p.session.abortAll(errClosing) }) {
+	if !ndjson.Drain(&p.flights, p.door.opts.Drain, p.abandon) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if p.session != nil {

@@ -63,6 +63,8 @@ const (
 	Unauthenticated     Code = "UNAUTHENTICATED"
 	SessionLost         Code = "SESSION_LOST"
 	HeaderMismatch      Code = "HEADER_MISMATCH"
+	InvalidParams       Code = "INVALID_PARAMS"
+	UnsupportedVersion  Code = "UNSUPPORTED_VERSION"
 	ToolFailed          Code = "TOOL_FAILED"
 	ToolTimeout         Code = "TOOL_TIMEOUT"
 	UpstreamUnavailable Code = "UPSTREAM_UNAVAILABLE"
@@ -155,6 +157,10 @@ var rows = []Row{
 		"Session lost", RPC{-32600, -32600, -32600, -32600}, AsError, false},
 	{HeaderMismatch, 400, signal.CodeHeaderMismatch, signal.Input, signal.Transient, false,
 		"Header mismatch", RPC{-32020, -32020, -32020, -32020}, AsError, false},
+	{InvalidParams, 400, signal.CodeEnvelopeParams, signal.Input, signal.Transient, false,
+		"Invalid params", RPC{-32602, -32602, -32602, -32602}, AsError, false},
+	{UnsupportedVersion, 400, signal.CodeEnvelopeVersion, signal.Input, signal.Transient, false,
+		"Unsupported protocol version", RPC{-32022, -32022, -32022, -32022}, AsError, false},
 	{ToolFailed, 502, signal.CodeToolFailed, signal.External, signal.Transient, false,
 		"Tool failed", RPC{-32000, -32603, -32003, -32603}, AsUpstream, false},
 	{ToolTimeout, 502, signal.CodeToolTimeout, signal.External, signal.Transient, false,

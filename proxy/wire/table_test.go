@@ -39,6 +39,8 @@ CANCELLED            | 499 | T4_CALL_CANCELLED             | processing | none  
 UNAUTHENTICATED      | 401 | T0_IDENTITY_UNAUTHENTICATED   | policy     | -32600 | -32600 | -32600 | -32600
 SESSION_LOST         | 404 | T0_SESSION_LOST               | input      | -32600 | -32600 | -32600 | -32600
 HEADER_MISMATCH      | 400 | T0_HEADER_MISMATCH            | input      | -32020 | -32020 | -32020 | -32020
+INVALID_PARAMS       | 400 | T0_ENVELOPE_PARAMS            | input      | -32602 | -32602 | -32602 | -32602
+UNSUPPORTED_VERSION  | 400 | T0_ENVELOPE_VERSION           | input      | -32022 | -32022 | -32022 | -32022
 TOOL_FAILED          | 502 | T4_TOOL_EXECUTION_FAILED      | external   | -32000 | -32603 | -32003 | upstream
 TOOL_TIMEOUT         | 502 | T4_TOOL_TIMEOUT               | external   | -32000 | -32603 | -32003 | -32603
 UPSTREAM_UNAVAILABLE | 502 | T4_UPSTREAM_UNAVAILABLE       | external   | -32000 | -32603 | -32003 | -32603

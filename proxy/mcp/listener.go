@@ -1,0 +1,308 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// resourceUpdated is what a client hears of a resource that it listens for.
+const resourceUpdated = "notifications/resources/updated"
+
+// heard are the notifications that a client listens for (MCP 2026-07-28,
+// subscriptions/listen).
+var heard = append(slices.Clone(kinds), resourceUpdated)
+
+// filters are the members of a filter that want changes of a list, and the
+// capability that promises them.
+var filters = []struct{ member, method, capability string }{
+	{"toolsListChanged", toolsChanged, "tools"},
+	{"promptsListChanged", "notifications/prompts/list_changed", "prompts"},
+	{"resourcesListChanged", "notifications/resources/list_changed", "resources"},
+}
+
+// maxWatched bounds the resources that one stream listens for; those beyond are
+// not acknowledged.
+const maxWatched = 256
+
+// maxWaiting bounds the notifications that wait for one reader.
+const maxWaiting = 512
+
+// listener is one open subscriptions/listen.
+type listener struct {
+	id    json.RawMessage // of the request
+	lists []string        // the changes of lists that it wants
+	uris  []string        // the resources whose updates it wants
+	wake  chan struct{}   // holds a token when something waits
+
+	mu      sync.Mutex // protects the field below
+	waiting [][]byte   // messages to send
+}
+
+// wants reports whether l listens for a notification. An update may name a part
+// of the resource that is listened for.
+func (l *listener) wants(method string, params json.RawMessage) bool {
+	if method != resourceUpdated {
+		return slices.Contains(l.lists, method)
+	}
+	raw, _ := jsonrpc.Get(params, "uri")
+	uri, ok := jsonrpc.Text(raw)
+	return ok && slices.ContainsFunc(l.uris, func(own string) bool { return within(uri, own) })
+}
+
+// within reports whether uri is own or a part of it.
+func within(uri, own string) bool {
+	if len(uri) <= len(own) || own == "" {
+		return uri == own
+	}
+	next := uri[len(own)]
+	return uri[:len(own)] == own && (own[len(own)-1] == '/' || next == '/' || next == '#' || next == '?')
+}
+
+// deliver leaves a notification under the id of l to be sent. It never blocks:
+// what waits already is said once, and what is too much is dropped.
+func (l *listener) deliver(method string, params json.RawMessage) {
+	message, ok := l.tagged(method, params)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := func(other []byte) bool { return string(other) == string(message) }
+	if len(l.waiting) < maxWaiting && !slices.ContainsFunc(l.waiting, same) {
+		l.waiting = append(l.waiting, message)
+		token(l.wake)
+	}
+}
+
+// take gives what waits to be sent.
+func (l *listener) take() [][]byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.waiting
+	l.waiting = nil
+	return all
+}
+
+// tagged is a notification that says for which listener it is.
+func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) {
+	if params == nil {
+		params = json.RawMessage("{}")
+	}
+	meta, _ := jsonrpc.Get(params, "_meta")
+	if !isObject(meta) {
+		meta = json.RawMessage("{}")
+	}
+	meta, err := jsonrpc.Set(meta, metaSubscription, l.id)
+	if err != nil {
+		return nil, false
+	}
+	if params, err = jsonrpc.Set(params, "_meta", meta); err != nil {
+		return nil, false
+	}
+	message, err := wire.CreateNotification(method, params)
+	return message, err == nil
+}
+
+// acknowledgement is the first message of a stream: it names what is listened
+// for.
+func (l *listener) acknowledgement() []byte {
+	filter := []byte{'{'}
+	for _, f := range filters {
+		if slices.Contains(l.lists, f.method) {
+			filter = append(append(filter, jsonrpc.Quote(f.member)...), ":true,"...)
+		}
+	}
+	if len(l.uris) > 0 {
+		filter = append(append(filter, `"resourceSubscriptions":`...), quoted(l.uris...)...)
+	}
+	filter = append(trimComma(filter), '}')
+	params := append(append([]byte(`{"notifications":`), filter...), '}')
+	message, _ := l.tagged("notifications/subscriptions/acknowledged", params)
+	return message
+}
+
+func trimComma(list []byte) []byte {
+	if n := len(list) - 1; list[n] == ',' {
+		return list[:n]
+	}
+	return list
+}
+
+// attend serves the subscriptions/listen x until its client goes, who asked is
+// no longer known, or the door closes. It gives the answer that ends the stream.
+func (d *Door) attend(ctx context.Context, x *exchange, send func([]byte)) answer {
+	filter, _ := jsonrpc.Get(x.call.Message.Params, "notifications")
+	if !isObject(filter) {
+		return d.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
+	}
+	p := x.modern.party
+	if !d.parties.listen(p, d.opts.MaxListens) {
+		return d.refuse(x, signal.CodeOverloaded, "too many streams are open")
+	}
+	defer d.parties.unlisten(p)
+	l := &listener{id: x.id(), lists: d.listsFor(x, filter), wake: make(chan struct{}, 1)}
+	l.uris = d.watchAll(ctx, x, filter)
+	defer d.unwatchAll(x, l.uris)
+	p.add(l)
+	defer p.remove(l)
+	send(l.acknowledgement())
+	return d.listening(ctx, x, l, send)
+}
+
+// listening sends what l is told until the end of its stream.
+func (d *Door) listening(ctx context.Context, x *exchange, l *listener, send func([]byte)) answer {
+	again := time.NewTicker(d.opts.Heartbeat)
+	defer again.Stop()
+	for {
+		select {
+		case <-l.wake:
+			for _, message := range l.take() {
+				send(message)
+			}
+		case <-ctx.Done():
+			return answer{silent: true, status: http.StatusAccepted}
+		case <-d.streams:
+			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id(),
+				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, d.serverInfo(), []byte("}}"))
+			return answer{status: http.StatusOK, body: success(x.id(), meta)}
+		case <-again.C:
+			who, failure := d.opts.Gate.Identify(d.base, x.call.Credential)
+			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
+				return d.refuse(x, signal.CodeUnauthenticated, "the credential names nobody any more")
+			}
+		}
+	}
+}
+
+// listsFor gives the changes of lists that filter wants and the route has.
+func (d *Door) listsFor(x *exchange, filter json.RawMessage) []string {
+	offered := d.offered(x)
+	var lists []string
+	for _, f := range filters {
+		wanted, _ := jsonrpc.Get(filter, f.member)
+		capability, _ := jsonrpc.Get(offered, f.capability)
+		has, _ := jsonrpc.Get(capability, "listChanged")
+		if string(wanted) == "true" && string(has) == "true" {
+			lists = append(lists, f.method)
+		}
+	}
+	return lists
+}
+
+// add lets l hear of what is told to p.
+func (p *party) add(l *listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listens[l] = struct{}{}
+}
+
+func (p *party) remove(l *listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.listens, l)
+}
+
+// watch is what a party listens for at one resource. Its lock is held while its
+// server is asked, so that the last one to leave and the next one to come do
+// not overtake each other.
+type watch struct {
+	users int // protected by party.mu; who hold or want it
+
+	mu   sync.Mutex // protects the field below
+	live int        // streams that it is subscribed for
+}
+
+// watchAll subscribes to the resources that filter names, and gives those that
+// the road let pass.
+func (d *Door) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
+	wanted, _ := jsonrpc.Get(filter, "resourceSubscriptions")
+	var uris []string
+	for raw := range jsonrpc.Elements(wanted) {
+		uri, ok := jsonrpc.Text(raw)
+		if !ok || slices.Contains(uris, uri) || len(uris) >= maxWatched {
+			continue
+		}
+		if d.watchOne(ctx, x, uri) {
+			uris = append(uris, uri)
+		}
+	}
+	return uris
+}
+
+// watchOne subscribes to uri unless another stream of the party has.
+func (d *Door) watchOne(ctx context.Context, x *exchange, uri string) bool {
+	w := x.modern.party.watch(uri)
+	w.mu.Lock()
+	ok := w.live > 0 || d.subscribe(ctx, x, "resources/subscribe", uri)
+	if ok {
+		w.live++
+	}
+	w.mu.Unlock()
+	if !ok {
+		x.modern.party.unwatch(uri)
+	}
+	return ok
+}
+
+// unwatchAll ends what watchAll began; the last stream of a party ends the
+// subscription.
+func (d *Door) unwatchAll(x *exchange, uris []string) {
+	for _, uri := range uris {
+		w := x.modern.party.watch(uri)
+		w.mu.Lock()
+		if w.live--; w.live == 0 {
+			d.subscribe(d.base, x, "resources/unsubscribe", uri)
+		}
+		w.mu.Unlock()
+		x.modern.party.unwatch(uri)
+		x.modern.party.unwatch(uri)
+	}
+}
+
+// watch gives the watch on uri, held until unwatch.
+func (p *party) watch(uri string) *watch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.watched[uri]
+	if w == nil {
+		w = &watch{}
+		p.watched[uri] = w
+	}
+	w.users++
+	return w
+}
+
+func (p *party) unwatch(uri string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.watched[uri]; w != nil {
+		if w.users--; w.users == 0 {
+			delete(p.watched, uri)
+		}
+	}
+}
+
+// subscribe takes the request that older revisions have for it down the road,
+// on the account of x, and reports whether it passed.
+func (d *Door) subscribe(ctx context.Context, x *exchange, method, uri string) bool {
+	if d.opts.Relayer == nil {
+		return false
+	}
+	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
+	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id(), Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id(), method, params)}
+	call := proxy.Call{
+		Message: m, Credential: x.call.Credential, Client: x.call.Client, Route: x.call.Route, Session: x.call.Session,
+		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,
+	}
+	reply, failure := d.opts.Relayer.Relay(ctx, &call)
+	return failure == nil && reply != nil
+}
