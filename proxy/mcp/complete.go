@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -157,6 +158,11 @@ func (d *Door) serverInfo() json.RawMessage {
 // that a person must see first is asked for on the road or not at all.
 func (d *Door) worseWorded(x *exchange, f *proxy.Failure, row modernRow) answer {
 	a := d.withStatus(d.failed(x, f))
+	if a.isResult() && x.call.Message.Method != "tools/call" {
+		as := *x
+		as.dialect = wire.Gateway // only a tool's result can stand for an error
+		a = d.failed(&as, f)
+	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
 		if whole, ok := d.complete(result, row); ok {
 			a.body = success(x.id(), whole)
@@ -183,6 +189,12 @@ func (d *Door) worseWorded(x *exchange, f *proxy.Failure, row modernRow) answer 
 	}
 	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), object))
 	return a
+}
+
+// isResult reports whether a is a result, whatever it says.
+func (a *answer) isResult() bool {
+	_, ok := jsonrpc.Get(a.body, "result")
+	return ok
 }
 
 // notFound adds to an error object which resource x wanted.

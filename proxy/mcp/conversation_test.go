@@ -38,15 +38,21 @@ var update = flag.Bool("update", false, "write what the door answers into testda
 //	-- stream A: the end --                      whatever comes until it ends
 //
 // $SESSION is the session id that was given out last, $STREAM what the ids of
-// the events of the last event stream have in common, $STREAM_A those of A.
+// the events of the last event stream have in common, $STREAM_A those of A,
+// $STATE the requestState that was given out last.
 func TestConversations(t *testing.T) {
-	files, err := filepath.Glob("testdata/http/*.txtar")
+	converse(t, "testdata/http/*.txtar", func(o *mcp.Options) { o.PageSize = 4 })
+}
+
+// converse holds the door that change makes to the files.
+func converse(t *testing.T, pattern string, change func(*mcp.Options)) {
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no conversations found: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			srv, _ := newServer(t, newGate(), func(o *mcp.Options) { o.PageSize = 4 })
+			srv, _ := newServer(t, newGate(), change)
 			c := httpClient{t: t, url: srv.URL, parts: make(map[string]*part)}
 			replay(t, file, c.ask)
 		})
@@ -109,6 +115,7 @@ type httpClient struct {
 	url     string
 	session string
 	stream  string
+	state   string           // the last requestState
 	parts   map[string]*part // :: name -> a stream that is read in parts
 }
 
@@ -162,7 +169,10 @@ func (c *httpClient) plain(text string) string {
 			text = strings.ReplaceAll(text, p.id, "$STREAM_"+name)
 		}
 	}
-	for name, value := range map[string]string{"$SESSION": c.session, "$STREAM": c.stream} {
+	if state := requestStates.FindStringSubmatch(text); state != nil {
+		c.state = state[1]
+	}
+	for name, value := range map[string]string{"$SESSION": c.session, "$STREAM": c.stream, "$STATE": c.state} {
 		if value != "" {
 			text = strings.ReplaceAll(text, value, name)
 		}
@@ -175,7 +185,7 @@ func (c *httpClient) filled(text string) string {
 	for name, p := range c.parts {
 		text = strings.ReplaceAll(text, "$STREAM_"+name, p.id)
 	}
-	return strings.NewReplacer("$SESSION", c.session, "$STREAM", c.stream).Replace(text)
+	return strings.NewReplacer("$SESSION", c.session, "$STREAM", c.stream, "$STATE", c.state).Replace(text)
 }
 
 // ask sends one section and gives the answer in the form of the files.
@@ -265,6 +275,9 @@ func (c *httpClient) headOf(res *http.Response) string {
 	}
 	return b.String()
 }
+
+// requestStates finds what a client is to show when it answers.
+var requestStates = regexp.MustCompile(`"requestState":"([^"]+)"`)
 
 // eventIDs finds the id of an event.
 var eventIDs = regexp.MustCompile(`(?m)^id: ([A-Z2-7]{26})-[0-9]+$`)

@@ -120,9 +120,12 @@ func (d *Door) meet(x *exchange, h http.Header) (a answer, ok bool) {
 	switch {
 	case m == nil:
 		a = d.refuseFault(x)
+		if a.problem == nil {
+			a.status = http.StatusBadRequest
+		}
 		return x.withoutNull(a), false
 	case m.Kind == jsonrpc.Notification:
-		return d.notice(x), false
+		return x.withoutNull(d.notice(x)), false
 	case m.Kind != jsonrpc.Request:
 		return d.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusBadRequest, "answers are given as inputResponses of a request"), false
 	}
@@ -141,7 +144,7 @@ func (d *Door) checkRevision(x *exchange, h http.Header) (answer, bool) {
 	meta, _ := jsonrpc.Get(x.call.Message.Params, "_meta")
 	raw, said := jsonrpc.Get(meta, metaVersion)
 	wanted, isText := jsonrpc.Text(raw)
-	if h != nil {
+	if h != nil && said == isText {
 		if lines := h[headerVersion]; !said && len(lines) == 1 {
 			wanted, isText = lines[0], true
 		} else if fault := contradiction(h, headerVersion, wanted, false); fault != "" {
@@ -156,7 +159,7 @@ func (d *Door) checkRevision(x *exchange, h http.Header) (answer, bool) {
 	if slices.Contains(x.versions, wanted) {
 		supported = quoted(modernVersion)
 	}
-	return x.withData(a, map[string]json.RawMessage{"supported": supported, "requested": jsonrpc.Quote(wanted)}), false
+	return x.withData(x.withData(a, "supported", supported), "requested", jsonrpc.Quote(wanted)), false
 }
 
 // supported is the list of the revisions served, newest first.
@@ -321,24 +324,17 @@ func (x *exchange) withoutNull(a answer) answer {
 			a.body = body
 		}
 	}
-	if a.problem == nil {
-		a.status = http.StatusBadRequest
-	}
 	return a
 }
 
-// withData adds members to the data of the error that a is.
-func (x *exchange) withData(a answer, members map[string]json.RawMessage) answer {
-	object := a.fault
-	data, _ := jsonrpc.Get(object, "data")
-	for name, value := range members {
-		next, err := jsonrpc.Set(data, name, value)
-		if err != nil {
-			return a
-		}
-		data = next
+// withData adds a member to the data of the error that a is.
+func (x *exchange) withData(a answer, name string, value json.RawMessage) answer {
+	data, _ := jsonrpc.Get(a.fault, "data")
+	data, err := jsonrpc.Set(data, name, value)
+	if err != nil {
+		return a
 	}
-	object, err := jsonrpc.Set(object, "data", data)
+	object, err := jsonrpc.Set(a.fault, "data", data)
 	if err != nil {
 		return a
 	}
