@@ -96,7 +96,7 @@ func words(line string) (found []string) {
 // Every code that a toolgate can answer has an exit code that was meant.
 func TestExitCodes(t *testing.T) {
 	want := map[wire.Code]int{
-		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2, wire.InvalidParams: 2,
+		wire.ParseError: 2, wire.InvalidEnvelope: 2, wire.MethodNotFound: 2, wire.ToolNotFound: 2, wire.NotFound: 2, wire.InvalidToolInput: 2, wire.TooLarge: 2, wire.InvalidParams: 2,
 		wire.Unauthenticated:     3,
 		wire.UpstreamUnavailable: 4, wire.SessionLost: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,

@@ -229,7 +229,7 @@ func codeFor(code wire.Code) int {
 		return exitUnreachable
 	case wire.ToolFailed, wire.ToolTimeout, wire.OutputInvalid:
 		return exitTool
-	case wire.InvalidToolInput, wire.ToolNotFound, wire.MethodNotFound, wire.InvalidEnvelope, wire.ParseError, wire.TooLarge, wire.InvalidParams:
+	case wire.InvalidToolInput, wire.ToolNotFound, wire.NotFound, wire.MethodNotFound, wire.InvalidEnvelope, wire.ParseError, wire.TooLarge, wire.InvalidParams:
 		return exitUsage
 	}
 	return exitUnexpected

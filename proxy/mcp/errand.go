@@ -47,13 +47,13 @@ type errand struct {
 	mu       sync.Mutex // protects the fields below
 	turn     *turn      // nil while it is parked
 	early    json.RawMessage
-	round    *inquiry      // the questions that are open; nil = none
-	asked    uint32        // number of the last round
-	told     uint32        // number of the last round that the client has heard of
-	until    time.Time     // when the client's patience with it ends; zero = it was never parked
-	kept     *outcome      // what came of it while it was parked
-	fetched  chan struct{} // closed when the client has it
-	released bool          // no turn can follow
+	round    *questionnaire // the questions that are open; nil = none
+	asked    uint32         // number of the last round
+	told     uint32         // number of the last round that the client has heard of
+	until    time.Time      // when the client's patience with it ends; zero = it was never parked
+	kept     *outcome       // what came of it while it was parked
+	fetched  chan struct{}  // closed when the client has it
+	released bool           // no turn can follow
 }
 
 // takeTurn begins the errand of x, or goes on with the one that its requestState
@@ -215,6 +215,6 @@ func (e *errand) Tell(method string, params json.RawMessage) {
 func severe(params json.RawMessage, level string) bool {
 	raw, _ := jsonrpc.Get(params, "level")
 	text, _ := jsonrpc.Text(raw)
-	is, wanted := slices.Index(levels, text), slices.Index(levels, level)
+	is, wanted := slices.Index(severities, text), slices.Index(severities, level)
 	return wanted >= 0 && is >= wanted
 }

@@ -194,7 +194,7 @@ func (x *exchange) introduce() string {
 	}
 	if raw, ok := jsonrpc.Get(meta, metaLevel); ok {
 		level, _ := jsonrpc.Text(raw)
-		if !slices.Contains(levels, level) {
+		if !slices.Contains(severities, level) {
 			return metaLevel + " is no log level"
 		}
 		x.call.Level = level

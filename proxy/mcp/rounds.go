@@ -18,8 +18,8 @@ import (
 // askable are the requests of a server that the revision knows.
 var askable = []string{"elicitation/create", "sampling/createMessage", "roots/list"}
 
-// inquiry is a round of questions that one answer of the client must answer whole.
-type inquiry struct {
+// questionnaire is a round of questions that one answer of the client must answer whole.
+type questionnaire struct {
 	number   uint32
 	asked    []registry.Question
 	keys     []string // of asked, "" for a question that is not put
@@ -27,10 +27,10 @@ type inquiry struct {
 	answered chan struct{} // closed when answers is whole
 }
 
-// newInquiry makes one of questions, those that cannot be put refused, and
+// newQuestionnaire makes one of questions, those that cannot be put refused, and
 // reports whether any is left to put.
-func newInquiry(questions []registry.Question) (r *inquiry, open bool) {
-	r = &inquiry{
+func newQuestionnaire(questions []registry.Question) (r *questionnaire, open bool) {
+	r = &questionnaire{
 		asked: questions, keys: make([]string, len(questions)), answers: make([]registry.Answer, len(questions)),
 		answered: make(chan struct{}),
 	}
@@ -45,7 +45,7 @@ func newInquiry(questions []registry.Question) (r *inquiry, open bool) {
 }
 
 // keyFor is the key of one more question: its own, or one that is free.
-func (r *inquiry) keyFor(own string) string {
+func (r *questionnaire) keyFor(own string) string {
 	if own != "" && !slices.Contains(r.keys, own) {
 		return own
 	}
@@ -60,7 +60,7 @@ func (r *inquiry) keyFor(own string) string {
 
 // match takes the answers of a client, and reports false when one is missing.
 // What answers nothing is ignored.
-func (r *inquiry) match(responses json.RawMessage) bool {
+func (r *questionnaire) match(responses json.RawMessage) bool {
 	whole := slices.Clone(r.answers)
 	for i, key := range r.keys {
 		if key == "" {
@@ -77,7 +77,7 @@ func (r *inquiry) match(responses json.RawMessage) bool {
 }
 
 // fail answers every question that was put with an error.
-func (r *inquiry) fail(reason string) []registry.Answer {
+func (r *questionnaire) fail(reason string) []registry.Answer {
 	for i, key := range r.keys {
 		if key != "" {
 			r.answers[i] = registry.Answer{Error: failed(reason)}
@@ -87,7 +87,7 @@ func (r *inquiry) fail(reason string) []registry.Answer {
 }
 
 // requests is the member inputRequests of the result that puts r.
-func (r *inquiry) requests() json.RawMessage {
+func (r *questionnaire) requests() json.RawMessage {
 	out := []byte{'{'}
 	for i, key := range r.keys {
 		if key == "" {
@@ -138,7 +138,7 @@ func (e *errand) Ask(ctx context.Context, questions []registry.Question) []regis
 	case <-e.door.streams:
 		return unanswered(questions, errClosing.Error())
 	}
-	r, open := newInquiry(questions)
+	r, open := newQuestionnaire(questions)
 	if !open || r.match(e.volunteered()) {
 		return r.answers
 	}
@@ -159,7 +159,7 @@ func (e *errand) volunteered() json.RawMessage {
 }
 
 // put makes r the round that is open, and says why it cannot.
-func (e *errand) put(r *inquiry) string {
+func (e *errand) put(r *questionnaire) string {
 	d := e.door
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,7 +196,7 @@ func (e *errand) tellLocked(t *turn) {
 }
 
 // settled waits for the answers to r, as long as the client may take.
-func (e *errand) settled(ctx context.Context, r *inquiry) []registry.Answer {
+func (e *errand) settled(ctx context.Context, r *questionnaire) []registry.Answer {
 	timer := time.NewTimer(e.door.opts.AnswerTTL)
 	defer timer.Stop()
 	reason, over := "", true
@@ -217,7 +217,7 @@ func (e *errand) settled(ctx context.Context, r *inquiry) []registry.Answer {
 
 // withdraw takes r back, unless it was answered meanwhile. When the errand is
 // over for its client no turn can follow.
-func (e *errand) withdraw(r *inquiry, reason string, over bool) []registry.Answer {
+func (e *errand) withdraw(r *questionnaire, reason string, over bool) []registry.Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.round != r {
