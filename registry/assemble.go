@@ -9,5 +9,5 @@ func NewCatalogue(servers []string, tools ...*Tool) *Catalogue {
 	for _, t := range tools {
 		of[t.Server] = append(of[t.Server], t)
 	}
-	return catalogueOf(servers, of)
+	return catalogueOf(servers, of, nil)
 }

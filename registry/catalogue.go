@@ -10,6 +10,8 @@ type Catalogue struct {
 	byName      map[string]map[string]*Tool // :: server ⇒ upstream name ⇒ tool
 	byExposed   map[string]*Tool            // :: exposed name ⇒ tool, those that serve
 	serving     map[string][]*Tool          // :: route ⇒ those that serve; "" is all of them
+	shared      map[string][]*Tool          // :: route ⇒ those of them that every connection lists
+	known       map[string]map[string]bool  // :: server ⇒ fingerprints that tools were made of
 	quarantined []*Tool
 }
 
@@ -45,20 +47,29 @@ func (c *Catalogue) HasServer(name string) bool {
 func (c *Catalogue) Quarantined() []*Tool { return c.quarantined }
 
 // catalogueOf assembles a catalogue from tools per server. Of two tools with
-// one exposed name the later one is quarantined.
-func catalogueOf(servers []string, tools map[string][]*Tool) *Catalogue {
+// one exposed name the later one is quarantined, and before any other the one
+// that only some connections list.
+func catalogueOf(servers []string, tools map[string][]*Tool, known map[string]map[string]bool) *Catalogue {
 	c := &Catalogue{
 		servers:   servers,
 		byServer:  make(map[string][]*Tool, len(servers)),
 		byName:    make(map[string]map[string]*Tool, len(servers)),
 		byExposed: make(map[string]*Tool),
 		serving:   make(map[string][]*Tool, len(servers)+1),
+		shared:    make(map[string][]*Tool, len(servers)+1),
+		known:     known,
 	}
 	for _, server := range servers {
 		c.byServer[server] = nil
 		c.byName[server] = make(map[string]*Tool, len(tools[server]))
-		for _, t := range tools[server] {
-			c.add(t)
+	}
+	for _, own := range []bool{false, true} {
+		for _, server := range servers {
+			for _, t := range tools[server] {
+				if t.own == own {
+					c.add(t)
+				}
+			}
 		}
 	}
 	return c
@@ -80,6 +91,10 @@ func (c *Catalogue) add(t *Tool) {
 	c.byExposed[t.Exposed] = t
 	c.serving[""] = append(c.serving[""], t)
 	c.serving[t.Server] = append(c.serving[t.Server], t)
+	if !t.own {
+		c.shared[""] = append(c.shared[""], t)
+		c.shared[t.Server] = append(c.shared[t.Server], t)
+	}
 }
 
 // quarantined gives a copy of t that does not serve.
@@ -99,17 +114,35 @@ func (c *Catalogue) waitsForPin() bool {
 	return false
 }
 
-// equal reports whether two catalogues say the same.
-func (c *Catalogue) equal(other *Catalogue) bool {
+// looksLike reports whether nobody can see that c has taken the place of other.
+// A tool that only some connections list is seen when they do, and that it came
+// to be known here or was forgotten changes nothing for anybody.
+func (c *Catalogue) looksLike(other *Catalogue) bool {
 	if !slices.Equal(c.servers, other.servers) {
 		return false
 	}
 	for _, server := range c.servers {
-		if !slices.EqualFunc(c.byServer[server], other.byServer[server], (*Tool).equal) {
+		shared := func(t *Tool) bool { return !t.own }
+		if !slices.EqualFunc(only(c.byServer[server], shared), only(other.byServer[server], shared), (*Tool).equal) {
 			return false
+		}
+		for name, t := range c.byName[server] {
+			if was := other.byName[server][name]; was != nil && t.own && was.own && !t.equal(was) {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+// only gives the tools that are of a kind.
+func only(tools []*Tool, kind func(*Tool) bool) (out []*Tool) {
+	for _, t := range tools {
+		if kind(t) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // equal reports whether two tools say the same. Schemas and annotations are

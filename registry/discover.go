@@ -20,12 +20,18 @@ var ErrClosed = errors.New("the registry is closed")
 // validName is what a tool may be called (MCP server/tools, "Tool names").
 var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 
+// otherForSome is the reason of a quarantine that some clients meet with: one
+// definition is judged under one name.
+const otherForSome = "the server offers it with another definition to some clients, by what they can do" +
+	"\nhint: set isolation to shared for this server if all shall have the same"
+
 // discover makes tools from the definitions that a server listed, each judged
 // on its own: a bad one is quarantined with a reason, its neighbours serve.
-// The warnings are for the operator.
-func (r *Registry) discover(cfg config.Server, definitions []json.RawMessage) (tools []*Tool, warnings []string) {
+// Those in own are listed by connections of some sessions only. The warnings
+// are for the operator.
+func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessage) (tools []*Tool, warnings []string) {
 	seen := make(map[string]bool, len(definitions))
-	for i, definition := range definitions {
+	for i, definition := range slices.Concat(definitions, own) {
 		name, ok := upstream.NameOf(definition)
 		if cfg.Expose != nil && !slices.Contains(cfg.Expose, name) {
 			continue
@@ -34,7 +40,12 @@ func (r *Registry) discover(cfg config.Server, definitions []json.RawMessage) (t
 			name = "#" + strconv.Itoa(i)
 		}
 		t := r.tool(cfg, name, definition)
-		if t.Quarantine == "" && seen[name] {
+		t.own = i >= len(definitions)
+		switch {
+		case t.Quarantine != "" || !seen[name]:
+		case t.own:
+			t.Quarantine = otherForSome
+		default:
 			t.Quarantine = "the server offers two tools of this name"
 		}
 		seen[name] = true

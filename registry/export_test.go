@@ -8,5 +8,5 @@ import (
 
 // Discover makes tools from definitions without a server.
 func (r *Registry) Discover(cfg config.Server, definitions []json.RawMessage) ([]*Tool, []string) {
-	return r.discover(cfg, definitions)
+	return r.discover(cfg, definitions, nil)
 }

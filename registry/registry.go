@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,7 @@ type Registry struct {
 	pins      *Pins
 	schemas   *SchemaRegistry
 	catalogue atomic.Pointer[Catalogue]
+	running   atomic.Pointer[fleet]
 	tasks     sync.WaitGroup
 	life      context.Context // ends with Close
 	end       context.CancelFunc
@@ -60,6 +62,7 @@ type Registry struct {
 	mu       sync.Mutex // protects the fields below; taken after building
 	entries  []*entry
 	onChange []func()
+	onLists  []func(server, method string)
 	closed   bool
 }
 
@@ -72,6 +75,8 @@ type entry struct {
 	// Registry.building held.
 	cfg         config.Server
 	definitions []json.RawMessage // as last listed
+	own         []json.RawMessage // what only connections of sessions listed since
+	known       map[string]bool   // :: fingerprint ⇒ it is one of these two
 	tools       []*Tool
 	warnings    []string
 }
@@ -88,7 +93,8 @@ func New(opts Options) *Registry {
 	r.life, r.end = context.WithCancel(context.Background())
 	r.pins = OpenPins(opts.DB, opts.Now)
 	r.pins.accepted = r.recheck
-	r.catalogue.Store(catalogueOf(nil, nil))
+	r.catalogue.Store(catalogueOf(nil, nil, nil))
+	r.running.Store(fleetOf(nil))
 	r.tasks.Go(r.poll)
 	return r
 }
@@ -99,12 +105,33 @@ func (r *Registry) Pins() *Pins { return r.pins }
 // Catalogue gives the current catalogue, never nil.
 func (r *Registry) Catalogue() *Catalogue { return r.catalogue.Load() }
 
-// OnChange adds a function to be called after each change of the catalogue. It
-// must return soon and must not call Apply or Close.
+// OnChange adds a function to be called when what some client sees of the
+// catalogue may have changed. It must return soon and must not call Apply or
+// Close.
 func (r *Registry) OnChange(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.onChange = append(r.onChange, f)
+}
+
+// OnListChanged adds a function to be called when a server says to everybody
+// that a list has changed which is not in the catalogue; method is
+// notifications/resources/list_changed or notifications/prompts/list_changed.
+// It must return soon and must not call Apply or Close.
+func (r *Registry) OnListChanged(f func(server, method string)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onLists = append(r.onLists, f)
+}
+
+// listChanged tells whoever wants to know of a list of a server's.
+func (r *Registry) listChanged(server, method string) {
+	r.mu.Lock()
+	tell := r.onLists
+	r.mu.Unlock()
+	for _, f := range tell {
+		f(server, method)
+	}
 }
 
 // Apply starts, keeps, drains and stops upstreams so that they are those of
@@ -136,6 +163,7 @@ func (r *Registry) Apply(_ context.Context, cfg *config.Config) error {
 		entries = append(entries, e)
 	}
 	r.entries = entries
+	r.running.Store(fleetOf(entries))
 	r.mu.Unlock()
 	for _, e := range old {
 		r.retire(e)
@@ -156,7 +184,9 @@ func (r *Registry) start(cfg config.Server) *entry {
 	e.server = upstream.Start(cfg, upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Logger: r.log, Now: r.opts.Now,
 		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
-		Listed: func(definitions []json.RawMessage) { r.listed(e, definitions) },
+		Listed:      func(definitions []json.RawMessage) { r.listed(e, definitions) },
+		Relisted:    func() { r.relisted(e) },
+		ListChanged: func(method string) { r.listChanged(cfg.Name, method) },
 	})
 	return e
 }
@@ -178,7 +208,7 @@ func (r *Registry) listed(e *entry, definitions []json.RawMessage) {
 	r.building.Lock()
 	defer r.building.Unlock()
 	r.mu.Lock()
-	e.definitions = definitions
+	e.definitions, e.own = definitions, nil
 	r.mu.Unlock()
 	r.build(e)
 	r.publish()
@@ -187,33 +217,35 @@ func (r *Registry) listed(e *entry, definitions []json.RawMessage) {
 // build makes the tools of e from what it listed. The caller holds building.
 func (r *Registry) build(e *entry) {
 	r.mu.Lock()
-	cfg, definitions := e.cfg, e.definitions
+	cfg, definitions, own := e.cfg, e.definitions, e.own
 	r.mu.Unlock()
-	tools, warnings := r.discover(cfg, definitions)
+	tools, warnings := r.discover(cfg, definitions, own)
+	known := make(map[string]bool, len(definitions)+len(own))
+	for _, definition := range slices.Concat(definitions, own) {
+		known[upstream.Fingerprint(definition)] = true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.tools, e.warnings = tools, warnings
+	e.tools, e.warnings, e.known = tools, warnings, known
 }
 
-// publish swaps in the catalogue of the entries as they are now, if it differs
-// from the current one. The caller holds building.
+// publish swaps in the catalogue of the entries as they are now, and tells of it
+// if somebody may see the difference. The caller holds building.
 func (r *Registry) publish() {
 	r.mu.Lock()
 	var servers []string
-	tools := make(map[string][]*Tool)
+	tools, known := make(map[string][]*Tool), make(map[string]map[string]bool)
 	for _, e := range r.entries {
 		if e.server != nil {
 			servers = append(servers, e.cfg.Name)
-			tools[e.cfg.Name] = e.tools
+			tools[e.cfg.Name], known[e.cfg.Name] = e.tools, e.known
 		}
 	}
-	next := catalogueOf(servers, tools)
-	if next.equal(r.catalogue.Load()) {
-		r.mu.Unlock()
-		return
+	next := catalogueOf(servers, tools, known)
+	var tell []func()
+	if !next.looksLike(r.catalogue.Swap(next)) {
+		tell = r.onChange
 	}
-	r.catalogue.Store(next)
-	tell := r.onChange
 	r.mu.Unlock()
 	for _, f := range tell {
 		f()
@@ -250,29 +282,11 @@ func (r *Registry) recheck() {
 }
 
 // servers gives the running upstreams.
-func (r *Registry) servers() []*upstream.Server {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]*upstream.Server, 0, len(r.entries))
-	for _, e := range r.entries {
-		if e.server != nil {
-			out = append(out, e.server)
-		}
-	}
-	return out
-}
+func (r *Registry) servers() []*running { return r.running.Load().all }
 
 // Settle waits until every upstream has answered, failed or had a second
 // since it was started, or until ctx ends.
-func (r *Registry) Settle(ctx context.Context) {
-	for _, s := range r.servers() {
-		select {
-		case <-s.Settled():
-		case <-ctx.Done():
-			return
-		}
-	}
-}
+func (r *Registry) Settle(ctx context.Context) { settle(ctx, r.servers()) }
 
 // Settled reports whether Settle would return at once.
 func (r *Registry) Settled() bool {
@@ -350,12 +364,8 @@ func (r *Registry) Capabilities(server string) json.RawMessage {
 
 // server finds a running upstream by name.
 func (r *Registry) server(name string) *upstream.Server {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.entries {
-		if e.cfg.Name == name {
-			return e.server
-		}
+	for _, s := range r.running.Load().byName[name] {
+		return s.Server
 	}
 	return nil
 }

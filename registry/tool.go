@@ -46,6 +46,7 @@ type Tool struct {
 	Notice string
 
 	pinned bool // quarantined by its pin, so that accepting it would mend it
+	own    bool // only connections of some sessions list it
 }
 
 // Outgoing is one tools/call that has been judged. Its bytes are sent as they

@@ -1,41 +1,243 @@
 package registry
 
-import "context"
+import (
+	"context"
+	"strings"
+	"sync"
 
-// View is the tools of one route as one client's connections offer them. It is
-// immutable and safe for concurrent use.
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// View is the catalogue of one route as the connections of one client offer
+// it: a server may list more tools, or others, for a client that can do more.
+// It is for one request and lives no longer than its context.
 type View struct {
-	catalogue *Catalogue
-	route     string
+	r       *Registry
+	ctx     context.Context
+	from    Downstream
+	route   string
+	servers []*running // that may offer the client something of its own
+	now     *Catalogue
 }
 
-// View waits until every upstream has answered, failed or had its first second,
-// or until ctx ends, and gives the tools of route as the connections of from
-// offer them. Route "" is all servers.
-func (r *Registry) View(ctx context.Context, route string, _ Downstream) View {
-	r.Settle(ctx)
-	return r.Catalogue().View(route)
-}
-
-// View gives the tools of route as the catalogue has them, for everybody alike.
-func (c *Catalogue) View(route string) View { return View{catalogue: c, route: route} }
-
-// Tools lists what serves, servers in configured order, tools in the order of
-// their upstream. The slice is shared: callers must not change it.
-func (v View) Tools() []*Tool { return v.catalogue.Tools(v.route) }
-
-// Lookup finds a tool by the name that it has on the route: its exposed name
-// where all servers are, else the upstream's own. Tools in quarantine are found
-// too, so that a caller who may see one learns why it does not serve; one that
-// serves goes before one that does not.
-func (v View) Lookup(name string) (*Tool, bool) {
-	if t, ok := v.catalogue.Lookup(v.route, name); ok {
-		return t, true
+// View waits until the upstreams of route have answered, failed or had a second
+// since they were started, or until ctx ends, and gives the catalogue of route
+// as from's connections offer it. A connection is opened for that only when no
+// client of the same capabilities had one so far; where it cannot be had within
+// five seconds, the client sees what those see that can do nothing.
+func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
+	servers := r.running.Load().on(route)
+	settle(ctx, servers)
+	v := View{r: r, ctx: ctx, from: from, route: route, now: r.Catalogue()}
+	if from.Session != "" {
+		v.servers = servers
 	}
-	for _, t := range v.catalogue.Quarantined() {
-		if v.route == "" && t.Exposed == name || v.route == t.Server && t.Name == name {
-			return t, true
+	return v
+}
+
+// View gives the catalogue of route as a client sees it that can do nothing.
+func (c *Catalogue) View(route string) View { return View{route: route, now: c} }
+
+// Lookup finds a tool that serves and that the client's connection offers. Its
+// names are those of Catalogue.Lookup.
+func (v View) Lookup(name string) (*Tool, bool) {
+	if t, ok := v.now.Lookup(v.route, name); ok {
+		return t, v.offered(t)
+	}
+	// It may be one that nobody has been offered so far.
+	for _, s := range v.servers {
+		upstreamName, ok := s.upstreamName(v.route, name)
+		if !ok {
+			continue
+		}
+		if p := s.Profile(v.ctx, v.from); p.Offers(upstreamName) != "" {
+			return v.r.learned(v.now, s, p).offer(s.name, upstreamName, p)
 		}
 	}
 	return nil, false
+}
+
+// offered reports whether the client's connection offers a tool that serves.
+func (v View) offered(t *Tool) bool {
+	for _, s := range v.servers {
+		if s.name != t.Server {
+			continue
+		}
+		if p := s.Profile(v.ctx, v.from); p != nil {
+			return p.Offers(t.Name) == t.Fingerprint
+		}
+	}
+	return !t.own
+}
+
+// Tools lists what serves, servers in configured order, tools in the order in
+// which their server lists them for this client. The slice may be shared:
+// callers must not change it.
+func (v View) Tools() []*Tool {
+	profiles := v.profiles()
+	if profiles == nil {
+		return v.now.shared[v.route]
+	}
+	var out []*Tool
+	for i, s := range v.servers {
+		p := profiles[i]
+		if p == nil {
+			out = append(out, v.now.shared[s.name]...)
+			continue
+		}
+		c := v.r.learned(v.now, s, p)
+		for _, offer := range p.Tools {
+			if t, ok := c.offer(s.name, offer.Name, p); ok {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// profiles gives what each server offers the client, nil when all of them
+// offer what they offer everybody.
+func (v View) profiles() []*upstream.Profile {
+	out := make([]*upstream.Profile, len(v.servers))
+	var all sync.WaitGroup
+	for i, s := range v.servers {
+		all.Go(func() { out[i] = s.Profile(v.ctx, v.from) })
+	}
+	all.Wait()
+	for _, p := range out {
+		if p != nil {
+			return out
+		}
+	}
+	return nil
+}
+
+// offer gives a tool that a connection offers, if it serves.
+func (c *Catalogue) offer(server, name string, p *upstream.Profile) (*Tool, bool) {
+	t := c.byName[server][name]
+	if t == nil || t.Quarantine != "" || t.Fingerprint != p.Offers(name) {
+		return nil, false
+	}
+	return t, true
+}
+
+// learned gives a catalogue that knows all that a connection offers: c, or a
+// newer one.
+func (r *Registry) learned(c *Catalogue, s *running, p *upstream.Profile) *Catalogue {
+	for _, offer := range p.Tools {
+		if !c.known[s.name][offer.Fingerprint] {
+			r.learn(s, p)
+			return r.Catalogue()
+		}
+	}
+	return c
+}
+
+// maxOwn bounds the definitions of one server that only some connections list.
+const maxOwn = 1000
+
+// learn adds to a server what only some connection lists. It stays until the
+// server lists something new.
+func (r *Registry) learn(s *running, p *upstream.Profile) {
+	r.building.Lock()
+	defer r.building.Unlock()
+	e := r.entryOf(s)
+	if e == nil {
+		return
+	}
+	r.mu.Lock()
+	own := e.own
+	for _, offer := range p.Tools {
+		if !e.known[offer.Fingerprint] && len(own) < maxOwn {
+			own = append(own, offer.Definition)
+		}
+	}
+	news := len(own) > len(e.own)
+	e.own = own
+	r.mu.Unlock()
+	if news {
+		r.build(e)
+		r.publish()
+	}
+}
+
+// relisted forgets what only some connections of a server listed, because one
+// of them lists something else by now, and has every client look again.
+func (r *Registry) relisted(e *entry) {
+	r.building.Lock()
+	defer r.building.Unlock()
+	r.mu.Lock()
+	e.own = nil
+	tell := r.onChange
+	r.mu.Unlock()
+	r.build(e)
+	r.publish()
+	for _, f := range tell {
+		f()
+	}
+}
+
+// entryOf finds the entry of a server that is running.
+func (r *Registry) entryOf(s *running) *entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.server == s.Server {
+			return e
+		}
+	}
+	return nil
+}
+
+// running is one server that is not disabled.
+type running struct {
+	*upstream.Server
+	name, prefix string
+}
+
+// upstreamName gives the server's own name for the tool that goes by name on a
+// route, and whether it can be one of the server's.
+func (s *running) upstreamName(route, name string) (string, bool) {
+	if route != "" {
+		return name, true
+	}
+	return strings.CutPrefix(name, s.prefix)
+}
+
+// fleet is every running server at one moment. It is immutable.
+type fleet struct {
+	all    []*running
+	byName map[string][]*running // :: server ⇒ it alone
+}
+
+// fleetOf gives the running servers of entries.
+func fleetOf(entries []*entry) *fleet {
+	f := &fleet{byName: make(map[string][]*running)}
+	for _, e := range entries {
+		if e.server != nil {
+			s := &running{e.server, e.cfg.Name, e.cfg.Prefix}
+			f.all = append(f.all, s)
+			f.byName[s.name] = f.all[len(f.all)-1:]
+		}
+	}
+	return f
+}
+
+// on gives the servers of a route.
+func (f *fleet) on(route string) []*running {
+	if route == "" {
+		return f.all
+	}
+	return f.byName[route]
+}
+
+// settle waits as Settle does.
+func settle(ctx context.Context, servers []*running) {
+	for _, s := range servers {
+		select {
+		case <-s.Settled():
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -18,7 +18,7 @@ import (
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress}
 	return s.send(ctx, call.From, call.Timeout, r, func(sess *session) *Error {
-		if sess.offers(call.Tool) == call.Fingerprint {
+		if sess.profile.Load().Offers(call.Tool) == call.Fingerprint {
 			return nil
 		}
 		return &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", call.Tool)}
@@ -243,20 +243,27 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 		sl = &slot{ready: make(chan struct{}), of: cl}
 		s.slots[key] = sl
 		cl.uses++
-		s.tasks.Go(func() { s.open(key, sl, cl) })
+		opened := s.openingLocked(cl.can())
+		s.tasks.Go(func() { s.open(key, sl, opened) })
 	}
 	return sl, nil
 }
 
 // open connects a slot, and forgets it when the connection has ended.
-func (s *Server) open(key string, sl *slot, cl *client) {
+func (s *Server) open(key string, sl *slot, opened func(*session)) {
+	cl := sl.of
 	defer s.part(key, cl)
 	began := s.opts.now()
 	sess, _, err := s.connect(s.life, cl)
+	if err == nil {
+		s.adopt(sess)
+	}
 	sl.s, sl.err = sess, err
 	close(sl.ready)
+	opened(sess)
 	if err == nil {
-		sess.watch(s, func([]json.RawMessage) {})
+		before := sess.profile.Load()
+		sess.watch(s, func([]json.RawMessage) { before = s.ownListed(sess, before) })
 		sess.conn.close()
 	}
 	s.mu.Lock()

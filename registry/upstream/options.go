@@ -31,6 +31,10 @@ type Options struct {
 	// listed them, before the server counts as ready. It is called from one
 	// goroutine at a time. Nil discards.
 	Listed func(definitions []json.RawMessage)
+	// Relisted is called when the tools that the connection of some session
+	// offers may be others than Profile gave before. It should not block. Nil
+	// discards.
+	Relisted func()
 	// ListChanged receives what the shared connection tells of lists that are
 	// not the tools: notifications/resources/list_changed and
 	// notifications/prompts/list_changed. It is called from one goroutine at a
@@ -94,6 +98,12 @@ func (o *Options) idleTTL() time.Duration {
 func (o *Options) listed(definitions []json.RawMessage) {
 	if o.Listed != nil {
 		o.Listed(definitions)
+	}
+}
+
+func (o *Options) relisted() {
+	if o.Relisted != nil {
+		o.Relisted()
 	}
 }
 

@@ -59,6 +59,8 @@ type Server struct {
 	shared   *session
 	patient  bool          // a call may wait for the shared connection
 	wake     chan struct{} // closed and replaced when shared or patient change
+	listed   *Profile      // what the shared connection listed last
+	profiles profiles
 	slots    map[string]*slot
 	clients  map[string]*client
 	inflight int
@@ -150,10 +152,14 @@ func (s *Server) hold() (err error, lost bool) {
 		return err, false
 	}
 	defer sess.conn.close()
+	s.sharedListed(sess)
 	s.opts.listed(tools)
 	s.up(sess)
 	s.revive()
-	sess.watch(s, s.opts.listed)
+	sess.watch(s, func(tools []json.RawMessage) {
+		s.sharedListed(sess)
+		s.opts.listed(tools)
+	})
 	cause := asError(context.Cause(sess.conn.life))
 	s.down(cause.Err, cause.lost)
 	return cause.Err, cause.lost
@@ -175,6 +181,7 @@ func (s *Server) down(err error, patient bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared, s.patient = nil, patient
+	s.profiles.forgetAll()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.now()}
 	}

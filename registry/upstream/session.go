@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -18,6 +19,8 @@ const (
 	maxPages = 100    // of tools/list
 	maxTools = 10_000 // of one server
 	relist   = time.Second
+
+	maxRelists = 3 // before a connection serves
 )
 
 // Fingerprint names a tool definition: "sha256:<hex>" over its bytes as they
@@ -35,18 +38,10 @@ type session struct {
 	tuning sync.Mutex // held while the level is set; protects the field below
 	level  string     // from which on the server logs, "" = what it likes
 
-	mu     sync.Mutex        // protects the fields below
-	prints map[string]string // :: tool name ⇒ fingerprint of what this connection offers
+	profile atomic.Pointer[Profile] // what was listed last
 }
 
-// offers gives the fingerprint under which the connection offers a tool.
-func (s *session) offers(tool string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.prints[tool]
-}
-
-// list asks for the tools, page by page, and remembers their fingerprints.
+// list asks for the tools, page by page, and remembers them.
 func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	seen := map[string]bool{}
@@ -70,6 +65,20 @@ func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 		params = append(append([]byte(`{"cursor":`), cursor...), '}')
 	}
 	return nil, fmt.Errorf("listing tools: more than %d pages", maxPages)
+}
+
+// first lists the tools of a new connection. Servers that look at what a
+// client can do may say right away that the list is another by now.
+func (s *session) first(ctx context.Context) ([]json.RawMessage, error) {
+	tools, err := s.list(ctx)
+	for range maxRelists {
+		if err != nil || s.conn.client == nil || len(s.conn.changed) == 0 {
+			break
+		}
+		<-s.conn.changed
+		tools, err = s.list(ctx)
+	}
+	return tools, err
 }
 
 // page asks for one page; the cursor is nil when it was the last.
@@ -107,19 +116,12 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 	return tools, cursor, nil
 }
 
-// remember keeps the fingerprints; of two tools with one name the first counts,
-// as in the catalogue.
+// remember keeps what was listed. What is the same as before stays the same
+// Profile.
 func (s *session) remember(all []json.RawMessage) {
-	prints := make(map[string]string, len(all))
-	for _, definition := range all {
-		name, ok := NameOf(definition)
-		if _, dup := prints[name]; ok && !dup {
-			prints[name] = Fingerprint(definition)
-		}
+	if now := newProfile(all); !now.same(s.profile.Load()) {
+		s.profile.Store(now)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.prints = prints
 }
 
 // NameOf reads the name from a tool definition that may hold anything else, and
@@ -181,7 +183,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 	err := c.initialize(ctx, srv.opts.version())
 	var tools []json.RawMessage
 	if err == nil {
-		tools, err = s.list(ctx)
+		tools, err = s.first(ctx)
 	}
 	if err != nil {
 		c.close()
@@ -214,6 +216,16 @@ type slot struct {
 	// The fields below are protected by Server.mu.
 	busy int
 	last time.Time
+}
+
+// alive reports whether a slot has a connection that serves.
+func (sl *slot) alive() bool {
+	select {
+	case <-sl.ready:
+		return sl.s != nil && sl.s.conn.life.Err() == nil
+	default:
+		return false
+	}
 }
 
 // dead reports whether the connection of a slot has ended by itself.

@@ -1,0 +1,297 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// choosy is a server that offers two tools to everybody and others by what a
+// client can do, all in one order.
+func choosy() recorder.Config {
+	return recorder.Config{Sessions: true, Tools: []recorder.Tool{
+		{Name: "ask", Needs: "sampling"}, {Name: "a"}, {Name: "roots", Needs: "roots"}, {Name: "b"},
+	}}
+}
+
+// client is a session that can do some things.
+func client(session, can string) registry.Downstream {
+	return registry.Downstream{Session: session, Capabilities: json.RawMessage(can)}
+}
+
+// seen lists what a view shows, and checks that Lookup agrees.
+func seen(t *testing.T, r *registry.Registry, route string, from registry.Downstream) string {
+	t.Helper()
+	v := r.View(t.Context(), route, from)
+	var out []string
+	for _, tool := range v.Tools() {
+		name := tool.Name
+		if route == "" {
+			name = tool.Exposed
+		}
+		out = append(out, name)
+		if found, ok := v.Lookup(name); !ok || found.Fingerprint != tool.Fingerprint {
+			t.Errorf("%s is listed and not found", name)
+		}
+	}
+	for _, tool := range r.Catalogue().Tools(route) {
+		name := tool.Name
+		if route == "" {
+			name = tool.Exposed
+		}
+		if _, ok := r.View(t.Context(), route, from).Lookup(name); ok && !slices.Contains(out, name) {
+			t.Errorf("%s is found and not listed", name)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// A client sees what its connections offer, in the order of their servers.
+func TestView(t *testing.T) {
+	one, two := recorder.HTTP(t, choosy()), recorder.HTTP(t, choosy())
+	shared := server("two", two)
+	shared.Isolation = "shared"
+	r := open(t, registry.Options{})
+	apply(t, r, server("one", one), shared)
+	for _, tc := range []struct{ name, route, session, can, want string }{
+		{"nothing said", "one", "s1", ``, "a b"},
+		{"nothing", "one", "s1", `{ }`, "a b"},
+		{"nobody", "one", "", `{"sampling":{}}`, "a b"},
+		{"one thing", "one", "s2", `{"sampling":{}}`, "ask a b"},
+		{"two things", "one", "s3", `{"sampling":{},"roots":{}}`, "ask a roots b"},
+		{"something else", "one", "s4", `{"elicitation":{}}`, "a b"},
+		{"a server that all share", "two", "s2", `{"sampling":{}}`, "a b"},
+		{"all servers", "", "s2", `{"sampling":{}}`, "one__ask one__a one__b two__a two__b"},
+		{"all servers, nothing", "", "s5", `{}`, "one__a one__b two__a two__b"},
+		{"no such server", "three", "s2", `{"sampling":{}}`, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := seen(t, r, tc.route, client(tc.session, tc.can)); got != tc.want {
+				t.Errorf("seen: %s\nwant: %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A tool that only some connections list is called by their sessions, and is
+// judged as all are.
+func TestViewIsCalled(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	can, cannot := client("can", `{"sampling":{}}`), client("cannot", `{}`)
+	tool, ok := r.View(t.Context(), "", can).Lookup("s__ask") // before anybody listed it
+	if !ok {
+		t.Fatal("the tool is not found")
+	}
+	if _, err := r.Forward(t.Context(), tool, registry.Outgoing{From: can}); err != nil {
+		t.Errorf("called by who sees it: %v", err)
+	}
+	if _, err := r.Forward(t.Context(), tool, registry.Outgoing{From: cannot}); err == nil {
+		t.Error("called by who does not see it")
+	}
+	if _, ok := r.View(t.Context(), "", cannot).Lookup("s__ask"); ok {
+		t.Error("found by who cannot")
+	}
+	if got := len(rec.Calls()); got != 1 {
+		t.Errorf("%d calls arrived, want 1", got)
+	}
+	pins, err := r.Pins().List(t.Context())
+	if err != nil || len(pins) != 3 {
+		t.Errorf("pins %v, error %v", pins, err)
+	}
+}
+
+// Only the first client of its kind needs a connection to see the tools, and
+// it is the one for its calls.
+func TestViewOpensOnce(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	var all sync.WaitGroup
+	for _, session := range []string{"a", "b", "c", "d", "e"} {
+		all.Go(func() {
+			if got := len(r.View(t.Context(), "", client(session, `{"sampling":{}}`)).Tools()); got != 3 {
+				t.Errorf("%d tools, want 3", got)
+			}
+		})
+	}
+	all.Wait()
+	if got := rec.Sessions(); got != 2 {
+		t.Errorf("%d connections, want the shared one and one more", got)
+	}
+	if got := len(r.View(t.Context(), "", client("f", `{}`)).Tools()); got != 2 || rec.Sessions() != 2 {
+		t.Errorf("%d tools for a client that can do nothing, and %d connections", got, rec.Sessions())
+	}
+}
+
+// What the server changes, the views follow, and whoever looks is told.
+func TestViewFollows(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	told := make(chan struct{}, 64)
+	r.OnChange(func() { told <- struct{}{} })
+	can := client("can", `{"sampling":{}}`)
+	if got := seen(t, r, "s", can); got != "ask a b" {
+		t.Fatalf("seen: %s", got)
+	}
+	if len(told) > 0 {
+		t.Error("everybody was told of a tool that nobody misses")
+	}
+	await(t, "streams", func() bool { return rec.Watchers() == 2 })
+	rec.SetTools(true, recorder.Tool{Name: "a"}, recorder.Tool{Name: "c", Needs: "sampling"}, recorder.Tool{Name: "d", Needs: "roots"}, recorder.Tool{Name: "b"})
+	await(t, "told", func() bool { return len(told) > 0 })
+	await(t, "the new tools", func() bool { return seen(t, r, "s", can) == "a c b" })
+	if got := seen(t, r, "s", client("other", `{"roots":{}}`)); got != "a d b" {
+		t.Errorf("seen: %s", got)
+	}
+	if got := seen(t, r, "s", client("third", `{}`)); got != "a b" {
+		t.Errorf("seen: %s", got)
+	}
+}
+
+// A client whose connection cannot be had sees what all see.
+func TestViewWithoutConnection(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	cfg := server("s", rec)
+	cfg.MaxSessions = 1
+	apply(t, r, cfg)
+	if _, err := r.Ask(t.Context(), "s", registry.Ask{Method: "x", From: client("first", `{}`)}); err == nil {
+		t.Fatal("the recorder answers x")
+	}
+	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "a b" {
+		t.Errorf("seen: %s", got)
+	}
+	rec.Stop()
+	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "a b" {
+		t.Errorf("seen: %s", got)
+	}
+}
+
+// A tool that is another for some clients serves those alone for whom it is as
+// for all, and its quarantine is told to the operator.
+func TestViewOfVariants(t *testing.T) {
+	plain, other := `{"name":"t","inputSchema":{"type":"object"}}`, `{"name":"t","title":"x","inputSchema":{"type":"object"}}`
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{
+		{Name: "t", Needs: "sampling", Definition: json.RawMessage(other)}, {Name: "t", Definition: json.RawMessage(plain)}, {Name: "a"},
+	}})
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	can := client("can", `{"sampling":{}}`)
+	if got := seen(t, r, "s", can); got != "a" {
+		t.Errorf("seen: %s", got)
+	}
+	if got := seen(t, r, "s", client("cannot", `{}`)); got != "t a" {
+		t.Errorf("seen: %s", got)
+	}
+	quarantined := r.Catalogue().Quarantined()
+	if len(quarantined) != 1 || !strings.Contains(quarantined[0].Quarantine, "another definition") {
+		t.Errorf("quarantined %v", quarantined)
+	}
+}
+
+// A tool that some clients see never takes the name of one that all see.
+func TestViewTakesNoName(t *testing.T) {
+	first := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "x_t", Needs: "sampling"}}})
+	second := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "t"}}})
+	a, b := server("a", first), server("b", second)
+	a.Prefix, b.Prefix = "", "x_"
+	r := open(t, registry.Options{})
+	apply(t, r, a, b)
+	can := client("can", `{"sampling":{}}`)
+	if got := seen(t, r, "", can); got != "x_t" {
+		t.Errorf("seen: %s", got)
+	}
+	tool, _ := r.View(t.Context(), "", can).Lookup("x_t")
+	if tool == nil || tool.Server != "b" {
+		t.Errorf("x_t is %+v", tool)
+	}
+}
+
+// A view of the catalogue alone is that of a client that can do nothing.
+func TestCatalogueView(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	seen(t, r, "", client("can", `{"sampling":{}}`))
+	v := r.Catalogue().View("")
+	if _, ok := v.Lookup("s__ask"); ok || len(v.Tools()) != 2 {
+		t.Errorf("%d tools, want 2", len(v.Tools()))
+	}
+	if _, ok := v.Lookup("s__a"); !ok {
+		t.Error("s__a is not found")
+	}
+}
+
+// What changes of lists that are not in the catalogue is handed on.
+func TestListChanged(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Greets: []string{`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`}, Tools: []recorder.Tool{{Name: "a"}}})
+	r := open(t, registry.Options{})
+	told := make(chan string, 1)
+	r.OnListChanged(func(server, method string) { told <- server + " " + method })
+	apply(t, r, server("s", rec))
+	if got := <-told; got != "s notifications/prompts/list_changed" {
+		t.Errorf("told of %s", got)
+	}
+}
+
+// The real thing: server-everything offers 13 tools to a client that can do
+// nothing, and more to others.
+func TestViewOfEverything(t *testing.T) {
+	node, err := exec.LookPath("node")
+	script, _ := filepath.Abs("../testdata/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+	if _, missing := os.Stat(script); err != nil || missing != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("no node, or no server: %v, %v", err, missing)
+		}
+		t.Skipf("no node, or no server: %v, %v", err, missing)
+	}
+	r := open(t, registry.Options{})
+	apply(t, r, config.Server{Name: "e", Type: "stdio", Command: node, Args: []string{script, "stdio"}, Prefix: "e__", Timeout: patience, Pin: true, MaxSessions: 8})
+	await(t, "the server", func() bool { return len(r.Catalogue().Tools("e")) == 13 })
+	for _, tc := range []struct {
+		can  string
+		want []string
+	}{
+		{`{}`, nil},
+		{`{"sampling":{}}`, []string{"trigger-sampling-request"}},
+		{`{"roots":{"listChanged":true}}`, []string{"get-roots-list"}},
+		{`{"elicitation":{}}`, []string{"trigger-elicitation-request"}},
+	} {
+		from := client("s"+tc.can, tc.can)
+		from.Home = rootless{}
+		await(t, tc.can, func() bool { return len(r.View(context.Background(), "e", from).Tools()) == 13+len(tc.want) })
+		var more []string
+		for _, tool := range r.View(t.Context(), "e", from).Tools() {
+			if _, all := r.Catalogue().View("e").Lookup(tool.Name); !all {
+				more = append(more, tool.Name)
+			}
+		}
+		if diff := cmp.Diff(tc.want, more); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.can, diff)
+		}
+	}
+}
+
+// rootless is a client without roots.
+type rootless struct{}
+
+func (rootless) Ask(_ context.Context, round []registry.Question) []registry.Answer {
+	return slices.Repeat([]registry.Answer{{Result: json.RawMessage(`{"roots":[]}`)}}, len(round))
+}
+
+func (rootless) Tell(string, json.RawMessage) {}
