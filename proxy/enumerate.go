@@ -140,7 +140,9 @@ func (g *Gate) gather(ctx context.Context, p *passage) (json.RawMessage, *Failur
 		return nil, f
 	}
 	for asked := 0; w.at < len(w.offers) && asked < pageRequests && w.count < pageElements; asked++ {
-		g.gatherOne(ctx, p, w)
+		if given := w.cursor != ""; !g.gatherOne(ctx, p, w) && asked == 0 && given {
+			return nil, w.failure // the place that the caller named is not there
+		}
 	}
 	if !w.answered && w.failure != nil && w.at == len(w.offers) {
 		return nil, w.failure
@@ -153,8 +155,8 @@ func (g *Gate) gather(ctx context.Context, p *passage) (json.RawMessage, *Failur
 }
 
 // gatherOne adds the next page of the server whose turn it is, and goes on to
-// the next server after its last.
-func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) {
+// the next server after its last. It reports whether the server gave one.
+func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) (ok bool) {
 	o := w.offers[w.at]
 	params, err := jsonrpc.Delete(p.params, "cursor")
 	if err == nil && w.cursor != "" {
@@ -162,7 +164,7 @@ func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) {
 	}
 	if err != nil {
 		w.failure, w.at = p.fail(signal.CodeEnvelopeInvalid, "params cannot be read"), len(w.offers)
-		return
+		return false
 	}
 	page, f := g.page(ctx, p, o, params)
 	next := ""
@@ -181,6 +183,7 @@ func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) {
 	if w.cursor = next; next == "" {
 		w.at++
 	}
+	return f == nil
 }
 
 func (w *gathering) add(page json.RawMessage, list string) {

@@ -51,7 +51,9 @@ func (l *library) Ask(_ context.Context, server string, ask registry.Ask) (json.
 
 // Decide denies what is called secret.
 func (l *library) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
+	l.mu.Lock()
 	l.inputs = append(l.inputs, *in)
+	l.mu.Unlock()
 	if in.Resource != nil && in.Resource.URI == "file:///secret" || in.Prompt != nil && in.Prompt.Name == "secret" {
 		return policy.Decision{Effect: policy.Deny, Rule: "S", Reason: "secret"}, nil
 	}
