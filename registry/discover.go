@@ -75,6 +75,8 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()
+	} else if err := upstream.CheckHeaders(definition); err != nil && cfg.Type == config.TypeHTTP {
+		t.Quarantine = err.Error()
 	}
 	if !validName.MatchString(name) {
 		// Names go to logs and terminals: only those that can do no harm there.

@@ -19,6 +19,20 @@ func plain() config.Server {
 	return config.Server{Name: "s", Prefix: "s__", CaseVariants: "refuse", OutputSchema: "warn"}
 }
 
+// A tool whose arguments cannot be repeated in headers as it wants serves over
+// stdio, where there are none, and not over HTTP.
+func TestQuarantineOfHeaders(t *testing.T) {
+	definition := json.RawMessage(`{"name":"a","inputSchema":{"type":"object","properties":{"n":{"type":"number","x-mcp-header":"N"}}}}`)
+	for transport, want := range map[string]bool{config.TypeHTTP: true, config.TypeStdio: false} {
+		cfg := plain()
+		cfg.Type = transport
+		tools, _ := open(t, registry.Options{}).Discover(cfg, []json.RawMessage{definition})
+		if got := tools[0].Quarantine; strings.Contains(got, "has a header") != want {
+			t.Errorf("%s: quarantine %q", transport, got)
+		}
+	}
+}
+
 // A definition that cannot be governed is quarantined with a reason, and its
 // neighbours serve.
 func TestQuarantine(t *testing.T) {

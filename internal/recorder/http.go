@@ -15,6 +15,7 @@ type httpServer struct {
 	rec    *Recorder
 	cfg    Config
 	engine *engine
+	modern *modern // nil for a server with a handshake
 	server *httptest.Server
 
 	mu       sync.Mutex // protects the fields below
@@ -30,6 +31,9 @@ func HTTP(t testing.TB, cfg Config) *Recorder {
 	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), watchers: make(map[chan string]string)}
 	h.engine = newEngine(cfg, func() { panic(http.ErrAbortHandler) })
 	h.engine.apart = h.apart
+	if cfg.Modern != nil {
+		h.modern = newModern(*cfg.Modern, rec.note)
+	}
 	h.server = httptest.NewServer(h)
 	rec.http, rec.URL = h, h.server.URL
 	t.Cleanup(func() {
@@ -61,6 +65,15 @@ func (r *Recorder) Forget() {
 	clear(r.http.sessions)
 }
 
+// Modernise makes an HTTP recorder that was swapped the modern one again, as a
+// newer release does; its sessions are gone.
+func (r *Recorder) Modernise() {
+	r.Forget()
+	r.http.modern.mu.Lock()
+	defer r.http.modern.mu.Unlock()
+	r.http.modern.swapped = false
+}
+
 // Stop makes an HTTP recorder refuse connections from now on, as a server does
 // that has died.
 func (r *Recorder) Stop() {
@@ -85,6 +98,10 @@ func (r *Recorder) Watchers() int {
 // ServeHTTP implements http.Handler.
 func (h *httpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get("Mcp-Session-Id")
+	if h.modern != nil && !h.modern.isSwapped() {
+		h.modernPost(w, req)
+		return
+	}
 	switch req.Method {
 	case http.MethodPost:
 		h.post(w, req, id)

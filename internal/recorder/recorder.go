@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,6 +116,12 @@ type Config struct {
 	// Greets are done as Lines are, apart from any call, when the client has
 	// said that it is initialized; over HTTP when it has a GET stream too.
 	Greets []string `json:",omitempty"`
+	// Modern makes it a server of MCP 2026-07-28, of which the fields above say
+	// nothing; nil for one with a handshake.
+	Modern *Modern `json:",omitempty"`
+	// Silent answers nothing to server/discover, and DiesOfProbe exits of it
+	// (stdio).
+	Silent, DiesOfProbe bool
 }
 
 // Call is one tools/call as it was received.
@@ -275,6 +282,33 @@ func (r *Recorder) Calls() []Call {
 		}
 		_ = json.Unmarshal(msg.Params, &params) // what is no object has no arguments
 		out = append(out, Call{Tool: params.Name, Arguments: params.Arguments, Raw: []byte(e.payload), At: e.at})
+	}
+	return out
+}
+
+// Violations gives what the client did that MCP 2026-07-28 forbids.
+func (r *Recorder) Violations() []string { return r.payloads("violation") }
+
+// Cancelled gives the ids of the calls that a modern recorder saw given up.
+func (r *Recorder) Cancelled() []string { return r.payloads("cancel") }
+
+// Listens gives the filters with which clients listen now, in the order in
+// which they began.
+func (r *Recorder) Listens() []string {
+	open := r.payloads("listen")
+	for _, over := range r.payloads("unlisten") {
+		if i := slices.Index(open, over); i >= 0 {
+			open = slices.Delete(open, i, i+1)
+		}
+	}
+	return open
+}
+
+// payloads gives what events of a kind say.
+func (r *Recorder) payloads(kind string) []string {
+	var out []string
+	for _, e := range r.ofKind(kind) {
+		out = append(out, e.payload)
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -37,6 +38,9 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 	}
 	p := &process{cfg: cfg, file: file, engine: newEngine(cfg, func() { os.Exit(3) })}
 	p.engine.apart = func(_, message string) { p.send(message) }
+	if cfg.Modern != nil {
+		p.modern = newModern(*cfg.Modern, p.note)
+	}
 	p.run()
 	os.Exit(0)
 }
@@ -45,6 +49,7 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 type process struct {
 	cfg    Config
 	engine *engine
+	modern *modern // nil for a server with a handshake
 
 	mu   sync.Mutex // held while writing to file or stdout
 	file *os.File
@@ -71,6 +76,15 @@ func (p *process) run() {
 		}
 		line = strings.TrimSuffix(line, "\n")
 		p.note("in", line)
+		switch probe := strings.Contains(line, `"method":"server/discover"`); {
+		case probe && p.cfg.DiesOfProbe:
+			os.Exit(5)
+		case probe && p.cfg.Silent:
+			continue
+		case p.modern != nil:
+			go p.modern.serve(context.Background(), []byte(line), p.send)
+			continue
+		}
 		go p.engine.serve("", []byte(line), p.send)
 		if p.cfg.Deaf && strings.Contains(line, `"method":"tools/call"`) {
 			select {}

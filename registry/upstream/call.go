@@ -16,7 +16,7 @@ import (
 // it. A tool that the connection offers with another definition than the one
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress}
+	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress, tool: call.Tool}
 	return s.send(ctx, call.From, call.Timeout, r, func(sess *session) *Error {
 		if sess.profile.Load().Offers(call.Tool) == call.Fingerprint {
 			return nil
@@ -57,7 +57,8 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 	}
 	select {
 	case <-sl.ready:
-		if sl.s != nil && sl.s.conn.frames.isMCP() && sl.s.conn.life.Err() == nil {
+		// Without a handshake, there is nothing that a client has to tell.
+		if sl.s != nil && sl.s.conn.frames.isMCP() && !sl.s.conn.modern() && sl.s.conn.life.Err() == nil {
 			sl.s.conn.wire.reply(jsonrpc.NewNotification(method, params))
 		}
 	default: // a connection that is being opened has nothing to be told of
@@ -120,9 +121,26 @@ func (s *Server) attempt(ctx context.Context, cl *client, r request, fits func(*
 	}
 }
 
-// request makes a request on a connection, where the level is set first that
-// it wants.
+// request makes a request on a connection, in the way that its server speaks.
 func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+	do := s.handshaken
+	if sess.conn.modern() {
+		do = s.modernly
+	}
+	result, e := do(ctx, sess, r)
+	switch {
+	case e == nil:
+	case e.lost && (sess.conn.modern() || e.RPC != nil):
+		s.note(spoken{}) // another server has taken its place
+	case codeOf(e) == codeHeaders:
+		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
+	}
+	return result, e
+}
+
+// handshaken makes a request on an initialized connection, where the level is set
+// first that it wants.
+func (s *Server) handshaken(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	_, sets := levelOf(r)
 	if !sets && sess.conn.client != nil {
 		s.tune(ctx, sess, r.from.Level)
@@ -131,7 +149,7 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 	if sets && e == nil {
 		sess.tuned(r)
 	}
-	return result, e
+	return result, sess.conn.judge(e)
 }
 
 // paramsOf puts the params of tools/call together from bytes.
@@ -262,6 +280,9 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	close(sl.ready)
 	opened(sess)
 	if err == nil {
+		if sess.conn.modern() && !sess.conn.closesStreams() { // over HTTP, follow hears for all
+			sess.conn.start(func() { s.hear(sess.conn) })
+		}
 		before := sess.profile.Load()
 		sess.watch(s, func([]json.RawMessage) { before = s.ownListed(sess, before) })
 		sess.conn.close()

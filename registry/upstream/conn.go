@@ -52,12 +52,13 @@ type conn struct {
 	queue     queue         // of what is told and asked in the course of no request
 	asks      asks
 
-	offer    json.RawMessage // capabilities, set by initialize
-	revision atomic.Value    // the MCP revision agreed on, a string, set by initialize
+	offer    json.RawMessage // capabilities, set when it is connected
+	revision atomic.Value    // the MCP revision agreed on, a string, "" for none
+	info     json.RawMessage // what we tell the server of ourselves
 	life     context.Context // ends when the connection is dead
 	end      context.CancelCauseFunc
 	table    table
-	lastID   atomic.Int64
+	lastID   *atomic.Int64 // of the server, which may take all connections for one where there is no handshake
 	dropped  *atomic.Int64 // messages that were nobody's
 	garbage  atomic.Int64  // messages in a row that made no sense
 	cancels  chan struct{} // a slot for each cancellation under way
@@ -71,7 +72,7 @@ type conn struct {
 
 // newConn makes a connection without a transport; dial adds it. It belongs to
 // cl, or with nil to all.
-func newConn(opts *Options, dropped *atomic.Int64, cl *client) *conn {
+func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 	life, end := context.WithCancelCause(context.Background())
 	return &conn{
 		frames:  mcpFrames{},
@@ -81,7 +82,9 @@ func newConn(opts *Options, dropped *atomic.Int64, cl *client) *conn {
 		client:  cl,
 		life:    life,
 		end:     end,
+		info:    clientInfo(opts.version()),
 		dropped: dropped,
+		lastID:  lastID,
 		cancels: make(chan struct{}, maxCancels),
 	}
 }
@@ -134,6 +137,12 @@ type request struct {
 	ofClient bool
 	from     Downstream
 	clock    *patience
+	// tool is what tools/call calls, and mirror its arguments that headers repeat.
+	tool   string
+	mirror []mirrored
+	// heard takes what comes on the stream of subscriptions/listen, nil for any
+	// other request.
+	heard func(*jsonrpc.Message)
 }
 
 // do sends a request and waits for its answer, or until ctx ends.
@@ -155,7 +164,7 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 	}
 	unsent := p.withdraw()
 	if e := c.ended(ctx, unsent); e != nil {
-		if e.Sent && !r.lasting && c.life.Err() == nil {
+		if e.Sent && !r.lasting && c.life.Err() == nil && !c.closesStreams() {
 			c.cancel(p, e.Kind)
 		}
 		return nil, e
@@ -167,13 +176,19 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 func (c *conn) prepare(r request) (*pending, *Error) {
 	p := &pending{
 		id: strconv.FormatInt(c.lastID.Add(1), 10), loose: r.loose, progress: r.progress,
-		ofClient: r.ofClient, from: r.from, clock: r.clock,
+		ofClient: r.ofClient, from: r.from, clock: r.clock, heard: r.heard,
 	}
 	params := r.params
 	if r.progress != nil {
 		var err error
 		if params, err = withToken(params, p.id); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding a progress token: %w", err)}
+		}
+	}
+	if c.modern() {
+		var err error
+		if params, err = c.dress(p, r, params); err != nil {
+			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}
 	line, e := c.frames.request(p.id, r.method, params)
@@ -206,6 +221,9 @@ func (c *conn) send(ctx context.Context, p *pending, method string) error {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, keyPending{}, p))
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
+	if method == methodDiscover {
+		method = "probe" // mcp-go takes the acknowledgement of a discovery for its success
+	}
 	_, err := c.transport.SendRequest(ctx, transport.JSONRPCRequest{
 		JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(p.id), Method: method,
 	})

@@ -26,7 +26,7 @@ func (listening) close()               {}
 // Hear gives one message of a server to the connection of a session that is at
 // home with somebody, sends what goes back to answered, and gives what ends it.
 func Hear(home Peer, message []byte, answered func(line []byte)) (end func()) {
-	c := newConn(&Options{}, new(atomic.Int64), &client{home: home})
+	c := newConn(&Options{}, new(atomic.Int64), new(atomic.Int64), &client{home: home})
 	c.wire = listening(answered)
 	c.receive(message, source{any: true})
 	return c.close
@@ -69,7 +69,7 @@ func (p Patience) Done() {
 // FilterEvents gives what mcp-go would read of an event stream while nobody
 // waits for an answer.
 func FilterEvents(stream []byte, maxBytes int) ([]byte, error) {
-	c := newConn(&Options{MaxAnswerBytes: maxBytes}, new(atomic.Int64), nil)
+	c := newConn(&Options{MaxAnswerBytes: maxBytes}, new(atomic.Int64), new(atomic.Int64), nil)
 	c.wire = deaf{}
 	defer c.close()
 	return io.ReadAll(newEvents(c, io.NopCloser(bytes.NewReader(stream)), source{any: true}, false))

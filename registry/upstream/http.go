@@ -135,6 +135,9 @@ func (w *httpWire) substitute(req *http.Request, p *pending) error {
 	if idOf(head[:n]) != p.id {
 		return errors.New("a message that is not the request went out in its name")
 	}
+	for name, values := range p.headers {
+		req.Header[name] = values
+	}
 	req.ContentLength = int64(len(p.line))
 	req.Body = &outBody{r: bytes.NewReader(p.line), p: p}
 	req.GetBody = nil
@@ -226,7 +229,7 @@ func (w *httpWire) refused(resp *http.Response, p *pending, media string) *http.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	resp.Body.Close()
 	msg, err := jsonrpc.Decode(body, w.c.limits)
-	ours := err == nil && msg.Kind == jsonrpc.Failure && string(msg.ID) == string(jsonrpc.Quote(p.id))
+	ours := err == nil && msg.Kind == jsonrpc.Failure && (string(msg.ID) == string(jsonrpc.Quote(p.id)) || msg.ID == nil && w.c.modern())
 	status := fmt.Errorf("the server answered with status %d: %s", resp.StatusCode, clip(body))
 	switch {
 	case w.sessionLost(resp, msg, ours):
@@ -246,9 +249,10 @@ func (w *httpWire) refused(resp *http.Response, p *pending, media string) *http.
 // sessionLost reports whether a response means that the server forgot our
 // session, and so did not execute the request. That is a 404 (MCP
 // basic/transports) unless it carries an answer of the server's own; some
-// servers say it with 400 and the codes that SDKs use for their transport.
+// servers say it with 400 and the codes that SDKs use for their transport. To a
+// request without a session, only another server than before answers so.
 func (w *httpWire) sessionLost(resp *http.Response, msg *jsonrpc.Message, ours bool) bool {
-	if resp.Request.Header.Get(transport.HeaderKeySessionID) == "" {
+	if resp.Request.Header.Get(transport.HeaderKeySessionID) == "" && !w.c.modern() {
 		return false
 	}
 	ofTransport := false
@@ -333,7 +337,7 @@ func (w *httpWire) post(ctx context.Context, line []byte) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
-	if revision, ok := w.c.revision.Load().(string); ok {
+	if revision, _ := w.c.revision.Load().(string); revision != "" {
 		req.Header.Set(transport.HeaderKeyProtocolVersion, revision)
 	}
 	if id := w.c.transport.GetSessionId(); id != "" {

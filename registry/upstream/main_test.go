@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(actionsVar) != "" {
 		beActions()
 	}
+	if os.Getenv(sdkVar) != "" {
+		beSDK()
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -147,10 +147,14 @@ func (s *session) tuned(r request) {
 // has.
 func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
 	level, held := cl.remembered()
-	srv.tune(ctx, s, level)
-	for _, sub := range held {
-		if _, e := s.conn.do(ctx, request{method: "resources/subscribe", params: sub.params}); e != nil {
-			srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
+	if s.conn.modern() {
+		srv.listenAgain(ctx, s, held)
+	} else {
+		srv.tune(ctx, s, level)
+		for _, sub := range held {
+			if _, e := s.conn.do(ctx, request{method: "resources/subscribe", params: sub.params}); e != nil {
+				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
+			}
 		}
 	}
 	home := cl.peer()
@@ -205,6 +209,9 @@ func (s *Server) probe(sl *slot) {
 
 // probe is Server.probe for the one connection.
 func (c *conn) probe(ctx context.Context) {
+	if c.modern() {
+		return // there is nothing that a server could have forgotten
+	}
 	if _, e := c.do(ctx, request{method: "ping"}); e != nil && e.lost {
 		c.fail(e)
 	}

@@ -62,7 +62,7 @@ func said(rec *recorder.Recorder, n int) ([]string, int) {
 			continue
 		}
 		switch msg.Method {
-		case "initialize", "tools/list", "ping":
+		case "server/discover", "initialize", "tools/list", "ping":
 		default:
 			out = append(out, msg.Method+" "+string(msg.Params))
 		}

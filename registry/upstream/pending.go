@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -16,12 +17,15 @@ type pending struct {
 	line  []byte // what goes on the wire in place of mcp-go's bytes
 	loose bool   // the answer may hold what strict decoding refuses
 
-	ofClient bool                  // it is made for somebody, and not on our own account
-	from     Downstream            // for whom
-	clock    *patience             // nil for a request on our own account
-	progress func(json.RawMessage) // nil = not wanted
-	queue    queue                 // of what is told and asked in its course
-	over     atomic.Bool           // it has ended
+	ofClient bool                   // it is made for somebody, and not on our own account
+	from     Downstream             // for whom
+	clock    *patience              // nil for a request on our own account
+	progress func(json.RawMessage)  // nil = not wanted
+	queue    queue                  // of what is told and asked in its course
+	over     atomic.Bool            // it has ended
+	heard    func(*jsonrpc.Message) // see request
+
+	headers http.Header // what the request has besides, over HTTP
 
 	claimed  atomic.Bool // line has been handed to the wire, or must never be
 	unsent   atomic.Bool // the wire had it, and it is certain that no byte went

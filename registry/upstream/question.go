@@ -102,8 +102,13 @@ func (s *asks) over(p *pending) {
 
 // respond answers a request of the upstream's: ping at once, everything else
 // as the client does whom it concerns. Where there is none it is what we did
-// not offer.
+// not offer. Where there is no handshake a server has no requests, and a client
+// no answers.
 func (c *conn) respond(msg *jsonrpc.Message, from source) {
+	if c.modern() {
+		c.dropped.Add(1)
+		return
+	}
 	if msg.Method == "ping" {
 		c.wire.reply(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
 		return

@@ -31,6 +31,9 @@ func (c *conn) receive(raw []byte, from source) []byte {
 	c.garbage.Store(0)
 	switch msg.Kind {
 	case jsonrpc.Notification:
+		if c.modern() {
+			return c.modernNotice(msg, from)
+		}
 		c.notice(msg, from)
 	case jsonrpc.Request:
 		c.respond(msg, from)

@@ -42,10 +42,7 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 		id, _ := jsonrpc.Get(msg.Params, "requestId")
 		c.asks.withdraw(id)
 	case "notifications/tools/list_changed":
-		select {
-		case c.changed <- struct{}{}:
-		default: // one is waiting already
-		}
+		c.signal()
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
 		c.listChanged(msg)
 	default:
@@ -85,5 +82,13 @@ func (c *conn) progressed(params json.RawMessage) {
 	rest, err := jsonrpc.Delete(params, "progressToken")
 	if err != nil || !p.queue.offer(func() { p.progress(rest) }) {
 		c.dropped.Add(1)
+	}
+}
+
+// signal says that the tools have to be listed again.
+func (c *conn) signal() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // one is waiting already
 	}
 }

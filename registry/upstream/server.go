@@ -47,6 +47,7 @@ type Server struct {
 	log     hclog.Logger
 	pool    *http.Transport // nil for stdio
 	dropped atomic.Int64
+	lastID  atomic.Int64  // of a request
 	settled chan struct{} // closed when the first attempt is over or had its time
 	settle  sync.Once
 
@@ -63,6 +64,7 @@ type Server struct {
 	profiles profiles
 	slots    map[string]*slot
 	clients  map[string]*client
+	era      spoken
 	inflight int
 	draining chan struct{} // closed when nothing is in flight any more, nil while serving
 }
@@ -155,6 +157,9 @@ func (s *Server) hold() (err error, lost bool) {
 	s.sharedListed(sess)
 	s.opts.listed(tools)
 	s.up(sess)
+	if sess.conn.modern() {
+		sess.conn.start(func() { s.follow(sess) })
+	}
 	s.revive()
 	sess.watch(s, func(tools []json.RawMessage) {
 		s.sharedListed(sess)

@@ -39,6 +39,13 @@ type session struct {
 	level  string     // from which on the server logs, "" = what it likes
 
 	profile atomic.Pointer[Profile] // what was listed last
+
+	turn    chan struct{} // has an element while streams are opened and ended
+	streams []*stream     // of subscriptions; turn protects it
+
+	mu      sync.Mutex            // protects the fields below
+	headers map[string][]mirrored // :: tool name ⇒ arguments that headers repeat
+	fresh   time.Duration         // how long the server takes its list to hold, 0 = it did not say
 }
 
 // list asks for the tools, page by page, and remembers them.
@@ -105,6 +112,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 			tools[i] = line
 		}
 	}
+	s.expect(members["ttlMs"])
 	if cursor = members["nextCursor"]; len(cursor) > 0 && cursor[0] != '"' {
 		cursor = nil // null, or nothing that could be a cursor
 	}
@@ -119,6 +127,16 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 // remember keeps what was listed. What is the same as before stays the same
 // Profile.
 func (s *session) remember(all []json.RawMessage) {
+	headers := make(map[string][]mirrored)
+	for _, definition := range all {
+		name, ok := NameOf(definition)
+		if _, dup := headers[name]; ok && !dup {
+			headers[name], _ = mirrorsOf(definition) // with a wrong one it is not called
+		}
+	}
+	s.mu.Lock()
+	s.headers = headers
+	s.mu.Unlock()
 	if now := newProfile(all); !now.same(s.profile.Load()) {
 		s.profile.Store(now)
 	}
@@ -151,10 +169,7 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 			listed(tools)
 		case s.conn.life.Err() == nil:
 			srv.log.Warn("listing changed tools", "error", err)
-			select {
-			case s.conn.changed <- struct{}{}:
-			default:
-			}
+			s.conn.signal()
 		}
 		select {
 		case <-s.conn.life.Done():
@@ -165,7 +180,7 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 }
 
 // connect opens a connection for a client, or with nil the shared one,
-// initializes it and lists its tools.
+// makes it ready and lists its tools.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
 	ctx, clock := withPatience(ctx, srv.cfg.Timeout)
 	defer clock.done()
@@ -173,17 +188,19 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		cl.enter(clock)
 		defer cl.leave(clock)
 	}
-	c := newConn(&srv.opts, &srv.dropped, cl)
+	c := newConn(&srv.opts, &srv.dropped, &srv.lastID, cl)
 	c.unbind = context.AfterFunc(srv.life, func() { c.fail(errStopping()) })
 	if err := srv.dial(ctx, c); err != nil {
 		c.close()
 		return nil, nil, fmt.Errorf("connecting: %w", err)
 	}
-	s := &session{conn: c}
-	err := c.initialize(ctx, srv.opts.version())
+	s := &session{conn: c, turn: make(chan struct{}, 1)}
+	err := srv.agree(ctx, c, cl == nil)
 	var tools []json.RawMessage
 	if err == nil {
-		tools, err = s.first(ctx)
+		if tools, err = s.first(ctx); err != nil {
+			srv.note(spoken{}) // it may be another server by now
+		}
 	}
 	if err != nil {
 		c.close()

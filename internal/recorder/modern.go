@@ -1,0 +1,330 @@
+package recorder
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// revision is what a modern recorder speaks.
+const revision = "2026-07-28"
+
+// Modern makes a recorder a server of MCP 2026-07-28. It refuses what that
+// revision forbids, and notes it as a violation.
+type Modern struct {
+	// Supports are the revisions that it names, nil for its own.
+	Supports []string
+	// Offers are its capabilities, nil for tools whose changes it announces.
+	Offers json.RawMessage `json:",omitempty"`
+	// TTL is the ttlMs of its lists.
+	TTL   int
+	Tools []ModernTool
+	// Changed are the tools after a "change".
+	Changed []ModernTool
+	// Refuses is the error object for subscriptions/listen, nil for none.
+	Refuses json.RawMessage `json:",omitempty"`
+}
+
+// ModernTool is one tool, or what another method with a name does, such as
+// "prompts/get".
+type ModernTool struct {
+	Name string
+	// Definition is what tools/list says, nil for a plain one.
+	Definition json.RawMessage `json:",omitempty"`
+	// Needs is the client capability without which it is not listed.
+	Needs string
+	// Sends is what happens before the answer: a message, in which TOKEN is the
+	// progress token and ID the request's id; or "listeners METHOD PARAMS" for
+	// a notification to all that listen, "end" to end their streams, "tear" to do
+	// so over stdio with notifications/cancelled, "change" for other tools, "swap" for another server, "die" to exit, "hang" to answer only when
+	// the client gives up.
+	Sends []string
+	// Answers are given in turn, the last one for good: a result, or an error
+	// object. Nil echoes the params as structuredContent.
+	Answers []json.RawMessage
+}
+
+// modern serves that revision.
+type modern struct {
+	cfg  Modern
+	note func(kind, payload string)
+
+	mu      sync.Mutex // protects the fields below
+	tools   []ModernTool
+	calls   map[string]int
+	swapped bool
+	seen    map[string]bool               // ids
+	cancels map[string]context.CancelFunc // :: id ⇒ of a request under way
+	listens map[string]*listening
+}
+
+// listening is one stream of notifications.
+type listening struct {
+	send func(string)
+	end  context.CancelFunc
+	torn bool
+}
+
+func newModern(cfg Modern, note func(kind, payload string)) *modern {
+	return &modern{cfg: cfg, note: note, tools: cfg.Tools, calls: make(map[string]int), seen: make(map[string]bool),
+		cancels: make(map[string]context.CancelFunc), listens: make(map[string]*listening)}
+}
+
+// violation notes what a client must not do.
+func (m *modern) violation(format string, args ...any) {
+	m.note("violation", fmt.Sprintf(format, args...))
+}
+
+// wrongs tells what is wrong with the metadata of a request, "" for nothing.
+func wrongs(msg message) string {
+	var params struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	_ = json.Unmarshal(msg.Params, &params) // what is no object has none
+	var client struct{ Name, Version string }
+	_ = json.Unmarshal(params.Meta["io.modelcontextprotocol/clientInfo"], &client) // as above
+	capabilities := params.Meta["io.modelcontextprotocol/clientCapabilities"]
+	switch {
+	case string(params.Meta["io.modelcontextprotocol/protocolVersion"]) != `"`+revision+`"`:
+		return "no protocolVersion"
+	case client.Name == "" || client.Version == "":
+		return "no clientInfo"
+	case len(capabilities) == 0 || capabilities[0] != '{':
+		return "no clientCapabilities"
+	}
+	return ""
+}
+
+// gone are the methods that the revision has not.
+var gone = []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result"}
+
+// serve answers one message; ctx ends when the client is no longer there. send
+// takes one message for the client.
+func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
+	var msg message
+	if json.Unmarshal(raw, &msg) != nil || msg.Method == "" || msg.ID == nil {
+		m.notice(msg)
+		return
+	}
+	if slices.Contains(gone, msg.Method) {
+		m.violation("%s", msg.Method)
+		send(failure(msg.ID, `{"code":-32601,"message":"method not found"}`))
+		return
+	}
+	if wrong := wrongs(msg); wrong != "" {
+		m.violation("%s: %s", msg.Method, wrong)
+		send(failure(msg.ID, `{"code":-32602,"message":"`+wrong+`"}`))
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	if !m.begin(string(msg.ID), end) {
+		m.violation("id %s again", msg.ID)
+	}
+	switch msg.Method {
+	case "server/discover":
+		send(success(msg.ID, m.discover()))
+	case "tools/list":
+		send(success(msg.ID, m.list(msg.Params)))
+	case "subscriptions/listen":
+		m.listen(ctx, end, msg, send)
+	default:
+		m.call(ctx, msg, send)
+	}
+}
+
+// notice takes what is no request.
+func (m *modern) notice(msg message) {
+	if msg.Method != "notifications/cancelled" {
+		m.violation("a message that is no request: %s", msg.Method)
+		return
+	}
+	var params struct{ RequestID json.RawMessage }
+	_ = json.Unmarshal(msg.Params, &params) // what is no object names nothing
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if end := m.cancels[string(params.RequestID)]; end != nil {
+		end()
+	}
+}
+
+// begin counts a request in, and reports whether its id is new.
+func (m *modern) begin(id string, end context.CancelFunc) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	again := m.seen[id]
+	m.seen[id], m.cancels[id] = true, end
+	return !again
+}
+
+func (m *modern) discover() string {
+	supports := m.cfg.Supports
+	if supports == nil {
+		supports = []string{revision}
+	}
+	names, _ := json.Marshal(supports)
+	return `{"resultType":"complete","supportedVersions":` + string(names) + `,"capabilities":` + string(m.offers()) + `,"ttlMs":0,"cacheScope":"private"}`
+}
+
+func (m *modern) offers() json.RawMessage {
+	if m.cfg.Offers == nil {
+		return json.RawMessage(`{"tools":{"listChanged":true}}`)
+	}
+	return m.cfg.Offers
+}
+
+// list gives the result of tools/list.
+func (m *modern) list(params json.RawMessage) string {
+	var in struct {
+		Meta struct {
+			Can map[string]json.RawMessage `json:"io.modelcontextprotocol/clientCapabilities"`
+		} `json:"_meta"`
+	}
+	_ = json.Unmarshal(params, &in) // it was read before
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for _, t := range m.tools {
+		if (t.Needs == "" || in.Meta.Can[t.Needs] != nil) && !strings.Contains(t.Name, "/") {
+			out = append(out, Tool{Name: t.Name, Definition: t.Definition}.definition())
+		}
+	}
+	return fmt.Sprintf(`{"resultType":"complete","tools":[%s],"ttlMs":%d,"cacheScope":"private"}`, strings.Join(out, ","), m.cfg.TTL)
+}
+
+// find gives what a request means, and how often it came before.
+func (m *modern) find(msg message) (ModernTool, int) {
+	var params callParams
+	_ = json.Unmarshal(msg.Params, &params) // as above
+	name := msg.Method
+	if name == "tools/call" {
+		name = params.Name
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[name]++
+	for _, t := range m.tools {
+		if t.Name == name {
+			return t, m.calls[name] - 1
+		}
+	}
+	return ModernTool{Name: "?"}, 0
+}
+
+// call does what a tool, or another method, does.
+func (m *modern) call(ctx context.Context, msg message, send func(string)) {
+	tool, n := m.find(msg)
+	if tool.Name == "?" {
+		send(failure(msg.ID, `{"code":-32602,"message":"unknown","data":9007199254740993}`))
+		return
+	}
+	var params callParams
+	_ = json.Unmarshal(msg.Params, &params) // as above
+	for _, line := range tool.Sends {
+		m.do(ctx, strings.NewReplacer("TOKEN", string(params.Meta.Token), "ID", string(msg.ID)).Replace(line), send)
+	}
+	if ctx.Err() != nil {
+		m.note("cancel", string(msg.ID))
+		return
+	}
+	if tool.Answers == nil {
+		send(success(msg.ID, `{"resultType":"complete","content":[],"structuredContent":`+string(msg.Params)+`}`))
+		return
+	}
+	answer := tool.Answers[min(n, len(tool.Answers)-1)]
+	if bytes.Contains(answer, []byte(`"code":-`)) {
+		send(failure(msg.ID, string(answer)))
+		return
+	}
+	send(success(msg.ID, string(answer)))
+}
+
+// do does one line of Sends.
+func (m *modern) do(ctx context.Context, line string, send func(string)) {
+	verb, rest, _ := strings.Cut(line, " ")
+	switch verb {
+	case "hang":
+		<-ctx.Done()
+	case "die": // stdio
+		os.Exit(6)
+	case "listeners":
+		method, params, _ := strings.Cut(rest, " ")
+		m.announce(method, params)
+	case "end", "tear":
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, l := range m.listens {
+			l.torn = verb == "tear"
+			l.end()
+		}
+	case "change":
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.tools = m.cfg.Changed
+	case "swap":
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.swapped = true
+	default:
+		send(line)
+	}
+}
+
+// isSwapped reports whether another server is there now.
+func (m *modern) isSwapped() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.swapped
+}
+
+// announce sends a notification to all that listen.
+func (m *modern) announce(method, params string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, l := range m.listens {
+		own := `{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}`
+		if rest := strings.TrimPrefix(params, "{"); rest != "" && rest != "}" {
+			own += "," + rest
+		} else {
+			own += "}"
+		}
+		l.send(`{"jsonrpc":"2.0","method":"` + method + `","params":` + own + `}`)
+	}
+}
+
+// listen serves one stream of notifications. It grants what it is asked for.
+func (m *modern) listen(ctx context.Context, end context.CancelFunc, msg message, send func(string)) {
+	if m.cfg.Refuses != nil {
+		send(failure(msg.ID, string(m.cfg.Refuses)))
+		return
+	}
+	var params struct{ Notifications json.RawMessage }
+	_ = json.Unmarshal(msg.Params, &params) // as above
+	id := string(msg.ID)
+	closing, endStream := context.WithCancel(ctx)
+	defer endStream()
+	m.mu.Lock()
+	l := &listening{send: send, end: endStream}
+	m.listens[id] = l
+	send(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `},"notifications":` + string(params.Notifications) + `}}`)
+	m.mu.Unlock()
+	m.note("listen", string(params.Notifications))
+	<-closing.Done()
+	m.mu.Lock()
+	delete(m.listens, id)
+	m.mu.Unlock()
+	m.note("unlisten", string(params.Notifications))
+	switch {
+	case ctx.Err() != nil:
+	case l.torn:
+		send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+	default:
+		send(success(msg.ID, `{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":`+id+`}}`))
+	}
+	end()
+}

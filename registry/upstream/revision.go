@@ -1,0 +1,174 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client/transport"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// modernRevisions are the MCP revisions without a handshake that we speak to
+// upstreams, newest first: there, each request says all that the server has to
+// know of its client.
+var modernRevisions = []string{"2026-07-28"}
+
+const (
+	methodDiscover = "server/discover"
+	// probeTimeout is how long a server may think about server/discover before
+	// it counts as one that does not know it.
+	probeTimeout = 5 * time.Second
+)
+
+// spoken is how a server spoke last.
+type spoken struct {
+	handshake bool            // it was initialized
+	revision  string          // without a handshake, "" = not known
+	offer     json.RawMessage // its capabilities, with revision
+}
+
+// spoke gives how the server spoke last.
+func (s *Server) spoke() spoken {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.era
+}
+
+// note keeps how the server speaks, for the connections that follow.
+func (s *Server) note(era spoken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.era = era
+}
+
+// agree readies a new connection for requests, in the way that the server
+// speaks (MCP 2026-07-28 basic/versioning). What is remembered decides; a
+// server that is not known is asked with server/discover and initialized when
+// it does not know that. A remembered way that fails is forgotten: the server
+// may be another by now. With fresh the server itself is asked again, even if
+// it is known to have no handshake, for it may offer something else.
+func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
+	if !c.frames.isMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
+		return c.initialize(ctx, s.opts.version())
+	}
+	known := s.spoke()
+	if known.revision != "" && !fresh {
+		c.offer = known.offer
+		c.speak(known.revision)
+		return nil
+	}
+	if !known.handshake {
+		if done, err := s.inquire(ctx, c); done {
+			return err
+		}
+	}
+	e := c.initialize(ctx, s.opts.version())
+	if e == nil {
+		s.note(spoken{handshake: true})
+		return nil
+	}
+	s.note(spoken{})
+	// It answers, and not to this: it was too slow for the probe, or is a newer
+	// one than the server that is remembered.
+	if c.life.Err() == nil && ctx.Err() == nil {
+		if done, err := s.inquire(ctx, c); done && err == nil {
+			return nil
+		}
+	}
+	return e
+}
+
+// inquire asks the server how it speaks, and reports whether that settles the
+// matter: with nil when it needs no handshake, with an error when the
+// connection did not live through it.
+func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
+	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
+	switch {
+	case e == nil:
+		s.note(spoken{revision: c.speaks(), offer: c.offer})
+		return true, nil
+	case c.life.Err() != nil:
+		// A process that dies of the question is asked nothing before its
+		// handshake the next time.
+		s.note(spoken{handshake: asError(context.Cause(c.life)).Kind == Failed})
+		return true, fmt.Errorf("discovering: %w", e)
+	case ctx.Err() != nil:
+		return true, fmt.Errorf("discovering: %w", e)
+	}
+	return false, nil
+}
+
+// discover asks the server which revisions it speaks. On success the connection
+// speaks one of them; otherwise it is as it was, ready to be initialized. Which
+// error came does not matter: servers with a handshake say many things to a
+// request that comes before it, or nothing.
+func (c *conn) discover(ctx context.Context, patience time.Duration) *Error {
+	c.speak(modernRevisions[0])
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	result, e := c.do(ctx, request{method: methodDiscover, lasting: true})
+	if e == nil {
+		offered, _ := jsonrpc.Get(result, "supportedVersions")
+		if common := commonRevision(offered); common != "" {
+			c.speak(common)
+			c.offer, _ = jsonrpc.Get(result, "capabilities")
+			return nil
+		}
+		e = &Error{Kind: Failed, Sent: true, Err: fmt.Errorf("the server speaks %s, and none of %v", clip(offered), modernRevisions)}
+	}
+	c.speak("")
+	return e
+}
+
+// commonRevision gives the newest of our revisions without a handshake that an
+// array names, "" for none.
+func commonRevision(offered json.RawMessage) string {
+	var theirs []string
+	for raw := range jsonrpc.Elements(offered) {
+		if revision, ok := jsonrpc.Text(raw); ok {
+			theirs = append(theirs, revision)
+		}
+	}
+	for _, ours := range modernRevisions {
+		if slices.Contains(theirs, ours) {
+			return ours
+		}
+	}
+	return ""
+}
+
+// speak sets the revision without a handshake in which requests are sent from
+// now on, "" for those with one. No request may be under way.
+func (c *conn) speak(revision string) {
+	c.revision.Store(revision)
+	if h, ok := c.transport.(transport.HTTPConnection); ok {
+		h.SetProtocolVersion(revision)
+	}
+}
+
+// speaks gives the revision agreed on, "" for none.
+func (c *conn) speaks() string {
+	revision, _ := c.revision.Load().(string)
+	return revision
+}
+
+// modern reports whether the connection speaks a revision without a handshake.
+func (c *conn) modern() bool { return slices.Contains(modernRevisions, c.speaks()) }
+
+// judge marks an error that says that another server has taken the place of the
+// one that we connected to: it refused the request because of the era in which
+// that was sent, and certainly did not execute it.
+func (c *conn) judge(e *Error) *Error {
+	switch codeOf(e) {
+	case codeUnsupported:
+		e.lost = true
+	case codeHeaders:
+		e.lost = !c.modern() // we sent none, as was right
+	}
+	return e
+}

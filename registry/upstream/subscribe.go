@@ -1,0 +1,212 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const methodUpdated = "notifications/resources/updated"
+
+// stream is one listening request for resources, and those that take its place
+// when it ends: what a subscription is where there is no handshake.
+type stream struct {
+	uris []string
+	life context.Context
+	end  context.CancelFunc
+
+	settle  sync.Once
+	settled chan struct{} // closed when the server has acknowledged it, or refused
+	refusal *Error        // set before
+	empty   bool          // it was acknowledged, and nothing promised; set before
+}
+
+// subscribed answers resources/subscribe and resources/unsubscribe, and reports
+// whether r is one of them.
+func (s *Server) subscribed(ctx context.Context, sess *session, r request) (json.RawMessage, *Error, bool) {
+	if r.method != "resources/subscribe" && r.method != "resources/unsubscribe" {
+		return nil, nil, false
+	}
+	uri, ok := uriOf(r, r.method)
+	if !ok {
+		return nil, rpcFault("-32602", "params.uri must be a string", nil), true
+	}
+	select {
+	case sess.turn <- struct{}{}:
+		defer func() { <-sess.turn }()
+	case <-ctx.Done():
+		return nil, ctxError(ctx), true
+	}
+	change := s.unwatch
+	if r.method == "resources/subscribe" {
+		change = s.watch
+	}
+	return json.RawMessage(`{}`), change(ctx, sess, uri), true
+}
+
+// watch adds a resource. Over HTTP all are in one stream, for each costs a
+// connection; the new one is there before the old one ends, so that no update
+// is lost. Over stdio each has a stream of its own. The caller has the turn.
+func (s *Server) watch(ctx context.Context, sess *session, uri string) *Error {
+	if sess.streamOf(uri) != nil {
+		return nil
+	}
+	if !sess.conn.closesStreams() {
+		return s.replace(ctx, sess, nil, []string{uri})
+	}
+	uris := []string{uri}
+	for _, st := range sess.streams {
+		uris = append(uris, st.uris...)
+	}
+	return s.replace(ctx, sess, sess.streams, uris)
+}
+
+// unwatch takes a resource out. The caller has the turn.
+func (s *Server) unwatch(ctx context.Context, sess *session, uri string) *Error {
+	st := sess.streamOf(uri)
+	if st == nil {
+		return nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(st.uris), func(u string) bool { return u == uri })
+	return s.replace(ctx, sess, []*stream{st}, rest)
+}
+
+// listenAgain opens on a new connection, which nobody else has, the streams that
+// its client had.
+// A resource that is no longer there must not take the others with it.
+func (s *Server) listenAgain(ctx context.Context, sess *session, held []subscription) {
+	uris := make([]string, len(held))
+	for i, sub := range held {
+		uris[i] = sub.uri
+	}
+	if sess.conn.closesStreams() && s.replace(ctx, sess, nil, uris) == nil {
+		return
+	}
+	for _, uri := range uris {
+		if e := s.watch(ctx, sess, uri); e != nil {
+			s.log.Warn("subscribing again", "uri", uri, "error", e)
+		}
+	}
+}
+
+// streamOf finds the stream with a resource, nil for none. The caller has the
+// turn.
+func (s *session) streamOf(uri string) *stream {
+	for _, st := range s.streams {
+		if slices.Contains(st.uris, uri) {
+			return st
+		}
+	}
+	return nil
+}
+
+// replace opens a stream for uris, if there are any, and then ends the old ones.
+// When the server refuses, all stays as it was. The caller has the turn.
+func (s *Server) replace(ctx context.Context, sess *session, old []*stream, uris []string) *Error {
+	var next []*stream
+	if len(uris) > 0 {
+		st, e := s.begin(ctx, sess.conn, uris)
+		if e != nil {
+			return e
+		}
+		next = append(next, st)
+	}
+	for _, st := range old {
+		st.end()
+	}
+	kept := slices.DeleteFunc(slices.Clone(sess.streams), func(st *stream) bool { return slices.Contains(old, st) })
+	sess.streams = append(kept, next...)
+	return nil
+}
+
+// begin opens a stream and waits until the server has acknowledged it.
+func (s *Server) begin(ctx context.Context, c *conn, uris []string) (*stream, *Error) {
+	st := &stream{uris: uris, settled: make(chan struct{})}
+	st.life, st.end = context.WithCancel(c.life)
+	if !c.start(func() { s.keep(c, st) }) {
+		st.end()
+		return nil, c.died(true)
+	}
+	select {
+	case <-st.settled:
+		if st.refusal != nil {
+			return nil, st.refusal
+		}
+		return st, nil
+	case <-ctx.Done():
+		st.end()
+		e := ctxError(ctx)
+		e.Sent = true
+		return nil, e
+	}
+}
+
+// keep keeps a stream open until it is given up. What fails before the server has
+// acknowledged it is a refusal; later, it is tried again.
+func (s *Server) keep(c *conn, st *stream) {
+	defer st.end()
+	for n := 0; ; n++ {
+		began := s.opts.now()
+		e := s.listen(c, st)
+		if e == nil {
+			e = failed(errors.New("the server ended the subscription at once"))
+		}
+		st.conclude(e, false)
+		if c.judge(e).lost {
+			c.fail(e)
+		}
+		if st.life.Err() != nil || st.refusal != nil || st.empty {
+			return
+		}
+		if s.opts.now().Sub(began) >= stableAfter {
+			n = 0
+		}
+		select {
+		case <-s.opts.after(pause(n)):
+		case <-st.life.Done():
+			return
+		}
+	}
+}
+
+// conclude notes how the server took the stream, and reports whether it was the
+// first time.
+func (st *stream) conclude(refusal *Error, empty bool) (first bool) {
+	st.settle.Do(func() {
+		st.refusal, st.empty, first = refusal, empty, true
+		close(st.settled)
+	})
+	return first
+}
+
+// listen sends one listening request and waits for its end.
+func (s *Server) listen(c *conn, st *stream) *Error {
+	uris := []byte{'['}
+	for i, uri := range st.uris {
+		if i > 0 {
+			uris = append(uris, ',')
+		}
+		uris = append(uris, jsonrpc.Quote(uri)...)
+	}
+	filter := object(member{"resourceSubscriptions", append(uris, ']')})
+	_, e := c.do(st.life, request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
+		switch msg.Method {
+		case methodAcknowledged:
+			if st.conclude(nil, !grants(msg.Params)) {
+				return
+			}
+			for _, uri := range st.uris { // who knows what changed meanwhile
+				c.tell(c.client.peer(), &c.queue, &jsonrpc.Message{Method: methodUpdated, Params: object(member{"uri", jsonrpc.Quote(uri)})})
+			}
+		case methodUpdated:
+			c.tell(c.client.peer(), &c.queue, msg)
+		default:
+			s.dropped.Add(1)
+		}
+	}})
+	return e
+}
