@@ -38,8 +38,10 @@ func (r *Registry) View(ctx context.Context, route string, from Downstream) View
 // View gives the catalogue of route as a client sees it that can do nothing.
 func (c *Catalogue) View(route string) View { return View{route: route, now: c} }
 
-// Lookup finds a tool that serves and that the client's connection offers. Its
-// names are those of Catalogue.Lookup.
+// Lookup finds a tool that the client's connection offers. Its names are those
+// of Catalogue.Lookup. Tools in quarantine are found too, so that a caller who
+// may see one learns why it does not serve; one that serves goes before one that
+// does not.
 func (v View) Lookup(name string) (*Tool, bool) {
 	if t, ok := v.now.Lookup(v.route, name); ok {
 		return t, v.offered(t)
@@ -51,7 +53,19 @@ func (v View) Lookup(name string) (*Tool, bool) {
 			continue
 		}
 		if p := s.Profile(v.ctx, v.from); p.Offers(upstreamName) != "" {
-			return v.r.learned(v.now, s, p).offer(s.name, upstreamName, p)
+			if t, ok := v.r.learned(v.now, s, p).offer(s.name, upstreamName, p); ok {
+				return t, true
+			}
+		}
+	}
+	return v.kept(name)
+}
+
+// kept finds a tool in quarantine.
+func (v View) kept(name string) (*Tool, bool) {
+	for _, t := range v.now.Quarantined() {
+		if v.route == "" && t.Exposed == name || v.route == t.Server && t.Name == name {
+			return t, true
 		}
 	}
 	return nil, false
