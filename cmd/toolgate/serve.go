@@ -71,6 +71,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	}
 	in.changedTools = door.ToolsChanged
 	in.upstream.OnChange(in.changedTools)
+	in.upstream.OnListChanged(door.ListChanged)
 	e.banner(in, agents.Addr().String(), people.Addr().String(), listen != "")
 	in.warn()
 	again := source{
