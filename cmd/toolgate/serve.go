@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -155,17 +154,11 @@ func (in *instance) door(cfg *config.Config) (*mcp.Door, error) {
 // doorOptions is what every way in for MCP clients has.
 func (in *instance) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
-		Gate: in.gate, Refuser: in.gate, Relayer: in.gate, Notifier: in.gate, Offers: in.offers,
+		Gate: in.gate, Refuser: in.gate, Relayer: in.gate, Notifier: in.gate, Offers: in.upstream.Offered,
 		Version: version, Errors: wire.Dialect(cfg.Errors),
 		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
 		Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
 	}
-}
-
-// offers is what a server says that it can do, once it had its first second.
-func (in *instance) offers(ctx context.Context, server string) json.RawMessage {
-	in.upstream.Settle(ctx)
-	return in.upstream.Capabilities(server)
 }
 
 // rest is the way in for HTTP clients that do not speak MCP.
