@@ -70,8 +70,8 @@ func unknownMethod(x *exchange) outcome {
 }
 
 // listedTools gives one page of the tools that the principal may see.
-func (d *Door) listedTools(_ context.Context, x *exchange) outcome {
-	result, ok := d.toolPage(x)
+func (d *Door) listedTools(ctx context.Context, x *exchange) outcome {
+	result, ok := d.toolPage(ctx, x)
 	if !ok {
 		return outcome{refused: &objection{signal.CodeEnvelopeParams, staleCursor}}
 	}

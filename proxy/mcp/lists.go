@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -22,7 +23,7 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 
 // listTools answers one page of what the principal may see.
 func (d *Door) listTools(x *exchange) answer {
-	result, ok := d.toolPage(x)
+	result, ok := d.toolPage(x.ctx, x)
 	if !ok {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, staleCursor)
 	}
@@ -31,8 +32,8 @@ func (d *Door) listTools(x *exchange) answer {
 
 // toolPage is the result of tools/list; ok is false when the cursor of x leads
 // nowhere. The definitions are the upstreams' own bytes.
-func (d *Door) toolPage(x *exchange) (result json.RawMessage, ok bool) {
-	tools := d.opts.Gate.List(x.ctx, &x.call, x.who)
+func (d *Door) toolPage(ctx context.Context, x *exchange) (result json.RawMessage, ok bool) {
+	tools := d.opts.Gate.List(ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
 	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
 		at := cursorPlace(raw, tools, name)
