@@ -262,11 +262,12 @@ func broken(err error, unsent bool) *Error {
 	if err == nil {
 		err = errMalformed
 	}
-	lost := errors.Is(err, transport.ErrSessionTerminated)
 	if unsent {
-		return &Error{Kind: Unavailable, Err: err, lost: lost}
+		return &Error{Kind: Unavailable, Err: err, lost: errors.Is(err, transport.ErrSessionTerminated)}
 	}
-	return &Error{Kind: Failed, Sent: true, Err: err, lost: lost}
+	// A session may have ended after the request was taken, so it is not lost in
+	// the sense that it was certainly not executed.
+	return &Error{Kind: Failed, Sent: true, Err: err}
 }
 
 // cancel tells the upstream that nobody waits for p any more. It does not

@@ -9,7 +9,8 @@ import (
 
 // events filters an event stream (HTML, server-sent events): each message goes
 // to the connection, and mcp-go gets to read an acknowledgement, or nothing.
-// Ids and retry times pass, so that it can resume the stream.
+// Ids and retry times pass, so that it can resume the stream, and to that end a
+// stream of a call that breaks off after an id looks like one that was ended.
 type events struct {
 	c        *conn
 	body     io.ReadCloser
@@ -23,6 +24,7 @@ type events struct {
 	data  []byte
 	has   bool   // there is data
 	pass  []byte // lines that pass as they are
+	named bool   // an event with an id has passed
 }
 
 // newEvents filters body.
@@ -54,6 +56,8 @@ func (e *events) next() error {
 		if errors.Is(err, io.EOF) {
 			e.field(line)
 			e.dispatch()
+		} else if e.named && e.from.only != nil {
+			return io.EOF
 		}
 		return err
 	}
@@ -82,6 +86,7 @@ func (e *events) field(line []byte) {
 	case "event":
 		e.event = string(value)
 	case "id", "retry":
+		e.named = e.named || string(name) == "id"
 		e.pass = append(append(e.pass, line...), '\n')
 	}
 }
