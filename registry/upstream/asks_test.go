@@ -19,6 +19,7 @@ import (
 // diary is a client that writes down what it hears.
 type diary struct {
 	answer func(ctx context.Context, q upstream.Question) upstream.Answer // nil = an empty result
+	told   func()                                                         // called by Tell, may be nil
 
 	mu    sync.Mutex // protects the fields below
 	lines []string
@@ -36,6 +37,9 @@ func (d *diary) Ask(ctx context.Context, round []upstream.Question) []upstream.A
 // Tell implements upstream.Peer.
 func (d *diary) Tell(method string, params json.RawMessage) {
 	d.note("tell " + method + " " + string(params))
+	if d.told != nil {
+		d.told()
+	}
 }
 
 func (d *diary) note(line string) {
@@ -333,6 +337,27 @@ func TestQuestionsEnd(t *testing.T) {
 	}
 }
 
+// A question that waits for its turn when its request ends is answered all the
+// same, and stops no clock any longer.
+func TestQuestionInQueue(t *testing.T) {
+	ping := `{"jsonrpc":"2.0","id":"p-SEQ","method":"ping"}` // its answer shows that what came before was read
+	overOwn(t, talker(note, want, ping, `await cancelled`), func(t *testing.T, rec *recorder.Recorder, r *running) {
+		ctx, stop := context.WithCancel(t.Context())
+		me, peer, _ := from("me")
+		slow := make(chan struct{})
+		peer.told = func() { <-slow }
+		done := make(chan *upstream.Error)
+		go func() { done <- r.do(ctx, me, "talk", `{}`) }()
+		r.await("told", func() bool { return len(peer.read()) == 1 && strings.Contains(string(rec.Bytes()), `"id":"p-`) })
+		stop()
+		close(slow)
+		wantError(t, <-done, upstream.Cancelled, true)
+		r.await("its answer", func() bool { return strings.Contains(string(rec.Bytes()), `"id":"q-`) })
+		_, e := r.Do(t.Context(), upstream.Call{Tool: "hang", Fingerprint: r.fingerprint("hang"), From: me, Timeout: 50 * time.Millisecond})
+		wantError(t, e, upstream.Timeout, true)
+	})
+}
+
 // The time of a call stands still while a person is asked: another call with
 // the same deadline, begun later, runs out of it meanwhile.
 func TestDeadlineStandsStill(t *testing.T) {
@@ -446,5 +471,53 @@ func TestGreeting(t *testing.T) {
 		if got := home.read(); len(got) == 0 || got[0] != "ask roots/list " {
 			t.Errorf("home heard %q", got)
 		}
+	})
+}
+
+// With many sessions and many calls of each at once nobody hears what is
+// another's: over HTTP no other call's, over stdio no other session's.
+func TestManyHear(t *testing.T) {
+	const sessions, calls = 6, 8
+	question := `{"jsonrpc":"2.0","id":"q-SEQ","method":"sampling/createMessage","params":ARGS}`
+	overOwn(t, talker(note, question, `await "q-SEQ"`, note), func(t *testing.T, rec *recorder.Recorder, r *running) {
+		precise := rec.URL != ""
+		var all sync.WaitGroup
+		for i := range sessions {
+			home := &diary{}
+			var peers [calls]*diary
+			var own sync.WaitGroup
+			for j := range calls {
+				peers[j] = &diary{}
+				whom := upstream.Downstream{Session: fmt.Sprint(i), Peer: peers[j], Home: home}
+				own.Go(func() {
+					if e := r.do(t.Context(), whom, "talk", fmt.Sprintf(`{"me":"%d.%d"}`, i, j)); e != nil {
+						t.Error(e)
+					}
+				})
+			}
+			all.Go(func() {
+				own.Wait()
+				r.await("all is heard", func() bool {
+					n := len(home.read())
+					for _, p := range peers {
+						n += len(p.read())
+					}
+					return n == 3*calls
+				})
+				for j, p := range peers {
+					for _, line := range p.read() {
+						if !strings.Contains(line, fmt.Sprintf(`{"me":"%d.`, i)) || precise && !strings.Contains(line, fmt.Sprintf(`{"me":"%d.%d"}`, i, j)) {
+							t.Errorf("call %d.%d heard %s", i, j, line)
+						}
+					}
+				}
+				for _, line := range home.read() {
+					if precise || !strings.Contains(line, fmt.Sprintf(`{"me":"%d.`, i)) {
+						t.Errorf("session %d heard %s", i, line)
+					}
+				}
+			})
+		}
+		all.Wait()
 	})
 }

@@ -157,6 +157,9 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 	c.table.put(p)
 	err := c.send(ctx, p, r.method)
 	late := !p.answered.Load() && c.table.drop(p)
+	if late {
+		c.asks.over(p)
+	}
 	p.queue.finish(late)
 	c.asks.over(p)
 	if p.answered.Load() {

@@ -113,7 +113,10 @@ func levelOf(r request) (string, bool) {
 // tune makes sure that the server of this connection logs from a level on, if
 // it logs at all. A server that will not is asked once for each change.
 func (srv *Server) tune(ctx context.Context, s *session, level string) {
-	if _, logs := jsonrpc.Get(s.conn.offer, "logging"); !logs || level == "" {
+	if level == "" {
+		return
+	}
+	if _, logs := jsonrpc.Get(s.conn.offer, "logging"); !logs {
 		return
 	}
 	s.tuning.Lock()
@@ -161,11 +164,11 @@ func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
 	if len(held) == 0 || home == nil {
 		return
 	}
-	s.conn.queue.offer(func() {
+	s.conn.queue.offer(heard(func() {
 		for _, sub := range held {
 			home.Tell("notifications/resources/updated", object(member{"uri", jsonrpc.Quote(sub.uri)}))
 		}
-	})
+	}))
 }
 
 // revive gives every client that has subscriptions a connection again after

@@ -105,6 +105,51 @@ func TestRealServerHTTP(t *testing.T) {
 	}
 }
 
+// A real server asks the client of a session, over each transport, and uses the
+// answer.
+func TestRealServerAsks(t *testing.T) {
+	for _, tc := range []struct{ mode, kind, path string }{
+		{"stdio", "stdio", ""},
+		{"streamableHttp", "http", "/mcp"},
+		{"sse", "sse", "/sse"},
+	} {
+		t.Run(tc.mode, func(t *testing.T) {
+			node, script := npmServer(t, "server-everything")
+			cfg := config.Server{Name: "everything", Type: tc.kind, Command: node, Args: []string{script, tc.mode}, Timeout: patience}
+			if tc.path != "" {
+				port := freePort(t)
+				listen(t, exec.Command(node, script, tc.mode), port)
+				cfg.URL = "http://127.0.0.1:" + port + tc.path
+			}
+			r := start(t, cfg, upstream.Options{})
+			r.ready()
+			me, peer, home := from("me")
+			me.Capabilities = json.RawMessage(`{"sampling":{},"elicitation":{},"roots":{}}`)
+			me.Level = "debug"
+			answers := map[string]string{
+				"sampling/createMessage": `{"role":"assistant","model":"m","content":{"type":"text","text":"what the model says"}}`,
+				"elicitation/create":     `{"action":"decline"}`,
+				"roots/list":             `{"roots":[{"uri":"file:///nowhere/at/all"}]}`,
+			}
+			peer.answer = func(_ context.Context, q upstream.Question) upstream.Answer {
+				return upstream.Answer{Result: json.RawMessage(answers[q.Method])}
+			}
+			home.answer = peer.answer
+			for _, call := range []struct{ tool, arguments, want string }{
+				{"trigger-sampling-request", `{"prompt":"say something","maxTokens":10}`, "what the model says"},
+				{"trigger-elicitation-request", `{}`, "declined"},
+				{"get-roots-list", `{}`, "file:///nowhere/at/all"},
+			} {
+				offer := r.Profile(t.Context(), me).Offers(call.tool)
+				result, e := r.Do(t.Context(), upstream.Call{Tool: call.tool, Fingerprint: offer, Arguments: json.RawMessage(call.arguments), From: me})
+				if e != nil || !strings.Contains(string(result), call.want) {
+					t.Errorf("%s: result %s, error %v", call.tool, result, e)
+				}
+			}
+		})
+	}
+}
+
 const longRunning = "trigger-long-running-operation"
 
 // freePort finds a port that is free now.

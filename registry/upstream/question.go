@@ -34,7 +34,7 @@ type asking struct {
 
 // asks are the questions of one connection. The zero value is ready.
 type asks struct {
-	under atomic.Int64 // how many there are, those withdrawn included
+	under atomic.Int64 // how many are asked or whose answer is being sent
 
 	mu   sync.Mutex         // protects the fields below
 	live map[string]*asking // :: server's id ⇒ question that wants an answer
@@ -60,12 +60,11 @@ func (s *asks) add(a *asking) (room, free bool) {
 	return true, true
 }
 
-// remove takes a question out that is no longer under way, and reports
-// whether the server still waits for its answer.
+// remove takes a question out, and reports whether the server still waits for
+// its answer.
 func (s *asks) remove(a *asking) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.under.Add(-1)
 	key := jsonrpc.Key(a.id)
 	if s.live[key] != a {
 		return false
@@ -127,16 +126,24 @@ func (c *conn) respond(msg *jsonrpc.Message, from source) {
 		return
 	case !room:
 		a.end()
-		c.wire.reply(jsonrpc.NewFailure(msg.ID, -32603, "too many requests at once", nil))
+		c.refuse(a)
 		return
 	}
 	a.clock.hold()
 	if course != nil && course.over.Load() {
 		a.end()
 	}
-	if !order.offer(func() { c.put(a) }) {
-		c.settled(a, nil)
+	if !order.offer(func(muted bool) { c.put(a, muted) }) {
+		if c.gone(a) {
+			c.refuse(a)
+		}
+		c.asks.under.Add(-1)
 	}
+}
+
+// refuse answers a question that is one too many.
+func (c *conn) refuse(a *asking) {
+	c.wire.reply(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 }
 
 // newAsking makes a question of a request.
@@ -155,36 +162,46 @@ func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *aski
 	return a
 }
 
-// put puts a question to its client, in a goroutine of the connection.
-func (c *conn) put(a *asking) {
-	asked := c.start(func() {
+// put puts a question to its client, in a goroutine of the connection. A muted
+// one is over before it began.
+func (c *conn) put(a *asking, muted bool) {
+	if muted {
+		a.end()
+	}
+	begun := c.start(func() {
+		defer c.asks.under.Add(-1)
 		var answers []Answer
 		if a.life.Err() == nil {
 			answers = a.peer.Ask(a.life, a.round)
 		}
-		c.settled(a, answers)
+		a.back.finish(false)
+		if c.gone(a) {
+			c.wire.answer(a.line(answers))
+		}
 	})
-	if !asked {
-		c.settled(a, nil)
+	if !begun {
+		c.gone(a)
+		c.asks.under.Add(-1)
 	}
 }
 
-// settled takes what a client answered back to the server, unless that has
-// withdrawn its question.
-func (c *conn) settled(a *asking, answers []Answer) {
-	a.back.finish(false)
+// gone ends a question, and reports whether the server waits for its answer.
+func (c *conn) gone(a *asking) bool {
 	a.end()
-	wanted := c.asks.remove(a)
 	a.clock.release()
+	return c.asks.remove(a)
+}
+
+// line is the answer that goes back to the server, what the client said byte
+// for byte.
+func (a *asking) line(answers []Answer) []byte {
 	switch {
-	case !wanted:
 	case len(answers) == 0 || answers[0].Result == nil && answers[0].Error == nil:
-		c.wire.answer(jsonrpc.NewFailure(a.id, -32603, "the client did not answer", nil))
+		return jsonrpc.NewFailure(a.id, -32603, "the client did not answer", nil)
 	case answers[0].Error != nil:
-		c.wire.answer(jsonrpc.NewFailureObject(a.id, answers[0].Error))
-	default:
-		c.wire.answer(jsonrpc.NewSuccess(a.id, answers[0].Result))
+		return jsonrpc.NewFailureObject(a.id, answers[0].Error)
 	}
+	return jsonrpc.NewSuccess(a.id, answers[0].Result)
 }
 
 // report tells the server what the client reports of a question, under the
@@ -198,7 +215,7 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 		return
 	}
 	line := jsonrpc.NewNotification("notifications/progress", params)
-	a.back.offer(func() { c.wire.answer(line) })
+	a.back.offer(func(bool) { c.wire.answer(line) })
 }
 
 // withoutToken takes the progress token out of the params of a request, and

@@ -8,17 +8,18 @@ const queueDepth = 256
 
 // queue runs what it is given one after the other, away from the goroutine
 // that reads the connection. Its own goroutine lives while there is something
-// to run, and whoever calls finish waits for it. The zero value is ready.
+// to run, and whoever calls finish waits for it. What is run is told whether
+// the queue is muted: nobody is to hear of it any more. The zero value is ready.
 type queue struct {
 	mu      sync.Mutex // protects the fields below
-	waiting []func()
+	waiting []func(muted bool)
 	ended   chan struct{} // closed when the goroutine has ended, nil while there is none
 	closed  bool
 	muted   bool
 }
 
 // offer queues f, and reports false when the queue is full or finished.
-func (q *queue) offer(f func()) bool {
+func (q *queue) offer(f func(muted bool)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.waiting) >= queueDepth {
@@ -35,30 +36,28 @@ func (q *queue) offer(f func()) bool {
 // run runs until nothing waits.
 func (q *queue) run(ended chan struct{}) {
 	defer close(ended)
-	for f := q.next(); f != nil; f = q.next() {
-		f()
+	for f, muted := q.next(); f != nil; f, muted = q.next() {
+		f(muted)
 	}
 }
 
 // next takes what is to run next, nil when the goroutine is to end.
-func (q *queue) next() func() {
+func (q *queue) next() (f func(bool), muted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 || q.muted {
+	if len(q.waiting) == 0 {
 		q.waiting, q.ended = nil, nil
-		return nil
+		return nil, false
 	}
-	f := q.waiting[0]
-	q.waiting = q.waiting[1:]
-	return f
+	f, q.waiting = q.waiting[0], q.waiting[1:]
+	return f, q.muted
 }
 
-// finish takes no more and returns when nothing will be run again. With mute,
-// what is still queued is dropped.
+// finish takes no more, and returns when all has been run. With mute nobody
+// hears of what was still waiting.
 func (q *queue) finish(mute bool) {
 	q.mu.Lock()
-	q.closed = true
-	q.muted = q.muted || mute
+	q.closed, q.muted = true, mute
 	ended := q.ended
 	q.mu.Unlock()
 	if ended != nil {

@@ -56,15 +56,24 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 func (c *conn) listChanged(msg *jsonrpc.Message) {
 	if c.client != nil {
 		c.tell(c.client.peer(), &c.queue, msg)
-	} else if !c.queue.offer(func() { c.opts.listChanged(msg.Method) }) {
+	} else if !c.queue.offer(heard(func() { c.opts.listChanged(msg.Method) })) {
 		c.dropped.Add(1)
 	}
 }
 
 // tell passes a notification on, or drops and counts it.
 func (c *conn) tell(peer Peer, order *queue, msg *jsonrpc.Message) {
-	if peer == nil || !order.offer(func() { peer.Tell(msg.Method, msg.Params) }) {
+	if peer == nil || !order.offer(heard(func() { peer.Tell(msg.Method, msg.Params) })) {
 		c.dropped.Add(1)
+	}
+}
+
+// heard makes f something that is not done when nobody is to hear of it.
+func heard(f func()) func(muted bool) {
+	return func(muted bool) {
+		if !muted {
+			f()
+		}
 	}
 }
 
@@ -80,7 +89,7 @@ func (c *conn) progressed(params json.RawMessage) {
 		return
 	}
 	rest, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil || !p.queue.offer(func() { p.progress(rest) }) {
+	if err != nil || !p.queue.offer(heard(func() { p.progress(rest) })) {
 		c.dropped.Add(1)
 	}
 }
