@@ -2,8 +2,9 @@ package registry
 
 import "slices"
 
-// Catalogue is every tool of every upstream at one moment. It is immutable and
-// safe for concurrent use; a change is a new Catalogue.
+// Catalogue is every tool of every upstream at one moment, those included that
+// only some clients get to see; what one of them sees is a View. It is
+// immutable and safe for concurrent use; a change is a new Catalogue.
 type Catalogue struct {
 	servers     []string                    // configured order
 	byServer    map[string][]*Tool          // :: server ⇒ its tools in upstream order, quarantined ones included

@@ -112,6 +112,6 @@ type ServerStatus struct {
 	// Since is when the state began.
 	Since time.Time `json:"since"`
 	// Dropped counts messages of the upstream that were nobody's: garbage,
-	// answers with unknown ids, progress that came too fast.
+	// answers with unknown ids, what nobody was there to hear or took in time.
 	Dropped int64 `json:"dropped,omitempty"`
 }

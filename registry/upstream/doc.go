@@ -8,6 +8,10 @@
 // error objects lose members. What mcp-go still does is what it does well: to
 // match answers to requests, to keep HTTP sessions and streams, to resume them.
 //
+// What a server asks and tells on its own account goes to a Peer: that of the
+// request in whose course it came, or else the home of the session that the
+// connection belongs to. Where all sessions share a connection, it goes nowhere.
+//
 // A server of type ndjson is a process too. Only its frames differ: list_actions
 // stands for tools/list and invoke for tools/call, and nothing else is sent.
 package upstream

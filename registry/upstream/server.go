@@ -31,7 +31,7 @@ type Status struct {
 	Err   error     // why it failed, nil otherwise
 	Since time.Time // when the state began
 	// Dropped counts the messages of the server that were nobody's: garbage,
-	// unknown ids, progress that nobody took.
+	// unknown ids, what nobody was there to hear or took in time.
 	Dropped int64
 }
 
