@@ -19,6 +19,8 @@ const revision = "2026-07-28"
 type Modern struct {
 	// Supports are the revisions that it names, nil for its own.
 	Supports []string
+	// Picky refuses the first server/discover with these revisions.
+	Picky bool
 	// Offers are its capabilities, nil for tools whose changes it announces.
 	Offers json.RawMessage `json:",omitempty"`
 	// TTL is the ttlMs of its lists.
@@ -128,6 +130,10 @@ func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
 	}
 	switch msg.Method {
 	case "server/discover":
+		if _, n := m.find(msg); m.cfg.Picky && n == 0 {
+			send(failure(msg.ID, `{"code":-32022,"message":"unsupported","data":{"requested":"?","supported":`+m.supports()+`}}`))
+			return
+		}
 		send(success(msg.ID, m.discover()))
 	case "tools/list":
 		send(success(msg.ID, m.list(msg.Params)))
@@ -162,13 +168,14 @@ func (m *modern) begin(id string, end context.CancelFunc) bool {
 	return !again
 }
 
+// supports gives its revisions, an array.
+func (m *modern) supports() string {
+	names, _ := json.Marshal(append(m.cfg.Supports, revision)[:max(1, len(m.cfg.Supports))])
+	return string(names)
+}
+
 func (m *modern) discover() string {
-	supports := m.cfg.Supports
-	if supports == nil {
-		supports = []string{revision}
-	}
-	names, _ := json.Marshal(supports)
-	return `{"resultType":"complete","supportedVersions":` + string(names) + `,"capabilities":` + string(m.offers()) + `,"ttlMs":0,"cacheScope":"private"}`
+	return `{"resultType":"complete","supportedVersions":` + m.supports() + `,"capabilities":` + string(m.offers()) + `,"ttlMs":0,"cacheScope":"private"}`
 }
 
 func (m *modern) offers() json.RawMessage {
@@ -213,7 +220,7 @@ func (m *modern) find(msg message) (ModernTool, int) {
 			return t, m.calls[name] - 1
 		}
 	}
-	return ModernTool{Name: "?"}, 0
+	return ModernTool{Name: "?"}, m.calls[name] - 1
 }
 
 // call does what a tool, or another method, does.

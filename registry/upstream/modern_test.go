@@ -145,6 +145,7 @@ func TestEra(t *testing.T) {
 		{"it says nothing", recorder.Config{Silent: true}, slices.Concat(probe, shaken), false},
 		{"it dies of the question", recorder.Config{DiesOfProbe: true}, slices.Concat(probe, shaken), false},
 		{"it speaks no revision of ours", recorder.Config{Modern: &recorder.Modern{Supports: []string{"2027-01-01"}}}, slices.Concat(probe, []string{"initialize"}, probe), true},
+		{"it wants to be asked again", recorder.Config{Modern: &recorder.Modern{Picky: true, Tools: tools, Offers: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "server/discover", "tools/list"}, true},
 		{"it speaks ours", recorder.Config{Modern: &recorder.Modern{Supports: []string{"2027-01-01", "2026-07-28"}, Tools: tools, Offers: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "tools/list"}, true},
 	} {
 		for _, over := range []string{"stdio", "http"} {

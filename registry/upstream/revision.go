@@ -105,29 +105,36 @@ func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
 
 // discover asks the server which revisions it speaks. On success the connection
 // speaks one of them; otherwise it is as it was, ready to be initialized. Which
-// error came does not matter: servers with a handshake say many things to a
-// request that comes before it, or nothing.
+// error came does not matter, unless it names a revision of ours: servers with a
+// handshake say many things to a request that comes before it, or nothing.
 func (c *conn) discover(ctx context.Context, patience time.Duration) *Error {
-	c.speak(modernRevisions[0])
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
+	c.speak(modernRevisions[0])
 	result, e := c.do(ctx, request{method: methodDiscover, lasting: true})
+	if codeOf(e) == codeUnsupported {
+		data, _ := jsonrpc.Get(e.RPC, "data")
+		if common := commonRevision(data, "supported"); common != "" {
+			c.speak(common)
+			result, e = c.do(ctx, request{method: methodDiscover, lasting: true})
+		}
+	}
 	if e == nil {
-		offered, _ := jsonrpc.Get(result, "supportedVersions")
-		if common := commonRevision(offered); common != "" {
+		if common := commonRevision(result, "supportedVersions"); common != "" {
 			c.speak(common)
 			c.offer, _ = jsonrpc.Get(result, "capabilities")
 			return nil
 		}
-		e = &Error{Kind: Failed, Sent: true, Err: fmt.Errorf("the server speaks %s, and none of %v", clip(offered), modernRevisions)}
+		e = failed(fmt.Errorf("the server speaks none of %v", modernRevisions))
 	}
 	c.speak("")
 	return e
 }
 
 // commonRevision gives the newest of our revisions without a handshake that an
-// array names, "" for none.
-func commonRevision(offered json.RawMessage) string {
+// array in an object names, "" for none.
+func commonRevision(obj json.RawMessage, key string) string {
+	offered, _ := jsonrpc.Get(obj, key)
 	var theirs []string
 	for raw := range jsonrpc.Elements(offered) {
 		if revision, ok := jsonrpc.Text(raw); ok {
