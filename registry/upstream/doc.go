@@ -12,6 +12,17 @@
 // request in whose course it came, or else the home of the session that the
 // connection belongs to. Where all sessions share a connection, it goes nowhere.
 //
+// A server is spoken to with a handshake or, from MCP 2026-07-28 on, without one:
+//
+//	connect ---> server/discover ---> its revisions: no handshake
+//	                             ---> anything else, or nothing: initialize
+//
+// Without a handshake every request says for whom it is made; a question of the
+// server's is a result (rounds.go), and what it tells on its own account comes
+// on the stream of a listening request (listen.go, subscribe.go). Each session
+// has a connection of its own there too: over HTTP that costs nothing, and over
+// stdio a log message does not say in the course of which request it came.
+//
 // A server of type ndjson is a process too. Only its frames differ: list_actions
 // stands for tools/list and invoke for tools/call, and nothing else is sent.
 package upstream
