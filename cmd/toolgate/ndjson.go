@@ -27,7 +27,7 @@ func (e *env) ndjsonDoor(ctx context.Context) error {
 	return e.beside(ctx, func(in *instance) error {
 		door, err := ndjson.New(ndjson.Options{
 			Gate: in.gate, Refuser: in.gate, Credential: e.stdioCredential(),
-			Ended: in.upstream.EndSession, Log: in.log.Named("ndjson"),
+			Ended: in.ended, Log: in.log.Named("ndjson"),
 		})
 		if err != nil {
 			return err

@@ -157,8 +157,14 @@ func (in *instance) doorOptions(cfg *config.Config) mcp.Options {
 		Gate: in.gate, Refuser: in.gate, Relayer: in.gate, Notifier: in.gate, Offers: in.upstream.Offered,
 		Version: version, Errors: wire.Dialect(cfg.Errors),
 		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe,
-		Ended: in.upstream.EndSession, Log: in.log.Named("mcp"),
+		Ended: in.ended, Log: in.log.Named("mcp"),
 	}
+}
+
+// ended forgets a session that is over, and closes its connections.
+func (in *instance) ended(session string) {
+	in.gate.EndSession(session)
+	in.upstream.EndSession(session)
 }
 
 // rest is the way in for HTTP clients that do not speak MCP.

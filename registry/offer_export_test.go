@@ -1,0 +1,4 @@
+package registry
+
+// OfferOf is offerOf, for tests.
+var OfferOf = offerOf
