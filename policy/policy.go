@@ -76,10 +76,10 @@ type Prompt struct {
 // a prompt: one that sets something on a server, one about a task, one of an
 // extension, and what the server itself asks of the caller.
 type Server struct {
-	Name string `json:"name"` // as configured
+	Name string `json:"name"` // as configured; "" = all servers, for a log level where all are
 	// Tools are the exposed names of the tools that the request is about: all of
-	// the server's for logging/setLevel and tasks/list, for the other requests
-	// about a task the one that was called. Empty for everything else.
+	// the server's for logging/setLevel, for requests about a task the one that
+	// was called. Nil for everything else.
 	Tools []string `json:"tools,omitempty"`
 	// Asks is set when it is the server that asks the caller, and not the
 	// reverse: the method of its request, or of the one that a task of the
