@@ -259,7 +259,7 @@ func (c *peer) passes(method string, params json.RawMessage) (json.RawMessage, b
 		return params, isNotice(method) && c.gate.extends(c.server, method)
 	case ofTask:
 		return c.gate.status(c, params)
-	case method == "notifications/resources/list_changed":
+	case method == "notifications/resources/list_changed", method == "notifications/prompts/list_changed":
 		c.gate.memory.unlist(owner{c.call.Session, c.who.Subject, c.who.Tenant})
 	}
 	return params, true

@@ -290,11 +290,26 @@ func (m *memory) hasLooked(p *passage, turn chan struct{}) {
 	}
 }
 
-// unlist forgets where things are: a server says that its lists have changed.
+// unlist forgets where things are for o: a server says that its lists have
+// changed.
 func (m *memory) unlist(o owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.of[o]; r != nil {
-		r.looked, r.places, r.placed = time.Time{}, map[string][]place{}, 0
+		r.unlistLocked()
 	}
+}
+
+// unlistAll forgets where things are for everybody.
+func (m *memory) unlistAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.of {
+		r.unlistLocked()
+	}
+}
+
+// unlistLocked forgets where things are. The caller must hold the memory's mu.
+func (r *recollection) unlistLocked() {
+	r.looked, r.places, r.placed = time.Time{}, map[string][]place{}, 0
 }

@@ -270,6 +270,9 @@ func TestLookingAgain(t *testing.T) {
 	read(0)
 	s.EndSession("s1")
 	read(7)
+	s.ListChanged("b", "notifications/resources/list_changed")
+	read(7)
+	read(0)
 }
 
 // Two requests of a session that look at once both find what they look for.

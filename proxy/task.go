@@ -15,6 +15,11 @@ import (
 // tasks, and where its resources and prompts are.
 func (g *Gate) EndSession(session string) { g.memory.forget(session) }
 
+// ListChanged is to be told when a server says to everybody that a list of it has
+// changed; method is the notification's. Where resources and prompts are is then
+// found out anew.
+func (g *Gate) ListChanged(string, string) { g.memory.unlistAll() }
+
 // takeTask reads the task parameter, with which the caller wants a task in place
 // of a result (MCP 2025-11-25, tasks).
 func (p *passage) takeTask(params json.RawMessage) *Failure {

@@ -52,7 +52,7 @@ func (v View) Lookup(name string) (*Tool, bool) {
 		if !ok {
 			continue
 		}
-		if p := s.Profile(v.ctx, v.from); p.Offers(upstreamName) != "" {
+		if p := s.Profile(v.ctx, s.named(v.from)); p.Offers(upstreamName) != "" {
 			if t, ok := v.r.learned(v.now, s, p).offer(s.name, upstreamName, p); ok {
 				return t, true
 			}
@@ -77,7 +77,7 @@ func (v View) offered(t *Tool) bool {
 		if s.name != t.Server {
 			continue
 		}
-		if p := s.Profile(v.ctx, v.from); p != nil {
+		if p := s.Profile(v.ctx, s.named(v.from)); p != nil {
 			return p.Offers(t.Name) == t.Fingerprint
 		}
 	}
@@ -115,7 +115,7 @@ func (v View) profiles() []*upstream.Profile {
 	out := make([]*upstream.Profile, len(v.servers))
 	var all sync.WaitGroup
 	for i, s := range v.servers {
-		all.Go(func() { out[i] = s.Profile(v.ctx, v.from) })
+		all.Go(func() { out[i] = s.Profile(v.ctx, s.named(v.from)) })
 	}
 	all.Wait()
 	for _, p := range out {
@@ -207,6 +207,20 @@ func (r *Registry) entryOf(s *running) *entry {
 type running struct {
 	*upstream.Server
 	name, prefix string
+}
+
+// named gives from as s is to have it. Where one Downstream stands for several
+// servers, ends with a method For tell apart whose words they hear.
+func (s *running) named(from Downstream) Downstream {
+	from.Peer, from.Home = endFor(from.Peer, s.name), endFor(from.Home, s.name)
+	return from
+}
+
+func endFor(end Peer, server string) Peer {
+	if e, ok := end.(interface{ For(server string) Peer }); ok {
+		return e.For(server)
+	}
+	return end
 }
 
 // upstreamName gives the server's own name for the tool that goes by name on a

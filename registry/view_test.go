@@ -295,3 +295,33 @@ func (rootless) Ask(_ context.Context, round []registry.Question) []registry.Ans
 }
 
 func (rootless) Tell(string, json.RawMessage) {}
+
+// end is a client's end that is told for whom it is.
+type end struct {
+	mu    sync.Mutex // protects names
+	names map[string]bool
+}
+
+func (e *end) Ask(context.Context, []registry.Question) []registry.Answer { return nil }
+func (e *end) Tell(string, json.RawMessage)                              {}
+
+func (e *end) For(server string) registry.Peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.names[server] = true
+	return e
+}
+
+// Each server's connection gets an end that knows the server.
+func TestViewNamesServers(t *testing.T) {
+	one, two := recorder.HTTP(t, choosy()), recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("one", one), server("two", two))
+	home := &end{names: map[string]bool{}}
+	from := client("s1", `{"sampling":{}}`)
+	from.Home = home
+	r.View(t.Context(), "", from).Tools()
+	if diff := cmp.Diff(map[string]bool{"one": true, "two": true}, home.names); diff != "" {
+		t.Errorf("ends (-want +got):\n%s", diff)
+	}
+}

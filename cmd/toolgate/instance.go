@@ -88,6 +88,9 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})
+	if err == nil {
+		in.upstream.OnListChanged(in.gate.ListChanged)
+	}
 	return in, err
 }
 
