@@ -125,3 +125,133 @@ func TestNothingIsRelayed(t *testing.T) {
 		}
 	}
 }
+
+// TestExtensions: on the road of one server the gate decides on methods that the
+// protocol does not have; on the road of all nobody does.
+func TestExtensions(t *testing.T) {
+	g := newGate()
+	srv, _ := newServer(t, g, library{g}.serve)
+	demo, all := openAt(t, srv.URL+"/mcp/demo", "alice"), openAt(t, srv.URL+"/mcp", "alice")
+	const ask = `{"jsonrpc":"2.0","id":"r","method":"vendor/thing","params":{}}`
+	if _, body := demo.post(ask); body != `{"jsonrpc":"2.0","id":"r","result":{"of":"vendor/thing",  "n":1e2}}` {
+		t.Errorf("on /mcp/demo: %s", body)
+	}
+	if _, body := all.post(ask); !strings.Contains(body, `"code":-32601`) {
+		t.Errorf("on /mcp: %s", body)
+	}
+	if got := g.refusals(); !slices.Equal(got, []string{signal.CodeEnvelopeMethod + " vendor/thing"}) {
+		t.Errorf("refused %v", got)
+	}
+	stranger := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
+	if _, body := stranger.post(ask); !strings.Contains(body, `"code":-32601`) {
+		t.Errorf("without a session: %s", body)
+	}
+}
+
+// TestSetLevel: the level goes with all that its session asks from then on, and
+// with nothing that another does.
+func TestSetLevel(t *testing.T) {
+	level := func(name string) string {
+		return `{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":` + name + `}}`
+	}
+	for path, result := range map[string]string{"/mcp": `{}`, "/mcp/demo": `{"of":"logging/setLevel",  "n":1e2}`} {
+		g := newGate()
+		srv, _ := newServer(t, g, library{g}.serve)
+		h, other := openAt(t, srv.URL+path, "alice"), openAt(t, srv.URL+path, "alice")
+		call := strings.Replace(echoCall, "demo__echo", map[string]string{"/mcp": "demo__echo", "/mcp/demo": "echo"}[path], 1)
+		heard := func(h *far) string { h.post(call); return g.last().Level }
+		for _, bad := range []string{`"loud"`, `"Debug"`, `1`, `null`} {
+			if _, body := h.post(level(bad)); !strings.Contains(body, `"error":{"code":-32602,`) {
+				t.Errorf("%s: level %s: %s", path, bad, body)
+			}
+		}
+		if got := heard(h); got != "" {
+			t.Errorf("%s: level %q, want none", path, got)
+		}
+		if _, body := h.post(level(`"notice"`)); body != `{"jsonrpc":"2.0","id":"l","result":`+result+`}` {
+			t.Errorf("%s: %s", path, body)
+		}
+		if got := heard(h) + "," + heard(other); got != "notice," {
+			t.Errorf("%s: levels %q", path, got)
+		}
+	}
+}
+
+// TestRefusedLevel: what the gate refuses changes nothing.
+func TestRefusedLevel(t *testing.T) {
+	g := newGate()
+	srv, _ := newServer(t, g, library{g}.serve)
+	h := openAt(t, srv.URL+"/mcp/demo", "alice")
+	_, body := h.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug","of":"secret"}}`)
+	h.post(strings.Replace(echoCall, "demo__", "", 1))
+	if got := g.last().Level; got != "" || !strings.Contains(body, "POLICY_DENIED") {
+		t.Errorf("level %q after %s", got, body)
+	}
+}
+
+// TestClientCapabilities: what the client said that it can do goes with each
+// call, byte for byte.
+func TestClientCapabilities(t *testing.T) {
+	const can = `{"sampling":{"tools":{}},  "x":1e2}`
+	greet := strings.Replace(initialize, `"capabilities":{}`, `"capabilities":`+can, 1)
+	g := newGate()
+	srv, d := newServer(t, g, nil)
+	h := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
+	res, _ := h.post(greet)
+	h.session = res.Header.Get("Mcp-Session-Id")
+	older := openSSE(t, srv, "/sse", "alice")
+	older.ask(greet)
+	pipe := dial(t, d)
+	pipe.Ask(greet)
+	for name, call := range map[string]func(){
+		"http": func() { h.post(echoCall) }, "sse": func() { older.ask(echoCall) }, "stdio": func() { pipe.Ask(echoCall) },
+	} {
+		call()
+		if got := string(g.last().Capabilities); got != can {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	huge := strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"x":"`+strings.Repeat("x", 64<<10)+`"}`, 1)
+	if _, body := (&far{t: t, url: srv.URL + "/mcp", who: "alice"}).post(huge); !strings.Contains(body, "capabilities is too large") {
+		t.Errorf("capabilities without end: %.200s", body)
+	}
+}
+
+// notified is a gate that takes notifications.
+type notified struct {
+	*fakeGate
+	took chan string
+}
+
+func (n notified) Notify(_ context.Context, in *proxy.Call) *proxy.Failure {
+	n.took <- in.Message.Method + " " + string(in.Message.Params) + " of " + in.Client + " on " + in.Route
+	return n.fail(signal.CodeEnvelopeMethod, "nobody wants it")
+}
+
+// TestNotifications: those that are for servers go to the gate, with their
+// session; those between client and door do not.
+func TestNotifications(t *testing.T) {
+	g := notified{newGate(), make(chan string, 10)}
+	srv, _ := newServer(t, g.fakeGate, func(o *mcp.Options) { o.Notifier = g })
+	h := openAt(t, srv.URL+"/mcp/demo", "alice")
+	note := func(method string) string {
+		return `{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{"n":1e2}}`
+	}
+	for _, method := range []string{"initialized", "cancelled", "progress", "roots/list_changed", "vendor/thing"} {
+		if status := h.status(http.MethodPost, note(method)); status != http.StatusAccepted {
+			t.Errorf("%s: status %d", method, status)
+		}
+	}
+	(&far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}).status(http.MethodPost, note("roots/list_changed")) // no session
+	close(g.took)
+	var got []string
+	for what := range g.took {
+		got = append(got, what)
+	}
+	want := []string{
+		`notifications/roots/list_changed {"n":1e2} of test/1 on demo`, `notifications/vendor/thing {"n":1e2} of test/1 on demo`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the gate took %q", got)
+	}
+}

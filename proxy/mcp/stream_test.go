@@ -89,6 +89,71 @@ func TestListChanged(t *testing.T) {
 	}
 }
 
+// TestWhoseListChanged: who sees what a server offers hears of its lists, and of
+// no other's. What a server says itself of a list comes to the same.
+func TestWhoseListChanged(t *testing.T) {
+	g := newGate()
+	srv, d := newServer(t, g, nil)
+	all, demo, other := open(t, srv, "alice"), openAt(t, srv.URL+"/mcp/demo", "alice"), openAt(t, srv.URL+"/mcp/other", "alice")
+	home := all.home(g)
+	for range 2 {
+		d.ListChanged("demo", "notifications/resources/list_changed")
+		d.ListChanged("demo", "notifications/prompts/list_changed")
+		d.ListChanged("demo", "notifications/vendor/list_changed")
+		home.Tell("notifications/prompts/list_changed", json.RawMessage(`{"_meta":{}}`))
+	}
+	d.ListChanged("other", "notifications/tools/list_changed")
+	changed := func(kinds ...string) string {
+		var all strings.Builder
+		for _, kind := range kinds {
+			all.WriteString(strings.Replace(listChanged, "tools", kind, 1))
+		}
+		return all.String()
+	}
+	for _, tt := range []struct {
+		name string
+		h    *far
+		want []string
+	}{{"/mcp/demo", demo, []string{"resources", "prompts"}}, {"/mcp/other", other, []string{"tools"}}, {"/mcp", all, []string{"tools", "resources", "prompts"}}} {
+		r := tt.h.events(t.Context())
+		var got strings.Builder
+		for range tt.want {
+			got.WriteString(event(t, r))
+		}
+		if want := changed(tt.want...); got.String() != want {
+			t.Errorf("%s got %q, want %q", tt.name, got.String(), want)
+		}
+		tt.h.post(talkOn(tt.name)) // nothing else was left
+		if got := event(t, r); got != "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n" {
+			t.Errorf("%s then got %q", tt.name, got)
+		}
+	}
+}
+
+// talkOn calls the tool talk of a road, which then tells something.
+func talkOn(road string) string {
+	call := talkCall(`{"home":true,"tell":[{"method":"notifications/message","params":{}}]}`)
+	if road != "/mcp" {
+		call = strings.Replace(call, "demo__", "", 1)
+	}
+	return call
+}
+
+// TestChangedOverStdio: a client hears of changes when it is ready.
+func TestChangedOverStdio(t *testing.T) {
+	d := newDoor(t, newGate(), nil)
+	c := dial(t, d)
+	c.Ask(initialize)
+	d.ListChanged("demo", "notifications/prompts/list_changed")
+	if got := c.Ask(ping); got != `{"jsonrpc":"2.0","id":1,"result":{}}` {
+		t.Errorf("before it is ready it hears %s", got)
+	}
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if got := c.Receive(); got != `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}` {
+		t.Errorf("heard %s", got)
+	}
+}
+
 // TestMissedChange: a change while nobody listened is told once, to the next
 // stream.
 func TestMissedChange(t *testing.T) {
