@@ -169,6 +169,32 @@ func (d *door) post(line string) string {
 	return head
 }
 
+// What servers ask comes to the client on the stream of the request and on the
+// door's own, and its answers reach who asked.
+func TestAsked(t *testing.T) {
+	d := newDoor(t)
+	c := connect(t, d.URL, func(o *bridge.Options) { o.Token = "alice-token" })
+	c.Ask(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"roots":{}}`, 1))
+	c.Send(initialized)
+	d.ToolsChanged()
+	c.Receive() // so the door's own stream is open
+	for n, args := range []string{`{}`, `{"home":true}`} {
+		question := c.Ask(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"demo__ask","arguments":` + args + `}}`)
+		id := fmt.Sprintf(`"ask_%d"`, n+1)
+		if want := `{"jsonrpc":"2.0","id":` + id + `,"method":"roots/list","params":{"_meta":{"progressToken":` + id + `}}}`; question != want {
+			t.Fatalf("asked %s, want %s", question, want)
+		}
+		c.Send(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + id + `,"progress":1e0}}`)
+		if got, want := c.Receive(), `{"jsonrpc":"2.0","method":"notifications/message","params":{"progress":1e0}}`; got != want {
+			t.Errorf("then told %s, want %s", got, want)
+		}
+		got := c.Ask(`{"jsonrpc":"2.0","id":` + id + `,"result":{"roots":[], "n":9007199254740993}}`)
+		if want := `{"jsonrpc":"2.0","id":7,"result":{"content":[],"structuredContent":{"roots":[], "n":9007199254740993}}}`; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 // gate is a road without stages. What a future door may want of it besides is
 // not there.
 type gate struct {
@@ -179,12 +205,15 @@ type gate struct {
 	count int        // ids given out
 }
 
-func (g *gate) Call(_ context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
+func (g *gate) Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
 	if in.Fault != nil {
 		return nil, g.fail(signal.CodeEnvelopeInvalid, in.Fault.Reason)
 	}
 	name, _ := jsonrpc.Get(in.Message.Params, "name")
 	args, _ := jsonrpc.Get(in.Message.Params, "arguments")
+	if string(name) == `"demo__ask"` {
+		return &proxy.Reply{Result: json.RawMessage(`{"content":[],"structuredContent":` + ask(ctx, in, args) + `}`)}, nil
+	}
 	if string(name) != `"demo__echo"` {
 		return nil, g.fail(signal.CodePolicyDenied, "not you")
 	}
@@ -193,6 +222,19 @@ func (g *gate) Call(_ context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Fai
 		in.Progress(json.RawMessage(`{"progress":2,"total":2}`))
 	}
 	return &proxy.Reply{Result: json.RawMessage(`{"content":[{"type":"text","text":` + string(jsonrpc.Quote(string(args))) + `}], "big":9007199254740993}`)}, nil
+}
+
+// ask asks the client for its roots, in the course of the call or beside it, and
+// tells it of its own progress.
+func ask(ctx context.Context, in *proxy.Call, args json.RawMessage) string {
+	peer := in.Peer
+	if _, home := jsonrpc.Get(args, "home"); home {
+		peer = in.Home
+	}
+	a := peer.Ask(ctx, []registry.Question{{
+		Method: "roots/list", Progress: func(params json.RawMessage) { peer.Tell("notifications/message", params) },
+	}})
+	return string(a[0].Result) + string(a[0].Error)
 }
 
 func (g *gate) List(context.Context, *proxy.Call, policy.Principal) []*registry.Tool {

@@ -17,6 +17,7 @@ const maxNotes = 64
 // Why a question has no answer of the client.
 const (
 	unreachable = "the client cannot be reached"
+	unreadable  = "the answer of the client cannot be read"
 	unwanted    = "nobody waits for the answer any more"
 	sessionOver = "the session of the client has ended"
 )
@@ -173,6 +174,16 @@ func (s *session) answered(m *jsonrpc.Message) bool {
 		q.settle(registry.Answer{Result: m.Result, Error: m.Error})
 	}
 	return ok
+}
+
+// spoiled ends the question id: what came in place of an answer was no message.
+func (s *session) spoiled(id json.RawMessage) {
+	if s == nil || id == nil {
+		return
+	}
+	if q, ok := s.asked.Peek(id); ok {
+		q.fail(unreadable)
+	}
 }
 
 // reported takes what a client reports of its work on a question.

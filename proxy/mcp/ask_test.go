@@ -122,6 +122,18 @@ func talkCall(args string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"demo__talk","arguments":` + args + `}}`
 }
 
+// TestUnreadableAnswer: what was to be an answer and is no message is refused, and
+// nobody waits for another.
+func TestUnreadableAnswer(t *testing.T) {
+	c := dial(t, newDoor(t, newGate(), nil)).open()
+	c.Ask(talkCall(`{"ask":[{"method":"roots/list"}]}`))
+	got := []string{c.Ask(`{"jsonrpc":"2.0","id":"ask_1","result":{"a":1,"a":2}}`), c.Receive()}
+	slices.Sort(got)
+	if !strings.Contains(got[0], `"id":"ask_1","error":`) || !strings.Contains(got[1], "the answer of the client cannot be read") {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestOpenQuestionsKeepASession: nobody has used it for long, but an answer is
 // due.
 func TestOpenQuestionsKeepASession(t *testing.T) {

@@ -190,6 +190,7 @@ func (d *Door) accept(x *exchange, flying *atomic.Int64) (a answer, done bool) {
 // looked up and entered in its session. If done is false the caller must run x.
 func (d *Door) admit(x *exchange) (a answer, done bool) {
 	if x.call.Message == nil {
+		x.session.spoiled(x.id())
 		return d.refuseFault(x), true
 	}
 	switch x.call.Message.Kind {
