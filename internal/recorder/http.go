@@ -65,6 +65,16 @@ func (r *Recorder) Forget() {
 	clear(r.http.sessions)
 }
 
+// Hush ends the open GET streams of an HTTP recorder.
+func (r *Recorder) Hush() {
+	r.http.mu.Lock()
+	defer r.http.mu.Unlock()
+	for w := range r.http.watchers {
+		delete(r.http.watchers, w)
+		close(w)
+	}
+}
+
 // Modernise makes an HTTP recorder that was swapped the modern one again, as a
 // newer release does; its sessions are gone.
 func (r *Recorder) Modernise() {
@@ -175,6 +185,10 @@ func (h *httpServer) open() string {
 
 // watch is the GET stream.
 func (h *httpServer) watch(w http.ResponseWriter, req *http.Request, id string) {
+	if h.cfg.Sessions && !h.known(id) {
+		http.Error(w, "Session not found", http.StatusNotFound)
+		return
+	}
 	events := make(chan string, 256)
 	h.mu.Lock()
 	h.watchers[events] = id
@@ -190,7 +204,10 @@ func (h *httpServer) watch(w http.ResponseWriter, req *http.Request, id string) 
 	_ = http.NewResponseController(w).Flush() // as above
 	for {
 		select {
-		case m := <-events:
+		case m, open := <-events:
+			if !open {
+				return
+			}
 			fmt.Fprintf(w, "data: %s\n\n", m)
 			_ = http.NewResponseController(w).Flush() // as above
 		case <-req.Context().Done():

@@ -183,6 +183,29 @@ func TestSubscribedAfterRestart(t *testing.T) {
 	}
 }
 
+// An HTTP server that has forgotten its sessions while nobody asked it for
+// anything is found out when it no longer knows their streams.
+func TestSubscribedAfterSilentRestart(t *testing.T) {
+	cfg := library()
+	cfg.Sessions = true
+	rec := recorder.HTTP(t, cfg)
+	server := httpServer(rec)
+	server.Isolation = "session"
+	r := start(t, server, upstream.Options{After: func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }})
+	r.ready()
+	me, _, home := from("me")
+	if e := r.ask(me, "resources/subscribe", `{"uri":"a:1"}`); e != nil {
+		t.Fatal(e)
+	}
+	r.await("streams", func() bool { return rec.Watchers() == 2 })
+	rec.Forget()
+	rec.Hush()
+	r.await("told", func() bool { return len(home.read()) == 1 })
+	if got := strings.Count(string(rec.Bytes()), "resources/subscribe"); got != 2 {
+		t.Errorf("subscribed %d times, want twice", got)
+	}
+}
+
 // What the server refuses is not said again, and one that refuses it the second
 // time serves all the same.
 func TestRefusedIsNotSaidAgain(t *testing.T) {
