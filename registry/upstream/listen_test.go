@@ -128,6 +128,21 @@ func TestFreshness(t *testing.T) {
 	}
 }
 
+// watchedOf gives the resources that streams are open for, sorted.
+func watchedOf(t *testing.T, rec *recorder.Recorder) []string {
+	t.Helper()
+	var got []string
+	for _, filter := range rec.Listens() {
+		var f struct{ ResourceSubscriptions []string }
+		if err := json.Unmarshal([]byte(filter), &f); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, f.ResourceSubscriptions...)
+	}
+	slices.Sort(got)
+	return got
+}
+
 // Subscriptions of a session are a stream of its own, whose updates reach its
 // home and nobody else.
 func TestSubscriptions(t *testing.T) {
@@ -144,18 +159,7 @@ func TestSubscriptions(t *testing.T) {
 			if got, e := up.subscribe(me, uri, off); e != nil || got != `{}` {
 				t.Fatalf("subscribing to %s: %s %v", uri, got, e)
 			}
-			up.await("streams for "+strings.Join(want, " "), func() bool {
-				var got []string
-				for _, filter := range rec.Listens() {
-					var f struct{ ResourceSubscriptions []string }
-					if err := json.Unmarshal([]byte(filter), &f); err != nil {
-						t.Fatal(err)
-					}
-					got = append(got, f.ResourceSubscriptions...)
-				}
-				slices.Sort(got)
-				return slices.Equal(got, want)
-			})
+			up.await("streams for "+strings.Join(want, " "), func() bool { return slices.Equal(watchedOf(t, rec), want) })
 		}
 		step("a", false, "a")
 		step("a", false, "a")
