@@ -1,0 +1,35 @@
+package mcp
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// DecodeHeader is decodeHeader.
+func DecodeHeader(value string) (string, bool) { return decodeHeader(value) }
+
+// WholeNumber is wholeNumber.
+func WholeNumber(text string) (int64, bool) { return wholeNumber(text) }
+
+// Canonical is canonical.
+func Canonical(value json.RawMessage) string { return string(canonical(nil, value)) }
+
+// Within is within.
+func Within(uri, own string) bool { return within(uri, own) }
+
+// Notary is a notary, with claims as their parts.
+type Notary struct{ n *notary }
+
+// NewNotary makes a Notary with a key of its own.
+func NewNotary() Notary { return Notary{newNotary()} }
+
+// Sign spells a claim.
+func (n Notary) Sign(call [16]byte, round uint32, until time.Time, binding [32]byte) string {
+	return n.n.sign(claim{call, round, until, binding})
+}
+
+// Read reads a claim back.
+func (n Notary) Read(text string) (call [16]byte, round uint32, until time.Time, binding [32]byte, err error) {
+	c, err := n.n.read(text)
+	return c.call, c.round, c.until, c.binding, err
+}

@@ -1,0 +1,394 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+const (
+	rootsQuestion = `{"method":"roots/list"}`
+	askRoots      = `"name":"demo__talk","arguments":{"ask":[` + rootsQuestion + `]}`
+	rootsAnswer   = `"inputResponses":{"0":{"roots":[]}}`
+)
+
+// stateOf gives the requestState of an answer, "" when it asks nothing.
+func stateOf(t *testing.T, rec *httptest.ResponseRecorder) string {
+	t.Helper()
+	var m struct{ Result struct{ ResultType, RequestState string } }
+	if err := json.Unmarshal(rec.Body.Bytes(), &m); err != nil {
+		t.Fatalf("%v: %s", err, rec.Body)
+	}
+	if (m.Result.ResultType == "input_required") != (m.Result.RequestState != "") {
+		t.Errorf("a state without questions, or the reverse: %s", rec.Body)
+	}
+	return m.Result.RequestState
+}
+
+// parked gives the requestState with which members, a call of who, is answered.
+func parked(t *testing.T, d *mcp.Door, who, members string) string {
+	t.Helper()
+	rec := serve(d, sessionless(who, "/mcp", "tools/call", members))
+	state := stateOf(t, rec)
+	if state == "" {
+		t.Fatalf("nothing was asked: %d %s", rec.Code, rec.Body)
+	}
+	return state
+}
+
+func retried(state, members string) *http.Request {
+	return sessionless("alice", "/mcp", "tools/call", members+`,`+rootsAnswer+`,"requestState":"`+state+`"`)
+}
+
+// A state is good for one answer, to its own request. After every refusal the
+// call that waits is as it was.
+func TestRequestState(t *testing.T) {
+	clock := &clock{at: time.Now()}
+	told := make(chan []registry.Answer, 1)
+	for _, tt := range []struct {
+		what  string
+		retry func(state string) *http.Request
+		want  string // in the answer
+		after bool   // the state is good for an answer afterwards
+	}{
+		{"the retry", func(s string) *http.Request { return retried(s, askRoots) }, `"resultType":"complete"`, false},
+		{"other spaces and order", func(s string) *http.Request {
+			return retried(s, `"arguments":{ "\u0061sk" : [ {"method":"roots/list"} ] }, "name":"demo__talk"`)
+		}, `"resultType":"complete"`, false},
+		{"the last letter changed", func(s string) *http.Request { return retried(s[:len(s)-1]+string(s[len(s)-1]^1), askRoots) }, "was changed", true},
+		{"the first letter changed", func(s string) *http.Request { return retried(string(s[0]^1)+s[1:], askRoots) }, "was changed", true},
+		{"cut short", func(s string) *http.Request { return retried(s[:len(s)-4], askRoots) }, "was changed", true},
+		{"made longer", func(s string) *http.Request { return retried(s+"AAAA", askRoots) }, "was changed", true},
+		{"empty", func(string) *http.Request { return retried("", askRoots) }, "was changed", true},
+		{"of another door", func(string) *http.Request {
+			return retried(mcp.NewNotary().Sign([16]byte{}, 1, time.Now().Add(time.Hour), [32]byte{}), askRoots)
+		}, "was changed", true},
+		{"another principal", func(s string) *http.Request {
+			r := retried(s, askRoots)
+			r.Header.Set("Authorization", "Bearer bob-token")
+			return r
+		}, "another request", true},
+		{"other arguments", func(s string) *http.Request {
+			return retried(s, `"name":"demo__talk","arguments":{"ask":[`+rootsQuestion+`,`+rootsQuestion+`]}`)
+		}, "another request", true},
+		{"another tool", func(s string) *http.Request { return retried(s, `"name":"demo__echo","arguments":{"ask":[`+rootsQuestion+`]}`) }, "another request", true},
+		{"another member", func(s string) *http.Request { return retried(s, askRoots+`,"more":1`) }, "another request", true},
+		{"another method", func(s string) *http.Request {
+			return sessionless("alice", "/mcp", "prompts/get", askRoots+`,`+rootsAnswer+`,"requestState":"`+s+`"`)
+		}, "another request", true},
+		{"another road", func(s string) *http.Request {
+			return sessionless("alice", "/mcp/demo", "tools/call", askRoots+`,`+rootsAnswer+`,"requestState":"`+s+`"`)
+		}, "another request", true},
+		{"a token that is revoked", func(s string) *http.Request {
+			r := retried(s, askRoots)
+			r.Header.Set("Authorization", "Bearer gone")
+			return r
+		}, "UNAUTHENTICATED", true},
+		{"too late", func(s string) *http.Request { clock.advance(time.Hour); return retried(s, askRoots) }, "has expired", false},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			g := newGate()
+			g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+				a := in.Peer.Ask(ctx, []registry.Question{{Key: "0", Method: "roots/list"}})
+				told <- a
+				return raw(`{"content":[]}`), nil
+			}
+			d := newDoor(t, g, func(o *mcp.Options) { o.Now = clock.now; library{g}.serve(o) })
+			state := parked(t, d, "alice", askRoots)
+			rec := serve(d, tt.retry(state))
+			if !strings.Contains(rec.Body.String(), tt.want) {
+				t.Errorf("%d %s, want %s", rec.Code, rec.Body, tt.want)
+			}
+			refused := !strings.Contains(tt.want, "complete")
+			if refused != (len(g.refusals()) == 1) || g.calls() != 1 {
+				t.Errorf("refusals %v, %d calls", g.refusals(), g.calls())
+			}
+			again := serve(d, retried(state, askRoots))
+			if good := strings.Contains(again.Body.String(), `"resultType":"complete"`); good != tt.after {
+				t.Errorf("afterwards: %s", again.Body)
+			}
+			if tt.after || !refused {
+				if a := <-told; string(a[0].Result) != `{"roots":[]}` || a[0].Error != nil {
+					t.Errorf("the server heard %s %s", a[0].Result, a[0].Error)
+				}
+			} else if err := d.Close(t.Context()); err != nil || (<-told)[0].Error == nil {
+				t.Errorf("closing: %v", err)
+			}
+		})
+	}
+}
+
+// FuzzRequestState: a state is read as it was made, or refused.
+func FuzzRequestState(f *testing.F) {
+	n := mcp.NewNotary()
+	until := time.UnixMilli(1_800_000_000_000)
+	whole := n.Sign([16]byte{1}, 2, until, [32]byte{3})
+	f.Add(whole)
+	f.Add(whole[:len(whole)-1])
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		call, round, at, binding, err := n.Read(text)
+		if err != nil {
+			if round != 0 || call != [16]byte{} || !at.IsZero() || binding != [32]byte{} {
+				t.Error("something is given with a refusal")
+			}
+			return
+		}
+		if n.Sign(call, round, at, binding) != text {
+			t.Errorf("%q has another spelling", text)
+		}
+	})
+}
+
+// What a client leaves without an answer ends with an error after its time, and
+// the state with it. The call itself goes on: nothing else was wrong with it.
+func TestParkedExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, answers := newGate(), make(chan []registry.Answer, 1)
+		g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+			answers <- in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+			return raw(`{"content":[]}`), nil
+		}
+		d := newDoor(t, g, func(o *mcp.Options) { o.AnswerTTL = time.Minute })
+		began := time.Now()
+		state := parked(t, d, "alice", askRoots)
+		if a := <-answers; time.Since(began) != time.Minute || !strings.Contains(string(a[0].Error), "in time") {
+			t.Errorf("after %v: %s", time.Since(began), a[0].Error)
+		}
+		if rec := serve(d, retried(state, askRoots)); !strings.Contains(rec.Body.String(), "has expired") {
+			t.Errorf("a retry: %s", rec.Body)
+		}
+	})
+}
+
+// What came of a call while nobody waited is kept for the retry, as long as the
+// state is good: here the server withdraws its question and answers.
+func TestResultWaitsForTheRetry(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate()
+			g.behave["talk"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+				ctx, stop := context.WithTimeout(ctx, time.Second)
+				defer stop()
+				in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+				return raw(`{"content":[],"without":true}`), nil
+			}
+			ended := &keys{}
+			d := newDoor(t, g, func(o *mcp.Options) { o.AnswerTTL, o.Ended = time.Minute, ended.add })
+			state := parked(t, d, "alice", askRoots)
+			time.Sleep(2 * time.Second)
+			if late {
+				time.Sleep(time.Hour)
+			}
+			rec := serve(d, retried(state, askRoots))
+			if got := strings.Contains(rec.Body.String(), `"without":true`); got == late {
+				t.Errorf("late %v: %s", late, rec.Body)
+			}
+			if rec := serve(d, retried(state, askRoots)); strings.Contains(rec.Body.String(), `"without":true`) {
+				t.Errorf("twice: %s", rec.Body)
+			}
+		})
+	}
+}
+
+// Rounds that a server asks side by side are put one after the other, each
+// under a state of its own; the one before is worth nothing then.
+func TestRoundsOneByOne(t *testing.T) {
+	g := newGate()
+	g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+		var wait sync.WaitGroup
+		all := make([]string, 2)
+		for i := range all {
+			wait.Go(func() {
+				a := in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+				all[i] = string(a[0].Result)
+			})
+		}
+		wait.Wait()
+		slices.Sort(all)
+		return raw(`{"content":[` + strings.Join(all, ",") + `]}`), nil
+	}
+	d := newDoor(t, g, nil)
+	reply := func(state, roots string) *httptest.ResponseRecorder {
+		return serve(d, sessionless("alice", "/mcp", "tools/call", askRoots+`,"inputResponses":{"question_1":{"roots":[`+roots+`]}},"requestState":"`+state+`"`))
+	}
+	first := parked(t, d, "alice", askRoots)
+	rec := reply(first, "1")
+	second := stateOf(t, rec)
+	if second == "" || second == first {
+		t.Fatalf("the second round: %s", rec.Body)
+	}
+	if rec := reply(first, "1"); !strings.Contains(rec.Body.String(), "has been used") {
+		t.Errorf("the first state again: %s", rec.Body)
+	}
+	if rec := reply(second, "2"); !strings.Contains(rec.Body.String(), `"content":[{"roots":[1]},{"roots":[2]}]`) {
+		t.Errorf("the result: %s", rec.Body)
+	}
+	if g.calls() != 1 {
+		t.Errorf("%d calls on the road", g.calls())
+	}
+}
+
+// A retry is a turn of the call: while it waits the state is used, and when its
+// client goes the call is cancelled.
+func TestRetryHangsUp(t *testing.T) {
+	g, gone := newGate(), make(chan error, 1)
+	asked := make(chan struct{})
+	g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+		in.Peer.Ask(ctx, []registry.Question{{Key: "0", Method: "roots/list"}})
+		close(asked)
+		<-ctx.Done()
+		gone <- ctx.Err()
+		return nil, g.fail(signal.CodeCancelled, "cancelled")
+	}
+	d := newDoor(t, g, nil)
+	state := parked(t, d, "alice", askRoots)
+	ctx, hangUp := context.WithCancel(t.Context())
+	done := make(chan *httptest.ResponseRecorder, 1)
+	go func() { done <- serve(d, retried(state, askRoots).WithContext(ctx)) }()
+	<-asked
+	if rec := serve(d, retried(state, askRoots)); !strings.Contains(rec.Body.String(), "has been used") {
+		t.Errorf("a second retry: %s", rec.Body)
+	}
+	hangUp()
+	<-gone
+	if rec := <-done; strings.Contains(rec.Body.String(), "jsonrpc") {
+		t.Errorf("a client that had gone was answered: %s", rec.Body)
+	}
+	if rec := serve(d, retried(state, askRoots)); !strings.Contains(rec.Body.String(), "nothing waits") {
+		t.Errorf("a retry afterwards: %s", rec.Body)
+	}
+}
+
+// So many calls may wait for one principal, and so many in all. One more is
+// answered as overload, and its server hears why.
+func TestParkedAreBounded(t *testing.T) {
+	g, answers := newGate(), make(chan []registry.Answer, 10)
+	g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+		answers <- in.Peer.Ask(ctx, []registry.Question{{Key: "0", Method: "roots/list"}})
+		return raw(`{"content":[]}`), nil
+	}
+	d := newDoor(t, g, func(o *mcp.Options) { o.MaxParked, o.MaxParkedEach = 3, 2 })
+	first := parked(t, d, "alice", askRoots)
+	parked(t, d, "alice", askRoots)
+	refused := func(who string) {
+		t.Helper()
+		rec := serve(d, sessionless(who, "/mcp", "tools/call", askRoots))
+		if !strings.Contains(rec.Body.String(), "OVERLOADED") || rec.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", who, rec.Code, rec.Body)
+		}
+		if a := <-answers; a[0].Error == nil {
+			t.Errorf("the server heard %s", a[0].Result)
+		}
+	}
+	refused("alice")
+	parked(t, d, "bob", askRoots)
+	refused("bob")
+	if rec := serve(d, retried(first, askRoots)); !strings.Contains(rec.Body.String(), "complete") {
+		t.Errorf("the first: %s", rec.Body)
+	}
+	<-answers
+	for { // the place is free when the call has ended, which its answer does not wait for
+		rec := serve(d, sessionless("bob", "/mcp", "tools/call", askRoots))
+		if stateOf(t, rec) != "" {
+			break
+		}
+		<-answers
+	}
+}
+
+// A door that closes does not wait for answers.
+func TestCloseEndsParked(t *testing.T) {
+	g, answers := newGate(), make(chan []registry.Answer, 1)
+	g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
+		answers <- in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+		return raw(`{"content":[]}`), nil
+	}
+	d := newDoor(t, g, nil)
+	parked(t, d, "alice", askRoots)
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if a := <-answers; !strings.Contains(string(a[0].Error), "shutting down") {
+		t.Errorf("the server heard %s %s", a[0].Result, a[0].Error)
+	}
+}
+
+// In the course of requests that the protocol does not name nothing is asked.
+func TestOnlySomeMethodsAsk(t *testing.T) {
+	g := newGate()
+	lib := &askingLibrary{library: library{g}, heard: make(chan []registry.Answer, 8)}
+	d := newDoor(t, g, func(o *mcp.Options) { lib.serve(o); o.Relayer = lib })
+	for method, members := range map[string]string{"completion/complete": "", "resources/list": "", "tasks/get": `"taskId":"t"`, "vendor/thing": ""} {
+		rec := serve(d, sessionless("alice", "/mcp/demo", method, members))
+		if !strings.Contains(rec.Body.String(), "complete") || (<-lib.heard)[0].Error == nil {
+			t.Errorf("%s: %s", method, rec.Body)
+		}
+	}
+	for method, members := range map[string]string{"resources/read": `"uri":"a"`, "prompts/get": `"name":"p"`} {
+		if rec := serve(d, sessionless("alice", "/mcp/demo", method, members)); stateOf(t, rec) == "" {
+			t.Errorf("%s: %s", method, rec.Body)
+		}
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// askingLibrary asks in the course of all that it serves.
+type askingLibrary struct {
+	library
+	heard chan []registry.Answer
+}
+
+func (l *askingLibrary) Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
+	l.heard <- in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+	return l.library.Relay(ctx, in)
+}
+
+func (l *askingLibrary) Enumerate(ctx context.Context, in *proxy.Call, who policy.Principal) (json.RawMessage, *proxy.Failure) {
+	l.heard <- in.Peer.Ask(ctx, []registry.Question{{Method: "roots/list"}})
+	return l.library.Enumerate(ctx, in, who)
+}
+
+// FuzzCanonical: spelling does not matter, meaning does.
+func FuzzCanonical(f *testing.F) {
+	f.Add([]byte(`{"b":[1,{"c":"\u0061"}],"a":null}`))
+	f.Add([]byte(`"x"`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		value, _, err := jsonrpc.CheckValue(data, jsonrpc.Limits{})
+		if err != nil {
+			return
+		}
+		once := mcp.Canonical(value)
+		var a, b any
+		if json.Unmarshal(value, &a) != nil {
+			return
+		}
+		spelt, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(spelt, &b); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.ContainsAny(string(data), "0123456789") && mcp.Canonical(spelt) != once {
+			t.Errorf("%s and %s differ: %s, %s", data, spelt, once, mcp.Canonical(spelt))
+		}
+	})
+}
+
