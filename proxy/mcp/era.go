@@ -94,8 +94,13 @@ func (p *pipe) takeModern(x *exchange) bool {
 		p.reply(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))
 		return true
 	}
+	stop := func() {}
+	if x.listens() {
+		ctx, stop = p.whileHearing(ctx)
+	}
 	p.flying.Add(1)
 	p.flights.Go(func() {
+		defer stop()
 		defer p.flying.Add(-1)
 		defer p.stateless.finish(key)
 		a := d.settleModern(ctx, x, p.send)
@@ -104,6 +109,14 @@ func (p *pipe) takeModern(x *exchange) bool {
 		}
 	})
 	return true
+}
+
+// whileHearing gives a context that also ends with the client's input: a stream
+// of notifications has no end of its own that could be waited for.
+func (p *pipe) whileHearing(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	unbind := context.AfterFunc(p.hearing, cancel)
+	return ctx, func() { unbind(); cancel() }
 }
 
 // cancels ends the request without a session that x names, if x is such a

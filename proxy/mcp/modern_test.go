@@ -233,10 +233,10 @@ func TestGoSDKAnswers(t *testing.T) {
 	}
 }
 
-// answering answers what mcp-go's client is asked.
-type answering struct{}
+// obliging answers what mcp-go's client is asked.
+type obliging struct{}
 
-func (answering) Elicit(_ context.Context, r mcpgo.ElicitationRequest) (*mcpgo.ElicitationResult, error) {
+func (obliging) Elicit(_ context.Context, r mcpgo.ElicitationRequest) (*mcpgo.ElicitationResult, error) {
 	return &mcpgo.ElicitationResult{ElicitationResponse: mcpgo.ElicitationResponse{Action: mcpgo.ElicitationResponseActionAccept, Content: map[string]any{"name": "to " + r.Params.Message}}}, nil
 }
 
@@ -250,7 +250,7 @@ func TestMCPGoModern(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := client.NewClient(way, client.WithElicitationHandler(answering{}))
+	c := client.NewClient(way, client.WithElicitationHandler(obliging{}))
 	if err := c.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

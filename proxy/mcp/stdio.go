@@ -28,6 +28,8 @@ type pipe struct {
 	out     *ndjson.Sink
 
 	stateless *session // keeps the requests that are of no session
+	hearing   context.Context
+	deaf      context.CancelFunc // ends the streams of notifications
 }
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
@@ -41,6 +43,7 @@ type pipe struct {
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	p := &pipe{door: d, out: ndjson.NewSink(out), news: newNews()}
+	p.hearing, p.deaf = context.WithCancel(d.base)
 	p.stateless = &session{flights: make(map[string]context.CancelCauseFunc)}
 	if !d.addPipe(p) {
 		return fmt.Errorf("serving stdio: %w", errClosing)
@@ -168,6 +171,7 @@ func (p *pipe) abandon() {
 // answered any more, then ends the session. It gives the write error, if there
 // was one.
 func (p *pipe) drain() error {
+	p.deaf()
 	p.session.hush()
 	if !ndjson.Drain(&p.flights, p.door.opts.Drain, p.abandon) {
 		return errors.New("serving stdio: calls do not end")
