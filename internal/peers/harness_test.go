@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	// A recorder is this binary again; toolgate supervises it, so no child of
 	// the kind that package upstream starts is ever this binary.
 	recorder.Main(func([]string) bool { return false }, nil)
+	if os.Getenv(confidingVar) != "" {
+		confide()
+	}
 	os.Exit(program.Run(m))
 }
 

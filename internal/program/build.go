@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -25,13 +26,14 @@ func Run(m *testing.M) int {
 	return m.Run()
 }
 
-// Built gives a function that builds the main package at an import path, once
-// for all tests, and gives the path of the program. It needs Run. A test that
-// cannot build it fails.
-func Built(pkg string) func(t testing.TB) string {
+// Built gives a function that builds the main package at an import path with
+// the flags of go build, once for all tests, and gives the path of the program.
+// It needs Run. A test that cannot build it fails.
+func Built(pkg string, flags ...string) func(t testing.TB) string {
 	build := sync.OnceValues(func() (string, error) {
-		file := filepath.Join(workDir, filepath.Base(pkg))
-		out, err := exec.Command("go", "build", "-o", file, pkg).CombinedOutput()
+		file := filepath.Join(workDir, filepath.Base(pkg)+strings.Join(flags, ""))
+		args := append(append([]string{"build"}, flags...), "-o", file, pkg)
+		out, err := exec.Command("go", args...).CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
 		}
@@ -51,7 +53,12 @@ func Built(pkg string) func(t testing.TB) string {
 // operator has installed.
 const BinaryVar = "TOOLGATE_BINARY"
 
-var toolgate = Built("github.com/toolgate/toolgate/cmd/toolgate")
+var (
+	toolgate = Built(command)
+	racing   = Built(command, "-race")
+)
+
+const command = "github.com/toolgate/toolgate/cmd/toolgate"
 
 // Toolgate gives the path of the toolgate under test.
 func Toolgate(t testing.TB) string {
@@ -60,4 +67,14 @@ func Toolgate(t testing.TB) string {
 		return made
 	}
 	return toolgate(t)
+}
+
+// Watched gives the path of a toolgate that looks out for data races where the
+// test itself does, and of the usual one elsewhere.
+func Watched(t testing.TB) string {
+	t.Helper()
+	if !raceEnabled {
+		return Toolgate(t)
+	}
+	return racing(t)
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/exec"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -28,7 +29,12 @@ var (
 // and waits for its listeners, not for its upstreams.
 func Serve(t testing.TB, dir string) *Gate {
 	t.Helper()
-	cmd := exec.Command(Toolgate(t), "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	return serve(t, Toolgate(t), dir)
+}
+
+func serve(t testing.TB, binary, dir string) *Gate {
+	t.Helper()
+	cmd := exec.Command(binary, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	cmd.Dir = dir
 	g := &Gate{Process: Launch(t, cmd), Dir: dir}
 	if !g.Await(t, "serve says where it listens", func() bool {
@@ -47,7 +53,26 @@ func Serve(t testing.TB, dir string) *Gate {
 // ServeReady is Serve, and waits until it is ready and all upstreams are.
 func ServeReady(t testing.TB, dir string) *Gate {
 	t.Helper()
-	g := Serve(t, dir)
+	return serveReady(t, Toolgate(t), dir)
+}
+
+// ServeWatched is ServeReady with the toolgate of Watched. A data race fails
+// the test when that ends.
+func ServeWatched(t testing.TB, dir string) *Gate {
+	t.Helper()
+	var g *Gate
+	t.Cleanup(func() {
+		if strings.Contains(g.Log.String(), "DATA RACE") {
+			t.Errorf("toolgate has a data race:\n%s", g.Log)
+		}
+	})
+	g = serveReady(t, Watched(t), dir)
+	return g
+}
+
+func serveReady(t testing.TB, binary, dir string) *Gate {
+	t.Helper()
+	g := serve(t, binary, dir)
 	if !g.Await(t, "every server is ready", func() bool { return g.Status(t).ready() && g.Ready(t) }) {
 		t.Fatalf("serve ended: %v\n%s", g.Err, g.Log)
 	}

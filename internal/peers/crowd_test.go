@@ -1,0 +1,330 @@
+package peers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolgate/toolgate/internal/program"
+)
+
+// confided is how often a confiding call reports progress before it asks, and
+// again after it.
+const confided = 2
+
+// confiding is a server with one tool: a call of it reports progress, asks its
+// client for the word that belongs to the call, reports progress again and
+// answers with the word. name is in every message, so that each can be told
+// from those of other calls.
+func confiding(era string) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "confiding", Version: "1"}, nil)
+	if era == legacyEra {
+		s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+			return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+				if method == "server/discover" {
+					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
+				}
+				return next(ctx, method, r)
+			}
+		})
+	}
+	type in struct {
+		Name string `json:"name"`
+	}
+	sdk.AddTool(s, &sdk.Tool{Name: "confide"}, func(ctx context.Context, r *sdk.CallToolRequest, in in) (*sdk.CallToolResult, any, error) {
+		report := func(from int) error {
+			for i := range confided {
+				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
+					ProgressToken: r.Params.GetProgressToken(), Progress: float64(from + i), Message: in.Name,
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		ask := &sdk.ElicitParams{Message: in.Name, RequestedSchema: wordSchema}
+		answer, answered := r.Params.InputResponses["word"].(*sdk.ElicitResult)
+		if !answered {
+			if err := report(1); err != nil {
+				return nil, nil, err
+			}
+			if _, modern := r.Params.Meta[sdk.MetaKeyProtocolVersion]; modern {
+				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"word": ask}, RequestState: "asked " + in.Name}, nil, nil
+			}
+			var err error
+			if answer, err = r.Session.Elicit(ctx, ask); err != nil {
+				return nil, nil, err
+			}
+		} else if r.Params.RequestState != "asked "+in.Name {
+			return nil, nil, fmt.Errorf("%s came back with the state %q", in.Name, r.Params.RequestState)
+		}
+		if err := report(1 + confided); err != nil {
+			return nil, nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(in.Name, " ", answer.Content["word"])}}}, nil, nil
+	})
+	return s
+}
+
+var wordSchema = map[string]any{"type": "object", "properties": map[string]any{"word": map[string]any{"type": "string"}}, "required": []any{"word"}}
+
+// confidingVar makes this binary a confiding server on stdio.
+const confidingVar = "PEERS_CONFIDING"
+
+// confide is that server; it ends with its input.
+func confide() {
+	if err := confiding(os.Getenv(confidingVar)).Run(context.Background(), &sdk.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(0)
+}
+
+// confidant is one client of a crowd.
+type confidant struct {
+	id, era string
+
+	mu    sync.Mutex        // protects the fields below
+	words map[string]string // :: name of a call under way ⇒ what only this call knows
+	asked map[string]int    // :: name of a call ⇒ how often it was asked
+	heard map[string][]int  // :: name of a call ⇒ its progress in order
+	wrong []string          // what was not meant for it
+}
+
+// told takes what a call says of itself, and notes what is no call of ours.
+func (c *confidant) told(name string, take func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ours := c.words[name]; !ours {
+		c.wrong = append(c.wrong, fmt.Sprintf("%s was told of %q", c.id, name))
+		return
+	}
+	take()
+}
+
+// options take progress and answer questions.
+func (c *confidant) options() *sdk.ClientOptions {
+	return &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{},
+		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			answer := &sdk.ElicitResult{Action: "decline"}
+			c.told(r.Params.Message, func() {
+				c.asked[r.Params.Message]++
+				answer = &sdk.ElicitResult{Action: "accept", Content: map[string]any{"word": c.words[r.Params.Message]}}
+			})
+			return answer, nil
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			name := r.Params.Message
+			c.told(name, func() {
+				if r.Params.ProgressToken != "token of "+name {
+					c.wrong = append(c.wrong, fmt.Sprintf("%s: progress of %q has the token %v", c.id, name, r.Params.ProgressToken))
+				}
+				c.heard[name] = append(c.heard[name], int(r.Params.Progress))
+			})
+		},
+	}
+}
+
+// converse makes calls in one session, so many at a time, and says what went
+// wrong.
+func (c *confidant) converse(ctx context.Context, w way, calls, together int) (err error) {
+	session, err := sdk.NewClient(&sdk.Implementation{Name: c.id, Version: "1"}, c.options()).
+		Connect(ctx, goTransport(w), &sdk.ClientSessionOptions{ProtocolVersion: c.era})
+	if err != nil {
+		return fmt.Errorf("%s: connecting: %w", c.id, err)
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	var all errgroup.Group
+	all.SetLimit(together)
+	for n := range calls {
+		name := fmt.Sprintf("%s call %d", c.id, n)
+		word := fmt.Sprintf("word %d of %s", n*n, c.id)
+		c.mu.Lock()
+		c.words[name] = word
+		c.mu.Unlock()
+		all.Go(func() error {
+			params := &sdk.CallToolParams{Name: "confide", Arguments: map[string]any{"name": name}}
+			params.SetProgressToken("token of " + name)
+			result, err := session.CallTool(ctx, params)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			text, _ := result.Content[0].(*sdk.TextContent)
+			if want := name + " " + word; result.IsError || text == nil || text.Text != want {
+				return fmt.Errorf("%s: got %q, want %q", name, jsonTextOf(result), want)
+			}
+			return nil
+		})
+	}
+	return errors.Join(all.Wait(), c.lacks(calls))
+}
+
+// lacks says what did not come, came twice or came out of order. The client
+// handles the last progress later than the answer.
+func (c *confidant) lacks(calls int) error {
+	program.Settles(func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, heard := range c.heard {
+			if len(heard) < 2*confided {
+				return false
+			}
+		}
+		return len(c.heard) == calls
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var wrong []error
+	for _, text := range c.wrong {
+		wrong = append(wrong, errors.New(text))
+	}
+	for name := range c.words {
+		heard := c.heard[name]
+		ordered := len(heard) == 2*confided
+		for i, n := range heard {
+			ordered = ordered && n == i+1
+		}
+		if !ordered || c.asked[name] != 1 {
+			wrong = append(wrong, fmt.Errorf("%s: heard progress %v, was asked %d times", name, heard, c.asked[name]))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// crowd lets clients converse all at once.
+func crowd(t *testing.T, w way, era string, clients, calls, together int) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 3*patience)
+	defer stop()
+	var all errgroup.Group
+	for n := range clients {
+		c := &confidant{
+			id: fmt.Sprintf("client %d", n), era: era,
+			words: map[string]string{}, asked: map[string]int{}, heard: map[string][]int{},
+		}
+		all.Go(func() error { return c.converse(ctx, w, calls, together) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Error(shortened(err.Error()))
+	}
+}
+
+// shortened leaves out most of a long text.
+func shortened(text string) string {
+	if len(text) > 4000 {
+		return text[:4000] + fmt.Sprintf("… and %d bytes more", len(text)-4000)
+	}
+	return text
+}
+
+func jsonTextOf(result *sdk.CallToolResult) string {
+	text, err := result.MarshalJSON()
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// TestCrowd: many sessions with many calls each at the same time, each with
+// progress and a question in its course. Every notification and every question
+// reaches its call, none is lost and none comes twice; afterwards nothing is
+// left of them.
+func TestCrowd(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	isolated := map[string]any{"isolation": "session", "max_sessions": 128, "timeout": "120s"}
+	pipe := func(era string) map[string]any {
+		return map[string]any{"command": self, "env": map[string]string{confidingVar: era, "GORACE": "atexit_sleep_ms=0"}}
+	}
+	servers := []*httptest.Server{confidingAt(t, legacyEra), confidingAt(t, modernEra)}
+	g := &gate{program.ServeWatched(t, configure(t, setup{results: "off", limits: `{"default": "1000000/1m"}`, servers: []server{
+		{"http-legacy", map[string]any{"type": "http", "url": servers[0].URL}, isolated},
+		{"http-modern", map[string]any{"type": "http", "url": servers[1].URL}, isolated},
+		{"stdio-legacy", pipe(legacyEra), isolated},
+		{"stdio-modern", pipe(modernEra), isolated},
+	}}))}
+	before := g.goroutines(t)
+	for _, tc := range []struct {
+		server, era              string // the era is the clients'
+		clients, calls, together int
+	}{
+		{"http-legacy", legacyEra, 100, 20, 20},
+		{"http-modern", legacyEra, 20, 20, 20},
+		{"stdio-legacy", legacyEra, 6, 20, 20},
+		{"stdio-modern", legacyEra, 6, 20, 20},
+		// So many calls of one principal may wait for answers.
+		{"http-legacy", modernEra, 6, 20, 5},
+		{"http-modern", modernEra, 6, 20, 5},
+		{"stdio-legacy", modernEra, 1, 20, 1}, // nothing tells which call a question belongs to
+		{"stdio-modern", modernEra, 6, 20, 5},
+	} {
+		t.Run(tc.server+" "+tc.era, func(t *testing.T) {
+			crowd(t, way{URL: g.Agents + "/mcp/" + tc.server, Token: agentToken}, tc.era, tc.clients, tc.calls, tc.together)
+		})
+	}
+	for _, far := range servers {
+		far.CloseClientConnections() // of which toolgate keeps idle ones for a while
+	}
+	// A client without a session leaves one connection to each server behind,
+	// until that was idle for long.
+	const kept = 4 * 6
+	after := 0
+	if !program.Settles(func() bool { after = g.goroutines(t); return after <= before+kept }) {
+		t.Errorf("%d goroutines before the sessions, %d after them", before, after)
+	}
+	gone := offspring(t, g.Cmd.Process.Pid)
+	if err := g.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	g.Wait(t)
+	gone()
+}
+
+// confidingAt serves a confiding server over HTTP.
+func confidingAt(t *testing.T, era string) *httptest.Server {
+	t.Helper()
+	far := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return confiding(era) },
+		&sdk.StreamableHTTPOptions{Stateless: era == modernEra}))
+	t.Cleanup(func() {
+		far.CloseClientConnections()
+		far.Close()
+	})
+	return far
+}
+
+var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
+
+// goroutines asks how many there are in toolgate.
+func (g *gate) goroutines(t testing.TB) int {
+	t.Helper()
+	res := program.Get(t, g.Admin+"/metrics", "")
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := goroutinesLine.FindSubmatch(text)
+	if found == nil {
+		t.Fatal("/metrics does not tell how many goroutines there are")
+	}
+	n, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
