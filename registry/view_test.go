@@ -303,7 +303,7 @@ type end struct {
 }
 
 func (e *end) Ask(context.Context, []registry.Question) []registry.Answer { return nil }
-func (e *end) Tell(string, json.RawMessage)                              {}
+func (e *end) Tell(string, json.RawMessage)                               {}
 
 func (e *end) For(server string) registry.Peer {
 	e.mu.Lock()

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -23,10 +24,18 @@ func (d *Door) guard(r *http.Request) int {
 // jsonBody reports whether there is a body of JSON with one reading.
 func jsonBody(h http.Header) bool { return guard.JSONBody(h) }
 
-// accepts says which answers a client can read. A client that does not say
-// reads both.
+// accepts says which answers a client takes. A client that does not say takes
+// both; one that names event streams first gets one even where a single message
+// would do.
 func accepts(h http.Header) (plain, events bool) {
-	return guard.Accepts(h, "application/json"), guard.Accepts(h, "text/event-stream")
+	return guard.Accepts(h, "application/json") && !prefersEvents(h), guard.Accepts(h, "text/event-stream")
+}
+
+// prefersEvents reports whether h names event streams before anything else.
+func prefersEvents(h http.Header) bool {
+	first, _, _ := strings.Cut(h.Get("Accept"), ",")
+	media, _, _ := strings.Cut(first, ";")
+	return strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
 }
 
 // credential reads the bearer token of h. It reports false for an

@@ -368,4 +368,3 @@ func TestWithin(t *testing.T) {
 		}
 	}
 }
-

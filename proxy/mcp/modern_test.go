@@ -212,7 +212,12 @@ func TestGoSDKAnswers(t *testing.T) {
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"name": "to " + r.Params.Message}}, nil
 		},
-		ResourceUpdatedHandler: func(_ context.Context, r *sdk.ResourceUpdatedNotificationRequest) { updated <- r.Params.URI },
+		ResourceUpdatedHandler: func(_ context.Context, r *sdk.ResourceUpdatedNotificationRequest) {
+			select {
+			case updated <- r.Params.URI:
+			default: // told again
+			}
+		},
 	})
 	result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "talk", Arguments: json.RawMessage(askName)})
 	if err != nil || g.calls() != 1 {

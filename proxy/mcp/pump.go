@@ -3,7 +3,6 @@ package mcp
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -13,9 +12,9 @@ const (
 	// patience is how long a call that may report goes on before its client gets
 	// the head of an event stream, so that it can ask for the answer again.
 	patience = time.Second
-	// comeBack is what a client is asked to wait before it comes back to a stream
-	// that was closed.
-	comeBack = time.Second
+	// retryField asks a client to wait that many milliseconds before it comes back
+	// to a stream that was closed.
+	retryField = "retry: 1000\n"
 )
 
 // reports reports whether x, which may have no session, is a request that may
@@ -117,10 +116,8 @@ func (d *Door) pump(c connection, rd *reader) {
 				closing = nil // its end comes with the last answer
 				continue
 			}
-			d.pause(c, rd)
 			return
 		case <-life:
-			d.pause(c, rd)
 			return
 		case <-c.end:
 			d.drain(c, rd)
@@ -161,13 +158,6 @@ func (d *Door) drain(c connection, rd *reader) bool {
 		if writeEvent(c.w, c.rc, id, message) != nil {
 			return false
 		}
-	}
-}
-
-// pause says that the client should come back, where its revision knows that.
-func (d *Door) pause(c connection, rd *reader) {
-	if rd.stream.prime {
-		_ = d.write(c, []byte("retry: "+strconv.FormatInt(comeBack.Milliseconds(), 10)+"\ndata: \n\n"))
 	}
 }
 

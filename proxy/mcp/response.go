@@ -72,7 +72,7 @@ func beginEvents(w http.ResponseWriter) {
 }
 
 // writeEvent sends message, one line, as one event and flushes it. A message of
-// no bytes is an event that only tells its id.
+// no bytes is an event that only tells its id, and when to come back.
 func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, message []byte) error {
 	event := make([]byte, 0, len(id)+len(message)+32)
 	if id != "" {
@@ -80,6 +80,8 @@ func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, m
 	}
 	if len(message) > 0 {
 		event = append(event, "event: message\n"...)
+	} else {
+		event = append(event, retryField...)
 	}
 	event = append(append(append(event, "data: "...), message...), "\n\n"...)
 	return writeAll(w, rc, event)

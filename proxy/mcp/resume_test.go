@@ -367,7 +367,7 @@ func TestPatience(t *testing.T) {
 		go func() { done <- record(d, "alice", session, reportCall) }()
 		time.Sleep(2 * time.Second)
 		g.release <- struct{}{}
-		if body := (<-done).Body.String(); !strings.HasPrefix(body, "id: ") || !strings.Contains(body, "-0\ndata: \n\nid: ") {
+		if body := (<-done).Body.String(); !strings.HasPrefix(body, "id: ") || !strings.Contains(body, "-0\nretry: 1000\ndata: \n\nid: ") {
 			t.Errorf("got %q", body)
 		}
 		if err := d.Close(t.Context()); err != nil {

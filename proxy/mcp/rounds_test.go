@@ -29,7 +29,9 @@ const (
 // stateOf gives the requestState of an answer, "" when it asks nothing.
 func stateOf(t *testing.T, rec *httptest.ResponseRecorder) string {
 	t.Helper()
-	var m struct{ Result struct{ ResultType, RequestState string } }
+	var m struct {
+		Result struct{ ResultType, RequestState string }
+	}
 	if err := json.Unmarshal(rec.Body.Bytes(), &m); err != nil {
 		t.Fatalf("%v: %s", err, rec.Body)
 	}
@@ -85,7 +87,9 @@ func TestRequestState(t *testing.T) {
 		{"other arguments", func(s string) *http.Request {
 			return retried(s, `"name":"demo__talk","arguments":{"ask":[`+rootsQuestion+`,`+rootsQuestion+`]}`)
 		}, "another request", true},
-		{"another tool", func(s string) *http.Request { return retried(s, `"name":"demo__echo","arguments":{"ask":[`+rootsQuestion+`]}`) }, "another request", true},
+		{"another tool", func(s string) *http.Request {
+			return retried(s, `"name":"demo__echo","arguments":{"ask":[`+rootsQuestion+`]}`)
+		}, "another request", true},
 		{"another member", func(s string) *http.Request { return retried(s, askRoots+`,"more":1`) }, "another request", true},
 		{"another method", func(s string) *http.Request {
 			return sessionless("alice", "/mcp", "prompts/get", askRoots+`,`+rootsAnswer+`,"requestState":"`+s+`"`)
@@ -391,4 +395,3 @@ func FuzzCanonical(f *testing.F) {
 		}
 	})
 }
-

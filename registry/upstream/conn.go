@@ -59,6 +59,7 @@ type conn struct {
 	end      context.CancelCauseFunc
 	table    table
 	lastID   *atomic.Int64 // of the server, which may take all connections for one where there is no handshake
+	said     atomic.Bool   // the server said that its tools changed, and nobody has been told
 	dropped  *atomic.Int64 // messages that were nobody's
 	garbage  atomic.Int64  // messages in a row that made no sense
 	cancels  chan struct{} // a slot for each cancellation under way

@@ -127,9 +127,13 @@ func grants(params json.RawMessage) bool {
 // tools of its own, and over HTTP the shared one is told for all.
 func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
 	c.notice(msg, source{any: true})
-	if msg.Method != methodTools || c.client != nil {
-		return
+	if msg.Method == methodTools && c.client == nil {
+		s.signalOthers()
 	}
+}
+
+// signalOthers has the connections of clients list their tools again.
+func (s *Server) signalOthers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
@@ -153,7 +157,8 @@ func (s *Server) poll(sess *session) {
 		}
 		select {
 		case <-s.opts.after(d + rand.N(d/10)):
-			s.changed(sess.conn, &jsonrpc.Message{Method: methodTools})
+			sess.conn.signal()
+			s.signalOthers()
 		case <-sess.conn.life.Done():
 			return
 		}

@@ -31,7 +31,8 @@ type Options struct {
 	// listed them, before the server counts as ready. It is called from one
 	// goroutine at a time. Nil discards.
 	Listed func(definitions []json.RawMessage)
-	// Relisted is called when the tools that the connection of some session
+	// Relisted is called when the server said that its tools changed, whatever it
+	// listed then, and when the tools that the connection of some session
 	// offers may be others than Profile gave before. It should not block. Nil
 	// discards.
 	Relisted func()

@@ -42,6 +42,7 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 		id, _ := jsonrpc.Get(msg.Params, "requestId")
 		c.asks.withdraw(id)
 	case "notifications/tools/list_changed":
+		c.said.Store(true)
 		c.signal()
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
 		c.listChanged(msg)

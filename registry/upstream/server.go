@@ -164,6 +164,9 @@ func (s *Server) hold() (err error, lost bool) {
 	sess.watch(s, func(tools []json.RawMessage) {
 		s.sharedListed(sess)
 		s.opts.listed(tools)
+		if sess.conn.said.Swap(false) { // a server is not made a liar of, even if the list is what it was
+			s.opts.relisted()
+		}
 	})
 	cause := asError(context.Cause(sess.conn.life))
 	s.down(cause.Err, cause.lost)
