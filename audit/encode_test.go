@@ -60,6 +60,20 @@ func TestOneRecordIsOneLine(t *testing.T) {
 	}
 }
 
+// The task that a call wants is kept as its arguments are.
+func TestTaskIsKeptAsItCame(t *testing.T) {
+	root := t.TempDir()
+	l := open(t, root, audit.Options{Durability: audit.OS})
+	for in, want := range map[string]string{`{"ttl": 6e4}`: `{"ttl": 6e4}`, "{\n}": `"{\n}"`, "": ""} {
+		r := sample("x")
+		r.Task = json.RawMessage(in)
+		line := record(t, l, root, r)
+		if got := parse(t, line); string(got.Task) != want || got.Hash != chainHash(line) {
+			t.Errorf("task %q is recorded as %s, want %s", in, got.Task, want)
+		}
+	}
+}
+
 func TestArgumentsAreKeptAsTheyCame(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Durability: audit.OS})

@@ -60,13 +60,14 @@ type memory struct {
 
 // recollection is what is remembered of one session.
 type recollection struct {
-	used    time.Time
-	tasks   map[string]*task   // :: id ⇒ a server's task
-	theirs  map[string]*task   // :: server, NUL and id ⇒ a client's task
-	places  map[string][]place // :: kind, NUL and name ⇒ who has a resource or prompt of /mcp, in configured order
-	placed  int                // how many there are in places
-	looked  time.Time          // when all lists were read last
-	looking chan struct{}      // closed when somebody has read them; nil = nobody does
+	used       time.Time
+	tasks      map[string]*task   // :: id ⇒ a server's task
+	theirs     map[string]*task   // :: server, NUL and id ⇒ a client's task
+	places     map[string][]place // :: kind, NUL and name ⇒ who has a resource or prompt of /mcp, in configured order
+	placed     int                // how many there are in places
+	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
+	looked     time.Time          // when all lists were read last
+	looking    chan struct{}      // closed when somebody has read them; nil = nobody does
 }
 
 // place is where something that is listed on /mcp comes from.
@@ -86,7 +87,7 @@ func (m *memory) recallLocked(o owner, now time.Time) *recollection {
 		if m.of == nil {
 			m.of = make(map[owner]*recollection)
 		}
-		r = &recollection{tasks: map[string]*task{}, theirs: map[string]*task{}, places: map[string][]place{}}
+		r = &recollection{tasks: map[string]*task{}, theirs: map[string]*task{}, places: map[string][]place{}, subscribed: map[string]string{}}
 		m.of[o] = r
 	}
 	r.used = now

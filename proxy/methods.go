@@ -48,6 +48,17 @@ var methods = map[string]method{
 	"tasks/list":   {action: "tasks/list", free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
 }
 
+// Limited reports whether a rule for rates may name a method of MCP in place of a
+// tool: it costs quota. Those of extensions do too.
+func Limited(name string) bool {
+	for _, table := range []map[string]method{methods, questions} {
+		if m, ok := table[name]; ok && !m.free && m.list == "" {
+			return true
+		}
+	}
+	return false
+}
+
 // questions is every request of servers that is taken to their clients.
 var questions = map[string]method{
 	"sampling/createMessage": {action: "sampling/createMessage", lacks: lacksSampling},

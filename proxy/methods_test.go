@@ -116,6 +116,20 @@ func TestEveryMethodHasARow(t *testing.T) {
 	}
 }
 
+// Rules for rates may name what costs quota, and nothing else.
+func TestLimitedMethods(t *testing.T) {
+	var got []string
+	for _, m := range slices.Concat(proxy.Methods(), proxy.Questions(), []string{"tools/call", "vendor/thing", ""}) {
+		if proxy.Limited(m) {
+			got = append(got, m)
+		}
+	}
+	want := []string{"prompts/get", "resources/read", "resources/subscribe", "elicitation/create", "sampling/createMessage"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What costs no quota is written here once more.
 func TestFreeMethods(t *testing.T) {
 	want := []string{

@@ -49,7 +49,13 @@ func findTools(ctx context.Context, g *Gate, p *passage) *Failure {
 	return nil
 }
 
+// findResource finds the server of a resource. A subscription ends where it was
+// begun, wherever the resource is by now.
 func findResource(ctx context.Context, g *Gate, p *passage) *Failure {
+	if server, ok := g.memory.subscription(p); ok {
+		p.server, p.resource = server, &policy.Resource{Server: server, URI: p.name}
+		return nil
+	}
 	at, ok := g.find(ctx, p, p.name, aResource, aTemplate)
 	if !ok {
 		return p.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", p.name))
@@ -264,6 +270,37 @@ func (r *recollection) describedLocked(uri string) (found place, ok bool) {
 		}
 	}
 	return found, ok
+}
+
+// subscription gives the server that p's subscription is to end at.
+func (m *memory) subscription(p *passage) (server string, ok bool) {
+	if p.in.Route != "" || p.in.Message.Method != "resources/unsubscribe" {
+		return "", false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.of[p.owner()]; r != nil {
+		server, ok = r.subscribed[p.name]
+	}
+	return server, ok
+}
+
+// subscribe remembers what came of p, if it begins or ends a subscription.
+func (m *memory) subscribe(p *passage) {
+	if p.in.Route != "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.recallLocked(p.owner(), p.now)
+	switch p.in.Message.Method {
+	case "resources/subscribe":
+		if len(r.subscribed) < maxPlaces {
+			r.subscribed[p.name] = p.server
+		}
+	case "resources/unsubscribe":
+		delete(r.subscribed, p.name)
+	}
 }
 
 // turn gives p the turn to read all lists, which hasLooked ends; if somebody

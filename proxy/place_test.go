@@ -307,3 +307,30 @@ func TestTheLevelOfAllServers(t *testing.T) {
 		t.Errorf("denied: %v", f)
 	}
 }
+
+// A subscription ends at the server where it was begun, whoever has the resource
+// by then.
+func TestSubscriptionsEndWhereTheyBegan(t *testing.T) {
+	s := newHall(t, stands()...)
+	about := func(method string) string {
+		t.Helper()
+		if _, f := s.Relay(t.Context(), relayed(t, "", method, `{"uri":"t:listed"}`)); f != nil {
+			return f.Kernel.Code
+		}
+		return s.got[len(s.got)-1]
+	}
+	if got := about("resources/subscribe"); got != `b resources/subscribe {"uri":"t:listed"}` {
+		t.Fatal(got)
+	}
+	s.stands[2].pages["resources/list "] = `{"resources":[]}`
+	s.ListChanged("b", "notifications/resources/list_changed")
+	if got := about("resources/read"); got != `a resources/read {"uri":"t:listed"}` { // by its template
+		t.Error(got)
+	}
+	if got := about("resources/unsubscribe"); got != `b resources/unsubscribe {"uri":"t:listed"}` {
+		t.Error(got)
+	}
+	if got := about("resources/unsubscribe"); got != `a resources/unsubscribe {"uri":"t:listed"}` {
+		t.Error(got)
+	}
+}

@@ -156,6 +156,9 @@ func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 	if p.kernel != nil {
 		p.reply.Kernel = *p.kernel
 	}
+	if p.resource != nil {
+		g.memory.subscribe(p)
+	}
 	return nil
 }
 

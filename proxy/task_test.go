@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -420,6 +421,22 @@ func TestTasksOfTheClient(t *testing.T) {
 		in.Message.Kind, in.Session = notification, other.session
 		if f := i.Gate.Notify(t.Context(), in); f == nil || len(i.noted) != 1 {
 			t.Errorf("%+v: noted %v", other, i.noted)
+		}
+	}
+}
+
+// A session has room for a thousand tasks; then the one that ends first is
+// forgotten.
+func TestTooManyTasks(t *testing.T) {
+	w := newWorker(t)
+	w.answers["tasks/get"] = `{"taskId":"t0"}`
+	for i := range 1001 {
+		w.begins = fmt.Sprintf(`{"task":{"taskId":"t%d","ttl":%d}}`, i, 100_000+i)
+		if _, f := w.dig(t, "s1", wanted); f != nil {
+			t.Fatal(f)
+		}
+		if _, f := w.about(t, "s1", "", "tasks/get", `{"taskId":"t0"}`); (f == nil) != (i < 1000) {
+			t.Fatalf("after task %d: %v", i, f)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -79,10 +80,13 @@ func (in *instance) unanswered(cfg *config.Config, roles []string) []finding {
 	for _, t := range in.upstream.Catalogue().Tools("") {
 		tools = append(tools, t.Exposed)
 	}
+	for _, s := range cfg.Servers {
+		tools = append(tools, s.Methods...)
+	}
 	var found []finding
 	for i, rule := range cfg.Limits.Rules {
 		where := fmt.Sprintf("toolgate.limits.rules[%d]", i)
-		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) {
+		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) && !proxy.Limited(rule.Tool) {
 			found = append(found, warning(where+".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"))
 		}
 		if rule.Role != "" && !slices.Contains(roles, rule.Role) {
