@@ -253,6 +253,19 @@ func TestARoundOfQuestions(t *testing.T) {
 	}
 }
 
+// A panic about one question is the end of that question.
+func TestAPanicIsOneQuestion(t *testing.T) {
+	i := newInquirer(t)
+	i.library.panics = "elicitation/create"
+	answers := i.ask(t, everything, question("elicitation/create", "{}"), question("roots/list", ""))
+	if answers[0].Result != nil || strings.Contains(string(answers[0].Error), "planted") || string(answers[1].Result) != `{"to": "roots/list","n":1e2}` {
+		t.Errorf("answered %s", answers)
+	}
+	if len(i.outcomes) != 3 || i.outcomes[0].Code != signal.CodeInternal || i.outcomes[0].Stage != "decide" {
+		t.Errorf("records %+v", i.outcomes)
+	}
+}
+
 // Listing roots costs no quota.
 func TestFreeQuestions(t *testing.T) {
 	i := newInquirer(t)

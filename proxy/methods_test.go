@@ -2,7 +2,9 @@ package proxy_test
 
 import (
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,6 +114,19 @@ func TestEveryMethodHasARow(t *testing.T) {
 					t.Errorf("no revision has the %s %s", s, m)
 				}
 			}
+		}
+	}
+}
+
+// The policy author is told of every method that the policy is asked about.
+func TestEveryMethodIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/policy-author.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range slices.Concat(proxy.Methods(), proxy.Questions()) {
+		if !strings.Contains(string(text), "`"+m+"`") {
+			t.Errorf("docs/policy-author.md does not say what %s is", m)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type library struct {
 	inputs []policy.Input
 	listed func(registry.Downstream)
 
-	refuses, holds, exceeds, unrecorded string // one method each
+	refuses, holds, exceeds, unrecorded, panics string // one method each
 }
 
 // Offers says that the one server has everything.
@@ -62,6 +62,8 @@ func (l *library) Decide(ctx context.Context, in *policy.Input) (policy.Decision
 		return policy.Decision{Effect: policy.Deny, Rule: "S", Reason: "secret reason"}, nil
 	case l.holds != "" && in.Action == l.holds:
 		return held, nil
+	case l.panics != "" && in.Action == l.panics:
+		panic("planted in the policy")
 	}
 	return l.bench.Decide(ctx, in)
 }
