@@ -116,6 +116,52 @@ func (c *peer) enter(q *registry.Question, r *round) *passage {
 	return p
 }
 
+// foresee takes a question that a server puts into its answer to p down the
+// callback road, but for the last stage: the client answers by other ways.
+func (g *Gate) foresee(ctx context.Context, p *passage, parentID string, question registry.Question) input {
+	call := *p.in
+	call.Message, call.Fault, call.Progress = nil, nil, nil
+	c := &peer{gate: g, server: p.upstream(), call: call, who: p.principal, parentID: parentID, traceID: p.traceID}
+	q := c.enter(&question, nil)
+	f := g.walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
+	if f == nil {
+		q.reply = &Reply{Kernel: signal.OK(nil, q.metrics(g, false)), DecisionID: q.decisionID, TraceID: q.traceID, Decision: q.decision}
+	}
+	_, f = g.close(ctx, q, f)
+	return input{allowed: f == nil, redact: q.decision.Redact}
+}
+
+// elicited judges what a server asks a person to do in its error in place of a
+// result (MCP 2025-11-25, URLElicitationRequiredError), and takes out what the
+// policy does not let it ask. An error with nothing left in it is as any other
+// failure of the server's, without its words.
+func (g *Gate) elicited(ctx context.Context, p *passage, f *Failure) *Failure {
+	if code, _ := jsonrpc.Get(f.Upstream, "code"); string(code) != "-32042" {
+		return f
+	}
+	data, _ := jsonrpc.Get(f.Upstream, "data")
+	list, _ := jsonrpc.Get(data, "elicitations")
+	kept := []byte{'['}
+	for e := range jsonrpc.Elements(list) {
+		if !g.foresee(ctx, p, p.callID, registry.Question{Method: "elicitation/create", Params: e}).allowed {
+			continue
+		}
+		if len(kept) > 1 {
+			kept = append(kept, ',')
+		}
+		kept = append(kept, e...)
+	}
+	data, err := jsonrpc.Set(data, "elicitations", append(kept, ']'))
+	if err == nil {
+		data, err = jsonrpc.Set(f.Upstream, "data", data)
+	}
+	if err != nil || len(kept) == 1 {
+		return p.fail(signal.CodeToolFailed, "the server wants a person to do something first, and may not ask for it")
+	}
+	f.Upstream = data
+	return f
+}
+
 // receiveQuestion finds the question's row and holds it to what the client said
 // that it can do.
 func receiveQuestion(_ context.Context, g *Gate, p *passage) *Failure {

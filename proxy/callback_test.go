@@ -86,8 +86,10 @@ func (i *inquirer) View(_ context.Context, route string, from registry.Downstrea
 }
 
 func (i *inquirer) Forward(ctx context.Context, _ *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
-	i.during(ctx, out.From)
-	return json.RawMessage(i.bench.result), nil
+	if i.during != nil {
+		i.during(ctx, out.From)
+	}
+	return json.RawMessage(i.bench.result), i.forwardErr
 }
 
 // ask has the server ask a round of questions in the course of a call.
@@ -504,4 +506,56 @@ func (l *library) Decision(ctx context.Context, r *audit.Record) error {
 		return errDisk
 	}
 	return l.bench.Decision(ctx, r)
+}
+
+// A server that wants a person to do something first, and says so in an error,
+// asks as if it did so by a request of its own.
+func TestElicitationInPlaceOfAResult(t *testing.T) {
+	const one, two = `{"mode":"url","elicitationId":"1", "url":"https://a"}`, `{"mode":"url","elicitationId":"2","url":"https://b"}`
+	asks := func(list string) string {
+		return `{"code":-32042,"message":"sign in", "data":{"elicitations":` + list + `,"x":1e2}}`
+	}
+	for _, tt := range []struct {
+		name, capabilities, rpc string
+		set                     func(*inquirer)
+		want                    string // what reaches the client, "" = nothing of it
+		judged                  int
+	}{
+		{name: "permitted", rpc: asks(`[` + one + `,` + two + `]`), want: asks(`[` + one + `,` + two + `]`), judged: 2},
+		{name: "one is no url", rpc: asks(`[{"mode":"moon"},` + two + `]`), want: asks(`[` + two + `]`), judged: 2},
+		{name: "denied", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.refuses = "elicitation/create" }, judged: 1},
+		{name: "over the limit", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.exceeds = "elicitation/create" }, judged: 1},
+		{name: "without a record", rpc: asks(`[` + one + `]`), set: func(i *inquirer) { i.unrecorded = "elicitation/create" }, judged: 1},
+		{name: "a client that opens no urls", capabilities: `{"elicitation":{}}`, rpc: asks(`[` + one + `]`), judged: 1},
+		{name: "nothing asked", rpc: `{"code":-32042,"message":"?"}`},
+		{name: "another error", rpc: `{"code":-32041,"message":"no","data":{"elicitations":[]}}`, want: `{"code":-32041,"message":"no","data":{"elicitations":[]}}`},
+	} {
+		for _, relay := range []bool{false, true} {
+			i := newInquirer(t)
+			if tt.set != nil {
+				tt.set(i)
+			}
+			err := &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(tt.rpc)}
+			in, road := request(t, plain), i.Call
+			if relay {
+				in, road = relayed(t, "web", "resources/read", `{"uri":"file:///a"}`), i.Relay
+			}
+			i.forwardErr, i.library.err = err, err
+			if in.Capabilities = json.RawMessage(tt.capabilities); tt.capabilities == "" {
+				in.Capabilities = json.RawMessage(everything)
+			}
+			_, f := road(t.Context(), in)
+			if f == nil || f.Kernel.Code != signal.CodeToolFailed || string(f.Upstream) != tt.want {
+				t.Errorf("%s, relay %v: %v with %s\nwant %s", tt.name, relay, f, f.Upstream, tt.want)
+			}
+			if len(i.outcomes) != 1+tt.judged {
+				t.Errorf("%s, relay %v: records %+v", tt.name, relay, i.outcomes)
+			}
+			for _, o := range i.outcomes[:tt.judged] {
+				if o.Method != "elicitation/create" || o.ParentID != i.outcomes[tt.judged].CallID || o.Server != "web" {
+					t.Errorf("%s, relay %v: record %+v", tt.name, relay, o)
+				}
+			}
+		}
+	}
 }

@@ -38,7 +38,7 @@ func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 	if !errors.As(err, &fe) {
 		fe = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: err}
 	}
-	f := p.forwardFailure(fe)
+	f := g.elicited(ctx, p, p.forwardFailure(fe))
 	switch {
 	case !fe.Sent:
 		g.release(ctx, p)

@@ -132,7 +132,7 @@ func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	raw, err := g.askServer(ctx, p)
 	if err != nil {
-		return p.askFailure(err)
+		return g.elicited(ctx, p, p.askFailure(err))
 	}
 	if len(raw) == 0 || raw[0] != '{' {
 		return p.fail(signal.CodeOutputInvalid, "the server's result is no object")

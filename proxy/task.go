@@ -181,22 +181,12 @@ func (g *Gate) inputs(ctx context.Context, p *passage, requests json.RawMessage)
 	return requests, nil
 }
 
-// judgeInput takes one question of a task down the callback road, but for the
-// last stage: its answer comes with tasks/update.
+// judgeInput judges one question of a task, whose answer comes with tasks/update.
 func (g *Gate) judgeInput(ctx context.Context, p *passage, key string, request json.RawMessage) input {
 	raw, _ := jsonrpc.Get(request, "method")
 	method, _ := jsonrpc.Text(raw)
 	params, _ := jsonrpc.Get(request, "params")
-	call := *p.in
-	call.Message, call.Fault, call.Progress = nil, nil, nil
-	c := &peer{gate: g, server: p.task.server, call: call, who: p.principal, parentID: p.task.callID, traceID: p.traceID}
-	q := c.enter(&registry.Question{Key: key, Method: method, Params: params}, nil)
-	f := g.walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
-	if f == nil {
-		q.reply = &Reply{Kernel: signal.OK(nil, q.metrics(g, false)), DecisionID: q.decisionID, TraceID: q.traceID, Decision: q.decision}
-	}
-	_, f = g.close(ctx, q, f)
-	return input{allowed: f == nil, redact: q.decision.Redact}
+	return g.foresee(ctx, p, p.task.callID, registry.Question{Key: key, Method: method, Params: params})
 }
 
 // findUpdated finds the task that answers are for.

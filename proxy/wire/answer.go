@@ -109,7 +109,7 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 	switch {
 	case row.Form == AsNothing:
 		reply.Silent = true
-	case d == MCP && row.Form == AsUpstream && upstream != nil:
+	case row.Form == AsUpstream && upstream != nil && (d == MCP || d == Gateway && elicits(upstream)):
 		reply.Error = stdjson.RawMessage(upstream)
 	case d == MCP && row.Form == AsResult && !f.Plain:
 		reply.Result, err = result(row, f)
@@ -117,6 +117,14 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 		reply.Error, err = errorObject(d, row, f, upstream)
 	}
 	return reply, err
+}
+
+// elicits reports whether an upstream's error asks its client to have a person
+// do something first (MCP 2025-11-25, URLElicitationRequiredError). Clients act
+// on its code and data, so it is no failure to them.
+func elicits(upstream jsontext.Value) bool {
+	code, _ := jsonrpc.Get(stdjson.RawMessage(upstream), "code")
+	return string(code) == "-32042"
 }
 
 // object gives raw, on one line, when it is one JSON object with one reading,

@@ -327,3 +327,16 @@ func TestRefusalOfWhatCallsNoTool(t *testing.T) {
 		}
 	}
 }
+
+// A server that wants a person to do something first says so in the words of the
+// protocol, wherever MCP clients are.
+func TestElicitationInPlaceOfAResult(t *testing.T) {
+	const asks = `{"code":-32042,"message":"sign in","data":{"elicitations":[{"mode":"url"}]}}`
+	for d, same := range map[wire.Dialect]bool{wire.MCP: true, wire.Gateway: true, wire.Canonical: false, wire.Kernel: false} {
+		f := wire.Failure{Kernel: &signal.KernelError{Code: signal.CodeToolFailed, Message: "m"}, Reason: "why", Upstream: json.RawMessage(asks)}
+		reply, err := wire.Answer(d, f)
+		if err != nil || (string(reply.Error) == asks) != same {
+			t.Errorf("%s: %s, %v", d, reply.Error, err)
+		}
+	}
+}
