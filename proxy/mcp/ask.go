@@ -74,7 +74,10 @@ func (r *inquiry) put(v *voice, i int) {
 		params = withToken(params, q.id)
 	}
 	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, r.all[i].Method, params))
-	if !v.send(letter{message: message, question: q}) {
+	switch {
+	case s.quiet():
+		q.fail(sessionOver)
+	case !v.send(letter{message: message, question: q}):
 		q.fail(unreachable)
 	}
 }

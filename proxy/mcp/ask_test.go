@@ -359,6 +359,30 @@ func TestMailbox(t *testing.T) {
 	})
 }
 
+// TestTellASlowReader: a client that does not read holds up who tells it
+// something for a moment, once.
+func TestTellASlowReader(t *testing.T) {
+	enclose(t, nil, func(t *testing.T, c *inProcess) {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			req := httptest.NewRequest(http.MethodGet, "http://localhost/mcp", nil)
+			standardHeaders(req, "alice")
+			req.Header.Set("Mcp-Session-Id", c.session)
+			c.d.ServeHTTP(&stuck{header: http.Header{}}, req)
+		}()
+		synctest.Wait()
+		began := time.Now()
+		for range 1000 { // more than is kept
+			c.home.Tell("notifications/message", json.RawMessage(`{}`))
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("held up for %v", took)
+		}
+		<-ended
+	})
+}
+
 // TestRecalled: what is given up before the client has heard of it, it never
 // hears of.
 func TestRecalled(t *testing.T) {

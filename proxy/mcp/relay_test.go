@@ -79,7 +79,10 @@ func TestRelayed(t *testing.T) {
 		return `{"jsonrpc":"2.0","id":"r","method":"` + method + `","params":` + params + `}`
 	}
 	told.take()
-	for _, method := range []string{"resources/read", "prompts/get", "completion/complete"} {
+	for _, method := range []string{
+		"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete",
+		"tasks/get", "tasks/result", "tasks/cancel",
+	} {
 		if _, body := demo.post(ask(method, `{}`)); body != `{"jsonrpc":"2.0","id":"r","result":{"of":"`+method+`",  "n":1e2}}` {
 			t.Errorf("%s: %s", method, body)
 		}
@@ -94,7 +97,7 @@ func TestRelayed(t *testing.T) {
 		}
 		told.take()
 	}
-	for _, method := range []string{"resources/list", "resources/templates/list", "prompts/list"} {
+	for _, method := range []string{"resources/list", "resources/templates/list", "prompts/list", "tasks/list"} {
 		if _, body := demo.post(ask(method, `{}`)); body != `{"jsonrpc":"2.0","id":"r","result":{"of":"`+method+`","for":"alice"}}` {
 			t.Errorf("%s: %s", method, body)
 		}
@@ -116,7 +119,10 @@ func TestNothingIsRelayed(t *testing.T) {
 	g := newGate()
 	srv, _ := newServer(t, g, nil)
 	h := openAt(t, srv.URL+"/mcp/demo", "alice")
-	for _, method := range []string{"resources/list", "resources/read", "prompts/list", "prompts/get", "completion/complete"} {
+	for _, method := range []string{
+		"resources/list", "resources/read", "resources/subscribe", "prompts/list", "prompts/get", "completion/complete",
+		"logging/setLevel", "tasks/get", "tasks/list", "vendor/thing",
+	} {
 		if _, body := h.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{}}`); !strings.Contains(body, `"code":-32601`) {
 			t.Errorf("%s: %s", method, body)
 		}

@@ -176,6 +176,16 @@ func (s *session) muteLocked() {
 	}
 }
 
+// quiet reports whether the client will answer nothing any more.
+func (s *session) quiet() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // busy reports whether a request, a question or an event stream is open.
 func (s *session) busy() bool {
 	s.mu.Lock()
