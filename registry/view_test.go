@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -160,6 +161,32 @@ func TestViewFollows(t *testing.T) {
 	}
 	if got := seen(t, r, "s", client("third", `{}`)); got != "a b" {
 		t.Errorf("seen: %s", got)
+	}
+}
+
+// A server that is down keeps the tools of every client, and a call says that
+// it is not there.
+func TestViewOfServerThatIsDown(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	can := client("can", `{"sampling":{}}`)
+	if got := seen(t, r, "s", can); got != "ask a b" {
+		t.Fatalf("seen: %s", got)
+	}
+	rec.Stop()
+	forward(r, "s__a", `{}`) // finds it out
+	await(t, "failure", func() bool { return r.Status()[0].State == "failed" })
+	for _, from := range []registry.Downstream{can, client("other", `{"sampling":{}}`)} {
+		if got := seen(t, r, "s", from); got != "ask a b" {
+			t.Errorf("seen: %s", got)
+		}
+	}
+	tool, _ := r.View(t.Context(), "s", can).Lookup("ask")
+	_, err := r.Forward(t.Context(), tool, registry.Outgoing{From: can})
+	var refused *registry.ForwardError
+	if !errors.As(err, &refused) || refused.Kind != registry.Unavailable {
+		t.Errorf("a call: %v", err)
 	}
 }
 

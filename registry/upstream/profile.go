@@ -112,9 +112,6 @@ func (s *Server) missProfile(can string) {
 func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shared == nil {
-		return nil, true
-	}
 	p := s.profiles.known[string(from.Capabilities)]
 	if sl := s.slots[from.Session]; sl != nil && sl.alive() {
 		p = sl.s.profile.Load()
@@ -125,7 +122,7 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	case p != nil:
 		return p, true
 	}
-	return nil, isEmpty(from.Capabilities)
+	return nil, s.shared == nil || isEmpty(from.Capabilities)
 }
 
 // awaitOpening waits for a connection that is being opened with the same
@@ -210,11 +207,15 @@ func (p *profiles) forget(can string) {
 // forgetAll drops all profiles.
 func (p *profiles) forgetAll() { p.known, p.order = nil, nil }
 
-// sharedListed takes note of what the shared connection has listed. What
-// others listed while that was another list counts no more.
-func (s *Server) sharedListed(sess *session) {
+// sharedListed takes note of what the shared connection has listed, for the
+// first time or again. What others listed on the connections before, or while
+// that was another list, counts no more.
+func (s *Server) sharedListed(sess *session, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if first {
+		s.profiles.forgetAll()
+	}
 	if now := sess.profile.Load(); s.listed != nil && now.same(s.listed) {
 		sess.profile.Store(s.listed)
 		return

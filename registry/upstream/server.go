@@ -154,7 +154,7 @@ func (s *Server) hold() (err error, lost bool) {
 		return err, false
 	}
 	defer sess.conn.close()
-	s.sharedListed(sess)
+	s.sharedListed(sess, true)
 	s.opts.listed(tools)
 	s.up(sess)
 	if sess.conn.modern() {
@@ -162,7 +162,7 @@ func (s *Server) hold() (err error, lost bool) {
 	}
 	s.revive()
 	sess.watch(s, func(tools []json.RawMessage) {
-		s.sharedListed(sess)
+		s.sharedListed(sess, false)
 		s.opts.listed(tools)
 		if sess.conn.said.Swap(false) { // a server is not made a liar of, even if the list is what it was
 			s.opts.relisted()
@@ -189,7 +189,6 @@ func (s *Server) down(err error, patient bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared, s.patient = nil, patient
-	s.profiles.forgetAll()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.now()}
 	}
