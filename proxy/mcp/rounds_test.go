@@ -75,6 +75,7 @@ func TestRequestState(t *testing.T) {
 		{"the first letter changed", func(s string) *http.Request { return retried(string(s[0]^1)+s[1:], askRoots) }, "was changed", true},
 		{"cut short", func(s string) *http.Request { return retried(s[:len(s)-4], askRoots) }, "was changed", true},
 		{"made longer", func(s string) *http.Request { return retried(s+"AAAA", askRoots) }, "was changed", true},
+		{"with a line end inside", func(s string) *http.Request { return retried(s[:9]+`\n`+s[9:], askRoots) }, "was changed", true},
 		{"empty", func(string) *http.Request { return retried("", askRoots) }, "was changed", true},
 		{"of another door", func(string) *http.Request {
 			return retried(mcp.NewNotary().Sign([16]byte{}, 1, time.Now().Add(time.Hour), [32]byte{}), askRoots)
@@ -143,6 +144,7 @@ func FuzzRequestState(f *testing.F) {
 	whole := n.Sign([16]byte{1}, 2, until, [32]byte{3})
 	f.Add(whole)
 	f.Add(whole[:len(whole)-1])
+	f.Add(whole[:9] + "\n" + whole[9:])
 	f.Add("")
 	f.Fuzz(func(t *testing.T, text string) {
 		call, round, at, binding, err := n.Read(text)
