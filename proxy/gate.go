@@ -224,6 +224,16 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 	return seen
 }
 
+// Find gives the one tool that List gives under name, nil when there is none.
+func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name string) *registry.Tool {
+	p := &passage{in: in, now: g.opts.Now(), principal: who}
+	t, ok := g.opts.Upstreams.View(ctx, in.Route, g.from(p)).Lookup(name)
+	if !ok || t.Quarantine != "" || !g.visible(ctx, *g.policy.Load(), who, toolInput(t)) {
+		return nil
+	}
+	return t
+}
+
 // visible hides a tool when the policy says that every call is denied, and
 // when the policy fails.
 func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t policy.Tool) bool {

@@ -391,6 +391,10 @@ func TestListedIfAndOnlyIfCallable(t *testing.T) {
 		b := newBench(t)
 		b.hidden = hidden
 		listed := len(b.List(context.Background(), &proxy.Call{}, b.who)) == 1
+		found := b.Find(context.Background(), &proxy.Call{}, b.who, searcher.Exposed)
+		if (found == searcher) != listed || b.Find(context.Background(), &proxy.Call{}, b.who, "none") != nil {
+			t.Errorf("hidden %v: found %v", hidden, found)
+		}
 		_, f := b.call(t, plain)
 		if callable := f == nil; listed != callable || listed == hidden {
 			t.Errorf("hidden %v: listed %v, callable %v", hidden, listed, callable)

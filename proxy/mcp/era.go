@@ -16,7 +16,7 @@ func (d *Door) postModern(r *http.Request, out *response, x *exchange, s *strang
 	var a answer
 	ok := s == nil
 	if ok {
-		a, ok = d.meet(x, r.Header)
+		a, ok = d.meet(r.Context(), x, r.Header)
 	} else {
 		a = d.turnAway(x, s)
 	}
@@ -77,7 +77,7 @@ func (p *pipe) takeModern(x *exchange) bool {
 		return false
 	}
 	d := p.door
-	a, ok := d.meet(x, nil)
+	a, ok := d.meet(d.base, x, nil)
 	if !ok {
 		p.reply(x, a)
 		return true

@@ -23,6 +23,13 @@ type Gate interface {
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
 
+// Finder is what a Gate is too that need not list all tools to give one.
+type Finder interface {
+	// Find gives the tool that who sees under name on the route of in, nil for
+	// none.
+	Find(ctx context.Context, in *proxy.Call, who policy.Principal, name string) *registry.Tool
+}
+
 // Relayer is the road of requests that call no tool. Both methods serve the
 // route of one server alone and refuse any other.
 type Relayer interface {
@@ -47,6 +54,7 @@ type Refuser interface {
 }
 
 var (
+	_ Finder  = (*proxy.Gate)(nil)
 	_ Gate    = (*proxy.Gate)(nil)
 	_ Relayer = (*proxy.Gate)(nil)
 	_ Refuser = (*proxy.Gate)(nil)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -113,7 +114,7 @@ func (x *exchange) showsModern(h http.Header) bool {
 
 // meet takes x as far as what it says of itself. h is nil where a transport has
 // no headers. If ok is false x has its answer.
-func (d *Door) meet(x *exchange, h http.Header) (a answer, ok bool) {
+func (d *Door) meet(ctx context.Context, x *exchange, h http.Header) (a answer, ok bool) {
 	m := x.call.Message
 	x.modern = &modern{}
 	x.call.Era = modernVersion
@@ -135,7 +136,7 @@ func (d *Door) meet(x *exchange, h http.Header) (a answer, ok bool) {
 	if fault := x.introduce(); fault != "" {
 		return d.refuseAs(x, signal.CodeEnvelopeParams, http.StatusBadRequest, fault), false
 	}
-	return d.checkModern(x, h)
+	return d.checkModern(ctx, x, h)
 }
 
 // checkRevision refuses a revision that is not served, and a header that says
@@ -250,7 +251,7 @@ func isAnswers(raw json.RawMessage) bool {
 
 // checkModern refuses a method that is not served and headers that contradict
 // the body.
-func (d *Door) checkModern(x *exchange, h http.Header) (answer, bool) {
+func (d *Door) checkModern(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
 	m := x.call.Message
 	row, ok := d.modernRowOf(m.Method)
 	if h != nil {
@@ -267,22 +268,32 @@ func (d *Door) checkModern(x *exchange, h http.Header) (answer, bool) {
 	if a, ok := d.admitModern(x); !ok {
 		return a, false
 	}
-	return d.admitHeaders(x, h)
+	return d.admitHeaders(ctx, x, h)
 }
 
 // argumentFault checks the headers that the tool of a call wants of its
 // arguments. A tool that the caller does not see wants none.
-func (d *Door) argumentFault(x *exchange, h http.Header) string {
+func (d *Door) argumentFault(ctx context.Context, x *exchange, h http.Header) string {
 	raw, _ := jsonrpc.Get(x.call.Message.Params, "name")
-	wanted, _ := jsonrpc.Text(raw)
-	name := shownName(x.call.Route)
+	name, _ := jsonrpc.Text(raw)
 	args, _ := jsonrpc.Get(x.call.Message.Params, "arguments")
-	for _, t := range d.opts.Gate.List(d.base, &x.call, x.who) {
-		if name(t) == wanted {
-			return paramFault(h, bindings(t.Definition), args)
-		}
+	if t := d.find(ctx, x, name); t != nil {
+		return paramFault(h, bindings(t.Definition), args)
 	}
 	return ""
+}
+
+// find gives the tool that the sender of x sees under name, nil for none.
+func (d *Door) find(ctx context.Context, x *exchange, name string) *registry.Tool {
+	if f, ok := d.opts.Gate.(Finder); ok {
+		return f.Find(ctx, &x.call, x.who, name)
+	}
+	shown := shownName(x.call.Route)
+	tools := d.opts.Gate.List(ctx, &x.call, x.who)
+	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shown(t) == name }); i >= 0 {
+		return tools[i]
+	}
+	return nil
 }
 
 // admitModern finds the party on whose account x is.
@@ -298,11 +309,11 @@ func (d *Door) admitModern(x *exchange) (answer, bool) {
 
 // admitHeaders lets x pass if its headers repeat what its tool wants of the
 // arguments; else its party is left.
-func (d *Door) admitHeaders(x *exchange, h http.Header) (answer, bool) {
+func (d *Door) admitHeaders(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
 	if h == nil || x.call.Message.Method != "tools/call" {
 		return answer{}, true
 	}
-	if fault := d.argumentFault(x, h); fault != "" {
+	if fault := d.argumentFault(ctx, x, h); fault != "" {
 		d.parties.leave(x.modern.party)
 		return d.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
 	}
