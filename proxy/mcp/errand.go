@@ -189,7 +189,9 @@ func (e *errand) progress(params json.RawMessage) {
 var _ registry.Peer = (*errand)(nil)
 
 // unheard are notifications that the revision has not, or has for others.
-var unheard = []string{"notifications/elicitation/complete", "notifications/cancelled", "notifications/progress"}
+var unheard = []string{
+	"notifications/elicitation/complete", "notifications/tasks/status", "notifications/cancelled", "notifications/progress",
+}
 
 // Tell passes on what a server says in the course of the errand: log messages
 // that the client has asked for here, what is about lists and resources to the

@@ -180,8 +180,8 @@ func quoted(texts ...string) json.RawMessage {
 	return append(out, ']')
 }
 
-// introduce puts into x what its _meta says of the client, and takes from its
-// params what answers a question of ours. It says what is missing.
+// introduce puts into x what its _meta says of the client. It says what is
+// missing.
 func (x *exchange) introduce() string {
 	params := x.call.Message.Params
 	meta, _ := jsonrpc.Get(params, "_meta")
@@ -202,11 +202,12 @@ func (x *exchange) introduce() string {
 	}
 	x.call.Capabilities = capabilities
 	x.call.Client = nameOf(meta, metaClient)
-	return x.takeAnswers()
+	return ""
 }
 
-// takeAnswers takes requestState and inputResponses out of the params: they are
-// between the client and this door.
+// takeAnswers takes requestState and inputResponses out of the params of a
+// request that asks: they are between the client and this door. It says what is
+// wrong with them.
 func (x *exchange) takeAnswers() string {
 	m := *x.call.Message
 	for _, member := range []struct {
@@ -262,8 +263,10 @@ func (d *Door) checkModern(ctx context.Context, x *exchange, h http.Header) (ans
 	if !ok {
 		return d.refuseAs(x, signal.CodeEnvelopeMethod, http.StatusNotFound, "method "+m.Method+" is not served in revision "+modernVersion), false
 	}
-	if x.modern.state != nil && !row.asks {
-		return d.refuseAs(x, signal.CodeEnvelopeParams, http.StatusOK, "method "+m.Method+" asks nothing, so that it has no requestState"), false
+	if row.asks {
+		if fault := x.takeAnswers(); fault != "" {
+			return d.refuse(x, signal.CodeEnvelopeParams, fault), false
+		}
 	}
 	if a, ok := d.admitModern(x); !ok {
 		return a, false

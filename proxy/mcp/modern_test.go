@@ -187,6 +187,34 @@ func TestModernCall(t *testing.T) {
 	}
 }
 
+// Only a request that can be answered with questions loses what answers them:
+// elsewhere the members are the server's, as those of tasks/update are.
+func TestOtherAnswersPass(t *testing.T) {
+	g := newGate()
+	got := make(chan string, 2)
+	d := newDoor(t, g, func(o *mcp.Options) { library{g}.serve(o); o.Relayer = reading{library{g}, got} })
+	const answers = `"inputResponses":{"k":{}},"requestState":"s"`
+	serve(d, sessionless("alice", "/mcp/demo", "tasks/update", `"taskId":"t",`+answers))
+	if params := <-got; !strings.Contains(params, answers) {
+		t.Errorf("tasks/update: %s", params)
+	}
+	serve(d, sessionless("alice", "/mcp/demo", "resources/read", `"uri":"u","inputResponses":{"k":{}}`))
+	if params := <-got; strings.Contains(params, "inputResponses") {
+		t.Errorf("resources/read: %s", params)
+	}
+}
+
+// reading is a library that tells what params it gets.
+type reading struct {
+	library
+	got chan string
+}
+
+func (r reading) Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
+	r.got <- string(in.Message.Params)
+	return r.library.Relay(ctx, in)
+}
+
 // A panic is the end of its own request, and nothing stays behind.
 func TestModernPanic(t *testing.T) {
 	g := newGate()
