@@ -107,7 +107,7 @@ func TestErrorsOfUpstreams(t *testing.T) {
 	}{
 		`{"code":-32002,"message":"no","data":{"a":1}}`:                                   {200, `{"code":-32602,"message":"no","data":{"a":1,"uri":"file:///x"}}`, `"code":-32602`},
 		`{"code":-32002,"message":"no"}`:                                                  {200, `{"code":-32602,"message":"no","data":{"uri":"file:///x"}}`, `"code":-32602`},
-		`{"code":-32042,"message":"go","data":{"elicitations":[]}}`:                       {200, `{"code":-32603,"message":"go","data":{"elicitations":[]}}`, `"code":-32000`},
+		`{"code":-32042,"message":"go","data":{"elicitations":[]}}`:                       {200, `{"code":-32603,"message":"go","data":{"elicitations":[]}}`, `"code":-32603`},
 		`{"code":-32020,"message":"hop"}`:                                                 {200, `{"code":-32603,"message":"hop"}`, `"code":-32000`},
 		`{"code":-32022,"message":"hop"}`:                                                 {200, `{"code":-32603,"message":"hop"}`, `"code":-32000`},
 		`{"code":-32021,"message":"can","data":{"requiredCapabilities":{"sampling":{}}}}`: {400, `{"code":-32021,"message":"can","data":{"requiredCapabilities":{"sampling":{}}}}`, `"code":-32021`},
