@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -27,7 +29,17 @@ func TestMain(m *testing.M) {
 	if os.Getenv(confidingVar) != "" {
 		confide()
 	}
+	abreast()
 	os.Exit(program.Run(m))
+}
+
+// abreast lets more tests run at the same time than there are processors: these
+// wait for processes, and for servers that tell something now and then.
+func abreast() {
+	flag.Parse()
+	if runtime.GOMAXPROCS(0) < 8 {
+		_ = flag.Set("test.parallel", "8") // it is a flag of every test binary
+	}
 }
 
 // needs skips the test when a third-party part is missing; in CI it fails. It
