@@ -98,22 +98,20 @@ func (r *questionnaire) requests() json.RawMessage {
 		}
 		out = append(append(out, jsonrpc.Quote(key)...), `:{"method":`...)
 		out = append(out, jsonrpc.Quote(r.asked[i].Method)...)
-		if params := paramsOf(r.asked[i]); params != nil {
-			out = append(append(out, `,"params":`...), params...)
-		}
-		out = append(out, '}')
+		out = append(append(append(out, `,"params":`...), paramsOf(r.asked[i])...), '}')
 	}
 	return append(out, '}')
 }
 
 // paramsOf is what the client is asked, without what the revisions before had
 // and this one has not: names of page visits, and tasks in place of answers.
+// It is never absent: there are clients that cannot read a question without.
 func paramsOf(q registry.Question) json.RawMessage {
+	if q.Params == nil {
+		return json.RawMessage("{}")
+	}
 	params := q.Params
 	for _, member := range []string{"elicitationId", "task"} {
-		if params == nil {
-			return nil
-		}
 		if without, err := jsonrpc.Delete(params, member); err == nil {
 			params = without
 		}
