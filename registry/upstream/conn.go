@@ -48,6 +48,7 @@ type conn struct {
 	limits    jsonrpc.Limits
 	opts      *Options
 	changed   chan struct{} // has one element when the tool list changed
+	announced atomic.Bool   // the server said so
 	client    *client       // whose it is, nil for the shared one
 	queue     queue         // of what is told and asked in the course of no request
 	asks      asks
@@ -59,7 +60,6 @@ type conn struct {
 	end      context.CancelCauseFunc
 	table    table
 	lastID   *atomic.Int64 // of the server, which may take all connections for one where there is no handshake
-	said     atomic.Bool   // the server said that its tools changed, and nobody has been told
 	dropped  *atomic.Int64 // messages that were nobody's
 	garbage  atomic.Int64  // messages in a row that made no sense
 	cancels  chan struct{} // a slot for each cancellation under way

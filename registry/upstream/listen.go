@@ -128,12 +128,12 @@ func grants(params json.RawMessage) bool {
 func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
 	c.notice(msg, source{any: true})
 	if msg.Method == methodTools && c.client == nil {
-		s.signalOthers()
+		s.relistOwn()
 	}
 }
 
-// signalOthers has the connections of clients list their tools again.
-func (s *Server) signalOthers() {
+// relistOwn has the tools of all sessions' connections listed again.
+func (s *Server) relistOwn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
@@ -158,7 +158,7 @@ func (s *Server) poll(sess *session) {
 		select {
 		case <-s.opts.after(d + rand.N(d/10)):
 			sess.conn.signal()
-			s.signalOthers()
+			s.relistOwn()
 		case <-sess.conn.life.Done():
 			return
 		}

@@ -73,6 +73,14 @@ func TestListening(t *testing.T) {
 				t.Errorf("hook got %s, want %s", got, want)
 			}
 		}
+		if _, e := up.call(up.last, "change", `{}`); e != nil {
+			t.Fatal(e)
+		}
+		for want := range strings.FieldsSeq("prompts resources tools") { // the same tools as before
+			if got := <-changed; got != "notifications/"+want+"/list_changed" {
+				t.Errorf("hook got %s, want %s", got, want)
+			}
+		}
 		up.await("the session has the tool too", func() bool {
 			_, e := up.send(asClient("s", nil), "two", `{}`)
 			return e == nil
@@ -111,7 +119,10 @@ func TestFreshness(t *testing.T) {
 			waits := make(chan time.Duration, 1000)
 			opts := func() upstream.Options {
 				return upstream.Options{After: func(d time.Duration) <-chan time.Time {
-					waits <- d
+					select {
+					case waits <- d:
+					default: // nobody counts any more
+					}
 					return time.After(time.Millisecond)
 				}}
 			}

@@ -31,15 +31,15 @@ type Options struct {
 	// listed them, before the server counts as ready. It is called from one
 	// goroutine at a time. Nil discards.
 	Listed func(definitions []json.RawMessage)
-	// Relisted is called when the server said that its tools changed, whatever it
-	// listed then, and when the tools that the connection of some session
+	// Relisted is called when the tools that the connection of some session
 	// offers may be others than Profile gave before. It should not block. Nil
 	// discards.
 	Relisted func()
-	// ListChanged receives what the shared connection tells of lists that are
-	// not the tools: notifications/resources/list_changed and
-	// notifications/prompts/list_changed. It is called from one goroutine at a
-	// time and should not block. Nil discards.
+	// ListChanged receives what the shared connection tells of lists that Listed
+	// does not show: notifications/resources/list_changed,
+	// notifications/prompts/list_changed, and notifications/tools/list_changed
+	// where the tools turn out to be the same as before. It is called from one
+	// goroutine at a time and should not block. Nil discards.
 	ListChanged func(method string)
 }
 

@@ -41,8 +41,8 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 	case "notifications/cancelled":
 		id, _ := jsonrpc.Get(msg.Params, "requestId")
 		c.asks.withdraw(id)
-	case "notifications/tools/list_changed":
-		c.said.Store(true)
+	case methodTools:
+		c.announced.Store(true)
 		c.signal()
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
 		c.listChanged(msg)

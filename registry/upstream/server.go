@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -161,12 +162,15 @@ func (s *Server) hold() (err error, lost bool) {
 		sess.conn.start(func() { s.follow(sess) })
 	}
 	s.revive()
+	before := sess.profile.Load()
 	sess.watch(s, func(tools []json.RawMessage) {
 		s.sharedListed(sess, false)
 		s.opts.listed(tools)
-		if sess.conn.said.Swap(false) { // a server is not made a liar of, even if the list is what it was
-			s.opts.relisted()
+		now := sess.profile.Load()
+		if sess.conn.announced.Swap(false) && now == before {
+			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
 		}
+		before = now
 	})
 	cause := asError(context.Cause(sess.conn.life))
 	s.down(cause.Err, cause.lost)
@@ -189,6 +193,7 @@ func (s *Server) down(err error, patient bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared, s.patient = nil, patient
+	s.profiles.forgetAll()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.now()}
 	}
