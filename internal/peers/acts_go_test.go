@@ -143,7 +143,10 @@ func (s *goSession) do(ctx context.Context, a act, n int) (names []string, resul
 	case "hush":
 		err = s.Unsubscribe(ctx, &sdk.UnsubscribeParams{URI: a.URI})
 	default:
-		names, err = s.list(ctx, a.Op)
+		program.Settles(func() bool {
+			names, err = s.list(ctx, a.Op)
+			return err != nil || len(names) >= a.Want
+		})
 	}
 	return names, result, err
 }

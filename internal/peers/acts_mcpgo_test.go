@@ -171,7 +171,10 @@ func (s *mcpGoSession) do(ctx context.Context, a act, n int) (names []string, re
 			err = s.Unsubscribe(ctx, mcpgo.UnsubscribeRequest{Params: mcpgo.UnsubscribeParams{URI: a.URI}})
 		}
 	default:
-		names, err = s.list(ctx, a.Op)
+		program.Settles(func() bool {
+			names, err = s.list(ctx, a.Op)
+			return err != nil || len(names) >= a.Want
+		})
 	}
 	return names, result, err
 }

@@ -28,6 +28,8 @@ type act struct {
 	Value    string `json:"value,omitempty"`
 	// Wait are notifications that the client waits for, by method.
 	Wait map[string]int `json:"wait,omitempty"`
+	// Want is how many names a list has at least: it is asked for until then.
+	Want int `json:"want,omitempty"`
 	// Cancel gives the call up with its first progress.
 	Cancel bool `json:"cancel,omitempty"`
 	// Progress asks for progress.
@@ -147,7 +149,8 @@ func seenOf(t testing.TB, a act, s saw) string {
 func notesOf(t testing.TB, notes []told, method string, loose bool) (out []string) {
 	t.Helper()
 	for _, n := range notes {
-		if n.Method != method {
+		// TypeScript's client of the modern era reports its own progress too.
+		if message, _ := n.Params["message"].(string); n.Method != method || strings.HasPrefix(message, "Fulfilling input required") {
 			continue
 		}
 		delete(n.Params, "progressToken")

@@ -31,6 +31,7 @@ type way struct {
 	Args    []string `json:"args,omitempty"`
 	Dir     string   `json:"dir,omitempty"`
 	lingers bool     // after its input has ended
+	want    int      // tools there are when all servers have answered
 }
 
 // step is one thing for a client to do.

@@ -173,8 +173,8 @@ type observed map[string]string
 // its names, and leaves out what cannot be done.
 func observe(t *testing.T, l library, era string, w way, prefix bool, worlds ...world) map[string]observed {
 	t.Helper()
-	var acts []act
-	var of []string
+	// toolgate stdio waits for its servers no longer than a second.
+	acts, of := []act{{Named: "ready", Op: "tools", Want: w.want}}, []string{""}
 	for _, one := range worlds {
 		for _, a := range one.acts {
 			if gapOf(l.name, era, one.name, a.Named) != "" {
@@ -188,6 +188,9 @@ func observe(t *testing.T, l library, era string, w way, prefix bool, worlds ...
 	}
 	seen := map[string]observed{}
 	for i, got := range l.play(t, w, era, acts) {
+		if of[i] == "" {
+			continue
+		}
 		if prefix && got.Names != nil {
 			got.Names = unprefixed(of[i], acts[i].Op, got.Names)
 		}
@@ -245,8 +248,15 @@ func testEras(t *testing.T, direct map[cell]observed, worlds []world) {
 	for _, w := range worlds {
 		servers = append(servers, server{w.name, w.entry, map[string]any{"isolation": "session", "max_sessions": 64, "pin": false}})
 	}
-	dir := configure(t, setup{servers: servers, results: "off"})
+	dir := configure(t, setup{servers: servers, results: "off", agents: 64})
 	g := serveReady(t, dir)
+	// Clients of the modern era that look alike share what servers remember of
+	// an agent.
+	agents := 0
+	agent := func() string {
+		agents++
+		return tokenOf(agents - 1)
+	}
 	for _, l := range libraries {
 		for _, era := range l.eras {
 			compare := func(t *testing.T, w way, prefix bool, worlds ...world) {
@@ -257,18 +267,30 @@ func testEras(t *testing.T, direct map[cell]observed, worlds []world) {
 			}
 			for _, one := range worlds {
 				t.Run(l.name+" "+era+"/"+one.name, func(t *testing.T) {
-					compare(t, way{URL: g.Agents + "/mcp/" + one.name, Token: agentToken}, false, one)
+					compare(t, way{URL: g.Agents + "/mcp/" + one.name, Token: agent()}, false, one)
 				})
 			}
 			last := worlds[len(worlds)-1].name
 			t.Run(l.name+" "+era+"/all "+last, func(t *testing.T) {
-				compare(t, way{URL: g.Agents + "/mcp", Token: agentToken}, true, worlds...)
+				compare(t, way{URL: g.Agents + "/mcp", Token: agent()}, true, worlds...)
 			})
 			t.Run(l.name+" "+era+"/stdio "+last, func(t *testing.T) {
-				compare(t, way{Command: program.Toolgate(t), Dir: dir, Args: []string{"stdio", "--config", "mcp.json", "--token", agentToken}}, true, worlds...)
+				compare(t, way{
+					Command: program.Toolgate(t), Dir: dir, Args: []string{"stdio", "--config", "mcp.json", "--token", agentToken},
+					want: l.offered(direct, worlds),
+				}, true, worlds...)
 			})
 		}
 	}
+}
+
+// offered counts the tools that servers offer to a client's reference.
+func (l library) offered(direct map[cell]observed, worlds []world) (n int) {
+	for _, w := range worlds {
+		ref, era := l.reference(w)
+		n += len(strings.Fields(direct[cell{library: ref.name, era: era, world: w.name}]["tools"]))
+	}
+	return n
 }
 
 func worldNamed(worlds []world, name string) world {

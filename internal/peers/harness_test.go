@@ -86,6 +86,7 @@ type setup struct {
 	policy  string // Rego after the package clause, "" allows everything
 	limits  string // JSON, "" limits nothing that a test could reach
 	results string // mode, "" is compact
+	agents  int    // how many more agents there are, each with a token of its own
 }
 
 const allowAll = `decision := {"effect": "allow", "rule": "peers"}`
@@ -121,17 +122,24 @@ func configureAt(t testing.TB, path string, s setup) {
 	token := func(subject, role, secret string) string {
 		return fmt.Sprintf(`{"subject": %q, "roles": [%q], "sha256": "%x"}`, subject, role, sha256.Sum256([]byte(secret)))
 	}
+	tokens := []string{token("agent", "agent", agentToken), token("carol", "approver", approverToken)}
+	for n := range s.agents {
+		tokens = append(tokens, token(fmt.Sprint("agent-", n), "agent", tokenOf(n)))
+	}
 	write(t, filepath.Join(filepath.Dir(path), "policy", "p.rego"), "package toolgate\n\nimport rego.v2\n\n"+s.policy+"\n")
 	write(t, path, fmt.Sprintf(`{
   "mcpServers": {%s},
   "toolgate": {
     "state": "state", "policy": {"path": "policy"}, "results": %q, "limits": %s,
-    "identity": {"tokens": [%s, %s]},
+    "identity": {"tokens": [%s]},
     "servers": {%s}
   }
-}`, strings.Join(servers, ",\n    "), s.results, s.limits, token("agent", "agent", agentToken), token("carol", "approver", approverToken),
+}`, strings.Join(servers, ",\n    "), s.results, s.limits, strings.Join(tokens, ", "),
 		strings.Join(settings, ",\n    ")))
 }
+
+// tokenOf is the token of the n-th of the agents that setup adds.
+func tokenOf(n int) string { return fmt.Sprint(agentToken, "-", n) }
 
 func jsonText(t testing.TB, v any) string {
 	t.Helper()

@@ -89,7 +89,12 @@ let listening;
 
 // Each op gives {names} or {result}.
 const ops = {
-  tools: async () => ({ names: await all("listTools", "tools", "name") }),
+  tools: async (act) => {
+    const end = Date.now() + settled;
+    let names = await all("listTools", "tools", "name");
+    for (; names.length < (act.want ?? 0) && Date.now() < end; await sleep(50)) names = await all("listTools", "tools", "name");
+    return { names };
+  },
   resources: async () => ({ names: await all("listResources", "resources", "uri") }),
   templates: async () => ({ names: await all("listResourceTemplates", "resourceTemplates", "uriTemplate") }),
   prompts: async () => ({ names: await all("listPrompts", "prompts", "name") }),
