@@ -58,9 +58,11 @@ func everythingAt(t *testing.T, flag string) string {
 
 type args = map[string]any
 
-// npmActs are for server-everything.
+// npmActs are for server-everything. It asks for roots when they are wanted, or
+// a third of a second after the start in the course of whatever is under way.
 var npmActs = []act{
 	{Named: "tools", Op: "tools"},
+	{Named: "roots", Op: "call", Name: "get-roots-list"},
 	{Named: "call", Op: "call", Name: "echo", Args: args{"message": "hello, \u00fcber & <all>"}},
 	{Named: "structured", Op: "call", Name: "get-structured-content", Args: args{"location": "Chicago"}},
 	{Named: "progress", Op: "call", Name: longRunning, Args: args{"duration": 0.3, "steps": 3}, Progress: true, Wait: map[string]int{progressNote: 3}},
@@ -72,7 +74,6 @@ var npmActs = []act{
 	{Named: "elicit form", Op: "call", Name: "trigger-elicitation-request", asks: elicitMethod},
 	{Named: "elicit url", Op: "call", Name: "trigger-url-elicitation", Args: args{"url": "https://example.test/go", "message": "go", "elicitationId": "one"}, asks: elicitMethod},
 	{Named: "url required", Op: "call", Name: "trigger-url-elicitation", Args: args{"url": "https://example.test/go", "elicitationId": "two", "errorPath": true}},
-	{Named: "roots", Op: "call", Name: "get-roots-list"},
 	{Named: "resources", Op: "resources"},
 	{Named: "templates", Op: "templates"},
 	{Named: "read", Op: "read", URI: "demo://resource/dynamic/text/1"},
