@@ -193,7 +193,6 @@ func (s *Server) down(err error, patient bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared, s.patient = nil, patient
-	s.profiles.forgetAll()
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.now()}
 	}
