@@ -120,7 +120,7 @@ func (p *pipe) whileHearing(ctx context.Context) (context.Context, func()) {
 }
 
 // cancels ends the request without a session that x names, if x is such a
-// notification. On stdio nothing says of which revision it is.
+// notification. On stdio it need not say of which revision it is, and may.
 func (p *pipe) cancels(x *exchange) {
 	m := x.call.Message
 	if m == nil || m.Kind != jsonrpc.Notification || m.Method != "notifications/cancelled" {

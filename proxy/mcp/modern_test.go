@@ -98,6 +98,32 @@ func TestStdioCalls(t *testing.T) {
 	}
 }
 
+// A cancellation may say of which revision it is, and need not.
+func TestStdioCancels(t *testing.T) {
+	for name, line := range map[string]string{
+		"plain":         cancelLine(`1`),
+		"with revision": strings.Replace(cancelLine(`1`), `"requestId":1`, `"requestId":1,`+modernMeta, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			c := dial(t, newDoor(t, g, func(o *mcp.Options) { o.MaxFlights = 1 }))
+			c.Send(modernLine(`1`, "tools/call", `"name":"demo__wait"`))
+			<-g.started
+			if got := c.Ask(modernLine(`2`, "tools/list", "")); !strings.Contains(got, "OVERLOADED") {
+				t.Fatalf("beside the call: %s", got)
+			}
+			c.Send(line)
+			for n := 3; ; n++ { // what was cancelled frees its place in its own time
+				if got := c.Ask(modernLine(fmt.Sprint(n), "tools/list", "")); strings.Contains(got, `"tools":`) {
+					break
+				} else if n > 100_000 {
+					t.Fatalf("the call goes on: %s", got)
+				}
+			}
+		})
+	}
+}
+
 // What an upstream's error says in numbers that the revision has no longer, or
 // has for others, never leaves as it came.
 func TestErrorsOfUpstreams(t *testing.T) {

@@ -120,10 +120,10 @@ func (p *pipe) take(data []byte) {
 		p.reply(x, d.turnAway(x, s))
 		return
 	}
+	p.cancels(x)
 	if p.takeModern(x) {
 		return
 	}
-	p.cancels(x)
 	d.take(x, &p.flying, p.flights.Go, func(a answer) { p.reply(x, a) })
 	p.ready = p.ready || x.opensTalk()
 }
