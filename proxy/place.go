@@ -79,7 +79,8 @@ func (p *passage) rename(path ...string) *Failure {
 	if name == p.name {
 		return nil
 	}
-	value, err := json.RawMessage(jsonrpc.Quote(name)), error(nil)
+	value := jsonrpc.Quote(name)
+	var err error
 	if len(path) == 1 {
 		p.params, err = jsonrpc.Set(p.params, "name", value)
 	} else {

@@ -31,7 +31,8 @@ func offerOf(cfg config.Server, order int, declared json.RawMessage) Offer {
 // sharable takes out of capabilities what clients cannot share a connection for.
 // What cannot be taken out of is nothing.
 func sharable(declared json.RawMessage) json.RawMessage {
-	out, err := declared, error(nil)
+	out := declared
+	var err error
 	for _, name := range []string{"logging", "tasks"} {
 		if out, err = jsonrpc.Delete(out, name); err != nil {
 			return nil

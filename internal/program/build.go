@@ -21,9 +21,10 @@ func Run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
 	workDir = dir
-	return m.Run()
+	code := m.Run()
+	_ = os.RemoveAll(dir) // a leftover in the temporary directory fails no test
+	return code
 }
 
 // Built gives a function that builds the main package at an import path with

@@ -179,8 +179,8 @@ func LaunchAt(t testing.TB, command func(address string) *exec.Cmd) (*Process, s
 // Listens reports whether somebody takes connections there.
 func Listens(address string) bool {
 	conn, err := net.Dial("tcp", address)
-	if err == nil {
-		conn.Close()
+	if err != nil {
+		return false
 	}
-	return err == nil
+	return conn.Close() == nil
 }

@@ -64,8 +64,9 @@ func contradiction(h http.Header, name, text string, decode bool) string {
 	case len(lines) > 1:
 		return "header " + name + " is there more than once"
 	}
-	value, ok := lines[0], true
+	value := lines[0]
 	if decode {
+		var ok bool
 		if value, ok = decodeHeader(lines[0]); !ok {
 			return "header " + name + " cannot be read"
 		}

@@ -197,7 +197,8 @@ func (e *errand) tellLocked(t *turn) {
 func (e *errand) settled(ctx context.Context, r *questionnaire) []registry.Answer {
 	timer := time.NewTimer(e.door.opts.AnswerTTL)
 	defer timer.Stop()
-	reason, over := "", true
+	var reason string
+	over := true
 	select {
 	case <-r.answered:
 		return r.answers

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 what later revisions deprecate, the revisions before them still have
+
 package upstream_test
 
 import (
