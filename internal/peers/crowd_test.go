@@ -32,14 +32,7 @@ const confided = 2
 func confiding(era string) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "confiding", Version: "1"}, nil)
 	if era == legacyEra {
-		s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-			return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
-				if method == "server/discover" {
-					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
-				}
-				return next(ctx, method, r)
-			}
-		})
+		refuseDiscovery(s)
 	}
 	type in struct {
 		Name string `json:"name"`
@@ -77,6 +70,18 @@ func confiding(era string) *sdk.Server {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(in.Name, " ", answer.Content["word"])}}}, nil, nil
 	})
 	return s
+}
+
+// refuseDiscovery makes a server one of the era before.
+func refuseDiscovery(s *sdk.Server) {
+	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			if method == "server/discover" {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
+			}
+			return next(ctx, method, r)
+		}
+	})
 }
 
 var wordSchema = map[string]any{"type": "object", "properties": map[string]any{"word": map[string]any{"type": "string"}}, "required": []any{"word"}}

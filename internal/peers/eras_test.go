@@ -1,6 +1,7 @@
 package peers_test
 
 import (
+	"encoding/json"
 	"os/exec"
 	"slices"
 	"strings"
@@ -320,6 +321,61 @@ func inEra(era, seen string) string {
 		return strings.ReplaceAll(seen, `"elicitationId":"one",`, "")
 	}
 	return seen
+}
+
+// TestInspectorEras: the inspector starts anew for each act, and does few of
+// them. Before a server of the era before it goes by what it sees there itself.
+func TestInspectorEras(t *testing.T) {
+	t.Parallel()
+	runtime, script := needs(t, "node"), npmServer(t, "server-everything")
+	stateless := everythingAt(t, "-stateless=true")
+	g := serveReady(t, configure(t, setup{results: "off", servers: []server{
+		{"npm", map[string]any{"command": runtime, "args": []string{script, "stdio"}}, nil},
+		{"stateless", map[string]any{"type": "http", "url": stateless}, nil},
+	}}))
+	through := func(name string) []string {
+		return []string{g.Agents + "/mcp/" + name, "--transport", "http", "--header", "Authorization: Bearer " + agentToken}
+	}
+	for name, tc := range map[string]struct {
+		era    string // of the server
+		direct []string
+		asks   [][]string
+	}{
+		"npm": {legacyEra, []string{runtime, script, "stdio"}, [][]string{
+			{"--method", "tools/call", "--tool-name", "get-structured-content", "--tool-args-json", `{"location":"Chicago"}`},
+			{"--method", "prompts/get", "--prompt-name", "args-prompt", "--prompt-args", "city=Oslo"},
+		}},
+		"stateless": {modernEra, []string{stateless, "--transport", "http"}, [][]string{
+			{"--method", "tools/call", "--tool-name", "test_multiple_content_types"},
+			{"--method", "resources/read", "--uri", "test://static-text"},
+		}},
+	} {
+		for _, ask := range tc.asks {
+			want := inspected(t, tc.direct, tc.era, ask)
+			for _, era := range []string{legacyEra, modernEra} {
+				t.Run(name+" "+ask[1]+" "+era, func(t *testing.T) {
+					t.Parallel()
+					if diff := cmp.Diff(want, inspected(t, through(name), era, ask)); diff != "" {
+						t.Errorf("(-directly +through toolgate):\n%s", diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// inspected gives what the inspector makes of one request in an era.
+func inspected(t *testing.T, target []string, era string, ask []string) any {
+	t.Helper()
+	named := map[string]string{legacyEra: "legacy", modernEra: "modern"}[era]
+	args := append([]string{needs(t, "@modelcontextprotocol/inspector/clients/launcher/build/index.js"), "--cli"}, target...)
+	args = append(append(args, "--protocol-era", named, "--format", "json", "-q"), ask...)
+	stdout, stderr := node(t, nil, args...)
+	var got map[string]any
+	if err := json.Unmarshal(stdout, &got); err != nil {
+		t.Fatalf("the inspector said %q: %v\n%s", stdout, err, stderr)
+	}
+	return plain(got)
 }
 
 // directly observes each server without toolgate, with every client of its era.

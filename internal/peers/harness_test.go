@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(confidingVar) != "" {
 		confide()
 	}
+	if os.Getenv(steadyVar) != "" {
+		beSteady()
+	}
 	abreast()
 	os.Exit(program.Run(m))
 }
