@@ -154,6 +154,7 @@ type gap struct{ library, era, world, act, why string }
 // gaps of clients and servers. "" stands for all.
 var gaps = []gap{
 	{"go-sdk", "", "", "task", "the client has no tasks"},
+	{"mcp-go", legacyEra, "npm", "cancel", "over HTTP the client tells nobody that it has given up"},
 	{"", modernEra, "npm", "task", "tasks left the core with 2026-07-28, and no client has the extension"},
 	{"", modernEra, "npm", "url required", "its error is not of 2026-07-28"},
 }

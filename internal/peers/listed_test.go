@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -145,9 +146,13 @@ func newComparison(t testing.TB, servers []listed, rec *recorder.Recorder) *comp
 	}
 	c := &comparison{servers: servers, direct: map[string]door{}, tools: map[string][]json.RawMessage{}}
 	c.gate = serveReady(t, configure(t, s))
-	params, _ := jsonrpc.Get(rec.Messages()[0], "params")
+	first := slices.Index(rec.Methods(), "initialize")
+	if first < 0 {
+		t.Fatalf("a server is not initialized: %s", rec.Bytes())
+	}
+	params, _ := jsonrpc.Get(rec.Messages()[first], "params")
 	if version, _ := jsonrpc.Get(params, "protocolVersion"); string(version) != `"2025-11-25"` {
-		t.Fatalf("the first message to a server is %s", rec.Messages()[0])
+		t.Fatalf("a server is initialized with %s", params)
 	}
 	for _, one := range servers {
 		c.direct[one.name] = openDirect(t, one.server, params)
