@@ -87,6 +87,7 @@ func (d *Door) begin(t *turn) *errand {
 	e.ctx, e.cancel = context.WithCancelCause(d.base)
 	if row.asks {
 		e.id, e.binding = newCallID(), bindingOf(t.x)
+		t.x.modern.party.begin(e)
 	}
 	t.x.call.Peer = e
 	if token, ok := progressToken(t.x.call.Message.Params); ok && t.notify != nil && token != nil {
@@ -98,7 +99,9 @@ func (d *Door) begin(t *turn) *errand {
 		defer d.leave()
 		defer d.parties.leave(t.x.modern.party)
 		defer e.cancel(nil)
-		e.end(e.work())
+		o := e.work()
+		t.x.modern.party.end(e)
+		e.end(o)
 	}()
 	return e
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ type party struct {
 	used time.Time
 
 	mu      sync.Mutex // protects the fields below
+	errands []*errand  // under way that may ask, the oldest first
 	listens map[*listener]struct{}
 	watched map[string]*watch // :: uri of a resource -> who listens for its updates
 }
@@ -235,10 +237,36 @@ func (t *parties) unlisten(p *party) {
 
 var _ registry.Peer = (*party)(nil)
 
-// Ask refuses every question: a client without a session is asked in the course
-// of its own requests only.
-func (p *party) Ask(_ context.Context, round []registry.Question) []registry.Answer {
-	return unanswered(round, "the client can be asked in the course of its own requests only")
+// Ask puts what belongs to no request, or nobody knows to which, in the course
+// of the newest request that can be answered with questions: it is the same
+// client's. A client that has none under way cannot be asked.
+func (p *party) Ask(ctx context.Context, round []registry.Question) []registry.Answer {
+	p.mu.Lock()
+	var e *errand
+	if n := len(p.errands); n > 0 {
+		e = p.errands[n-1]
+	}
+	p.mu.Unlock()
+	if e == nil {
+		return unanswered(round, "the client can be asked in the course of its own requests only")
+	}
+	return e.Ask(ctx, round)
+}
+
+// begin enters an errand that may ask.
+func (p *party) begin(e *errand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.errands = append(p.errands, e)
+}
+
+// end takes it out.
+func (p *party) end(e *errand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.errands, e); i >= 0 {
+		p.errands = slices.Delete(p.errands, i, i+1)
+	}
 }
 
 // Tell passes a notification to the streams that want it.

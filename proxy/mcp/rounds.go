@@ -260,18 +260,28 @@ func (e *errand) retry(t *turn, number uint32) error {
 		return errAnswered
 	case e.kept != nil:
 		e.released = true
+		e.answerLocked(t) // what was asked beside it
 		t.told <- e.door.worded(t.x, *e.kept, e.row)
 		close(e.fetched)
 	case e.round == nil:
 		e.turn = t
-	case e.round.number != number || !e.round.match(t.x.modern.responses):
+	case e.round.number != number || !e.answerLocked(t):
 		e.tellLocked(t)
 	default:
 		e.turn = t
-		close(e.round.answered)
-		e.round = nil
 	}
 	return nil
+}
+
+// answerLocked takes the answers of t to the round that is open, if they are
+// whole. The caller must hold e.mu.
+func (e *errand) answerLocked(t *turn) bool {
+	if e.round == nil || !e.round.match(t.x.modern.responses) {
+		return false
+	}
+	close(e.round.answered)
+	e.round = nil
+	return true
 }
 
 // parked are the errands that wait, or have waited, for their client's answers.

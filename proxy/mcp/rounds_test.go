@@ -371,6 +371,48 @@ func (l *askingLibrary) Enumerate(ctx context.Context, in *proxy.Call, who polic
 	return l.library.Enumerate(ctx, in, who)
 }
 
+// A question that belongs to no request is put in the course of the newest one
+// that can be answered with questions. Its result does not wait for the answer:
+// the retry brings the one and gets the other.
+func TestQuestionsOfNoRequest(t *testing.T) {
+	for _, brings := range []string{"", "," + rootsAnswer} {
+		testQuestionOfNoRequest(t, brings)
+	}
+}
+
+func testQuestionOfNoRequest(t *testing.T, brings string) {
+	g := newGate()
+	home, answers := make(chan registry.Peer, 1), make(chan []registry.Answer, 1)
+	g.behave["talk"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+		home <- in.Home
+		<-g.release
+		return raw(`{"content":["of the call"]}`), nil
+	}
+	d := newDoor(t, g, nil)
+	rec := make(chan *httptest.ResponseRecorder, 1)
+	go func() { rec <- serve(d, sessionless("alice", "/mcp", "tools/call", askRoots)) }()
+	peer := <-home
+	go func() { answers <- peer.Ask(context.Background(), []registry.Question{{Key: "0", Method: "roots/list"}}) }()
+	asked := <-rec
+	state := stateOf(t, asked)
+	if state == "" || !strings.Contains(asked.Body.String(), `"0":{"method":"roots/list","params":{}}`) {
+		t.Fatalf("asked: %s", asked.Body)
+	}
+	g.release <- struct{}{}
+	for { // until the result is there
+		rec := serve(d, sessionless("alice", "/mcp", "tools/call", askRoots+brings+`,"requestState":"`+state+`"`))
+		if strings.Contains(rec.Body.String(), "of the call") {
+			break
+		}
+	}
+	if a := <-answers; (a[0].Error == nil) != (brings != "") {
+		t.Errorf("with %q the server heard %s %s", brings, a[0].Result, a[0].Error)
+	}
+	if a := peer.Ask(context.Background(), []registry.Question{{Method: "roots/list"}}); !strings.Contains(string(a[0].Error), "own requests only") {
+		t.Errorf("with no request under way: %s", a[0].Error)
+	}
+}
+
 // FuzzCanonical: spelling does not matter, meaning does.
 func FuzzCanonical(f *testing.F) {
 	f.Add([]byte(`{"b":[1,{"c":"\u0061"}],"a":null}`))
