@@ -392,7 +392,9 @@ func testQuestionOfNoRequest(t *testing.T, brings string) {
 	rec := make(chan *httptest.ResponseRecorder, 1)
 	go func() { rec <- serve(d, sessionless("alice", "/mcp", "tools/call", askRoots)) }()
 	peer := <-home
-	go func() { answers <- peer.Ask(context.Background(), []registry.Question{{Key: "0", Method: "roots/list"}}) }()
+	go func() {
+		answers <- peer.Ask(context.Background(), []registry.Question{{Key: "0", Method: "roots/list"}})
+	}()
 	asked := <-rec
 	state := stateOf(t, asked)
 	if state == "" || !strings.Contains(asked.Body.String(), `"0":{"method":"roots/list","params":{}}`) {
