@@ -85,7 +85,7 @@ type Options struct {
 	// client to answer a server's questions; 0 = 10 minutes.
 	AnswerTTL time.Duration
 	// MaxParked is how many calls may wait so, MaxParkedEach how many of one
-	// principal; 0 = 1,024 and 32.
+	// principal; 0 = 4,096 and 1,024.
 	MaxParked, MaxParkedEach int
 	// MaxListens is how many streams of notifications one principal may have
 	// open without a session; 0 = 32.
@@ -125,8 +125,8 @@ func (o Options) withDefaults() Options {
 	o.MaxFlights = cmp.Or(o.MaxFlights, 256)
 	o.PageSize = cmp.Or(o.PageSize, 1_000)
 	o.AnswerTTL = cmp.Or(o.AnswerTTL, 10*time.Minute)
-	o.MaxParked = cmp.Or(o.MaxParked, 1_024)
-	o.MaxParkedEach = cmp.Or(o.MaxParkedEach, 32)
+	o.MaxParked = cmp.Or(o.MaxParked, 4_096)
+	o.MaxParkedEach = cmp.Or(o.MaxParkedEach, 1_024)
 	o.MaxListens = cmp.Or(o.MaxListens, 32)
 	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
 	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
