@@ -250,7 +250,7 @@ func (p *party) Ask(ctx context.Context, round []registry.Question) []registry.A
 	if e == nil {
 		return unanswered(round, "the client can be asked in the course of its own requests only")
 	}
-	return e.Ask(ctx, round)
+	return e.settle(ctx, round)
 }
 
 // begin enters an errand that may ask.

@@ -123,6 +123,11 @@ func paramsOf(q registry.Question) json.RawMessage {
 // request that waits, and waits for the client's answers. Rounds of one errand
 // are put one after the other, in the order in which they come.
 func (e *errand) Ask(ctx context.Context, questions []registry.Question) []registry.Answer {
+	return e.settle(ctx, questions)
+}
+
+// settle is Ask.
+func (e *errand) settle(ctx context.Context, questions []registry.Question) []registry.Answer {
 	if !e.row.asks {
 		return unanswered(questions, "method "+e.x.call.Message.Method+" cannot ask the client in revision "+modernVersion)
 	}
