@@ -76,8 +76,7 @@ func (p *piped) SetReadDeadline(time.Time) error  { return nil }
 // shelf is a library that keeps book of subscriptions, by party.
 type shelf struct {
 	library
-	mu   sync.Mutex // protects the field below
-	book []string
+	book chan string
 }
 
 func (s *shelf) Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
@@ -86,26 +85,28 @@ func (s *shelf) Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy
 		if err := json.Unmarshal(in.Message.Params, &params); err != nil || in.Session == "" || in.Home == nil {
 			return nil, s.fail(signal.CodeEnvelopeInvalid, "for nobody")
 		}
-		s.mu.Lock()
-		s.book = append(s.book, strings.TrimPrefix(in.Message.Method, "resources/")+" "+params.URI)
-		s.mu.Unlock()
+		s.book <- strings.TrimPrefix(in.Message.Method, "resources/") + " " + params.URI
 	}
 	return s.library.Relay(ctx, in)
 }
 
-func (s *shelf) take() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	book := s.book
-	s.book = nil
-	return book
+// take gives the next n entries, and whatever else is there.
+func (s *shelf) take(n int) string {
+	var all []string
+	for ; n > 0; n-- {
+		all = append(all, <-s.book)
+	}
+	for len(s.book) > 0 {
+		all = append(all, <-s.book)
+	}
+	return strings.Join(all, ", ")
 }
 
 // A resource is subscribed to once for all streams of a party, and until the
 // last of them ends; updates go to those that named it.
 func TestListenToResources(t *testing.T) {
 	g := newGate()
-	s := &shelf{library: library{g}}
+	s := &shelf{library: library{g}, book: make(chan string, 100)}
 	d := newDoor(t, g, func(o *mcp.Options) { s.serve(o); o.Relayer = s })
 	one := listen(t, d, "alice", "/mcp/demo", `{"resourceSubscriptions":["a","b"]}`)
 	if got := one.hear(); !strings.Contains(got, `"resourceSubscriptions":["a","b"]`) {
@@ -115,7 +116,7 @@ func TestListenToResources(t *testing.T) {
 	two.hear()
 	bob := listen(t, d, "bob", "/mcp/demo", `{"resourceSubscriptions":["a","b","c"]}`)
 	bob.hear()
-	if got := strings.Join(s.take(), ", "); got != "subscribe a, subscribe b, subscribe c, subscribe a, subscribe b, subscribe c" {
+	if got := s.take(6); got != "subscribe a, subscribe b, subscribe c, subscribe a, subscribe b, subscribe c" {
 		t.Errorf("subscribed: %s", got)
 	}
 	tell := func(uri string) {
@@ -127,7 +128,7 @@ func TestListenToResources(t *testing.T) {
 	}
 	one.stop()
 	<-one.over
-	if got := strings.Join(s.take(), ", "); got != "unsubscribe a" {
+	if got := s.take(1); got != "unsubscribe a" {
 		t.Errorf("after the first: %s", got)
 	}
 	tell("a")
@@ -137,7 +138,7 @@ func TestListenToResources(t *testing.T) {
 	}
 	two.stop()
 	<-two.over
-	if got := strings.Join(s.take(), ", "); got != "unsubscribe b, unsubscribe c" {
+	if got := s.take(2); got != "unsubscribe b, unsubscribe c" {
 		t.Errorf("after the last: %s", got)
 	}
 	bob.stop()
@@ -250,8 +251,9 @@ func TestListensAreBounded(t *testing.T) {
 	one.stop()
 	<-one.over
 	next := listen(t, d, "alice", "/mcp", `{}`)
-	if got := next.hear(); !strings.Contains(got, "acknowledged") {
-		t.Errorf("in the place of the first: %s", got)
+	for !strings.Contains(next.hear(), "acknowledged") { // the place is free soon after the connection has ended
+		<-next.over
+		next = listen(t, d, "alice", "/mcp", `{}`)
 	}
 	for _, e := range []*ear{two, bob, next} {
 		e.stop()
