@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"testing"
@@ -107,7 +108,10 @@ func mcpGoTransport(t *testing.T, w way, era string) transport.Interface {
 	if w.Token != "" {
 		headers["Authorization"] = "Bearer " + w.Token
 	}
-	options := []transport.StreamableHTTPCOption{transport.WithHTTPHeaders(headers)}
+	// Connections of its own: what one session cancels is nothing to another's.
+	pool := http.DefaultTransport.(*http.Transport).Clone()
+	t.Cleanup(pool.CloseIdleConnections)
+	options := []transport.StreamableHTTPCOption{transport.WithHTTPHeaders(headers), transport.WithHTTPBasicClient(&http.Client{Transport: pool})}
 	if era != modernEra { // it would not try the modern era
 		options = append(options, transport.WithContinuousListening())
 	}

@@ -145,8 +145,8 @@ func (l library) reference(w world) (library, string) {
 	return l, w.era
 }
 
-// cell is one client at one server, directly or by one way through toolgate.
-type cell struct{ library, era, world, door string }
+// cell is one client at one server.
+type cell struct{ library, era, world string }
 
 // gap is what a cell cannot do or does otherwise than the reference, and why.
 type gap struct{ library, era, world, act, why string }

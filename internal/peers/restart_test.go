@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 what later revisions deprecate, the revisions before them still have
+
 package peers_test
 
 import (
