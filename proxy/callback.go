@@ -125,7 +125,7 @@ func (g *Gate) foresee(ctx context.Context, p *passage, parentID string, questio
 	q := c.enter(&question, nil)
 	f := g.walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
-		q.reply = &Reply{Kernel: signal.OK(nil, q.metrics(g, false)), DecisionID: q.decisionID, TraceID: q.traceID, Decision: q.decision}
+		q.replies(g, nil)
 	}
 	_, f = g.close(ctx, q, f)
 	return input{allowed: f == nil, redact: q.decision.Redact}
@@ -215,10 +215,7 @@ func put(ctx context.Context, g *Gate, p *passage) *Failure {
 		g.opts.Log.Error("redacting an answer", "decision", p.decisionID, "error", err)
 		return p.fail(signal.CodeInternal, "")
 	}
-	p.reply = &Reply{
-		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
-		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
-	}
+	p.replies(g, result)
 	return nil
 }
 

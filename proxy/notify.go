@@ -103,6 +103,6 @@ func receiveNotice(_ context.Context, g *Gate, p *passage) *Failure {
 func pass(_ context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
 	g.opts.Servers.Notify(p.server, p.in.Session, p.in.Message.Method, p.params)
-	p.reply = &Reply{Kernel: signal.OK(nil, p.metrics(g, false)), DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision}
+	p.replies(g, nil)
 	return nil
 }

@@ -149,10 +149,7 @@ func ask(ctx context.Context, g *Gate, p *passage) *Failure {
 		g.opts.Log.Error("redacting a result", "decision", p.decisionID, "error", err)
 		return p.fail(signal.CodeInternal, "")
 	}
-	p.reply = &Reply{
-		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
-		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
-	}
+	p.replies(g, result)
 	if p.kernel != nil {
 		p.reply.Kernel = *p.kernel
 	}
@@ -186,4 +183,12 @@ func (p *passage) askFailure(err error) *Failure {
 		fe = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: err}
 	}
 	return p.forwardFailure(fe)
+}
+
+// replies ends a passage that calls no tool with its result.
+func (p *passage) replies(g *Gate, result json.RawMessage) {
+	p.reply = &Reply{
+		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
+		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
+	}
 }

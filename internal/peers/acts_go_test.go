@@ -89,26 +89,7 @@ func (s *goSession) options() *sdk.ClientOptions {
 }
 
 // play plays one act, the n-th.
-func (s *goSession) play(t *testing.T, a act, n int) saw {
-	ctx, stop := context.WithTimeout(t.Context(), patience)
-	defer stop()
-	var onto func()
-	if a.Cancel {
-		onto = stop
-	}
-	heard, asked := s.begin(onto)
-	names, result, err := s.do(ctx, a, n)
-	out := saw{Names: names}
-	if err != nil {
-		f := failed(err)
-		out.Failed, out.Code = f.Failed, f.Code
-	} else if result != nil {
-		out.Result = object(t, result)
-	}
-	s.awaits(t, a, heard)
-	out.Heard, out.Asked = s.since(heard, asked)
-	return out
-}
+func (s *goSession) play(t *testing.T, a act, n int) saw { return s.perform(t, a, n, s.do) }
 
 // object gives a value as it is on the wire.
 func object(t testing.TB, v any) (out map[string]any) {

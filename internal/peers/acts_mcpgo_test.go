@@ -123,26 +123,7 @@ func mcpGoTransport(t *testing.T, w way, era string) transport.Interface {
 }
 
 // play plays one act, the n-th.
-func (s *mcpGoSession) play(t *testing.T, a act, n int) saw {
-	ctx, stop := context.WithTimeout(t.Context(), patience)
-	defer stop()
-	var onto func()
-	if a.Cancel {
-		onto = stop
-	}
-	heard, asked := s.begin(onto)
-	names, result, err := s.do(ctx, a, n)
-	out := saw{Names: names}
-	if err != nil {
-		f := failed(err)
-		out.Failed, out.Code = f.Failed, f.Code
-	} else if result != nil {
-		out.Result = object(t, result)
-	}
-	s.awaits(t, a, heard)
-	out.Heard, out.Asked = s.since(heard, asked)
-	return out
-}
+func (s *mcpGoSession) play(t *testing.T, a act, n int) saw { return s.perform(t, a, n, s.do) }
 
 // do makes the call of an act.
 func (s *mcpGoSession) do(ctx context.Context, a act, n int) (names []string, result any, err error) {

@@ -1,6 +1,7 @@
 package peers_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -216,6 +217,29 @@ func (j *journal) awaits(t testing.TB, a act, heard int) {
 		}
 		return true
 	})
+}
+
+// perform makes the call of an act, the n-th, and gives what came of it and
+// what was told and asked meanwhile.
+func (j *journal) perform(t *testing.T, a act, n int, do func(context.Context, act, int) ([]string, any, error)) saw {
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	var onto func()
+	if a.Cancel {
+		onto = stop
+	}
+	heard, asked := j.begin(onto)
+	names, result, err := do(ctx, a, n)
+	out := saw{Names: names}
+	if err != nil {
+		f := failed(err)
+		out.Failed, out.Code = f.Failed, f.Code
+	} else if result != nil {
+		out.Result = object(t, result)
+	}
+	j.awaits(t, a, heard)
+	out.Heard, out.Asked = j.since(heard, asked)
+	return out
 }
 
 // answers: what every client here says when it is asked.
