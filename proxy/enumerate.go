@@ -23,7 +23,7 @@ const (
 // Enumerate answers a request for a list of resources, templates, prompts or
 // tasks as who may use its elements. On the route of one server it is that
 // server's page; where all servers are, one list follows the other, prompts under
-// their exposed names, with cursors of our own. Like List it leaves no record.
+// their exposed names. Cursors are our own. Like List it leaves no record.
 func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
 	p := g.enter(in)
 	p.stage, p.principal = "receive", who
@@ -36,7 +36,33 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 	case in.Route == "":
 		return g.gather(ctx, p)
 	}
-	return g.page(ctx, p, registry.Offer{Server: in.Route}, p.params)
+	return g.pageOf(ctx, p)
+}
+
+// pageOf is a page of the one server of the route: its own, but for what the
+// principal may not use, and for the cursor, which is one of ours.
+func (g *Gate) pageOf(ctx context.Context, p *passage) (json.RawMessage, *Failure) {
+	w := &gathering{offers: []registry.Offer{{Server: p.in.Route}}}
+	if f := w.begin(p); f != nil {
+		return nil, f
+	}
+	params, f := w.params(p)
+	if f != nil {
+		return nil, f
+	}
+	page, f := g.page(ctx, p, w.offers[0], params)
+	if f != nil {
+		return nil, f
+	}
+	raw, _ := jsonrpc.Get(page, "nextCursor")
+	if w.cursor, _ = jsonrpc.Text(raw); w.cursor == "" {
+		return page, nil
+	}
+	page, err := jsonrpc.Set(page, "nextCursor", jsonrpc.Quote(w.next(p)))
+	if err != nil || len(w.cursor) > cursorBytes {
+		return nil, p.fail(signal.CodeOutputInvalid, "the answer's cursor cannot be carried")
+	}
+	return page, nil
 }
 
 // page is one server's page as the principal may see it.
@@ -158,12 +184,9 @@ func (g *Gate) gather(ctx context.Context, p *passage) (json.RawMessage, *Failur
 // the next server after its last. It reports whether the server gave one.
 func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) (ok bool) {
 	o := w.offers[w.at]
-	params, err := jsonrpc.Delete(p.params, "cursor")
-	if err == nil && w.cursor != "" {
-		params, err = jsonrpc.Set(params, "cursor", jsonrpc.Quote(w.cursor))
-	}
-	if err != nil {
-		w.failure, w.at = p.fail(signal.CodeEnvelopeInvalid, "params cannot be read"), len(w.offers)
+	params, f := w.params(p)
+	if f != nil {
+		w.failure, w.at = f, len(w.offers)
 		return false
 	}
 	page, f := g.page(ctx, p, o, params)
@@ -184,6 +207,18 @@ func (g *Gate) gatherOne(ctx context.Context, p *passage, w *gathering) (ok bool
 		w.at++
 	}
 	return f == nil
+}
+
+// params are those of the request with the server's own cursor in them.
+func (w *gathering) params(p *passage) (json.RawMessage, *Failure) {
+	params, err := jsonrpc.Delete(p.params, "cursor")
+	if err == nil && w.cursor != "" {
+		params, err = jsonrpc.Set(params, "cursor", jsonrpc.Quote(w.cursor))
+	}
+	if err != nil {
+		return nil, p.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
+	}
+	return params, nil
 }
 
 func (w *gathering) add(page json.RawMessage, list string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -218,8 +219,8 @@ func TestWhatIsFree(t *testing.T) {
 // nothing that cannot be judged.
 func TestEnumerate(t *testing.T) {
 	for _, tt := range []struct{ method, page, want string }{
-		{"resources/list", `{"resources":[ {"uri":"file:///a", "n":1e2},{"uri":"file:///secret"},{"name":"no uri"},7,{"uri":"file:///b"}],"nextCursor":"c","x":1}`,
-			`{"resources":[{"uri":"file:///a", "n":1e2},{"uri":"file:///b"}],"nextCursor":"c","x":1}`},
+		{"resources/list", `{"resources":[ {"uri":"file:///a", "n":1e2},{"uri":"file:///secret"},{"name":"no uri"},7,{"uri":"file:///b"}],"nextCursor":"","x":1}`,
+			`{"resources":[{"uri":"file:///a", "n":1e2},{"uri":"file:///b"}],"nextCursor":"","x":1}`},
 		{"resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"file:///{x}"}]}`, `{"resourceTemplates":[{"uriTemplate":"file:///{x}"}]}`},
 		{"prompts/list", `{"prompts":[{"name":"secret"},{"name":"p"}]}`, `{"prompts":[{"name":"p"}]}`},
 		{"prompts/list", `{"prompts":[]}`, `{"prompts":[]}`},
@@ -228,15 +229,38 @@ func TestEnumerate(t *testing.T) {
 	} {
 		l := newLibrary(t)
 		l.result = tt.page
-		got, f := l.Enumerate(t.Context(), relayed(t, "web", tt.method, `{"cursor":"b"}`), l.who)
+		got, f := l.Enumerate(t.Context(), relayed(t, "web", tt.method, `{"x":1}`), l.who)
 		if string(got) != tt.want || (f == nil) != (tt.want != "") {
 			t.Errorf("%s: got %s, %v\nwant %s", tt.method, got, f, tt.want)
 		}
-		if diff := cmp.Diff([]string{"web " + tt.method + ` {"cursor":"b"}`}, l.asked); diff != "" {
+		if diff := cmp.Diff([]string{"web " + tt.method + ` {"x":1}`}, l.asked); diff != "" {
 			t.Error(diff)
 		}
 		if len(l.outcomes) != 0 {
 			t.Errorf("a list left %+v", l.outcomes)
+		}
+	}
+}
+
+// The cursor of one server's list is ours: the server gets its own back, and no
+// other is taken for one.
+func TestEnumerateCursors(t *testing.T) {
+	l := newLibrary(t)
+	l.result = `{"prompts":[{"name":"p"}],"nextCursor":"a\u0000b \"c","x":1e2}`
+	first, f := l.Enumerate(t.Context(), relayed(t, "web", "prompts/list", `{}`), l.who)
+	ours, _ := jsonrpc.Get(first, "nextCursor")
+	if f != nil || !strings.HasSuffix(string(first), `,"x":1e2}`) || strings.Contains(string(ours), "c\"") {
+		t.Fatalf("got %s, %v", first, f)
+	}
+	if _, f := l.Enumerate(t.Context(), relayed(t, "web", "prompts/list", `{"cursor":`+string(ours)+`}`), l.who); f != nil {
+		t.Fatal(f)
+	}
+	if got := l.asked[1]; got != `web prompts/list {"cursor":"a\u0000b \"c"}` {
+		t.Errorf("the server was asked %s", got)
+	}
+	for method, cursor := range map[string]string{"prompts/list": `"YQ"`, "resources/list": string(ours), "resources/templates/list": `7`} {
+		if got, f := l.Enumerate(t.Context(), relayed(t, "web", method, `{"cursor":`+cursor+`}`), l.who); f == nil || len(l.asked) != 2 {
+			t.Errorf("%s with %s: %s, asked %s", method, cursor, got, l.asked)
 		}
 	}
 }
