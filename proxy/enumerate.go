@@ -256,5 +256,5 @@ func (w *gathering) begin(p *passage) *Failure {
 			return nil
 		}
 	}
-	return p.fail(signal.CodeEnvelopeInvalid, "the cursor is none of ours or the list has changed: list again from the start")
+	return p.fail(signal.CodeEnvelopeParams, "the cursor is none of ours or the list has changed: list again from the start")
 }

@@ -25,7 +25,7 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 func (d *Door) listTools(x *exchange) answer {
 	result, ok := d.toolPage(x.ctx, x)
 	if !ok {
-		return d.refuse(x, signal.CodeEnvelopeInvalid, staleCursor)
+		return d.refuse(x, signal.CodeEnvelopeParams, staleCursor)
 	}
 	return answer{status: http.StatusOK, body: success(x.id(), result)}
 }
