@@ -42,6 +42,10 @@ type Call struct {
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.
 	Progress func(params json.RawMessage)
+	// Later receives those of the task that the call came to, if it asked for one,
+	// after Call has returned and for as long as the task lives; nil means none
+	// is wanted.
+	Later func(params json.RawMessage)
 	// Capabilities is what the client said that it can do, an object; nil =
 	// nothing. Level is the least severe log message that it wants, "" = it has
 	// not said.

@@ -27,9 +27,11 @@ func record(ctx context.Context, g *Gate, p *passage) *Failure {
 // back, and anything else is unknown.
 func forward(ctx context.Context, g *Gate, p *passage) *Failure {
 	p.sent = true
-	raw, err := g.opts.Upstreams.Forward(ctx, p.tool, registry.Outgoing{
-		Arguments: p.args, Meta: p.meta, Task: p.wanted, From: g.from(p), Progress: g.progress(p),
-	})
+	out := registry.Outgoing{Arguments: p.args, Meta: p.meta, Task: p.wanted, From: g.from(p), Progress: g.progress(p)}
+	if p.wanted != nil {
+		out.Later = p.in.Later
+	}
+	raw, err := g.opts.Upstreams.Forward(ctx, p.tool, out)
 	if err == nil {
 		p.raw = raw
 		return nil

@@ -25,6 +25,7 @@ type worker struct {
 	answers map[string]string // :: method ⇒ result
 	begins  string            // what a tool call comes to
 	tasks   []string          // the task member of each call
+	later   bool              // the last one was handed who hears of its task
 }
 
 var digger = &registry.Tool{
@@ -56,7 +57,7 @@ func (w *worker) View(_ context.Context, route string, _ registry.Downstream) re
 }
 
 func (w *worker) Forward(ctx context.Context, _ *registry.Tool, out registry.Outgoing) (json.RawMessage, error) {
-	w.tasks = append(w.tasks, string(out.Task))
+	w.tasks, w.later = append(w.tasks, string(out.Task)), out.Later != nil
 	if w.during != nil {
 		w.during(ctx, out.From)
 	}
@@ -95,6 +96,19 @@ func (w *worker) about(t *testing.T, session, route, method, params string) (*pr
 }
 
 const wanted = `{"name":"web__dig","arguments":{"n":1},"task":{"ttl": 6e4}}`
+
+// Only a call that wants a task is reported on after its answer.
+func TestWhatIsReportedOnLater(t *testing.T) {
+	for params, want := range map[string]bool{wanted: true, `{"name":"web__dig","arguments":{"n":1}}`: false} {
+		w := newWorker(t)
+		in := request(t, params)
+		in.Session, in.Later = "s1", func(json.RawMessage) {}
+		w.Call(t.Context(), in)
+		if len(w.tasks) != 1 || w.later != want {
+			t.Errorf("%s: %d calls, handed on: %t", params, len(w.tasks), w.later)
+		}
+	}
+}
 
 // A call that wants a task sends and records its parameter, and its handle comes
 // back byte for byte.

@@ -319,7 +319,7 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	result, err := server.Do(ctx, upstream.Call{
 		Tool: t.Name, Fingerprint: t.Fingerprint, Timeout: t.Timeout,
-		Arguments: out.Arguments, Meta: out.Meta, Task: out.Task, From: out.From, Progress: out.Progress,
+		Arguments: out.Arguments, Meta: out.Meta, Task: out.Task, From: out.From, Progress: out.Progress, Later: out.Later,
 	})
 	if err != nil {
 		return nil, err

@@ -65,6 +65,10 @@ type Outgoing struct {
 	// removed, in the order sent, from one goroutine at a time and never after
 	// Forward has returned. It should not block. Nil means none is wanted.
 	Progress func(params json.RawMessage)
+	// Later is the same for the task that came of the call, if one did, after
+	// Forward has returned: until the task's time is over, at most a day, or the
+	// connection ends.
+	Later func(params json.RawMessage)
 }
 
 // Ask is one request that calls no tool; see package upstream.

@@ -134,9 +134,12 @@ func (d *Door) callTool(x *exchange) answer { return d.govern(x, d.opts.Gate.Cal
 
 // govern answers x with what comes of it on a road.
 func (d *Door) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
-	if x.notify != nil {
-		if token, ok := progressToken(x.call.Message.Params); ok {
+	if token, ok := progressToken(x.call.Message.Params); ok {
+		if x.notify != nil {
 			x.call.Progress = progress(x.notify, token)
+		}
+		if x.session != nil {
+			x.call.Later = progress(func(message []byte) { x.session.home.send(letter{message: message}) }, token)
 		}
 	}
 	reply, failure := road(x.ctx, &x.call)

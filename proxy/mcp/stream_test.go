@@ -379,3 +379,20 @@ func TestHangUp(t *testing.T) {
 		t.Errorf("the call ended with its client: %v", err)
 	}
 }
+
+// TestTaskIsReportedOn: what is reported on a call's task after the call goes to
+// the session, under the token that the client gave the call.
+func TestTaskIsReportedOn(t *testing.T) {
+	g := newGate()
+	srv, _ := newServer(t, g, nil)
+	h := open(t, srv, "alice")
+	h.post(`{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"demo__echo","arguments":{},"task":{},"_meta":{"progressToken":1e1}}}`)
+	g.last().Later(raw(`{"progress":2e0}`))
+	if got := event(t, h.events(t.Context())); !strings.Contains(got, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2e0,"progressToken":1e1}}`) {
+		t.Errorf("told %q", got)
+	}
+	h.post(echoCall)
+	if g.last().Later != nil {
+		t.Error("a call without a token is reported on")
+	}
+}

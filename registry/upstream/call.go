@@ -16,7 +16,7 @@ import (
 // it. A tool that the connection offers with another definition than the one
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress, tool: call.Tool}
+	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress, later: call.Later, tool: call.Tool}
 	return s.send(ctx, call.From, call.Timeout, r, func(sess *session) *Error {
 		if sess.profile.Load().Offers(call.Tool) == call.Fingerprint {
 			return nil

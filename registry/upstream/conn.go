@@ -52,6 +52,7 @@ type conn struct {
 	client    *client       // whose it is, nil for the shared one
 	queue     queue         // of what is told and asked in the course of no request
 	asks      asks
+	after     afterlives
 
 	offer    json.RawMessage // capabilities, set when it is connected
 	revision atomic.Value    // the MCP revision agreed on, a string, "" for none
@@ -132,6 +133,8 @@ type request struct {
 	loose  bool
 	// progress receives what the upstream tells meanwhile, nil for nothing.
 	progress func(json.RawMessage)
+	// later receives what the upstream tells of the task that came of the request.
+	later func(json.RawMessage)
 	// lasting requests are not cancelled upstream when ctx ends.
 	lasting bool
 	// ofClient, from and clock are as in pending.
@@ -156,6 +159,10 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 		return nil, e
 	}
 	c.table.put(p)
+	if r.later != nil {
+		c.after.expect(p.id, r.later)
+		defer func() { c.after.answered(p.id, p.result, c.opts.now()) }()
+	}
 	err := c.send(ctx, p, r.method)
 	late := !p.answered.Load() && c.table.drop(p)
 	if late {
@@ -183,7 +190,7 @@ func (c *conn) prepare(r request) (*pending, *Error) {
 		ofClient: r.ofClient, from: r.from, clock: r.clock, heard: r.heard,
 	}
 	params := r.params
-	if r.progress != nil {
+	if r.progress != nil || r.later != nil {
 		var err error
 		if params, err = withToken(params, p.id); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding a progress token: %w", err)}

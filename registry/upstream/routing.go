@@ -85,12 +85,15 @@ func (c *conn) progressed(params json.RawMessage) {
 	if !ok {
 		return
 	}
-	p := c.table.peek(id)
-	if p == nil || p.progress == nil {
+	order, tell := &c.queue, c.after.find(id, c.opts.now())
+	if p := c.table.peek(id); p != nil {
+		order, tell = &p.queue, p.progress
+	}
+	if tell == nil {
 		return
 	}
 	rest, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil || !p.queue.offer(heard(func() { p.progress(rest) })) {
+	if err != nil || !order.offer(heard(func() { tell(rest) })) {
 		c.dropped.Add(1)
 	}
 }

@@ -335,4 +335,8 @@ type Call struct {
 	// Progress receives notifications/progress without our token, in order,
 	// never after Do has returned; nil for none.
 	Progress func(params json.RawMessage)
+	// Later receives those of the task that came of the call, if one did, when
+	// Do has returned, for as long as the task lives and at most a day, or until
+	// the connection ends; nil for none.
+	Later func(params json.RawMessage)
 }
