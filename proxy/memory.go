@@ -68,6 +68,7 @@ type recollection struct {
 	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
 	looked     time.Time          // when all lists were read last
 	looking    chan struct{}      // closed when somebody has read them; nil = nobody does
+	stale      bool               // the lists changed while they are being read
 }
 
 // place is where something that is listed on /mcp comes from.

@@ -22,6 +22,7 @@ const (
 	lookFor       = 5 * time.Second // all servers together
 	lookAgain     = 5 * time.Second // before the lists are read anew
 	lookPages     = 20              // of each list
+	maxLooks      = 3               // for one request, while the lists change under it
 	templateBytes = 2 << 10
 )
 
@@ -128,17 +129,22 @@ func (g *Gate) find(ctx context.Context, p *passage, name string, kinds ...strin
 	if at, ok := g.memory.placed(p, name, kinds); ok {
 		return at, true
 	}
-	mine, others := g.memory.turn(p)
-	switch {
-	case mine != nil:
-		g.look(ctx, p, mine)
-	case others != nil:
-		select {
-		case <-others:
-		case <-ctx.Done():
+	for range maxLooks {
+		mine, others := g.memory.turn(p)
+		switch {
+		case mine != nil:
+			g.look(ctx, p, mine)
+		case others != nil:
+			select {
+			case <-others:
+			case <-ctx.Done():
+			}
+		}
+		if at, ok := g.memory.placed(p, name, kinds); ok || !g.memory.moved(p) {
+			return at, ok
 		}
 	}
-	return g.memory.placed(p, name, kinds)
+	return place{}, false
 }
 
 // lists are the requests that name what has a place.
@@ -325,7 +331,19 @@ func (m *memory) hasLooked(p *passage, turn chan struct{}) {
 	close(turn)
 	if r := m.recallLocked(p.owner(), p.now); r.looking == turn {
 		r.looked, r.looking = p.now, nil
+		if r.stale {
+			r.looked, r.stale = time.Time{}, false
+		}
 	}
+}
+
+// moved reports whether what is remembered of where things are has been
+// forgotten since it was looked for, so that it is worth looking again.
+func (m *memory) moved(p *passage) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.of[p.owner()]
+	return r == nil || r.looked.IsZero()
 }
 
 // unlist forgets where things are for o: a server says that its lists have
@@ -350,4 +368,5 @@ func (m *memory) unlistAll() {
 // unlistLocked forgets where things are. The caller must hold the memory's mu.
 func (r *recollection) unlistLocked() {
 	r.looked, r.places, r.placed = time.Time{}, map[string][]place{}, 0
+	r.stale = r.looking != nil
 }

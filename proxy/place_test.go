@@ -35,6 +35,7 @@ type hall struct {
 	got  []string   // server, method and params
 	down map[string]bool
 	hold chan struct{} // closed to let lists be answered; nil = at once
+	once func()        // called before the next list is answered
 }
 
 func newHall(t *testing.T, stands ...stand) *hall {
@@ -62,6 +63,13 @@ func (s *hall) Ask(ctx context.Context, server string, ask registry.Ask) (json.R
 		case <-s.hold:
 		case <-ctx.Done():
 		}
+	}
+	s.mu.Lock()
+	once := s.once
+	s.once = nil
+	s.mu.Unlock()
+	if once != nil {
+		once()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,6 +281,28 @@ func TestLookingAgain(t *testing.T) {
 	s.ListChanged("b", "notifications/resources/list_changed")
 	read(7)
 	read(0)
+}
+
+// Lists that change while they are read are read again for whom they were read.
+func TestListsThatChangeUnderOnesEyes(t *testing.T) {
+	for _, uri := range []string{"x:1", "u:a/b"} {
+		s := newHall(t, stands()...)
+		lists := 0
+		var change func()
+		change = func() { // when the first lists have been read
+			if lists++; lists == 6 {
+				s.ListChanged("b", "notifications/resources/list_changed")
+				return
+			}
+			s.mu.Lock()
+			s.once = change
+			s.mu.Unlock()
+		}
+		s.once = change
+		if _, f := s.Relay(t.Context(), relayed(t, "", "resources/read", `{"uri":"`+uri+`"}`)); f != nil {
+			t.Errorf("%s: %v", uri, f)
+		}
+	}
 }
 
 // Two requests of a session that look at once both find what they look for.

@@ -53,6 +53,7 @@ func (d *Door) initialize(x *exchange) answer {
 	} else if err != nil {
 		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
+	s.news.forget() // what changed before a client could list anything is none to it
 	a := answer{status: http.StatusOK, body: success(x.id(), d.greeting(version, offered))}
 	a.opened, x.opened = s.id, s.key
 	return a

@@ -34,6 +34,9 @@ func (n *news) add(method string) bool {
 	return true
 }
 
+// forget drops what is unheard.
+func (n *news) forget() { n.unheard.Store(0) }
+
 // tell sends what is unheard; what cannot be sent stays so.
 func (n *news) tell(send func(letter) bool) {
 	unheard := n.unheard.Swap(0)

@@ -259,12 +259,13 @@ func TestOlderCancel(t *testing.T) {
 }
 
 // TestOlderListChanged: a client hears of changes once it is ready, of those
-// before that too.
+// since it could list anything.
 func TestOlderListChanged(t *testing.T) {
 	srv, d := newServer(t, newGate(), nil)
 	o := openSSE(t, srv, "/sse", "alice")
 	d.ToolsChanged()
 	o.ask(initialize)
+	d.ToolsChanged()
 	if got := o.ask(ping); !strings.Contains(got, `"id":1`) {
 		t.Errorf("before it was ready: %s", got)
 	}

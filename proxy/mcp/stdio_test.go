@@ -128,16 +128,24 @@ func TestStdioStops(t *testing.T) {
 	})
 }
 
-// TestStdioListChanged: a client is told once it is ready, and of changes
-// before that too.
+// TestStdioListChanged: a client is told once it is ready, of changes since it
+// could list anything.
 func TestStdioListChanged(t *testing.T) {
 	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 	d := newDoor(t, newGate(), nil)
 	c := dial(t, d)
+	early := dial(t, d)
+	early.Ask(ping)
 	c.Ask(ping)
 	d.ToolsChanged()
-	d.ToolsChanged()
+	early.Ask(initialize)
+	early.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if got := early.Ask(ping); got == changed {
+		t.Error("told of a change before initialize")
+	}
 	c.Ask(initialize)
+	d.ToolsChanged()
+	d.ToolsChanged()
 	c.Ask(ping)
 	c.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if got := c.Receive(); got != changed {
