@@ -130,13 +130,14 @@ func (p *passage) takeReference() bool {
 	return p.name != ""
 }
 
-// levels are the severities of log messages (MCP server/utilities/logging).
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+// Levels are the severities of log messages, the least severe first (MCP
+// server/utilities/logging, after RFC 5424). It must not be changed.
+var Levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 func (p *passage) takeLevel() bool {
 	raw, _ := jsonrpc.Get(p.params, "level")
 	p.name, _ = jsonrpc.Text(raw)
-	return slices.Contains(levels, p.name)
+	return slices.Contains(Levels, p.name)
 }
 
 // lacksSampling looks for what a sampling request needs: tools are a capability

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -220,6 +221,6 @@ func (e *errand) Tell(method string, params json.RawMessage) {
 func severe(params json.RawMessage, level string) bool {
 	raw, _ := jsonrpc.Get(params, "level")
 	text, _ := jsonrpc.Text(raw)
-	is, wanted := slices.Index(severities, text), slices.Index(severities, level)
+	is, wanted := slices.Index(proxy.Levels, text), slices.Index(proxy.Levels, level)
 	return wanted >= 0 && is >= wanted
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -195,7 +196,7 @@ func (x *exchange) introduce() string {
 	}
 	if raw, ok := jsonrpc.Get(meta, metaLevel); ok {
 		level, _ := jsonrpc.Text(raw)
-		if !slices.Contains(severities, level) {
+		if !slices.Contains(proxy.Levels, level) {
 			return metaLevel + " is no log level"
 		}
 		x.call.Level = level

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -58,34 +59,17 @@ func (d *Door) unserved(x *exchange) answer {
 	return d.refuse(x, signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
 }
 
-// severities are the levels of log messages (MCP server/utilities/logging, after RFC 5424).
-var severities = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-
-// invalidParams refuses x with the code that the protocol has for params which
-// a method does not take.
-func (d *Door) invalidParams(x *exchange, reason string) answer {
-	a := d.refuse(x, signal.CodeEnvelopeInvalid, reason)
-	object, err := jsonrpc.Set(a.fault, "code", json.RawMessage("-32602"))
-	if err == nil {
-		a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(x.id(), object))
-	}
-	return a
-}
-
 // setLevel keeps the least severe log message that the client wants to hear of,
-// which goes with all that it asks. The server of its road is told at once.
+// which goes with all that it asks, if the road lets it. The server of a road of
+// its own is told at once.
 func (d *Door) setLevel(x *exchange) answer {
 	if d.opts.Relayer == nil {
 		return d.unserved(x)
 	}
 	raw, _ := jsonrpc.Get(x.call.Message.Params, "level")
 	level, _ := jsonrpc.Text(raw)
-	if !slices.Contains(severities, level) {
-		return d.invalidParams(x, "params.level is not one of "+strings.Join(severities, ", "))
-	}
-	if x.call.Route == "" {
-		x.session.hears(level)
-		return d.succeed(x, json.RawMessage(`{}`))
+	if !slices.Contains(proxy.Levels, level) {
+		return d.refuse(x, signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
 	}
 	x.call.Level = level
 	a := d.relay(x)

@@ -14,16 +14,19 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// library is a fake gate for what calls no tool. As the real one it serves the
-// roads of single servers alone.
+// library is a fake gate for what calls no tool. On the road of all servers it
+// knows log levels alone, which it answers as the real one does.
 type library struct{ *fakeGate }
 
 func (l library) Relay(_ context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure) {
-	if in.Route == "" {
+	if in.Route == "" && in.Message.Method != "logging/setLevel" {
 		return nil, l.fail(signal.CodeEnvelopeMethod, "served at /mcp/{server}")
 	}
 	if strings.Contains(string(in.Message.Params), "secret") {
 		return nil, l.fail(signal.CodePolicyDenied, "not for you")
+	}
+	if in.Route == "" {
+		return &proxy.Reply{Result: json.RawMessage(`{}`), DecisionID: "dec_r", TraceID: "trc_r"}, nil
 	}
 	return &proxy.Reply{Result: json.RawMessage(`{"of":"` + in.Message.Method + `",  "n":1e2}`), DecisionID: "dec_r", TraceID: "trc_r"}, nil
 }
@@ -185,13 +188,15 @@ func TestSetLevel(t *testing.T) {
 
 // TestRefusedLevel: what the gate refuses changes nothing.
 func TestRefusedLevel(t *testing.T) {
-	g := newGate()
-	srv, _ := newServer(t, g, library{g}.serve)
-	h := openAt(t, srv.URL+"/mcp/demo", "alice")
-	_, body := h.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug","of":"secret"}}`)
-	h.post(strings.Replace(echoCall, "demo__", "", 1))
-	if got := g.last().Level; got != "" || !strings.Contains(body, "POLICY_DENIED") {
-		t.Errorf("level %q after %s", got, body)
+	for path, call := range map[string]string{"/mcp/demo": strings.Replace(echoCall, "demo__", "", 1), "/mcp": echoCall} {
+		g := newGate()
+		srv, _ := newServer(t, g, library{g}.serve)
+		h := openAt(t, srv.URL+path, "alice")
+		_, body := h.post(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug","of":"secret"}}`)
+		h.post(call)
+		if got := g.last().Level; got != "" || !strings.Contains(body, "POLICY_DENIED") {
+			t.Errorf("%s: level %q after %s", path, got, body)
+		}
 	}
 }
 
