@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"encoding/json"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -17,8 +15,6 @@ const (
 	maxTasks     = 1_000  // of one session; the one that ends first is forgotten
 	maxPlaces    = 10_000 // of one session, resources and prompts together
 	maxQuestions = 100    // of one task
-	longestTask  = 24 * time.Hour
-	shortestTask = time.Minute // a server's answer may take as long to be fetched
 )
 
 // owner is whose memory it is: a session belongs to one principal, and one that
@@ -193,16 +189,6 @@ func (m *memory) show(t *task, key string, in input) bool {
 	}
 	t.shown[key] = &in
 	return true
-}
-
-// lifetime reads a ttl in milliseconds; null, nothing and nonsense are as long
-// as can be.
-func lifetime(ttl json.RawMessage) time.Duration {
-	ms, err := strconv.ParseFloat(string(ttl), 64)
-	if err != nil || ms > float64(longestTask.Milliseconds()) {
-		return longestTask
-	}
-	return max(time.Duration(ms)*time.Millisecond, shortestTask)
 }
 
 // beginners gives the servers that have begun a task of the client's with id.

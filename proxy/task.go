@@ -64,7 +64,7 @@ func lifetimeOf(state json.RawMessage) json.RawMessage {
 // the id of another gets nothing through.
 func (g *Gate) begun(ctx context.Context, p *passage, state json.RawMessage, id string) *Failure {
 	t := &task{
-		id: id, server: p.tool.Server, expires: p.now.Add(lifetime(lifetimeOf(state))),
+		id: id, server: p.tool.Server, expires: p.now.Add(registry.TaskLifetime(lifetimeOf(state))),
 		redact: p.decision.Redact, tool: p.tool, callID: p.callID,
 	}
 	if p.in.Session == "" || !g.memory.keep(p.owner(), t, p.now) {
@@ -252,7 +252,7 @@ func (g *Gate) theirsBegun(p *passage, answer json.RawMessage) *Failure {
 	raw, _ := jsonrpc.Get(state, "taskId")
 	id, ok := jsonrpc.Text(raw)
 	t := &task{
-		id: id, server: p.server, expires: p.now.Add(lifetime(lifetimeOf(state))), redact: p.decision.Redact,
+		id: id, server: p.server, expires: p.now.Add(registry.TaskLifetime(lifetimeOf(state))), redact: p.decision.Redact,
 		callID: p.callID, asks: p.question.Method,
 	}
 	if !ok || id == "" || !g.memory.keep(p.owner(), t, p.now) {

@@ -83,6 +83,10 @@ type (
 	Answer     = upstream.Answer
 )
 
+// TaskLifetime is how long to remember a task that says so much; see package
+// upstream.
+func TaskLifetime(ttl json.RawMessage) time.Duration { return upstream.TaskLifetime(ttl) }
+
 // ForwardError is why a forwarded call has no result. Its Sent field decides
 // whether a spent grant may be given back.
 type ForwardError = upstream.Error

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // smallDisk makes a directory on a file system of 1 MiB. It takes root.
@@ -52,7 +53,7 @@ func fill(t *testing.T, path string, left int64) {
 // last thing to fit is made, and its result withheld.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	disk, dir, agents, admin := smallDisk(t), t.TempDir(), freeAddress(t), freeAddress(t)
+	disk, dir, agents, admin := smallDisk(t), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	state := filepath.Join(disk, "state")
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}]}`,

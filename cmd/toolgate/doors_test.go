@@ -18,6 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // doorCase is one call that has to come to the same through every door.
@@ -64,7 +65,7 @@ type door func(t *testing.T, c doorCase) string
 // command line (one road, many doors).
 func TestDoorsAgree(t *testing.T) {
 	t.Parallel()
-	dir, agents, admin := t.TempDir(), freeAddress(t), freeAddress(t)
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, doorFiles())
 	start(t, dir, "serve", "--listen", agents, "--admin", admin)
 	ready(t, admin)

@@ -8,13 +8,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // served starts a toolgate whose one upstream plays config, in a directory of
 // its own.
 func served(t *testing.T, config string) (dir, agents, admin string, p *process) {
 	t.Helper()
-	dir, agents, admin = t.TempDir(), freeAddress(t), freeAddress(t)
+	dir, agents, admin = t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": config,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
@@ -124,7 +126,7 @@ func TestHangup(t *testing.T) {
 // cleanly when they are interrupted.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	dir, agents, admin := t.TempDir(), freeAddress(t), freeAddress(t)
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	shipped := filepath.Join(repository(t), "mcp.json")
 	state := filepath.Join(dir, "state")
 	start(t, dir, "serve", "--config", shipped, "--state", state, "--listen", agents, "--admin", admin)

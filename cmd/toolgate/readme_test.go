@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/program"
 )
 
 // exitComment is how the README says with which code a command ends.
@@ -26,7 +28,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agents, admin := freeAddress(t), freeAddress(t)
+	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
 	moved := strings.Replace(string(shipped), `"toolgate": {`, fmt.Sprintf(`"toolgate": {"listen": %q, "admin": %q,`, agents, admin), 1)
 	binary, err := exec.LookPath("toolgate")
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
@@ -73,7 +73,7 @@ func params(t *testing.T, dir string) testscript.Params {
 			e.Setenv("ROOT", root)
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every program takes a second to exit
 			for _, name := range []string{"AGENTS", "ADMIN", "SPARE"} {
-				e.Setenv(name, freeAddress(t))
+				e.Setenv(name, program.FreeAddress(t))
 			}
 			return nil
 		},
@@ -83,16 +83,6 @@ func params(t *testing.T, dir string) testscript.Params {
 			"post": cmdPost, "artifact": cmdArtifact,
 		},
 	}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // cmdReady waits until a toolgate serves and each upstream has answered or

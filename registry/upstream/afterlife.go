@@ -3,16 +3,20 @@ package upstream
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
+// maxAfterlives bounds those of one connection; beyond it the oldest ends.
+const maxAfterlives = 256
+
+// What is remembered of a task is remembered for at least and at most so long.
 const (
-	maxAfterlives = 256            // of one connection; the oldest ends
-	longestAfter  = 24 * time.Hour // that a task is reported on
-	shortestAfter = time.Minute    // the same for a task that says it is over sooner
+	shortestTask = time.Minute // a server's answer may take as long to be fetched
+	longestTask  = 24 * time.Hour
 )
 
 // afterlife is a call whose progress is told after it was answered, because the
@@ -55,17 +59,18 @@ func (s *afterlives) answered(token string, result json.RawMessage, now time.Tim
 		return
 	}
 	ttl, _ := jsonrpc.Get(task, "ttl")
-	s.all[i].until = now.Add(afterwards(ttl))
+	s.all[i].until = now.Add(TaskLifetime(ttl))
 }
 
-// afterwards reads a ttl in milliseconds; null, nothing and nonsense are as long
-// as can be.
-func afterwards(ttl json.RawMessage) time.Duration {
-	var ms float64
-	if err := json.Unmarshal(ttl, &ms); err != nil || string(ttl) == "null" || ms > float64(longestAfter.Milliseconds()) {
-		return longestAfter
+// TaskLifetime reads the ttl of a task, in milliseconds, as how long to remember
+// it: from a minute to a day. Null, nothing and nonsense are a day (MCP
+// 2025-11-25 basic/utilities/tasks).
+func TaskLifetime(ttl json.RawMessage) time.Duration {
+	ms, err := strconv.ParseFloat(string(ttl), 64)
+	if err != nil || ms > float64(longestTask.Milliseconds()) {
+		return longestTask
 	}
-	return max(time.Duration(ms)*time.Millisecond, shortestAfter)
+	return max(time.Duration(ms)*time.Millisecond, shortestTask)
 }
 
 // find gives who hears of the task that came of the call of token, nil when
