@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// DecodeHeader is decodeHeader.
-func DecodeHeader(value string) (string, bool) { return decodeHeader(value) }
-
 // WholeNumber is wholeNumber.
 func WholeNumber(text string) (int64, bool) { return wholeNumber(text) }
 

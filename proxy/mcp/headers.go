@@ -2,16 +2,15 @@ package mcp
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/http"
-	"net/textproto"
 	"regexp"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mirror"
 )
 
 // Headers that repeat what the body says (MCP 2026-07-28, Streamable HTTP:
@@ -19,40 +18,11 @@ import (
 const (
 	headerMethod = "Mcp-Method"
 	headerName   = "Mcp-Name"
-	headerParam  = "Mcp-Param-"
-)
-
-// headerKey annotates a parameter in a tool's input schema that has a header.
-const headerKey = "x-mcp-header"
-
-// A header value between these two is base64 of UTF-8.
-const (
-	sealOpen  = "=?base64?"
-	sealClose = "?="
 )
 
 // safeInteger is the largest integer that has a header: beyond it JavaScript
 // reads another number.
 const safeInteger = 1<<53 - 1
-
-// decodeHeader gives what a header value stands for. A value that holds what no
-// field may carry, or is base64 that is none, has no meaning.
-func decodeHeader(value string) (string, bool) {
-	for i := range len(value) {
-		if c := value[i]; (c < ' ' && c != '\t') || c > '~' {
-			return "", false
-		}
-	}
-	sealed, ok := strings.CutPrefix(value, sealOpen)
-	if !ok {
-		return value, true
-	}
-	if sealed, ok = strings.CutSuffix(sealed, sealClose); !ok {
-		return value, true
-	}
-	plain, err := base64.StdEncoding.Strict().DecodeString(sealed)
-	return string(plain), err == nil
-}
 
 // contradiction says what is wrong with a header that must repeat text, "" when
 // nothing is.
@@ -67,7 +37,7 @@ func contradiction(h http.Header, name, text string, decode bool) string {
 	value := lines[0]
 	if decode {
 		var ok bool
-		if value, ok = decodeHeader(lines[0]); !ok {
+		if value, ok = mirror.Decode(lines[0]); !ok {
 			return "header " + name + " cannot be read"
 		}
 	}
@@ -91,97 +61,59 @@ func standardFault(h http.Header, m *jsonrpc.Message, member string) string {
 	return contradiction(h, headerName, name, true)
 }
 
-// binding is a parameter that a header repeats.
-type binding struct {
-	path   []string // the keys that lead to it in the arguments
-	header string   // in canonical form
-}
-
-// bindings reads them from a tool's definition. An annotation that breaks the
-// rules of the revision binds nothing; clients do not show its tool.
-func bindings(definition json.RawMessage) []binding {
-	if !bytes.Contains(definition, []byte(headerKey)) {
+// repeated gives the parameters of a tool that headers repeat. An annotation that
+// breaks the rules of the revision binds nothing; clients do not show its tool.
+func repeated(definition json.RawMessage) []mirror.Parameter {
+	if !bytes.Contains(definition, []byte(mirror.Annotation)) {
 		return nil
 	}
-	schema, _ := jsonrpc.Get(definition, "inputSchema")
-	return bound(schema, nil, nil)
-}
-
-// bound adds the bindings below the properties of schema to found.
-func bound(schema json.RawMessage, path []string, found []binding) []binding {
-	properties, _ := jsonrpc.Get(schema, "properties")
-	for key, property := range jsonrpc.Members(properties) {
-		at := append(path[:len(path):len(path)], key)
-		if name, ok := annotated(property); ok {
-			found = append(found, binding{path: at, header: textproto.CanonicalMIMEHeaderKey(headerParam + name)})
-		}
-		found = bound(property, at, found)
-	}
+	found, _ := mirror.Parameters(definition)
 	return found
 }
 
-// token is what a field name may be (RFC 9110 §5.1).
-var token9110 = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
-
-// annotated gives the header name of a parameter that may have one.
-func annotated(property json.RawMessage) (string, bool) {
-	raw, ok := jsonrpc.Get(property, headerKey)
-	if !ok {
-		return "", false
-	}
-	kind, _ := jsonrpc.Get(property, "type")
-	switch t, _ := jsonrpc.Text(kind); t {
-	case "string", "integer", "boolean":
-	default:
-		return "", false
-	}
-	name, ok := jsonrpc.Text(raw)
-	return name, ok && token9110.MatchString(name)
-}
-
 // paramFault checks the headers of all that a call's arguments bind.
-func paramFault(h http.Header, bound []binding, args json.RawMessage) string {
-	for _, b := range bound {
-		if fault := b.fault(h, args); fault != "" {
+func paramFault(h http.Header, bound []mirror.Parameter, args json.RawMessage) string {
+	for _, p := range bound {
+		if fault := repeatFault(p, h, args); fault != "" {
 			return fault
 		}
 	}
 	return ""
 }
 
-// fault says how the header of b contradicts args: it must be there when the
-// argument is, and say the same.
-func (b *binding) fault(h http.Header, args json.RawMessage) string {
+// repeatFault says how the header of p contradicts args: it must be there when
+// the argument is, and say the same.
+func repeatFault(p mirror.Parameter, h http.Header, args json.RawMessage) string {
 	value, there := args, true
-	for _, key := range b.path {
+	for _, key := range p.Path {
 		if value, there = jsonrpc.Get(value, key); !there {
 			break
 		}
 	}
-	lines := h[b.header]
+	lines := h[p.Header]
 	switch {
 	case !there || string(value) == "null":
 		if len(lines) > 0 {
-			return "header " + b.header + " has no argument " + strings.Join(b.path, ".") + " in the body"
+			return "header " + p.Header + " has no argument " + strings.Join(p.Path, ".") + " in the body"
 		}
 		return ""
 	case len(value) > 0 && (value[0] == '{' || value[0] == '[') && len(lines) == 0:
 		return "" // what the schema refuses has no header
 	}
-	return b.mismatch(h, value)
+	return mismatch(h, p.Header, value)
 }
 
-// mismatch compares the header of b with an argument that is there.
-func (b *binding) mismatch(h http.Header, value json.RawMessage) string {
+// mismatch compares the header name with an argument that is there.
+func mismatch(h http.Header, name string, value json.RawMessage) string {
 	want, ok := jsonrpc.Text(value)
 	if !ok {
 		want = string(value)
 	}
-	fault := contradiction(h, b.header, want, true)
-	if fault == "" || len(h[b.header]) != 1 || ok {
+	fault := contradiction(h, name, want, true)
+	if fault == "" || len(h[name]) != 1 || ok {
 		return fault
 	}
-	header, readable := decodeHeader(h[b.header][0])
+	header, readable := mirror.Decode(h[name][0])
 	x, isX := wholeNumber(header)
 	y, isY := wholeNumber(want)
 	if readable && isX && isY && x == y {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/mirror"
 	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -173,7 +174,7 @@ func FuzzDecodeHeader(f *testing.F) {
 		f.Add(value)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		text, ok := mcp.DecodeHeader(value)
+		text, ok := mirror.Decode(value)
 		switch {
 		case !ok && text != "":
 			t.Errorf("%q is refused and gives %q", value, text)

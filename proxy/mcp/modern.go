@@ -282,7 +282,7 @@ func (d *Door) argumentFault(ctx context.Context, x *exchange, h http.Header) st
 	name, _ := jsonrpc.Text(raw)
 	args, _ := jsonrpc.Get(x.call.Message.Params, "arguments")
 	if t := d.find(ctx, x, name); t != nil {
-		return paramFault(h, bindings(t.Definition), args)
+		return paramFault(h, repeated(t.Definition), args)
 	}
 	return ""
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mirror"
 )
 
 const (
@@ -143,7 +144,7 @@ type request struct {
 	clock    *patience
 	// tool is what tools/call calls, and mirror its arguments that headers repeat.
 	tool   string
-	mirror []mirrored
+	mirror []mirror.Parameter
 	// heard takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	heard func(*jsonrpc.Message)

@@ -80,6 +80,3 @@ func LooseMembers(raw []byte) (map[string]json.RawMessage, error) { return loose
 
 // Environ is environ.
 func Environ(ours []string, own map[string]string) []string { return environ(ours, own) }
-
-// HeaderValue is headerValue.
-func HeaderValue(text string) string { return headerValue(text) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mirror"
 )
 
 const (
@@ -186,7 +187,7 @@ func (s *session) holds() time.Duration {
 }
 
 // mirrors gives the arguments of a call that headers repeat on this connection.
-func (s *session) mirrors(r request) []mirrored {
+func (s *session) mirrors(r request) []mirror.Parameter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.headers[r.tool]

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mirror"
 )
 
 // The members of _meta that a request has of each hop (MCP 2026-07-28 basic,
@@ -118,20 +119,20 @@ var namedBy = map[string]string{
 }
 
 // headersOf makes the headers that repeat parts of a request.
-func headersOf(revision, method string, params json.RawMessage, mirror []mirrored) http.Header {
+func headersOf(revision, method string, params json.RawMessage, repeated []mirror.Parameter) http.Header {
 	out := http.Header{}
 	out.Set("MCP-Protocol-Version", revision)
 	out.Set("Mcp-Method", method)
 	if key := namedBy[method]; key != "" {
 		raw, _ := jsonrpc.Get(params, key)
 		if name, ok := jsonrpc.Text(raw); ok {
-			out.Set("Mcp-Name", headerValue(name))
+			out.Set("Mcp-Name", mirror.Encode(name))
 		}
 	}
 	arguments, _ := jsonrpc.Get(params, "arguments")
-	for _, m := range mirror {
-		if text, ok := m.in(arguments); ok {
-			out.Set(mirrorPrefix+m.header, headerValue(text))
+	for _, m := range repeated {
+		if text, ok := mirroredIn(m, arguments); ok {
+			out.Set(m.Header, mirror.Encode(text))
 		}
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mirror"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -43,9 +44,9 @@ type session struct {
 	turn    chan struct{} // has an element while streams are opened and ended
 	streams []*stream     // of subscriptions; turn protects it
 
-	mu      sync.Mutex            // protects the fields below
-	headers map[string][]mirrored // :: tool name ⇒ arguments that headers repeat
-	fresh   time.Duration         // how long the server takes its list to hold, 0 = it did not say
+	mu      sync.Mutex                    // protects the fields below
+	headers map[string][]mirror.Parameter // :: tool name ⇒ arguments that headers repeat
+	fresh   time.Duration                 // how long the server takes its list to hold, 0 = it did not say
 }
 
 // list asks for the tools, page by page, and remembers them.
@@ -127,11 +128,11 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 // remember keeps what was listed. What is the same as before stays the same
 // Profile.
 func (s *session) remember(all []json.RawMessage) {
-	headers := make(map[string][]mirrored)
+	headers := make(map[string][]mirror.Parameter)
 	for _, definition := range all {
 		name, ok := NameOf(definition)
 		if _, dup := headers[name]; ok && !dup {
-			headers[name], _ = mirrorsOf(definition) // with a wrong one it is not called
+			headers[name], _ = mirror.Parameters(definition) // with a wrong one it is not called over HTTP
 		}
 	}
 	s.mu.Lock()
