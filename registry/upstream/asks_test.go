@@ -463,12 +463,11 @@ func TestGreeting(t *testing.T) {
 	cfg := talker()
 	cfg.Greets = []string{`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`, `await 1`, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`}
 	overOwn(t, cfg, func(t *testing.T, rec *recorder.Recorder, r *running) {
-		me, peer, home := from("me")
-		if e := r.do(t.Context(), me, "talk", `{}`); e != nil {
-			t.Fatal(e)
-		}
-		r.await("greeting", func() bool { return len(home.read())+len(peer.read()) == 2 })
-		if got := home.read(); len(got) == 0 || got[0] != "ask roots/list " {
+		me, _, home := from("me")
+		me.Capabilities = json.RawMessage(`{"roots":{}}`)
+		r.Profile(t.Context(), me) // opens the connection, without a request of the session's
+		r.await("greeting", func() bool { return len(home.read()) == 2 })
+		if got := home.read(); got[0] != "ask roots/list " {
 			t.Errorf("home heard %q", got)
 		}
 	})
