@@ -66,8 +66,7 @@ const (
 	Cancelled Outcome = "cancelled" // the caller gave up
 )
 
-// Principal is who made a call. The fields are those of policy.Principal, in
-// that order, so that one converts to the other.
+// Principal is who made a call.
 type Principal struct {
 	Subject string   `json:"subject"`
 	Roles   []string `json:"roles"`

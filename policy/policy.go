@@ -16,6 +16,9 @@ type Principal struct {
 	Roles   []string `json:"roles"`            // in configured order, may be empty
 	Client  string   `json:"client,omitempty"` // name/version the client gave of itself: unverified
 	Tenant  string   `json:"tenant,omitempty"` // empty outside multi-tenant identity
+	// Until is when the credential ends that named the principal; zero = it ends
+	// when the operator says so. It is no part of what policies see.
+	Until time.Time `json:"-"`
 }
 
 // Valid reports whether p names somebody.
@@ -131,6 +134,9 @@ type Approval struct {
 	Quorum int           `json:"quorum,omitempty"` // approvals needed; 0 means 1
 	TTL    time.Duration `json:"ttl,omitempty"`    // nanoseconds in Go, a duration string in Rego; 0 = the configured default
 	Hold   time.Duration `json:"hold,omitempty"`   // how long the call may wait for a decision; 0 = the configured default
+	// ExecuteOnApprove makes the call run as soon as it is approved, whether or
+	// not the agent comes back for it.
+	ExecuteOnApprove bool `json:"execute_on_approve,omitempty"`
 }
 
 // Limit is a bucket that the policy adds to the configured ones.

@@ -24,13 +24,11 @@ func approve(ctx context.Context, g *Gate, p *passage) *Failure {
 		return nil
 	}
 	claim, f := g.claim(ctx, p)
-	if f != nil {
-		return f
+	if f == nil && claim.Outcome == approval.Pending {
+		claim, f = g.await(ctx, p, claim)
 	}
-	if claim.Outcome == approval.Pending && g.wait(ctx, p, claim.Ticket.ID) {
-		if claim, f = g.claim(ctx, p); f != nil {
-			return f
-		}
+	if f != nil || p.reply != nil {
+		return f
 	}
 	return g.follow(ctx, p, claim)
 }
@@ -41,6 +39,8 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 		Fingerprint: p.tool.Fingerprint, Arguments: p.args, Digest: p.digest,
 		Revision: p.decision.Revision, Rule: p.decision.Rule, Reason: p.decision.Reason,
 		Approval: *p.decision.Approval, DecisionID: p.decisionID, TraceID: p.traceID,
+		Transport: p.in.Transport, Era: p.in.Era, Session: p.in.Session,
+		Execute: p.decision.Approval.ExecuteOnApprove,
 	})
 	if err != nil {
 		g.opts.Log.Error("claiming a ticket", "decision", p.decisionID, "error", err)
@@ -49,21 +49,6 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 	p.ticket = claim.Ticket
 	p.spent = claim.Outcome == approval.Granted
 	return claim, nil
-}
-
-// wait holds the call for as long as the policy or the settings say, and tells
-// whether it is worth looking again.
-func (g *Gate) wait(ctx context.Context, p *passage, id string) bool {
-	hold := g.settings.Load().Hold
-	if p.decision.Approval.Hold > 0 {
-		hold = p.decision.Approval.Hold
-	}
-	if hold <= 0 || g.opts.Waiter == nil {
-		return false
-	}
-	ctx, stop := context.WithTimeout(ctx, hold)
-	defer stop()
-	return g.opts.Waiter.Wait(ctx, id) == nil
 }
 
 // follow does what the ticket says. Only Granted goes on down the road.

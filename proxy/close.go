@@ -16,7 +16,7 @@ import (
 func (p *passage) baseRecord() *audit.Record {
 	r := &audit.Record{
 		CallID: p.callID, DecisionID: p.decisionID, TraceID: p.traceID, ParentID: p.parentID,
-		Principal: audit.Principal(p.principal),
+		Principal: recorded(p.principal),
 		Transport: p.in.Transport, Era: p.in.Era, Route: p.in.Route, Session: p.in.Session, RequestID: p.id,
 		Exposed: p.name, ArgumentsSHA256: strings.TrimPrefix(p.digest, "sha256:"),
 		Ticket: p.ticket.ID, Task: p.wanted,
@@ -35,6 +35,11 @@ func (p *passage) baseRecord() *audit.Record {
 		r.Server, r.Tool, r.Exposed, r.Fingerprint = p.tool.Server, p.tool.Name, p.tool.Exposed, p.tool.Fingerprint
 	}
 	return r
+}
+
+// recorded is p as the trail has it.
+func recorded(p policy.Principal) audit.Principal {
+	return audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
 }
 
 // judged is what goes to the upstream if it goes: the arguments of a tool call,

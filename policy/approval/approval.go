@@ -106,6 +106,15 @@ type Ticket struct {
 
 	DecisionID, TraceID string // of the call that made the ticket
 
+	// How that call came in, see policy.Request, and by which downstream session
+	// ("" = none). A ticket is not bound to any of it.
+	Transport, Era, Session string
+	// Instance is the process that made the ticket, see [Options].
+	Instance string
+	// Execute says that the call runs as soon as it is approved, whether or not
+	// the agent comes back for it.
+	Execute bool
+
 	DecidedBy, DecisionReason string // whose vote ended the waiting, and why
 
 	Result   json.RawMessage // of a call that is done, or the error object of one that failed; nil when none, too large to keep, or past Expires
@@ -167,6 +176,11 @@ type Held struct {
 	Rule, Reason          string
 	Approval              policy.Approval // TTL 0 = Options.TTL, Quorum 0 = 1
 	DecisionID, TraceID   string
+	// How the call came in, for people; not part of the binding.
+	Transport, Era, Session string
+	// Execute makes the call run as soon as it is approved. On a ticket that is
+	// found it is kept once it is set.
+	Execute bool
 }
 
 // ClaimOutcome is what a ticket answers to a held call.

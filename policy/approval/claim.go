@@ -148,6 +148,7 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 		return Claim{Outcome: TooMany}, nil
 	}
 	k := w.ticket(held)
+	k.Instance = t.opts.Instance
 	if err := w.insert(bound, held.Approval.TTL, k); err != nil {
 		return Claim{}, err
 	}
@@ -181,12 +182,14 @@ func (w *writer) ticket(h Held) *record {
 		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
 		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum,
 		Created: created, Expires: created.Add(h.Approval.TTL), DecisionID: h.DecisionID, TraceID: h.TraceID,
+		Transport: h.Transport, Era: h.Era, Session: h.Session, Execute: h.Execute,
 	}}
 }
 
 const insertTicket = `INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint,
- digest, arguments, revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+ digest, arguments, revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id,
+ transport, era, session, made_by, until, execute)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
 	principal, err := json.Marshal(k.Principal)
@@ -199,7 +202,8 @@ func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
 	}
 	err = w.one(insertTicket, k.ID, bound, k.State, k.Principal.Subject, k.Principal.Tenant, string(principal),
 		k.Server, k.Tool, k.Exposed, k.Fingerprint, k.Digest, append([]byte{}, k.Arguments...), k.Revision, k.Rule, k.Reason,
-		string(roles), k.Quorum, k.Created.UnixNano(), k.Expires.UnixNano(), w.now+int64(ttl), k.DecisionID, k.TraceID)
+		string(roles), k.Quorum, k.Created.UnixNano(), k.Expires.UnixNano(), w.now+int64(ttl), k.DecisionID, k.TraceID,
+		k.Transport, k.Era, k.Session, k.Instance, until(k.Principal), k.Execute)
 	if err != nil {
 		return err
 	}

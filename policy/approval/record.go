@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 // record is a ticket with what only this package needs.
@@ -31,7 +33,7 @@ var whole = load{arguments: 1 << 40, result: true}
 const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint, digest,
  length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
  created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
- CASE WHEN ? THEN result END, note, attached, reported FROM approvals `
+ CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute FROM approvals `
 
 // querier is a pool or a transaction.
 type querier interface {
@@ -70,11 +72,11 @@ func one(ctx context.Context, q querier, l load, id string) (record, error) {
 func scan(rows *sql.Rows) (k record, err error) {
 	var principal, roles string
 	var arguments, result []byte
-	var created, expires int64
+	var created, expires, until int64
 	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
 		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
 		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
-		&result, &k.Note, &k.Attached, &k.reported)
+		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute)
 	if err != nil {
 		return record{}, err
 	}
@@ -82,6 +84,9 @@ func scan(rows *sql.Rows) (k record, err error) {
 	k.Created, k.Expires = wall(created), wall(expires)
 	if err := json.Unmarshal([]byte(principal), &k.Principal); err != nil {
 		return record{}, fmt.Errorf("reading ticket %s: principal: %w", k.ID, err)
+	}
+	if until > 0 {
+		k.Principal.Until = wall(until)
 	}
 	if err := json.Unmarshal([]byte(roles), &k.Roles); err != nil {
 		return record{}, fmt.Errorf("reading ticket %s: roles: %w", k.ID, err)
@@ -130,6 +135,14 @@ func history(ctx context.Context, q querier, k *record) error {
 		k.History = append(k.History, c)
 	}
 	return rows.Err()
+}
+
+// until is when a principal's credential ends, as the store keeps it.
+func until(p policy.Principal) int64 {
+	if p.Until.IsZero() {
+		return 0
+	}
+	return p.Until.UnixNano()
 }
 
 func wall(nanoseconds int64) time.Time { return time.Unix(0, nanoseconds).UTC() }

@@ -162,7 +162,7 @@ func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error)
 	if err != nil {
 		return policy.Principal{}, refuse("the roles claim of the token is malformed")
 	}
-	return policy.Principal{Subject: subject, Roles: roles}, nil
+	return policy.Principal{Subject: subject, Roles: roles, Until: t.Expiry}, nil
 }
 
 // rolesOf reads a string or a list of strings. An absent claim is no roles.

@@ -88,6 +88,8 @@ func decodeApproval(v ast.Value) (*policy.Approval, error) {
 			a.TTL, err = duration(v)
 		case "hold":
 			a.Hold, err = duration(v)
+		case "execute_on_approve":
+			a.ExecuteOnApprove, err = boolean(v)
 		default:
 			err = errors.New("is not known")
 		}
@@ -180,6 +182,14 @@ func count(v ast.Value) (int, error) {
 		return 0, fmt.Errorf("is %v, not a whole number from 1", n)
 	}
 	return i, nil
+}
+
+func boolean(v ast.Value) (bool, error) {
+	b, ok := v.(ast.Boolean)
+	if !ok {
+		return false, fmt.Errorf("is %s, not true or false", ast.ValueName(v))
+	}
+	return bool(b), nil
 }
 
 func duration(v ast.Value) (time.Duration, error) {
