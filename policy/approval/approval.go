@@ -8,17 +8,19 @@
 //	proposed     approved     enough approvers said yes
 //	proposed     denied       one approver said no
 //	proposed     expired      nobody decided in time
-//	proposed     superseded   the same call came under another policy, tool definition or obligation
+//	proposed     superseded   the same call came under another policy, tool definition or obligation, or it would no longer be held on these terms
 //	approved     dispatching  the next identical call spent the grant, before anything is sent
 //	approved     expired      no identical call came in time
-//	approved     superseded   as above
+//	approved     superseded   as above, or an approver no longer has the role when the grant is to be spent
 //	dispatching  approved     it is certain that nothing was sent; the old expiry stays
 //	dispatching  done         the upstream answered
 //	dispatching  failed       the upstream answered with an error
 //	dispatching  unknown      nobody can say whether it ran: timeout, crash, lost connection
+//	unknown      done         a person found that it took effect
+//	unknown      failed       a person found that it did not
 //
 // The other states are final. An approved call therefore runs at most once,
-// and one that may have run never runs again by itself.
+// and one that may have run never runs again.
 //
 // A ticket answers calls that have its binding: requester, server, tool, tool
 // fingerprint, argument digest, policy revision and obligation. Anything else
@@ -48,7 +50,7 @@ const (
 	StateDispatching State = "dispatching" // the call is running, or was when its process died
 	StateDone        State = "done"        // final, with the stored result
 	StateFailed      State = "failed"      // final
-	StateUnknown     State = "unknown"     // final: the call may or may not have run
+	StateUnknown     State = "unknown"     // the call may or may not have run: waits for a person to find out
 )
 
 // States lists every state in the order of a ticket's life.
@@ -65,6 +67,8 @@ func Moves(from State) []State {
 		return []State{StateDispatching, StateExpired, StateSuperseded}
 	case StateDispatching:
 		return []State{StateApproved, StateDone, StateFailed, StateUnknown}
+	case StateUnknown:
+		return []State{StateDone, StateFailed}
 	}
 	return nil
 }
@@ -76,9 +80,11 @@ var (
 	ErrNotApprover    = errors.New("not an approver of this call")
 	ErrNotPending     = errors.New("the ticket is not waiting for a decision")
 	ErrExpired        = errors.New("the ticket has expired")
-	ErrReasonRequired = errors.New("a denial needs a reason")
+	ErrReasonRequired = errors.New("a denial and a finding need a reason")
 	ErrStaleDigest    = errors.New("the decision is about other arguments than the ticket has")
 	ErrAlreadyVoted   = errors.New("one vote per person")
+	ErrNotLive        = errors.New("the ticket is decided or spent")
+	ErrNotUnknown     = errors.New("the outcome of the ticket is not unknown")
 	// ErrNotDispatching: Release or Finish of a ticket that this instance is
 	// not running.
 	ErrNotDispatching = errors.New("the ticket is not being run by this instance")
@@ -121,8 +127,9 @@ type Ticket struct {
 	Note     string          // what there is to say about the outcome, "" when nothing
 	Attached int             // identical calls that found the ticket waiting
 
-	Votes   []Ballot // filled by Get and Decide
-	History []Change // filled by Get and Decide, oldest first
+	Approvals int      // votes for it so far, of Quorum
+	Votes     []Ballot // filled by Get and Decide
+	History   []Change // filled by Get and Decide, oldest first
 }
 
 // Ballot is one person's vote.
@@ -137,6 +144,7 @@ type Ballot struct {
 // Change is one line of a ticket's history. A vote that did not end the
 // waiting is a Change from proposed to proposed.
 type Change struct {
+	Seq      int64 // place among the changes of all tickets of the store, ascending, from 1
 	At       time.Time
 	Who      string // a subject, or "toolgate" for what no person did
 	From, To State  // From is "" when the ticket was made
@@ -214,12 +222,32 @@ type Vote struct {
 	Digest   string // of the arguments that the approver saw; "" = not said
 }
 
+// Finding is what a person found out about a call whose outcome was unknown.
+type Finding struct {
+	ID         string
+	Approver   policy.Principal
+	TookEffect bool
+	Reason     string // needed: how the person knows
+}
+
+// Event is a change of one ticket, as Follow tells it.
+type Event struct {
+	Seq    int64 // of Change
+	Change Change
+	// Ticket is as in a list, and as it is when the event is told: it may have
+	// changed again since.
+	Ticket Ticket
+}
+
 // Filter chooses tickets for List; zero fields choose everything.
 type Filter struct {
 	State     State
+	States    []State          // any of these
 	Principal string           // the requester's subject
 	Roles     []string         // tickets that an approver with one of these may decide
 	Viewer    policy.Principal // when valid: only what VisibleTo allows
+	Awaiting  policy.Principal // when valid: only what waits for its vote: proposed, its to decide, not yet voted on by it
+	Before    string           // only tickets older than the one with this id; one that does not exist has none before it
 	Limit     int              // 0 = 100, at most 1000
 }
 

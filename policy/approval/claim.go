@@ -69,7 +69,7 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 		}
 		if len(found) == 1 {
 			k := &found[0]
-			c.Outcome, err = t.answer(w, k)
+			c.Outcome, err = t.answer(w, k, held.Execute)
 			c.Ticket = k.Ticket
 		}
 		if err == nil && c.Outcome == "" {
@@ -91,8 +91,9 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 }
 
 // answer says what the latest ticket of a binding answers; "" means that it no
-// longer answers anything and a new one is due.
-func (t *Tickets) answer(w *writer, k *record) (ClaimOutcome, error) {
+// longer answers anything and a new one is due. A ticket that waits is from now
+// on one that execute wants run.
+func (t *Tickets) answer(w *writer, k *record, execute bool) (ClaimOutcome, error) {
 	if k.State == StateDispatching {
 		if err := t.settle(w, k); err != nil {
 			return "", err
@@ -101,9 +102,10 @@ func (t *Tickets) answer(w *writer, k *record) (ClaimOutcome, error) {
 	switch k.State {
 	case StateProposed:
 		k.Attached++
-		return Pending, w.one("UPDATE approvals SET attached = attached + 1 WHERE id = ? AND state = ?", k.ID, k.State)
+		k.Execute = k.Execute || execute
+		return Pending, w.one("UPDATE approvals SET attached = attached + 1, execute = ? WHERE id = ? AND state = ?", k.Execute, k.ID, k.State)
 	case StateApproved:
-		return Granted, t.grant(w, k)
+		return t.spend(w, k)
 	case StateDispatching:
 		return InFlight, nil
 	case StateExpired:
@@ -121,6 +123,21 @@ func (t *Tickets) answer(w *writer, k *record) (ClaimOutcome, error) {
 // final is what the final states answer until the ticket's expiry. A state
 // that is not listed answers nothing.
 var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, StateUnknown: Unknown, StateDenied: Denied}
+
+// spend gives the grant of an approved ticket, when those who approved it may
+// still do so. When they may not, their approval counts for nothing: the ticket
+// ends and people are asked anew.
+func (t *Tickets) spend(w *writer, k *record) (ClaimOutcome, error) {
+	yes, gone, err := t.standing(w, k)
+	if err != nil {
+		return "", err
+	}
+	if yes < k.Quorum {
+		why := fmt.Sprintf("%s no longer has a role that may approve this call", gone)
+		return "", w.move(k, change{to: StateSuperseded, reason: why, note: why})
+	}
+	return Granted, t.grant(w, k)
+}
 
 // grant spends the one run of an approved ticket.
 func (t *Tickets) grant(w *writer, k *record) error {
@@ -155,6 +172,8 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 	return Claim{Ticket: k.Ticket, Outcome: Pending}, nil
 }
 
+const otherTerms = "the call came again under another policy, tool definition or obligation"
+
 // supersede ends the tickets that wait for the same call under another policy,
 // definition or obligation: nobody should decide on those any more.
 func (w *writer) supersede(bound string, h Held) error {
@@ -165,8 +184,7 @@ func (w *writer) supersede(bound string, h Held) error {
 		return err
 	}
 	for _, k := range stale {
-		err := w.move(&k, change{to: StateSuperseded, reason: "the call came again under other terms", note: "the call came again under another policy, tool definition or obligation"})
-		if err != nil {
+		if err := w.move(&k, change{to: StateSuperseded, reason: otherTerms, note: otherTerms}); err != nil {
 			return err
 		}
 	}
@@ -207,7 +225,5 @@ func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
 	if err != nil {
 		return err
 	}
-	fresh := *k
-	fresh.State = ""
-	return w.note(&fresh, k.State, k.Principal.Subject, k.Reason)
+	return w.note(k, "", k.Principal.Subject, k.Reason)
 }

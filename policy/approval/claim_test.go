@@ -328,11 +328,11 @@ func TestHistory(t *testing.T) {
 	at := func(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
 	got := w.get(k.ID)
 	want := []approval.Change{
-		{At: at(0), Who: "agent", To: "proposed", Reason: "amount above 100", Digest: k.Digest},
-		{At: at(1), Who: "ann", From: "proposed", To: "proposed", Reason: "looks right", Digest: k.Digest},
-		{At: at(2), Who: "bob", From: "proposed", To: "approved", Digest: k.Digest},
-		{At: at(2), Who: "toolgate", From: "approved", To: "dispatching", Reason: "the grant was spent", Digest: k.Digest},
-		{At: at(2), Who: "toolgate", From: "dispatching", To: "done", Reason: "the upstream answered", Digest: k.Digest},
+		{Seq: 1, At: at(0), Who: "agent", To: "proposed", Reason: "amount above 100", Digest: k.Digest},
+		{Seq: 2, At: at(1), Who: "ann", From: "proposed", To: "proposed", Reason: "looks right", Digest: k.Digest},
+		{Seq: 3, At: at(2), Who: "bob", From: "proposed", To: "approved", Digest: k.Digest},
+		{Seq: 4, At: at(2), Who: "toolgate", From: "approved", To: "dispatching", Reason: "the grant was spent", Digest: k.Digest},
+		{Seq: 5, At: at(2), Who: "toolgate", From: "dispatching", To: "done", Reason: "the upstream answered", Digest: k.Digest},
 	}
 	if diff := cmp.Diff(want, got.History); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)

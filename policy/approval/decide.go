@@ -11,31 +11,44 @@ import (
 // have said yes, and denied as soon as one says no. A refused vote changes
 // nothing and is one of ErrNotFound, ErrSelfApproval, ErrNotApprover,
 // ErrExpired, ErrNotPending, ErrReasonRequired, ErrStaleDigest and
-// ErrAlreadyVoted, in this order. Roles are those of the moment of the vote.
+// ErrAlreadyVoted, in this order. Roles are those of the moment of the vote;
+// what becomes of a vote whose approver loses them is with Options.Standing.
 func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 	v.Reason = strings.TrimSpace(v.Reason)
-	var k record
-	var refusal error
-	err := t.write(ctx, func(w *writer) (err error) {
-		if k, err = one(w.ctx, w.tx, load{}, v.ID); errors.Is(err, ErrNotFound) {
-			refusal = err
-			return nil
+	err := t.alter(ctx, v.ID, func(w *writer, k *record) (refusal, err error) {
+		if refusal = k.check(v); refusal != nil {
+			return refusal, nil
 		}
-		if err != nil {
-			return err
-		}
-		if refusal = k.check(v); refusal == nil {
-			refusal, err = w.vote(&k, v)
-		}
-		return err
+		return t.vote(w, k, v)
 	})
-	if err == nil {
-		err = refusal
-	}
 	if err != nil {
 		return Ticket{}, fmt.Errorf("deciding on ticket %q: %w", v.ID, err)
 	}
 	return t.Get(ctx, v.ID)
+}
+
+// alter changes one ticket, or refuses to. A refusal undoes nothing of the
+// transaction: what was due stays expired, what nobody runs stays unknown.
+func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record) (refusal, err error)) error {
+	var refusal error
+	err := t.write(ctx, func(w *writer) error {
+		k, err := one(w.ctx, w.tx, load{}, id)
+		if errors.Is(err, ErrNotFound) {
+			refusal = err
+			return nil
+		}
+		if err == nil && k.State == StateDispatching {
+			err = t.settle(w, &k)
+		}
+		if err == nil {
+			refusal, err = do(w, &k)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return refusal
 }
 
 // check says why v may not be counted, nil when it may.
@@ -56,9 +69,10 @@ func (k *record) check(v Vote) error {
 }
 
 // vote stores the vote and, when it settles the matter, moves the ticket.
-func (w *writer) vote(k *record, v Vote) (refusal, err error) {
-	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at) VALUES (?, ?, ?, ?, ?, ?)
- ON CONFLICT DO NOTHING`, k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest, w.wall.UnixNano())
+func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
+	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest, w.wall.UnixNano(), t.opts.Instance, until(v.Approver))
 	if errors.Is(err, errMoved) {
 		return ErrAlreadyVoted, nil
 	}
@@ -68,8 +82,8 @@ func (w *writer) vote(k *record, v Vote) (refusal, err error) {
 	if !v.Approve {
 		return nil, w.move(k, change{to: StateDenied, who: v.Approver.Subject, reason: v.Reason})
 	}
-	var yes int
-	err = w.tx.QueryRowContext(w.ctx, "SELECT count(*) FROM approval_votes WHERE ticket = ? AND approve = 1", k.ID).Scan(&yes)
+	k.Approvals++
+	yes, _, err := t.standing(w, k)
 	if err != nil {
 		return nil, err
 	}

@@ -50,11 +50,15 @@ func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
 	}
+	return ticketsOf(records), nil
+}
+
+func ticketsOf(records []record) []Ticket {
 	tickets := make([]Ticket, len(records))
 	for i, k := range records {
 		tickets[i] = k.Ticket
 	}
-	return tickets, nil
+	return tickets
 }
 
 const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT value FROM json_each(?)))"
@@ -69,6 +73,9 @@ func (f Filter) where() (string, []any) {
 	if f.State != "" {
 		add("state = ?", f.State)
 	}
+	if f.States != nil {
+		add("state IN (SELECT value FROM json_each(?))", jsonList(f.States))
+	}
 	if f.Principal != "" {
 		add("subject = ?", f.Principal)
 	}
@@ -78,6 +85,13 @@ func (f Filter) where() (string, []any) {
 	if v := f.Viewer; v.Valid() {
 		add("tenant = ? AND (subject = ? OR "+hasRole+")", v.Tenant, v.Subject, jsonList(v.Roles))
 	}
+	if v := f.Awaiting; v.Valid() {
+		add("state = 'proposed' AND tenant = ? AND subject <> ? AND "+hasRole, v.Tenant, v.Subject, jsonList(v.Roles))
+		add("NOT EXISTS (SELECT 1 FROM approval_votes v WHERE v.ticket = approvals.id AND v.subject = ?)", v.Subject)
+	}
+	if f.Before != "" {
+		add("seq < (SELECT seq FROM approvals WHERE id = ?)", f.Before)
+	}
 	limit := f.Limit
 	if limit <= 0 {
 		limit = defaultLimit
@@ -85,9 +99,9 @@ func (f Filter) where() (string, []any) {
 	return "WHERE " + strings.Join(terms, " AND ") + " ORDER BY seq DESC LIMIT ?", append(args, min(limit, maxLimit))
 }
 
-func jsonList(list []string) string {
+func jsonList[S ~string](list []S) string {
 	if list == nil {
-		list = []string{}
+		list = []S{}
 	}
 	text, _ := json.Marshal(list) // strings always marshal
 	return string(text)
@@ -141,15 +155,23 @@ func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
 	return s == StateProposed, err
 }
 
-// refresh expires what is due, so that no reader sees a ticket wait that
-// nobody can decide any more. It writes only then.
+// refresh expires what is due, and settles what dead processes were running, so
+// that no reader sees a ticket wait that nobody can decide any more, or run that
+// nobody runs. It writes only then.
 func (t *Tickets) refresh(ctx context.Context) error {
+	lost, err := t.lost(ctx)
+	if err != nil {
+		return err
+	}
+	if lost {
+		return t.recover(ctx)
+	}
 	var seen int64
 	if err := t.db.Read.QueryRowContext(ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
 		return err
 	}
 	var due bool
-	err := t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
+	err = t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
 		t.clock.read(t.opts.Now(), seen)).Scan(&due)
 	if err != nil || !due {
 		return err

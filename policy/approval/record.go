@@ -33,7 +33,8 @@ var whole = load{arguments: 1 << 40, result: true}
 const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint, digest,
  length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
  created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
- CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute FROM approvals `
+ CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute,
+ (SELECT count(*) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 // querier is a pool or a transaction.
 type querier interface {
@@ -76,7 +77,7 @@ func scan(rows *sql.Rows) (k record, err error) {
 	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
 		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
 		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
-		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute)
+		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &k.Approvals)
 	if err != nil {
 		return record{}, err
 	}
@@ -120,7 +121,7 @@ func details(ctx context.Context, q querier, k *record) error {
 }
 
 func history(ctx context.Context, q querier, k *record) error {
-	rows, err := q.QueryContext(ctx, `SELECT at, who, "from", "to", reason, digest FROM approval_history WHERE ticket = ? ORDER BY seq`, k.ID)
+	rows, err := q.QueryContext(ctx, `SELECT seq, at, who, "from", "to", reason, digest FROM approval_history WHERE ticket = ? ORDER BY seq`, k.ID)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func history(ctx context.Context, q querier, k *record) error {
 	for rows.Next() {
 		var c Change
 		var at int64
-		if err := rows.Scan(&at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest); err != nil {
+		if err := rows.Scan(&c.Seq, &at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest); err != nil {
 			return err
 		}
 		c.At = wall(at)

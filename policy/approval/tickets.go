@@ -3,6 +3,7 @@ package approval
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -37,6 +38,21 @@ type Options struct {
 	// Instance names this process among those that share the store. It must be
 	// new in every process; "" = one is made.
 	Instance string
+	// Changed is told of every change of a ticket that is made here, votes that
+	// do not end the waiting too, in order and one at a time, at the end of the
+	// change's transaction tx: what it writes there is kept with the change or
+	// not at all, and its error undoes the change. t is the ticket after the
+	// change, without arguments and result. It must not use the Tickets, nor the
+	// store but by tx. When the commit itself fails it was told of a change that
+	// did not happen; the next change then has the same Seq. nil = nobody.
+	Changed func(ctx context.Context, tx *sql.Tx, t Ticket, c Change) error
+	// Standing gives the roles that an approver has now; known is false for one
+	// that no configured credential names. A vote counts when it is cast and when
+	// the grant is spent only if its approver still has one of the ticket's roles.
+	// Of one who is not known a vote counts if the credential was one that ends by
+	// itself (Principal.Until), or if it was counted by another process that lives
+	// and may know the approver. nil = everybody keeps the roles of the vote.
+	Standing func(subject, tenant string) (roles []string, known bool)
 }
 
 // Tickets keeps the tickets of one store. It is safe for concurrent use, and
@@ -117,21 +133,46 @@ func (t *Tickets) recover(ctx context.Context) error {
 	})
 }
 
+// lost reports whether a ticket is dispatching that nobody runs.
+func (t *Tickets) lost(ctx context.Context) (bool, error) {
+	rows, err := t.db.Read.QueryContext(ctx, "SELECT id, instance FROM approvals WHERE state = 'dispatching'")
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, instance string
+		if err := rows.Scan(&id, &instance); err != nil {
+			return false, err
+		}
+		if runs, err := t.isRun(id, instance); err != nil || !runs {
+			return err == nil, err
+		}
+	}
+	return false, rows.Err()
+}
+
+// isRun reports whether the instance runs the ticket, as far as can be known.
+func (t *Tickets) isRun(id, instance string) (bool, error) {
+	if instance == t.opts.Instance {
+		return t.runs(id), nil
+	}
+	return store.InstanceAlive(t.opts.Dir, instance)
+}
+
 // settle makes a dispatching ticket unknown when nobody runs it: its process
 // is dead, or it is this one, which knows that it does not run it. Only a
 // process that is certainly gone counts as dead.
 func (t *Tickets) settle(w *writer, k *record) error {
-	if k.instance == t.opts.Instance {
-		if t.runs(k.ID) {
-			return nil
-		}
-		return w.move(k, change{to: StateUnknown, reason: "its outcome could not be stored", note: "its outcome could not be stored"})
-	}
-	alive, err := store.InstanceAlive(t.opts.Dir, k.instance)
-	if err != nil || alive {
+	runs, err := t.isRun(k.ID, k.instance)
+	if err != nil || runs {
 		return err
 	}
-	return w.move(k, change{to: StateUnknown, reason: "the process that ran it died", note: "the process that ran it died before the outcome was stored"})
+	why := "the process that ran it died before the outcome was stored"
+	if k.instance == t.opts.Instance {
+		why = "its outcome could not be stored"
+	}
+	return w.move(k, change{to: StateUnknown, reason: why, note: why})
 }
 
 // runs reports whether a grant of this Tickets is out for the ticket.

@@ -11,81 +11,114 @@ import (
 // errMoved means that a ticket was no longer where it had been read.
 var errMoved = errors.New("the ticket was changed by somebody else")
 
-// tickEvery is how exactly the store remembers the time for the processes to
-// come. What was seen expired is remembered exactly.
-const tickEvery = time.Second
+const (
+	// tickEvery is how exactly the store remembers the time for the processes to
+	// come. What was seen expired is remembered exactly.
+	tickEvery = time.Second
+	// expireAtOnce is how many tickets one transaction expires: each is told to
+	// Options.Changed, which takes its time, and a transaction has little of it.
+	expireAtOnce = 64
+)
 
 // toolgate is who did what no person did.
 const toolgate = "toolgate"
 
 // writer is one transaction that holds the store's write lock.
 type writer struct {
-	ctx   context.Context
-	tx    *sql.Tx
-	now   int64     // in the store's time
-	wall  time.Time // for people
-	moved bool      // some ticket changed its state
+	ctx     context.Context
+	tx      *sql.Tx
+	now     int64     // in the store's time
+	wall    time.Time // for people
+	changes []Event   // what was done to tickets, in order
 }
 
 // write runs do in one transaction and wakes the waiters when it has changed a
-// state. Once begun it ends one way or the other, whether or not the caller
-// goes away meanwhile. An error from do undoes everything.
+// ticket. Once begun it ends one way or the other, whether or not the caller
+// goes away meanwhile. An error from do or of Options.Changed undoes everything.
 func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	for {
+		done, err := t.transact(context.WithoutCancel(ctx), do)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// transact expires what is due and then runs do, in one transaction. When more
+// is due than one transaction expires it does only that, and is not done.
+func (t *Tickets) transact(ctx context.Context, do func(*writer) error) (done bool, err error) {
+	ctx, stop := context.WithTimeout(ctx, writeTimeout)
 	defer stop()
 	tx, err := t.db.Write.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	w := &writer{ctx: ctx, tx: tx, wall: t.opts.Now()}
-	if err = w.tick(&t.clock); err == nil {
+	if done, err = w.tick(&t.clock); err == nil && done {
 		err = do(w)
+	}
+	if err == nil {
+		err = t.tell(w)
 	}
 	if err != nil {
 		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
-		return err
+		return false, err
 	}
 	if err := tx.Commit(); err != nil {
-		return err
+		return false, err
 	}
-	if w.moved {
+	if len(w.changes) > 0 {
 		t.broadcast()
+	}
+	return done, nil
+}
+
+// tell hands on what w has done. It comes last, so that next to nothing can
+// undo what others were told.
+func (t *Tickets) tell(w *writer) error {
+	if t.opts.Changed == nil {
+		return nil
+	}
+	for _, e := range w.changes {
+		if err := t.opts.Changed(w.ctx, w.tx, e.Ticket, e.Change); err != nil {
+			return fmt.Errorf("telling of the change of ticket %s: %w", e.Ticket.ID, err)
+		}
 	}
 	return nil
 }
 
 // tick moves the store's time on, expires what is due, so that whatever was
 // once seen expired stays so, and forgets the results that no call gets any
-// more.
-func (w *writer) tick(c *clock) error {
+// more. It reports whether nothing that is due is left.
+func (w *writer) tick(c *clock) (done bool, err error) {
 	var seen int64
 	if err := w.tx.QueryRowContext(w.ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
-		return err
+		return false, err
 	}
 	w.now = c.read(w.wall, seen)
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approval_clock SET seen = ? WHERE seen <= ?", w.now, w.now-int64(tickEvery)); err != nil {
-		return err
+		return false, err
 	}
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
-		return err
+		return false, err
 	}
-	due, err := w.query(load{}, "WHERE state IN ('proposed', 'approved') AND deadline <= ?", w.now)
+	due, err := w.query(load{}, "WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?", w.now, expireAtOnce+1)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for _, k := range due {
+	for _, k := range due[:min(len(due), expireAtOnce)] {
 		reason := "nobody decided in time"
 		if k.State == StateApproved {
 			reason = "the approved call did not come in time"
 		}
 		if err := w.move(&k, change{to: StateExpired, reason: reason}); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return len(due) <= expireAtOnce, nil
 }
 
 func (w *writer) query(l load, tail string, args ...any) ([]record, error) {
@@ -108,24 +141,21 @@ const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, no
 // move is the only way in which a ticket changes its state: one conditional
 // update, and its line in the history. errMoved means that k is out of date.
 func (w *writer) move(k *record, c change) error {
-	if !allowed(k.State, c.to) {
-		return fmt.Errorf("moving ticket %s: there is no way from %s to %s", k.ID, k.State, c.to)
+	from := k.State
+	if !allowed(from, c.to) {
+		return fmt.Errorf("moving ticket %s: there is no way from %s to %s", k.ID, from, c.to)
 	}
 	by, why := k.DecidedBy, k.DecisionReason
-	if k.State == StateProposed && (c.to == StateApproved || c.to == StateDenied) {
+	if from == StateProposed && (c.to == StateApproved || c.to == StateDenied) {
 		by, why = c.who, c.reason
 	}
-	late := c.to != StateDispatching && (c.to != StateApproved || k.State == StateDispatching)
-	err := w.one(moveTicket, c.to, c.instance, c.result, c.note, by, why, k.ID, k.State, k.instance, late, w.now)
+	late := c.to != StateDispatching && (c.to != StateApproved || from == StateDispatching)
+	err := w.one(moveTicket, c.to, c.instance, c.result, c.note, by, why, k.ID, from, k.instance, late, w.now)
 	if err != nil {
 		return err
 	}
-	if err := w.note(k, c.to, c.who, c.reason); err != nil {
-		return err
-	}
 	k.State, k.instance, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
-	w.moved = true
-	return nil
+	return w.note(k, from, c.who, c.reason)
 }
 
 func allowed(from, to State) bool {
@@ -139,24 +169,41 @@ func allowed(from, to State) bool {
 
 // one runs a statement that must change exactly one row, else errMoved.
 func (w *writer) one(statement string, args ...any) error {
+	_, err := w.row(statement, args...)
+	return err
+}
+
+// row is one, and gives the number of the row that an INSERT made.
+func (w *writer) row(statement string, args ...any) (int64, error) {
 	res, err := w.tx.ExecContext(w.ctx, statement, args...)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	switch n, err := res.RowsAffected(); {
 	case err != nil:
-		return err
+		return 0, err
 	case n != 1:
-		return errMoved
+		return 0, errMoved
 	}
-	return nil
+	return res.LastInsertId()
 }
 
-// note adds a line to the history of k, which is still in its old state.
-func (w *writer) note(k *record, to State, who, reason string) error {
+// note adds a line to the history of k, which is in its new state already, and
+// to what is told of this transaction.
+func (w *writer) note(k *record, from State, who, reason string) error {
 	if who == "" {
 		who = toolgate
 	}
-	return w.one(`INSERT INTO approval_history (ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		k.ID, w.wall.UnixNano(), who, k.State, to, reason, k.Digest)
+	at := w.wall.UTC()
+	seq, err := w.row(`INSERT INTO approval_history (ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+		k.ID, at.UnixNano(), who, from, k.State, reason, k.Digest)
+	if err != nil {
+		return err
+	}
+	e := Event{Seq: seq, Ticket: k.Ticket, Change: Change{
+		Seq: seq, At: at, Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest,
+	}}
+	e.Ticket.Arguments, e.Ticket.Result = nil, nil
+	w.changes = append(w.changes, e)
+	return nil
 }

@@ -11,3 +11,9 @@ ALTER TABLE approvals ADD COLUMN execute   INTEGER NOT NULL DEFAULT 0 CHECK (exe
 
 CREATE INDEX approvals_execute ON approvals (seq) WHERE execute = 1 AND state = 'approved';
 CREATE INDEX approvals_similar ON approvals (server, tool, exposed, seq);
+CREATE INDEX approvals_answering ON approvals (subject, tenant, deadline);
+
+-- Where a vote came from: the instance that counted it, and when the approver's
+-- credential ended (as above), 0 for one that its operator configures.
+ALTER TABLE approval_votes ADD COLUMN counted_by TEXT    NOT NULL DEFAULT '';
+ALTER TABLE approval_votes ADD COLUMN until      INTEGER NOT NULL DEFAULT 0;

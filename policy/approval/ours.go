@@ -1,0 +1,88 @@
+package approval
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// answered is how many tickets Answering gives.
+const answered = 100
+
+// Live gives the tickets that wait for a decision or for their call, made by
+// this instance or by one that is dead, oldest first, arguments whole, without
+// results. Those of other processes that live are theirs to judge: they may
+// have another policy and other tools.
+func (t *Tickets) Live(ctx context.Context) ([]Ticket, error) {
+	return t.ours(ctx, "WHERE state IN ('proposed', 'approved')")
+}
+
+// Runnable gives the approved tickets that are to run without their agent, of
+// which the same is true. Who runs one claims it like everybody else.
+func (t *Tickets) Runnable(ctx context.Context) ([]Ticket, error) {
+	return t.ours(ctx, "WHERE state = 'approved' AND execute = 1")
+}
+
+func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
+	if err := t.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, where+" ORDER BY seq")
+	if err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	theirs := map[string]bool{t.opts.Instance: false}
+	var tickets []Ticket
+	for _, k := range records {
+		alive, asked := theirs[k.Ticket.Instance]
+		if !asked {
+			if alive, err = store.InstanceAlive(t.opts.Dir, k.Ticket.Instance); err != nil {
+				return nil, fmt.Errorf("listing tickets: %w", err)
+			}
+			theirs[k.Ticket.Instance] = alive
+		}
+		if !alive {
+			tickets = append(tickets, k.Ticket)
+		}
+	}
+	return tickets, nil
+}
+
+// Answering gives p's own tickets that answer an identical call: those that
+// live or run, and the final ones before their expiry; the newest hundred,
+// newest first, with results; larger arguments are left out (see
+// ListedArgumentBytes). Nobody has none.
+func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
+	if !p.Valid() {
+		return nil, nil
+	}
+	if err := t.refresh(ctx); err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	records, err := query(ctx, t.db.Read, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
+ OR deadline > ? AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
+		p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
+	if err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
+	}
+	return ticketsOf(records), nil
+}
+
+// Similar gives the last ticket before id of the same server, tool, exposed name
+// and tenant that people approved, arguments whole, without its result, whoever
+// asked for it and whatever became of the call. ErrNotFound when there is none,
+// or no ticket id. Not everybody who may see the one may see the other.
+func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
+	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, `WHERE decided_by <> '' AND state <> 'denied'
+ AND (server, tool, exposed, tenant) = (SELECT server, tool, exposed, tenant FROM approvals WHERE id = ?)
+ AND seq < (SELECT seq FROM approvals WHERE id = ?) ORDER BY seq DESC LIMIT 1`, id, id)
+	if err == nil && len(records) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Ticket{}, fmt.Errorf("looking for a ticket like %q: %w", id, err)
+	}
+	return records[0].Ticket, nil
+}
