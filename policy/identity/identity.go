@@ -36,6 +36,11 @@ var ErrUnauthenticated = errors.New("unauthenticated")
 type Credential struct {
 	Bearer string // the token itself, without the scheme; see ParseBearer
 	Local  bool   // came in by a door that only the user of this machine can open (stdio)
+	// Earlier is who an earlier call was identified as. It is for what goes on
+	// without its caller, such as a call that people approved: it is identified
+	// anew, by what is configured now. It counts only without Bearer and Local,
+	// and no door may take it from what a caller says.
+	Earlier *policy.Principal
 }
 
 // Token is one configured bearer token. Only its hash is known.
@@ -80,7 +85,7 @@ type Authenticator struct {
 // state is one configuration; it is never modified after it is published.
 type state struct {
 	tokens   map[[sha256.Size]byte]policy.Principal
-	subjects map[string]bool // of tokens and of the local principal
+	subjects map[string]policy.Principal // of tokens and of the local principal
 	issuers  map[string]*issuer
 	verified *verifiedTokens
 	local    policy.Principal
@@ -116,12 +121,21 @@ func (a *Authenticator) Required() bool { return a.state.Load().required }
 // ErrUnauthenticated. A token that was shown always decides: one that is not
 // known is refused even where none is needed. The principal belongs to the
 // caller. Identify may fetch a key set; ctx bounds that.
+//
+// Earlier becomes the principal that its subject is now: a configured token's or
+// the local one with their roles of now, one that an issuer vouched for as it was
+// while its token is valid and such tokens are accepted.
 func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Principal, error) {
 	s := a.state.Load()
 	if c.Bearer != "" {
 		return s.bearer(ctx, c.Bearer)
 	}
-	if c.Local || !s.required {
+	switch {
+	case c.Local:
+		return clone(s.local), nil
+	case c.Earlier != nil:
+		return s.earlier(*c.Earlier)
+	case !s.required:
 		return clone(s.local), nil
 	}
 	return policy.Principal{}, refuse("no bearer token was sent")
@@ -141,6 +155,35 @@ func (s *state) bearer(ctx context.Context, token string) (policy.Principal, err
 		return policy.Principal{}, refuse("the token is not known")
 	}
 	return s.jwt(ctx, token, sum)
+}
+
+// earlier identifies somebody anew. The subject alone says who it is: roles that
+// were taken away since are gone.
+func (s *state) earlier(was policy.Principal) (policy.Principal, error) {
+	is, configured := s.subjects[was.Subject]
+	issued := !was.Until.IsZero()
+	switch {
+	case configured && !issued && is.Tenant == was.Tenant:
+		return clone(is), nil
+	case configured || !issued || !was.Valid():
+		return policy.Principal{}, refuse("the subject of the earlier call is not known any more")
+	case !s.now().Before(was.Until):
+		return policy.Principal{}, refuse("the token of the earlier call has expired")
+	case !s.issues(was.Subject):
+		return policy.Principal{}, refuse("the issuer of the earlier call's token is not trusted any more")
+	}
+	was.Client = ""
+	return clone(was), nil
+}
+
+// issues reports whether a subject has the form that an issuer which is trusted
+// now would give it: see principal.
+func (s *state) issues(subject string) bool {
+	issuer, _, named := strings.Cut(subject, "|")
+	if len(s.issuers) > 1 {
+		return named && s.issuers[issuer] != nil
+	}
+	return len(s.issuers) == 1 && !(named && strings.Contains(issuer, "://"))
 }
 
 // ParseBearer takes the token out of an Authorization header value (RFC 6750
@@ -195,7 +238,7 @@ func HashToken(token string) string {
 func newState(c Config, old *state) (*state, error) {
 	s := &state{
 		tokens:   make(map[[sha256.Size]byte]policy.Principal, len(c.Tokens)),
-		subjects: map[string]bool{LocalSubject: true},
+		subjects: make(map[string]policy.Principal, len(c.Tokens)+1),
 		issuers:  make(map[string]*issuer, len(c.JWT)),
 		required: c.Configured || len(c.Tokens) > 0 || len(c.JWT) > 0,
 		now:      c.Now,
@@ -204,6 +247,7 @@ func newState(c Config, old *state) (*state, error) {
 	if c.LocalRole == "" {
 		s.local.Roles[0] = DefaultLocalRole
 	}
+	s.subjects[LocalSubject] = s.local
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -234,12 +278,15 @@ func (s *state) addToken(t Token) error {
 	case slices.Contains(t.Roles, ""):
 		return errors.New("a role is empty")
 	}
+	if _, dup := s.subjects[t.Subject]; dup {
+		return fmt.Errorf("subject %q is configured twice", t.Subject)
+	}
 	key := [sha256.Size]byte(raw)
 	if _, dup := s.tokens[key]; dup {
 		return errors.New("sha256 is configured twice")
 	}
 	s.tokens[key] = policy.Principal{Subject: t.Subject, Roles: slices.Clone(t.Roles)}
-	s.subjects[t.Subject] = true
+	s.subjects[t.Subject] = s.tokens[key]
 	return nil
 }
 

@@ -137,6 +137,8 @@ func TestFaults(t *testing.T) {
 		"not 64 hexadecimal":    {Tokens: []identity.Token{{Subject: "a", SHA256: hash[2:]}}},
 		"tokens[1]: sha256 is configured twice": {Tokens: []identity.Token{
 			{Subject: "a", SHA256: hash}, {Subject: "b", SHA256: strings.ToUpper(hash)}}},
+		"tokens[1]: subject \"a\" is configured twice": {Tokens: []identity.Token{
+			{Subject: "a", SHA256: hash}, {Subject: "a", SHA256: identity.HashToken("y")}}},
 		"role is empty":            {Tokens: []identity.Token{{Subject: "a", SHA256: hash, Roles: []string{""}}}},
 		"issuer is empty":          {JWT: change(func(j *identity.JWT) { j.Issuer = "" })},
 		"audience is empty":        {JWT: change(func(j *identity.JWT) { j.Audience = nil })},
@@ -273,7 +275,10 @@ func (p *idp) claims(change map[string]any) map[string]any {
 	return c
 }
 
-var clock = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+var (
+	clock    = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	inAnHour = clock.Add(time.Hour) // when the tokens of an idp run out
+)
 
 func sign(t testing.TB, alg jose.SignatureAlgorithm, key any, kid string, claims map[string]any) string {
 	t.Helper()
@@ -307,7 +312,7 @@ func (p *idp) authenticator(t testing.TB, now *atomic.Int64) *identity.Authentic
 func TestJWT(t *testing.T) {
 	p := newIDP(t)
 	a := p.authenticator(t, new(atomic.Int64))
-	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
+	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour}
 	for kid, key := range map[string]struct {
 		alg jose.SignatureAlgorithm
 		key crypto.Signer
@@ -319,9 +324,9 @@ func TestJWT(t *testing.T) {
 		want   policy.Principal
 	}{
 		"second audience":  {map[string]any{"aud": []string{"x", "toolgate-2"}}, alice},
-		"one role":         {map[string]any{"roles": "observer"}, policy.Principal{Subject: "alice", Roles: []string{"observer"}}},
-		"no roles":         {map[string]any{"roles": nil}, policy.Principal{Subject: "alice"}},
-		"role by another":  {map[string]any{"roles": nil, "role": "admin", "Roles": []string{"admin"}}, policy.Principal{Subject: "alice"}},
+		"one role":         {map[string]any{"roles": "observer"}, policy.Principal{Subject: "alice", Roles: []string{"observer"}, Until: inAnHour}},
+		"no roles":         {map[string]any{"roles": nil}, policy.Principal{Subject: "alice", Until: inAnHour}},
+		"role by another":  {map[string]any{"roles": nil, "role": "admin", "Roles": []string{"admin"}}, policy.Principal{Subject: "alice", Until: inAnHour}},
 		"claims of itself": {map[string]any{"client": "x", "tenant": "y"}, alice},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +348,7 @@ func TestRolesClaim(t *testing.T) {
 			change = map[string]any{head: map[string]any{rest: roles}}
 		}
 		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(change))},
-			policy.Principal{Subject: "alice", Roles: []string{"a", "b"}})
+			policy.Principal{Subject: "alice", Roles: []string{"a", "b"}, Until: inAnHour})
 	}
 }
 
@@ -392,7 +397,7 @@ func TestForged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, a, identity.Credential{Bearer: token}) })
 	}
-	accepted(t, a, identity.Credential{Bearer: sound}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}})
+	accepted(t, a, identity.Credential{Bearer: sound}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour})
 }
 
 // TestSubjects holds that an issuer cannot name somebody else's principal.
@@ -404,7 +409,7 @@ func TestSubjects(t *testing.T) {
 	a = authenticator(t, identity.Config{JWT: []identity.JWT{p.config(), q.config()}, Client: p.Client(), Now: now})
 	for _, each := range []*idp{p, q} {
 		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, each.ec, "ec", each.claims(nil))},
-			policy.Principal{Subject: each.URL + "|alice", Roles: []string{"treasurer"}})
+			policy.Principal{Subject: each.URL + "|alice", Roles: []string{"treasurer"}, Until: inAnHour})
 	}
 	refused(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", q.claims(nil))})
 }
@@ -415,10 +420,12 @@ func TestRecall(t *testing.T) {
 	var now atomic.Int64
 	a := p.authenticator(t, &now)
 	short := sign(t, jose.ES256, p.ec, "ec", p.claims(map[string]any{"exp": clock.Add(10 * time.Second).Unix()}))
-	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
-	accepted(t, a, identity.Credential{Bearer: short}, alice)
+	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour}
+	shortly := alice
+	shortly.Until = clock.Add(10 * time.Second)
+	accepted(t, a, identity.Credential{Bearer: short}, shortly)
 	now.Store(int64(9 * time.Second))
-	accepted(t, a, identity.Credential{Bearer: short}, alice)
+	accepted(t, a, identity.Credential{Bearer: short}, shortly)
 	now.Store(int64(11 * time.Second))
 	refused(t, a, identity.Credential{Bearer: short})
 
@@ -457,7 +464,7 @@ func TestKeyServerDown(t *testing.T) {
 			break
 		}
 	}
-	accepted(t, a, identity.Credential{Bearer: token}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}})
+	accepted(t, a, identity.Credential{Bearer: token}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour})
 }
 
 // TestStrangersDoNotSteerFetches holds that unknown key ids cannot make us
@@ -471,6 +478,55 @@ func TestStrangersDoNotSteerFetches(t *testing.T) {
 	if n := p.fetches.Load(); n > 10 {
 		t.Errorf("40 forged tokens made %d fetches", n)
 	}
+}
+
+// TestEarlier holds who goes on without showing a credential again: the subject
+// decides, by what is configured now.
+func TestEarlier(t *testing.T) {
+	p, q := newIDP(t), newIDP(t)
+	config := func(tokens []identity.Token, issuers ...identity.JWT) *identity.Authenticator {
+		return authenticator(t, identity.Config{Tokens: tokens, JWT: issuers, LocalRole: "operator", Configured: true,
+			Client: p.Client(), Now: func() time.Time { return clock }})
+	}
+	both, one := config([]identity.Token{agent()}, p.config(), q.config()), config([]identity.Token{agent()}, p.config())
+	none := config(nil)
+	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour}
+	named := func(subject string) policy.Principal {
+		return policy.Principal{Subject: subject, Roles: alice.Roles, Until: inAnHour}
+	}
+	for name, tt := range map[string]struct {
+		by   *identity.Authenticator
+		was  policy.Principal
+		want policy.Principal // nobody when it is refused
+	}{
+		"a token's roles are those of now":   {one, policy.Principal{Subject: "agent-7", Roles: []string{"admin"}}, policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}}},
+		"what it called itself is gone":      {one, policy.Principal{Subject: "agent-7", Client: "x/1"}, policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}}},
+		"local has the role of this process": {none, policy.Principal{Subject: "local", Roles: []string{"admin"}}, policy.Principal{Subject: "local", Roles: []string{"operator"}}},
+		"a valid token's roles stay":         {one, alice, alice},
+		"one of two issuers":                 {both, named(p.URL + "|alice"), named(p.URL + "|alice")},
+		"a token that was removed":           {none, policy.Principal{Subject: "agent-7", Roles: []string{"researcher"}}, policy.Principal{}},
+		"of another tenant":                  {one, policy.Principal{Subject: "agent-7", Tenant: "x"}, policy.Principal{}},
+		"nobody":                             {one, policy.Principal{}, policy.Principal{}},
+		"nobody for a while":                 {one, policy.Principal{Until: inAnHour}, policy.Principal{}},
+		"no issuer is trusted any more":      {none, alice, policy.Principal{}},
+		"the token has expired":              {one, policy.Principal{Subject: "alice", Until: clock}, policy.Principal{}},
+		"an issuer that was removed":         {one, named(q.URL + "|alice"), policy.Principal{}},
+		"named as under one issuer":          {both, alice, policy.Principal{}},
+		"the subject is a token's by now":    {one, named("agent-7"), policy.Principal{}},
+		"the subject is local":               {one, named("local"), policy.Principal{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := identity.Credential{Earlier: &tt.was}
+			if !tt.want.Valid() {
+				refused(t, tt.by, c)
+				return
+			}
+			accepted(t, tt.by, c, tt.want)
+		})
+	}
+	was := policy.Principal{Subject: "agent-7"}
+	refused(t, one, identity.Credential{Earlier: &was, Bearer: "x"}) // what is shown decides
+	accepted(t, one, identity.Credential{Earlier: &was, Local: true}, policy.Principal{Subject: "local", Roles: []string{"operator"}})
 }
 
 func BenchmarkIdentify(b *testing.B) {

@@ -155,7 +155,7 @@ func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error)
 	if len(s.issuers) > 1 {
 		subject = t.Issuer + "|" + subject
 	}
-	if s.subjects[subject] {
+	if _, taken := s.subjects[subject]; taken {
 		return policy.Principal{}, refuse("the subject of the token belongs to another credential")
 	}
 	roles, err := rolesOf(t, is.config.RolesClaim)
