@@ -7,14 +7,16 @@
 //	GET  /readyz[?verbose]           calls are served; verbose says what of
 //	GET  /metrics                    for Prometheus
 //	GET  /console/                   counts and commands, for people
+//	     /console/login, /logout     a session of the pages, by token
 //	GET  /v1/approvals               ?state= &limit=, newest first
 //	GET  /v1/approvals/{id}          one ticket, whole
 //	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
 //	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
 //	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
 //
-// Everything under /v1 needs a bearer token (RFC 6750). Refusals are problem
-// details (RFC 7807) with two members more: code, for programs, and hint.
+// Everything under /v1 needs a bearer token (RFC 6750); a session is none.
+// Refusals are problem details (RFC 7807) with two members more: code, for
+// programs, and hint. Under /console they are pages.
 package console
 
 import (
@@ -50,6 +52,14 @@ type Options struct {
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
+	// Again identifies a principal that signed in before by what is known now:
+	// roles may be others, and an error ends the session. Required.
+	Again func(ctx context.Context, p policy.Principal) (policy.Principal, error)
+	// URL is where browsers find this listener, without a slash at its end. With
+	// https, TLS ends at a proxy in front. "" = they use its address.
+	URL string
+	// Session is how long one stays signed in; 0 = 8 hours.
+	Session time.Duration
 	// Status says how things stand. It is asked at every look and must be
 	// quick. Required.
 	Status func() Status
@@ -66,6 +76,8 @@ type Options struct {
 	Hosts []string
 	// Version of the program, for the page.
 	Version string
+	// Now is the clock; nil = time.Now.
+	Now func() time.Time
 	// Log gets what the caller is not told; nil = nothing is logged.
 	Log hclog.Logger
 }
@@ -92,30 +104,35 @@ type Upstream struct {
 // Console is the handler of the people's listener. It is safe for concurrent
 // use.
 type Console struct {
-	opts  Options
-	mux   *http.ServeMux
-	ctx   context.Context // ends with Close
-	close context.CancelFunc
+	opts     Options
+	mux      *http.ServeMux
+	sessions *sessions
+	ctx      context.Context // ends with Close
+	close    context.CancelFunc
 }
 
 // New builds a Console. An option that is required and missing is an error.
 func New(opts Options) (*Console, error) {
-	if opts.Approvals == nil || opts.Identify == nil || opts.Status == nil {
-		return nil, errors.New("building the console: approvals, identify and status are required")
+	if opts.Approvals == nil || opts.Identify == nil || opts.Again == nil || opts.Status == nil {
+		return nil, errors.New("building the console: approvals, identify, again and status are required")
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
 	}
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Console{opts: opts, mux: http.NewServeMux(), ctx: ctx, close: cancel}
+	c.sessions = newSessions(ctx, opts.Session, opts.Now)
 	for pattern, methods := range c.routes() {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
 	return c, nil
 }
 
-// Close ends the streams that follow the audit trail, so that the server can
-// shut down. It does not wait for them: the server does.
+// Close ends every session, and the streams that follow the audit trail, so
+// that the server can shut down. It does not wait for them: the server does.
 func (c *Console) Close() { c.close() }
 
 // handler answers a request or gives the reason why not, which is answered
@@ -132,6 +149,8 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console":                    {http.MethodGet: redirect},
 		"/console/{$}":                {http.MethodGet: c.page},
 		"/console/style.css":          {http.MethodGet: style},
+		"/console/login":              {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
+		"/console/logout":             {http.MethodPost: c.submit(c.signOut)},
 		"/v1/approvals":               {http.MethodGet: c.as(c.list)},
 		"/v1/approvals/{id}":          {http.MethodGet: c.as(c.show)},
 		"/v1/approvals/{id}/{action}": {http.MethodPost: c.as(c.decide)},

@@ -43,6 +43,16 @@ func identify(_ context.Context, bearer string) (policy.Principal, error) {
 	return p, nil
 }
 
+// again knows everybody with a token, as the table has them now.
+func again(_ context.Context, p policy.Principal) (policy.Principal, error) {
+	for _, known := range people {
+		if known.Subject == p.Subject && cmp.Equal(known.Roles, p.Roles) {
+			return known, nil
+		}
+	}
+	return policy.Principal{}, errors.New("nobody any more")
+}
+
 // listener is a console over real tickets.
 type listener struct {
 	*console.Console
@@ -63,8 +73,8 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 		t.Fatal(err)
 	}
 	opts := console.Options{
-		Approvals: l.tickets, Identify: identify, Status: func() console.Status { return l.status },
-		Held: l.tickets.Held, Version: "1.2.3",
+		Approvals: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
+		Held: l.tickets.Held, Version: "1.2.3", Now: func() time.Time { return l.now },
 	}
 	if change != nil {
 		change(&opts)
@@ -148,10 +158,11 @@ func accepted(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 }
 
 func TestRequiredOptions(t *testing.T) {
-	whole := console.Options{Approvals: new(approval.Tickets), Identify: identify, Status: func() console.Status { return console.Status{} }}
+	whole := console.Options{Approvals: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }}
 	for name, drop := range map[string]func(*console.Options){
 		"approvals": func(o *console.Options) { o.Approvals = nil },
 		"identify":  func(o *console.Options) { o.Identify = nil },
+		"again":     func(o *console.Options) { o.Again = nil },
 		"status":    func(o *console.Options) { o.Status = nil },
 	} {
 		opts := whole
@@ -267,7 +278,7 @@ func TestHeaders(t *testing.T) {
 		for _, host := range []string{"localhost", "evil.example"} {
 			h := l.ask("GET", path, "", "Host", host).Header()
 			for name, want := range map[string]string{
-				"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
+				"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store", "Referrer-Policy": "same-origin",
 			} {
 				if got := h.Get(name); got != want {
 					t.Errorf("%s of %s: %s is %q", path, host, name, got)

@@ -18,7 +18,7 @@ func secure(h http.Header) {
 	h.Set("Content-Security-Policy", csp)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers post our own forms with Origin null
 	h.Set("Cache-Control", "no-store")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -30,7 +30,7 @@ func secure(h http.Header) {
 func (c *Console) admit(r *http.Request) error {
 	if !c.knows(r.Host) {
 		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
-			Hint: "use a loopback name, or the host in toolgate.admin"}
+			Hint: "use a loopback name, the host in toolgate.admin, or the one in toolgate.console.url"}
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
@@ -38,8 +38,7 @@ func (c *Console) admit(r *http.Request) error {
 			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused"}
 		}
 	}
-	safe := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if site := r.Header.Get("Sec-Fetch-Site"); !safe && site != "" && site != "same-origin" && site != "none" {
+	if err := new(http.CrossOriginProtection).Check(r); err != nil {
 		return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another site are refused"}
 	}
 	return nil
@@ -47,15 +46,13 @@ func (c *Console) admit(r *http.Request) error {
 
 // knows reports whether hostport, a Host header, names this listener.
 func (c *Console) knows(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	} else if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
-		host = host[1 : len(host)-1]
-	}
+	host := hostOf(hostport)
 	address, err := netip.ParseAddr(host)
 	literal := err == nil
 	if strings.EqualFold(host, "localhost") || literal && address.IsLoopback() {
+		return true
+	}
+	if u, err := url.Parse(c.opts.URL); err == nil && u.Host != "" && strings.EqualFold(u.Host, hostport) {
 		return true
 	}
 	for _, ours := range c.opts.Hosts {
@@ -67,6 +64,17 @@ func (c *Console) knows(hostport string) bool {
 		}
 	}
 	return false
+}
+
+// hostOf leaves the port off a Host header.
+func hostOf(hostport string) string {
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		return h
+	}
+	if strings.HasPrefix(hostport, "[") && strings.HasSuffix(hostport, "]") {
+		return hostport[1 : len(hostport)-1]
+	}
+	return hostport
 }
 
 // asker is a handler that knows who asks.

@@ -2,18 +2,41 @@ package console
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"html/template"
 	"net/http"
 )
 
-//go:embed page.html
-var pageText string
+//go:embed *.html
+var pageTexts embed.FS
 
 //go:embed style.css
 var styleText []byte
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"visible": Visible}).Parse(pageText))
+// pages are the templates: one page a file, by its name, and the frame of all.
+var pages = template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible}).ParseFS(pageTexts, "*.html"))
+
+// pageCSP lets a page have our style sheet and send forms to us, and no more.
+const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; style-src 'self'"
+
+// html answers with a page, whole or not at all.
+func (c *Console) html(w http.ResponseWriter, status int, name string, data any) error {
+	var body bytes.Buffer
+	if err := pages.ExecuteTemplate(&body, name, data); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", pageCSP)
+	w.WriteHeader(status)
+	_, _ = body.WriteTo(w) // a reader that went away needs no answer
+	return nil
+}
+
+// refusePage answers with err as a page.
+func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) error {
+	p := c.problem(r, err)
+	return c.html(w, p.Status, "problem.html", p)
+}
 
 // page says how things stand, in counts: whoever reads it has shown no token.
 func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
@@ -30,14 +53,7 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 		}
 		data.Held, data.Counted = n, true
 	}
-	var body bytes.Buffer
-	if err := pageTemplate.Execute(&body, data); err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", csp+"; style-src 'self'")
-	_, _ = body.WriteTo(w) // a reader that went away needs no answer
-	return nil
+	return c.html(w, http.StatusOK, "page.html", data)
 }
 
 func style(w http.ResponseWriter, _ *http.Request) error {

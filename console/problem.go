@@ -49,15 +49,21 @@ var refusals = []struct {
 // refuse answers with err. An error that is nobody's refusal is logged, and
 // the caller learns only that it happened.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	p := c.problem(r, err)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
+}
+
+// problem is what r is told of err; the log gets the rest.
+func (c *Console) problem(r *http.Request, err error) problem {
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {
 		c.opts.Log.Error("serving the console", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	p.Title = http.StatusText(p.Status)
 	p.Type = "urn:toolgate:problem:" + strings.ReplaceAll(strings.ToLower(p.Code), "_", "-")
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
+	return p
 }
 
 func problemOf(err error) problem {

@@ -1,0 +1,124 @@
+package console
+
+import (
+	"crypto/rand"
+	"errors"
+	"mime"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+)
+
+const (
+	// entryCookie holds what the sign-in form has to show again. A browser that
+	// does not send it back would not send the session's either.
+	entryCookie = "__Host-toolgate-entry"
+	home        = "/console/" // where one is after signing in
+)
+
+// entry is what the sign-in page shows.
+type entry struct {
+	CSRF, Next string
+	Refused    *problem
+	Closed     bool // no cookie would come back: the form is left out
+	URL        string
+	Subject    string // who is signed in; the form is the one to sign out
+}
+
+func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
+	if v, ok := c.visitor(w, r); ok {
+		return c.html(w, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
+	}
+	return c.askWho(w, r, http.StatusOK, entry{Next: next(r.URL.Query().Get("next"))})
+}
+
+// askWho shows the sign-in form, which is made for this browser only.
+func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
+	s.Closed, s.URL = !c.private(r), c.opts.URL
+	if s.CSRF = cookie(r, entryCookie); s.CSRF == "" && !s.Closed {
+		s.CSRF = rand.Text()
+		setCookie(w, entryCookie, s.CSRF)
+	}
+	return c.html(w, status, "login.html", s)
+}
+
+// signIn begins a session for a token, which is not kept.
+func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(w, r); err != nil {
+		return c.refusePage(w, r, err)
+	}
+	s := entry{Next: next(r.PostForm.Get("next"))}
+	refuse := func(status int, code, detail, hint string) error {
+		s.Refused = &problem{Status: status, Code: code, Detail: detail, Hint: hint}
+		return c.askWho(w, r, status, s)
+	}
+	switch {
+	case !c.private(r):
+		return refuse(http.StatusForbidden, "NOT_PRIVATE", "a token is not taken over a connection that others can read", "")
+	case !same(cookie(r, entryCookie), r.PostForm.Get("csrf")):
+		return refuse(http.StatusForbidden, "FORM_REFUSED", "your browser did not send back the cookie of this page", "allow cookies for this site, and try again")
+	}
+	p, err := c.opts.Identify(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
+	if err != nil || !p.Valid() {
+		c.opts.Log.Debug("refusing a sign-in", "error", err)
+		return refuse(http.StatusUnauthorized, "UNAUTHENTICATED", "that token is not known here", "")
+	}
+	c.sessions.drop(cookie(r, sessionCookie))
+	setCookie(w, sessionCookie, c.sessions.start(p, c.opts.Again))
+	setCookie(w, entryCookie, "")
+	http.Redirect(w, r, s.Next, http.StatusSeeOther)
+	return nil
+}
+
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request, _ visitor) error {
+	c.sessions.drop(cookie(r, sessionCookie))
+	setCookie(w, sessionCookie, "")
+	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
+	return nil
+}
+
+// private reports whether what the browser sends stays between it and us: it
+// is on this machine, or the connection is TLS up to us or up to the proxy
+// that serves Options.URL. Elsewhere a browser drops Secure cookies, and a
+// token would be readable under way.
+func (c *Console) private(r *http.Request) bool {
+	if u, err := url.Parse(c.opts.URL); err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	host := hostOf(r.Host)
+	address, err := netip.ParseAddr(host)
+	return r.TLS != nil || strings.EqualFold(host, "localhost") || err == nil && address.IsLoopback()
+}
+
+// next is where to go after signing in: only ever a page of ours.
+func next(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") ||
+		strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
+		return home
+	}
+	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
+}
+
+// readForm reads the fields of a form into r.PostForm.
+func readForm(w http.ResponseWriter, r *http.Request) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/x-www-form-urlencoded" {
+		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_A_FORM", Detail: "the body must be application/x-www-form-urlencoded"}
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, bodyBytes)
+	err := r.ParseForm()
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: "the body may have 64 KiB"}
+	}
+	if err != nil {
+		return badRequest("the form cannot be read", "")
+	}
+	for name, values := range r.PostForm {
+		if len(values) > 1 {
+			return badRequest("a field is given twice: "+Visible(name), "")
+		}
+	}
+	return nil
+}

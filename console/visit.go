@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// visitor is somebody who is signed in with a browser, as known now.
+type visitor struct {
+	policy.Principal
+	csrf    string // the hidden field "csrf" of every form
+	session *session
+}
+
+// page is a handler of the pages. Its request's context ends with the session
+// too. Like a handler, it must not have written anything when it returns an
+// error: that is shown as a page.
+type page func(w http.ResponseWriter, r *http.Request, v visitor) error
+
+// visit lets those read who are signed in, and sends others to sign in first.
+func (c *Console) visit(h page) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		v, ok := c.visitor(w, r)
+		if !ok {
+			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+			return nil
+		}
+		return c.within(w, r, v, h)
+	}
+}
+
+// submit takes a form of somebody who is signed in, with the session's own
+// csrf field. ServeHTTP has refused other origins before.
+func (c *Console) submit(h page) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		v, ok := c.visitor(w, r)
+		if !ok {
+			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are not signed in any more; nothing was changed"})
+		}
+		if err := readForm(w, r); err != nil {
+			return c.refusePage(w, r, err)
+		}
+		if !same(v.csrf, r.PostForm.Get("csrf")) {
+			return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED", Detail: "this form is not of your present session; nothing was changed",
+				Hint: "open the page again"})
+		}
+		return c.within(w, r, v, h)
+	}
+}
+
+// within runs h for as long as the session lasts.
+func (c *Console) within(w http.ResponseWriter, r *http.Request, v visitor, h page) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(v.session.ctx, cancel)()
+	if err := h(w, r.WithContext(ctx), v); err != nil {
+		return c.refusePage(w, r, err)
+	}
+	return nil
+}
+
+// visitor says who sent r. Whoever is nobody any more is signed out.
+func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool) {
+	id := cookie(r, sessionCookie)
+	k := c.sessions.find(id)
+	if k == nil {
+		return visitor{}, false
+	}
+	v, ok := c.still(r.Context(), visitor{csrf: k.csrf, session: k})
+	if !ok {
+		c.sessions.drop(id)
+		setCookie(w, sessionCookie, "")
+	}
+	return v, ok
+}
+
+// still identifies v anew, for what goes on after its request began; false =
+// it is nobody any more. It is no use of the session: only requests are.
+func (c *Console) still(ctx context.Context, v visitor) (visitor, bool) {
+	p, err := v.session.again(ctx, v.session.principal)
+	if err != nil || !p.Valid() || v.session.ctx.Err() != nil {
+		c.opts.Log.Debug("ending a session", "subject", v.session.principal.Subject, "error", err)
+		return visitor{}, false
+	}
+	v.Principal = p
+	return v, true
+}
