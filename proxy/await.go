@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"time"
 
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -18,14 +19,21 @@ func (g *Gate) await(ctx context.Context, p *passage, c approval.Claim) (approva
 	return g.claim(ctx, p)
 }
 
-// wait holds the call for as long as the policy or the settings say, and tells
-// whether it is worth looking again.
-func (g *Gate) wait(ctx context.Context, p *passage, id string) bool {
-	hold := g.settings.Load().Hold
-	if p.decision.Approval.Hold > 0 {
-		hold = p.decision.Approval.Hold
+// hold is how long a call waits for people, 0 for not at all.
+func (g *Gate) hold(p *passage) time.Duration {
+	switch {
+	case g.opts.Waiter == nil:
+		return 0
+	case p.decision.Approval.Hold > 0:
+		return p.decision.Approval.Hold
 	}
-	if hold <= 0 || g.opts.Waiter == nil {
+	return g.settings.Load().Hold
+}
+
+// wait holds the call for as long as hold says, and tells whether it is worth looking again.
+func (g *Gate) wait(ctx context.Context, p *passage, id string) bool {
+	hold := g.hold(p)
+	if hold <= 0 {
 		return false
 	}
 	ctx, stop := context.WithTimeout(ctx, hold)

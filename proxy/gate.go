@@ -55,6 +55,18 @@ type Waiter interface {
 	Wait(ctx context.Context, id string) error
 }
 
+// Book has tickets for those who made them. Both kinds of tickets that are not
+// there, those that never were and those of others, are for the gate to tell
+// apart from none.
+type Book interface {
+	// Get gives one ticket whole, whoever made it, or approval.ErrNotFound.
+	Get(ctx context.Context, id string) (approval.Ticket, error)
+	// Answering gives the tickets of p that still answer a call, newest first.
+	Answering(ctx context.Context, p policy.Principal) ([]approval.Ticket, error)
+	// Supersede ends a ticket that is live; approval.ErrNotLive otherwise.
+	Supersede(ctx context.Context, id, who, reason string) error
+}
+
 // Recorder keeps the audit trail. Decision returns when the record is as
 // durable as configured; an error from it means that the call may not go on.
 type Recorder interface {
@@ -104,6 +116,9 @@ type Settings struct {
 	// ArtifactURL is what stands before "/v1/artifacts/<id>" in the resource
 	// links of Results signals.
 	ArtifactURL string
+	// ConsoleURL is what stands before "/console/approvals/<id>" in the links
+	// that lead people to a ticket, without a slash at its end; "" = no links.
+	ConsoleURL string
 	// Hold is how long a held call waits for a decision before it is answered
 	// as pending; 0 answers at once. A policy's own hold goes before it.
 	Hold time.Duration
@@ -115,7 +130,7 @@ type Settings struct {
 	Methods map[string][]string
 }
 
-// Options are what a Gate is made of. All but Waiter, Servers, Artifacts,
+// Options are what a Gate is made of. All but Waiter, Book, Servers, Artifacts,
 // Bus, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
@@ -123,6 +138,7 @@ type Options struct {
 	Limiter    Limiter
 	Tickets    Tickets
 	Waiter     Waiter // nil: held calls are answered at once
+	Book       Book   // nil: agents cannot ask for their tickets, and get no tasks for held calls
 	Recorder   Recorder
 	Upstreams  Upstreams
 	Servers    Servers   // nil: requests that call no tool are refused

@@ -210,7 +210,8 @@ func settings(cfg *config.Config) proxy.Settings {
 	}
 	return proxy.Settings{
 		Results: cfg.Results, Hold: cfg.Approvals.Hold,
-		Inline: cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen), Methods: methods,
+		ConsoleURL: "http://" + reachable(cfg.Admin),
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen), Methods: methods,
 	}
 }
 

@@ -28,6 +28,10 @@ type Question struct {
 	// Progress takes the params of what the client reports meanwhile, without a
 	// token; nil = the server did not ask for it.
 	Progress func(params json.RawMessage)
+	// Anew says that nothing has been sent for the request in whose course it is
+	// asked: when the answer comes and the request is no longer there, a door may
+	// take it from its start. Questions of servers never say so.
+	Anew bool
 }
 
 // Answer is what a client said to a Question: exactly one field is set.
