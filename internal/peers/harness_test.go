@@ -71,10 +71,12 @@ func needs(t testing.TB, path string) string {
 	return full
 }
 
-// The two people of these tests and their bearer tokens.
+// The people of these tests and their bearer tokens: an agent, carol, and dave,
+// who approves too.
 const (
 	agentToken    = "agent-token"
 	approverToken = "approver-token"
+	daveToken     = "dave-token"
 )
 
 // server is one entry of mcpServers with its settings under toolgate.servers.
@@ -90,6 +92,8 @@ type setup struct {
 	limits  string // JSON, "" limits nothing that a test could reach
 	results string // mode, "" is compact
 	agents  int    // how many more agents there are, each with a token of its own
+	hold    string // how long a call waits for a person, "" answers at once
+	ttl     string // how long its ticket lives, "" is 15 minutes
 }
 
 const allowAll = `decision := {"effect": "allow", "rule": "peers"}`
@@ -122,10 +126,16 @@ func configureAt(t testing.TB, path string, s setup) {
 	if s.results == "" {
 		s.results = "compact"
 	}
+	if s.hold == "" {
+		s.hold = "0s"
+	}
+	if s.ttl == "" {
+		s.ttl = "15m"
+	}
 	token := func(subject, role, secret string) string {
 		return fmt.Sprintf(`{"subject": %q, "roles": [%q], "sha256": "%x"}`, subject, role, sha256.Sum256([]byte(secret)))
 	}
-	tokens := []string{token("agent", "agent", agentToken), token("carol", "approver", approverToken)}
+	tokens := []string{token("agent", "agent", agentToken), token("carol", "approver", approverToken), token("dave", "approver", daveToken)}
 	for n := range s.agents {
 		tokens = append(tokens, token(fmt.Sprint("agent-", n), "agent", tokenOf(n)))
 	}
@@ -134,10 +144,11 @@ func configureAt(t testing.TB, path string, s setup) {
   "mcpServers": {%s},
   "toolgate": {
     "state": "state", "policy": {"path": "policy"}, "results": %q, "limits": %s,
+    "approvals": {"hold": %q, "ttl": %q},
     "identity": {"tokens": [%s]},
     "servers": {%s}
   }
-}`, strings.Join(servers, ",\n    "), s.results, s.limits, strings.Join(tokens, ", "),
+}`, strings.Join(servers, ",\n    "), s.results, s.limits, s.hold, s.ttl, strings.Join(tokens, ", "),
 		strings.Join(settings, ",\n    ")))
 }
 
