@@ -48,6 +48,7 @@ const (
 	KindOpen     Kind = "open"     // first record of a chain
 	KindDecision Kind = "decision" // a call is about to be made
 	KindOutcome  Kind = "outcome"  // what a call came to, refusals included
+	KindTicket   Kind = "ticket"   // an approval ticket is about to change
 	KindClose    Kind = "close"    // last record after a clean end
 )
 
@@ -82,9 +83,20 @@ type Policy struct {
 	Revision string `json:"revision,omitempty"` // "sha256:<hex>" of the policy
 }
 
+// Change is what became of an approval ticket. In the record it stands beside
+// the call that made the ticket: its requester, tool and policy.
+type Change struct {
+	Seq    int64  `json:"seq"`    // place among the changes of all tickets of the store; of two with one number the later happened
+	From   string `json:"from"`   // state; "" = the ticket was made
+	To     string `json:"to"`     // state; the same as From for a vote that did not end the waiting
+	Who    string `json:"who"`    // a subject, or "toolgate" for what no person did
+	Reason string `json:"reason"` // as given, "" when none was
+	Digest string `json:"digest"` // of the arguments that the ticket has, "sha256:<hex>"
+}
+
 // Record is one line of the log. A caller fills what it knows and keeps the
-// Record: the log reads it only until Decision or Outcome returns, and never
-// writes to it. The members of the first group are the log's own and are only
+// Record: the log reads it only until Decision, Outcome or Ticket returns, and
+// never writes to it. The members of the first group are the log's own and are only
 // read back.
 type Record struct {
 	V        int    `json:"v"` // version of the form, 1
@@ -125,6 +137,8 @@ type Record struct {
 	// Task is params.task of a tool call whose result is to be a task (MCP
 	// 2025-11-25, tasks), an object; nil when none was wanted.
 	Task json.RawMessage `json:"task,omitempty"`
+
+	Change *Change `json:"change,omitempty"` // ticket records only
 
 	Outcome      Outcome `json:"outcome,omitempty"`       // outcome records only, as is all below
 	Stage        string  `json:"stage,omitempty"`         // where on the road the call ended

@@ -45,8 +45,11 @@ func appendBody(b []byte, r *Record, kind Kind, now time.Time) []byte {
 	b = appendCaller(b, r)
 	b = appendTool(b, r)
 	b = appendVerdict(b, r)
-	if kind == KindOutcome {
+	switch {
+	case kind == KindOutcome:
 		b = appendOutcome(b, r)
+	case kind == KindTicket && r.Change != nil:
+		b = appendChange(b, r.Change)
 	}
 	return b
 }
@@ -141,6 +144,17 @@ func appendOutcome(b []byte, r *Record) []byte {
 		b = append(b, `,"replayed":true`...)
 	}
 	return b
+}
+
+func appendChange(b []byte, c *Change) []byte {
+	b = append(b, `,"change":{"seq":`...)
+	b = strconv.AppendInt(b, c.Seq, 10)
+	b = appendMember(b, "from", c.From)
+	b = appendMember(b, "to", c.To)
+	b = appendMember(b, "who", c.Who)
+	b = appendMember(b, "reason", c.Reason)
+	b = appendMember(b, "digest", c.Digest)
+	return append(b, '}')
 }
 
 // appendMillis keeps three decimals; what is no finite number is 0, for JSON

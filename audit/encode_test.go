@@ -101,7 +101,16 @@ func TestArgumentsAreKeptAsTheyCame(t *testing.T) {
 func TestEncodersAgree(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Durability: audit.OS})
-	line := record(t, l, root, sample("x"))
+	agree(t, record(t, l, root, sample("x")))
+	if err := l.Ticket(t.Context(), voted("x")); err != nil {
+		t.Fatal(err)
+	}
+	all := lines(t, root)
+	agree(t, all[len(all)-1])
+}
+
+func agree(t *testing.T, line []byte) {
+	t.Helper()
 	data, err := json.Marshal(parse(t, line))
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +124,25 @@ func TestEncodersAgree(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tags (-) against encoder (+):\n%s", diff)
+	}
+}
+
+// What people write as a reason is text, whatever it holds.
+func TestReasonsOfAnyForm(t *testing.T) {
+	root := t.TempDir()
+	l := open(t, root, audit.Options{Durability: audit.OS})
+	for _, text := range []string{"a\nb", `","to":"approved`, "\u2028", "\x00", `\`, "🜁"} {
+		r := voted("x")
+		r.Change.Reason, r.Change.Who = text, text
+		if err := l.Ticket(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		all := lines(t, root)
+		line := all[len(all)-1]
+		got := parse(t, line)
+		if got.Change.Reason != text || got.Change.Who != text || got.Change.To != "denied" || got.Hash != chainHash(line) {
+			t.Errorf("%q came back as %+v", text, got.Change)
+		}
 	}
 }
 

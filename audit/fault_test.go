@@ -92,7 +92,7 @@ func (f *badFile) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
-// TestEveryWriteAndFlushFailsOnce runs the same twenty calls once for each
+// TestEveryWriteAndFlushFailsOnce runs the same twenty held calls once for each
 // write and each flush, with that one failing, and holds the log to its word:
 // what was acknowledged is there, what was refused is not, the chain is whole.
 func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
@@ -126,6 +126,7 @@ func runCalls(t *testing.T, d *disk, durability audit.Durability, at int) {
 		r := sample(fmt.Sprint(i))
 		want["decision "+r.CallID] = l.Decision(t.Context(), r) == nil
 		want["outcome "+r.CallID] = l.Outcome(t.Context(), r) == nil
+		want["ticket "+r.CallID] = l.Ticket(t.Context(), r) == nil
 	}
 	closed := l.Close() == nil
 	chain := intact(t, root)

@@ -32,6 +32,10 @@ func victim(root string) {
 					os.Exit(1)
 				}
 				fmt.Printf("outcome %s\n", r.CallID)
+				if err := l.Ticket(context.Background(), r); err != nil {
+					os.Exit(1)
+				}
+				fmt.Printf("ticket %s\n", r.CallID)
 			}
 		}()
 	}

@@ -42,7 +42,7 @@ type Options struct {
 	SegmentBytes    int64                           // a segment is ended at this size; 0 = 64 MiB
 	Checkpoint      time.Duration                   // longest age of HEAD; 0 = 1 s
 	CheckpointEvery uint64                          // most records between two HEADs; 0 = 1000
-	WriteTimeout    time.Duration                   // bound of one Decision or Outcome; 0 = 10 s
+	WriteTimeout    time.Duration                   // bound of one record; 0 = 10 s
 	Now             func() time.Time                // nil = time.Now
 	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile
 	OnError         func(doing string, cause error) // told of every failure to write; nil = nobody. Must not block
@@ -155,6 +155,13 @@ func (l *Log) Decision(ctx context.Context, r *Record) error {
 // result must be withheld.
 func (l *Log) Outcome(ctx context.Context, r *Record) error {
 	return l.put(r, KindOutcome, false)
+}
+
+// Ticket records that an approval ticket is about to change (Record.Change). It
+// waits for the disk as Decision does, and no more than that is cut short by the
+// end of ctx. After an error the ticket must not change.
+func (l *Log) Ticket(ctx context.Context, r *Record) error {
+	return l.put(r, KindTicket, l.opts.Durability == Sync)
 }
 
 func (l *Log) put(r *Record, kind Kind, durable bool) error {

@@ -40,6 +40,18 @@ func sample(call string) *audit.Record {
 	}
 }
 
+// voted is a record of a ticket's change with every member set.
+func voted(call string) *audit.Record {
+	full := sample(call)
+	return &audit.Record{
+		DecisionID: full.DecisionID, TraceID: full.TraceID, Principal: full.Principal,
+		Transport: full.Transport, Era: full.Era, Session: full.Session,
+		Server: full.Server, Tool: full.Tool, Exposed: full.Exposed, Fingerprint: full.Fingerprint,
+		ArgumentsSHA256: strings.Repeat("0e", 32), Policy: full.Policy, Ticket: full.Ticket,
+		Change: &audit.Change{Seq: 3, From: "proposed", To: "denied", Who: "ann", Reason: "not today", Digest: "sha256:" + strings.Repeat("0e", 32)},
+	}
+}
+
 func open(t *testing.T, root string, opts audit.Options) *audit.Log {
 	t.Helper()
 	l, err := audit.Open(root, opts)
@@ -109,11 +121,14 @@ func TestRecordsComeBack(t *testing.T) {
 			if err := l.Outcome(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
+			if err := l.Ticket(t.Context(), voted("call_1")); err != nil {
+				t.Fatal(err)
+			}
 			if err := l.Close(); err != nil {
 				t.Fatal(err)
 			}
 			chain := intact(t, root)
-			if chain.Records != 4 || !chain.Closed || len(chain.Unfinished) != 0 {
+			if chain.Records != 5 || !chain.Closed || len(chain.Unfinished) != 0 {
 				t.Errorf("chain = %+v", chain)
 			}
 			all := lines(t, root)
@@ -124,10 +139,16 @@ func TestRecordsComeBack(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("outcome (-want +got):\n%s", diff)
 			}
+			want = voted("call_1")
+			want.V, want.Seq, want.Kind, want.Instance, want.Time = 1, 4, audit.KindTicket, "one", now
+			want.Prev, want.Hash = got.Hash, chainHash(all[3])
+			if diff := cmp.Diff(want, parse(t, all[3])); diff != "" {
+				t.Errorf("ticket (-want +got):\n%s", diff)
+			}
 			if first := parse(t, all[0]); first.Kind != audit.KindOpen || first.Version != "v9" || first.PID != os.Getpid() {
 				t.Errorf("open record = %+v", first)
 			}
-			if last := parse(t, all[3]); last.Kind != audit.KindClose || last.Hash != chain.Head {
+			if last := parse(t, all[4]); last.Kind != audit.KindClose || last.Hash != chain.Head {
 				t.Errorf("close record = %+v, head %s", last, chain.Head)
 			}
 		})
