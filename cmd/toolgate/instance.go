@@ -105,14 +105,17 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 	if in.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
 		return err
 	}
-	if in.tickets, err = approval.New(ctx, in.db, approval.Options{
-		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
-	}); err != nil {
-		return err
-	}
 	failed := func(doing string, cause error) { in.log.Error(doing, "error", cause) }
 	if in.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
 		Durability: audit.Durability(cfg.Audit.Durability), Version: version, OnError: failed,
+	}); err != nil {
+		return err
+	}
+	// The trail is there already: tickets that a dead process was running change
+	// as they are opened.
+	if in.tickets, err = approval.New(ctx, in.db, approval.Options{
+		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
+		Changed: in.ticketChanged, Standing: in.standing,
 	}); err != nil {
 		return err
 	}
