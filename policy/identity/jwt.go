@@ -141,28 +141,36 @@ func (s *state) issuerOf(token string) (*issuer, error) {
 	return is, nil
 }
 
-// principal maps verified claims. A subject that is configured with a static
-// token, or that is the local one, cannot be claimed by an issuer; with
-// several issuers the subject is "issuer|sub", as two may name two people alike.
+// principal maps verified claims.
 func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error) {
 	if !slices.ContainsFunc(t.Audience, func(a string) bool { return slices.Contains(is.config.Audience, a) }) {
 		return policy.Principal{}, refuse("the token is meant for another audience")
 	}
-	subject := t.Subject
-	if subject == "" {
-		return policy.Principal{}, refuse("the token names no subject")
-	}
-	if len(s.issuers) > 1 {
-		subject = t.Issuer + "|" + subject
-	}
-	if _, taken := s.subjects[subject]; taken {
-		return policy.Principal{}, refuse("the subject of the token belongs to another credential")
+	subject, err := s.subject(t.Issuer, t.Subject, len(s.issuers) > 1)
+	if err != nil {
+		return policy.Principal{}, err
 	}
 	roles, err := rolesOf(t, is.config.RolesClaim)
 	if err != nil {
 		return policy.Principal{}, refuse("the roles claim of the token is malformed")
 	}
 	return policy.Principal{Subject: subject, Roles: roles, Until: t.Expiry}, nil
+}
+
+// subject names whom an issuer calls sub. A subject that is configured with a
+// static token, or that is the local one, cannot be claimed by an issuer; with
+// several issuers it is "issuer|sub", as two may name two people alike.
+func (s *state) subject(issuer, sub string, several bool) (string, error) {
+	if sub == "" {
+		return "", refuse("the token names no subject")
+	}
+	if several {
+		sub = issuer + "|" + sub
+	}
+	if _, taken := s.subjects[sub]; taken {
+		return "", refuse("the subject of the token belongs to another credential")
+	}
+	return sub, nil
 }
 
 // rolesOf reads a string or a list of strings. An absent claim is no roles.
@@ -210,6 +218,10 @@ func refuseToken(err error) error {
 // keyClient bounds what a key server can do to us: time, size, redirects, and
 // how often strangers can make us ask it.
 func keyClient(c *http.Client) *http.Client {
+	return boundedClient(c, rate.NewLimiter(rate.Every(fetchEvery), fetchBurst))
+}
+
+func boundedClient(c *http.Client, pace *rate.Limiter) *http.Client {
 	if c == nil {
 		c = &http.Client{Timeout: fetchDeadline}
 	}
@@ -218,7 +230,7 @@ func keyClient(c *http.Client) *http.Client {
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	bounded.Transport = &keyTransport{base: base, pace: rate.NewLimiter(rate.Every(fetchEvery), fetchBurst)}
+	bounded.Transport = &keyTransport{base: base, pace: pace}
 	bounded.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &bounded
 }

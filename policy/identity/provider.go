@@ -1,0 +1,219 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// ProviderConfig says where people sign in (OpenID Connect Core 1.0). All but
+// ClientSecret, Scopes, RolesClaim and Client are required.
+type ProviderConfig struct {
+	Issuer       string       // https, or http on loopback
+	ClientID     string       // as registered there
+	ClientSecret string       // "" = a public client
+	Redirect     string       // address of ours that the provider sends people back to, as registered there
+	Scopes       []string     // asked for beside openid
+	RolesClaim   string       // member of the ID token that holds the roles, dots descend; "" = "roles"
+	Client       *http.Client // asks the provider; nil = a client with a 5 s limit that follows no redirects
+}
+
+// Provider signs people in with a browser, by authorization code and PKCE (RFC
+// 7636). It asks the provider when somebody signs in, not before, so one that
+// is down stops nobody else. It is safe for concurrent use and fails closed.
+type Provider struct {
+	config ProviderConfig
+	people *Authenticator
+	client *http.Client // for codes: only those who bring a state of ours cause it to ask
+
+	mu    sync.Mutex // protects the fields below, also while it is being asked
+	found *endpoints
+}
+
+// endpoints is what the provider says of itself.
+type endpoints struct {
+	flow   oauth2.Config
+	verify *oidc.IDTokenVerifier
+}
+
+// NewProvider makes a Provider of c. Its people are told apart from those that
+// a knows in other ways.
+func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
+	u, err := url.Parse(c.Issuer)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+		return nil, errors.New("configuring sign-in: the issuer is no https URL")
+	case c.ClientID == "":
+		return nil, errors.New("configuring sign-in: the client id is empty")
+	case c.Redirect == "":
+		return nil, errors.New("configuring sign-in: the address to come back to is empty")
+	}
+	if c.RolesClaim == "" {
+		c.RolesClaim = "roles"
+	}
+	c.Scopes = slices.Clone(c.Scopes)
+	if !slices.Contains(c.Scopes, oidc.ScopeOpenID) {
+		c.Scopes = append([]string{oidc.ScopeOpenID}, c.Scopes...)
+	}
+	return &Provider{config: c, people: a, client: boundedClient(c.Client, rate.NewLimiter(rate.Inf, 0))}, nil
+}
+
+// Begin gives the address to send a browser to, and what the same browser has
+// to bring to Finish: keep it from everybody else.
+func (p *Provider) Begin(ctx context.Context) (address, secret string, err error) {
+	e, err := p.endpoints(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	state, nonce, verifier := rand.Text(), rand.Text(), oauth2.GenerateVerifier()
+	return e.flow.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)), state + "." + nonce + "." + verifier, nil
+}
+
+// Finish says who came back with the provider's answer, the query of its
+// redirect. An answer to another browser's question, or one that cannot be
+// verified, is an error that wraps ErrUnauthenticated and holds nothing secret;
+// a provider that cannot be asked is another error.
+func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values) (policy.Principal, error) {
+	state, rest, _ := strings.Cut(secret, ".")
+	nonce, verifier, _ := strings.Cut(rest, ".")
+	if err := p.check(answer, state); err != nil {
+		return policy.Principal{}, err
+	}
+	e, err := p.endpoints(ctx)
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	ctx = oidc.ClientContext(ctx, p.client)
+	tokens, err := e.flow.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(verifier))
+	if err != nil {
+		return policy.Principal{}, refuseCode(err)
+	}
+	raw, _ := tokens.Extra("id_token").(string)
+	t, err := e.verify.Verify(ctx, raw)
+	if err != nil {
+		return policy.Principal{}, refuseToken(err)
+	}
+	if subtle.ConstantTimeCompare([]byte(t.Nonce), []byte(nonce)) != 1 || nonce == "" {
+		return policy.Principal{}, refuse("the ID token is for another sign-in")
+	}
+	if t.AccessTokenHash != "" && t.VerifyAccessToken(tokens.AccessToken) != nil {
+		return policy.Principal{}, refuse("the ID token is for another access token")
+	}
+	return p.person(t)
+}
+
+// check looks at an answer before anybody is asked about it.
+func (p *Provider) check(answer url.Values, state string) error {
+	for name, values := range answer {
+		if len(values) > 1 {
+			return refuse("the provider's answer has a parameter twice: " + word(name))
+		}
+	}
+	switch {
+	case state == "" || subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(state)) != 1:
+		return refuse("the provider's answer is to another question")
+	case answer.Has("iss") && answer.Get("iss") != p.config.Issuer: // RFC 9207
+		return refuse("the answer is another provider's")
+	case answer.Has("error"):
+		return refuse("the provider says " + word(answer.Get("error")))
+	case answer.Get("code") == "":
+		return refuse("the provider's answer has no code")
+	}
+	return nil
+}
+
+// person maps a verified ID token.
+func (p *Provider) person(t *oidc.IDToken) (policy.Principal, error) {
+	var claims struct {
+		Party string `json:"azp"`
+	}
+	if err := t.Claims(&claims); err != nil || claims.Party != "" && claims.Party != p.config.ClientID {
+		return policy.Principal{}, refuse("the ID token was made for another program")
+	}
+	roles, err := rolesOf(t, p.config.RolesClaim)
+	if err != nil {
+		return policy.Principal{}, refuse("the roles claim of the ID token is malformed")
+	}
+	subject, err := p.people.state.Load().guest(p.config.Issuer, t.Subject)
+	return policy.Principal{Subject: subject, Roles: roles}, err
+}
+
+// Again identifies somebody anew who signed in before. The roles are those of
+// the sign-in: nothing else is known until the next. An error wraps
+// ErrUnauthenticated.
+func (p *Provider) Again(_ context.Context, was policy.Principal) (policy.Principal, error) {
+	sub := strings.TrimPrefix(was.Subject, p.config.Issuer+"|")
+	subject, err := p.people.state.Load().guest(p.config.Issuer, sub)
+	if err == nil && subject != was.Subject {
+		err = refuse("people of this provider go by another name now")
+	}
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	return clone(was), nil
+}
+
+// guest names a person whom an issuer vouches for, who need not be one of those
+// whose tokens are accepted: the same person has the same subject by both ways,
+// and nobody that of somebody else.
+func (s *state) guest(issuer, sub string) (string, error) {
+	several := len(s.issuers) > 1 || len(s.issuers) == 1 && s.issuers[issuer] == nil
+	if strings.HasPrefix(sub, issuer+"|") {
+		return "", refuse("the subject looks like another's")
+	}
+	return s.subject(issuer, sub, several)
+}
+
+// endpoints asks the provider once what it is.
+func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.found != nil {
+		return p.found, nil
+	}
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, keyClient(p.config.Client)), p.config.Issuer)
+	if err != nil {
+		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
+	}
+	p.found = &endpoints{
+		flow: oauth2.Config{
+			ClientID: p.config.ClientID, ClientSecret: p.config.ClientSecret,
+			Endpoint: found.Endpoint(), RedirectURL: p.config.Redirect, Scopes: p.config.Scopes,
+		},
+		verify: found.Verifier(&oidc.Config{
+			ClientID: p.config.ClientID, SupportedSigningAlgs: algorithms, Now: p.people.state.Load().now,
+		}),
+	}
+	return p.found, nil
+}
+
+// refuseCode gives the fault of an exchange in our words: the provider's may
+// quote what it was sent.
+func refuseCode(err error) error {
+	var refused *oauth2.RetrieveError
+	if errors.As(err, &refused) {
+		return refuse("the provider does not take the code: " + word(refused.ErrorCode))
+	}
+	return errors.New("asking the identity provider for a token: it did not answer")
+}
+
+// word lets the error codes of RFC 6749 through, and nothing else.
+func word(s string) string {
+	if s == "" || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") != "" {
+		return "nothing readable"
+	}
+	return s
+}
