@@ -7,7 +7,7 @@
 //	GET  /readyz[?verbose]           calls are served; verbose says what of
 //	GET  /metrics                    for Prometheus
 //	GET  /console/                   counts and commands, for people
-//	     /console/login, /logout     a session of the pages, by token
+//	     /console/login, /logout     a session of the pages, by token or provider
 //	GET  /v1/approvals               ?state= &limit=, newest first
 //	GET  /v1/approvals/{id}          one ticket, whole
 //	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
@@ -55,6 +55,9 @@ type Options struct {
 	// Again identifies a principal that signed in before by what is known now:
 	// roles may be others, and an error ends the session. Required.
 	Again func(ctx context.Context, p policy.Principal) (policy.Principal, error)
+	// Provider signs people in elsewhere, beside tokens; nil = there is none. It
+	// sends browsers back to URL + "/console/login/callback".
+	Provider Provider
 	// URL is where browsers find this listener, without a slash at its end. With
 	// https, TLS ends at a proxy in front. "" = they use its address.
 	URL string
@@ -107,6 +110,7 @@ type Console struct {
 	opts     Options
 	mux      *http.ServeMux
 	sessions *sessions
+	throttle *throttle
 	ctx      context.Context // ends with Close
 	close    context.CancelFunc
 }
@@ -125,6 +129,7 @@ func New(opts Options) (*Console, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Console{opts: opts, mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
+	c.throttle = newThrottle(opts.Now)
 	for pattern, methods := range c.routes() {
 		c.mux.Handle(pattern, c.serve(methods))
 	}
@@ -150,6 +155,8 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/console/{$}":                {http.MethodGet: c.page},
 		"/console/style.css":          {http.MethodGet: style},
 		"/console/login":              {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
+		"/console/login/provider":     {http.MethodGet: c.depart},
+		"/console/login/callback":     {http.MethodGet: c.arrive},
 		"/console/logout":             {http.MethodPost: c.submit(c.signOut)},
 		"/v1/approvals":               {http.MethodGet: c.as(c.list)},
 		"/v1/approvals/{id}":          {http.MethodGet: c.as(c.show)},

@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 const (
@@ -15,12 +18,15 @@ const (
 	// does not send it back would not send the session's either.
 	entryCookie = "__Host-toolgate-entry"
 	home        = "/console/" // where one is after signing in
+	// maxNextBytes bounds what a cookie has to carry.
+	maxNextBytes = 2048
 )
 
 // entry is what the sign-in page shows.
 type entry struct {
 	CSRF, Next string
 	Refused    *problem
+	Provider   bool // there is one to sign in at
 	Closed     bool // no cookie would come back: the form is left out
 	URL        string
 	Subject    string // who is signed in; the form is the one to sign out
@@ -35,7 +41,7 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 
 // askWho shows the sign-in form, which is made for this browser only.
 func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
-	s.Closed, s.URL = !c.private(r), c.opts.URL
+	s.Closed, s.URL, s.Provider = !c.private(r), c.opts.URL, c.opts.Provider != nil
 	if s.CSRF = cookie(r, entryCookie); s.CSRF == "" && !s.Closed {
 		s.CSRF = rand.Text()
 		setCookie(w, entryCookie, s.CSRF)
@@ -49,26 +55,42 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 		return c.refusePage(w, r, err)
 	}
 	s := entry{Next: next(r.PostForm.Get("next"))}
-	refuse := func(status int, code, detail, hint string) error {
-		s.Refused = &problem{Status: status, Code: code, Detail: detail, Hint: hint}
-		return c.askWho(w, r, status, s)
-	}
 	switch {
 	case !c.private(r):
-		return refuse(http.StatusForbidden, "NOT_PRIVATE", "a token is not taken over a connection that others can read", "")
+		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
 	case !same(cookie(r, entryCookie), r.PostForm.Get("csrf")):
-		return refuse(http.StatusForbidden, "FORM_REFUSED", "your browser did not send back the cookie of this page", "allow cookies for this site, and try again")
+		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
+			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
+	case !c.throttle.allow(r):
+		return c.tooOften(w, r, s)
 	}
 	p, err := c.opts.Identify(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a sign-in", "error", err)
-		return refuse(http.StatusUnauthorized, "UNAUTHENTICATED", "that token is not known here", "")
+		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
-	c.sessions.drop(cookie(r, sessionCookie))
-	setCookie(w, sessionCookie, c.sessions.start(p, c.opts.Again))
-	setCookie(w, entryCookie, "")
-	http.Redirect(w, r, s.Next, http.StatusSeeOther)
+	c.enter(w, r, p, c.opts.Again, s.Next)
 	return nil
+}
+
+// enter begins a session of p, in the place of any that the browser had.
+func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Principal, a again, to string) {
+	c.sessions.drop(cookie(r, sessionCookie))
+	setCookie(w, sessionCookie, c.sessions.start(p, a))
+	setCookie(w, entryCookie, "")
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// noEntry shows the sign-in form again, and why.
+func (c *Console) noEntry(w http.ResponseWriter, r *http.Request, s entry, p problem) error {
+	s.Refused = &p
+	return c.askWho(w, r, p.Status, s)
+}
+
+func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
+	w.Header().Set("Retry-After", strconv.Itoa(int(signInEvery.Seconds())))
+	return c.noEntry(w, r, s, problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
+		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request, _ visitor) error {
@@ -94,7 +116,7 @@ func (c *Console) private(r *http.Request) bool {
 // next is where to go after signing in: only ever a page of ours.
 func next(path string) string {
 	u, err := url.Parse(path)
-	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") ||
+	if err != nil || len(path) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") ||
 		strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
 		return home
 	}

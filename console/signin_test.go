@@ -168,8 +168,10 @@ func TestWhereSigningInLeads(t *testing.T) {
 		"": "/console/", "https://evil.example/console/": "/console/", "//evil.example/console/": "/console/", "/v1/approvals": "/console/",
 		`/\evil.example`: "/console/", `/console/\..\..\/evil`: "/console/", "javascript:alert(1)": "/console/", "/console/login?next=x": "/console/",
 		"/console/logout": "/console/", "/console/x\r\nSet-Cookie: a=b": "/console/", "/consolee": "/console/",
+		"/console/" + strings.Repeat("x", 2048): "/console/",
 	} {
 		b := newBrowser(l)
+		l.now = l.now.Add(time.Minute)
 		w := b.do("POST", "/console/login", b.form("/console/login?next="+url.QueryEscape(next), "token", "t-ann", "next", next))
 		if got := w.Header().Get("Location"); w.Code != 303 || got != want {
 			t.Errorf("%q leads to %q (%d), want %q", next, got, w.Code, want)

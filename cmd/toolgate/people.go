@@ -6,7 +6,6 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
@@ -23,31 +22,14 @@ func (in *instance) people(cfg *config.Config) (*console.Console, error) {
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			return in.auth.Identify(ctx, identity.Credential{Bearer: bearer})
 		},
-		Again: in.earlier,
+		Again: func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
+			return in.auth.Identify(ctx, identity.Credential{Earlier: &p})
+		},
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
 		},
 		Metrics: in.metrics.handler(), Hosts: hostsOf(cfg.Admin), Version: version, Log: in.log.Named("console"),
 	})
-}
-
-// earlier is p as the configuration of now has it: the roles of its tokens, or
-// those of a signed token until that ends.
-func (in *instance) earlier(_ context.Context, p policy.Principal) (policy.Principal, error) {
-	if !p.Until.IsZero() {
-		if time.Now().Before(p.Until) {
-			return p, nil
-		}
-		return policy.Principal{}, identity.ErrUnauthenticated
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for _, t := range in.cfg.Identity.Tokens {
-		if t.Subject == p.Subject {
-			return policy.Principal{Subject: t.Subject, Roles: slices.Clone(t.Roles)}, nil
-		}
-	}
-	return policy.Principal{}, identity.ErrUnauthenticated
 }
 
 // status is what /readyz says. Policy and listeners are up when it can be

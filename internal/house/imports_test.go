@@ -51,9 +51,10 @@ var onlyIn = map[string][]string{
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {"cmd/toolgate"},
 	"github.com/spf13/cobra":                 {"cmd/toolgate"},
-	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity"},
+	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "console"}, // console: tries to sign in, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
+	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/blevesearch/bleve":           {"tools/search"},
 }
 

@@ -1,0 +1,88 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Provider signs people in elsewhere. An implementation is safe for concurrent
+// use, and its errors hold nothing secret.
+type Provider interface {
+	// Begin gives the address to send the browser to, and a secret of letters,
+	// digits, ".", "_" and "-" for Finish, which only this browser is given.
+	Begin(ctx context.Context) (address, secret string, err error)
+	// Finish says who came back, with the query of the address at which they did.
+	Finish(ctx context.Context, secret string, answer url.Values) (policy.Principal, error)
+	// Again identifies somebody anew who signed in before; an error ends the
+	// session.
+	Again(ctx context.Context, p policy.Principal) (policy.Principal, error)
+}
+
+// journeyCookie holds a Provider's secret and where to go after signing in.
+const journeyCookie = "__Host-toolgate-journey"
+
+var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}
+
+// depart sends the browser to the provider. It does so from the host to which
+// the provider sends it back, as only that one gets the cookie again.
+func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
+	to := next(r.URL.Query().Get("next"))
+	switch {
+	case c.opts.Provider == nil:
+		return c.refusePage(w, r, noProvider)
+	case !c.throttle.allow(r):
+		return c.tooOften(w, r, entry{Next: to})
+	case !c.atHome(r):
+		http.Redirect(w, r, c.opts.URL+"/console/login/provider?next="+url.QueryEscape(to), http.StatusSeeOther)
+		return nil
+	case !c.private(r):
+		return c.askWho(w, r, http.StatusForbidden, entry{Next: to})
+	}
+	address, secret, err := c.opts.Provider.Begin(r.Context())
+	if err != nil {
+		c.opts.Log.Error("signing in", "error", err)
+		return c.noEntry(w, r, entry{Next: to}, problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
+			Detail: "the identity provider cannot be asked", Hint: "try again, or sign in with a token"})
+	}
+	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
+	http.Redirect(w, r, address, http.StatusSeeOther)
+	return nil
+}
+
+// arrive begins a session for whoever comes back from the provider, once for
+// each departure.
+func (c *Console) arrive(w http.ResponseWriter, r *http.Request) error {
+	if c.opts.Provider == nil {
+		return c.refusePage(w, r, noProvider)
+	}
+	secret, to, _ := strings.Cut(cookie(r, journeyCookie), "|")
+	to, _ = url.QueryUnescape(to) // what cannot be read leads home
+	s := entry{Next: next(to)}
+	if !c.throttle.allow(r) {
+		return c.tooOften(w, r, s)
+	}
+	setCookie(w, journeyCookie, "")
+	answer, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return c.refusePage(w, r, badRequest("the query cannot be read", ""))
+	}
+	p, err := c.opts.Provider.Finish(r.Context(), secret, answer)
+	if err != nil || !p.Valid() {
+		c.opts.Log.Warn("refusing a sign-in", "error", err)
+		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
+			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
+	}
+	c.enter(w, r, p, c.opts.Provider.Again, s.Next)
+	return nil
+}
+
+// atHome reports whether the browser asked at Options.URL, which says where the
+// provider sends it back.
+func (c *Console) atHome(r *http.Request) bool {
+	u, err := url.Parse(c.opts.URL)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
