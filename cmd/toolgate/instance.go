@@ -213,7 +213,7 @@ func settings(cfg *config.Config) proxy.Settings {
 	}
 	return proxy.Settings{
 		Results: cfg.Results, Hold: cfg.Approvals.Hold,
-		ConsoleURL: "http://" + reachable(cfg.Admin),
+		ConsoleURL: consoleURL(cfg),
 		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen), Methods: methods,
 	}
 }

@@ -17,7 +17,12 @@ import (
 
 // people is the admin listener's handler.
 func (in *instance) people(cfg *config.Config) (*console.Console, error) {
+	elsewhere, err := in.provider(cfg)
+	if err != nil {
+		return nil, &exit{code: exitUsage, err: err}
+	}
 	return console.New(console.Options{
+		Provider: elsewhere, URL: consoleURL(cfg), Session: cfg.Console.Session,
 		Approvals: in.tickets, Status: in.status, Held: in.tickets.Held,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			return in.auth.Identify(ctx, identity.Credential{Bearer: bearer})
@@ -30,6 +35,30 @@ func (in *instance) people(cfg *config.Config) (*console.Console, error) {
 		},
 		Metrics: in.metrics.handler(), Hosts: hostsOf(cfg.Admin), Version: version, Log: in.log.Named("console"),
 	})
+}
+
+// provider is where people sign in beside tokens; nil = nowhere.
+func (in *instance) provider(cfg *config.Config) (console.Provider, error) {
+	o := cfg.Console.OIDC
+	if o == nil {
+		return nil, nil
+	}
+	p, err := in.auth.NewProvider(identity.ProviderConfig{
+		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
+		Scopes: o.Scopes, RolesClaim: o.RolesClaim,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// consoleURL is where browsers find the admin listener.
+func consoleURL(cfg *config.Config) string {
+	if cfg.Console.URL != "" {
+		return cfg.Console.URL
+	}
+	return "http://" + reachable(cfg.Admin)
 }
 
 // status is what /readyz says. Policy and listeners are up when it can be

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -143,6 +144,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},
 		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
 		{"toolgate.artifacts.max_mib", begun.Artifacts.MaxMiB != next.Artifacts.MaxMiB},
+		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
 		{"toolgate.audit.durability", begun.Audit != next.Audit},
 		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
 		{"toolgate.approvals.max_live", begun.Approvals.MaxLive != next.Approvals.MaxLive},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,10 +57,13 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	}
 	defer people.Close()
 	log := e.logger()
+	asked := cfg
+	cfg = bound(cfg, agents, people)
 	in, err := open(ctx, cfg, e.role, log)
 	if err != nil {
 		return err
 	}
+	in.begun = asked
 	door, err := in.door(cfg)
 	if err != nil {
 		return errors.Join(err, in.close())
@@ -81,6 +85,18 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	}
 	err = in.serve(ctx, again, doors{door, jobs}, agents, people)
 	return errors.Join(err, in.close())
+}
+
+// bound is cfg with the ports that the listeners got where it leaves them open,
+// so that the addresses which others are told are right.
+func bound(cfg *config.Config, agents, people net.Listener) *config.Config {
+	c := *cfg
+	for address, l := range map[*string]net.Listener{&c.Listen: agents, &c.Admin: people} {
+		if host, port, err := net.SplitHostPort(*address); err == nil && strings.Trim(port, "0") == "" {
+			*address = net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		}
+	}
+	return &c
 }
 
 // doors are the ways in on the agents' listener.

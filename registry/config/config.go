@@ -42,6 +42,7 @@ const (
 	DefaultMaxLive     = 64
 	DefaultMaxSessions = 256
 	DefaultTimeout     = 30 * time.Second
+	DefaultSession     = 8 * time.Hour
 
 	DefaultArtifactTTL = 7 * 24 * time.Hour
 	DefaultMaxMiB      = 1024
@@ -52,7 +53,8 @@ const (
 
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // It is not changed after Load and then safe for concurrent use. It holds
-// secrets (Server.Env, Server.Headers, Webhook.Secret): it is not for printing.
+// secrets (Server.Env, Server.Headers, Webhook.Secret, OIDC.ClientSecret): it is not for
+// printing.
 type Config struct {
 	Servers       []Server  // in file order, disabled ones included
 	Listen        string    // host:port of the agents' listener
@@ -62,6 +64,7 @@ type Config struct {
 	Identity      Identity  // who is known
 	Limits        Limits    // how often
 	Approvals     Approvals // held calls
+	Console       Console   // how people come to the pages
 	Audit         Audit     // the record
 	Errors        string    // dialect of /mcp: gateway, canonical, kernel or mcp
 	Results       string    // off, compact, full or signals

@@ -262,6 +262,7 @@ var stringKeys = func() []string {
 		ours(`"identity": { "jwt": [{ "issuer": ?, "audience": [?], "jwks": ?, "roles_claim": ? }] }`),
 		ours(`"limits": { "default": ?, "rules": [{ "tool": ?, "role": ?, "server": ?, "principal": ?, "rate": ? }] }`),
 		ours(`"approvals": { "ttl": ?, "hold": ?, "max_live": ?, "notify": [{ "webhook": ?, "secret": ? }] }`),
+		ours(`"console": { "url": ?, "session": ?, "oidc": { "issuer": ?, "client_id": ?, "client_secret": ?, "scopes": [?], "roles_claim": ? } }`),
 		ours(`"servers": { "a": { "prefix": ?, "risk": ?, "isolation": ?, "timeout": ?, "expose": [?], "output_schema": ?, "case_variants": ?, "notice": ?, "methods": [?] } }`),
 	}
 }()

@@ -66,6 +66,7 @@ func defaults() *Config {
 		Admin:     DefaultAdmin,
 		Limits:    Limits{Default: &Rate{Count: 60, Per: defaultPer, Burst: 60}},
 		Approvals: Approvals{TTL: DefaultTTL, MaxLive: DefaultMaxLive},
+		Console:   Console{Session: DefaultSession},
 		Artifacts: Artifacts{TTL: DefaultArtifactTTL, MaxMiB: DefaultMaxMiB, InlineKiB: DefaultInlineKiB},
 		Audit:     Audit{Durability: "sync"},
 		Errors:    "gateway",

@@ -20,6 +20,7 @@ func (l *loader) settings(n *node) (servers *node) {
 		"identity":      l.identity,
 		"limits":        l.limits,
 		"approvals":     l.approvals,
+		"console":       l.console,
 		"audit":         l.audit,
 		"errors":        l.oneOf(&c.Errors, "gateway", "canonical", "kernel", "mcp"),
 		"results":       l.oneOf(&c.Results, "off", "compact", "full", "signals"),
@@ -149,13 +150,18 @@ func (l *loader) jwt(n *node) {
 // keySet reads the address of a key set: who can change it in transit makes
 // tokens, so beyond loopback it must be https.
 func (l *loader) keySet(to *string) func(*node) {
+	return l.overTLS(to, "is a key set that is not fetched over https")
+}
+
+// overTLS reads an address that must be https beyond loopback; else, a fault.
+func (l *loader) overTLS(to *string, fault string) func(*node) {
 	return func(n *node) {
 		var s string
 		if l.address(&s)(n); s == "" {
 			return
 		}
 		if u, err := url.Parse(s); err != nil || u.Scheme != "https" && !loopback(u.Hostname()) {
-			l.fault(n, "is a key set that is not fetched over https", "write https://HOST/PATH")
+			l.fault(n, fault, "write https://HOST/PATH")
 			return
 		}
 		*to = s
