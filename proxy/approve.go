@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ func approve(ctx context.Context, g *Gate, p *passage) *Failure {
 		return nil
 	}
 	claim, f := g.claim(ctx, p)
-	if f == nil && claim.Outcome == approval.Pending {
+	if f == nil && waits(claim) {
 		claim, f = g.await(ctx, p, claim)
 	}
 	if f != nil || p.reply != nil {
@@ -40,7 +41,7 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 		Revision: p.decision.Revision, Rule: p.decision.Rule, Reason: p.decision.Reason,
 		Approval: *p.decision.Approval, DecisionID: p.decisionID, TraceID: p.traceID,
 		Transport: p.in.Transport, Era: p.in.Era, Session: p.in.Session,
-		Execute: p.decision.Approval.ExecuteOnApprove,
+		Execute: p.decision.Approval.ExecuteOnApprove || slices.Contains(g.settings.Load().Execute, p.tool.Exposed),
 	})
 	if err != nil {
 		g.opts.Log.Error("claiming a ticket", "decision", p.decisionID, "error", err)

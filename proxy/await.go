@@ -2,41 +2,114 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// await does what can be done for a call that waits for a person: it brings the
-// word of it to the client, holds the call for a while, and claims again when the
-// ticket has been decided meanwhile.
+const (
+	// reportEvery is how often a client that wants progress hears that its call
+	// still waits.
+	reportEvery = 10 * time.Second
+	// lookEvery is how often a call that waits looks whether an identical one,
+	// which runs, has its result.
+	lookEvery = 500 * time.Millisecond
+)
+
+// await does what can be done for a call that waits for a person, or for an
+// identical call that runs: it brings the word of it to the client, holds the
+// call for a while, and claims again when there may be news.
 func (g *Gate) await(ctx context.Context, p *passage, c approval.Claim) (approval.Claim, *Failure) {
-	told := g.deliver(ctx, p, c.Ticket)
-	defer told()
-	if p.reply != nil || !g.wait(ctx, p, c.Ticket.ID) {
+	if c.Outcome == approval.Pending {
+		told := g.deliver(ctx, p, c.Ticket)
+		defer told()
+	}
+	if p.reply != nil {
 		return c, nil
 	}
-	return g.claim(ctx, p)
-}
-
-// hold is how long a call waits for people, 0 for not at all.
-func (g *Gate) hold(p *passage) time.Duration {
-	switch {
-	case g.opts.Waiter == nil:
-		return 0
-	case p.decision.Approval.Hold > 0:
-		return p.decision.Approval.Hold
-	}
-	return g.settings.Load().Hold
-}
-
-// wait holds the call for as long as hold says, and tells whether it is worth looking again.
-func (g *Gate) wait(ctx context.Context, p *passage, id string) bool {
 	hold := g.hold(p)
 	if hold <= 0 {
-		return false
+		return c, nil
 	}
 	ctx, stop := context.WithTimeout(ctx, hold)
 	defer stop()
-	return g.opts.Waiter.Wait(ctx, id) == nil
+	for waits(c) {
+		if !g.wait(ctx, p, c) {
+			return c, nil
+		}
+		var f *Failure
+		if c, f = g.claim(ctx, p); f != nil {
+			return c, f
+		}
+	}
+	return c, nil
+}
+
+// waits reports whether a claim may have another answer later.
+func waits(c approval.Claim) bool {
+	return c.Outcome == approval.Pending || c.Outcome == approval.InFlight
+}
+
+// wait holds the call until it is worth looking again, and reports false when
+// ctx has ended before.
+func (g *Gate) wait(ctx context.Context, p *passage, c approval.Claim) bool {
+	if c.Outcome == approval.InFlight {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(lookEvery):
+			return true
+		}
+	}
+	for {
+		p.waiting(c.Ticket)
+		step, stop := context.WithTimeout(ctx, reportEvery)
+		err := g.opts.Waiter.Wait(step, c.Ticket.ID)
+		late := step.Err() != nil
+		stop()
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil:
+			return false
+		case !late:
+			g.opts.Log.Error("waiting for a decision", "ticket", c.Ticket.ID, "error", err)
+			return false
+		}
+	}
+}
+
+// waiting tells the client, if it wants to know, that its call waits. The steps
+// are small, so that what the tool itself reports later is more.
+func (p *passage) waiting(t approval.Ticket) {
+	if p.in.Progress == nil {
+		return
+	}
+	p.steps++
+	text := fmt.Sprintf("waiting for a person with role %s to approve this call (ticket %s)", strings.Join(t.Roles, " or "), t.ID)
+	p.in.Progress(json.RawMessage(fmt.Sprintf(`{"progress":%g,"message":%s}`, p.waited(), jsonrpc.Quote(text))))
+}
+
+// waited is the progress that the client has heard of while its call waited.
+func (p *passage) waited() float64 { return float64(p.steps) / 1000 }
+
+// onward takes the tool's progress to the client, nil when it wants none. What is
+// no more than it has heard already stays back: progress only grows (MCP,
+// basic/utilities/progress).
+func (p *passage) onward() func(json.RawMessage) {
+	if p.steps == 0 {
+		return p.in.Progress
+	}
+	return func(params json.RawMessage) {
+		raw, _ := jsonrpc.Get(params, "progress")
+		if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n <= p.waited() {
+			return
+		}
+		p.in.Progress(params)
+	}
 }

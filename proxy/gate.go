@@ -120,8 +120,14 @@ type Settings struct {
 	// that lead people to a ticket, without a slash at its end; "" = no links.
 	ConsoleURL string
 	// Hold is how long a held call waits for a decision before it is answered
-	// as pending; 0 answers at once. A policy's own hold goes before it.
-	Hold time.Duration
+	// as pending, 0 answers at once; nil = as Clients says. A policy's own hold
+	// goes before it.
+	Hold *time.Duration
+	// Clients bounds the wait by who waits; the first that fits counts.
+	Clients []Patience
+	// Execute names the tools, as exposed, whose held calls run as soon as they
+	// are approved. A policy can ask for the same.
+	Execute []string
 	// InFlight caps the calls under way at once, and apart from them the
 	// questions of servers; 0 means 4096.
 	InFlight int

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -165,7 +166,7 @@ func TestHoldThenGrant(t *testing.T) {
 		Waiter: waiter(func() {
 			b.claim = approval.Claim{Ticket: ticket(approval.StateDispatching), Outcome: approval.Granted}
 		}),
-		Settings: proxy.Settings{Hold: 1}})
+		Settings: proxy.Settings{Hold: new(time.Duration(1))}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,7 @@ type passage struct {
 	recorded  bool // the decision record was offered to the trail
 	replayed  bool // the reply is the stored result of an earlier run
 	chunks    int  // STREAM signals told so far
+	steps     int  // progress told while it waited for a person
 
 	// Of a request that calls no tool:
 	method   method

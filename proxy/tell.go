@@ -76,8 +76,9 @@ func (g *Gate) publish(p *passage, create func() (signal.Signal, error)) {
 // progress is what forward gives to the upstream: the caller's own receiver,
 // and the bus when somebody listens, which gets STREAM signals.
 func (g *Gate) progress(p *passage) func(json.RawMessage) {
+	onward := p.onward()
 	if !g.heard(p) {
-		return p.in.Progress
+		return onward
 	}
 	return func(params json.RawMessage) {
 		text := string(params)
@@ -87,8 +88,8 @@ func (g *Gate) progress(p *passage) func(json.RawMessage) {
 			}
 		}
 		g.chunk(p, text, false, params)
-		if p.in.Progress != nil {
-			p.in.Progress(params)
+		if onward != nil {
+			onward(params)
 		}
 	}
 }

@@ -211,8 +211,16 @@ func settings(cfg *config.Config) proxy.Settings {
 	for _, s := range cfg.Servers {
 		methods[s.Name] = s.Methods
 	}
+	clients := cfg.Approvals.Clients
+	if clients == nil {
+		clients = config.KnownClients()
+	}
+	patience := make([]proxy.Patience, len(clients))
+	for i, c := range clients {
+		patience[i] = proxy.Patience(c)
+	}
 	return proxy.Settings{
-		Results: cfg.Results, Hold: cfg.Approvals.Hold,
+		Results: cfg.Results, Hold: cfg.Approvals.Hold, Clients: patience, Execute: cfg.Approvals.Execute,
 		ConsoleURL: consoleURL(cfg),
 		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + reachable(cfg.Listen), Methods: methods,
 	}

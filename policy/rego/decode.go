@@ -87,7 +87,7 @@ func decodeApproval(v ast.Value) (*policy.Approval, error) {
 		case "ttl":
 			a.TTL, err = duration(v)
 		case "hold":
-			a.Hold, err = duration(v)
+			a.Hold, err = patience(v)
 		case "execute_on_approve":
 			a.ExecuteOnApprove, err = boolean(v)
 		default:
@@ -202,6 +202,19 @@ func duration(v ast.Value) (time.Duration, error) {
 		return 0, fmt.Errorf("is %q, not a duration above zero (hint: 15m)", s)
 	}
 	return d, nil
+}
+
+// patience reads a duration that may be 0.
+func patience(v ast.Value) (*time.Duration, error) {
+	s, err := text(v)
+	if err != nil {
+		return nil, err
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return nil, fmt.Errorf("is %q, not a duration of at least 0 (hint: 45s)", s)
+	}
+	return &d, nil
 }
 
 // isRate is the syntax that policy/limit reads.

@@ -232,6 +232,7 @@ func TestFailedPolicy(t *testing.T) {
 		"allows and approves":  `decision := {"effect": "allow", "approval": {"roles": ["boss"]}} if ` + misbehave,
 		"has a bad ttl":        `decision := {"effect": "hold", "approval": {"roles": ["a"], "ttl": 5}} if ` + misbehave,
 		"has a negative ttl":   `decision := {"effect": "hold", "approval": {"roles": ["a"], "ttl": "-5m"}} if ` + misbehave,
+		"has a negative hold":  `decision := {"effect": "hold", "approval": {"roles": ["a"], "hold": "-5m"}} if ` + misbehave,
 		"has quorum zero":      `decision := {"effect": "hold", "approval": {"roles": ["a"], "quorum": 0}} if ` + misbehave,
 		"has quorum 1.5":       `decision := {"effect": "hold", "approval": {"roles": ["a"], "quorum": 1.5}} if ` + misbehave,
 		"has a bad rate":       `decision := {"effect": "allow", "limit": {"rate": "many"}} if ` + misbehave,
@@ -309,7 +310,7 @@ func TestWholeDecision(t *testing.T) {
 	}`))
 	want := policy.Decision{
 		Effect: policy.Hold, Rule: "R-1", Reason: "because", Remedy: "wait",
-		Approval: &policy.Approval{Roles: []string{"boss", "cfo"}, Quorum: 2, TTL: 15 * time.Minute, Hold: 45 * time.Second},
+		Approval: &policy.Approval{Roles: []string{"boss", "cfo"}, Quorum: 2, TTL: 15 * time.Minute, Hold: new(45 * time.Second)},
 		Limit:    &policy.Limit{Rate: "60/1m", Burst: 5, Key: "R-1"},
 		Redact:   []string{"", "/content/0", "/a~1b"}, Revision: e.Revision(),
 	}

@@ -147,10 +147,12 @@ type LimitRule struct {
 
 // Approvals say how held calls live.
 type Approvals struct {
-	TTL     time.Duration // life of a ticket; more than 0
-	Hold    time.Duration // how long a held call waits for its decision; 0 = not at all
-	MaxLive int           // most undecided tickets of one principal; at least 1
-	Notify  []Webhook     // told of each new ticket
+	TTL     time.Duration  // life of a ticket; more than 0
+	Hold    *time.Duration // how long a held call waits for its decision, 0 = not at all; nil = the client decides
+	MaxLive int            // most undecided tickets of one principal; at least 1
+	Execute []string       // exposed names of the tools whose calls run as soon as they are approved
+	Clients []Client       // how long each client may be kept waiting; nil = KnownClients
+	Notify  []Webhook      // told of each new ticket
 }
 
 // Webhook is one address that is told of tickets.

@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"unicode/utf8"
 )
@@ -15,23 +14,12 @@ import (
 // is expanded. The file of a disabled server is not read.
 func (l *loader) environmentFile(to map[string]string) func(*node) {
 	return func(n *node) {
-		name, ok := l.filled(n)
-		if !ok || l.lenient {
+		if l.lenient {
 			return
 		}
-		before := len(l.faults)
-		f := l.readNamed(n.resolve(name))
-		if len(l.faults) > before {
-			// The place to mend is the key that names the file.
-			last := l.faults[before]
-			l.faults = l.faults[:before]
-			l.files = l.files[:len(l.files)-1]
-			l.fault(n, "names a file that cannot be used: "+last.Message, "")
+		f := l.beside(n)
+		if f == nil {
 			return
-		}
-		f.name = n.text
-		if !filepath.IsAbs(f.name) {
-			f.name = filepath.Join(filepath.Dir(n.file.name), f.name)
 		}
 		f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
 		l.dotenv(f, to)

@@ -171,17 +171,19 @@ func (l *loader) overTLS(to *string, fault string) func(*node) {
 func (l *loader) approvals(n *node) {
 	a := &l.cfg.Approvals
 	l.object(n, fields{
-		"ttl":      l.span(&a.TTL, time.Second),
-		"hold":     l.span(&a.Hold, 0),
-		"max_live": l.count(&a.MaxLive),
-		"notify":   func(n *node) { l.list(n, l.webhook) },
+		"ttl":                l.span(&a.TTL, time.Second),
+		"hold":               l.optional(&a.Hold),
+		"max_live":           l.count(&a.MaxLive),
+		"execute_on_approve": l.names(&a.Execute),
+		"clients":            l.clients,
+		"notify":             func(n *node) { l.list(n, l.webhook) },
 	})
-	if a.Hold > a.TTL {
+	if a.Hold != nil && *a.Hold > a.TTL {
 		at := n.get("hold")
 		if at == nil {
 			at = n.get("ttl")
 		}
-		l.fault(at, fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", a.Hold, a.TTL), "hold less, or raise ttl")
+		l.fault(at, fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
 	}
 }
 
