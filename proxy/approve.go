@@ -99,7 +99,7 @@ func (g *Gate) pending(p *passage, c approval.Claim) *Failure {
 			"This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",
 			t.ID, p.name, int(retryPending.Seconds()))
 	}
-	view := p.approvalView(state, t)
+	view := g.approvalView(p, state, t)
 	view["retry_after_ms"] = retryPending.Milliseconds()
 	kernel := signal.Skip("approval "+state+": "+t.ID, p.metrics(g, false))
 	if f := g.answer(p, outcome{result: textResult(text), kernel: kernel}, view); f != nil {
@@ -115,15 +115,19 @@ func (g *Gate) replay(ctx context.Context, p *passage, t approval.Ticket) *Failu
 	if t.Result == nil {
 		return p.fail(signal.CodeToolFailed, "the approved call was made; its result was too large to keep").with("ticket", t.ID)
 	}
-	view := p.approvalView("replayed", t)
+	view := g.approvalView(p, "replayed", t)
 	return g.give(ctx, p, t.Result, nil, view)
 }
 
-func (p *passage) approvalView(state string, t approval.Ticket) map[string]any {
-	return map[string]any{
+func (g *Gate) approvalView(p *passage, state string, t approval.Ticket) map[string]any {
+	view := map[string]any{
 		"status": state, "ticket": t.ID, "rule": t.Rule, "reason": t.Reason, "roles": t.Roles,
 		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": p.decisionID,
 	}
+	if link := g.link(t); link != "" {
+		view["approval_url"] = link
+	}
+	return view
 }
 
 func textResult(text string) json.RawMessage {

@@ -34,6 +34,10 @@ func (c Patience) fits(client, transport string) bool {
 	return open || c.Name == "" || rest == "" || rest[0] == '/' || strings.HasPrefix(rest, " (via ")
 }
 
+// glance is how long a call is held at least whose client went by way of the
+// page: what was decided there must be seen.
+const glance = 100 * time.Millisecond
+
 // hold is how long a held call waits for people, 0 for not at all: as its policy
 // says, else the settings, else the client's patience, and never longer than the
 // client bears.
@@ -55,6 +59,9 @@ func (g *Gate) hold(p *passage) time.Duration {
 	}
 	if of.Longest != nil {
 		hold = min(hold, *of.Longest)
+	}
+	if p.detoured {
+		hold = max(hold, glance)
 	}
 	return hold
 }

@@ -164,7 +164,7 @@ func (g *Gate) look(ctx context.Context, p *passage, turn chan struct{}) {
 	var servers sync.WaitGroup
 	for _, o := range g.opts.Servers.Offers(ctx) {
 		servers.Go(func() {
-			defer g.survive(p)
+			defer g.survive(p, "looking for a resource")
 			for _, l := range lists {
 				if capability, _, _ := strings.Cut(l.method, "/"); offers(o.Capabilities, capability) {
 					g.lookAt(ctx, p, o, from, l.method, l.kind, l.key)
@@ -175,10 +175,10 @@ func (g *Gate) look(ctx context.Context, p *passage, turn chan struct{}) {
 	servers.Wait()
 }
 
-// survive keeps a panic about one server from ending the program.
-func (g *Gate) survive(p *passage) {
+// survive keeps a panic beside the road from ending the program.
+func (g *Gate) survive(p *passage, doing string) {
 	if r := recover(); r != nil {
-		g.opts.Log.Error("panic while looking for a resource", "decision", p.decisionID, "panic", fmt.Sprint(r))
+		g.opts.Log.Error("panic while "+doing, "decision", p.decisionID, "panic", fmt.Sprint(r))
 	}
 }
 

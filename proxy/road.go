@@ -60,6 +60,7 @@ type passage struct {
 	subject   policy.Tool // tool as the policy sees it
 	decision  policy.Decision
 	ticket    approval.Ticket
+	detoured  bool // the client went by way of the approval page
 	spent     bool // the ticket's grant was spent by this passage
 	settled   bool // the ticket has its end state
 	sent      bool // forward was entered: the call may have been made

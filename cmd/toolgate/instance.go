@@ -43,6 +43,7 @@ type instance struct {
 	seen     *audit.EnvelopeLog
 	metrics  *metrics
 	role     string
+	stateKey []byte         // see mcp.Options
 	begun    *config.Config // what it was opened with
 
 	changedTools func() // tells agents that their lists may be others
@@ -103,6 +104,9 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 		return fmt.Errorf("making the state directory: %w", err)
 	}
 	if in.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
+		return err
+	}
+	if in.stateKey, err = stateKey(cfg.State); err != nil {
 		return err
 	}
 	failed := func(doing string, cause error) { in.log.Error(doing, "error", cause) }

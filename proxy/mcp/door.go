@@ -84,6 +84,11 @@ type Options struct {
 	// AnswerTTL is how long a call of a client without a session waits for the
 	// client to answer a server's questions; 0 = 10 minutes.
 	AnswerTTL time.Duration
+	// StateKey signs what such a client is given to come back with
+	// (requestState): StateKeyBytes that nobody else knows. Doors with the same key
+	// take what another gave out where the request may begin anew; nil = a key of
+	// its own.
+	StateKey []byte
 	// MaxParked is how many calls may wait so, MaxParkedEach how many of one
 	// principal; 0 = 4,096 and 1,024.
 	MaxParked, MaxParkedEach int
@@ -191,6 +196,9 @@ func New(opts Options) (*Door, error) {
 	if !opts.Profile.Valid() {
 		return nil, fmt.Errorf("making the mcp door: unknown envelope profile %q\nhint: use mcp or strict", string(opts.Profile))
 	}
+	if opts.StateKey != nil && len(opts.StateKey) != StateKeyBytes {
+		return nil, fmt.Errorf("making the mcp door: a state key of %d bytes, want %d", len(opts.StateKey), StateKeyBytes)
+	}
 	opts = opts.withDefaults()
 	kept := newReplay(opts)
 	base, cancel := context.WithCancelCause(context.Background())
@@ -200,7 +208,7 @@ func New(opts Options) (*Door, error) {
 		sessions: newSessions(opts, kept),
 		parties:  newParties(opts),
 		parked:   parked{byID: make(map[callID]*errand)},
-		notary:   newNotary(),
+		notary:   newNotary(opts.StateKey),
 		replay:   kept,
 		base:     base,
 		cancel:   cancel,

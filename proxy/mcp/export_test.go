@@ -18,11 +18,11 @@ func Within(uri, own string) bool { return within(uri, own) }
 type Notary struct{ n *notary }
 
 // NewNotary makes a Notary with a key of its own.
-func NewNotary() Notary { return Notary{newNotary()} }
+func NewNotary() Notary { return Notary{newNotary(nil)} }
 
 // Sign spells a claim.
 func (n Notary) Sign(call [16]byte, round uint32, until time.Time, binding [32]byte) string {
-	return n.n.sign(claim{call, round, until, binding})
+	return n.n.sign(claim{call: call, round: round, until: until, binding: binding})
 }
 
 // Read reads a claim back.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -56,6 +57,11 @@ func (r *questionnaire) keyFor(own string) string {
 			return key
 		}
 	}
+}
+
+// anew reports whether nothing has been sent for the request that asks r.
+func (r *questionnaire) anew() bool {
+	return !slices.ContainsFunc(r.asked, func(q registry.Question) bool { return !q.Anew })
 }
 
 // match takes the answers of a client, and reports false when one is missing.
@@ -191,7 +197,7 @@ func (e *errand) tellLocked(t *turn) {
 		e.until = e.door.opts.Now().Add(e.door.opts.AnswerTTL)
 	}
 	e.turn, e.told = nil, e.round.number
-	state := e.door.notary.sign(claim{call: e.id, round: e.told, until: e.until, binding: e.binding})
+	state := e.door.notary.sign(claim{call: e.id, round: e.told, until: e.until, binding: e.binding, anew: e.round.anew()})
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), e.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
 		e.door.serverInfo(), []byte("}}"))
@@ -233,7 +239,9 @@ func (e *errand) withdraw(r *questionnaire, reason string, over bool) []registry
 }
 
 // resume gives the errand that the requestState of t names its next turn, or
-// says why it names none. Then nothing has changed for that errand.
+// says why it names none. Then nothing has changed for that errand. One that is
+// gone, with its process perhaps, begins anew where nothing can have been sent
+// for it: what the client answered is then an answer to nothing.
 func (d *Door) resume(t *turn) (*errand, error) {
 	text, _ := jsonrpc.Text(t.x.modern.state)
 	c, err := d.notary.read(text)
@@ -246,10 +254,14 @@ func (d *Door) resume(t *turn) (*errand, error) {
 		return nil, errLapsed
 	}
 	e := d.parked.find(c.call)
-	if e == nil {
-		return nil, errGone
+	if err = errGone; e != nil {
+		err = e.retry(t, c.round)
 	}
-	return e, e.retry(t, c.round)
+	if errors.Is(err, errGone) && c.anew {
+		t.x.modern.responses = nil
+		return d.begin(t), nil
+	}
+	return e, err
 }
 
 // retry makes t the turn of e, whose client has heard of round number last. It

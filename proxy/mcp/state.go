@@ -30,6 +30,7 @@ type claim struct {
 	round   uint32
 	until   time.Time // to the millisecond
 	binding binding32
+	anew    bool // the request may be taken from its start when its call is gone
 }
 
 // callID names a parked call. binding32 is the digest of a request.
@@ -38,16 +39,22 @@ type (
 	binding32 [32]byte
 )
 
-const claimBytes = len(callID{}) + 4 + 8 + len(binding32{})
+const claimBytes = len(callID{}) + 4 + 8 + len(binding32{}) + 1
+
+// StateKeyBytes is how long Options.StateKey is.
+const StateKeyBytes = 32
 
 // notary makes and reads requestState: a claim and its HMAC. What another
-// process gave out is worth nothing here, as the call that it names is not here.
-type notary struct{ key [32]byte }
+// process gave out names a call that is not here, whoever has its key.
+type notary struct{ key []byte }
 
-func newNotary() *notary {
-	n := &notary{}
-	_, _ = rand.Read(n.key[:]) // never fails
-	return n
+// newNotary makes a notary with key, nil for one that nobody else has.
+func newNotary(key []byte) *notary {
+	if key == nil {
+		key = make([]byte, StateKeyBytes)
+		_, _ = rand.Read(key) // never fails
+	}
+	return &notary{key: key}
 }
 
 // sign spells c as a requestState.
@@ -57,6 +64,10 @@ func (n *notary) sign(c claim) string {
 	raw = binary.BigEndian.AppendUint32(raw, c.round)
 	raw = binary.BigEndian.AppendUint64(raw, uint64(c.until.UnixMilli()))
 	raw = append(raw, c.binding[:]...)
+	raw = append(raw, 0)
+	if c.anew {
+		raw[len(raw)-1] = 1
+	}
 	return base64.RawURLEncoding.EncodeToString(append(raw, n.mac(raw)...))
 }
 
@@ -75,11 +86,12 @@ func (n *notary) read(text string) (claim, error) {
 	c.round = binary.BigEndian.Uint32(said)
 	c.until = time.UnixMilli(int64(binary.BigEndian.Uint64(said[4:])))
 	copy(c.binding[:], said[12:])
+	c.anew = said[12+len(c.binding)] == 1
 	return c, nil
 }
 
 func (n *notary) mac(said []byte) []byte {
-	h := hmac.New(sha256.New, n.key[:])
+	h := hmac.New(sha256.New, n.key)
 	h.Write(said)
 	return h.Sum(nil)
 }
