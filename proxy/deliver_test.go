@@ -137,7 +137,7 @@ const shows, asksForms = `{"elicitation":{"url":{}}}`, `{"elicitation":{"form":{
 func TestTheLinkGoesBeforeTheHold(t *testing.T) {
 	for _, said := range []string{`{"action":"accept"}`, `{"action":"decline"}`, `{"action":"cancel"}`, `{"approved":true}`} {
 		for name, approved := range map[string]bool{"approved": true, "not yet": false} {
-			w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL}, made(0), granted())
+			w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, made(0), granted())
 			w.answer = &registry.Answer{Result: json.RawMessage(said)}
 			if approved {
 				w.decided = closed()
@@ -170,7 +170,7 @@ func TestTheLinkGoesBeforeTheHold(t *testing.T) {
 // A client that does not come back to its call gets it made by nobody, even when
 // it was approved meanwhile.
 func TestAClientThatDoesNotComeBack(t *testing.T) {
-	w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Minute}, made(0), granted())
+	w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Minute)}, made(0), granted())
 	w.answer, w.decided = &registry.Answer{Error: json.RawMessage(`{"code":1,"message":"late"}`)}, closed()
 	reply, f := w.ask(t, "2026-07-28", shows)
 	if f != nil {
@@ -190,15 +190,15 @@ func TestWhoIsNotShownTheLink(t *testing.T) {
 		attached       int
 		asked          bool
 	}{
-		{"may", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL}, 0, true},
+		{"may", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, true},
 		{"no console", "2026-07-28", shows, proxy.Settings{}, 0, false},
-		{"found the ticket", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL}, 1, false},
-		{"forms only", "2026-07-28", asksForms, proxy.Settings{ConsoleURL: consoleURL}, 0, false},
-		{"nothing declared", "2026-07-28", "", proxy.Settings{ConsoleURL: consoleURL}, 0, false},
-		{"beside a hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Hour}, 0, true},
-		{"beside no hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL}, 0, false},
-		{"a revision without pages", "2025-06-18", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Hour}, 0, false},
-		{"outside MCP", "", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Hour}, 0, false},
+		{"found the ticket", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 1, false},
+		{"forms only", "2026-07-28", asksForms, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
+		{"nothing declared", "2026-07-28", "", proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
+		{"beside a hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, true},
+		{"beside no hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
+		{"a revision without pages", "2025-06-18", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, false},
+		{"outside MCP", "", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, false},
 	} {
 		w := newWaiting(t, tt.settings, made(tt.attached), granted())
 		w.answer, w.decided = &registry.Answer{Result: json.RawMessage(`{"action":"accept"}`)}, closed()
@@ -224,7 +224,7 @@ func TestTheLinkBesideTheHold(t *testing.T) {
 		"decided after a click": {&registry.Answer{Result: json.RawMessage(`{"action":"accept"}`)}, true, []string{complete}},
 		"not decided":           {nil, false, []string{"taken back"}},
 	} {
-		w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Millisecond}, made(0), granted())
+		w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Millisecond)}, made(0), granted())
 		w.answer = tt.answer
 		if tt.decided {
 			w.decided = closed()
@@ -243,7 +243,7 @@ func TestTheLinkBesideTheHold(t *testing.T) {
 
 // A peer that panics is the end of its question and of nothing else.
 func TestAPeerThatPanics(t *testing.T) {
-	w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: time.Hour}, made(0), granted())
+	w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, made(0), granted())
 	w.decided = closed()
 	in := request(t, plain)
 	in.Era, in.Capabilities, in.Peer = "2025-11-25", json.RawMessage(shows), panicking{w}
