@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(steadyVar) != "" {
 		beSteady()
 	}
+	if os.Getenv(steppedVar) != "" {
+		beStepped()
+	}
 	abreast()
 	os.Exit(program.Run(m))
 }

@@ -36,7 +36,14 @@ func serve(t testing.TB, binary, dir string) *Gate {
 	t.Helper()
 	cmd := exec.Command(binary, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	cmd.Dir = dir
-	g := &Gate{Process: Launch(t, cmd), Dir: dir}
+	return Attach(t, Launch(t, cmd), dir)
+}
+
+// Attach waits for the listeners of a toolgate serve that a test has launched in
+// its own way.
+func Attach(t testing.TB, p *Process, dir string) *Gate {
+	t.Helper()
+	g := &Gate{Process: p, Dir: dir}
 	if !g.Await(t, "serve says where it listens", func() bool {
 		a, b := agentsLine.FindStringSubmatch(g.Out.String()), adminLine.FindStringSubmatch(g.Out.String())
 		if a == nil || b == nil {

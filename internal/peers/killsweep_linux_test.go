@@ -1,0 +1,285 @@
+package peers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/recorder"
+)
+
+// sweep stops toolgate before every step of one kind of life that a held call
+// can have. All of them are on one state: each start finds what the kill before
+// it left.
+type sweep struct {
+	rec  *recorder.Recorder
+	dir  string
+	live life
+	seen map[string]int // :: state that a kill left ⇒ how often
+}
+
+// life is what is done with one call: begin before the steps are counted, go on
+// while they are. A request that fails ends it: toolgate is gone.
+type life struct {
+	name, policy, hold string
+	states             []string // that kills leave, each at least once; "" = no ticket
+	begin              func(s *sweep, t *testing.T, g *steppedGate, k *killed)
+	goOn               func(s *sweep, t *testing.T, g *steppedGate, k *killed) error
+}
+
+// killed is one call, and what had been acknowledged of it when toolgate died.
+type killed struct {
+	args   string
+	door   *httpDoor
+	wait   <-chan answer // of a call that waits
+	ticket string        // "" = nobody was told of one
+	voted  bool
+	done   bool   // its result was given
+	state  string // of its ticket after the restart, "" = there is none
+}
+
+// ask makes the call, and takes note of what it came to.
+func (k *killed) ask(t *testing.T, text []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	result, failure := parts(text)
+	if result == nil {
+		return fmt.Errorf("the call was refused: %s", failure)
+	}
+	status, ticket := ticketOf(t, result)
+	k.done = status == "" || status == "replayed"
+	if ticket != "" {
+		k.ticket = ticket
+	}
+	return nil
+}
+
+func (k *killed) call(t *testing.T) error {
+	a := <-begin(t, k.door, "rec__pay", k.args)
+	return k.ask(t, a.text, a.err)
+}
+
+// vote is carol's yes.
+func (k *killed) vote(ctx context.Context, g *steppedGate) error {
+	v, err := g.desk().vote(ctx, k.ticket, "approve", `{"reason":"swept"}`)
+	if err == nil && v.status != http.StatusOK {
+		return fmt.Errorf("the vote was refused: %+v", v)
+	}
+	k.voted = err == nil
+	return err
+}
+
+// askApproveRun is the life of a call whose agent comes back: every step of it
+// counts, from the making of the ticket on.
+var askApproveRun = life{
+	name: "asked, approved, called again", policy: holdAll, hold: "0s", states: []string{"", "proposed", "approved", "unknown", "done"},
+	begin: func(*sweep, *testing.T, *steppedGate, *killed) {},
+	goOn: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) error {
+		if err := k.call(t); err != nil {
+			return err
+		}
+		if err := k.vote(t.Context(), g); err != nil {
+			return err
+		}
+		return k.call(t)
+	},
+}
+
+// approvedWhileHeld is the life of a call that waits when it is approved.
+var approvedWhileHeld = life{
+	name: "approved while it waits", policy: holdAll, hold: "60s", states: []string{"proposed", "approved", "unknown", "done"},
+	begin: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) {
+		k.wait = begin(t, k.door, "rec__pay", k.args)
+		k.ticket = g.desk().asked(t, k.args).ID
+	},
+	goOn: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) error {
+		if err := k.vote(t.Context(), g); err != nil {
+			return err
+		}
+		a := <-k.wait
+		return k.ask(t, a.text, a.err)
+	},
+}
+
+// TestKillSweep: kill -9 before every write, sync and send of one approve-and-run.
+// After the restart no call has run twice, what people and agents were told
+// still holds, and everything can be brought to its end. The trail is whole.
+func TestKillSweep(t *testing.T) {
+	t.Parallel()
+	needsTracing(t)
+	for _, l := range []life{askApproveRun, approvedWhileHeld} {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			s := &sweep{rec: recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}}), live: l, seen: map[string]int{}}
+			s.dir = configure(t, setup{servers: []server{httpOf("rec", s.rec, shared())}, policy: l.policy, hold: l.hold})
+			s.run(t)
+		})
+	}
+}
+
+// run makes the sweep: first a life without a kill, for the number of its steps.
+func (s *sweep) run(t *testing.T) {
+	g := serveStepped(t, s.dir)
+	k, whole := s.round(t, g, 0, 0)
+	t.Logf("%d steps:\n%s", len(whole), strings.Join(whole, "\n"))
+	stops, steps := stopsOf(whole), whole
+	for _, step := range stops {
+		g = serveStepped(t, s.dir)
+		s.check(t, g, k, steps)
+		k, steps = s.round(t, g, step, step)
+	}
+	g = serveStepped(t, s.dir)
+	s.check(t, g, k, steps)
+	g.stop(t)
+	t.Logf("%d kills left tickets %v", len(stops), s.seen)
+	for _, state := range s.live.states {
+		if s.seen[state] == 0 {
+			t.Errorf("no kill left a ticket %q", state)
+		}
+	}
+	if r := verify(t, s.dir); len(r.Chains) != len(stops)+2 {
+		t.Errorf("the trail has %d chains of %d starts", len(r.Chains), len(stops)+2)
+	}
+	s.trailed(t)
+}
+
+// stopsOf chooses the steps to stop at: all in the long form. In the short one
+// of several writes to one file in a row, of which only the last can matter,
+// the first, the last and every fifth. No two lives take exactly the same
+// steps, so it goes a little beyond the last.
+func stopsOf(steps []string) (stops []int) {
+	for i, step := range steps {
+		inside := i > 0 && i < len(steps)-1 && steps[i-1] == step && steps[i+1] == step
+		if !inside || i%rounds(5, 1) == 0 {
+			stops = append(stops, i+1)
+		}
+	}
+	return append(stops, len(steps)+1, len(steps)+2)
+}
+
+// trailed holds the trail to what was run: no call without a decision on record,
+// and no two decisions on one call.
+func (s *sweep) trailed(t *testing.T) {
+	t.Helper()
+	out, code := command(t, s.dir, "audit", "tail", "-n", "1000000")
+	if code != 0 {
+		t.Fatalf("audit tail: exit %d", code)
+	}
+	decided, ran := map[string]int{}, runs(s.rec)
+	for line := range strings.Lines(out) {
+		var r audit.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("reading %s: %v", line, err)
+		}
+		if r.Kind == audit.KindDecision {
+			decided[string(r.Arguments)]++
+		}
+	}
+	for args, n := range decided {
+		if n > 1 {
+			t.Errorf("%s was decided on %d times", args, n)
+		}
+	}
+	for args := range ran {
+		if decided[args] == 0 {
+			t.Errorf("%s was run without a record", args)
+		}
+	}
+}
+
+// round takes one call as far as it gets when toolgate dies before its step-th
+// step, 0 = when it is through.
+func (s *sweep) round(t *testing.T, g *steppedGate, n, step int) (*killed, []string) {
+	t.Helper()
+	k := &killed{args: fmt.Sprintf(`{"n":%d}`, n), door: openHTTP(t, g.Agents+"/mcp", agentToken)}
+	s.live.begin(s, t, g, k)
+	g.arm(t, step)
+	err := s.live.goOn(s, t, g, k)
+	steps := g.taken(t)[1:]
+	g.stop(t)
+	fell := strings.HasPrefix(steps[len(steps)-1], "dies")
+	if err != nil && !fell {
+		t.Fatalf("%s: %v, after\n%s", k.args, err, strings.Join(steps, "\n"))
+	}
+	return k, steps
+}
+
+// check holds what a kill has left to what was acknowledged before it, and brings
+// the call to its end.
+func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
+	t.Helper()
+	carol := g.desk()
+	id := s.find(t, carol, k)
+	ran := runs(s.rec)[k.args]
+	s.seen[k.state]++
+	wrong := func(format string, args ...any) {
+		t.Errorf("%s: %s; ticket %s %q, run %d times; told: ticket %q, voted %v, done %v; toolgate\n%s",
+			k.args, fmt.Sprintf(format, args...), id, k.state, ran, k.ticket, k.voted, k.done, strings.Join(steps, "\n"))
+	}
+	most := map[string]int{"unknown": 1, "done": 1}
+	switch {
+	case ran > most[k.state], k.state == "done" && ran != 1:
+		wrong("so many runs are wrong")
+	case k.ticket != "" && id != k.ticket:
+		wrong("a ticket was lost")
+	case k.voted && (k.state == "proposed" || len(carol.ticket(t, id).Votes) != 1):
+		wrong("a vote was lost")
+	case k.done && k.state != "done":
+		wrong("a result was lost")
+	case !slices.Contains(s.live.states, k.state):
+		wrong("no kill leaves that state")
+	}
+	s.finish(t, g, k, id)
+}
+
+// find gives the ticket of a call, and notes its state.
+func (s *sweep) find(t *testing.T, d desk, k *killed) (id string) {
+	t.Helper()
+	var found struct{ Approvals []shown }
+	if status, err := d.try(t.Context(), http.MethodGet, "?limit=1000", "", &found); err != nil || status != http.StatusOK {
+		t.Fatalf("listing tickets: %d, %v", status, err)
+	}
+	for _, one := range found.Approvals {
+		if string(one.Arguments) != k.args {
+			continue
+		}
+		if id != "" {
+			t.Errorf("%s has two tickets, %s and %s", k.args, id, one.ID)
+		}
+		id, k.state = one.ID, one.State
+	}
+	return id
+}
+
+// finish calls again, approves what waits and calls again. What is unknown
+// stays so and is never run again, everything else has run once at the end.
+func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed, id string) {
+	t.Helper()
+	before, d := runs(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
+	ask := func() <-chan answer { return begin(t, d, "rec__pay", k.args) }
+	wait := ask()
+	if k.state == "" || k.state == "proposed" {
+		id = g.desk().asked(t, k.args).ID
+		g.desk().must(t, id, "approve")
+		if end := came(t, (<-wait).want(t)); end != "done" && end != "pending" {
+			t.Errorf("%s, %q after the kill, approved: %s", k.args, k.state, end)
+		}
+		wait = ask()
+	}
+	end, after := came(t, (<-wait).want(t)), runs(s.rec)[k.args]
+	if k.state == "unknown" {
+		if end != "TOOL_FAILED" || after != before {
+			t.Errorf("%s, unknown after the kill, then came to %s and was run %d times, before %d", k.args, end, after, before)
+		}
+		return
+	}
+	if end != "done" && end != "replayed" || after != 1 {
+		t.Errorf("%s, %q after the kill, then came to %s and was run %d times", k.args, k.state, end, after)
+	}
+}

@@ -1,0 +1,259 @@
+package peers_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toolgate/toolgate/internal/program"
+)
+
+// A step is what a program does to the world that a crash leaves behind: a
+// write to a file of its state, the order to bring it to the disk, bytes into a
+// connection. The tests stop toolgate right before a step of their choice, as
+// kill -9 would, by tracing it (ptrace). strace cannot: it counts for each
+// thread apart, and a Go program does not say on which thread it does what.
+
+// steppedVar makes this binary the tracer of the command in its arguments. It
+// names the directory whose files count; the steps go to the file stepsVar. A
+// number on stdin arms it: it stops the command before so many steps from then
+// on, or never for 0.
+const (
+	steppedVar = "PEERS_STEPPED"
+	stepsVar   = "PEERS_STEPS"
+)
+
+// stepped are the system calls that are steps. All have the file first.
+var stepped = map[uint64]string{
+	unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite64", unix.SYS_WRITEV: "writev",
+	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg",
+	unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync", unix.SYS_FTRUNCATE: "ftruncate",
+}
+
+// tracer traces one process. Its methods but listen belong to the one thread
+// that may.
+type tracer struct {
+	pid   int
+	dir   string
+	steps *os.File
+	armed atomic.Bool
+	left  atomic.Int64 // steps to go, when armed; below 1 it goes on
+}
+
+// beStepped is that tracer. It ends as the command does, and the command with it.
+func beStepped() {
+	runtime.LockOSThread()
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	steps, err := os.OpenFile(os.Getenv(stepsVar), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tracing:", err)
+		os.Exit(2)
+	}
+	t := &tracer{pid: cmd.Process.Pid, dir: os.Getenv(steppedVar), steps: steps}
+	go t.listen()
+	go func() {
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGTERM)
+		for range asked {
+			_ = unix.Kill(t.pid, unix.SIGTERM) // it may be gone already
+		}
+	}()
+	os.Exit(t.trace())
+}
+
+// listen takes orders until there are no more.
+func (t *tracer) listen() {
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var n int64
+		if _, err := fmt.Sscan(in.Text(), &n); err == nil {
+			t.left.Store(n)
+			t.armed.Store(true)
+			fmt.Fprintln(t.steps, "armed")
+		}
+	}
+}
+
+// trace lets the process run from one system call to the next, until it is gone.
+func (t *tracer) trace() (code int) {
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+	for ready := false; ; {
+		var ws unix.WaitStatus
+		tid, err := unix.Wait4(-1, &ws, unix.WALL, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return 2
+		case ws.Exited() && tid == t.pid:
+			return ws.ExitStatus()
+		case ws.Signaled() && tid == t.pid:
+			return 128 + int(ws.Signal())
+		case !ws.Stopped():
+			continue
+		}
+		if !ready {
+			if ready = unix.PtraceSetOptions(tid, options) == nil; !ready {
+				return 2
+			}
+		}
+		deliver := 0
+		switch sig := ws.StopSignal(); sig {
+		case unix.SIGTRAP | 0x80:
+			t.look(tid)
+		case unix.SIGTRAP, unix.SIGSTOP: // a new thread, and its first stop
+		default:
+			deliver = int(sig)
+		}
+		_ = unix.PtraceSyscall(tid, deliver) // a thread that was killed meanwhile goes no further
+	}
+}
+
+// syscallInfo is ptrace_syscall_info of the kernel, as it is at an entry.
+type syscallInfo struct {
+	op   uint8
+	_    [3]byte
+	_    uint32
+	_    [2]uint64
+	nr   uint64
+	args [6]uint64
+}
+
+const entry = 1 // PTRACE_SYSCALL_INFO_ENTRY
+
+// look sees what a thread is about to do, and kills the process instead if it is
+// the step to stop at: the kernel then leaves the system call out.
+func (t *tracer) look(tid int) {
+	if !t.armed.Load() {
+		return
+	}
+	var info syscallInfo
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	name, is := stepped[info.nr]
+	if errno != 0 || info.op != entry || !is {
+		return
+	}
+	what := t.where(tid, info)
+	if what == "" {
+		return
+	}
+	if t.left.Add(-1) != 0 {
+		fmt.Fprintln(t.steps, "does", name, what)
+		return
+	}
+	fmt.Fprintln(t.steps, "dies before", name, what)
+	_ = unix.Kill(t.pid, unix.SIGKILL) // it is stopped, and so there
+}
+
+// where tells of a step what it is about: a file of the state, or what is said
+// on a connection; "" for what is no step.
+func (t *tracer) where(tid int, info syscallInfo) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.pid, info.args[0]))
+	if err != nil {
+		return ""
+	}
+	if strings.HasPrefix(path, "socket:") {
+		text := make([]byte, 16)
+		_, _ = unix.PtracePeekData(tid, uintptr(info.args[1]), text) // it is for people
+		return fmt.Sprintf("socket %q", text)
+	}
+	if in, ok := strings.CutPrefix(path, t.dir+"/"); ok {
+		dir, file := filepath.Split(in)
+		first, _, _ := strings.Cut(dir, "/") // not the name of the instance
+		return filepath.Join(first, file)
+	}
+	return ""
+}
+
+// steppedGate is a toolgate that can be stopped before any of its steps.
+type steppedGate struct {
+	*gate
+	steps string
+	arms  func(k int)
+}
+
+// serveStepped starts toolgate serve under a tracer.
+func serveStepped(t testing.TB, dir string) *steppedGate {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := filepath.Join(t.TempDir(), "steps")
+	cmd := exec.Command(self, program.Toolgate(t), "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), steppedVar+"="+filepath.Join(dir, "state"), stepsVar+"="+steps)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &steppedGate{gate: &gate{program.Attach(t, program.Launch(t, cmd), dir)}, steps: steps}
+	g.arms = func(k int) {
+		if _, err := fmt.Fprintln(in, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+// arm begins to count the steps; toolgate dies before the k-th.
+func (g *steppedGate) arm(t testing.TB, k int) {
+	t.Helper()
+	g.arms(k)
+	program.Await(t, "the tracer counts", func() bool { return len(g.taken(t)) > 0 })
+}
+
+// taken gives the steps since it was armed, that first.
+func (g *steppedGate) taken(t testing.TB) []string {
+	t.Helper()
+	text, err := os.ReadFile(g.steps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")[:strings.Count(string(text), "\n")]
+}
+
+// stop kills toolgate if it still lives, and waits until nothing of it is left.
+func (g *steppedGate) stop(t testing.TB) {
+	t.Helper()
+	gone := offspring(t, g.Cmd.Process.Pid)
+	_ = g.Cmd.Process.Kill() // the tracer is gone if toolgate is
+	g.Wait(t)
+	gone()
+}
+
+// needsTracing skips the test where processes may not be traced; in CI it fails.
+func needsTracing(t testing.TB) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "true")
+	cmd.Env = append(os.Environ(), steppedVar+"=/", stepsVar+"="+os.DevNull)
+	cmd.WaitDelay = 5 * time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		missing := t.Skipf
+		if os.Getenv("CI") == "true" {
+			missing = t.Fatalf
+		}
+		missing("processes cannot be traced here: %v\n%s", err, out)
+	}
+}
