@@ -32,9 +32,15 @@ type pair struct {
 // paired starts them with one held tool, rec__pay.
 func paired(t *testing.T, s setup, pay recorder.Tool) pair {
 	t.Helper()
+	return pairedWith(t, s, pay, shared())
+}
+
+// pairedWith is paired with settings of the server.
+func pairedWith(t *testing.T, s setup, pay recorder.Tool, settings map[string]any) pair {
+	t.Helper()
 	pay.Name = "pay"
 	p := pair{rec: recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{pay}})}
-	s.servers = []server{httpOf("rec", p.rec, shared())}
+	s.servers = []server{httpOf("rec", p.rec, settings)}
 	if s.policy == "" {
 		s.policy = holdAll
 	}
