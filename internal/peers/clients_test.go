@@ -80,7 +80,7 @@ type peer struct {
 var (
 	inspector  = peer{name: "inspector", run: runInspector}
 	goSDK      = peer{name: "go-sdk", run: runGoSDK, showsCode: true, showsData: true, progress: true, cancelsHTTP: true, cancelsStdio: true}
-	typescript = peer{name: "typescript", run: runTypeScript, showsCode: true, showsData: true, progress: true, cancelsHTTP: true, cancelsStdio: true, missesLast: true}
+	typescript = peer{name: "typescript", run: runTypeScript(1, legacyEra), showsCode: true, showsData: true, progress: true, cancelsHTTP: true, cancelsStdio: true, missesLast: true}
 	// mcp-go tells a server over HTTP nothing when a call is cancelled.
 	mcpGo = peer{name: "mcp-go", run: runMCPGo, progress: true, cancelsStdio: true}
 	peers = []peer{inspector, goSDK, typescript, mcpGo}
@@ -88,6 +88,19 @@ var (
 
 // runInspector runs the MCP inspector's CLI, once for each step.
 func runInspector(t *testing.T, w way, steps ...step) []seen {
+	t.Helper()
+	return inspecting(t, w, nil, steps...)
+}
+
+// inspectorOf is runInspector with further flags.
+func inspectorOf(flags ...string) func(t *testing.T, w way, steps ...step) []seen {
+	return func(t *testing.T, w way, steps ...step) []seen {
+		t.Helper()
+		return inspecting(t, w, flags, steps...)
+	}
+}
+
+func inspecting(t *testing.T, w way, flags []string, steps ...step) []seen {
 	t.Helper()
 	script := needs(t, "@modelcontextprotocol/inspector/clients/launcher/build/index.js")
 	target := []string{w.URL, "--transport", "http", "--header", "Authorization: Bearer " + w.Token}
@@ -101,7 +114,7 @@ func runInspector(t *testing.T, w way, steps ...step) []seen {
 	var out []seen
 	for _, s := range steps {
 		args := append([]string{script, "--cli"}, target...)
-		args = append(args, "--format", "json", "-q")
+		args = append(append(args, "--format", "json", "-q"), flags...)
 		if s.Op == "list" {
 			args = append(args, "--method", "tools/list")
 		} else {
@@ -162,20 +175,23 @@ func node(t *testing.T, stdin []byte, args ...string) (stdout, stderr []byte) {
 	return out.Bytes(), log.Bytes()
 }
 
-// runTypeScript runs the TypeScript SDK's client.
-func runTypeScript(t *testing.T, w way, steps ...step) []seen {
-	t.Helper()
-	needs(t, "@modelcontextprotocol/sdk/package.json")
-	script, err := filepath.Abs("../../testdata/npm/client.mjs")
-	if err != nil {
-		t.Fatal(err)
+// runTypeScript runs the client of the TypeScript SDK of a major version, of
+// which the second knows both eras.
+func runTypeScript(major int, era string) func(t *testing.T, w way, steps ...step) []seen {
+	return func(t *testing.T, w way, steps ...step) []seen {
+		t.Helper()
+		needs(t, "@modelcontextprotocol/client/package.json")
+		script, err := filepath.Abs("../../testdata/npm/client.mjs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr := node(t, []byte(jsonText(t, map[string]any{"way": w, "steps": steps, "major": major, "era": era})), script)
+		var out []seen
+		if err := json.Unmarshal(stdout, &out); err != nil || len(out) != len(steps) {
+			t.Fatalf("the client said %q: %v\n%s", stdout, err, stderr)
+		}
+		return out
 	}
-	stdout, stderr := node(t, []byte(jsonText(t, map[string]any{"way": w, "steps": steps})), script)
-	var out []seen
-	if err := json.Unmarshal(stdout, &out); err != nil || len(out) != len(steps) {
-		t.Fatalf("the client said %q: %v\n%s", stdout, err, stderr)
-	}
-	return out
 }
 
 // bearer shows a token.
@@ -215,8 +231,21 @@ func (w *watched) begin(t *testing.T, s step) (context.Context, context.CancelFu
 	return ctx, stop
 }
 
-// runGoSDK runs the client of the official Go SDK.
+// runGoSDK runs the client of the official Go SDK, in the era that it chooses.
 func runGoSDK(t *testing.T, w way, steps ...step) []seen {
+	t.Helper()
+	return goSDKIn(t, w, nil, steps...)
+}
+
+// goSDKOf runs it in an era.
+func goSDKOf(era string) func(t *testing.T, w way, steps ...step) []seen {
+	return func(t *testing.T, w way, steps ...step) []seen {
+		t.Helper()
+		return goSDKIn(t, w, &sdk.ClientSessionOptions{ProtocolVersion: era}, steps...)
+	}
+}
+
+func goSDKIn(t *testing.T, w way, how *sdk.ClientSessionOptions, steps ...step) []seen {
 	t.Helper()
 	var progress watched
 	c := sdk.NewClient(&sdk.Implementation{Name: "go-sdk", Version: "1"}, &sdk.ClientOptions{
@@ -231,7 +260,7 @@ func runGoSDK(t *testing.T, w way, steps ...step) []seen {
 		program.Tether(cmd)
 		over = &sdk.CommandTransport{Command: cmd}
 	}
-	session, err := c.Connect(t.Context(), over, nil)
+	session, err := c.Connect(t.Context(), over, how)
 	if err != nil {
 		t.Fatalf("connecting: %v", err)
 	}

@@ -1,17 +1,33 @@
-// One session of the TypeScript SDK's client. stdin is {way, steps}, stdout an
-// array with what the client saw of each step.
+// One session of a TypeScript client, with the time limits that it has by
+// itself. stdin is {way, steps, major, era}, stdout an array with what the client
+// saw of each step. Package sdk is the first major version and knows the legacy
+// era; package client is the second and knows both.
 import { readFileSync } from "node:fs";
-import { Client } from "@modelcontextprotocol/sdk/client/index.js";
-import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
-import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
-const { way, steps } = JSON.parse(readFileSync(0, "utf8"));
+const { way, steps, major, era } = JSON.parse(readFileSync(0, "utf8"));
+const modern = era === "2026-07-28";
+const { Client, Stdio, HTTP } = await (major === 1 ? first() : second());
+
+async function first() {
+  const { Client } = await import("@modelcontextprotocol/sdk/client/index.js");
+  const { StdioClientTransport } = await import("@modelcontextprotocol/sdk/client/stdio.js");
+  const { StreamableHTTPClientTransport } = await import("@modelcontextprotocol/sdk/client/streamableHttp.js");
+  return { Client, Stdio: StdioClientTransport, HTTP: StreamableHTTPClientTransport };
+}
+
+async function second() {
+  const { Client, StreamableHTTPClientTransport } = await import("@modelcontextprotocol/client");
+  const { StdioClientTransport } = await import("@modelcontextprotocol/client/stdio");
+  return { Client, Stdio: StdioClientTransport, HTTP: StreamableHTTPClientTransport };
+}
+
 const transport = way.url
-  ? new StreamableHTTPClientTransport(new URL(way.url), {
-      requestInit: { headers: { Authorization: `Bearer ${way.token}` } },
-    })
-  : new StdioClientTransport({ command: way.command, args: way.args, cwd: way.dir, stderr: "ignore" });
-const client = new Client({ name: "typescript", version: "1" });
+  ? new HTTP(new URL(way.url), { requestInit: { headers: { Authorization: `Bearer ${way.token}` } } })
+  : new Stdio({ command: way.command, args: way.args, cwd: way.dir, stderr: "ignore" });
+const client = new Client(
+  { name: "typescript", version: String(major) },
+  major === 1 ? undefined : { versionNegotiation: { mode: modern ? { pin: era } : "legacy" } },
+);
 await client.connect(transport);
 
 const seen = [];
@@ -40,7 +56,8 @@ for (const step of steps) {
           if (step.cancel) abort.abort("no longer wanted");
         };
       }
-      saw.result = await client.callTool({ name: step.tool, arguments: step.args }, undefined, options);
+      const params = { name: step.tool, arguments: step.args };
+      saw.result = await (major === 1 ? client.callTool(params, undefined, options) : client.callTool(params, options));
     }
   } catch (e) {
     saw.failed = String(e);
@@ -49,6 +66,6 @@ for (const step of steps) {
   }
   seen.push(saw);
 }
-if (way.url) await transport.terminateSession();
+if (way.url && !modern) await transport.terminateSession();
 await client.close();
 console.log(JSON.stringify(seen));
