@@ -139,10 +139,10 @@ func begunWith(t testing.TB, p pair, n int, args string) (<-chan answer, shown) 
 // that does not it never runs.
 func TestApprovalAgainstExpiry(t *testing.T) {
 	t.Parallel()
-	p := paired(t, setup{ttl: "2s"}, recorder.Tool{})
+	p := paired(t, setup{ttl: "4s"}, recorder.Tool{})
 	// The store knows the moment to the nanosecond; a vote takes some
 	// milliseconds to get there.
-	offsets := []time.Duration{-time.Second}
+	offsets := []time.Duration{-2 * time.Second}
 	for n := range rounds(24, 60) {
 		offsets = append(offsets, time.Duration(n-rounds(20, 50))*time.Millisecond)
 	}
@@ -191,9 +191,9 @@ func TestApprovalAgainstExpiry(t *testing.T) {
 // the call ran once.
 func TestApprovalWhenTheHoldEnds(t *testing.T) {
 	t.Parallel()
-	const held = 1500 * time.Millisecond
+	const held = 3 * time.Second
 	p := paired(t, setup{hold: held.String()}, recorder.Tool{})
-	offsets := []time.Duration{-700 * time.Millisecond}
+	offsets := []time.Duration{-2 * time.Second}
 	for n := range rounds(24, 60) {
 		offsets = append(offsets, time.Duration(n-rounds(16, 40))*time.Millisecond)
 	}

@@ -276,7 +276,9 @@ type drift struct {
 
 var drifts = []drift{
 	{"the policy, by a comment", true, func(t *testing.T, p pair) { p.judge(t, "# new\n"+holdAll) }, another},
-	{"who approves", true, func(t *testing.T, p pair) { p.judge(t, strings.Replace(holdAll, "approver", "auditor", 1)) }, another},
+	{"who approves", true, func(t *testing.T, p pair) {
+		p.judge(t, strings.Replace(holdAll, `["approver"]`, `["approver", "auditor"]`, 1))
+	}, another},
 	{"how many approve", true, func(t *testing.T, p pair) {
 		p.judge(t, strings.Replace(holdAll, `["approver"]`, `["approver"], "quorum": 2`, 1))
 	}, another},
@@ -342,8 +344,12 @@ func TestDrift(t *testing.T) {
 // call of each that waited before gets another answer.
 func (p pair) takeOver(t *testing.T, change func()) {
 	t.Helper()
+	var doors [2]*httpDoor // of a client that does not wait
+	for i := range doors {
+		doors[i] = openAs(t, "toolgate-cli", p.gates[i].Agents+"/mcp", agentToken)
+	}
 	probe := func(i int) string {
-		answer := p.doors[i].exchange(t, callMessage("1", "rec__pay", fmt.Sprintf(`{"probe":%d}`, i)))
+		answer := doors[i].exchange(t, callMessage("1", "rec__pay", fmt.Sprintf(`{"probe":%d}`, i)))
 		if result, _ := parts(answer); result != nil {
 			_, ticket := ticketOf(t, result)
 			return ticket
@@ -354,5 +360,36 @@ func (p pair) takeOver(t *testing.T, change func()) {
 	change()
 	for i := range before {
 		program.Await(t, "the change is taken over", func() bool { return probe(i) != before[i] })
+	}
+}
+
+// TestDriftInTheHold: what is approved while its call waits does not run either
+// when the terms have changed meanwhile: the call is judged again.
+func TestDriftInTheHold(t *testing.T) {
+	t.Parallel()
+	for _, d := range drifts {
+		t.Run(d.what, func(t *testing.T) {
+			t.Parallel()
+			p := pairedWith(t, setup{hold: byClient}, recorder.Tool{}, map[string]any{"isolation": "shared", "pin": d.pin})
+			carol, args, want := p.gates[1].desk(), `{"n":1}`, d.want
+			wait, k := begunWith(t, p, 0, args)
+			p.takeOver(t, func() { d.change(t, p) })
+			if v, err := carol.vote(t.Context(), k.ID, "approve", `{}`); err != nil || v.code != "" && v.code != "NOT_PENDING" {
+				t.Errorf("a vote on the old ticket: %+v, %v", v, err)
+			}
+			if d.want == another { // it waits on, with another ticket
+				var next shown
+				program.Await(t, "the call has another ticket", func() bool {
+					next = carol.asked(t, args)
+					return next.ID != k.ID
+				})
+				carol.must(t, next.ID, "deny")
+				want = "APPROVAL_DENIED"
+			}
+			if end := came(t, (<-wait).want(t)); end != want {
+				t.Errorf("the call that waited came to %s, want %s", end, want)
+			}
+			wantRuns(t, p.rec, args, 0)
+		})
 	}
 }

@@ -94,14 +94,29 @@ func (d desk) ticket(t testing.TB, id string) shown {
 	return s
 }
 
-// waiting gives the tickets that nobody has decided on, newest first.
-func (d desk) waiting(t testing.TB) []shown {
+// list gives the tickets in a state, "" for all, newest first, as lists have them.
+func (d desk) list(t testing.TB, state string) []shown {
 	t.Helper()
 	var found struct{ Approvals []shown }
-	if status, err := d.try(t.Context(), http.MethodGet, "?state=proposed&limit=1000", "", &found); err != nil || status != http.StatusOK {
-		t.Fatalf("listing what waits: %d, %v", status, err)
+	if status, err := d.try(t.Context(), http.MethodGet, "?state="+state+"&limit=1000", "", &found); err != nil || status != http.StatusOK {
+		t.Fatalf("listing tickets: %d, %v", status, err)
 	}
 	return found.Approvals
+}
+
+// all gives every ticket, whole.
+func (d desk) all(t testing.TB) (whole []shown) {
+	t.Helper()
+	for _, k := range d.list(t, "") {
+		whole = append(whole, d.ticket(t, k.ID))
+	}
+	return whole
+}
+
+// waiting gives the tickets that nobody has decided on.
+func (d desk) waiting(t testing.TB) []shown {
+	t.Helper()
+	return d.list(t, "proposed")
 }
 
 // asked waits until a call with these arguments waits for a person.

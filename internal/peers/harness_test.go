@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -95,9 +96,13 @@ type setup struct {
 	limits  string // JSON, "" limits nothing that a test could reach
 	results string // mode, "" is compact
 	agents  int    // how many more agents there are, each with a token of its own
-	hold    string // how long a call waits for a person, "" answers at once
+	hold    string // how long a call waits for a person, "" answers at once, byClient as its client bears
 	ttl     string // how long its ticket lives, "" is 15 minutes
 }
+
+// byClient leaves it to the client's name how long a call waits: toolgate-cli
+// does not at all, one that nobody knows as long as any.
+const byClient = "by client"
 
 const allowAll = `decision := {"effect": "allow", "rule": "peers"}`
 
@@ -129,11 +134,9 @@ func configureAt(t testing.TB, path string, s setup) {
 	if s.results == "" {
 		s.results = "compact"
 	}
-	if s.hold == "" {
-		s.hold = "0s"
-	}
-	if s.ttl == "" {
-		s.ttl = "15m"
+	hold := ""
+	if s.hold != byClient {
+		hold = `, "hold": "` + cmp.Or(s.hold, "0s") + `"`
 	}
 	token := func(subject, role, secret string) string {
 		return fmt.Sprintf(`{"subject": %q, "roles": [%q], "sha256": "%x"}`, subject, role, sha256.Sum256([]byte(secret)))
@@ -147,11 +150,11 @@ func configureAt(t testing.TB, path string, s setup) {
   "mcpServers": {%s},
   "toolgate": {
     "state": "state", "policy": {"path": "policy"}, "results": %q, "limits": %s,
-    "approvals": {"hold": %q, "ttl": %q},
+    "approvals": {"ttl": %q%s},
     "identity": {"tokens": [%s]},
     "servers": {%s}
   }
-}`, strings.Join(servers, ",\n    "), s.results, s.limits, s.hold, s.ttl, strings.Join(tokens, ", "),
+}`, strings.Join(servers, ",\n    "), s.results, s.limits, cmp.Or(s.ttl, "15m"), hold, strings.Join(tokens, ", "),
 		strings.Join(settings, ",\n    ")))
 }
 

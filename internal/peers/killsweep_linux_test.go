@@ -136,6 +136,7 @@ func (s *sweep) run(t *testing.T) {
 	}
 	g = serveStepped(t, s.dir)
 	s.check(t, g, k, steps)
+	tickets := g.desk().all(t)
 	g.stop(t)
 	t.Logf("%d kills left tickets %v", len(stops), s.seen)
 	for _, state := range s.live.states {
@@ -146,7 +147,7 @@ func (s *sweep) run(t *testing.T) {
 	if r := verify(t, s.dir); len(r.Chains) != len(stops)+2 {
 		t.Errorf("the trail has %d chains of %d starts", len(r.Chains), len(stops)+2)
 	}
-	s.trailed(t)
+	s.trailed(t, tickets)
 }
 
 // stopsOf chooses the steps to stop at: all in the long form. In the short one
@@ -163,22 +164,35 @@ func stopsOf(steps []string) (stops []int) {
 	return append(stops, len(steps)+1, len(steps)+2)
 }
 
-// trailed holds the trail to what was run: no call without a decision on record,
-// and no two decisions on one call.
-func (s *sweep) trailed(t *testing.T) {
+// trailed holds the trail to what was run and to what became of the tickets: no
+// call without a decision on record, no two decisions on one call, and no change
+// of a ticket without its record. A record of a change that a kill has undone
+// may be there too.
+func (s *sweep) trailed(t *testing.T, tickets []shown) {
 	t.Helper()
 	out, code := command(t, s.dir, "audit", "tail", "-n", "1000000")
 	if code != 0 {
 		t.Fatalf("audit tail: exit %d", code)
 	}
-	decided, ran := map[string]int{}, runs(s.rec)
+	type step struct{ ticket, from, to, who string }
+	decided, changed, ran := map[string]int{}, map[step]int{}, runs(s.rec)
 	for line := range strings.Lines(out) {
 		var r audit.Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("reading %s: %v", line, err)
 		}
-		if r.Kind == audit.KindDecision {
+		switch r.Kind {
+		case audit.KindDecision:
 			decided[string(r.Arguments)]++
+		case audit.KindTicket:
+			changed[step{r.Ticket, r.Change.From, r.Change.To, r.Change.Who}]++
+		}
+	}
+	for _, k := range tickets {
+		for _, c := range k.History {
+			if changed[step{k.ID, c.From, c.To, c.Who}] == 0 {
+				t.Errorf("%s went from %q to %q by %s without a record", k.ID, c.From, c.To, c.Who)
+			}
 		}
 	}
 	for args, n := range decided {
@@ -215,7 +229,7 @@ func (s *sweep) round(t *testing.T, g *steppedGate, n, step int) (*killed, []str
 func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 	t.Helper()
 	carol := g.desk()
-	id := s.find(t, carol, k)
+	id := k.find(t, carol)
 	ran := runs(s.rec)[k.args]
 	s.seen[k.state]++
 	wrong := func(format string, args ...any) {
@@ -239,13 +253,9 @@ func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 }
 
 // find gives the ticket of a call, and notes its state.
-func (s *sweep) find(t *testing.T, d desk, k *killed) (id string) {
+func (k *killed) find(t *testing.T, d desk) (id string) {
 	t.Helper()
-	var found struct{ Approvals []shown }
-	if status, err := d.try(t.Context(), http.MethodGet, "?limit=1000", "", &found); err != nil || status != http.StatusOK {
-		t.Fatalf("listing tickets: %d, %v", status, err)
-	}
-	for _, one := range found.Approvals {
+	for _, one := range d.list(t, "") {
 		if string(one.Arguments) != k.args {
 			continue
 		}

@@ -42,8 +42,14 @@ func (d *httpDoor) heard() [][]byte { return d.notes }
 // openHTTP initializes a session.
 func openHTTP(t testing.TB, url, token string) *httpDoor {
 	t.Helper()
+	return openAs(t, "raw", url, token)
+}
+
+// openAs initializes a session of a client with a name.
+func openAs(t testing.TB, client, url, token string) *httpDoor {
+	t.Helper()
 	d := &httpDoor{url: url, token: token}
-	if answer := d.exchange(t, []byte(opening)); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
+	if answer := d.exchange(t, []byte(strings.Replace(opening, "raw", client, 1))); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
 		t.Fatalf("initializing %s: %s", url, answer)
 	}
 	d.exchange(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
