@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"policy/identity":   {"policy", "signal"},
 	"policy/limit":      {"policy", "signal"},
 	"policy/approval":   {"policy", "signal"},
+	"policy/notice":     {"policy", "policy/approval", "signal"}, // a ticket and its change are what it tells of
 	"proxy":             {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":    {"policy"},
 	"proxy/bridge":      {"signal", "proxy/wire"},
@@ -56,6 +57,9 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/blevesearch/bleve":           {"tools/search"},
+	"github.com/wneessen/go-mail":            {"policy/notice"},
+	"github.com/standard-webhooks":           {"policy/notice"},
+	"github.com/emersion/go-smtp":            {}, // a mail server for tests
 }
 
 func TestImportTable(t *testing.T) {

@@ -1,0 +1,116 @@
+package notice
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+)
+
+// Format is the form of what a webhook is sent.
+type Format string
+
+// The formats.
+const (
+	JSON  Format = "json"  // a Body
+	Slack Format = "slack" // a message of Slack's incoming webhooks
+	Teams Format = "teams" // a message with an Adaptive Card, for Teams' workflows
+)
+
+// Channel says where people are told: exactly one of Webhook and Email. Its
+// fields may be secrets and are not for printing.
+type Channel struct {
+	Webhook string // http or https URL that is posted to
+	Secret  string // signs what is posted: "whsec_" and base64, or the key itself; "" = unsigned
+	Format  Format // of what is posted; "" = JSON
+
+	Email []string // addresses, each told by a mail of its own
+	SMTP  string   // smtp:// or smtps:// URL of the mail server, with user and password if it wants them
+	From  string   // address that mails come from
+
+	Roles []string // only tickets that one of these may decide; empty = all
+}
+
+// channel is one place that is told.
+type channel struct {
+	key   string // names it in the store: a digest
+	name  string // for people: its kind and host, no secret
+	roles []string
+	send  func(context.Context, *parcel) error // errors are fit for people to read
+	close func()
+	kick  chan struct{} // has room for one
+}
+
+// wake makes the channel look for something to deliver.
+func (c *channel) wake() {
+	select {
+	case c.kick <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// build makes channels ready, or says which one cannot be.
+func (s *Sender) build(from []Channel) ([]*channel, error) {
+	var built []*channel
+	for i, f := range from {
+		made, err := s.buildOne(f)
+		if err != nil {
+			return nil, fmt.Errorf("making channel %d of notices: %w", i, err)
+		}
+		for _, c := range made {
+			c.roles, c.kick = f.Roles, make(chan struct{}, 1)
+			built = append(built, c)
+		}
+	}
+	return built, nil
+}
+
+func (s *Sender) buildOne(f Channel) ([]*channel, error) {
+	if f.Webhook != "" {
+		c, err := s.webhook(f)
+		return []*channel{c}, err
+	}
+	var all []*channel
+	for _, to := range f.Email {
+		c, err := s.mail(f, to)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("neither a webhook nor an email address")
+	}
+	return all, nil
+}
+
+// address reads a URL and never quotes it.
+func address(text string, schemes ...string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, errors.New("not a URL")
+	}
+	for _, s := range schemes {
+		if u.Scheme == s && u.Hostname() != "" {
+			return u, nil
+		}
+	}
+	return nil, fmt.Errorf("not a URL of %v with a host", schemes)
+}
+
+// keyOf names a place in the store without telling it.
+func keyOf(kind, place string) string {
+	sum := sha256.Sum256([]byte(kind + " " + place))
+	return hex.EncodeToString(sum[:16])
+}
+
+// read gives the body of a parcel as it was put in.
+func (p *parcel) read() (b Body, err error) {
+	if err := json.Unmarshal(p.body, &b); err != nil {
+		return Body{}, errors.New("the stored notice cannot be read")
+	}
+	return b, nil
+}

@@ -1,0 +1,180 @@
+package notice
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/wneessen/go-mail"
+)
+
+// mail makes the channel of one address. Each has its own, so that an address
+// that a server refuses keeps nothing from the others.
+func (s *Sender) mail(f Channel, to string) (*channel, error) {
+	server, err := address(f.SMTP, "smtp", "smtps")
+	if err != nil {
+		return nil, err
+	}
+	secure := &tls.Config{ServerName: server.Hostname(), RootCAs: s.opts.Roots}
+	m := &mailer{to: to, from: f.From, host: server.Hostname()}
+	if server.Scheme == "smtps" {
+		m.secure = secure
+	}
+	if m.options, err = mailOptions(server, secure); err != nil {
+		return nil, err
+	}
+	msg, err := m.message("", Body{})
+	if err != nil {
+		return nil, err
+	}
+	sender, err := msg.GetSender(false)
+	if err != nil {
+		return nil, errAddress
+	}
+	m.domain = sender[strings.LastIndexByte(sender, '@'):]
+	return &channel{key: keyOf("email", to), name: "email:" + m.host, send: m.send, close: func() {}}, nil
+}
+
+// mailOptions says how a server is spoken to: encrypted, unless it is on this
+// machine and does not know how. A password is sent in the clear to this
+// machine only.
+func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
+	port, err := strconv.ParseUint(cmp.Or(server.Port(), map[string]string{"smtp": "587", "smtps": "465"}[server.Scheme]), 10, 16)
+	if err != nil || port == 0 {
+		return nil, errAddress
+	}
+	policy := mail.TLSMandatory
+	if loopback(server.Hostname()) {
+		policy = mail.TLSOpportunistic
+	}
+	options := []mail.Option{mail.WithPort(int(port)), mail.WithTimeout(sendTimeout), mail.WithTLSConfig(secure), mail.WithTLSPolicy(policy)}
+	if server.Scheme == "smtps" {
+		options = append(options, mail.WithSSL())
+	}
+	if server.User != nil {
+		password, _ := server.User.Password()
+		options = append(options, mail.WithUsername(server.User.Username()), mail.WithPassword(password),
+			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthPlain, mail.SMTPAuthLogin))
+	}
+	return options, nil
+}
+
+// loopback reports whether host is this machine for certain.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
+// mailer tells one address by mail.
+type mailer struct {
+	host, from, to string
+	domain         string      // of from, with its @
+	secure         *tls.Config // of a server that is encrypted from the first byte, else nil
+	options        []mail.Option
+}
+
+// send hands p to the server, which is then answerable for it.
+func (m *mailer) send(ctx context.Context, p *parcel) error {
+	b, err := p.read()
+	if err != nil {
+		return err
+	}
+	msg, err := m.message(p.id, b)
+	if err != nil {
+		return err
+	}
+	c := &call{ctx: ctx, secure: m.secure}
+	defer c.hangUp()
+	client, err := mail.NewClient(m.host, append(m.options[:len(m.options):len(m.options)], mail.WithDialContextFunc(c.dial))...)
+	if err != nil {
+		return errAddress
+	}
+	talk, err := client.DialToSMTPClientWithContext(ctx)
+	if err != nil {
+		return explainMail(ctx, err, errTerms)
+	}
+	err = client.SendWithSMTPClient(talk, msg)
+	if err == nil || msg.IsDelivered() { // what fails after the server took it is no failure
+		_ = client.CloseWithSMTPClient(talk)
+		return nil
+	}
+	return explainMail(ctx, err, errNoTalk)
+}
+
+// message is the mail of a notice. Its id is the notice's, so that mail programs
+// know a repeat.
+func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
+	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
+	if err := msg.From(m.from); err != nil {
+		return nil, errors.New("the address that mails come from is none")
+	}
+	if err := msg.To(m.to); err != nil {
+		return nil, errors.New("the address that mails go to is none")
+	}
+	msg.Subject("[toolgate] " + head(b.title(), 150))
+	msg.SetMessageIDWithValue(id + m.domain)
+	msg.SetDateWithValue(b.Timestamp)
+	msg.SetGenHeader(mail.Header("Auto-Submitted"), "auto-generated") // RFC 3834: no answer from absence programs
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s\n\n", b.title())
+	for _, l := range b.lines() {
+		fmt.Fprintf(&text, "%s: %s\n", l.name, l.value)
+	}
+	fmt.Fprintf(&text, "\n%s:\n%s\n\nThe page asks you to sign in. An answer to this mail is read by nobody.\n", b.open(), b.Data.URL)
+	msg.SetBodyString(mail.TypeTextPlain, text.String())
+	return msg, nil
+}
+
+// call is one connection to a mail server, for as long as ctx goes on. go-mail
+// dials under a context of its own, waits for answers whatever becomes of ours,
+// and leaves the connection open when the talk fails.
+type call struct {
+	ctx    context.Context
+	secure *tls.Config
+	conn   net.Conn
+	over   func() bool // ends the watch over ctx
+}
+
+func (c *call) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	if c.secure == nil {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+	} else {
+		conn, err = (&tls.Dialer{Config: c.secure}).DialContext(ctx, network, address)
+	}
+	if err == nil {
+		c.conn, c.over = conn, context.AfterFunc(c.ctx, func() { _ = conn.Close() })
+	}
+	return conn, err
+}
+
+func (c *call) hangUp() {
+	if c.conn != nil {
+		c.over()
+		_ = c.conn.Close() // what was to be said has been said
+	}
+}
+
+// explainMail says why a mail was not taken. What go-mail says without a cause
+// that is known by type is otherwise.
+func explainMail(ctx context.Context, err, otherwise error) error {
+	var refused *mail.SendError
+	if errors.As(err, &refused) && refused.ErrorCode() > 0 {
+		return errors.New("it answered with code " + strconv.Itoa(refused.ErrorCode()))
+	}
+	if reason := explain(ctx, err); !errors.Is(reason, errNoTalk) {
+		return reason
+	}
+	var broken net.Error
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &broken) {
+		return errNoTalk
+	}
+	return otherwise
+}
