@@ -51,7 +51,7 @@ func slack(b Body) any {
 		}
 	}
 	return object{
-		"text": slackEscape.Replace(b.title()),
+		"text": slackEscape.Replace(head(b.title(), 300)),
 		"blocks": []object{
 			{"type": "header", "text": object{"type": "plain_text", "emoji": false, "text": head(b.title(), 150)}},
 			{"type": "section", "fields": fields},

@@ -24,7 +24,7 @@ func (s *Sender) mail(f Channel, to string) (*channel, error) {
 		return nil, err
 	}
 	secure := &tls.Config{ServerName: server.Hostname(), RootCAs: s.opts.Roots}
-	m := &mailer{to: to, from: f.From, host: server.Hostname()}
+	m := &mailer{to: to, from: f.From, host: server.Hostname(), dial: s.dial}
 	if server.Scheme == "smtps" {
 		m.secure = secure
 	}
@@ -79,7 +79,11 @@ type mailer struct {
 	domain         string      // of from, with its @
 	secure         *tls.Config // of a server that is encrypted from the first byte, else nil
 	options        []mail.Option
+	dial           dialer
 }
+
+// dialer is net.Dialer's DialContext.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // send hands p to the server, which is then answerable for it.
 func (m *mailer) send(ctx context.Context, p *parcel) error {
@@ -91,7 +95,7 @@ func (m *mailer) send(ctx context.Context, p *parcel) error {
 	if err != nil {
 		return err
 	}
-	c := &call{ctx: ctx, secure: m.secure}
+	c := &call{ctx: ctx, plain: m.dial, secure: m.secure}
 	defer c.hangUp()
 	client, err := mail.NewClient(m.host, append(m.options[:len(m.options):len(m.options)], mail.WithDialContextFunc(c.dial))...)
 	if err != nil {
@@ -138,21 +142,23 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 // and leaves the connection open when the talk fails.
 type call struct {
 	ctx    context.Context
+	plain  dialer
 	secure *tls.Config
 	conn   net.Conn
 	over   func() bool // ends the watch over ctx
 }
 
-func (c *call) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+func (c *call) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.plain(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.conn, c.over = conn, context.AfterFunc(c.ctx, func() { _ = conn.Close() })
 	if c.secure == nil {
-		conn, err = new(net.Dialer).DialContext(ctx, network, address)
-	} else {
-		conn, err = (&tls.Dialer{Config: c.secure}).DialContext(ctx, network, address)
+		return conn, nil
 	}
-	if err == nil {
-		c.conn, c.over = conn, context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-	}
-	return conn, err
+	encrypted := tls.Client(conn, c.secure) // go-mail asks for its type before it sends a password
+	return encrypted, encrypted.HandshakeContext(ctx)
 }
 
 func (c *call) hangUp() {

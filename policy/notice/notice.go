@@ -167,5 +167,5 @@ func plain(s string) string {
 			return r
 		}
 		return '\ufffd'
-	}, strings.ToValidUTF8(s, "\ufffd")))
+	}, strings.ToValidUTF8(clip(s), "\ufffd")))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +50,7 @@ type Options struct {
 // share the store: each delivers for the channels that it knows.
 type Sender struct {
 	opts  Options
+	dial  dialer     // of mail servers
 	life  sync.Mutex // held by Start, Apply and Close from beginning to end
 	watch func(context.Context) error
 	stop  context.CancelFunc // nil = not running
@@ -75,7 +77,7 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	s := &Sender{opts: opts}
+	s := &Sender{opts: opts, dial: new(net.Dialer).DialContext}
 	var err error
 	s.channels, err = s.build(channels)
 	return s, err
