@@ -53,7 +53,7 @@ const (
 
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // It is not changed after Load and then safe for concurrent use. It holds
-// secrets (Server.Env, Server.Headers, Webhook.Secret, OIDC.ClientSecret): it is not for
+// secrets (Server.Env, Server.Headers, Notify, OIDC.ClientSecret): it is not for
 // printing.
 type Config struct {
 	Servers       []Server  // in file order, disabled ones included
@@ -152,13 +152,7 @@ type Approvals struct {
 	MaxLive int            // most undecided tickets of one principal; at least 1
 	Execute []string       // exposed names of the tools whose calls run as soon as they are approved
 	Clients []Client       // how long each client may be kept waiting; nil = KnownClients
-	Notify  []Webhook      // told of each new ticket
-}
-
-// Webhook is one address that is told of tickets.
-type Webhook struct {
-	URL    string // http or https, with a host
-	Secret string // signs what is sent; "" = unsigned
+	Notify  []Notify       // where people are told of tickets
 }
 
 // Artifacts say how long, and how many, bytes of results are kept.

@@ -176,7 +176,7 @@ func (l *loader) approvals(n *node) {
 		"max_live":           l.count(&a.MaxLive),
 		"execute_on_approve": l.names(&a.Execute),
 		"clients":            l.clients,
-		"notify":             func(n *node) { l.list(n, l.webhook) },
+		"notify":             func(n *node) { l.list(n, l.notify) },
 	})
 	if a.Hold != nil && *a.Hold > a.TTL {
 		at := n.get("hold")
@@ -185,14 +185,4 @@ func (l *loader) approvals(n *node) {
 		}
 		l.fault(at, fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
 	}
-}
-
-func (l *loader) webhook(n *node) {
-	var w Webhook
-	l.object(n, fields{
-		"webhook": l.address(&w.URL),
-		"secret":  l.filledTo(&w.Secret),
-	})
-	l.require(n, "webhook", "the address that is told")
-	l.cfg.Approvals.Notify = append(l.cfg.Approvals.Notify, w)
 }
