@@ -14,7 +14,10 @@ import (
 // ticketChanged is told of every change of a ticket in the change's transaction. The
 // trail comes last: what it has cannot be undone any more, but by a commit that
 // fails.
-func (in *instance) ticketChanged(ctx context.Context, _ *sql.Tx, t approval.Ticket, c approval.Change) error {
+func (in *instance) ticketChanged(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
+	if err := in.notices.Enqueue(ctx, tx, t, c); err != nil {
+		return err
+	}
 	return in.trail.Ticket(ctx, ticketRecord(t, c))
 }
 

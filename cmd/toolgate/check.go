@@ -105,19 +105,7 @@ func warnings(cfg *config.Config, engine *rego.Engine) []finding {
 	if cfg.Deterministic {
 		found = append(found, warning("toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
 	}
-	return append(append(found, inert(cfg)...), demoTokens(cfg)...)
-}
-
-// inert names the settings that are read and checked and that nothing in this
-// version acts on: nobody should rely on them unknowingly.
-func inert(cfg *config.Config) (found []finding) {
-	note := func(set bool, where, what string) {
-		if set {
-			found = append(found, warning(where, what+" is read and has no effect in this version", ""))
-		}
-	}
-	note(len(cfg.Approvals.Notify) > 0, "toolgate.approvals.notify", "a webhook")
-	return found
+	return append(append(found, unreachableLinks(cfg)...), demoTokens(cfg)...)
 }
 
 // checkLive starts the upstreams with a state of its own, so that looking

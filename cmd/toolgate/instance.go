@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/artifact"
@@ -33,6 +34,7 @@ type instance struct {
 	log      hclog.Logger
 	db       *store.DB
 	trail    *audit.Log
+	notices  *notice.Sender
 	tickets  *approval.Tickets
 	auth     *identity.Authenticator
 	limits   *limit.Limiter
@@ -115,14 +117,18 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 	}); err != nil {
 		return err
 	}
-	// The trail is there already: tickets that a dead process was running change
-	// as they are opened.
+	if err = in.openNotices(cfg); err != nil {
+		return err
+	}
+	// The trail and the outbox are there already: tickets that a dead process was
+	// running change as they are opened.
 	if in.tickets, err = approval.New(ctx, in.db, approval.Options{
 		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
 		Changed: in.ticketChanged, Standing: in.standing,
 	}); err != nil {
 		return err
 	}
+	in.notices.Start(in.watchTickets)
 	if in.files, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), in.db, artifact.Options{
 		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: in.log.Named("artifacts"),
 	}); err != nil {
@@ -145,6 +151,9 @@ func (in *instance) close() error {
 		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 		defer stop()
 		errs = append(errs, in.upstream.Close(ctx))
+	}
+	if in.notices != nil {
+		in.notices.Close()
 	}
 	if in.tickets != nil {
 		errs = append(errs, in.tickets.Close())
@@ -178,8 +187,15 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 	if _, err := identity.New(ids); err != nil {
 		return err
 	}
+	channels := noticeChannels(cfg)
+	if _, err := notice.New(notice.Options{DB: in.db, Link: in.ticketPage}, channels); err != nil {
+		return err
+	}
 	prepare(cfg)
 	if err := in.upstream.Apply(ctx, cfg); err != nil {
+		return err
+	}
+	if err := in.notices.Apply(channels); err != nil {
 		return err
 	}
 	if err := in.auth.Apply(ids); err != nil {

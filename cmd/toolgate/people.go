@@ -80,6 +80,7 @@ func (in *instance) status() console.Status {
 	for _, name := range waiting {
 		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
 	}
+	s.Warnings = append(s.Warnings, in.notDelivered()...)
 	for _, f := range in.findings() {
 		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -49,12 +50,13 @@ type Options struct {
 // for concurrent use, and any number of them, in any number of processes, may
 // share the store: each delivers for the channels that it knows.
 type Sender struct {
-	opts  Options
-	dial  dialer     // of mail servers
-	life  sync.Mutex // held by Start, Apply and Close from beginning to end
-	watch func(context.Context) error
-	stop  context.CancelFunc // nil = not running
-	tasks sync.WaitGroup     // the goroutines that run until stop
+	opts    Options
+	dial    dialer     // of mail servers
+	life    sync.Mutex // held by Start, Apply and Close from beginning to end
+	watch   func(context.Context) error
+	applied []Channel          // what channels were built from
+	stop    context.CancelFunc // nil = not running
+	tasks   sync.WaitGroup     // the goroutines that run until stop
 
 	mu       sync.Mutex // protects the fields below
 	channels []*channel
@@ -77,7 +79,7 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	s := &Sender{opts: opts, dial: new(net.Dialer).DialContext}
+	s := &Sender{opts: opts, applied: channels, dial: new(net.Dialer).DialContext}
 	var err error
 	s.channels, err = s.build(channels)
 	return s, err
@@ -95,7 +97,8 @@ func (s *Sender) Start(watch func(context.Context) error) {
 	}
 }
 
-// Apply puts channels in the place of those that were. An error leaves those.
+// Apply puts channels in the place of those that were, unless they are the same.
+// An error leaves those.
 // What waits for a channel that is gone is delivered by another process that
 // knows it, or given up in time.
 func (s *Sender) Apply(channels []Channel) error {
@@ -105,6 +108,10 @@ func (s *Sender) Apply(channels []Channel) error {
 	}
 	s.life.Lock()
 	defer s.life.Unlock()
+	if reflect.DeepEqual(channels, s.applied) {
+		return nil
+	}
+	s.applied = channels
 	running := s.halt()
 	s.mu.Lock()
 	old := s.channels
