@@ -97,7 +97,7 @@ func (s *Sender) take(ctx context.Context, channel string) (*parcel, error) {
 // this process slept through it, is no longer this process's to end: then
 // nothing changes.
 func (s *Sender) delivered(ctx context.Context, p *parcel) error {
-	return s.end(ctx, "DELETE FROM notices WHERE id = ? AND tries = ? AND dead = 0", p.id, p.tries)
+	return s.end(ctx, "DELETE FROM notices WHERE id = ? AND tries = ?", p.id, p.tries)
 }
 
 func (s *Sender) again(ctx context.Context, p *parcel, wait time.Duration, fault string) error {

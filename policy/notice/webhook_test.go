@@ -3,9 +3,13 @@ package notice_test
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -196,5 +200,35 @@ func TestBadChannels(t *testing.T) {
 		} else if strings.Contains(err.Error(), "planted") {
 			t.Errorf("%s: the error tells the secret: %v", name, err)
 		}
+	}
+}
+
+// A webhook is believed by its certificate only.
+func TestWebhookOverTLS(t *testing.T) {
+	secure, roots := certificate(t)
+	for name, c := range map[string]struct {
+		roots   *x509.CertPool
+		outcome string
+	}{"trusted": {roots, "sent"}, "not trusted": {x509.NewCertPool(), "failed"}} {
+		t.Run(name, func(t *testing.T) {
+			w, r := newWorld(t), newReceiver(t, nil)
+			srv := httptest.NewUnstartedServer(r)
+			srv.TLS, srv.Config.ErrorLog = secure, log.New(io.Discard, "", 0)
+			srv.StartTLS()
+			defer srv.Close()
+			opts := w.options(w.db)
+			opts.Roots = c.roots
+			s, err := notice.New(opts, []notice.Channel{{Webhook: srv.URL, Secret: secret}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			s.Start(nil)
+			w.change(s, w.held(`{}`, nil), asked)
+			until(t, "a try", func() bool { return w.count("json:127.0.0.1 "+c.outcome) == 1 })
+			if c.outcome == "failed" && (len(r.got()) != 0 || w.troubles(s)[0].Fault != "its certificate is not trusted") {
+				t.Errorf("%d posts, %+v", len(r.got()), w.troubles(s))
+			}
+		})
 	}
 }
