@@ -64,6 +64,8 @@ func act(role, path string) error {
 		return err
 	case "work":
 		return work(ctx, tickets, path)
+	case "obey":
+		return obey(ctx, tickets, path)
 	}
 	return fmt.Errorf("no role %q", role)
 }
@@ -106,6 +108,7 @@ func work(ctx context.Context, tickets *approval.Tickets, path string) error {
 // process is the other process; its stdin stays open until it ends.
 type process struct {
 	*exec.Cmd
+	in    io.WriteCloser
 	out   *bufio.Reader
 	first string
 }
@@ -133,7 +136,8 @@ func start(t *testing.T, role, path string) process {
 	c := exec.CommandContext(t.Context(), exe)
 	c.Env = append(os.Environ(), roleVar+"="+role, stateVar+"="+path)
 	c.Stderr = os.Stderr
-	if _, err := c.StdinPipe(); err != nil {
+	stdin, err := c.StdinPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
 	stdout, err := c.StdoutPipe()
@@ -143,7 +147,7 @@ func start(t *testing.T, role, path string) process {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := process{Cmd: c, out: bufio.NewReader(stdout)}
+	p := process{Cmd: c, in: stdin, out: bufio.NewReader(stdout)}
 	p.first = p.lines(t, 1)
 	return p
 }
@@ -245,14 +249,7 @@ func TestKillAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(w.path + ".sent")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := map[string]int{}
-	for line := range strings.Lines(string(text)) {
-		sent[strings.TrimSpace(line)]++
-	}
+	sent := sentCalls(t, w.path)
 	seen := map[approval.State]int{}
 	for _, k := range tickets {
 		seen[k.State]++

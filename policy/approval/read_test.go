@@ -17,17 +17,18 @@ func TestList(t *testing.T) {
 	names := map[string]string{}
 	ask := func(name, subject, tenant string, roles ...string) string {
 		h := transfer(fmt.Sprintf(`{"name":%q}`, name))
-		h.Principal.Subject, h.Principal.Tenant, h.Approval.Roles = subject, tenant, roles
+		h.Principal.Subject, h.Principal.Tenant, h.Approval.Roles, h.Approval.Quorum = subject, tenant, roles, 2
 		id := w.claim(h, approval.Pending).ID
 		names[id] = name
 		return id
 	}
-	ask("a", "agent", "", "approver")
+	a := ask("a", "agent", "", "approver")
 	ask("b", "agent2", "", "approver", "cfo")
 	c := ask("c", "agent", "", "cfo")
-	ask("d", "agent", "acme", "approver")
+	d := ask("d", "agent", "acme", "approver")
 	ask("e", "ann", "", "approver")
 	w.decide(approval.Vote{ID: c, Approver: person("carl", "cfo"), Reason: "no"})
+	w.approve(a, bob) // of two
 
 	acme := policy.Principal{Subject: "ann", Roles: []string{"approver"}, Tenant: "acme"}
 	for name, tt := range map[string]struct {
@@ -44,6 +45,17 @@ func TestList(t *testing.T) {
 		"no role":                    {approval.Filter{Roles: []string{}}, ""},
 		"a role like SQL":            {approval.Filter{Roles: []string{"cfo' OR 1 --", `"cfo"`, "%"}}, ""},
 		"all at once":                {approval.Filter{State: approval.StateProposed, Principal: "agent2", Roles: []string{"cfo"}}, "b"},
+		"any of two states":          {approval.Filter{States: []approval.State{approval.StateDenied, approval.StateDone}}, "c"},
+		"two states, all":            {approval.Filter{States: []approval.State{approval.StateDenied, approval.StateProposed}}, "e d c b a"},
+		"no state":                   {approval.Filter{States: []approval.State{}}, ""},
+		"older than one":             {approval.Filter{Before: d}, "c b a"},
+		"the next page of two":       {approval.Filter{Before: d, Limit: 2}, "c b"},
+		"older than nothing known":   {approval.Filter{Before: "apr_none"}, ""},
+		"what awaits bob":            {approval.Filter{Awaiting: bob}, "e b"},
+		"what awaits ann, her own":   {approval.Filter{Awaiting: ann}, "b a"},
+		"what awaits a cfo":          {approval.Filter{Awaiting: person("carl", "cfo")}, "b"},
+		"what awaits another tenant": {approval.Filter{Awaiting: acme}, "d"},
+		"what awaits a stranger":     {approval.Filter{Awaiting: person("eve", "treasurer")}, ""},
 		"what an approver sees":      {approval.Filter{Viewer: ann}, "e b a"},
 		"what a requester sees":      {approval.Filter{Viewer: person("agent")}, "c a"},
 		"what a stranger sees":       {approval.Filter{Viewer: person("eve", "treasurer")}, ""},
@@ -58,6 +70,9 @@ func TestList(t *testing.T) {
 			var got []string
 			for _, k := range found {
 				got = append(got, names[k.ID])
+				if want := map[string]int{"a": 1}[names[k.ID]]; k.Approvals != want {
+					t.Errorf("%s is listed with %d approvals, want %d", names[k.ID], k.Approvals, want)
+				}
 				if v := tt.filter.Viewer; v.Valid() && !k.VisibleTo(v) {
 					t.Errorf("%s is listed for a viewer who may not see it", names[k.ID])
 				}

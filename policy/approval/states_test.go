@@ -54,7 +54,10 @@ func TestLives(t *testing.T) {
 		failed  = "failed"
 		unknown = "unknown"
 		release = "release"
-		late    = "late" // the ticket's life passes
+		late    = "late"        // the ticket's life passes
+		took    = "took effect" // a person's finding
+		not     = "did not"
+		over    = "superseded"
 	)
 	type step struct {
 		do   string
@@ -64,6 +67,11 @@ func TestLives(t *testing.T) {
 		"approved, runs, replays":      {{approve, approval.Granted}, {done, approval.Replay}, {"", approval.Replay}, {late, approval.Pending}},
 		"fails, is not armed again":    {{approve, approval.Granted}, {failed, approval.Failed}, {"", approval.Failed}, {late, approval.Pending}},
 		"unknown, is not armed again":  {{approve, approval.Granted}, {unknown, approval.Unknown}, {"", approval.Unknown}, {late, approval.Pending}},
+		"unknown, took effect":         {{approve, approval.Granted}, {unknown, approval.Unknown}, {took, approval.Replay}, {late, approval.Pending}},
+		"unknown, did not":             {{approve, approval.Granted}, {unknown, approval.Unknown}, {not, approval.Failed}, {late, approval.Pending}},
+		"found out after its expiry":   {{approve, approval.Granted}, {unknown, ""}, {late, ""}, {not, approval.Pending}},
+		"superseded while it waits":    {{over, approval.Pending}},
+		"superseded when approved":     {{approve, ""}, {over, approval.Pending}},
 		"denied":                       {{deny, approval.Denied}, {"", approval.Denied}, {late, approval.Pending}},
 		"nobody decides":               {{late, approval.Expired}, {"", approval.Pending}},
 		"approved too late to be used": {{approve, ""}, {late, approval.Expired}, {"", approval.Pending}},
@@ -84,6 +92,14 @@ func TestLives(t *testing.T) {
 					w.finish(k.ID, approval.State(s.do), answer, "")
 				case release:
 					if err := w.Release(t.Context(), k.ID); err != nil {
+						t.Fatal(err)
+					}
+				case took, not:
+					if _, err := w.Reconcile(t.Context(), approval.Finding{ID: k.ID, Approver: ann, TookEffect: s.do == took, Reason: "x"}); err != nil {
+						t.Fatal(err)
+					}
+				case over:
+					if err := w.Supersede(t.Context(), k.ID, "", "x"); err != nil {
 						t.Fatal(err)
 					}
 				case late:

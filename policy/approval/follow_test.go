@@ -1,0 +1,144 @@
+package approval_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// events takes the next n of a sequence and gives it back.
+func events(t *testing.T, next func() (approval.Event, error, bool), n int) (got []approval.Change) {
+	t.Helper()
+	for range n {
+		e, err, more := next()
+		if err != nil || !more {
+			t.Fatalf("after %d of %d events: %v", len(got), n, err)
+		}
+		if e.Seq != e.Change.Seq || e.Ticket.ID == "" {
+			t.Errorf("event %+v", e)
+		}
+		got = append(got, e.Change)
+	}
+	return got
+}
+
+func pull(t *testing.T, seq iter.Seq2[approval.Event, error]) func() (approval.Event, error, bool) {
+	t.Helper()
+	next, stop := iter.Pull2(seq)
+	t.Cleanup(stop)
+	return next
+}
+
+// Every change of every process comes once and in order, from wherever one
+// begins.
+func TestFollow(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	w := newWorld(t)
+	second := w.open(approval.Options{})
+	k := w.claim(pair(), approval.Pending)
+	now := pull(t, second.Follow(ctx, -1)) // what was before is not news
+	w.approve(k.ID, ann)
+	if _, err := second.Decide(ctx, approval.Vote{ID: k.ID, Approver: bob, Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	w.claim(pair(), approval.Granted)
+	all := pull(t, w.Follow(ctx, 0))
+	history := w.get(k.ID).History
+	if diff := cmp.Diff(history, events(t, all, 4)); diff != "" {
+		t.Errorf("from the beginning (-history +events):\n%s", diff)
+	}
+	if diff := cmp.Diff(history[1:], events(t, now, 3)); diff != "" {
+		t.Errorf("from then on (-history +events):\n%s", diff)
+	}
+	if diff := cmp.Diff(history[2:], events(t, pull(t, w.Follow(ctx, history[1].Seq)), 2)); diff != "" {
+		t.Errorf("from a number on (-history +events):\n%s", diff)
+	}
+
+	// What comes while one waits is told, in this process and in others.
+	finished := make(chan error, 1)
+	go func() { finished <- w.Finish(ctx, k.ID, approval.StateDone, []byte(answer), "") }()
+	want := []approval.Change{{Seq: 5, At: noon, Who: "toolgate", From: "dispatching", To: "done", Reason: "the upstream answered", Digest: k.Digest}}
+	for where, next := range map[string]func() (approval.Event, error, bool){"here": all, "in another process": now} {
+		if diff := cmp.Diff(want, events(t, next, 1)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", where, diff)
+		}
+	}
+	if err := <-finished; err != nil {
+		t.Error(err)
+	}
+}
+
+// A ticket that nobody decides on is told to expire by following alone.
+func TestFollowSeesExpiry(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	w := newWorld(t)
+	next := pull(t, w.Follow(ctx, -1))
+	k := w.claim(transfer(hundred), approval.Pending)
+	events(t, next, 1)
+	w.pass(10 * time.Minute)
+	want := []approval.Change{{From: "proposed", To: "expired", Who: "toolgate"}}
+	if diff := cmp.Diff(want, events(t, next, 1), cmpopts.IgnoreFields(approval.Change{}, "Seq", "At", "Reason", "Digest")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	w.wantState(k.ID, approval.StateExpired)
+}
+
+// However many there are, none is left out.
+func TestFollowAfterALongTime(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	w := newWorld(t)
+	const many = 350
+	for i := range many {
+		h := transfer(fmt.Sprintf(`{"n":%d}`, i))
+		h.Principal.Subject = fmt.Sprintf("agent%d", i%10)
+		w.claim(h, approval.Pending)
+	}
+	for i, c := range events(t, pull(t, w.Follow(ctx, 0)), many) {
+		if c.Seq != int64(i+1) {
+			t.Fatalf("event %d has number %d", i+1, c.Seq)
+		}
+	}
+}
+
+func TestFollowEnds(t *testing.T) {
+	w := newWorld(t)
+	w.claim(transfer(hundred), approval.Pending)
+	ctx, stop := context.WithCancel(t.Context())
+	next := pull(t, w.Follow(ctx, 0))
+	events(t, next, 1)
+	stop()
+	if e, err, more := next(); more {
+		t.Errorf("after the end: %+v, %v", e, err)
+	}
+	if e, err, more := pull(t, w.Follow(cancelled(), -1))(); more {
+		t.Errorf("of a caller that went away: %+v, %v", e, err)
+	}
+	db := openStore(t, w.path)
+	broken, err := approval.New(t.Context(), db, approval.Options{Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer broken.Close()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []int64{-1, 0} {
+		next := pull(t, broken.Follow(t.Context(), after))
+		if _, err, more := next(); err == nil || !more {
+			t.Errorf("a store that is closed: %v", err)
+		}
+		if _, err, more := next(); more {
+			t.Errorf("the sequence went on after its error: %v", err)
+		}
+	}
+}
