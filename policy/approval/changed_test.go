@@ -35,6 +35,18 @@ func (l *listener) changed(ctx context.Context, tx *sql.Tx, t approval.Ticket, c
 	return nil
 }
 
+// of gives what was told of one ticket.
+func (l *listener) of(id string) (told []approval.Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.told {
+		if e.Ticket.ID == id {
+			told = append(told, e.Change)
+		}
+	}
+	return told
+}
+
 func (l *listener) set(refuse error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

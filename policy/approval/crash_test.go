@@ -3,6 +3,7 @@ package approval_test
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"flag"
 	"fmt"
 	"io"
@@ -48,7 +49,18 @@ func act(role, path string) error {
 		return err
 	}
 	defer db.Close()
-	tickets, err := approval.New(ctx, db, approval.Options{Now: func() time.Time { return noon }})
+	told, err := os.OpenFile(path+".told", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	tickets, err := approval.New(ctx, db, approval.Options{
+		Now: func() time.Time { return noon },
+		Changed: func(_ context.Context, _ *sql.Tx, t approval.Ticket, c approval.Change) error {
+			_, err := fmt.Fprintf(told, "%d %s %s %s\n", c.Seq, t.ID, c.From, c.To)
+			return err
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -233,7 +245,7 @@ func TestKillSeenWithoutARestart(t *testing.T) {
 }
 
 // Wherever the process is killed, what was sent was granted once, what is
-// approved was not sent, and what is done was.
+// approved was not sent, what is done was, and what happened was told before.
 func TestKillAnywhere(t *testing.T) {
 	w := newWorld(t)
 	kills := 12
@@ -264,5 +276,32 @@ func TestKillAnywhere(t *testing.T) {
 	if seen[approval.StateDone] == 0 {
 		t.Error("no run was seen whole")
 	}
-	t.Logf("states after %d kills: %v", kills, seen)
+	told := kept(t, w.path+".told")
+	n := 0
+	for e, err := range w.Follow(t.Context(), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; e.Change.To != approval.StateUnknown && !told[fmt.Sprintf("%d %s %s %s", e.Seq, e.Ticket.ID, e.Change.From, e.Change.To)] {
+			t.Errorf("nobody was told of %+v", e.Change)
+		}
+		if e.Ticket.ID == tickets[0].ID && e.Change.To == tickets[0].State {
+			break // the newest ticket has come to where it is
+		}
+	}
+	t.Logf("states after %d kills: %v, %d changes", kills, seen, n)
+}
+
+// kept is the set of lines of a file.
+func kept(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	return lines
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/toolgate/toolgate/internal/store"
@@ -68,13 +69,37 @@ func (m *model) claim(n, runner int) approval.ClaimOutcome {
 		}
 		return fresh()
 	}
-	if c.deadline <= m.now {
+	if c.state == approval.StateSuperseded || c.deadline <= m.now {
 		return fresh()
 	}
 	return map[approval.State]approval.ClaimOutcome{
 		approval.StateDone: approval.Replay, approval.StateFailed: approval.Failed,
 		approval.StateUnknown: approval.Unknown, approval.StateDenied: approval.Denied,
 	}[c.state]
+}
+
+// supersede gives the refusal that is due, nil when the ticket ends.
+func (m *model) supersede(c *call) error {
+	m.expire()
+	if c.state != approval.StateProposed && c.state != approval.StateApproved {
+		return approval.ErrNotLive
+	}
+	c.state = approval.StateSuperseded
+	return nil
+}
+
+// reconcile gives the refusal that is due, nil when the doubt ends.
+func (m *model) reconcile(c *call, took bool) error {
+	m.expire()
+	switch {
+	case c.state != approval.StateUnknown:
+		return approval.ErrNotUnknown
+	case took:
+		c.state = approval.StateDone
+	default:
+		c.state = approval.StateFailed
+	}
+	return nil
 }
 
 // decide gives the refusal that is due, nil when the vote counts.
@@ -104,7 +129,8 @@ func TestRandomHistories(t *testing.T) {
 func history(t *rapid.T) {
 	m := &model{calls: map[int]*call{}}
 	clock := func() time.Time { return noon.Add(m.wall) }
-	tickets := handles(t, clock)
+	told := &listener{}
+	tickets := handles(t, clock, told)
 	held := func(n int) approval.Held {
 		h := transfer(fmt.Sprintf(`{"n":%d}`, n))
 		h.Approval.Quorum, h.Approval.TTL = 1+n%2, life
@@ -150,6 +176,27 @@ func history(t *rapid.T) {
 				c.state = to
 			}
 		},
+		"supersede": func(t *rapid.T) {
+			c := m.calls[number.Draw(t, "call")]
+			if c == nil {
+				t.Skip("no ticket")
+			}
+			want := m.supersede(c)
+			if err := tickets[rapid.IntRange(0, 1).Draw(t, "instance")].Supersede(t.Context(), c.id, "", "x"); !errors.Is(err, want) || want == nil && err != nil {
+				t.Fatalf("error %v, want %v", err, want)
+			}
+		},
+		"reconcile": func(t *rapid.T) {
+			c := m.calls[number.Draw(t, "call")]
+			if c == nil {
+				t.Skip("no ticket")
+			}
+			f := approval.Finding{ID: c.id, Approver: ann, TookEffect: rapid.Bool().Draw(t, "took effect"), Reason: "x"}
+			want := m.reconcile(c, f.TookEffect)
+			if _, err := tickets[rapid.IntRange(0, 1).Draw(t, "instance")].Reconcile(t.Context(), f); !errors.Is(err, want) || want == nil && err != nil {
+				t.Fatalf("error %v, want %v", err, want)
+			}
+		},
 		"time": func(t *rapid.T) {
 			d := time.Duration(rapid.IntRange(-8, 8).Draw(t, "minutes")) * time.Minute
 			m.wall += d
@@ -167,6 +214,9 @@ func history(t *rapid.T) {
 				if err != nil || got.State != c.state {
 					t.Fatalf("ticket of call %d is %q, %v; want %q", n, got.State, err, c.state)
 				}
+				if diff := cmp.Diff(got.History, told.of(c.id)); diff != "" {
+					t.Fatalf("call %d was told otherwise (-history +told):\n%s", n, diff)
+				}
 			}
 		},
 	})
@@ -179,8 +229,8 @@ func end(t *rapid.T, tickets *approval.Tickets, id string, to approval.State) er
 	return tickets.Finish(t.Context(), id, to, nil, "")
 }
 
-// handles gives two instances on one new store.
-func handles(t *rapid.T, clock func() time.Time) (tickets [2]*approval.Tickets) {
+// handles gives two instances on one new store, whose changes are told.
+func handles(t *rapid.T, clock func() time.Time, told *listener) (tickets [2]*approval.Tickets) {
 	dir, err := os.MkdirTemp("", "approval")
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +241,7 @@ func handles(t *rapid.T, clock func() time.Time) (tickets [2]*approval.Tickets) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tickets[i], err = approval.New(t.Context(), db, approval.Options{Now: clock}); err != nil {
+		if tickets[i], err = approval.New(t.Context(), db, approval.Options{Now: clock, Changed: told.changed}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
