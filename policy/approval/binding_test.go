@@ -67,6 +67,7 @@ func args(text string) func(*approval.Held) {
 func TestBinding(t *testing.T) {
 	for name, row := range bindings {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
 			for _, state := range []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDone} {
 				w := newWorld(t)
 				k := w.claim(transfer(hundred), approval.Pending)
