@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -54,7 +55,7 @@ var bindings = map[string]struct {
 	"ids":                    {func(h *approval.Held) { h.DecisionID, h.TraceID = "dec_2", "trc_2" }, attaches},
 	"rule and reason":        {func(h *approval.Held) { h.Rule, h.Reason = "other", "said differently" }, attaches},
 	"ttl":                    {func(h *approval.Held) { h.Approval.TTL *= 2 }, attaches},
-	"hold":                   {func(h *approval.Held) { h.Approval.Hold = 1 }, attaches},
+	"hold":                   {func(h *approval.Held) { h.Approval.Hold = new(time.Duration) }, attaches},
 	"run when approved":      {func(h *approval.Held) { h.Execute = true }, attaches},
 }
 

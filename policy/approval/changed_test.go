@@ -246,3 +246,30 @@ func TestManyExpireAtOnce(t *testing.T) {
 		t.Errorf("told of %d changes, want %d", len(l.told), 2*many)
 	}
 }
+
+// So may any number have been running when their process died.
+func TestManyRunsAreLostAtOnce(t *testing.T) {
+	w, l := listened(t)
+	gone, err := approval.New(t.Context(), openStore(t, w.path), approval.Options{Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	const many = 150
+	for i := range many {
+		h := transfer(fmt.Sprintf(`{"n":%d}`, i))
+		w.approve(claimOn(t, gone, h, approval.Pending).ID, ann)
+		claimOn(t, gone, h, approval.Granted)
+	}
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	told := len(l.told)
+	found, err := w.List(t.Context(), approval.Filter{State: approval.StateUnknown, Limit: 2 * many})
+	if err != nil || len(found) != many {
+		t.Errorf("%d runs are unknown, %v", len(found), err)
+	}
+	if len(l.told) != told+many {
+		t.Errorf("told of %d, want %d", len(l.told)-told, many)
+	}
+}

@@ -159,19 +159,15 @@ func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
 // that no reader sees a ticket wait that nobody can decide any more, or run that
 // nobody runs. It writes only then.
 func (t *Tickets) refresh(ctx context.Context) error {
-	lost, err := t.lost(ctx)
-	if err != nil {
+	if err := t.recover(ctx); err != nil {
 		return err
-	}
-	if lost {
-		return t.recover(ctx)
 	}
 	var seen int64
 	if err := t.db.Read.QueryRowContext(ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
 		return err
 	}
 	var due bool
-	err = t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
+	err := t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
 		t.clock.read(t.opts.Now(), seen)).Scan(&due)
 	if err != nil || !due {
 		return err

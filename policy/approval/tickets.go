@@ -117,20 +117,35 @@ func (t *Tickets) closed() bool {
 	return t.instance == nil
 }
 
-// recover settles the tickets that dead processes were running.
+// recover settles the tickets that nobody runs: those of dead processes, and
+// those whose outcome could not be stored here. It writes only if there are any.
 func (t *Tickets) recover(ctx context.Context) error {
-	return t.write(ctx, func(w *writer) error {
-		tickets, err := w.query(load{}, "WHERE state = ?", StateDispatching)
-		if err != nil {
+	for {
+		lost, err := t.lost(ctx)
+		if err != nil || !lost {
 			return err
 		}
-		for _, k := range tickets {
-			if err := t.settle(w, &k); err != nil {
-				return err
-			}
+		if err := t.write(ctx, t.settleSome); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+}
+
+// settleSome settles as many tickets as one transaction may move.
+func (t *Tickets) settleSome(w *writer) error {
+	tickets, err := w.query(load{}, "WHERE state = ?", StateDispatching)
+	if err != nil {
+		return err
+	}
+	for _, k := range tickets {
+		if len(w.changes) >= movesAtOnce {
+			return nil
+		}
+		if err := t.settle(w, &k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lost reports whether a ticket is dispatching that nobody runs.

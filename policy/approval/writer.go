@@ -15,9 +15,10 @@ const (
 	// tickEvery is how exactly the store remembers the time for the processes to
 	// come. What was seen expired is remembered exactly.
 	tickEvery = time.Second
-	// expireAtOnce is how many tickets one transaction expires: each is told to
-	// Options.Changed, which takes its time, and a transaction has little of it.
-	expireAtOnce = 64
+	// movesAtOnce is how many tickets one transaction expires or settles: each is
+	// told to Options.Changed, which takes its time, and a transaction has little
+	// of it.
+	movesAtOnce = 64
 )
 
 // toolgate is who did what no person did.
@@ -105,11 +106,11 @@ func (w *writer) tick(c *clock) (done bool, err error) {
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
 		return false, err
 	}
-	due, err := w.query(load{}, "WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?", w.now, expireAtOnce+1)
+	due, err := w.query(load{}, "WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?", w.now, movesAtOnce+1)
 	if err != nil {
 		return false, err
 	}
-	for _, k := range due[:min(len(due), expireAtOnce)] {
+	for _, k := range due[:min(len(due), movesAtOnce)] {
 		reason := "nobody decided in time"
 		if k.State == StateApproved {
 			reason = "the approved call did not come in time"
@@ -118,7 +119,7 @@ func (w *writer) tick(c *clock) (done bool, err error) {
 			return false, err
 		}
 	}
-	return len(due) <= expireAtOnce, nil
+	return len(due) <= movesAtOnce, nil
 }
 
 func (w *writer) query(l load, tail string, args ...any) ([]record, error) {
