@@ -113,7 +113,7 @@ func (g *Gate) pending(p *passage, c approval.Claim) *Failure {
 func (g *Gate) replay(ctx context.Context, p *passage, t approval.Ticket) *Failure {
 	p.replayed = true
 	if t.Result == nil {
-		return p.fail(signal.CodeToolFailed, "the approved call was made; its result was too large to keep").with("ticket", t.ID)
+		return p.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+t.Note).with("ticket", t.ID)
 	}
 	view := g.approvalView(p, "replayed", t)
 	return g.give(ctx, p, t.Result, nil, view)

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,6 +154,15 @@ func TestPendingAndReplay(t *testing.T) {
 	view = members(t, reply.Result)["_meta"].(map[string]any)["io.toolgate/approval"].(map[string]any)
 	if view["status"] != "replayed" || len(b.sent) != 0 || !b.outcomes[1].Replayed {
 		t.Errorf("replay: %s, sent %v, record %+v", reply.Result, b.sent, b.outcomes[1])
+	}
+
+	// A result that was not kept, or that a person only found to be: the note says
+	// which.
+	stored.Result, stored.Note = nil, "ann found that the call took effect: it is on the statement"
+	b.claim = approval.Claim{Ticket: stored, Outcome: approval.Replay}
+	_, f = b.call(t, plain)
+	if f == nil || f.Kernel.Code != signal.CodeToolFailed || !strings.HasSuffix(f.Reason, stored.Note) || len(b.sent) != 0 {
+		t.Errorf("replay without a result: %+v, sent %v", f, b.sent)
 	}
 }
 
