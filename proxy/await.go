@@ -23,7 +23,7 @@ const (
 
 // await does what can be done for a call that waits for a person, or for an
 // identical call that runs: it brings the word of it to the client, holds the
-// call for a while, and claims again when there may be news.
+// call for a while, and looks again when there may be news.
 func (g *Gate) await(ctx context.Context, p *passage, c approval.Claim) (approval.Claim, *Failure) {
 	if c.Outcome == approval.Pending {
 		told := g.deliver(ctx, p, c.Ticket)
@@ -43,7 +43,7 @@ func (g *Gate) await(ctx context.Context, p *passage, c approval.Claim) (approva
 			return c, nil
 		}
 		var f *Failure
-		if c, f = g.claim(ctx, p); f != nil {
+		if c, f = g.lookAgain(ctx, p, c); f != nil {
 			return c, f
 		}
 	}

@@ -48,6 +48,9 @@ func decide(ctx context.Context, g *Gate, p *passage) *Failure {
 	return p.denied()
 }
 
+// ruleFailed is the rule of a decision that the policy could not make.
+const ruleFailed = "policy_error"
+
 // judge asks the policy about in, a call or another request. A policy that
 // fails denies.
 func (g *Gate) judge(ctx context.Context, p *passage, in *policy.Input, what string) {
@@ -55,7 +58,7 @@ func (g *Gate) judge(ctx context.Context, p *passage, in *policy.Input, what str
 	p.decision = d
 	if err != nil {
 		g.opts.Log.Error("judging a "+what, "decision", p.decisionID, "tool", p.subject.Exposed, "method", p.in.Message.Method, "error", err)
-		p.decision = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Reason: "the policy could not judge this " + what, Revision: p.engine.Revision()}
+		p.decision = policy.Decision{Effect: policy.Deny, Rule: ruleFailed, Reason: "the policy could not judge this " + what, Revision: p.engine.Revision()}
 	}
 }
 
@@ -69,7 +72,7 @@ func (p *passage) denied() *Failure {
 // request is what a policy may know of the envelope.
 func (p *passage) request() policy.Request {
 	return policy.Request{
-		ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.now.UTC(),
+		ID: p.id, Transport: p.in.Transport, Era: p.in.Era, TraceID: p.traceID, Time: p.moment.UTC(),
 	}
 }
 

@@ -39,9 +39,10 @@ var road = []stage{
 
 // passage is one call on the road: what each stage has learnt of it.
 type passage struct {
-	in    *Call
-	now   time.Time // when it was received
-	stage string    // the stage it is in, or ended in
+	in     *Call
+	now    time.Time // when it was received
+	moment time.Time // as of which it is judged
+	stage  string    // the stage it is in, or ended in
 
 	id         string // request id as text
 	traceID    string
@@ -138,8 +139,9 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 }
 
 func (g *Gate) enter(in *Call) *passage {
+	now := g.opts.Now()
 	return &passage{
-		in: in, now: g.opts.Now(), engine: *g.policy.Load(),
+		in: in, now: now, moment: now, engine: *g.policy.Load(),
 		decisionID: signal.NewID("dec_"), callID: cmp.Or(in.SignalID, signal.NewID("sig_")),
 		traceID: traceOf(in),
 	}
