@@ -16,8 +16,8 @@ const (
 	// reportEvery is how often a client that wants progress hears that its call
 	// still waits.
 	reportEvery = 10 * time.Second
-	// lookEvery is how often a call that waits looks whether an identical one,
-	// which runs, has its result.
+	// lookEvery is how soon a call looks again that has found nothing new: an
+	// identical one that runs, for one, whose result it waits for.
 	lookEvery = 500 * time.Millisecond
 )
 
@@ -39,15 +39,29 @@ func (g *Gate) await(ctx context.Context, p *passage, c approval.Claim) (approva
 	ctx, stop := context.WithTimeout(ctx, hold)
 	defer stop()
 	for waits(c) {
-		if !g.wait(ctx, p, c) {
+		if c.Outcome == approval.Pending && !g.wait(ctx, p, c) {
 			return c, nil
 		}
+		before := c
 		var f *Failure
 		if c, f = g.lookAgain(ctx, p, c); f != nil {
 			return c, f
 		}
+		if c.Outcome == before.Outcome && c.Ticket.ID == before.Ticket.ID && !pause(ctx) {
+			return c, nil
+		}
 	}
 	return c, nil
+}
+
+// pause lets lookEvery pass, and reports false when ctx ends before.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(lookEvery):
+		return true
+	}
 }
 
 // waits reports whether a claim may have another answer later.
@@ -55,17 +69,9 @@ func waits(c approval.Claim) bool {
 	return c.Outcome == approval.Pending || c.Outcome == approval.InFlight
 }
 
-// wait holds the call until it is worth looking again, and reports false when
-// ctx has ended before.
+// wait holds the call until people have decided, and reports false when ctx has
+// ended before.
 func (g *Gate) wait(ctx context.Context, p *passage, c approval.Claim) bool {
-	if c.Outcome == approval.InFlight {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(lookEvery):
-			return true
-		}
-	}
 	for {
 		p.waiting(c.Ticket)
 		step, stop := context.WithTimeout(ctx, reportEvery)

@@ -40,6 +40,9 @@ func newWaiting(t *testing.T, s proxy.Settings, first approval.Claim, later ...a
 	t.Helper()
 	w := &waiting{bench: newBench(t), claims: append([]approval.Claim{first}, later...)}
 	w.decision = held
+	if s.Hold == nil {
+		s.Hold = new(time.Duration(0))
+	}
 	g, err := proxy.New(proxy.Options{
 		Identifier: w, Policy: w, Limiter: w, Tickets: w, Waiter: w, Recorder: w, Settings: s,
 		Upstreams: upstreams{bench: w.bench, catalogue: registry.NewCatalogue([]string{"web"}, searcher)},
@@ -137,7 +140,7 @@ const shows, asksForms = `{"elicitation":{"url":{}}}`, `{"elicitation":{"form":{
 func TestTheLinkGoesBeforeTheHold(t *testing.T) {
 	for _, said := range []string{`{"action":"accept"}`, `{"action":"decline"}`, `{"action":"cancel"}`, `{"approved":true}`} {
 		for name, approved := range map[string]bool{"approved": true, "not yet": false} {
-			w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, made(0), granted())
+			w := newWaiting(t, proxy.Settings{ConsoleURL: consoleURL}, made(0), granted())
 			w.answer = &registry.Answer{Result: json.RawMessage(said)}
 			if approved {
 				w.decided = closed()
@@ -190,13 +193,13 @@ func TestWhoIsNotShownTheLink(t *testing.T) {
 		attached       int
 		asked          bool
 	}{
-		{"may", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, true},
+		{"may", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL}, 0, true},
 		{"no console", "2026-07-28", shows, proxy.Settings{}, 0, false},
-		{"found the ticket", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 1, false},
-		{"forms only", "2026-07-28", asksForms, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
-		{"nothing declared", "2026-07-28", "", proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
+		{"found the ticket", "2026-07-28", shows, proxy.Settings{ConsoleURL: consoleURL}, 1, false},
+		{"forms only", "2026-07-28", asksForms, proxy.Settings{ConsoleURL: consoleURL}, 0, false},
+		{"nothing declared", "2026-07-28", "", proxy.Settings{ConsoleURL: consoleURL}, 0, false},
 		{"beside a hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, true},
-		{"beside no hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Duration(0))}, 0, false},
+		{"beside no hold", "2025-11-25", shows, proxy.Settings{ConsoleURL: consoleURL}, 0, false},
 		{"a revision without pages", "2025-06-18", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, false},
 		{"outside MCP", "", shows, proxy.Settings{ConsoleURL: consoleURL, Hold: new(time.Hour)}, 0, false},
 	} {
