@@ -89,9 +89,9 @@ func (g *Gate) drift(ctx context.Context, p *passage, f *Failure) bool {
 	return false
 }
 
-// terms says in what a ticket differs from what the call of p, which is held,
-// would be asked about now; "" when in nothing.
-func (p *passage) terms(t approval.Ticket) string {
+// differs says in what a ticket differs from what would be asked about the call
+// of p, which is held, now; "" when in nothing.
+func (p *passage) differs(t approval.Ticket) string {
 	roles := slices.Sorted(slices.Values(p.decision.Approval.Roles))
 	switch {
 	case t.Principal.Subject != p.principal.Subject || t.Principal.Tenant != p.principal.Tenant || t.Digest != p.digest,

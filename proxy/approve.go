@@ -21,11 +21,17 @@ const retryPending = 10 * time.Second
 // approve lets a held call on only with a grant, which it spends here, before
 // anything is sent. A ticket store that fails refuses the call.
 func approve(ctx context.Context, g *Gate, p *passage) *Failure {
+	alone := p.in.resumed != nil
+	if alone {
+		if f := p.onlyFor(*p.in.resumed); f != nil {
+			return f
+		}
+	}
 	if p.decision.Effect != policy.Hold {
 		return nil
 	}
 	claim, f := g.claim(ctx, p)
-	if f == nil && waits(claim) {
+	if f == nil && waits(claim) && !alone {
 		claim, f = g.await(ctx, p, claim)
 	}
 	if f != nil || p.reply != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -51,6 +52,8 @@ type Call struct {
 	// not said.
 	Capabilities json.RawMessage
 	Level        string
+	// resumed is the approved ticket whose call this is, nil for the calls of doors.
+	resumed *approval.Ticket
 	// Peer is asked and told what a server says in the course of the call, Home
 	// what belongs to no call of the session. Nil = nobody.
 	Peer, Home registry.Peer
