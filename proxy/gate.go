@@ -230,7 +230,8 @@ func (g *Gate) Identify(ctx context.Context, c identity.Credential) (policy.Prin
 	return p.principal, nil
 }
 
-// List gives what who may see on in's route, in catalogue order. Of in it takes
+// List gives what who may see on in's route, in catalogue order, and StatusTool
+// at its end for those who have tickets. Of in it takes
 // the route and for whom the list is: session, capabilities, level and peers. It
 // asks the same question as the resolve stage, so that what is not listed cannot
 // be called and the reverse. It waits for upstreams that are still starting.
@@ -238,10 +239,14 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 	p := &passage{in: in, now: g.opts.Now(), principal: who}
 	engine := *g.policy.Load()
 	var seen []*registry.Tool
-	for _, t := range g.opts.Upstreams.View(ctx, in.Route, g.from(p)).Tools() {
+	view := g.opts.Upstreams.View(ctx, in.Route, g.from(p))
+	for _, t := range view.Tools() {
 		if g.visible(ctx, engine, who, toolInput(t)) {
 			seen = append(seen, t)
 		}
+	}
+	if g.offersStatus(ctx, view, who) {
+		seen = append(seen, StatusTool())
 	}
 	return seen
 }
@@ -249,7 +254,11 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 // Find gives the one tool that List gives under name, nil when there is none.
 func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name string) *registry.Tool {
 	p := &passage{in: in, now: g.opts.Now(), principal: who}
-	t, ok := g.opts.Upstreams.View(ctx, in.Route, g.from(p)).Lookup(name)
+	view := g.opts.Upstreams.View(ctx, in.Route, g.from(p))
+	t, ok := view.Lookup(name)
+	if !ok && name == StatusName && g.offersStatus(ctx, view, who) {
+		return StatusTool()
+	}
 	if !ok || t.Quarantine != "" || !g.visible(ctx, *g.policy.Load(), who, toolInput(t)) {
 		return nil
 	}

@@ -7,20 +7,39 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// resolve finds the tool as this principal sees it. A tool that does not exist
-// and one that is hidden give the same answer.
+// resolve finds the tool as this principal sees it. A call of our own tool, which
+// no server has, leaves the road here.
 func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
-	tool, ok := g.opts.Upstreams.View(ctx, p.in.Route, g.from(p)).Lookup(p.name)
-	if ok {
-		p.subject = toolInput(tool)
-		ok = g.visible(ctx, p.engine, p.principal, p.subject)
+	tool := g.lookup(ctx, p)
+	if tool == nil && p.name == StatusName && p.tool == nil { // not judged again after a wait
+		return g.leave(ctx, p)
 	}
+	return g.see(ctx, p, tool)
+}
+
+// lookup gives the tool that the route has under the name of the call, nil for
+// none.
+func (g *Gate) lookup(ctx context.Context, p *passage) *registry.Tool {
+	tool, ok := g.opts.Upstreams.View(ctx, p.in.Route, g.from(p)).Lookup(p.name)
 	if !ok {
-		return p.fail(signal.CodeToolNotFound, fmt.Sprintf("no tool is called %q", p.name)).
-			remedy("list the tools with tools/list")
+		return nil
+	}
+	return tool
+}
+
+// see makes tool the one that is called, if the principal may see it. A tool that
+// does not exist and one that is hidden give the same answer.
+func (g *Gate) see(ctx context.Context, p *passage, tool *registry.Tool) *Failure {
+	if tool == nil {
+		return p.unknownTool()
+	}
+	p.subject = toolInput(tool)
+	if !g.visible(ctx, p.engine, p.principal, p.subject) {
+		return p.unknownTool()
 	}
 	p.tool = tool
 	if tool.Quarantine != "" {
@@ -30,6 +49,11 @@ func resolve(ctx context.Context, g *Gate, p *passage) *Failure {
 		return p.twoReadings(v)
 	}
 	return nil
+}
+
+func (p *passage) unknownTool() *Failure {
+	return p.fail(signal.CodeToolNotFound, fmt.Sprintf("no tool is called %q", p.name)).
+		remedy("list the tools with tools/list")
 }
 
 // twoReadings refuses keys that parsers may take for one.

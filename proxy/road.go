@@ -61,10 +61,11 @@ type passage struct {
 	subject   policy.Tool // tool as the policy sees it
 	decision  policy.Decision
 	ticket    approval.Ticket
-	detoured  bool // the client went by way of the approval page
-	spent     bool // the ticket's grant was spent by this passage
-	settled   bool // the ticket has its end state
-	sent      bool // forward was entered: the call may have been made
+	own       []approval.Ticket // of the principal, for a call of StatusName
+	detoured  bool              // the client went by way of the approval page
+	spent     bool              // the ticket's grant was spent by this passage
+	settled   bool              // the ticket has its end state
+	sent      bool              // forward was entered: the call may have been made
 	raw       json.RawMessage
 	reply     *Reply
 	recorded  bool // the decision record was offered to the trail
