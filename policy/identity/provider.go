@@ -47,6 +47,7 @@ type Provider struct {
 type endpoints struct {
 	flow   oauth2.Config
 	verify *oidc.IDTokenVerifier
+	named  bool // its answers say whose they are (RFC 9207)
 }
 
 // NewProvider makes a Provider of c. Its people are told apart from those that
@@ -95,6 +96,9 @@ func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values)
 	e, err := p.endpoints(ctx)
 	if err != nil {
 		return policy.Principal{}, err
+	}
+	if e.named && !answer.Has("iss") {
+		return policy.Principal{}, refuse("the answer does not say whose it is")
 	}
 	ctx = oidc.ClientContext(ctx, p.client)
 	tokens, err := e.flow.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(verifier))
@@ -188,7 +192,14 @@ func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
 	}
+	var says struct {
+		Named bool `json:"authorization_response_iss_parameter_supported"`
+	}
+	if err := found.Claims(&says); err != nil {
+		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
+	}
 	p.found = &endpoints{
+		named: says.Named,
 		flow: oauth2.Config{
 			ClientID: p.config.ClientID, ClientSecret: p.config.ClientSecret,
 			Endpoint: found.Endpoint(), RedirectURL: p.config.Redirect, Scopes: p.config.Scopes,

@@ -42,7 +42,8 @@ func newOP(t *testing.T) *op {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"issuer": p.URL, "authorization_endpoint": p.URL + "/auth", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
-			"id_token_signing_alg_values_supported": []string{"ES256", "HS256", "none"},
+			"authorization_response_iss_parameter_supported": true,
+			"id_token_signing_alg_values_supported":          []string{"ES256", "HS256", "none"},
 		})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) { p.token(t, w, r) })
@@ -145,6 +146,7 @@ func TestRefusedAnswers(t *testing.T) {
 		"nothing was begun": {change: func(s *string, a url.Values) { *s = ""; a.Set("state", "") }},
 		"two states":        {change: func(_ *string, a url.Values) { a.Add("state", "x") }},
 		"another issuer":    {change: func(_ *string, a url.Values) { a.Set("iss", "https://evil.example") }},
+		"no issuer":         {change: func(_ *string, a url.Values) { a.Del("iss") }},
 		"an error":          {change: func(_ *string, a url.Values) { a.Set("error", "access_denied") }},
 		"no code":           {change: func(_ *string, a url.Values) { a.Del("code") }},
 		"another code":      {change: func(_ *string, a url.Values) { a.Set("code", "x") }},

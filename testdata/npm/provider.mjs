@@ -1,0 +1,19 @@
+// An OpenID provider for tests: node provider.mjs PORT REDIRECT. Whoever signs in
+// there is who they say, with any password; ann and amy are approvers.
+import Provider from 'oidc-provider';
+
+const [port, redirect] = process.argv.slice(2);
+const approvers = ['ann', 'amy'];
+
+const provider = new Provider(`http://127.0.0.1:${port}`, {
+  clients: [{ client_id: 'toolgate', client_secret: 'provider-secret', redirect_uris: [redirect] }],
+  claims: { openid: ['sub', 'roles'] },
+  conformIdTokenClaims: false,
+  cookies: { keys: ['for tests'] },
+  pkce: { required: () => true },
+  findAccount: (_, id) => ({
+    accountId: id,
+    claims: () => ({ sub: id, roles: approvers.includes(id) ? ['approver'] : [] }),
+  }),
+});
+provider.listen(Number(port), '127.0.0.1', () => console.log('listening'));
