@@ -19,8 +19,11 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// bodyBytes is the largest request body.
-const bodyBytes = 64 << 10
+const (
+	bodyBytes      = 64 << 10 // the largest request body
+	defaultTickets = 100      // in one list
+	maxTickets     = 1000
+)
 
 // ticket is approval.Ticket for people. Texts that others wrote are in their
 // visible form; arguments is the value, arguments_text what to show.
@@ -48,11 +51,16 @@ type ticket struct {
 	Expires        time.Time       `json:"expires"`
 	DecisionID     string          `json:"decision_id"`
 	TraceID        string          `json:"trace_id"`
+	Transport      string          `json:"transport,omitempty"` // how the call came in
+	Era            string          `json:"era,omitempty"`
+	Execute        bool            `json:"execute_on_approve"`
+	Approvals      int             `json:"approvals"` // of quorum
 	DecidedBy      string          `json:"decided_by,omitempty"`
 	DecisionReason string          `json:"decision_reason,omitempty"`
 	Note           string          `json:"note,omitempty"`
 	Attached       int             `json:"attached"`
-	MayDecide      bool            `json:"may_decide"` // whoever asks, as things stand
+	MayDecide      bool            `json:"may_decide"`    // whoever asks, as things stand
+	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
 	Votes          []ballot        `json:"votes,omitempty"`
 	History        []change        `json:"history,omitempty"`
 }
@@ -83,7 +91,9 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum,
 		Created: k.Created, Expires: k.Expires, DecisionID: k.DecisionID, TraceID: k.TraceID,
 		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), Attached: k.Attached,
-		MayDecide: k.State == approval.StateProposed && k.MayDecide(p),
+		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,
+		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),
+		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
 	}
 	if json.Valid(k.Arguments) {
 		t.Arguments = k.Arguments
@@ -92,9 +102,13 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 		t.Votes = append(t.Votes, ballot{Subject: Visible(b.Subject), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
 	}
 	for _, c := range k.History {
-		t.History = append(t.History, change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest})
+		t.History = append(t.History, shown(c))
 	}
 	return t
+}
+
+func shown(c approval.Change) change {
+	return change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest}
 }
 
 func argumentsText(k approval.Ticket) string {
@@ -105,11 +119,13 @@ func argumentsText(k approval.Ticket) string {
 }
 
 func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	f, err := filter(r.URL)
+	f, mine, err := filter(r.URL)
 	if err != nil {
 		return err
 	}
-	f.Viewer = p
+	if f.Viewer = p; mine {
+		f.Awaiting = p
+	}
 	found, err := c.opts.Approvals.List(r.Context(), f)
 	if err != nil {
 		return err
@@ -120,33 +136,61 @@ func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principa
 			tickets = append(tickets, view(k, p))
 		}
 	}
-	return answer(w, map[string]any{"approvals": tickets})
+	page := map[string]any{"approvals": tickets}
+	if len(found) == f.Limit {
+		page["next"] = found[len(found)-1].ID // there may be older ones: ?before=
+	}
+	return answer(w, page)
 }
 
-// filter reads the query of a list. A parameter that is not known is refused:
-// a filter that was silently ignored would show too much.
-func filter(u *url.URL) (f approval.Filter, err error) {
+// filter reads the query of a list; mine asks for what waits for the caller. A
+// parameter that is not known is refused: a filter that was silently ignored
+// would show too much.
+func filter(u *url.URL) (f approval.Filter, mine bool, err error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return f, badRequest("the query cannot be read", "")
+		return f, false, badRequest("the query cannot be read", "")
 	}
+	f.Limit = defaultTickets
 	for name, values := range query {
-		switch value := values[0]; {
-		case len(values) > 1:
-			return f, badRequest(fmt.Sprintf("%q is given twice", name), "")
-		case name == "state" && (value == "" || slices.Contains(approval.States(), approval.State(value))):
-			f.State = approval.State(value)
-		case name == "state":
-			return f, badRequest(fmt.Sprintf("%q is no state", value), "states are "+stateNames())
-		case name == "limit":
-			if f.Limit, err = strconv.Atoi(value); err != nil || f.Limit < 1 || f.Limit > 1000 {
-				return f, badRequest("limit is a number from 1 to 1000", "")
+		if len(values) > 1 {
+			return f, false, badRequest(fmt.Sprintf("%q is given twice", Visible(name)), "")
+		}
+		switch value := values[0]; name {
+		case "state":
+			f.States, err = states(value)
+		case "awaiting":
+			if mine = value == "me"; !mine {
+				err = badRequest("awaiting is me: what waits for your vote", "")
+			}
+		case "before":
+			f.Before = value
+		case "limit":
+			if f.Limit, err = strconv.Atoi(value); err != nil || f.Limit < 1 || f.Limit > maxTickets {
+				err = badRequest(fmt.Sprintf("limit is a number from 1 to %d", maxTickets), "")
 			}
 		default:
-			return f, badRequest(fmt.Sprintf("there is no parameter %q", name), "state and limit are known")
+			err = badRequest(fmt.Sprintf("there is no parameter %q", Visible(name)), "state, awaiting, before and limit are known")
+		}
+		if err != nil {
+			return f, false, err
 		}
 	}
-	return f, nil
+	return f, mine, nil
+}
+
+// states reads one or more, with commas between them; nothing is all.
+func states(list string) (found []approval.State, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		if !slices.Contains(approval.States(), approval.State(name)) {
+			return nil, badRequest(fmt.Sprintf("%q is no state", Visible(name)), "states are "+stateNames())
+		}
+		found = append(found, approval.State(name))
+	}
+	return found, nil
 }
 
 func stateNames() string {
@@ -180,44 +224,73 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if action != "approve" && action != "deny" {
 		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "a ticket can be approved or denied", Hint: "POST …/approve or …/deny"}
 	}
-	vote, err := readVote(w, r)
+	var body struct {
+		Reason string `json:"reason"`
+		Digest string `json:"digest"`
+	}
+	err := read(w, r, &body, "an object with the texts reason and digest", `{"reason": "…", "digest": "sha256:…"}`)
 	if err != nil {
 		return err
 	}
 	if _, err := c.visible(r, p); err != nil {
 		return err
 	}
-	vote.ID, vote.Approver, vote.Approve = r.PathValue("id"), p, action == "approve"
-	k, err := c.opts.Approvals.Decide(r.Context(), vote)
+	k, err := c.opts.Approvals.Decide(r.Context(), approval.Vote{
+		ID: r.PathValue("id"), Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest,
+	})
 	if err != nil {
 		return err
 	}
 	return answer(w, view(k, p))
 }
 
-// readVote reads the body of a decision: one JSON object, no member twice and
-// none that is not known. Without a body there is neither reason nor digest.
-func readVote(w http.ResponseWriter, r *http.Request) (v approval.Vote, err error) {
+// reconcile takes what a person found out about a call whose outcome is unknown.
+func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if c.opts.Reconciler == nil {
+		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "nothing can be reconciled here"}
+	}
+	var body struct {
+		Outcome string `json:"outcome"`
+		Reason  string `json:"reason"`
+	}
+	const shape, example = "an object with the texts outcome, done or failed, and reason", `{"outcome": "done", "reason": "…"}`
+	if err := read(w, r, &body, shape, example); err != nil {
+		return err
+	}
+	if body.Outcome != string(approval.StateDone) && body.Outcome != string(approval.StateFailed) {
+		return badRequest("the body is not "+shape, example)
+	}
+	if _, err := c.visible(r, p); err != nil {
+		return err
+	}
+	k, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
+		ID: r.PathValue("id"), Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	return answer(w, view(k, p))
+}
+
+// read reads the body of a decision into a struct: one JSON object, no member
+// twice and none that is not known. Without a body nothing is said.
+func read(w http.ResponseWriter, r *http.Request, into any, shape, example string) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return v, problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: "the body must be application/json"}
+		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: "the body must be application/json"}
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytes))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return v, problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: "the body may have 64 KiB"}
+		return tooLargeBody
 	}
 	if err != nil {
-		return v, badRequest("the body could not be read", "")
+		return badRequest("the body could not be read", "")
 	}
 	if len(text) == 0 {
-		return v, nil
+		return nil
 	}
-	var body struct {
-		Reason string `json:"reason"`
-		Digest string `json:"digest"`
+	if err := jsonv2.Unmarshal(text, into, jsonv2.RejectUnknownMembers(true)); err != nil {
+		return badRequest("the body is not "+shape, example)
 	}
-	if err := jsonv2.Unmarshal(text, &body, jsonv2.RejectUnknownMembers(true)); err != nil {
-		return v, badRequest("the body is not an object with the texts reason and digest", `{"reason": "…", "digest": "sha256:…"}`)
-	}
-	return approval.Vote{Reason: body.Reason, Digest: body.Digest}, nil
+	return nil
 }

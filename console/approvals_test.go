@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestOneTicket(t *testing.T) {
 		"arguments_text":  `{"amount":1e2,"to":"\u202eevil","big":12345678901234567890}`,
 		"policy_revision": "sha256:r", "rule": "over_threshold", "reason": "amount above 100", "roles": []any{"approver"}, "quorum": 1.0,
 		"created": "2026-03-01T12:00:00Z", "expires": "2026-03-01T12:01:00Z", "decision_id": "dec_1", "trace_id": "trc_1",
-		"attached": 0.0, "may_decide": true,
+		"attached": 0.0, "may_decide": true, "may_reconcile": false, "approvals": 0.0, "execute_on_approve": false,
 		"history": []any{map[string]any{"at": "2026-03-01T12:00:00Z", "who": "agent", "to": "proposed", "reason": "amount above 100", "digest": k.Digest}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -80,6 +81,8 @@ func TestListing(t *testing.T) {
 	l.ask("POST", "/v1/approvals/"+first.ID+"/deny", `{"reason":"no"}`, as("t-ann")...)
 	for query, want := range map[string][]string{
 		"": {large.ID, second.ID, first.ID}, "?state=denied": {first.ID}, "?limit=1": {large.ID}, "?state=proposed&limit=2": {large.ID, second.ID}, "?state=done": nil,
+		"?state=denied,proposed": {large.ID, second.ID, first.ID}, "?state=": {large.ID, second.ID, first.ID}, "?before=" + large.ID: {second.ID, first.ID},
+		"?before=" + second.ID + "&limit=1": {first.ID}, "?before=" + first.ID: nil, "?before=apr_none": nil,
 	} {
 		for _, token := range []string{"t-ann", "t-agent"} {
 			var got []string
@@ -94,8 +97,127 @@ func TestListing(t *testing.T) {
 	if text := l.ask("GET", "/v1/approvals?limit=1", "", as("t-ann")...).Body.String(); !strings.Contains(text, "bytes, see the ticket)") {
 		t.Errorf("the large arguments are listed as %.200s", text)
 	}
-	for _, query := range []string{"state=pending", "limit=0", "limit=1001", "limit=x", "requester=agent", "state=done&state=denied", "%zz"} {
+	for _, query := range []string{"state=pending", "limit=0", "limit=1001", "limit=x", "requester=agent", "state=done&state=denied", "%zz",
+		"state=done,", "state=done,pending", "awaiting=bob", "awaiting=", "awaiting=me&awaiting=me"} {
 		refused(t, l.ask("GET", "/v1/approvals?"+query, "", as("t-ann")...), 400, "BAD_REQUEST")
+	}
+}
+
+// What awaits me is what I may decide and have not.
+func TestAwaiting(t *testing.T) {
+	l := newListener(t, nil)
+	two := held(`{"n":1}`)
+	two.Approval.Quorum = 2
+	if _, err := l.tickets.Claim(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	own := held(`{"n":2}`)
+	own.Principal.Subject = "ann"
+	if _, err := l.tickets.Claim(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	first := accepted(t, l.ask("GET", "/v1/approvals?awaiting=me", "", as("t-ann")...))["approvals"].([]any)
+	if len(first) != 1 {
+		t.Fatalf("ann has %v", first)
+	}
+	id := first[0].(map[string]any)["id"].(string)
+	if got := accepted(t, l.ask("POST", "/v1/approvals/"+id+"/approve", "", as("t-ann")...)); got["state"] != "proposed" || got["approvals"] != 1.0 {
+		t.Errorf("after one of two: %v", got)
+	}
+	for token, want := range map[string]int{"t-ann": 0, "t-bob": 2, "t-agent": 0, "t-eve": 0} {
+		if got := accepted(t, l.ask("GET", "/v1/approvals?awaiting=me", "", as(token)...))["approvals"].([]any); len(got) != want {
+			t.Errorf("%s has %v, want %d", token, got, want)
+		}
+	}
+}
+
+// A page that is full says how to go on, and going on ends.
+func TestPaging(t *testing.T) {
+	l := newListener(t, nil)
+	for n := range 5 {
+		l.hold(fmt.Sprintf(`{"n":%d}`, n))
+	}
+	seen, query := map[string]bool{}, ""
+	for range 5 {
+		page := accepted(t, l.ask("GET", "/v1/approvals?limit=2"+query, "", as("t-ann")...))
+		for _, k := range page["approvals"].([]any) {
+			seen[k.(map[string]any)["id"].(string)] = true
+		}
+		next, more := page["next"].(string)
+		if !more {
+			break
+		}
+		query = "&before=" + next
+	}
+	if len(seen) != 5 {
+		t.Errorf("saw %d of 5", len(seen))
+	}
+}
+
+// doubt makes a ticket whose outcome is unknown.
+func (l *listener) doubt(arguments string) approval.Ticket {
+	l.t.Helper()
+	k := l.hold(arguments)
+	l.ask("POST", "/v1/approvals/"+k.ID+"/approve", "", as("t-bob")...)
+	if c, err := l.tickets.Claim(l.t.Context(), held(arguments)); err != nil || c.Outcome != approval.Granted {
+		l.t.Fatalf("%q, %v", c.Outcome, err)
+	}
+	if err := l.tickets.Finish(l.t.Context(), k.ID, approval.StateUnknown, nil, "timeout"); err != nil {
+		l.t.Fatal(err)
+	}
+	return k
+}
+
+func TestReconciling(t *testing.T) {
+	l := newListener(t, nil)
+	for n, outcome := range []string{"done", "failed"} {
+		k := l.doubt(fmt.Sprintf(`{"n":%d}`, n))
+		if before := accepted(t, l.ask("GET", "/v1/approvals/"+k.ID, "", as("t-ann")...)); before["may_reconcile"] != true || before["may_decide"] != false {
+			t.Errorf("before: %v", before)
+		}
+		got := accepted(t, l.ask("POST", "/v1/approvals/"+k.ID+"/reconcile", `{"outcome":"`+outcome+`","reason":"asked the bank"}`, as("t-ann")...))
+		if got["state"] != outcome || got["may_reconcile"] != false {
+			t.Errorf("%s: %v", outcome, got)
+		}
+		refused(t, l.ask("POST", "/v1/approvals/"+k.ID+"/reconcile", `{"outcome":"done","reason":"x"}`, as("t-bob")...), 409, "NOT_UNKNOWN")
+	}
+}
+
+func TestRefusedFindings(t *testing.T) {
+	l := newListener(t, nil)
+	k, waiting := l.doubt(`{"n":1}`), l.hold(`{"n":2}`)
+	for name, tt := range map[string]struct {
+		token, id, body string
+		status          int
+		code            string
+	}{
+		"one's own call":    {token: "t-self", status: 403, code: "SELF_APPROVAL"},
+		"hidden":            {token: "t-eve", status: 404, code: "NOT_FOUND"},
+		"absent":            {id: "apr_none", status: 404, code: "NOT_FOUND"},
+		"not in doubt":      {id: waiting.ID, status: 409, code: "NOT_UNKNOWN"},
+		"no reason":         {body: `{"outcome":"done"}`, status: 422, code: "REASON_REQUIRED"},
+		"another state":     {body: `{"outcome":"approved","reason":"x"}`, status: 400, code: "BAD_REQUEST"},
+		"no outcome":        {body: `{"reason":"x"}`, status: 400, code: "BAD_REQUEST"},
+		"an unknown member": {body: `{"outcome":"done","reason":"x","approver":"bob"}`, status: 400, code: "BAD_REQUEST"},
+		"a member twice":    {body: `{"outcome":"failed","outcome":"done","reason":"x"}`, status: 400, code: "BAD_REQUEST"},
+		"another case":      {body: `{"Outcome":"done","reason":"x"}`, status: 400, code: "BAD_REQUEST"},
+		"nobody":            {token: "t-none", status: 401, code: "UNAUTHENTICATED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.token == "" {
+				tt.token = "t-ann"
+			}
+			if tt.id == "" {
+				tt.id = k.ID
+			}
+			if tt.body == "" {
+				tt.body = `{"outcome":"done","reason":"x"}`
+			}
+			refused(t, l.ask("POST", "/v1/approvals/"+tt.id+"/reconcile", tt.body, as(tt.token)...), tt.status, tt.code)
+		})
+	}
+	if got, err := l.tickets.Get(t.Context(), k.ID); err != nil || got.State != approval.StateUnknown {
+		t.Errorf("the ticket is %s, %v", got.State, err)
 	}
 }
 

@@ -8,10 +8,12 @@
 //	GET  /metrics                    for Prometheus
 //	GET  /console/                   counts and commands, for people
 //	     /console/login, /logout     a session of the pages, by token or provider
-//	GET  /v1/approvals               ?state= &limit=, newest first
+//	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
+//	GET  /v1/approvals/watch         ?after=, a JSON line for each change
 //	GET  /v1/approvals/{id}          one ticket, whole
 //	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
 //	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
+//	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
 //	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
 //
 // Everything under /v1 needs a bearer token (RFC 6750); a session is none.
@@ -40,6 +42,20 @@ type Approvals interface {
 	Decide(ctx context.Context, v approval.Vote) (approval.Ticket, error)
 }
 
+// Reconciler ends the doubt about calls whose outcome is unknown. Like
+// [Approvals] it is safe for concurrent use and reports errors of package
+// approval.
+type Reconciler interface {
+	Reconcile(ctx context.Context, f approval.Finding) (approval.Ticket, error)
+}
+
+// Feed tells every change of a ticket with a number above after, in order, and
+// below 0 those that come from now on. The end of ctx ends the sequence, an
+// error too.
+type Feed interface {
+	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
+}
+
 // AuditTail yields the last n lines of the audit trail as they stand in it,
 // without line feeds, and with follow also those to come until ctx ends. An
 // error ends the sequence.
@@ -49,6 +65,10 @@ type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, e
 type Options struct {
 	// Approvals are the held calls. Required.
 	Approvals Approvals
+	// Reconciler, nil = nothing can be reconciled here.
+	Reconciler Reconciler
+	// Feed, nil = tickets cannot be followed here.
+	Feed Feed
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
@@ -136,7 +156,7 @@ func New(opts Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends every session, and the streams that follow the audit trail, so
+// Close ends every session, and the streams that follow trail or tickets, so
 // that the server can shut down. It does not wait for them: the server does.
 func (c *Console) Close() { c.close() }
 
@@ -146,22 +166,24 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (c *Console) routes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		"/{$}":                        {http.MethodGet: redirect},
-		"/":                           {},
-		"/livez":                      {http.MethodGet: live},
-		"/readyz":                     {http.MethodGet: c.ready},
-		"/metrics":                    {http.MethodGet: c.metrics},
-		"/console":                    {http.MethodGet: redirect},
-		"/console/{$}":                {http.MethodGet: c.page},
-		"/console/style.css":          {http.MethodGet: style},
-		"/console/login":              {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
-		"/console/login/provider":     {http.MethodGet: c.depart},
-		"/console/login/callback":     {http.MethodGet: c.arrive},
-		"/console/logout":             {http.MethodPost: c.submit(c.signOut)},
-		"/v1/approvals":               {http.MethodGet: c.as(c.list)},
-		"/v1/approvals/{id}":          {http.MethodGet: c.as(c.show)},
-		"/v1/approvals/{id}/{action}": {http.MethodPost: c.as(c.decide)},
-		"/v1/audit/tail":              {http.MethodGet: c.as(c.audit)},
+		"/{$}":                         {http.MethodGet: redirect},
+		"/":                            {},
+		"/livez":                       {http.MethodGet: live},
+		"/readyz":                      {http.MethodGet: c.ready},
+		"/metrics":                     {http.MethodGet: c.metrics},
+		"/console":                     {http.MethodGet: redirect},
+		"/console/{$}":                 {http.MethodGet: c.page},
+		"/console/style.css":           {http.MethodGet: style},
+		"/console/login":               {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
+		"/console/login/provider":      {http.MethodGet: c.depart},
+		"/console/login/callback":      {http.MethodGet: c.arrive},
+		"/console/logout":              {http.MethodPost: c.submit(c.signOut)},
+		"/v1/approvals":                {http.MethodGet: c.as(c.list)},
+		"/v1/approvals/{id}":           {http.MethodGet: c.as(c.show)},
+		"/v1/approvals/{id}/{action}":  {http.MethodPost: c.as(c.decide)},
+		"/v1/approvals/watch":          {http.MethodGet: c.as(c.watch)},
+		"/v1/approvals/{id}/reconcile": {http.MethodPost: c.as(c.reconcile)},
+		"/v1/audit/tail":               {http.MethodGet: c.as(c.audit)},
 	}
 }
 

@@ -73,7 +73,7 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 		t.Fatal(err)
 	}
 	opts := console.Options{
-		Approvals: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
+		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
 		Held: l.tickets.Held, Version: "1.2.3", Now: func() time.Time { return l.now },
 	}
 	if change != nil {

@@ -26,6 +26,8 @@ func (p problem) Error() string { return p.Detail }
 var notFound = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such ticket, or it is not yours to see",
 	Hint: "toolgate approval list"}
 
+var tooLargeBody = problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: "the body may have 64 KiB"}
+
 // refusals are the answers to the errors of package approval.
 var refusals = []struct {
 	err error
@@ -39,10 +41,12 @@ var refusals = []struct {
 		Hint: "when the agent calls again there is a new ticket"}},
 	{approval.ErrNotPending, problem{Status: http.StatusConflict, Code: "NOT_PENDING", Detail: "the ticket is not waiting for a decision",
 		Hint: "toolgate approval show says how it was decided"}},
+	{approval.ErrNotUnknown, problem{Status: http.StatusConflict, Code: "NOT_UNKNOWN", Detail: "the outcome of the call is not in doubt",
+		Hint: "toolgate approval show says what became of it"}},
 	{approval.ErrAlreadyVoted, problem{Status: http.StatusConflict, Code: "ALREADY_VOTED", Detail: "you have voted on this ticket already"}},
 	{approval.ErrStaleDigest, problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the decision is about other arguments than the ticket has",
 		Hint: "read the ticket again and decide on what it shows"}},
-	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a denial needs a reason",
+	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a denial, or a finding, needs a reason",
 		Hint: "say why: the agent is told"}},
 }
 

@@ -132,7 +132,7 @@ func readForm(w http.ResponseWriter, r *http.Request) error {
 	err := r.ParseForm()
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: "the body may have 64 KiB"}
+		return tooLargeBody
 	}
 	if err != nil {
 		return badRequest("the form cannot be read", "")

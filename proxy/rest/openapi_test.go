@@ -423,7 +423,8 @@ func driveConsole(t *testing.T, doc *document) {
 				return who, nil
 			}
 			return policy.Principal{}, errors.New("nobody")
-		}}
+		},
+		Again: func(_ context.Context, p policy.Principal) (policy.Principal, error) { return p, nil }}
 	drive := func(opts console.Options, probes ...probe) {
 		c, err := console.New(opts)
 		if err != nil {
