@@ -266,6 +266,9 @@ func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Pri
 	k, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
 		ID: r.PathValue("id"), Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason,
 	})
+	if errors.Is(err, approval.ErrReasonRequired) {
+		return problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
+	}
 	if err != nil {
 		return err
 	}

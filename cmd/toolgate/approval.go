@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ type ticket struct {
 	Expires   time.Time       `json:"expires"`
 	DecidedBy string          `json:"decided_by"`
 	Note      string          `json:"note"`
+	Approvals int             `json:"approvals"`
+	Quorum    int             `json:"quorum"`
+	Execute   bool            `json:"execute_on_approve"`
 }
 
 func approvalCommand(e *env) *cobra.Command {
@@ -39,30 +43,43 @@ and nobody decides a call of the person's own.`,
 		Example: `  toolgate approval list --token demo-approver
   toolgate approval show apr_01J… --token demo-approver
   toolgate approval approve apr_01J… --token demo-approver
-  toolgate approval deny apr_01J… --reason "wrong recipient" --token demo-approver`,
+  toolgate approval deny apr_01J… --reason "wrong recipient" --token demo-approver
+  toolgate approval watch --token demo-approver`,
 	}
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
-	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"))
+	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
 }
 
 func approvalList(e *env) *cobra.Command {
-	var state string
+	var state, before string
+	var mine bool
+	var limit int
 	c := &cobra.Command{
 		Use: "list", Short: "list held calls, newest first", Args: cobra.NoArgs,
-		Example: "  toolgate approval list --state proposed --token demo-approver -o json",
+		Example: `  toolgate approval list --mine --token demo-approver
+  toolgate approval list --state proposed,approved --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := e.admin()
 			if err != nil {
 				return err
 			}
-			path := "/v1/approvals"
-			if state != "" {
-				path += "?state=" + url.QueryEscape(state)
+			query := url.Values{"limit": {strconv.Itoa(limit)}}
+			for name, value := range map[string]string{"state": state, "before": before} {
+				if value != "" {
+					query.Set(name, value)
+				}
 			}
+			if mine {
+				query.Set("awaiting", "me")
+			}
+			path := "/v1/approvals?" + query.Encode()
 			if e.output == "json" {
 				return e.relay(c.Context(), a, path)
 			}
-			var found struct{ Approvals []ticket }
+			var found struct {
+				Approvals []ticket
+				Next      string
+			}
 			if err := a.call(c.Context(), "GET", path, nil, &found); err != nil {
 				return err
 			}
@@ -70,10 +87,17 @@ func approvalList(e *env) *cobra.Command {
 			for _, t := range found.Approvals {
 				rows = append(rows, []string{t.ID, t.State, t.Requester, t.Exposed, t.Visible, t.Expires.Local().Format(time.TimeOnly)})
 			}
-			return e.table([]string{"ID", "STATE", "REQUESTER", "TOOL", "ARGUMENTS", "EXPIRES"}, rows)
+			if err := e.table([]string{"ID", "STATE", "REQUESTER", "TOOL", "ARGUMENTS", "EXPIRES"}, rows); err != nil || found.Next == "" {
+				return err
+			}
+			_, err = fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
+			return err
 		},
 	}
-	c.Flags().StringVar(&state, "state", "", "proposed, approved, denied, expired, dispatching, done, failed or unknown (default: all)")
+	c.Flags().StringVar(&state, "state", "", "proposed, approved, denied, expired, superseded, dispatching, done, failed or unknown, or some of them with commas between (default: all)")
+	c.Flags().BoolVar(&mine, "mine", false, "only what waits for your vote")
+	c.Flags().StringVar(&before, "before", "", "only those older than this ticket")
+	c.Flags().IntVar(&limit, "limit", 100, "so many at most, up to 1000")
 	return c
 }
 
@@ -104,10 +128,15 @@ func (e *env) showTicket(t ticket) error {
 	if t.DecidedBy != "" {
 		decided = t.DecidedBy
 	}
+	runs := "when the agent calls again"
+	if t.Execute {
+		runs = "as soon as it is approved"
+	}
 	return e.table([]string{t.ID, t.State}, [][]string{
 		{"requester", t.Requester}, {"tool", t.Exposed + " (" + t.Server + "/" + t.Tool + ")"},
-		{"arguments", t.Visible}, {"digest", t.Digest},
+		{"arguments", t.Visible}, {"digest", t.Digest}, {"runs", runs},
 		{"rule", t.Rule + ": " + t.Reason}, {"approver roles", strings.Join(t.Roles, ", ")},
+		{"approvals", fmt.Sprintf("%d of %d", t.Approvals, t.Quorum)},
 		{"created", t.Created.Local().Format(time.RFC3339)}, {"expires", t.Expires.Local().Format(time.RFC3339)},
 		{"decided by", decided}, {"note", t.Note},
 	})

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// approvalReconcile takes what somebody found out at the other end.
+func approvalReconcile(e *env) *cobra.Command {
+	var outcome, reason string
+	c := &cobra.Command{
+		Use: "reconcile ID", Short: "say what became of a call whose outcome is unknown", Args: cobra.ExactArgs(1),
+		Long: `reconcile ends the doubt about a call that was sent and of which nobody can say
+whether it took effect. Look at the other end first. The call never becomes
+possible again by this: an agent that still wants it has to ask anew.`,
+		Example: `  toolgate approval reconcile apr_01J… --outcome done --reason "booked, statement of 3 May" --token demo-approver`,
+		RunE: func(c *cobra.Command, args []string) error {
+			a, err := e.admin()
+			if err != nil {
+				return err
+			}
+			var t ticket
+			path := "/v1/approvals/" + url.PathEscape(args[0]) + "/reconcile"
+			if err := a.call(c.Context(), "POST", path, map[string]string{"outcome": outcome, "reason": reason}, &t); err != nil {
+				return err
+			}
+			if e.output == "json" {
+				return e.json(t)
+			}
+			_, err = fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
+			return err
+		},
+	}
+	c.Flags().StringVar(&outcome, "outcome", "", "done = it took effect, failed = it did not")
+	c.Flags().StringVar(&reason, "reason", "", "how you know; required")
+	return c
+}
+
+func approvalWatch(e *env) *cobra.Command {
+	after := int64(-1)
+	c := &cobra.Command{
+		Use: "watch", Short: "tell every change of the tickets that you see, as it happens", Args: cobra.NoArgs,
+		Long: `watch prints a line for each change until it is interrupted: when, the ticket, from
+which state to which, the tool, who did it and why. With -o json a line is a
+document with seq, change and approval. Where the connection ends, --after with
+the last seq goes on without a gap.`,
+		Example: `  toolgate approval watch --token demo-approver
+  toolgate approval watch --after 0 --token demo-approver -o json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			a, err := e.admin()
+			if err != nil {
+				return err
+			}
+			path := "/v1/approvals/watch"
+			if after >= 0 {
+				path += "?after=" + strconv.FormatInt(after, 10)
+			}
+			return e.watch(c.Context(), a, path)
+		},
+	}
+	c.Flags().Int64Var(&after, "after", after, "number of the last change that you know; 0 = from the first (default: from now on)")
+	return c
+}
+
+// change is a line of a watch.
+type change struct {
+	Seq    int64 `json:"seq"`
+	Change struct {
+		At     time.Time `json:"at"`
+		Who    string    `json:"who"`
+		From   string    `json:"from"`
+		To     string    `json:"to"`
+		Reason string    `json:"reason"`
+	} `json:"change"`
+	Approval ticket `json:"approval"`
+}
+
+func (e *env) watch(ctx context.Context, a *admin, path string) error {
+	res, err := a.send(ctx, "GET", path, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines, last := bufio.NewReader(res.Body), int64(-1)
+	for {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return watchEnded(err, last)
+		}
+		if last, err = e.tell(line); err != nil {
+			return err
+		}
+	}
+}
+
+// tell prints one line of a watch, and gives its number.
+func (e *env) tell(line []byte) (int64, error) {
+	var c change
+	if err := json.Unmarshal(line, &c); err != nil {
+		return 0, fmt.Errorf("reading the answer: %w", err)
+	}
+	text := string(line)
+	if e.output != "json" {
+		text = c.text()
+	}
+	if _, err := io.WriteString(e.out, text); err != nil {
+		return 0, fmt.Errorf("printing: %w", err)
+	}
+	return c.Seq, nil
+}
+
+func (c change) text() string {
+	move := c.Change.To
+	if c.Change.From != "" {
+		move = c.Change.From + " → " + c.Change.To
+	}
+	text := fmt.Sprintf("%s  %s  %s  %s for %s, by %s", c.Change.At.Local().Format(time.TimeOnly), c.Approval.ID, move, c.Approval.Exposed, c.Approval.Requester, c.Change.Who)
+	if c.Change.Reason != "" {
+		text += ": " + c.Change.Reason
+	}
+	return oneLine(text) + "\n"
+}
+
+// watchEnded says that the other end hung up, and how to go on.
+func watchEnded(err error, last int64) error {
+	hint := "hint: watch again"
+	if last >= 0 {
+		hint += " with --after " + strconv.FormatInt(last, 10)
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("toolgate ended it")
+	}
+	return &exit{code: exitUnreachable, err: fmt.Errorf("watching tickets: %w\n%s", err, hint)}
+}
