@@ -106,7 +106,8 @@ func (d *document) check(method, path string, got answer) error {
 	path, _, _ = strings.Cut(path, "?")
 	var name string
 	for template, pattern := range d.paths {
-		if pattern.MatchString(path) && slices.Contains(d.methods(template), method) {
+		concrete := name == "" || strings.Contains(name, "{") // goes before one with parameters
+		if concrete && pattern.MatchString(path) && slices.Contains(d.methods(template), method) {
 			name = method + " " + template
 		}
 	}

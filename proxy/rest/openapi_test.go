@@ -411,13 +411,26 @@ func (desk) Decide(_ context.Context, v approval.Vote) (approval.Ticket, error) 
 	return ticketOf(v.ID), faults[v.ID]
 }
 
+func (desk) Reconcile(_ context.Context, f approval.Finding) (approval.Ticket, error) {
+	k := ticketOf(f.ID)
+	k.State = approval.StateDone
+	return k, faults[f.ID]
+}
+
+// Follow tells one change, and ends.
+func (desk) Follow(context.Context, int64) iter.Seq2[approval.Event, error] {
+	return func(yield func(approval.Event, error) bool) {
+		yield(approval.Event{Seq: 1, Change: approval.Change{Who: "agent", To: approval.StateProposed, Digest: "sha256:0"}, Ticket: ticketOf("apr_1")}, nil)
+	}
+}
+
 // driveConsole holds the admin listener to its part of the document.
 func driveConsole(t *testing.T, doc *document) {
 	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
 	}
-	opts := console.Options{Approvals: desk{}, Audit: tail, Status: func() console.Status { return console.Status{} },
+	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Audit: tail, Status: func() console.Status { return console.Status{} },
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
 			if who, ok := people[token]; ok {
 				return who, nil
@@ -439,42 +452,55 @@ func driveConsole(t *testing.T, doc *document) {
 			if err := doc.check(p.method, p.path, got); err != nil || got.status != p.status {
 				t.Errorf("%s %s: status %d, want %d: %v", p.method, p.path, got.status, p.status, err)
 			}
+			if p.status == 200 && p.path == "/v1/approvals/watch" {
+				if err := doc.fits(object{"$ref": "#/components/schemas/TicketChange"}, got.body); err != nil {
+					t.Errorf("a line of the watch: %v: %s", err, got.body)
+				}
+			}
 		}
 	}
 	drive(opts, consoleProbes()...)
-	opts.Audit = nil
-	drive(opts, probe{404, "ann", "GET", "/v1/audit/tail", "", nil})
+	opts.Audit, opts.Feed = nil, nil
+	drive(opts, probe{404, "ann", "GET", "/v1/audit/tail", "", nil}, probe{404, "ann", "GET", "/v1/approvals/watch", "", nil})
 }
 
 func consoleProbes() []probe {
 	var probes []probe
-	for _, path := range []string{"/v1/approvals", "/v1/approvals/apr_1", "/v1/audit/tail"} {
+	for _, path := range []string{"/v1/approvals", "/v1/approvals/apr_1", "/v1/audit/tail", "/v1/approvals/watch"} {
 		probes = append(probes, probe{200, "ann", "GET", path, "", nil}, probe{401, "", "GET", path, "", nil}, probe{403, "ann", "GET", path, "", []string{"Host: evil.example"}})
 	}
 	probes = append(probes, probe{400, "ann", "GET", "/v1/approvals?x=1", "", nil}, probe{500, "ann", "GET", "/v1/approvals?limit=500", "", nil},
 		probe{400, "ann", "GET", "/v1/audit/tail?n=x", "", nil}, probe{403, "eve", "GET", "/v1/audit/tail", "", nil},
+		probe{400, "ann", "GET", "/v1/approvals/watch?after=x", "", nil}, probe{200, "ann", "GET", "/v1/approvals?state=denied,done&awaiting=me&before=apr_9&limit=1", "", nil},
 		probe{404, "ann", "GET", "/v1/approvals/apr_absent", "", nil}, probe{404, "eve", "GET", "/v1/approvals/apr_1", "", nil},
 		probe{500, "ann", "GET", "/v1/approvals/apr_broken", "", nil})
-	for _, action := range []string{"approve", "deny"} {
+	for _, action := range []string{"approve", "deny", "reconcile"} {
+		good := `{}`
+		if action == "reconcile" {
+			good = `{"outcome":"done","reason":"asked them"}`
+		}
 		at := func(id string) string { return "/v1/approvals/" + id + "/" + action }
 		post := func(status int, who, id, body string, headers ...string) {
 			probes = append(probes, probe{status, who, "POST", at(id), body, headers})
 		}
-		post(200, "ann", "apr_1", `{"reason":"fine","digest":"sha256:0"}`)
-		post(200, "ann", "apr_1", "", "Content-Type: application/json")
+		if post(200, "ann", "apr_1", good); action != "reconcile" {
+			post(200, "ann", "apr_1", `{"reason":"fine","digest":"sha256:0"}`)
+			post(200, "ann", "apr_1", "", "Content-Type: application/json")
+		}
 		post(400, "ann", "apr_1", `{"why":1}`)
-		post(401, "", "apr_1", `{}`)
-		post(403, "ann", "apr_own", `{}`)
-		post(403, "ann", "apr_1", `{}`, "Origin: http://evil.example")
-		post(404, "ann", "apr_absent", `{}`)
+		post(401, "", "apr_1", good)
+		post(403, "ann", "apr_own", good)
+		post(403, "ann", "apr_1", good, "Origin: http://evil.example")
+		post(404, "ann", "apr_absent", good)
 		for _, id := range []string{"apr_expired", "apr_done", "apr_voted", "apr_stale"} {
-			post(409, "ann", id, `{}`)
+			post(409, "ann", id, good)
 		}
 		post(413, "ann", "apr_1", `{"reason":"`+strings.Repeat("x", 70_000)+`"}`)
-		post(415, "ann", "apr_1", `{}`, "Content-Type: text/plain")
-		post(500, "ann", "apr_broken", `{}`)
+		post(415, "ann", "apr_1", good, "Content-Type: text/plain")
+		post(500, "ann", "apr_broken", good)
 	}
-	return append(probes, probe{422, "ann", "POST", "/v1/approvals/apr_reason/deny", `{}`, nil})
+	return append(probes, probe{422, "ann", "POST", "/v1/approvals/apr_reason/deny", `{}`, nil},
+		probe{422, "ann", "POST", "/v1/approvals/apr_reason/reconcile", `{"outcome":"done"}`, nil})
 }
 
 // TestTheDocumentCanRefuse: a judge that passes everything would judge nothing.
