@@ -8,6 +8,7 @@
 //	GET  /metrics                    for Prometheus
 //	GET  /console/                   counts and commands, for people
 //	     /console/login, /logout     a session of the pages, by token or provider
+//	     /console/approvals          the pages where people decide, with a session
 //	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
 //	GET  /v1/approvals/watch         ?after=, a JSON line for each change
 //	GET  /v1/approvals/{id}          one ticket, whole
@@ -42,18 +43,23 @@ type Approvals interface {
 	Decide(ctx context.Context, v approval.Vote) (approval.Ticket, error)
 }
 
-// Reconciler ends the doubt about calls whose outcome is unknown. Like
-// [Approvals] it is safe for concurrent use and reports errors of package
-// approval.
+// Reconciler takes the word of a person on a call of unknown outcome. It is safe
+// for concurrent use and reports the errors of package approval.
 type Reconciler interface {
 	Reconcile(ctx context.Context, f approval.Finding) (approval.Ticket, error)
 }
 
-// Feed tells every change of a ticket with a number above after, in order, and
-// below 0 those that come from now on. The end of ctx ends the sequence, an
-// error too.
+// Feed tells every change of a ticket with a number above after, from the
+// moment of the call when after < 0, until ctx ends. It is safe for concurrent
+// use.
 type Feed interface {
 	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
+}
+
+// Archive knows what was approved before the ticket id: the last call of the
+// same tool, or approval.ErrNotFound. It is safe for concurrent use.
+type Archive interface {
+	Similar(ctx context.Context, id string) (approval.Ticket, error)
 }
 
 // AuditTail yields the last n lines of the audit trail as they stand in it,
@@ -65,10 +71,10 @@ type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, e
 type Options struct {
 	// Approvals are the held calls. Required.
 	Approvals Approvals
-	// Reconciler, nil = nothing can be reconciled here.
+	// Reconciler, Feed and Archive are the same calls seen otherwise. Required.
 	Reconciler Reconciler
-	// Feed, nil = tickets cannot be followed here.
-	Feed Feed
+	Feed       Feed
+	Archive    Archive
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
@@ -137,6 +143,9 @@ type Console struct {
 
 // New builds a Console. An option that is required and missing is an error.
 func New(opts Options) (*Console, error) {
+	if opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil {
+		return nil, errors.New("building the console: reconciler, feed and archive are required")
+	}
 	if opts.Approvals == nil || opts.Identify == nil || opts.Again == nil || opts.Status == nil {
 		return nil, errors.New("building the console: approvals, identify, again and status are required")
 	}
@@ -150,8 +159,10 @@ func New(opts Options) (*Console, error) {
 	c := &Console{opts: opts, mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
 	c.throttle = newThrottle(opts.Now)
-	for pattern, methods := range c.routes() {
-		c.mux.Handle(pattern, c.serve(methods))
+	for _, routes := range []map[string]map[string]handler{c.routes(), c.pages()} {
+		for pattern, methods := range routes {
+			c.mux.Handle(pattern, c.serve(methods))
+		}
 	}
 	return c, nil
 }

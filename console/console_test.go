@@ -73,7 +73,7 @@ func newListener(t *testing.T, change func(*console.Options)) *listener {
 		t.Fatal(err)
 	}
 	opts := console.Options{
-		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
+		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
 		Held: l.tickets.Held, Version: "1.2.3", Now: func() time.Time { return l.now },
 	}
 	if change != nil {
@@ -158,12 +158,15 @@ func accepted(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 }
 
 func TestRequiredOptions(t *testing.T) {
-	whole := console.Options{Approvals: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }}
+	whole := console.Options{Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets), Identify: identify, Again: again, Status: func() console.Status { return console.Status{} }}
 	for name, drop := range map[string]func(*console.Options){
-		"approvals": func(o *console.Options) { o.Approvals = nil },
-		"identify":  func(o *console.Options) { o.Identify = nil },
-		"again":     func(o *console.Options) { o.Again = nil },
-		"status":    func(o *console.Options) { o.Status = nil },
+		"approvals":  func(o *console.Options) { o.Approvals = nil },
+		"reconciler": func(o *console.Options) { o.Reconciler = nil },
+		"feed":       func(o *console.Options) { o.Feed = nil },
+		"archive":    func(o *console.Options) { o.Archive = nil },
+		"identify":   func(o *console.Options) { o.Identify = nil },
+		"again":      func(o *console.Options) { o.Again = nil },
+		"status":     func(o *console.Options) { o.Status = nil },
 	} {
 		opts := whole
 		drop(&opts)

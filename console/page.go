@@ -19,14 +19,27 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{"visible": Vis
 // pageCSP lets a page have our style sheet and send forms to us, and no more.
 const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; style-src 'self'"
 
+// appCSP lets the pages of the approvals also run our scripts, which may evaluate
+// no text, and ask us.
+const appCSP = pageCSP + "; script-src 'self'; connect-src 'self'"
+
 // html answers with a page, whole or not at all.
 func (c *Console) html(w http.ResponseWriter, status int, name string, data any) error {
+	return render(w, status, pageCSP, name, data)
+}
+
+// app answers with a page of the approvals.
+func (c *Console) app(w http.ResponseWriter, status int, name string, data any) error {
+	return render(w, status, appCSP, name, data)
+}
+
+func render(w http.ResponseWriter, status int, csp, name string, data any) error {
 	var body bytes.Buffer
 	if err := pages.ExecuteTemplate(&body, name, data); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", pageCSP)
+	w.Header().Set("Content-Security-Policy", csp)
 	w.WriteHeader(status)
 	_, _ = body.WriteTo(w) // a reader that went away needs no answer
 	return nil

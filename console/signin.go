@@ -17,7 +17,7 @@ const (
 	// entryCookie holds what the sign-in form has to show again. A browser that
 	// does not send it back would not send the session's either.
 	entryCookie = "__Host-toolgate-entry"
-	home        = "/console/" // where one is after signing in
+	home        = "/console/approvals" // where one is after signing in
 	// maxNextBytes bounds what a cookie has to carry.
 	maxNextBytes = 2048
 )

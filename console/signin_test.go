@@ -162,13 +162,14 @@ func TestWhereToSignIn(t *testing.T) {
 }
 
 func TestWhereSigningInLeads(t *testing.T) {
+	const home = "/console/approvals"
 	l := newListener(t, nil)
 	for next, want := range map[string]string{
 		"/console/approvals/apr_1": "/console/approvals/apr_1", "/console/approvals?view=team": "/console/approvals?view=team",
-		"": "/console/", "https://evil.example/console/": "/console/", "//evil.example/console/": "/console/", "/v1/approvals": "/console/",
-		`/\evil.example`: "/console/", `/console/\..\..\/evil`: "/console/", "javascript:alert(1)": "/console/", "/console/login?next=x": "/console/",
-		"/console/logout": "/console/", "/console/x\r\nSet-Cookie: a=b": "/console/", "/consolee": "/console/",
-		"/console/" + strings.Repeat("x", 2048): "/console/",
+		"": home, "https://evil.example/console/": home, "//evil.example/console/": home, "/v1/approvals": home,
+		`/\evil.example`: home, `/console/\..\..\/evil`: home, "javascript:alert(1)": home, "/console/login?next=x": home,
+		"/console/logout": home, "/console/x\r\nSet-Cookie: a=b": home, "/consolee": home,
+		"/console/" + strings.Repeat("x", 2048): home,
 	} {
 		b := newBrowser(l)
 		l.now = l.now.Add(time.Minute)

@@ -24,6 +24,9 @@ type page func(w http.ResponseWriter, r *http.Request, v visitor) error
 func (c *Console) visit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, ok := c.visitor(w, r)
+		if !ok && r.Header.Get("HX-Request") != "" { // an open page fetches itself anew: it stays as it is
+			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are not signed in any more"})
+		}
 		if !ok {
 			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return nil

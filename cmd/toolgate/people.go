@@ -23,7 +23,7 @@ func (in *instance) people(cfg *config.Config) (*console.Console, error) {
 	}
 	return console.New(console.Options{
 		Provider: elsewhere, URL: consoleURL(cfg), Session: cfg.Console.Session,
-		Approvals: in.tickets, Reconciler: in.tickets, Feed: in.tickets, Status: in.status, Held: in.tickets.Held,
+		Approvals: in.tickets, Reconciler: in.tickets, Feed: in.tickets, Archive: in.tickets, Status: in.status, Held: in.tickets.Held,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			return in.auth.Identify(ctx, identity.Credential{Bearer: bearer})
 		},

@@ -1,0 +1,264 @@
+package console
+
+import (
+	"bytes"
+	"io"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// maxRows is how many values the table shows; the page says how many more
+	// there are, and the bytes can be fetched whole.
+	maxRows = 500
+	// foldRunes is the longest value that is shown at once. Of longer ones both
+	// ends are, and the whole when it is opened.
+	foldRunes = 240
+	headRunes = 80
+	tailRunes = 40
+)
+
+// leaf is one value of a call's arguments that holds no others, as written.
+type leaf struct {
+	pointer string // RFC 6901, "" when the arguments are one value
+	lexeme  string // exactly the bytes that were judged
+}
+
+// leaves takes JSON text apart, in its own order. An empty object or array is a
+// leaf. Text that is not one JSON value is an error, and gives nothing.
+func leaves(text []byte) ([]leaf, error) {
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	found, err := readLeaves(d, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.ReadToken(); err != io.EOF {
+		return nil, badRequest("the text goes on after its value", "")
+	}
+	return found, nil
+}
+
+func readLeaves(d *jsontext.Decoder, at string, found []leaf) ([]leaf, error) {
+	open := d.PeekKind()
+	if open != '{' && open != '[' {
+		value, err := d.ReadValue()
+		return append(found, leaf{pointer: at, lexeme: string(value)}), err
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	n := 0
+	for ; d.PeekKind() != '}' && d.PeekKind() != ']'; n++ {
+		name := strconv.Itoa(n)
+		if open == '{' {
+			token, err := d.ReadToken()
+			if err != nil {
+				return nil, err
+			}
+			name = token.String()
+		}
+		var err error
+		if found, err = readLeaves(d, at+"/"+pointerToken.Replace(name), found); err != nil {
+			return nil, err
+		}
+	}
+	end, err := d.ReadToken()
+	if err == nil && n == 0 {
+		found = append(found, leaf{pointer: at, lexeme: open.String() + end.String()})
+	}
+	return found, err
+}
+
+// pointerToken writes a name as a reference token of a JSON Pointer.
+var pointerToken = strings.NewReplacer("~", "~0", "/", "~1")
+
+// row is one line of the table of arguments, for people.
+type row struct {
+	Pointer text
+	value
+	Was    *value // what the earlier call had here, when that was something else
+	IsNew  bool   // the earlier call had nothing here
+	IsGone bool   // only the earlier call had something here: it is Was
+}
+
+// value is one value as it was written, and what there is to know about it.
+type value struct {
+	Text text // whole
+	// Head and Tail stand for Text until it is opened; empty = it is short.
+	Head, Tail text
+	Runes      int
+	Reads      string   // what a string says, when its escapes hide that; visible, its line breaks are real
+	Notes      []string // remarks
+}
+
+// valueOf describes one leaf.
+func valueOf(lexeme string) value {
+	shown := Visible(lexeme)
+	v := value{Text: textOf(shown), Runes: utf8.RuneCountInString(shown)}
+	if v.Runes > foldRunes {
+		runes := []rune(shown)
+		v.Head, v.Tail = textOf(string(runes[:headRunes])), textOf(string(runes[len(runes)-tailRunes:]))
+	}
+	said := lexeme
+	if strings.HasPrefix(lexeme, `"`) {
+		said = unquote(lexeme)
+		if lines := visibleLines(said); `"`+lines+`"` != shown {
+			v.Reads = lines
+		}
+		if strings.ContainsFunc(said, func(r rune) bool { return hidden(r) && r != '\n' && r != '\t' }) {
+			v.Notes = append(v.Notes, `has characters that a screen would hide or turn around, shown as \u…`)
+		}
+		if mixed := mixedScripts(said); mixed != "" {
+			v.Notes = append(v.Notes, "one word mixes "+mixed+" letters")
+		}
+	}
+	if plain := plainNumber(said); plain != "" {
+		v.Notes = append(v.Notes, "= "+plain)
+	}
+	return v
+}
+
+// unquote gives what a JSON string says.
+func unquote(lexeme string) string {
+	said, err := jsontext.AppendUnquote(nil, lexeme)
+	if err != nil {
+		return lexeme // stray bytes: Visible shows them
+	}
+	return string(said)
+}
+
+// visibleLines is Visible, but line feeds stay.
+func visibleLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Visible(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// confusable are alphabets whose letters pass for one another's.
+var confusable = []struct {
+	name  string
+	table *unicode.RangeTable
+}{
+	{"Latin", unicode.Latin}, {"Cyrillic", unicode.Cyrillic}, {"Greek", unicode.Greek}, {"Armenian", unicode.Armenian}, {"Cherokee", unicode.Cherokee},
+}
+
+// mixedScripts names the alphabets that one word of s mixes, "" when none does.
+func mixedScripts(s string) string {
+	seen := 0
+	for _, r := range s {
+		if !unicode.IsLetter(r) {
+			seen = 0
+			continue
+		}
+		for i, alphabet := range confusable {
+			if unicode.Is(alphabet.table, r) {
+				seen |= 1 << i
+			}
+		}
+		if seen&(seen-1) != 0 {
+			var names []string
+			for i, alphabet := range confusable {
+				if seen&(1<<i) != 0 {
+					names = append(names, alphabet.name)
+				}
+			}
+			return strings.Join(names, " and ")
+		}
+	}
+	return ""
+}
+
+// plainNumber writes a number that is hard to read, with many digits or an
+// exponent, in groups of three; "" when s is none, or none that is hard.
+func plainNumber(s string) string {
+	const most = 80 // digits
+	mantissa, exponent, scaled := strings.Cut(strings.ToLower(s), "e")
+	sign := ""
+	if strings.HasPrefix(mantissa, "-") {
+		sign, mantissa = "-", mantissa[1:]
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	if len(s) > most || whole == "" || strings.Trim(whole+fraction, "0123456789") != "" {
+		return ""
+	}
+	if scaled {
+		shift, err := strconv.Atoi(exponent)
+		if err != nil || max(shift, -shift) > most {
+			return "" // before it is worked out: 1e999999999 would take for ever
+		}
+		n, ok := new(big.Rat).SetString(mantissa + "e" + exponent)
+		if !ok {
+			return ""
+		}
+		whole, fraction, _ = strings.Cut(n.FloatString(max(0, len(fraction)-shift)), ".")
+	}
+	if !scaled && len(whole) < 5 {
+		return ""
+	}
+	return sign + grouped(whole) + strings.TrimSuffix("."+fraction, ".")
+}
+
+// grouped puts a narrow space, which breaks no line, before every third digit.
+func grouped(digits string) string {
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteRune('\u202f')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
+// text is a visible text in parts, so that a page can mark the escapes.
+type text []part
+
+type part struct {
+	Text   string
+	Escape bool // a \uXXXX
+}
+
+// textOf takes apart what Visible gave. Where the text is a JSON string's, an
+// escape that its writer made is one like those that Visible makes.
+func textOf(visible string) (t text) {
+	from := 0
+	for i := 0; i < len(visible); {
+		switch {
+		case escapeAt(visible, i):
+			if from < i {
+				t = append(t, part{Text: visible[from:i]})
+			}
+			t = append(t, part{Text: visible[i : i+6], Escape: true})
+			i += 6
+			from = i
+		case visible[i] == '\\':
+			i += 2 // an escaped backslash escapes nothing
+		default:
+			i++
+		}
+	}
+	if from < len(visible) {
+		t = append(t, part{Text: visible[from:]})
+	}
+	return t
+}
+
+func escapeAt(s string, i int) bool {
+	return len(s) >= i+6 && s[i] == '\\' && s[i+1] == 'u' && strings.Trim(s[i+2:i+6], "0123456789abcdefABCDEF") == ""
+}
+
+// String joins the parts.
+func (t text) String() string {
+	var b strings.Builder
+	for _, p := range t {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}

@@ -1,0 +1,27 @@
+// Counts down what expires, and takes the buttons away when it is over. The
+// server's clock decides: seconds are counted from when the page came.
+(() => {
+  const begun = new WeakMap();
+  const words = (s) => s < 60 ? `${s} second${s === 1 ? "" : "s"} left`
+    : s < 7200 ? `${Math.floor(s / 60)} minute${s < 120 ? "" : "s"} left`
+    : `${Math.floor(s / 3600)} hours left`;
+  const left = (at) => {
+    const given = at.dataset.left;
+    let from = begun.get(at);
+    if (!from || from.given !== given) begun.set(at, from = { given, at: performance.now() });
+    return Math.floor(given - (performance.now() - from.at) / 1000);
+  };
+  const tick = () => {
+    for (const at of document.querySelectorAll("time[data-left]")) {
+      const seconds = left(at);
+      const text = seconds > 0 ? words(seconds) : "over";
+      if (at.textContent !== text) at.textContent = text;
+      at.classList.toggle("soon", seconds < 60);
+      if (seconds <= 0 && at.closest("#standing")) {
+        for (const b of document.querySelectorAll("#decision form[action$='/vote'] button")) b.disabled = true;
+      }
+    }
+  };
+  tick();
+  setInterval(tick, 1000);
+})();

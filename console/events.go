@@ -1,0 +1,100 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// heartbeat is how often a stream shows that it lives, and asks whether its
+// reader is still somebody.
+const heartbeat = 20 * time.Second
+
+// events tells an open page what has changed, as server-sent events: "changed"
+// with every change of a ticket that the visitor may see, for the lists, and
+// beside it "vote-<id>" or "state-<id>", for the ticket's page. An event carries
+// nothing else: the page fetches itself anew, with all that is checked then. A
+// new stream begins with a "changed", for what happened before it; one that is
+// continued begins where it broke off.
+func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
+	after := int64(-1)
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		var err error
+		if after, err = strconv.ParseInt(last, 10, 64); err != nil || after < 0 {
+			return badRequest("Last-Event-ID is none of ours", "")
+		}
+	}
+	ctx, stop := c.life(r.Context())
+	changes, wait := c.follow(ctx, after)
+	defer wait()
+	defer stop()
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	if err := writeLine(w, out, []byte("event: changed\ndata:\n")); err != nil {
+		return nil
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		text := ": still here\n"
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			if text = eventsOf(e, v); text == "" {
+				continue
+			}
+		case <-beat.C:
+			var known bool
+			if v, known = c.still(ctx, v); !known {
+				return nil
+			}
+		}
+		if err := writeLine(w, out, []byte(text)); err != nil {
+			return nil
+		}
+	}
+}
+
+// follow reads the feed beside the stream. The channel is closed when the feed
+// ends; wait returns when its reader has, which needs ctx to end.
+func (c *Console) follow(ctx context.Context, after int64) (changes <-chan approval.Event, wait func()) {
+	ch := make(chan approval.Event)
+	done := make(chan struct{})
+	feed := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
+	go func() {
+		defer close(done)
+		defer close(ch)
+		for e, err := range feed {
+			if err != nil {
+				c.opts.Log.Error("following the tickets", "error", err)
+				return
+			}
+			select {
+			case ch <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ch, func() { <-done }
+}
+
+// eventsOf writes what v hears of a change, "" when that is nothing.
+func eventsOf(e approval.Event, v visitor) string {
+	if !e.Ticket.VisibleTo(v.Principal) {
+		return ""
+	}
+	kind := "state"
+	if e.Change.From == e.Change.To {
+		kind = "vote"
+	}
+	return fmt.Sprintf("event: %s-%s\ndata:\n\nid: %d\nevent: changed\ndata:\n", kind, e.Ticket.ID, e.Seq)
+}

@@ -1,0 +1,158 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+const (
+	// listed is how many tickets one page of a list has.
+	listed = 25
+	// mostAwaiting is where the badge stops counting.
+	mostAwaiting = 99
+)
+
+// shell is what every page of the approvals has around it.
+type shell struct {
+	Title, View   string // View is "mine", "team", "history" or, on a ticket, ""
+	Path          string // of the page itself, to fetch it anew
+	Subject, CSRF string
+	Awaiting      int // tickets that wait for the visitor's vote
+}
+
+func (c *Console) shell(ctx context.Context, v visitor, title, view, path string) (shell, error) {
+	waiting, err := c.opts.Approvals.List(ctx, approval.Filter{Awaiting: v.Principal, Limit: mostAwaiting})
+	return shell{Title: title, View: view, Path: path, Subject: Visible(v.Subject), CSRF: v.csrf, Awaiting: len(waiting)}, err
+}
+
+// face is what people see of a ticket first.
+type face struct {
+	Said           []phrase
+	Standing, Left string
+	Open, Own      bool // Open: its expiry still matters
+	Seconds        int  // to the expiry
+}
+
+func (c *Console) face(k approval.Ticket, v visitor) face {
+	now := c.opts.Now()
+	return face{
+		Said: sentence(k), Standing: standing(k), Left: left(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
+		Open: k.State == approval.StateProposed || k.State == approval.StateApproved,
+		Own:  k.Principal.Subject == v.Subject && k.Principal.Tenant == v.Tenant,
+	}
+}
+
+// item is a ticket in a list.
+type item struct {
+	face
+	ID               string
+	State            approval.State
+	Created, Expires time.Time
+}
+
+// inbox lists tickets: ?view=mine, those that wait for the visitor, and those
+// of unknown outcome that it may settle; team, all that are under way and that
+// it may see; history, the others that it may see. ?before= pages.
+func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error {
+	view, f, path, err := inboxQuery(r.URL, v)
+	if err != nil {
+		return err
+	}
+	data := struct {
+		shell
+		Items, Unclear []item
+		Older          string
+	}{}
+	if data.shell, err = c.shell(r.Context(), v, "Approvals", view, path); err != nil {
+		return err
+	}
+	found, err := c.opts.Approvals.List(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	if len(found) == listed {
+		data.Older = inboxPath(view, found[len(found)-1].ID)
+	}
+	data.Items = c.items(found, v)
+	if view == "mine" && f.Before == "" {
+		if data.Unclear, err = c.unclear(r.Context(), v); err != nil {
+			return err
+		}
+	}
+	return c.app(w, http.StatusOK, "inbox.html", data)
+}
+
+func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
+	for _, k := range found {
+		if k.VisibleTo(v.Principal) {
+			items = append(items, item{face: c.face(k, v), ID: k.ID, State: k.State, Created: k.Created, Expires: k.Expires})
+		}
+	}
+	return items
+}
+
+// unclear gives the tickets of unknown outcome that v may settle.
+func (c *Console) unclear(ctx context.Context, v visitor) ([]item, error) {
+	found, err := c.opts.Approvals.List(ctx, approval.Filter{States: []approval.State{approval.StateUnknown}, Viewer: v.Principal, Limit: listed})
+	var mine []approval.Ticket
+	for _, k := range found {
+		if k.MayDecide(v.Principal) {
+			mine = append(mine, k)
+		}
+	}
+	return c.items(mine, v), err
+}
+
+// inboxQuery reads what a list is asked for.
+func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, path string, err error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return "", f, "", badRequest("the query cannot be read", "")
+	}
+	f = approval.Filter{Before: query.Get("before"), Limit: listed}
+	switch view = query.Get("view"); view {
+	case "", "mine":
+		view = "mine"
+		f.Awaiting = v.Principal
+	case "team":
+		f.Viewer = v.Principal
+		f.States = []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDispatching}
+	case "history":
+		f.Viewer = v.Principal
+		f.States = []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
+			approval.StateDone, approval.StateFailed, approval.StateUnknown}
+	default:
+		return "", f, "", badRequest("there is no such list", "mine, team and history are known")
+	}
+	return view, f, inboxPath(view, f.Before), nil
+}
+
+func inboxPath(view, before string) string {
+	query := url.Values{}
+	if view != "mine" {
+		query.Set("view", view)
+	}
+	if before != "" {
+		query.Set("before", before)
+	}
+	return (&url.URL{Path: "/console/approvals", RawQuery: query.Encode()}).String()
+}
+
+// pages are the routes of the approvals' pages and of what they load.
+func (c *Console) pages() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
+		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
+		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
+		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},
+		"/console/approvals/{id}/reconcile": {http.MethodPost: c.submit(c.finding)},
+		"/console/events":                   {http.MethodGet: c.visit(c.events)},
+		"/console/htmx-4.0.1.js":            {http.MethodGet: script(htmxScript)},
+		"/console/hx-sse-4.0.1.js":          {http.MethodGet: script(sseScript)},
+		"/console/console.js":               {http.MethodGet: script(ownScript)},
+	}
+}

@@ -1,0 +1,133 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+const (
+	// saidValues is how many arguments the plain sentence names, saidRunes how
+	// long each may be. What it leaves out it counts.
+	saidValues = 8
+	saidRunes  = 64
+)
+
+// phrase is a part of a plain sentence: words of ours, or something of the
+// ticket's, which the page sets apart so that it cannot pass for our words.
+type phrase struct {
+	Words string
+	Name  string // of a tool, a person, an argument
+	Value text   // of an argument, as written
+}
+
+// sentence says in plain words what k asks for, and nothing that is not in k.
+func sentence(k approval.Ticket) []phrase {
+	s := []phrase{{Name: Visible(k.Principal.Subject)}, {Words: " asks to call "}, {Name: Visible(k.Exposed)}}
+	if k.Server != "" {
+		s = append(s, phrase{Words: " of server "}, phrase{Name: Visible(k.Server)})
+	}
+	return append(s, saidArguments(k)...)
+}
+
+func saidArguments(k approval.Ticket) (s []phrase) {
+	found, err := leaves(k.Arguments)
+	switch {
+	case k.Arguments == nil && k.ArgumentBytes > 0 || err != nil:
+		return []phrase{{Words: fmt.Sprintf(" with arguments of %d bytes", k.ArgumentBytes)}}
+	case len(found) == 1 && found[0].pointer == "" && found[0].lexeme == "{}":
+		return []phrase{{Words: " without arguments"}}
+	}
+	left := 0
+	for _, l := range found {
+		name, nested := strings.CutPrefix(Visible(l.pointer), "/")
+		shown := Visible(l.lexeme)
+		if strings.Contains(name, "/") || len([]rune(shown)) > saidRunes || len(s) >= saidValues*4 || !nested {
+			left++
+			continue
+		}
+		join := ", "
+		if len(s) == 0 {
+			join = " with "
+		}
+		s = append(s, phrase{Words: join}, phrase{Name: name}, phrase{Words: " "}, phrase{Value: textOf(shown)})
+	}
+	switch {
+	case left > 0 && len(s) == 0:
+		s = append(s, phrase{Words: fmt.Sprintf(" with %s", count(left, "value", "values"))})
+	case left > 0:
+		s = append(s, phrase{Words: fmt.Sprintf(" and %s", count(left, "more value", "more values"))})
+	}
+	return s
+}
+
+// effect says in plain words what an approval of k leads to; the arguments
+// follow it.
+func effect(k approval.Ticket) []phrase {
+	s := []phrase{{Words: "Call "}, {Name: Visible(k.Exposed)}}
+	if k.Server != "" {
+		s = append(s, phrase{Words: " of server "}, phrase{Name: Visible(k.Server)})
+	}
+	return append(s, phrase{Words: " once, for "}, phrase{Name: Visible(k.Principal.Subject)}, phrase{Words: ", with exactly this:"})
+}
+
+// whenRun says when an approval makes k run.
+func whenRun(k approval.Ticket) string {
+	who := "Approved"
+	if k.Quorum > 1 {
+		who = fmt.Sprintf("Once %d people have approved it", k.Quorum)
+	}
+	if k.Execute {
+		return who + ", it runs at once, also when the agent has gone."
+	}
+	return who + ", it runs at once if the agent still waits, else when it asks again."
+}
+
+// standing says where k stands, for people.
+func standing(k approval.Ticket) string {
+	by := Visible(k.DecidedBy)
+	switch k.State {
+	case approval.StateProposed:
+		return "waits for a decision"
+	case approval.StateApproved:
+		return "approved by " + by + ", has not run yet"
+	case approval.StateDenied:
+		return "denied by " + by
+	case approval.StateExpired:
+		return "expired: nothing was sent"
+	case approval.StateSuperseded:
+		return "superseded: nothing was sent"
+	case approval.StateDispatching:
+		return "approved by " + by + ", running now"
+	case approval.StateDone:
+		return "has run"
+	case approval.StateFailed:
+		return "has failed"
+	case approval.StateUnknown:
+		return "may or may not have run: somebody has to find out"
+	}
+	return string(k.State)
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// left says how long it is from now to t, coarsely.
+func left(now, t time.Time) string {
+	switch d := t.Sub(now); {
+	case d <= 0:
+		return "over"
+	case d < time.Minute:
+		return count(int(d/time.Second), "second left", "seconds left")
+	case d < 2*time.Hour:
+		return count(int(d/time.Minute), "minute left", "minutes left")
+	default:
+		return count(int(d/time.Hour), "hour left", "hours left")
+	}
+}

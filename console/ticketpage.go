@@ -1,0 +1,203 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// ticketPage is what the page of one ticket shows: the ticket for people, and
+// what helps to decide.
+type ticketPage struct {
+	shell
+	ticket
+	face
+	Effect                []phrase
+	WhenRun, Way, Session string
+	Approvals             int
+
+	Table     table
+	Earlier   string // the ticket that the table is compared with, "" = none
+	EarlierBy string // whose call that was, when it was not the same requester's
+	Redefined bool   // the tool's definition is another than it was then
+
+	Raw    text
+	RawCut int // bytes of the arguments that Raw leaves out
+
+	MayReconcile bool
+	WhyNot       string   // why the visitor has nothing to decide
+	Refused      *problem // why the visitor's form changed nothing
+	Typed        string   // the reason that stood in it
+}
+
+func (c *Console) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return c.showTicket(w, r, v, nil)
+}
+
+// showTicket answers with the page of the ticket that the path names, and with
+// why the visitor's form was refused, if it was.
+func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *problem) error {
+	k, err := c.visible(r, v.Principal)
+	if err != nil {
+		return err
+	}
+	data, err := c.describe(r.Context(), k, v)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if refused != nil {
+		status, data.Refused, data.Typed = refused.Status, refused, r.PostForm.Get("reason")
+	}
+	return c.app(w, status, "ticket.html", data)
+}
+
+func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {
+	d = ticketPage{
+		ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: way(k), Session: Visible(k.Session), Approvals: k.Approvals,
+		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(v.Principal),
+	}
+	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), "", "/console/approvals/"+k.ID); err != nil {
+		return d, err
+	}
+	own, voted := ballotOf(k, v.Principal)
+	d.MayDecide = d.MayDecide && !voted
+	d.WhyNot = whyNot(k, v.Principal, own, voted)
+	d.Raw, d.RawCut = rawOf(k.Arguments)
+	earlier, err := c.earlier(ctx, k, v.Principal)
+	if err != nil {
+		return d, err
+	}
+	d.Table = compared(k.Arguments, earlier.Arguments)
+	if d.Earlier = earlier.ID; d.Earlier != "" && earlier.Principal.Subject != k.Principal.Subject {
+		d.EarlierBy = Visible(earlier.Principal.Subject)
+	}
+	d.Redefined = d.Earlier != "" && earlier.Fingerprint != k.Fingerprint
+	return d, nil
+}
+
+// earlier is the last approved call like k that p may see; the zero Ticket when
+// there is none.
+func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
+	found, err := c.opts.Archive.Similar(ctx, k.ID)
+	if errors.Is(err, approval.ErrNotFound) || err == nil && !found.VisibleTo(p) {
+		return approval.Ticket{}, nil
+	}
+	return found, err
+}
+
+// rawOf is the visible form of the judged bytes, and how many of them it leaves
+// out at the end.
+func rawOf(arguments []byte) (text, int) {
+	shown := arguments[:min(len(arguments), textBytes)]
+	if len(shown) < len(arguments) {
+		shown = shown[:strings.LastIndexFunc(string(shown), func(rune) bool { return true })] // no half character
+	}
+	return textOf(Visible(string(shown))), len(arguments) - len(shown)
+}
+
+// way says how a call came in.
+func way(k approval.Ticket) string {
+	named := map[string]string{"http": "MCP over HTTP", "stdio": "MCP over stdio", "ndjson": "NDJSON", "rest": "REST"}
+	s := cmp.Or(named[k.Transport], Visible(k.Transport), "unknown ways")
+	if k.Era != "" {
+		s += " (" + Visible(k.Era) + ")"
+	}
+	return s
+}
+
+func ballotOf(k approval.Ticket, p policy.Principal) (approval.Ballot, bool) {
+	for _, b := range k.Votes {
+		if b.Subject == p.Subject {
+			return b, true
+		}
+	}
+	return approval.Ballot{}, false
+}
+
+// whyNot says why p has nothing to decide about k.
+func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bool) string {
+	mine := "You denied it."
+	if own.Approve {
+		mine = "You approved it."
+	}
+	asked := k.Principal.Subject == p.Subject
+	switch {
+	case voted && k.State == approval.StateProposed:
+		return mine + " It waits for others."
+	case voted:
+		return mine
+	case asked && k.State == approval.StateProposed:
+		return "It is your own call: somebody else decides."
+	case asked && k.State == approval.StateUnknown:
+		return "It was your own call: somebody else says what became of it."
+	}
+	return "There is nothing to decide here."
+}
+
+// arguments gives the judged bytes, to compare their digest or to read what is
+// too long for the page.
+func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) error {
+	k, err := c.visible(r, v.Principal)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+k.ID+`.json"`)
+	_, _ = w.Write(k.Arguments) // a reader that went away needs no answer
+	return nil
+}
+
+// vote decides with the form of a ticket's page. It is about the arguments that
+// the page showed: a form without their digest is as stale as one with another.
+func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
+	word := r.PostForm.Get("vote")
+	if word != "approve" && word != "deny" {
+		return badRequest("a vote is approve or deny", "")
+	}
+	if _, err := c.visible(r, v.Principal); err != nil {
+		return err
+	}
+	digest := r.PostForm.Get("digest")
+	err := error(approval.ErrStaleDigest)
+	if digest != "" {
+		_, err = c.opts.Approvals.Decide(r.Context(), approval.Vote{
+			ID: r.PathValue("id"), Approver: v.Principal, Approve: word == "approve", Reason: r.PostForm.Get("reason"), Digest: digest,
+		})
+	}
+	return c.settled(w, r, v, err)
+}
+
+// finding says what became of a call of unknown outcome.
+func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
+	outcome := r.PostForm.Get("outcome")
+	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
+		return badRequest("an outcome is done or failed", "")
+	}
+	if _, err := c.visible(r, v.Principal); err != nil {
+		return err
+	}
+	_, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
+		ID: r.PathValue("id"), Approver: v.Principal, TookEffect: outcome == string(approval.StateDone), Reason: r.PostForm.Get("reason"),
+	})
+	return c.settled(w, r, v, err)
+}
+
+// settled answers a form about a ticket: with its page as it is now, fetched
+// anew when something was changed.
+func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
+	if err == nil {
+		http.Redirect(w, r, "/console/approvals/"+r.PathValue("id"), http.StatusSeeOther)
+		return nil
+	}
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		return err
+	}
+	return c.showTicket(w, r, v, &p)
+}
