@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
+	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -94,11 +94,11 @@ func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Princ
 // rawOf is the visible form of the judged bytes, and how many of them it leaves
 // out at the end.
 func rawOf(arguments []byte) (text, int) {
-	shown := arguments[:min(len(arguments), textBytes)]
-	if len(shown) < len(arguments) {
-		shown = shown[:strings.LastIndexFunc(string(shown), func(rune) bool { return true })] // no half character
+	cut := min(len(arguments), textBytes)
+	for cut < len(arguments) && !utf8.RuneStart(arguments[cut]) {
+		cut--
 	}
-	return textOf(Visible(string(shown))), len(arguments) - len(shown)
+	return textOf(Visible(string(arguments[:cut]))), len(arguments) - cut
 }
 
 // way says how a call came in.
