@@ -3,6 +3,8 @@ package console_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -11,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/toolgate/toolgate/policy"
@@ -42,7 +46,7 @@ func chromium(t *testing.T) context.Context {
 		}
 		t.Skip("chromium is missing")
 	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless,
+	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless,
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
@@ -50,7 +54,7 @@ func chromium(t *testing.T) context.Context {
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(func() {
 		if err := chromedp.Cancel(ctx); err != nil {
-			t.Log(err)
+			t.Error(err)
 		}
 		cancel()
 	})
@@ -80,9 +84,9 @@ func sitting(t *testing.T, browser context.Context, base string, s screen) *pers
 	if s.dark {
 		theme = "dark"
 	}
-	size := []chromedp.EmulateViewportOption{chromedp.EmulateScale(2)}
+	var size []chromedp.EmulateViewportOption
 	if s.phone {
-		size = append(size, chromedp.EmulateMobile, chromedp.EmulateTouch)
+		size = append(size, chromedp.EmulateScale(2), chromedp.EmulateMobile, chromedp.EmulateTouch)
 	}
 	p.do(chromedp.EmulateViewport(s.width, s.height, size...))
 	_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -204,21 +208,252 @@ func (l *listener) approves(id string) {
 	}
 }
 
-func TestPictures(t *testing.T) {
+// A person receives a call, reads it and decides, on a phone and at a desk, and
+// the page moves on by itself when somebody else does.
+func TestPeopleDecide(t *testing.T) {
+	browser := chromium(t)
+	for _, s := range []screen{phone, night, desktop} {
+		t.Run(s.name, func(t *testing.T) {
+			l, base := seat(t)
+			p := sitting(t, browser, base, s)
+			p.signIn("t-ann", "/console/approvals")
+			p.sees("No call waits for your decision.")
+			p.shot("1-nothing")
+			first := l.holds(transfer("120.00", "acct-4471 Northwind Paper"))
+			p.sees("120.00")
+			p.titled("(1) Approvals · toolgate")
+			p.press("#" + first.ID + " > a")
+			p.sees("with exactly this:")
+			p.shot("2-first")
+			p.press("button[value=approve]")
+			p.sees("You approved it.")
+			p.shot("3-approved")
+			l.is(first.ID, approval.StateApproved)
+
+			second := l.holds(transfer("25000.00", "0x9f2cA41b77E6d0c18aD3e5F09B6c2C7e8D41aa90"))
+			p.titled("(1) manage_wallet · toolgate")
+			p.open("/console/approvals/" + second.ID)
+			p.sees("2 of 5 values differ")
+			p.shot("4-second")
+			p.fits(s)
+			p.do(chromedp.Click("button[value=deny]"))
+			if ask[bool](p, "document.querySelector('#reason').validity.valid") {
+				t.Error("the browser would send a denial without a reason")
+			}
+			l.is(second.ID, approval.StateProposed)
+			p.do(chromedp.SendKeys("#reason", "that is not Northwind's account"))
+			p.press("button[value=deny]")
+			p.sees("denied by ann")
+			p.shot("5-denied")
+			l.is(second.ID, approval.StateDenied)
+
+			third := l.holds(transfer("7.5e2", "acct-4471 Northwind Paper"))
+			p.open("/console/approvals/" + third.ID)
+			p.sees("750")
+			l.approves(third.ID)
+			p.sees("approved by bob, has not run yet")
+			p.gone("button[value=approve]")
+			p.open("/console/approvals?view=history")
+			p.sees("denied by ann")
+			p.shot("6-history")
+		})
+	}
+}
+
+// titled waits until the window has a title.
+func (p *person) titled(want string) {
+	p.t.Helper()
+	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](fmt.Sprintf("document.title === %q", want), chromedp.WithPollingTimeout(15*time.Second)))
+	if err != nil {
+		p.t.Fatalf("the title is %q, want %q: %v", ask[string](p, "document.title"), want, err)
+	}
+}
+
+// gone waits until nothing answers to a selector.
+func (p *person) gone(selector string) {
+	p.t.Helper()
+	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](fmt.Sprintf("!document.querySelector(%q)", selector), chromedp.WithPollingTimeout(15*time.Second)))
+	if err != nil {
+		p.t.Fatalf("%s is still there: %v", selector, err)
+	}
+}
+
+// is wants a ticket to be in a state.
+func (l *listener) is(id string, want approval.State) {
+	l.t.Helper()
+	if k, err := l.tickets.Get(l.t.Context(), id); err != nil || k.State != want {
+		l.t.Fatalf("the ticket is %s, want %s: %v", k.State, want, err)
+	}
+}
+
+// fits wants a payment to stand on one screen, from the amount to the buttons,
+// which are of one size and cannot be mistaken for each other by a thumb.
+func (p *person) fits(s screen) {
+	p.t.Helper()
+	type box struct{ Top, Bottom, Left, Right float64 }
+	at := func(selector string) box {
+		return ask[box](p, fmt.Sprintf("(({top, bottom, left, right}) => ({Top: top, Bottom: bottom, Left: left, Right: right}))(document.querySelector(%q).getBoundingClientRect())", selector))
+	}
+	approve, deny := at("button[value=approve]"), at("button[value=deny]")
+	if approve.Bottom > float64(s.height) || approve.Bottom != deny.Bottom || approve.Top != deny.Top || approve.Left-deny.Right < 40 ||
+		math.Abs((approve.Right-approve.Left)-(deny.Right-deny.Left)) > 1 || approve.Bottom-approve.Top < 48 {
+		p.t.Errorf("on a screen of %d × %d, approve is at %+v, deny at %+v", s.width, s.height, approve, deny)
+	}
+	if looks := "(e => { const c = getComputedStyle(e); return [c.color, c.backgroundColor, c.borderColor, c.fontSize, c.fontWeight].join() })(document.querySelector('button[value=%s]'))"; ask[string](p, fmt.Sprintf(looks, "approve")) != ask[string](p, fmt.Sprintf(looks, "deny")) {
+		p.t.Error("one of the buttons looks better than the other")
+	}
+	if wide := ask[float64](p, "document.documentElement.scrollWidth"); wide > float64(s.width) {
+		p.t.Errorf("the page is %v wide on a screen of %d", wide, s.width)
+	}
+	if size := ask[float64](p, "parseFloat(getComputedStyle(document.querySelector('.arguments tr.changed td > code')).fontSize)"); size < 17 {
+		p.t.Errorf("the amount is written in %v px", size)
+	}
+}
+
+// What an agent writes stays text in a real browser too.
+func TestScriptsInArguments(t *testing.T) {
 	browser := chromium(t)
 	l, base := seat(t)
-	first := l.holds(transfer("120.00", "acct-4471 Northwind Paper"))
-	l.approves(first.ID)
-	k := l.holds(transfer("25000.00", "0x9f2cA41b77E6d0c18aD3e5F09B6c2C7e8D41aa90"))
-	long := l.holds(transfer("12500000", strings.Repeat("0x9f2c аcme ", 40)+"\u202eevil\nsecond line"))
-	for _, s := range []screen{phone, night, desktop} {
+	h := held(`{"a":"<script>document.title='owned'</script>","b":"<img src=x onerror=\"document.title='owned'\">","c":"</textarea><svg onload=alert(1)>",` +
+		`"d":"<div data-hx-get=\"/console/logout\" data-hx-trigger=\"load\">","e":"pay ` + "\u202e" + `001 to` + "\u202c" + `","f":"pay` + "\u200b" + `pal","g":"javascript:alert(1)",` +
+		`"<b onmouseover=alert(1)>":"{{.CSRF}}","memo":"dear all,\n\nplease pay the аcme account\n"}`)
+	h.Principal.Client, h.Rule, h.Reason = "<iframe src=javascript:alert(1)>", "<script>alert(1)</script>", "</p><form action=//evil.example><button>Approve</button></form>"
+	k := l.holds(h)
+	for _, s := range []screen{phone, desktop} {
 		p := sitting(t, browser, base, s)
 		p.signIn("t-ann", "/console/approvals")
-		p.sees("25000.00")
-		p.shot("inbox")
+		p.sees("<img src=x")
+		p.shot("hostile-inbox")
 		p.open("/console/approvals/" + k.ID)
-		p.shot("ticket")
-		p.open("/console/approvals/" + long.ID)
-		p.shot("long")
+		p.sees("has characters that a screen would hide or turn around")
+		p.sees("one word mixes Latin and Cyrillic letters")
+		if n := ask[int](p, "document.querySelectorAll('main script, main img, main svg, main iframe, main div[data-hx-trigger=load], main b[onmouseover], form[action*=evil]').length"); n != 0 {
+			t.Errorf("%d elements of the agent's are in the page", n)
+		}
+		if text := p.text(); strings.ContainsAny(text, "\u202e\u202c\u200b") || strings.Contains(text, "owned\n") || !strings.Contains(text, `\u202e001`) {
+			t.Errorf("the page says\n%s", text)
+		}
+		p.shot("hostile")
 	}
+	l.is(k.ID, approval.StateProposed)
+}
+
+// Without scripts everything works but what moves by itself.
+func TestWithoutScripts(t *testing.T) {
+	browser := chromium(t)
+	l, base := seat(t)
+	approved, denied := l.holds(transfer("250", "acct-1")), l.holds(transfer("251", "acct-1"))
+	p := sitting(t, browser, base, phone)
+	if _, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	p.signIn("t-ann", "/console/approvals/"+approved.ID)
+	p.press("button[value=approve]")
+	l.is(approved.ID, approval.StateApproved)
+	p.press("nav a")
+	p.press("#" + denied.ID + " > a")
+	p.do(chromedp.SendKeys("#reason", "no"))
+	p.press("button[value=deny]")
+	l.is(denied.ID, approval.StateDenied)
+	if ask[bool](p, "typeof htmx !== 'undefined'") {
+		t.Error("scripts ran")
+	}
+}
+
+// A page that was left open while others decided, or that shows other
+// arguments than the ticket has, cannot vote.
+func TestStalePages(t *testing.T) {
+	browser := chromium(t)
+	l, base := seat(t)
+	p := sitting(t, browser, base, phone)
+	other := l.holds(transfer("1.00", "acct-1"))
+	p.signIn("t-ann", "/console/approvals/"+other.ID)
+	p.do(chromedp.SetAttributeValue("input[name=digest]", "value", "sha256:0"))
+	p.press("button[value=approve]")
+	p.sees("the decision is about other arguments than the ticket has")
+	p.shot("stale-digest")
+	l.is(other.ID, approval.StateProposed)
+
+	if _, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	late := l.holds(transfer("2.00", "acct-1"))
+	p.open("/console/approvals/" + late.ID)
+	l.ask("POST", "/v1/approvals/"+late.ID+"/deny", `{"reason":"no"}`, as("t-bob")...)
+	p.press("button[value=approve]")
+	if text := p.text(); !strings.Contains(text, "Nothing was changed. the ticket is not waiting for a decision") {
+		t.Errorf("the page says\n%s", text)
+	}
+	l.is(late.ID, approval.StateDenied)
+}
+
+// What somebody types stays when another votes, and the buttons go when the
+// time is up.
+func TestOpenPages(t *testing.T) {
+	browser := chromium(t)
+	l, base := seat(t)
+	h := transfer("1.00", "acct-1")
+	h.Approval.Quorum = 2
+	k := l.holds(h)
+	p := sitting(t, browser, base, phone)
+	p.signIn("t-ann", "/console/approvals/"+k.ID)
+	p.sees("0 of 2 approvals")
+	p.do(chromedp.SendKeys("#reason", "I have my doubts"))
+	l.approves(k.ID)
+	p.sees("1 of 2 approvals")
+	if typed := ask[string](p, "document.querySelector('#reason').value"); typed != "I have my doubts" {
+		t.Errorf("the reason is %q now", typed)
+	}
+	short := transfer("2.00", "acct-1")
+	short.Approval.TTL = 2 * time.Second
+	k = l.holds(short)
+	p.open("/console/approvals/" + k.ID)
+	p.do(chromedp.WaitReady("button[value=approve]:disabled"), chromedp.WaitReady("button[value=deny]:disabled"))
+	p.shot("over")
+}
+
+// No page of another origin can show ours in a frame.
+func TestFrames(t *testing.T) {
+	browser := chromium(t)
+	l, base := seat(t)
+	k := l.holds(transfer("1.00", "acct-1"))
+	p := sitting(t, browser, base, desktop)
+	p.signIn("t-ann", "/console/approvals/"+k.ID)
+	framing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "<!doctype html><title>win a prize</title><iframe src=%q onload=\"document.title='loaded'\"></iframe>", base+"/console/approvals/"+k.ID)
+	}))
+	defer framing.Close()
+	p.base = framing.URL
+	p.open("/")
+	p.titled("loaded")
+	tree, err := chromedp.Call(p.ctx, page.GetFrameTree, cdp.Empty{})
+	if err != nil || len(tree.FrameTree.ChildFrames) != 1 {
+		t.Fatalf("%+v, %v", tree, err)
+	}
+	if frame := tree.FrameTree.ChildFrames[0].Frame; !strings.HasPrefix(frame.URL, "chrome-error:") {
+		t.Errorf("the frame shows %s", frame.URL)
+	}
+}
+
+// A call of unknown outcome is shown to somebody who can find out.
+func TestUnknownOutcome(t *testing.T) {
+	browser := chromium(t)
+	l, base := seat(t)
+	k := l.unknown(`{"action":"transfer","amount":250,"destination":"acct-1"}`)
+	for _, s := range []screen{phone, desktop} {
+		p := sitting(t, browser, base, s)
+		p.signIn("t-ann", "/console/approvals")
+		p.sees("To be found out")
+		p.shot("unknown-inbox")
+		p.open("/console/approvals/" + k.ID)
+		p.sees("What became of it?")
+		p.shot("unknown")
+	}
+	p := sitting(t, browser, base, phone)
+	p.signIn("t-bob", "/console/approvals/"+k.ID)
+	p.do(chromedp.SendKeys("#reason", "it is on the statement of 1 March"))
+	p.press("button[value=done]")
+	p.sees("bob found that the call took effect")
+	p.shot("reconciled")
+	l.is(k.ID, approval.StateDone)
 }
