@@ -87,7 +87,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		return in, &exit{code: exitUsage, err: err}
 	}
 	in.gate, err = proxy.New(proxy.Options{
-		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets,
+		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets, Book: in.tickets,
 		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})

@@ -14,9 +14,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/proxy/rest"
 	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -186,10 +188,23 @@ func (in *instance) ended(session string) {
 // rest is the way in for HTTP clients that do not speak MCP.
 func (in *instance) rest(cfg *config.Config) (*rest.Handler, error) {
 	return rest.New(rest.Options{
-		Gate: in.gate, Refuser: in.gate, ToolIO: in.upstream.LoadToolIO, Artifacts: in.files, Bus: in.bus,
+		Gate: in.gate, Refuser: in.gate, ToolIO: in.toolIO(), Artifacts: in.files, Bus: in.bus,
 		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: in.observe,
 		Hosts: hostsOf(cfg.Listen), Version: version, Log: in.log.Named("rest"),
 	})
+}
+
+// toolIO gives the schemas of tools by their exposed names: those of servers, and
+// of the one tool that is the gate's own.
+func (in *instance) toolIO() func(exposed string) (*registry.ToolIO, error) {
+	own := registry.NewSchemaRegistry()
+	return func(exposed string) (*registry.ToolIO, error) {
+		io, err := in.upstream.LoadToolIO(exposed)
+		if errors.Is(err, registry.ErrUnknownTool) && exposed == proxy.StatusName {
+			return own.LoadToolIO(exposed, proxy.StatusTool())
+		}
+		return io, err
+	}
 }
 
 // stdioCredential is who speaks on stdin: the principal of --token, else local.
