@@ -31,6 +31,9 @@ func approve(ctx context.Context, g *Gate, p *passage) *Failure {
 		return nil
 	}
 	claim, f := g.claim(ctx, p)
+	if f == nil && g.takesTask(p, claim) {
+		return g.handle(ctx, p, claim)
+	}
 	if f == nil && waits(claim) && !alone {
 		claim, f = g.await(ctx, p, claim)
 	}
@@ -47,7 +50,7 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 		Revision: p.decision.Revision, Rule: p.decision.Rule, Reason: p.decision.Reason,
 		Approval: *p.decision.Approval, DecisionID: p.decisionID, TraceID: p.traceID,
 		Transport: p.in.Transport, Era: p.in.Era, Session: p.in.Session,
-		Execute: p.decision.Approval.ExecuteOnApprove || slices.Contains(g.settings.Load().Execute, p.tool.Exposed),
+		Execute: p.decision.Approval.ExecuteOnApprove || g.knowsTasks(p) || slices.Contains(g.settings.Load().Execute, p.tool.Exposed),
 	})
 	if err != nil {
 		g.opts.Log.Error("claiming a ticket", "decision", p.decisionID, "error", err)

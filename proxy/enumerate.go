@@ -50,9 +50,19 @@ func (g *Gate) pageOf(ctx context.Context, p *passage) (json.RawMessage, *Failur
 	if f != nil {
 		return nil, f
 	}
+	own := g.ownTasks(ctx, p)
 	page, f := g.page(ctx, p, w.offers[0], params)
-	if f != nil {
+	switch {
+	case f != nil && own != nil: // the server may have no tasks at all
+		return own, nil
+	case f != nil:
 		return nil, f
+	case own != nil:
+		w.add(own, p.method.list)
+		w.add(page, p.method.list)
+		if page, f = w.whole(p, page); f != nil {
+			return nil, f
+		}
 	}
 	raw, _ := jsonrpc.Get(page, "nextCursor")
 	if w.cursor, _ = jsonrpc.Text(raw); w.cursor == "" {
@@ -138,6 +148,12 @@ func (g *Gate) usable(ctx context.Context, p *passage, name string) bool {
 	default:
 		p.resource = &policy.Resource{Server: p.server, URI: name}
 	}
+	return g.permits(ctx, p, name)
+}
+
+// permits asks the policy about the element of a list that p is about. A policy
+// that fails hides it.
+func (g *Gate) permits(ctx context.Context, p *passage, name string) bool {
 	d, err := p.engine.Decide(ctx, p.relayInput())
 	if err != nil {
 		g.opts.Log.Error("asking the policy what is visible", "server", p.server, "name", name, "error", err)
@@ -164,6 +180,10 @@ func (g *Gate) gather(ctx context.Context, p *passage) (json.RawMessage, *Failur
 	})}
 	if f := w.begin(p); f != nil {
 		return nil, f
+	}
+	if own := g.ownTasks(ctx, p); own != nil {
+		w.answered = true
+		w.add(own, p.method.list)
 	}
 	for asked := 0; w.at < len(w.offers) && asked < pageRequests && w.count < pageElements; asked++ {
 		if given := w.cursor != ""; !g.gatherOne(ctx, p, w) && asked == 0 && given {
@@ -230,6 +250,15 @@ func (w *gathering) add(page json.RawMessage, list string) {
 		w.elements = append(w.elements, e...)
 		w.count++
 	}
+}
+
+// whole is page with all elements in place of its own.
+func (w *gathering) whole(p *passage, page json.RawMessage) (json.RawMessage, *Failure) {
+	out, err := jsonrpc.Set(page, p.method.list, append(append([]byte{'['}, w.elements...), ']'))
+	if err != nil {
+		return nil, p.fail(signal.CodeOutputInvalid, "the answer cannot be read")
+	}
+	return out, nil
 }
 
 // Our own cursors say of which list they are, whose turn it is, and the cursor

@@ -127,8 +127,12 @@ func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 	return spend(ctx, g, p)
 }
 
-// ask sends the judged bytes and answers with the upstream's.
+// ask sends the judged bytes and answers with the upstream's. A task that is a
+// ticket is here.
 func ask(ctx context.Context, g *Gate, p *passage) *Failure {
+	if p.ticket.ID != "" {
+		return g.askTicket(ctx, p)
+	}
 	p.sent = true
 	raw, err := g.askServer(ctx, p)
 	if err != nil {

@@ -95,10 +95,13 @@ func (p *passage) takeTaskID() bool {
 	return ok && id != ""
 }
 
-// findTask finds the task among those of the session. One of another session and
-// one that never was give the same answer.
-func findTask(_ context.Context, g *Gate, p *passage) *Failure {
-	t := g.memory.task(p.owner(), p.name, p.now)
+// findTask finds the task among those of the session and the tickets of the
+// principal. One of another session and one that never was give the same answer.
+func findTask(ctx context.Context, g *Gate, p *passage) *Failure {
+	t := g.ticketTask(ctx, p)
+	if t == nil {
+		t = g.memory.task(p.owner(), p.name, p.now)
+	}
 	if t == nil || p.in.Route != "" && t.server != p.in.Route {
 		return p.unknownTask()
 	}

@@ -174,7 +174,7 @@ func (in *instance) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
 		Gate: in.gate, Refuser: in.gate, Relayer: in.gate, Notifier: in.gate, Offers: in.upstream.Offered,
 		Version: version, Errors: wire.Dialect(cfg.Errors),
-		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe, StateKey: in.stateKey,
+		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: in.observe, Tasks: true, StateKey: in.stateKey,
 		Ended: in.ended, Log: in.log.Named("mcp"),
 	}
 }

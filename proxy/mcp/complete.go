@@ -87,14 +87,31 @@ func (d *Door) discover(_ context.Context, x *exchange) outcome {
 }
 
 // modernCapabilities is what the route of x can do, but for what the revision
-// took away.
+// took away, and the tasks of held calls, if the gate has them.
 func (d *Door) modernCapabilities(x *exchange) json.RawMessage {
 	offered := d.offered(x)
 	if without, err := jsonrpc.Delete(offered, "tasks"); err == nil {
-		return without
+		offered = without
+	}
+	extensions, _ := jsonrpc.Get(offered, "extensions")
+	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !d.opts.Tasks {
+		return offered
+	}
+	if !isObject(extensions) {
+		extensions = json.RawMessage("{}")
+	}
+	extensions, err := jsonrpc.Set(extensions, extensionTasks, json.RawMessage("{}"))
+	if err != nil {
+		return offered
+	}
+	if with, err := jsonrpc.Set(offered, "extensions", extensions); err == nil {
+		return with
 	}
 	return offered
 }
+
+// extensionTasks is the extension that lets a server answer a call with a task.
+const extensionTasks = "io.modelcontextprotocol/tasks"
 
 // worded is the answer to x that says o.
 func (d *Door) worded(x *exchange, o outcome, row modernRow) answer {

@@ -84,6 +84,9 @@ type Options struct {
 	// AnswerTTL is how long a call of a client without a session waits for the
 	// client to answer a server's questions; 0 = 10 minutes.
 	AnswerTTL time.Duration
+	// Tasks says that the gate answers held calls with tasks for clients that know
+	// them; those without a session are told.
+	Tasks bool
 	// StateKey signs what such a client is given to come back with
 	// (requestState): StateKeyBytes that nobody else knows. Doors with the same key
 	// take what another gave out where the request may begin anew; nil = a key of
