@@ -61,8 +61,7 @@ func (g *Gate) link(t approval.Ticket) string {
 // its call, so that it must not be made when it is approved meanwhile.
 func (g *Gate) detour(ctx context.Context, p *passage, t approval.Ticket) {
 	p.detoured = true
-	answers := p.in.Peer.Ask(ctx, []registry.Question{g.invitation(t)})
-	if len(answers) == 1 && answers[0].Error == nil {
+	if g.invite(ctx, p, t) {
 		return
 	}
 	// It fails only where no result of ours can be given; then the call is held,
@@ -79,7 +78,7 @@ func (g *Gate) showBeside(ctx context.Context, p *passage, t approval.Ticket) (d
 	go func() {
 		defer close(over)
 		defer g.survive(p, "showing where to approve")
-		p.in.Peer.Ask(ctx, []registry.Question{g.invitation(t)})
+		g.invite(ctx, p, t)
 	}()
 	return func() {
 		stop()
@@ -88,6 +87,13 @@ func (g *Gate) showBeside(ctx context.Context, p *passage, t approval.Ticket) (d
 			p.in.Peer.Tell("notifications/elicitation/complete", json.RawMessage(`{"elicitationId":`+string(jsonrpc.Quote(t.ID))+`}`))
 		}
 	}
+}
+
+// invite shows the client the link and reports whether it answered, which is all
+// that its answer says.
+func (g *Gate) invite(ctx context.Context, p *passage, t approval.Ticket) bool {
+	answers := p.in.Peer.Ask(ctx, []registry.Question{g.invitation(t)})
+	return len(answers) == 1 && answers[0].Error == nil
 }
 
 // invitation asks a person to open the link.

@@ -17,9 +17,9 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// bureau is a desk with servers, whose claims are kept.
+// bureau is a folder with servers, whose claims are kept.
 type bureau struct {
-	*desk
+	*folder
 	held   []approval.Held
 	asked  []string // of servers: server and method
 	answer string   // to all of it
@@ -28,7 +28,7 @@ type bureau struct {
 
 func newBureau(t *testing.T, tickets ...approval.Ticket) *bureau {
 	t.Helper()
-	b := &bureau{desk: newDesk(t, nil, tickets...), answer: `{"tasks":[]}`, waits: func(string) {}}
+	b := &bureau{folder: newFolder(t, nil, tickets...), answer: `{"tasks":[]}`, waits: func(string) {}}
 	b.decision = held
 	required := *searcher
 	required.Name, required.Exposed, required.Definition = "slow", "web__slow", json.RawMessage(`{"execution":{"taskSupport":"required"}}`)
