@@ -19,11 +19,11 @@ import (
 const retryPending = 10 * time.Second
 
 // approve lets a held call on only with a grant, which it spends here, before
-// anything is sent. A ticket store that fails refuses the call.
+// anything is sent. A ticket store that fails refuses the call. One that is
+// resumed goes on with its own grant or not at all.
 func approve(ctx context.Context, g *Gate, p *passage) *Failure {
-	alone := p.in.resumed != nil
-	if alone {
-		if f := p.onlyFor(*p.in.resumed); f != nil {
+	if t := p.in.resumed; t != nil {
+		if f := p.onlyFor(*t); f != nil {
 			return f
 		}
 	}
@@ -34,7 +34,7 @@ func approve(ctx context.Context, g *Gate, p *passage) *Failure {
 	if f == nil && g.takesTask(p, claim) {
 		return g.handle(ctx, p, claim)
 	}
-	if f == nil && waits(claim) && !alone {
+	if f == nil && waits(claim) && p.in.resumed == nil {
 		claim, f = g.await(ctx, p, claim)
 	}
 	if f != nil || p.reply != nil {

@@ -75,7 +75,8 @@ type try struct {
 	due     time.Time
 }
 
-// NewSteward makes a Steward that works until Close.
+// NewSteward makes a Steward that works until Close, and begins with a look at
+// what earlier processes left.
 func NewSteward(opts StewardOptions) (*Steward, error) {
 	if opts.Gate == nil || opts.Ledger == nil || opts.Gate.opts.Book == nil {
 		return nil, errors.New("making the steward: a gate with a book and a ledger are required")
@@ -90,6 +91,7 @@ func NewSteward(opts StewardOptions) (*Steward, error) {
 	s.life, s.cancel = context.WithCancel(context.Background())
 	ctx, stop := context.WithCancel(s.life)
 	s.stop = stop
+	s.Recheck()
 	s.loops.Go(func() { s.work(ctx) })
 	s.loops.Go(func() { s.follow(ctx) })
 	return s, nil
@@ -258,9 +260,10 @@ func (s *Steward) run(t approval.Ticket, a *try) {
 		return
 	}
 	reply, err := s.opts.Gate.resume(s.life, t)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.opts.Log.Warn("making an approved call", "ticket", t.ID, "tool", t.Exposed, "error", err)
-		return
+	case reply.RetryAfter == 0: // otherwise somebody else is making it
+		s.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
 	}
-	s.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
 }

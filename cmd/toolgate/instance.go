@@ -40,6 +40,7 @@ type instance struct {
 	limits   *limit.Limiter
 	upstream *registry.Registry
 	gate     *proxy.Gate
+	steward  *proxy.Steward
 	files    *artifact.Store
 	bus      *bus.Bus
 	seen     *audit.EnvelopeLog
@@ -91,8 +92,15 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})
-	if err == nil {
-		in.upstream.OnListChanged(in.gate.ListChanged)
+	if err != nil {
+		return in, err
+	}
+	in.upstream.OnListChanged(in.gate.ListChanged)
+	if in.steward, err = proxy.NewSteward(proxy.StewardOptions{
+		Gate: in.gate, Ledger: in.tickets, Waited: in.metrics.waited, Log: log.Named("steward"),
+	}); err == nil {
+		in.upstream.OnChange(in.steward.Recheck)
+		in.metrics.pending(in.tickets.Held)
 	}
 	return in, err
 }
@@ -143,13 +151,16 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 // observe writes one envelope that a door has dealt with to its log.
 func (in *instance) observe(e wire.Event) { in.seen.Write(audit.EnvelopeEvent(e)) }
 
-// close ends everything in the order in which nothing is lost: upstreams, so
+// close ends everything in the order in which nothing is lost: steward and upstreams, so
 // that no call is under way, then the trail, then the store.
 func (in *instance) close() error {
 	var errs []error
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	if in.steward != nil {
+		errs = append(errs, in.steward.Close(ctx))
+	}
 	if in.upstream != nil {
-		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
-		defer stop()
 		errs = append(errs, in.upstream.Close(ctx))
 	}
 	if in.notices != nil {
@@ -207,6 +218,7 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.cfg, in.engine = cfg, engine
+	in.steward.Recheck()
 	return nil
 }
 

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy"
 )
@@ -18,6 +21,7 @@ type metrics struct {
 	calls    *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	notices  *prometheus.CounterVec
+	waits    *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
@@ -33,8 +37,12 @@ func newMetrics() *metrics {
 		notices: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toolgate_notices_total", Help: "Tries to deliver a notice about a ticket, by kind and host of the channel and by how they ended.",
 		}, []string{"channel", "outcome"}),
+		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "toolgate_approval_wait_seconds", Help: "Time from a held call to the end of its waiting for people, by the state that ended it, in all processes on this state.",
+			Buckets: []float64{1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400},
+		}, []string{"outcome"}),
 	}
-	m.registry.MustRegister(m.calls, m.seconds, m.notices, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.calls, m.seconds, m.waits, m.notices, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -45,6 +53,27 @@ func (m *metrics) observe(o proxy.Observation) {
 
 func (m *metrics) observeNotice(channel string, o notice.Outcome) {
 	m.notices.WithLabelValues(channel, string(o)).Inc()
+}
+
+// waited is told of every ticket that waits for people no more.
+func (m *metrics) waited(ended approval.State, waited time.Duration) {
+	m.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
+}
+
+// pending shows how many calls wait for people. One that cannot be counted shows
+// as -1.
+func (m *metrics) pending(count func(context.Context) (int, error)) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "toolgate_approvals_pending", Help: "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
+	}, func() float64 {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		n, err := count(ctx)
+		if err != nil {
+			return -1
+		}
+		return float64(n)
+	}))
 }
 
 func (m *metrics) handler() http.Handler {

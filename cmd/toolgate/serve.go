@@ -130,7 +130,7 @@ func (in *instance) serve(ctx context.Context, again source, ways doors, agents,
 	group.Go(func() error {
 		<-ctx.Done()
 		desk.Close()
-		in.drain(context.WithoutCancel(ctx), ways.mcp.Close, ways.rest.Drain)
+		in.drain(context.WithoutCancel(ctx), ways.mcp.Close, ways.rest.Drain, in.steward.Close)
 		return errors.Join(hangUp(forAgents), hangUp(forPeople))
 	})
 	return group.Wait()

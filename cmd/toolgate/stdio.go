@@ -79,7 +79,7 @@ func (e *env) stdioDoor(ctx context.Context) error {
 		in.upstream.OnChange(door.ToolsChanged)
 		in.upstream.OnListChanged(door.ListChanged)
 		err = door.Serve(ctx, e.in, e.out)
-		in.drain(context.WithoutCancel(ctx), door.Close)
+		in.drain(context.WithoutCancel(ctx), door.Close, in.steward.Close)
 		return err
 	})
 }
