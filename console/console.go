@@ -78,9 +78,10 @@ type Options struct {
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
-	// Again identifies a principal that signed in before by what is known now:
-	// roles may be others, and an error ends the session. Required.
-	Again func(ctx context.Context, p policy.Principal) (policy.Principal, error)
+	// Again identifies a principal that signed in before by what is known now;
+	// sum is the SHA-256 of the token that it showed, 64 hexadecimal digits. Roles
+	// may be others, and an error ends the session. Required.
+	Again func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error)
 	// Provider signs people in elsewhere, beside tokens; nil = there is none. It
 	// sends browsers back to URL + "/console/login/callback".
 	Provider Provider

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,9 +45,9 @@ func identify(_ context.Context, bearer string) (policy.Principal, error) {
 }
 
 // again knows everybody with a token, as the table has them now.
-func again(_ context.Context, p policy.Principal) (policy.Principal, error) {
-	for _, known := range people {
-		if known.Subject == p.Subject && cmp.Equal(known.Roles, p.Roles) {
+func again(_ context.Context, _ policy.Principal, sum string) (policy.Principal, error) {
+	for token, known := range people {
+		if fmt.Sprintf("%x", sha256.Sum256([]byte(token))) == sum {
 			return known, nil
 		}
 	}

@@ -1,8 +1,11 @@
 package console
 
 import (
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"mime"
 	"net/http"
 	"net/netip"
@@ -49,7 +52,8 @@ func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s e
 	return c.html(w, status, "login.html", s)
 }
 
-// signIn begins a session for a token, which is not kept.
+// signIn begins a session for a token. Only its hash is kept, so that a token
+// that is replaced ends what it began.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return c.refusePage(w, r, err)
@@ -64,12 +68,16 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	case !c.throttle.allow(r):
 		return c.tooOften(w, r, s)
 	}
-	p, err := c.opts.Identify(r.Context(), strings.TrimSpace(r.PostForm.Get("token")))
+	token := strings.TrimSpace(r.PostForm.Get("token"))
+	p, err := c.opts.Identify(r.Context(), token)
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a sign-in", "error", err)
 		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
-	c.enter(w, r, p, c.opts.Again, s.Next)
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(token)))
+	c.enter(w, r, p, func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
+		return c.opts.Again(ctx, p, sum)
+	}, s.Next)
 	return nil
 }
 

@@ -27,14 +27,24 @@ func (in *instance) people(cfg *config.Config) (*console.Console, error) {
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
 			return in.auth.Identify(ctx, identity.Credential{Bearer: bearer})
 		},
-		Again: func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
-			return in.auth.Identify(ctx, identity.Credential{Earlier: &p})
-		},
+		Again: in.visitor,
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
 		},
 		Metrics: in.metrics.handler(), Hosts: hostsOf(cfg.Admin), Version: version, Log: in.log.Named("console"),
 	})
+}
+
+// visitor is who signed in with a token before, by what is configured now: that
+// token still, if it is a configured one, with the roles of now.
+func (in *instance) visitor(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
+	in.mu.Lock()
+	tokens := in.cfg.Identity.Tokens
+	in.mu.Unlock()
+	if slices.ContainsFunc(tokens, func(t config.Token) bool { return t.Subject == p.Subject && t.SHA256 != sum }) {
+		return policy.Principal{}, fmt.Errorf("%w: the token was replaced", identity.ErrUnauthenticated)
+	}
+	return in.auth.Identify(ctx, identity.Credential{Earlier: &p})
 }
 
 // provider is where people sign in beside tokens; nil = nowhere.

@@ -170,3 +170,42 @@ func TestSigningInAtAProvider(t *testing.T) {
 		t.Errorf("a secret is in the log:\n%s", text)
 	}
 }
+
+// A session is as good as the token that began it, now: not as it was.
+func TestSessionsFollowTheConfiguration(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	configure := func(tokens string) {
+		write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{ "mcpServers": {}, "toolgate": { "state": "state", "identity": { "tokens": [%s] } } }`, tokens))
+	}
+	token := func(subject, role, secret string) string {
+		return fmt.Sprintf(`{ "subject": %q, "roles": [%q], "sha256": "%x" }`, subject, role, sha256.Sum256([]byte(secret)))
+	}
+	configure(token("carol", "approver", "one") + "," + token("dave", "approver", "two"))
+	g := serve(t, dir)
+	carol, dave := newVisit(t), newVisit(t)
+	carol.open(g.Admin+"/console/login").send("token", "one")
+	dave.open(g.Admin+"/console/login").send("token", "two")
+	reloads := 0
+	change := func(tokens string) {
+		t.Helper()
+		reloads++
+		configure(tokens)
+		g.Await(t, "it reloads", func() bool { return strings.Count(g.Log.String(), "toolgate: reloaded") == reloads })
+	}
+	signedIn := func(what, wantCarol, wantDave string) {
+		t.Helper()
+		if c, d := carol.signedIn(g.Admin), dave.signedIn(g.Admin); c != wantCarol || d != wantDave {
+			t.Errorf("%s: %q and %q are signed in", what, c, d)
+		}
+	}
+	signedIn("at first", "carol", "dave")
+	change(token("carol", "observer", "one") + "," + token("dave", "approver", "two"))
+	signedIn("with another role", "carol", "dave")
+	change(token("carol", "observer", "three") + "," + token("dave", "approver", "two"))
+	signedIn("with another token", "", "dave")
+	change(token("carol", "observer", "three"))
+	signedIn("without the subject", "", "")
+	change(token("carol", "observer", "one") + "," + token("dave", "approver", "two"))
+	signedIn("as at first, after the end", "", "")
+}

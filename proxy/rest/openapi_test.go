@@ -437,7 +437,7 @@ func driveConsole(t *testing.T, doc *document) {
 			}
 			return policy.Principal{}, errors.New("nobody")
 		},
-		Again: func(_ context.Context, p policy.Principal) (policy.Principal, error) { return p, nil }}
+		Again: func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil }}
 	drive := func(opts console.Options, probes ...probe) {
 		c, err := console.New(opts)
 		if err != nil {
