@@ -3,6 +3,7 @@ package peers_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/recorder"
 )
 
@@ -28,6 +30,7 @@ type sweep struct {
 type life struct {
 	name, policy, hold string
 	states             []string // that kills leave, each at least once; "" = no ticket
+	alone              bool     // what is approved runs without its agent
 	begin              func(s *sweep, t *testing.T, g *steppedGate, k *killed)
 	goOn               func(s *sweep, t *testing.T, g *steppedGate, k *killed) error
 }
@@ -107,13 +110,39 @@ var approvedWhileHeld = life{
 	},
 }
 
+// executedOnApproval is the life of a call whose agent does not come back before
+// it has run.
+var executedOnApproval = life{
+	name: "executed on approval", hold: "0s", alone: true, states: []string{"proposed", "unknown", "done"},
+	policy: strings.Replace(holdAll, `["approver"]`, `["approver"], "execute_on_approve": true`, 1),
+	begin: func(_ *sweep, t *testing.T, _ *steppedGate, k *killed) {
+		if err := k.call(t); err != nil {
+			t.Fatal(err)
+		}
+	},
+	goOn: func(s *sweep, t *testing.T, g *steppedGate, k *killed) error {
+		if err := k.vote(t.Context(), g); err != nil {
+			return err
+		}
+		if !g.Await(t, "the call runs by itself", func() bool { return runs(s.rec)[k.args] > 0 }) {
+			return errors.New("toolgate is gone")
+		}
+		for !k.done {
+			if err := k.call(t); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+}
+
 // TestKillSweep: kill -9 before every write, sync and send of one approve-and-run.
 // After the restart no call has run twice, what people and agents were told
 // still holds, and everything can be brought to its end. The trail is whole.
 func TestKillSweep(t *testing.T) {
 	t.Parallel()
 	needsTracing(t)
-	for _, l := range []life{askApproveRun, approvedWhileHeld} {
+	for _, l := range []life{askApproveRun, approvedWhileHeld, executedOnApproval} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			s := &sweep{rec: recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}}), live: l, seen: map[string]int{}}
@@ -230,6 +259,10 @@ func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 	t.Helper()
 	carol := g.desk()
 	id := k.find(t, carol)
+	for s.live.alone && (k.state == "approved" || k.state == "dispatching") {
+		program.Await(t, "what is approved runs by itself", func() bool { return carol.ticket(t, id).State != k.state })
+		k.state = carol.ticket(t, id).State
+	}
 	ran := runs(s.rec)[k.args]
 	s.seen[k.state]++
 	wrong := func(format string, args ...any) {
@@ -249,7 +282,7 @@ func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 	case !slices.Contains(s.live.states, k.state):
 		wrong("no kill leaves that state")
 	}
-	s.finish(t, g, k, id)
+	s.finish(t, g, k)
 }
 
 // find gives the ticket of a call, and notes its state.
@@ -267,22 +300,24 @@ func (k *killed) find(t *testing.T, d desk) (id string) {
 	return id
 }
 
-// finish calls again, approves what waits and calls again. What is unknown
-// stays so and is never run again, everything else has run once at the end.
-func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed, id string) {
+// finish calls again, approves what waits and calls until it has an answer. What
+// is unknown stays so and is never run again, everything else has run once at the
+// end.
+func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed) {
 	t.Helper()
 	before, d := runs(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
 	ask := func() <-chan answer { return begin(t, d, "rec__pay", k.args) }
-	wait := ask()
 	if k.state == "" || k.state == "proposed" {
-		id = g.desk().asked(t, k.args).ID
-		g.desk().must(t, id, "approve")
-		if end := came(t, (<-wait).want(t)); end != "done" && end != "pending" {
-			t.Errorf("%s, %q after the kill, approved: %s", k.args, k.state, end)
-		}
-		wait = ask()
+		wait := ask()
+		g.desk().must(t, g.desk().asked(t, k.args).ID, "approve")
+		<-wait
 	}
-	end, after := came(t, (<-wait).want(t)), runs(s.rec)[k.args]
+	var end string
+	program.Await(t, "the call has its answer", func() bool {
+		end = came(t, (<-ask()).want(t))
+		return end != "pending" && end != "running"
+	})
+	after := runs(s.rec)[k.args]
 	if k.state == "unknown" {
 		if end != "TOOL_FAILED" || after != before {
 			t.Errorf("%s, unknown after the kill, then came to %s and was run %d times, before %d", k.args, end, after, before)
