@@ -121,7 +121,7 @@ func TestSentences(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	two := k("{}")
-	two.Quorum, two.Execute = 2, true
+	two.State, two.Quorum, two.Execute = approval.StateProposed, 2, true
 	want := `Call manage_wallet of server standard once, for agent\u202e7, with exactly this: Once 2 people have approved it, it runs at once, also when the agent has gone.`
 	if got := console.Effect(two); got != want {
 		t.Errorf("got %s", got)

@@ -381,7 +381,7 @@ func TestStalePages(t *testing.T) {
 	p.open("/console/approvals/" + late.ID)
 	l.ask("POST", "/v1/approvals/"+late.ID+"/deny", `{"reason":"no"}`, as("t-bob")...)
 	p.press("button[value=approve]")
-	if text := p.text(); !strings.Contains(text, "Nothing was changed. the ticket is not waiting for a decision") {
+	if text := p.text(); !strings.Contains(text, "Nothing was changed: the ticket is not waiting for a decision") {
 		t.Errorf("the page says\n%s", text)
 	}
 	l.is(late.ID, approval.StateDenied)

@@ -17,7 +17,10 @@
       const text = seconds > 0 ? words(seconds) : "over";
       if (at.textContent !== text) at.textContent = text;
       at.classList.toggle("soon", seconds < 60);
-      if (seconds <= 0 && at.closest("#standing")) {
+      const standing = seconds <= 0 && at.closest("#standing");
+      if (standing) {
+        if (!begun.get(at).told) standing.dispatchEvent(new Event("over")); // the page asks what has become of it
+        begun.get(at).told = true;
         for (const b of document.querySelectorAll("#decision form[action$='/vote'] button")) b.disabled = true;
       }
     }

@@ -2,8 +2,11 @@ package console_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,11 +14,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -312,7 +319,7 @@ func TestVotes(t *testing.T) {
 			if tt.status == 303 && (w.Header().Get("Location") != path || got.DecidedBy != "ann" || got.DecisionReason != tt.reason || got.Votes[0].Digest != k.Digest) {
 				t.Errorf("%v %+v", w.Header(), got)
 			}
-			if tt.says != "" && !strings.Contains(w.Body.String(), "Nothing was changed.") {
+			if tt.says != "" && !strings.Contains(w.Body.String(), "Nothing was changed:") {
 				t.Errorf("the page does not say that nothing was changed: %s", w.Body)
 			}
 		})
@@ -471,6 +478,36 @@ func TestEvents(t *testing.T) {
 			t.Errorf("Last-Event-ID %q: %d", bad, res.StatusCode)
 		}
 	}
+}
+
+// silent is a feed in which nothing happens.
+type silent struct{}
+
+func (silent) Follow(ctx context.Context, _ int64) iter.Seq2[approval.Event, error] {
+	return func(func(approval.Event, error) bool) { <-ctx.Done() }
+}
+
+// Who is nobody any more hears no more, although the session has not ended.
+func TestStreamsAskWhoListens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone atomic.Bool
+		l := newListener(t, func(o *console.Options) {
+			o.Feed = silent{}
+			o.Again = func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
+				if gone.Load() {
+					return policy.Principal{}, errors.New("no such token any more")
+				}
+				return again(ctx, p)
+			}
+		})
+		b := newBrowser(l).signIn("t-ann")
+		time.AfterFunc(50*time.Second, func() { gone.Store(true) })
+		begun := time.Now()
+		w := b.do("GET", "/console/events", nil)
+		if took := time.Since(begun); took != time.Minute || w.Body.String() != "event: changed\ndata:\n\n"+strings.Repeat(": still here\n\n", 2) {
+			t.Errorf("after %v: %q", took, w.Body)
+		}
+	})
 }
 
 // The scripts are those that docs/dependencies.md names, and the pages stay

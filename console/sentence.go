@@ -63,14 +63,21 @@ func saidArguments(k approval.Ticket) (s []phrase) {
 	return s
 }
 
-// effect says in plain words what an approval of k leads to; the arguments
-// follow it.
+// effect says in plain words what an approval of k leads to, and what k was when
+// it is decided; the arguments follow it.
 func effect(k approval.Ticket) []phrase {
 	s := []phrase{{Words: "Call "}, {Name: Visible(k.Exposed)}}
+	if k.State != approval.StateProposed {
+		s[0].Words = "The call of "
+	}
 	if k.Server != "" {
 		s = append(s, phrase{Words: " of server "}, phrase{Name: Visible(k.Server)})
 	}
-	return append(s, phrase{Words: " once, for "}, phrase{Name: Visible(k.Principal.Subject)}, phrase{Words: ", with exactly this:"})
+	by := " once, for "
+	if k.State != approval.StateProposed {
+		by = " by "
+	}
+	return append(s, phrase{Words: by}, phrase{Name: Visible(k.Principal.Subject)}, phrase{Words: ", with exactly this:"})
 }
 
 // whenRun says when an approval makes k run.

@@ -104,7 +104,7 @@ func rawOf(arguments []byte) (text, int) {
 // way says how a call came in.
 func way(k approval.Ticket) string {
 	named := map[string]string{"http": "MCP over HTTP", "stdio": "MCP over stdio", "ndjson": "NDJSON", "rest": "REST"}
-	s := cmp.Or(named[k.Transport], Visible(k.Transport), "unknown ways")
+	s := cmp.Or(named[k.Transport], Visible(k.Transport))
 	if k.Era != "" {
 		s += " (" + Visible(k.Era) + ")"
 	}
