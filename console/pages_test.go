@@ -493,11 +493,11 @@ func TestStreamsAskWhoListens(t *testing.T) {
 		var gone atomic.Bool
 		l := newListener(t, func(o *console.Options) {
 			o.Feed = silent{}
-			o.Again = func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
+			o.Again = func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
 				if gone.Load() {
 					return policy.Principal{}, errors.New("no such token any more")
 				}
-				return again(ctx, p)
+				return again(ctx, p, sum)
 			}
 		})
 		b := newBrowser(l).signIn("t-ann")

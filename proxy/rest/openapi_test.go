@@ -417,6 +417,10 @@ func (desk) Reconcile(_ context.Context, f approval.Finding) (approval.Ticket, e
 	return k, faults[f.ID]
 }
 
+func (desk) Similar(context.Context, string) (approval.Ticket, error) {
+	return approval.Ticket{}, approval.ErrNotFound
+}
+
 // Follow tells one change, and ends.
 func (desk) Follow(context.Context, int64) iter.Seq2[approval.Event, error] {
 	return func(yield func(approval.Event, error) bool) {
@@ -430,7 +434,7 @@ func driveConsole(t *testing.T, doc *document) {
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
 	}
-	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Audit: tail, Status: func() console.Status { return console.Status{} },
+	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{} },
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
 			if who, ok := people[token]; ok {
 				return who, nil
@@ -460,8 +464,8 @@ func driveConsole(t *testing.T, doc *document) {
 		}
 	}
 	drive(opts, consoleProbes()...)
-	opts.Audit, opts.Feed = nil, nil
-	drive(opts, probe{404, "ann", "GET", "/v1/audit/tail", "", nil}, probe{404, "ann", "GET", "/v1/approvals/watch", "", nil})
+	opts.Audit = nil
+	drive(opts, probe{404, "ann", "GET", "/v1/audit/tail", "", nil})
 }
 
 func consoleProbes() []probe {
