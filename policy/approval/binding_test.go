@@ -2,7 +2,6 @@ package approval_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +40,7 @@ var bindings = map[string]struct {
 	"tenant":                 {func(h *approval.Held) { h.Principal.Tenant = "acme" }, another},
 	"server":                 {func(h *approval.Held) { h.Server = "evil" }, another},
 	"tool":                   {func(h *approval.Held) { h.Tool = "wallet" }, another},
-	"exposed name":           {func(h *approval.Held) { h.Exposed = "evil__manage_wallet" }, another},
+	"exposed name":           {func(h *approval.Held) { h.Exposed += "__evil" }, another},
 	"tool definition":        {func(h *approval.Held) { h.Fingerprint = "sha256:f1" }, supersedes},
 	"policy revision":        {func(h *approval.Held) { h.Revision = "sha256:r1" }, supersedes},
 	"approver roles":         {func(h *approval.Held) { h.Approval.Roles = []string{"cfo"} }, supersedes},
@@ -66,22 +65,23 @@ func args(text string) func(*approval.Held) {
 // The table holds for a ticket that waits, for a grant that nobody has spent, and
 // for a result that would be replayed.
 func TestBinding(t *testing.T) {
-	for name, row := range bindings {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			for _, state := range []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDone} {
-				w := newWorld(t)
-				k := w.claim(transfer(hundred), approval.Pending)
-				bystander := w.claim(transfer(other), approval.Pending)
-				w.lead(k.ID, state)
-				changed := transfer(hundred)
-				row.change(&changed)
-				c, err := w.Claim(t.Context(), changed)
+	for _, state := range []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDone} {
+		w := newWorld(t)
+		w.Tickets = w.open(approval.Options{MaxLive: 1000})
+		for name, row := range bindings {
+			t.Run(string(state)+"/"+name, func(t *testing.T) {
+				w := &world{t: t, Tickets: w.Tickets}
+				held, bystander := transfer(hundred), transfer(other)
+				held.Exposed, bystander.Exposed = name, name // apart from the other rows
+				k, untouched := w.claim(held, approval.Pending), w.claim(bystander, approval.Pending)
+				w.lead(held, k.ID, state)
+				row.change(&held)
+				c, err := w.Claim(t.Context(), held)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if same := c.Ticket.ID == k.ID; same != (row.is == attaches) {
-					t.Errorf("%s ticket: the call found it: %v", state, same)
+					t.Errorf("the call found the ticket: %v", same)
 				}
 				want := state
 				switch {
@@ -91,23 +91,22 @@ func TestBinding(t *testing.T) {
 					want = approval.StateDispatching
 				}
 				w.wantState(k.ID, want)
-				w.wantState(bystander.ID, approval.StateProposed)
-			}
-		})
+				w.wantState(untouched.ID, approval.StateProposed)
+			})
+		}
 	}
 }
 
-// lead brings a ticket from proposed to a state.
-func (w *world) lead(id string, to approval.State) {
+// lead brings the ticket of a call from proposed to a state.
+func (w *world) lead(held approval.Held, id string, to approval.State) {
 	w.t.Helper()
 	if to == approval.StateProposed {
 		return
 	}
-	k := w.approve(id, ann)
+	w.approve(id, ann)
 	if to == approval.StateApproved {
 		return
 	}
-	held := transfer(string(k.Arguments))
 	w.claim(held, approval.Granted)
 	w.finish(id, to, answer, "")
 }

@@ -92,8 +92,9 @@ func TestAnswering(t *testing.T) {
 	states := []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDone, approval.StateFailed, approval.StateUnknown}
 	names := map[string]string{}
 	for _, s := range states {
-		k := w.claim(transfer(fmt.Sprintf(`{"to":%q}`, s)), approval.Pending)
-		w.lead(k.ID, s)
+		held := transfer(fmt.Sprintf(`{"to":%q}`, s))
+		k := w.claim(held, approval.Pending)
+		w.lead(held, k.ID, s)
 		names[k.ID] = string(s)
 	}
 	running := w.claim(transfer(`{"to":"dispatching"}`), approval.Pending)

@@ -123,7 +123,7 @@ func rounds(whole int) int {
 	case testing.Short():
 		return whole / 50
 	}
-	return whole / 10
+	return whole / 25
 }
 
 // Two processes and 64 contenders for each of a thousand grants: a thousand runs.

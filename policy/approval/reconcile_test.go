@@ -14,7 +14,7 @@ func lost(t *testing.T) (*world, approval.Ticket) {
 	t.Helper()
 	w := newWorld(t)
 	k := w.claim(transfer(hundred), approval.Pending)
-	w.lead(k.ID, approval.StateUnknown)
+	w.lead(transfer(hundred), k.ID, approval.StateUnknown)
 	return w, w.get(k.ID)
 }
 
@@ -109,10 +109,10 @@ func TestReconcileAndSupersedeByState(t *testing.T) {
 		w := newWorld(t)
 		k := w.claim(transfer(hundred), approval.Pending)
 		if s == approval.StateDispatching {
-			w.lead(k.ID, approval.StateApproved)
+			w.lead(transfer(hundred), k.ID, approval.StateApproved)
 			w.claim(transfer(hundred), approval.Granted)
 		} else {
-			w.lead(k.ID, s)
+			w.lead(transfer(hundred), k.ID, s)
 		}
 		live := s == approval.StateProposed || s == approval.StateApproved
 		if _, err := w.Reconcile(t.Context(), approval.Finding{ID: k.ID, Approver: ann, Reason: "x"}); s != approval.StateUnknown && !errors.Is(err, approval.ErrNotUnknown) {
