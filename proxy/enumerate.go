@@ -148,12 +148,6 @@ func (g *Gate) usable(ctx context.Context, p *passage, name string) bool {
 	default:
 		p.resource = &policy.Resource{Server: p.server, URI: name}
 	}
-	return g.permits(ctx, p, name)
-}
-
-// permits asks the policy about the element of a list that p is about. A policy
-// that fails hides it.
-func (g *Gate) permits(ctx context.Context, p *passage, name string) bool {
 	d, err := p.engine.Decide(ctx, p.relayInput())
 	if err != nil {
 		g.opts.Log.Error("asking the policy what is visible", "server", p.server, "name", name, "error", err)

