@@ -27,7 +27,7 @@ func (g *Gate) takesTask(p *passage, c approval.Claim) bool {
 // one (2025-11-25), or says that it knows them (2026-07-28). What has to be a task
 // at its server cannot be one here.
 func (g *Gate) knowsTasks(p *passage) bool {
-	if g.opts.Book == nil {
+	if g.opts.Book == nil || p.in.resumed != nil {
 		return false
 	}
 	if p.wanted == nil {
