@@ -315,6 +315,9 @@ func TestDrift(t *testing.T) {
 					carol.must(t, id, "approve")
 				}
 				p.takeOver(t, func() { d.change(t, p) })
+				program.Await(t, "the old ticket is superseded before anybody calls", func() bool {
+					return carol.ticket(t, id).State == "superseded"
+				})
 				answer := p.doors[0].exchange(t, callMessage("1", "rec__pay", `{"n":1}`))
 				end, ticket := came(t, answer), ""
 				if result, _ := parts(answer); result != nil {
@@ -323,11 +326,8 @@ func TestDrift(t *testing.T) {
 				if d.want == another && (end != "pending" || ticket == id) || d.want != another && end != d.want {
 					t.Errorf("came to %s with ticket %s, want %s than %s", end, ticket, d.want, id)
 				}
-				if v, err := carol.vote(t.Context(), id, "approve", `{}`); err != nil || d.want == another && v.code != "NOT_PENDING" {
+				if v, err := carol.vote(t.Context(), id, "approve", `{}`); err != nil || v.code != "NOT_PENDING" {
 					t.Errorf("a vote on the old ticket: %+v, %v", v, err)
-				}
-				if k := carol.ticket(t, id); d.want == another && k.State != "superseded" {
-					t.Errorf("the old ticket is %s", k.State)
 				}
 				for i := range p.doors {
 					if end := came(t, p.doors[i].exchange(t, callMessage("1", "rec__pay", `{"n":1}`))); end == "done" {
