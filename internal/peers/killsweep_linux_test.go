@@ -282,7 +282,7 @@ func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 	case !slices.Contains(s.live.states, k.state):
 		wrong("no kill leaves that state")
 	}
-	s.finish(t, g, k)
+	s.finish(t, g, k, id)
 }
 
 // find gives the ticket of a call, and notes its state.
@@ -303,7 +303,7 @@ func (k *killed) find(t *testing.T, d desk) (id string) {
 // finish calls again, approves what waits and calls until it has an answer. What
 // is unknown stays so and is never run again, everything else has run once at the
 // end.
-func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed) {
+func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed, id string) {
 	t.Helper()
 	before, d := runs(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
 	ask := func() <-chan answer { return begin(t, d, "rec__pay", k.args) }
@@ -322,9 +322,33 @@ func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed) {
 		if end != "TOOL_FAILED" || after != before {
 			t.Errorf("%s, unknown after the kill, then came to %s and was run %d times, before %d", k.args, end, after, before)
 		}
+		s.reconcile(t, g, k, id)
+		if end, last := came(t, (<-ask()).want(t)), runs(s.rec)[k.args]; end != "TOOL_FAILED" || last != before {
+			t.Errorf("%s, found out about, then came to %s and was run %d times, before %d", k.args, end, last, before)
+		}
 		return
 	}
 	if end != "done" && end != "replayed" || after != 1 {
 		t.Errorf("%s, %q after the kill, then came to %s and was run %d times", k.args, k.state, end, after)
+	}
+}
+
+// reconcile has carol say what she found out about a call that is unknown: the
+// server's own record says whether it ran. The agent may not say it.
+func (s *sweep) reconcile(t *testing.T, g *steppedGate, k *killed, id string) {
+	t.Helper()
+	outcome := []string{"failed", "done"}[runs(s.rec)[k.args]]
+	body := `{"outcome":"` + outcome + `","reason":"the server's record says so"}`
+	for _, tc := range []struct {
+		who  desk
+		want verdict
+	}{
+		{desk{g.Admin, agentToken}, verdict{http.StatusForbidden, "SELF_APPROVAL", ""}},
+		{g.desk(), verdict{http.StatusOK, "", outcome}},
+		{desk{g.Admin, daveToken}, verdict{http.StatusConflict, "NOT_UNKNOWN", ""}},
+	} {
+		if v, err := tc.who.vote(t.Context(), id, "reconcile", body); err != nil || v != tc.want {
+			t.Errorf("%s, found out by %s: %+v, %v, want %+v", k.args, tc.who.token, v, err, tc.want)
+		}
 	}
 }
