@@ -159,7 +159,7 @@ func inspect(t *testing.T, args []string) seen {
 // node runs a script to its end, whatever its exit code, in a home of its own.
 func node(t *testing.T, stdin []byte, args ...string) (stdout, stderr []byte) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), patience)
+	ctx, stop := context.WithTimeout(t.Context(), 4*patience) // a client may wait for people twice
 	defer stop()
 	cmd := exec.CommandContext(ctx, needs(t, "node"), args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
