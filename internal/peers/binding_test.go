@@ -35,7 +35,7 @@ var bound = []struct {
 	}},
 	{what: "stdio", want: same, from: func(t *testing.T, b *counters, args string) (string, string) {
 		d := openStdio(t, b.gates[0].Dir)
-		awaitTools(t, d, 2)
+		awaitTools(t, d, 3) // approval_status is offered to whoever has a ticket
 		return b.ask(t, d, "rec__pay", args)
 	}},
 	{what: "REST", want: same, from: job},
