@@ -280,7 +280,7 @@ func TestTwoSenders(t *testing.T) {
 	}
 	defer second.Close()
 	second.Start(nil)
-	const all = 100
+	const all = 40
 	for n := range all {
 		w.change(first, w.held(fmt.Sprintf(`{"n":%d}`, n), func(h *approval.Held) { h.Principal.Subject = fmt.Sprint("agent-", n) }), asked)
 	}

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // noon is near the real time: receivers refuse what was signed long ago.
 var noon = time.Now().UTC().Truncate(time.Second)
 
-const soon = 10 * time.Second
+const soon = 30 * time.Second
 
 // world is one store with a clock that only the test moves, and what its
 // senders said.
@@ -103,7 +103,7 @@ func (w *world) count(what string) (n int) {
 func (w *world) options(db *store.DB) notice.Options {
 	return notice.Options{
 		DB: db, Link: func(id string) string { return "https://gate.example/console/approvals/" + id },
-		Poll: 2 * time.Millisecond, Now: w.clock, Observe: w.observe,
+		Poll: 20 * time.Millisecond, Now: w.clock, Observe: w.observe,
 		Log: hclog.New(&hclog.LoggerOptions{Output: &w.log, Level: hclog.Trace}),
 	}
 }
@@ -183,7 +183,7 @@ func (w *world) rows(where string) (n int) {
 // until waits for what other goroutines do.
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(soon); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
