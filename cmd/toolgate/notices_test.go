@@ -116,6 +116,11 @@ func TestNotices(t *testing.T) {
 	p := serve()
 	transfer(exitApproval)
 	ids, _ := hook.wait("a try", func(ids []string, _ []notice.Body) bool { return len(ids) > 0 })
+	p.says("notice not delivered, it is tried again: channel=json")
+	hook.wait("the mail that nobody takes", func([]string, []notice.Body) bool {
+		_, body, err := fetch("http://"+admin+"/readyz?verbose", "")
+		return err == nil && strings.Contains(body, "email:127.0.0.1: notices: 1 not delivered yet")
+	})
 	_ = p.cmd.Process.Kill()
 	<-p.done
 	hook.open()
@@ -138,7 +143,7 @@ func TestNotices(t *testing.T) {
 	}
 	nothingPlanted(t, dir, admin)
 	for _, log := range []*process{p, q} {
-		log.says("notice not delivered, it is tried again")
+		log.says("toolgate.notices: notice")
 		log.mu.Lock()
 		if strings.Contains(log.out.String(), "planted") {
 			t.Error("the log tells a secret")
