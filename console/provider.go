@@ -76,6 +76,9 @@ func (c *Console) arrive(w http.ResponseWriter, r *http.Request) error {
 		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}
+	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
+		p.Until = c.opts.Now().Add(c.sessions.life)
+	}
 	c.enter(w, r, p, c.opts.Provider.Again, s.Next)
 	return nil
 }

@@ -3,10 +3,12 @@ package peers_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -14,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/recorder"
 )
 
 // cookies sends every cookie back to the host and port that set it, as browsers
@@ -72,29 +75,35 @@ func (v *visit) open(address string) *visit {
 }
 
 var (
-	formAction = regexp.MustCompile(`<form[^>]* action="([^"]*)"[^>]*method="post"|<form[^>]*method="post"[^>]* action="([^"]*)"`)
-	hidden     = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`)
+	forms  = regexp.MustCompile(`(?s)<form[^>]*>.*?</form>`)
+	action = regexp.MustCompile(`^<form[^>]* action="([^"]*)"`)
+	hidden = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`)
 )
 
-// send fills in the form of the page that is shown, and sends it.
-func (v *visit) send(fields ...string) *visit {
+// send fills in the form of the page that is shown, and sends it. With several,
+// it is the one whose address ends with to.
+func (v *visit) send(to string, fields ...string) *visit {
 	v.t.Helper()
-	found := formAction.FindStringSubmatch(v.text)
-	if found == nil {
-		v.t.Fatalf("%s has no form: %d\n%s", v.at, v.code, v.text)
+	for _, text := range forms.FindAllString(v.text, -1) {
+		address := html.UnescapeString(action.FindStringSubmatch(text)[1])
+		if !strings.HasSuffix(address, to) {
+			continue
+		}
+		form := url.Values{}
+		for _, field := range hidden.FindAllStringSubmatch(text, -1) {
+			form.Set(html.UnescapeString(field[1]), html.UnescapeString(field[2]))
+		}
+		for i := 0; i < len(fields); i += 2 {
+			form.Set(fields[i], fields[i+1])
+		}
+		u, err := v.at.Parse(address)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		return v.show(v.http.PostForm(u.String(), form))
 	}
-	form := url.Values{}
-	for _, field := range hidden.FindAllStringSubmatch(v.text, -1) {
-		form.Set(field[1], field[2])
-	}
-	for i := 0; i < len(fields); i += 2 {
-		form.Set(fields[i], fields[i+1])
-	}
-	to, err := v.at.Parse(found[1] + found[2])
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	return v.show(v.http.PostForm(to.String(), form))
+	v.t.Fatalf("%s has no form for %q: %d\n%s", v.at, to, v.code, v.text)
+	return nil
 }
 
 // signedIn gives who the console says is signed in, "" for nobody.
@@ -124,42 +133,54 @@ func openProvider(t *testing.T, address, admin string) *program.Process {
 	return p
 }
 
-// People sign in at an OpenID provider, and the console knows them after that.
-// While the provider is down, toolgate serves, and tokens still open the door.
+// People sign in at an OpenID provider, and what they decide counts. While the
+// provider is down, toolgate serves, and tokens still open the door.
 func TestSigningInAtAProvider(t *testing.T) {
 	t.Parallel()
 	needs(t, "oidc-provider/package.json")
-	address, dir := program.FreeAddress(t), t.TempDir()
-	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{
-  "mcpServers": {},
-  "toolgate": {
-    "state": "state",
-    "identity": { "tokens": [{ "subject": "carol", "roles": ["approver"], "sha256": "%x" }] },
-    "console": { "oidc": { "issuer": "http://%s", "client_id": "toolgate", "client_secret": "provider-secret" } }
-  }
-}`, sha256.Sum256([]byte(approverToken)), address))
-	g := serve(t, dir)
+	address := program.FreeAddress(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
+	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
+	path := filepath.Join(dir, "mcp.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, strings.Replace(string(text), `"toolgate": {`, fmt.Sprintf(`"toolgate": {
+    "console": { "oidc": { "issuer": "http://%s", "client_id": "toolgate", "client_secret": "provider-secret" } },`, address), 1))
+	g := serveReady(t, dir)
 
 	carol := newVisit(t).open(g.Admin + "/console/login/provider")
 	if carol.code != http.StatusServiceUnavailable {
 		t.Errorf("without the provider: %d\n%s", carol.code, carol.text)
 	}
-	carol.send("token", approverToken)
+	carol.send("/console/login", "token", approverToken)
 	if who := carol.signedIn(g.Admin); who != "carol" {
 		t.Fatalf("by token: %q", who)
 	}
 
 	openProvider(t, address, g.Admin)
-	ann := newVisit(t).open(g.Admin + "/console/login/provider?next=/console/%3Fafter")
-	ann.send("login", "ann", "password", "any") // who
-	ann.send()                                  // consent
-	if ann.at.String() != g.Admin+"/console/?after" || ann.code != http.StatusOK {
+	agent := openHTTP(t, g.Agents+"/mcp", agentToken)
+	ticket := "/console/approvals/" + hold(t, agent, "rec__pay", `{"n":1}`)
+	ann := newVisit(t).open(g.Admin + ticket) // as from a link in a message
+	ann.open(g.Admin + "/console/login/provider?next=" + ticket)
+	ann.send("", "login", "ann", "password", "any") // who
+	ann.send("")                                    // consent
+	if ann.at.String() != g.Admin+ticket || ann.code != http.StatusOK {
 		t.Fatalf("after signing in: %s, %d\n%s", ann.at, ann.code, ann.text)
 	}
+	if ann.send("/vote", "vote", "approve"); ann.code != http.StatusOK {
+		t.Fatalf("voting: %d\n%s", ann.code, ann.text)
+	}
+	if got := came(t, agent.exchange(t, callMessage("2", "rec__pay", `{"n":1}`))); got != "done" {
+		t.Errorf("the call that ann approved: %s", got)
+	}
+	wantRuns(t, rec, `{"n":1}`, 1)
+
 	if who := ann.signedIn(g.Admin); who != "ann" {
 		t.Errorf("signed in as %q", who)
 	}
-	ann.send()
+	ann.send("/logout")
 	if who := ann.signedIn(g.Admin); who != "" {
 		t.Errorf("signed out, and yet %q", who)
 	}
@@ -184,8 +205,8 @@ func TestSessionsFollowTheConfiguration(t *testing.T) {
 	configure(token("carol", "approver", "one") + "," + token("dave", "approver", "two"))
 	g := serve(t, dir)
 	carol, dave := newVisit(t), newVisit(t)
-	carol.open(g.Admin+"/console/login").send("token", "one")
-	dave.open(g.Admin+"/console/login").send("token", "two")
+	carol.open(g.Admin+"/console/login").send("/console/login", "token", "one")
+	dave.open(g.Admin+"/console/login").send("/console/login", "token", "two")
 	reloads := 0
 	change := func(tokens string) {
 		t.Helper()
