@@ -35,7 +35,8 @@ func (c *Console) admit(r *http.Request) error {
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !strings.EqualFold(u.Host, r.Host) {
-			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused"}
+			return problem{Status: http.StatusForbidden, Code: "ORIGIN_REFUSED", Detail: "requests from pages of another origin are refused",
+				Hint: "a proxy in front has to pass the Host header on as it came"}
 		}
 	}
 	if err := new(http.CrossOriginProtection).Check(r); err != nil {

@@ -36,8 +36,11 @@ func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 		return c.refusePage(w, r, noProvider)
 	case !c.throttle.allow(r):
 		return c.tooOften(w, r, entry{Next: to})
+	case !c.atHome(r) && r.URL.Query().Has("moved"):
+		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
+			Hint: "a proxy in front has to pass the Host header on as it came"})
 	case !c.atHome(r):
-		http.Redirect(w, r, c.opts.URL+"/console/login/provider?next="+url.QueryEscape(to), http.StatusSeeOther)
+		http.Redirect(w, r, c.opts.URL+"/console/login/provider?moved=1&next="+url.QueryEscape(to), http.StatusSeeOther)
 		return nil
 	case !c.private(r):
 		return c.askWho(w, r, http.StatusForbidden, entry{Next: to})

@@ -105,8 +105,11 @@ func TestRefusedElsewhere(t *testing.T) {
 func TestDepartures(t *testing.T) {
 	b, e := newGuest(t)
 	b.host = "127.0.0.1:8788"
-	if w := b.do("GET", "/console/login/provider?next=/console/x", nil); w.Header().Get("Location") != "https://gate.example/console/login/provider?next=%2Fconsole%2Fx" || e.begun != 0 {
+	if w := b.do("GET", "/console/login/provider?next=/console/x", nil); w.Header().Get("Location") != "https://gate.example/console/login/provider?moved=1&next=%2Fconsole%2Fx" || e.begun != 0 {
 		t.Errorf("from another host: %v", w.Header())
+	}
+	if w := b.do("GET", "/console/login/provider?moved=1", nil); w.Code != 403 || !strings.Contains(w.Body.String(), "Host header") {
+		t.Errorf("a proxy that changes the host: %d %s", w.Code, w.Body)
 	}
 	b.host, e.down = "gate.example", true
 	if w := b.do("GET", "/console/login/provider", nil); w.Code != 503 || strings.Contains(w.Body.String(), "secret reason") || !strings.Contains(w.Body.String(), `name="token"`) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 
@@ -122,10 +123,10 @@ func (c *Console) private(r *http.Request) bool {
 }
 
 // next is where to go after signing in: only ever a page of ours.
-func next(path string) string {
-	u, err := url.Parse(path)
-	if err != nil || len(path) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") ||
-		strings.ContainsAny(path, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
+func next(to string) string {
+	u, err := url.Parse(to)
+	if err != nil || len(to) > maxNextBytes || u.IsAbs() || u.Host != "" || u.User != nil || u.Opaque != "" || !strings.HasPrefix(u.Path, "/console/") || path.Clean(u.Path) != strings.TrimSuffix(u.Path, "/") ||
+		strings.ContainsAny(to, "\\\r\n\t") || strings.HasPrefix(u.Path, "/console/log") {
 		return home
 	}
 	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()

@@ -1,6 +1,8 @@
 package console_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 )
 
 // browser keeps cookies and sends forms as a browser on this machine does.
@@ -257,4 +260,38 @@ func TestNoCookieOnV1(t *testing.T) {
 	k := b.hold(`{"n":1}`)
 	refused(t, b.do("GET", "/v1/approvals", nil), 401, "UNAUTHENTICATED")
 	refused(t, b.do("POST", "/v1/approvals/"+k.ID+"/approve", nil, "Content-Type", "application/json"), 401, "UNAUTHENTICATED")
+}
+
+// Whatever the address says, signing in leads to a page of the same console.
+func FuzzWhereSigningInLeads(f *testing.F) {
+	for _, seed := range []string{"/console/approvals/apr_1?x=1", "//evil.example", "/console/../../x", `/console/\evil`, "https:/console/", "/console/%2e%2e/%0d%0aX: y"} {
+		f.Add(seed)
+	}
+	c, err := console.New(console.Options{
+		Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
+		Identify: identify, Again: again, Status: func() console.Status { return console.Status{} },
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(c.Close)
+	f.Fuzz(func(t *testing.T, to string) {
+		form := url.Values{"csrf": {"x"}, "token": {"t-ann"}, "next": {to}}
+		r := httptest.NewRequest("POST", "/console/login", strings.NewReader(form.Encode()))
+		r.Host, r.RemoteAddr = "localhost", fmt.Sprintf("10.%d.%d.%d:1", rand.IntN(256), rand.IntN(256), rand.IntN(256))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.AddCookie(&http.Cookie{Name: "__Host-toolgate-entry", Value: "x"})
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, r)
+		if w.Code == http.StatusTooManyRequests || w.Code == http.StatusRequestEntityTooLarge {
+			return
+		}
+		location := w.Header().Get("Location")
+		base, _ := url.Parse("http://localhost/console/login")
+		u, err := base.Parse(location)
+		if w.Code != 303 || err != nil || u.Scheme != "http" || u.Host != "localhost" || !strings.HasPrefix(location, "/console/") ||
+			strings.ContainsAny(location, "\\\r\n\t") {
+			t.Errorf("%q leads to %q (%d), %v", to, location, w.Code, err)
+		}
+	})
 }
