@@ -522,7 +522,7 @@ func TestWhatPagesLoad(t *testing.T) {
 	for name, vendored := range map[string]bool{"htmx-4.0.1.js": true, "hx-sse-4.0.1.js": true, "console.js": false} {
 		w := l.ask("GET", "/console/"+name, "")
 		sum := sha256.Sum256(w.Body.Bytes())
-		if !strings.Contains(page, `src="/console/`+name) || w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/javascript") {
+		if !strings.Contains(page, `<script src="/console/`+name+`"></script>`) || w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/javascript") {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
 		if vendored && !strings.Contains(string(list), hex.EncodeToString(sum[:])) {
