@@ -208,10 +208,25 @@ func (l *listener) approves(id string) {
 	}
 }
 
+// TestInABrowser is what the pages are in a real browser, Debian's Chromium.
+func TestInABrowser(t *testing.T) {
+	browser := chromium(t)
+	for name, test := range map[string]func(*testing.T, context.Context){
+		"people decide":        peopleDecide,
+		"scripts in arguments": scriptsInArguments,
+		"without scripts":      withoutScripts,
+		"stale pages":          stalePages,
+		"open pages":           openPages,
+		"frames":               frames,
+		"unknown outcome":      unknownOutcome,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, browser) })
+	}
+}
+
 // A person receives a call, reads it and decides, on a phone and at a desk, and
 // the page moves on by itself when somebody else does.
-func TestPeopleDecide(t *testing.T) {
-	browser := chromium(t)
+func peopleDecide(t *testing.T, browser context.Context) {
 	for _, s := range []screen{phone, desktop} {
 		t.Run(s.name, func(t *testing.T) {
 			l, base := seat(t)
@@ -311,8 +326,7 @@ func (p *person) fits(s screen) {
 }
 
 // What an agent writes stays text in a real browser too.
-func TestScriptsInArguments(t *testing.T) {
-	browser := chromium(t)
+func scriptsInArguments(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	h := held(`{"a":"<script>document.title='owned'</script>","b":"<img src=x onerror=\"document.title='owned'\">","c":"</textarea><svg onload=alert(1)>",` +
 		`"d":"<div data-hx-get=\"/console/logout\" data-hx-trigger=\"load\">","e":"pay ` + "\u202e" + `001 to` + "\u202c" + `","f":"pay` + "\u200b" + `pal","g":"javascript:alert(1)",` +
@@ -339,8 +353,7 @@ func TestScriptsInArguments(t *testing.T) {
 }
 
 // Without scripts everything works but what moves by itself.
-func TestWithoutScripts(t *testing.T) {
-	browser := chromium(t)
+func withoutScripts(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	approved, denied := l.holds(transfer("250", "acct-1")), l.holds(transfer("251", "acct-1"))
 	p := sitting(t, browser, base, phone)
@@ -362,8 +375,7 @@ func TestWithoutScripts(t *testing.T) {
 
 // A page that was left open while others decided, or that shows other
 // arguments than the ticket has, cannot vote.
-func TestStalePages(t *testing.T) {
-	browser := chromium(t)
+func stalePages(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	p := sitting(t, browser, base, phone)
 	other := l.holds(transfer("1.00", "acct-1"))
@@ -389,8 +401,7 @@ func TestStalePages(t *testing.T) {
 
 // What somebody types stays when another votes, and the buttons go when the
 // time is up.
-func TestOpenPages(t *testing.T) {
-	browser := chromium(t)
+func openPages(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	h := transfer("1.00", "acct-1")
 	h.Approval.Quorum = 2
@@ -414,8 +425,7 @@ func TestOpenPages(t *testing.T) {
 }
 
 // No page of another origin can show ours in a frame.
-func TestFrames(t *testing.T) {
-	browser := chromium(t)
+func frames(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	k := l.holds(transfer("1.00", "acct-1"))
 	p := sitting(t, browser, base, desktop)
@@ -437,8 +447,7 @@ func TestFrames(t *testing.T) {
 }
 
 // A call of unknown outcome is shown to somebody who can find out.
-func TestUnknownOutcome(t *testing.T) {
-	browser := chromium(t)
+func unknownOutcome(t *testing.T, browser context.Context) {
 	l, base := seat(t)
 	k := l.unknown(`{"action":"transfer","amount":250,"destination":"acct-1"}`)
 	for _, s := range []screen{phone, desktop} {
