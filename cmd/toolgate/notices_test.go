@@ -141,7 +141,7 @@ func TestNotices(t *testing.T) {
 	if taken[1].Type != notice.Decided || taken[1].Data.State != "approved" || taken[1].Data.By != "demo-approver" || taken[2].Data.State != "done" {
 		t.Errorf("%+v", taken[1:])
 	}
-	nothingPlanted(t, dir, admin)
+	nothingPlanted(t, hook, dir, admin)
 	for _, log := range []*process{p, q} {
 		log.says("toolgate.notices: notice")
 		log.mu.Lock()
@@ -152,16 +152,18 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-func nothingPlanted(t *testing.T, dir, admin string) {
+func nothingPlanted(t *testing.T, hook *told, dir, admin string) {
 	t.Helper()
 	for path, want := range map[string]string{
 		"/readyz?verbose": "toolgate.approvals.notify: email:127.0.0.1: notices: 1 not delivered yet; the latest, of ticket apr_",
 		"/metrics":        `toolgate_notices_total{channel="json:127.0.0.1",outcome="sent"} 3`,
 	} {
-		_, body, err := fetch("http://"+admin+path, "")
-		if err != nil || !strings.Contains(body, want) {
-			t.Errorf("%s does not say %s: %v\n%s", path, want, err, body)
-		}
+		var body string
+		hook.wait(path+" says "+want, func([]string, []notice.Body) bool { // the last try ends after it was answered
+			_, text, err := fetch("http://"+admin+path, "")
+			body = text
+			return err == nil && strings.Contains(text, want)
+		})
 		if strings.Contains(body, "planted") {
 			t.Errorf("%s tells a secret:\n%s", path, body)
 		}
