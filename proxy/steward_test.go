@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -130,6 +131,13 @@ func (m *manor) Forward(ctx context.Context, t *registry.Tool, out registry.Outg
 	return upstreams{bench: m.bench}.Forward(ctx, t, out)
 }
 
+// arrivals gives when calls came to the upstream.
+func (m *manor) arrivals() []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.at)
+}
+
 // ask makes a call that is held, as ann, and gives its ticket.
 func (m *manor) ask(t *testing.T, args string) string {
 	t.Helper()
@@ -168,8 +176,8 @@ func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
 	inManor(t, func(t *testing.T, m *manor) {
 		const args = `{ "n": 7 }`
 		id := m.ask(t, args)
-		if k := m.get(t, id, time.Minute); k.State != approval.StateProposed || len(m.at) != 0 {
-			t.Fatalf("%s before anybody approved, arrived %v", k.State, m.at)
+		if k := m.get(t, id, time.Minute); k.State != approval.StateProposed || len(m.arrivals()) != 0 {
+			t.Fatalf("%s before anybody approved, arrived %v", k.State, m.arrivals())
 		}
 		m.approve(t, id)
 		if k := m.get(t, id, 10*time.Second); k.State != approval.StateDone || string(k.Result) != m.result {
@@ -197,8 +205,8 @@ func TestAnApprovedCallWaitsForItsAgent(t *testing.T) {
 		m.decision.Approval.ExecuteOnApprove = false
 		id := m.ask(t, `{"n":1}`)
 		m.approve(t, id)
-		if k := m.get(t, id, 2*time.Minute); k.State != approval.StateApproved || len(m.at) != 0 {
-			t.Errorf("%s, arrived %v", k.State, m.at)
+		if k := m.get(t, id, 2*time.Minute); k.State != approval.StateApproved || len(m.arrivals()) != 0 {
+			t.Errorf("%s, arrived %v", k.State, m.arrivals())
 		}
 	})
 }
@@ -223,8 +231,8 @@ func TestTheAgentGoesBeforeTheSteward(t *testing.T) {
 			t.Errorf("got %v, %v, want the result at first hand", reply, f)
 		}
 		m.get(t, reply.Ticket, time.Minute)
-		if len(m.at) != 1 {
-			t.Errorf("arrived %v", m.at)
+		if len(m.arrivals()) != 1 {
+			t.Errorf("arrived %v", m.arrivals())
 		}
 	})
 }
@@ -239,21 +247,21 @@ func TestWhatWasNotSentIsTriedAgain(t *testing.T) {
 		if k := m.get(t, id, 8*time.Minute); k.State != approval.StateApproved {
 			t.Fatalf("%s, want approved", k.State)
 		}
-		for i := 2; i < len(m.at); i++ {
-			gap, before := m.at[i]-m.at[i-1], m.at[i-1]-m.at[i-2]
+		for i := 2; i < len(m.arrivals()); i++ {
+			gap, before := m.arrivals()[i]-m.arrivals()[i-1], m.arrivals()[i-1]-m.arrivals()[i-2]
 			if gap > time.Minute+time.Second || gap+time.Second < before {
 				t.Errorf("try %d after %s, the one before after %s", i, gap, before)
 			}
 		}
-		if len(m.at) < 10 || len(m.at) > 15 {
-			t.Errorf("%d tries in 8 minutes", len(m.at))
+		if len(m.arrivals()) < 10 || len(m.arrivals()) > 15 {
+			t.Errorf("%d tries in 8 minutes", len(m.arrivals()))
 		}
 		if k := m.get(t, id, 3*time.Minute); k.State != approval.StateExpired {
 			t.Errorf("%s, want expired", k.State)
 		}
-		tries := len(m.at)
-		if m.get(t, id, 3*time.Minute); len(m.at) != tries {
-			t.Errorf("%d tries of an expired ticket", len(m.at)-tries)
+		tries := len(m.arrivals())
+		if m.get(t, id, 3*time.Minute); len(m.arrivals()) != tries {
+			t.Errorf("%d tries of an expired ticket", len(m.arrivals())-tries)
 		}
 
 		id = m.ask(t, `{"n":2}`)
@@ -276,8 +284,8 @@ func TestWhatMayHaveBeenSentIsNotRepeated(t *testing.T) {
 			m.forwardErr = err
 			id := m.ask(t, `{"n":1}`)
 			m.approve(t, id)
-			if k := m.get(t, id, 5*time.Minute); k.State != want || len(m.at) != 1 {
-				t.Errorf("%s after %d arrivals, want %s after one", k.State, len(m.at), want)
+			if k := m.get(t, id, 5*time.Minute); k.State != want || len(m.arrivals()) != 1 {
+				t.Errorf("%s after %d arrivals, want %s after one", k.State, len(m.arrivals()), want)
 			}
 		})
 	}
@@ -322,8 +330,8 @@ func TestTicketsWhoseTermsAreGone(t *testing.T) {
 						t.Errorf("%s (%s), want %s (%s)", k.State, k.Note, was, tt.why)
 					}
 				}
-				if len(m.at) != 0 {
-					t.Errorf("arrived %v", m.at)
+				if len(m.arrivals()) != 0 {
+					t.Errorf("arrived %v", m.arrivals())
 				}
 			})
 		})
@@ -354,8 +362,8 @@ func TestARunAsksNobodyAnew(t *testing.T) {
 				m.approve(t, id)
 				m.get(t, id, time.Minute)
 				all, err := m.tickets.List(t.Context(), approval.Filter{})
-				if err != nil || len(all) != 1 || all[0].State != approval.StateSuperseded || len(m.at) != 0 {
-					t.Errorf("tickets %+v, %v; arrived %v", all, err, m.at)
+				if err != nil || len(all) != 1 || all[0].State != approval.StateSuperseded || len(m.arrivals()) != 0 {
+					t.Errorf("tickets %+v, %v; arrived %v", all, err, m.arrivals())
 				}
 				refused := m.outcomes[len(m.outcomes)-1]
 				if refused.Code != signal.CodeApprovalExpired || refused.Stage != "approve" {
@@ -384,8 +392,8 @@ func TestWhoIsNotSpokenFor(t *testing.T) {
 				}
 				m.approve(t, c.Ticket.ID)
 				m.steward.Recheck()
-				if k := m.get(t, c.Ticket.ID, 2*time.Minute); k.State != approval.StateApproved || len(m.at) != 0 {
-					t.Errorf("%s (%s), arrived %v", k.State, k.Note, m.at)
+				if k := m.get(t, c.Ticket.ID, 2*time.Minute); k.State != approval.StateApproved || len(m.arrivals()) != 0 {
+					t.Errorf("%s (%s), arrived %v", k.State, k.Note, m.arrivals())
 				}
 			})
 		})
@@ -402,14 +410,14 @@ func TestTheTicketsOfAProcessThatDied(t *testing.T) {
 		b.decision.Revision = "sha256:p" // the same policy
 		id := a.ask(t, `{"n":1}`)
 		a.approve(t, id)
-		if k := b.get(t, id, time.Minute); k.State != approval.StateApproved || len(b.at) != 0 {
-			t.Fatalf("%s, arrived at the other %v", k.State, b.at)
+		if k := b.get(t, id, time.Minute); k.State != approval.StateApproved || len(b.arrivals()) != 0 {
+			t.Fatalf("%s, arrived at the other %v", k.State, b.arrivals())
 		}
 		if err := errors.Join(a.steward.Close(t.Context()), a.tickets.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if k := b.get(t, id, 20*time.Second); k.State != approval.StateDone || len(b.at) != 1 {
-			t.Errorf("%s, arrived %v, want done by the one that lives", k.State, b.at)
+		if k := b.get(t, id, 20*time.Second); k.State != approval.StateDone || len(b.arrivals()) != 1 {
+			t.Errorf("%s, arrived %v, want done by the one that lives", k.State, b.arrivals())
 		}
 	})
 }
@@ -440,8 +448,8 @@ func TestClosingTheSteward(t *testing.T) {
 		if k := m.get(t, slow, time.Minute); k.State != approval.StateUnknown {
 			t.Errorf("the one under way is %s, want unknown", k.State)
 		}
-		if k := m.get(t, late, time.Minute); k.State != approval.StateApproved || len(m.at) != 1 {
-			t.Errorf("the late one is %s, arrived %v", k.State, m.at)
+		if k := m.get(t, late, time.Minute); k.State != approval.StateApproved || len(m.arrivals()) != 1 {
+			t.Errorf("the late one is %s, arrived %v", k.State, m.arrivals())
 		}
 	})
 }
