@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
@@ -45,7 +46,10 @@ type StewardOptions struct {
 	// Waited is told how long each ticket waited for people, in this process or
 	// another, and which state ended that; nil = nobody wants to know.
 	Waited func(ended approval.State, waited time.Duration)
-	Log    hclog.Logger
+	// Asked is told for whom each new ticket was made, in this process or
+	// another; it must not block. nil = nobody wants to know.
+	Asked func(who policy.Principal)
+	Log   hclog.Logger
 }
 
 // Steward minds tickets whose agents are not there: it makes approved calls that
@@ -86,6 +90,9 @@ func NewSteward(opts StewardOptions) (*Steward, error) {
 	}
 	if opts.Waited == nil {
 		opts.Waited = func(approval.State, time.Duration) {}
+	}
+	if opts.Asked == nil {
+		opts.Asked = func(policy.Principal) {}
 	}
 	s := &Steward{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), tries: map[string]*try{}}
 	s.life, s.cancel = context.WithCancel(context.Background())
@@ -164,6 +171,9 @@ func (s *Steward) follow(ctx context.Context) {
 
 func (s *Steward) heard(e approval.Event) {
 	c := e.Change
+	if c.From == "" {
+		s.opts.Asked(e.Ticket.Principal)
+	}
 	if c.From == approval.StateProposed && c.To != approval.StateProposed {
 		s.opts.Waited(c.To, c.At.Sub(e.Ticket.Created))
 	}

@@ -35,6 +35,7 @@ type manor struct {
 	forward func(context.Context) (json.RawMessage, error)
 	then    *policy.Decision // what the policy says from the second question on
 	ended   []string         // waits for people
+	askers  []string         // for whom tickets were made
 	begun   time.Time
 }
 
@@ -72,6 +73,10 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.ended = append(m.ended, fmt.Sprint(s, " ", d.Round(time.Second)))
+	}, Asked: func(who policy.Principal) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.askers = append(m.askers, who.Subject)
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +93,11 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 func inManor(t *testing.T, test func(t *testing.T, m *manor)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state.db")
-	synctest.Test(t, func(t *testing.T) { test(t, openManor(t, path, proxy.Settings{})) })
+	synctest.Test(t, func(t *testing.T) {
+		m := openManor(t, path, proxy.Settings{})
+		synctest.Wait() // the steward listens
+		test(t, m)
+	})
 }
 
 func (m *manor) set(change func()) {
@@ -192,6 +201,9 @@ func TestAnApprovedCallRunsWithoutItsAgent(t *testing.T) {
 		}
 		if again := m.ask(t, args); again != id || len(m.sent) != 1 {
 			t.Errorf("called again: ticket %s, sent %v", again, m.sent)
+		}
+		if diff := cmp.Diff([]string{"ann"}, m.askers); diff != "" {
+			t.Errorf("asked: %s", diff)
 		}
 		if diff := cmp.Diff([]string{"approved 1m0s"}, m.ended); diff != "" {
 			t.Errorf("waits (-want +got):\n%s", diff)

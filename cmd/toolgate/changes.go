@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
@@ -19,6 +20,20 @@ func (in *instance) ticketChanged(ctx context.Context, tx *sql.Tx, t approval.Ti
 		return err
 	}
 	return in.trail.Ticket(ctx, ticketRecord(t, c))
+}
+
+// askedFor is told of a new ticket of who. With the first one the principal's
+// agents get a tool more: approval_status.
+func (in *instance) askedFor(who policy.Principal) {
+	tell := in.tellAgents.Load()
+	if tell == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	if own, err := in.tickets.Answering(ctx, who); err == nil && len(own) == 1 {
+		(*tell)(who)
+	}
 }
 
 // ticketRecord is a change of a ticket as the trail has it: the call that made

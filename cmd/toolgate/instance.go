@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -50,6 +52,8 @@ type instance struct {
 	begun    *config.Config // what it was opened with
 
 	changedTools func() // tells agents that their lists may be others
+	// tellAgents tells those of one principal; nil until there is a door.
+	tellAgents atomic.Pointer[func(policy.Principal)]
 
 	mu      sync.Mutex // protects the fields below
 	cfg     *config.Config
@@ -97,7 +101,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 	}
 	in.upstream.OnListChanged(in.gate.ListChanged)
 	if in.steward, err = proxy.NewSteward(proxy.StewardOptions{
-		Gate: in.gate, Ledger: in.tickets, Waited: in.metrics.waited, Log: log.Named("steward"),
+		Gate: in.gate, Ledger: in.tickets, Waited: in.metrics.waited, Asked: in.askedFor, Log: log.Named("steward"),
 	}); err == nil {
 		in.upstream.OnChange(in.steward.Recheck)
 		in.metrics.pending(in.tickets.Held)

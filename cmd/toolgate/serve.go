@@ -75,6 +75,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 		return errors.Join(err, in.close())
 	}
 	in.changedTools = door.ToolsChanged
+	in.tellAgents.Store(new(door.ToolsChangedFor))
 	in.upstream.OnChange(in.changedTools)
 	in.upstream.OnListChanged(door.ListChanged)
 	e.banner(in, agents.Addr().String(), people.Addr().String(), listen != "")

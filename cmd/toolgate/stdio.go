@@ -77,6 +77,7 @@ func (e *env) stdioDoor(ctx context.Context) error {
 			return err
 		}
 		in.upstream.OnChange(door.ToolsChanged)
+		in.tellAgents.Store(new(door.ToolsChangedFor))
 		in.upstream.OnListChanged(door.ListChanged)
 		err = door.Serve(ctx, e.in, e.out)
 		in.drain(context.WithoutCancel(ctx), door.Close, in.steward.Close)

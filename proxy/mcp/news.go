@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // toolsChanged is what a client hears when its tools may be others.
@@ -58,6 +59,30 @@ func (d *Door) ToolsChanged() { d.tellAll(toolsChanged, func(string) bool { retu
 func (d *Door) ListChanged(server, method string) {
 	if slices.Contains(kinds, method) {
 		d.tellAll(method, func(route string) bool { return route == "" || route == server })
+	}
+}
+
+// ToolsChangedFor tells the clients of one principal alone; else it is as
+// [Door.ToolsChanged].
+func (d *Door) ToolsChangedFor(who policy.Principal) {
+	d.sessions.each(func(s *session) {
+		if s.subject == who.Subject && s.tenant == who.Tenant {
+			s.news.add(toolsChanged)
+		}
+	})
+	owner := ownerOf(who)
+	for _, p := range d.parties.all() {
+		if p.owner == owner {
+			p.Tell(toolsChanged, nil)
+		}
+	}
+	if at, f := d.opts.Gate.Identify(d.base, d.opts.Stdio); f != nil || ownerOf(at) != owner {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.pipes {
+		p.news.add(toolsChanged)
 	}
 }
 
