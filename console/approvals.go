@@ -89,7 +89,7 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
 		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum,
-		Created: k.Created, Expires: k.Expires, DecisionID: k.DecisionID, TraceID: k.TraceID,
+		Created: k.Created, Expires: k.Expires, DecisionID: Visible(k.DecisionID), TraceID: Visible(k.TraceID),
 		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), Attached: k.Attached,
 		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,
 		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +55,9 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 	})
 	if err != nil {
 		g.opts.Log.Error("claiming a ticket", "decision", p.decisionID, "error", err)
+		if errors.Is(err, approval.ErrUntold) {
+			return claim, p.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
+		}
 		return claim, p.fail(signal.CodeInternal, "")
 	}
 	p.ticket = claim.Ticket

@@ -237,6 +237,7 @@ func TestEveryStageRefuses(t *testing.T) {
 		{name: "over the limit", set: func(b *bench) { b.exceeded = &limit.Exceeded{RetryAfter: time.Second} }, code: signal.CodeRateLimited, stage: "limit", outcome: audit.Limited},
 		{name: "schema", params: `{"name":"web__find","arguments":{"n":"many"}}`, code: signal.CodeSchemaMismatch, stage: "validate", outcome: audit.Invalid},
 		{name: "approval store fails", set: func(b *bench) { b.decision, b.claimErr = held, errors.New("down") }, code: signal.CodeInternal, stage: "approve", outcome: audit.Failed},
+		{name: "a ticket cannot be recorded", set: func(b *bench) { b.decision, b.claimErr = held, fmt.Errorf("full: %w", approval.ErrUntold) }, code: signal.CodeAuditUnavailable, stage: "approve", outcome: audit.Failed},
 		{name: "person denied", set: func(b *bench) {
 			b.decision, b.claim = held, approval.Claim{Ticket: ticket(approval.StateDenied), Outcome: approval.Denied}
 		}, code: signal.CodeApprovalDenied, stage: "approve", outcome: audit.Denied},

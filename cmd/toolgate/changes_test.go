@@ -58,7 +58,7 @@ func TestNoVoteWithoutItsRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	vote := approval.Vote{ID: k.ID, Approver: policy.Principal{Subject: "ann", Roles: []string{"approver"}}, Approve: true}
-	if _, err := in.tickets.Decide(t.Context(), vote); !errors.Is(err, audit.ErrClosed) {
+	if _, err := in.tickets.Decide(t.Context(), vote); !errors.Is(err, audit.ErrClosed) || !errors.Is(err, approval.ErrUntold) {
 		t.Errorf("error %v", err)
 	}
 	if got, err := in.tickets.Get(t.Context(), k.ID); err != nil || got.State != approval.StateProposed || len(got.Votes) != 0 {

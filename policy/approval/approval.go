@@ -88,6 +88,8 @@ var (
 	// ErrNotDispatching: Release or Finish of a ticket that this instance is
 	// not running.
 	ErrNotDispatching = errors.New("the ticket is not being run by this instance")
+	// ErrUntold: Options.Changed failed, so that the change was not made.
+	ErrUntold = errors.New("nobody could be told of the change")
 	// ErrClosed: Claim after Close.
 	ErrClosed = errors.New("approvals are closed")
 )

@@ -85,7 +85,7 @@ func (t *Tickets) tell(w *writer) error {
 	}
 	for _, e := range w.changes {
 		if err := t.opts.Changed(w.ctx, w.tx, e.Ticket, e.Change); err != nil {
-			return fmt.Errorf("telling of the change of ticket %s: %w", e.Ticket.ID, err)
+			return fmt.Errorf("ticket %s: %w: %w", e.Ticket.ID, ErrUntold, err)
 		}
 	}
 	return nil
