@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -34,35 +34,6 @@ var (
 	night   = screen{name: "phone-dark", width: 390, height: 844, phone: true, dark: true}
 	desktop = screen{name: "desktop", width: 1280, height: 800}
 )
-
-// chromium starts one browser for a test. A machine without one skips the test,
-// one that proves (CI=true) fails it.
-func chromium(t *testing.T) context.Context {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("chromium is missing: .ci/debian names the package")
-		}
-		t.Skip("chromium is missing")
-	}
-	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless,
-		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(func() {
-		if err := chromedp.Cancel(ctx); err != nil {
-			t.Error(err)
-		}
-		cancel()
-	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("starting chromium: %v", err)
-	}
-	return ctx
-}
 
 // person is somebody before a browser of their own.
 type person struct {
@@ -210,7 +181,7 @@ func (l *listener) approves(id string) {
 
 // TestInABrowser is what the pages are in a real browser, Debian's Chromium.
 func TestInABrowser(t *testing.T) {
-	browser := chromium(t)
+	browser := program.Chromium(t)
 	for name, test := range map[string]func(*testing.T, context.Context){
 		"people decide":        peopleDecide,
 		"scripts in arguments": scriptsInArguments,

@@ -1,0 +1,39 @@
+package program
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// Chromium starts a browser without a past, for chromedp, and ends it with the
+// test. A machine without one skips the test, one that proves (CI=true) fails it.
+func Chromium(t testing.TB) context.Context {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("chromium is missing: .ci/debian names the package")
+		}
+		t.Skip("chromium is missing")
+	}
+	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless,
+		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	})
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("starting chromium: %v", err)
+	}
+	return ctx
+}
