@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math/big"
 	"strconv"
@@ -37,7 +38,7 @@ func leaves(text []byte) ([]leaf, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.ReadToken(); err != io.EOF {
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, badRequest("the text goes on after its value", "")
 	}
 	return found, nil

@@ -472,7 +472,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("the stream of a session that is over goes on: %q", line)
 	}
 	for _, bad := range []string{"x", "-1"} {
-		if _, res := eve.stream(server, bad); res.StatusCode != 400 {
+		if _, res := eve.stream(server, bad); res.StatusCode != http.StatusBadRequest {
 			t.Errorf("Last-Event-ID %q: %d", bad, res.StatusCode)
 		}
 	}

@@ -131,7 +131,7 @@ func TestDepartures(t *testing.T) {
 func (b *browser) from(address string) int {
 	b.t.Helper()
 	form := url.Values{"csrf": {"x"}, "token": {"wrong"}}
-	r := httptest.NewRequest("POST", "/console/login", strings.NewReader(form.Encode()))
+	r := httptest.NewRequest(http.MethodPost, "/console/login", strings.NewReader(form.Encode()))
 	r.Host, r.RemoteAddr = b.host, address
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.AddCookie(&http.Cookie{Name: "__Host-toolgate-entry", Value: "x"})

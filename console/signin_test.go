@@ -277,7 +277,7 @@ func FuzzWhereSigningInLeads(f *testing.F) {
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, to string) {
 		form := url.Values{"csrf": {"x"}, "token": {"t-ann"}, "next": {to}}
-		r := httptest.NewRequest("POST", "/console/login", strings.NewReader(form.Encode()))
+		r := httptest.NewRequest(http.MethodPost, "/console/login", strings.NewReader(form.Encode()))
 		r.Host, r.RemoteAddr = "localhost", fmt.Sprintf("10.%d.%d.%d:1", rand.IntN(256), rand.IntN(256), rand.IntN(256))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.AddCookie(&http.Cookie{Name: "__Host-toolgate-entry", Value: "x"})

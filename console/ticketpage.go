@@ -161,7 +161,7 @@ func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error 
 		return badRequest("a vote is approve or deny", "")
 	}
 	digest := r.PostForm.Get("digest")
-	err := error(approval.ErrStaleDigest)
+	err := approval.ErrStaleDigest
 	if digest != "" {
 		_, err = c.opts.Approvals.Decide(r.Context(), approval.Vote{
 			ID: r.PathValue("id"), Approver: v.Principal, Approve: word == "approve", Reason: r.PostForm.Get("reason"), Digest: digest,

@@ -241,7 +241,7 @@ func TestStoredResultsAreJudged(t *testing.T) {
 		if f != nil && f.Kernel.Code != tt.code || (f == nil) != (tt.code == "") {
 			t.Errorf("%s: %v, %v", tt.name, reply, f)
 		}
-		if f == nil && string(s.judged[0]) != `{"n":1}` {
+		if f == nil && s.judged[0] != `{"n":1}` {
 			t.Errorf("%s: judged %s", tt.name, s.judged)
 		}
 	}

@@ -165,10 +165,9 @@ func (w *world) change(s *notice.Sender, k approval.Ticket, c approval.Change) {
 }
 
 var (
-	asked    = approval.Change{Who: "agent-7", To: approval.StateProposed, Reason: "amount above 100"}
-	approved = approval.Change{Who: "ann", From: approval.StateProposed, To: approval.StateApproved, Reason: "as agreed"}
-	denied   = approval.Change{Who: "ann", From: approval.StateProposed, To: approval.StateDenied, Reason: "not today"}
-	done     = approval.Change{Who: "toolgate", From: approval.StateDispatching, To: approval.StateDone, Reason: "the upstream said hunter2"}
+	asked  = approval.Change{Who: "agent-7", To: approval.StateProposed, Reason: "amount above 100"}
+	denied = approval.Change{Who: "ann", From: approval.StateProposed, To: approval.StateDenied, Reason: "not today"}
+	done   = approval.Change{Who: "toolgate", From: approval.StateDispatching, To: approval.StateDone, Reason: "the upstream said hunter2"}
 )
 
 // rows counts the notices that are in the outbox.
