@@ -21,7 +21,7 @@ run: build
 # and other people's clients runs by itself, so that it has the machine.
 WHOLE = cmd/toolgate internal/peers
 test: npm
-	$(GO) test -race -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$$$'))
+	$(GO) test -race -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test -race -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
 
 # Rules that tools can hold.
