@@ -266,8 +266,9 @@ func (e *endpoint) requests() []seen {
 	return slices.Clone(e.all)
 }
 
-// last gives the request that came last.
+// last gives the request that came last, but for streams: one that was asked for
+// before may arrive after it.
 func (e *endpoint) last() seen {
-	all := e.requests()
+	all := slices.DeleteFunc(e.requests(), func(s seen) bool { return s.verb == http.MethodGet })
 	return all[len(all)-1]
 }

@@ -399,6 +399,7 @@ func TestTheEndBeforeTheBeginning(t *testing.T) {
 	c := connect(t, e.URL, func(o *bridge.Options) { o.Drain = 20 * time.Millisecond })
 	c.Send(initialize)
 	c.Send(call("1", "x"))
+	e.await(http.MethodPost, "initialize")
 	rest, err := c.End()
 	if err == nil || !errors.Is(err, bridge.ErrUnreachable) || strings.Count(rest, "\n") != 2 {
 		t.Fatalf("ended with %v and %s", err, rest)

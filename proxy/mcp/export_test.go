@@ -11,6 +11,13 @@ func WholeNumber(text string) (int64, bool) { return wholeNumber(text) }
 // Canonical is canonical.
 func Canonical(value json.RawMessage) string { return string(canonical(nil, value)) }
 
+// Idle is how many parties have no work.
+func (d *Door) Idle() int {
+	d.parties.mu.Lock()
+	defer d.parties.mu.Unlock()
+	return d.parties.order.Len()
+}
+
 // Within is within.
 func Within(uri, own string) bool { return within(uri, own) }
 
