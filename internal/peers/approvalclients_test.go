@@ -19,7 +19,7 @@ import (
 // each with the time limits that it has by itself: of TypeScript's 60 s.
 var patient = []peer{
 	{name: "inspector legacy", run: inspectorOf("--protocol-era", "legacy")},
-	{name: "inspector modern", run: inspectorOf("--protocol-era", "modern")},
+	{name: "inspector modern", run: inspectorOf("--protocol-era", "modern"), takesTasks: true},
 	{name: "go-sdk legacy", run: goSDKOf(legacyEra), showsCode: true, showsData: true},
 	{name: "go-sdk modern", run: goSDKOf(modernEra), showsCode: true, showsData: true},
 	{name: "typescript 1", run: runTypeScript(1, legacyEra), showsCode: true, showsData: true},
@@ -28,8 +28,11 @@ var patient = []peer{
 	{name: "mcp-go", run: runMCPGo},
 }
 
-// decision is what people do about a call that waits.
-type decision struct{ args, action string }
+// decision is what people do about a call that waits, and how long they take.
+type decision struct {
+	args, action string
+	takes        time.Duration
+}
 
 // await waits until a call with these arguments waits, and gives its ticket.
 func (d desk) await(ctx context.Context, args string) (string, error) {
@@ -64,6 +67,11 @@ func (d desk) decide(ctx context.Context, all ...decision) error {
 		if err != nil {
 			return err
 		}
+		select { // the time itself is what the test is about
+		case <-time.After(one.takes):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 		v, err := d.vote(ctx, id, one.action, `{"reason":"`+noInvoice+`"}`)
 		if err != nil || v.status != http.StatusOK {
 			return errors.Join(err, fmt.Errorf("%s %s: %+v", one.action, one.args, v))
@@ -91,9 +99,13 @@ func TestClientsWaitForPeople(t *testing.T) {
 				if p.brief() && name == "stdio" {
 					continue
 				}
+				wait := waitForPeople
+				if p.takesTasks {
+					wait = waitForTheTask
+				}
 				t.Run(p.name+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					waitForPeople(t, g, p, w, rec, p.name+", "+name)
+					wait(t, g, p, w, rec, p.name+", "+name)
 				})
 			}
 		}
@@ -112,7 +124,7 @@ func waitForPeople(t *testing.T, g *gate, p peer, w way, rec *recorder.Recorder,
 
 	var people errgroup.Group
 	people.Go(func() error {
-		return carol.decide(t.Context(), decision{args("approved"), "approve"}, decision{args("denied"), "deny"})
+		return carol.decide(t.Context(), decision{args: args("approved"), action: "approve"}, decision{args: args("denied"), action: "deny"})
 	})
 	first := p.after(t, w, call("approved"), call("denied"), call("approved later"), call("denied later"))
 	if err := people.Wait(); err != nil {
@@ -137,6 +149,33 @@ func waitForPeople(t *testing.T, g *gate, p peer, w way, rec *recorder.Recorder,
 	p.wantDone(t, second[2], "replayed")
 	p.wantDone(t, second[3], "replayed")
 	for what, want := range map[string]int{"approved": 1, "denied": 0, "approved later": 1, "denied later": 0} {
+		wantRuns(t, rec, args(what), want)
+	}
+}
+
+// waitForTheTask is waitForPeople for a client that takes tasks: its call is one
+// as long as people take, however long others would be held, and is made when it
+// is approved.
+func waitForTheTask(t *testing.T, g *gate, p peer, w way, rec *recorder.Recorder, who string) {
+	t.Helper()
+	args := func(what string) string { return fmt.Sprintf(`{"who":%q,"what":%q}`, who, what) }
+	call := func(what string) step { return calling("rec__pay", args(what)) }
+	var people errgroup.Group
+	people.Go(func() error {
+		return g.desk().decide(t.Context(), decision{args: args("approved"), action: "approve"},
+			decision{args: args("approved later"), action: "approve", takes: 4 * time.Second}, decision{args: args("denied"), action: "deny"})
+	})
+	got := p.after(t, w, call("approved"), call("approved later"), call("denied"), call("approved"))
+	if err := people.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i, status := range map[int]string{0: "replayed", 1: "replayed", 3: "replayed"} { // what the task came to
+		p.wantDone(t, got[i], status)
+	}
+	if refused := got[2].Failed + string(got[2].Result); !strings.Contains(refused, noInvoice) {
+		t.Errorf("a denied call: %s", refused)
+	}
+	for what, want := range map[string]int{"approved": 1, "approved later": 1, "denied": 0} {
 		wantRuns(t, rec, args(what), want)
 	}
 }

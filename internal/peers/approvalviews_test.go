@@ -44,7 +44,7 @@ func TestClientsShowWhereToApprove(t *testing.T) {
 				carol := g.desk()
 				var people errgroup.Group
 				people.Go(func() error {
-					return carol.decide(t.Context(), decision{jsonText(t, args("approved")), "approve"}, decision{jsonText(t, args("denied")), "deny"})
+					return carol.decide(t.Context(), decision{args: jsonText(t, args("approved")), action: "approve"}, decision{args: jsonText(t, args("denied")), action: "deny"})
 				})
 				all := c.play(t, way{URL: g.Agents + "/mcp", Token: agentToken}, c.era, []act{
 					{Op: "call", Name: "rec__pay", Args: args("approved")},
@@ -186,7 +186,9 @@ func TestHeldCallsAreTasks(t *testing.T) {
 				t.Parallel()
 				args := map[string]any{"typescript": major + 1}
 				var people errgroup.Group
-				people.Go(func() error { return g.desk().decide(t.Context(), decision{jsonText(t, args), "approve"}) })
+				people.Go(func() error {
+					return g.desk().decide(t.Context(), decision{args: jsonText(t, args), action: "approve"})
+				})
 				all := playTypeScript(major+1)(t, way{URL: g.Agents + "/mcp", Token: agentToken}, legacyEra, []act{{Op: "task", Name: "rec__pay", Args: args}})
 				if err := people.Wait(); err != nil {
 					t.Fatal(err)

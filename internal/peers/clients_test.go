@@ -75,6 +75,8 @@ type peer struct {
 	// It may miss the last progress: it handles notifications later than an
 	// answer that it reads at the same time.
 	missesLast bool
+	// It takes tasks in place of results, and waits for what they come to.
+	takesTasks bool
 }
 
 var (
