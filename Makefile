@@ -22,7 +22,7 @@ run: build
 WHOLE = cmd/toolgate internal/peers
 test: npm
 	$(GO) test -race -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
-	$(GO) test -race -timeout $(TIMEOUT) -p 1 -parallel 1 $(addprefix ./,$(WHOLE))
+	$(GO) test -race -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
 
 # Rules that tools can hold.
 check: lint vuln

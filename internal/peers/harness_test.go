@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 func abreast() {
 	flag.Parse()
 	if runtime.GOMAXPROCS(0) < 8 {
-		_ = flag.Set("test.parallel", "8") // it is a flag of every test binary
+		_ = flag.Set("test.parallel", "3") // it is a flag of every test binary
 	}
 }
 
