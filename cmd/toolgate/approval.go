@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -155,25 +156,30 @@ func approvalVote(e *env, verb string) *cobra.Command {
 				return err
 			}
 			path := "/v1/approvals/" + url.PathEscape(args[0])
-			var t ticket
 			if digest == "" {
+				var t ticket
 				if err := a.call(c.Context(), "GET", path, nil, &t); err != nil {
 					return err
 				}
 				digest = t.Digest
 			}
-			vote := map[string]string{"reason": reason, "digest": digest}
-			if err := a.call(c.Context(), "POST", path+"/"+verb, vote, &t); err != nil {
-				return err
-			}
-			if e.output == "json" {
-				return e.json(t)
-			}
-			_, err = fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
-			return err
+			return e.say(c.Context(), a, path+"/"+verb, map[string]string{"reason": reason, "digest": digest})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why; required to deny")
 	c.Flags().StringVar(&digest, "digest", "", "digest that was shown to you (default: the ticket's at this moment)")
 	return c
+}
+
+// say sends a person's word on a ticket, and prints how the ticket stands then.
+func (e *env) say(ctx context.Context, a *admin, path string, word map[string]string) error {
+	var t ticket
+	if err := a.call(ctx, "POST", path, word, &t); err != nil {
+		return err
+	}
+	if e.output == "json" {
+		return e.json(t)
+	}
+	_, err := fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
+	return err
 }

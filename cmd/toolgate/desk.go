@@ -28,16 +28,8 @@ possible again by this: an agent that still wants it has to ask anew.`,
 			if err != nil {
 				return err
 			}
-			var t ticket
 			path := "/v1/approvals/" + url.PathEscape(args[0]) + "/reconcile"
-			if err := a.call(c.Context(), "POST", path, map[string]string{"outcome": outcome, "reason": reason}, &t); err != nil {
-				return err
-			}
-			if e.output == "json" {
-				return e.json(t)
-			}
-			_, err = fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
-			return err
+			return e.say(c.Context(), a, path, map[string]string{"outcome": outcome, "reason": reason})
 		},
 	}
 	c.Flags().StringVar(&outcome, "outcome", "", "done = it took effect, failed = it did not")
