@@ -223,6 +223,21 @@ func TestAnApprovedCallWaitsForItsAgent(t *testing.T) {
 	})
 }
 
+// A ticket expires when its time is up, whether or not anybody asks for it: the
+// steward listens, and others are told.
+func TestTicketsExpireUnasked(t *testing.T) {
+	inManor(t, func(t *testing.T, m *manor) {
+		m.ask(t, `{"n":1}`)
+		time.Sleep(11 * time.Minute)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if diff := cmp.Diff([]string{"expired 10m0s"}, m.ended); diff != "" {
+			t.Errorf("waits (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // An agent that waits for its own call gets the result of its own run.
 func TestTheAgentGoesBeforeTheSteward(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")

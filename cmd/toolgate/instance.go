@@ -140,7 +140,7 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 	}); err != nil {
 		return err
 	}
-	in.notices.Start(in.watchTickets)
+	in.notices.Start()
 	if in.files, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), in.db, artifact.Options{
 		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: in.log.Named("artifacts"),
 	}); err != nil {

@@ -25,13 +25,6 @@ func (in *instance) ticketPage(id string) string {
 	return consoleURL(in.cfg) + "/console/approvals/" + id
 }
 
-// watchTickets makes tickets expire when they are due: else nobody would be told
-// until somebody asks for one.
-func (in *instance) watchTickets(ctx context.Context) error {
-	_, err := in.tickets.Held(ctx)
-	return err
-}
-
 func noticeChannels(cfg *config.Config) (channels []notice.Channel) {
 	for _, n := range cfg.Approvals.Notify {
 		channels = append(channels, notice.Channel{

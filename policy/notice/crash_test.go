@@ -31,7 +31,7 @@ func child() {
 	if err != nil {
 		panic(err)
 	}
-	s.Start(nil)
+	s.Start()
 	fmt.Println("started")
 	select {}
 }
@@ -68,7 +68,7 @@ func TestKilledWhileSending(t *testing.T) {
 	}
 	_ = cmd.Wait() // it was killed
 	close(free)
-	s.Start(nil)
+	s.Start()
 	w.settle(s, r)
 	if n := len(r.got()); n != 1 {
 		t.Fatalf("%d posts while the try of the dead process counts", n)

@@ -166,7 +166,7 @@ func (w *world) mailSender(roots *x509.CertPool, addr string, channels ...notice
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(s.Close)
-	s.Start(nil)
+	s.Start()
 	return s
 }
 

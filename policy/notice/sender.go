@@ -51,9 +51,8 @@ type Options struct {
 // share the store: each delivers for the channels that it knows.
 type Sender struct {
 	opts    Options
-	dial    dialer     // of mail servers
-	life    sync.Mutex // held by Start, Apply and Close from beginning to end
-	watch   func(context.Context) error
+	dial    dialer             // of mail servers
+	life    sync.Mutex         // held by Start, Apply and Close from beginning to end
 	applied []Channel          // what channels were built from
 	stop    context.CancelFunc // nil = not running
 	tasks   sync.WaitGroup     // the goroutines that run until stop
@@ -85,14 +84,11 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	return s, err
 }
 
-// Start begins to deliver. watch, when it is not nil, is called at every poll:
-// what happens by the passing of time alone, such as the expiry of a ticket,
-// has to be noticed by somebody. Close ends it.
-func (s *Sender) Start(watch func(context.Context) error) {
+// Start begins to deliver. Close ends it.
+func (s *Sender) Start() {
 	s.life.Lock()
 	defer s.life.Unlock()
 	if s.stop == nil {
-		s.watch = watch
 		s.run()
 	}
 }
@@ -225,11 +221,6 @@ func (s *Sender) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-poll.C:
-		}
-		if s.watch != nil {
-			if err := s.watch(ctx); err != nil && ctx.Err() == nil {
-				s.opts.Log.Error("watching tickets", "error", err)
-			}
 		}
 		late, keys, err := s.sweep(ctx)
 		if err != nil && ctx.Err() == nil {

@@ -1,7 +1,6 @@
 package notice_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"net/http"
@@ -108,7 +107,7 @@ func TestGivenUp(t *testing.T) {
 			k := w.held(`{}`, nil)
 			w.change(s, k, c.change)
 			w.pass(c.pass)
-			s.Start(nil)
+			s.Start()
 			until(t, "the end", func() bool { return w.count("json:127.0.0.1 dead") == 1 })
 			want := []notice.Trouble{{Channel: "json:127.0.0.1", Dead: 1, Ticket: k.ID, Fault: c.fault}}
 			if got := w.troubles(s); !slices.Equal(got, want) {
@@ -133,7 +132,7 @@ func TestNewsOutlivesTheTicket(t *testing.T) {
 	w.change(s, first, asked)
 	w.change(s, w.held(`{"n":2}`, nil), denied)
 	w.pass(time.Hour)
-	s.Start(nil)
+	s.Start()
 	if got := r.wait(t, 1)[0].decode(t); got.Type != notice.Decided {
 		t.Errorf("%s", got.Type)
 	}
@@ -279,7 +278,7 @@ func TestTwoSenders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	second.Start(nil)
+	second.Start()
 	const all = 40
 	for n := range all {
 		w.change(first, w.held(fmt.Sprintf(`{"n":%d}`, n), func(h *approval.Held) { h.Principal.Subject = fmt.Sprint("agent-", n) }), asked)
@@ -317,7 +316,7 @@ func lostLease(t *testing.T, code int, outcome string) {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	second.Start(nil)
+	second.Start()
 	until(t, "the second try fails", func() bool { return w.rows("tries = 2 AND fault <> ''") == 1 })
 	before := w.count(outcome)
 	close(free)
@@ -353,15 +352,4 @@ func TestApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	old.wait(t, 2)
-}
-
-// The watch is called at every poll, so that what only time does is noticed.
-func TestWatch(t *testing.T) {
-	w := newWorld(t)
-	s := w.idle()
-	var calls atomic.Int64
-	s.Start(func(context.Context) error { calls.Add(1); return sql.ErrConnDone })
-	until(t, "two calls", func() bool { return calls.Load() > 1 })
-	s.Close()
-	s.Close()
 }

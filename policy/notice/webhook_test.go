@@ -223,7 +223,7 @@ func TestWebhookOverTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			s.Start(nil)
+			s.Start()
 			w.change(s, w.held(`{}`, nil), asked)
 			until(t, "a try", func() bool { return w.count("json:127.0.0.1 "+c.outcome) == 1 })
 			if c.outcome == "failed" && (len(r.got()) != 0 || w.troubles(s)[0].Fault != "its certificate is not trusted") {

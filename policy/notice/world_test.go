@@ -112,7 +112,7 @@ func (w *world) options(db *store.DB) notice.Options {
 func (w *world) sender(channels ...notice.Channel) *notice.Sender {
 	w.t.Helper()
 	s := w.idle(channels...)
-	s.Start(nil)
+	s.Start()
 	return s
 }
 
