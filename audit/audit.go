@@ -77,10 +77,14 @@ type Principal struct {
 
 // Policy is the verdict that a record carries.
 type Policy struct {
-	Effect   string `json:"effect"`             // allow, hold or deny
+	Effect   string `json:"effect"`             // allow, hold or deny; "" = the policy was not asked
 	Rule     string `json:"rule,omitempty"`     // identifier of the rule that decided
 	Reason   string `json:"reason,omitempty"`   //
+	Remedy   string `json:"remedy,omitempty"`   //
 	Revision string `json:"revision,omitempty"` // "sha256:<hex>" of the policy
+	// Obligations is the rest of the decision, an object of approval, limit, redact
+	// and labels as far as there are any; nil when there are none.
+	Obligations json.RawMessage `json:"obligations,omitempty"`
 }
 
 // Change is what became of an approval ticket. In the record it stands beside
@@ -133,6 +137,10 @@ type Record struct {
 	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
 
 	Policy Policy `json:"policy,omitzero"`
+	// Input is an object of what the policy judged beside the other members of the
+	// record; nil when the policy was not asked, or when the decision record of the
+	// same call has it. Package policy/replay writes and reads it.
+	Input json.RawMessage `json:"input,omitempty"`
 	Ticket string `json:"ticket,omitempty"` // approval ticket
 	// Task is params.task of a tool call whose result is to be a task (MCP
 	// 2025-11-25, tasks), an object; nil when none was wanted.

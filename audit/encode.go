@@ -112,20 +112,30 @@ func appendArguments(b []byte, raw []byte) []byte {
 }
 
 func appendVerdict(b []byte, r *Record) []byte {
-	if r.Policy != (Policy{}) {
+	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
 		b = append(b, `,"policy":{"effect":`...)
-		b = appendString(b, r.Policy.Effect)
-		b = appendOptional(b, "rule", r.Policy.Rule)
-		b = appendOptional(b, "reason", r.Policy.Reason)
-		b = appendOptional(b, "revision", r.Policy.Revision)
+		b = appendString(b, p.Effect)
+		b = appendOptional(b, "rule", p.Rule)
+		b = appendOptional(b, "reason", p.Reason)
+		b = appendOptional(b, "remedy", p.Remedy)
+		b = appendOptional(b, "revision", p.Revision)
+		b = appendJSON(b, "obligations", p.Obligations)
 		b = append(b, '}')
 	}
+	b = appendJSON(b, "input", r.Input)
 	b = appendOptional(b, "ticket", r.Ticket)
-	if len(r.Task) > 0 {
-		b = append(b, `,"task":`...)
-		b = appendArguments(b, r.Task)
+	return appendJSON(b, "task", r.Task)
+}
+
+// appendJSON appends a member that is JSON already, or nothing for none.
+func appendJSON(b []byte, name string, raw []byte) []byte {
+	if len(raw) == 0 {
+		return b
 	}
-	return b
+	b = append(b, ',', '"')
+	b = append(b, name...)
+	b = append(b, '"', ':')
+	return appendArguments(b, raw)
 }
 
 func appendOutcome(b []byte, r *Record) []byte {

@@ -103,6 +103,32 @@ type Input struct {
 	// prompt, {} for a resource, the params where a Server is what it is about.
 	Arguments json.RawMessage `json:"arguments"`
 	Request   Request         `json:"request"`
+	// Usage is what each meter of the tool stands at, by the meter's name, before
+	// this call; nil for a tool that has none.
+	Usage map[string]Reading `json:"usage,omitempty"`
+}
+
+// Meter is something that a policy wants counted for each principal that uses a
+// tool: data.usage[exposed][name] of its bundle.
+type Meter struct {
+	Name   string
+	Window time.Duration // how far back it counts, above zero
+	// Sum points (RFC 6901) into the arguments at the number that is added up;
+	// "" counts calls only.
+	Sum string
+	// Per points at arguments whose values are counted apart, the asset of a
+	// transfer for one.
+	Per []string
+	// Where says which calls count: at each pointer stands one of the values. An
+	// empty Where is every call.
+	Where map[string][]json.RawMessage
+}
+
+// Reading is what a meter stands at: input.usage[name] of a policy.
+type Reading struct {
+	Calls int64 `json:"calls"`
+	// Sum is exact, in decimal digits: a JSON number of any size.
+	Sum json.Number `json:"sum"`
 }
 
 // Effect is a verdict.
@@ -126,6 +152,9 @@ type Decision struct {
 	Limit    *Limit    `json:"limit,omitempty"`
 	Redact   []string  `json:"redact,omitempty"` // JSON Pointers into the result, or the caller's answer to a server
 	Revision string    `json:"revision"`         // "sha256:<hex>" of the policy that judged
+	// Labels are those of the METADATA of the rule that decided; nil when it has
+	// none. They are shared between decisions and must not be written to.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Approval is the obligation of a Hold.

@@ -95,13 +95,21 @@ func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (p
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	input := ast.NewObject(
+	members := append(make([][2]*ast.Term, 0, 6),
 		[2]*ast.Term{keyAction, actionCall},
 		[2]*ast.Term{keyPrincipal, known.principalTerm},
 		[2]*ast.Term{keyTool, known.toolTerm},
 		[2]*ast.Term{keyArguments, args},
 		[2]*ast.Term{keyRequest, requestTerm(&in.Request)},
 	)
+	if in.Usage != nil {
+		usage, err := usageTerm(in.Usage)
+		if err != nil {
+			return policy.Decision{}, err
+		}
+		members = append(members, [2]*ast.Term{keyUsage, usage})
+	}
+	input := ast.NewObject(members...)
 	answer, err := e.run(ctx, &e.program.decision, input)
 	if err != nil {
 		return policy.Decision{}, err

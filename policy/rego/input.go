@@ -2,10 +2,12 @@ package rego
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -43,6 +45,9 @@ var (
 	keyEra         = ast.StringTerm("era")
 	keyTraceID     = ast.StringTerm("trace_id")
 	keyTime        = ast.StringTerm("time")
+	keyUsage       = ast.StringTerm("usage")
+	keyCalls       = ast.StringTerm("calls")
+	keySum         = ast.StringTerm("sum")
 )
 
 // member is one member of an object under construction.
@@ -110,6 +115,21 @@ func textsTerm(texts []string) *ast.Term {
 func requestTerm(r *policy.Request) *ast.Term {
 	return ast.ObjectTerm(member(keyID, r.ID), member(keyTransport, r.Transport), member(keyEra, r.Era),
 		member(keyTraceID, r.TraceID), member(keyTime, r.Time.UTC().Format(time.RFC3339Nano)))
+}
+
+// usageTerm reads what the meters of a tool stand at.
+func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
+	members := make([][2]*ast.Term, 0, len(usage))
+	for name, r := range usage {
+		sum, err := parseJSON([]byte(cmp.Or(r.Sum, "0")))
+		if err != nil {
+			return nil, fmt.Errorf("reading usage %s: %w", name, err)
+		}
+		members = append(members, [2]*ast.Term{ast.StringTerm(name), ast.ObjectTerm(
+			[2]*ast.Term{keyCalls, ast.NumberTerm(json.Number(strconv.FormatInt(r.Calls, 10)))},
+			[2]*ast.Term{keySum, sum})})
+	}
+	return ast.ObjectTerm(members...), nil
 }
 
 // argumentsTerm reads the judged bytes; absent arguments are no members.
