@@ -59,5 +59,15 @@ func (e *env) sayPolicy(engine *rego.Engine) error {
 }
 
 func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {
-	return rego.Load(ctx, rego.Options{Path: cfg.Policy.Path})
+	return rego.Load(ctx, policyOptions(&cfg.Policy.PolicySource))
+}
+
+// policyOptions is how the policy of a source is loaded, once it lies on this
+// machine.
+func policyOptions(s *config.PolicySource) rego.Options {
+	keys := make(map[string]rego.Key, len(s.Keys))
+	for id, k := range s.Keys {
+		keys[id] = rego.Key(k)
+	}
+	return rego.Options{Path: s.Path, Data: s.Data, DataAt: s.DataAt, Keys: keys, KeyID: s.KeyID, Scope: s.Scope}
 }

@@ -76,6 +76,9 @@ func compile(ctx context.Context, f files) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing policy: %w", err)
 	}
+	if err := f.join(b.Data); err != nil {
+		return nil, err
+	}
 	modules := make(map[string]*ast.Module, len(b.Modules))
 	for _, m := range b.Modules {
 		modules[m.RelativePath] = m.Parsed
@@ -93,7 +96,7 @@ func compile(ctx context.Context, f files) (*program, error) {
 
 // checkFiles refuses what the bundle reader would take in silently.
 func checkFiles(f files) error {
-	if len(f) == 0 {
+	if len(f.own()) == 0 {
 		return errors.New("no policy found (hint: a directory or bundle with .rego files and data.json)")
 	}
 	for _, name := range f.names() {

@@ -9,9 +9,10 @@ package rego
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 )
@@ -24,19 +25,36 @@ const (
 
 // Options says which policy to load and what it may cost.
 type Options struct {
-	// Path is a directory, a bundle archive (.tar.gz) or the http(s) URL of
-	// one. Empty means the embedded default. Files named *_test.rego and hidden
-	// files are no part of a policy; data.json and data.yaml are data at the
-	// path of their folder, as in every OPA bundle.
+	// Path is a directory or a bundle archive (.tar.gz) on this machine. Empty
+	// means the embedded default. Files named *_test.rego and hidden files are no
+	// part of a policy; data.json and data.yaml are data at the path of their
+	// folder, as in every OPA bundle.
 	Path string
+	// Data is one JSON object that is added to the data of the policy, object by
+	// object; empty = nothing is added. A path that both set is an error.
+	Data json.RawMessage
+	// DataAt says for errors where a path of Data was written; nil = "the overlay".
+	DataAt func(path []string) string
+	// Keys verify the signature of the policy, by key id. When there is one, a
+	// policy is refused unless one of them signed every file that it consists of.
+	Keys map[string]Key
+	// KeyID is the key that must have signed; "" = the one that the signature names.
+	KeyID string
+	// Scope is what the signature must say it is for; "" = what its key says.
+	Scope string
 	// Timeout bounds one evaluation; 0 = DefaultTimeout. A decision that takes
 	// longer twice running is a denial.
 	Timeout time.Duration
 	// CacheSize bounds the pairs of principal and tool that are remembered;
 	// 0 = DefaultCacheSize.
 	CacheSize int
-	// Client fetches bundles; nil = http.DefaultClient.
-	Client *http.Client
+}
+
+// Key verifies signatures of bundles.
+type Key struct {
+	Algorithm string // of JWS (RFC 7518): RS256, PS256, ES256, HS256 and their kin
+	Key       string // a public key or certificate in PEM; with HS256 and its kin the secret
+	Scope     string // what its signatures must say they are for; "" = nothing
 }
 
 // Engine is one policy with its data. It is immutable and safe for concurrent
@@ -66,11 +84,14 @@ func Load(ctx context.Context, o Options) (*Engine, error) {
 
 // build is Load without the trial.
 func build(ctx context.Context, o Options) (*Engine, error) {
-	f, err := readSource(ctx, o.Path, o.Client)
+	f, err := o.read()
 	if err != nil {
-		return nil, fmt.Errorf("reading policy %q: %w", o.Path, err)
+		return nil, err
 	}
 	p, err := compile(ctx, f)
+	if twice := (*clash)(nil); errors.As(err, &twice) {
+		return nil, f.twice(twice, o.DataAt)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +115,18 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	}, nil
 }
 
-// Revision is "sha256:<hex>" over the names and contents of the policy's
-// files: the same files have the same revision, wherever they came from.
+// read reads the policy and what is added to it.
+func (o Options) read() (files, error) {
+	f, err := readSource(o.Path)
+	if err != nil {
+		return nil, fmt.Errorf("reading policy %q: %w", o.Path, err)
+	}
+	return f, f.overlay(o.Data)
+}
+
+// Revision is "sha256:<hex>" over the names and contents of the policy's files
+// and the data that was added: the same have the same revision, wherever they
+// came from.
 func (e *Engine) Revision() string { return e.revision }
 
 // Warnings says what serves but should be mended, one line each.

@@ -7,8 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -467,7 +465,7 @@ func archive(t testing.TB, files ...string) []byte {
 }
 
 // TestSources holds that the same policy is the same revision and gives the
-// same decisions as a directory, as an archive and from a server.
+// same decisions as a directory and as an archive.
 func TestSources(t *testing.T) {
 	parts := []string{
 		"toolgate/p.rego", module(`decision := {"effect": "allow"} if input.tool.exposed in data.more.tools`),
@@ -482,17 +480,9 @@ func TestSources(t *testing.T) {
 	if err := os.WriteFile(file, packed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/bundle.tar.gz" {
-			http.NotFound(w, r)
-			return
-		}
-		_, _ = w.Write(packed)
-	}))
-	defer server.Close()
 	revisions := make(map[string]bool)
-	for _, where := range []string{writeFiles(t, parts...), file, server.URL + "/bundle.tar.gz"} {
-		e, err := rego.Load(t.Context(), rego.Options{Path: where, Timeout: testTimeout, Client: server.Client()})
+	for _, where := range []string{writeFiles(t, parts...), file} {
+		e, err := rego.Load(t.Context(), rego.Options{Path: where, Timeout: testTimeout})
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
 			continue
@@ -505,9 +495,6 @@ func TestSources(t *testing.T) {
 	}
 	if len(revisions) != 1 {
 		t.Errorf("got revisions %v, want one", revisions)
-	}
-	if _, err := rego.Load(t.Context(), rego.Options{Path: server.URL + "/gone"}); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("missing bundle: got %v, want 404", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -13,12 +12,10 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/http"
 	"os"
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/loader/filter"
@@ -30,7 +27,6 @@ const (
 	// maxSourceBytes bounds a policy with its data, unpacked.
 	maxSourceBytes = 256 << 20
 	maxSourceFiles = 10_000
-	fetchDeadline  = 30 * time.Second
 )
 
 // files are the parts of a policy that matter, by slash path without a leading
@@ -38,13 +34,10 @@ const (
 type files map[string][]byte
 
 // readSource reads the policy at where: "" is the embedded default, else a
-// directory, a bundle archive (.tar.gz) or the URL of one.
-func readSource(ctx context.Context, where string, client *http.Client) (files, error) {
-	switch {
-	case where == "":
+// directory or a bundle archive (.tar.gz).
+func readSource(where string) (files, error) {
+	if where == "" {
 		return readFS(defaults.Files)
-	case strings.HasPrefix(where, "http://"), strings.HasPrefix(where, "https://"):
-		return fetchArchive(ctx, where, client)
 	}
 	info, err := os.Stat(where)
 	if err != nil {
@@ -99,27 +92,6 @@ func readFS(fsys fs.FS) (files, error) {
 	return out, err
 }
 
-func fetchArchive(ctx context.Context, url string, client *http.Client) (files, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchDeadline)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	if client == nil {
-		client = http.DefaultClient
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("server answered %s", res.Status)
-	}
-	return readArchive(io.LimitReader(res.Body, maxSourceBytes))
-}
-
 // readArchive unpacks a gzipped tar in memory; its limits count what comes
 // out, so that a small archive cannot become a large policy.
 func readArchive(r io.Reader) (files, error) {
@@ -169,6 +141,11 @@ func (f files) add(name string, r io.Reader, room *int64) error {
 
 func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
 
+// own are the names of the policy's files, without what lies over them.
+func (f files) own() []string {
+	return slices.DeleteFunc(f.names(), func(name string) bool { return name == overlayName })
+}
+
 // revision names the content: the same files give the same revision, wherever
 // they came from. Lengths are hashed too, so that no two sets run together.
 func (f files) revision() string {
@@ -184,13 +161,13 @@ func (f files) revision() string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// loader hands files to OPA's bundle reader.
+// loader hands the files of the policy itself to OPA's bundle reader.
 type loader struct {
 	files files
 	names []string
 }
 
-func (f files) loader() *loader { return &loader{files: f, names: f.names()} }
+func (f files) loader() *loader { return &loader{files: f, names: f.own()} }
 
 // NextFile implements bundle.DirectoryLoader.
 func (l *loader) NextFile() (*bundle.Descriptor, error) {

@@ -101,11 +101,6 @@ type Server struct {
 	Methods      []string          // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
 }
 
-// Policy says where the policy is.
-type Policy struct {
-	Path string // absolute directory or .tar.gz, or an http(s) URL; "" = the embedded default
-}
-
 // Identity says who is known. Configured is set when the file has an identity
 // section, even an empty one: then nobody comes in over the network without a
 // credential.

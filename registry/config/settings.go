@@ -41,19 +41,6 @@ func (l *loader) path(to *string) func(*node) {
 	}
 }
 
-func (l *loader) policy(n *node) {
-	l.object(n, fields{"path": func(n *node) {
-		s, ok := l.filled(n)
-		switch {
-		case !ok:
-		case strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://"):
-			l.address(&l.cfg.Policy.Path)(n)
-		default:
-			l.cfg.Policy.Path = n.resolve(s)
-		}
-	}})
-}
-
 func (l *loader) audit(n *node) {
 	l.object(n, fields{"durability": l.oneOf(&l.cfg.Audit.Durability, "sync", "os")})
 }

@@ -1,0 +1,177 @@
+package rego
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/open-policy-agent/opa/v1/util"
+)
+
+// overlayName is where files keep the data that comes from beside the policy.
+// No file of a policy begins with a slash.
+const overlayName = "/overlay"
+
+// overlay takes in data from beside the policy. Its spelling is made one, so
+// that the same data gives the same revision.
+func (f files) overlay(data json.RawMessage) error {
+	if len(data) == 0 {
+		return nil
+	}
+	if err := checkJSON(data); err != nil {
+		return fmt.Errorf("parsing policy data: %w", err)
+	}
+	var members map[string]any
+	if err := util.UnmarshalJSON(data, &members); err != nil || members == nil {
+		return errors.New("parsing policy data: it is not an object")
+	}
+	if len(members) == 0 {
+		return nil
+	}
+	var err error
+	f[overlayName], err = json.Marshal(members)
+	return err
+}
+
+// clash is a path of data that the policy and what lies over it both set.
+type clash struct{ path []string }
+
+func (c *clash) Error() string { return "data." + strings.Join(c.path, ".") + " is set twice" }
+
+// join adds what lies over the policy to the data of its files. Two opinions on
+// one path are an error, even equal ones: whoever changes one of them would
+// think that it is the one that holds.
+func (f files) join(data map[string]any) error {
+	raw := f[overlayName]
+	if raw == nil {
+		return nil
+	}
+	var over map[string]any
+	if err := util.UnmarshalJSON(raw, &over); err != nil {
+		return fmt.Errorf("parsing policy data: %w", err)
+	}
+	return join(data, over, nil)
+}
+
+func join(under, over map[string]any, at []string) error {
+	for _, name := range slices.Sorted(maps.Keys(over)) {
+		path := append(slices.Clip(at), name)
+		have, taken := under[name]
+		if !taken {
+			under[name] = over[name]
+			continue
+		}
+		below, ok := have.(map[string]any)
+		above, object := over[name].(map[string]any)
+		if !ok || !object {
+			return &clash{path}
+		}
+		if err := join(below, above, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// twice names both places of a clash.
+func (f files) twice(c *clash, from func([]string) string) error {
+	over := "the overlay"
+	if from != nil {
+		over = from(c.path)
+	}
+	return fmt.Errorf("joining policy data: %w: in %s and in %s (hint: keep one of them)", c, f.whereSet(c.path), over)
+}
+
+// whereSet names the file of the policy that sets a path of data, with the line
+// where it is known.
+func (f files) whereSet(at []string) string {
+	for _, name := range f.names() {
+		switch path.Base(name) {
+		case "data.json", "data.yaml", "data.yml":
+		default:
+			continue
+		}
+		folder := path.Dir(name)
+		var above []string
+		if folder != "." {
+			above = strings.Split(folder, "/")
+		}
+		if n := min(len(above), len(at)); !slices.Equal(above[:n], at[:n]) {
+			continue
+		}
+		below := at[min(len(above), len(at)):]
+		if path.Ext(name) != ".json" {
+			if yamlSets(f[name], below) {
+				return name
+			}
+		} else if line, ok := lineOf(f[name], below); ok {
+			return fmt.Sprintf("%s:%d", name, line)
+		}
+	}
+	return "the policy"
+}
+
+// lineOf finds the line of a JSON document, from 1, at which a path is set: the
+// deepest member on it that there is, where something that is no object stands
+// in the way.
+func lineOf(document []byte, at []string) (line int, ok bool) {
+	d := jsontext.NewDecoder(bytes.NewReader(document))
+	for {
+		token, err := d.ReadToken()
+		if err != nil || token.Kind() != '{' {
+			return line, line > 0 && err == nil || len(at) == 0
+		}
+		if len(at) == 0 {
+			return max(line, 1), true
+		}
+		if !seek(d, at[0]) {
+			return 0, false
+		}
+		line = 1 + bytes.Count(document[:d.InputOffset()], []byte("\n"))
+		if at = at[1:]; len(at) == 0 {
+			return line, true
+		}
+	}
+}
+
+// seek reads the members of the object that d is in up to the one of this name,
+// and reports whether there is one.
+func seek(d *jsontext.Decoder, name string) bool {
+	for {
+		token, err := d.ReadToken()
+		if err != nil || token.Kind() != '"' {
+			return false
+		}
+		if token.String() == name {
+			return true
+		}
+		if d.SkipValue() != nil {
+			return false
+		}
+	}
+}
+
+// yamlSets reports whether a YAML document sets a path, or something that is no
+// object on the way to it.
+func yamlSets(document []byte, at []string) bool {
+	var value any
+	if util.Unmarshal(document, &value) != nil {
+		return false
+	}
+	for _, name := range at {
+		members, ok := value.(map[string]any)
+		if !ok {
+			return true
+		}
+		if value, ok = members[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
