@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"registry":          {"signal", "registry/..."},
 	"policy":            {"signal"},
 	"policy/bundle":     {},
-	"policy/rego":       {"policy", "policy/bundle"},
+	"policy/rego":       {"policy", "policy/bundle", "docs/schemas"}, // the schema of input is the types that policies are compiled against
 	"policy/identity":   {"policy", "signal"},
 	"policy/limit":      {"policy", "signal"},
 	"policy/approval":   {"policy", "signal"},
@@ -56,6 +56,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
+	"github.com/agnivade/levenshtein":        {"policy/rego"},
 	"github.com/blevesearch/bleve":           {"tools/search"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},

@@ -74,7 +74,7 @@ func compile(ctx context.Context, f files) (*program, error) {
 		WithCapabilities(caps).
 		Read()
 	if err != nil {
-		return nil, fmt.Errorf("parsing policy: %w", err)
+		return nil, fmt.Errorf("parsing policy:\n%w", faults(err))
 	}
 	if err := f.join(b.Data); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func compile(ctx context.Context, f files) (*program, error) {
 	}
 	store := inmem.NewFromObjectWithOpts(b.Data,
 		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))
-	p := &program{warnings: warnings(modules, caps)}
+	p := &program{warnings: warnings(modules)}
 	p.roles, _ = b.Data["roles"].(map[string]any)
 	if p.compiler, err = compileModules(ctx, modules, store, caps); err != nil {
 		return nil, err
@@ -131,10 +131,15 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 		return nil, fmt.Errorf("opening policy data: %w", err)
 	}
 	defer store.Abort(ctx, txn)
-	c := ast.NewCompiler().WithCapabilities(caps).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
+	types, err := inputTypes()
+	if err != nil {
+		return nil, err
+	}
+	c := ast.NewCompiler().WithCapabilities(caps).WithStrict(true).WithSchemas(types).
+		WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
 	c.Compile(modules)
 	if c.Failed() {
-		return nil, fmt.Errorf("compiling policy: %w", c.Errors)
+		return nil, fmt.Errorf("compiling policy:\n%w", faults(c.Errors))
 	}
 	if len(c.GetRules(ast.MustParseRef(decisionPath))) == 0 {
 		return nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
@@ -143,18 +148,13 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 }
 
 // warnings says what serves but should be mended: modules in whose language a
-// not on a missing member does not hold, and what OPA's strict mode refuses.
-func warnings(modules map[string]*ast.Module, caps *ast.Capabilities) []string {
+// not on a missing member does not hold.
+func warnings(modules map[string]*ast.Module) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		if modules[name].RegoVersionSpan().Max() < ast.RegoV2 {
 			out = append(out, name+": does not import rego.v2, so that a not about a missing argument is undefined instead of true (hint: add import rego.v2 after the package)")
 		}
-	}
-	c := ast.NewCompiler().WithCapabilities(caps).WithStrict(true)
-	c.Compile(modules)
-	for _, err := range c.Errors {
-		out = append(out, err.Error())
 	}
 	return out
 }

@@ -436,10 +436,10 @@ func TestRefusedPolicy(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	e := load(t, "old.rego", "package toolgate\ndecision := {\"effect\": \"allow\"} if { x := 1; true }")
+	e := load(t, "old.rego", "package toolgate\ndecision := {\"effect\": \"allow\"}")
 	w := strings.Join(e.Warnings(), "\n")
-	if !strings.Contains(w, "old.rego: does not import rego.v2") || !strings.Contains(w, "x unused") {
-		t.Errorf("got warnings %q, want the language and the unused variable", w)
+	if !strings.Contains(w, "old.rego: does not import rego.v2") {
+		t.Errorf("got warnings %q, want the language", w)
 	}
 }
 
