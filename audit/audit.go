@@ -140,8 +140,8 @@ type Record struct {
 	// Input is an object of what the policy judged beside the other members of the
 	// record; nil when the policy was not asked, or when the decision record of the
 	// same call has it. Package policy/replay writes and reads it.
-	Input json.RawMessage `json:"input,omitempty"`
-	Ticket string `json:"ticket,omitempty"` // approval ticket
+	Input  json.RawMessage `json:"input,omitempty"`
+	Ticket string          `json:"ticket,omitempty"` // approval ticket
 	// Task is params.task of a tool call whose result is to be a task (MCP
 	// 2025-11-25, tasks), an object; nil when none was wanted.
 	Task json.RawMessage `json:"task,omitempty"`

@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"policy/identity":   {"policy", "signal"},
 	"policy/limit":      {"policy", "signal"},
 	"policy/approval":   {"policy", "signal"},
+	"policy/replay":     {"policy", "audit"},                     // a judgement as the trail holds it, and back
 	"policy/notice":     {"policy", "policy/approval", "signal"}, // a ticket and its change are what it tells of
 	"proxy":             {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":    {"policy"},

@@ -1,0 +1,328 @@
+// Package replay judges recorded calls again: what the audit trail holds of a
+// judgement becomes the policy's input and decision once more, and a policy that
+// does not serve yet is asked about it. What it would have decided otherwise is
+// what a change of policy changes.
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// The reasons for which Judged gives nothing.
+var (
+	// ErrNotAsked is returned for records of what no policy was asked about.
+	ErrNotAsked = errors.New("the policy was not asked")
+	// ErrElsewhere is returned for an outcome whose call has a decision record,
+	// which holds the input, and for tickets.
+	ErrElsewhere = errors.New("the decision record of the call holds the input")
+	// ErrNoInput is returned for a verdict without its input.
+	ErrNoInput = errors.New("the record does not hold what the policy judged: an older toolgate wrote it, or the verdict is toolgate's own")
+)
+
+// rest is the form of Record.Input: what a policy judged beside what stands in
+// the other members of its record. A member that stands in both is said here
+// where the two differ.
+type rest struct {
+	Action    string                    `json:"action,omitempty"` // "" = tools/call
+	Principal *policy.Principal         `json:"principal,omitempty"`
+	Tool      *tool                     `json:"tool,omitempty"`
+	Resource  *policy.Resource          `json:"resource,omitempty"`
+	Prompt    *policy.Prompt            `json:"prompt,omitempty"`
+	Server    *policy.Server            `json:"server,omitempty"`
+	Arguments json.RawMessage           `json:"arguments,omitempty"`
+	Request   struct{ Time time.Time }  `json:"request"`
+	Usage     map[string]policy.Reading `json:"usage,omitempty"`
+}
+
+// tool is a tool in a rest; nil = as in the record.
+type tool struct {
+	Server      *string         `json:"server,omitempty"`
+	Name        *string         `json:"name,omitempty"`
+	Exposed     *string         `json:"exposed,omitempty"`
+	Fingerprint *string         `json:"fingerprint,omitempty"`
+	Risk        string          `json:"risk"`
+	Annotations json.RawMessage `json:"annotations,omitempty"`
+}
+
+// Rest gives the Record.Input of r, which is filled otherwise, for what in was
+// judged. It is one line of JSON. It writes to neither.
+func Rest(in *policy.Input, r *audit.Record) json.RawMessage {
+	b := append(make([]byte, 0, 256), '{')
+	if !in.Calls() {
+		b = member(b, "action", in.Action)
+	}
+	if !samePrincipal(&in.Principal, &r.Principal) {
+		b = document(b, "principal", in.Principal)
+	}
+	switch {
+	case in.Calls():
+		b = appendTool(b, &in.Tool, r)
+	case in.Resource != nil:
+		b = document(b, "resource", in.Resource)
+	case in.Prompt != nil:
+		b = document(b, "prompt", in.Prompt)
+	case in.Server != nil:
+		b = document(b, "server", in.Server)
+	}
+	if !bytes.Equal(in.Arguments, r.Arguments) {
+		b = value(append(b, `"arguments":`...), in.Arguments)
+		b = append(b, ',')
+	}
+	b = append(b, `"request":{"time":"`...)
+	b = in.Request.Time.UTC().AppendFormat(b, time.RFC3339Nano)
+	b = append(b, `"},`...)
+	if in.Usage != nil {
+		b = document(b, "usage", in.Usage)
+	}
+	b[len(b)-1] = '}' // in place of the last comma
+	return b
+}
+
+func samePrincipal(p *policy.Principal, r *audit.Principal) bool {
+	return p.Subject == r.Subject && p.Client == r.Client && p.Tenant == r.Tenant && slices.Equal(p.Roles, r.Roles)
+}
+
+func appendTool(b []byte, t *policy.Tool, r *audit.Record) []byte {
+	b = append(b, `"tool":{`...)
+	for _, m := range [...]struct{ name, judged, recorded string }{
+		{"server", t.Server, r.Server}, {"name", t.Name, r.Tool}, {"exposed", t.Exposed, r.Exposed}, {"fingerprint", t.Fingerprint, r.Fingerprint},
+	} {
+		if m.judged != m.recorded {
+			b = member(b, m.name, m.judged)
+		}
+	}
+	b = member(b, "risk", t.Risk)
+	if len(t.Annotations) > 0 {
+		b = value(append(b, `"annotations":`...), t.Annotations)
+		b = append(b, ',')
+	}
+	return append(b[:len(b)-1], `},`...)
+}
+
+// member appends a member and a comma.
+func member(b []byte, name, text string) []byte {
+	b = append(append(append(b, '"'), name...), `":`...)
+	return append(append(b, jsonrpc.Quote(text)...), ',')
+}
+
+// document appends a member that is one of our own types, and a comma.
+func document(b []byte, name string, v any) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		raw = []byte("null") // a number that is none, which no store gives; read back, it is missing
+	}
+	b = append(append(append(b, '"'), name...), `":`...)
+	return append(append(b, raw...), ',')
+}
+
+// value appends JSON as one line. What no line can hold becomes a string of its
+// text, as in the arguments of a record.
+func value(b, raw []byte) []byte {
+	switch {
+	case len(raw) == 0:
+		return append(b, "{}"...)
+	case !json.Valid(raw) || !utf8.Valid(raw):
+		return append(b, jsonrpc.Quote(string(raw))...)
+	case !bytes.ContainsAny(raw, "\r\n"):
+		return append(b, raw...)
+	}
+	line := bytes.NewBuffer(b)
+	_ = json.Compact(line, raw) // it is valid
+	return line.Bytes()
+}
+
+// approval is the form of policy.Approval in the trail, which is that of a policy:
+// times with their units.
+type approval struct {
+	Roles            []string `json:"roles"`
+	Quorum           int      `json:"quorum,omitempty"`
+	TTL              string   `json:"ttl,omitempty"`
+	Hold             string   `json:"hold,omitempty"`
+	ExecuteOnApprove bool     `json:"execute_on_approve,omitempty"`
+}
+
+// obligations is the form of Record.Policy.Obligations.
+type obligations struct {
+	Approval *approval         `json:"approval,omitempty"`
+	Limit    *policy.Limit     `json:"limit,omitempty"`
+	Redact   []string          `json:"redact,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+}
+
+// Obligations gives the Record.Policy.Obligations of d, nil for none.
+func Obligations(d *policy.Decision) json.RawMessage {
+	if d.Approval == nil && d.Limit == nil && len(d.Redact) == 0 {
+		return labels(d.Labels)
+	}
+	o := obligations{Limit: d.Limit, Redact: d.Redact, Labels: d.Labels}
+	if a := d.Approval; a != nil {
+		o.Approval = &approval{Roles: a.Roles, Quorum: a.Quorum, ExecuteOnApprove: a.ExecuteOnApprove}
+		if a.TTL != 0 {
+			o.Approval.TTL = a.TTL.String()
+		}
+		if a.Hold != nil {
+			o.Approval.Hold = a.Hold.String()
+		}
+	}
+	raw, _ := json.Marshal(o) // texts and whole numbers
+	return raw
+}
+
+// labels are all that most decisions have.
+func labels(l map[string]string) json.RawMessage {
+	if len(l) == 0 {
+		return nil
+	}
+	b := []byte(`{"labels":{`)
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		b = append(append(b, jsonrpc.Quote(name)...), ':')
+		b = append(append(b, jsonrpc.Quote(l[name])...), ',')
+	}
+	return append(b[:len(b)-1], `}}`...)
+}
+
+// Judged gives what the policy judged and what it decided, as a record of a call
+// holds them, equal to what the policy was given and gave. The error says why the
+// call cannot be judged again: ErrNotAsked, ErrElsewhere, ErrNoInput, or what is
+// wrong with the record.
+func Judged(r *audit.Record) (*policy.Input, *policy.Decision, error) {
+	switch {
+	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":
+		return nil, nil, ErrNotAsked
+	case len(r.Input) == 0 && (r.Kind == audit.KindTicket || r.Kind == audit.KindOutcome && len(r.Arguments) == 0):
+		return nil, nil, ErrElsewhere
+	case len(r.Input) == 0:
+		return nil, nil, ErrNoInput
+	}
+	in, err := input(r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading what was judged: %w", err)
+	}
+	d, err := decision(r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading what was decided: %w", err)
+	}
+	return in, d, nil
+}
+
+func input(r *audit.Record) (*policy.Input, error) {
+	var more rest
+	if err := strict(r.Input, &more); err != nil {
+		return nil, err
+	}
+	in := &policy.Input{
+		Action: more.Action, Resource: more.Resource, Prompt: more.Prompt, Server: more.Server, Usage: more.Usage,
+		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
+		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: more.Request.Time},
+	}
+	if more.Principal != nil {
+		in.Principal = *more.Principal
+	}
+	if in.Calls() != (more.Tool != nil) {
+		return nil, errors.New("a tool is wanted for tools/call, and for that only")
+	}
+	if more.Tool != nil {
+		in.Tool = more.Tool.of(r)
+	}
+	in.Arguments = more.Arguments
+	if in.Arguments == nil {
+		in.Arguments = r.Arguments
+	}
+	return in, plain(&in.Arguments, &in.Tool.Annotations)
+}
+
+// of is the tool that was judged.
+func (t *tool) of(r *audit.Record) policy.Tool {
+	out := policy.Tool{
+		Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint, Risk: t.Risk, Annotations: t.Annotations,
+	}
+	for said, to := range map[*string]*string{t.Server: &out.Server, t.Name: &out.Name, t.Exposed: &out.Exposed, t.Fingerprint: &out.Fingerprint} {
+		if said != nil {
+			*to = *said
+		}
+	}
+	return out
+}
+
+// plain undoes what keeping JSON as a string did. What was no UTF-8 cannot be had
+// back.
+func plain(values ...*json.RawMessage) error {
+	for _, v := range values {
+		if len(*v) == 0 || (*v)[0] != '"' {
+			continue
+		}
+		text, ok := jsonrpc.Text(*v)
+		if !ok || !json.Valid([]byte(text)) || strings.ContainsRune(text, utf8.RuneError) {
+			return errors.New("what was kept as text is no JSON, or lost bytes that were no UTF-8")
+		}
+		*v = json.RawMessage(text)
+	}
+	return nil
+}
+
+func decision(r *audit.Record) (*policy.Decision, error) {
+	d := &policy.Decision{
+		Effect: policy.Effect(r.Policy.Effect), Rule: r.Policy.Rule, Reason: r.Policy.Reason, Remedy: r.Policy.Remedy, Revision: r.Policy.Revision,
+	}
+	var o obligations
+	if len(r.Policy.Obligations) > 0 {
+		if err := strict(r.Policy.Obligations, &o); err != nil {
+			return nil, err
+		}
+	}
+	d.Limit, d.Redact, d.Labels = o.Limit, o.Redact, o.Labels
+	if o.Approval == nil {
+		return d, nil
+	}
+	if d.Effect == policy.Deny { // only a hold has an approval: what cannot wait for a person is denied
+		d.Effect = policy.Hold
+	}
+	return d, o.Approval.into(d)
+}
+
+// into makes a the approval of d.
+func (a *approval) into(d *policy.Decision) error {
+	d.Approval = &policy.Approval{Roles: a.Roles, Quorum: a.Quorum, ExecuteOnApprove: a.ExecuteOnApprove}
+	var err error
+	if a.TTL != "" {
+		if d.Approval.TTL, err = time.ParseDuration(a.TTL); err != nil {
+			return fmt.Errorf("approval: ttl: %w", err)
+		}
+	}
+	if a.Hold == "" {
+		return nil
+	}
+	hold, err := time.ParseDuration(a.Hold)
+	if err != nil {
+		return fmt.Errorf("approval: hold: %w", err)
+	}
+	d.Approval.Hold = &hold
+	return nil
+}
+
+// strict reads one document of which every member is known: one that is not may
+// be what a later toolgate judged by.
+func strict(raw json.RawMessage, to any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
