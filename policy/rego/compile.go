@@ -99,11 +99,11 @@ func checkFiles(f files) error {
 	if len(f.own()) == 0 {
 		return errors.New("no policy found (hint: a directory or bundle with .rego files and data.json)")
 	}
-	for _, name := range f.names() {
+	for _, name := range f.own() {
 		switch path.Base(name) {
 		case "patch.json":
 			return errors.New("delta bundles are not supported (hint: serve a snapshot bundle)")
-		case "data.json":
+		case "data.json", bundle.ManifestExt:
 			if err := checkJSON(f[name]); err != nil {
 				return fmt.Errorf("parsing %s: %w", name, err)
 			}

@@ -84,7 +84,7 @@ func Load(ctx context.Context, o Options) (*Engine, error) {
 
 // build is Load without the trial.
 func build(ctx context.Context, o Options) (*Engine, error) {
-	f, err := o.read()
+	f, unchecked, err := o.read()
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +94,9 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if unchecked {
+		p.warnings = append(p.warnings, signatures+": the policy is signed, and no key is configured that would verify it (hint: name the keys of its signers)")
 	}
 	split, err := newSplitter(ctx, f)
 	if err != nil {
@@ -113,15 +116,6 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 		roles:    slices.Sorted(maps.Keys(p.roles)),
 		pairs:    newPairs(o.CacheSize, p.reads),
 	}, nil
-}
-
-// read reads the policy and what is added to it.
-func (o Options) read() (files, error) {
-	f, err := readSource(o.Path)
-	if err != nil {
-		return nil, fmt.Errorf("reading policy %q: %w", o.Path, err)
-	}
-	return f, f.overlay(o.Data)
 }
 
 // Revision is "sha256:<hex>" over the names and contents of the policy's files

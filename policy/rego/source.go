@@ -34,24 +34,26 @@ const (
 type files map[string][]byte
 
 // readSource reads the policy at where: "" is the embedded default, else a
-// directory or a bundle archive (.tar.gz).
-func readSource(where string) (files, error) {
+// directory or a bundle archive (.tar.gz). It reads the files that keep wants,
+// and looks into a hidden folder if keep wants that, named with a slash at its
+// end.
+func readSource(where string, keep func(name string) bool) (files, error) {
 	if where == "" {
-		return readFS(defaults.Files)
+		return readFS(defaults.Files, keep)
 	}
 	info, err := os.Stat(where)
 	if err != nil {
 		return nil, err
 	}
 	if info.IsDir() {
-		return readFS(os.DirFS(where))
+		return readFS(os.DirFS(where), keep)
 	}
 	f, err := os.Open(where)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return readArchive(f)
+	return readArchive(f, keep)
 }
 
 // wanted reports whether name belongs to a policy. Hidden files and folders do
@@ -64,22 +66,22 @@ func wanted(name string) bool {
 	}
 	base := path.Base(name)
 	switch base {
-	case "data.json", "data.yaml", "data.yml", bundle.ManifestExt, "patch.json":
+	case "data.json", "data.yaml", "data.yml", bundle.ManifestExt, bundle.ManifestProtoExt, "patch.json":
 		return true
 	}
 	return base[0] != '.' && strings.HasSuffix(base, ".rego") && !strings.HasSuffix(base, "_test.rego")
 }
 
-func readFS(fsys fs.FS) (files, error) {
+func readFS(fsys fs.FS, keep func(string) bool) (files, error) {
 	out := make(files)
 	room := int64(maxSourceBytes)
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && len(name) > 1 && path.Base(name)[0] == '.':
+		case d.IsDir() && len(name) > 1 && path.Base(name)[0] == '.' && !keep(name+"/"):
 			return fs.SkipDir
-		case d.IsDir() || !wanted(name):
+		case d.IsDir() || !keep(name):
 			return nil
 		}
 		f, err := fsys.Open(name)
@@ -94,7 +96,7 @@ func readFS(fsys fs.FS) (files, error) {
 
 // readArchive unpacks a gzipped tar in memory; its limits count what comes
 // out, so that a small archive cannot become a large policy.
-func readArchive(r io.Reader) (files, error) {
+func readArchive(r io.Reader, keep func(string) bool) (files, error) {
 	zr, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, fmt.Errorf("reading gzip: %w", err)
@@ -111,7 +113,7 @@ func readArchive(r io.Reader) (files, error) {
 			return nil, fmt.Errorf("reading tar: %w", err)
 		}
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
-		if h.Typeflag != tar.TypeReg || name == "" || !wanted(name) {
+		if h.Typeflag != tar.TypeReg || name == "" || !keep(name) {
 			continue
 		}
 		if err := out.add(name, tr, &room); err != nil {
