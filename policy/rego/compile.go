@@ -19,6 +19,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/open-policy-agent/opa/v1/topdown/cache"
+
+	"github.com/toolgate/toolgate/policy"
 )
 
 const (
@@ -38,6 +40,7 @@ type program struct {
 	patterns cache.InterQueryValueCache
 	reads    reads
 	roles    map[string]any
+	meters   map[string][]policy.Meter // :: exposed name ⇒ what is counted of the tool
 	warnings []string
 }
 
@@ -87,6 +90,9 @@ func compile(ctx context.Context, f files) (*program, error) {
 		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))
 	p := &program{warnings: warnings(modules)}
 	p.roles, _ = b.Data["roles"].(map[string]any)
+	if p.meters, err = readMeters(b.Data); err != nil {
+		return nil, fmt.Errorf("reading meters: %w", err)
+	}
 	if p.compiler, err = compileModules(ctx, modules, store, caps); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,295 @@
+package limit
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cockroachdb/apd/v3"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+)
+
+const (
+	// slices is how many parts a window has. A call counts until the last moment of
+	// its part has left the window: for as long as the window, or up to a part longer.
+	slices = 60
+	// usageTimeout bounds one write; what cannot be written by then is not counted,
+	// and the call not made.
+	usageTimeout = 10 * time.Second
+	// sweptAtOnce is how many rows that nothing counts any more one write takes out.
+	sweptAtOnce = 256
+)
+
+// ErrRefused is returned by Reserve when the call was judged again, by what its
+// meters stand at by now, and may not be made so.
+var ErrRefused = errors.New("the call was judged again and may not go on")
+
+// Usage keeps what calls have used, for the meters of policies. All processes on
+// one store count together. It is safe for concurrent use. It fails closed: every
+// error means that the call is not counted, and must not be made.
+//
+// What a process has counted when it dies stays counted: nobody knows whether its
+// calls were made. Time is the wall clock; one that steps back lets calls count
+// longer.
+type Usage struct {
+	db  *store.DB
+	now func() time.Time
+}
+
+// NewUsage makes a Usage on a store; now is the clock, nil = time.Now.
+func NewUsage(db *store.DB, now func() time.Time) *Usage {
+	if now == nil {
+		now = time.Now
+	}
+	return &Usage{db: db, now: now}
+}
+
+// Reservation is a call that was counted.
+type Reservation struct {
+	use   *Use
+	ends  []int64 // of the slice, for each share
+	wrote bool
+}
+
+// Read gives what the meters of a call stand at, without the call itself: the run
+// of a ticket that still answers this very call is left out, so that whoever comes
+// back for its result is judged as at first.
+func (u *Usage) Read(ctx context.Context, use *Use) (map[string]policy.Reading, error) {
+	readings, err := u.read(ctx, u.db.Read, use, true)
+	if err != nil {
+		return nil, fmt.Errorf("reading usage: %w", err)
+	}
+	return readings, nil
+}
+
+// Reserve counts a call, durably, before it is made. When its meters do not stand
+// where judged says, again is asked whether the call may be made by what they stand
+// at now; ErrRefused when it may not. Nobody else counts anything meanwhile, so that
+// again must be quick and must not use the store.
+//
+// A ticket has one reservation at most: what it has left of an earlier one that
+// could not be returned goes away.
+func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.Reading, again func(map[string]policy.Reading) bool) (*Reservation, error) {
+	switch {
+	case use.fault != nil:
+		return nil, use.fault
+	case !use.counts():
+		return &Reservation{use: use}, nil
+	}
+	r := &Reservation{use: use, ends: make([]int64, len(use.shares)), wrote: true}
+	err := u.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := u.tidy(ctx, tx, use); err != nil {
+			return err
+		}
+		now, err := u.read(ctx, tx, use, false)
+		if err != nil {
+			return err
+		}
+		if !maps.Equal(now, judged) && !again(now) {
+			return ErrRefused
+		}
+		return u.count(ctx, tx, r)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reserving usage: %w", err)
+	}
+	return r, nil
+}
+
+// Return takes back what Reserve has counted. It is only for a call of which it is
+// certain that nothing was sent. When it fails the call stays counted.
+func (u *Usage) Return(ctx context.Context, r *Reservation) error {
+	if !r.wrote {
+		return nil
+	}
+	err := u.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if r.use.ticket != "" {
+			return release(ctx, tx, r.use.ticket)
+		}
+		for i := range r.use.shares {
+			if s := &r.use.shares[i]; s.counts {
+				if err := uncount(ctx, tx, r.use, s, r.ends[i]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("returning usage: %w", err)
+	}
+	return nil
+}
+
+// write runs do in one transaction that holds the store's write lock. Once begun
+// it ends one way or the other, whether or not the caller goes away meanwhile.
+func (u *Usage) write(ctx context.Context, do func(context.Context, *sql.Tx) error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), usageTimeout)
+	defer stop()
+	tx, err := u.db.Write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) {
+			err = errors.Join(err, rollback)
+		}
+	}()
+	if err := do(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// tidy takes out what is left of the ticket, and some of what is over.
+func (u *Usage) tidy(ctx context.Context, tx *sql.Tx, use *Use) error {
+	if use.ticket != "" {
+		if err := release(ctx, tx, use.ticket); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE until <= ? ORDER BY until LIMIT ?)",
+		u.now().UnixNano(), sweptAtOnce)
+	return err
+}
+
+func release(ctx context.Context, tx *sql.Tx, ticket string) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ? AND ticket <> ''", ticket)
+	return err
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// read gives what the meters stand at; without says to leave out the run that
+// answers this very call.
+func (u *Usage) read(ctx context.Context, q querier, use *Use, without bool) (map[string]policy.Reading, error) {
+	readings := make(map[string]policy.Reading, len(use.shares))
+	for i := range use.shares {
+		s := &use.shares[i]
+		readings[s.meter.Name] = policy.Reading{Sum: "0"}
+		if !s.counts {
+			continue
+		}
+		r, err := u.stands(ctx, q, use, s, without)
+		if err != nil {
+			return nil, fmt.Errorf("meter %s: %w", s.meter.Name, err)
+		}
+		readings[s.meter.Name] = r
+	}
+	return readings, nil
+}
+
+const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends > ?
+ AND NOT (? AND ticket <> '' AND digest = ? AND answers > ?)`
+
+// stands adds up what is in the window of one meter.
+func (u *Usage) stands(ctx context.Context, q querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
+	now := u.now()
+	rows, err := q.QueryContext(ctx, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per,
+		now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
+	if err != nil {
+		return r, err
+	}
+	defer rows.Close()
+	var total, one apd.Decimal
+	for rows.Next() {
+		var calls int64
+		var sum string
+		if err := rows.Scan(&calls, &sum); err != nil {
+			return r, err
+		}
+		if _, _, err := exact.SetString(&one, sum); err != nil {
+			return r, fmt.Errorf("reading %q: %w", sum, err)
+		}
+		if _, err := exact.Add(&total, &total, &one); err != nil {
+			return r, fmt.Errorf("adding %q: %w", sum, err)
+		}
+		r.Calls += calls
+	}
+	r.Sum = json.Number(plain(&total))
+	return r, rows.Err()
+}
+
+// row is what finds one slice.
+const row = `subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends = ? AND ticket = ?`
+
+func (u *Use) key(s *share, ends int64) []any {
+	return []any{u.subject, u.tenant, u.tool, s.meter.Name, s.per, ends, u.ticket}
+}
+
+const insertUsage = `INSERT INTO usage (subject, tenant, tool, meter, per, ends, ticket, digest, answers, calls, sum, until)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)
+ ON CONFLICT DO UPDATE SET calls = calls + 1, sum = excluded.sum, until = max(until, excluded.until)`
+
+// count adds the call to the slices of this moment.
+func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {
+	now, use := u.now().UnixNano(), r.use
+	digest, answers := "", int64(0)
+	if use.ticket != "" {
+		digest, answers = use.digest, use.answers.UnixNano()
+	}
+	for i := range use.shares {
+		s := &use.shares[i]
+		if !s.counts {
+			continue
+		}
+		width := int64(s.meter.Window) / slices
+		r.ends[i] = now - now%width + width
+		sum, err := sumOf(ctx, tx, use, s, r.ends[i])
+		if err != nil {
+			return err
+		}
+		if _, err := exact.Add(sum, sum, s.amount); err != nil {
+			return fmt.Errorf("meter %s: adding up: %w", s.meter.Name, err)
+		}
+		args := append(use.key(s, r.ends[i]), digest, answers, plain(sum), r.ends[i]+int64(s.meter.Window))
+		if _, err := tx.ExecContext(ctx, insertUsage, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uncount takes the call out of one slice, and a slice without calls away. One
+// that is gone already counts nothing.
+func uncount(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) error {
+	sum, err := sumOf(ctx, tx, use, s, ends)
+	if err != nil {
+		return err
+	}
+	if _, err := exact.Sub(sum, sum, s.amount); err != nil {
+		return fmt.Errorf("meter %s: taking back: %w", s.meter.Name, err)
+	}
+	key := use.key(s, ends)
+	if _, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE calls = 1 AND "+row, key...); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE usage SET calls = calls - 1, sum = ? WHERE "+row, append([]any{plain(sum)}, key...)...)
+	return err
+}
+
+// sumOf gives what one slice has added up, 0 when there is none.
+func sumOf(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) (*apd.Decimal, error) {
+	text := "0"
+	err := tx.QueryRowContext(ctx, "SELECT sum FROM usage WHERE "+row, use.key(s, ends)...).Scan(&text)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, err
+	}
+	sum, _, err := exact.NewFromString(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", text, err)
+	}
+	return sum, nil
+}
