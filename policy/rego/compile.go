@@ -37,6 +37,7 @@ type program struct {
 	store    storage.Store
 	decision rego.PreparedEvalQuery
 	visible  *rego.PreparedEvalQuery // nil = the policy does not say
+	logging  logging
 	patterns cache.InterQueryValueCache
 	reads    reads
 	roles    map[string]any
@@ -182,7 +183,7 @@ func (p *program) prepare(ctx context.Context) error {
 		p.visible = &q
 	}
 	p.reads = readsOf(p.compiler)
-	return nil
+	return p.prepareLogging(ctx)
 }
 
 // query makes a query of the program: strict about errors of built-ins.

@@ -1,0 +1,154 @@
+package rego
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Where OPA's decision logs look, too.
+const (
+	maskPath = "data.system.log.mask"
+	dropPath = "data.system.log.drop"
+)
+
+// logging are the queries about events of the decision log. Both documents may
+// be rules or data, and mostly there is neither.
+type logging struct{ mask, drop rego.PreparedEvalQuery }
+
+func (p *program) prepareLogging(ctx context.Context) (err error) {
+	if p.logging.drop, err = p.query(dropPath).PrepareForEval(ctx); err != nil {
+		return fmt.Errorf("preparing %s: %w", dropPath, err)
+	}
+	if p.logging.mask, err = p.query(maskPath).PrepareForEval(ctx); err != nil {
+		return fmt.Errorf("preparing %s: %w", maskPath, err)
+	}
+	return nil
+}
+
+// Mask asks the policy what of an event of the decision log may be told; the
+// event, a JSON object, is its input. It fails closed: a rule that cannot be
+// evaluated or read is an error, and then nothing of the event may be. Errors say
+// where, and quote nothing of the event.
+func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
+	input, err := argumentsTerm(event)
+	if err != nil {
+		return policy.Mask{}, fmt.Errorf("masking event: %w", err)
+	}
+	m := policy.Mask{}
+	if m.Drop, err = e.dropped(ctx, input.Value); err != nil {
+		return policy.Mask{}, fmt.Errorf("asking %s: %w", dropPath, err)
+	}
+	if m.Drop {
+		return m, nil
+	}
+	if m.Rules, err = e.masks(ctx, input.Value); err != nil {
+		return policy.Mask{}, fmt.Errorf("asking %s: %w", maskPath, err)
+	}
+	return m, nil
+}
+
+func (e *Engine) dropped(ctx context.Context, event ast.Value) (bool, error) {
+	answer, err := e.run(ctx, &e.program.logging.drop, event)
+	if errors.Is(err, errUndefined) {
+		return false, nil
+	}
+	if err != nil {
+		return false, quiet(err)
+	}
+	return boolean(answer)
+}
+
+func (e *Engine) masks(ctx context.Context, event ast.Value) ([]policy.MaskRule, error) {
+	answer, err := e.run(ctx, &e.program.logging.mask, event)
+	if errors.Is(err, errUndefined) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, quiet(err)
+	}
+	return maskRules(answer)
+}
+
+// quiet leaves out of OPA's errors what they quote: it may be what a mask hides.
+func quiet(err error) error {
+	var te *topdown.Error
+	if errors.As(err, &te) && te.Location != nil {
+		return fmt.Errorf("%s: %s", te.Location, te.Code)
+	}
+	return err
+}
+
+// maskRules reads a set or a list of rules.
+func maskRules(v ast.Value) (rules []policy.MaskRule, err error) {
+	add := func(t *ast.Term) error {
+		r, err := maskRule(t.Value)
+		rules = append(rules, r)
+		return err
+	}
+	switch v := v.(type) {
+	case ast.Set:
+		err = v.Iter(add)
+	case *ast.Array:
+		err = v.Iter(add)
+	default:
+		err = fmt.Errorf("is %s, not a set of rules", ast.ValueName(v))
+	}
+	return rules, err
+}
+
+// maskRule reads a path, whose value is removed, or {op, path, value}.
+func maskRule(v ast.Value) (r policy.MaskRule, err error) {
+	if s, ok := v.(ast.String); ok {
+		r.Path = string(s)
+		return r, maskable(r.Path)
+	}
+	op, value := "", json.RawMessage("null")
+	err = eachMember(v, "a rule", func(name string, v ast.Value) (err error) {
+		switch name {
+		case "op":
+			op, err = text(v)
+		case "path":
+			r.Path, err = text(v)
+		case "value":
+			value, err = valueJSON(v)
+		default:
+			err = errors.New("is not known")
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return r, err
+	case op == "upsert":
+		r.Value = value
+	case op != "remove":
+		return r, errors.New("a rule has neither the op remove nor upsert")
+	}
+	return r, maskable(r.Path)
+}
+
+func valueJSON(v ast.Value) (json.RawMessage, error) {
+	x, err := ast.JSON(v)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(x)
+}
+
+// maskable refuses a path that leads to nothing which may be masked.
+func maskable(path string) error {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if !strings.HasPrefix(path, "/") || root != "input" && root != "result" && root != "nd_builtin_cache" {
+		return errors.New("a path does not begin with /input, /result or /nd_builtin_cache")
+	}
+	return nil
+}
