@@ -48,12 +48,14 @@ const (
 	DefaultMaxMiB      = 1024
 	DefaultInlineKiB   = 64
 
+	DefaultMaxLag = 5 * time.Minute
+
 	defaultPer = time.Minute // of limits.default, 60/1m
 )
 
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // It is not changed after Load and then safe for concurrent use. It holds
-// secrets (Server.Env, Server.Headers, Notify, OIDC.ClientSecret): it is not for
+// secrets (Server.Env, Server.Headers, Notify, OIDC.ClientSecret, DecisionLog): it is not for
 // printing.
 type Config struct {
 	Servers       []Server  // in file order, disabled ones included

@@ -15,6 +15,7 @@ import (
 // Policy says where the policy is.
 type Policy struct {
 	PolicySource
+	Log DecisionLog // where decisions are told
 }
 
 // PolicySource is where a policy comes from, and what must be true of it. It
@@ -77,7 +78,7 @@ func remote(path string) bool {
 }
 
 func (l *loader) policy(n *node) {
-	l.policySource(n, &l.cfg.Policy.PolicySource, nil)
+	l.policySource(n, &l.cfg.Policy.PolicySource, fields{"log": l.decisionLog})
 }
 
 // policySource reads a section that says where a policy comes from, and that
@@ -103,7 +104,7 @@ func (l *loader) policySource(n *node, s *PolicySource, further fields) {
 		return
 	}
 	if token := n.get("token"); token != nil {
-		l.bearer(token, s)
+		l.policyToken(token, s)
 	}
 	l.policySigning(n, s)
 	l.policyFetching(n, s)
@@ -126,17 +127,17 @@ func (l *loader) policyPath(to *string) func(*node) {
 	}
 }
 
-// bearer reads a token that becomes a header.
-func (l *loader) bearer(n *node, s *PolicySource) {
-	token, ok := l.filled(n)
-	if !ok {
-		return
-	}
+// policyToken makes a header of a token.
+func (l *loader) policyToken(n *node, s *PolicySource) {
 	for name := range s.Headers {
 		if strings.EqualFold(name, "authorization") {
 			l.fault(n, `stands beside a header "Authorization"`, "keep one of them")
 			return
 		}
+	}
+	var token string
+	if l.bearer(&token)(n); token == "" {
+		return
 	}
 	s.Headers = maps.Clone(s.Headers)
 	if s.Headers == nil {
