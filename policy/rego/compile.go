@@ -34,6 +34,7 @@ const (
 // program is a compiled policy with its data; it is never modified.
 type program struct {
 	compiler *ast.Compiler
+	telling  *ast.Compiler // has data.system too
 	store    storage.Store
 	decision rego.PreparedEvalQuery
 	visible  *rego.PreparedEvalQuery // nil = the policy does not say
@@ -94,7 +95,7 @@ func compile(ctx context.Context, f files) (*program, error) {
 	if p.meters, err = readMeters(b.Data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
-	if p.compiler, err = compileModules(ctx, modules, store, caps); err != nil {
+	if p.compiler, p.telling, err = compileModules(ctx, modules, store, caps); err != nil {
 		return nil, err
 	}
 	p.store = store
@@ -132,26 +133,42 @@ func checkJSON(content []byte) error {
 	return nil
 }
 
-func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store, caps *ast.Capabilities) (*ast.Compiler, error) {
+// systemPackages are OPA's own: what they are asked about is no call.
+var systemPackages = ast.MustParseRef("data.system")
+
+// compileModules makes a compiler of what judges calls, held to the schema of
+// input, and one for what is asked about their events in the log.
+func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store, caps *ast.Capabilities) (judging, telling *ast.Compiler, err error) {
 	txn, err := store.NewTransaction(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("opening policy data: %w", err)
+		return nil, nil, fmt.Errorf("opening policy data: %w", err)
 	}
 	defer store.Abort(ctx, txn)
 	types, err := inputTypes()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	c := ast.NewCompiler().WithCapabilities(caps).WithStrict(true).WithSchemas(types).
-		WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
-	c.Compile(modules)
-	if c.Failed() {
-		return nil, fmt.Errorf("compiling policy:\n%w", faults(c.Errors))
+	strict := func() *ast.Compiler {
+		return ast.NewCompiler().WithCapabilities(caps).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
 	}
-	if len(c.GetRules(ast.MustParseRef(decisionPath))) == 0 {
-		return nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
+	judges := maps.Clone(modules)
+	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })
+	judging = strict().WithSchemas(types)
+	judging.Compile(judges)
+	failed := judging.Errors
+	telling = judging
+	if len(judges) < len(modules) {
+		telling = strict()
+		telling.Compile(modules)
+		failed = append(slices.Clone(failed), telling.Errors...)
 	}
-	return c, nil
+	if len(failed) > 0 {
+		return nil, nil, fmt.Errorf("compiling policy:\n%w", faults(failed))
+	}
+	if len(judging.GetRules(ast.MustParseRef(decisionPath))) == 0 {
+		return nil, nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
+	}
+	return judging, telling, nil
 }
 
 // warnings says what serves but should be mended: modules in whose language a
@@ -172,11 +189,11 @@ func (p *program) prepare(ctx context.Context) error {
 		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
 	})
 	var err error
-	if p.decision, err = p.query(decisionPath).PrepareForEval(ctx); err != nil {
+	if p.decision, err = p.query(p.compiler, decisionPath).PrepareForEval(ctx); err != nil {
 		return fmt.Errorf("preparing %s: %w", decisionPath, err)
 	}
 	if len(p.compiler.GetRules(ast.MustParseRef(visiblePath))) > 0 {
-		q, err := p.query(visiblePath).PrepareForEval(ctx)
+		q, err := p.query(p.compiler, visiblePath).PrepareForEval(ctx)
 		if err != nil {
 			return fmt.Errorf("preparing %s: %w", visiblePath, err)
 		}
@@ -187,8 +204,8 @@ func (p *program) prepare(ctx context.Context) error {
 }
 
 // query makes a query of the program: strict about errors of built-ins.
-func (p *program) query(q string) *rego.Rego {
-	return rego.New(rego.Compiler(p.compiler), rego.Store(p.store), rego.Query(q),
+func (p *program) query(c *ast.Compiler, q string) *rego.Rego {
+	return rego.New(rego.Compiler(c), rego.Store(p.store), rego.Query(q),
 		rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm))
 }
 

@@ -25,10 +25,10 @@ const (
 type logging struct{ mask, drop rego.PreparedEvalQuery }
 
 func (p *program) prepareLogging(ctx context.Context) (err error) {
-	if p.logging.drop, err = p.query(dropPath).PrepareForEval(ctx); err != nil {
+	if p.logging.drop, err = p.query(p.telling, dropPath).PrepareForEval(ctx); err != nil {
 		return fmt.Errorf("preparing %s: %w", dropPath, err)
 	}
-	if p.logging.mask, err = p.query(maskPath).PrepareForEval(ctx); err != nil {
+	if p.logging.mask, err = p.query(p.telling, maskPath).PrepareForEval(ctx); err != nil {
 		return fmt.Errorf("preparing %s: %w", maskPath, err)
 	}
 	return nil

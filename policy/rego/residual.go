@@ -54,7 +54,7 @@ func newSplitter(ctx context.Context, f files) (*splitter, error) {
 		return nil, err
 	}
 	s := &splitter{patterns: p.patterns}
-	if s.query, err = p.query(decisionPath + " = " + residualVar).PrepareForPartial(ctx); err != nil {
+	if s.query, err = p.query(p.compiler, decisionPath+" = "+residualVar).PrepareForPartial(ctx); err != nil {
 		return nil, fmt.Errorf("preparing %s: %w", decisionPath, err)
 	}
 	return s, nil
