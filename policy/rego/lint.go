@@ -1,0 +1,153 @@
+package rego
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Codes of what lint finds.
+const (
+	codeLanguage   = "old-language"
+	codeLabel      = "rule-label"
+	codeShape      = "decision-shape"
+	codeComparison = "untyped-comparison"
+	codeData       = "unread-data"
+	codeElse       = "unreachable-else"
+	codeNever      = "never-fires"
+	codeUnused     = "unused-rule"
+)
+
+var (
+	decisionRef = ast.MustParseRef(decisionPath)
+	visibleRef  = ast.MustParseRef(visiblePath)
+)
+
+// lint looks at the modules as they were written, and not at what they come to:
+// it costs little and is done at every load.
+func lint(modules map[string]*ast.Module) []Finding {
+	var found []Finding
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		m := modules[name]
+		if m.RegoVersionSpan().Max() < ast.RegoV2 {
+			found = append(found, at(m.Package.Location, LevelWarning, codeLanguage,
+				"does not import rego.v2, so that a not about a missing argument is undefined instead of true", "add import rego.v2 after the package"))
+		}
+		for _, r := range m.Rules {
+			if r.Ref().GroundPrefix().Equal(decisionRef) {
+				found = append(found, lintVerdicts(r)...)
+			}
+		}
+		found = append(found, lintComparisons(m)...)
+	}
+	sortFindings(found)
+	return found
+}
+
+// lintVerdicts looks at a rule that decides, and at every else of it.
+func lintVerdicts(r *ast.Rule) []Finding {
+	var found []Finding
+	if head := written(r.Head.Value); head != nil && r.Else == nil {
+		found = append(found, lintLabel(r, head)...)
+	}
+	for e := r; e != nil; e = e.Else {
+		if head := written(e.Head.Value); head != nil {
+			found = append(found, lintShape(e.Head.Location, head)...)
+		}
+		if e.Else != nil && alwaysTrue(e.Body) {
+			found = append(found, at(e.Else.Location, LevelWarning, codeElse, "this else is never reached: what stands before it always holds", "give that a condition, or take this away"))
+		}
+	}
+	return found
+}
+
+func alwaysTrue(b ast.Body) bool { return len(b) == 1 && isTrue(b[0]) }
+
+// written gives the members of an object that is written out; nil for any other
+// term.
+func written(t *ast.Term) map[string]*ast.Term {
+	if t == nil {
+		return nil
+	}
+	o, ok := t.Value.(ast.Object)
+	if !ok {
+		return nil
+	}
+	members := make(map[string]*ast.Term, o.Len())
+	o.Foreach(func(k, v *ast.Term) {
+		if name, ok := k.Value.(ast.String); ok {
+			members[string(name)] = v
+		}
+	})
+	return members
+}
+
+// lintLabel holds that a rule that decides can be named: in decisions, in the
+// decision log, and by whoever explains.
+func lintLabel(r *ast.Rule, head map[string]*ast.Term) []Finding {
+	label := ""
+	for _, a := range r.Annotations {
+		if l, ok := a.Labels["rule"].(string); ok {
+			label = l
+		}
+	}
+	said := "its id"
+	if id := head["rule"]; id != nil {
+		if s, ok := id.Value.(ast.String); ok {
+			said = string(s)
+		}
+	}
+	switch {
+	case label == "":
+		return []Finding{at(r.Location, LevelNote, codeLabel, "a rule that decides has no METADATA with labels.rule",
+			"above it: # METADATA, # title: …, # labels:, #   rule: "+said)}
+	case said != "its id" && said != label:
+		return []Finding{at(r.Location, LevelWarning, codeLabel, fmt.Sprintf("labels.rule is %q, and the decision says rule %q", label, said), "let both say the same")}
+	}
+	return nil
+}
+
+// members of a decision that the engine reads; decodeDecision is the other half.
+var members = []string{"effect", "rule", "reason", "remedy", "approval", "limit", "redact"}
+
+// lintShape finds decisions that the engine would refuse whenever they are made.
+func lintShape(l *ast.Location, head map[string]*ast.Term) []Finding {
+	var found []Finding
+	say := func(message, hint string) {
+		found = append(found, at(l, LevelWarning, codeShape, message+", so that this rule denies with "+RuleError+" whenever it holds", hint))
+	}
+	for _, name := range slices.Sorted(maps.Keys(head)) {
+		if slices.Contains(members, name) {
+			continue
+		}
+		hint := "there is " + strings.Join(members, ", ")
+		if near := nearest(name, members); near != "" {
+			hint = "did you mean " + near + "? " + hint
+		}
+		say("a decision has no member "+name, hint)
+	}
+	effect := head["effect"]
+	if effect == nil {
+		say("the decision has no effect", `"effect": "allow", "hold" or "deny"`)
+		return found
+	}
+	if !effect.IsGround() {
+		return found
+	}
+	text, _ := effect.Value.(ast.String)
+	approval := head["approval"] != nil
+	switch e := policy.Effect(text); {
+	case e != policy.Allow && e != policy.Hold && e != policy.Deny:
+		say(fmt.Sprintf("%v is no effect", effect), `"effect": "allow", "hold" or "deny"`)
+	case e == policy.Hold && !approval:
+		say("a hold says who may approve", `add "approval": {"roles": ["…"]}`)
+	case e == policy.Allow && approval:
+		say("an allow has no approval", `"effect": "hold", if a person is to decide`)
+	}
+	return found
+}

@@ -1,0 +1,156 @@
+package rego
+
+import (
+	"fmt"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+// typeTests are the built-ins after which a comparison is safe, and what else
+// of the same body tells the type of its operand.
+var typeTests = map[string]bool{
+	ast.IsNumber.Name: true, ast.IsString.Name: true, ast.IsBoolean.Name: true, ast.IsArray.Name: true,
+	ast.IsObject.Name: true, ast.IsSet.Name: true, ast.IsNull.Name: true, ast.TypeNameBuiltin.Name: true,
+}
+
+var (
+	comparisons = map[string]bool{ast.GreaterThan.Name: true, ast.GreaterThanEq.Name: true, ast.LessThan.Name: true, ast.LessThanEq.Name: true}
+	arithmetic  = map[string]bool{ast.Plus.Name: true, ast.Minus.Name: true, ast.Multiply.Name: true, ast.Divide.Name: true, ast.Rem.Name: true}
+
+	argumentsRef = ast.MustParseRef("input.arguments")
+)
+
+// typing is what is known of types in one body: what was tested, and which
+// variables stand for arguments. Inner bodies know what the outer ones do.
+type typing struct {
+	outer  *typing
+	tested map[string]bool
+	names  map[ast.Var]ast.Ref
+}
+
+func (t *typing) test(name string) bool {
+	return t != nil && (t.tested[name] || t.outer.test(name))
+}
+
+func (t *typing) name(v ast.Var) (ast.Ref, bool) {
+	if t == nil {
+		return nil, false
+	}
+	if r, ok := t.names[v]; ok {
+		return r, true
+	}
+	return t.outer.name(v)
+}
+
+// lintComparisons finds comparisons of arguments whose type nobody has tested.
+// Rego compares across types, so that a text is larger than every number.
+func lintComparisons(m *ast.Module) []Finding {
+	imported := &typing{names: map[ast.Var]ast.Ref{}}
+	for _, i := range m.Imports {
+		if r, ok := i.Path.Value.(ast.Ref); ok && r[0].Equal(ast.InputRootDocument) {
+			imported.names[i.Name()] = r
+		}
+	}
+	var found []Finding
+	said := map[string]bool{}
+	for _, r := range m.Rules {
+		for e := r; e != nil; e = e.Else {
+			lintBody(e.Body, imported, func(l *ast.Location, what string) {
+				f := at(l, LevelWarning, codeComparison, fmt.Sprintf("%s is compared, and no test of its type stands beside it: in Rego a text is above every number and null below", what),
+					fmt.Sprintf("is_number(%s), or whatever it has to be, before it in the same body", what))
+				if key := f.Where() + what; !said[key] {
+					said[key] = true
+					found = append(found, f)
+				}
+			})
+		}
+	}
+	return found
+}
+
+// lintBody learns what b tests and names, then looks at its comparisons and at
+// the bodies within.
+func lintBody(b ast.Body, outer *typing, say func(*ast.Location, string)) {
+	known := &typing{outer: outer, tested: map[string]bool{}, names: map[ast.Var]ast.Ref{}}
+	for _, e := range b {
+		known.learn(e)
+	}
+	for _, e := range b {
+		ast.NewGenericVisitor(func(x any) bool {
+			switch x := x.(type) {
+			case *ast.Expr:
+				if x.IsCall() && comparisons[x.Operator().String()] {
+					known.compare(x.Location, x.Operands(), say)
+				}
+			case ast.Call:
+				if comparisons[x[0].String()] {
+					known.compare(x[0].Location, x[1:], say)
+				}
+			case ast.Body:
+				lintBody(x, known, say)
+				return true
+			}
+			return false
+		}).Walk(e)
+	}
+}
+
+// learn takes in a test or a name; what stands below a not is none.
+func (t *typing) learn(e *ast.Expr) {
+	if e.Negated || !e.IsCall() || len(e.Operands()) == 0 {
+		return
+	}
+	switch op := e.Operator().String(); {
+	case typeTests[op]:
+		t.tested[t.text(e.Operand(0))] = true
+	case (op == ast.Assign.Name || op == ast.Equality.Name) && len(e.Operands()) == 2:
+		if v, ok := e.Operand(0).Value.(ast.Var); ok {
+			if r := t.ref(e.Operand(1)); r != nil {
+				t.names[v] = r
+			}
+		}
+		for i := range 2 { // type_name(x) == "number"
+			if c, ok := e.Operand(i).Value.(ast.Call); ok && c[0].String() == ast.TypeNameBuiltin.Name && len(c) == 2 {
+				t.tested[t.text(c[1])] = true
+			}
+		}
+	}
+}
+
+// compare speaks of the operands that are arguments, or a sum of them.
+func (t *typing) compare(l *ast.Location, operands []*ast.Term, say func(*ast.Location, string)) {
+	for _, o := range operands {
+		if c, ok := o.Value.(ast.Call); ok && arithmetic[c[0].String()] {
+			t.compare(l, c[1:], say)
+			continue
+		}
+		if r := t.ref(o); r != nil && r.HasPrefix(argumentsRef) && !t.test(r.String()) {
+			say(l, r.String())
+		}
+	}
+}
+
+// ref is the term as a reference whose names are spelled out; nil for a term
+// that is none.
+func (t *typing) ref(term *ast.Term) ast.Ref {
+	switch v := term.Value.(type) {
+	case ast.Var:
+		r, _ := t.name(v)
+		return r
+	case ast.Ref:
+		if head, ok := v[0].Value.(ast.Var); ok {
+			if r, ok := t.name(head); ok {
+				return append(r[:len(r):len(r)], v[1:]...)
+			}
+		}
+		return v
+	}
+	return nil
+}
+
+func (t *typing) text(term *ast.Term) string {
+	if r := t.ref(term); r != nil {
+		return r.String()
+	}
+	return term.String()
+}

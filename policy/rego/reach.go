@@ -1,0 +1,113 @@
+package rego
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/metrics"
+	"github.com/open-policy-agent/opa/v1/rego"
+)
+
+// reachTimeout bounds how long one rule is looked at: what is not proven in
+// that time is not said.
+const reachTimeout = 2 * time.Second
+
+// Check loads a policy as Load does, and finds besides what can be found with
+// time: rules that can never hold, rules and data that nothing reads. The
+// findings are in the order of their places and have those that Warnings has;
+// an error, as of Load, means that the policy cannot serve.
+func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
+	e, err := Load(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := readSource(ctx, o.Path, o.Client)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := compile(ctx, f) // a program of its own: partial evaluation writes to the rules
+	if err != nil {
+		return nil, nil, err
+	}
+	found := append(slices.Clone(e.findings), unusedRules(p.compiler)...)
+	found = append(found, p.neverFires(ctx)...)
+	sortFindings(found)
+	return e, found, ctx.Err()
+}
+
+// unusedRules finds rules of package toolgate that no decision asks.
+func unusedRules(c *ast.Compiler) []Finding {
+	used := map[*ast.Rule]bool{}
+	var use func(r *ast.Rule)
+	use = func(r *ast.Rule) {
+		if used[r] {
+			return
+		}
+		used[r] = true
+		for d := range c.Graph.Dependencies(r) {
+			if d, ok := d.(*ast.Rule); ok {
+				use(d)
+			}
+		}
+	}
+	for _, path := range []ast.Ref{decisionRef, visibleRef, ast.MustParseRef("data.system")} {
+		for _, r := range c.GetRulesWithPrefix(path) {
+			use(r)
+		}
+	}
+	var found []Finding
+	for _, m := range c.Modules {
+		if !m.Package.Path.Equal(decisionRef[:2]) {
+			continue
+		}
+		for _, r := range m.Rules {
+			if !used[r] {
+				found = append(found, at(r.Location, LevelNote, codeUnused, fmt.Sprintf("no decision asks %v", r.Head.Ref()), "take it away, or use it"))
+			}
+		}
+	}
+	return found
+}
+
+// neverFires finds rules that decide, whose conditions cannot all hold whatever
+// is asked: with any data, or with the data as it is.
+func (p *program) neverFires(ctx context.Context) []Finding {
+	anyData := []*ast.Term{ast.NewTerm(ast.InputRootRef)}
+	for name := range pathsOf(p.compiler).members {
+		anyData = append(anyData, ast.NewTerm(ast.DefaultRootRef.Append(ast.StringTerm(name))))
+	}
+	var found []Finding
+	for _, r := range p.compiler.GetRules(decisionRef) {
+		for e := r; e != nil; e = e.Else {
+			switch {
+			case p.impossible(ctx, e.Body, anyData):
+				found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "take it away, or mend a condition"))
+			case p.impossible(ctx, e.Body, anyData[:1]):
+				// A rule of a library that nobody has configured is no fault.
+				found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
+			}
+		}
+	}
+	return found
+}
+
+// impossible reports whether partial evaluation proves that body never holds,
+// with nothing known of unknown.
+func (p *program) impossible(ctx context.Context, body ast.Body, unknown []*ast.Term) bool {
+	ctx, stop := context.WithTimeout(ctx, reachTimeout)
+	defer stop()
+	left, err := rego.New(rego.Compiler(p.compiler), rego.Store(p.store), rego.ParsedQuery(body.Copy()),
+		rego.ParsedUnknowns(unknown), rego.Metrics(metrics.NoOp())).Partial(ctx)
+	if err != nil || ctx.Err() != nil {
+		return false
+	}
+	for _, q := range left.Queries {
+		if !impossible(q) {
+			return false
+		}
+	}
+	return true
+}
