@@ -46,6 +46,10 @@ type Pin struct {
 	accepted, offered json.RawMessage
 }
 
+// Definition is the accepted definition, byte for byte. It is shared and must
+// not be written to.
+func (p *Pin) Definition() json.RawMessage { return p.accepted }
+
 // key is what a pin is kept by.
 func (p *Pin) key() pinKey { return pinKey{p.Server, p.Tool} }
 

@@ -35,17 +35,27 @@ or a role which nothing has. With --offline it starts nothing.`,
 
 // finding is one thing that check says.
 type finding struct {
-	Level   string `json:"level"` // error or warning
+	Level   string `json:"level"`          // error, warning or note
+	Code    string `json:"code,omitempty"` // what kind it is, of findings about a policy
 	Where   string `json:"where"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+
+	file string // of Where, and its line; zero = unknown
+	row  int
 }
 
-func warning(where, message, hint string) finding { return finding{"warning", where, message, hint} }
+func warning(where, message, hint string) finding {
+	return finding{Level: "warning", Where: where, Message: message, Hint: hint}
+}
 
 // String is how people are told.
 func (f finding) String() string {
-	text := f.Level + ": " + f.Where + ": " + f.Message
+	text := f.Level + ": "
+	if f.Where != "" {
+		text += f.Where + ": "
+	}
+	text += f.Message
 	if f.Hint != "" {
 		text += "\nhint: " + f.Hint
 	}
@@ -83,11 +93,11 @@ func (e *env) unsound(err error) error {
 	if e.output != "json" {
 		return usage(err)
 	}
-	found, faults := []finding{{"error", "", err.Error(), ""}}, (*config.Faults)(nil)
+	found, faults := []finding{{Level: "error", Message: err.Error()}}, (*config.Faults)(nil)
 	if errors.As(err, &faults) {
 		found = found[:0]
 		for _, f := range faults.List {
-			found = append(found, finding{"error", place(config.Warning(f)), f.Message, f.Hint})
+			found = append(found, finding{Level: "error", Where: place(config.Warning(f)), Message: f.Message, Hint: f.Hint})
 		}
 	}
 	return errors.Join(e.json(map[string]any{"ok": false, "findings": found}), usage(err))

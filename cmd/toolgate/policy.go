@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,49 +12,38 @@ import (
 
 func policyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
-		Use: "policy", Short: "check the policy",
-		Example: "  toolgate policy check --config mcp.json",
+		Use: "policy", Short: "check, test and explain the policy",
+		Long: `What governance does with a policy before it serves, and asks of it when it does.
+Nothing here needs a running toolgate. --path names another policy than the
+configured one.`,
+		Example: `  toolgate policy check --path my-policy
+  toolgate policy test my-policy
+  toolgate policy matrix --path my-policy -o markdown`,
 	}
 	return group(c, policyCheck(e))
 }
 
-func policyCheck(e *env) *cobra.Command {
-	var path string
-	c := &cobra.Command{
-		Use: "check", Short: "compile the policy and try it on samples", Args: cobra.NoArgs,
-		Long: `check compiles the policy strictly, without any builtin that reaches the network,
-and tries it on sample calls as serve would. Exit 0: it would serve; 2: it would not.`,
-		Example: `  toolgate policy check
-  toolgate policy check --path ./policy -o json`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if path == "" {
-				cfg, err := e.load()
-				if err != nil {
-					return err
-				}
-				path = cfg.Policy.Path
-			}
-			engine, err := rego.Load(c.Context(), rego.Options{Path: path})
-			if err != nil {
-				return e.unsound(err)
-			}
-			return e.sayPolicy(engine)
-		},
-	}
-	c.Flags().StringVar(&path, "path", "", "directory, .tar.gz or URL (default: as configured)")
-	return c
+// policyPath is the flag that names another policy than the configured one.
+func policyPath(c *cobra.Command, path *string) {
+	c.Flags().StringVar(path, "path", "", "directory or .tar.gz of the policy (default: as configured)")
 }
 
-func (e *env) sayPolicy(engine *rego.Engine) error {
-	warn := append([]string{}, engine.Warnings()...)
-	if e.output == "json" {
-		return e.json(map[string]any{"ok": true, "revision": engine.Revision(), "roles": engine.Roles(), "warnings": warn})
+// about is the policy that a command is about, and the configuration around it.
+// A policy that is named by its path needs none: it is then empty, unless
+// somebody named one.
+func (e *env) about(path string) (rego.Options, *config.Config, error) {
+	cfg, err := e.load()
+	switch {
+	case path == "" && err == nil:
+		return policyOptions(&cfg.Policy.PolicySource), cfg, nil
+	case path == "":
+		return rego.Options{}, nil, fmt.Errorf("%w\nhint: --path names a policy that no configuration names", err)
+	case err != nil && e.config != defaultConfig:
+		return rego.Options{}, nil, err
+	case err != nil:
+		cfg = new(config.Config)
 	}
-	for _, w := range warn {
-		fmt.Fprintf(e.out, "warning: %s\n", w)
-	}
-	_, err := fmt.Fprintf(e.out, "ok: policy %s, roles %s\n", short(engine.Revision()), strings.Join(engine.Roles(), ", "))
-	return err
+	return rego.Options{Path: path}, cfg, nil
 }
 
 func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {

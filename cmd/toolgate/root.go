@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -69,7 +70,7 @@ recorded, forwarded and normalised.`,
   toolgate approval list --token demo-approver     # what waits for a person?
   toolgate audit verify                            # is the trail whole?`,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return e.settle() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.settle(c.Annotations[outputs]) },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
@@ -77,7 +78,7 @@ recorded, forwarded and normalised.`,
 	f.StringVar(&e.state, "state", "", "state directory (default: as configured)")
 	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured and on stdio")
 	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
-	f.StringVarP(&e.output, "output", "o", "table", "table or json")
+	f.StringVarP(&e.output, "output", "o", "table", "table or json; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
@@ -130,9 +131,13 @@ func explainArgs(c *cobra.Command) {
 	}
 }
 
+// outputs is the annotation of a command that prints in more forms than table
+// and json: their names, with commas between.
+const outputs = "outputs"
+
 // settle fills from the environment what no flag gave, and refuses values that
-// no command could use.
-func (e *env) settle() error {
+// the command could not use: forms are those that it has besides table and json.
+func (e *env) settle(forms string) error {
 	for _, from := range []struct {
 		name string
 		to   *string
@@ -144,8 +149,12 @@ func (e *env) settle() error {
 	if e.config == "" {
 		e.config = defaultConfig
 	}
-	if e.output != "table" && e.output != "json" {
-		return usage(fmt.Errorf("output %q is unknown\nhint: use -o table or -o json", e.output))
+	known := []string{"table", "json"}
+	if forms != "" {
+		known = append(known, strings.Split(forms, ",")...)
+	}
+	if !slices.Contains(known, e.output) {
+		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", e.output, strings.Join(known, " or -o ")))
 	}
 	if hclog.LevelFromString(e.logLevel) == hclog.NoLevel {
 		return usage(fmt.Errorf("log level %q is unknown\nhint: use trace, debug, info, warn or error", e.logLevel))

@@ -43,7 +43,6 @@ type program struct {
 	reads    reads
 	roles    map[string]any
 	meters   map[string][]policy.Meter // :: exposed name ⇒ what is counted of the tool
-	warnings []string
 }
 
 // capabilities is what a policy may use: nothing that reaches the network or,
@@ -67,16 +66,22 @@ func capabilities() *ast.Capabilities {
 	return caps
 }
 
-func compile(ctx context.Context, f files) (*program, error) {
+// sources are a policy as it was written.
+type sources struct {
+	modules map[string]*ast.Module // by file; never modified
+	data    map[string]any         // with what lies over the policy
+}
+
+// parse reads files into modules and data.
+func parse(f files) (*sources, error) {
 	if err := checkFiles(f); err != nil {
 		return nil, err
 	}
-	caps := capabilities()
 	b, err := bundle.NewCustomReader(f.loader()).
 		WithSkipBundleVerification(true).
 		WithSizeLimitBytes(maxSourceBytes + 1).
 		WithProcessAnnotations(true).
-		WithCapabilities(caps).
+		WithCapabilities(capabilities()).
 		Read()
 	if err != nil {
 		return nil, fmt.Errorf("parsing policy:\n%w", faults(err))
@@ -84,21 +89,26 @@ func compile(ctx context.Context, f files) (*program, error) {
 	if err := f.join(b.Data); err != nil {
 		return nil, err
 	}
-	modules := make(map[string]*ast.Module, len(b.Modules))
+	s := &sources{modules: make(map[string]*ast.Module, len(b.Modules)), data: b.Data}
 	for _, m := range b.Modules {
-		modules[m.RelativePath] = m.Parsed
+		s.modules[m.RelativePath] = m.Parsed
 	}
-	store := inmem.NewFromObjectWithOpts(b.Data,
-		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))
-	p := &program{warnings: warnings(modules)}
-	p.roles, _ = b.Data["roles"].(map[string]any)
-	if p.meters, err = readMeters(b.Data); err != nil {
+	return s, nil
+}
+
+// compile makes a program of a policy. Programs of the same sources share
+// nothing.
+func (s *sources) compile(ctx context.Context) (*program, error) {
+	p := &program{store: inmem.NewFromObjectWithOpts(s.data,
+		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))}
+	p.roles, _ = s.data["roles"].(map[string]any)
+	var err error
+	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
-	if p.compiler, p.telling, err = compileModules(ctx, modules, store, caps); err != nil {
+	if p.compiler, p.telling, err = compileModules(ctx, s.modules, p.store); err != nil {
 		return nil, err
 	}
-	p.store = store
 	return p, p.prepare(ctx)
 }
 
@@ -138,7 +148,7 @@ var systemPackages = ast.MustParseRef("data.system")
 
 // compileModules makes a compiler of what judges calls, held to the schema of
 // input, and one for what is asked about their events in the log.
-func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store, caps *ast.Capabilities) (judging, telling *ast.Compiler, err error) {
+func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store) (judging, telling *ast.Compiler, err error) {
 	txn, err := store.NewTransaction(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening policy data: %w", err)
@@ -149,7 +159,7 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 		return nil, nil, err
 	}
 	strict := func() *ast.Compiler {
-		return ast.NewCompiler().WithCapabilities(caps).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
+		return ast.NewCompiler().WithCapabilities(capabilities()).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
 	}
 	judges := maps.Clone(modules)
 	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })
@@ -169,18 +179,6 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 		return nil, nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
 	}
 	return judging, telling, nil
-}
-
-// warnings says what serves but should be mended: modules in whose language a
-// not on a missing member does not hold.
-func warnings(modules map[string]*ast.Module) []string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(modules)) {
-		if modules[name].RegoVersionSpan().Max() < ast.RegoV2 {
-			out = append(out, name+": does not import rego.v2, so that a not about a missing argument is undefined instead of true (hint: add import rego.v2 after the package)")
-		}
-	}
-	return out
 }
 
 func (p *program) prepare(ctx context.Context) error {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -66,6 +67,7 @@ type Engine struct {
 	revision string
 	roles    []string
 	pairs    *pairs
+	findings []Finding
 }
 
 // Load reads, compiles and tries a policy. It returns an error that says what
@@ -88,19 +90,25 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := compile(ctx, f)
+	s, err := parse(f)
 	if twice := (*clash)(nil); errors.As(err, &twice) {
 		return nil, f.twice(twice, o.DataAt)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if unchecked {
-		p.warnings = append(p.warnings, signatures+": the policy is signed, and no key is configured that would verify it (hint: name the keys of its signers)")
-	}
-	split, err := newSplitter(ctx, f)
+	p, err := s.compile(ctx)
 	if err != nil {
 		return nil, err
+	}
+	split, err := newSplitter(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	found := append(lint(s.modules), f.lintData(p.compiler, s.data, o.DataAt)...)
+	if unchecked {
+		found = append(found, Finding{Level: LevelWarning, Code: "signature-not-verified", File: signatures,
+			Message: "the policy is signed, and no key is configured that would verify it", Hint: "name the keys of its signers"})
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
@@ -115,6 +123,7 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 		revision: f.revision(),
 		roles:    slices.Sorted(maps.Keys(p.roles)),
 		pairs:    newPairs(o.CacheSize, p.reads),
+		findings: found,
 	}, nil
 }
 
@@ -123,8 +132,31 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 // came from.
 func (e *Engine) Revision() string { return e.revision }
 
-// Warnings says what serves but should be mended, one line each.
-func (e *Engine) Warnings() []string { return slices.Clone(e.program.warnings) }
+// Warnings says what serves but should be mended, one line each. Check finds
+// more.
+func (e *Engine) Warnings() []string {
+	var out []string
+	for _, f := range e.findings {
+		if f.Level == LevelWarning {
+			out = append(out, f.line())
+		}
+	}
+	return out
+}
 
 // Roles are the keys of data.roles, sorted.
 func (e *Engine) Roles() []string { return slices.Clone(e.roles) }
+
+// Tools are the tools that data.roles names, by their exposed names, sorted.
+// Patterns of names are left out.
+func (e *Engine) Tools() []string {
+	names := make(map[string]bool)
+	for role := range e.program.roles {
+		for _, tool := range e.toolsGranted(role) {
+			if !strings.Contains(tool, "*") {
+				names[tool] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}

@@ -438,7 +438,7 @@ func TestRefusedPolicy(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	e := load(t, "old.rego", "package toolgate\ndecision := {\"effect\": \"allow\"}")
 	w := strings.Join(e.Warnings(), "\n")
-	if !strings.Contains(w, "old.rego: does not import rego.v2") {
+	if !strings.Contains(w, "old.rego:1: does not import rego.v2") {
 		t.Errorf("got warnings %q, want the language", w)
 	}
 }

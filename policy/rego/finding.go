@@ -52,6 +52,15 @@ func (f Finding) String() string {
 	return text
 }
 
+// line is the finding on one line.
+func (f Finding) line() string {
+	text, hint, hinted := strings.Cut(f.String(), "\nhint: ")
+	if hinted {
+		text += " (hint: " + hint + ")"
+	}
+	return text
+}
+
 // at is a finding at a place of Rego.
 func at(l *ast.Location, level Level, code, message, hint string) Finding {
 	f := Finding{Level: level, Code: code, Message: message, Hint: hint}

@@ -18,7 +18,6 @@ const (
 	codeShape      = "decision-shape"
 	codeComparison = "untyped-comparison"
 	codeData       = "unread-data"
-	codeElse       = "unreachable-else"
 	codeNever      = "never-fires"
 	codeUnused     = "unused-rule"
 )
@@ -59,14 +58,9 @@ func lintVerdicts(r *ast.Rule) []Finding {
 		if head := written(e.Head.Value); head != nil {
 			found = append(found, lintShape(e.Head.Location, head)...)
 		}
-		if e.Else != nil && alwaysTrue(e.Body) {
-			found = append(found, at(e.Else.Location, LevelWarning, codeElse, "this else is never reached: what stands before it always holds", "give that a condition, or take this away"))
-		}
 	}
 	return found
 }
-
-func alwaysTrue(b ast.Body) bool { return len(b) == 1 && isTrue(b[0]) }
 
 // written gives the members of an object that is written out; nil for any other
 // term.
@@ -136,7 +130,7 @@ func lintShape(l *ast.Location, head map[string]*ast.Term) []Finding {
 		say("the decision has no effect", `"effect": "allow", "hold" or "deny"`)
 		return found
 	}
-	if !effect.IsGround() {
+	if !ast.IsConstant(effect.Value) {
 		return found
 	}
 	text, _ := effect.Value.(ast.String)

@@ -1,9 +1,11 @@
 package rego
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -60,64 +62,81 @@ const mostUnread = 20
 
 // lintData finds members of data that no rule reads: a right, a limit or a list
 // that was written, and does nothing.
-func lintData(c *ast.Compiler, data map[string]any) []Finding {
-	var found []Finding
-	pathsOf(c).unread(data, "data", func(path, near string) bool {
-		f := Finding{Level: LevelNote, Code: codeData, Message: "no rule reads " + path}
-		if near != "" {
-			f.Level, f.Hint = LevelWarning, "did you mean "+near+"?"
-		}
-		found = append(found, f)
-		return len(found) < mostUnread
-	})
-	return found
+func (f files) lintData(c *ast.Compiler, data map[string]any, from func([]string) string) []Finding {
+	u := &unread{files: f, from: from}
+	u.walk(pathsOf(c), data, nil)
+	return u.found
 }
 
-// unread calls say for each path of data that is not read, with the member that
-// it was perhaps meant to be, until say reports false.
-func (p *paths) unread(data map[string]any, at string, say func(path, near string) bool) bool {
+// unread is a search of data for what no rule reads.
+type unread struct {
+	files files
+	from  func([]string) string // where a path of the overlay was written; may be nil
+	found []Finding
+}
+
+func (u *unread) walk(p *paths, data map[string]any, at []string) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
-		next, known := p.members[name]
-		other := p.members[anyMember]
-		switch {
-		case next == nil && other == nil:
-			if !say(memberPath(at, name), nearest(name, slices.Collect(maps.Keys(p.members)))) {
-				return false
-			}
-			continue
-		case !known:
-			next = other
-		case other != nil:
-			next = &paths{whole: next.whole || other.whole, members: joined(next.members, other.members)}
-		}
-		below, ok := data[name].(map[string]any)
-		if ok && !next.whole && !next.unread(below, memberPath(at, name), say) {
-			return false
+		path := append(slices.Clip(at), name)
+		next := p.below(name)
+		switch below, object := data[name].(map[string]any); {
+		case len(u.found) >= mostUnread:
+			return
+		case next == nil:
+			u.say(path, nearest(name, slices.Collect(maps.Keys(p.members))))
+		case object && !next.whole:
+			u.walk(next, below, path)
 		}
 	}
-	return true
 }
 
-func joined(a, b map[string]*paths) map[string]*paths {
-	out := maps.Clone(a)
-	if out == nil {
-		return b
+func (u *unread) say(path []string, near string) {
+	f := Finding{Level: LevelNote, Code: codeData, Message: "no rule reads data" + dotted(path)}
+	if near != "" {
+		f.Level, f.Hint = LevelWarning, "did you mean "+near+"?"
 	}
-	for name, p := range b {
-		if have := out[name]; have != nil {
-			p = &paths{whole: have.whole || p.whole, members: joined(have.members, p.members)}
+	f.File, f.Row = u.files.setAt(path)
+	if f.File == "" && u.from != nil {
+		f.File = u.from(path)
+	}
+	u.found = append(u.found, f)
+}
+
+// below is what is read of the member of this name; nil = nothing.
+func (p *paths) below(name string) *paths {
+	named, other := p.members[name], p.members[anyMember]
+	if named == nil || other == nil {
+		return cmp.Or(named, other)
+	}
+	return named.with(other)
+}
+
+// with is what either of two reads.
+func (p *paths) with(q *paths) *paths {
+	out := &paths{whole: p.whole || q.whole, members: maps.Clone(p.members)}
+	for name, more := range q.members {
+		if have := out.members[name]; have != nil {
+			more = have.with(more)
 		}
-		out[name] = p
+		if out.members == nil {
+			out.members = make(map[string]*paths)
+		}
+		out.members[name] = more
 	}
 	return out
 }
 
 var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// memberPath is the path of a member, as Rego writes it.
-func memberPath(path, name string) string {
-	if plainName.MatchString(name) {
-		return path + "." + name
+// dotted is a path below a document, as Rego writes it.
+func dotted(path []string) string {
+	var b strings.Builder
+	for _, name := range path {
+		if plainName.MatchString(name) {
+			b.WriteString("." + name)
+		} else {
+			b.WriteString("[" + ast.String(name).String() + "]")
+		}
 	}
-	return path + "[" + ast.String(name).String() + "]"
+	return b.String()
 }

@@ -103,8 +103,8 @@ func (t *typing) learn(e *ast.Expr) {
 	switch op := e.Operator().String(); {
 	case typeTests[op]:
 		t.tested[t.text(e.Operand(0))] = true
-	case (op == ast.Assign.Name || op == ast.Equality.Name) && len(e.Operands()) == 2:
-		if v, ok := e.Operand(0).Value.(ast.Var); ok {
+	case (op == ast.Assign.Name || op == ast.Equality.Name || op == ast.Equal.Name) && len(e.Operands()) == 2:
+		if v, ok := e.Operand(0).Value.(ast.Var); ok && op != ast.Equal.Name {
 			if r := t.ref(e.Operand(1)); r != nil {
 				t.names[v] = r
 			}

@@ -88,9 +88,21 @@ func (f files) twice(c *clash, from func([]string) string) error {
 	return fmt.Errorf("joining policy data: %w: in %s and in %s (hint: keep one of them)", c, f.whereSet(c.path), over)
 }
 
-// whereSet names the file of the policy that sets a path of data, with the line
-// where it is known.
+// whereSet says which file of the policy sets a path of data, and where in it.
 func (f files) whereSet(at []string) string {
+	name, line := f.setAt(at)
+	switch {
+	case name == "":
+		return "the policy"
+	case line == 0:
+		return name
+	}
+	return fmt.Sprintf("%s:%d", name, line)
+}
+
+// setAt finds the file of the policy that sets a path of data, "" when none
+// does, with the line where it is known.
+func (f files) setAt(at []string) (file string, line int) {
 	for _, name := range f.names() {
 		switch path.Base(name) {
 		case "data.json", "data.yaml", "data.yml":
@@ -108,13 +120,13 @@ func (f files) whereSet(at []string) string {
 		below := at[min(len(above), len(at)):]
 		if path.Ext(name) != ".json" {
 			if yamlSets(f[name], below) {
-				return name
+				return name, 0
 			}
 		} else if line, ok := lineOf(f[name], below); ok {
-			return fmt.Sprintf("%s:%d", name, line)
+			return name, line
 		}
 	}
-	return "the policy"
+	return "", 0
 }
 
 // lineOf finds the line of a JSON document, from 1, at which a path is set: the

@@ -24,11 +24,15 @@ func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := readSource(ctx, o.Path, o.Client)
+	f, _, err := o.read()
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := compile(ctx, f) // a program of its own: partial evaluation writes to the rules
+	s, err := parse(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := s.compile(ctx) // a program of its own: partial evaluation writes to the rules
 	if err != nil {
 		return nil, nil, err
 	}

@@ -47,17 +47,17 @@ type splitter struct {
 	mu       sync.Mutex // held from the start of an evaluation until its residual has been read
 }
 
-// newSplitter compiles f again.
-func newSplitter(ctx context.Context, f files) (*splitter, error) {
-	p, err := compile(ctx, f)
+// newSplitter compiles s again.
+func newSplitter(ctx context.Context, s *sources) (*splitter, error) {
+	p, err := s.compile(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &splitter{patterns: p.patterns}
-	if s.query, err = p.query(p.compiler, decisionPath+" = "+residualVar).PrepareForPartial(ctx); err != nil {
+	split := &splitter{patterns: p.patterns}
+	if split.query, err = p.query(p.compiler, decisionPath+" = "+residualVar).PrepareForPartial(ctx); err != nil {
 		return nil, fmt.Errorf("preparing %s: %w", decisionPath, err)
 	}
-	return s, nil
+	return split, nil
 }
 
 // Visible reports whether p may see t: false only when partial evaluation,

@@ -99,8 +99,13 @@ func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.R
 
 // toolsOf gives some of the tools that data.roles names for role.
 func (e *Engine) toolsOf(role string) []string {
+	names := e.toolsGranted(role)
+	return names[:min(len(names), triedTools)]
+}
+
+// toolsGranted gives the tools that data.roles names for role, sorted.
+func (e *Engine) toolsGranted(role string) []string {
 	r, _ := e.program.roles[role].(map[string]any)
 	tools, _ := r["tools"].(map[string]any)
-	names := slices.Sorted(maps.Keys(tools))
-	return names[:min(len(names), triedTools)]
+	return slices.Sorted(maps.Keys(tools))
 }

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// knownTools are the tools that a command about a policy speaks of, by exposed
+// name: those that the upstreams list, when live, or else those whose
+// definitions the state directory keeps; and those that data.roles names.
+func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) ([]policy.Tool, error) {
+	tools, err := e.listed(ctx, cfg, live)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range engine.Tools() {
+		if !slices.ContainsFunc(tools, func(t policy.Tool) bool { return t.Exposed == name }) {
+			tools = append(tools, toolNamed(cfg, name))
+		}
+	}
+	slices.SortFunc(tools, func(a, b policy.Tool) int { return cmp.Compare(a.Exposed, b.Exposed) })
+	return tools, nil
+}
+
+// listed are the tools that upstreams list now, or are known to have listed.
+func (e *env) listed(ctx context.Context, cfg *config.Config, live bool) ([]policy.Tool, error) {
+	if live {
+		return e.listLive(ctx, cfg)
+	}
+	dir := cmp.Or(e.state, cfg.State)
+	if _, err := os.Stat(filepath.Join(dir, "state.db")); dir == "" || err != nil {
+		return nil, nil // nothing has served yet
+	}
+	var tools []policy.Tool
+	err := e.withPins(ctx, func(p *registry.Pins) error {
+		pins, err := p.List(ctx)
+		for i := range pins {
+			if t, ok := pinned(cfg, &pins[i]); ok {
+				tools = append(tools, t)
+			}
+		}
+		return err
+	})
+	return tools, err
+}
+
+// pinned is the tool of a pin, unless its server is not configured any more or
+// does not offer it.
+func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
+	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
+	if i < 0 || cfg.Servers[i].Disabled || cfg.Servers[i].Expose != nil && !slices.Contains(cfg.Servers[i].Expose, p.Tool) {
+		return policy.Tool{}, false
+	}
+	var definition struct{ Annotations json.RawMessage }
+	if json.Unmarshal(p.Definition(), &definition) != nil {
+		return policy.Tool{}, false
+	}
+	s := &cfg.Servers[i]
+	return policy.Tool{
+		Server: s.Name, Name: p.Tool, Exposed: s.Prefix + p.Tool, Risk: s.Risk,
+		Annotations: definition.Annotations, Fingerprint: p.Accepted,
+	}, true
+}
+
+// listLive starts the upstreams with a state of its own and asks what they have.
+func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
+	dir, err := os.MkdirTemp("", "toolgate-policy-")
+	if err != nil {
+		return nil, fmt.Errorf("making a state directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	beside := *cfg
+	beside.State = dir
+	in, err := open(ctx, &beside, e.role, e.logger())
+	if err != nil {
+		return nil, err
+	}
+	in.answered(ctx)
+	for _, t := range in.upstream.Catalogue().Tools("") {
+		tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
+	}
+	for _, u := range in.upstream.Status() {
+		if u.Error != "" {
+			fmt.Fprintf(e.err, "toolgate: warning: %s: %s: its tools are not looked at\n", u.Name, printable(u.Error))
+		}
+	}
+	return tools, in.close()
+}
+
+// toolNamed is what the configuration says of a tool that nobody has listed.
+func toolNamed(cfg *config.Config, exposed string) policy.Tool {
+	t := policy.Tool{Name: exposed, Exposed: exposed}
+	longest := -1
+	for _, s := range cfg.Servers {
+		if strings.HasPrefix(exposed, s.Prefix) && len(s.Prefix) > longest {
+			longest = len(s.Prefix)
+			t.Server, t.Name, t.Risk = s.Name, strings.TrimPrefix(exposed, s.Prefix), s.Risk
+		}
+	}
+	return t
+}
