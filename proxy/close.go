@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/replay"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -22,7 +23,8 @@ func (p *passage) baseRecord() *audit.Record {
 		Ticket: p.ticket.ID, Task: p.wanted,
 		Policy: audit.Policy{
 			Effect: string(p.decision.Effect), Rule: p.decision.Rule,
-			Reason: p.decision.Reason, Revision: p.decision.Revision,
+			Reason: p.decision.Reason, Remedy: p.decision.Remedy, Revision: p.decision.Revision,
+			Obligations: replay.Obligations(&p.decision),
 		},
 	}
 	if p.method.action != "" {
@@ -54,19 +56,27 @@ func (p *passage) judged() json.RawMessage {
 // decisionRecord is what must be kept before the call is made.
 func (p *passage) decisionRecord() *audit.Record {
 	r := p.baseRecord()
-	r.Arguments = p.judged()
+	p.recordJudged(r)
 	r.Stage = p.stage
 	p.recorded = true
 	return r
 }
 
+// recordJudged adds what the policy judged, so that it can be judged again.
+func (p *passage) recordJudged(r *audit.Record) {
+	r.Arguments = p.judged()
+	if p.asked != nil {
+		r.Input = replay.Rest(p.asked, r)
+	}
+}
+
 // outcomeRecord is what the call came to. It carries the decision, so that a
-// refusal can be explained; the arguments stand in it only when no decision
-// record holds them.
+// refusal can be explained; what was judged stands in it only when no decision
+// record holds it.
 func (p *passage) outcomeRecord(f *Failure, now time.Time) *audit.Record {
 	r := p.baseRecord()
 	if !p.recorded {
-		r.Arguments = p.judged()
+		p.recordJudged(r)
 	}
 	r.Stage = p.stage
 	r.DurationMS = float64(now.Sub(p.now).Microseconds()) / 1000

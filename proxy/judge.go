@@ -79,7 +79,7 @@ const ruleFailed = "policy_error"
 // fails denies.
 func (g *Gate) judge(ctx context.Context, p *passage, in *policy.Input, what string) {
 	d, err := p.engine.Decide(ctx, in)
-	p.decision = d
+	p.decision, p.asked = d, in
 	if err != nil {
 		g.opts.Log.Error("judging a "+what, "decision", p.decisionID, "tool", p.subject.Exposed, "method", p.in.Message.Method, "error", err)
 		p.decision = policy.Decision{Effect: policy.Deny, Rule: ruleFailed, Reason: "the policy could not judge this " + what, Revision: p.engine.Revision()}
@@ -87,9 +87,11 @@ func (g *Gate) judge(ctx context.Context, p *passage, in *policy.Input, what str
 }
 
 // denied refuses what the policy does not let pass.
-func (p *passage) denied() *Failure {
+func (p *passage) denied() *Failure { return p.deniedFor(p.decision.Reason) }
+
+func (p *passage) deniedFor(reason string) *Failure {
 	p.decision.Effect = policy.Deny
-	return p.fail(signal.CodePolicyDenied, p.decision.Reason).
+	return p.fail(signal.CodePolicyDenied, reason).
 		with("rule", p.decision.Rule).remedy(p.decision.Remedy)
 }
 

@@ -46,7 +46,7 @@ func (g *Gate) stored(ctx context.Context, p *passage, t approval.Ticket) (*Repl
 		f = decide(ctx, g, &q)
 	}
 	if f != nil {
-		p.decision = q.decision // that refused it
+		p.decision, p.asked = q.decision, q.asked // that refused it
 		return nil, f
 	}
 	result, err := redact(t.Result, q.decision.Redact)

@@ -110,7 +110,8 @@ func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
 	case policy.Allow:
 		return nil
 	case policy.Hold:
-		p.decision.Reason = "the policy wants a person to decide, and only tool calls can wait for one"
+		// The record keeps the policy's own reason and the approval that it wants.
+		return p.deniedFor("the policy wants a person to decide, and only tool calls can wait for one")
 	}
 	return p.denied()
 }

@@ -60,6 +60,7 @@ type passage struct {
 	tool      *registry.Tool
 	subject   policy.Tool // tool as the policy sees it
 	decision  policy.Decision
+	asked     *policy.Input // what decision is of; nil = the policy was not asked
 	ticket    approval.Ticket
 	own       []approval.Ticket // of the principal, for a call of StatusName
 	detoured  bool              // the client went by way of the approval page
