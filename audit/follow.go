@@ -30,8 +30,8 @@ const quietAfter = 5 * time.Second
 // takes back; those of a process that died, when its chain has been still for
 // 5 s. After a failed write a record may be yielded twice.
 //
-// An error does not end the sequence: it is about one line, which is passed over,
-// or about files that could not be read, which are tried again at the next look.
+// An error does not end the sequence: it is ErrNoRecord for a line that is passed
+// over, or about files that could not be read, which are tried again at the next look.
 // No hash is checked: Verify does. The caller owns the records; after is only
 // read, before the first look.
 func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) iter.Seq2[*Record, error] {

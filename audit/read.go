@@ -15,8 +15,8 @@ import (
 // chain that has records at the moment it has come to, and passes over segments
 // that end before since.
 //
-// An error about one line, which is passed over, does not end the sequence; one
-// about the files, and the end of ctx, do. No hash is checked: Verify does. The
+// ErrNoRecord is about a line that is passed over, and does not end the sequence;
+// an error about the files, and the end of ctx, do. No hash is checked: Verify does. The
 // caller owns the records.
 func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {

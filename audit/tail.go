@@ -49,11 +49,14 @@ func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, 
 	}
 }
 
-// Parse decodes one line. It checks no hash: Verify does.
+// ErrNoRecord is returned for a line that is no record.
+var ErrNoRecord = errors.New("the line is no record")
+
+// Parse decodes one line. It checks no hash: Verify does. The error is ErrNoRecord.
 func Parse(line []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(line, r); err != nil {
-		return nil, fmt.Errorf("reading audit record: %w", err)
+		return nil, fmt.Errorf("reading audit record: %w: %w", ErrNoRecord, err)
 	}
 	return r, nil
 }

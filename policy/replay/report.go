@@ -1,0 +1,333 @@
+package replay
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Report is what a replay found.
+type Report struct {
+	Candidate string         `json:"candidate"` // revision of the policy that judged again
+	Revisions map[string]int `json:"revisions"` // of the policies that judged then ⇒ decisions
+	First     time.Time      `json:"first,omitzero"`
+	Last      time.Time      `json:"last,omitzero"` // of the decisions that were judged again
+	Judged    int            `json:"judged"`        // decisions that were judged again, those of Failed without
+	Same      int            `json:"same"`
+	Effects   []Move         `json:"effects"`  // every pair of effects, the same ones too
+	Changed   Changes        `json:"changed"`  // another effect
+	Adjusted  Changes        `json:"adjusted"` // the same effect by another rule, or with other obligations
+	Failed    Changes        `json:"failed"`   // what the policy of the time failed to judge: no change of the policy's
+	Errors    []Cause        `json:"errors"`   // with which the candidate failed, its denials are among the changes
+	Unjudged  []Cause        `json:"unjudged"` // why decisions could not be judged again
+}
+
+// Differs reports whether the candidate decides anything otherwise.
+func (r *Report) Differs() bool { return r.Changed.Count+r.Adjusted.Count > 0 }
+
+// Lost is how many decisions could not be judged again.
+func (r *Report) Lost() (n int) {
+	for _, c := range r.Unjudged {
+		n += c.Count
+	}
+	return n
+}
+
+// Move is how many decisions went from one effect to another.
+type Move struct {
+	Was   policy.Effect `json:"was"`
+	Now   policy.Effect `json:"now"`
+	Count int           `json:"count"`
+}
+
+// Changes are decisions that came out otherwise, in three groupings.
+type Changes struct {
+	Count      int     `json:"count"`
+	Rules      []Turn  `json:"rules"`
+	Principals []Share `json:"principals"`
+	Tools      []Share `json:"tools"`
+}
+
+// Turn is decisions that went from one rule's verdict to another's.
+type Turn struct {
+	Was      Verdict   `json:"was"`
+	Now      Verdict   `json:"now"`
+	Count    int       `json:"count"`
+	Examples []Example `json:"examples"` // the first of them
+}
+
+// Share is how many of the changes are of one principal, or of one tool.
+type Share struct {
+	Name  string `json:"name"` // subject, "tenant/subject"; exposed name, "method server"
+	Count int    `json:"count"`
+}
+
+// Example is one decision that came out otherwise.
+type Example struct {
+	number     int
+	DecisionID string    `json:"decision_id"`
+	Time       time.Time `json:"time"`
+	Principal  string    `json:"principal"`
+	Tool       string    `json:"tool"`
+	// Arguments are cut to their beginning, so that they need not be JSON.
+	Arguments string `json:"arguments,omitempty"`
+	Reason    string `json:"reason,omitempty"` // of the new verdict
+	// Was and Now are the obligations, where those are what differs.
+	Was string `json:"was,omitempty"`
+	Now string `json:"now,omitempty"`
+}
+
+// Cause is why something went wrong, how often, and a decision where it did.
+type Cause struct {
+	Cause      string `json:"cause"`
+	Count      int    `json:"count"`
+	DecisionID string `json:"decision_id,omitempty"` // one of them
+}
+
+// argumentsShown is how much of arguments an example shows, in bytes.
+const argumentsShown = 160
+
+// tally counts. Only one goroutine uses it.
+type tally struct {
+	examples                  int
+	judged, same              int
+	first, last               time.Time
+	revisions                 map[string]int
+	effects                   map[[2]policy.Effect]int
+	changed, adjusted, failed changes
+	errors, unjudged          map[string]Cause
+}
+
+type changes struct {
+	count             int
+	rules             map[[2]Verdict]*Turn
+	principals, tools map[string]int
+}
+
+func newTally(examples int) *tally {
+	fresh := func() changes {
+		return changes{rules: map[[2]Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
+	}
+	return &tally{
+		examples: examples, revisions: map[string]int{}, effects: map[[2]policy.Effect]int{},
+		changed: fresh(), adjusted: fresh(), failed: fresh(), errors: map[string]Cause{}, unjudged: map[string]Cause{},
+	}
+}
+
+// skip counts what could not be judged again.
+func (t *tally) skip(err error, decision string) { note(t.unjudged, err.Error(), decision, 1) }
+
+// maxCauses bounds the causes that are told apart: some may hold words of callers.
+const maxCauses = 100
+
+func note(causes map[string]Cause, cause, decision string, n int) {
+	c, known := causes[cause]
+	if !known && len(causes) >= maxCauses {
+		cause = "others"
+		c = causes[cause]
+	}
+	if c.DecisionID == "" || decision != "" && decision < c.DecisionID {
+		c.DecisionID = decision
+	}
+	causes[cause] = Cause{cause, c.Count + n, c.DecisionID}
+}
+
+// ruleFailed is the rule of what a policy failed to judge.
+const ruleFailed = "policy_error"
+
+// count counts what was judged again, and says in what it differs.
+func (t *tally) count(number int, r *audit.Record, in *policy.Input, was, now *policy.Decision, failed error) Difference {
+	if t.first.IsZero() || r.Time.Before(t.first) {
+		t.first = r.Time
+	}
+	if r.Time.After(t.last) {
+		t.last = r.Time
+	}
+	t.revisions[was.Revision]++
+	if failed != nil {
+		note(t.errors, failed.Error(), r.DecisionID, 1)
+	}
+	d := Compare(was, now)
+	if was.Rule == ruleFailed {
+		t.failed.add(t.examples, example(number, r, in, now), was, now)
+		return Same
+	}
+	t.judged++
+	t.effects[[2]policy.Effect{was.Effect, now.Effect}]++
+	switch d {
+	case Same:
+		t.same++
+	case ByEffect:
+		t.changed.add(t.examples, example(number, r, in, now), was, now)
+	default:
+		e := example(number, r, in, now)
+		if d == ByObligations {
+			e.Was, e.Now = obliged(was), obliged(now)
+		}
+		t.adjusted.add(t.examples, e, was, now)
+	}
+	return d
+}
+
+// obliged is what a verdict obliges to, in words of JSON.
+func obliged(d *policy.Decision) string {
+	plain := *d
+	plain.Labels = nil
+	return cmp.Or(string(Obligations(&plain)), "none")
+}
+
+func example(number int, r *audit.Record, in *policy.Input, now *policy.Decision) Example {
+	return Example{
+		number: number, DecisionID: r.DecisionID, Time: r.Time, Principal: Who(&in.Principal), Tool: What(in),
+		Arguments: cut(string(in.Arguments)), Reason: now.Reason,
+	}
+}
+
+// Who names a principal in a report: tenant/subject, or the subject alone.
+func Who(p *policy.Principal) string {
+	if p.Tenant == "" {
+		return p.Subject
+	}
+	return p.Tenant + "/" + p.Subject
+}
+
+// What names what a judgement was about: a tool as exposed, or a method and its
+// server.
+func What(in *policy.Input) string {
+	server := ""
+	switch {
+	case in.Calls():
+		return in.Tool.Exposed
+	case in.Resource != nil:
+		server = in.Resource.Server
+	case in.Prompt != nil:
+		server = in.Prompt.Server
+	case in.Server != nil:
+		server = in.Server.Name
+	}
+	return strings.TrimSpace(in.Action + " " + server)
+}
+
+func cut(text string) string {
+	if len(text) <= argumentsShown {
+		return text
+	}
+	end := argumentsShown
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}
+
+func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
+	c.count++
+	c.principals[e.Principal]++
+	c.tools[e.Tool]++
+	c.turn(Turn{Was: verdictOf(was), Now: verdictOf(now), Count: 1, Examples: []Example{e}}, examples)
+}
+
+// turn adds to a group, of whose examples the first ones stay.
+func (c *changes) turn(more Turn, examples int) {
+	key := [2]Verdict{more.Was, more.Now}
+	t := c.rules[key]
+	if t == nil {
+		t = &Turn{Was: more.Was, Now: more.Now}
+		c.rules[key] = t
+	}
+	t.Count += more.Count
+	for _, e := range more.Examples {
+		at, _ := slices.BinarySearchFunc(t.Examples, e.number, func(a Example, n int) int { return cmp.Compare(a.number, n) })
+		if at < examples {
+			t.Examples = slices.Insert(t.Examples, at, e)
+			t.Examples = t.Examples[:min(len(t.Examples), examples)]
+		}
+	}
+}
+
+// add adds what another has counted.
+func (t *tally) add(o *tally) {
+	t.judged, t.same = t.judged+o.judged, t.same+o.same
+	if t.first.IsZero() || !o.first.IsZero() && o.first.Before(t.first) {
+		t.first = o.first
+	}
+	if o.last.After(t.last) {
+		t.last = o.last
+	}
+	sum(t.revisions, o.revisions)
+	sum(t.effects, o.effects)
+	t.changed.merge(&o.changed, t.examples)
+	t.adjusted.merge(&o.adjusted, t.examples)
+	t.failed.merge(&o.failed, t.examples)
+	for _, c := range o.errors {
+		note(t.errors, c.Cause, c.DecisionID, c.Count)
+	}
+	for _, c := range o.unjudged {
+		note(t.unjudged, c.Cause, c.DecisionID, c.Count)
+	}
+}
+
+func (c *changes) merge(o *changes, examples int) {
+	c.count += o.count
+	sum(c.principals, o.principals)
+	sum(c.tools, o.tools)
+	for _, t := range o.rules {
+		c.turn(*t, examples)
+	}
+}
+
+func sum[K comparable](to, more map[K]int) {
+	for k, n := range more {
+		to[k] += n
+	}
+}
+
+// report puts what was counted in order: the most frequent first.
+func (t *tally) report(candidate string) *Report {
+	r := &Report{
+		Candidate: candidate, Revisions: t.revisions, First: t.first, Last: t.last, Judged: t.judged, Same: t.same,
+		Effects: []Move{}, Changed: t.changed.report(), Adjusted: t.adjusted.report(), Failed: t.failed.report(),
+		Errors: causes(t.errors), Unjudged: causes(t.unjudged),
+	}
+	for pair, n := range t.effects {
+		r.Effects = append(r.Effects, Move{pair[0], pair[1], n})
+	}
+	slices.SortFunc(r.Effects, func(a, b Move) int {
+		return cmp.Or(cmp.Compare(weight(a.Was), weight(b.Was)), cmp.Compare(weight(a.Now), weight(b.Now)))
+	})
+	return r
+}
+
+func (c *changes) report() Changes {
+	out := Changes{Count: c.count, Rules: []Turn{}, Principals: shares(c.principals), Tools: shares(c.tools)}
+	for _, t := range c.rules {
+		out.Rules = append(out.Rules, *t)
+	}
+	slices.SortFunc(out.Rules, func(a, b Turn) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Was.compare(b.Was), a.Now.compare(b.Now))
+	})
+	return out
+}
+
+func shares(counts map[string]int) []Share {
+	out := []Share{}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		out = append(out, Share{name, counts[name]})
+	}
+	slices.SortStableFunc(out, func(a, b Share) int { return cmp.Compare(b.Count, a.Count) })
+	return out
+}
+
+func causes(found map[string]Cause) []Cause {
+	out := []Cause{}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, found[name])
+	}
+	slices.SortStableFunc(out, func(a, b Cause) int { return cmp.Compare(b.Count, a.Count) })
+	return out
+}
