@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"policy":            {"signal"},
 	"policy/bundle":     {},
 	"policy/rego":       {"policy", "policy/bundle", "docs/schemas"}, // the schema of input is the types that policies are compiled against
+	"policy/fetch":      {}, // it brings files and knows nothing of what is in them
 	"policy/identity":   {"policy", "signal"},
 	"policy/limit":      {"policy", "signal"},
 	"policy/approval":   {"policy", "signal"},

@@ -1,0 +1,208 @@
+// Package fetch brings a policy bundle from a web server to this machine, as
+// OPA's servers publish them: conditional requests (ETag), long polling, and a
+// copy of the last good one, which serves when the server is away.
+//
+// What was fetched is a file that somebody loads. It becomes the last good copy
+// only when they say so, after it was verified, compiled and tried: nothing here
+// looks inside.
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxBytes   = 128 << 20        // of one bundle, packed
+	patience   = 10 * time.Second // until a server begins to answer, beside what it was asked to wait
+	longest    = 2 * time.Minute  // for one answer to come over
+	maxHops    = 10
+	longPolled = "application/vnd.openpolicyagent.bundles" // the media type of servers that can wait
+)
+
+// Options say what to fetch.
+type Options struct {
+	URL     string            // http or https; may hold secrets, which nothing here tells
+	Headers map[string]string // sent to its host, and to no other that it leads to
+	Dir     string            // where copies are kept; made with the first one
+	Min     time.Duration     // between two questions of Poll at least; 0 = 30 s
+	Max     time.Duration     // and at most; less than Min = Min
+	Long    time.Duration     // how long the server may wait for a change in Poll; 0 = not at all
+	// Transport makes requests; nil = one that gives up on hosts that do not answer.
+	Transport http.RoundTripper
+}
+
+// Source is one bundle on one server. It is safe for concurrent use, also by
+// several processes on one Dir.
+type Source struct {
+	o      Options
+	client *http.Client
+}
+
+// New makes a source. It asks nothing yet.
+func New(o Options) *Source {
+	if o.Min <= 0 {
+		o.Min = 30 * time.Second
+	}
+	o.Max = max(o.Max, o.Min)
+	if o.Transport == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+		t.TLSHandshakeTimeout = 5 * time.Second
+		o.Transport = t
+	}
+	s := &Source{o: o}
+	s.client = &http.Client{Transport: o.Transport, CheckRedirect: s.follow}
+	return s
+}
+
+// Name says which server and path, without what may be secret.
+func (s *Source) Name() string {
+	u, err := url.Parse(s.o.URL)
+	if err != nil {
+		return "a policy server"
+	}
+	return u.Scheme + "://" + u.Host + u.Path
+}
+
+// Fetch asks the server once, without letting it wait. It gives the last good
+// copy when that is what the server still has. Errors name the server and never
+// a secret.
+func (s *Source) Fetch(ctx context.Context) (*Copy, error) {
+	kept, _ := s.Kept() // one that cannot be read is fetched again
+	got, err := s.ask(ctx, kept.tag(), 0)
+	if err != nil {
+		return nil, err
+	}
+	if got.copy == nil {
+		kept.fresh = true
+		return kept, nil
+	}
+	return got.copy, nil
+}
+
+// answer is what a server said: a copy, or that nothing has changed.
+type answer struct {
+	copy *Copy // nil = not modified
+	long bool  // the server can wait for changes
+}
+
+// ask makes one request. The server may take wait before it says that what has
+// this tag is still the one.
+func (s *Source) ask(ctx context.Context, tag string, wait time.Duration) (answer, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	slow := time.AfterFunc(patience+wait, func() { cancel(errors.New("it takes too long to answer")) })
+	defer slow.Stop()
+	res, err := s.send(ctx, tag, wait)
+	if err != nil {
+		return answer{}, s.failed(ctx, err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was only read
+	slow.Reset(longest)
+	switch {
+	case res.StatusCode == http.StatusNotModified && tag != "":
+		return answer{long: true}, nil
+	case res.StatusCode != http.StatusOK:
+		return answer{}, s.failed(ctx, fmt.Errorf("it answered %d %s", res.StatusCode, http.StatusText(res.StatusCode)))
+	}
+	c, err := s.store(res)
+	if err != nil {
+		return answer{}, s.failed(ctx, err)
+	}
+	return answer{copy: c, long: res.Header.Get("Content-Type") == longPolled}, nil
+}
+
+func (s *Source) send(ctx context.Context, tag string, wait time.Duration) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.o.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range s.o.Headers {
+		req.Header.Set(name, value)
+	}
+	prefer := "modes=snapshot"
+	if wait > 0 {
+		prefer += ";wait=" + strconv.Itoa(int(wait.Seconds()))
+	}
+	req.Header.Set("Prefer", prefer)
+	if tag != "" {
+		req.Header.Set("If-None-Match", tag)
+	}
+	return s.client.Do(req)
+}
+
+// failed says what went wrong without the URL that Go puts into its errors: a
+// query may hold a secret.
+func (s *Source) failed(ctx context.Context, err error) error {
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("fetching the policy from %s: %w", s.Name(), err)
+}
+
+// follow decides on a redirect. It must not lead from TLS to plain text, nor
+// from this machine to plain text on another; and no header of ours goes to
+// another host.
+func (s *Source) follow(req *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	switch {
+	case len(via) >= maxHops:
+		return fmt.Errorf("it redirects more than %d times", maxHops)
+	case req.URL.Scheme != "https" && (first.Scheme == "https" || loopback(first.Hostname()) && !loopback(req.URL.Hostname())):
+		return errors.New("it redirects to where nothing protects the way")
+	}
+	req.Header.Del("Referer") // Go says there where it came from, query and all
+	if req.URL.Host != first.Host || req.URL.Scheme != first.Scheme {
+		for name := range s.o.Headers {
+			req.Header.Del(name)
+		}
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
+// store writes an answer to a file of its own beside the copy that is kept.
+func (s *Source) store(res *http.Response) (*Copy, error) {
+	if err := os.MkdirAll(s.o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(s.o.Dir, fetched+"*.tar.gz") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(res.Body, maxBytes+1))
+	if err == nil && n > maxBytes {
+		err = fmt.Errorf("it sent more than %d bytes", maxBytes)
+	}
+	if err == nil && n == 0 {
+		err = errors.New("it sent nothing")
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(f.Name()))
+	}
+	return &Copy{
+		Path: f.Name(), Fetched: time.Now().UTC(), source: s, fresh: true,
+		note: note{ETag: res.Header.Get("ETag"), SHA256: hex.EncodeToString(sum.Sum(nil))},
+	}, nil
+}
