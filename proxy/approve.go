@@ -69,7 +69,7 @@ func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure)
 func (g *Gate) follow(ctx context.Context, p *passage, c approval.Claim) *Failure {
 	switch c.Outcome {
 	case approval.Granted:
-		return nil
+		return g.draw(ctx, p)
 	case approval.Pending, approval.InFlight:
 		return g.pending(p, c)
 	case approval.Replay:

@@ -101,9 +101,11 @@ func upstreamMessage(rpc []byte) string {
 	return "the tool answered with an error"
 }
 
-// release gives a spent grant back. A store that fails leaves the ticket
-// dispatching, which the next start turns into unknown: never into a second run.
+// release gives back what was taken for a call of which it is certain that nothing
+// was sent: what it would have used, and its grant. A store that fails leaves the
+// ticket dispatching, which the next start turns into unknown: never into a second run.
 func (g *Gate) release(ctx context.Context, p *passage) {
+	g.giveBack(ctx, p)
 	if !p.spent || p.settled {
 		return
 	}

@@ -136,12 +136,13 @@ type Settings struct {
 	Methods map[string][]string
 }
 
-// Options are what a Gate is made of. All but Waiter, Book, Servers, Artifacts,
-// Bus, Observe, Log, Now and Settings are required.
+// Options are what a Gate is made of. All but Usage, Waiter, Book, Servers,
+// Artifacts, Bus, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
 	Limiter    Limiter
+	Usage      Usage // nil: calls of tools that the policy meters are refused
 	Tickets    Tickets
 	Waiter     Waiter // nil: held calls are answered at once
 	Book       Book   // nil: agents cannot ask for their tickets, and get no tasks for held calls

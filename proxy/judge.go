@@ -62,8 +62,11 @@ func (p *passage) twoReadings(v *jsonrpc.Variants) *Failure {
 		with("pointer", v.Pointer).remedy("send one of the two")
 }
 
-// decide asks the policy about a tool call.
+// decide asks the policy about a tool call, with what the caller has used so far.
 func decide(ctx context.Context, g *Gate, p *passage) *Failure {
+	if f := g.gauge(ctx, p); f != nil {
+		return f
+	}
 	g.judge(ctx, p, p.input(), "call")
 	switch p.decision.Effect {
 	case policy.Allow, policy.Hold:
@@ -108,6 +111,7 @@ func (p *passage) input() *policy.Input {
 		Tool:      p.subject,
 		Arguments: p.args,
 		Request:   p.request(),
+		Usage:     p.usage,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -29,7 +30,7 @@ var road = []stage{
 	{"identify", identify},
 	{"resolve", resolve},
 	{"decide", decide},
-	{"limit", spend},
+	{"limit", ration},
 	{"validate", validate},
 	{"approve", approve},
 	{"record", record},
@@ -61,6 +62,9 @@ type passage struct {
 	subject   policy.Tool // tool as the policy sees it
 	decision  policy.Decision
 	asked     *policy.Input // what decision is of; nil = the policy was not asked
+	use       *limit.Use                // what the call is to the tool's meters; nil = it has none
+	usage     map[string]policy.Reading // where they stood when the call was judged
+	taken     *limit.Reservation        // the call is counted; nil = it is not, or was given back
 	ticket    approval.Ticket
 	own       []approval.Ticket // of the principal, for a call of StatusName
 	detoured  bool              // the client went by way of the approval page
@@ -96,9 +100,9 @@ type passage struct {
 //	identify   the credential names a principal
 //	resolve    the name is a tool that this principal can see
 //	decide     the policy allows it, holds it or denies it
-//	limit      every bucket that applies gives a token
+//	limit      every bucket that applies gives a token; a call that is not held is counted
 //	validate   the arguments fit the tool's schema
-//	approve    a held call has a grant, spent here
+//	approve    a held call has a grant, spent here, and is counted
 //	record     the decision is in the audit trail
 //	forward    the judged bytes go to the upstream
 //	normalise  the result becomes Signals
@@ -178,6 +182,9 @@ func (g *Gate) walk(ctx context.Context, p *passage, stages []stage) (f *Failure
 func (g *Gate) close(ctx context.Context, p *passage, f *Failure) (*Reply, *Failure) {
 	if f != nil {
 		p.reply = nil
+	}
+	if !p.sent {
+		g.giveBack(ctx, p)
 	}
 	err := g.opts.Recorder.Outcome(context.WithoutCancel(ctx), p.outcomeRecord(f, g.opts.Now()))
 	if err != nil {

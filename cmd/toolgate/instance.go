@@ -62,6 +62,9 @@ type instance struct {
 	waiting []string // settings that were changed and need a restart
 }
 
+// What the gate would do without, silently, is there.
+var _ proxy.Metered = (*rego.Engine)(nil)
+
 // open builds an instance from cfg, upstreams starting. On an error nothing is
 // left open.
 func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger) (in *instance, err error) {
@@ -92,7 +95,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		return in, &exit{code: exitUsage, err: err}
 	}
 	in.gate, err = proxy.New(proxy.Options{
-		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Tickets: in.tickets, Waiter: in.tickets, Book: in.tickets,
+		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Usage: limit.NewUsage(in.db, nil), Tickets: in.tickets, Waiter: in.tickets, Book: in.tickets,
 		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})

@@ -71,7 +71,8 @@ func (u *Usage) Read(ctx context.Context, use *Use) (map[string]policy.Reading, 
 // Reserve counts a call, durably, before it is made. When its meters do not stand
 // where judged says, again is asked whether the call may be made by what they stand
 // at now; ErrRefused when it may not. Nobody else counts anything meanwhile, so that
-// again must be quick and must not use the store.
+// again must be quick and must not use the store. After any other error the call may
+// be counted all the same.
 //
 // A ticket has one reservation at most: what it has left of an earlier one that
 // could not be returned goes away.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -116,6 +117,11 @@ func readMeter(name string, v any) (policy.Meter, error) {
 	if _, ok := members["window"]; !ok {
 		return m, errors.New(".window: is missing (hint: \"24h\")")
 	}
+	for member := range members {
+		if _, known := meterMembers[member]; !known && likeMember(member) {
+			return m, fmt.Errorf(".%s: is not known (hint: window, sum, per, where)", member)
+		}
+	}
 	for _, member := range slices.Sorted(maps.Keys(meterMembers)) {
 		value, ok := members[member]
 		if !ok {
@@ -126,6 +132,14 @@ func readMeter(name string, v any) (policy.Meter, error) {
 		}
 	}
 	return m, nil
+}
+
+// likeMember reports whether a member that is the policy's own was meant to be
+// another: what is misspelt must not go uncounted.
+func likeMember(name string) bool {
+	bare := strings.TrimSuffix(strings.ToLower(name), "s")
+	_, known := meterMembers[bare]
+	return known
 }
 
 func pointerOf(v any) (string, error) {

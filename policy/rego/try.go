@@ -35,7 +35,7 @@ func (e *Engine) try(ctx context.Context) error {
 	trial.timeout = max(tryTimeout, e.timeout)
 	roles := append([]string{"toolgate-sample-role"}, e.roles[:min(len(e.roles), triedRoles)]...)
 	for _, role := range roles {
-		for _, tool := range append(e.toolsOf(role), unknownTool) {
+		for _, tool := range slices.Concat(e.toolsOf(role), e.metered(), []string{unknownTool}) {
 			for _, arguments := range odd {
 				if err := trial.tryOne(ctx, role, tool, arguments); err != nil {
 					return err
@@ -84,6 +84,7 @@ func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.R
 		Tool:      policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool},
 		Arguments: arguments,
 		Request:   policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)},
+		Usage:     e.unused(tool),
 	}
 	known := &pair{principalTerm: principalTerm(&in.Principal)}
 	var err error
@@ -95,6 +96,24 @@ func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.R
 			role, tool, arguments, cause(err))
 	}
 	return nil
+}
+
+// metered gives some of the tools that are counted.
+func (e *Engine) metered() []string {
+	names := slices.Sorted(maps.Keys(e.program.meters))
+	return names[:min(len(names), triedTools)]
+}
+
+// unused is the usage of a tool that nobody has called; nil when it is not counted.
+func (e *Engine) unused(tool string) map[string]policy.Reading {
+	var usage map[string]policy.Reading
+	for _, m := range e.program.meters[tool] {
+		if usage == nil {
+			usage = make(map[string]policy.Reading)
+		}
+		usage[m.Name] = policy.Reading{Sum: "0"}
+	}
+	return usage
 }
 
 // toolsOf gives some of the tools that data.roles names for role.
