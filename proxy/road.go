@@ -61,7 +61,7 @@ type passage struct {
 	tool      *registry.Tool
 	subject   policy.Tool // tool as the policy sees it
 	decision  policy.Decision
-	asked     *policy.Input // what decision is of; nil = the policy was not asked
+	asked     *policy.Input             // what decision is of; nil = the policy was not asked
 	use       *limit.Use                // what the call is to the tool's meters; nil = it has none
 	usage     map[string]policy.Reading // where they stood when the call was judged
 	taken     *limit.Reservation        // the call is counted; nil = it is not, or was given back

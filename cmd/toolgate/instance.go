@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/notice"
@@ -37,6 +38,7 @@ type instance struct {
 	db       *store.DB
 	trail    *audit.Log
 	notices  *notice.Sender
+	told     *decisionlog.Shipper
 	tickets  *approval.Tickets
 	auth     *identity.Authenticator
 	limits   *limit.Limiter
@@ -132,6 +134,9 @@ func (in *instance) openState(ctx context.Context, cfg *config.Config) (err erro
 	}); err != nil {
 		return err
 	}
+	if err = in.openDecisionLog(ctx, cfg); err != nil {
+		return err
+	}
 	if err = in.openNotices(cfg); err != nil {
 		return err
 	}
@@ -179,6 +184,9 @@ func (in *instance) close() error {
 	if in.trail != nil {
 		errs = append(errs, in.trail.Close())
 	}
+	if in.told != nil {
+		errs = append(errs, in.closeDecisionLog())
+	}
 	if in.bus != nil {
 		in.bus.Close()
 	}
@@ -214,6 +222,9 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	if err := in.notices.Apply(channels); err != nil {
+		return err
+	}
+	if err := in.told.Apply(ctx, decisionSinks(cfg)); err != nil {
 		return err
 	}
 	if err := in.auth.Apply(ids); err != nil {

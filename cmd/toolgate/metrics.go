@@ -22,6 +22,8 @@ type metrics struct {
 	seconds  *prometheus.HistogramVec
 	notices  *prometheus.CounterVec
 	waits    *prometheus.HistogramVec
+	told     *prometheus.CounterVec
+	untold   *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -42,7 +44,13 @@ func newMetrics() *metrics {
 			Buckets: []float64{1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400},
 		}, []string{"outcome"}),
 	}
-	m.registry.MustRegister(m.calls, m.seconds, m.waits, m.notices, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.told = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toolgate_decision_log_shipped_total", Help: "Decisions that a sink of the decision log has taken.",
+	}, []string{"sink"})
+	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toolgate_decision_log_failed_total", Help: "Decisions that were not told as they are: retried or parked by the sink, masked to their id because the mask failed, dropped by the policy, or lost because the record cannot be read.",
+	}, []string{"sink", "outcome"})
+	m.registry.MustRegister(m.calls, m.seconds, m.waits, m.notices, m.told, m.untold, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

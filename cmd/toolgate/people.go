@@ -91,6 +91,7 @@ func (in *instance) status() console.Status {
 		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
 	}
 	s.Warnings = append(s.Warnings, in.notDelivered()...)
+	s.Warnings = append(s.Warnings, in.notTold()...)
 	for _, f := range in.findings() {
 		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
 	}

@@ -13,35 +13,36 @@ const module = "github.com/toolgate/toolgate/"
 // imported by all, and cmd imports all. A package that is missing here is an
 // error, so that a new room is decided upon.
 var mayImport = map[string][]string{
-	"signal":            {},
-	"audit":             {"signal"},
-	"registry/config":   {"signal"},
-	"registry/contract": {},
-	"registry/upstream": {"signal", "registry/config"},
-	"registry":          {"signal", "registry/..."},
-	"policy":            {"signal"},
-	"policy/bundle":     {},
-	"policy/rego":       {"policy", "policy/bundle", "docs/schemas"}, // the schema of input is the types that policies are compiled against
-	"policy/fetch":      {}, // it brings files and knows nothing of what is in them
-	"policy/identity":   {"policy", "signal"},
-	"policy/limit":      {"policy", "signal"},
-	"policy/approval":   {"policy", "signal"},
-	"policy/replay":     {"policy", "audit"},                     // a judgement as the trail holds it, and back
-	"policy/notice":     {"policy", "policy/approval", "signal"}, // a ticket and its change are what it tells of
-	"proxy":             {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
-	"proxy/artifact":    {"policy"},
-	"proxy/bridge":      {"signal", "proxy/wire"},
-	"proxy/bus":         {"signal", "policy"},
-	"proxy/wire":        {"signal", "docs/schemas"},
-	"proxy/mcp":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
-	"proxy/ndjson":      {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
-	"proxy/rest":        {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
-	"docs/schemas":      {},
-	"console":           {"policy", "policy/approval"}, // their types: what it asks for it declares itself
-	"tools":             {"signal", "registry/contract", "tools/..."},
-	"tools/search":      {"signal", "registry/contract"},
-	"tools/media":       {"signal", "registry/contract"},
-	"tools/wallet":      {"signal", "registry/contract"},
+	"signal":             {},
+	"audit":              {"signal"},
+	"registry/config":    {"signal"},
+	"registry/contract":  {},
+	"registry/upstream":  {"signal", "registry/config"},
+	"registry":           {"signal", "registry/..."},
+	"policy":             {"signal"},
+	"policy/bundle":      {},
+	"policy/rego":        {"policy", "policy/bundle", "docs/schemas"}, // the schema of input is the types that policies are compiled against
+	"policy/fetch":       {},                                          // it brings files and knows nothing of what is in them
+	"policy/identity":    {"policy", "signal"},
+	"policy/limit":       {"policy", "signal"},
+	"policy/approval":    {"policy", "signal"},
+	"policy/replay":      {"policy", "audit"},                            // a judgement as the trail holds it, and back
+	"policy/decisionlog": {"policy", "policy/replay", "audit", "signal"}, // the trail is its outbox, and replay reads what a record holds
+	"policy/notice":      {"policy", "policy/approval", "signal"},        // a ticket and its change are what it tells of
+	"proxy":              {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
+	"proxy/artifact":     {"policy"},
+	"proxy/bridge":       {"signal", "proxy/wire"},
+	"proxy/bus":          {"signal", "policy"},
+	"proxy/wire":         {"signal", "docs/schemas"},
+	"proxy/mcp":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/ndjson":       {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
+	"proxy/rest":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},
+	"docs/schemas":       {},
+	"console":            {"policy", "policy/approval"}, // their types: what it asks for it declares itself
+	"tools":              {"signal", "registry/contract", "tools/..."},
+	"tools/search":       {"signal", "registry/contract"},
+	"tools/media":        {"signal", "registry/contract"},
+	"tools/wallet":       {"signal", "registry/contract"},
 }
 
 // onlyIn says where a library may be imported.

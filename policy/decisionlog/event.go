@@ -1,0 +1,155 @@
+package decisionlog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/replay"
+)
+
+const (
+	// decisionPath is the query in the form of OPA's API.
+	decisionPath = "toolgate/decision"
+	// bundleName is what OPA would have called the policy.
+	bundleName = "toolgate"
+)
+
+// Event is one decision in the form of OPA's decision logs, version 1: EventV1 of
+// its plugin for them. That type is not used here because it would link the plugin
+// with OPA's server, 3 MB; the tests hold the two equal.
+type Event struct {
+	Labels      map[string]string   `json:"labels"`      // who decided
+	DecisionID  string              `json:"decision_id"` // of the record in the trail; a repeat has the same
+	TraceID     string              `json:"trace_id,omitempty"`
+	Bundles     map[string]Bundle   `json:"bundles,omitempty"`
+	Path        string              `json:"path,omitempty"`
+	Input       json.RawMessage     `json:"input,omitempty"`  // as the policy saw it, masked
+	Result      json.RawMessage     `json:"result,omitempty"` // as the policy answered, masked
+	Erased      []string            `json:"erased,omitempty"` // paths that the mask removed
+	Masked      []string            `json:"masked,omitempty"` // paths that the mask replaced
+	RequestedBy string              `json:"requested_by,omitempty"`
+	Timestamp   time.Time           `json:"timestamp"`
+	RuleLabels  []map[string]string `json:"rule_labels,omitempty"` // of the rule that decided
+	Custom      map[string]string   `json:"custom,omitempty"`
+}
+
+// Bundle is a policy that an event was decided by.
+type Bundle struct {
+	Revision string `json:"revision,omitempty"`
+}
+
+// result is a decision as the policy answered it.
+type result struct {
+	Effect   string          `json:"effect"`
+	Rule     string          `json:"rule,omitempty"`
+	Reason   string          `json:"reason,omitempty"`
+	Remedy   string          `json:"remedy,omitempty"`
+	Approval json.RawMessage `json:"approval,omitempty"`
+	Limit    json.RawMessage `json:"limit,omitempty"`
+	Redact   json.RawMessage `json:"redact,omitempty"`
+}
+
+// obligations are what a record has of a decision beside its verdict.
+type obligations struct {
+	Approval json.RawMessage   `json:"approval"`
+	Limit    json.RawMessage   `json:"limit"`
+	Redact   json.RawMessage   `json:"redact"`
+	Labels   map[string]string `json:"labels"`
+}
+
+// decided reports whether r is the record of its call that has what the policy
+// judged: each decision is in one of them.
+func decided(r *audit.Record) bool {
+	return (r.Kind == audit.KindDecision || r.Kind == audit.KindOutcome) && r.Policy.Effect != "" && len(r.Input) > 0
+}
+
+// eventOf makes the event of a decision. One whose input the trail keeps in a
+// form that cannot be judged again has none, and says why.
+func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
+	e := &Event{
+		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
+		Timestamp: r.Time.UTC(),
+	}
+	for name, value := range labels {
+		e.Labels[name] = value
+	}
+	if r.Policy.Revision != "" {
+		e.Bundles = map[string]Bundle{bundleName: {r.Policy.Revision}}
+	}
+	var o obligations
+	if len(r.Policy.Obligations) > 0 {
+		if err := json.Unmarshal(r.Policy.Obligations, &o); err != nil {
+			return nil, fmt.Errorf("reading the obligations of decision %s: %w", r.DecisionID, err)
+		}
+	}
+	if len(o.Labels) > 0 {
+		e.RuleLabels = []map[string]string{o.Labels}
+	}
+	told := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.Approval, o.Limit, o.Redact}
+	in, d, err := replay.Judged(r)
+	switch {
+	case err != nil:
+		e.Custom = map[string]string{"input": err.Error()}
+	default:
+		told.Effect, e.RequestedBy = string(d.Effect), in.Principal.Subject
+		if e.Input, err = encode(in); err != nil {
+			return nil, fmt.Errorf("writing the input of decision %s: %w", r.DecisionID, err)
+		}
+	}
+	if e.Result, err = encode(told); err != nil {
+		return nil, fmt.Errorf("writing the result of decision %s: %w", r.DecisionID, err)
+	}
+	return e, nil
+}
+
+// Masker says what of an event may be told; the event is the JSON object that
+// would be told. It is asked by several goroutines. Its error means: nothing.
+type Masker func(ctx context.Context, event json.RawMessage) (policy.Mask, error)
+
+// masked gives what may be told of e, nil when nothing is to be. It fails closed:
+// when the mask fails, the event says that, and has nothing else but its id and
+// time. Then the error says why.
+func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
+	whole, err := encode(e)
+	if err != nil {
+		return nil, fmt.Errorf("writing an event: %w", err)
+	}
+	m, err := mask(ctx, whole)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil && m.Drop:
+		return nil, nil
+	case err == nil && len(m.Rules) == 0:
+		return whole, nil
+	case err == nil:
+		err = e.hide(m.Rules)
+	}
+	if err != nil {
+		e = &Event{
+			Labels: e.Labels, DecisionID: e.DecisionID, Timestamp: e.Timestamp, Erased: []string{"/input", "/result"},
+			Custom: map[string]string{"mask": "it failed, so that nothing else is told of this decision"},
+		}
+	}
+	told, fault := encode(e)
+	if fault != nil {
+		return nil, fmt.Errorf("writing a masked event: %w", fault)
+	}
+	return told, err
+}
+
+// encode writes one line of JSON in which texts are left as they are.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	w := json.NewEncoder(&b)
+	w.SetEscapeHTML(false)
+	if err := w.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
+}

@@ -1,0 +1,122 @@
+package decisionlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// file appends events to a file, one line each. A file that was moved away or
+// removed is made anew, so that whoever rotates it needs to tell nobody.
+type file struct {
+	path string
+	f    *os.File    // nil = not open
+	info os.FileInfo // of f
+}
+
+var errNotRegular = errors.New("is not a regular file")
+
+// send returns when the events are on disk. What it could not write whole it takes
+// back.
+func (s *file) send(_ context.Context, events [][]byte) error {
+	if s.f != nil && s.moved() {
+		s.close()
+	}
+	if s.f == nil {
+		if err := s.open(); err != nil {
+			return says(err)
+		}
+	}
+	size, err := s.f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return says(err)
+	}
+	lines := append(bytes.Join(events, []byte{'\n'}), '\n')
+	if _, err = s.f.Write(lines); err == nil {
+		err = s.f.Sync()
+	}
+	if err != nil {
+		_ = s.f.Truncate(size) // a line that stays cut is mended when the file is opened
+		s.close()
+		return says(err)
+	}
+	return nil
+}
+
+func (s *file) close() {
+	if s.f != nil {
+		_ = s.f.Close() // what it holds was flushed, or is told again
+		s.f = nil
+	}
+}
+
+// moved reports whether the path leads to another file by now, or to none.
+func (s *file) moved() bool {
+	info, err := os.Stat(s.path)
+	return err != nil || !os.SameFile(info, s.info)
+}
+
+// open opens the file, readable by its owner only when it is new.
+func (s *file) open() (err error) {
+	// A pipe would hold up the opening: look before.
+	if info, err := os.Stat(s.path); err == nil && !info.Mode().IsRegular() {
+		return errNotRegular
+	}
+	if s.f, err = os.OpenFile(s.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	if s.info, err = s.f.Stat(); err == nil {
+		err = errors.Join(s.mend(), syncDir(filepath.Dir(s.path)))
+	}
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+// mend cuts off a last line that a process died in: its events are told again.
+func (s *file) mend() error {
+	end := s.info.Size()
+	part := make([]byte, 64<<10)
+	for at := end; at > 0; {
+		n := min(at, int64(len(part)))
+		at -= n
+		if _, err := s.f.ReadAt(part[:n], at); err != nil {
+			return err
+		}
+		if i := bytes.LastIndexByte(part[:n], '\n'); i >= 0 {
+			return s.cut(at+int64(i)+1, end)
+		}
+	}
+	return s.cut(0, end)
+}
+
+func (s *file) cut(to, end int64) error {
+	if to == end {
+		return nil
+	}
+	return s.f.Truncate(to)
+}
+
+// says is a fault of the file without its path, which stands beside it.
+func says(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return fmt.Errorf("the file cannot be written: %w", err)
+}
+
+// syncDir makes a new name in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
