@@ -1,0 +1,26 @@
+package decisionlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// BatchEvents is the most events of a chunk.
+const BatchEvents = batchEvents
+
+// EventOf makes the event of a record.
+func EventOf(r *audit.Record, labels map[string]string) (*Event, error) { return eventOf(r, labels) }
+
+// MaskedEvent gives what may be told of e.
+func MaskedEvent(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
+	return masked(ctx, mask, e)
+}
+
+// Hide applies the rules of a mask.
+func (e *Event) Hide(rules []policy.MaskRule) error { return e.hide(rules) }
+
+// Backoff is the pause after so many failed tries.
+func Backoff(tries int) time.Duration { return backoff(tries) }
