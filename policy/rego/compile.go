@@ -36,6 +36,7 @@ type program struct {
 	compiler *ast.Compiler
 	telling  *ast.Compiler // has data.system too
 	store    storage.Store
+	data     ast.Value // all of store
 	decision rego.PreparedEvalQuery
 	visible  *rego.PreparedEvalQuery // nil = the policy does not say
 	logging  logging
@@ -109,7 +110,19 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	if p.compiler, p.telling, err = compileModules(ctx, s.modules, p.store); err != nil {
 		return nil, err
 	}
+	if p.data, err = readAll(ctx, p.store); err != nil {
+		return nil, err
+	}
 	return p, p.prepare(ctx)
+}
+
+// readAll is the whole data of store, as evaluation reads it.
+func readAll(ctx context.Context, store storage.Store) (ast.Value, error) {
+	all, err := storage.ReadOne(ctx, store, storage.Path{})
+	if err != nil {
+		return nil, fmt.Errorf("reading policy data: %w", err)
+	}
+	return ast.InterfaceToValue(all)
 }
 
 // checkFiles refuses what the bundle reader would take in silently.

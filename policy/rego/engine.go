@@ -62,7 +62,6 @@ type Key struct {
 // use: a changed policy is a new Engine.
 type Engine struct {
 	program  *program
-	splitter *splitter
 	timeout  time.Duration
 	revision string
 	roles    []string
@@ -101,10 +100,6 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	split, err := newSplitter(ctx, s)
-	if err != nil {
-		return nil, err
-	}
 	found := append(lint(s.modules), f.lintData(p.compiler, s.data, o.DataAt)...)
 	if unchecked {
 		found = append(found, Finding{Level: LevelWarning, Code: "signature-not-verified", File: signatures,
@@ -118,7 +113,6 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	}
 	return &Engine{
 		program:  p,
-		splitter: split,
 		timeout:  o.Timeout,
 		revision: f.revision(),
 		roles:    slices.Sorted(maps.Keys(p.roles)),

@@ -44,6 +44,11 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	if known.verdict != nil {
 		return cloneDecision(known.verdict), nil
 	}
+	if known.tree != nil {
+		if d, err, ok := e.decideQuickly(ctx, in, known); ok {
+			return e.close(d, err)
+		}
+	}
 	d, err := e.evaluate(ctx, in, known)
 	return e.close(d, err)
 }
@@ -95,26 +100,34 @@ func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (p
 	if err != nil {
 		return policy.Decision{}, err
 	}
+	input, err := known.input(in, args)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	answer, err := e.run(ctx, &e.program.decision, input)
+	if err != nil {
+		return policy.Decision{}, err
+	}
+	return decodeDecision(answer)
+}
+
+// input is what a policy sees of a call.
+func (k *pair) input(in *policy.Input, args *ast.Term) (ast.Object, error) {
 	members := append(make([][2]*ast.Term, 0, 6),
 		[2]*ast.Term{keyAction, actionCall},
-		[2]*ast.Term{keyPrincipal, known.principalTerm},
-		[2]*ast.Term{keyTool, known.toolTerm},
+		[2]*ast.Term{keyPrincipal, k.principalTerm},
+		[2]*ast.Term{keyTool, k.toolTerm},
 		[2]*ast.Term{keyArguments, args},
 		[2]*ast.Term{keyRequest, requestTerm(&in.Request)},
 	)
 	if in.Usage != nil {
 		usage, err := usageTerm(in.Usage)
 		if err != nil {
-			return policy.Decision{}, err
+			return nil, err
 		}
 		members = append(members, [2]*ast.Term{keyUsage, usage})
 	}
-	input := ast.NewObject(members...)
-	answer, err := e.run(ctx, &e.program.decision, input)
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	return decodeDecision(answer)
+	return ast.NewObject(members...), nil
 }
 
 // run evaluates one prepared query to its only value. The clock that bounds it

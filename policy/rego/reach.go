@@ -109,9 +109,32 @@ func (p *program) impossible(ctx context.Context, body ast.Body, unknown []*ast.
 		return false
 	}
 	for _, q := range left.Queries {
-		if !impossible(q) {
+		if !unholdable(q) {
 			return false
 		}
 	}
 	return true
+}
+
+// notTrue reports whether x is "not true". Partial evaluation leaves that of a
+// not over a rule that speaks of unknowns somewhere but came true without any.
+func notTrue(x any) bool {
+	expr, ok := x.(*ast.Expr)
+	if !ok || len(expr.With) > 0 {
+		return false
+	}
+	if n, ok := expr.Terms.(*ast.Not); ok { // as rego.v2 has it
+		return !expr.Negated && len(n.Body) == 1 && isTrue(n.Body[0])
+	}
+	return expr.Negated && isTrue(expr.Complement())
+}
+
+func isTrue(expr *ast.Expr) bool {
+	t, ok := expr.Terms.(*ast.Term)
+	return ok && !expr.Negated && len(expr.With) == 0 && ast.Boolean(true).Equal(t.Value)
+}
+
+// unholdable reports whether q holds for no call.
+func unholdable(q ast.Body) bool {
+	return slices.ContainsFunc(q, func(e *ast.Expr) bool { return notTrue(e) })
 }

@@ -4,26 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"sync"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/metrics"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
-	"github.com/open-policy-agent/opa/v1/topdown/cache"
+	"github.com/open-policy-agent/opa/v1/topdown/builtins"
 
 	"github.com/toolgate/toolgate/policy"
 )
-
-// residualVar stands for the decision in what partial evaluation leaves over.
-const residualVar = "toolgate_verdict"
-
-// unknowns are what a principal and a tool do not settle.
-var unknowns = []*ast.Term{
-	ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.request"),
-	ast.MustParseTerm("input.usage"), ast.MustParseTerm("input.facts"),
-}
 
 // pair is what is known of one principal and one tool before any call; it is
 // never modified after it is published.
@@ -32,39 +22,25 @@ type pair struct {
 	tool          policy.Tool
 	principalTerm *ast.Term
 	toolTerm      *ast.Term
-	verdict       *policy.Decision // the same for every call; nil = evaluate each
+	verdict       *policy.Decision // the same for every call
+	tree          *tree            // else: what is left to look at in each; nil = evaluate each whole
+	whole         string           // why there is neither
 	hidden        bool             // every call is denied, proven, or the policy says so
 	visibleErr    error            // data.toolgate.visible failed
 }
 
-// splitter evaluates partially, on a program of its own and one evaluation at a
-// time: OPA's copy propagation writes to the terms of the policy while it
-// works, and what it leaves over shares terms with it. Nothing of a residual
-// may therefore be kept once mu is free.
-type splitter struct {
-	query    rego.PreparedPartialQuery
-	patterns cache.InterQueryValueCache
-	mu       sync.Mutex // held from the start of an evaluation until its residual has been read
+// tree is a decision as far as it is known before a call.
+type tree struct {
+	decision *group
+	slots    int
+	groups   int
 }
 
-// newSplitter compiles s again.
-func newSplitter(ctx context.Context, s *sources) (*splitter, error) {
-	p, err := s.compile(ctx)
-	if err != nil {
-		return nil, err
-	}
-	split := &splitter{patterns: p.patterns}
-	if split.query, err = p.query(p.compiler, decisionPath+" = "+residualVar).PrepareForPartial(ctx); err != nil {
-		return nil, fmt.Errorf("preparing %s: %w", decisionPath, err)
-	}
-	return split, nil
-}
-
-// Visible reports whether p may see t: false only when partial evaluation,
-// with the arguments unknown, proves that every call is denied, or when
-// data.toolgate.visible is defined and says so. A policy that cannot be split
-// shows the tool. When data.toolgate.visible fails or is no boolean the answer
-// is false and the error says why.
+// Visible reports whether p may see t: false only when it is proven, with the
+// arguments unknown, that every call is denied, or when data.toolgate.visible
+// is defined and says so. A policy that cannot be split shows the tool. When
+// data.toolgate.visible fails or is no boolean the answer is false and the
+// error says why.
 func (e *Engine) Visible(ctx context.Context, p policy.Principal, t policy.Tool) (bool, error) {
 	if !p.Valid() {
 		return false, errors.New("judging visibility: no principal")
@@ -99,7 +75,7 @@ func (e *Engine) pair(ctx context.Context, p *policy.Principal, t *policy.Tool) 
 	return known, nil
 }
 
-// settle fills in what partial evaluation and data.toolgate.visible say.
+// settle fills in what the policy says before any call.
 func (e *Engine) settle(ctx context.Context, known *pair) {
 	input := ast.NewObject([2]*ast.Term{keyAction, actionCall},
 		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
@@ -118,158 +94,225 @@ func (e *Engine) settle(ctx context.Context, known *pair) {
 	known.hidden, known.visibleErr = err != nil || !bool(said), err
 }
 
-// split fills in what partial evaluation says. A policy that cannot be split
-// leaves known as it is: every call is evaluated, and the tool is shown.
-func (e *Engine) split(ctx context.Context, known *pair, input ast.Value) {
-	e.splitter.mu.Lock()
-	defer e.splitter.mu.Unlock()
-	left, err := e.partial(ctx, input)
-	if errors.Is(err, errTimeout) {
-		// What is found now is kept, so a moment without a turn must not
-		// decide it; a policy that cannot be split in this time stays whole.
-		patient := *e
-		patient.timeout *= 4
-		left, err = patient.partial(ctx, input)
-	}
-	if err == nil {
-		known.verdict = e.constant(ctx, known, left)
-		known.hidden = left.denies()
-	}
-}
-
-// residual is what partial evaluation left over.
-type residual struct {
-	queries []ast.Body
-	support bool // parts of it are rules of their own
-	saved   int  // how often something unknown was met
-}
-
-// partial evaluates with everything of a call unknown, on copies of what other
-// evaluations use too. The caller must hold e.splitter.mu for as long as it
-// reads the residual.
-func (e *Engine) partial(ctx context.Context, input ast.Value) (*residual, error) {
-	input = ast.NewTerm(input).Copy().Value
-	without := make([]*ast.Term, len(unknowns))
-	for i, t := range unknowns {
-		without[i] = t.Copy()
-	}
-	left := new(residual)
-	saves := (*saveCounter)(&left.saved)
+// split fills in the verdict or the tree. A policy that cannot be split leaves
+// both: every call is evaluated whole, and the tool is shown.
+func (e *Engine) split(ctx context.Context, known *pair, input ast.Object) {
+	var left expr
+	var s *splitter
 	err := e.bounded(ctx, func(c topdown.Cancel) error {
-		pq, err := e.splitter.query.Partial(ctx,
-			rego.EvalParsedInput(input),
-			rego.EvalParsedUnknowns(without),
-			rego.EvalExternalCancel(c),
-			rego.EvalMetrics(metrics.NoOp()),
-			rego.EvalInterQueryBuiltinValueCache(e.splitter.patterns),
-			rego.EvalQueryTracer(saves))
-		if err != nil {
-			return err
-		}
-		if c.Cancelled() {
-			return errTimeout // below a not, partial evaluation takes it for undefined
-		}
-		left.queries = slices.DeleteFunc(pq.Queries, impossible)
-		left.support = len(pq.Support) > 0
-		return nil
+		s = &splitter{program: e.program, input: input, context: e.builtins(ctx, c), cancel: ctx, rules: make(map[*ast.TreeNode]expr)}
+		var err error
+		left, err = s.decision()
+		return err
 	})
-	return left, err
+	if err != nil {
+		known.whole = cause(err)
+		return
+	}
+	if g, ok := left.(*group); ok {
+		known.tree = &tree{decision: g, slots: len(s.used), groups: s.groups}
+		known.hidden = allDeny(g)
+		g.decode()
+		return
+	}
+	e.settleConstant(ctx, known, left)
 }
 
-// constant returns the verdict that holds for every call, or nil. It demands
-// more than a residual without conditions: nothing unknown may have been met
-// on the way, for an expression over arguments that partial evaluation puts
-// aside and later drops could be an error, and thus a denial, in full
-// evaluation. Without any, a full evaluation takes the same steps whatever the
-// call, so the verdict is that of one: partial evaluation loses errors below a not.
-func (e *Engine) constant(ctx context.Context, known *pair, left *residual) *policy.Decision {
-	if left.saved > 0 || left.support || len(left.queries) > 1 {
-		return nil
+// settleConstant finds the verdict that holds for every call: that of any. It
+// is evaluated whole, and has to be what was found.
+func (e *Engine) settleConstant(ctx context.Context, known *pair, left expr) {
+	whole, err := e.evaluate(ctx, &policy.Input{}, known)
+	if whole, err = e.close(whole, err); err != nil {
+		known.whole = "the policy fails: " + cause(err)
+		return
 	}
-	d, err := e.evaluate(ctx, &policy.Input{}, known)
-	if d, err = e.close(d, err); err != nil {
-		return nil
+	found, err := e.close(decodeConstant(left))
+	if err != nil || !reflect.DeepEqual(found, whole) {
+		known.whole = "the verdict before the call is not that of a call"
+		return
 	}
-	return &d
+	known.verdict = &whole
+	known.hidden = whole.Effect == policy.Deny
 }
 
-// denies reports whether every decision that is left over is a denial,
-// whatever its conditions; none left over is undefined, which denies.
-func (r *residual) denies() bool {
-	for _, q := range r.queries {
-		value := verdictOf(q)
-		if value == nil {
-			return false
-		}
-		o, ok := value.Value.(ast.Object)
-		if !ok {
-			return false
-		}
-		effect := o.Get(keyEffect)
-		if effect == nil || !effect.Equal(effectDeny) {
-			return false
-		}
+// decodeConstant reads a decision; nil is undefined.
+func decodeConstant(e expr) (policy.Decision, error) {
+	t, ok := isConstant(e)
+	if !ok {
+		return policy.Decision{}, errUndefined
 	}
-	return true
+	return decodeDecision(t.Value)
+}
+
+// decision splits the decision of the policy.
+func (s *splitter) decision() (e expr, err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case unsplit:
+			err = errors.New(p.String())
+		default:
+			panic(p)
+		}
+	}()
+	at := s.program.compiler.RuleTree.Find(ast.MustParseRef(decisionPath))
+	if at == nil || len(at.Values) == 0 {
+		s.refuse("%s is no rule", decisionPath)
+	}
+	return s.rule(at), nil
 }
 
 var (
 	keyEffect  = ast.StringTerm("effect")
 	effectDeny = ast.StringTerm(string(policy.Deny))
-	equality   = ast.Equality.Ref()
 )
 
-// verdictOf finds residualVar = value in a residual query; nil when the value
-// is still a reference or a rule.
-func verdictOf(q ast.Body) *ast.Term {
-	for _, expr := range q {
-		if expr.Negated || len(expr.With) > 0 || !expr.IsCall() || !expr.Operator().Equal(equality) || len(expr.Operands()) != 2 {
-			continue
+// allDeny reports whether every value that g can have is a denial. Undefined
+// and every failure is one too.
+func allDeny(g *group) bool {
+	if g.kind != sinkValue || g.other != nil && !deniesAlways(g.other) {
+		return false
+	}
+	for _, c := range g.chains {
+		for _, body := range c {
+			if !allLeaves(body, func(l *leaf) bool { return deniesAlways(l.val) }) {
+				return false
+			}
 		}
-		for i := range 2 {
-			if v, ok := expr.Operand(i).Value.(ast.Var); ok && v == residualVar {
-				return expr.Operand(1 - i)
+	}
+	return true
+}
+
+// deniesAlways reports whether a decision has the effect of a denial, whatever
+// else is in it.
+func deniesAlways(e expr) bool {
+	effect := effectOf(e)
+	return effect != nil && effect.Equal(effectDeny)
+}
+
+// effectOf is the effect of a decision; nil when it comes from the call.
+func effectOf(e expr) *ast.Term {
+	switch e := e.(type) {
+	case constant:
+		if o, ok := e.term.Value.(ast.Object); ok {
+			return o.Get(keyEffect)
+		}
+	case *composite:
+		for i, k := range e.keys {
+			if t, ok := isConstant(k); !ok {
+				return nil
+			} else if t.Equal(keyEffect) {
+				effect, _ := isConstant(e.vals[i])
+				return effect
 			}
 		}
 	}
 	return nil
 }
 
-// notTrue reports whether x is "not true". Partial evaluation leaves that of a
-// not over a rule that speaks of unknowns somewhere but came true without any.
-func notTrue(x any) bool {
-	expr, ok := x.(*ast.Expr)
-	if !ok || len(expr.With) > 0 {
-		return false
+// decode reads the verdicts of g that are constant, once for all calls.
+func (g *group) decode() {
+	for _, c := range g.chains {
+		for _, body := range c {
+			allLeaves(body, func(l *leaf) bool {
+				if t, ok := isConstant(l.val); ok {
+					if d, err := decodeDecision(t.Value); err == nil {
+						l.verdict = &d
+					}
+				}
+				return true
+			})
+		}
 	}
-	if n, ok := expr.Terms.(*ast.Not); ok { // as rego.v2 has it
-		return !expr.Negated && len(n.Body) == 1 && isTrue(n.Body[0])
-	}
-	return expr.Negated && isTrue(expr.Complement())
 }
 
-func isTrue(expr *ast.Expr) bool {
-	t, ok := expr.Terms.(*ast.Term)
-	return ok && !expr.Negated && len(expr.With) == 0 && ast.Boolean(true).Equal(t.Value)
-}
-
-// impossible reports whether q holds for no call.
-func impossible(q ast.Body) bool {
-	return slices.ContainsFunc(q, func(e *ast.Expr) bool { return notTrue(e) })
-}
-
-// saveCounter counts what partial evaluation puts aside as unknown.
-type saveCounter int
-
-// Enabled implements topdown.QueryTracer.
-func (c *saveCounter) Enabled() bool { return true }
-
-// Config implements topdown.QueryTracer.
-func (c *saveCounter) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
-
-// TraceEvent implements topdown.QueryTracer.
-func (c *saveCounter) TraceEvent(e topdown.Event) {
-	if e.Op == topdown.SaveOp && !notTrue(e.Node) {
-		*c++
+// builtins is what built-in functions may use.
+func (e *Engine) builtins(ctx context.Context, c topdown.Cancel) topdown.BuiltinContext {
+	return topdown.BuiltinContext{
+		Context: ctx, Metrics: metrics.NoOp(), Cancel: c, Cache: make(builtins.Cache),
+		InterQueryBuiltinValueCache: e.program.patterns, Capabilities: e.program.compiler.Capabilities(),
 	}
+}
+
+var states = sync.Pool{New: func() any { return new(state) }}
+
+// decideQuickly judges in by the tree of known; false means that only a whole
+// evaluation can.
+func (e *Engine) decideQuickly(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, error, bool) {
+	st := states.Get().(*state)
+	defer func() {
+		st.clear()
+		states.Put(st)
+	}()
+	var s sink
+	err := e.bounded(ctx, func(c topdown.Cancel) error {
+		if err := st.prepare(in, known); err != nil {
+			return err
+		}
+		st.context = e.builtins(ctx, c)
+		s.kind = known.tree.decision.kind
+		return known.tree.decision.run(st, &s)
+	})
+	switch {
+	case err != nil:
+		return policy.Decision{}, nil, false
+	case s.kind != sinkValue:
+		d, err := decodeDecision(s.gathered().Value)
+		return d, err, true
+	case s.leaf != nil && s.leaf.verdict != nil:
+		return cloneDecision(s.leaf.verdict), nil, true
+	case s.one == nil:
+		return policy.Decision{}, errUndefined, true
+	}
+	d, err := decodeDecision(s.one.Value)
+	return d, err, true
+}
+
+// prepare reads what the call brings. What cannot be read is an error, whether
+// or not the tree looks at it.
+func (st *state) prepare(in *policy.Input, known *pair) error {
+	st.in, st.known = in, known
+	st.slots = grown(st.slots, known.tree.slots)
+	st.answers = grown(st.answers, known.tree.groups)
+	var err error
+	if st.parts[rootArguments], err = argumentsTerm(in.Arguments); err != nil {
+		return err
+	}
+	if in.Usage != nil {
+		st.parts[rootUsage], err = usageTerm(in.Usage)
+	}
+	return err
+}
+
+// grown is s with n elements, all of them empty.
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// clear forgets the call.
+func (st *state) clear() {
+	clear(st.slots)
+	clear(st.answers)
+	*st = state{slots: st.slots[:0], answers: st.answers[:0]}
+}
+
+// root is a part of the input; nil means that it is not there.
+func (st *state) root(r root) (*ast.Term, error) {
+	if st.parts[r] != nil {
+		return st.parts[r], nil
+	}
+	switch r {
+	case rootRequest:
+		st.parts[r] = requestTerm(&st.in.Request)
+	case rootInput:
+		o, err := st.known.input(st.in, st.parts[rootArguments])
+		if err != nil {
+			return nil, err
+		}
+		st.parts[r] = ast.NewTerm(o)
+	}
+	return st.parts[r], nil
 }
