@@ -67,6 +67,9 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unsound(err)
 	}
+	if err := e.here(ctx, cfg); err != nil {
+		return err
+	}
 	engine, err := loadPolicy(ctx, cfg)
 	if err != nil {
 		return e.unsound(fmt.Errorf("policy: %w", err))

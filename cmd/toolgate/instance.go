@@ -53,13 +53,17 @@ type instance struct {
 	stateKey []byte         // see mcp.Options
 	begun    *config.Config // what it was opened with
 
-	changedTools func() // tells agents that their lists may be others
+	changedTools func() // tells agents that their lists may be others; does nothing until there is a door
 	// tellAgents tells those of one principal; nil until there is a door.
 	tellAgents atomic.Pointer[func(policy.Principal)]
+
+	swap sync.Mutex // held while what serves is exchanged; taken before mu
 
 	mu      sync.Mutex // protects the fields below
 	cfg     *config.Config
 	engine  *rego.Engine
+	origin  *origin  // of engine
+	stale   string   // why engine is not what origin has, "" when it is
 	reload  string   // why the last reload failed, "" when it went well
 	waiting []string // settings that were changed and need a restart
 }
@@ -70,7 +74,7 @@ var _ proxy.Metered = (*rego.Engine)(nil)
 // open builds an instance from cfg, upstreams starting. On an error nothing is
 // left open.
 func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger) (in *instance, err error) {
-	in = &instance{log: log, cfg: cfg, begun: cfg, role: role, metrics: newMetrics()}
+	in = &instance{log: log, cfg: cfg, begun: cfg, role: role, metrics: newMetrics(), changedTools: func() {}}
 	if cfg.Deterministic {
 		signal.Reproducible(deterministicEpoch)
 	}
@@ -80,7 +84,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 			in = nil
 		}
 	}()
-	if in.engine, err = loadPolicy(ctx, cfg); err != nil {
+	if err = in.openPolicy(ctx, cfg); err != nil {
 		return in, &exit{code: exitUsage, err: err}
 	}
 	if in.auth, err = identity.New(identityConfig(cfg, role)); err != nil {
@@ -112,6 +116,38 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		in.metrics.pending(in.tickets.Held)
 	}
 	return in, err
+}
+
+// openPolicy loads the policy, and says when it is not what it should be.
+func (in *instance) openPolicy(ctx context.Context, cfg *config.Config) error {
+	o, engine, stale, err := openPolicy(ctx, &cfg.Policy.PolicySource, policyDir(cfg))
+	if err != nil {
+		return err
+	}
+	in.origin, in.engine = o, engine
+	in.metrics.policy(in.revision)
+	in.metrics.loads.WithLabelValues(loadTaken).Inc()
+	in.loaded(o, stale)
+	return nil
+}
+
+// loaded notes how loading the policy went that serves now.
+func (in *instance) loaded(o *origin, stale error) {
+	if o.unkept != nil {
+		in.log.Error("the policy serves, and will not when its server is away at the next start", "error", o.unkept)
+	}
+	in.mu.Lock()
+	in.stale = ""
+	in.mu.Unlock()
+	if stale != nil {
+		outcome := loadRefused
+		if o.away {
+			outcome = loadAway
+		}
+		in.metrics.loads.WithLabelValues(outcome).Inc()
+		in.polled(o, stale)
+		in.log.Warn("the last good policy serves", "policy", short(in.revision()), "fetched", o.copy.Fetched)
+	}
 }
 
 // deterministicEpoch is when the counted time of "deterministic" begins.
@@ -203,10 +239,11 @@ func (in *instance) close() error {
 }
 
 // apply loads cfg beside what serves, and swaps it in whole. On an error
-// nothing has changed.
+// nothing has changed. The caller must hold in.swap.
 func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
-	engine, err := loadPolicy(ctx, cfg)
+	o, engine, stale, err := openPolicy(ctx, &cfg.Policy.PolicySource, policyDir(cfg))
 	if err != nil {
+		in.metrics.loads.WithLabelValues(loadRefused).Inc()
 		return err
 	}
 	ids := identityConfig(cfg, in.role)
@@ -231,12 +268,12 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	in.limits.Apply(limitRules(cfg))
-	in.gate.SetPolicy(engine)
 	in.gate.Apply(settings(cfg))
 	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.cfg, in.engine = cfg, engine
-	in.steward.Recheck()
+	in.cfg = cfg
+	in.mu.Unlock()
+	in.exchange(o, engine)
+	in.loaded(o, stale)
 	return nil
 }
 

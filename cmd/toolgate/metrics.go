@@ -24,6 +24,7 @@ type metrics struct {
 	waits    *prometheus.HistogramVec
 	told     *prometheus.CounterVec
 	untold   *prometheus.CounterVec
+	loads    *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -50,7 +51,10 @@ func newMetrics() *metrics {
 	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_decision_log_failed_total", Help: "Decisions that were not told as they are: retried or parked by the sink, masked to their id because the mask failed, dropped by the policy, or lost because the record cannot be read.",
 	}, []string{"sink", "outcome"})
-	m.registry.MustRegister(m.calls, m.seconds, m.waits, m.notices, m.told, m.untold, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.loads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "toolgate_policy_loads_total", Help: "Tries to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not give it.",
+	}, []string{"outcome"})
+	m.registry.MustRegister(m.calls, m.loads, m.seconds, m.waits, m.notices, m.told, m.untold, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -82,6 +86,25 @@ func (m *metrics) pending(count func(context.Context) (int, error)) {
 		}
 		return float64(n)
 	}))
+}
+
+// policy shows which revision serves, as the label of a 1.
+func (m *metrics) policy(revision func() string) {
+	m.registry.MustRegister(policyInfo(revision))
+}
+
+// policyInfo gives the revision of the policy that serves. There is one series
+// of it at any time, whatever was served before.
+type policyInfo func() string
+
+var policyDesc = prometheus.NewDesc("toolgate_policy_info", "The policy that serves: 1, labelled with its revision.", []string{"revision"}, nil)
+
+// Describe implements prometheus.Collector.
+func (policyInfo) Describe(to chan<- *prometheus.Desc) { to <- policyDesc }
+
+// Collect implements prometheus.Collector.
+func (revision policyInfo) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.MustNewConstMetric(policyDesc, prometheus.GaugeValue, 1, revision())
 }
 
 func (m *metrics) handler() http.Handler {

@@ -118,7 +118,7 @@ func TestNotices(t *testing.T) {
 	ids, _ := hook.wait("a try", func(ids []string, _ []notice.Body) bool { return len(ids) > 0 })
 	p.says("notice not delivered, it is tried again: channel=json")
 	hook.wait("the mail that nobody takes", func([]string, []notice.Body) bool {
-		_, body, err := fetch("http://"+admin+"/readyz?verbose", "")
+		_, body, err := visit("http://"+admin+"/readyz?verbose", "")
 		return err == nil && strings.Contains(body, "email:127.0.0.1: notices: 1 not delivered yet")
 	})
 	_ = p.cmd.Process.Kill()
@@ -160,7 +160,7 @@ func nothingPlanted(t *testing.T, hook *told, dir, admin string) {
 	} {
 		var body string
 		hook.wait(path+" says "+want, func([]string, []notice.Body) bool { // the last try ends after it was answered
-			_, text, err := fetch("http://"+admin+path, "")
+			_, text, err := visit("http://"+admin+path, "")
 			body = text
 			return err == nil && strings.Contains(text, want)
 		})

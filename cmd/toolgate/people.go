@@ -6,6 +6,7 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
@@ -82,8 +83,11 @@ func (in *instance) status() console.Status {
 		})
 	}
 	in.mu.Lock()
-	failed, waiting := in.reload, in.waiting
+	failed, waiting, stale, copied := in.reload, in.waiting, in.stale, in.origin.copy
 	in.mu.Unlock()
+	if stale != "" {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("the policy that serves may not be what its server has: %s (the one that serves was fetched %s)", stale, copied.Fetched.Format(time.RFC3339)))
+	}
 	if failed != "" {
 		s.Warnings = append(s.Warnings, "the last reload failed and changed nothing: "+failed)
 	}

@@ -31,11 +31,12 @@ func policyPath(c *cobra.Command, path *string) {
 // about is the policy that a command is about, and the configuration around it.
 // A policy that is named by its path needs none: it is then empty, unless
 // somebody named one.
-func (e *env) about(path string) (rego.Options, *config.Config, error) {
+func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Config, error) {
 	cfg, err := e.load()
 	switch {
 	case path == "" && err == nil:
-		return policyOptions(&cfg.Policy.PolicySource), cfg, nil
+		err := e.here(ctx, cfg)
+		return policyOptions(&cfg.Policy.PolicySource), cfg, err
 	case path == "":
 		return rego.Options{}, nil, fmt.Errorf("%w\nhint: --path names a policy that no configuration names", err)
 	case err != nil && e.config != defaultConfig:
@@ -48,14 +49,4 @@ func (e *env) about(path string) (rego.Options, *config.Config, error) {
 
 func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {
 	return rego.Load(ctx, policyOptions(&cfg.Policy.PolicySource))
-}
-
-// policyOptions is how the policy of a source is loaded, once it lies on this
-// machine.
-func policyOptions(s *config.PolicySource) rego.Options {
-	keys := make(map[string]rego.Key, len(s.Keys))
-	for id, k := range s.Keys {
-		keys[id] = rego.Key(k)
-	}
-	return rego.Options{Path: s.Path, Data: s.Data, DataAt: s.DataAt, Keys: keys, KeyID: s.KeyID, Scope: s.Scope}
 }

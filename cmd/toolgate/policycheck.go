@@ -47,7 +47,7 @@ Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
 }
 
 func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
-	options, cfg, err := e.about(flags.path)
+	options, cfg, err := e.about(ctx, flags.path)
 	if err != nil {
 		return err
 	}

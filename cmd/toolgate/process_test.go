@@ -139,7 +139,7 @@ func ready(t testing.TB, admin string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
-		if status, body, err := fetch("http://"+admin+"/readyz?verbose", ""); err == nil && settled(status, body) {
+		if status, body, err := visit("http://"+admin+"/readyz?verbose", ""); err == nil && settled(status, body) {
 			return
 		}
 	}

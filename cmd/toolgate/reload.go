@@ -82,6 +82,8 @@ func (b *burst) add(now time.Time) {
 
 // again reloads and says how it went.
 func (in *instance) again(ctx context.Context, from source, asked bool) {
+	in.swap.Lock()
+	defer in.swap.Unlock()
 	applied, err := in.reread(ctx, from, asked)
 	in.mu.Lock()
 	failed, servers, waiting := in.reload, len(in.cfg.Servers), in.waiting
@@ -125,7 +127,6 @@ func (in *instance) reread(ctx context.Context, from source, asked bool) (bool, 
 	in.mu.Lock()
 	in.waiting = needRestart(in.begun, next)
 	in.mu.Unlock()
-	in.changedTools() // policy and identity decide what each agent sees
 	return true, nil
 }
 
@@ -226,8 +227,8 @@ func (in *instance) changed(ctx context.Context, cfg *config.Config) bool {
 	in.mu.Lock()
 	old, engine := in.cfg, in.engine
 	in.mu.Unlock()
-	if old.SHA256 != cfg.SHA256 {
-		return true
+	if old.SHA256 != cfg.SHA256 || cfg.Policy.Remote() {
+		return old.SHA256 != cfg.SHA256 // a server is polled
 	}
 	fresh, err := loadPolicy(ctx, cfg)
 	return err != nil || fresh.Revision() != engine.Revision()

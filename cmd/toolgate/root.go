@@ -41,6 +41,8 @@ type env struct {
 	role, token, addr      string
 	output                 string
 	logLevel, logFormat    string
+
+	temporary string // see scratch
 }
 
 // run starts the program and gives its exit code; tests call it as main does.
@@ -49,6 +51,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 		return upstream.ChildMain(args)
 	}
 	e := &env{stdio: s, lookup: l}
+	defer e.tidy()
 	root := rootCommand(e)
 	root.SetArgs(args)
 	root.SetIn(s.in)

@@ -117,7 +117,7 @@ func poll(ts *testscript.TestScript, url string, good func(status int, body stri
 	defer tick.Stop()
 	var body string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-tick.C {
-		status, text, err := fetch(url, "")
+		status, text, err := visit(url, "")
 		if err == nil && good(status, text) {
 			return
 		}
@@ -126,7 +126,7 @@ func poll(ts *testscript.TestScript, url string, good func(status int, body stri
 	ts.Fatalf("waited for %s in vain; it says at last: %s", url, body)
 }
 
-func fetch(url, token string) (status int, body string, err error) {
+func visit(url, token string) (status int, body string, err error) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -150,7 +150,7 @@ func cmdGet(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: get STATUS URL [TOKEN]")
 	}
-	status, body, err := fetch(args[1], strings.Join(args[2:], ""))
+	status, body, err := visit(args[1], strings.Join(args[2:], ""))
 	ts.Check(err)
 	fmt.Fprint(ts.Stdout(), body)
 	if fmt.Sprint(status) != args[0] {

@@ -39,7 +39,7 @@ func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Cont
 			break
 		}
 		said(err)
-		refused := errors.As(err, new(refusal))
+		refused := Refused(err)
 		switch {
 		case err != nil && !refused:
 			pause = backoff(failures, s.o.Max)
@@ -69,6 +69,10 @@ type poller struct {
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
+
+// Refused reports whether an error that Poll said is that of take: the server
+// has a copy, and it was not taken.
+func Refused(err error) bool { return errors.As(err, new(refusal)) }
 
 // round asks once, and reports whether there was something new.
 func (p *poller) round(ctx context.Context) (changed bool, err error) {
