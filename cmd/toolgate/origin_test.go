@@ -26,6 +26,8 @@ func rule(effect, name string) map[string]string {
 import rego.v2
 
 decision := {"effect": "` + effect + `", "rule": "` + name + `", "reason": data.reason} if input.tool.name
+
+visible := true
 `, "data.json": `{"reason": "because"}`}
 }
 
@@ -44,17 +46,28 @@ func revisionOf(t *testing.T, files map[string]string) string {
 // shown waits until a page of the people's listener matches.
 func shown(t *testing.T, admin, page, pattern string) {
 	t.Helper()
+	await200(t, admin, page, pattern, true)
+}
+
+// gone waits until such a page matches no more.
+func gone(t *testing.T, admin, page, pattern string) {
+	t.Helper()
+	await200(t, admin, page, pattern, false)
+}
+
+func await200(t *testing.T, admin, page, pattern string, match bool) {
+	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	want, body := regexp.MustCompile("(?m)"+pattern), ""
 	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
-		if _, text, err := visit("http://"+admin+page, ""); err == nil {
-			if body = text; want.MatchString(body) {
+		if status, text, err := visit("http://"+admin+page, ""); err == nil && status == http.StatusOK {
+			if body = text; want.MatchString(body) == match {
 				return
 			}
 		}
 	}
-	t.Fatalf("%s never shows %q:\n%s", page, pattern, body)
+	t.Fatalf("waited in vain for %s to show %q: %v:\n%s", page, pattern, match, body)
 }
 
 // from is a directory with an mcp.json whose policy is at a URL.
@@ -123,7 +136,7 @@ func TestPolicyFromServer(t *testing.T) {
 		call(exitDenied)
 		shown(t, admin, "/readyz?verbose", overlaid(two))
 		p.Publish(publisher.Pack(t, two))
-		gate.says("the policy is again what its server has")
+		gone(t, admin, "/readyz?verbose", "may not be what its server has")
 	}
 	shown(t, admin, "/metrics", `^toolgate_policy_loads_total\{outcome="refused"\} 3`)
 	p.Fail(http.StatusServiceUnavailable)
@@ -229,7 +242,7 @@ func TestSignedPolicyFromServer(t *testing.T) {
 		shown(t, admin, "/readyz?verbose", `may not be what its server has: .*sign`)
 		shown(t, admin, "/readyz?verbose", revisionOf(t, one))
 		p.Publish(publisher.Pack(t, sign(t, one, secret)))
-		gate.says("the policy is again what its server has")
+		gone(t, admin, "/readyz?verbose", "may not be what its server has")
 	}
 	p.Publish(publisher.Pack(t, sign(t, two, secret)))
 	shown(t, admin, "/readyz?verbose", revisionOf(t, two))

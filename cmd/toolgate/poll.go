@@ -65,7 +65,11 @@ func (in *instance) take(ctx context.Context, o *origin, c *fetch.Copy) error {
 	}
 	in.mu.Lock()
 	o.copy = c
+	same := in.engine.Revision() == engine.Revision()
 	in.mu.Unlock()
+	if same {
+		return nil // what was refused in between is gone from the server
+	}
 	in.exchange(o, engine)
 	in.log.Info("a new policy serves", "policy", short(engine.Revision()), "from", o.remote.Name())
 	return nil
