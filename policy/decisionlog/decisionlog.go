@@ -72,6 +72,9 @@ type Options struct {
 	// Poll is how soon new records, and a sink that its process has left, are
 	// seen; 0 = 250 ms.
 	Poll time.Duration
+	// Retry is the pause after a failed try; it doubles with each further one, up to
+	// a minute. 0 = 1 s.
+	Retry time.Duration
 	// Roots are the authorities that a collector is believed by; nil = the system's.
 	Roots *x509.CertPool
 	// Now is the wall clock; nil = time.Now.
@@ -104,6 +107,9 @@ func Open(opts Options) (*Shipper, error) {
 	}
 	if opts.Poll <= 0 {
 		opts.Poll = 250 * time.Millisecond
+	}
+	if opts.Retry <= 0 {
+		opts.Retry = time.Second
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now

@@ -23,4 +23,4 @@ func MaskedEvent(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 func (e *Event) Hide(rules []policy.MaskRule) error { return e.hide(rules) }
 
 // Backoff is the pause after so many failed tries.
-func Backoff(tries int) time.Duration { return backoff(tries) }
+func Backoff(first time.Duration, tries int) time.Duration { return backoff(first, tries) }

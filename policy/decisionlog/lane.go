@@ -17,8 +17,8 @@ const (
 	batchEvents, batchBytes = 500, 256 << 10
 	// linger is how long a chunk that is not full waits for more.
 	linger = 50 * time.Millisecond
-	// firstWait and longestWait bound the pause after a failed try: it doubles.
-	firstWait, longestWait = time.Second, time.Minute
+	// longestWait bounds the pause after a failed try.
+	longestWait = time.Minute
 	// idleRecords is how many records that are no decisions are passed before the
 	// place is moved for their sake.
 	idleRecords = 5000
@@ -220,7 +220,7 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 			continue
 		}
 		tries++
-		pause := max(backoff(tries), retryAfter(fault))
+		pause := max(backoff(l.s.opts.Retry, tries), retryAfter(fault))
 		l.set(func() { l.fault = fault.Error() })
 		l.log.Warn("decisions not shipped, they are told again", "events", len(d.left), "error", fault, "wait", pause.Round(time.Millisecond))
 		l.s.opts.Observe(l.name, Retried, count(d.left[:d.size]))
@@ -258,22 +258,36 @@ func (d *delivery) step(ctx context.Context) (fault, err error) {
 	return d.alone(ctx, fault)
 }
 
-// alone parks an event that was refused by itself, if the sink takes the one after
-// it. Else it is the sink that is at fault, and nothing is given up.
-func (d *delivery) alone(ctx context.Context, fault error) (error, error) {
-	for i, p := range d.left[1:] {
-		if p.event == nil {
-			continue
-		}
-		if d.send(ctx, d.left[i+1:i+2]) != nil {
-			return fault, nil
-		}
-		refused := d.left[0]
-		d.lane.log.Error("a decision is shipped no more: it was refused, and the one after it was not", "decision", refused.id, "error", fault)
-		d.lane.s.opts.Observe(d.lane.name, Parked, 1)
-		return nil, d.done(ctx, d.left[:i+2], &refused, fault.Error())
+// alone parks an event that is refused by itself, if the sink takes another one and
+// refuses this one still. Else it is the sink that is at fault, and nothing is given
+// up.
+func (d *delivery) alone(ctx context.Context, refusal error) (fault, err error) {
+	if !d.probe(ctx) {
+		return refusal, nil
 	}
-	return fault, nil
+	head := d.left[:1]
+	switch again := d.send(ctx, head); {
+	case again == nil:
+		return nil, d.done(ctx, head, nil, "")
+	case !errors.Is(again, errRefused):
+		return again, nil
+	}
+	d.lane.s.opts.Observe(d.lane.name, Parked, 1)
+	d.lane.log.Error("a decision is shipped no more: it is refused, and others are not", "decision", head[0].id, "error", refusal)
+	return nil, d.done(ctx, head, &head[0], refusal.Error())
+}
+
+// probe finds an event that the sink takes, of those that follow the first, ever
+// further away, for a fault may be in several. It is told before its turn.
+func (d *delivery) probe(ctx context.Context) bool {
+	for i := 1; i < len(d.left); i *= 2 {
+		if p := &d.left[i]; p.event != nil && d.send(ctx, d.left[i:i+1]) == nil {
+			p.event = nil
+			d.lane.s.opts.Observe(d.lane.name, Shipped, 1)
+			return true
+		}
+	}
+	return false
 }
 
 func (d *delivery) send(ctx context.Context, batch []parcel) error {
@@ -374,12 +388,12 @@ func (l *lane) getsOn() (on bool) {
 	return on
 }
 
-// backoff is how long to wait after so many failed tries: it doubles up to
-// longestWait, and a random half of it keeps processes apart.
-func backoff(tries int) time.Duration {
+// backoff is how long to wait after so many failed tries: it doubles from first up
+// to longestWait, and a random half of it keeps processes apart.
+func backoff(first time.Duration, tries int) time.Duration {
 	d := longestWait
 	if tries < 16 {
-		d = min(d, firstWait<<max(0, tries-1))
+		d = min(d, first<<max(0, tries-1))
 	}
 	return d/2 + rand.N(d/2)
 }
