@@ -216,6 +216,7 @@ func maskedByOPA(t testing.TB, module string, e decisionlog.Event) *logs.EventV1
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer manager.Stop(ctx)
 	to := &kept{}
 	manager.Register("kept", to)
 	config, err := logs.ParseConfig([]byte(`{"plugin": "kept"}`), nil, []string{"kept"})
