@@ -1,0 +1,447 @@
+package rego
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/cover"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/tester"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// TestOptions says which tests run against which policy.
+type TestOptions struct {
+	// Policy is what is tested; the tests beside it are run too.
+	Policy Options
+	// Beside are files, directories and archives with more tests. All Rego there
+	// is test code; data documents there are not read.
+	Beside []string
+	// Run is a regular expression: tests whose name it does not match are left
+	// out. "" = all are run.
+	Run string
+	// Coverage says which lines of the policy the tests reach.
+	Coverage bool
+	// Trace keeps the evaluation of every test that does not pass.
+	Trace bool
+}
+
+// Outcome is how a test ended.
+type Outcome string
+
+// The outcomes. Errored is a test that could not be judged.
+const (
+	Passed  Outcome = "pass"
+	Failed  Outcome = "fail"
+	Errored Outcome = "error"
+	Skipped Outcome = "skip"
+)
+
+// TestCase is one test that was run.
+type TestCase struct {
+	Name    string  `json:"name"`
+	File    string  `json:"file"`
+	Row     int     `json:"row"` // from 1
+	Outcome Outcome `json:"outcome"`
+	// Message says of a test that did not pass what was wanted and what came.
+	Message string  `json:"message,omitempty"`
+	Output  string  `json:"output,omitempty"` // of print
+	Trace   string  `json:"trace,omitempty"`
+	Seconds float64 `json:"seconds"`
+}
+
+// TestReport is what a run of tests came to.
+type TestReport struct {
+	Revision string     `json:"revision"` // of the policy
+	Cases    []TestCase `json:"cases"`    // in the order of their places
+	Coverage *Coverage  `json:"coverage,omitempty"`
+}
+
+// Count is how many tests ended so.
+func (r *TestReport) Count(o Outcome) (n int) {
+	for _, c := range r.Cases {
+		if c.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Coverage is which lines of a policy its tests reach.
+type Coverage struct {
+	Percent float64        `json:"percent"`
+	Files   []FileCoverage `json:"files"`
+}
+
+// FileCoverage is Coverage of one file.
+type FileCoverage struct {
+	File    string   `json:"file"`
+	Percent float64  `json:"percent"`
+	Missing [][2]int `json:"missing"` // first and last line of what no test reaches
+}
+
+const testTimeout = 5 * time.Second // for one test written in Rego
+
+// Test runs the tests of a policy: rules named test_… in Rego, as the opa
+// command runs them, and decision tables (readTable), which are judged as calls
+// are. The policy is loaded as Load does; an error means that it, or a test,
+// cannot be read. Built-in functions that fail make a Rego test an error, as
+// they make a decision a denial.
+func Test(ctx context.Context, o TestOptions) (*TestReport, error) {
+	run, err := regexp.Compile(o.Run)
+	if err != nil {
+		return nil, fmt.Errorf("reading the pattern of names: %w", err)
+	}
+	e, err := Load(ctx, o.Policy)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := o.Policy.read()
+	if err != nil {
+		return nil, err
+	}
+	s, err := parse(f)
+	if err != nil {
+		return nil, err
+	}
+	t := &suite{engine: e, sources: s, run: run, trace: o.Trace, modules: maps.Clone(s.modules)}
+	if o.Coverage {
+		t.cover = cover.New()
+	}
+	if err := t.read(o); err != nil {
+		return nil, err
+	}
+	report := &TestReport{Revision: e.Revision()}
+	if report.Cases, err = t.runRego(ctx); err != nil {
+		return nil, err
+	}
+	report.Cases = append(report.Cases, t.runTables(ctx)...)
+	slices.SortStableFunc(report.Cases, func(a, b TestCase) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Row, b.Row))
+	})
+	if o.Coverage {
+		report.Coverage = t.coverage()
+	}
+	return report, ctx.Err()
+}
+
+// suite is a policy with the tests of it.
+type suite struct {
+	engine  *Engine
+	sources *sources
+	modules map[string]*ast.Module // of policy and tests, by name
+	tables  []table
+	run     *regexp.Regexp
+	trace   bool
+	cover   *cover.Cover // nil = not wanted
+}
+
+type table struct {
+	file  string
+	cases []tableCase
+}
+
+// read takes in the tests beside the policy and those that were named.
+func (t *suite) read(o TestOptions) error {
+	if err := t.readFrom(o.Policy.Path, isTest); err != nil {
+		return err
+	}
+	for _, where := range o.Beside {
+		if err := t.readFrom(where, func(name string) bool { return isTest(name) || path.Ext(name) == ".rego" }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isTest reports whether a file holds tests.
+func isTest(name string) bool {
+	base := path.Base(name)
+	stem := strings.TrimSuffix(base, path.Ext(base))
+	return base[0] != '.' && strings.HasSuffix(stem, "_test") && slices.Contains([]string{".rego", ".yaml", ".yml", ".json"}, path.Ext(base))
+}
+
+func (t *suite) readFrom(where string, keep func(string) bool) error {
+	f, root, err := testFiles(where, keep)
+	if err != nil {
+		return fmt.Errorf("reading tests %q: %w", where, err)
+	}
+	for _, name := range f.names() {
+		shown := path.Join(root, name)
+		if path.Ext(name) != ".rego" {
+			cases, err := readTable(f[name])
+			if err != nil {
+				return fmt.Errorf("reading %s: %w", shown, err)
+			}
+			t.tables = append(t.tables, table{shown, cases})
+			continue
+		}
+		m, err := ast.ParseModuleWithOpts(shown, string(f[name]), ast.ParserOptions{ProcessAnnotation: true, Capabilities: capabilities()})
+		if err != nil {
+			return fmt.Errorf("parsing tests:\n%w", faults(err))
+		}
+		t.modules[shown] = m
+	}
+	return nil
+}
+
+// testFiles reads the wanted files at where, and gives the folder that their
+// names are relative to.
+func testFiles(where string, keep func(string) bool) (files, string, error) {
+	info, err := os.Stat(where)
+	if err != nil && where != "" {
+		return nil, "", err
+	}
+	if where != "" && info.Mode().IsRegular() && keep(where) {
+		dir, name := filepath.Split(where)
+		content, err := fs.ReadFile(os.DirFS(filepath.Clean(dir+".")), name)
+		return files{name: content}, filepath.ToSlash(dir), err
+	}
+	f, err := readSource(where, keep)
+	return f, filepath.ToSlash(where), err
+}
+
+// runRego runs the tests that are written in Rego. Those that fail run once
+// more to see where: OPA traces or measures coverage, not both.
+func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
+	results, err := t.runOnce(ctx, t.run.String(), func(r *tester.Runner) { r.SetCoverageQueryTracer(t.tracer()).SetCoverageRuns(nil) })
+	if err != nil {
+		return nil, err
+	}
+	var failed []string
+	for _, r := range results {
+		if r.Fail || r.Error != nil {
+			failed = append(failed, regexp.QuoteMeta(r.Package+"."+r.Name))
+		}
+	}
+	traces := map[string]*tester.Result{}
+	if len(failed) > 0 {
+		again, err := t.runOnce(ctx, "^("+strings.Join(failed, "|")+")$", func(r *tester.Runner) { r.EnableTracing(true) })
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range again {
+			traces[r.Package+"."+r.Name] = r
+		}
+	}
+	var cases []TestCase
+	for _, r := range results {
+		cases = append(cases, t.casesOf(r, traces[r.Package+"."+r.Name])...)
+	}
+	return cases, nil
+}
+
+// tracer is nil as an interface where no coverage is wanted.
+func (t *suite) tracer() topdown.QueryTracer {
+	if t.cover == nil {
+		return nil
+	}
+	return t.cover
+}
+
+func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
+	p, err := t.sources.compile(ctx) // for its store: the runner compiles policy and tests together
+	if err != nil {
+		return nil, err
+	}
+	txn, err := p.store.NewTransaction(ctx, storage.TransactionParams{})
+	if err != nil {
+		return nil, fmt.Errorf("opening policy data: %w", err)
+	}
+	defer p.store.Abort(ctx, txn)
+	r := tester.NewRunner().
+		SetCompiler(ast.NewCompiler().WithCapabilities(capabilities()).WithEnablePrintStatements(true)).
+		SetStore(p.store).SetModules(t.modules).SetTimeout(testTimeout).
+		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
+	with(r)
+	ch, err := r.RunTests(ctx, txn)
+	if err != nil {
+		return nil, fmt.Errorf("compiling tests:\n%w", faults(err))
+	}
+	var out []*tester.Result
+	for res := range ch {
+		out = append(out, res)
+	}
+	return out, nil
+}
+
+// casesOf gives a result as a case, or as one for each case of a test that
+// names some (test_x[name]).
+func (t *suite) casesOf(r, traced *tester.Result) []TestCase {
+	c := TestCase{Name: r.Package + "." + r.Name, Outcome: Passed, Output: string(r.Output), Seconds: r.Duration.Seconds()}
+	if r.Location != nil {
+		c.File, c.Row = t.shown(r.Location.File), r.Location.Row
+	}
+	switch {
+	case r.Skip:
+		c.Outcome = Skipped
+	case r.Error != nil:
+		c.Outcome, c.Message = Errored, r.Error.Error()
+	case r.Fail:
+		c.Outcome = Failed
+	}
+	if traced != nil {
+		t.explainFailure(&c, traced.Trace)
+	}
+	if len(r.SubResults) == 0 {
+		return []TestCase{c}
+	}
+	parts := r.SubResults
+	if traced != nil {
+		parts = traced.SubResults
+	}
+	var cases []TestCase
+	for names, sub := range parts.Iter {
+		if len(sub.SubResults) > 0 {
+			continue
+		}
+		one := TestCase{Name: c.Name + "/" + strings.Join(names, "/"), File: c.File, Row: c.Row, Outcome: Passed, Seconds: c.Seconds}
+		if sub.Fail {
+			one.Outcome, one.Output = Failed, c.Output
+			t.explainFailure(&one, sub.Trace)
+		}
+		cases = append(cases, one)
+	}
+	return cases
+}
+
+// shown is the name of a file as people know it: those of the policy are kept
+// with a slash before them.
+func (t *suite) shown(file string) string {
+	if t.sources.modules[file] != nil {
+		return strings.TrimPrefix(file, "/")
+	}
+	return file
+}
+
+// explainFailure says which expression did not hold, with the values in it.
+func (t *suite) explainFailure(c *TestCase, trace []*topdown.Event) {
+	var b bytes.Buffer
+	for _, e := range slices.Backward(trace) {
+		expr, ok := e.Node.(*ast.Expr)
+		if !ok || e.Op != topdown.FailOp || e.Location == nil || e.QueryID == 0 {
+			continue
+		}
+		if _, every := expr.Terms.(*ast.Every); every {
+			continue // an expression within it has failed
+		}
+		fmt.Fprintf(&b, "%s:%d does not hold:\n", t.shown(e.Location.File), e.Location.Row)
+		if err := topdown.PrettyEvent(&b, e, topdown.PrettyEventOpts{PrettyVars: true}); err != nil {
+			fmt.Fprintf(&b, "%v", err)
+		}
+		break
+	}
+	if c.Message == "" {
+		c.Message = strings.TrimSpace(b.String())
+	}
+	if t.trace {
+		c.Trace = prettyTrace(trace)
+	}
+}
+
+// runTables judges the cases of the decision tables.
+func (t *suite) runTables(ctx context.Context) []TestCase {
+	var out []TestCase
+	for _, tab := range t.tables {
+		for _, c := range tab.cases {
+			name := path.Base(tab.file) + "/" + c.name
+			if t.run.MatchString(name) && ctx.Err() == nil {
+				out = append(out, t.runCase(ctx, tab.file, name, c))
+			}
+		}
+	}
+	return out
+}
+
+func (t *suite) runCase(ctx context.Context, file, name string, c tableCase) TestCase {
+	out := TestCase{Name: name, File: file, Row: c.row, Outcome: Passed}
+	begin := time.Now()
+	d, err := t.engine.Decide(ctx, c.input)
+	out.Seconds = time.Since(begin).Seconds()
+	// A rule that fails is a denial, and may be what is wanted.
+	if diff := c.want.differs(&d); diff != "" {
+		out.Outcome = Failed
+		out.Message = fmt.Sprintf("%s (the decision: %s)", diff, verdict(&d))
+		if err != nil {
+			out.Message += ": " + cause(err)
+		}
+	}
+	t.watch(ctx, c.input, &out)
+	return out
+}
+
+// watch evaluates a case once more, whole, where somebody wants to see which
+// lines it reaches or why it failed.
+func (t *suite) watch(ctx context.Context, in *policy.Input, c *TestCase) {
+	var tracers []topdown.QueryTracer
+	seen := topdown.NewBufferTracer()
+	if t.cover != nil {
+		tracers = append(tracers, t.cover)
+	}
+	if t.trace && c.Outcome == Failed {
+		tracers = append(tracers, seen)
+	}
+	if len(tracers) == 0 {
+		return
+	}
+	_, _ = t.engine.traced(ctx, in, tracers...) // what it comes to is known
+	if len(*seen) > 0 {
+		c.Trace = prettyTrace(*seen)
+	}
+}
+
+func prettyTrace(events []*topdown.Event) string {
+	var b bytes.Buffer
+	topdown.PrettyTraceWithLocation(&b, events)
+	return b.String()
+}
+
+// verdict is a decision on one line.
+func verdict(d *policy.Decision) string {
+	text := string(d.Effect)
+	if d.Rule != "" {
+		text += " by " + d.Rule
+	}
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	return text
+}
+
+// coverage is what the tests reached of the policy itself.
+func (t *suite) coverage() *Coverage {
+	report := t.cover.Report(t.sources.modules)
+	out := &Coverage{}
+	var covered, lines int
+	for _, name := range slices.Sorted(maps.Keys(t.sources.modules)) {
+		r := report.Files[name]
+		if r == nil {
+			continue
+		}
+		f := FileCoverage{File: strings.TrimPrefix(name, "/"), Percent: r.Coverage, Missing: [][2]int{}}
+		for _, m := range r.NotCovered {
+			f.Missing = append(f.Missing, [2]int{m.Start.Row, m.End.Row})
+		}
+		covered += r.CoveredLines
+		lines += r.CoveredLines + r.NotCoveredLines
+		out.Files = append(out.Files, f)
+	}
+	if lines > 0 {
+		out.Percent = 100 * float64(covered) / float64(lines)
+	}
+	return out
+}

@@ -1,0 +1,358 @@
+package rego
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// A decision table is a YAML or JSON document in a file named *_test.yaml,
+// *_test.yml or *_test.json: inputs with the decisions that are wanted.
+//
+//	input:                      # what the cases have in common; may be absent
+//	  principal: {roles: [treasurer]}
+//	  tool: {exposed: manage_wallet}
+//	cases:
+//	  - name: small transfers pass
+//	    input: {arguments: {action: transfer, amount: 100}}
+//	    want: allow
+//	  - input: {arguments: {action: transfer, amount: 101}}
+//	    want: {effect: hold, rule: amount-above-threshold, approval: {roles: [approver]}}
+//
+// Objects of a case are joined with those that all have in common, anything
+// else replaces it. What an input leaves out has the values of defaultInput.
+// A wanted decision is held against the members that it names.
+type tableCase struct {
+	name  string
+	row   int // from 1
+	input *policy.Input
+	want  want
+}
+
+// want are the members of a decision that a case names; nil = any will do.
+type want struct {
+	effect               *policy.Effect
+	rule, reason, remedy *string
+	approval             *policy.Approval
+	limit                *policy.Limit
+	redact               *[]string
+}
+
+// defaultInput is what an input of a table need not say. Its time is a Monday
+// at noon.
+const defaultInput = `{"principal": {"subject": "somebody", "roles": []}, "arguments": {},
+	"request": {"id": "1", "transport": "http", "era": "", "trace_id": "trc_test", "time": "2024-01-01T12:00:00Z"}}`
+
+// maxNodes bounds a table, with every alias spelled out.
+const maxNodes = 200_000
+
+// readTable reads a decision table. The error names the line.
+func readTable(content []byte) ([]tableCase, error) {
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	var doc yaml.Node
+	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, errors.New("there is nothing in it")
+	} else if err != nil {
+		return nil, err
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one document")
+	}
+	r := &nodeReader{room: maxNodes}
+	root := doc.Content[0]
+	common := map[string]any{}
+	cases := root
+	if root.Kind == yaml.MappingNode {
+		members, err := r.members(root, "input", "cases")
+		if err != nil {
+			return nil, err
+		}
+		if members["cases"] == nil {
+			return nil, fmt.Errorf("line %d: cases are missing (hint: cases: [{input: …, want: allow}])", root.Line)
+		}
+		if n := members["input"]; n != nil {
+			if common, err = r.object(n, "input"); err != nil {
+				return nil, err
+			}
+		}
+		cases = members["cases"]
+	}
+	if cases.Kind != yaml.SequenceNode || len(cases.Content) == 0 {
+		return nil, fmt.Errorf("line %d: cases are no list with something in it", cases.Line)
+	}
+	var out []tableCase
+	for i, n := range cases.Content {
+		c, err := r.readCase(n, common)
+		if err != nil {
+			return nil, err
+		}
+		if c.name == "" {
+			c.name = fmt.Sprintf("case %d", i+1)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (r *nodeReader) readCase(n *yaml.Node, common map[string]any) (c tableCase, err error) {
+	c.row = n.Line
+	members, err := r.members(n, "name", "input", "want")
+	if err != nil {
+		return c, err
+	}
+	if name := members["name"]; name != nil {
+		c.name = name.Value
+	}
+	own := map[string]any{}
+	if n := members["input"]; n != nil {
+		if own, err = r.object(n, "input"); err != nil {
+			return c, err
+		}
+	}
+	if c.input, err = completeInput(merge(common, own)); err != nil {
+		return c, fmt.Errorf("line %d: %w", c.row, err)
+	}
+	if members["want"] == nil {
+		return c, fmt.Errorf("line %d: want is missing (hint: want: allow, or want: {effect: deny, rule: …})", c.row)
+	}
+	v, err := r.value(members["want"])
+	if err == nil {
+		c.want, err = readWant(v)
+	}
+	if err != nil {
+		return c, fmt.Errorf("line %d: want: %w", members["want"].Line, err)
+	}
+	return c, nil
+}
+
+// completeInput makes an input of what a person wrote of one.
+func completeInput(said map[string]any) (*policy.Input, error) {
+	var full map[string]any
+	d := json.NewDecoder(strings.NewReader(defaultInput))
+	d.UseNumber()
+	if err := d.Decode(&full); err != nil {
+		return nil, fmt.Errorf("reading the default input: %w", err)
+	}
+	full = merge(full, said)
+	if tool, ok := full["tool"].(map[string]any); ok && tool["name"] == nil {
+		tool = maps.Clone(tool)
+		tool["name"] = tool["exposed"]
+		full["tool"] = tool
+	}
+	raw, err := json.Marshal(full)
+	if err != nil {
+		return nil, err
+	}
+	in := new(policy.Input)
+	if err := json.Unmarshal(raw, in); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// merge lays over upon under; both stay as they are.
+func merge(under, over map[string]any) map[string]any {
+	out := maps.Clone(under)
+	for name, v := range over {
+		below, ok := out[name].(map[string]any)
+		above, object := v.(map[string]any)
+		if ok && object {
+			v = merge(below, above)
+		}
+		out[name] = v
+	}
+	return out
+}
+
+// readWant reads what a case wants: an effect alone, or members of a decision.
+func readWant(v any) (w want, err error) {
+	if effect, ok := v.(string); ok {
+		v = map[string]any{"effect": effect}
+	}
+	value, err := ast.InterfaceToValue(v)
+	if err != nil {
+		return w, err
+	}
+	err = eachMember(value, "the decision", func(name string, v ast.Value) (err error) {
+		switch name {
+		case "effect":
+			var s string
+			s, err = text(v)
+			e := policy.Effect(s)
+			if w.effect = &e; err == nil && e != policy.Allow && e != policy.Hold && e != policy.Deny {
+				err = fmt.Errorf("is %q, and none of allow, hold, deny", s)
+			}
+		case "rule":
+			w.rule, err = pointerTo(text(v))
+		case "reason":
+			w.reason, err = pointerTo(text(v))
+		case "remedy":
+			w.remedy, err = pointerTo(text(v))
+		case "approval":
+			w.approval, err = decodeApproval(v)
+		case "limit":
+			w.limit, err = decodeLimit(v)
+		case "redact":
+			w.redact, err = pointerTo(texts(v, ""))
+		default:
+			err = errors.New("is not known")
+		}
+		return err
+	})
+	return w, err
+}
+
+func pointerTo[T any](v T, err error) (*T, error) { return &v, err }
+
+// differs says where a decision is not the one that was wanted; "" = nowhere.
+func (w want) differs(d *policy.Decision) string {
+	var out []string
+	say := func(what, want, got any) {
+		if !reflect.DeepEqual(want, got) {
+			out = append(out, fmt.Sprintf("%v: want %s, got %s", what, shown(want), shown(got)))
+		}
+	}
+	if w.effect != nil {
+		say("effect", *w.effect, d.Effect)
+	}
+	for _, c := range []struct {
+		what string
+		want *string
+		got  string
+	}{{"rule", w.rule, d.Rule}, {"reason", w.reason, d.Reason}, {"remedy", w.remedy, d.Remedy}} {
+		if c.want != nil {
+			say(c.what, *c.want, c.got)
+		}
+	}
+	if w.approval != nil {
+		say("approval", w.approval, d.Approval)
+	}
+	if l := w.limit; l != nil {
+		if l.Key == "" && d.Limit != nil {
+			l = &policy.Limit{Rate: l.Rate, Burst: l.Burst, Key: d.Limit.Key}
+		}
+		say("limit", l, d.Limit)
+	}
+	if w.redact != nil && !slices.Equal(*w.redact, d.Redact) {
+		say("redact", *w.redact, d.Redact)
+	}
+	return strings.Join(out, "; ")
+}
+
+func shown(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(raw)
+}
+
+// nodeReader turns nodes of YAML into values with every digit of a number
+// kept. Aliases count as what they stand for, so that a small file cannot
+// become a large one.
+type nodeReader struct{ room int }
+
+// members gives the members of a mapping, of which others than known are errors.
+func (r *nodeReader) members(n *yaml.Node, known ...string) (map[string]*yaml.Node, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("line %d: not an object with %s", n.Line, strings.Join(known, ", "))
+	}
+	out := make(map[string]*yaml.Node)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if !slices.Contains(known, key.Value) {
+			return nil, fmt.Errorf("line %d: %s is not known (hint: there is %s)", key.Line, key.Value, strings.Join(known, ", "))
+		}
+		if out[key.Value] != nil {
+			return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
+		}
+		out[key.Value] = n.Content[i+1]
+	}
+	return out, nil
+}
+
+func (r *nodeReader) object(n *yaml.Node, what string) (map[string]any, error) {
+	v, err := r.value(n)
+	if err != nil {
+		return nil, err
+	}
+	o, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("line %d: %s is not an object", n.Line, what)
+	}
+	return o, nil
+}
+
+func (r *nodeReader) value(n *yaml.Node) (any, error) {
+	if r.room--; r.room < 0 {
+		return nil, fmt.Errorf("line %d: more than %d values", n.Line, maxNodes)
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		return r.value(n.Alias)
+	case yaml.MappingNode:
+		return r.mapping(n)
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i, c := range n.Content {
+			var err error
+			if out[i], err = r.value(c); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	return scalar(n)
+}
+
+func (r *nodeReader) mapping(n *yaml.Node) (any, error) {
+	out := make(map[string]any, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" {
+			return nil, fmt.Errorf("line %d: the name of a member is no text", key.Line)
+		}
+		if _, twice := out[key.Value]; twice {
+			return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
+		}
+		v, err := r.value(n.Content[i+1])
+		if err != nil {
+			return nil, err
+		}
+		out[key.Value] = v
+	}
+	return out, nil
+}
+
+// scalar reads a value as JSON has it: a number that JSON can write keeps its
+// digits, a time is text.
+func scalar(n *yaml.Node) (any, error) {
+	switch n.Tag {
+	case "!!null":
+		return nil, nil
+	case "!!bool":
+		var b bool
+		err := n.Decode(&b)
+		return b, err
+	case "!!int", "!!float":
+		number := json.Number(n.Value)
+		if _, err := json.Marshal(number); err == nil {
+			return number, nil
+		}
+		return nil, fmt.Errorf("line %d: %s is no number as JSON has it (hint: quote it, if it is text)", n.Line, n.Value)
+	case "!!timestamp", "!!str":
+		return n.Value, nil
+	}
+	return nil, fmt.Errorf("line %d: %s cannot be told in JSON", n.Line, n.Tag)
+}
