@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/replay"
+)
+
+// replayFlags are the flags of policy replay.
+type replayFlags struct {
+	bundle, since, until string
+	arguments, progress  bool
+	workers              int
+	options              replay.Options
+}
+
+func policyReplay(e *env) *cobra.Command {
+	var flags replayFlags
+	c := &cobra.Command{
+		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet", Args: cobra.NoArgs,
+		Long: `replay reads the audit trail of the state directory and asks another policy what it
+would have decided: the same input, the same time, the same usage. It says what
+would come out otherwise, by rule, principal and tool, with examples, and how many
+decisions could not be judged again and why. Nothing is written and nobody is asked.
+
+The overlay of the configuration, policy.data, is added to --bundle as serve would;
+its signature is not checked. Without --bundle the configured policy judges.
+Exit 0: everything comes out the same; 12: something does not.`,
+		Example: `  toolgate policy replay --bundle ./policy --since 24h
+  toolgate policy replay --bundle build/policy.tar.gz --since 2026-03-01T00:00:00Z --tool 'wallet__*'
+  toolgate policy replay --bundle ./policy --since 168h -o markdown > comment.md`,
+		Annotations: map[string]string{outputs: "markdown"},
+		RunE: func(c *cobra.Command, _ []string) error {
+			if e.output == "markdown" && !c.Flags().Changed("arguments") {
+				flags.arguments = false // it is for a page that others read
+			}
+			return e.replay(c.Context(), &flags)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the policy that is to judge (default: as configured)")
+	f.StringVar(&flags.since, "since", "24h", "how far back, or from when on (RFC 3339)")
+	f.StringVar(&flags.until, "until", "", "how far back to end, or when (default: now)")
+	f.StringSliceVar(&flags.options.Roles, "role", nil, "only calls of principals with this role; may be repeated")
+	f.StringSliceVar(&flags.options.Tools, "tool", nil, "only this tool as agents call it, or this method; * stands for anything; may be repeated")
+	f.StringSliceVar(&flags.options.Principals, "principal", nil, "only calls of this subject; may be repeated")
+	f.IntVar(&flags.options.Examples, "examples", 3, "how many calls to show of each change")
+	f.BoolVar(&flags.arguments, "arguments", true, "show the beginning of the arguments of examples (-o markdown: not unless asked for)")
+	f.BoolVar(&flags.progress, "progress", false, "tell on stderr how far it is, where that is no terminal too")
+	f.IntVar(&flags.workers, "workers", 0, "how many calls to judge at once (default: one for each processor)")
+	return c
+}
+
+// replayPatience is how long one evaluation may take. All processors are busy with
+// them, so that the time of serving would be short.
+const replayPatience = 5 * rego.DefaultTimeout
+
+func (e *env) replay(ctx context.Context, flags *replayFlags) error {
+	since, err := moment(flags.since, "since")
+	if err != nil {
+		return err
+	}
+	o := flags.options
+	if o.Until, err = moment(flags.until, "until"); err != nil {
+		return err
+	}
+	dir, err := e.trail()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return missing(err)
+	}
+	engine, err := e.candidate(ctx, flags.bundle)
+	if err != nil {
+		return err
+	}
+	o.Workers = flags.workers
+	told := e.progress(flags.progress)
+	o.Progress = told.tell
+	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), engine, o)
+	told.end()
+	if err != nil {
+		return err
+	}
+	if !flags.arguments {
+		withoutArguments(rep)
+	}
+	if err := e.sayReplay(rep); err != nil || !rep.Differs() {
+		return err
+	}
+	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
+}
+
+// candidate loads a policy that does not serve: with what the configuration adds
+// to the data of the one that does, and unsigned, as it may be work that nobody has
+// signed yet.
+func (e *env) candidate(ctx context.Context, path string) (*rego.Engine, error) {
+	options, cfg, err := e.about(path)
+	if err != nil {
+		return nil, err
+	}
+	if path != "" {
+		options.Data, options.DataAt = cfg.Policy.Data, cfg.Policy.DataAt
+	}
+	options.Timeout = replayPatience
+	engine, err := rego.Load(ctx, options)
+	if err != nil {
+		return nil, usage(err)
+	}
+	return engine, nil
+}
+
+// moment reads a time that is given itself, or as how long ago it is. "" is the
+// zero time.
+func moment(text, flag string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, usage(fmt.Errorf("--%s %q is no time\nhint: say how long ago, 24h, or when, 2026-03-01T00:00:00Z", flag, text))
+	}
+	return at, nil
+}
+
+func withoutArguments(rep *replay.Report) {
+	for _, changes := range []*replay.Changes{&rep.Changed, &rep.Adjusted, &rep.Failed} {
+		for _, turn := range changes.Rules {
+			for i := range turn.Examples {
+				turn.Examples[i].Arguments = ""
+			}
+		}
+	}
+}
+
+// progress tells how far a long command is: on a terminal in one line that
+// changes, else in a line now and then.
+type progress struct {
+	to       io.Writer // nil = nobody is told
+	terminal bool
+	last     time.Time
+}
+
+func (e *env) progress(wanted bool) *progress {
+	p := &progress{last: time.Now()}
+	f, ok := e.err.(*os.File)
+	if ok {
+		info, err := f.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	if p.terminal || wanted {
+		p.to = e.err
+	}
+	return p
+}
+
+func (p *progress) tell(at replay.Progress) {
+	every := 5 * time.Second
+	if p.terminal {
+		every = 200 * time.Millisecond
+	}
+	if p.to == nil || time.Since(p.last) < every {
+		return
+	}
+	p.last = time.Now()
+	before, after := "", "\n"
+	if p.terminal {
+		before, after = "\r\x1b[K", ""
+	}
+	fmt.Fprintf(p.to, "%s%d records, %d decisions judged again, %d otherwise, come to %s%s",
+		before, at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339), after)
+}
+
+// end takes the line away.
+func (p *progress) end() {
+	if p.to != nil && p.terminal {
+		fmt.Fprint(p.to, "\r\x1b[K")
+	}
+}
