@@ -60,7 +60,7 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego"},
-	"go.yaml.in/yaml":                       {"policy/rego"},
+	"go.yaml.in/yaml":                        {"policy/rego"},
 	"github.com/blevesearch/bleve":           {"tools/search"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},

@@ -189,7 +189,7 @@ func TestBadTables(t *testing.T) {
 		"- {input: {tool: {exposed: pay}, arguments: {a: 0x10}}, want: allow}":          "0x10 is no number",
 		"- {input: {tool: {exposed: pay}, arguments: {a: !!binary aGk=}}, want: allow}": "cannot be told in JSON",
 		"- {input: [], want: allow}":                                                    "input is not an object",
-		"- &a {" + tool + ", want: *a}":                                                 "more than",
+		"- {" + tool + ", want: &a {effect: [*a, *a, *a]}}":                             "more than",
 		"- {" + tool + ", want: allow}\n---\n- {}":                                      "more than one document",
 	} {
 		_, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Timeout: testTimeout, Path: writeFiles(t, append(slices.Clone(payments), "x_test.yaml", text)...)}})

@@ -54,8 +54,12 @@ type want struct {
 const defaultInput = `{"principal": {"subject": "somebody", "roles": []}, "arguments": {},
 	"request": {"id": "1", "transport": "http", "era": "", "trace_id": "trc_test", "time": "2024-01-01T12:00:00Z"}}`
 
-// maxNodes bounds a table, with every alias spelled out.
-const maxNodes = 200_000
+// maxNodes bounds a table, with every alias spelled out, and maxDepth what
+// stands within another: an alias may stand for what it is part of.
+const (
+	maxNodes = 200_000
+	maxDepth = 64
+)
 
 // readTable reads a decision table. The error names the line.
 func readTable(content []byte) ([]tableCase, error) {
@@ -261,7 +265,7 @@ func shown(v any) string {
 // nodeReader turns nodes of YAML into values with every digit of a number
 // kept. Aliases count as what they stand for, so that a small file cannot
 // become a large one.
-type nodeReader struct{ room int }
+type nodeReader struct{ room, depth int }
 
 // members gives the members of a mapping, of which others than known are errors.
 func (r *nodeReader) members(n *yaml.Node, known ...string) (map[string]*yaml.Node, error) {
@@ -295,8 +299,10 @@ func (r *nodeReader) object(n *yaml.Node, what string) (map[string]any, error) {
 }
 
 func (r *nodeReader) value(n *yaml.Node) (any, error) {
-	if r.room--; r.room < 0 {
-		return nil, fmt.Errorf("line %d: more than %d values", n.Line, maxNodes)
+	r.depth++
+	defer func() { r.depth-- }()
+	if r.room--; r.room < 0 || r.depth > maxDepth {
+		return nil, fmt.Errorf("line %d: more than %d values, or more than %d within each other", n.Line, maxNodes, maxDepth)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
