@@ -178,7 +178,7 @@ func (g *gathered) value(st *state) (*ast.Term, error) {
 	if err := st.into(&s, g.body); err != nil {
 		return nil, err
 	}
-	return s.gathered(), nil
+	return s.gathered()
 }
 
 func isConstant(e expr) (*ast.Term, bool) {

@@ -1,6 +1,7 @@
 package rego_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,5 +20,81 @@ func TestOutlineConstant(t *testing.T) {
 	}
 	if _, err := e.Outline(t.Context(), policy.Principal{}, in.Tool); err == nil {
 		t.Error("nobody has an outline")
+	}
+}
+
+// outlined is an outline as lines of text.
+func outlined(t *testing.T, e *rego.Engine, role, tool string) []string {
+	t.Helper()
+	in := input(role, tool, "")
+	o, err := e.Outline(t.Context(), in.Principal, in.Tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Whole != "" {
+		return []string{"whole: " + o.Whole}
+	}
+	var out []string
+	for _, b := range o.Branches {
+		out = append(out, strings.Join(append([]string{string(b.Decision.Effect) + " " + b.Decision.Rule}, b.When...), " | "))
+	}
+	return out
+}
+
+func TestOutline(t *testing.T) {
+	const amount = "is_number(input.arguments.amount) | input.arguments.amount > "
+	for name, c := range map[string]struct {
+		rules string
+		want  []string
+	}{
+		"one condition":   {`decision := {"effect": "allow"} if input.arguments.x == 1`, []string{"allow  | input.arguments.x == 1"}},
+		"known condition": {`decision := {"effect": "allow"} if { input.tool.exposed == "t"; input.arguments.x }`, []string{"allow  | input.arguments.x"}},
+		"else chain": {"decision := {\"effect\": \"deny\", \"rule\": \"a\"} if input.arguments.x == 1\nelse := {\"effect\": \"allow\", \"rule\": \"b\"} if input.arguments.y",
+			[]string{"deny a | input.arguments.x == 1", "allow b | not input.arguments.x == 1 | input.arguments.y"}},
+		"default": {"default decision := {\"effect\": \"deny\"}\ndecision := {\"effect\": \"allow\"} if { input.arguments.x; input.arguments.y }",
+			[]string{"allow  | input.arguments.x | input.arguments.y", "deny  | not {input.arguments.x; input.arguments.y}"}},
+		"rules in between": {"big if { is_number(input.arguments.amount); input.arguments.amount > 5 }\nbig if input.arguments.huge\ndecision := {\"effect\": \"deny\"} if big\ndecision := {\"effect\": \"allow\"} if not big",
+			[]string{"deny  | " + amount + "5", "deny  | input.arguments.huge", "allow  | not {is_number(input.arguments.amount); input.arguments.amount > 5} | not input.arguments.huge"}},
+		"contradiction": {"paid if input.arguments.paid\ndecision := {\"effect\": \"allow\"} if { paid; not paid }\ndecision := {\"effect\": \"deny\"} if { paid; not input.arguments.free }",
+			[]string{"deny  | input.arguments.paid | not input.arguments.free"}},
+		"obligation from another rule": {"terms := {\"effect\": \"allow\", \"rule\": \"r\"} if input.arguments.x\ndecision := object.union(terms, {\"redact\": [\"/y\"]}) if input.arguments.z",
+			[]string{"allow r | input.arguments.z | input.arguments.x"}},
+		"reason from arguments": {`decision := {"effect": "deny", "rule": "r", "reason": sprintf("no %v", [input.arguments.x])}`, []string{"deny r"}},
+		"loop":                  {`decision := {"effect": "allow"} if { some x in input.arguments.list; x > 3 }`, []string{"allow  | input.arguments.list[_] > 3"}},
+		"every":                 {`decision := {"effect": "allow"} if { every x in input.arguments.list { x > 3 } }`, []string{"allow  | every element of input.arguments.list: input.arguments.list[_] > 3"}},
+		"function":              {"f(x) if x > 3\nf(x) if x == 1\ndecision := {\"effect\": \"allow\"} if f(input.arguments.x)", []string{"allow  | input.arguments.x > 3", "allow  | input.arguments.x == 1"}},
+		"effect from arguments": {`decision := {"effect": input.arguments.x}`, []string{"whole: the effect comes from the call, or is none"}},
+		"with":                  {`decision := {"effect": "allow"} if input.arguments.x with input.arguments as {"x": 1}`, []string{"whole: p.rego:3: with is not split"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := loadUntried(t, writeFiles(t, "p.rego", module(c.rules)))
+			if diff := cmp.Diff(c.want, outlined(t, e, "r", "t")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOutlineDefault is what people read of the default policy.
+func TestOutlineDefault(t *testing.T) {
+	e, err := rego.Load(t.Context(), rego.Options{Timeout: testTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		role, tool string
+		want       []string
+	}{
+		{"approver", "manage_wallet", []string{"deny role-lacks-tool"}},
+		{"observer", "manage_wallet", []string{
+			`deny role-lacks-argument | not input.arguments.action in ["balance"]`,
+			`allow role-has-tool | input.arguments.action in ["balance"]`}},
+		{"creator", "generate_media", []string{
+			`deny model-not-listed | not input.arguments.model in ["card-1", "poster-1"]`,
+			`allow role-has-tool | input.arguments.model in ["card-1", "poster-1"]`}},
+	} {
+		if diff := cmp.Diff(c.want, outlined(t, e, c.role, c.tool)); diff != "" {
+			t.Errorf("%s %s (-want +got):\n%s", c.role, c.tool, diff)
+		}
 	}
 }

@@ -76,15 +76,26 @@ func (s *splitter) gather(t *ast.Term, kind sinkKind, b ast.Body, key, val *ast.
 	body := s.body(b, 0, v, func(v *scope) node { return s.leaf(key, val, v) })
 	out := &gathered{kind: kind, body: body}
 	if leaves, ok := constantLeaves(body); ok {
-		c := sink{kind: kind}
-		for _, l := range leaves {
-			if l.run(&state{sink: &c}) != nil {
-				return out
-			}
+		if t := gatherNow(kind, leaves); t != nil {
+			return constant{t}
 		}
-		return constant{c.gathered()}
 	}
 	return out
+}
+
+// gatherNow is what solutions come to that are known; nil when they disagree.
+func gatherNow(kind sinkKind, leaves []*leaf) *ast.Term {
+	s := sink{kind: kind}
+	for _, l := range leaves {
+		if l.run(&state{sink: &s}) != nil {
+			return nil
+		}
+	}
+	t, err := s.gathered()
+	if err != nil {
+		return nil
+	}
+	return t
 }
 
 // leaf is the end of a body that gives a value.

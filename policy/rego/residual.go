@@ -257,8 +257,7 @@ func (e *Engine) decideQuickly(ctx context.Context, in *policy.Input, known *pai
 	case err != nil:
 		return policy.Decision{}, nil, false
 	case s.kind != sinkValue:
-		d, err := decodeDecision(s.gathered().Value)
-		return d, err, true
+		return policy.Decision{}, nil, false // no decision, but an error tells why
 	case s.leaf != nil && s.leaf.verdict != nil:
 		return cloneDecision(s.leaf.verdict), nil, true
 	case s.one == nil:

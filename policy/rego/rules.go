@@ -1,6 +1,8 @@
 package rego
 
 import (
+	"slices"
+
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
 )
@@ -41,7 +43,10 @@ func (g *group) value(st *state) (*ast.Term, error) {
 	}
 	out := s.one
 	if g.kind != sinkValue {
-		out = s.gathered()
+		var err error
+		if out, err = s.gathered(); err != nil {
+			return nil, err
+		}
 	}
 	if g.id >= 0 {
 		st.answers[g.id] = answer{true, out}
@@ -71,6 +76,34 @@ func (g *group) run(st *state, s *sink) error {
 		s.found, s.one = true, t
 	}
 	return nil
+}
+
+// maxChoice is how many values of a rule are told apart.
+const maxChoice = 16
+
+// values are those that g can have, if they are constant and few; else nil.
+func (g *group) values() []*ast.Term {
+	var out []*ast.Term
+	known := g.kind == sinkValue
+	add := func(e expr) bool {
+		t, ok := isConstant(e)
+		if known = known && ok; known && !slices.ContainsFunc(out, func(o *ast.Term) bool { return identical(o, t) }) {
+			out = append(out, t)
+		}
+		return known
+	}
+	if g.other != nil {
+		add(g.other)
+	}
+	for _, c := range g.chains {
+		for _, body := range c {
+			allLeaves(body, func(l *leaf) bool { return add(l.val) })
+		}
+	}
+	if !known || len(out) > maxChoice {
+		return nil
+	}
+	return out
 }
 
 // rule is the value of the rules at at; nil when they have none in any call.
@@ -125,13 +158,9 @@ func (s *splitter) partial(at *ast.TreeNode, name string, kind sinkKind) expr {
 		}
 	}
 	if leaves, ok := g.constants(); ok {
-		c := sink{kind: kind}
-		for _, l := range leaves {
-			if l.run(&state{sink: &c}) != nil {
-				return s.finish(g)
-			}
+		if t := gatherNow(kind, leaves); t != nil {
+			return constant{t}
 		}
-		return constant{c.gathered()}
 	}
 	return s.finish(g)
 }
@@ -215,7 +244,7 @@ func (g *group) constant() (expr, bool) {
 		for _, body := range c {
 			if body.fails() || !allLeaves(body, func(l *leaf) bool {
 				t, ok := isConstant(l.val)
-				return ok && t.Equal(sure)
+				return ok && identical(t, sure)
 			}) {
 				return nil, false
 			}
@@ -254,7 +283,7 @@ func (s *splitter) finish(g *group) expr {
 				if first == nil {
 					first = t
 				}
-				return g.kind == sinkSet || ok && t.Equal(first)
+				return g.kind == sinkSet || ok && identical(t, first)
 			})
 		}
 	}

@@ -258,10 +258,28 @@ func (s *splitter) aside(e expr, next func(expr) node) node {
 	if isDefined(e) {
 		return next(e)
 	}
+	if g, ok := e.(*group); ok {
+		if vals := g.values(); len(vals) > 0 {
+			return s.choose(g, vals, next)
+		}
+	}
 	put := s.slot(e.text())
 	n := &let{slot: put.slot, val: e, next: next(put)}
 	n.seen = !s.used[put.slot]
 	return keep(n, e.fails())
+}
+
+// choose goes on with each value that g can have, so that what follows is split
+// with a value that is known.
+func (s *splitter) choose(g *group, vals []*ast.Term, next func(expr) node) node {
+	n := &choice{of: g, vals: vals, nexts: make([]node, len(vals))}
+	for i, t := range vals {
+		n.nexts[i] = next(constant{t})
+	}
+	if !g.frail && !slices.ContainsFunc(n.nexts, func(n node) bool { return n != nil }) {
+		return nil
+	}
+	return n
 }
 
 // isDefined reports whether e has a value in every call, with nothing to do for it.

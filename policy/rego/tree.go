@@ -104,14 +104,14 @@ func (s *sink) take(l *leaf, key, value *ast.Term) error {
 	switch s.kind {
 	case sinkAny:
 	case sinkValue:
-		if s.one != nil && !s.one.Equal(value) {
+		if s.one != nil && !identical(s.one, value) {
 			return errWhole
 		}
 		s.one, s.leaf = value, l
 	case sinkObject:
 		for i, k := range s.keys {
 			if k.Equal(key) {
-				if !s.list[i].Equal(value) {
+				if !identical(k, key) || !identical(s.list[i], value) {
 					return errWhole
 				}
 				return nil
@@ -125,18 +125,40 @@ func (s *sink) take(l *leaf, key, value *ast.Term) error {
 }
 
 // gathered is everything that was taken in.
-func (s *sink) gathered() *ast.Term {
+func (s *sink) gathered() (*ast.Term, error) {
 	switch s.kind {
 	case sinkArray:
-		return ast.ArrayTerm(s.list...)
+		return ast.ArrayTerm(s.list...), nil
 	case sinkSet:
-		return ast.SetTerm(s.list...)
+		out := ast.NewSet(s.list...)
+		if out.Len() < len(s.list) && !eachIdentical(s.list) {
+			return nil, errWhole
+		}
+		return ast.NewTerm(out), nil
 	}
 	members := make([][2]*ast.Term, len(s.keys))
 	for i := range s.keys {
 		members[i] = [2]*ast.Term{s.keys[i], s.list[i]}
 	}
-	return ast.ObjectTerm(members...)
+	return ast.ObjectTerm(members...), nil
+}
+
+// identical reports whether two values are equal and written alike: 1 and 1.0
+// are equal, and which of them a rule has depends on OPA's order.
+func identical(a, b *ast.Term) bool {
+	return a == b || a.Equal(b) && a.String() == b.String()
+}
+
+// eachIdentical reports whether those of list that are equal are identical.
+func eachIdentical(list []*ast.Term) bool {
+	for i, a := range list {
+		for _, b := range list[:i] {
+			if a.Equal(b) && !identical(a, b) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // leaf is a solution.
@@ -442,6 +464,28 @@ func (n *all) run(st *state) error {
 	return follow(n.next, st)
 }
 
+// choice goes on by which of its few values a rule has.
+type choice struct {
+	of    *group
+	vals  []*ast.Term // different from each other
+	nexts []node
+}
+
+func (n *choice) fails() bool { return n.of.frail || slices.ContainsFunc(n.nexts, failsOn) }
+
+func (n *choice) run(st *state) error {
+	v, err := n.of.value(st)
+	if v == nil || err != nil {
+		return err
+	}
+	for i, t := range n.vals {
+		if identical(t, v) {
+			return follow(n.nexts[i], st)
+		}
+	}
+	return errWhole
+}
+
 // broken is a step that failed before any call.
 type broken struct{}
 
@@ -456,6 +500,12 @@ func allLeaves(n node, f func(*leaf) bool) bool {
 	case fork:
 		for _, way := range n {
 			if !allLeaves(way, f) {
+				return false
+			}
+		}
+	case *choice:
+		for _, next := range n.nexts {
+			if !allLeaves(next, f) {
 				return false
 			}
 		}
