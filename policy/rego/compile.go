@@ -43,7 +43,8 @@ type program struct {
 	patterns cache.InterQueryValueCache
 	reads    reads
 	roles    map[string]any
-	meters   map[string][]policy.Meter // :: exposed name ⇒ what is counted of the tool
+	labels   map[string]map[string]string // of rules, by their ids
+	meters   map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
 }
 
 // capabilities is what a policy may use: nothing that reaches the network or,
@@ -103,6 +104,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	p := &program{store: inmem.NewFromObjectWithOpts(s.data,
 		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))}
 	p.roles, _ = s.data["roles"].(map[string]any)
+	p.labels = labelsOf(s.modules)
 	var err error
 	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)

@@ -62,7 +62,7 @@ func (e *Engine) close(d policy.Decision, err error) (policy.Decision, error) {
 	case err != nil:
 		return e.failed(err)
 	}
-	d.Revision = e.revision
+	d.Revision, d.Labels = e.revision, e.program.labels[d.Rule]
 	return d, nil
 }
 
