@@ -140,7 +140,7 @@ func TestDecisionLog(t *testing.T) {
 	p := serve()
 	call(20)
 	program.Await(t, "readiness says that the collector is away", func() bool {
-		_, body, err := fetch("http://"+admin+"/readyz?verbose", "")
+		_, body, err := visit("http://"+admin+"/readyz?verbose", "")
 		return err == nil && desk.tried() && strings.Contains(body, "toolgate.policy.log.url: decisions: not told, the trail is ") && strings.Contains(body, "it answered with status 503")
 	})
 	call(20)
@@ -174,7 +174,7 @@ func TestDecisionLog(t *testing.T) {
 		checkTold(t, e)
 	}
 	program.Await(t, "the lag is nothing", func() bool {
-		_, body, err := fetch("http://"+admin+"/metrics", "")
+		_, body, err := visit("http://"+admin+"/metrics", "")
 		return err == nil && strings.Contains(body, `toolgate_decision_log_lag_records{sink="http"} 0`) && strings.Contains(body, `toolgate_decision_log_shipped_total{sink="file"}`)
 	})
 	for _, log := range []*process{p, q} {

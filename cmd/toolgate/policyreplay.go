@@ -105,7 +105,7 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 // to the data of the one that does, and unsigned, as it may be work that nobody has
 // signed yet.
 func (e *env) candidate(ctx context.Context, path string) (*rego.Engine, error) {
-	options, cfg, err := e.about(path)
+	options, cfg, err := e.about(ctx, path)
 	if err != nil {
 		return nil, err
 	}
