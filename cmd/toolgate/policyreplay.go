@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,7 +90,10 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 	o.Progress = told.tell
 	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), engine, o)
 	told.end()
-	if err != nil {
+	switch {
+	case errors.Is(err, path.ErrBadPattern):
+		return usage(err)
+	case err != nil:
 		return err
 	}
 	if !flags.arguments {
@@ -104,12 +108,12 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 // candidate loads a policy that does not serve: with what the configuration adds
 // to the data of the one that does, and unsigned, as it may be work that nobody has
 // signed yet.
-func (e *env) candidate(ctx context.Context, path string) (*rego.Engine, error) {
-	options, cfg, err := e.about(ctx, path)
+func (e *env) candidate(ctx context.Context, bundle string) (*rego.Engine, error) {
+	options, cfg, err := e.about(ctx, bundle)
 	if err != nil {
 		return nil, err
 	}
-	if path != "" {
+	if bundle != "" {
 		options.Data, options.DataAt = cfg.Policy.Data, cfg.Policy.DataAt
 	}
 	options.Timeout = replayPatience
