@@ -138,8 +138,8 @@ func note(causes map[string]Cause, cause, decision string, n int) {
 	causes[cause] = Cause{cause, c.Count + n, c.DecisionID}
 }
 
-// ruleFailed is the rule of what a policy failed to judge.
-const ruleFailed = "policy_error"
+// RuleFailed is the rule of a denial that stands for what a policy failed to judge.
+const RuleFailed = "policy_error"
 
 // count counts what was judged again, and says in what it differs.
 func (t *tally) count(number int, r *audit.Record, in *policy.Input, was, now *policy.Decision, failed error) Difference {
@@ -154,7 +154,7 @@ func (t *tally) count(number int, r *audit.Record, in *policy.Input, was, now *p
 		note(t.errors, failed.Error(), r.DecisionID, 1)
 	}
 	d := Compare(was, now)
-	if was.Rule == ruleFailed {
+	if was.Rule == RuleFailed {
 		t.failed.add(t.examples, example(number, r, in, now), was, now)
 		return Same
 	}
@@ -229,7 +229,7 @@ func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
 	c.count++
 	c.principals[e.Principal]++
 	c.tools[e.Tool]++
-	c.turn(Turn{Was: verdictOf(was), Now: verdictOf(now), Count: 1, Examples: []Example{e}}, examples)
+	c.turn(Turn{Was: VerdictOf(was), Now: VerdictOf(now), Count: 1, Examples: []Example{e}}, examples)
 }
 
 // turn adds to a group, of whose examples the first ones stay.

@@ -66,7 +66,8 @@ func (v Verdict) String() string {
 	return string(v.Effect) + " (" + v.Rule + ")"
 }
 
-func verdictOf(d *policy.Decision) Verdict { return Verdict{d.Effect, d.Rule} }
+// VerdictOf is the verdict of d.
+func VerdictOf(d *policy.Decision) Verdict { return Verdict{d.Effect, d.Rule} }
 
 // compare orders verdicts: by effect, the strictest last, then by rule.
 func (v Verdict) compare(o Verdict) int {

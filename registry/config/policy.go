@@ -15,7 +15,8 @@ import (
 // Policy says where the policy is.
 type Policy struct {
 	PolicySource
-	Log DecisionLog // where decisions are told
+	Log    DecisionLog   // where decisions are told
+	Shadow *PolicySource // a policy that is asked beside it and decides nothing; nil = none
 }
 
 // PolicySource is where a policy comes from, and what must be true of it. It
@@ -78,7 +79,17 @@ func remote(path string) bool {
 }
 
 func (l *loader) policy(n *node) {
-	l.policySource(n, &l.cfg.Policy.PolicySource, fields{"log": l.decisionLog})
+	l.policySource(n, &l.cfg.Policy.PolicySource, fields{"log": l.decisionLog, "shadow": l.policyShadow})
+}
+
+// policyShadow reads where the policy comes from that is asked beside the one that
+// serves.
+func (l *loader) policyShadow(n *node) {
+	l.cfg.Policy.Shadow = new(PolicySource)
+	l.policySource(n, l.cfg.Policy.Shadow, nil)
+	if n.kind == kindObject && n.get("path") == nil {
+		l.fault(n, `has no "path"`, "name the policy that is to be asked beside the one that serves")
+	}
 }
 
 // policySource reads a section that says where a policy comes from, and that

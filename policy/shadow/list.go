@@ -1,0 +1,201 @@
+package shadow
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/replay"
+)
+
+// Bounds of what is kept.
+const (
+	keptDisagreements = 10_000
+	keptTotals        = 100
+)
+
+// Disagreement is a decision that the candidate would have made otherwise.
+type Disagreement struct {
+	Candidate  string            `json:"candidate"` // revision
+	DecisionID string            `json:"decision_id"`
+	At         time.Time         `json:"at"`
+	Serving    string            `json:"serving"` // revision of the policy that decided
+	Principal  string            `json:"principal"`
+	Tool       string            `json:"tool"`
+	Difference replay.Difference `json:"difference"`
+	Was        replay.Verdict    `json:"was"`
+	Now        replay.Verdict    `json:"now"`
+	Reason     string            `json:"reason,omitempty"` // of the candidate
+}
+
+// Total is how often a candidate was asked by all processes on a state, from the
+// first to the last decision, and how it came out.
+type Total struct {
+	Candidate string    `json:"candidate"`
+	First     time.Time `json:"first"`
+	Last      time.Time `json:"last"`
+	Same      int       `json:"same"`
+	Changed   int       `json:"changed"`
+	Failed    int       `json:"failed"`
+	Skipped   int       `json:"skipped"`
+}
+
+func (t *Total) count(o Outcome) {
+	switch o {
+	case Same:
+		t.Same++
+	case Changed:
+		t.Changed++
+	case Failed:
+		t.Failed++
+	case Skipped:
+		t.Skipped++
+	}
+}
+
+// flush writes what was found since the last one. What cannot be written waits for
+// the next.
+func (w *Worker) flush(ctx context.Context) {
+	w.mu.Lock()
+	listed, totals := w.listed, w.totals
+	w.listed, w.totals = nil, map[string]Total{}
+	w.mu.Unlock()
+	if len(totals) == 0 {
+		return
+	}
+	err := write(ctx, w.opts.DB, listed, totals)
+	if err == nil {
+		w.fault("keeping disagreements", nil)
+		return
+	}
+	w.mu.Lock()
+	w.listed = append(listed, w.listed...)
+	for revision, t := range totals {
+		w.totals[revision] = t.with(w.totals[revision])
+	}
+	w.mu.Unlock()
+	if ctx.Err() == nil {
+		w.fault("keeping disagreements", err)
+	}
+}
+
+// with is t and what was counted after it.
+func (t Total) with(later Total) Total {
+	if later.First.IsZero() {
+		return t
+	}
+	t.Last = later.Last
+	t.Same, t.Changed, t.Failed, t.Skipped = t.Same+later.Same, t.Changed+later.Changed, t.Failed+later.Failed, t.Skipped+later.Skipped
+	return t
+}
+
+func write(ctx context.Context, db *store.DB, listed []Disagreement, totals map[string]Total) error {
+	tx, err := db.Write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	err = writeAll(ctx, tx, listed, totals)
+	if err == nil {
+		err = trim(ctx, tx)
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[string]Total) error {
+	for _, d := range listed {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_disagreements
+			(candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			d.Candidate, d.DecisionID, d.At.UnixNano(), d.Serving, d.Principal, d.Tool, string(d.Difference),
+			string(d.Was.Effect), d.Was.Rule, string(d.Now.Effect), d.Now.Rule, d.Reason); err != nil {
+			return err
+		}
+	}
+	for _, t := range totals {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_totals (candidate, first, last, same, changed, failed, skipped)
+			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (candidate) DO UPDATE SET last = max(last, excluded.last),
+			same = same + excluded.same, changed = changed + excluded.changed, failed = failed + excluded.failed, skipped = skipped + excluded.skipped`,
+			t.Candidate, t.First.UnixNano(), t.Last.UnixNano(), t.Same, t.Changed, t.Failed, t.Skipped); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trim keeps the newest.
+func trim(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM shadow_disagreements WHERE rowid IN
+		(SELECT rowid FROM shadow_disagreements ORDER BY at DESC LIMIT -1 OFFSET ?)`, keptDisagreements)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `DELETE FROM shadow_totals WHERE candidate IN
+			(SELECT candidate FROM shadow_totals ORDER BY last DESC LIMIT -1 OFFSET ?)`, keptTotals)
+	}
+	return err
+}
+
+// Totals gives how each candidate of a state came out, the latest first.
+func Totals(ctx context.Context, db *store.DB) ([]Total, error) {
+	rows, err := db.Read.QueryContext(ctx, `SELECT candidate, first, last, same, changed, failed, skipped FROM shadow_totals ORDER BY last DESC, candidate`)
+	if err != nil {
+		return nil, fmt.Errorf("reading what a candidate came to: %w", err)
+	}
+	defer rows.Close()
+	all := []Total{}
+	for rows.Next() {
+		var t Total
+		var first, last int64
+		if err := rows.Scan(&t.Candidate, &first, &last, &t.Same, &t.Changed, &t.Failed, &t.Skipped); err != nil {
+			return nil, fmt.Errorf("reading what a candidate came to: %w", err)
+		}
+		t.First, t.Last = time.Unix(0, first).UTC(), time.Unix(0, last).UTC()
+		all = append(all, t)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("reading what a candidate came to: %w", err)
+	}
+	return all, nil
+}
+
+// List gives the disagreements of candidate ("" = of all of them) since then, the
+// latest first and at most most of them.
+func List(ctx context.Context, db *store.DB, candidate string, since time.Time, most int) ([]Disagreement, error) {
+	from := int64(0)
+	if !since.IsZero() {
+		from = since.UnixNano()
+	}
+	rows, err := db.Read.QueryContext(ctx, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
+		FROM shadow_disagreements WHERE at >= ? AND (? = '' OR candidate = ?) ORDER BY at DESC, decision_id DESC LIMIT ?`, from, candidate, candidate, most)
+	if err != nil {
+		return nil, fmt.Errorf("reading disagreements: %w", err)
+	}
+	defer rows.Close()
+	all := []Disagreement{}
+	for rows.Next() {
+		d, err := scan(rows)
+		if err != nil {
+			return nil, fmt.Errorf("reading disagreements: %w", err)
+		}
+		all = append(all, d)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("reading disagreements: %w", err)
+	}
+	return all, nil
+}
+
+func scan(rows *sql.Rows) (Disagreement, error) {
+	var d Disagreement
+	var at int64
+	var difference, was, now string
+	err := rows.Scan(&d.Candidate, &d.DecisionID, &at, &d.Serving, &d.Principal, &d.Tool, &difference, &was, &d.Was.Rule, &now, &d.Now.Rule, &d.Reason)
+	d.At, d.Difference = time.Unix(0, at).UTC(), replay.Difference(difference)
+	d.Was.Effect, d.Now.Effect = policy.Effect(was), policy.Effect(now)
+	return d, err
+}

@@ -1,0 +1,307 @@
+// Package shadow asks a policy that does not serve yet about what the gate
+// decides, as it decides it: nothing it answers is enforced, and no call waits for
+// it. It reads the audit trail of all processes of a state as they write it, keeps
+// what would have come out otherwise, and counts.
+//
+// # What it may cost
+//
+// One goroutine judges, and rests after each judgement four times as long as that
+// took, as soon as it is no trifle: a candidate that loops takes a fifth of one
+// processor. What it cannot keep up with it passes over, counted, so that it always
+// judges what has just been decided. Disagreements are written once a second.
+package shadow
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy/replay"
+)
+
+// Outcome is how one decision came out.
+type Outcome string
+
+// The outcomes.
+const (
+	Same    Outcome = "same"    // the candidate decides as the policy did
+	Changed Outcome = "changed" // it does not: another effect, rule or obligation
+	Failed  Outcome = "failed"  // it could not judge, and would deny
+	Skipped Outcome = "skipped" // it was not asked: see Worker.Run
+)
+
+// Bounds of a Worker.
+const (
+	trifle   = time.Millisecond // a judgement that takes longer is followed by a rest
+	restFor  = 4                // times as long as it took
+	behind   = time.Minute      // a decision that is older is passed over
+	flushAll = time.Second      // disagreements are written so often
+	pending  = 500              // disagreements that wait for that; more are only counted
+)
+
+// Options are what a Worker is made of. All but Poll, Now, Observe and Log are
+// required.
+type Options struct {
+	DB    *store.DB
+	Trail string // directory of the audit trail
+	// Observe is told of every decision; it must not block.
+	Observe func(Outcome)
+	Log     hclog.Logger
+	Poll    time.Duration    // between two looks at the trail; 0 = that of audit.Follow
+	Now     func() time.Time // nil = time.Now
+}
+
+// Worker judges what the gate decides by a candidate. It is safe for concurrent
+// use.
+type Worker struct {
+	opts Options
+
+	mu        sync.Mutex // protects the fields below
+	candidate *candidate
+	turned    chan struct{} // closed when another candidate is set
+	status    Status
+	listed    []Disagreement // not written yet
+	totals    map[string]Total
+	faults    map[string]string // by what goes wrong
+}
+
+// candidate is a policy that is asked until over.
+type candidate struct {
+	replay.Judge
+	over context.Context
+	end  context.CancelFunc
+}
+
+// Status is how the shadow of a running process stands, since its candidate was
+// set.
+type Status struct {
+	Candidate string    // its revision, "" = there is none
+	Since     time.Time // when it was set
+	Same      int
+	Changed   int
+	Failed    int
+	Skipped   int
+	Unlisted  int       // of Changed and Failed, those that were too many to keep
+	Last      time.Time // of the last decision that was dealt with
+	Faults    []string  // why disagreements are not kept or decisions not read
+}
+
+// New makes a worker without a candidate.
+func New(o Options) *Worker {
+	if o.Observe == nil {
+		o.Observe = func(Outcome) {}
+	}
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Worker{opts: o, turned: make(chan struct{}), totals: map[string]Total{}, faults: map[string]string{}}
+}
+
+// Set makes j the candidate, from the decisions of now on; nil = nobody is asked.
+// One that is the candidate already stays it.
+func (w *Worker) Set(j replay.Judge) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if j != nil && w.candidate != nil && w.candidate.Revision() == j.Revision() {
+		return
+	}
+	if w.candidate != nil {
+		w.candidate.end()
+	}
+	w.candidate, w.status = nil, Status{}
+	if j != nil {
+		over, end := context.WithCancel(context.Background())
+		w.candidate = &candidate{j, over, end}
+		w.status = Status{Candidate: j.Revision(), Since: w.opts.Now()}
+	}
+	close(w.turned)
+	w.turned = make(chan struct{})
+}
+
+// Status gives how it stands.
+func (w *Worker) Status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.status
+	for _, doing := range slices.Sorted(maps.Keys(w.faults)) {
+		s.Faults = append(s.Faults, doing+": "+w.faults[doing])
+	}
+	return s
+}
+
+// Run asks the candidate until ctx ends, and has then written what it found. A
+// decision is passed over that is more than a minute old when its turn comes, that
+// the policy of the time failed to make, that was counted otherwise than the
+// candidate counts, or whose record holds too little.
+func (w *Worker) Run(ctx context.Context) error {
+	group, inner := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		w.ask(inner)
+		return nil
+	})
+	group.Go(func() error {
+		tick := time.NewTicker(flushAll)
+		defer tick.Stop()
+		for {
+			select {
+			case <-inner.Done():
+				return nil
+			case <-tick.C:
+				w.flush(inner)
+			}
+		}
+	})
+	err := group.Wait()
+	last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	w.flush(last)
+	return err
+}
+
+// ask asks one candidate after the other.
+func (w *Worker) ask(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.mu.Lock()
+		c, turned := w.candidate, w.turned
+		w.mu.Unlock()
+		if c != nil {
+			w.follow(ctx, c)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-turned:
+		}
+	}
+}
+
+// follow asks c about what is recorded from now on, until ctx ends or another one
+// is the candidate.
+func (w *Worker) follow(ctx context.Context, c *candidate) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(c.over, stop)()
+	ends, err := audit.Ends(w.opts.Trail)
+	if err != nil {
+		w.fault("reading the audit trail", err)
+		rest(ctx, flushAll)
+		return
+	}
+	for r, err := range audit.Follow(ctx, w.opts.Trail, ends, w.opts.Poll) {
+		if w.fault("reading the audit trail", err); err != nil {
+			continue
+		}
+		began := time.Now()
+		w.judge(ctx, c, r)
+		if took := time.Since(began); took > trifle {
+			rest(ctx, restFor*took)
+		}
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// judge asks c about one record.
+func (w *Worker) judge(ctx context.Context, c *candidate, r *audit.Record) {
+	in, was, err := replay.Judged(r)
+	if errors.Is(err, replay.ErrNotAsked) || errors.Is(err, replay.ErrElsewhere) {
+		return
+	}
+	if err == nil {
+		err = replay.Countable(c.Meters(in.Tool), in)
+	}
+	if err != nil || was.Rule == replay.RuleFailed || w.opts.Now().Sub(r.Time) > behind {
+		w.note(c, r, Skipped, nil)
+		return
+	}
+	now, err := c.Decide(ctx, in)
+	if ctx.Err() != nil {
+		return
+	}
+	differs := replay.Compare(was, &now)
+	if differs == replay.Same {
+		w.note(c, r, outcome(err, Same), nil)
+		return
+	}
+	w.note(c, r, outcome(err, Changed), &Disagreement{
+		Candidate: c.Revision(), DecisionID: r.DecisionID, At: r.Time, Serving: was.Revision,
+		Principal: replay.Who(&in.Principal), Tool: replay.What(in), Difference: differs,
+		Was: replay.VerdictOf(was), Now: replay.VerdictOf(&now), Reason: now.Reason,
+	})
+}
+
+func outcome(err error, otherwise Outcome) Outcome {
+	if err != nil {
+		return Failed
+	}
+	return otherwise
+}
+
+// note counts, and keeps a disagreement until it is written.
+func (w *Worker) note(c *candidate, r *audit.Record, o Outcome, d *Disagreement) {
+	w.opts.Observe(o)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	revision := c.Revision()
+	t := w.totals[revision]
+	t.Candidate, t.Last = revision, r.Time
+	if t.First.IsZero() {
+		t.First = r.Time
+	}
+	t.count(o)
+	w.totals[revision] = t
+	keep := d != nil && len(w.listed) < pending
+	if keep {
+		w.listed = append(w.listed, *d)
+	}
+	if w.candidate != c {
+		return
+	}
+	s := &w.status
+	s.Last = r.Time
+	if d != nil && !keep {
+		s.Unlisted++
+	}
+	switch o {
+	case Same:
+		s.Same++
+	case Changed:
+		s.Changed++
+	case Failed:
+		s.Failed++
+	case Skipped:
+		s.Skipped++
+	}
+}
+
+// fault notes what goes wrong with doing something, nil when it goes well again.
+func (w *Worker) fault(doing string, err error) {
+	w.mu.Lock()
+	before := w.faults[doing]
+	delete(w.faults, doing)
+	if err != nil {
+		w.faults[doing] = err.Error()
+	}
+	w.mu.Unlock()
+	if err != nil && err.Error() != before {
+		w.opts.Log.Error(doing, "error", err)
+	}
+}
