@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -40,6 +41,7 @@ func (in *instance) watch(ctx context.Context, from source) error {
 	}
 	defer func() { _ = w.Close() }() // nothing was written
 	followed, events := in.follow(w), burst{}
+	events.add(time.Now()) // for what has changed since it was read
 	for {
 		asked := false
 		select {
@@ -61,7 +63,10 @@ func (in *instance) watch(ctx context.Context, from source) error {
 		}
 		events = burst{}
 		in.again(ctx, from, asked)
-		followed = in.follow(w)
+		before := len(w.WatchList())
+		if followed = in.follow(w); len(w.WatchList()) > before {
+			events.add(time.Now())
+		}
 	}
 }
 
@@ -118,7 +123,7 @@ func (in *instance) reread(ctx context.Context, from source, asked bool) (bool, 
 	if err != nil {
 		return false, err
 	}
-	if !asked && !in.changed(ctx, cfg) {
+	if !asked && !in.changed(cfg) {
 		return false, nil
 	}
 	if err := in.apply(ctx, cfg); err != nil {
@@ -223,15 +228,15 @@ func (in *instance) watchDir(w *fsnotify.Watcher, dir string) {
 func local(path string) bool { return path != "" && !strings.Contains(path, "://") }
 
 // changed compares what was read with what serves.
-func (in *instance) changed(ctx context.Context, cfg *config.Config) bool {
+func (in *instance) changed(cfg *config.Config) bool {
 	in.mu.Lock()
 	old, engine := in.cfg, in.engine
 	in.mu.Unlock()
 	if old.SHA256 != cfg.SHA256 || cfg.Policy.Remote() {
 		return old.SHA256 != cfg.SHA256 // a server is polled
 	}
-	fresh, err := loadPolicy(ctx, cfg)
-	return err != nil || fresh.Revision() != engine.Revision()
+	fresh, err := rego.RevisionOf(policyOptions(&cfg.Policy.PolicySource))
+	return err != nil || fresh != engine.Revision()
 }
 
 func (in *instance) revision() string {

@@ -504,6 +504,9 @@ func TestRevision(t *testing.T) {
 	if !strings.HasPrefix(base, "sha256:") || len(base) != len("sha256:")+64 {
 		t.Errorf("revision is %q", base)
 	}
+	if got, err := rego.RevisionOf(rego.Options{Path: writeFiles(t, "p.rego", rule, "data.json", `{"a":1}`)}); err != nil || got != base {
+		t.Errorf("the revision of the files alone is %s, %v", got, err)
+	}
 	if got := load(t, "p.rego", rule, "data.json", `{"a":1}`, "NOTES", "x").Revision(); got != base {
 		t.Errorf("a file that is no policy changed the revision")
 	}

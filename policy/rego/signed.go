@@ -88,6 +88,16 @@ func (f files) verify(s signed) error {
 	return nil
 }
 
+// RevisionOf is the revision of the Engine that Load would make of o, if it can
+// make one: the files are read and verified, and nothing is compiled.
+func RevisionOf(o Options) (string, error) {
+	f, _, err := o.read()
+	if err != nil {
+		return "", err
+	}
+	return f.revision(), nil
+}
+
 // read reads the policy and what is added to it. unchecked tells that it is
 // signed and that nobody said by whom.
 func (o Options) read() (f files, unchecked bool, err error) {
