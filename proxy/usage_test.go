@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,13 +91,45 @@ func newTill(t *testing.T, path string, s proxy.Settings, stewarded bool) *till 
 
 func openTill(t *testing.T) *till {
 	t.Helper()
-	return newTill(t, filepath.Join(t.TempDir(), "state.db"), proxy.Settings{}, false)
+	return newTill(t, freshState(t), proxy.Settings{}, false)
+}
+
+// emptyState is a store that nobody has used yet: to copy one is quicker than to
+// make one.
+var emptyState = sync.OnceValues(func() (content []byte, err error) {
+	dir, err := os.MkdirTemp("", "till-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "state.db")
+	db, err := store.Open(context.Background(), path, store.Migrations())
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+func freshState(t *testing.T) string {
+	t.Helper()
+	content, err := emptyState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "state.db")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // inTill runs a test in a bubble, with a steward.
 func inTill(t *testing.T, s proxy.Settings, test func(t *testing.T, u *till)) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "state.db")
+	path := freshState(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newTill(t, path, s, true)
 		synctest.Wait()
