@@ -187,7 +187,8 @@ var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
 // find gives the value at a JSON Pointer (RFC 6901).
 func find(value json.RawMessage, pointer string) (json.RawMessage, bool) {
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		key, ok := pointerEscapes.Replace(token), false
+		var ok bool
+		key := pointerEscapes.Replace(token)
 		if len(value) > 0 && value[0] == '[' {
 			value, ok = element(value, key)
 		} else {
