@@ -67,7 +67,7 @@ func newLane(s *Shipper, name string, to sink) *lane {
 // run ships whenever the sink is this process's, until ctx ends.
 func (l *lane) run(ctx context.Context) {
 	defer l.sink.close()
-	for {
+	for tries := 0; ; {
 		ours, err := l.s.claim(ctx, l.name)
 		if ours {
 			l.set(func() { l.ours, l.fault, l.reached = true, "", audit.Cursor{} })
@@ -77,11 +77,15 @@ func (l *lane) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		if err != nil && !errors.Is(err, errLost) {
-			l.log.Error("shipping decisions", "error", err)
+		pause := l.s.opts.Poll
+		if tries++; err == nil || errors.Is(err, errLost) {
+			tries = 0
+		} else {
+			pause = max(pause, backoff(l.s.opts.Retry, tries))
+			l.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
 			l.set(func() { l.fault = "its place in the state cannot be read or written" })
 		}
-		if !wait(ctx, l.s.opts.Poll) {
+		if !wait(ctx, pause) {
 			break
 		}
 	}
@@ -123,10 +127,14 @@ func (l *lane) ship(ctx context.Context) error {
 
 // read makes parcels of the records after place, until ctx ends.
 func (l *lane) read(ctx context.Context, place audit.Cursor, to chan<- parcel) {
+	said := ""
 	for r, err := range audit.Follow(ctx, l.s.opts.Trail, place, l.s.opts.Poll) {
 		if err != nil {
-			l.log.Error("reading the audit trail for the decision log", "error", err)
-			l.s.opts.Observe(l.name, Lost, 1)
+			if said != err.Error() { // what cannot be read comes again at every look
+				said = err.Error()
+				l.log.Error("reading the audit trail for the decision log", "error", err)
+				l.s.opts.Observe(l.name, Lost, 1)
+			}
 			continue
 		}
 		p, ok := l.parcel(ctx, r)
@@ -207,16 +215,14 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 		l.waits(d.left)
 		before := len(d.left)
 		fault, err := d.step(ctx)
-		switch {
-		case err != nil:
+		if err != nil || ctx.Err() != nil {
 			return err
-		case ctx.Err() != nil:
-			return nil
-		case fault == nil && len(d.left) < before:
+		}
+		if len(d.left) < before {
 			tries = 0
 			l.set(func() { l.fault = "" })
-			continue
-		case fault == nil:
+		}
+		if fault == nil {
 			continue
 		}
 		tries++

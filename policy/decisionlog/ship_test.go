@@ -3,9 +3,11 @@ package decisionlog_test
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 )
@@ -302,6 +305,81 @@ func TestOneTells(t *testing.T) {
 		same(t, want, d.taken())
 		w.end(s)
 	}
+}
+
+// A process that has lost a sink to another, because it was taken for dead, moves
+// its place no more.
+func TestLostSink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	entered, free := make(chan struct{}, 1), make(chan struct{})
+	d := newDesk(t, func([]string) int {
+		select {
+		case entered <- struct{}{}:
+		default:
+		}
+		<-free
+		return http.StatusOK
+	})
+	s := w.shipper(decisionlog.Config{URL: d.URL})
+	w.decide(1)
+	<-entered
+	other, err := store.HoldInstance(filepath.Join(w.dir, "instances"), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.db.Write.ExecContext(t.Context(), "UPDATE decision_log_sinks SET owner = 'other'"); err != nil {
+		t.Fatal(err)
+	}
+	close(free)
+	until(t, "the chunk is taken", func() bool { return len(d.taken()) == 1 })
+	w.decide(1)
+	until(t, "the first is counted out", func() bool { return w.trouble(s).Since.IsZero() })
+	if tr := w.trouble(s); tr.Lag < 4 || len(d.taken()) != 1 {
+		t.Errorf("it goes on: %+v, %v", tr, d.taken())
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.caughtUp(s, "http")
+	same(t, []string{"dec-000001", "dec-000002"}, uniq(d.taken()))
+}
+
+// A redirect takes no event and no token anywhere.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	elsewhere := newDesk(t, nil)
+	d := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(d.Close)
+	s := w.shipper(decisionlog.Config{URL: d.URL})
+	w.decide(1)
+	until(t, "a fault", func() bool { return w.trouble(s).Fault == "it answered with status 307: redirects are not followed" })
+	if elsewhere.tried() != 0 {
+		t.Error("it followed")
+	}
+}
+
+// A collector has to be who it says.
+func TestCertificate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := newDesk(t, nil)
+	tls := httptest.NewTLSServer(d)
+	t.Cleanup(tls.Close)
+	s := w.shipper(decisionlog.Config{URL: tls.URL})
+	want := w.decide(1)
+	until(t, "a fault", func() bool { return w.trouble(s).Fault == "its certificate is not trusted" })
+	w.end(s)
+	if d.tried() != 0 {
+		t.Error("it was told")
+	}
+	o := w.options(w.db)
+	o.Roots = x509.NewCertPool()
+	o.Roots.AddCert(tls.Certificate())
+	s = w.shipperWith(o, decisionlog.Config{URL: tls.URL})
+	w.caughtUp(s, "http")
+	same(t, want, d.taken())
 }
 
 // Close tells what was recorded just before, if the sink takes it, and waits for no
