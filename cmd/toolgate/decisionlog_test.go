@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -91,6 +92,10 @@ const tellingPolicy = `package toolgate
 
 import rego.v2
 
+# METADATA
+# title: Everybody may count
+# labels:
+#   rule: all
 decision := {"effect": "allow", "rule": "all"} if input.tool.name
 `
 
@@ -196,7 +201,8 @@ func checkTold(t *testing.T, e decisionlog.Event) {
 	switch {
 	case strings.Contains(string(text), "planted"), e.RequestedBy != "somebody", !strings.Contains(string(e.Input), `"n":`),
 		!slices.Equal(e.Erased, []string{"/input/arguments/secret"}), !slices.Equal(e.Masked, []string{"/input/principal/subject"}),
-		e.Path != "toolgate/decision", !strings.HasPrefix(e.Bundles["toolgate"].Revision, "sha256:"), e.Labels["app"] != "toolgate":
+		e.Path != "toolgate/decision", !strings.HasPrefix(e.Bundles["toolgate"].Revision, "sha256:"), e.Labels["app"] != "toolgate",
+		!slices.EqualFunc(e.RuleLabels, []map[string]string{{"rule": "all"}}, maps.Equal[map[string]string]):
 		t.Fatalf("told %s", text)
 	}
 }
