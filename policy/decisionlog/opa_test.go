@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -244,4 +245,29 @@ func maskedByOPA(t testing.TB, module string, e decisionlog.Event) *logs.EventV1
 		return nil
 	}
 	return &to.events[0]
+}
+
+// The masks in the documentation are masks.
+func TestDocumentedMasks(t *testing.T) {
+	text, err := os.ReadFile("../../docs/policy-author.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```rego\npackage system.log\n")
+	body, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("there are none")
+	}
+	module := "package system.log\n" + body
+	e, err := decisionlog.EventOf(record(3, "d3"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := decisionlog.MaskedEvent(t.Context(), engine(t, module).Mask, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := asOPA(t, told); !slices.Equal(got.Erased, []string{"/input/arguments/card"}) || got.Masked != nil {
+		t.Errorf("%s", told)
+	}
 }

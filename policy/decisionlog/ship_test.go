@@ -138,17 +138,22 @@ func TestCutLine(t *testing.T) {
 // it missed once it can be. The other sink is told meanwhile.
 func TestFileFaults(t *testing.T) {
 	t.Parallel()
-	for name, block := range map[string]func(path string) error{
-		"no directory": func(path string) error { return os.Remove(filepath.Dir(path)) },
-		"a directory":  func(path string) error { return os.Mkdir(path, 0o700) },
-		"a pipe":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	const irregular = "the file cannot be written: is not a regular file"
+	for name, test := range map[string]struct {
+		block func(path string) error
+		fault string
+	}{
+		"no directory": {func(path string) error { return os.Remove(filepath.Dir(path)) }, "the file cannot be written: no such file or directory"},
+		"a directory":  {func(path string) error { return os.Mkdir(path, 0o700) }, irregular},
+		"a pipe":       {func(path string) error { return syscall.Mkfifo(path, 0o600) }, irregular},
+		"a device":     {func(path string) error { return os.Symlink("/dev/null", path) }, irregular},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			folder := filepath.Join(w.dir, "planted-folder")
 			path := filepath.Join(folder, "log.jsonl")
-			if err := errors.Join(os.Mkdir(folder, 0o700), block(path)); err != nil {
+			if err := errors.Join(os.Mkdir(folder, 0o700), test.block(path)); err != nil {
 				t.Fatal(err)
 			}
 			d := newDesk(t, nil)
@@ -157,7 +162,7 @@ func TestFileFaults(t *testing.T) {
 			w.caughtUp(s, "http")
 			until(t, "a fault", func() bool {
 				all, err := s.Troubles(t.Context())
-				return err == nil && all[0].Fault != "" && all[0].Lag >= 10 && !all[0].Since.IsZero() && all[1].Fault == ""
+				return err == nil && all[0].Fault == test.fault && all[0].Lag >= 10 && !all[0].Since.IsZero() && all[1].Fault == ""
 			})
 			_ = os.Remove(path)
 			if err := os.MkdirAll(folder, 0o700); err != nil {
