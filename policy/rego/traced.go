@@ -36,6 +36,7 @@ func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdow
 		options := []rego.EvalOption{
 			rego.EvalParsedInput(input.Value), rego.EvalExternalCancel(c), rego.EvalMetrics(metrics.NoOp()),
 			rego.EvalInterQueryBuiltinValueCache(e.program.patterns),
+			rego.EvalRuleIndexing(false), // an index would hide why a rule does not hold
 		}
 		for _, t := range tracers {
 			options = append(options, rego.EvalQueryTracer(t))

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// supposed is a call that nobody has made: what the flags of explain and can-i
+// say of it.
+type supposed struct {
+	path                    string
+	roles                   []string
+	subject, client, tenant string
+	args, usage, at         string
+	server, risk            string
+	annotations             string
+	input                   string
+}
+
+func (s *supposed) flags(c *cobra.Command) {
+	f := c.Flags()
+	policyPath(c, &s.path)
+	f.StringSliceVar(&s.roles, "as", nil, "roles of whoever calls, with commas between")
+	f.StringVar(&s.subject, "subject", "", "who calls; without --as with the roles that the subject's token has")
+	f.StringVar(&s.client, "client", "", "what the client says of itself")
+	f.StringVar(&s.tenant, "tenant", "", "tenant of whoever calls")
+	f.StringVar(&s.args, "args", "{}", "arguments as a JSON object; @FILE reads a file, - stdin")
+	f.StringVar(&s.usage, "usage", "", `what meters stand at, such as {"day":{"calls":3,"sum":900}} (default: as the state directory has it for --subject, else nothing was used)`)
+	f.StringVar(&s.at, "time", "", "when, in RFC 3339 (default: now)")
+	f.StringVar(&s.server, "server", "", "server of the tool (default: as the configuration says)")
+	f.StringVar(&s.risk, "risk", "", "risk of the server (default: as the configuration says)")
+	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a JSON object (default: as the server said)")
+	f.StringVar(&s.input, "input", "", "the whole input as JSON in place of all this; @FILE reads a file, - stdin")
+}
+
+// asks reports whether the flags speak of a call.
+func (s *supposed) asks() bool { return len(s.roles) > 0 || s.subject != "" || s.input != "" }
+
+// call is the input that the flags and a tool's name come to.
+func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Config, engine *rego.Engine) (*policy.Input, error) {
+	if s.input != "" {
+		return e.wholeInput(s.input, tool)
+	}
+	if tool == "" || !s.asks() {
+		return nil, usage(errors.New("name a tool and who calls it\nhint: --as ROLE TOOL --args '{…}'"))
+	}
+	in := &policy.Input{Request: policy.Request{ID: "1", Transport: "cli", TraceID: "trc_supposed", Time: time.Now().UTC()}}
+	in.Principal = s.principal(cfg)
+	var err error
+	if in.Tool, err = e.supposedTool(ctx, s, tool, cfg, engine); err != nil {
+		return nil, err
+	}
+	if in.Arguments, err = e.readObject("args", s.args); err != nil {
+		return nil, err
+	}
+	if s.at != "" {
+		if in.Request.Time, err = time.Parse(time.RFC3339, s.at); err != nil {
+			return nil, usage(fmt.Errorf("--time %q is no time\nhint: --time 2026-03-02T15:04:05Z", s.at))
+		}
+	}
+	return in, e.supposedUsage(ctx, s, cfg, engine, in)
+}
+
+// wholeInput reads an input as a policy sees it.
+func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
+	if tool != "" {
+		return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
+	}
+	raw, err := e.readObject("input", flag)
+	if err != nil {
+		return nil, err
+	}
+	in := new(policy.Input)
+	if err := json.Unmarshal(raw, in); err != nil {
+		return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
+	}
+	return in, nil
+}
+
+// readObject reads a flag that is a JSON object, as strictly as calls are read.
+func (e *env) readObject(name, flag string) (json.RawMessage, error) {
+	if file, ok := strings.CutPrefix(flag, "@"); ok {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return nil, usage(fmt.Errorf("reading --%s: %w", name, err))
+		}
+		flag = string(raw)
+	}
+	object, err := e.arguments(flag)
+	if err != nil && name != "args" {
+		err = usage(errors.New(strings.Replace(err.Error(), "--args", "--"+name, 1)))
+	}
+	return object, err
+}
+
+func (s *supposed) principal(cfg *config.Config) policy.Principal {
+	p := policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant}
+	if p.Subject == "" {
+		p.Subject = "somebody"
+	}
+	for _, t := range cfg.Identity.Tokens {
+		if len(s.roles) == 0 && t.Subject == s.subject {
+			p.Roles = t.Roles
+		}
+	}
+	return p
+}
+
+func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *config.Config, engine *rego.Engine) (policy.Tool, error) {
+	known, err := e.knownTools(ctx, cfg, engine, false)
+	if err != nil {
+		return policy.Tool{}, err
+	}
+	t := toolNamed(cfg, name)
+	if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
+		t = known[i]
+	}
+	if s.server != "" {
+		t.Server = s.server
+	}
+	if s.risk != "" {
+		t.Risk = s.risk
+	}
+	if s.annotations != "" {
+		t.Annotations, err = e.readObject("annotations", s.annotations)
+	}
+	return t, err
+}
+
+// supposedUsage fills in what the meters of the tool stand at.
+func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config, engine *rego.Engine, in *policy.Input) error {
+	meters := engine.Meters(in.Tool)
+	for _, m := range meters {
+		if in.Usage == nil {
+			in.Usage = make(map[string]policy.Reading)
+		}
+		in.Usage[m.Name] = policy.Reading{Sum: "0"}
+	}
+	if s.usage != "" {
+		raw, err := e.readObject("usage", s.usage)
+		if err != nil {
+			return err
+		}
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&in.Usage); err != nil {
+			return usage(fmt.Errorf("--usage: %w\nhint: --usage '{\"day\":{\"calls\":3,\"sum\":900}}'", err))
+		}
+		return nil
+	}
+	if s.subject == "" || len(meters) == 0 {
+		return nil
+	}
+	return e.kept(ctx, cfg, meters, in)
+}
+
+// kept reads what the state directory has counted, where there is one.
+func (e *env) kept(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
+	dir := e.state
+	if dir == "" {
+		dir = cfg.State
+	}
+	path := filepath.Join(dir, "state.db")
+	if _, err := os.Stat(path); dir == "" || err != nil {
+		return nil // nothing has served yet
+	}
+	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
+	if err != nil {
+		return usage(err)
+	}
+	db, err := store.Open(ctx, path, store.Migrations())
+	if err != nil {
+		return err
+	}
+	in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
+	return errors.Join(err, db.Close())
+}
+
+func policyCanI(e *env) *cobra.Command {
+	var s supposed
+	c := &cobra.Command{
+		Use: "can-i TOOL", Short: "say whether a call would be allowed", Args: cobra.MaximumNArgs(1),
+		Long: `can-i asks the policy about a call that nobody makes: yes, no, or held for people to
+decide. TOOL is the name under which agents call it. Nothing is recorded or counted.
+Exit 0: yes; 10: no; 11: held.`,
+		Example: `  toolgate policy can-i manage_wallet --as treasurer --args '{"action":"transfer","amount":50}'
+  toolgate policy can-i files__write_file --subject agent-7 --args @call.json --time 2026-03-01T22:00:00Z`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return e.canI(c.Context(), &s, strings.Join(args, ""))
+		},
+	}
+	s.flags(c)
+	return c
+}
+
+func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
+	options, cfg, err := e.about(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	engine, err := rego.Load(ctx, options)
+	if err != nil {
+		return e.unservable(err, options.Path)
+	}
+	in, err := e.call(ctx, s, tool, cfg, engine)
+	if err != nil {
+		return err
+	}
+	d, failed := engine.Decide(ctx, in)
+	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
+	if answer == "" {
+		answer = "no"
+	}
+	if e.output == "json" {
+		err = e.json(map[string]any{"answer": answer, "decision": d})
+	} else {
+		_, err = fmt.Fprintln(e.out, printable(answer+": "+reasoned(&d, failed)))
+	}
+	return errors.Join(err, effectExit(d.Effect))
+}
+
+// reasoned is why a decision is what it is, on one line.
+func reasoned(d *policy.Decision, failed error) string {
+	text := d.Rule
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	if d.Approval != nil {
+		text += " (" + approvers(d.Approval) + ")"
+	}
+	if failed != nil {
+		text += ": " + failed.Error()
+	}
+	return text
+}
+
+// approvers says who decides on a held call.
+func approvers(a *policy.Approval) string {
+	n, what := max(a.Quorum, 1), "approval"
+	if n > 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("needs %d %s by %s", n, what, strings.Join(a.Roles, " or "))
+}
+
+// effectExit is the exit code of a verdict.
+func effectExit(effect policy.Effect) error {
+	switch effect {
+	case policy.Allow:
+		return nil
+	case policy.Hold:
+		return &exit{code: exitApproval}
+	}
+	return &exit{code: exitDenied}
+}

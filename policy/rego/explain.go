@@ -1,0 +1,313 @@
+package rego
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Explanation is a decision with what people ask about it.
+type Explanation struct {
+	Decision policy.Decision `json:"decision"`
+	// Failure says why the policy did not come to a decision of its own; "" = it did.
+	Failure string `json:"failure,omitempty"`
+	// Title and Description are those of the METADATA of the rule that decided.
+	Title       string `json:"title,omitempty"`
+	Description string `json:"description,omitempty"`
+	Where       string `json:"where,omitempty"` // file:row of that rule; "" = no rule did
+	// Facts are what that rule and the rules that it asks have read.
+	Facts []Fact `json:"facts"`
+	// Whole says why it is not known what would be allowed; see Outline.
+	Whole string `json:"whole,omitempty"`
+	// Ways are the verdicts other than a denial that other arguments of the same
+	// principal and tool would get, and what of their conditions does not hold.
+	Ways []Way `json:"ways,omitempty"`
+	// Trace is the evaluation, step by step, when it was asked for.
+	Trace string `json:"trace,omitempty"`
+}
+
+// Fact is something that a rule has looked at.
+type Fact struct {
+	Path  string          `json:"path"`            // in words of Rego: input.arguments.amount
+	Value json.RawMessage `json:"value,omitempty"` // nil = there is nothing
+}
+
+// Way is a verdict that is there to be had.
+type Way struct {
+	Decision policy.Decision `json:"decision"`
+	// Lacking are the conditions that do not hold for the call, Open those of
+	// which that cannot be said.
+	Lacking []string `json:"lacking"`
+	Open    []string `json:"open,omitempty"`
+}
+
+// Explain judges in as Decide does, and evaluates it once more, whole and
+// watched, to say why: it is for people, and costs many times as much. An error
+// means that there is nothing to explain; a policy that fails is explained.
+func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Explanation, error) {
+	input, err := document(in)
+	if err != nil {
+		return Explanation{}, fmt.Errorf("explaining: %w", err)
+	}
+	var out Explanation
+	if out.Decision, err = e.Decide(ctx, in); err != nil {
+		out.Failure = cause(err)
+	}
+	w := &watcher{compiler: e.program.compiler, input: input, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
+	tracers, steps := []topdown.QueryTracer{w}, topdown.NewBufferTracer()
+	if trace {
+		tracers = append(tracers, steps)
+	}
+	if _, err := e.traced(ctx, in, tracers...); err != nil && !errors.Is(err, errUndefined) && out.Failure == "" {
+		out.Failure = cause(err)
+	}
+	out.Trace = prettyTrace(*steps)
+	if w.decided != nil && out.Failure == "" {
+		out.tell(w.decided)
+	}
+	if out.Facts, err = e.facts(ctx, w, input); err != nil {
+		return Explanation{}, fmt.Errorf("explaining: %w", err)
+	}
+	if in.Calls() && out.Decision.Effect != policy.Allow {
+		out.Whole, out.Ways = e.ways(ctx, in, input)
+	}
+	return out, ctx.Err()
+}
+
+// tell takes over what the METADATA of a rule says.
+func (x *Explanation) tell(r *ast.Rule) {
+	x.Where = at(r.Location, "", "", "", "").Where()
+	for _, a := range r.Annotations {
+		if a.Title != "" {
+			x.Title = a.Title
+		}
+		if a.Description != "" {
+			x.Description = strings.TrimSpace(a.Description)
+		}
+	}
+}
+
+// watcher learns of an evaluation which rule read what, and which asked which.
+type watcher struct {
+	compiler *ast.Compiler
+	input    *ast.Term
+	owner    map[uint64]*ast.Rule // :: query ⇒ the rule that it is part of
+	read     map[*ast.Rule][]ast.Ref
+	asked    map[*ast.Rule][]*ast.Rule
+	decided  *ast.Rule // the rule that came to a decision last
+}
+
+// Enabled implements topdown.QueryTracer.
+func (w *watcher) Enabled() bool { return true }
+
+// Config implements topdown.QueryTracer: names stand for values.
+func (w *watcher) Config() topdown.TraceConfig { return topdown.TraceConfig{PlugLocalVars: true} }
+
+// TraceEvent implements topdown.QueryTracer.
+func (w *watcher) TraceEvent(e topdown.Event) {
+	rule, isRule := e.Node.(*ast.Rule)
+	switch e.Op {
+	case topdown.EnterOp:
+		if !isRule {
+			rule = w.owner[e.ParentID]
+		}
+		w.owner[e.QueryID] = rule
+	case topdown.ExitOp:
+		if isRule && rule.Ref().GroundPrefix().Equal(decisionRef) {
+			w.decided = rule
+		}
+	case topdown.EvalOp:
+		if expr, ok := e.Node.(*ast.Expr); ok && w.owner[e.QueryID] != nil {
+			w.look(w.owner[e.QueryID], expr, e.Locals)
+		}
+	}
+}
+
+// look takes in the references of an expression, names replaced by what they
+// stand for at that moment. One that goes on with something unknown ends there.
+func (w *watcher) look(rule *ast.Rule, expr *ast.Expr, locals *ast.ValueMap) {
+	ast.WalkRefs(expr, func(r ast.Ref) bool {
+		switch {
+		case r.HasPrefix(ast.InputRootRef):
+			w.read[rule] = append(w.read[rule], w.known(r, locals))
+		case r.HasPrefix(ast.DefaultRootRef):
+			if asked := w.compiler.GetRulesForVirtualDocument(r); len(asked) > 0 {
+				w.asked[rule] = append(w.asked[rule], asked...)
+			} else if full := w.known(r, locals); len(full) == len(r) { // what is left of it may be very large
+				w.read[rule] = append(w.read[rule], full)
+			}
+		}
+		return false
+	})
+}
+
+// known is the part of r that is known: names, and members of input that stand
+// within, are replaced by their values.
+func (w *watcher) known(r ast.Ref, locals *ast.ValueMap) ast.Ref {
+	out := ast.Ref{r[0]}
+	for _, t := range r[1:] {
+		v := t.Value
+		switch inner := v.(type) {
+		case ast.Var:
+			if v = nil; locals != nil {
+				v = locals.Get(inner)
+			}
+		case ast.Ref:
+			if v = nil; inner.HasPrefix(ast.InputRootRef) {
+				full := w.known(inner, locals)
+				if found, err := w.input.Value.Find(full[1:]); err == nil && len(full) == len(inner) {
+					v = found
+				}
+			}
+		}
+		if v == nil || !ast.IsScalar(v) {
+			return out
+		}
+		out = append(out, ast.NewTerm(v))
+	}
+	return out
+}
+
+// facts are what the rule that decided has read, or where none did, every rule.
+func (e *Engine) facts(ctx context.Context, w *watcher, input *ast.Term) ([]Fact, error) {
+	rules := map[*ast.Rule]bool{}
+	var take func(r *ast.Rule)
+	take = func(r *ast.Rule) {
+		if !rules[r] {
+			rules[r] = true
+			for _, next := range w.asked[r] {
+				take(next)
+			}
+		}
+	}
+	if w.decided != nil {
+		take(w.decided)
+	} else {
+		for r := range w.read {
+			rules[r] = true
+		}
+	}
+	refs := map[string]ast.Ref{}
+	for r := range rules {
+		for _, ref := range w.read[r] {
+			refs[ref.String()] = ref
+		}
+	}
+	facts := []Fact{}
+	for _, path := range slices.SortedFunc(maps.Keys(refs), factsFirst) {
+		if slices.ContainsFunc(slices.Collect(maps.Keys(refs)), func(longer string) bool {
+			return strings.HasPrefix(longer, path+".") || strings.HasPrefix(longer, path+"[")
+		}) {
+			continue // what was read of it says more
+		}
+		raw, err := e.lookUp(ctx, refs[path], input)
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, Fact{path, raw})
+	}
+	return facts, nil
+}
+
+// factsFirst puts what is about the call before what is about the policy.
+func factsFirst(a, b string) int {
+	if i, j := strings.HasPrefix(a, "input"), strings.HasPrefix(b, "input"); i != j {
+		if i {
+			return -1
+		}
+		return 1
+	}
+	return strings.Compare(a, b)
+}
+
+// lookUp gives the value at ref as JSON, nil where there is none.
+func (e *Engine) lookUp(ctx context.Context, ref ast.Ref, input *ast.Term) (json.RawMessage, error) {
+	var v ast.Value
+	if ref[0].Equal(ast.InputRootDocument) {
+		found, err := input.Value.Find(ref[1:])
+		if err != nil {
+			return nil, nil // there is nothing
+		}
+		v = found
+	} else {
+		path, err := storage.NewPathForRef(ref)
+		if err != nil {
+			return nil, nil // no text on the way: no data is there
+		}
+		found, err := storage.ReadOne(ctx, e.program.store, path)
+		if storage.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		v, _ = found.(ast.Value)
+	}
+	if v == nil {
+		return nil, nil
+	}
+	plain, err := ast.JSON(v)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(plain)
+}
+
+// ways finds what of the same tool the same principal may do, or may ask people
+// for. It says why when that is not known.
+func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (whole string, ways []Way) {
+	o, err := e.Outline(ctx, in.Principal, in.Tool)
+	if err != nil {
+		return err.Error(), nil
+	}
+	for _, b := range o.Branches {
+		if b.Decision.Effect == policy.Deny {
+			continue
+		}
+		way := Way{Decision: b.Decision, Lacking: []string{}}
+		for _, condition := range b.When {
+			switch holds, err := holds(ctx, condition, input); {
+			case err != nil:
+				way.Open = append(way.Open, condition)
+			case !holds:
+				way.Lacking = append(way.Lacking, condition)
+			}
+		}
+		if len(way.Lacking)+len(way.Open) > 0 {
+			ways = append(ways, way)
+		}
+	}
+	slices.SortStableFunc(ways, func(a, b Way) int {
+		if a.Decision.Effect != b.Decision.Effect {
+			return strings.Compare(string(a.Decision.Effect), string(b.Decision.Effect)) // allow before hold
+		}
+		return len(a.Lacking) - len(b.Lacking)
+	})
+	return o.Whole, ways
+}
+
+// holds reports whether a condition of an Outline holds for input; an error
+// means that it is no Rego that stands for itself.
+func holds(ctx context.Context, condition string, input *ast.Term) (bool, error) {
+	m, err := ast.ParseModuleWithOpts("condition", "package condition\nimport rego.v2\nholds if { "+condition+" }", ast.ParserOptions{Capabilities: capabilities()})
+	if err != nil {
+		return false, err
+	}
+	c := ast.NewCompiler().WithCapabilities(capabilities())
+	if c.Compile(map[string]*ast.Module{"condition": m}); c.Failed() {
+		return false, c.Errors
+	}
+	rs, err := rego.New(rego.Compiler(c), rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
+	return rs.Allowed(), err
+}
