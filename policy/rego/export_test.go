@@ -64,3 +64,29 @@ func ReadTable(content []byte) ([]*policy.Input, error) {
 	}
 	return out, err
 }
+
+// Served says what a call is decided by.
+type Served string
+
+// The ways to a decision of a call.
+const (
+	ByMemory        Served = "memory"
+	ByTree          Served = "tree"
+	ByTreeThenWhole Served = "tree, then whole" // the tree could not answer
+	Whole           Served = "whole"
+)
+
+// Serves says how Decide decides in.
+func (e *Engine) Serves(ctx context.Context, in *policy.Input) Served {
+	known, err := e.pair(ctx, &in.Principal, &in.Tool)
+	switch {
+	case err != nil || known.verdict == nil && known.tree == nil:
+		return Whole
+	case known.verdict != nil:
+		return ByMemory
+	}
+	if _, _, ok := e.decideQuickly(ctx, in, known); ok {
+		return ByTree
+	}
+	return ByTreeThenWhole
+}
