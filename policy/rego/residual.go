@@ -99,8 +99,11 @@ func (e *Engine) settle(ctx context.Context, known *pair) {
 func (e *Engine) split(ctx context.Context, known *pair, input ast.Object) {
 	var left expr
 	var s *splitter
-	err := e.bounded(ctx, func(c topdown.Cancel) error {
-		s = &splitter{program: e.program, input: input, context: e.builtins(ctx, c), cancel: ctx, rules: make(map[*ast.TreeNode]expr)}
+	// What is found now is kept, so a moment without a turn must not decide it.
+	patient := *e
+	patient.timeout *= 4
+	err := patient.bounded(ctx, func(c topdown.Cancel) error {
+		s = &splitter{program: e.program, input: input, context: e.builtins(ctx, c), rules: make(map[*ast.TreeNode]expr)}
 		var err error
 		left, err = s.decision()
 		return err

@@ -1,7 +1,6 @@
 package rego
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,7 @@ import (
 
 // Bounds of one splitting. What is beyond is evaluated whole.
 const (
-	maxSplitSteps = 200_000
+	maxSplitSteps = 100_000
 	maxTreeSlots  = 10_000
 )
 
@@ -38,7 +37,6 @@ type splitter struct {
 	program *program
 	input   ast.Object // what is known of it
 	context topdown.BuiltinContext
-	cancel  context.Context
 	at      *ast.Location // the expression that is being split
 	rules   map[*ast.TreeNode]expr
 	used    []bool // by slot: a later step reads it
@@ -55,8 +53,8 @@ func (s *splitter) spend() {
 	if s.steps++; s.steps > maxSplitSteps || len(s.used) > maxTreeSlots {
 		s.refuse("it comes to too many cases")
 	}
-	if s.steps%1024 == 0 && s.cancel.Err() != nil {
-		s.refuse("there was no time")
+	if s.steps%256 == 0 && s.context.Cancel.Cancelled() {
+		s.refuse("it takes too long")
 	}
 }
 
