@@ -115,7 +115,8 @@ type Options struct {
 // Status is how things stand.
 type Status struct {
 	Ready     bool       `json:"ready"`
-	Revision  string     `json:"policy_revision"` // "sha256:<hex>" of the policy that judges
+	Revision  string     `json:"policy_revision"`  // "sha256:<hex>" of the policy that judges
+	Shadow    string     `json:"shadow,omitempty"` // how the policy does that is asked beside it; "" = there is none
 	Upstreams []Upstream `json:"upstreams"`
 	Warnings  []string   `json:"warnings"`
 }

@@ -48,6 +48,9 @@ func statusText(s Status, verbose bool) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%spolicy %s\n", text, Visible(s.Revision))
+	if s.Shadow != "" {
+		fmt.Fprintf(&b, "shadow %s\n", Visible(s.Shadow))
+	}
 	for _, u := range s.Upstreams {
 		fmt.Fprintf(&b, "upstream %s %s, tools %d", Visible(u.Name), Visible(u.State), u.Tools)
 		if u.Quarantined > 0 {

@@ -62,10 +62,11 @@ type instance struct {
 	mu      sync.Mutex // protects the fields below
 	cfg     *config.Config
 	engine  *rego.Engine
-	origin  *origin  // of engine
-	stale   string   // why engine is not what origin has, "" when it is
-	reload  string   // why the last reload failed, "" when it went well
-	waiting []string // settings that were changed and need a restart
+	origin  *origin     // of engine
+	stale   string      // why engine is not what origin has, "" when it is
+	shadow  *understudy // nil where nobody is asked beside the policy
+	reload  string      // why the last reload failed, "" when it went well
+	waiting []string    // settings that were changed and need a restart
 }
 
 // What the gate would do without, silently, is there.
@@ -274,6 +275,7 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 	in.mu.Unlock()
 	in.exchange(o, engine)
 	in.loaded(o, stale)
+	in.asked().apply(cfg)
 	return nil
 }
 

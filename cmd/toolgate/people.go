@@ -75,7 +75,8 @@ func consoleURL(cfg *config.Config) string {
 // status is what /readyz says. Policy and listeners are up when it can be
 // asked, so readiness waits for the upstreams' first second only.
 func (in *instance) status() console.Status {
-	s := console.Status{Ready: in.upstream.Settled(), Revision: in.revision()}
+	u := in.asked()
+	s := console.Status{Ready: in.upstream.Settled(), Revision: in.revision(), Shadow: u.line()}
 	for _, u := range in.upstream.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream{
 			Name: u.Name, State: u.State, Tools: u.Tools, Quarantined: u.Quarantined,
@@ -96,6 +97,7 @@ func (in *instance) status() console.Status {
 	}
 	s.Warnings = append(s.Warnings, in.notDelivered()...)
 	s.Warnings = append(s.Warnings, in.notTold()...)
+	s.Warnings = append(s.Warnings, u.warnings()...)
 	for _, f := range in.findings() {
 		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
 	}

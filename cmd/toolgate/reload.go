@@ -123,7 +123,7 @@ func (in *instance) reread(ctx context.Context, from source, asked bool) (bool, 
 	if err != nil {
 		return false, err
 	}
-	if !asked && !in.changed(cfg) {
+	if !asked && !in.changed(ctx, cfg) {
 		return false, nil
 	}
 	if err := in.apply(ctx, cfg); err != nil {
@@ -183,19 +183,21 @@ func (in *instance) follow(w *fsnotify.Watcher) watched {
 	cfg := in.cfg
 	in.mu.Unlock()
 	found := watched{files: map[string]bool{}}
-	paths := slices.Clone(cfg.Files)
-	if local(cfg.Policy.Path) {
-		paths = append(paths, cfg.Policy.Path)
+	policies := []string{cfg.Policy.Path}
+	if cfg.Policy.Shadow != nil {
+		policies = append(policies, cfg.Policy.Shadow.Path)
 	}
+	policies = slices.DeleteFunc(policies, func(path string) bool { return !local(path) })
+	paths := slices.Concat(cfg.Files, policies)
 	for _, path := range paths {
 		for _, path := range []string{path, behind(path)} {
 			found.files[path] = true
 			in.watchDir(w, filepath.Dir(path))
 		}
 	}
-	if local(cfg.Policy.Path) {
-		found.trees = []string{cfg.Policy.Path + string(filepath.Separator), behind(cfg.Policy.Path) + string(filepath.Separator)}
-		in.watchTree(w, behind(cfg.Policy.Path))
+	for _, path := range policies {
+		found.trees = append(found.trees, path+string(filepath.Separator), behind(path)+string(filepath.Separator))
+		in.watchTree(w, behind(path))
 	}
 	return found
 }
@@ -228,12 +230,15 @@ func (in *instance) watchDir(w *fsnotify.Watcher, dir string) {
 func local(path string) bool { return path != "" && !strings.Contains(path, "://") }
 
 // changed compares what was read with what serves.
-func (in *instance) changed(cfg *config.Config) bool {
+func (in *instance) changed(ctx context.Context, cfg *config.Config) bool {
 	in.mu.Lock()
 	old, engine := in.cfg, in.engine
 	in.mu.Unlock()
-	if old.SHA256 != cfg.SHA256 || cfg.Policy.Remote() {
-		return old.SHA256 != cfg.SHA256 // a server is polled
+	if old.SHA256 != cfg.SHA256 || in.asked().differs(ctx, cfg) {
+		return true
+	}
+	if cfg.Policy.Remote() {
+		return false // a server is polled
 	}
 	fresh, err := rego.RevisionOf(policyOptions(&cfg.Policy.PolicySource))
 	return err != nil || fresh != engine.Revision()

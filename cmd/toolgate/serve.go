@@ -129,6 +129,8 @@ func (in *instance) serve(ctx context.Context, again source, ways doors, agents,
 	group.Go(func() error { return serveHTTP(forPeople, people) })
 	group.Go(func() error { return in.watch(ctx, again) })
 	group.Go(func() error { return in.poll(ctx) })
+	beside := in.openShadow()
+	group.Go(func() error { return beside.run(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		desk.Close()
