@@ -80,7 +80,7 @@ func params(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
-			"post": cmdPost, "artifact": cmdArtifact,
+			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep,
 		},
 	}
 }
@@ -271,6 +271,18 @@ func cmdTicket(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%d tickets wait, want 1", len(found.Approvals))
 	}
 	ts.Setenv(args[0], found.Approvals[0].ID)
+}
+
+// cmdKeep puts what a group matched in the last output into a variable.
+func cmdKeep(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: keep VARIABLE PATTERN")
+	}
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(found) != 2 {
+		ts.Fatalf("%q matches nothing in what was printed", args[1])
+	}
+	ts.Setenv(args[0], found[1])
 }
 
 // cmdTamper changes one byte in the middle of the largest segment of an audit
