@@ -49,10 +49,14 @@ func has(cs []clause, c clause) bool { return slices.ContainsFunc(cs, c.same) }
 func negate(ways [][]clause) [][]clause {
 	var out []clause
 	for _, way := range ways {
-		if len(way) == 0 {
+		switch {
+		case len(way) == 0:
 			return nil
+		case len(way) == 1 && len(way[0].not) > 0:
+			out = both(out, way[0].not)
+		default:
+			out = both(out, []clause{unless(way)})
 		}
-		out = both(out, []clause{unless(way)})
 	}
 	return [][]clause{out}
 }
@@ -107,6 +111,10 @@ func simplify(cs []clause) ([]clause, bool) {
 		}
 		if len(c.not) == 0 {
 			out = both(out, []clause{c})
+			continue
+		}
+		if len(c.not) == 1 && len(c.not[0].not) > 0 {
+			out = both(out, c.not[0].not)
 			continue
 		}
 		// What of it holds anyhow says nothing; if something of it fails, it is true.

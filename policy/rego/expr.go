@@ -60,6 +60,7 @@ func (root) fails() bool                          { return false } // but for in
 type element struct {
 	of, key expr
 	stored  bool // of is policy data, where OPA reads keys as parts of a path
+	sure    bool // of has been found to have it
 }
 
 func (m *element) fails() bool { return m.stored || m.of.fails() || m.key.fails() }

@@ -63,6 +63,9 @@ func TestOutline(t *testing.T) {
 		"loop":                  {`decision := {"effect": "allow"} if { some x in input.arguments.list; x > 3 }`, []string{"allow  | input.arguments.list[_] > 3"}},
 		"every":                 {`decision := {"effect": "allow"} if { every x in input.arguments.list { x > 3 } }`, []string{"allow  | every element of input.arguments.list: input.arguments.list[_] > 3"}},
 		"function":              {"f(x) if x > 3\nf(x) if x == 1\ndecision := {\"effect\": \"allow\"} if f(input.arguments.x)", []string{"allow  | input.arguments.x > 3", "allow  | input.arguments.x == 1"}},
+		"parts of a list":       {`decision := {"effect": "allow"} if { [a, b, _] := input.arguments.list; a > b }`, []string{"allow  | input.arguments.list[0] > input.arguments.list[1]"}},
+		"not not": {"small if { is_number(input.arguments.x); input.arguments.x < 3 }\nlarge if not small\ndecision := {\"effect\": \"allow\"} if not large",
+			[]string{"allow  | is_number(input.arguments.x) | input.arguments.x < 3"}},
 		"effect from arguments": {`decision := {"effect": input.arguments.x}`, []string{"whole: the effect comes from the call, or is none"}},
 		"with":                  {`decision := {"effect": "allow"} if input.arguments.x with input.arguments as {"x": 1}`, []string{"whole: p.rego:3: with is not split"}},
 	} {

@@ -285,6 +285,8 @@ func isDefined(e expr) bool {
 	switch e := e.(type) {
 	case constant, *local:
 		return true
+	case *element:
+		return e.sure
 	case *composite:
 		return !slices.ContainsFunc(e.keys, isOpen) && !slices.ContainsFunc(e.vals, isOpen)
 	}
@@ -323,10 +325,14 @@ func (s *splitter) isPattern(t *ast.Term, v *scope) bool {
 
 func (s *splitter) get(name ast.Var, v *scope) expr {
 	e := v.get(name)
+	s.use(e)
+	return e
+}
+
+func (s *splitter) use(e expr) {
 	if l, ok := e.(*local); ok {
 		s.used[l.slot] = true
 	}
-	return e
 }
 
 func (s *splitter) equal(a, b expr, v *scope, next then) node {
@@ -352,7 +358,7 @@ func (s *splitter) match(pattern *ast.Term, e expr, v *scope, next then) node {
 	case *ast.Array:
 		parts := make([]part, p.Len())
 		for i := range parts {
-			parts[i] = part{ast.InternedTerm(i), p.Elem(i)}
+			parts[i] = part{ast.InternedTerm(i), p.Elem(i), true}
 		}
 		return s.matchParts(parts, true, e, v, next)
 	case ast.Object:
@@ -361,7 +367,7 @@ func (s *splitter) match(pattern *ast.Term, e expr, v *scope, next then) node {
 			if !ast.IsConstant(key.Value) {
 				s.refuse("a pattern with an unknown key is not split")
 			}
-			parts = append(parts, part{key, val})
+			parts = append(parts, part{key, val, false})
 		})
 		return s.matchParts(parts, false, e, v, next)
 	}
@@ -369,7 +375,10 @@ func (s *splitter) match(pattern *ast.Term, e expr, v *scope, next then) node {
 }
 
 // part is one element of a pattern.
-type part struct{ key, pattern *ast.Term }
+type part struct {
+	key, pattern *ast.Term
+	sure         bool // a value of the pattern's size has it
+}
 
 func (s *splitter) matchParts(parts []part, array bool, e expr, v *scope, next then) node {
 	return s.aside(e, func(e expr) node {
@@ -380,6 +389,7 @@ func (s *splitter) matchParts(parts []part, array bool, e expr, v *scope, next t
 			}
 			return s.matchEach(parts, e, v, next)
 		}
+		s.use(e)
 		n.next = s.matchEach(parts, e, v, next)
 		return keep(n, false)
 	})
@@ -392,6 +402,9 @@ func (s *splitter) matchEach(parts []part, e expr, v *scope, next then) node {
 	val := s.member(e, constant{parts[0].key}, false)
 	if val == nil {
 		return nil
+	}
+	if m, ok := val.(*element); ok {
+		m.sure = parts[0].sure
 	}
 	return s.match(parts[0].pattern, val, v, func(v *scope) node { return s.matchEach(parts[1:], e, v, next) })
 }
