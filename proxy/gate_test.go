@@ -64,7 +64,7 @@ func mustSchema(text string) *schema.Schema {
 	return s
 }
 
-func newBench(t *testing.T, tools ...*registry.Tool) *bench {
+func newBench(t testing.TB, tools ...*registry.Tool) *bench {
 	t.Helper()
 	if tools == nil {
 		tools = []*registry.Tool{searcher}

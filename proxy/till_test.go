@@ -27,6 +27,7 @@ import (
 type till struct {
 	*bench
 	*limit.Usage
+	db              *store.DB
 	tickets         *approval.Tickets
 	steward         *proxy.Steward
 	most, tier, cap float64
@@ -43,14 +44,14 @@ type till struct {
 var dayMeter = []policy.Meter{{Name: "day", Window: 24 * time.Hour, Sum: "/n"}}
 
 // newTill makes one with a steward, if stewarded. Its store is closed with the test.
-func newTill(t *testing.T, path string, s proxy.Settings, stewarded bool) *till {
+func newTill(t testing.TB, path string, s proxy.Settings, stewarded bool) *till {
 	t.Helper()
 	u := &till{bench: newBench(t), most: 1000, tier: 1e9, cap: 1e9}
 	db, err := store.Open(t.Context(), path, store.Migrations())
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Usage = limit.NewUsage(db, nil)
+	u.db, u.Usage = db, limit.NewUsage(db, nil)
 	if u.tickets, err = approval.New(t.Context(), db, approval.Options{TTL: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func newTill(t *testing.T, path string, s proxy.Settings, stewarded bool) *till 
 	return u
 }
 
-func openTill(t *testing.T) *till {
+func openTill(t testing.TB) *till {
 	t.Helper()
 	return newTill(t, freshState(t), proxy.Settings{}, false)
 }
@@ -108,7 +109,7 @@ var emptyState = sync.OnceValues(func() (content []byte, err error) {
 	return os.ReadFile(path)
 })
 
-func freshState(t *testing.T) string {
+func freshState(t testing.TB) string {
 	t.Helper()
 	content, err := emptyState()
 	if err != nil {

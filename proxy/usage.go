@@ -30,8 +30,8 @@ type Usage interface {
 	Return(ctx context.Context, r *limit.Reservation) error
 }
 
-// retryUsed is what a caller is told to wait whose call was let pass by what no
-// longer holds.
+// retryUsed is what a caller is told to wait whose call could not be counted at this
+// moment.
 const retryUsed = time.Second
 
 // gauge reads what the meters of the tool stand at, for the policy to judge by.
@@ -64,7 +64,12 @@ func (g *Gate) uncounted(ctx context.Context, p *passage, doing string, err erro
 		return p.fail(signal.CodeCancelled, "the caller cancelled the call")
 	}
 	g.opts.Log.Error(doing, "decision", p.decisionID, "tool", p.subject.Exposed, "error", err)
-	return p.fail(signal.CodeInternal, "")
+	if !errors.Is(err, limit.ErrBusy) {
+		return p.fail(signal.CodeInternal, "")
+	}
+	f := p.fail(signal.CodeOverloaded, "too many calls are being counted")
+	f.RetryAfter = retryUsed
+	return f.remedy("call again a little later")
 }
 
 // ration takes quota, and counts a call that is allowed. One that is held is

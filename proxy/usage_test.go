@@ -377,6 +377,23 @@ func TestUncountableCall(t *testing.T) {
 	wantWord(t, "used", u.used(t), "0 0")
 }
 
+// A store that others write to all the time refuses, and says when to come again.
+func TestNoTurnToCount(t *testing.T) {
+	inTill(t, proxy.Settings{}, func(t *testing.T, u *till) {
+		tx, err := u.db.Write.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		word, _ := u.came(t.Context(), t, 100)
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		wantWord(t, "call", word, signal.CodeOverloaded)
+		wantWord(t, "used", u.used(t), "0 0")
+		wantWord(t, "call", u.pays(t, 100), "made")
+	})
+}
+
 // A policy that wants calls counted does not judge where nobody counts; one that
 // does not costs the store nothing.
 func TestMetersNeedAStore(t *testing.T) {
@@ -391,4 +408,25 @@ func TestMetersNeedAStore(t *testing.T) {
 	u.unmetered, u.readErr, u.reserveErr = true, errors.New("asked"), errors.New("asked")
 	u.Gate.SetPolicy(u.bench)
 	wantWord(t, "a policy without meters", u.pays(t, 1), "made")
+}
+
+// What a meter adds to a call whose controls answer from memory: a read and a
+// durable write of the store.
+func BenchmarkMeteredCall(b *testing.B) {
+	for _, unmetered := range []bool{true, false} {
+		b.Run(fmt.Sprintf("metered=%v", !unmetered), func(b *testing.B) {
+			u := openTill(b)
+			u.most, u.unmetered = 1e12, unmetered
+			if unmetered {
+				u.SetPolicy(u.bench)
+			}
+			in := request(b, plain)
+			in.Credential = identity.Credential{Bearer: "ann-token"}
+			for b.Loop() {
+				if _, f := u.Call(b.Context(), in); f != nil {
+					b.Fatal(f)
+				}
+			}
+		})
+	}
 }

@@ -19,12 +19,16 @@ const (
 	// slices is how many parts a window has. A call counts until the last moment of
 	// its part has left the window: for as long as the window, or up to a part longer.
 	slices = 60
-	// usageTimeout bounds one write; what cannot be written by then is not counted,
-	// and the call not made.
-	usageTimeout = 10 * time.Second
+	// usageTimeout bounds one write and the wait for its turn; what cannot be written
+	// by then is not counted, and the call not made.
+	usageTimeout = 5 * time.Second
 	// sweptAtOnce is how many rows that nothing counts any more one write takes out.
 	sweptAtOnce = 256
 )
+
+// ErrBusy is in the chain of an error when so much else is written that the turn of
+// a call did not come in time. Nothing was counted.
+var ErrBusy = errors.New("too much is being counted")
 
 // ErrRefused is returned by Reserve when the call was judged again, by what its
 // meters stand at by now, and may not be made so.
@@ -137,6 +141,9 @@ func (u *Usage) write(ctx context.Context, do func(context.Context, *sql.Tx) err
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), usageTimeout)
 	defer stop()
 	tx, err := u.db.Write.BeginTx(ctx, nil)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
 	if err != nil {
 		return err
 	}
