@@ -9,5 +9,5 @@ import "embed"
 
 // Files is the default policy: Rego with its tests, and data.json.
 //
-//go:embed *.rego data.json
+//go:embed *.rego data.json lib/*.rego
 var Files embed.FS

@@ -267,3 +267,277 @@ test_methods_of_extensions if {
 	toolgate.decision.effect == "deny" with input as about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"})
 		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
 }
+
+# What data may say besides, on a wallet and a treasurer of their own.
+
+wallet := {
+	"roles": {
+		"treasurer": {"tools": {"pay": true}},
+		"trainee": {"deny": {"tools": {"pay": true}}},
+	},
+	"thresholds": {"pay": {"amount": 100}},
+	"unmetered": {"pay": {"action": ["balance"]}},
+	"approval": {"roles": ["approver"]},
+}
+
+paying(amount) := object.union(
+	call("treasurer", "pay", transfer(amount)),
+	{"request": {"time": "2026-11-23T10:00:00Z"}, "usage": {"day": {"calls": 0, "sum": 0}}},
+)
+
+balance := object.union(call("treasurer", "pay", {"action": "balance"}), {"request": {"time": "2026-11-23T10:00:00Z"}})
+
+# judged is the decision on document where data is the wallet's with more on top.
+judged(document, more) := decision if {
+	said := object.union(wallet, more)
+	decision := toolgate.decision with input as document
+		with data.roles as said.roles
+		with data.thresholds as said.thresholds
+		with data.unmetered as said.unmetered
+		with data.approval as said.approval
+		with data.models as object.get(said, "models", {})
+		with data.tools as object.get(said, "tools", {})
+		with data.usage as object.get(said, "usage", {})
+		with data.annotations as object.get(said, "annotations", {})
+		with data.schedules as object.get(said, "schedules", {})
+		with data.lists as object.get(said, "lists", {})
+		with data.directory as object.get(said, "directory", {})
+}
+
+test_the_wallet_as_it_is if {
+	judged(paying(50), {}).rule == "role-has-tool"
+	judged(paying(500), {}).rule == "amount-above-threshold"
+	judged(balance, {}).rule == "role-has-tool"
+}
+
+test_deny_lists if {
+	judged(paying(50), {"directory": {"inherits": {"treasurer": ["trainee"]}}}).rule == "role-denies-tool"
+	judged(paying(50), {"roles": {"treasurer": {"deny": {"patterns": ["p*"]}}}}).rule == "role-denies-tool"
+	judged(paying(50), {"roles": {"treasurer": {"deny": {"tools": {"pay": false, "other": true}}}}}).rule == "role-has-tool"
+}
+
+test_patterns if {
+	granted := {"roles": {"treasurer": {"tools": {"pay": false}, "patterns": {"p*": true}}}}
+	judged(paying(50), granted).rule == "role-has-tool"
+	judged(paying(500), granted).rule == "amount-above-threshold"
+}
+
+test_roles_of_the_directory if {
+	stranger := object.union(paying(50), {"principal": {"subject": "agent-7", "roles": []}})
+	judged(stranger, {}).rule == "role-lacks-tool"
+	judged(stranger, {"directory": {"subjects": {"agent-7": {"groups": ["finance"]}}, "groups": {"finance": ["treasurer"]}}}).rule == "role-has-tool"
+}
+
+test_typed_arguments_of_a_grant if {
+	granted := {"roles": {"treasurer": {"tools": {"pay": {"arguments": {"amount": {"max": 60}, "/asset": ["USD"]}}}}}}
+	judged(paying(50), granted).rule == "role-has-tool"
+	judged(paying(70), granted).rule == "role-lacks-argument"
+	judged(balance, granted).rule == "role-lacks-argument"
+}
+
+test_arguments_of_a_tool if {
+	said := {"tools": {"pay": {"arguments": {"asset": {"enum": ["USD"], "optional": true}}}}}
+	judged(paying(50), said).rule == "role-has-tool"
+	judged(paying(500), said).rule == "amount-above-threshold"
+	judged(balance, said).rule == "role-has-tool"
+	other := {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}
+	judged(paying(50), other).rule == "argument-not-permitted"
+	judged(paying(500), other).rule == "argument-not-permitted"
+	judged(balance, other).rule == "argument-not-permitted"
+}
+
+transfers := {"tools": {"pay": {"transfers": {"asset": ["USD"], "destination": {"in": "payees", "not_in": "blocked"}, "amount": {"max": 1000}}}}}
+
+test_transfers if {
+	lists := object.union(transfers, {"lists": {"payees": ["acct-1", "acct-2"], "blocked": {"acct-2": true}}})
+	judged(paying(50), lists).rule == "role-has-tool"
+	judged(paying(500), lists).rule == "amount-above-threshold"
+	judged(paying(1001), lists).rule == "transfer-not-permitted"
+	judged(balance, lists).rule == "role-has-tool"
+	every destination in ["acct-2", "acct-3", null, ["acct-1"], ""] {
+		document := object.union(paying(50), {"arguments": {"destination": destination}})
+		judged(document, lists).rule == "transfer-not-permitted"
+	}
+	euro := object.union(paying(50), {"arguments": {"asset": "EUR"}})
+	judged(euro, lists).rule == "transfer-not-permitted"
+	judged(paying("50"), lists).rule == "amount-not-a-positive-number"
+}
+
+test_lists_that_are_not_there_refuse if judged(paying(50), transfers).rule == "transfer-not-permitted"
+
+metered := {"usage": {"pay": {"day": {
+	"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]},
+	"hold": {"sum": 1000}, "deny": {"sum": 5000, "calls": 50},
+}}}}
+
+spent(sum, calls) := object.union(paying(100), {"usage": {"day": {"calls": calls, "sum": sum}}})
+
+test_the_eleventh_is_held if {
+	judged(spent(0, 0), metered).rule == "role-has-tool"
+	judged(spent(900, 9), metered).rule == "role-has-tool"
+	judged(spent(1000, 10), metered).rule == "usage-above-threshold"
+	judged(spent(1000, 10), metered).approval == {"roles": ["approver"]}
+	judged(spent(4950, 10), metered).rule == "usage-above-limit"
+	judged(spent(0, 50), metered).rule == "usage-above-limit"
+	judged(balance, metered).rule == "role-has-tool"
+}
+
+test_nobody_lifts_a_limit if {
+	document := object.union(spent(5000, 10), {"arguments": {"amount": 500}})
+	judged(document, metered).rule == "usage-above-limit"
+}
+
+scheduled := {
+	"tools": {"pay": {"hours": "office"}},
+	"schedules": {"office": {"zone": "UTC", "open": [{"days": ["Monday"], "from": "08:00", "to": "17:00"}]}},
+}
+
+test_hours if {
+	judged(paying(50), scheduled).rule == "role-has-tool"
+	late := object.union(paying(50), {"request": {"time": "2026-11-23T17:00:00Z"}})
+	judged(late, scheduled).rule == "outside-hours"
+	judged(paying(50), {"tools": {"pay": {"hours": "office"}}}).rule == "outside-hours"
+}
+
+test_a_person_decides_on_every_call if {
+	every call in [paying(50), paying(500), balance] {
+		judged(call, {"tools": {"pay": {"hold": true}}}).rule == "tool-needs-approval"
+		judged(call, {"tools": {"pay": {"hold": false}}}).rule != "tool-needs-approval"
+	}
+	judged(paying("x"), {"tools": {"pay": {"hold": true}}}).rule == "amount-not-a-positive-number"
+}
+
+test_who_decides_may_differ_by_tool if {
+	decision := judged(paying(500), {"tools": {"pay": {"approval": {"roles": ["board"], "quorum": 2}}}})
+	decision.approval == {"roles": ["board"], "quorum": 2}
+}
+
+claiming(claims) := object.union(paying(50), {"tool": {"annotations": claims}})
+
+test_annotations_tighten if {
+	careful := {"annotations": {"destructiveHint": "hold", "openWorldHint": "deny"}}
+	judged(claiming({"destructiveHint": true}), careful).rule == "tool-needs-approval"
+	judged(claiming({"openWorldHint": true}), careful).rule == "annotation-denied"
+	judged(claiming({"openWorldHint": true, "destructiveHint": true}), careful).rule == "annotation-denied"
+	judged(claiming({"destructiveHint": false}), careful).rule == "role-has-tool"
+	judged(claiming({"destructiveHint": true}), {}).rule == "role-has-tool"
+}
+
+# Whatever a server claims, the verdict is never weaker than without the claim.
+test_annotations_never_widen if {
+	rank := {"allow": 0, "hold": 1, "deny": 2}
+	every effect in ["hold", "deny", "allow", true] {
+		every claim in [true, false, "x", null] {
+			every amount in [50, 500, "50"] {
+				said := {"annotations": {"readOnlyHint": effect}}
+				silent := object.union(claiming({}), {"arguments": {"amount": amount}})
+				loud := object.union(claiming({"readOnlyHint": claim}), {"arguments": {"amount": amount}})
+				rank[judged(loud, said).effect] >= rank[judged(silent, said).effect]
+			}
+		}
+	}
+}
+
+test_obligations if {
+	bound := {"tools": {"pay": {
+		"limit": {"rate": "5/1m"},
+		"redact": {"*": ["/iban"], "treasurer": ["/name"], "other": ["/x"]},
+	}}}
+	every amount in [50, 500] {
+		decision := judged(paying(amount), bound)
+		decision.limit == {"rate": "5/1m", "key": "pay"}
+		decision.redact == {"/iban", "/name"}
+	}
+	own := judged(paying(50), {"tools": {"pay": {"limit": {"rate": "5/1m", "key": "money"}}}})
+	own.limit.key == "money"
+	own.redact == set()
+	not judged(paying(50), {"tools": {"pay": {"redact": {"*": ["/iban"]}}}}).limit
+}
+
+test_a_threshold_that_is_no_number_holds if {
+	judged(paying(50), {"thresholds": {"pay": {"amount": "1000"}}}).rule == "amount-above-threshold"
+	judged(balance, {"thresholds": {"pay": {"amount": "1000"}}}).rule == "role-has-tool"
+}
+
+observing(tried) := {
+	"tools": {"pay": {"observe": tried}},
+	"schedules": {"night": {"zone": "UTC", "open": [{"days": ["Monday"], "from": "00:00", "to": "06:00"}]}},
+}
+
+test_observed_is_said_and_passes if {
+	every tried, id in {
+		{"arguments": {"asset": ["EUR"]}}: "argument-not-permitted",
+		{"models": ["m"]}: "model-not-listed",
+		{"transfers": {"destination": ["acct-9"]}}: "transfer-not-permitted",
+		{"thresholds": {"amount": 10}}: "amount-above-threshold",
+		{"usage": {"day": {"sum": "/amount", "deny": {"sum": 1}}}}: "usage-above-limit",
+		{"usage": {"day": {"sum": "/amount", "hold": {"sum": 1}}}}: "usage-above-threshold",
+		{"hours": "night"}: "outside-hours",
+	} {
+		decision := judged(paying(50), observing(tried))
+		decision.effect == "allow"
+		decision.reason == concat("", ["a role of the caller may call pay; observed: ", id])
+	}
+	judged(paying(50), observing({"thresholds": {"amount": 90}})).reason == "a role of the caller may call pay"
+	held := judged(paying(500), observing({"thresholds": {"amount": 10}}))
+	held.rule == "amount-above-threshold"
+	endswith(held.reason, "; observed: amount-above-threshold")
+}
+
+test_observed_is_silent_about_what_fits if {
+	judged(paying(50), observing({
+		"arguments": {"asset": ["USD"]}, "transfers": {"destination": ["acct-1"]}, "thresholds": {"amount": 50},
+		"usage": {"day": {"sum": "/amount", "deny": {"sum": 50}, "hold": {"sum": 50}}}, "hours": "day",
+	})).reason == "a role of the caller may call pay; observed: outside-hours"
+	modelled := object.union(balance, {"arguments": {"model": "m", "amount": 500}})
+	judged(modelled, observing({"models": ["m"], "transfers": {"asset": ["EUR"]}, "thresholds": {"amount": 10}})).reason == "a role of the caller may call pay"
+}
+
+test_what_moves_nothing_is_not_measured if {
+	judged(object.union(balance, {"arguments": {"amount": 500}}), {}).rule == "role-has-tool"
+	judged(object.union(balance, {"arguments": {"amount": "x"}}), {}).rule == "role-has-tool"
+}
+
+# A tool of which nothing is said but who has it.
+test_a_plain_tool if {
+	plain := object.union(paying(50), {"tool": {"exposed": "look"}})
+	judged(plain, {"roles": {"treasurer": {"tools": {"look": true}}}}).rule == "role-has-tool"
+	judged(plain, {"roles": {"treasurer": {"tools": {"look": {"arguments": {"asset": ["EUR"]}}}}}}).rule == "role-lacks-argument"
+	judged(plain, {"roles": {"treasurer": {"tools": {"look": true}, "deny": {"tools": {"look": true}}}}}).rule == "role-denies-tool"
+	claimed := object.union(plain, {"tool": {"annotations": {"openWorldHint": true}}})
+	said := {"roles": {"treasurer": {"tools": {"look": true}}}, "annotations": {"openWorldHint": "deny"}}
+	judged(claimed, said).rule == "annotation-denied"
+	judged(object.union(plain, {"tool": {"annotations": {"openWorldHint": "x"}}}), said).rule == "role-has-tool"
+	judged(plain, object.union(said, {"tools": {"look": {"hold": true}}})).rule == "tool-needs-approval"
+	judged(plain, object.union(said, {"usage": {"look": {"day": {"deny": {"calls": 0}}}}})).rule == "usage-above-limit"
+	judged(claimed, object.union(said, {"annotations": {"openWorldHint": "hold"}})).rule == "tool-needs-approval"
+}
+
+# The ways in which a call of pay is not simply allowed, in the order in which
+# they decide: what makes each, in the data and in the call.
+faults := [
+	{"rule": "role-lacks-tool", "data": {"roles": {"treasurer": {"tools": {"pay": false}}}}},
+	{"rule": "role-denies-tool", "data": {"directory": {"inherits": {"treasurer": ["trainee"]}}}},
+	{"rule": "annotation-denied", "data": {"annotations": {"openWorldHint": "deny"}}},
+	{"rule": "role-lacks-argument", "data": {"roles": {"treasurer": {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}}}},
+	{"rule": "model-not-listed", "data": {"models": {"pay": ["m"]}}},
+	{"rule": "amount-not-a-positive-number", "call": {"arguments": {"amount": "500"}}},
+	{"rule": "transfer-not-permitted", "data": {"tools": {"pay": {"transfers": {"asset": ["EUR"]}}}}},
+	{"rule": "argument-not-permitted", "data": {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}},
+	{"rule": "usage-above-limit", "data": {"usage": {"pay": {"day": {"deny": {"calls": 0}}}}}},
+	{"rule": "outside-hours", "data": {"tools": {"pay": {"hours": "never"}}}},
+	{"rule": "tool-needs-approval", "data": {"tools": {"pay": {"hold": true}}}},
+	{"rule": "usage-above-threshold", "data": {"usage": {"pay": {"day": {"hold": {"calls": 0}}}}}},
+	{"rule": "amount-above-threshold", "call": {"arguments": {"amount": 500}}},
+]
+
+fault(i, member) := object.get(faults[i], member, {})
+
+test_the_first_fault_decides if {
+	pairs := [[i, j] | some i, _ in faults; some j, _ in faults; i <= j]
+	every pair in pairs {
+		[first, second] := pair
+		document := object.union_n([claiming({"openWorldHint": true}), fault(second, "call"), fault(first, "call")])
+		judged(document, object.union(fault(second, "data"), fault(first, "data"))).rule == faults[first].rule
+	}
+}
