@@ -1,0 +1,62 @@
+package toolgate.lib.usage_test
+
+import rego.v2
+
+import data.toolgate.lib.usage
+
+meters := {"day": {
+	"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]},
+	"hold": {"sum": 1000, "calls": 20}, "deny": {"sum": 5000},
+}}
+
+after(calls, sum, amount) := {
+	"arguments": {"action": "transfer", "amount": amount},
+	"usage": {"day": {"calls": calls, "sum": sum}},
+}
+
+held(document) if usage.beyond(meters, "hold") with input as document
+
+refused(document) if usage.beyond(meters, "deny") with input as document
+
+test_the_eleventh_of_ten if {
+	not held(after(0, 0, 1000))
+	not held(after(9, 900, 100))
+	held(after(10, 1000, 100))
+	held(after(1, 1000, 0.01))
+	not refused(after(10, 1000, 100))
+	refused(after(10, 5000, 0.01))
+}
+
+test_calls if {
+	not held(after(19, 0, 1))
+	held(after(20, 0, 1))
+}
+
+test_numbers_are_exact if {
+	not usage.beyond({"day": {"sum": "/amount", "deny": {"sum": 1000000000000000000000000000000}}}, "deny") with input as after(0, 999999999999999999999999999999, 1)
+	usage.beyond({"day": {"sum": "/amount", "deny": {"sum": 1000000000000000000000000000000}}}, "deny") with input as after(0, 999999999999999999999999999999, 2)
+	not usage.beyond({"day": {"sum": "/amount", "deny": {"sum": 0.3}}}, "deny") with input as after(0, 0.1, 0.2)
+}
+
+test_what_cannot_be_counted_is_beyond if {
+	every amount in [null, true, "1", [1], {}] {
+		held(after(0, 0, amount))
+	}
+	held({"arguments": {"action": "transfer"}, "usage": {"day": {"calls": 0, "sum": 0}}})
+	held({"arguments": {"action": "transfer", "amount": 1}})
+	held(after(null, 0, 1))
+	held(after(0, "0", 1))
+	usage.beyond({"day": {"sum": "/amount", "deny": {"sum": "5000"}}}, "deny") with input as after(0, 0, 1)
+	usage.beyond({"day": {"deny": {"calls": "5"}}}, "deny") with input as after(0, 0, 1)
+	usage.beyond({"day": {"deny": {"sum": 5}}}, "deny") with input as after(0, 0, 1)
+}
+
+test_where if {
+	not held({"arguments": {"action": "balance"}, "usage": {"day": {"calls": 99, "sum": 9999}}})
+	held({"arguments": {}, "usage": {"day": {"calls": 99, "sum": 9999}}})
+}
+
+test_no_bound_bounds_nothing if {
+	not usage.beyond({"day": {"sum": "/amount"}}, "deny") with input as after(99, 9999, 1)
+	not usage.beyond({}, "deny") with input as after(99, 9999, 1)
+}
