@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/toolgate/toolgate/policy/fetch"
@@ -71,7 +72,7 @@ func (o *origin) lastGood(ctx context.Context) (*rego.Engine, error) {
 // load makes an engine of a copy.
 func (o *origin) load(ctx context.Context, c *fetch.Copy) (*rego.Engine, error) {
 	options := o.options
-	options.Path = c.Path
+	options.Path, options.Name = c.Path, path.Base(o.remote.Name())
 	engine, err := rego.Load(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("the policy from %s: %w", o.remote.Name(), err)

@@ -12,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/open-policy-agent/opa/v1/bundle"
 
 	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/publisher"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // rule is a policy whose one rule decides on every call.
@@ -142,6 +144,11 @@ func TestPolicyFromServer(t *testing.T) {
 	p.Fail(http.StatusServiceUnavailable)
 	shown(t, admin, "/readyz?verbose", `may not be what its server has: fetching the policy from .*: it answered 503`)
 	shown(t, admin, "/metrics", `^toolgate_policy_loads_total\{outcome="away"\} [1-9]`)
+	gate.signal(syscall.SIGHUP) // the configuration is taken over, the policy stays
+	gate.says("reloaded: ")
+	shown(t, admin, "/readyz?verbose", overlaid(two))
+	shown(t, admin, "/readyz?verbose", `may not be what its server has: .*503`)
+	call(exitDenied)
 	gate.signal(syscall.SIGTERM)
 	gate.ends(exitOK)
 	awayAtStart(t, p, dir, overlaid(two))
@@ -231,7 +238,7 @@ func TestSignedPolicyFromServer(t *testing.T) {
 	p := publisher.New(t)
 	one, two := rule("allow", "one"), rule("deny", "two")
 	p.Publish(publisher.Pack(t, sign(t, one, secret)))
-	dir := from(t, p.URL, `, "poll": {"min": "1s", "long": "20s"}, "keys": {"team": {"algorithm": "HS256", "path": "key"}}`)
+	dir := from(t, p.URL, `, "poll": {"min": "1s", "max": "1s", "long": "20s"}, "keys": {"team": {"algorithm": "HS256", "path": "key"}}`)
 	write(t, dir, map[string]string{"key": secret})
 	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
 	gate := start(t, dir, "serve", "--listen", agents, "--admin", admin)
@@ -253,5 +260,89 @@ func TestSignedPolicyFromServer(t *testing.T) {
 	gate.ends(exitOK)
 	if code, out := toolgate(t, dir, "serve", "--listen", agents, "--admin", admin); code != exitUsage || !strings.Contains(out, "verif") {
 		t.Errorf("exit %d: %s", code, out)
+	}
+}
+
+// TestPolicyMoves holds that a reload which names another place is followed: the
+// old server is asked no more, the new one is, and a directory is watched.
+func TestPolicyMoves(t *testing.T) {
+	t.Parallel()
+	first, second := publisher.New(t), publisher.New(t)
+	one, two, three, four := rule("allow", "one"), rule("allow", "two"), rule("allow", "three"), rule("allow", "four")
+	first.Publish(publisher.Pack(t, one))
+	second.Publish(publisher.Pack(t, two))
+	dir := from(t, first.URL, `, "poll": {"min": "1s", "long": "20s"}`)
+	settings, err := os.ReadFile(filepath.Join(dir, "mcp.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	waits := func(p *publisher.Publisher, want int) {
+		t.Helper()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(patience); p.Waiting() != want; <-tick.C {
+			if time.Now().After(end) {
+				t.Fatalf("%d requests wait, want %d", p.Waiting(), want)
+			}
+		}
+	}
+	waits(first, 1)
+	replace(t, filepath.Join(dir, "mcp.json"), strings.Replace(string(settings), first.URL, second.URL, 1))
+	shown(t, admin, "/readyz?verbose", revisionOf(t, two))
+	waits(first, 0)
+	waits(second, 1)
+	second.Publish(publisher.Pack(t, three))
+	shown(t, admin, "/readyz?verbose", revisionOf(t, three))
+	write(t, dir, map[string]string{"policy/p.rego": one["p.rego"], "policy/data.json": one["data.json"]})
+	replace(t, filepath.Join(dir, "mcp.json"), strings.Replace(strings.Replace(string(settings), first.URL, "policy", 1), `, "poll": {"min": "1s", "long": "20s"}`, "", 1))
+	shown(t, admin, "/readyz?verbose", revisionOf(t, one))
+	waits(second, 0)
+	replace(t, filepath.Join(dir, "policy", "p.rego"), four["p.rego"])
+	shown(t, admin, "/readyz?verbose", revisionOf(t, four))
+}
+
+// TestTooLateToTake holds that a policy which was fetched for a configuration
+// that is gone does not serve.
+func TestTooLateToTake(t *testing.T) {
+	t.Parallel()
+	p := publisher.New(t)
+	p.Publish(publisher.Pack(t, rule("allow", "one")))
+	dir := from(t, p.URL, "")
+	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := open(t.Context(), cfg, "observer", hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	before, old := in.revision(), in.origin
+	p.Publish(publisher.Pack(t, rule("allow", "two")))
+	c, err := old.remote.Fetch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.again(t.Context(), source{next: func() (*config.Config, error) { return cfg, nil }, now: func() (*config.Config, error) { return cfg, nil }}, true)
+	if in.revision() == before || in.origin == old {
+		t.Fatal("the reload fetched nothing")
+	}
+	served := in.revision()
+	p.Publish(publisher.Pack(t, rule("allow", "three")))
+	if c, err = old.remote.Fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.take(t.Context(), old, c); err == nil || in.revision() != served {
+		t.Errorf("taken too late: %v", err)
+	}
+	if err := in.take(t.Context(), in.origin, c); err != nil || in.revision() == served {
+		t.Errorf("not taken in time: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ const firstRetry = time.Second
 // that is how it goes.
 //
 // The time between rounds is random between Min and Max. A server that can wait
-// for changes is asked again at once. After failures the time begins at a second
+// for changes is asked again at once, or after a second if it answered at once. After failures the time begins at a second
 // and doubles up to Max.
 func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Context, *Copy) error, said func(error)) error {
 	p := poller{source: s, take: take, long: s.o.Long}
@@ -39,21 +39,27 @@ func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Cont
 			break
 		}
 		said(err)
-		refused := Refused(err)
-		switch {
-		case err != nil && !refused:
+		if err != nil && !Refused(err) {
 			pause = backoff(failures, s.o.Max)
 			failures++
 			continue
-		case p.long == 0 || refused || !changed && time.Since(began) < p.long/2:
-			// A server that says at once that nothing has changed does not wait.
-			pause = s.pause()
-		default:
-			pause = 0
 		}
-		failures = 0
+		pause, failures = p.rest(changed, time.Since(began)), 0
 	}
 	return nil
+}
+
+// rest is how long to wait after a round that took so long. A server that says
+// at once that nothing has changed does not wait for changes; and one that has
+// another bundle each time shall not keep us busy.
+func (p *poller) rest(changed bool, took time.Duration) time.Duration {
+	switch {
+	case p.long == 0 || !changed && took < p.long/2:
+		return p.source.pause()
+	case took < firstRetry:
+		return firstRetry
+	}
+	return 0
 }
 
 // poller is the state of one Poll.

@@ -31,6 +31,8 @@ type Options struct {
 	// part of a policy; data.json and data.yaml are data at the path of their
 	// folder, as in every OPA bundle.
 	Path string
+	// Name is what errors call the policy; "" = Path.
+	Name string
 	// Data is one JSON object that is added to the data of the policy, object by
 	// object; empty = nothing is added. A path that both set is an error.
 	Data json.RawMessage
@@ -98,7 +100,7 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	}
 	p, err := s.compile(ctx)
 	if err != nil {
-		return nil, err
+		return nil, f.overRule(err, o.DataAt)
 	}
 	found := append(lint(s.modules), f.lintData(p.compiler, s.data, o.DataAt)...)
 	if unchecked {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -86,6 +87,23 @@ func (f files) twice(c *clash, from func([]string) string) error {
 		over = from(c.path)
 	}
 	return fmt.Errorf("joining policy data: %w: in %s and in %s (hint: keep one of them)", c, f.whereSet(c.path), over)
+}
+
+// ruled is how the compiler says that a rule and data have one path.
+var ruled = regexp.MustCompile(`conflicting rule for data path (\S+) found`)
+
+// overRule adds to an error of the compiler where the data that lies over the
+// policy sets the path of a rule, if it does.
+func (f files) overRule(err error, from func([]string) string) error {
+	found := ruled.FindStringSubmatch(err.Error())
+	if found == nil || from == nil || f[overlayName] == nil {
+		return err
+	}
+	path := strings.Split(found[1], "/")
+	if _, over := lineOf(f[overlayName], path); !over {
+		return err
+	}
+	return fmt.Errorf("%w\nhint: %s sets data where this rule is: keep one of them", err, from(path))
 }
 
 // whereSet says which file of the policy sets a path of data, and where in it.

@@ -2,6 +2,7 @@ package rego
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -102,7 +103,7 @@ func RevisionOf(o Options) (string, error) {
 // signed and that nobody said by whom.
 func (o Options) read() (f files, unchecked bool, err error) {
 	if f, unchecked, err = o.readOwn(); err != nil {
-		return nil, false, fmt.Errorf("reading policy %q: %w", o.Path, err)
+		return nil, false, fmt.Errorf("reading policy %q: %w", cmp.Or(o.Name, o.Path), err)
 	}
 	return f, unchecked, f.overlay(o.Data)
 }

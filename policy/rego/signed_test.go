@@ -16,7 +16,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,7 +77,7 @@ func secretSigner(id string) signer {
 }
 
 // sign gives the .signatures.json of files, for a scope.
-func (s signer) sign(t *testing.T, scope string, files map[string]string) string {
+func (s signer) sign(t testing.TB, scope string, files map[string]string) string {
 	t.Helper()
 	hash, err := bundle.NewSignatureHasher("SHA-256")
 	if err != nil {
@@ -303,4 +305,65 @@ func TestNotSigned(t *testing.T) {
 	if _, err := rego.Load(t.Context(), rego.Options{Keys: map[string]rego.Key{"k": s.key}}); err == nil || !strings.Contains(err.Error(), "only signed") {
 		t.Errorf("the embedded policy with keys: %v", err)
 	}
+}
+
+// TestTooManyFiles holds that an archive of many entries is refused, whatever
+// they are.
+func TestTooManyFiles(t *testing.T) {
+	parts := []string{"p.rego", module(`decision := {"effect": "allow"}`)}
+	for i := range 10_000 {
+		parts = append(parts, "n"+strconv.Itoa(i), "")
+	}
+	packed := filepath.Join(t.TempDir(), "b.tar.gz")
+	if err := os.WriteFile(packed, archive(t, parts...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rego.Load(t.Context(), rego.Options{Path: packed}); err == nil || !strings.Contains(err.Error(), "more than 10000") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// FuzzSigned holds that whatever is done to a signed archive, it is refused or
+// it is the same policy.
+func FuzzSigned(f *testing.F) {
+	s := secretSigner("k")
+	policy := policyFiles()
+	policy[".signatures.json"] = s.sign(f, "", policy)
+	packed := filepath.Join(f.TempDir(), "b.tar.gz")
+	o := rego.Options{Path: packed, Keys: map[string]rego.Key{"k": s.key}}
+	put := func(t testing.TB, content []byte) {
+		if err := os.WriteFile(packed, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(f, archive(f, flat(policy)...))
+	want, err := rego.RevisionOf(o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(".manifest", []byte(`{"roots":[""]}`))
+	f.Add("data.json", []byte(policy["data.json"]+" "))
+	f.Add(".signatures.json", []byte(`{"signatures":["a.b.c"]}`))
+	f.Add("/toolgate/../toolgate/p.rego", []byte("package toolgate"))
+	f.Add("toolgate/.manifest", []byte(policy[".manifest"]))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		if strings.ContainsRune(name, 0) || len(name) > 90 {
+			t.Skip("no name for a file of this archive form")
+		}
+		changed := maps.Clone(policy)
+		changed[name] = string(content)
+		put(t, archive(t, flat(changed)...))
+		e, err := rego.LoadUntried(t.Context(), o)
+		if err == nil && e.Revision() != want && !sameMeaning(policy, changed, name) {
+			t.Errorf("%q was taken as %q", content, name)
+		}
+	})
+}
+
+// sameMeaning reports whether a document was only spelled in another way: its
+// signature is about what it says.
+func sameMeaning(before, after map[string]string, name string) bool {
+	var a, b any
+	return bundle.IsStructuredDoc(name) && util.Unmarshal([]byte(before[name]), &a) == nil &&
+		util.Unmarshal([]byte(after[name]), &b) == nil && reflect.DeepEqual(a, b)
 }

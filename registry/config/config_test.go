@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -355,6 +356,7 @@ func FuzzLoad(f *testing.F) {
 			f.Add(parts[0], parts[1])
 		}
 	}
+	f.Add(`{"mcpServers":{}, "toolgate": {"policy": {"data": {"a": [1.50, {"${A}": "${A}\u0000", /* b */ "": -0e1,}, null]}}}}`, `{"policy": {"data": {"b": true}}}`)
 	f.Fuzz(func(t *testing.T, mcp, overlay string) {
 		read := func(mcp, overlay string) (*config.Config, error) {
 			opts := inMemory(map[string]string{"/etc/toolgate/mcp.json": mcp, "/etc/toolgate/o.json": overlay, "/etc/toolgate/a.env": mcp})
@@ -363,7 +365,10 @@ func FuzzLoad(f *testing.F) {
 			}
 			cfg, err := config.Load(opts)
 			if cfg != nil {
-				cfg.SHA256, cfg.Warnings = "", nil
+				if data := cfg.Policy.Data; data != nil && !json.Valid(data) {
+					t.Errorf("policy.data is no JSON: %s", data)
+				}
+				cfg.SHA256, cfg.Warnings, cfg.Policy.Places = "", nil, nil
 			}
 			return cfg, err
 		}
