@@ -40,8 +40,8 @@ func (e *env) listed(ctx context.Context, cfg *config.Config, live bool) ([]poli
 		return e.listLive(ctx, cfg)
 	}
 	dir := cmp.Or(e.state, cfg.State)
-	if _, err := os.Stat(filepath.Join(dir, "state.db")); dir == "" || err != nil {
-		return nil, nil // nothing has served yet
+	if !hasState(dir) {
+		return nil, nil
 	}
 	var tools []policy.Tool
 	err := e.withPins(ctx, func(p *registry.Pins) error {
@@ -54,6 +54,16 @@ func (e *env) listed(ctx context.Context, cfg *config.Config, live bool) ([]poli
 		return err
 	})
 	return tools, err
+}
+
+// hasState reports whether a state directory is one: a command that only looks must
+// not make it.
+func hasState(dir string) bool {
+	if dir == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "state.db"))
+	return err == nil
 }
 
 // pinned is the tool of a pin, unless its server is not configured any more or

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,19 +173,15 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 
 // kept reads what the state directory has counted, where there is one.
 func (e *env) kept(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
-	dir := e.state
-	if dir == "" {
-		dir = cfg.State
-	}
-	path := filepath.Join(dir, "state.db")
-	if _, err := os.Stat(path); dir == "" || err != nil {
-		return nil // nothing has served yet
+	dir := cmp.Or(e.state, cfg.State)
+	if !hasState(dir) {
+		return nil
 	}
 	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
 	if err != nil {
 		return usage(err)
 	}
-	db, err := store.Open(ctx, path, store.Migrations())
+	db, err := store.Open(ctx, filepath.Join(dir, "state.db"), store.Migrations())
 	if err != nil {
 		return err
 	}

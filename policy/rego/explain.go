@@ -233,35 +233,39 @@ func factsFirst(a, b string) int {
 
 // lookUp gives the value at ref as JSON, nil where there is none.
 func (e *Engine) lookUp(ctx context.Context, ref ast.Ref, input *ast.Term) (json.RawMessage, error) {
-	var v ast.Value
-	if ref[0].Equal(ast.InputRootDocument) {
-		found, err := input.Value.Find(ref[1:])
-		if err != nil {
-			return nil, nil // there is nothing
-		}
-		v = found
-	} else {
-		path, err := storage.NewPathForRef(ref)
-		if err != nil {
-			return nil, nil // no text on the way: no data is there
-		}
-		found, err := storage.ReadOne(ctx, e.program.store, path)
-		if storage.IsNotFound(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		v, _ = found.(ast.Value)
-	}
-	if v == nil {
-		return nil, nil
+	v, err := e.valueAt(ctx, ref, input)
+	if err != nil || v == nil {
+		return nil, err
 	}
 	plain, err := ast.JSON(v)
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(plain)
+}
+
+// valueAt gives the value at ref, nil where there is none.
+func (e *Engine) valueAt(ctx context.Context, ref ast.Ref, input *ast.Term) (ast.Value, error) {
+	if ref[0].Equal(ast.InputRootDocument) {
+		if found, err := input.Value.Find(ref[1:]); err == nil {
+			return found, nil
+		}
+		return nil, nil
+	}
+	var path storage.Path
+	for _, t := range ref[1:] {
+		name, ok := t.Value.(ast.String)
+		if !ok {
+			return nil, nil // data is found by text only
+		}
+		path = append(path, string(name))
+	}
+	found, err := storage.ReadOne(ctx, e.program.store, path)
+	if storage.IsNotFound(err) {
+		return nil, nil
+	}
+	v, _ := found.(ast.Value)
+	return v, err
 }
 
 // ways finds what of the same tool the same principal may do, or may ask people

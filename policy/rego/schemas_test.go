@@ -35,7 +35,7 @@ func TestMembersOfInput(t *testing.T) {
 		{`input.tool.name.first == "x"`, "p.rego:4: undefined ref: input.tool.name.first"},
 		{`not input.tool.nmae`, "did you mean name?"},
 		{`count([t | t := input.tool.nmae]) > 0`, "did you mean name?"},
-		{`object.get(input.tool, "nmae", "") == "x"`, ""}, // the only way around it, and one that is seen
+		{`object.get(input.tool, "nam", "") == "x"`, ""}, // the only way around it, and one that is seen
 		{`input.arguments.any.thing[_].goes > 1`, ""},
 		{`input.tool.annotations.readOnlyHint == true`, ""},
 		{`input.usage.day.sum + input.usage.day.calls > 1`, ""},
