@@ -76,6 +76,21 @@ const (
 	Whole           Served = "whole"
 )
 
+// panicking is a step that panics.
+type panicking struct{}
+
+func (panicking) fails() bool      { return true }
+func (panicking) run(*state) error { panic("boom") }
+
+// ServesPanicking is Serves with a tree that panics.
+func (e *Engine) ServesPanicking(ctx context.Context, in *policy.Input) Served {
+	known := &pair{principalTerm: principalTerm(&in.Principal), tree: &tree{decision: &group{kind: sinkValue, chains: []chain{{panicking{}}}}}}
+	if _, _, ok := e.decideQuickly(ctx, in, known); ok {
+		return ByTree
+	}
+	return ByTreeThenWhole
+}
+
 // Serves says how Decide decides in.
 func (e *Engine) Serves(ctx context.Context, in *policy.Input) Served {
 	known, err := e.pair(ctx, &in.Principal, &in.Tool)
