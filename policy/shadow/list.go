@@ -73,7 +73,9 @@ func (w *Worker) flush(ctx context.Context) {
 		return
 	}
 	w.mu.Lock()
-	w.listed = append(listed, w.listed...)
+	all := append(listed, w.listed...)
+	w.listed = all[:min(len(all), pending)]
+	w.status.Unlisted += len(all) - len(w.listed)
 	for revision, t := range totals {
 		w.totals[revision] = t.with(w.totals[revision])
 	}
