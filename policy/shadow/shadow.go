@@ -42,6 +42,7 @@ const (
 const (
 	trifle   = time.Millisecond // a judgement that takes longer is followed by a rest
 	restFor  = 4                // times as long as it took
+	mostRest = time.Second      // at a time; no judgement of OPA's takes a quarter of it
 	behind   = time.Minute      // a decision that is older is passed over
 	flushAll = time.Second      // disagreements are written so often
 	pending  = 500              // disagreements that wait for that; more are only counted
@@ -205,7 +206,7 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 		began := time.Now()
 		w.judge(ctx, c, r)
 		if took := time.Since(began); took > trifle {
-			rest(ctx, restFor*took)
+			rest(ctx, min(restFor*took, mostRest))
 		}
 	}
 }
