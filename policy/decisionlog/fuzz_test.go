@@ -18,8 +18,9 @@ func FuzzHide(f *testing.F) {
 		f.Add(path, `{"a":[1,{"b":2}],"/~":{"":3}}`)
 	}
 	f.Fuzz(func(t *testing.T, path, document string) {
-		if !strings.HasPrefix(path, "/input") && !strings.HasPrefix(path, "/result") || !json.Valid([]byte(document)) {
-			return
+		root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		if path == "" || path[0] != '/' || root != "input" && root != "result" || !json.Valid([]byte(document)) {
+			return // the engine gives no such rule
 		}
 		for _, value := range []string{"", `"put"`} {
 			e := decisionlog.Event{Input: json.RawMessage(document), Result: json.RawMessage(`{"x":1}`)}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -261,6 +262,35 @@ func TestParked(t *testing.T) {
 	}
 	if got := w.count("http shipped"); got != len(all)-3 {
 		t.Errorf("%d shipped", got)
+	}
+}
+
+// Only a status that is about events parks one: whatever else a collector answers
+// to a chunk, it is told that chunk again.
+func TestNotParked(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{500, 503, 429, 401, 403, 404, 408, 409, 410} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var refused atomic.Int32
+			d := newDesk(t, func(ids []string) int {
+				if slices.Contains(ids, "dec-000003") && refused.Add(1) < 8 {
+					return code
+				}
+				return http.StatusOK
+			})
+			w.end(w.shipper(decisionlog.Config{URL: d.URL}))
+			want := w.decide(8)
+			o := w.options(w.db)
+			o.Retry = time.Millisecond
+			s := w.shipperWith(o, decisionlog.Config{URL: d.URL})
+			w.caughtUp(s, "http")
+			same(t, want, d.taken())
+			if tr := w.trouble(s); tr.Parked != 0 {
+				t.Errorf("%+v", tr)
+			}
+		})
 	}
 }
 
