@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/decisionlog"
@@ -19,7 +20,7 @@ func FuzzHide(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, path, document string) {
 		root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-		if path == "" || path[0] != '/' || root != "input" && root != "result" || !json.Valid([]byte(document)) {
+		if path == "" || path[0] != '/' || root != "input" && root != "result" || !utf8.ValidString(path+document) || !json.Valid([]byte(document)) {
 			return // the engine gives no such rule
 		}
 		for _, value := range []string{"", `"put"`} {
