@@ -454,6 +454,12 @@ test_obligations if {
 	not judged(paying(50), {"tools": {"pay": {"redact": {"*": ["/iban"]}}}}).limit
 }
 
+test_every_threshold_is_measured if {
+	both := {"thresholds": {"pay": {"fee": 10}}}
+	judged(paying(500), both).rule == "amount-not-a-positive-number"
+	judged(object.union(paying(50), {"arguments": {"fee": 11}}), both).rule == "amount-above-threshold"
+}
+
 test_a_threshold_that_is_no_number_holds if {
 	judged(paying(50), {"thresholds": {"pay": {"amount": "1000"}}}).rule == "amount-above-threshold"
 	judged(balance, {"thresholds": {"pay": {"amount": "1000"}}}).rule == "role-has-tool"
@@ -496,6 +502,7 @@ test_observed_is_silent_about_what_fits if {
 test_what_moves_nothing_is_not_measured if {
 	judged(object.union(balance, {"arguments": {"amount": 500}}), {}).rule == "role-has-tool"
 	judged(object.union(balance, {"arguments": {"amount": "x"}}), {}).rule == "role-has-tool"
+	judged(object.union(balance, {"arguments": {"amount": 50}}), transfers).rule == "role-has-tool"
 }
 
 # A tool of which nothing is said but who has it.
