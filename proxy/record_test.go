@@ -21,6 +21,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/replay"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
@@ -60,7 +61,7 @@ func newWitness(t *testing.T, seed uint64) *witness {
 	w.client.says = func(registry.Question) registry.Answer { return registry.Answer{Result: json.RawMessage(`{"a":1}`)} }
 	none := time.Duration(0)
 	w.Gate, err = proxy.New(proxy.Options{
-		Identifier: w, Policy: w, Limiter: w, Tickets: w, Waiter: w, Recorder: w.trail, Servers: w, Upstreams: w, Now: w.now,
+		Identifier: w, Policy: w, Limiter: w, Usage: w, Tickets: w, Waiter: w, Recorder: w.trail, Servers: w, Upstreams: w, Now: w.now,
 		Settings: proxy.Settings{Hold: &none, Methods: map[string][]string{"web": {"vendor/thing", "notifications/vendor/thing"}}},
 	})
 	if err != nil {
@@ -123,6 +124,31 @@ func (w *witness) draw() policy.Decision {
 	}
 	return d
 }
+
+// Meters has one tool counted.
+func (w *witness) Meters(t policy.Tool) []policy.Meter {
+	if t.Name != "seek" {
+		return nil
+	}
+	return []policy.Meter{{Name: "day", Window: time.Hour}}
+}
+
+// Read gives a reading by lot.
+func (w *witness) Read(context.Context, *limit.Use) (map[string]policy.Reading, error) {
+	return map[string]policy.Reading{"day": {Calls: w.rnd.Int64N(9), Sum: "10000000000000000000000.1"}}, nil
+}
+
+// Reserve has the call judged again by lot.
+func (w *witness) Reserve(ctx context.Context, use *limit.Use, _ map[string]policy.Reading, again func(map[string]policy.Reading) bool) (*limit.Reservation, error) {
+	now, _ := w.Read(ctx, use)
+	if w.rnd.IntN(2) == 0 && !again(now) {
+		return nil, limit.ErrRefused
+	}
+	return nil, nil
+}
+
+// Return forgets.
+func (w *witness) Return(context.Context, *limit.Reservation) error { return nil }
 
 // Claim finds the call waiting, or granted, or refused.
 func (w *witness) Claim(context.Context, approval.Held) (approval.Claim, error) {
@@ -192,7 +218,7 @@ func (w *witness) act(t *testing.T, n int) {
 // it: the trail holds it once, and it reads back as the very same judgement. Of a
 // call that was judged again it holds the last.
 func TestRecordsHoldTheVeryJudgement(t *testing.T) {
-	methods, effects, again := map[string]int{}, map[policy.Effect]int{}, 0
+	methods, effects, again, counted := map[string]int{}, map[policy.Effect]int{}, 0, 0
 	for seed := range uint64(8) {
 		w := newWitness(t, seed)
 		for n := range 400 {
@@ -224,13 +250,14 @@ func TestRecordsHoldTheVeryJudgement(t *testing.T) {
 			methods[in.Action]++
 			effects[d.Effect]++
 			again += len(asked) - 1
+			counted += len(in.Usage)
 		}
 		for key, asked := range w.asked {
 			t.Errorf("seed %d: %s is not recorded: %+v", seed, key, asked)
 		}
 	}
-	if len(methods) != 9 || len(effects) != 3 || again < 20 {
-		t.Errorf("the lot fell on %v, %v and %d that were judged again, want 9 actions and 3 effects", methods, effects, again)
+	if len(methods) != 9 || len(effects) != 3 || again < 20 || counted < 100 {
+		t.Errorf("the lot fell on %v, %v and %d that were judged again, want 9 actions and 3 effects; %d had a meter", methods, effects, again, counted)
 	}
 }
 
