@@ -107,6 +107,9 @@ func TestPolicyFromServer(t *testing.T) {
 		}
 	}
 	call(exitOK)
+	if kept, err := filepath.Glob(filepath.Join(dir, ".toolgate", "policy", "*.tar.gz")); err != nil || len(kept) != 1 {
+		t.Errorf("the start kept %v: %v", kept, err)
+	}
 	overlaid := func(files map[string]string) string {
 		engine, err := rego.Load(t.Context(), rego.Options{Path: unfold(t, files), Data: json.RawMessage(`{"beside": true}`)})
 		if err != nil {
@@ -326,17 +329,14 @@ func TestTooLateToTake(t *testing.T) {
 	}()
 	before, old := in.revision(), in.origin
 	p.Publish(publisher.Pack(t, rule("allow", "two")))
-	c, err := old.remote.Fetch(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	in.again(t.Context(), source{next: func() (*config.Config, error) { return cfg, nil }, now: func() (*config.Config, error) { return cfg, nil }}, true)
 	if in.revision() == before || in.origin == old {
 		t.Fatal("the reload fetched nothing")
 	}
 	served := in.revision()
 	p.Publish(publisher.Pack(t, rule("allow", "three")))
-	if c, err = old.remote.Fetch(t.Context()); err != nil {
+	c, err := old.remote.Fetch(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := in.take(t.Context(), old, c); err == nil || in.revision() != served {

@@ -35,16 +35,15 @@ func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Cont
 	for sleep(ctx, pause) {
 		began := time.Now()
 		changed, err := p.round(ctx)
-		if ctx.Err() != nil {
-			break
+		if ctx.Err() == nil {
+			said(err)
 		}
-		said(err)
-		if err != nil && !Refused(err) {
-			pause = backoff(failures, s.o.Max)
-			failures++
+		if err == nil || Refused(err) {
+			pause, failures = p.rest(changed, time.Since(began)), 0
 			continue
 		}
-		pause, failures = p.rest(changed, time.Since(began)), 0
+		pause = backoff(failures, s.o.Max)
+		failures++
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"maps"
 	"os"
@@ -222,7 +223,7 @@ func unpacked(t *testing.T, packed []byte) map[string]string {
 	out := map[string]string{}
 	for tr := tar.NewReader(zr); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {
