@@ -46,6 +46,7 @@ func TestTree(t *testing.T) {
 		"else after what holds":             {"x := 1 if input.arguments.a\nelse := 2 if startswith(input.arguments.b, \"b\")\n" + allow + "true }", `{"a":1,"b":1}`, rego.ByTree},
 		"else after what does not":          {"x := 1 if input.arguments.a\nelse := 2 if startswith(input.arguments.b, \"b\")\n" + allow + "true }", `{"b":1}`, rego.ByTreeThenWhole},
 		"arguments that nobody reads":       {`decision := {"effect": "allow"} if input.request.transport == "http"`, `{"x":1,"x":2}`, rego.ByTreeThenWhole},
+		"fails beside what holds":           {"x if startswith(input.arguments.s, \"a\")\nx if input.tool.exposed == \"t\"\n" + `decision := {"effect": "allow"} if x`, `{"s":1}`, rego.ByTreeThenWhole},
 		"default":                           {"default decision := {\"effect\": \"hold\", \"approval\": {\"roles\": [\"a\"]}}\ndecision := {\"effect\": \"allow\"} if input.arguments.x", `{}`, rego.ByTree},
 		"no decision":                       {`decision := "yes" if input.arguments.x`, `{"x":1}`, rego.ByTree},
 		"a loop in a loop":                  {allow + `x := {u | some v in input.arguments.list; some w in input.arguments.list; u := v + w} }`, `{"list":[1,2,4]}`, rego.ByTree},
