@@ -212,7 +212,7 @@ func (p *program) prepare(ctx context.Context) error {
 		}
 		p.visible = &q
 	}
-	p.reads = readsOf(p.compiler)
+	p.reads = readsOf(p.compiler, p.data)
 	return p.prepareLogging(ctx)
 }
 
@@ -224,64 +224,6 @@ func (p *program) query(c *ast.Compiler, q string) *rego.Rego {
 
 // keepTerm keeps results as OPA's own terms: decisions are read from those.
 func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }
-
-// reads says which members of input.principal any rule looks at. Principals
-// that differ elsewhere cannot be told apart by the policy.
-type reads struct{ subject, roles, client, tenant bool }
-
-var principalPath = ast.MustParseRef("input.principal")
-
-// readsOf walks every compiled rule. A reference that stops at input or
-// input.principal, or goes on with a variable, reads all members.
-func readsOf(c *ast.Compiler) reads {
-	var r reads
-	for _, m := range c.Modules {
-		ast.WalkRefs(m, func(ref ast.Ref) bool {
-			r.add(ref)
-			return false
-		})
-		ast.WalkTerms(m, func(t *ast.Term) bool {
-			// A bare input is a reference of its own in some positions and a
-			// variable in others.
-			if v, ok := t.Value.(ast.Var); ok && v == "input" {
-				r.addAll()
-			}
-			_, isRef := t.Value.(ast.Ref)
-			return isRef
-		})
-	}
-	return r
-}
-
-func (r *reads) add(ref ast.Ref) {
-	switch {
-	case len(ref) == 0 || !ref[0].Equal(ast.InputRootDocument):
-		return
-	case len(ref) == 1 || !isString(ref[1]):
-		r.addAll()
-	case !ref[1].Equal(principalPath[1]):
-		return
-	case len(ref) == 2 || !isString(ref[2]):
-		r.addAll()
-	default:
-		r.addMember(string(ref[2].Value.(ast.String)))
-	}
-}
-
-func (r *reads) addMember(name string) {
-	switch name {
-	case "subject":
-		r.subject = true
-	case "roles":
-		r.roles = true
-	case "client":
-		r.client = true
-	case "tenant":
-		r.tenant = true
-	}
-}
-
-func (r *reads) addAll() { *r = reads{subject: true, roles: true, client: true, tenant: true} }
 
 func isString(t *ast.Term) bool {
 	_, ok := t.Value.(ast.String)

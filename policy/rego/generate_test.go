@@ -25,6 +25,8 @@ var atoms = []string{
 	`"r" in input.principal.roles`,
 	`data.roles[input.principal.roles[_]].tools[input.tool.exposed]`,
 	`input.principal.subject == "a"`,
+	`data.nothing[input.principal.subject]`,
+	`data.nothing`,
 	`input.principal.client != "c"`,
 	`input.principal.tenant`,
 	`granted`,

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
 )
 
 func TestVisible(t *testing.T) {
@@ -129,6 +130,16 @@ func TestRemembered(t *testing.T) {
 		{`not input.principal.client == "c/1"`, []string{"client"}},
 		{`every c in [input.principal.client] { c == "c/1" }`, []string{"client"}},
 		{`$"{input.principal.client}" == "c/1"`, []string{"client"}},
+		// What waits for data that is not there is the same for all.
+		{`data.nothing[input.principal.client] == "x"`, nil},
+		{`{ data.nothing; input.principal.client == "c/1" }`, nil},
+		{`{ input.principal.client == "c/1"; data.nothing.at.all }`, nil},
+		{`{ to_number(input.principal.client) > 1; data.nothing }`, []string{"client"}},
+		{`{ not input.principal.client; data.nothing }`, []string{"client"}},
+		{`{ [input.principal.client][_] == data.nothing }`, []string{"client"}},
+		{`not data.nothing[input.principal.client]`, []string{"client"}},
+		{`count([x | x := data.nothing[input.principal.client]]) == 0`, []string{"client"}},
+		{`{ data.nothing[input.principal.client] with data.nothing as {"c/1": true} }`, []string{"client"}},
 	} {
 		rules := "f(x) if x.principal.client == \"c/1\"\nwho := input.principal\n"
 		if !contains(c.condition, "f(input)") && !contains(c.condition, "who.") {
@@ -145,6 +156,28 @@ func TestRemembered(t *testing.T) {
 					t.Errorf("shared is %v, want %v", shared, !reads)
 				}
 			})
+		}
+	}
+}
+
+// TestAgentsShareWhatIsKnown holds that thousands of agents with one role cost
+// the default policy what one does, until somebody is named in its data.
+func TestAgentsShareWhatIsKnown(t *testing.T) {
+	for data, want := range map[string]int{``: 1, `{"directory": {"subjects": {"agent-7": {"roles": ["observer"]}}}}`: 2} {
+		e, err := rego.Load(t.Context(), rego.Options{Data: json.RawMessage(data), Timeout: testTimeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := e.Remembered()
+		for _, subject := range []string{"agent-7", "agent-8"} {
+			in := input("researcher", "search_internet", `{"query":"x"}`)
+			in.Principal.Subject = subject
+			if d, err := e.Decide(t.Context(), in); err != nil || d.Effect != policy.Allow {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+		}
+		if n := e.Remembered() - before; n != want {
+			t.Errorf("data %s: two agents are remembered as %d, want %d", data, n, want)
 		}
 	}
 }
