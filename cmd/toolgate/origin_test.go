@@ -107,7 +107,7 @@ func TestPolicyFromServer(t *testing.T) {
 		}
 	}
 	call(exitOK)
-	if kept, err := filepath.Glob(filepath.Join(dir, ".toolgate", "policy", "*.tar.gz")); err != nil || len(kept) != 1 {
+	if kept, err := filepath.Glob(filepath.Join(dir, ".toolgate", "policy", "[0-9a-f]*.tar.gz")); err != nil || len(kept) != 1 {
 		t.Errorf("the start kept %v: %v", kept, err)
 	}
 	overlaid := func(files map[string]string) string {
