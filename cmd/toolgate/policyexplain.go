@@ -55,7 +55,7 @@ type recorded struct {
 	Time     time.Time        `json:"time"`
 	ID       string           `json:"decision_id"`
 	Outcome  string           `json:"outcome,omitempty"`
-	Decision *policy.Decision `json:"decision"`
+	Decision *policy.Decision `json:"decision,omitempty"` // nil = the policy was not asked
 }
 
 // roleAnswer is what another role would get.
@@ -76,8 +76,11 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	out := explained{Revision: engine.Revision()}
 	if s.asks() {
 		out.Input, err = e.call(ctx, s, what, cfg, engine)
-	} else {
-		out.Input, out.Recorded, err = e.recall(ctx, what)
+	} else if out.Input, out.Recorded, err = e.recall(ctx, what); err == nil && out.Recorded.Decision == nil {
+		asked := supposed{}
+		if out.Input.Tool, err = e.supposedTool(ctx, &asked, out.Input.Tool.Exposed, cfg, engine); err == nil {
+			err = e.supposedUsage(ctx, &asked, cfg, engine, out.Input)
+		}
 	}
 	if err != nil {
 		return err
@@ -111,6 +114,7 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	var in *policy.Input
 	var found *recorded
 	var why error
+	var unasked *audit.Record
 	for r, err := range audit.Read(ctx, dir, time.Time{}) {
 		switch {
 		case r == nil && errors.Is(err, audit.ErrNoRecord):
@@ -119,6 +123,9 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 			return nil, nil, err
 		case r.DecisionID != id && r.CallID != id && r.TraceID != id:
 			continue
+		}
+		if r.Exposed != "" && r.Method == "" {
+			unasked = r
 		}
 		again, d, err := replay.Judged(r)
 		if err == nil {
@@ -133,10 +140,23 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	switch {
 	case found != nil:
 		return in, found, nil
+	case errors.Is(why, replay.ErrNotAsked) && unasked != nil:
+		return supposing(unasked), &recorded{Time: unasked.Time, ID: unasked.DecisionID, Outcome: string(unasked.Outcome)}, nil
 	case why != nil:
 		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
 	}
 	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
+}
+
+// supposing is the call of a record about which the policy was not asked: a tool
+// that the caller does not see is not there for it.
+func supposing(r *audit.Record) *policy.Input {
+	return &policy.Input{
+		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
+		Tool:      policy.Tool{Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint},
+		Arguments: r.Arguments,
+		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: r.Time},
+	}
 }
 
 // mostRoles bounds how many roles are asked who else may.
@@ -217,6 +237,10 @@ func (e *env) line(text string) { fmt.Fprintln(e.out, printable(text)) }
 // sayRecorded says what the trail has, and whether the policy is still the same.
 func (e *env) sayRecorded(x *explained, r *recorded) {
 	e.line(fmt.Sprintf("recorded %s: %s called %s%s", r.Time.UTC().Format(time.RFC3339), replay.Who(&x.Input.Principal), replay.What(x.Input), prefixed(", which ended as ", r.Outcome)))
+	if r.Decision == nil {
+		e.line("the policy was not asked then: the call ended before it, as that of a tool does which the caller cannot see. Asked now, it says:")
+		return
+	}
 	if r.Decision.Revision == x.Revision {
 		return
 	}
