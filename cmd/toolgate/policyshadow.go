@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -56,7 +57,7 @@ func (e *env) shadow(ctx context.Context, candidate string, since time.Time, mos
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { err = errors.Join(err, db.Close()) }()
 	totals, err := shadow.Totals(ctx, db)
 	if err != nil {
 		return err
