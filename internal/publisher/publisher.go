@@ -116,7 +116,7 @@ func (p *Publisher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.asked = append(p.asked, r)
 	end := time.Now().Add(wait(r))
-	for p.status == 0 && !p.plain && tag(p.content) == r.Header.Get("If-None-Match") && time.Now().Before(end) {
+	for p.status == 0 && !p.plain && tag(p.content) == r.Header.Get("If-None-Match") && time.Now().Before(end) && r.Context().Err() == nil {
 		p.await(r, time.Until(end))
 	}
 	status, content, plain := p.status, p.content, p.plain
