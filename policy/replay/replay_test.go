@@ -450,7 +450,7 @@ func TestMemoryIsFlat(t *testing.T) {
 
 func BenchmarkReplay(b *testing.B) {
 	e := engine(b)
-	const decisions = 20_000
+	const decisions = 100_000
 	root, _, _ := past(b, e, decisions)
 	next := engine(b, `"amount": 100`, `"amount": 50`)
 	for b.Loop() {
