@@ -52,7 +52,7 @@ func TestDocumentByHand(t *testing.T) {
 	for raw, fault := range map[string]string{
 		`{"principal":{"subject":"a"},"tool":{"exposed":"t"}}`:                               "",
 		`{"action":"prompts/get","principal":{"subject":"a"},"prompt":{"server":"s"}}`:       "",
-		`{"principal":{"subject":"a"},"tool":{"nmae":"t"}}`:                                  `unknown field "nmae"`,
+		`{"principal":{"subject":"a"},"tool":{"nam":"t"}}`:                                   `unknown field "nam"`,
 		`{"principal":{"subject":"a"}}`:                                                      "tool: wanted",
 		`{"action":"prompts/get","prompt":{},"tool":{}}`:                                     "tool: wanted for tools/call, and for that only",
 		`{"principal":{"subject":"a"},"tool":{"exposed":"t"},"request":{"time":"tomorrow"}}`: "parsing time",

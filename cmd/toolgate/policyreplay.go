@@ -38,7 +38,7 @@ its signature is not checked. Without --bundle the configured policy judges.
 Exit 0: everything comes out the same; 12: something does not.`,
 		Example: `  toolgate policy replay --bundle ./policy --since 24h
   toolgate policy replay --bundle build/policy.tar.gz --since 2026-03-01T00:00:00Z --tool 'wallet__*'
-  toolgate policy replay --bundle ./policy --since 168h -o markdown > comment.md`,
+  toolgate policy replay --bundle ./policy --since 168h -o markdown`,
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if e.output == "markdown" && !c.Flags().Changed("arguments") {
