@@ -10,8 +10,10 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // faultyPolicy fails in the way that the argument fault names; what it answers with
@@ -135,6 +137,44 @@ func checkFault(t *testing.T, name, args, rule string, r *audit.Record, e decisi
 	decode(t, e.Input, &input)
 	if e.DecisionID != r.DecisionID || result.Effect != "deny" || result.Rule != rule || string(input.Arguments) != args || e.Bundles["toolgate"].Revision != d.Revision {
 		t.Errorf("%s: the decision log has %s of %s", name, e.Result, e.Input)
+	}
+}
+
+// What a policy judges by cannot be read: the call is refused as a failure of ours,
+// before the policy is asked, reaches nobody, and is in the trail.
+func TestUsageThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	files := doorFiles()
+	files["policy/p.rego"] = "package toolgate\n\nimport rego.v2\n\ndecision := {\"effect\": \"allow\"} if input.usage.hour.calls < 10\n"
+	files["policy/data.json"] = `{"usage": {"up__echo": {"hour": {"window": "1h"}}}}`
+	files["up.json"] = `{"Tools": [{"Name": "echo"}]}`
+	write(t, dir, files)
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	call := throughHTTP(t, agents)
+	if got := call(t, doorCase{tool: "up__echo", args: `{}`}); got != "" {
+		t.Fatalf("the control: %s", got)
+	}
+	db, err := store.Open(t.Context(), filepath.Join(dir, ".toolgate", "state.db"), store.Migrations())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Write.ExecContext(t.Context(), "DROP TABLE usage"); err != nil {
+		t.Fatal(err)
+	}
+	if got := call(t, doorCase{tool: "up__echo", args: `{"second":true}`}); got != "INTERNAL_ERROR" {
+		t.Errorf("got %q", got)
+	}
+	record, err := os.ReadFile(filepath.Join(dir, "record"))
+	if n := strings.Count(string(record), `"tools/call"`); err != nil || n != 1 {
+		t.Errorf("the upstream got %d calls, %v", n, err)
+	}
+	code, out := toolgate(t, dir, "audit", "tail", "-n", "1", "-o", "json")
+	r, err := audit.Parse([]byte(strings.TrimSpace(out)))
+	if code != exitOK || err != nil || r.Outcome != audit.Failed || r.Stage != "decide" || r.Code != signal.CodeInternal || string(r.Arguments) != `{"second":true}` {
+		t.Errorf("the trail ends with %s, %v", out, err)
 	}
 }
 
