@@ -24,7 +24,7 @@ func stateOf(t *testing.T, dir string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &instance{log: hclog.NewNullLogger(), auth: auth}
+	in := &instance{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics()}
 	if err := in.openState(t.Context(), &config.Config{State: dir}); err != nil {
 		t.Fatal(err)
 	}

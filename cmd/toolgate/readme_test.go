@@ -41,6 +41,9 @@ func TestReadme(t *testing.T) {
 	if err := os.Symlink(binary, filepath.Join(dir, "bin", "toolgate")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(filepath.Join(repository(t), "policy"), filepath.Join(dir, "policy")); err != nil {
+		t.Fatal(err)
+	}
 	start(t, dir, "serve", "--config", "mcp.json") // as make run does
 	ready(t, admin)
 	cmd := exec.CommandContext(t.Context(), "sh", "walk.sh")
@@ -51,7 +54,7 @@ func TestReadme(t *testing.T) {
 	}
 	for _, promise := range []string{
 		"Model Context Protocol", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
-		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", "TOOL_FAILED, -32000", "ok: ",
+		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", "TOOL_FAILED, -32000", "held for approver when", "decisions come out otherwise: 0 with another effect", "ok: ",
 	} {
 		if !strings.Contains(string(out), promise) {
 			t.Errorf("the walk through never says %q", promise)
