@@ -36,7 +36,6 @@ func swapped(effect, name string) map[string]string {
 // polled: every call has one revision in all of its records, the verdict of that
 // revision, an answer that fits it, and none fails.
 func TestSwapUnderLoad(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("more than 20,000 calls")
 	}
