@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -345,4 +346,38 @@ func TestTooLateToTake(t *testing.T) {
 	if err := in.take(t.Context(), in.origin, c); err != nil || in.revision() == served {
 		t.Errorf("not taken in time: %v", err)
 	}
+}
+
+// TestShadowFromServer holds that a policy which only is asked may come from a
+// server too: it changes with what is there, and is enforced by nobody.
+func TestShadowFromServer(t *testing.T) {
+	t.Parallel()
+	p := publisher.New(t)
+	one, two := rule("allow", "one"), rule("deny", "two")
+	p.Publish(publisher.Pack(t, one))
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"up.json": `{"Tools": [{"Name": "say"}]}`, "policy/p.rego": one["p.rego"], "policy/data.json": one["data.json"],
+		"mcp.json": fmt.Sprintf(`{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
+			"toolgate": {"policy": {"path": "policy", "shadow": {"path": %q, "poll": {"min": "1s", "max": "1s", "long": "20s"}}},
+				"servers": {"up": {"isolation": "shared"}}}}`, p.URL),
+	})
+	agents, admin := program.FreeAddress(t), program.FreeAddress(t)
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	call := func(shadow string) {
+		t.Helper()
+		if code, out := toolgate(t, dir, "tool", "call", "up__say", "--addr", "http://"+agents); code != exitOK {
+			t.Errorf("exit %d: %s", code, out)
+		}
+		shown(t, admin, "/readyz?verbose", shadow)
+	}
+	shown(t, admin, "/readyz?verbose", "^shadow "+revisionOf(t, one)+": same 0, changed 0, ")
+	call("^shadow " + revisionOf(t, one) + ": same 1, changed 0, ")
+	p.Publish(publisher.Pack(t, two))
+	shown(t, admin, "/readyz?verbose", "^shadow "+revisionOf(t, two)+": same 0, changed 0, ")
+	call("^shadow " + revisionOf(t, two) + ": same 0, changed 1, ")
+	p.Fail(http.StatusServiceUnavailable)
+	shown(t, admin, "/readyz?verbose", "^warning: .*shadow.*503")
+	call("^shadow " + revisionOf(t, two) + ": same 0, changed 2, ")
 }
