@@ -220,7 +220,6 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 		}
 		if len(d.left) < before {
 			tries = 0
-			l.set(func() { l.fault = "" })
 		}
 		if fault == nil {
 			continue
@@ -309,8 +308,10 @@ func (d *delivery) send(ctx context.Context, batch []parcel) error {
 	return d.lane.sink.send(ctx, events)
 }
 
-// done writes down that batch, the first of what is left, is dealt with.
+// done writes down that batch, the first of what is left, is dealt with. The sink's
+// fault is over before that: a sink without lag has none.
 func (d *delivery) done(ctx context.Context, batch []parcel, refused *parcel, fault string) error {
+	d.lane.set(func() { d.lane.fault = "" })
 	var parked []parcel
 	shipped := count(batch)
 	if refused != nil {
