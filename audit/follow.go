@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // Cursor is how far somebody has come in the chains of a log: instance → number
@@ -39,7 +41,7 @@ func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) 
 		f := follower{root: root, after: maps.Clone(after), chains: map[string]*followed{}}
 		defer f.close()
 		for {
-			if !f.look(ctx, yield) || !pause(ctx, cmp.Or(poll, 250*time.Millisecond)) {
+			if !f.look(ctx, yield) || !wait.For(ctx, cmp.Or(poll, 250*time.Millisecond)) {
 				return
 			}
 		}

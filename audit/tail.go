@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // TailOptions say what Tail yields.
@@ -41,7 +43,7 @@ func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, 
 					return
 				}
 			}
-			if !opts.Follow || !pause(ctx, cmp.Or(opts.Poll, 250*time.Millisecond)) {
+			if !opts.Follow || !wait.For(ctx, cmp.Or(opts.Poll, 250*time.Millisecond)) {
 				return
 			}
 			lines, err = t.fresh()
@@ -59,17 +61,6 @@ func Parse(line []byte) (*Record, error) {
 		return nil, fmt.Errorf("reading audit record: %w: %w", ErrNoRecord, err)
 	}
 	return r, nil
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // tail remembers how far each segment has been read.

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/fetch"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/shadow"
@@ -103,7 +103,7 @@ func (u *understudy) load(ctx context.Context, cfg *config.Config, over context.
 	u.blame(err)
 	switch {
 	case o == nil && err != nil && cfg.Policy.Shadow.Remote():
-		elapse(ctx, cfg.Policy.Shadow.Poll.Max) // and try again
+		wait.For(ctx, cfg.Policy.Shadow.Poll.Max) // and try again
 		return nil
 	case o == nil || o.remote == nil:
 		<-ctx.Done()
@@ -117,16 +117,6 @@ func (u *understudy) load(ctx context.Context, cfg *config.Config, over context.
 		return err
 	}
 	return o.remote.Poll(ctx, o.copy, take, u.blame)
-}
-
-// elapse lets d pass, or less when ctx ends before.
-func elapse(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // first loads the candidate for the first time. The origin is nil when there is

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 const (
@@ -85,7 +86,7 @@ func (l *lane) run(ctx context.Context) {
 			l.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
 			l.set(func() { l.fault = "its place in the state cannot be read or written" })
 		}
-		if !wait(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			break
 		}
 	}
@@ -229,7 +230,7 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 		l.set(func() { l.fault = fault.Error() })
 		l.log.Warn("decisions not shipped, they are told again", "events", len(d.left), "error", fault, "wait", pause.Round(time.Millisecond))
 		l.s.opts.Observe(l.name, Retried, count(d.left[:d.size]))
-		if !wait(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return nil
 		}
 		d.top(more)
@@ -403,15 +404,4 @@ func backoff(first time.Duration, tries int) time.Duration {
 		d = min(d, first<<max(0, tries-1))
 	}
 	return d/2 + rand.N(d/2)
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 // firstRetry is how soon a server is asked again that failed once.
@@ -32,7 +34,7 @@ func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Cont
 	case p.long > 0:
 		pause = 0
 	}
-	for sleep(ctx, pause) {
+	for wait.For(ctx, pause) {
 		began := time.Now()
 		changed, err := p.round(ctx)
 		if ctx.Err() == nil {
@@ -116,19 +118,4 @@ func (s *Source) pause() time.Duration {
 func backoff(failures int, most time.Duration) time.Duration {
 	d := min(firstRetry<<min(failures, 20), most)
 	return d/2 + time.Duration(rand.Int64N(int64(d/2)+1))
-}
-
-// sleep waits, and reports whether ctx still goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/replay"
 )
 
@@ -196,7 +197,7 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 	ends, err := audit.Ends(w.opts.Trail)
 	if err != nil {
 		w.fault("reading the audit trail", err)
-		rest(ctx, flushAll)
+		wait.For(ctx, flushAll)
 		return
 	}
 	for r, err := range audit.Follow(ctx, w.opts.Trail, ends, w.opts.Poll) {
@@ -206,17 +207,8 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 		began := time.Now()
 		w.judge(ctx, c, r)
 		if took := time.Since(began); took > trifle {
-			rest(ctx, min(restFor*took, mostRest))
+			wait.For(ctx, min(restFor*took, mostRest))
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 
