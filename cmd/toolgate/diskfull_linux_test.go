@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // smallDisk makes a directory on a file system of 1 MiB. It takes root.

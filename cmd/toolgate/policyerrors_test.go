@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/program"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/replay"
 	"github.com/toolgate/toolgate/signal"

@@ -18,8 +18,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/publisher"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/publisher"
 	"github.com/toolgate/toolgate/registry/config"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 func TestMain(m *testing.M) { os.Exit(program.Run(m)) }

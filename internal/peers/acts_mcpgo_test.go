@@ -15,7 +15,7 @@ import (
 	"github.com/mark3labs/mcp-go/client/transport"
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // mcpGoSession is one session of mcp-go's client.

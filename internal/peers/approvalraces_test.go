@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // rounds is how often a race is run: few times, or many in the long form.

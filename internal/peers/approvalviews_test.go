@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // showing are the clients that show people a page when they are asked to.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // Clients that start their server themselves, before a toolgate that runs

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // bytesPolicy hides one tool, and denies and holds by argument. It has no else,

@@ -18,7 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // confided is how often a confiding call reports progress before it asks, and

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // desk is where one person decides, over REST.

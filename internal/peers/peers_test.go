@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // upstream is a server that nobody here wrote, with one call whose result is

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/program"
+	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
 // door is a way in that takes bytes as they are, so that a test can send what

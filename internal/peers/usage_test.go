@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/program"
-	"github.com/toolgate/toolgate/internal/recorder"
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 // windowed lets a thousand pass in a day, and has a person decide on the rest.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/corpus"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
 // excluded are the groups of the suite that we do not pass, as

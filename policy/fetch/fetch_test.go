@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/publisher"
+	"github.com/toolgate/toolgate/internal/testkit/publisher"
 	"github.com/toolgate/toolgate/policy/fetch"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
-	"github.com/toolgate/toolgate/internal/conversation"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/conversation"
 	"github.com/toolgate/toolgate/proxy/bridge"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/toolgate/toolgate/internal/conversation"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/conversation"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 

@@ -8,7 +8,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/toolgate/toolgate/internal/conversation"
+	"github.com/toolgate/toolgate/internal/testkit/conversation"
 )
 
 var errOver = errors.New("over")

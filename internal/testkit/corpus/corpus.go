@@ -16,11 +16,7 @@ func Dir(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("TOOLGATE_CORPORA")
 	if dir == "" {
-		root, err := filepath.Abs("../..")
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(filepath.Dir(root), "shared", "corpora")
+		dir = filepath.Join(filepath.Dir(checkout(t)), "shared", "corpora")
 	}
 	dir = filepath.Join(dir, name)
 	if _, err := os.Stat(dir); err != nil {
@@ -30,4 +26,22 @@ func Dir(t testing.TB, name string) string {
 		t.Skipf("the corpus is not here (set TOOLGATE_CORPORA): %v", err)
 	}
 	return dir
+}
+
+// checkout is the directory of go.mod, above the directory of the test.
+func checkout(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no go.mod above this test")
+		}
+		dir = filepath.Dir(dir)
+	}
 }
