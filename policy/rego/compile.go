@@ -37,6 +37,7 @@ type program struct {
 	telling  *ast.Compiler // has data.system too
 	store    storage.Store
 	data     ast.Value // all of store
+	form     form
 	decision rego.PreparedEvalQuery
 	visible  *rego.PreparedEvalQuery // nil = the policy does not say
 	logging  logging
@@ -110,6 +111,9 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
 	if p.compiler, p.telling, err = compileModules(ctx, s.modules, p.store); err != nil {
+		return nil, err
+	}
+	if p.form, err = formOf(p.compiler); err != nil {
 		return nil, err
 	}
 	if p.data, err = readAll(ctx, p.store); err != nil {
@@ -190,9 +194,6 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 	if len(failed) > 0 {
 		return nil, nil, fmt.Errorf("compiling policy:\n%w", faults(failed))
 	}
-	if len(judging.GetRules(ast.MustParseRef(decisionPath))) == 0 {
-		return nil, nil, fmt.Errorf("no rule defines %s (hint: package toolgate, rule decision)", decisionPath)
-	}
 	return judging, telling, nil
 }
 
@@ -202,8 +203,8 @@ func (p *program) prepare(ctx context.Context) error {
 		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
 	})
 	var err error
-	if p.decision, err = p.query(p.compiler, decisionPath).PrepareForEval(ctx); err != nil {
-		return fmt.Errorf("preparing %s: %w", decisionPath, err)
+	if p.decision, err = p.query(p.compiler, p.form.query).PrepareForEval(ctx); err != nil {
+		return fmt.Errorf("preparing %s: %w", p.form.query, err)
 	}
 	if len(p.compiler.GetRules(ast.MustParseRef(visiblePath))) > 0 {
 		q, err := p.query(p.compiler, visiblePath).PrepareForEval(ctx)

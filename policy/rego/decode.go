@@ -17,31 +17,9 @@ import (
 // not become none.
 func decodeDecision(v ast.Value) (policy.Decision, error) {
 	var d policy.Decision
-	err := eachMember(v, "decision", func(name string, v ast.Value) (err error) {
-		switch name {
-		case "effect":
-			var effect string
-			effect, err = text(v)
-			d.Effect = policy.Effect(effect)
-		case "rule":
-			d.Rule, err = text(v)
-		case "reason":
-			d.Reason, err = text(v)
-		case "remedy":
-			d.Remedy, err = text(v)
-		case "approval":
-			d.Approval, err = decodeApproval(v)
-		case "limit":
-			d.Limit, err = decodeLimit(v)
-		case "redact":
-			d.Redact, err = texts(v, "")
-		default:
-			err = errors.New("is not known")
-		}
-		return err
-	})
+	err := eachMember(v, "decision", func(name string, v ast.Value) error { return decodeMember(&d, name, v) })
 	if err == nil {
-		err = settleDecision(&d)
+		err = checkDecision(&d)
 	}
 	if err != nil {
 		return policy.Decision{}, err
@@ -49,8 +27,36 @@ func decodeDecision(v ast.Value) (policy.Decision, error) {
 	return d, nil
 }
 
-// settleDecision checks what only shows in the whole decision.
-func settleDecision(d *policy.Decision) error {
+// obligations are the members of a decision that not every effect has.
+var obligations = []string{"approval", "limit", "redact"}
+
+// decodeMember reads one member of a decision.
+func decodeMember(d *policy.Decision, name string, v ast.Value) (err error) {
+	switch name {
+	case "effect":
+		var effect string
+		effect, err = text(v)
+		d.Effect = policy.Effect(effect)
+	case "rule":
+		d.Rule, err = text(v)
+	case "reason":
+		d.Reason, err = text(v)
+	case "remedy":
+		d.Remedy, err = text(v)
+	case "approval":
+		d.Approval, err = decodeApproval(v)
+	case "limit":
+		d.Limit, err = decodeLimit(v)
+	case "redact":
+		d.Redact, err = texts(v, "")
+	default:
+		err = errors.New("is not known")
+	}
+	return err
+}
+
+// checkDecision checks what only shows in the whole decision.
+func checkDecision(d *policy.Decision) error {
 	switch d.Effect {
 	case policy.Hold:
 		if d.Approval == nil || len(d.Approval.Roles) == 0 {
@@ -103,8 +109,8 @@ func decodeLimit(v ast.Value) (*policy.Limit, error) {
 	err := eachMember(v, "limit", func(name string, v ast.Value) (err error) {
 		switch name {
 		case "rate":
-			if l.Rate, err = text(v); err == nil && !isRate(l.Rate) {
-				err = errors.New("is not count/duration (hint: 60/1m)")
+			if l.Rate, err = text(v); err == nil {
+				_, _, err = readRate(l.Rate)
 			}
 		case "burst":
 			l.Burst, err = count(v)
@@ -217,12 +223,15 @@ func patience(v ast.Value) (*time.Duration, error) {
 	return &d, nil
 }
 
-// isRate is the syntax that policy/limit reads.
-func isRate(s string) bool {
-	n, per, _ := strings.Cut(s, "/")
-	i, err := strconv.ParseUint(n, 10, 31)
-	d, derr := time.ParseDuration(per)
-	return err == nil && i > 0 && derr == nil && d > 0
+// readRate reads count/duration, the syntax of policy/limit.
+func readRate(s string) (count uint64, per time.Duration, err error) {
+	n, duration, _ := strings.Cut(s, "/")
+	count, err = strconv.ParseUint(n, 10, 31)
+	per, derr := time.ParseDuration(duration)
+	if err != nil || count == 0 || derr != nil || per <= 0 {
+		return 0, 0, errors.New("is not count/duration (hint: 60/1m)")
+	}
+	return count, per, nil
 }
 
 // isPointer is the syntax of RFC 6901.

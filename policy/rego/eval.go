@@ -92,7 +92,7 @@ func (e *Engine) judge(ctx context.Context, in *policy.Input) (policy.Decision, 
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	return decodeDecision(answer)
+	return e.program.form.decode(answer)
 }
 
 func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, error) {
@@ -108,7 +108,7 @@ func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (p
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	return decodeDecision(answer)
+	return e.program.form.decode(answer)
 }
 
 // input is what a policy sees of a call.

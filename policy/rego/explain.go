@@ -64,7 +64,7 @@ func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Exp
 	if out.Decision, err = e.Decide(ctx, in); err != nil {
 		out.Failure = cause(err)
 	}
-	w := &watcher{compiler: e.program.compiler, input: input, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
+	w := &watcher{compiler: e.program.compiler, decision: out.Decision, input: input, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
 	tracers, steps := []topdown.QueryTracer{w}, topdown.NewBufferTracer()
 	if trace {
 		tracers = append(tracers, steps)
@@ -105,7 +105,8 @@ type watcher struct {
 	owner    map[uint64]*ast.Rule // :: query ⇒ the rule that it is part of
 	read     map[*ast.Rule][]ast.Ref
 	asked    map[*ast.Rule][]*ast.Rule
-	decided  *ast.Rule // the rule that came to a decision last
+	decision policy.Decision
+	decided  *ast.Rule // the rule that came to this decision
 }
 
 // Enabled implements topdown.QueryTracer.
@@ -124,7 +125,7 @@ func (w *watcher) TraceEvent(e topdown.Event) {
 		}
 		w.owner[e.QueryID] = rule
 	case topdown.ExitOp:
-		if isRule && rule.Ref().GroundPrefix().Equal(decisionRef) {
+		if isRule && w.answers(rule) {
 			w.decided = rule
 		}
 	case topdown.EvalOp:
@@ -132,6 +133,16 @@ func (w *watcher) TraceEvent(e topdown.Event) {
 			w.look(w.owner[e.QueryID], expr, e.Locals)
 		}
 	}
+}
+
+// answers reports whether r gave the decision. Of a policy that answers with
+// sets, that is the rule of the set of the effect whose id the decision has.
+func (w *watcher) answers(r *ast.Rule) bool {
+	effect, ok := effectOfRule(r)
+	if !ok || effect == "" {
+		return ok
+	}
+	return effect == w.decision.Effect && idsOf(r, textLabels(r))[w.decision.Rule]
 }
 
 // look takes in the references of an expression, names replaced by what they

@@ -42,12 +42,21 @@ func textLabels(r *ast.Rule) map[string]string {
 	return out
 }
 
+// verdictOf gives the members of the verdict that r has written out: its value,
+// or the element that it adds to a set.
+func verdictOf(r *ast.Rule) map[string]*ast.Term {
+	if r.Head.Value == nil {
+		return written(r.Head.Key)
+	}
+	return written(r.Head.Value)
+}
+
 func idsOf(r *ast.Rule, labels map[string]string) map[string]bool {
 	ids := make(map[string]bool)
 	if id := labels["rule"]; id != "" {
 		ids[id] = true
 	}
-	if t := written(r.Head.Value)["rule"]; t != nil {
+	if t := verdictOf(r)["rule"]; t != nil {
 		if id, ok := t.Value.(ast.String); ok {
 			ids[string(id)] = true
 		}

@@ -38,8 +38,8 @@ func lint(modules map[string]*ast.Module) []Finding {
 				"does not import rego.v2, so that a not about a missing argument is undefined instead of true", "add import rego.v2 after the package"))
 		}
 		for _, r := range m.Rules {
-			if r.Ref().GroundPrefix().Equal(decisionRef) {
-				found = append(found, lintVerdicts(r)...)
+			if effect, ok := effectOfRule(r); ok {
+				found = append(found, lintVerdicts(r, effect)...)
 			}
 		}
 		found = append(found, lintComparisons(m)...)
@@ -48,15 +48,30 @@ func lint(modules map[string]*ast.Module) []Finding {
 	return found
 }
 
+// effectOfRule is the effect of the set that r adds to, "" for a rule decision;
+// false when r gives no verdict.
+func effectOfRule(r *ast.Rule) (policy.Effect, bool) {
+	ref := r.Ref().GroundPrefix()
+	if ref.Equal(decisionRef) {
+		return "", true
+	}
+	for _, s := range verdictSets {
+		if ref.Equal(s.ref) && r.Head.RuleKind() == ast.MultiValue {
+			return s.effect, true
+		}
+	}
+	return "", false
+}
+
 // lintVerdicts looks at a rule that decides, and at every else of it.
-func lintVerdicts(r *ast.Rule) []Finding {
+func lintVerdicts(r *ast.Rule, effect policy.Effect) []Finding {
 	var found []Finding
-	if head := written(r.Head.Value); head != nil && r.Else == nil {
+	if head := verdictOf(r); head != nil && r.Else == nil {
 		found = append(found, lintLabel(r, head)...)
 	}
 	for e := r; e != nil; e = e.Else {
-		if head := written(e.Head.Value); head != nil {
-			found = append(found, lintShape(e.Head.Location, head)...)
+		if head := verdictOf(e); head != nil {
+			found = append(found, lintShape(e.Head.Location, head, effect)...)
 		}
 	}
 	return found
@@ -106,14 +121,26 @@ func lintLabel(r *ast.Rule, head map[string]*ast.Term) []Finding {
 	return nil
 }
 
-// members of a decision that the engine reads; decodeDecision is the other half.
-var members = []string{"effect", "rule", "reason", "remedy", "approval", "limit", "redact"}
+// membersOf are the members that a verdict may have: of a decision for "", else
+// of an element of the set of that effect. decodeMember is the other half.
+func membersOf(effect policy.Effect) []string {
+	for _, s := range verdictSets {
+		if s.effect == effect {
+			return append([]string{"rule", "reason", "remedy"}, s.other...)
+		}
+	}
+	return append([]string{"effect", "rule", "reason", "remedy"}, obligations...)
+}
 
-// lintShape finds decisions that the engine would refuse whenever they are made.
-func lintShape(l *ast.Location, head map[string]*ast.Term) []Finding {
+// lintShape finds verdicts that the engine refuses whenever they are given.
+func lintShape(l *ast.Location, head map[string]*ast.Term, effect policy.Effect) []Finding {
 	var found []Finding
 	say := func(message, hint string) {
 		found = append(found, at(l, LevelWarning, codeShape, message+", so that this rule denies with "+RuleError+" whenever it holds", hint))
+	}
+	members, what := membersOf(effect), "a decision"
+	if effect != "" {
+		what = "an element of " + string(effect)
 	}
 	for _, name := range slices.Sorted(maps.Keys(head)) {
 		if slices.Contains(members, name) {
@@ -123,16 +150,22 @@ func lintShape(l *ast.Location, head map[string]*ast.Term) []Finding {
 		if near := nearest(name, members); near != "" {
 			hint = "did you mean " + near + "? " + hint
 		}
-		say("a decision has no member "+name, hint)
+		say(what+" has no member "+name, hint)
 	}
-	effect := head["effect"]
-	if effect == nil {
+	switch {
+	case effect == policy.Hold && head["approval"] == nil:
+		say("a hold says who may approve", `add "approval": {"roles": ["…"]}`)
+	case effect == "" && head["effect"] == nil:
 		say("the decision has no effect", `"effect": "allow", "hold" or "deny"`)
-		return found
+	case effect == "" && ast.IsConstant(head["effect"].Value):
+		lintEffect(head, say)
 	}
-	if !ast.IsConstant(effect.Value) {
-		return found
-	}
+	return found
+}
+
+// lintEffect looks at the effect of a decision, and at what it asks for.
+func lintEffect(head map[string]*ast.Term, say func(message, hint string)) {
+	effect := head["effect"]
 	text, _ := effect.Value.(ast.String)
 	approval := head["approval"] != nil
 	switch e := policy.Effect(text); {
@@ -143,5 +176,4 @@ func lintShape(l *ast.Location, head map[string]*ast.Term) []Finding {
 	case e == policy.Allow && approval:
 		say("an allow has no approval", `"effect": "hold", if a person is to decide`)
 	}
-	return found
 }

@@ -36,14 +36,15 @@ func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	found := append(slices.Clone(e.findings), unusedRules(p.compiler)...)
+	found := append(slices.Clone(e.findings), p.unusedRules()...)
 	found = append(found, p.neverFires(ctx)...)
 	sortFindings(found)
 	return e, found, ctx.Err()
 }
 
 // unusedRules finds rules of package toolgate that no decision asks.
-func unusedRules(c *ast.Compiler) []Finding {
+func (p *program) unusedRules() []Finding {
+	c := p.compiler
 	used := map[*ast.Rule]bool{}
 	var use func(r *ast.Rule)
 	use = func(r *ast.Rule) {
@@ -57,7 +58,7 @@ func unusedRules(c *ast.Compiler) []Finding {
 			}
 		}
 	}
-	for _, path := range []ast.Ref{decisionRef, visibleRef, ast.MustParseRef("data.system")} {
+	for _, path := range append([]ast.Ref{visibleRef, systemPackages}, p.form.refs...) {
 		for _, r := range c.GetRulesWithPrefix(path) {
 			use(r)
 		}
@@ -84,15 +85,24 @@ func (p *program) neverFires(ctx context.Context) []Finding {
 		anyData = append(anyData, ast.NewTerm(ast.DefaultRootRef.Append(ast.StringTerm(name))))
 	}
 	var found []Finding
-	for _, r := range p.compiler.GetRules(decisionRef) {
-		for e := r; e != nil; e = e.Else {
-			switch {
-			case p.impossible(ctx, e.Body, anyData):
-				found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "take it away, or mend a condition"))
-			case p.impossible(ctx, e.Body, anyData[:1]):
-				// A rule of a library that nobody has configured is no fault.
-				found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
-			}
+	for _, ref := range p.form.refs {
+		for _, r := range p.compiler.GetRules(ref) {
+			found = append(found, p.neverHolds(ctx, r, anyData)...)
+		}
+	}
+	return found
+}
+
+// neverHolds is neverFires of one rule with every else.
+func (p *program) neverHolds(ctx context.Context, r *ast.Rule, anyData []*ast.Term) []Finding {
+	var found []Finding
+	for e := r; e != nil; e = e.Else {
+		switch {
+		case p.impossible(ctx, e.Body, anyData):
+			found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "take it away, or mend a condition"))
+		case p.impossible(ctx, e.Body, anyData[:1]):
+			// A rule of a library that nobody has configured is no fault.
+			found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
 		}
 	}
 	return found

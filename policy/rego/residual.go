@@ -158,6 +158,9 @@ func (s *splitter) decision() (e expr, err error) {
 			panic(p)
 		}
 	}()
+	if s.program.form.query != decisionPath {
+		s.refuse("sets of verdicts are not split")
+	}
 	at := s.program.compiler.RuleTree.Find(ast.MustParseRef(decisionPath))
 	if at == nil || len(at.Values) == 0 {
 		s.refuse("%s is no rule", decisionPath)

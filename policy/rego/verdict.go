@@ -1,0 +1,178 @@
+package rego
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// verdictSets are the sets in which a policy may answer instead of with one
+// decision, the strongest effect first. The position of a set in the list is its
+// position in the answer of the query.
+var verdictSets = []struct {
+	effect policy.Effect
+	ref    ast.Ref
+	other  []string // members of an element besides rule, reason and remedy
+}{
+	{policy.Deny, ast.MustParseRef("data.toolgate.deny"), nil},
+	{policy.Hold, ast.MustParseRef("data.toolgate.hold"), []string{"approval", "limit", "redact"}},
+	{policy.Allow, ast.MustParseRef("data.toolgate.allow"), []string{"limit", "redact"}},
+}
+
+// form is how a policy answers: with the rule decision, or with sets.
+type form struct {
+	query  string
+	refs   []ast.Ref // of the rules that answer
+	decode func(ast.Value) (policy.Decision, error)
+}
+
+// formOf finds the form in which the rules of c answer. A policy that uses both
+// forms, or neither, is an error with the place of the rule.
+func formOf(c *ast.Compiler) (form, error) {
+	f := form{decode: decodeSets}
+	var operands []string
+	var found Faults
+	decides := c.GetRules(decisionRef)
+	for _, s := range verdictSets {
+		rules := c.GetRules(s.ref)
+		set := slices.IndexFunc(rules, func(r *ast.Rule) bool { return r.Head.RuleKind() == ast.MultiValue })
+		if len(rules) == 0 || set < 0 && len(decides) > 0 { // a helper of decision
+			operands = append(operands, "set()")
+			continue
+		}
+		switch name := string(s.effect); {
+		case set < 0:
+			found = append(found, at(rules[0].Location, LevelError, codeShape, fmt.Sprintf("%v is not a set of verdicts, and no rule defines %s", s.ref, decisionPath), name+` contains {"rule": …, "reason": …} if …`))
+		case len(decides) > 0:
+			found = append(found, at(rules[set].Location, LevelError, codeShape, fmt.Sprintf("the policy defines both %s and the set %s", decisionPath, s.ref),
+				fmt.Sprintf("keep one form: remove decision (%s), or give the set another name", at(decides[0].Location, "", "", "", "").Where())))
+		}
+		f.refs, operands = append(f.refs, s.ref), append(operands, s.ref.String())
+	}
+	switch {
+	case len(found) > 0:
+		sortFindings(found)
+		return f, fmt.Errorf("compiling policy:\n%w", found)
+	case len(decides) > 0:
+		return form{query: decisionPath, refs: []ast.Ref{decisionRef}, decode: decodeDecision}, nil
+	case len(f.refs) == 0:
+		return f, fmt.Errorf("no rule defines %s or one of the sets data.toolgate.deny, hold and allow (hint: package toolgate, rule decision, or allow contains {\"rule\": …})", decisionPath)
+	}
+	f.query = "[" + strings.Join(operands, ", ") + "]"
+	return f, nil
+}
+
+// decodeSets reads the answer of a policy that answers with sets: deny takes
+// precedence over hold, and hold over allow. Nothing in any set is undefined.
+// Every element must be well formed, whether or not it decides.
+func decodeSets(v ast.Value) (policy.Decision, error) {
+	sets, ok := v.(*ast.Array)
+	if !ok || sets.Len() != len(verdictSets) {
+		return policy.Decision{}, fmt.Errorf("verdicts are %s, not sets", ast.ValueName(v))
+	}
+	found := make([][]policy.Decision, len(verdictSets))
+	for i, s := range verdictSets {
+		var err error
+		if found[i], err = decodeSet(sets.Elem(i).Value, s.effect, s.other); err != nil {
+			return policy.Decision{}, fmt.Errorf("%v: %w", s.ref, err)
+		}
+	}
+	denials, holds, allows := found[0], found[1], found[2]
+	switch {
+	case len(denials) > 0:
+		return denials[0], nil
+	case len(holds) > 0:
+		d := holds[0]
+		for _, h := range holds[1:] {
+			if err := joinApprovals(d.Approval, h.Approval); err != nil {
+				return d, fmt.Errorf("holds %q and %q: %w", d.Rule, h.Rule, err)
+			}
+		}
+		return joinObligations(d, append(holds, allows...)), nil
+	case len(allows) > 0:
+		return joinObligations(allows[0], allows), nil
+	}
+	return policy.Decision{}, errUndefined
+}
+
+// decodeSet reads the elements of one set, ordered by rule, reason and remedy:
+// the first one names the decision.
+func decodeSet(v ast.Value, effect policy.Effect, other []string) ([]policy.Decision, error) {
+	set, ok := v.(ast.Set)
+	if !ok {
+		return nil, fmt.Errorf("is %s, not a set", ast.ValueName(v))
+	}
+	var out []policy.Decision
+	err := set.Iter(func(t *ast.Term) error {
+		d := policy.Decision{Effect: effect}
+		err := eachMember(t.Value, "element", func(name string, v ast.Value) error {
+			if name == "effect" || slices.Contains(obligations, name) && !slices.Contains(other, name) {
+				return fmt.Errorf("has no place in an element of %s", effect)
+			}
+			return decodeMember(&d, name, v)
+		})
+		if err == nil {
+			err = checkDecision(&d)
+		}
+		out = append(out, d)
+		return err
+	})
+	slices.SortFunc(out, func(a, b policy.Decision) int {
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Remedy, b.Remedy))
+	})
+	return out, err
+}
+
+// joinApprovals makes a ask for everything that b asks for: roles that may
+// approve for both, the larger quorum, the shorter times, and a call that runs
+// upon approval only if both want it.
+func joinApprovals(a, b *policy.Approval) error {
+	a.Roles = slices.DeleteFunc(a.Roles, func(role string) bool { return !slices.Contains(b.Roles, role) })
+	if len(a.Roles) == 0 {
+		return errors.New("no role may approve both")
+	}
+	a.Quorum = max(a.Quorum, b.Quorum)
+	if a.TTL == 0 || b.TTL != 0 {
+		a.TTL = min(cmp.Or(a.TTL, b.TTL), b.TTL)
+	}
+	if a.Hold == nil || b.Hold != nil && *b.Hold < *a.Hold {
+		a.Hold = b.Hold
+	}
+	a.ExecuteOnApprove = a.ExecuteOnApprove && b.ExecuteOnApprove
+	return nil
+}
+
+// joinObligations adds to d what any of list binds a call to: every value to
+// redact, and the limit with the lowest sustained rate.
+func joinObligations(d policy.Decision, list []policy.Decision) policy.Decision {
+	for _, other := range list {
+		d.Redact = append(slices.Clip(d.Redact), other.Redact...)
+		if l := other.Limit; l != nil && (d.Limit == nil || compareLimits(l, d.Limit) < 0) {
+			d.Limit = l
+		}
+	}
+	slices.Sort(d.Redact)
+	d.Redact = slices.Compact(d.Redact)
+	return d
+}
+
+// compareLimits puts the stricter limit first.
+func compareLimits(a, b *policy.Limit) int {
+	return cmp.Or(cmp.Compare(perSecond(a), perSecond(b)), cmp.Compare(a.Burst, b.Burst), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Key, b.Key))
+}
+
+// perSecond is the sustained rate of a limit.
+func perSecond(l *policy.Limit) float64 {
+	n, per, err := readRate(l.Rate)
+	if err != nil {
+		return 0
+	}
+	return float64(n) / (float64(per) / float64(time.Second))
+}

@@ -1,0 +1,130 @@
+package rego_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/rego"
+)
+
+// verdictRules answer by what the argument want lists.
+const verdictRules = `
+# METADATA
+# labels: {rule: no-a, team: x}
+deny contains {"rule": "no-a", "reason": "a", "remedy": "do not"} if "deny-a" in input.arguments.want
+deny contains {"rule": "no-b", "reason": "b"} if "deny-b" in input.arguments.want
+hold contains {"rule": "ask-b", "reason": "b", "approval": {"roles": ["lead", "boss"], "quorum": 2, "ttl": "1h", "hold": "45s", "execute_on_approve": true}} if "hold-b" in input.arguments.want
+hold contains {"rule": "ask-a", "reason": "a", "approval": {"roles": ["boss", "chief"], "ttl": "2h", "execute_on_approve": true}, "redact": ["/h"]} if "hold-a" in input.arguments.want
+hold contains {"rule": "ask-c", "reason": "c", "approval": {"roles": ["boss"], "quorum": 3, "hold": "5s"}} if "hold-c" in input.arguments.want
+hold contains {"rule": "ask-d", "reason": "d", "approval": {"roles": []}} if "hold-d" in input.arguments.want
+# METADATA
+# labels: {rule: yes-b, team: y}
+allow contains {"rule": "yes-b", "reason": "b", "limit": {"rate": "60/1m"}, "redact": ["/b", "/z"]} if "allow-b" in input.arguments.want
+allow contains {"rule": "yes-a", "reason": "a", "limit": {"rate": "10/1m", "key": "slow"}, "redact": ["/a", "/b"]} if "allow-a" in input.arguments.want
+allow contains {"rule": "odd", "effect": "allow"} if "allow-odd" in input.arguments.want
+allow contains {"rule": "error", "reason": sprintf("%d", [1 / (count(input.arguments.want) - 2)])} if "error" in input.arguments.want
+`
+
+// TestVerdictSets is the table of how the sets come to one decision.
+func TestVerdictSets(t *testing.T) {
+	e := load(t, "p.rego", module(verdictRules))
+	boss := func(quorum int, ttl time.Duration, hold *time.Duration, run bool, roles ...string) *policy.Approval {
+		return &policy.Approval{Roles: roles, Quorum: quorum, TTL: ttl, Hold: hold, ExecuteOnApprove: run}
+	}
+	failed := policy.Decision{Effect: policy.Deny, Rule: rego.RuleError, Reason: "the policy could not judge this call"}
+	for want, decision := range map[string]policy.Decision{
+		``:                       {Effect: policy.Deny, Rule: rego.RuleUndefined, Reason: "the policy allows nothing of this kind"},
+		`deny-a`:                 {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
+		`deny-b deny-a allow-a`:  {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
+		`deny-b hold-a allow-a`:  {Effect: policy.Deny, Rule: "no-b", Reason: "b"},
+		`allow-b`:                {Effect: policy.Allow, Rule: "yes-b", Reason: "b", Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/z"}, Labels: map[string]string{"rule": "yes-b", "team": "y"}},
+		`allow-b allow-a`:        {Effect: policy.Allow, Rule: "yes-a", Reason: "a", Limit: &policy.Limit{Rate: "10/1m", Key: "slow"}, Redact: []string{"/a", "/b", "/z"}},
+		`hold-b`:                 {Effect: policy.Hold, Rule: "ask-b", Reason: "b", Approval: boss(2, time.Hour, new(45*time.Second), true, "lead", "boss")},
+		`hold-a allow-b`:         {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(0, 2*time.Hour, nil, true, "boss", "chief"), Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/h", "/z"}},
+		`hold-a hold-b`:          {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(2, time.Hour, new(45*time.Second), true, "boss"), Redact: []string{"/h"}},
+		`hold-a hold-b hold-c`:   {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
+		`hold-d`:                 failed,
+		`hold-d deny-a`:          failed,
+		`allow-odd`:              failed,
+		`error allow-a`:          failed,
+		`error deny-a`:           failed,
+		`deny-a deny-b error`:    {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
+		`hold-c hold-b hold-a x`: {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
+	} {
+		list := `"` + strings.Join(strings.Fields(want), `","`) + `"`
+		got, err := e.Decide(t.Context(), input("r", "t", `{"want":[`+list+`]}`))
+		decision.Revision = e.Revision()
+		if diff := cmp.Diff(decision, got); diff != "" || (err != nil) != (decision.Rule == rego.RuleError) {
+			t.Errorf("%q: %v (-want +got):\n%s", want, err, diff)
+		}
+	}
+}
+
+// TestVerdictForms holds that a policy answers in one form, and that what does
+// not is refused with the place of the rule.
+func TestVerdictForms(t *testing.T) {
+	for rules, want := range map[string]string{
+		`allow contains {"rule": "a"} if input.tool`:                                                  "",
+		`deny contains {"rule": "a"} if input.tool`:                                                   "",
+		"allow if input.tool\ndecision := {\"effect\": \"allow\"} if allow":                           "",
+		"decision := {\"effect\": \"allow\"} if input.tool\nallow contains {\"rule\": \"a\"} if true": "p.rego:4: the policy defines both data.toolgate.decision and the set data.toolgate.allow\nhint: keep one form: remove decision (p.rego:3)",
+		`allow if input.tool`:     "p.rego:3: data.toolgate.allow is not a set of verdicts, and no rule defines data.toolgate.decision\nhint: allow contains",
+		`deny := {{"rule": "a"}}`: "p.rego:3: data.toolgate.deny is not a set of verdicts",
+		"visible if input.tool":   "no rule defines data.toolgate.decision or one of the sets",
+	} {
+		_, err := tryLoad(t, "p.rego", module(rules))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", rules, err, want)
+		}
+	}
+}
+
+// TestVerdictSetShapes is the table of elements that the engine refuses.
+func TestVerdictSetShapes(t *testing.T) {
+	for rule, want := range map[string]string{
+		`allow contains {"rule": "r", "limit": data.limit}`:             "",
+		`hold contains {"rule": "r", "approval": data.approval}`:        "",
+		`deny contains {"rule": "r", "remedy": "x"}`:                    "",
+		`deny contains {"rule": "r", "redact": []}`:                     "an element of deny has no member redact",
+		`allow contains {"rule": "r", "effect": "allow"}`:               "an element of allow has no member effect",
+		`allow contains {"rule": "r", "approval": {"roles": ["boss"]}}`: "an element of allow has no member approval",
+		`hold contains {"rule": "r"}`:                                   "a hold says who may approve",
+		`deny contains {"rule": "s"}`:                                   `labels.rule is "r", and the decision says rule "s"`,
+	} {
+		list := found(t, "p.rego", module("# METADATA\n# labels:\n#   rule: r\n"+rule+" if input.arguments.it == 1"), "data.json", `{"approval": {"roles": ["a"]}, "limit": {"rate": "1/1s"}}`)
+		var got []string
+		for _, f := range list {
+			if f.Code == "decision-shape" || f.Code == "rule-label" {
+				got = append(got, f.String())
+			}
+		}
+		if text := strings.Join(got, "\n"); (want == "") != (text == "") || !strings.Contains(text, want) {
+			t.Errorf("%s: got %q, want %q", rule, text, want)
+		}
+	}
+}
+
+// TestExplainVerdictSets holds that an explanation names the rule that decided.
+func TestExplainVerdictSets(t *testing.T) {
+	e := load(t, "p.rego", module(`
+# METADATA
+# title: too large
+# labels: {rule: large}
+hold contains {"rule": "large", "approval": {"roles": ["boss"]}} if input.arguments.amount == 500
+
+# METADATA
+# title: anybody
+# labels: {rule: anybody}
+allow contains {"rule": "anybody"} if input.tool
+`))
+	for arguments, want := range map[string]string{`{"amount":500}`: "too large p.rego:7", `{"amount":5}`: "anybody p.rego:12"} {
+		x := explain(t, e, input("r", "t", arguments))
+		if got := x.Title + " " + x.Where; got != want {
+			t.Errorf("%s: got %q, want %q", arguments, got, want)
+		}
+	}
+}
