@@ -30,6 +30,3 @@ func ReadLines(data []byte) (lines []string, ok bool) {
 	}
 	return lines, ok
 }
-
-// HeaderValue is headerValue.
-func HeaderValue(text string) string { return headerValue(text) }

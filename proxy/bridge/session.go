@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 const lostReason = "the endpoint has forgotten the session: send initialize to begin a new one"
@@ -23,7 +24,7 @@ func (t *talk) current() session {
 func (t *talk) establish(f *flight, result json.RawMessage) {
 	raw, _ := jsonrpc.Get(result, "protocolVersion")
 	version, _ := jsonrpc.Text(raw)
-	if headerValue(version) != version {
+	if !paramheader.Plain(version) {
 		version = ""
 	}
 	t.forget(t.current())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -36,11 +37,11 @@ type talk struct {
 	mu       sync.Mutex // protects the fields below
 	flights  map[string]*flight
 	session  session
-	sessions int                  // how many there were
-	params   map[string][]binding // :: tool name -> arguments that are mirrored into headers
-	tried    bool                 // a message went out
-	refused  bool                 // 401 or 403 came
-	heard    bool                 // any other answer came
+	sessions int                                // how many there were
+	params   map[string][]paramheader.Parameter // :: tool name ⇒ parameters that headers repeat
+	tried    bool                               // a message went out
+	refused  bool                               // 401 or 403 came
+	heard    bool                               // any other answer came
 }
 
 // session is what the answer to initialize said. The zero value is none.
@@ -70,7 +71,7 @@ type flight struct {
 func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
-	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]binding)}
+	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter)}
 	t.out = ndjson.NewSink(out)
 	t.life, t.cancel = context.WithCancelCause(context.Background())
 	return t

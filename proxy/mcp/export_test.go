@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// WholeNumber is wholeNumber.
-func WholeNumber(text string) (int64, bool) { return wholeNumber(text) }
-
 // Canonical is canonical.
 func Canonical(value json.RawMessage) string { return string(canonical(nil, value)) }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -149,7 +150,7 @@ func (d *Door) checkRevision(x *exchange, h http.Header) (answer, bool) {
 	if h != nil && said == isText {
 		if lines := h[headerVersion]; !said && len(lines) == 1 {
 			wanted, isText = lines[0], true
-		} else if fault := contradiction(h, headerVersion, wanted, false); fault != "" {
+		} else if fault := paramheader.CheckText(h, headerVersion, wanted, false); fault != "" {
 			return d.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
 		}
 	}
@@ -282,7 +283,8 @@ func (d *Door) argumentFault(ctx context.Context, x *exchange, h http.Header) st
 	name, _ := jsonrpc.Text(raw)
 	args, _ := jsonrpc.Get(x.call.Message.Params, "arguments")
 	if t := d.find(ctx, x, name); t != nil {
-		return paramFault(h, repeated(t.Definition), args)
+		bound, _ := paramheader.Parameters(t.Definition) // an invalid annotation binds nothing
+		return paramheader.Check(h, bound, args)
 	}
 	return ""
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mirror"
+	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 const (
@@ -142,9 +142,9 @@ type request struct {
 	ofClient bool
 	from     Downstream
 	clock    *patience
-	// tool is what tools/call calls, and mirror its arguments that headers repeat.
-	tool   string
-	mirror []mirror.Parameter
+	// tool is what tools/call calls, and bound its parameters that headers repeat.
+	tool  string
+	bound []paramheader.Parameter
 	// heard takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	heard func(*jsonrpc.Message)

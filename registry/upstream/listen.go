@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mirror"
+	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 const (
@@ -186,9 +186,9 @@ func (s *session) holds() time.Duration {
 	return s.fresh
 }
 
-// mirrors gives the arguments of a call that headers repeat on this connection.
-func (s *session) mirrors(r request) []mirror.Parameter {
+// parametersOf returns the parameters of a tool that headers repeat.
+func (s *session) parametersOf(tool string) []paramheader.Parameter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.headers[r.tool]
+	return s.headers[tool]
 }

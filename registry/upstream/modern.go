@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mirror"
+	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 // The members of _meta that a request has of each hop (MCP 2026-07-28 basic,
@@ -69,7 +69,8 @@ func (c *conn) dress(p *pending, r request, params json.RawMessage) (json.RawMes
 		return nil, err
 	}
 	if _, ok := c.wire.(*httpWire); ok {
-		p.headers = headersOf(c.speaks(), r.method, params, r.mirror)
+		p.headers = http.Header{"Mcp-Protocol-Version": {c.speaks()}}
+		paramheader.Set(p.headers, r.method, params, r.bound)
 	}
 	return jsonrpc.Set(params, "_meta", meta)
 }
@@ -109,33 +110,6 @@ func setAll(obj json.RawMessage, members ...member) (json.RawMessage, error) {
 		}
 	}
 	return obj, nil
-}
-
-// namedBy tells which member of params the header Mcp-Name repeats (MCP
-// 2026-07-28 basic/transports/streamable-http; tasks: their extension).
-var namedBy = map[string]string{
-	"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
-	"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
-}
-
-// headersOf makes the headers that repeat parts of a request.
-func headersOf(revision, method string, params json.RawMessage, repeated []mirror.Parameter) http.Header {
-	out := http.Header{}
-	out.Set("MCP-Protocol-Version", revision)
-	out.Set("Mcp-Method", method)
-	if key := namedBy[method]; key != "" {
-		raw, _ := jsonrpc.Get(params, key)
-		if name, ok := jsonrpc.Text(raw); ok {
-			out.Set("Mcp-Name", mirror.Encode(name))
-		}
-	}
-	arguments, _ := jsonrpc.Get(params, "arguments")
-	for _, m := range repeated {
-		if text, ok := mirroredIn(m, arguments); ok {
-			out.Set(m.Header, mirror.Encode(text))
-		}
-	}
-	return out
 }
 
 // closesStreams reports whether a request is cancelled by closing the stream of

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mirror"
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -190,7 +190,7 @@ func FuzzHeaderValue(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		got := mirror.Encode(text)
+		got := paramheader.Encode(text)
 		for _, c := range []byte(got) {
 			if c < 0x20 || c > 0x7e {
 				t.Fatalf("%q is not safe", got)

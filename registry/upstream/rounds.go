@@ -38,7 +38,7 @@ func (s *Server) modernly(ctx context.Context, sess *session, r request) (json.R
 	if result, e, ok := s.subscribed(ctx, sess, r); ok {
 		return result, e
 	}
-	r.mirror = sess.mirrors(r)
+	r.bound = sess.parametersOf(r.tool)
 	params := r.params
 	for n := 1; ; n++ {
 		result, e := sess.conn.do(ctx, r)

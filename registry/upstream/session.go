@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/mirror"
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -44,9 +44,9 @@ type session struct {
 	turn    chan struct{} // has an element while streams are opened and ended
 	streams []*stream     // of subscriptions; turn protects it
 
-	mu      sync.Mutex                    // protects the fields below
-	headers map[string][]mirror.Parameter // :: tool name ⇒ arguments that headers repeat
-	fresh   time.Duration                 // how long the server takes its list to hold, 0 = it did not say
+	mu      sync.Mutex                         // protects the fields below
+	headers map[string][]paramheader.Parameter // :: tool name ⇒ arguments that headers repeat
+	fresh   time.Duration                      // how long the server takes its list to hold, 0 = it did not say
 }
 
 // list asks for the tools, page by page, and remembers them.
@@ -128,11 +128,11 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 // remember keeps what was listed. What is the same as before stays the same
 // Profile.
 func (s *session) remember(all []json.RawMessage) {
-	headers := make(map[string][]mirror.Parameter)
+	headers := make(map[string][]paramheader.Parameter)
 	for _, definition := range all {
 		name, ok := NameOf(definition)
 		if _, dup := headers[name]; ok && !dup {
-			headers[name], _ = mirror.Parameters(definition) // with a wrong one it is not called over HTTP
+			headers[name], _ = paramheader.Parameters(definition) // with a wrong one it is not called over HTTP
 		}
 	}
 	s.mu.Lock()
@@ -141,6 +141,15 @@ func (s *session) remember(all []json.RawMessage) {
 	if now := newProfile(all); !now.same(s.profile.Load()) {
 		s.profile.Store(now)
 	}
+}
+
+// CheckHeaders reports the first x-mcp-header annotation of a tool definition
+// that breaks the rules, nil when all are valid. A tool with an invalid one must
+// not be used over Streamable HTTP (MCP 2026-07-28
+// basic/transports/streamable-http, "Schema Extension").
+func CheckHeaders(definition json.RawMessage) error {
+	_, err := paramheader.Parameters(definition)
+	return err
 }
 
 // NameOf reads the name from a tool definition that may hold anything else, and

@@ -1,12 +1,13 @@
 package recorder
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/big"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -83,7 +84,9 @@ func (m *modern) headers(got http.Header, msg message) string {
 		Name, URI string
 		Arguments map[string]any
 	}
-	_ = json.Unmarshal(msg.Params, &params) // what is no object has none
+	exact := json.NewDecoder(bytes.NewReader(msg.Params))
+	exact.UseNumber()
+	_ = exact.Decode(&params) // what is no object has none
 	want := map[string]string{"Mcp-Protocol-Version": revision, "Mcp-Method": msg.Method}
 	switch msg.Method {
 	case "tools/call":
@@ -123,8 +126,9 @@ func (m *modern) mirrored(tool string, arguments map[string]any, want map[string
 func mirror(schema map[string]any, value any, want map[string]string) {
 	if name, ok := schema["x-mcp-header"].(string); ok && value != nil {
 		text := fmt.Sprint(value)
-		if n, ok := value.(float64); ok {
-			text = strconv.FormatFloat(n, 'f', 0, 64)
+		if n, ok := value.(json.Number); ok {
+			exact, _ := new(big.Rat).SetString(n.String())
+			text = exact.FloatString(0)
 		}
 		want[http.CanonicalHeaderKey("Mcp-Param-"+name)] = text
 	}

@@ -1,0 +1,97 @@
+package peers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/program"
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
+)
+
+// statelessMeta is what a request of revision 2026-07-28 says of its client.
+const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+
+// Arguments that headers repeat reach the server by every route, however they
+// are spelled: directly, over stdio --connect, and through a second toolgate.
+func TestParameterHeaders(t *testing.T) {
+	t.Parallel()
+	rec := recorder.HTTP(t, recorder.Config{Modern: &recorder.Modern{Tools: []recorder.ModernTool{{Name: "echo", Definition: json.RawMessage(
+		`{"name":"echo","inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"},"s":{"type":"string","x-mcp-header":"S"}}}}`)}}}})
+	near := serveReady(t, configure(t, setup{servers: []server{httpOf("far", rec, nil)}}))
+	through := server{"near", map[string]any{"type": "http", "url": near.Agents + "/mcp/far", "headers": map[string]any{"Authorization": "Bearer " + agentToken}}, nil}
+	front := serveReady(t, configure(t, setup{servers: []server{through}}))
+	bridge := openCommand(t, nil, program.Toolgate(t), "stdio", "--connect", near.Agents, "--token", agentToken)
+	bridge.exchange(t, []byte(`{"jsonrpc":"2.0","id":"list","method":"tools/list","params":{`+statelessMeta+`}}`))
+
+	request := func(tool, arguments string) []byte {
+		return []byte(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `,` + statelessMeta + `}}`)
+	}
+	for _, tt := range []struct{ arguments, header, value string }{
+		{`{"n":9007199254740993}`, "N", "9007199254740993"},
+		{`{"n":1e22}`, "N", "10000000000000000000000"},
+		{`{"s":""}`, "S", "=?base64??="},
+	} {
+		direct := func(address, tool string) []byte {
+			return postStateless(t, address, tool, request(tool, tt.arguments), http.Header{"Mcp-Param-" + tt.header: {tt.value}})
+		}
+		for route, answer := range map[string][]byte{
+			"direct":               direct(near.Agents+"/mcp", "far__echo"),
+			"stdio --connect":      bridge.exchange(t, request("far__echo", tt.arguments)),
+			"toolgate to toolgate": direct(front.Agents+"/mcp", "near__echo"),
+		} {
+			if result, failure := parts(answer); result == nil || failure != nil || strings.Contains(string(result), `"isError":true`) {
+				t.Errorf("%s, %s: %s", route, tt.arguments, answer)
+			}
+		}
+	}
+	calls := 0
+	for _, method := range rec.Methods() {
+		if method == "tools/call" {
+			calls++
+		}
+	}
+	if calls != 9 {
+		t.Errorf("%d calls reached the server, want 9", calls)
+	}
+	if wrong := rec.Violations(); wrong != nil {
+		t.Errorf("violations: %v", wrong)
+	}
+}
+
+// postStateless sends one call of revision 2026-07-28 and returns its answer.
+func postStateless(t *testing.T, address, tool string, body []byte, h http.Header) []byte {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + agentToken,
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool,
+	} {
+		h.Set(name, value)
+	}
+	req.Header = h
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var text bytes.Buffer
+	if _, err := text.ReadFrom(res.Body); err != nil {
+		t.Fatal(err)
+	}
+	answer := text.Bytes()
+	for line := range bytes.Lines(answer) {
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok && isAnswer(bytes.TrimSpace(data)) {
+			return bytes.TrimSpace(data)
+		}
+	}
+	return answer
+}
