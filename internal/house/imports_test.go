@@ -62,7 +62,6 @@ var onlyIn = map[string][]string{
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego"},
 	"go.yaml.in/yaml":                        {"policy/rego"},
-	"github.com/blevesearch/bleve":           {"tools/search"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests

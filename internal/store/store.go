@@ -74,6 +74,18 @@ func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 	return db, nil
 }
 
+// Memory opens an empty database that lives in memory until its Close. It has one
+// connection, so that queries run one after the other.
+func Memory() (*sql.DB, error) {
+	c, err := sqlite.NewConnector(":memory:")
+	if err != nil {
+		return nil, fmt.Errorf("opening database in memory: %w", err)
+	}
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
 // Path gives the absolute path of the file.
 func (db *DB) Path() string { return db.path }
 

@@ -1,19 +1,22 @@
 // Package search is the offline search behind search_internet: a full-text
 // index, in memory, over a folder of documents. It finds what is in the folder
-// and nothing else, and says so.
+// and nothing else, and its results say so.
+//
+//	docs, err := search.Folder("handbook")
+//	index, err := search.New(docs)
+//	results, err := index.Search(ctx, "approval of a transfer", 5)
 package search
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"unicode/utf8"
+	"unicode"
 
-	"github.com/blevesearch/bleve/v2"
-	_ "github.com/blevesearch/bleve/v2/analysis/lang/en" // the analyzer that the mapping names
-	"github.com/blevesearch/bleve/v2/mapping"
-	"github.com/blevesearch/bleve/v2/search"
-	"github.com/blevesearch/bleve/v2/search/query"
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 // Provider says in results who answered, and from what.
@@ -34,143 +37,130 @@ type Result struct {
 // Index answers searches over a fixed set of documents. It is safe for
 // concurrent use.
 type Index struct {
-	index bleve.Index
-	docs  map[string]Document
+	db  *sql.DB
+	len int
 }
 
-// New indexes docs, whose ids must differ.
+// SQLite's FTS5 ranks by BM25, in which a word in the title counts double, and
+// compares English words by their stem. Result.Score is BM25 with its sign
+// changed: FTS5 makes better matches more negative.
+const (
+	schema = `CREATE VIRTUAL TABLE documents USING fts5 (id UNINDEXED, url UNINDEXED, title, text, tokenize = 'porter unicode61')`
+	insert = `INSERT INTO documents (id, url, title, text) VALUES (?, ?, ?, ?)`
+	find   = `SELECT id, title, url, snippet(documents, 3, '', '', '… ', 32), -bm25(documents, 0, 0, 2, 1) AS score
+		FROM documents WHERE documents MATCH ? ORDER BY score DESC, id LIMIT ?`
+)
+
+// New indexes docs, whose ids must differ. The caller must Close the index.
 func New(docs []Document) (*Index, error) {
-	index, err := bleve.NewMemOnly(fields())
+	db, err := store.Memory()
 	if err != nil {
 		return nil, fmt.Errorf("indexing documents: %w", err)
 	}
-	x := &Index{index: index, docs: make(map[string]Document, len(docs))}
-	batch := index.NewBatch()
-	for _, d := range docs {
-		if _, twice := x.docs[d.ID]; twice {
-			return nil, fmt.Errorf("indexing documents: two have the id %q", d.ID)
-		}
-		x.docs[d.ID] = d
-		if err := batch.Index(d.ID, map[string]any{"title": d.Title, "text": d.Text}); err != nil {
-			return nil, fmt.Errorf("indexing %s: %w", d.ID, err)
-		}
+	if err := fill(db, docs); err != nil {
+		return nil, fmt.Errorf("indexing documents: %w", errors.Join(err, db.Close()))
 	}
-	if err := index.Batch(batch); err != nil {
-		return nil, fmt.Errorf("indexing documents: %w", err)
-	}
-	return x, nil
+	return &Index{db: db, len: len(docs)}, nil
 }
 
-// fields maps both members of a document to English text whose words can be
-// located.
-func fields() mapping.IndexMapping {
-	text := bleve.NewTextFieldMapping()
-	text.Analyzer = "en"
-	text.Store = false
-	text.IncludeInAll = false
-	doc := bleve.NewDocumentStaticMapping()
-	doc.AddFieldMappingsAt("title", text)
-	doc.AddFieldMappingsAt("text", text)
-	m := bleve.NewIndexMapping()
-	m.DefaultMapping = doc
-	return m
+// fill writes docs to a new table, in one transaction.
+func fill(db *sql.DB, docs []Document) error {
+	tx, err := db.Begin()
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit there is nothing to roll back
+	if _, err := tx.Exec(schema); err != nil {
+		return err
+	}
+	seen := make(map[string]bool, len(docs))
+	for _, d := range docs {
+		if seen[d.ID] {
+			return fmt.Errorf("two have the id %q", d.ID)
+		}
+		seen[d.ID] = true
+		if _, err := tx.Exec(insert, d.ID, d.URL, d.Title, d.Text); err != nil {
+			return fmt.Errorf("%s: %w", d.ID, err)
+		}
+	}
+	return tx.Commit()
 }
 
 // Len gives the number of documents.
-func (x *Index) Len() int { return len(x.docs) }
+func (x *Index) Len() int { return x.len }
 
 // Close frees the index.
-func (x *Index) Close() error { return x.index.Close() }
+func (x *Index) Close() error { return x.db.Close() }
 
-// Search gives the documents that match the words of text, best first, at most
-// n of them and never more than MaxResults. The words are only words: no query
-// language is understood. No match is no error.
+// Search gives the documents that match any word of text, best first, at most
+// n of them and never more than MaxResults. Operators and quotes in text have
+// no meaning. No match is no error: the results are empty.
 func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error) {
 	if n < 1 || n > MaxResults {
 		return nil, fmt.Errorf("searching: num_results is %d, must be 1 to %d", n, MaxResults)
 	}
 	if strings.TrimSpace(text) == "" {
-		return nil, fmt.Errorf("searching: the query is empty")
+		return nil, errors.New("searching: the query is empty")
 	}
-	req := bleve.NewSearchRequestOptions(words(text), n, 0, false)
-	req.IncludeLocations = true
-	req.SortBy([]string{"-_score", "_id"})
-	found, err := x.index.SearchInContext(ctx, req)
+	results := make([]Result, 0, n)
+	query := matchAny(text)
+	if query == "" {
+		return results, nil
+	}
+	rows, err := x.db.QueryContext(ctx, find, query, n)
 	if err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
 	}
-	results := make([]Result, 0, len(found.Hits))
-	for _, hit := range found.Hits {
-		d := x.docs[hit.ID]
-		results = append(results, Result{ID: d.ID, Title: d.Title, URL: d.URL, Snippet: snippet(d.Text, hit), Score: hit.Score})
+	defer rows.Close() //nolint:errcheck // rows.Err has what matters
+	for rows.Next() {
+		var r Result
+		if err := rows.Scan(&r.ID, &r.Title, &r.URL, &r.Snippet, &r.Score); err != nil {
+			return nil, fmt.Errorf("searching: %w", err)
+		}
+		r.Snippet = shorten(r.Snippet)
+		results = append(results, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("searching: %w", err)
 	}
 	return results, nil
 }
 
-// words matches any word of text; a word in the title counts double.
-func words(text string) query.Query {
-	inText, inTitle := bleve.NewMatchQuery(text), bleve.NewMatchQuery(text)
-	inText.SetField("text")
-	inTitle.SetField("title")
-	inTitle.SetBoost(2)
-	return bleve.NewDisjunctionQuery(inText, inTitle)
+// maxWords bounds the words of one query that are searched for.
+const maxWords = 64
+
+// stopWords are too frequent in English to find anything by.
+var stopWords = strings.Fields(`a an and are as at be but by for from if in into is it no not of on or
+	such that the their then there these they this to was were what which who will with`)
+
+// matchAny gives the FTS5 query that matches any word of text, "" when text has
+// no word to search for. A word is letters, marks and digits, and each is
+// quoted, so that nothing in text is an operator of the query language.
+func matchAny(text string) string {
+	var words []string
+	for word := range strings.FieldsFuncSeq(strings.ToLower(text), func(r rune) bool {
+		return !unicode.In(r, unicode.Letter, unicode.Mark, unicode.Number)
+	}) {
+		quoted := `"` + word + `"`
+		if len(words) < maxWords && !slices.Contains(stopWords, word) && !slices.Contains(words, quoted) {
+			words = append(words, quoted)
+		}
+	}
+	return strings.Join(words, " OR ")
 }
 
-// snippetLen is the aim for the length of a snippet, in bytes.
-const snippetLen = 240
+// snippetLen bounds a snippet, in bytes, its last ellipsis not counted.
+const snippetLen = 280
 
-// snippet cuts the part of text with the most matches out at word boundaries.
-func snippet(text string, hit *search.DocumentMatch) string {
-	var starts []int
-	for _, locations := range hit.Locations["text"] {
-		for _, l := range locations {
-			starts = append(starts, int(l.Start))
-		}
+// shorten puts text on one line and cuts it after a whole word.
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= snippetLen {
+		return text
 	}
-	from := densest(starts)
-	from = max(0, min(from-snippetLen/4, len(text)-snippetLen))
-	to := min(len(text), from+snippetLen)
-	return trim(text, from, to)
-}
-
-// densest gives the first of the positions that has the most others within
-// half a snippet behind it; 0 when there are none.
-func densest(starts []int) int {
-	best, most := 0, 0
-	for _, s := range starts {
-		n := 0
-		for _, other := range starts {
-			if other >= s && other < s+snippetLen/2 {
-				n++
-			}
-		}
-		if n > most || n == most && s < best {
-			best, most = s, n
-		}
+	text = strings.ToValidUTF8(text[:snippetLen], "")
+	if i := strings.LastIndexByte(text, ' '); i > 0 {
+		text = text[:i]
 	}
-	return best
-}
-
-// trim cuts text to whole words in [from, to) and marks what was left out.
-func trim(text string, from, to int) string {
-	head, tail := "", ""
-	if from > 0 {
-		head = "… "
-		if i := strings.IndexAny(text[from:to], " \n"); i >= 0 {
-			from += i
-		}
-	}
-	if to < len(text) {
-		tail = " …"
-		if i := strings.LastIndexAny(text[from:to], " \n"); i > 0 {
-			to = from + i
-		}
-	}
-	for from < to && !utf8.RuneStart(text[from]) {
-		from++
-	}
-	for to < len(text) && to > from && !utf8.RuneStart(text[to]) {
-		to--
-	}
-	return head + strings.Join(strings.Fields(text[from:to]), " ") + tail
+	return text + " …"
 }

@@ -1,6 +1,8 @@
 package search_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,6 +93,52 @@ func TestSearchRefuses(t *testing.T) {
 	}
 }
 
+// A caller's text is words only: what the query language of the index gives a
+// meaning to finds the words in it, or nothing.
+func TestOperatorsAreWords(t *testing.T) {
+	x := index(t, []search.Document{{ID: "z", Title: "Zebra", Text: "stripes"}, {ID: "o", Title: "Other", Text: "near or not"}}, nil)
+	for query, want := range map[string]int{
+		`zebra"`: 1, `"zebra`: 1, `zebra*`: 1, `zeb*`: 0, `title:zebra`: 1, `{title text}: zebra`: 1, `-zebra`: 1, `zebra NOT stripes`: 1,
+		`zebra AND nothing`: 1, `NEAR(zebra stripes, 1)`: 2, `^zebra`: 1, `zebra') OR 1=1 --`: 1, "zebra\x00": 1, "zebra\xff": 1,
+		`"`: 0, `*`: 0, `AND`: 0, `( ) : ^ - +`: 0, "\x00": 0, "\xff\xfe": 0, "\u0301": 0, "the": 0, "not": 0,
+		strings.Repeat("(", 5000) + "zebra": 1, strings.Repeat("q OR ", 5000): 0, "zebra " + manyWords(5000): 1,
+	} {
+		got, err := x.Search(t.Context(), query, 5)
+		if err != nil || len(got) != want {
+			t.Errorf("%.40q: %d results, %v; want %d", query, len(got), err, want)
+		}
+	}
+}
+
+func manyWords(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "word%d ", i)
+	}
+	return b.String()
+}
+
+// A search that its caller leaves does not take the index with it.
+func TestACancelledSearchLeavesTheIndex(t *testing.T) {
+	x := embedded(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := x.Search(ctx, "token bucket", 5); err == nil {
+		t.Error("no error")
+	}
+	if got, err := x.Search(t.Context(), "token bucket", 5); err != nil || len(got) == 0 {
+		t.Errorf("afterwards: %v, %v", got, err)
+	}
+}
+
+func TestTheSnippetShowsTheMatch(t *testing.T) {
+	x := index(t, []search.Document{{ID: "d", Text: strings.Repeat("filler text ", 200) + "a zebra\nruns " + strings.Repeat("more words ", 200)}}, nil)
+	got, err := x.Search(t.Context(), "zebras", 1)
+	if err != nil || len(got) != 1 || !strings.Contains(got[0].Snippet, "a zebra runs") || !strings.HasPrefix(got[0].Snippet, "… ") || !strings.HasSuffix(got[0].Snippet, "…") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -162,6 +210,9 @@ func FuzzSnippet(f *testing.F) {
 		x := index(t, []search.Document{{ID: "d", Title: "t", Text: text}}, nil)
 		got, err := x.Search(t.Context(), query, 1)
 		if err != nil {
+			if strings.TrimSpace(query) != "" {
+				t.Fatalf("%q: %v", query, err)
+			}
 			return
 		}
 		for _, r := range got {
