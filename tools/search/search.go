@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
@@ -42,13 +43,17 @@ type Index struct {
 }
 
 // SQLite's FTS5 ranks by BM25, in which a word in the title counts double, and
-// compares English words by their stem. Result.Score is BM25 with its sign
-// changed: FTS5 makes better matches more negative.
+// compares English words by their stem. It makes better matches more negative.
+//
+// A row is a passage of a document, because FTS5 takes time quadratic in the
+// matches of a row to choose a snippet.
 const (
-	schema = `CREATE VIRTUAL TABLE documents USING fts5 (id UNINDEXED, url UNINDEXED, title, text, tokenize = 'porter unicode61')`
-	insert = `INSERT INTO documents (id, url, title, text) VALUES (?, ?, ?, ?)`
-	find   = `SELECT id, title, url, snippet(documents, 3, '', '', '… ', 32), -bm25(documents, 0, 0, 2, 1) AS score
-		FROM documents WHERE documents MATCH ? ORDER BY score DESC, id LIMIT ?`
+	passageLen = 1 << 10 // bytes, at most
+
+	schema = `CREATE VIRTUAL TABLE passages USING fts5 (id UNINDEXED, url UNINDEXED, title, text, tokenize = 'porter unicode61')`
+	insert = `INSERT INTO passages (id, url, title, text) VALUES (?, ?, ?, ?)`
+	find   = `SELECT id, url, title, snippet(passages, 3, '', '', '… ', 32), -rank FROM passages
+		WHERE passages MATCH ? AND rank MATCH 'bm25(0, 0, 2, 1)' ORDER BY rank`
 )
 
 // New indexes docs, whose ids must differ. The caller must Close the index.
@@ -79,11 +84,30 @@ func fill(db *sql.DB, docs []Document) error {
 			return fmt.Errorf("two have the id %q", d.ID)
 		}
 		seen[d.ID] = true
-		if _, err := tx.Exec(insert, d.ID, d.URL, d.Title, d.Text); err != nil {
-			return fmt.Errorf("%s: %w", d.ID, err)
+		for passage, rest := cut(d.Text, passageLen); ; passage, rest = cut(rest, passageLen) {
+			if _, err := tx.Exec(insert, d.ID, d.URL, d.Title, passage); err != nil {
+				return fmt.Errorf("%s: %w", d.ID, err)
+			}
+			if rest == "" {
+				break
+			}
 		}
 	}
 	return tx.Commit()
+}
+
+// cut splits text after at most n bytes, between two words where it has any.
+func cut(text string, n int) (head, rest string) {
+	if len(text) <= n {
+		return text, ""
+	}
+	for !utf8.RuneStart(text[n]) {
+		n--
+	}
+	if i := strings.LastIndexAny(text[:n], " \n"); i > 0 {
+		n = i
+	}
+	return text[:n], text[n:]
 }
 
 // Len gives the number of documents.
@@ -107,18 +131,20 @@ func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error
 	if query == "" {
 		return results, nil
 	}
-	rows, err := x.db.QueryContext(ctx, find, query, n)
+	rows, err := x.db.QueryContext(ctx, find, query)
 	if err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err has what matters
-	for rows.Next() {
+	for len(results) < n && rows.Next() {
 		var r Result
-		if err := rows.Scan(&r.ID, &r.Title, &r.URL, &r.Snippet, &r.Score); err != nil {
+		if err := rows.Scan(&r.ID, &r.URL, &r.Title, &r.Snippet, &r.Score); err != nil {
 			return nil, fmt.Errorf("searching: %w", err)
 		}
-		r.Snippet = shorten(r.Snippet)
-		results = append(results, r)
+		if !slices.ContainsFunc(results, func(better Result) bool { return better.ID == r.ID }) {
+			r.Snippet = shorten(r.Snippet)
+			results = append(results, r)
+		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
@@ -149,18 +175,14 @@ func matchAny(text string) string {
 	return strings.Join(words, " OR ")
 }
 
-// snippetLen bounds a snippet, in bytes, its last ellipsis not counted.
+// snippetLen bounds a snippet, in bytes, the ellipsis behind it not counted.
 const snippetLen = 280
 
-// shorten puts text on one line and cuts it after a whole word.
+// shorten puts text on one line and bounds its length.
 func shorten(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= snippetLen {
-		return text
+	head, rest := cut(strings.Join(strings.Fields(text), " "), snippetLen)
+	if rest != "" {
+		head += " …"
 	}
-	text = strings.ToValidUTF8(text[:snippetLen], "")
-	if i := strings.LastIndexByte(text, ' '); i > 0 {
-		text = text[:i]
-	}
-	return text + " …"
+	return head
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -136,6 +137,16 @@ func TestTheSnippetShowsTheMatch(t *testing.T) {
 	got, err := x.Search(t.Context(), "zebras", 1)
 	if err != nil || len(got) != 1 || !strings.Contains(got[0].Snippet, "a zebra runs") || !strings.HasPrefix(got[0].Snippet, "… ") || !strings.HasSuffix(got[0].Snippet, "…") {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// The time of a search grows with the text, not with the square of its matches.
+func TestManyMatchesInOneDocument(t *testing.T) {
+	x := index(t, []search.Document{{ID: "d", Text: strings.Repeat("zebra filler ", 80_000)}}, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if got, err := x.Search(ctx, "zebra filler", 1); err != nil || len(got) != 1 {
+		t.Errorf("%d results, %v", len(got), err)
 	}
 }
 
