@@ -12,7 +12,7 @@ import (
 
 // maxNotes is how many reports of progress wait for whoever asked; what is more
 // is dropped, so that a client's messages are never held up by a server.
-const maxNotes = 64
+const maxProgress = 64
 
 // Why a question has no answer of the client.
 const (
@@ -26,19 +26,19 @@ const (
 type question struct {
 	id      json.RawMessage // ours, and the progress token too
 	at      int             // place in its inquiry
-	inquiry *inquiry
+	set     *questionSet
 	session *session
 }
 
-// inquiry is what one Ask waits for.
-type inquiry struct {
-	session *session
-	all     []registry.Question
-	asked   []*question
-	answers []registry.Answer
-	open    int        // how many have no answer
-	came    chan reply // has room for an answer to each question
-	notes   chan note
+// questionSet is the questions of one Ask and their answers.
+type questionSet struct {
+	session  *session
+	all      []registry.Question
+	sent     []*question
+	answers  []registry.Answer
+	open     int        // how many have no answer
+	replies  chan reply // has room for an answer to each question
+	progress chan progressReport
 }
 
 // reply is the answer to question at.
@@ -47,37 +47,37 @@ type reply struct {
 	answer registry.Answer
 }
 
-// note is what the client reports of its work on question at.
-type note struct {
+// progressReport is what the client reports about its work on question at.
+type progressReport struct {
 	at     int
 	params json.RawMessage
 }
 
-func newInquiry(s *session, all []registry.Question) *inquiry {
-	return &inquiry{
+func newQuestionSet(s *session, all []registry.Question) *questionSet {
+	return &questionSet{
 		session: s, all: all, open: len(all),
-		asked: make([]*question, len(all)), answers: make([]registry.Answer, len(all)),
-		came: make(chan reply, len(all)), notes: make(chan note, maxNotes),
+		sent: make([]*question, len(all)), answers: make([]registry.Answer, len(all)),
+		replies: make(chan reply, len(all)), progress: make(chan progressReport, maxProgress),
 	}
 }
 
-// put sends question i with an id that this session has not seen. Ids are
-// strings: clients count their own requests in numbers, and some take a request
-// for the answer to one with the same id.
-func (r *inquiry) put(v *voice, i int) {
-	s := r.session
-	q := &question{id: jsonrpc.Quote("ask_" + strconv.FormatUint(s.count.Add(1), 10)), at: i, inquiry: r, session: s}
-	r.asked[i] = q
-	s.asked.Put(q.id, q)
-	params := r.all[i].Params
-	if r.all[i].Progress != nil {
+// send sends question i under an id that the session has not used. Ids are
+// strings: clients number their own requests, and some take a request for the
+// answer to theirs with the same id.
+func (qs *questionSet) send(v *clientPeer, i int) {
+	s := qs.session
+	q := &question{id: jsonrpc.Quote("ask_" + strconv.FormatUint(s.questionCount.Add(1), 10)), at: i, set: qs, session: s}
+	qs.sent[i] = q
+	s.questions.Put(q.id, q)
+	params := qs.all[i].Params
+	if qs.all[i].Progress != nil {
 		params = withToken(params, q.id)
 	}
-	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, r.all[i].Method, params))
+	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, qs.all[i].Method, params))
 	switch {
-	case s.quiet():
+	case s.unanswering():
 		q.fail(sessionOver)
-	case !v.send(letter{message: message, question: q}):
+	case !v.send(outgoing{message: message, question: q}):
 		q.fail(unreachable)
 	}
 }
@@ -101,64 +101,67 @@ func withToken(params, token json.RawMessage) json.RawMessage {
 	return params
 }
 
-// wait collects the answers until ctx or the session ends.
-func (r *inquiry) wait(ctx context.Context, v *voice) {
-	for r.open > 0 {
+// wait collects the answers until all are there, ctx ends, or the client can no
+// longer answer.
+func (qs *questionSet) wait(ctx context.Context, v *clientPeer) {
+	for qs.open > 0 {
 		select {
-		case n := <-r.notes:
-			r.hear(n)
-		case a := <-r.came:
-			r.take(a)
+		case n := <-qs.progress:
+			qs.forwardProgress(n)
+		case a := <-qs.replies:
+			qs.accept(a)
 		case <-ctx.Done():
-			r.withdraw(v, unwanted)
-		case <-r.session.gone:
-			r.withdraw(nil, sessionOver)
+			qs.withdraw(v, unwanted)
+		case <-qs.session.unreachable:
+			qs.withdraw(nil, sessionOver)
 		}
 	}
 }
 
-// take keeps an answer. What the client reported before it is passed on first.
-func (r *inquiry) take(a reply) {
-	for len(r.notes) > 0 {
-		r.hear(<-r.notes)
+// accept stores an answer. Progress that the client reported earlier is
+// forwarded first.
+func (qs *questionSet) accept(a reply) {
+	for len(qs.progress) > 0 {
+		qs.forwardProgress(<-qs.progress)
 	}
-	r.answers[a.at] = a.answer
-	r.open--
+	qs.answers[a.at] = a.answer
+	qs.open--
 }
 
-func (r *inquiry) hear(n note) {
-	if report := r.all[n.at].Progress; report != nil {
+func (qs *questionSet) forwardProgress(n progressReport) {
+	if report := qs.all[n.at].Progress; report != nil {
 		report(n.params)
 	}
 }
 
-// withdraw ends the questions that are open, and tells the client so unless v is
-// nil or the client has not heard of them.
-func (r *inquiry) withdraw(v *voice, reason string) {
-	for _, q := range r.asked {
-		if !q.fail(reason) || v == nil || r.session.recall(q) {
+// withdraw ends the open questions with reason. It notifies the client through
+// p about those that the client has received; p is nil when the client is gone.
+func (qs *questionSet) withdraw(v *clientPeer, reason string) {
+	for _, q := range qs.sent {
+		if !q.fail(reason) || v == nil || qs.session.recall(q) {
 			continue
 		}
 		params := slices.Concat([]byte(`{"requestId":`), q.id, []byte(`,"reason":"`+unwanted+`"}`))
 		v.Tell("notifications/cancelled", params)
 	}
-	for r.open > 0 {
-		r.take(<-r.came)
+	for qs.open > 0 {
+		qs.accept(<-qs.replies)
 	}
 }
 
-// fail answers q for the client and reports whether it was still open. It does
-// not block.
+// fail ends q with an error and reports whether q was still open. It does not
+// block.
 func (q *question) fail(reason string) bool {
-	_, open := q.session.asked.Match(q.id)
+	_, open := q.session.questions.Match(q.id)
 	if open {
-		q.settle(registry.Answer{Error: failed(reason)})
+		q.answer(registry.Answer{Error: failed(reason)})
 	}
 	return open
 }
 
-// settle gives q its answer. Who took q out of the session's pool calls it.
-func (q *question) settle(a registry.Answer) { q.inquiry.came <- reply{at: q.at, answer: a} }
+// answer delivers the answer to q. Only whoever removed q from the session's
+// pool calls it.
+func (q *question) answer(a registry.Answer) { q.set.replies <- reply{at: q.at, answer: a} }
 
 // failed is the error object of a question that the client did not answer.
 func failed(reason string) json.RawMessage {
@@ -166,33 +169,35 @@ func failed(reason string) json.RawMessage {
 	return object
 }
 
-// answered takes a client's answer and reports whether it is one to a question
-// of its own session.
-func (s *session) answered(m *jsonrpc.Message) bool {
+// takeAnswer accepts a client's answer and reports whether it matches an open
+// question of the session.
+func (s *session) takeAnswer(m *jsonrpc.Message) bool {
 	if s == nil {
 		return false
 	}
-	q, ok := s.asked.Match(m.ID)
+	q, ok := s.questions.Match(m.ID)
 	if ok {
-		q.settle(registry.Answer{Result: m.Result, Error: m.Error})
+		q.answer(registry.Answer{Result: m.Result, Error: m.Error})
 	}
 	return ok
 }
 
-// spoiled ends the question id: what came in place of an answer was no message.
-func (s *session) spoiled(id json.RawMessage) {
+// failQuestion ends the question id when the client's message could not be
+// decoded.
+func (s *session) failQuestion(id json.RawMessage) {
 	if s == nil || id == nil {
 		return
 	}
-	if q, ok := s.asked.Peek(id); ok {
+	if q, ok := s.questions.Peek(id); ok {
 		q.fail(unreadable)
 	}
 }
 
-// reported takes what a client reports of its work on a question.
-func (s *session) reported(params json.RawMessage) {
+// takeProgress accepts progress that the client reports about a question. It
+// drops the report when maxProgress reports are waiting.
+func (s *session) takeProgress(params json.RawMessage) {
 	token, _ := jsonrpc.Get(params, "progressToken")
-	q, ok := s.asked.Peek(token)
+	q, ok := s.questions.Peek(token)
 	if !ok {
 		return
 	}
@@ -201,7 +206,7 @@ func (s *session) reported(params json.RawMessage) {
 		return
 	}
 	select {
-	case q.inquiry.notes <- note{at: q.at, params: params}:
+	case q.set.progress <- progressReport{at: q.at, params: params}:
 	default:
 	}
 }

@@ -41,7 +41,7 @@ func asking(ctx context.Context, p registry.Peer, method string) <-chan registry
 	return answers
 }
 
-// answer is the client's answer to the n-th question of its session.
+// answer is the outcome of one message.
 func answer(n int, text string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"ask_%d","result":{"said":%q}}`, n, text)
 }
@@ -75,8 +75,8 @@ func TestForeignAnswers(t *testing.T) {
 	if status := bob.status(http.MethodPost, answer(1, "stolen")); status != http.StatusNotFound {
 		t.Errorf("an answer in another's session: status %d", status)
 	}
-	stranger := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
-	stranger.status(http.MethodPost, answer(1, "no session"))
+	sender := &far{t: t, url: srv.URL + "/mcp", who: "alice"}
+	sender.status(http.MethodPost, answer(1, "no session"))
 	alice.status(http.MethodPost, answer(1, "mine"))
 	if got := said(<-got); got != `{"said":"mine"}` {
 		t.Errorf("got %s", got)
@@ -302,7 +302,7 @@ func TestResumeACallWithAQuestion(t *testing.T) {
 // TestForgottenQuestion: a question that had to make room before anybody read it
 // ends with an error, and what was read does not.
 func TestForgottenQuestion(t *testing.T) {
-	enclose(t, func(o *mcp.Options) { o.Replay.Events = 2 }, func(t *testing.T, c *inProcess) {
+	enclose(t, func(o *mcp.Options) { o.EventLog.Events = 2 }, func(t *testing.T, c *inProcess) {
 		hangUp := c.listen(t, "")
 		read := asking(t.Context(), c.home, "roots/list")
 		hangUp()

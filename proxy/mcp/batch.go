@@ -28,11 +28,11 @@ func (s *session) batches(data []byte) bool {
 // split takes a batch apart into exchanges that are judged each on its own: x,
 // with its session, is what they have in common. A batch that is refused as a
 // whole leaves its fault in x.
-func (d *Door) split(x *exchange, data []byte) ([]*exchange, bool) {
-	if d.opts.Observe != nil {
-		x.began = d.opts.Now()
+func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
+	if s.opts.Observe != nil {
+		x.began = s.opts.Now()
 	}
-	all, err := jsonrpc.Split(data, d.opts.Limits, maxBatch)
+	all, err := jsonrpc.Split(data, s.opts.Limits, maxBatch)
 	if err != nil {
 		x.call.Fault = faultIn(err)
 		return nil, false
@@ -40,7 +40,7 @@ func (d *Door) split(x *exchange, data []byte) ([]*exchange, bool) {
 	parts := make([]*exchange, len(all))
 	for i, raw := range all {
 		part := *x
-		d.decode(&part, raw, d.opts.Limits)
+		s.decode(&part, raw, s.opts.Limits)
 		if m := part.call.Message; m != nil && m.Method == "initialize" {
 			x.call.Fault = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "initialize must not be part of a batch"}
 			return nil, false
@@ -50,18 +50,18 @@ func (d *Door) split(x *exchange, data []byte) ([]*exchange, bool) {
 	return parts, true
 }
 
-// runBatch admits parts in their order and begins those that take time side by
-// side. tell is called once for each, of many goroutines. The caller must call
-// wait, which returns when all is told.
-func (d *Door) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answer)) (wait func()) {
+// runBatch admits parts in order and runs the requests among them concurrently.
+// It calls tell once for each answer, from several goroutines. The caller must
+// call wait, which returns after the last tell.
+func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answer)) (wait func()) {
 	var work sync.WaitGroup
 	var left []*exchange
 	settled := func(x *exchange, a answer) {
-		d.observe(x, a)
+		s.observe(x, a)
 		tell(a)
 	}
 	for _, x := range parts {
-		if a, done := d.accept(x, flying); done {
+		if a, done := s.admitCounted(x, flying); done {
 			settled(x, a)
 			continue
 		}
@@ -70,7 +70,7 @@ func (d *Door) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answe
 	for _, x := range left { // after all are admitted, so that an id is not taken twice
 		work.Go(func() {
 			defer flying.Add(-1)
-			settled(x, d.run(x))
+			settled(x, s.run(x))
 		})
 	}
 	return work.Wait
@@ -113,7 +113,7 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 	if len(ids) == 0 || !jsonrpc.IsBatch(body) {
 		return false
 	}
-	s := d.sessions.find(ids[0], x.who, x.call.Route)
+	s := d.session.sessions.find(ids[0], x.who, x.call.Route)
 	switch {
 	case s == nil || len(ids) > 1:
 		d.decode(x, body, d.opts.Limits)
@@ -125,7 +125,7 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 	default:
 		x.use(s)
 		d.answerBatch(r.Context(), out, x, body)
-		d.sessions.touch(s)
+		d.session.sessions.touch(s)
 	}
 	return true
 }
@@ -134,20 +134,20 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 // single events where one of the messages may report or the client reads
 // nothing else.
 func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body []byte) {
-	parts, ok := d.split(x, body)
+	parts, ok := d.session.split(x, body)
 	switch {
 	case !ok:
 		a := d.refuseFault(x)
 		d.observe(x, a)
 		out.finish(a)
 		return
-	case out.events && (!out.plain || slices.ContainsFunc(parts, d.reports)):
-		d.converseBatch(ctx, out, parts)
+	case out.events && (!out.plain || slices.ContainsFunc(parts, d.session.mayNotify)):
+		d.answerBatchOnStream(ctx, out, parts)
 		return
 	}
 	var flying atomic.Int64
 	var all replies
-	d.runBatch(parts, &flying, all.add)()
+	d.session.runBatch(parts, &flying, all.add)()
 	a := answer{status: http.StatusAccepted, body: all.array()}
 	if a.body != nil {
 		a.status = http.StatusOK
@@ -155,64 +155,65 @@ func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body
 	out.finish(a)
 }
 
-// converseBatch answers parts with one event stream, which can be continued as
-// that of a call can.
-func (d *Door) converseBatch(ctx context.Context, out *response, parts []*exchange) {
+// answerBatchOnStream answers parts on one event stream, which can be resumed
+// like the stream of a single request.
+func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*exchange) {
 	out.plain = false // nothing is gained by waiting
-	d.converse(ctx, out, parts[0].session, func(t *stream) answer {
+	d.answerOnStream(ctx, out, parts[0].session, func(t *stream) answer {
 		for _, x := range parts {
-			x.speakOn(t)
+			x.useStream(t)
 		}
 		var flying atomic.Int64
-		d.runBatch(parts, &flying, func(a answer) {
+		d.session.runBatch(parts, &flying, func(a answer) {
 			if a.body != nil && !a.silent {
 				t.send(a.body)
 			}
 		})()
-		d.sessions.touch(parts[0].session)
+		d.session.sessions.touch(parts[0].session)
 		return answer{}
 	})
 }
 
-// batch deals with one line that is a batch. Its answers come in one line too.
-func (p *pipe) batch(x *exchange, data []byte) {
-	d := p.door
-	if s := d.recognise(x); s != nil {
+// serveBatch serves a line that holds a batch. The answers are sent as one
+// array on one line.
+func (c *stdioClient) serveBatch(x *exchange, data []byte) {
+	d := c.door
+	if s := d.authenticate(x); s != nil {
 		d.decode(x, data, d.opts.Limits)
-		p.reply(x, d.turnAway(x, s))
+		c.reply(x, d.refuseUnauthenticated(x, s))
 		return
 	}
-	parts, ok := d.split(x, data)
+	parts, ok := d.session.split(x, data)
 	if !ok {
-		p.reply(x, d.refuseFault(x))
+		c.reply(x, d.refuseFault(x))
 		return
 	}
 	all := &replies{}
-	wait := d.runBatch(parts, &p.flying, all.add)
+	wait := d.session.runBatch(parts, &c.flying, all.add)
 	for _, x := range parts {
-		p.ready = p.ready || x.opensTalk()
+		c.ready = c.ready || x.isInitialized()
 	}
-	p.flights.Go(func() {
+	c.flights.Go(func() {
 		wait()
 		if array := all.array(); array != nil {
-			p.send(array)
+			c.send(array)
 		}
 	})
 }
 
-// batch deals with a batch. Its answers come as single events.
-func (c *caller) batch(out *response, x *exchange, data []byte) {
+// serveBatch serves a batch. Each answer is sent as its own event.
+func (c *sseClient) serveBatch(out *response, x *exchange, data []byte) {
 	d := c.door
-	parts, ok := d.split(x, data)
+	parts, ok := d.session.split(x, data)
 	if !ok {
 		a := d.refuseFault(x)
 		d.observe(x, a)
 		out.finish(a)
 		return
 	}
-	wait := d.runBatch(parts, &c.flying, c.reply)
+	wait := d.session.runBatch(parts, &c.flying, c.reply)
 	for _, x := range parts {
-		c.heard(x)
+		c.noteInitialized(x)
 	}
 	c.spawn(wait)
 	out.finish(answer{status: http.StatusAccepted})

@@ -220,7 +220,7 @@ func TestBatchNeedsItsSession(t *testing.T) {
 		{"another principal", (&far{t: t, url: h.url, who: "bob", session: h.session}).request(http.MethodPost, `[`+echoCall+`]`), 404},
 		{"a lost session", (&far{t: t, url: h.url, who: "alice", session: "gone"}).request(http.MethodPost, `[`+echoCall+`]`), 404},
 		{"a lost session of HTTP+SSE", (&far{t: t, url: srv.URL + "/messages?sessionId=gone", who: "alice"}).request(http.MethodPost, `[`+echoCall+`]`), 404},
-		{"a stranger", (&far{t: t, url: h.url, who: "mallory", session: h.session}).request(http.MethodPost, `[`+echoCall+`]`), 401},
+		{"a sender", (&far{t: t, url: h.url, who: "mallory", session: h.session}).request(http.MethodPost, `[`+echoCall+`]`), 401},
 		{"the session's own", same, 200},
 	} {
 		if res, body := h.do(tt.req); res.StatusCode != tt.want {

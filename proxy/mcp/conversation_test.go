@@ -54,7 +54,7 @@ func converse(t *testing.T, pattern string, change func(*mcp.Options)) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			srv, _ := newServer(t, newGate(), change)
 			c := httpClient{t: t, url: srv.URL, parts: make(map[string]*part)}
-			replay(t, file, c.ask)
+			eventLog(t, file, c.ask)
 		})
 	}
 }
@@ -70,7 +70,7 @@ func TestStdioConversations(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			c := dial(t, newDoor(t, newGate(), nil))
-			replay(t, file, func(name, line string) string {
+			eventLog(t, file, func(name, line string) string {
 				c.Send(strings.TrimSuffix(line, "\n"))
 				if m, err := jsonrpc.Decode([]byte(line), jsonrpc.Limits{}); err != nil || m.Kind == jsonrpc.Request || name == "client, answering" {
 					return c.Answer()
@@ -81,8 +81,9 @@ func TestStdioConversations(t *testing.T) {
 	}
 }
 
-// replay asks what file asks and compares the answers with those of file.
-func replay(t *testing.T, file string, ask func(name, data string) string) {
+// eventLog holds the event streams of all sessions. One lock serves them all;
+// it is held briefly, and calls answered as JSON never take it.
+func eventLog(t *testing.T, file string, ask func(name, data string) string) {
 	t.Helper()
 	archive, err := txtar.ParseFile(file)
 	if err != nil {

@@ -18,44 +18,44 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// row is what the dispatch table knows of a request method.
-type row struct {
-	handle  func(*Door, *exchange) answer
+// methodRow is one row of the dispatch table.
+type methodRow struct {
+	handle  func(*sessionServer, *exchange) answer
 	session bool // refused before initialize
 	reaches bool // a server, which may ask and tell before it answers
 }
 
 // requests is every request method that is served. What has no row is refused
 // and recorded: a method is never passed on because nobody thought of it.
-var requests = map[string]row{
-	"initialize": {handle: (*Door).initialize},
-	"ping":       {handle: (*Door).ping},
-	"tools/list": {handle: (*Door).listTools, session: true, reaches: true},
-	"tools/call": {handle: (*Door).callTool, session: true, reaches: true},
+var requests = map[string]methodRow{
+	"initialize": {handle: (*sessionServer).initialize},
+	"ping":       {handle: (*sessionServer).ping},
+	"tools/list": {handle: (*sessionServer).listTools, session: true, reaches: true},
+	"tools/call": {handle: (*sessionServer).callTool, session: true, reaches: true},
 
-	"resources/list":           {handle: (*Door).enumerate, session: true, reaches: true},
-	"resources/templates/list": {handle: (*Door).enumerate, session: true, reaches: true},
-	"resources/read":           {handle: (*Door).relay, session: true, reaches: true},
-	"resources/subscribe":      {handle: (*Door).relay, session: true, reaches: true},
-	"resources/unsubscribe":    {handle: (*Door).relay, session: true, reaches: true},
-	"prompts/list":             {handle: (*Door).enumerate, session: true, reaches: true},
-	"prompts/get":              {handle: (*Door).relay, session: true, reaches: true},
-	"completion/complete":      {handle: (*Door).relay, session: true, reaches: true},
-	"logging/setLevel":         {handle: (*Door).setLevel, session: true, reaches: true},
-	"tasks/get":                {handle: (*Door).relay, session: true, reaches: true},
-	"tasks/result":             {handle: (*Door).relay, session: true, reaches: true},
-	"tasks/list":               {handle: (*Door).enumerate, session: true, reaches: true},
-	"tasks/cancel":             {handle: (*Door).relay, session: true, reaches: true},
+	"resources/list":           {handle: (*sessionServer).enumerate, session: true, reaches: true},
+	"resources/templates/list": {handle: (*sessionServer).enumerate, session: true, reaches: true},
+	"resources/read":           {handle: (*sessionServer).relay, session: true, reaches: true},
+	"resources/subscribe":      {handle: (*sessionServer).relay, session: true, reaches: true},
+	"resources/unsubscribe":    {handle: (*sessionServer).relay, session: true, reaches: true},
+	"prompts/list":             {handle: (*sessionServer).enumerate, session: true, reaches: true},
+	"prompts/get":              {handle: (*sessionServer).relay, session: true, reaches: true},
+	"completion/complete":      {handle: (*sessionServer).relay, session: true, reaches: true},
+	"logging/setLevel":         {handle: (*sessionServer).setLevel, session: true, reaches: true},
+	"tasks/get":                {handle: (*sessionServer).relay, session: true, reaches: true},
+	"tasks/result":             {handle: (*sessionServer).relay, session: true, reaches: true},
+	"tasks/list":               {handle: (*sessionServer).enumerate, session: true, reaches: true},
+	"tasks/cancel":             {handle: (*sessionServer).relay, session: true, reaches: true},
 }
 
 // extension is the row of a method that is not of the protocol: on the road of
 // one server the gate knows whether that server has it.
-var extension = row{handle: (*Door).relay, session: true, reaches: true}
+var extension = methodRow{handle: (*sessionServer).relay, session: true, reaches: true}
 
-// rowOf finds what x asks for.
-func (d *Door) rowOf(x *exchange) (row, bool) {
+// rowFor returns the row of the method that x requests.
+func (s *sessionServer) rowFor(x *exchange) (methodRow, bool) {
 	r, ok := requests[x.call.Message.Method]
-	if !ok && x.session != nil && x.call.Route != "" && d.opts.Relayer != nil {
+	if !ok && x.session != nil && x.call.Route != "" && s.opts.Relayer != nil {
 		return extension, true
 	}
 	return r, ok
@@ -63,31 +63,31 @@ func (d *Door) rowOf(x *exchange) (row, bool) {
 
 // notices is every notification that the door itself understands. Others under
 // "notifications/" are for servers, if there is a Notifier.
-var notices = map[string]func(*exchange){
-	"notifications/cancelled":   (*exchange).cancelled,
-	"notifications/progress":    (*exchange).reported,
+var doorNotifications = map[string]func(*exchange){
+	"notifications/cancelled":   (*exchange).cancelRequest,
+	"notifications/progress":    (*exchange).takeProgress,
 	"notifications/initialized": func(*exchange) {}, // the transports see to it
 }
 
-// exchange is one received message with what the door knows of its sender.
+// exchange is one received message with what the door knows about its sender.
 type exchange struct {
-	call     proxy.Call
-	who      policy.Principal
-	session  *session // nil before initialize
-	modern   *modern  // nil for a revision with sessions
-	dialect  wire.Dialect
-	versions []string                         // the revisions that initialize may agree to, newest first
-	open     func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
-	notify   func(message []byte)             // sends on the stream of this request; nil = it has none
-	began    time.Time                        // when it was received; zero when nobody observes
-	opened   string                           // key of the session that initialize made
+	call      proxy.Call
+	who       policy.Principal
+	session   *session          // nil before initialize
+	stateless *statelessRequest // nil for a revision with sessions
+	dialect   wire.Dialect
+	versions  []string                         // the revisions that initialize may agree to, newest first
+	open      func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
+	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
+	began     time.Time                        // when it was received; zero when nobody observes
+	opened    string                           // key of the session that initialize made
 
-	row    row             // what it asks for, set by admit
+	row    methodRow       // what it asks for, set by admit
 	ctx    context.Context // of the work, set by admit
 	flight string          // key in session's flights; "" = not entered
 }
 
-// answer is what comes of one message.
+// answer is the outcome of one message.
 type answer struct {
 	body    []byte         // one JSON-RPC message, nil = none
 	status  int            // for HTTP
@@ -115,178 +115,178 @@ func (x *exchange) isCall() bool {
 	return x.call.Message != nil && x.call.Message.Method == "tools/call"
 }
 
-// stranger is why nobody was identified.
-type stranger struct {
+// authFailure says why no principal was identified.
+type authFailure struct {
 	code, reason string
 	given        *proxy.Failure // as the gate put it, nil when the door refuses
 }
 
-// recognise puts the principal behind x's credential into x, or says why there
-// is none.
-func (d *Door) recognise(x *exchange) *stranger {
-	who, f := d.opts.Gate.Identify(d.base, x.call.Credential)
+// authenticate stores the principal of x's credential in x, or returns why
+// there is none.
+func (c *core) authenticate(x *exchange) *authFailure {
+	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
 	switch {
 	case f != nil:
-		return &stranger{code: f.Kernel.Code, reason: f.Reason, given: f}
+		return &authFailure{code: f.Kernel.Code, reason: f.Reason, given: f}
 	case !who.Valid():
-		return &stranger{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
+		return &authFailure{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
 	}
 	x.who = who
 	return nil
 }
 
-// turnAway refuses a stranger. Only what wanted a tool called is recorded: an
-// anonymous flood of anything else leaves no trace.
-func (d *Door) turnAway(x *exchange, s *stranger) answer {
+// refuseUnauthenticated refuses a request without a principal. Only tool calls
+// are recorded: an anonymous flood of anything else leaves no trace.
+func (c *core) refuseUnauthenticated(x *exchange, s *authFailure) answer {
 	if s.given != nil && !x.isCall() {
-		return d.failed(x, s.given)
+		return c.failed(x, s.given)
 	}
-	return d.refuse(x, s.code, s.reason)
+	return c.refuse(x, s.code, s.reason)
 }
 
-// serve is the whole of a message's way through the door for a transport that
-// needs no order between the two halves.
-func (d *Door) serve(x *exchange) answer {
-	a, done := d.admit(x)
+// serve admits and runs x, for transports that answer in order.
+func (s *sessionServer) serve(x *exchange) answer {
+	a, done := s.admit(x)
 	if done {
 		return a
 	}
-	return d.run(x)
+	return s.run(x)
 }
 
-// take is a message's way through the door for clients whose answers may come
-// in any order: requests of a session that may take time are given to spawn,
-// up to MaxFlights of flying. reply is called once.
-func (d *Door) take(x *exchange, flying *atomic.Int64, spawn func(func()), reply func(answer)) {
-	if a, done := d.accept(x, flying); done {
+// serveAsync admits x and runs it through spawn, for clients that accept
+// answers in any order. At most MaxFlights requests run at a time, counted in
+// flying. reply is called once.
+func (s *sessionServer) serveAsync(x *exchange, flying *atomic.Int64, spawn func(func()), reply func(answer)) {
+	if a, done := s.admitCounted(x, flying); done {
 		reply(a)
 		return
 	}
 	spawn(func() {
 		defer flying.Add(-1)
-		reply(d.run(x))
+		reply(s.run(x))
 	})
 }
 
-// accept is admit for such clients. If done is false, flying counts x, and the
-// caller must run x and then count it out.
-func (d *Door) accept(x *exchange, flying *atomic.Int64) (a answer, done bool) {
-	if flying.Load() >= int64(d.opts.MaxFlights) && x.isCall() {
-		return d.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"), true
+// admitCounted is admit for serveAsync. If done is false, flying counts x, and
+// the caller must run x and then decrement flying.
+func (s *sessionServer) admitCounted(x *exchange, flying *atomic.Int64) (a answer, done bool) {
+	if flying.Load() >= int64(s.opts.MaxFlights) && x.isCall() {
+		return s.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"), true
 	}
-	a, done = d.admit(x)
+	a, done = s.admit(x)
 	switch {
 	case done:
 		return a, true
 	case x.flight == "": // initialize and what came before it keep their order
-		return d.run(x), true
+		return s.run(x), true
 	}
 	flying.Add(1)
 	return answer{}, false
 }
 
-// admit settles everything about x that must happen in the order of arrival:
-// what is not a request is dealt with whole (done is true), a request is
-// looked up and entered in its session. If done is false the caller must run x.
-func (d *Door) admit(x *exchange) (a answer, done bool) {
+// admit does everything about x that must happen in order of arrival:
+// notifications, answers and faults are served whole (done is true); a request
+// is looked up and registered in its session. If done is false the caller must
+// run x.
+func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
 	if x.call.Message == nil {
-		x.session.spoiled(x.id())
-		return d.refuseFault(x), true
+		x.session.failQuestion(x.id())
+		return s.refuseFault(x), true
 	}
 	switch x.call.Message.Kind {
 	case jsonrpc.Request:
-		return d.admitRequest(x)
+		return s.admitRequest(x)
 	case jsonrpc.Notification:
-		return d.notice(x), true
+		return s.takeNotification(x), true
 	default:
-		return d.answered(x), true
+		return s.takeAnswer(x), true
 	}
 }
 
-// admitRequest enters the request x in its session.
-func (d *Door) admitRequest(x *exchange) (a answer, done bool) {
+// admitRequest registers the request x in its session.
+func (s *sessionServer) admitRequest(x *exchange) (a answer, done bool) {
 	method := x.call.Message.Method
-	r, ok := d.rowOf(x)
+	r, ok := s.rowFor(x)
 	x.row = r
 	switch {
 	case !ok:
-		return d.refuse(x, signal.CodeEnvelopeMethod, "method "+method+" is not served here"), true
+		return s.refuse(x, signal.CodeEnvelopeMethod, "method "+method+" is not served here"), true
 	case r.session && x.session == nil:
-		a := d.refuse(x, signal.CodeEnvelopeInvalid, "no session: send initialize first, then show its session id")
+		a := s.refuse(x, signal.CodeEnvelopeInvalid, "no session: send initialize first, then show its session id")
 		a.status = http.StatusBadRequest
 		return a, true
 	case x.session == nil || method == "initialize":
-		x.ctx = d.base
+		x.ctx = s.base
 		return answer{}, false
 	}
 	key := jsonrpc.Key(x.id())
-	ctx, err := x.session.begin(d.base, key)
+	ctx, err := x.session.begin(s.base, key)
 	switch {
 	case errors.Is(err, errEnded):
-		return d.refuse(x, signal.CodeSessionLost, "the session has ended"), true
+		return s.refuse(x, signal.CodeSessionLost, "the session has ended"), true
 	case err != nil:
-		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
+		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
 	}
 	x.ctx, x.flight = ctx, key
 	return answer{}, false
 }
 
-// run does the work of a request that was admitted. A panic is the end of that
-// request and of no other, whatever goroutine it runs on.
-func (d *Door) run(x *exchange) (a answer) {
+// run serves an admitted request. A panic ends that request only.
+func (s *sessionServer) run(x *exchange) (a answer) {
 	if x.flight != "" {
 		defer x.session.finish(x.flight)
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			d.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			a = d.broken(x)
+			s.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			a = s.broken(x)
 		}
 	}()
-	a = x.row.handle(d, x)
+	a = x.row.handle(s, x)
 	if errors.Is(context.Cause(x.ctx), errCancelled) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
 	return a
 }
 
-// notice takes a notification. One that spells a request method is a call that
-// lost its id: it must neither run unseen nor be dropped unsaid.
-func (d *Door) notice(x *exchange) answer {
+// takeNotification serves a notification. A notification that names a request
+// method is a call without an id: it is refused, never run and never dropped in
+// silence.
+func (c *core) takeNotification(x *exchange) answer {
 	method := x.call.Message.Method
-	if take, ok := notices[method]; ok {
+	if take, ok := doorNotifications[method]; ok {
 		take(x)
 	} else if !strings.HasPrefix(method, "notifications/") {
-		a := d.refuse(x, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
+		a := c.refuse(x, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
 		a.status = http.StatusBadRequest
 		return a
-	} else if x.session != nil && d.opts.Notifier != nil {
-		if f := d.opts.Notifier.Notify(d.base, &x.call); f != nil {
-			d.opts.Log.Debug("a notification is not passed on", "method", method, "session", x.call.Session, "reason", f.Reason)
+	} else if x.session != nil && c.opts.Notifier != nil {
+		if f := c.opts.Notifier.Notify(c.base, &x.call); f != nil {
+			c.opts.Log.Debug("a notification is not passed on", "method", method, "session", x.call.Session, "reason", f.Reason)
 		}
 	}
 	return answer{status: http.StatusAccepted}
 }
 
-// answered takes an answer. One to what was not asked, or not any more, is
-// dropped and counted.
-func (d *Door) answered(x *exchange) answer {
-	if !x.session.answered(x.call.Message) {
-		d.opts.Log.Debug("an answer to nothing that waits for one", "session", x.call.Session, "so far", d.strays.Add(1))
+// takeAnswer accepts an answer. It drops and counts an answer that matches no
+// open question.
+func (s *sessionServer) takeAnswer(x *exchange) answer {
+	if !x.session.takeAnswer(x.call.Message) {
+		s.opts.Log.Debug("an answer to nothing that waits for one", "session", x.call.Session, "so far", s.unmatched.Add(1))
 	}
 	return answer{status: http.StatusAccepted}
 }
 
-// reported takes what the client reports of its work on what it was asked.
-func (x *exchange) reported() {
+// takeProgress accepts progress that the client reports about a question.
+func (x *exchange) takeProgress() {
 	if x.session != nil {
-		x.session.reported(x.call.Message.Params)
+		x.session.takeProgress(x.call.Message.Params)
 	}
 }
 
-// cancelled ends the request that the notification x names, if it is in flight
-// in the same session.
-func (x *exchange) cancelled() {
+// cancelRequest cancels the request that the notification x names, if it is in
+// flight in the same session.
+func (x *exchange) cancelRequest() {
 	if x.session == nil {
 		return
 	}
@@ -295,32 +295,32 @@ func (x *exchange) cancelled() {
 	}
 }
 
-// refuseFault answers bytes that are no message. The gate refuses and records
-// them as it does a call. Over HTTP a refused request, one whose id could be
-// read, is answered with 200 as any other refusal is.
-func (d *Door) refuseFault(x *exchange) answer {
-	_, failure := d.opts.Gate.Call(d.base, &x.call)
+// refuseFault answers bytes that are not a message. The gate refuses and
+// records them like a call. Over HTTP a refusal whose request id could be read
+// is answered with 200, like any other refusal.
+func (c *core) refuseFault(x *exchange) answer {
+	_, failure := c.opts.Gate.Call(c.base, &x.call)
 	if failure == nil { // fails closed: a gate that lets no message pass is broken
-		return d.broken(x)
+		return c.broken(x)
 	}
-	a := d.failed(x, failure)
+	a := c.failed(x, failure)
 	if a.problem == nil && x.id() == nil {
 		a.status = http.StatusBadRequest // no request at all; with an id, clients would drop the body of a 400
 	}
 	return a
 }
 
-// refuse answers x with the refusal code and has it recorded.
-func (d *Door) refuse(x *exchange, code, reason string) answer {
-	return d.failed(x, d.opts.Refuser.Refuse(d.base, &x.call, code, reason))
+// refuse answers x with the refusal code and records it.
+func (c *core) refuse(x *exchange, code, reason string) answer {
+	return c.failed(x, c.opts.Refuser.Refuse(c.base, &x.call, code, reason))
 }
 
-// failed turns a failure into its answer in the dialect of x. Authentication
-// and session loss also have an HTTP status and body of their own.
-func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
+// failed returns the answer for f in the dialect of x. Authentication failures
+// and lost sessions also have an HTTP status and body of their own.
+func (c *core) failed(x *exchange, f *proxy.Failure) answer {
 	reply, err := wire.Answer(x.dialect, wire.Failure(*f))
 	if err != nil {
-		return d.broken(x)
+		return c.broken(x)
 	}
 	a := answer{status: http.StatusOK, silent: reply.Silent, decision: f.DecisionID, trace: f.TraceID, fault: faultOf(reply)}
 	switch f.Kernel.Code {
@@ -336,8 +336,9 @@ func (d *Door) failed(x *exchange, f *proxy.Failure) answer {
 	return a
 }
 
-// broken answers x when our own tables or the gate contradict themselves.
-func (d *Door) broken(x *exchange) answer {
+// broken answers x with INTERNAL_ERROR when our tables or the gate contradict
+// themselves.
+func (c *core) broken(x *exchange) answer {
 	const code, message = -32603, "Internal error"
 	body, err := wire.CreateErrorResponse(x.id(), code, message, nil)
 	if err != nil { // the id is one that was decoded, so there is no such case
@@ -347,17 +348,17 @@ func (d *Door) broken(x *exchange) answer {
 	return answer{status: http.StatusOK, body: body, fault: object}
 }
 
-// succeed answers x with a result of our own making.
-func (d *Door) succeed(x *exchange, result json.RawMessage) answer {
+// succeed answers x with a result that the door made.
+func (c *core) succeed(x *exchange, result json.RawMessage) answer {
 	body, err := wire.CreateSuccessResponse(x.id(), result)
 	if err != nil {
-		return d.broken(x)
+		return c.broken(x)
 	}
 	return answer{status: http.StatusOK, body: body}
 }
 
-// success is the answer message that carries result as it is: what comes from
-// the road has been judged, and is not read again.
+// success returns the response message that carries result unchanged: results
+// of the road have been checked already.
 func success(id, result json.RawMessage) []byte {
 	return jsonrpc.OneLine(jsonrpc.NewSuccess(id, result))
 }

@@ -107,7 +107,7 @@ type Options struct {
 	// polling); 0 = never.
 	StreamLife time.Duration
 	// Replay bounds what is kept for clients that lost an event stream.
-	Replay Replay
+	EventLog EventLog
 	// IOTimeout bounds reading one request body and writing one message; 0 = 30 s.
 	IOTimeout time.Duration
 	// Drain is how long the stdio door waits at the end of its input for calls
@@ -166,28 +166,49 @@ func (o Options) withDefaults() Options {
 // errClosing is the cause with which calls end that outlive Close.
 var errClosing = errors.New("toolgate is shutting down")
 
+// core is what requests of every revision share: options, limits of work in
+// flight, and how messages are decoded, refused and answered.
+type core struct {
+	opts    Options
+	base    context.Context // parent of every call's context; a client that hangs up does not end it
+	cancel  context.CancelCauseFunc
+	streams chan struct{} // closed by Close: event streams, stdio clients and the janitor end
+
+	mu      sync.Mutex // protects the fields below and Door.stdioClients
+	closing bool
+	flights int
+	idle    chan struct{} // closed when closing and flights is 0
+}
+
+// sessionServer serves requests of the revisions before 2026-07-28, which
+// belong to a session that initialize opened.
+type sessionServer struct {
+	*core
+	sessions  *sessions
+	unmatched atomic.Uint64 // answers that match no open question
+}
+
+// statelessServer serves requests of revision 2026-07-28, each of which says who
+// asks and with what capabilities.
+type statelessServer struct {
+	*core
+	groups *clientGroups
+	parked parkedCalls
+	signer *stateSigner
+	events *eventLog
+}
+
 // Door serves MCP clients over HTTP (ServeHTTP) and stdio (Serve). It is safe
 // for concurrent use.
 type Door struct {
-	opts     Options
-	hosts    guard.Hosts
-	sessions *sessions
-	parties  *parties
-	parked   parked
-	notary   *notary
-	replay   *replay
-	base     context.Context // of every call; a client that hangs up does not end it
-	cancel   context.CancelCauseFunc
-	streams  chan struct{}  // closed by Close: event streams, stdio clients and the janitor end
-	work     sync.WaitGroup // the janitor
+	*core
+	session   *sessionServer
+	stateless *statelessServer
+	hosts     guard.Hosts
+	events    *eventLog
+	work      sync.WaitGroup // the janitor
 
-	mu      sync.Mutex // protects the fields below
-	closing bool
-	flights int
-	idle    chan struct{}      // closed when closing and flights is 0
-	pipes   map[*pipe]struct{} // stdio clients being served
-
-	strays atomic.Uint64 // answers of clients to what was not asked, or not any more
+	stdioClients map[*stdioClient]struct{} // being served; protected by core.mu
 }
 
 // New makes a Door. It fails when Gate or Refuser is missing, or the profile is
@@ -203,21 +224,16 @@ func New(opts Options) (*Door, error) {
 		return nil, fmt.Errorf("making the mcp door: a state key of %d bytes, want %d", len(opts.StateKey), StateKeyBytes)
 	}
 	opts = opts.withDefaults()
-	kept := newReplay(opts)
 	base, cancel := context.WithCancelCause(context.Background())
+	c := &core{opts: opts, base: base, cancel: cancel, streams: make(chan struct{}), idle: make(chan struct{})}
+	events := newEventLog(opts)
 	d := &Door{
-		opts:     opts,
-		hosts:    hostSet(opts.Hosts),
-		sessions: newSessions(opts, kept),
-		parties:  newParties(opts),
-		parked:   parked{byID: make(map[callID]*errand)},
-		notary:   newNotary(opts.StateKey),
-		replay:   kept,
-		base:     base,
-		cancel:   cancel,
-		streams:  make(chan struct{}),
-		idle:     make(chan struct{}),
-		pipes:    make(map[*pipe]struct{}),
+		core:         c,
+		session:      &sessionServer{core: c, sessions: newSessions(opts, events)},
+		stateless:    newStatelessServer(c, events),
+		hosts:        hostSet(opts.Hosts),
+		events:       events,
+		stdioClients: make(map[*stdioClient]struct{}),
 	}
 	d.work.Go(d.reap)
 	return d, nil
@@ -232,7 +248,7 @@ func (d *Door) Close(ctx context.Context) error {
 	if !d.close() {
 		return nil
 	}
-	d.sessions.each((*session).hush)
+	d.session.sessions.each((*session).closeToQuestions)
 	var err error
 	select {
 	case <-d.idle:
@@ -241,8 +257,8 @@ func (d *Door) Close(ctx context.Context) error {
 	}
 	d.cancel(errClosing)
 	d.work.Wait()
-	d.sessions.endAll()
-	d.parties.endAll()
+	d.session.sessions.endAll()
+	d.stateless.groups.endAll()
 	return err
 }
 
@@ -261,32 +277,32 @@ func (d *Door) close() bool {
 	return true
 }
 
-// enter counts a request in and reports false when the door is closing.
-func (d *Door) enter() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing {
+// enter counts a request and returns false when the door is closing.
+func (c *core) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
 		return false
 	}
-	d.flights++
+	c.flights++
 	return true
 }
 
-// stay counts in work that goes on when its request, which was counted in, is
-// over.
-func (d *Door) stay() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.flights++
+// addFlight counts work that continues after its request, which was counted,
+// has ended.
+func (c *core) addFlight() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flights++
 }
 
-// leave counts a request out.
-func (d *Door) leave() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.flights--
-	if d.closing && d.flights == 0 {
-		close(d.idle)
+// leave ends what enter or addFlight counted.
+func (c *core) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flights--
+	if c.closing && c.flights == 0 {
+		close(c.idle)
 	}
 }
 
@@ -297,9 +313,9 @@ func (d *Door) reap() {
 	for {
 		select {
 		case <-tick.C:
-			d.sessions.sweep()
-			d.parties.sweep()
-			d.replay.sweep()
+			d.session.sessions.sweep()
+			d.stateless.groups.sweep()
+			d.events.sweep()
 		case <-d.streams:
 			return
 		}

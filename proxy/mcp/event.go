@@ -10,25 +10,25 @@ import (
 
 // decode holds data to the envelope that both transports share and puts the
 // message, or the reason why there is none, into x.
-func (d *Door) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
-	if d.opts.Observe != nil {
-		x.began = d.opts.Now()
+func (c *core) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
+	if c.opts.Observe != nil {
+		x.began = c.opts.Now()
 	}
-	envelope := wire.Envelope{Profile: d.opts.Profile, Deterministic: d.opts.Deterministic, Limits: limits}
+	envelope := wire.Envelope{Profile: c.opts.Profile, Deterministic: c.opts.Deterministic, Limits: limits}
 	x.call.Message, x.call.Fault = envelope.Validate(data)
 }
 
 // observe tells of the envelope x, whose answer is a. The answer is not read
 // again: what an event needs of it was noted when it was made.
-func (d *Door) observe(x *exchange, a answer) {
-	if d.opts.Observe == nil {
+func (c *core) observe(x *exchange, a answer) {
+	if c.opts.Observe == nil {
 		return
 	}
 	e := wire.Event{
-		Time: x.began, Duration: d.opts.Now().Sub(x.began),
+		Time: x.began, Duration: c.opts.Now().Sub(x.began),
 		RequestID: jsonrpc.IDText(x.id()), TraceID: a.trace, DecisionID: a.decision,
-		Session: x.call.Session, Transport: x.call.Transport, Route: roadOf(x.call.Route),
-		Status: a.word(), Error: a.fault,
+		Session: x.call.Session, Transport: x.call.Transport, Route: routePath(x.call.Route),
+		Status: a.outcomeWord(), Error: a.fault,
 	}
 	if x.call.Message != nil {
 		e.Method = x.call.Message.Method
@@ -36,20 +36,19 @@ func (d *Door) observe(x *exchange, a answer) {
 	if e.Session == "" {
 		e.Session = x.opened
 	}
-	d.opts.Observe(e)
+	c.opts.Observe(e)
 }
 
-// roadOf names a route as its path, whatever the transport: stdio has the same
-// road as /mcp.
-func roadOf(server string) string {
+// routePath returns the path of a route: stdio has the route of /mcp.
+func routePath(server string) string {
 	if server == "" {
 		return "/mcp"
 	}
 	return "/mcp/" + server
 }
 
-// word is the status of a.
-func (a *answer) word() string {
+// outcomeWord returns the status of a in an envelope event.
+func (a *answer) outcomeWord() string {
 	switch {
 	case a.silent:
 		return wire.StatusCancelled

@@ -10,19 +10,19 @@ func Canonical(value json.RawMessage) string { return string(canonical(nil, valu
 
 // Idle is how many parties have no work.
 func (d *Door) Idle() int {
-	d.parties.mu.Lock()
-	defer d.parties.mu.Unlock()
-	return d.parties.order.Len()
+	d.stateless.groups.mu.Lock()
+	defer d.stateless.groups.mu.Unlock()
+	return d.stateless.groups.order.Len()
 }
 
 // Within is within.
 func Within(uri, own string) bool { return within(uri, own) }
 
 // Notary is a notary, with claims as their parts.
-type Notary struct{ n *notary }
+type Notary struct{ n *stateSigner }
 
 // NewNotary makes a Notary with a key of its own.
-func NewNotary() Notary { return Notary{newNotary(nil)} }
+func NewNotary() Notary { return Notary{newStateSigner(nil)} }
 
 // Sign spells a claim.
 func (n Notary) Sign(call [16]byte, round uint32, until time.Time, binding [32]byte) string {

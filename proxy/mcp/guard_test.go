@@ -96,27 +96,27 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// TestNoHeaderIsAKey: no header makes a stranger somebody.
+// TestNoHeaderIsAKey: no header makes a sender somebody.
 func TestNoHeaderIsAKey(t *testing.T) {
 	g := newGate()
 	srv, _ := newServer(t, g, nil)
 	h := open(t, srv, "alice")
-	stranger := &far{t: t, url: srv.URL + "/mcp", who: "nobody", session: h.session}
+	sender := &far{t: t, url: srv.URL + "/mcp", who: "nobody", session: h.session}
 	for _, line := range []string{
 		"X-Internal: 1", "Mcp-Init-Host: x", "X-Agent-Role: admin", "X-Forwarded-User: alice", "X-Api-Key: alice-token",
 		"Cookie: token=alice-token", "Proxy-Authorization: Bearer alice-token", "User-Agent: kube-probe/1.30",
 		"Authorization: Bearer", "Authorization: Bearer  ", "Authorization: bearer x, Bearer alice-token", "Authorization: alice-token",
 		"X-Http-Method-Override: GET", "Upgrade: websocket",
 	} {
-		req := stranger.request(http.MethodPost, echoCall)
+		req := sender.request(http.MethodPost, echoCall)
 		setHeader(req, line)
-		if res, _ := stranger.do(req); res.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Bearer") {
+		if res, _ := sender.do(req); res.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Bearer") {
 			t.Errorf("%s: status %d, want 401 with a challenge", line, res.StatusCode)
 		}
 	}
-	req := stranger.request(http.MethodPost, echoCall)
+	req := sender.request(http.MethodPost, echoCall)
 	req.Header["Authorization"] = []string{"Bearer alice-token", "Bearer alice-token"}
-	if res, _ := stranger.do(req); res.StatusCode != http.StatusUnauthorized {
+	if res, _ := sender.do(req); res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("two credentials: status %d, want 401", res.StatusCode)
 	}
 	if g.calls() != 0 {

@@ -29,7 +29,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, status, "host or origin is not one of this listener's")
 		return
 	}
-	serve, route := wayOf(r)
+	serve, route := handlerFor(r)
 	if serve == nil {
 		problem(w, http.StatusNotFound, "no such path")
 		return
@@ -40,7 +40,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer d.leave()
 	if route != "" && !d.opts.HasServer(route) {
-		if _, ok := d.known(w, r); ok { // a stranger learns no server's name
+		if _, ok := d.authenticatedPrincipal(w, r); ok { // a sender learns no server's name
 			problem(w, http.StatusNotFound, "no such server")
 		}
 		return
@@ -48,12 +48,14 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	serve(d, w, r, route)
 }
 
-// way serves one kind of path for the server route, "" = all.
-type way func(d *Door, w http.ResponseWriter, r *http.Request, route string)
+// routeHandler serves one kind of path for the server route, "" for all
+// servers.
+type routeHandler func(d *Door, w http.ResponseWriter, r *http.Request, route string)
 
-// wayOf gives what serves the path of r and the server that it names; nil =
-// nothing does. Only the canonical spelling of a path is one.
-func wayOf(r *http.Request) (way, string) {
+// handlerFor returns the handler for the path of r and the server that the path
+// names, or nil when the path is not served. Only the canonical spelling of a
+// path is.
+func handlerFor(r *http.Request) (routeHandler, string) {
 	path := r.URL.Path
 	switch {
 	case r.URL.RawPath != "":
@@ -65,7 +67,7 @@ func wayOf(r *http.Request) (way, string) {
 	case path == messagesPath:
 		return (*Door).message, ""
 	}
-	serve := way((*Door).streamable)
+	serve := routeHandler((*Door).streamable)
 	name, ok := strings.CutPrefix(path, "/mcp/")
 	if !ok {
 		serve = (*Door).sse
@@ -102,7 +104,7 @@ const lostSession = "the session is not known here: send initialize"
 
 // strangerBytes bounds what is read of somebody who is not known: enough for
 // the record to say what was wanted.
-const strangerBytes = 64 << 10
+const maxUnauthenticatedBytes = 64 << 10
 
 // post takes one message:
 //
@@ -118,41 +120,41 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
-	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.keep}
+	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	out.shown = len(r.Header["Authorization"]) > 0
-	who := d.identify(x, r.Header)
+	who := d.authenticateHeaders(x, r.Header)
 	body, limits, ok := d.receive(out, r, who)
 	if !ok || who == nil && d.postBatch(out, x, r, body) {
 		return
 	}
 	d.decode(x, body, limits)
-	if x.showsModern(r.Header) {
-		d.postModern(r, out, x, who)
+	if x.isStateless(r.Header) {
+		d.stateless.postStateless(r, out, x, who)
 		return
 	}
-	a, ok := d.approach(x, who, r.Header)
+	a, ok := d.checkSession(x, who, r.Header)
 	switch {
 	case !ok:
 		d.observe(x, a)
-	case events && x.session != nil && (d.reports(x) || !plain):
-		d.converse(r.Context(), out, x.session, func(t *stream) answer {
-			x.speakOn(t)
-			return d.settle(x)
+	case events && x.session != nil && (d.session.mayNotify(x) || !plain):
+		d.answerOnStream(r.Context(), out, x.session, func(t *stream) answer {
+			x.useStream(t)
+			return d.session.serveAndObserve(x)
 		})
 		return
 	default:
-		a = d.settle(x)
+		a = d.session.serveAndObserve(x)
 	}
 	out.finish(a)
 }
 
-// receive reads the body of r, less of a stranger's, and gives the limits that
+// receive reads the body of r, less of a sender's, and gives the limits that
 // it has to be held to. ok is false when there is none and that has been said.
-func (d *Door) receive(out *response, r *http.Request, s *stranger) (body []byte, limits jsonrpc.Limits, ok bool) {
+func (d *Door) receive(out *response, r *http.Request, s *authFailure) (body []byte, limits jsonrpc.Limits, ok bool) {
 	limits = d.opts.Limits
 	if s != nil {
-		limits.Bytes = min(limits.Bytes, strangerBytes)
+		limits.Bytes = min(limits.Bytes, maxUnauthenticatedBytes)
 	}
 	body, err := d.body(out.rc, r, int64(limits.Bytes)+1)
 	if err != nil {
@@ -163,55 +165,56 @@ func (d *Door) receive(out *response, r *http.Request, s *stranger) (body []byte
 }
 
 // dialect is the error dialect of route.
-func (d *Door) dialect(route string) wire.Dialect {
+func (c *core) dialect(route string) wire.Dialect {
 	if route != "" {
 		return wire.MCP
 	}
-	return d.opts.Errors
+	return c.opts.Errors
 }
 
-// keep stores the session that an HTTP initialize made.
-func (d *Door) keep(s *session) (*session, error) {
-	if !d.sessions.open(s) {
+// openSession keeps the session that an HTTP initialize opened.
+func (d *Door) openSession(s *session) (*session, error) {
+	if !d.session.sessions.open(s) {
 		return nil, errNoRoom
 	}
 	return s, nil
 }
 
-// approach takes x as far as its session; s is set when nobody knows the
-// sender. If ok is false x has its answer.
-func (d *Door) approach(x *exchange, s *stranger, h http.Header) (a answer, ok bool) {
+// checkSession checks the revision header and finds the session of x; denied is
+// set when the sender is not authenticated. If ok is false, a answers x.
+func (d *Door) checkSession(x *exchange, s *authFailure, h http.Header) (a answer, ok bool) {
 	if s != nil {
-		return d.turnAway(x, s), false
+		return d.refuseUnauthenticated(x, s), false
 	}
 	if a, ok := d.checkVersion(x, h[headerVersion]); !ok {
 		return a, false
 	}
-	return d.attach(x, h[headerSession])
+	return d.attachSession(x, h[headerSession])
 }
 
-// settle takes x from its session to its answer.
-func (d *Door) settle(x *exchange) answer {
-	a := d.serve(x)
+// serveAndObserve serves x and reports its envelope event.
+func (s *sessionServer) serveAndObserve(x *exchange) answer {
+	a := s.serve(x)
 	if x.session != nil {
-		d.sessions.touch(x.session)
+		s.sessions.touch(x.session)
 	}
-	d.observe(x, a)
+	s.observe(x, a)
 	return a
 }
 
-// identify puts credential and principal into x, or says why there is nobody.
-func (d *Door) identify(x *exchange, h http.Header) *stranger {
-	c, ok := credential(h)
+// authenticateHeaders stores the credential of h and its principal in x, or
+// returns why there is none.
+func (c *core) authenticateHeaders(x *exchange, h http.Header) *authFailure {
+	shown, ok := credential(h)
 	if !ok {
-		return &stranger{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
+		return &authFailure{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
 	}
-	x.call.Credential = c
-	return d.recognise(x)
+	x.call.Credential = shown
+	return c.authenticate(x)
 }
 
-// checkVersion refuses a revision header that names none of ours. initialize
-// negotiates in its body, so its header says nothing.
+// checkVersion refuses a revision header that names no served revision.
+// initialize negotiates in its body, so its header is ignored.
 func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
 	m := x.call.Message
 	switch {
@@ -225,16 +228,17 @@ func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
 	return a, false
 }
 
-// attach finds the session that x shows. A session that is over, unknown or
-// another's is lost, without saying which; initialize ignores what is shown.
-// What is no message is refused for that, whatever it shows.
-func (d *Door) attach(x *exchange, ids []string) (answer, bool) {
+// attachSession finds the session that x names. A session that has ended, is
+// unknown or belongs to somebody else is lost, without saying which; initialize
+// ignores the header. Bytes that are not a message are refused as such,
+// whatever session they name.
+func (d *Door) attachSession(x *exchange, ids []string) (answer, bool) {
 	m := x.call.Message
 	if len(ids) == 0 || m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize" {
 		return answer{}, true
 	}
 	if len(ids) == 1 {
-		x.use(d.sessions.find(ids[0], x.who, x.call.Route))
+		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route))
 	}
 	if x.session == nil && m != nil {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
@@ -249,8 +253,8 @@ func (x *exchange) use(s *session) {
 	}
 	x.session = s
 	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
-	x.call.Capabilities, x.call.Level = s.can, s.leastSevere()
-	x.call.Peer, x.call.Home = s.home, s.home
+	x.call.Capabilities, x.call.Level = s.capabilities, s.logLevel()
+	x.call.Peer, x.call.Home = s.peer, s.peer
 }
 
 // body reads up to limit bytes of the request's body, which is one more than
@@ -271,17 +275,17 @@ func (d *Door) body(rc *http.ResponseController, r *http.Request, limit int64) (
 
 // remove ends the session that the request shows.
 func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
-	s, ok := d.own(w, r, route)
+	s, ok := d.requestedSession(w, r, route)
 	if !ok {
 		return
 	}
-	d.sessions.end(s)
+	d.session.sessions.end(s)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// known identifies the sender of a request without a message, or answers 401
-// itself and reports false.
-func (d *Door) known(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
+// authenticatedPrincipal identifies the sender of a request without a message.
+// It answers 401 and returns false when there is none.
+func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
 	c, ok := credential(r.Header)
 	if !ok {
 		unauthorized(w, nil, true)
@@ -295,15 +299,15 @@ func (d *Door) known(w http.ResponseWriter, r *http.Request) (policy.Principal, 
 	return who, true
 }
 
-// own finds the session of a request without a message, or answers the
-// refusal itself and reports false.
-func (d *Door) own(w http.ResponseWriter, r *http.Request, route string) (*session, bool) {
-	who, ok := d.known(w, r)
+// requestedSession finds the session of a request without a message. It answers
+// the refusal and returns false when there is none.
+func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route string) (*session, bool) {
+	who, ok := d.authenticatedPrincipal(w, r)
 	if !ok {
 		return nil, false
 	}
 	lines, ids := r.Header[headerVersion], r.Header[headerSession]
-	if len(ids) == 0 || len(lines) == 1 && lines[0] == modernVersion {
+	if len(ids) == 0 || len(lines) == 1 && lines[0] == statelessVersion {
 		notAllowed(w, "POST", "there is no session: use POST")
 		return nil, false
 	}
@@ -311,7 +315,7 @@ func (d *Door) own(w http.ResponseWriter, r *http.Request, route string) (*sessi
 		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
 		return nil, false
 	}
-	if s := d.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {
+	if s := d.session.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {
 		return s, true
 	}
 	problem(w, http.StatusNotFound, lostSession)

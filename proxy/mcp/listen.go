@@ -13,21 +13,21 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
 		return
 	}
-	s, ok := d.own(w, r, route)
+	s, ok := d.requestedSession(w, r, route)
 	if !ok {
 		return
 	}
-	defer d.sessions.touch(s)
+	defer d.session.sessions.touch(s)
 	last := r.Header[headerLast]
 	if len(last) == 0 {
-		d.follow(w, r, s, d.replay.open(s, false))
+		d.follow(w, r, s, d.events.open(s, false))
 		return
 	}
-	rd, how := d.replay.resume(s, last)
+	rd, how := d.events.resume(s, last)
 	switch how {
 	case unknown:
 		problem(w, http.StatusBadRequest, "Last-Event-ID is none that can be continued: it is not of this session, or too old")
-	case told:
+	case drained:
 		w.WriteHeader(http.StatusNoContent) // by which event streams say: do not come back
 	default:
 		d.follow(w, r, s, rd)
@@ -38,7 +38,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 // its session.
 func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	defer rd.detach()
-	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context(), wake: s.news.wake, tell: s.catchUp}
+	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context(), wake: s.changes.wake, flush: s.flushChanges}
 	if !rd.stream.call {
 		stream := s.openStream()
 		if stream == nil {

@@ -19,7 +19,7 @@ const resourceUpdated = "notifications/resources/updated"
 
 // heard are the notifications that a client listens for (MCP 2026-07-28,
 // subscriptions/listen).
-var heard = append(slices.Clone(kinds), resourceUpdated)
+var listenable = append(slices.Clone(listMethods), resourceUpdated)
 
 // filters are the members of a filter that want changes of a list, and the
 // capability that promises them.
@@ -137,30 +137,31 @@ func trimComma(list []byte) []byte {
 	return list
 }
 
-// attend serves the subscriptions/listen x until its client goes, who asked is
-// no longer known, or the door closes. It gives the answer that ends the stream.
-func (d *Door) attend(ctx context.Context, x *exchange, send func([]byte)) answer {
+// serveListener serves the subscriptions/listen x until its client leaves, its
+// credential is no longer valid, or the door closes. It returns the answer that
+// ends the stream.
+func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send func([]byte)) answer {
 	filter, _ := jsonrpc.Get(x.call.Message.Params, "notifications")
 	if !isObject(filter) {
-		return d.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
+		return s.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
 	}
-	p := x.modern.party
-	if !d.parties.listen(p, d.opts.MaxListens) {
-		return d.refuse(x, signal.CodeOverloaded, "too many streams are open")
+	p := x.stateless.group
+	if !s.groups.listen(p, s.opts.MaxListens) {
+		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
 	}
-	defer d.parties.unlisten(p)
-	l := &listener{id: x.id(), lists: d.listsFor(x, filter), wake: make(chan struct{}, 1)}
-	l.uris = d.watchAll(ctx, x, filter)
-	defer d.unwatchAll(x, l.uris)
-	p.add(l)
-	defer p.remove(l)
+	defer s.groups.unlisten(p)
+	l := &listener{id: x.id(), lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
+	l.uris = s.watchAll(ctx, x, filter)
+	defer s.unwatchAll(x, l.uris)
+	p.addListener(l)
+	defer p.removeListener(l)
 	send(l.acknowledgement())
-	return d.listening(ctx, x, l, send)
+	return s.pumpListener(ctx, x, l, send)
 }
 
-// listening sends what l is told until the end of its stream.
-func (d *Door) listening(ctx context.Context, x *exchange, l *listener, send func([]byte)) answer {
-	again := time.NewTicker(d.opts.Heartbeat)
+// pumpListener sends the notifications of l until the end of its stream.
+func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *listener, send func([]byte)) answer {
+	again := time.NewTicker(s.opts.Heartbeat)
 	defer again.Stop()
 	for {
 		select {
@@ -170,22 +171,22 @@ func (d *Door) listening(ctx context.Context, x *exchange, l *listener, send fun
 			}
 		case <-ctx.Done():
 			return answer{silent: true, status: http.StatusAccepted}
-		case <-d.streams:
+		case <-s.streams:
 			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id(),
-				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, d.serverInfo(), []byte("}}"))
+				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
 			return answer{status: http.StatusOK, body: success(x.id(), meta)}
 		case <-again.C:
-			who, failure := d.opts.Gate.Identify(d.base, x.call.Credential)
+			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
 			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
-				return d.refuse(x, signal.CodeUnauthenticated, "the credential names nobody any more")
+				return s.refuse(x, signal.CodeUnauthenticated, "the credential names nobody any more")
 			}
 		}
 	}
 }
 
 // listsFor gives the changes of lists that filter wants and the route has.
-func (d *Door) listsFor(x *exchange, filter json.RawMessage) []string {
-	offered := d.offered(x)
+func (s *statelessServer) listsFor(x *exchange, filter json.RawMessage) []string {
+	offered := s.offered(x)
 	var lists []string
 	for _, f := range filters {
 		wanted, _ := jsonrpc.Get(filter, f.member)
@@ -198,24 +199,24 @@ func (d *Door) listsFor(x *exchange, filter json.RawMessage) []string {
 	return lists
 }
 
-// add lets l hear of what is told to p.
-func (p *party) add(l *listener) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.listens[l] = struct{}{}
+// addListener subscribes l to notifications of the group.
+func (g *clientGroup) addListener(l *listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listeners[l] = struct{}{}
 }
 
-func (p *party) remove(l *listener) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.listens, l)
+func (g *clientGroup) removeListener(l *listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.listeners, l)
 }
 
-// watch is what a party listens for at one resource. Its lock is held while its
+// watch is what a client group listens for at one resource. Its lock is held while its
 // server is asked, so that the last one to leave and the next one to come do
 // not overtake each other.
 type watch struct {
-	users int // protected by party.mu; who hold or want it
+	users int // protected by clientGroup.mu; who hold or want it
 
 	mu   sync.Mutex // protects the field below
 	live int        // streams that it is subscribed for
@@ -223,7 +224,7 @@ type watch struct {
 
 // watchAll subscribes to the resources that filter names, and gives those that
 // the road let pass.
-func (d *Door) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
+func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
 	wanted, _ := jsonrpc.Get(filter, "resourceSubscriptions")
 	var uris []string
 	for raw := range jsonrpc.Elements(wanted) {
@@ -231,70 +232,70 @@ func (d *Door) watchAll(ctx context.Context, x *exchange, filter json.RawMessage
 		if !ok || slices.Contains(uris, uri) || len(uris) >= maxWatched {
 			continue
 		}
-		if d.watchOne(ctx, x, uri) {
+		if s.watchOne(ctx, x, uri) {
 			uris = append(uris, uri)
 		}
 	}
 	return uris
 }
 
-// watchOne subscribes to uri unless another stream of the party has.
-func (d *Door) watchOne(ctx context.Context, x *exchange, uri string) bool {
-	w := x.modern.party.watch(uri)
+// watchOne subscribes to uri unless another stream of the group has.
+func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string) bool {
+	w := x.stateless.group.watch(uri)
 	w.mu.Lock()
-	ok := w.live > 0 || d.subscribe(ctx, x, "resources/subscribe", uri)
+	ok := w.live > 0 || s.subscribe(ctx, x, "resources/subscribe", uri)
 	if ok {
 		w.live++
 	}
 	w.mu.Unlock()
 	if !ok {
-		x.modern.party.unwatch(uri)
+		x.stateless.group.unwatch(uri)
 	}
 	return ok
 }
 
-// unwatchAll ends what watchAll began; the last stream of a party ends the
+// unwatchAll ends what watchAll began; the last stream of a group ends the
 // subscription.
-func (d *Door) unwatchAll(x *exchange, uris []string) {
+func (s *statelessServer) unwatchAll(x *exchange, uris []string) {
 	for _, uri := range uris {
-		w := x.modern.party.watch(uri)
+		w := x.stateless.group.watch(uri)
 		w.mu.Lock()
 		if w.live--; w.live == 0 {
-			d.subscribe(d.base, x, "resources/unsubscribe", uri)
+			s.subscribe(s.base, x, "resources/unsubscribe", uri)
 		}
 		w.mu.Unlock()
-		x.modern.party.unwatch(uri)
-		x.modern.party.unwatch(uri)
+		x.stateless.group.unwatch(uri)
+		x.stateless.group.unwatch(uri)
 	}
 }
 
 // watch gives the watch on uri, held until unwatch.
-func (p *party) watch(uri string) *watch {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.watched[uri]
+func (g *clientGroup) watch(uri string) *watch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.watches[uri]
 	if w == nil {
 		w = &watch{}
-		p.watched[uri] = w
+		g.watches[uri] = w
 	}
 	w.users++
 	return w
 }
 
-func (p *party) unwatch(uri string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w := p.watched[uri]; w != nil {
+func (g *clientGroup) unwatch(uri string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w := g.watches[uri]; w != nil {
 		if w.users--; w.users == 0 {
-			delete(p.watched, uri)
+			delete(g.watches, uri)
 		}
 	}
 }
 
 // subscribe takes the request that older revisions have for it down the road,
 // on the account of x, and reports whether it passed.
-func (d *Door) subscribe(ctx context.Context, x *exchange, method, uri string) bool {
-	if d.opts.Relayer == nil {
+func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, uri string) bool {
+	if s.opts.Relayer == nil {
 		return false
 	}
 	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
@@ -303,6 +304,6 @@ func (d *Door) subscribe(ctx context.Context, x *exchange, method, uri string) b
 		Message: m, Credential: x.call.Credential, Client: x.call.Client, Route: x.call.Route, Session: x.call.Session,
 		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,
 	}
-	reply, failure := d.opts.Relayer.Relay(ctx, &call)
+	reply, failure := s.opts.Relayer.Relay(ctx, &call)
 	return failure == nil && reply != nil
 }

@@ -307,7 +307,7 @@ func TestPartyEnds(t *testing.T) {
 		}
 		e := listen(t, d, "bob", "/mcp", `{}`)
 		e.hear()
-		parked(t, d, "alice", askRoots)
+		parkedCalls(t, d, "alice", askRoots)
 		time.Sleep(20 * time.Minute)
 		if got := ended.count(); got != 0 {
 			t.Errorf("%d ended at work", got)

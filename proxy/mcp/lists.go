@@ -22,18 +22,18 @@ const cursorPrefix = "after:"
 const staleCursor = "the cursor is none of ours or the list has changed: list again from the start"
 
 // listTools answers one page of what the principal may see.
-func (d *Door) listTools(x *exchange) answer {
-	result, ok := d.toolPage(x.ctx, x)
+func (s *sessionServer) listTools(x *exchange) answer {
+	result, ok := s.toolPage(x.ctx, x)
 	if !ok {
-		return d.refuse(x, signal.CodeEnvelopeParams, staleCursor)
+		return s.refuse(x, signal.CodeEnvelopeParams, staleCursor)
 	}
 	return answer{status: http.StatusOK, body: success(x.id(), result)}
 }
 
 // toolPage is the result of tools/list; ok is false when the cursor of x leads
 // nowhere. The definitions are the upstreams' own bytes.
-func (d *Door) toolPage(ctx context.Context, x *exchange) (result json.RawMessage, ok bool) {
-	tools := d.opts.Gate.List(ctx, &x.call, x.who)
+func (c *core) toolPage(ctx context.Context, x *exchange) (result json.RawMessage, ok bool) {
+	tools := c.opts.Gate.List(ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
 	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
 		at := cursorPlace(raw, tools, name)
@@ -43,8 +43,8 @@ func (d *Door) toolPage(ctx context.Context, x *exchange) (result json.RawMessag
 		tools = tools[at:]
 	}
 	var next string
-	if len(tools) > d.opts.PageSize {
-		tools = tools[:d.opts.PageSize]
+	if len(tools) > c.opts.PageSize {
+		tools = tools[:c.opts.PageSize]
 		next = cursorAfter(name(tools[len(tools)-1]))
 	}
 	return page(tools, x.call.Route, next), true

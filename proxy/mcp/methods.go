@@ -24,47 +24,47 @@ var (
 )
 
 // clientBytes bounds what is kept of the name that a client gives itself.
-const clientBytes = 128
+const maxClientNameBytes = 128
 
 // errNoRoom is reported by exchange.open when no session can be kept.
 var errNoRoom = errors.New("too many sessions are at work")
 
 // initialize opens a session. Capabilities name what is relayed and no more.
-func (d *Door) initialize(x *exchange) answer {
+func (s *sessionServer) initialize(x *exchange) answer {
 	params := x.call.Message.Params
 	raw, _ := jsonrpc.Get(params, "protocolVersion")
 	wanted, ok := jsonrpc.Text(raw)
 	if !ok {
-		return d.refuse(x, signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
+		return s.refuse(x, signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
 	}
 	version := x.versions[0]
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
-	offered := d.offered(x)
+	offered := s.offered(x)
 	made := newSession(x.who, x.call.Route, version, clientName(params))
-	if made.can, ok = clientCan(params); !ok {
-		return d.refuse(x, signal.CodeEnvelopeInvalid, "params.capabilities is too large")
+	if made.capabilities, ok = clientCapabilities(params); !ok {
+		return s.refuse(x, signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}
-	made.spoken = talkative(made.can, offered)
-	s, err := x.open(made)
+	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
+	opened, err := x.open(made)
 	if errors.Is(err, errNoRoom) {
-		return d.refuse(x, signal.CodeOverloaded, err.Error())
+		return s.refuse(x, signal.CodeOverloaded, err.Error())
 	} else if err != nil {
-		return d.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
+		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
-	s.news.forget() // what changed before a client could list anything is none to it
-	a := answer{status: http.StatusOK, body: success(x.id(), d.greeting(version, offered))}
-	a.opened, x.opened = s.id, s.key
+	opened.changes.clear() // a client that has listed nothing yet has missed no change
+	a := answer{status: http.StatusOK, body: success(x.id(), s.initializeResult(version, offered))}
+	a.opened, x.opened = opened.id, opened.key
 	return a
 }
 
-// greeting is the result of initialize.
-func (d *Door) greeting(version string, offered json.RawMessage) json.RawMessage {
+// initializeResult returns the result of initialize.
+func (s *sessionServer) initializeResult(version string, offered json.RawMessage) json.RawMessage {
 	return slices.Concat(
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
 		[]byte(`,"capabilities":`), offered, []byte(`,"serverInfo":{"name":"toolgate","version":`),
-		jsonrpc.Quote(d.opts.Version),
+		jsonrpc.Quote(s.opts.Version),
 		[]byte(`},"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})
 }
 
@@ -73,21 +73,21 @@ const instructions = "Every tool call is checked against policy. " +
 	"A refusal says why and what would make the call pass; a call that waits for approval says so."
 
 // canBytes bounds what is kept of what a client says that it can do.
-const canBytes = 64 << 10
+const maxCapabilitiesBytes = 64 << 10
 
-// clientCan gives params.capabilities, nil when the client names none, and
-// reports false when they are too large to keep.
-func clientCan(params json.RawMessage) (json.RawMessage, bool) {
+// clientCapabilities returns a copy of params.capabilities, nil when there are
+// none. It returns false when they exceed maxCapabilitiesBytes.
+func clientCapabilities(params json.RawMessage) (json.RawMessage, bool) {
 	can, ok := jsonrpc.Get(params, "capabilities")
 	if !ok || can[0] != '{' {
 		return nil, true
 	}
-	return bytes.Clone(can), len(can) <= canBytes
+	return bytes.Clone(can), len(can) <= maxCapabilitiesBytes
 }
 
-// talkative reports whether a server may ask a client who can what it says, or
-// tell it, before it answers.
-func talkative(can, offered json.RawMessage) bool {
+// mayBeNotified reports whether servers may send something to a client with
+// these capabilities before a request is answered.
+func mayBeNotified(can, offered json.RawMessage) bool {
 	if _, logs := jsonrpc.Get(offered, "logging"); logs {
 		return true
 	}
@@ -97,13 +97,13 @@ func talkative(can, offered json.RawMessage) bool {
 	})
 }
 
-// clientName gives name/version of params.clientInfo in printable form, "" when
-// the client does not say.
+// clientName returns name/version of params.clientInfo, "" when absent.
 func clientName(params json.RawMessage) string {
 	return nameOf(params, "clientInfo")
 }
 
-// nameOf is clientName for the member of holder that says it.
+// nameOf returns name/version of member in printable form, "" when absent, at
+// most maxClientNameBytes.
 func nameOf(holder json.RawMessage, member string) string {
 	info, ok := jsonrpc.Get(holder, member)
 	if !ok {
@@ -122,33 +122,33 @@ func nameOf(holder json.RawMessage, member string) string {
 		}
 		return -1
 	}, strings.Join(parts, "/"))
-	return strings.ToValidUTF8(name[:min(len(name), clientBytes)], "")
+	return strings.ToValidUTF8(name[:min(len(name), maxClientNameBytes)], "")
 }
 
 // ping answers that we are here. It is never limited.
-func (d *Door) ping(x *exchange) answer {
-	return d.succeed(x, json.RawMessage(`{}`))
+func (s *sessionServer) ping(x *exchange) answer {
+	return s.succeed(x, json.RawMessage(`{}`))
 }
 
-// callTool passes the call through the gate, which alone judges it.
-func (d *Door) callTool(x *exchange) answer { return d.govern(x, d.opts.Gate.Call) }
+// callTool passes the call to the gate, which alone judges it.
+func (s *sessionServer) callTool(x *exchange) answer { return s.govern(x, s.opts.Gate.Call) }
 
-// govern answers x with what comes of it on a road.
-func (d *Door) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
+// govern takes x down road and returns its answer.
+func (s *sessionServer) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
 	if token, ok := progressToken(x.call.Message.Params); ok {
 		if x.notify != nil {
 			x.call.Progress = progress(x.notify, token)
 		}
 		if x.session != nil {
-			x.call.Later = progress(func(message []byte) { x.session.home.send(letter{message: message}) }, token)
+			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, token)
 		}
 	}
 	reply, failure := road(x.ctx, &x.call)
 	switch {
 	case failure != nil:
-		return d.failed(x, failure)
+		return s.failed(x, failure)
 	case reply == nil: // fails closed: a gate that says nothing is broken
-		return d.broken(x)
+		return s.broken(x)
 	}
 	return answer{
 		status: http.StatusOK, body: success(x.id(), reply.Result),

@@ -85,7 +85,9 @@ func (e *events) take() []wire.Event {
 	return all
 }
 
-// outcome is what came of one message: the answer's bytes and its events.
+// outcome is the result of a request without a session, before it is put into
+// the form that the attempt asks for. The zero value means that our own parts
+// contradict themselves.
 type outcome struct {
 	Name   string
 	Answer string

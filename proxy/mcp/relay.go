@@ -13,12 +13,12 @@ import (
 
 // offered is the capabilities of x's road: what its servers offer, as they
 // declared it, and tools, whose list may always change.
-func (d *Door) offered(x *exchange) json.RawMessage {
+func (c *core) offered(x *exchange) json.RawMessage {
 	const least = `{"tools":{"listChanged":true}}`
-	if d.opts.Relayer == nil {
+	if c.opts.Relayer == nil {
 		return json.RawMessage(least)
 	}
-	all := d.opts.Offers(d.base, x.call.Route)
+	all := c.opts.Offers(c.base, x.call.Route)
 	tools, _ := jsonrpc.Get(all, "tools")
 	tools, err := jsonrpc.Set(tools, "listChanged", json.RawMessage("true"))
 	if err != nil {
@@ -32,49 +32,49 @@ func (d *Door) offered(x *exchange) json.RawMessage {
 
 // relay passes a request that calls no tool through the gate, which alone
 // judges it.
-func (d *Door) relay(x *exchange) answer {
-	if d.opts.Relayer == nil {
-		return d.unserved(x)
+func (s *sessionServer) relay(x *exchange) answer {
+	if s.opts.Relayer == nil {
+		return s.refuseUnserved(x)
 	}
-	return d.govern(x, d.opts.Relayer.Relay)
+	return s.govern(x, s.opts.Relayer.Relay)
 }
 
 // enumerate answers one page of a list as the principal may see it. The page,
 // its cursor included, is the upstream's.
-func (d *Door) enumerate(x *exchange) answer {
-	if d.opts.Relayer == nil {
-		return d.unserved(x)
+func (s *sessionServer) enumerate(x *exchange) answer {
+	if s.opts.Relayer == nil {
+		return s.refuseUnserved(x)
 	}
-	result, failure := d.opts.Relayer.Enumerate(x.ctx, &x.call, x.who)
+	result, failure := s.opts.Relayer.Enumerate(x.ctx, &x.call, x.who)
 	switch {
 	case failure != nil && failure.Kernel.Code == signal.CodeEnvelopeMethod:
-		return d.refuse(x, failure.Kernel.Code, failure.Reason) // recorded, as for any method that is not served
+		return s.refuse(x, failure.Kernel.Code, failure.Reason) // recorded, as for any method that is not served
 	case failure != nil:
-		return d.failed(x, failure)
+		return s.failed(x, failure)
 	}
 	return answer{status: http.StatusOK, body: success(x.id(), result)}
 }
 
-func (d *Door) unserved(x *exchange) answer {
-	return d.refuse(x, signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
+func (s *sessionServer) refuseUnserved(x *exchange) answer {
+	return s.refuse(x, signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
 }
 
 // setLevel keeps the least severe log message that the client wants to hear of,
 // which goes with all that it asks, if the road lets it. The server of a road of
 // its own is told at once.
-func (d *Door) setLevel(x *exchange) answer {
-	if d.opts.Relayer == nil {
-		return d.unserved(x)
+func (s *sessionServer) setLevel(x *exchange) answer {
+	if s.opts.Relayer == nil {
+		return s.refuseUnserved(x)
 	}
 	raw, _ := jsonrpc.Get(x.call.Message.Params, "level")
 	level, _ := jsonrpc.Text(raw)
 	if !slices.Contains(proxy.Levels, level) {
-		return d.refuse(x, signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
+		return s.refuse(x, signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
 	}
 	x.call.Level = level
-	a := d.relay(x)
+	a := s.relay(x)
 	if a.fault == nil {
-		x.session.hears(level)
+		x.session.setLogLevel(level)
 	}
 	return a
 }

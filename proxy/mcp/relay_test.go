@@ -111,8 +111,8 @@ func TestRelayed(t *testing.T) {
 	if got := g.refusals(); !slices.Contains(got, signal.CodeEnvelopeMethod+" prompts/list") {
 		t.Errorf("a list that is not served was not recorded: %v", got)
 	}
-	stranger := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
-	if _, body := stranger.post(ask("resources/read", `{}`)); !strings.Contains(body, "no session") {
+	sender := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
+	if _, body := sender.post(ask("resources/read", `{}`)); !strings.Contains(body, "no session") {
 		t.Errorf("without a session: %s", body)
 	}
 }
@@ -151,8 +151,8 @@ func TestExtensions(t *testing.T) {
 	if got := g.refusals(); !slices.Equal(got, []string{signal.CodeEnvelopeMethod + " vendor/thing"}) {
 		t.Errorf("refused %v", got)
 	}
-	stranger := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
-	if _, body := stranger.post(ask); !strings.Contains(body, `"code":-32601`) {
+	sender := &far{t: t, url: srv.URL + "/mcp/demo", who: "alice"}
+	if _, body := sender.post(ask); !strings.Contains(body, `"code":-32601`) {
 		t.Errorf("without a session: %s", body)
 	}
 }

@@ -234,7 +234,7 @@ func TestResumeRefused(t *testing.T) {
 	reporter(g, 6, -1)
 	srv, _ := newServer(t, g, func(o *mcp.Options) {
 		overs(calls)(o)
-		o.Replay.Events = 4
+		o.EventLog.Events = 4
 	})
 	alice := open(t, srv, "alice")
 	got, last := alice.reportEvents().take(100)
@@ -265,7 +265,7 @@ func TestResumeRefused(t *testing.T) {
 		{"another principal", bob, stream + "-5", 404},
 		{"another road", road, stream + "-5", 404},
 		{"a lost session", lost, stream + "-5", 404},
-		{"a stranger", nobody, stream + "-5", 401},
+		{"a sender", nobody, stream + "-5", 401},
 	} {
 		res, body := tt.who.do(tt.who.after(tt.id))
 		if res.StatusCode != tt.want || tt.want >= 400 && strings.Contains(body, "progress") {

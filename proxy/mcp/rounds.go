@@ -19,25 +19,26 @@ import (
 // askable are the requests of a server that the revision knows.
 var askable = []string{"elicitation/create", "sampling/createMessage", "roots/list"}
 
-// questionnaire is a round of questions that one answer of the client must answer whole.
-type questionnaire struct {
-	number   uint32
-	asked    []registry.Question
-	keys     []string // of asked, "" for a question that is not put
-	answers  []registry.Answer
-	answered chan struct{} // closed when answers is whole
+// A questionRound is a set of questions that one retry of the client must
+// answer completely.
+type questionRound struct {
+	number    uint32
+	questions []registry.Question
+	keys      []string // of asked, "" for a question that is not put
+	answers   []registry.Answer
+	answered  chan struct{} // closed when answers is whole
 }
 
-// newQuestionnaire makes one of questions, those that cannot be put refused, and
-// reports whether any is left to put.
-func newQuestionnaire(questions []registry.Question) (r *questionnaire, open bool) {
-	r = &questionnaire{
-		asked: questions, keys: make([]string, len(questions)), answers: make([]registry.Answer, len(questions)),
+// newQuestionRound returns the round for questions and refuses those that the
+// revision does not know. open reports whether any question is left.
+func newQuestionRound(questions []registry.Question) (r *questionRound, open bool) {
+	r = &questionRound{
+		questions: questions, keys: make([]string, len(questions)), answers: make([]registry.Answer, len(questions)),
 		answered: make(chan struct{}),
 	}
 	for i, q := range questions {
 		if !slices.Contains(askable, q.Method) {
-			r.answers[i].Error = failed("revision " + modernVersion + " has no request " + q.Method + " to a client")
+			r.answers[i].Error = failed("revision " + statelessVersion + " has no request " + q.Method + " to a client")
 			continue
 		}
 		r.keys[i], open = r.keyFor(q.Key), true
@@ -45,28 +46,29 @@ func newQuestionnaire(questions []registry.Question) (r *questionnaire, open boo
 	return r, open
 }
 
-// keyFor is the key of one more question: its own, or one that is free.
-func (r *questionnaire) keyFor(own string) string {
+// keyFor returns the key of the next question: its own key, or a free one.
+func (r *questionRound) keyFor(own string) string {
 	if own != "" && !slices.Contains(r.keys, own) {
 		return own
 	}
 	for n := 1; ; n++ {
 		key := "question_" + strconv.Itoa(n)
 		taken := func(q registry.Question) bool { return q.Key == key }
-		if !slices.Contains(r.keys, key) && !slices.ContainsFunc(r.asked, taken) {
+		if !slices.Contains(r.keys, key) && !slices.ContainsFunc(r.questions, taken) {
 			return key
 		}
 	}
 }
 
-// anew reports whether nothing has been sent for the request that asks r.
-func (r *questionnaire) anew() bool {
-	return !slices.ContainsFunc(r.asked, func(q registry.Question) bool { return !q.Anew })
+// restartable reports whether nothing has been sent to a server for the call
+// that asks r.
+func (r *questionRound) restartable() bool {
+	return !slices.ContainsFunc(r.questions, func(q registry.Question) bool { return !q.Anew })
 }
 
-// match takes the answers of a client, and reports false when one is missing.
-// What answers nothing is ignored.
-func (r *questionnaire) match(responses json.RawMessage) bool {
+// match stores the client's answers and returns false when one is missing.
+// Unknown keys are ignored.
+func (r *questionRound) match(responses json.RawMessage) bool {
 	whole := slices.Clone(r.answers)
 	for i, key := range r.keys {
 		if key == "" {
@@ -83,7 +85,7 @@ func (r *questionnaire) match(responses json.RawMessage) bool {
 }
 
 // fail answers every question that was put with an error.
-func (r *questionnaire) fail(reason string) []registry.Answer {
+func (r *questionRound) fail(reason string) []registry.Answer {
 	for i, key := range r.keys {
 		if key != "" {
 			r.answers[i] = registry.Answer{Error: failed(reason)}
@@ -92,8 +94,8 @@ func (r *questionnaire) fail(reason string) []registry.Answer {
 	return r.answers
 }
 
-// requests is the member inputRequests of the result that puts r.
-func (r *questionnaire) requests() json.RawMessage {
+// requests returns the inputRequests member of the result that asks r.
+func (r *questionRound) requests() json.RawMessage {
 	out := []byte{'{'}
 	for i, key := range r.keys {
 		if key == "" {
@@ -103,15 +105,15 @@ func (r *questionnaire) requests() json.RawMessage {
 			out = append(out, ',')
 		}
 		out = append(append(out, jsonrpc.Quote(key)...), `:{"method":`...)
-		out = append(out, jsonrpc.Quote(r.asked[i].Method)...)
-		out = append(append(append(out, `,"params":`...), paramsOf(r.asked[i])...), '}')
+		out = append(out, jsonrpc.Quote(r.questions[i].Method)...)
+		out = append(append(append(out, `,"params":`...), paramsOf(r.questions[i])...), '}')
 	}
 	return append(out, '}')
 }
 
-// paramsOf is what the client is asked, without what the revisions before had
-// and this one has not: names of page visits, and tasks in place of answers.
-// It is never absent: there are clients that cannot read a question without.
+// paramsOf returns the params of q without members that the revision does not
+// have. The member is never absent: some clients cannot read a question without
+// params.
 func paramsOf(q registry.Question) json.RawMessage {
 	if q.Params == nil {
 		return json.RawMessage("{}")
@@ -125,88 +127,89 @@ func paramsOf(q registry.Question) json.RawMessage {
 	return params
 }
 
-// Ask puts a round of questions to the client, in place of the answer to the
-// request that waits, and waits for the client's answers. Rounds of one errand
-// are put one after the other, in the order in which they come.
-func (e *errand) Ask(ctx context.Context, questions []registry.Question) []registry.Answer {
-	return e.settle(ctx, questions)
+// Ask puts questions to the client in place of the answer to its request and
+// waits for the answers. Rounds of one call follow each other in the order in
+// which they come.
+func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []registry.Answer {
+	return m.askRound(ctx, questions)
 }
 
-// settle is Ask.
-func (e *errand) settle(ctx context.Context, questions []registry.Question) []registry.Answer {
-	if !e.row.asks {
-		return unanswered(questions, "method "+e.x.call.Message.Method+" cannot ask the client in revision "+modernVersion)
+// askRound implements Ask.
+func (m *multiCall) askRound(ctx context.Context, questions []registry.Question) []registry.Answer {
+	if !m.row.asks {
+		return unanswered(questions, "method "+m.x.call.Message.Method+" cannot ask the client in revision "+statelessVersion)
 	}
 	select {
-	case e.asking <- struct{}{}:
-		defer func() { <-e.asking }()
+	case m.asking <- struct{}{}:
+		defer func() { <-m.asking }()
 	case <-ctx.Done():
 		return unanswered(questions, "the question was withdrawn")
-	case <-e.ctx.Done():
+	case <-m.ctx.Done():
 		return unanswered(questions, "the client has gone")
-	case <-e.door.streams:
+	case <-m.server.streams:
 		return unanswered(questions, errClosing.Error())
 	}
-	r, open := newQuestionnaire(questions)
-	if !open || r.match(e.volunteered()) {
+	r, open := newQuestionRound(questions)
+	if !open || r.match(m.takeEarlyAnswers()) {
 		return r.answers
 	}
-	if reason := e.put(r); reason != "" {
+	if reason := m.openRound(r); reason != "" {
 		return r.fail(reason)
 	}
-	return e.settled(ctx, r)
+	return m.awaitAnswers(ctx, r)
 }
 
-// volunteered gives what the first request brought as answers before anything
-// was asked, once.
-func (e *errand) volunteered() json.RawMessage {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	early := e.early
-	e.early = nil
+// takeEarlyAnswers returns, once, the answers that the first attempt brought
+// before anything was asked.
+func (m *multiCall) takeEarlyAnswers() json.RawMessage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	early := m.earlyAnswers
+	m.earlyAnswers = nil
 	return early
 }
 
-// put makes r the round that is open, and says why it cannot.
-func (e *errand) put(r *questionnaire) string {
-	d := e.door
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// openRound makes r the open round. It returns the reason when the client
+// cannot be asked.
+func (m *multiCall) openRound(r *questionRound) string {
+	d := m.server
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case e.released:
+	case m.closed:
 		return "the client has gone"
-	case e.asked == 0 && !d.park(e):
-		t := e.turn
-		e.turn, e.released = nil, true
-		t.told <- d.refuse(t.x, signal.CodeOverloaded, "too many calls wait for the answers of their clients")
-		e.cancel(errNoRoom)
+	case m.rounds == 0 && !d.parkCall(m):
+		t := m.attempt
+		m.attempt, m.closed = nil, true
+		t.reply <- d.refuse(t.x, signal.CodeOverloaded, "too many calls wait for the answers of their clients")
+		m.cancel(errNoRoom)
 		return errNoRoom.Error()
 	}
-	e.asked++
-	r.number, e.round = e.asked, r
-	if e.turn != nil {
-		e.tellLocked(e.turn)
+	m.rounds++
+	r.number, m.round = m.rounds, r
+	if m.attempt != nil {
+		m.sendRoundLocked(m.attempt)
 	}
 	return ""
 }
 
-// tellLocked answers t with the round that is open; the errand is parked. The
-// caller must hold e.mu.
-func (e *errand) tellLocked(t *turn) {
-	if e.told != e.round.number {
-		e.until = e.door.opts.Now().Add(e.door.opts.AnswerTTL)
+// sendRoundLocked answers t with the open round and parks the call. The caller
+// must hold m.mu.
+func (m *multiCall) sendRoundLocked(t *attempt) {
+	if m.sentRound != m.round.number {
+		m.expires = m.server.opts.Now().Add(m.server.opts.AnswerTTL)
 	}
-	e.turn, e.told = nil, e.round.number
-	state := e.door.notary.sign(claim{call: e.id, round: e.told, until: e.until, binding: e.binding, anew: e.round.anew()})
-	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), e.round.requests(),
+	m.attempt, m.sentRound = nil, m.round.number
+	state := m.server.signer.sign(claim{call: m.id, round: m.sentRound, until: m.expires, binding: m.binding, restartable: m.round.restartable()})
+	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
-		e.door.serverInfo(), []byte("}}"))
-	t.told <- answer{status: http.StatusOK, body: success(t.x.id(), result)}
+		m.server.serverInfo(), []byte("}}"))
+	t.reply <- answer{status: http.StatusOK, body: success(t.x.id(), result)}
 }
 
-// settled waits for the answers to r, as long as the client may take.
-func (e *errand) settled(ctx context.Context, r *questionnaire) []registry.Answer {
-	timer := time.NewTimer(e.door.opts.AnswerTTL)
+// awaitAnswers waits for the answers to r until AnswerTTL has passed.
+func (m *multiCall) awaitAnswers(ctx context.Context, r *questionRound) []registry.Answer {
+	timer := time.NewTimer(m.server.opts.AnswerTTL)
 	defer timer.Stop()
 	var reason string
 	over := true
@@ -214,123 +217,123 @@ func (e *errand) settled(ctx context.Context, r *questionnaire) []registry.Answe
 	case <-r.answered:
 		return r.answers
 	case <-timer.C:
-		reason = errLate.Error()
+		reason = errNoAnswer.Error()
 	case <-ctx.Done():
 		reason, over = "the question was withdrawn", false
-	case <-e.ctx.Done():
+	case <-m.ctx.Done():
 		reason = "the client has gone"
-	case <-e.door.streams:
+	case <-m.server.streams:
 		reason = errClosing.Error()
 	}
-	return e.withdraw(r, reason, over)
+	return m.withdrawRound(r, reason, over)
 }
 
-// withdraw takes r back, unless it was answered meanwhile. When the errand is
-// over for its client no turn can follow.
-func (e *errand) withdraw(r *questionnaire, reason string, over bool) []registry.Answer {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.round != r {
+// withdrawRound ends r with reason unless it was answered in the meantime. When
+// over is true and no attempt waits, the call accepts no further attempt.
+func (m *multiCall) withdrawRound(r *questionRound, reason string, over bool) []registry.Answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.round != r {
 		return r.answers
 	}
-	e.round = nil
-	e.released = e.released || over && e.turn == nil
+	m.round = nil
+	m.closed = m.closed || over && m.attempt == nil
 	return r.fail(reason)
 }
 
-// resume gives the errand that the requestState of t names its next turn, or
-// says why it names none. Then nothing has changed for that errand. One that is
-// gone, with its process perhaps, begins anew where nothing can have been sent
-// for it: what the client answered is then an answer to nothing.
-func (d *Door) resume(t *turn) (*errand, error) {
-	text, _ := jsonrpc.Text(t.x.modern.state)
-	c, err := d.notary.read(text)
+// resumeCall makes t the next attempt of the call that its requestState names,
+// or returns why it cannot; the call is then unchanged. A call that is gone,
+// for example with its process, starts from the beginning when nothing can have
+// been sent for it; the client's answers are then dropped.
+func (s *statelessServer) resumeCall(t *attempt) (*multiCall, error) {
+	text, _ := jsonrpc.Text(t.x.stateless.state)
+	c, err := s.signer.read(text)
 	switch {
 	case err != nil:
 		return nil, err
 	case c.binding != bindingOf(t.x):
 		return nil, errForeign
-	case !d.opts.Now().Before(c.until):
-		return nil, errLapsed
+	case !s.opts.Now().Before(c.until):
+		return nil, errExpired
 	}
-	e := d.parked.find(c.call)
+	e := s.parked.find(c.call)
 	if err = errGone; e != nil {
-		err = e.retry(t, c.round)
+		err = e.continueWith(t, c.round)
 	}
-	if errors.Is(err, errGone) && c.anew {
-		t.x.modern.responses = nil
-		return d.begin(t), nil
+	if errors.Is(err, errGone) && c.restartable {
+		t.x.stateless.responses = nil
+		return s.beginCall(t), nil
 	}
 	return e, err
 }
 
-// retry makes t the turn of e, whose client has heard of round number last. It
-// is told at once what has come meanwhile, and the same round again when an
-// answer is missing.
-func (e *errand) retry(t *turn, number uint32) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// continueWith makes t the current attempt. number is the round that the client
+// answers. t is answered at once with a kept outcome, and with the same round
+// when an answer is missing.
+func (m *multiCall) continueWith(t *attempt, number uint32) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case e.released:
+	case m.closed:
 		return errGone
-	case number != e.told || e.turn != nil:
+	case number != m.sentRound || m.attempt != nil:
 		return errAnswered
-	case e.kept != nil:
-		e.released = true
-		e.answerLocked(t) // what was asked beside it
-		t.told <- e.door.worded(t.x, *e.kept, e.row)
-		close(e.fetched)
-	case e.round == nil:
-		e.turn = t
-	case e.round.number != number || !e.answerLocked(t):
-		e.tellLocked(t)
+	case m.outcome != nil:
+		m.closed = true
+		m.acceptAnswersLocked(t) // what was asked beside it
+		t.reply <- m.server.statelessAnswer(t.x, *m.outcome, m.row)
+		close(m.fetched)
+	case m.round == nil:
+		m.attempt = t
+	case m.round.number != number || !m.acceptAnswersLocked(t):
+		m.sendRoundLocked(t)
 	default:
-		e.turn = t
+		m.attempt = t
 	}
 	return nil
 }
 
-// answerLocked takes the answers of t to the round that is open, if they are
-// whole. The caller must hold e.mu.
-func (e *errand) answerLocked(t *turn) bool {
-	if e.round == nil || !e.round.match(t.x.modern.responses) {
+// acceptAnswersLocked stores the answers of t if they answer the open round
+// completely. The caller must hold m.mu.
+func (m *multiCall) acceptAnswersLocked(t *attempt) bool {
+	if m.round == nil || !m.round.match(t.x.stateless.responses) {
 		return false
 	}
-	close(e.round.answered)
-	e.round = nil
+	close(m.round.answered)
+	m.round = nil
 	return true
 }
 
-// parked are the errands that wait, or have waited, for their client's answers.
-type parked struct {
+// parkedCalls are the calls that have been parked at least once.
+type parkedCalls struct {
 	mu   sync.Mutex // protects the field below
-	byID map[callID]*errand
+	byID map[callID]*multiCall
 }
 
-func (p *parked) find(id callID) *errand {
+func (p *parkedCalls) find(id callID) *multiCall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byID[id]
 }
 
-// park enters e, and reports false when there are too many of its principal, or
-// in all.
-func (d *Door) park(e *errand) bool {
-	if !d.parties.park(e.x.modern.party, d.opts.MaxParkedEach, d.opts.MaxParked) {
+// parkCall registers m and returns false when its principal, or all together,
+// have too many parked calls.
+func (s *statelessServer) parkCall(e *multiCall) bool {
+	if !s.groups.park(e.x.stateless.group, s.opts.MaxParkedEach, s.opts.MaxParked) {
 		return false
 	}
-	d.parked.mu.Lock()
-	defer d.parked.mu.Unlock()
-	d.parked.byID[e.id] = e
+	s.parked.mu.Lock()
+	defer s.parked.mu.Unlock()
+	s.parked.byID[e.id] = e
 	return true
 }
 
-// forget takes e out.
-func (d *Door) forget(e *errand) {
-	d.parked.mu.Lock()
-	delete(d.parked.byID, e.id)
-	d.parked.mu.Unlock()
-	d.parties.unpark(e.x.modern.party)
+// unparkCall removes m.
+func (s *statelessServer) unparkCall(e *multiCall) {
+	s.parked.mu.Lock()
+	delete(s.parked.byID, e.id)
+	s.parked.mu.Unlock()
+	s.groups.unpark(e.x.stateless.group)
 }
 
 func newCallID() (id callID) {

@@ -41,8 +41,8 @@ func stateOf(t *testing.T, rec *httptest.ResponseRecorder) string {
 	return m.Result.RequestState
 }
 
-// parked gives the requestState with which members, a call of who, is answered.
-func parked(t *testing.T, d *mcp.Door, who, members string) string {
+// parkedCalls are the calls that have been parked at least once.
+func parkedCalls(t *testing.T, d *mcp.Door, who, members string) string {
 	t.Helper()
 	rec := serve(d, sessionless(who, "/mcp", "tools/call", members))
 	state := stateOf(t, rec)
@@ -113,7 +113,7 @@ func TestRequestState(t *testing.T) {
 				return raw(`{"content":[]}`), nil
 			}
 			d := newDoor(t, g, func(o *mcp.Options) { o.Now = clock.now; library{g}.serve(o) })
-			state := parked(t, d, "alice", askRoots)
+			state := parkedCalls(t, d, "alice", askRoots)
 			rec := serve(d, tt.retry(state))
 			if !strings.Contains(rec.Body.String(), tt.want) {
 				t.Errorf("%d %s, want %s", rec.Code, rec.Body, tt.want)
@@ -171,7 +171,7 @@ func TestParkedExpires(t *testing.T) {
 		}
 		d := newDoor(t, g, func(o *mcp.Options) { o.AnswerTTL = time.Minute })
 		began := time.Now()
-		state := parked(t, d, "alice", askRoots)
+		state := parkedCalls(t, d, "alice", askRoots)
 		if a := <-answers; time.Since(began) != time.Minute || !strings.Contains(string(a[0].Error), "in time") {
 			t.Errorf("after %v: %s", time.Since(began), a[0].Error)
 		}
@@ -195,7 +195,7 @@ func TestResultWaitsForTheRetry(t *testing.T) {
 			}
 			ended := &keys{}
 			d := newDoor(t, g, func(o *mcp.Options) { o.AnswerTTL, o.Ended = time.Minute, ended.add })
-			state := parked(t, d, "alice", askRoots)
+			state := parkedCalls(t, d, "alice", askRoots)
 			time.Sleep(2 * time.Second)
 			if late {
 				time.Sleep(time.Hour)
@@ -232,7 +232,7 @@ func TestRoundsOneByOne(t *testing.T) {
 	reply := func(state, roots string) *httptest.ResponseRecorder {
 		return serve(d, sessionless("alice", "/mcp", "tools/call", askRoots+`,"inputResponses":{"question_1":{"roots":[`+roots+`]}},"requestState":"`+state+`"`))
 	}
-	first := parked(t, d, "alice", askRoots)
+	first := parkedCalls(t, d, "alice", askRoots)
 	rec := reply(first, "1")
 	second := stateOf(t, rec)
 	if second == "" || second == first {
@@ -262,7 +262,7 @@ func TestRetryHangsUp(t *testing.T) {
 		return nil, g.fail(signal.CodeCancelled, "cancelled")
 	}
 	d := newDoor(t, g, nil)
-	state := parked(t, d, "alice", askRoots)
+	state := parkedCalls(t, d, "alice", askRoots)
 	ctx, hangUp := context.WithCancel(t.Context())
 	done := make(chan *httptest.ResponseRecorder, 1)
 	go func() { done <- serve(d, retried(state, askRoots).WithContext(ctx)) }()
@@ -289,8 +289,8 @@ func TestParkedAreBounded(t *testing.T) {
 		return raw(`{"content":[]}`), nil
 	}
 	d := newDoor(t, g, func(o *mcp.Options) { o.MaxParked, o.MaxParkedEach = 3, 2 })
-	first := parked(t, d, "alice", askRoots)
-	parked(t, d, "alice", askRoots)
+	first := parkedCalls(t, d, "alice", askRoots)
+	parkedCalls(t, d, "alice", askRoots)
 	refused := func(who string) {
 		t.Helper()
 		rec := serve(d, sessionless(who, "/mcp", "tools/call", askRoots))
@@ -302,7 +302,7 @@ func TestParkedAreBounded(t *testing.T) {
 		}
 	}
 	refused("alice")
-	parked(t, d, "bob", askRoots)
+	parkedCalls(t, d, "bob", askRoots)
 	refused("bob")
 	if rec := serve(d, retried(first, askRoots)); !strings.Contains(rec.Body.String(), "complete") {
 		t.Errorf("the first: %s", rec.Body)
@@ -325,7 +325,7 @@ func TestCloseEndsParked(t *testing.T) {
 		return raw(`{"content":[]}`), nil
 	}
 	d := newDoor(t, g, nil)
-	parked(t, d, "alice", askRoots)
+	parkedCalls(t, d, "alice", askRoots)
 	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -24,53 +24,53 @@ var (
 )
 
 // session is one client's conversation. It belongs to one principal and one
-// route and is worth nothing to anybody else.
+// route; nobody else can use it.
 type session struct {
-	id      string // what the client shows; random, 130 bits
-	key     string // what the road sees instead of id
-	subject string
-	tenant  string
-	route   string
-	version string          // the negotiated revision
-	client  string          // name/version the client gave of itself
-	can     json.RawMessage // capabilities of the client, nil = it named none
-	spoken  bool            // a server of its road may say something before it answers
-	over    func()          // told once, after the last call of an ended session
-	used    time.Time
-	news    *news
-	home    *voice            // for what belongs to no request
-	direct  func(letter) bool // the one way to the client; nil = whatever stream there is
-	asked   jsonrpc.Pool[*question]
-	count   atomic.Uint64 // ids given to questions
-	gone    chan struct{} // closed when the client will answer nothing any more
-	replay  *replay       // set when the session is opened; nil over stdio
-	streams streams       // protected by replay.mu
-	caller  *caller       // the client of HTTP+SSE that it belongs to; nil = none
+	id            string // what the client shows; random, 130 bits
+	key           string // what the road sees instead of id
+	subject       string
+	tenant        string
+	route         string
+	version       string          // the negotiated revision
+	client        string          // name/version the client gave of itself
+	capabilities  json.RawMessage // capabilities of the client, nil = it named none
+	mayBeNotified bool            // a server of its road may say something before it answers
+	onEnd         func()          // told once, after the last call of an ended session
+	used          time.Time
+	changes       *listChanges
+	peer          *clientPeer         // for what belongs to no request
+	direct        func(outgoing) bool // the one way to the client; nil = whatever stream there is
+	questions     jsonrpc.Pool[*question]
+	questionCount atomic.Uint64 // ids given to questions
+	unreachable   chan struct{} // closed when the client will answer nothing any more
+	events        *eventLog     // set when the session is opened; nil over stdio
+	streams       streams       // protected by replay.mu
+	sseClient     *sseClient    // the client of HTTP+SSE that it belongs to; nil = none
 
-	mu      sync.Mutex                         // protects the fields below
-	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
-	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
-	level   string                             // least severe log message that the client wants, "" = it has not said
-	mute    bool                               // gone is closed
-	ended   bool
+	mu                sync.Mutex                         // protects the fields below
+	flights           map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
+	stream            chan struct{}                      // closed to end the open event stream; nil = none is open
+	level             string                             // least severe log message that the client wants, "" = it has not said
+	closedToQuestions bool                               // gone is closed
+	ended             bool
 }
 
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
 	s := &session{
-		id:      rand.Text(),
-		key:     signal.NewID("ses_"),
-		subject: who.Subject,
-		tenant:  who.Tenant,
-		route:   route,
-		version: version,
-		client:  client,
-		over:    func() {},
-		news:    newNews(),
-		gone:    make(chan struct{}),
-		flights: make(map[string]context.CancelCauseFunc),
+		id:          rand.Text(),
+		key:         signal.NewID("ses_"),
+		subject:     who.Subject,
+		tenant:      who.Tenant,
+		route:       route,
+		version:     version,
+		client:      client,
+		onEnd:       func() {},
+		changes:     newListChanges(),
+		unreachable: make(chan struct{}),
+		flights:     make(map[string]context.CancelCauseFunc),
 	}
-	s.home = &voice{session: s}
+	s.peer = &clientPeer{session: s}
 	return s
 }
 
@@ -79,8 +79,8 @@ func (s *session) serves(who policy.Principal, route string) bool {
 	return s.subject == who.Subject && s.tenant == who.Tenant && s.route == route
 }
 
-// begin enters request id and gives the context of its work. It fails with
-// errDuplicate or errEnded.
+// begin registers request id and returns the context for its work, errDuplicate
+// or errEnded.
 func (s *session) begin(base context.Context, id string) (context.Context, error) {
 	ctx, cancel := context.WithCancelCause(base)
 	s.mu.Lock()
@@ -94,7 +94,7 @@ func (s *session) begin(base context.Context, id string) (context.Context, error
 	return ctx, nil
 }
 
-// admitsLocked says why id may not begin. The caller must hold s.mu.
+// admitsLocked returns why id may not begin. The caller must hold s.mu.
 func (s *session) admitsLocked(id string) error {
 	if s.ended {
 		return errEnded
@@ -105,7 +105,7 @@ func (s *session) admitsLocked(id string) error {
 	return nil
 }
 
-// finish leaves request id.
+// finish unregisters request id.
 func (s *session) finish(id string) {
 	s.mu.Lock()
 	cancel := s.flights[id]
@@ -114,7 +114,7 @@ func (s *session) finish(id string) {
 	s.mu.Unlock()
 	cancel(nil)
 	if last {
-		s.over()
+		s.onEnd()
 	}
 }
 
@@ -139,47 +139,47 @@ func (s *session) abortAll(cause error) {
 	}
 }
 
-// end closes the session: nothing begins any more, its event stream ends, what
-// was asked of the client is not answered, what is in flight goes on.
+// end ends the session: nothing more begins, its event stream ends, open
+// questions fail, requests in flight continue.
 func (s *session) end() {
 	s.mu.Lock()
 	was := s.ended
 	s.ended = true
-	s.muteLocked()
+	s.closeToQuestionsLocked()
 	s.dropStreamLocked()
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
-	if s.replay != nil {
-		s.replay.forget(s)
+	if s.events != nil {
+		s.events.forget(s)
 	}
 	if last {
-		s.over()
+		s.onEnd()
 	}
 }
 
-// hush ends what was asked of the client: it will say nothing any more. s may be
-// nil.
-func (s *session) hush() {
+// closeToQuestions fails the questions to the client, who will not answer any
+// more. s may be nil.
+func (s *session) closeToQuestions() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.muteLocked()
+	s.closeToQuestionsLocked()
 }
 
-// muteLocked is hush. The caller must hold s.mu.
-func (s *session) muteLocked() {
-	if !s.mute {
-		s.mute = true
-		close(s.gone)
+// closeToQuestionsLocked is closeToQuestions. The caller must hold s.mu.
+func (s *session) closeToQuestionsLocked() {
+	if !s.closedToQuestions {
+		s.closedToQuestions = true
+		close(s.unreachable)
 	}
 }
 
-// quiet reports whether the client will answer nothing any more.
-func (s *session) quiet() bool {
+// unanswering reports whether the client will not answer any more.
+func (s *session) unanswering() bool {
 	select {
-	case <-s.gone:
+	case <-s.unreachable:
 		return true
 	default:
 		return false
@@ -201,27 +201,27 @@ func (s *session) working() bool {
 }
 
 // workingLocked is working. The caller must hold s.mu.
-func (s *session) workingLocked() bool { return len(s.flights) > 0 || s.asked.Len() > 0 }
+func (s *session) workingLocked() bool { return len(s.flights) > 0 || s.questions.Len() > 0 }
 
-// leastSevere gives the level that the client wants to hear of, "" when it has
-// not said.
-func (s *session) leastSevere() string {
+// logLevel returns the least severe log level that the client wants, "" when it
+// has not said.
+func (s *session) logLevel() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.level
 }
 
-// hears makes level the one that the client wants to hear of.
-func (s *session) hears(level string) {
+// setLogLevel stores the least severe log level that the client wants.
+func (s *session) setLogLevel(level string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.level = level
 }
 
-// attentive reports whether something may be said to the client before its
-// request is answered, or waits to be said.
-func (s *session) attentive() bool {
-	return s.spoken || s.streams.waiting.Load() || s.leastSevere() != ""
+// awaitsNotifications reports whether something may be sent to the client
+// before its request is answered, or waits to be sent.
+func (s *session) awaitsNotifications() bool {
+	return s.mayBeNotified || s.streams.waiting.Load() || s.logLevel() != ""
 }
 
 // openStream makes the caller's event stream the one of the session and ends
@@ -256,5 +256,5 @@ func (s *session) dropStreamLocked() {
 	}
 }
 
-// catchUp tells the client the news.
-func (s *session) catchUp() { s.news.tell(s.post) }
+// flushChanges sends the pending list changes.
+func (s *session) flushChanges() { s.changes.flush(s.post) }

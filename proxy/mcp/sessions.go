@@ -11,26 +11,26 @@ import (
 // sessions are the live HTTP sessions. A session is found only by its owner,
 // ends after ttl without use, and gives way when there are too many.
 type sessions struct {
-	ttl  time.Duration
-	max  int
-	now  func() time.Time
-	over func(key string)
-	kept *replay
+	ttl    time.Duration
+	max    int
+	now    func() time.Time
+	over   func(key string)
+	events *eventLog
 
 	mu    sync.Mutex               // protects the fields below and session.used
 	byID  map[string]*list.Element // :: session id -> its place in order
 	order *list.List               // of *session, least recently used first
 }
 
-func newSessions(opts Options, kept *replay) *sessions {
+func newSessions(opts Options, kept *eventLog) *sessions {
 	return &sessions{
-		kept:  kept,
-		ttl:   opts.SessionTTL,
-		max:   opts.MaxSessions,
-		now:   opts.Now,
-		over:  opts.Ended,
-		byID:  make(map[string]*list.Element),
-		order: list.New(),
+		events: kept,
+		ttl:    opts.SessionTTL,
+		max:    opts.MaxSessions,
+		now:    opts.Now,
+		over:   opts.Ended,
+		byID:   make(map[string]*list.Element),
+		order:  list.New(),
 	}
 }
 
@@ -38,7 +38,7 @@ func newSessions(opts Options, kept *replay) *sessions {
 // the same owner before any other, so that one principal's flood costs its own
 // sessions; open reports false when every session is at work.
 func (t *sessions) open(s *session) bool {
-	s.over, s.replay = func() { t.over(s.key) }, t.kept
+	s.onEnd, s.events = func() { t.over(s.key) }, t.events
 	t.mu.Lock()
 	var victim *list.Element
 	if len(t.byID) >= t.max {
@@ -75,23 +75,23 @@ func (t *sessions) victimLocked(s *session) *list.Element {
 	return oldest
 }
 
-// find gives the session id of Streamable HTTP if it is alive and who's own on
-// route, and marks it used; nil otherwise, without saying which.
+// find returns the session id of Streamable HTTP if it is alive and belongs to
+// who on route, and marks it used; otherwise nil, without saying why.
 func (t *sessions) find(id string, who policy.Principal, route string) *session {
-	return t.findIf(id, func(s *session) bool { return s.caller == nil && s.serves(who, route) })
+	return t.findIf(id, func(s *session) bool { return s.sseClient == nil && s.serves(who, route) })
 }
 
-// caller gives the client of HTTP+SSE whose session is id, as find does; its
-// route goes with it.
-func (t *sessions) caller(id string, who policy.Principal) *caller {
-	s := t.findIf(id, func(s *session) bool { return s.caller != nil && s.serves(who, s.route) })
+// findSSE returns the HTTP+SSE client whose session is id, under the conditions
+// of find; the route is the session's own.
+func (t *sessions) findSSE(id string, who policy.Principal) *sseClient {
+	s := t.findIf(id, func(s *session) bool { return s.sseClient != nil && s.serves(who, s.route) })
 	if s == nil {
 		return nil
 	}
-	return s.caller
+	return s.sseClient
 }
 
-// findIf gives the session id if it is alive and is ok.
+// findIf returns the session id if it is alive and ok accepts it.
 func (t *sessions) findIf(id string, ok func(*session) bool) *session {
 	t.mu.Lock()
 	e := t.byID[id]
@@ -112,7 +112,7 @@ func (t *sessions) findIf(id string, ok func(*session) bool) *session {
 	return s
 }
 
-// touch marks s used: a request that has just finished counts as use.
+// touch marks s used: a request that has just ended counts as use.
 func (t *sessions) touch(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

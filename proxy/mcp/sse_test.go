@@ -151,7 +151,7 @@ func TestOlderSessionBelongs(t *testing.T) {
 		want int
 	}{
 		{"another principal", &far{t: t, url: o.endpoint, who: "bob"}, 404},
-		{"a stranger", &far{t: t, url: o.endpoint, who: "mallory"}, 401},
+		{"a sender", &far{t: t, url: o.endpoint, who: "mallory"}, 401},
 		{"unknown", &far{t: t, url: base + "?sessionId=x", who: "alice"}, 404},
 		{"no id", &far{t: t, url: base, who: "alice"}, 404},
 		{"two ids", &far{t: t, url: o.endpoint + "&sessionId=" + id, who: "alice"}, 404},

@@ -16,20 +16,21 @@ import (
 // errTwice is reported for a second initialize on one stdio connection.
 var errTwice = errors.New("this connection is initialized already")
 
-// pipe is one stdio client. Its reader takes messages in order; requests but
-// initialize are worked on side by side and answered as they finish.
-type pipe struct {
+// stdioClient is one client on stdin and stdout. Its reader handles messages in
+// order; requests other than initialize run concurrently and are answered as
+// they finish.
+type stdioClient struct {
 	door    *Door
 	session *session // nil before initialize; of the loop's goroutine only
 	ready   bool     // the client has sent notifications/initialized; as session
-	news    *news
+	changes *listChanges
 	flying  atomic.Int64
 	flights sync.WaitGroup // ready when every request has been answered
 	out     *ndjson.Sink
 
-	stateless *session // keeps the requests that are of no session
-	hearing   context.Context
-	deaf      context.CancelFunc // ends the streams of notifications
+	requests      *session // keeps the requests that are of no session
+	listening     context.Context
+	stopListening context.CancelFunc // ends the streams of notifications
 }
 
 // Serve talks to one client over in and out, one JSON-RPC message per line,
@@ -42,142 +43,142 @@ type pipe struct {
 // writing failed. If in is an io.Closer it is closed when Serve stops before
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	p := &pipe{door: d, out: ndjson.NewSink(out), news: newNews()}
-	p.hearing, p.deaf = context.WithCancel(d.base)
-	p.stateless = &session{flights: make(map[string]context.CancelCauseFunc)}
-	if !d.addPipe(p) {
+	p := &stdioClient{door: d, out: ndjson.NewSink(out), changes: newListChanges()}
+	p.listening, p.stopListening = context.WithCancel(d.base)
+	p.requests = &session{flights: make(map[string]context.CancelCauseFunc)}
+	if !d.addStdioClient(p) {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
-	defer d.dropPipe(p)
+	defer d.removeStdioClient(p)
 	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
 	err := p.loop(ctx, lines)
 	lines.Stop(in)
 	return errors.Join(err, p.drain())
 }
 
-// addPipe enters p and reports false when the door is closing.
-func (d *Door) addPipe(p *pipe) bool {
+// addStdioClient registers c and returns false when the door is closing.
+func (d *Door) addStdioClient(p *stdioClient) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closing {
 		return false
 	}
 	d.flights++
-	d.pipes[p] = struct{}{}
+	d.stdioClients[p] = struct{}{}
 	return true
 }
 
-// dropPipe forgets p.
-func (d *Door) dropPipe(p *pipe) {
+// removeStdioClient unregisters c.
+func (d *Door) removeStdioClient(p *stdioClient) {
 	d.mu.Lock()
-	delete(d.pipes, p)
+	delete(d.stdioClients, p)
 	d.mu.Unlock()
 	d.leave()
 }
 
 // loop takes lines until there are none or p must stop.
-func (p *pipe) loop(ctx context.Context, lines *ndjson.Lines) error {
+func (c *stdioClient) loop(ctx context.Context, lines *ndjson.Lines) error {
 	for {
-		var wake chan struct{} // nil: a client is told nothing before it is ready
-		if p.ready {
-			wake = p.news.wake
+		var wake chan struct{} // nil: a client accepts no notification before it is initialized
+		if c.ready {
+			wake = c.changes.wake
 		}
 		select {
 		case data, ok := <-lines.Next():
 			if !ok {
 				return lines.Err()
 			}
-			p.take(data)
+			c.serveLine(data)
 		case <-wake:
-			p.news.tell(p.post)
-		case <-p.out.Broken():
+			c.changes.flush(c.post)
+		case <-c.out.Broken():
 			return nil // drain says why
 		case <-ctx.Done():
 			return nil
-		case <-p.door.streams:
+		case <-c.door.streams:
 			return nil
 		}
 	}
 }
 
-// take deals with one line:
+// serveLine serves one line:
 //
 //	decode -> identify -> dispatch -> observe -> reply
-func (p *pipe) take(data []byte) {
+func (c *stdioClient) serveLine(data []byte) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return
 	}
-	d := p.door
-	x := &exchange{versions: olderVersions, dialect: d.dialect(""), open: p.keep, notify: p.send}
+	d := c.door
+	x := &exchange{versions: olderVersions, dialect: d.dialect(""), open: c.openSession, notify: c.send}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
-	x.use(p.session)
+	x.use(c.session)
 	if x.session.batches(data) {
-		p.batch(x, data)
+		c.serveBatch(x, data)
 		return
 	}
 	d.decode(x, data, d.opts.Limits)
-	if s := d.recognise(x); s != nil {
-		p.reply(x, d.turnAway(x, s))
+	if s := d.authenticate(x); s != nil {
+		c.reply(x, d.refuseUnauthenticated(x, s))
 		return
 	}
-	p.cancels(x)
-	if p.takeModern(x) {
+	c.cancelRequest(x)
+	if c.serveStateless(x) {
 		return
 	}
-	d.take(x, &p.flying, p.flights.Go, func(a answer) { p.reply(x, a) })
-	p.ready = p.ready || x.opensTalk()
+	d.session.serveAsync(x, &c.flying, c.flights.Go, func(a answer) { c.reply(x, a) })
+	c.ready = c.ready || x.isInitialized()
 }
 
-// opensTalk reports whether x says that the client is ready to be told things.
-func (x *exchange) opensTalk() bool {
+// isInitialized reports whether x says that the client accepts notifications.
+func (x *exchange) isInitialized() bool {
 	return x.session != nil && x.call.Message != nil && x.call.Message.Method == "notifications/initialized"
 }
 
-// keep makes s the session of the connection.
-func (p *pipe) keep(s *session) (*session, error) {
-	if p.session != nil {
+// openSession makes s the session of the connection.
+func (c *stdioClient) openSession(s *session) (*session, error) {
+	if c.session != nil {
 		return nil, errTwice
 	}
-	s.over = func() { p.door.opts.Ended(s.key) }
-	s.news, s.direct = p.news, p.post
-	p.session = s
+	s.onEnd = func() { c.door.opts.Ended(s.key) }
+	s.changes, s.direct = c.changes, c.post
+	c.session = s
 	return s, nil
 }
 
 // reply writes the answer to x, if there is one to write.
-func (p *pipe) reply(x *exchange, a answer) {
-	p.door.observe(x, a)
+func (c *stdioClient) reply(x *exchange, a answer) {
+	c.door.observe(x, a)
 	if a.body != nil && !a.silent {
-		p.send(a.body)
+		c.send(a.body)
 	}
 }
 
 // send writes one message as one line.
-func (p *pipe) send(message []byte) { p.out.Send(message) }
+func (c *stdioClient) send(message []byte) { c.out.Send(message) }
 
-// post writes a letter.
-func (p *pipe) post(l letter) bool {
-	p.send(l.message)
+// post writes o as one line.
+func (c *stdioClient) post(l outgoing) bool {
+	c.send(l.message)
 	return true
 }
 
 // abandon cancels the requests in flight.
-func (p *pipe) abandon() {
-	p.session.abortAll(errClosing)
-	p.stateless.abortAll(errClosing)
+func (c *stdioClient) abandon() {
+	c.session.abortAll(errClosing)
+	c.requests.abortAll(errClosing)
 }
 
 // drain waits for the requests in flight, whose questions to the client are not
 // answered any more, then ends the session. It gives the write error, if there
 // was one.
-func (p *pipe) drain() error {
-	p.deaf()
-	p.session.hush()
-	if !ndjson.Drain(&p.flights, p.door.opts.Drain, p.abandon) {
+func (c *stdioClient) drain() error {
+	c.stopListening()
+	c.session.closeToQuestions()
+	if !ndjson.Drain(&c.flights, c.door.opts.Drain, c.abandon) {
 		return errors.New("serving stdio: calls do not end")
 	}
-	if p.session != nil {
-		p.session.end()
+	if c.session != nil {
+		c.session.end()
 	}
-	return p.out.Err()
+	return c.out.Err()
 }

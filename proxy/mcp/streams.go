@@ -15,19 +15,19 @@ const sendTimeout = 2 * time.Second
 // shows the id of an event gets what came after it. replay.mu protects all that
 // changes.
 type stream struct {
-	all   *replay
+	log   *eventLog
 	owner *streams
 	id    string
 	call  bool // it ends with the answer to a call
 	prime bool // its connections begin with an event without data
 	once  bool // nobody can ask again, so an event that was read is forgotten
 
-	events  []letter // kept
-	first   uint64   // number of events[0]
-	unread  uint64   // number of the first event that no connection has carried
-	bytes   int      // what keeping them costs
-	begun   bool     // the client may know of it
-	done    bool     // nothing more will come
+	events  []outgoing // kept
+	first   uint64     // number of events[0]
+	unread  uint64     // number of the first event that no connection has carried
+	bytes   int        // what keeping them costs
+	begun   bool       // the client may know of it
+	done    bool       // nothing more will come
 	dropped bool
 	answer  *answer       // of a call that ended before the stream had begun
 	reader  *reader       // nil = nobody is connected
@@ -51,22 +51,22 @@ func (t *stream) nextLocked() uint64 { return t.first + uint64(len(t.events)) }
 // when the stream has ended. It waits for a reader that is behind by the whole
 // buffer, but not for long.
 func (t *stream) send(message []byte) bool {
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	t.begun = true
-	return t.addLocked(letter{message: message})
+	return t.addLocked(outgoing{message: message})
 }
 
 // post is send for what may go another way: it also reports false when nobody
 // can ever read t, because its client has gone before it heard of it.
-func (t *stream) post(l letter) bool {
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+func (t *stream) post(l outgoing) bool {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	return t.postLocked(l)
 }
 
 // postLocked is post. The caller must hold mu.
-func (t *stream) postLocked(l letter) bool {
+func (t *stream) postLocked(l outgoing) bool {
 	if !t.openLocked() {
 		return false
 	}
@@ -84,13 +84,13 @@ func (t *stream) notify(message []byte) { t.send(message) }
 // finish ends the stream of a call with its answer. If the stream had not
 // begun, the answer is for its reader to give in another form.
 func (t *stream) finish(a answer) {
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	switch {
 	case !t.begun:
 		t.answer = &a
 	case a.body != nil && !a.silent:
-		t.addLocked(letter{message: a.body})
+		t.addLocked(outgoing{message: a.body})
 	}
 	t.doneLocked()
 	t.signalLocked()
@@ -108,7 +108,7 @@ func (t *stream) doneLocked() {
 // addLocked makes room for l and adds it, or reports false when the stream
 // has ended. The caller must hold mu, which is let go while a reader is waited
 // for.
-func (t *stream) addLocked(l letter) bool {
+func (t *stream) addLocked(l outgoing) bool {
 	var limit <-chan time.Time
 	for len(t.events) > 0 && !t.fitsLocked(l.cost()) {
 		if rd := t.reader; rd != nil && rd.next <= t.first {
@@ -132,7 +132,7 @@ func (t *stream) addLocked(l letter) bool {
 // awaitLocked waits until rd has read something, and cuts it off when that takes
 // too long. The caller must hold mu, which is let go meanwhile.
 func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
-	t.all.mu.Unlock()
+	t.log.mu.Unlock()
 	late := false
 	select {
 	case <-rd.taken:
@@ -140,7 +140,7 @@ func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
 	case <-limit:
 		late = true
 	}
-	t.all.mu.Lock()
+	t.log.mu.Lock()
 	if late && t.reader == rd {
 		t.cutLocked()
 	}
@@ -148,12 +148,12 @@ func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
 
 // fitsLocked reports whether cost more bytes have room. The caller must hold mu.
 func (t *stream) fitsLocked(cost int) bool {
-	lim := t.all.lim
-	return len(t.events) < lim.Events && t.bytes+cost <= lim.Stream && t.all.shedLocked(t.owner, cost)
+	lim := t.log.limits
+	return len(t.events) < lim.Events && t.bytes+cost <= lim.Stream && t.log.shedLocked(t.owner, cost)
 }
 
 // pushLocked adds l as the next event. The caller must hold mu.
-func (t *stream) pushLocked(l letter) {
+func (t *stream) pushLocked(l outgoing) {
 	t.events = append(t.events, l)
 	t.countLocked(l.cost())
 	t.signalLocked()
@@ -164,9 +164,9 @@ func (t *stream) pushLocked(l letter) {
 func (t *stream) dropHeadLocked() {
 	t.countLocked(-t.events[0].cost())
 	if t.first >= t.unread {
-		t.events[0].lose()
+		t.events[0].fail()
 	}
-	t.events[0] = letter{}
+	t.events[0] = outgoing{}
 	t.events = t.events[1:]
 	t.first++
 }
@@ -175,7 +175,7 @@ func (t *stream) dropHeadLocked() {
 func (t *stream) countLocked(n int) {
 	t.bytes += n
 	t.owner.bytes += n
-	t.all.bytes += n
+	t.log.bytes += n
 }
 
 // signalLocked tells the reader to look. The caller must hold mu.
@@ -195,8 +195,8 @@ func token(c chan struct{}) {
 
 // attach makes a new connection the reader of t, from the oldest event on.
 func (t *stream) attach() *reader {
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	return t.attachLocked()
 }
 
@@ -225,8 +225,8 @@ func (t *stream) cutLocked() {
 // detach leaves the stream: the connection is over.
 func (rd *reader) detach() {
 	t := rd.stream
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	if t.reader == rd {
 		t.cutLocked()
 		t.parkLocked()
@@ -237,8 +237,8 @@ func (rd *reader) detach() {
 // answer of a call that has ended before that; then the stream is not needed.
 func (rd *reader) begin() *answer {
 	t := rd.stream
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	if t.answer == nil {
 		t.begun = true
 	}
@@ -249,8 +249,8 @@ func (rd *reader) begin() *answer {
 // for again. ok is false when there is none, and over when there will be none.
 func (rd *reader) read() (id string, message []byte, ok, over bool) {
 	t := rd.stream
-	t.all.mu.Lock()
-	defer t.all.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
 	if t.reader != rd {
 		return "", nil, false, true
 	}

@@ -60,7 +60,7 @@ func TestRequestStateOutlivesItsCall(t *testing.T) {
 			clock, said := &clock{at: time.Now()}, make(chan registry.Answer, 1)
 			g := showing(said, tt.anew)
 			before := newDoor(t, g, func(o *mcp.Options) { o.Now, o.StateKey = clock.now, key })
-			state := parked(t, before, "alice", askRoots)
+			state := parkedCalls(t, before, "alice", askRoots)
 			if err := before.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestOneCallWhileItIsThere(t *testing.T) {
 	said := make(chan registry.Answer, 1)
 	g := showing(said, true)
 	d := newDoor(t, g, nil)
-	state := parked(t, d, "alice", askRoots)
+	state := parkedCalls(t, d, "alice", askRoots)
 	back := func() string {
 		return serve(d, sessionless("alice", "/mcp", "tools/call", clicked+`,"requestState":"`+state+`"`)).Body.String()
 	}

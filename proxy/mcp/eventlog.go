@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Replay bounds what is kept of event streams for clients that lost their
-// connection. Zero fields have their default. Bytes include what keeping an
-// event costs. Beyond a bound the oldest is forgotten: first streams that are
-// over, then the beginning of the stream that grows; the newest event of a call
-// that is in flight is always kept.
-type Replay struct {
+// EventLog bounds the events kept for clients that lost their connection (SSE
+// resumption). Zero fields have their default. Bytes include the cost of
+// keeping an event. Beyond a bound the oldest is dropped: first streams that
+// are over, then the beginning of the stream that grows; the newest event of a
+// call in flight is always kept.
+type EventLog struct {
 	Events  int           // of one stream; 0 = 256
 	Stream  int           // bytes of one stream; 0 = 1 MiB
 	Session int           // bytes of all streams of one session; 0 = 8 MiB
@@ -23,14 +23,14 @@ type Replay struct {
 	Keep    time.Duration // how long a stream that is over can be asked for; 0 = 5 minutes
 }
 
-// withDefaults gives r with zero fields filled in.
-func (r Replay) withDefaults() Replay {
-	r.Events = cmp.Or(r.Events, 256)
-	r.Stream = cmp.Or(r.Stream, 1<<20)
-	r.Session = cmp.Or(r.Session, 8<<20)
-	r.Total = cmp.Or(r.Total, 64<<20)
-	r.Keep = cmp.Or(r.Keep, 5*time.Minute)
-	return r
+// withDefaults returns l with zero fields set.
+func (l EventLog) withDefaults() EventLog {
+	l.Events = cmp.Or(l.Events, 256)
+	l.Stream = cmp.Or(l.Stream, 1<<20)
+	l.Session = cmp.Or(l.Session, 8<<20)
+	l.Total = cmp.Or(l.Total, 64<<20)
+	l.Keep = cmp.Or(l.Keep, 5*time.Minute)
+	return l
 }
 
 // What keeping costs in bytes, beside the messages.
@@ -39,55 +39,56 @@ const (
 	streamCost = 1 << 10
 )
 
-// replay holds the event streams of all sessions. One lock serves them all: it
-// is held for a few steps at a time, and calls answered as JSON never take it.
-type replay struct {
-	lim Replay
-	now func() time.Time
+// eventLog holds the event streams of all sessions. One lock serves them all;
+// it is held briefly, and calls answered as JSON never take it.
+type eventLog struct {
+	limits EventLog
+	now    func() time.Time
 
 	mu    sync.Mutex // protects the fields below, session.streams, and all of stream and reader
 	bytes int        // kept, of all streams
 	over  *list.List // of *stream: nobody reads and nothing more will come, the oldest first
 }
 
-func newReplay(opts Options) *replay {
-	return &replay{lim: opts.Replay.withDefaults(), now: opts.Now, over: list.New()}
+func newEventLog(opts Options) *eventLog {
+	return &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, over: list.New()}
 }
 
 // streams are the event streams of one session, protected by replay.mu.
 type streams struct {
-	byID   map[string]*stream
-	over   []*stream // those in replay.over, in its order
-	bytes  int       // kept
-	flying []*stream // of requests that have no answer yet, the oldest first
-	listen *stream   // the one that no call began; nil = none
-	mail   mailbox
-	ended  bool // the session is over: nothing can be asked for
+	byID    map[string]*stream
+	over    []*stream // those in replay.over, in its order
+	bytes   int       // kept
+	flying  []*stream // of requests that have no answer yet, the oldest first
+	listen  *stream   // the one that no call began; nil = none
+	mailbox mailbox
+	ended   bool // the session is over: nothing can be asked for
 
 	waiting atomic.Bool // whether the mailbox holds something; read without the lock
 }
 
-// open begins a stream of s, with what waited for one, and gives its first
-// reader. One that belongs to no call takes the place of the one before.
-func (r *replay) open(s *session, call bool) *reader {
-	t := &stream{all: r, owner: &s.streams, id: rand.Text(), call: call, prime: primes(s), bytes: streamCost}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// open begins a stream of s, moves the mailbox onto it, and returns its first
+// reader. A stream that belongs to no call replaces the previous one of its
+// kind.
+func (log *eventLog) open(s *session, call bool) *reader {
+	t := &stream{log: log, owner: &s.streams, id: rand.Text(), call: call, prime: primes(s), bytes: streamCost}
+	log.mu.Lock()
+	defer log.mu.Unlock()
 	if s.streams.byID == nil {
 		s.streams.byID = make(map[string]*stream)
 	}
 	s.streams.byID[t.id] = t
 	t.owner.bytes += t.bytes
-	r.bytes += t.bytes
+	log.bytes += t.bytes
 	if t.prime {
-		t.pushLocked(letter{})
+		t.pushLocked(outgoing{})
 	}
 	if call {
 		s.streams.flying = append(s.streams.flying, t)
 	} else {
 		t.followLocked()
 	}
-	t.collectLocked()
+	t.drainMailboxLocked()
 	return t.attachLocked()
 }
 
@@ -109,13 +110,13 @@ func (t *stream) followLocked() {
 	}
 }
 
-// queue begins a stream of s of which nothing is kept that was read.
-func (r *replay) queue(s *session) *stream {
-	t := &stream{all: r, owner: &s.streams, begun: true, once: true, bytes: streamCost}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// openQueue begins a stream of s that forgets each event once it was read.
+func (log *eventLog) openQueue(s *session) *stream {
+	t := &stream{log: log, owner: &s.streams, begun: true, once: true, bytes: streamCost}
+	log.mu.Lock()
+	defer log.mu.Unlock()
 	t.owner.bytes += t.bytes
-	r.bytes += t.bytes
+	log.bytes += t.bytes
 	return t
 }
 
@@ -131,42 +132,42 @@ type resumption uint8
 const (
 	resumed resumption = iota
 	unknown            // no such stream of this session, or no longer
-	told               // the stream is over and its reader has had it all
+	drained            // the stream is over and its reader has had it all
 )
 
-// resume continues the stream of s that has the one event of ids, after that
-// event. What the client has had is forgotten.
-func (r *replay) resume(s *session, ids []string) (*reader, resumption) {
+// resume continues the stream of s after the one event that ids names. It
+// forgets the events before.
+func (log *eventLog) resume(s *session, ids []string) (*reader, resumption) {
 	name, n, ok := parseEventID(ids[0])
 	if !ok || len(ids) > 1 {
 		return nil, unknown
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	log.mu.Lock()
+	defer log.mu.Unlock()
 	t := s.streams.byID[name]
 	switch {
 	case t == nil || n >= t.nextLocked() || n+1 < t.first:
 		return nil, unknown
 	case t.done && n+1 == t.nextLocked():
-		return nil, told
+		return nil, drained
 	}
 	for t.first <= n {
 		t.dropHeadLocked()
 	}
 	if t.prime && !t.done && t.fitsLocked(eventCost) {
-		t.pushLocked(letter{}) // clients give up on a stream whose connections bring no new id
+		t.pushLocked(outgoing{}) // clients give up on a stream whose connections bring no new id
 	}
 	return t.attachLocked(), resumed
 }
 
-// forget ends what is kept of s. Streams of calls in flight go on for who
-// reads them now.
-func (r *replay) forget(s *session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// forget drops the kept streams of s. Streams of calls in flight continue for
+// their current readers.
+func (log *eventLog) forget(s *session) {
+	log.mu.Lock()
+	defer log.mu.Unlock()
 	s.streams.ended = true
-	for len(s.streams.mail.letters) > 0 {
-		r.removeLocked(&s.streams, 0)
+	for len(s.streams.mailbox.messages) > 0 {
+		log.removeFromMailboxLocked(&s.streams, 0)
 	}
 	for _, t := range s.streams.byID {
 		if t.reader == nil && (t.done || !t.call) {
@@ -175,13 +176,13 @@ func (r *replay) forget(s *session) {
 	}
 }
 
-// sweep forgets the streams of calls that have been over for too long.
-func (r *replay) sweep() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for e := r.over.Front(); e != nil; {
+// sweep drops streams of calls that ended longer than EventLog.Keep ago.
+func (log *eventLog) sweep() {
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for e := log.over.Front(); e != nil; {
 		t, next := e.Value.(*stream), e.Next()
-		if r.now().Sub(t.since) <= r.lim.Keep {
+		if log.now().Sub(t.since) <= log.limits.Keep {
 			return
 		}
 		if t.call {
@@ -194,7 +195,7 @@ func (r *replay) sweep() {
 // parkLocked puts t where it can be asked for until there is no more room, if
 // nobody reads it and nothing more will come. The caller must hold mu.
 func (t *stream) parkLocked() {
-	r := t.all
+	r := t.log
 	switch {
 	case t.dropped || t.reader != nil || t.call && !t.done:
 		return
@@ -213,7 +214,7 @@ func (t *stream) unparkLocked() {
 	if t.place == nil {
 		return
 	}
-	t.all.over.Remove(t.place)
+	t.log.over.Remove(t.place)
 	t.place = nil
 	if i := slices.Index(t.owner.over, t); i >= 0 {
 		t.owner.over = slices.Delete(t.owner.over, i, i+1)
@@ -222,14 +223,14 @@ func (t *stream) unparkLocked() {
 
 // shedLocked forgets streams that are over until cost more bytes of o have
 // room, and reports whether they have. The caller must hold mu.
-func (r *replay) shedLocked(o *streams, cost int) bool {
-	for o.bytes+cost > r.lim.Session && len(o.over) > 0 {
+func (log *eventLog) shedLocked(o *streams, cost int) bool {
+	for o.bytes+cost > log.limits.Session && len(o.over) > 0 {
 		o.over[0].dropLocked()
 	}
-	for r.bytes+cost > r.lim.Total && r.over.Len() > 0 {
-		r.over.Front().Value.(*stream).dropLocked()
+	for log.bytes+cost > log.limits.Total && log.over.Len() > 0 {
+		log.over.Front().Value.(*stream).dropLocked()
 	}
-	return o.bytes+cost <= r.lim.Session && r.bytes+cost <= r.lim.Total
+	return o.bytes+cost <= log.limits.Session && log.bytes+cost <= log.limits.Total
 }
 
 // dropLocked forgets t. The caller must hold mu.
@@ -240,12 +241,12 @@ func (t *stream) dropLocked() {
 	t.dropped = true
 	for i, l := range t.events {
 		if t.first+uint64(i) >= t.unread {
-			l.lose()
+			l.fail()
 		}
 	}
 	t.unparkLocked()
 	t.cutLocked()
-	t.all.bytes -= t.bytes
+	t.log.bytes -= t.bytes
 	t.owner.bytes -= t.bytes
 	t.events, t.bytes = nil, 0
 	delete(t.owner.byID, t.id)

@@ -21,13 +21,13 @@ func TestReplayRoom(t *testing.T) {
 	big := strings.Repeat("x", 10_000)
 	for _, tt := range []struct {
 		name   string
-		replay mcp.Replay
+		replay mcp.EventLog
 		want   []int // status of coming back to each of four calls, the oldest first
 	}{
-		{"room for all", mcp.Replay{}, []int{200, 200, 200, 200}},
-		{"session", mcp.Replay{Session: 25_000}, []int{400, 400, 200, 200}},
-		{"total", mcp.Replay{Total: 25_000}, []int{400, 400, 200, 200}},
-		{"stream", mcp.Replay{Stream: 5_000}, []int{400, 400, 400, 400}}, // the answer is kept, what is before it not
+		{"room for all", mcp.EventLog{}, []int{200, 200, 200, 200}},
+		{"session", mcp.EventLog{Session: 25_000}, []int{400, 400, 200, 200}},
+		{"total", mcp.EventLog{Total: 25_000}, []int{400, 400, 200, 200}},
+		{"stream", mcp.EventLog{Stream: 5_000}, []int{400, 400, 400, 400}}, // the answer is kept, what is before it not
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGate()
@@ -35,7 +35,7 @@ func TestReplayRoom(t *testing.T) {
 				in.Progress(json.RawMessage(`{"progress":1}`))
 				return json.RawMessage(`{"content":[],"big":"` + big + `"}`), nil
 			}
-			srv, _ := newServer(t, g, func(o *mcp.Options) { o.Replay = tt.replay })
+			srv, _ := newServer(t, g, func(o *mcp.Options) { o.EventLog = tt.replay })
 			h := open(t, srv, "alice")
 			var ids []string
 			for range 4 {
@@ -67,7 +67,7 @@ func TestReplayMemory(t *testing.T) {
 		}
 		return json.RawMessage(`{"content":[]}`), nil
 	}
-	d := newDoor(t, g, func(o *mcp.Options) { o.Replay.Total = 4 << 20 })
+	d := newDoor(t, g, func(o *mcp.Options) { o.EventLog.Total = 4 << 20 })
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

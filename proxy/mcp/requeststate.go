@@ -18,7 +18,7 @@ import (
 var (
 	errForged   = errors.New("requestState is none that was given out here, or was changed")
 	errForeign  = errors.New("requestState was given for another request: send it with the params of the request that it answers, as the same principal and on the same path")
-	errLapsed   = errors.New("requestState has expired: send the request again without it")
+	errExpired  = errors.New("requestState has expired: send the request again without it")
 	errGone     = errors.New("nothing waits for requestState any more: send the request again without it")
 	errAnswered = errors.New("requestState has been used: each is good for one answer")
 )
@@ -26,11 +26,11 @@ var (
 // claim is what a requestState says: which call waits, for the answer to which
 // of its rounds, until when, and of what request it is part.
 type claim struct {
-	call    callID
-	round   uint32
-	until   time.Time // to the millisecond
-	binding binding32
-	anew    bool // the request may be taken from its start when its call is gone
+	call        callID
+	round       uint32
+	until       time.Time // to the millisecond
+	binding     binding32
+	restartable bool // the request may be taken from its start when its call is gone
 }
 
 // callID names a parked call. binding32 is the digest of a request.
@@ -44,35 +44,36 @@ const claimBytes = len(callID{}) + 4 + 8 + len(binding32{}) + 1
 // StateKeyBytes is how long Options.StateKey is.
 const StateKeyBytes = 32
 
-// notary makes and reads requestState: a claim and its HMAC. What another
-// process gave out names a call that is not here, whoever has its key.
-type notary struct{ key []byte }
+// stateSigner encodes and decodes requestState: a claim and its HMAC. A state
+// of another process names a call that is not here, even under the same key.
+type stateSigner struct{ key []byte }
 
-// newNotary makes a notary with key, nil for one that nobody else has.
-func newNotary(key []byte) *notary {
+// newStateSigner returns a signer with key, or with a random key when key is
+// nil.
+func newStateSigner(key []byte) *stateSigner {
 	if key == nil {
 		key = make([]byte, StateKeyBytes)
 		_, _ = rand.Read(key) // never fails
 	}
-	return &notary{key: key}
+	return &stateSigner{key: key}
 }
 
-// sign spells c as a requestState.
-func (n *notary) sign(c claim) string {
+// sign encodes c as a requestState.
+func (n *stateSigner) sign(c claim) string {
 	raw := make([]byte, 0, claimBytes+sha256.Size)
 	raw = append(raw, c.call[:]...)
 	raw = binary.BigEndian.AppendUint32(raw, c.round)
 	raw = binary.BigEndian.AppendUint64(raw, uint64(c.until.UnixMilli()))
 	raw = append(raw, c.binding[:]...)
 	raw = append(raw, 0)
-	if c.anew {
+	if c.restartable {
 		raw[len(raw)-1] = 1
 	}
 	return base64.RawURLEncoding.EncodeToString(append(raw, n.mac(raw)...))
 }
 
-// read gives the claim of text, in the one spelling there is, or errForged.
-func (n *notary) read(text string) (claim, error) {
+// read decodes text, in its only spelling, or returns errForged.
+func (n *stateSigner) read(text string) (claim, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) != claimBytes+sha256.Size || len(text) != base64.RawURLEncoding.EncodedLen(len(raw)) {
 		return claim{}, errForged
@@ -86,11 +87,11 @@ func (n *notary) read(text string) (claim, error) {
 	c.round = binary.BigEndian.Uint32(said)
 	c.until = time.UnixMilli(int64(binary.BigEndian.Uint64(said[4:])))
 	copy(c.binding[:], said[12:])
-	c.anew = said[12+len(c.binding)] == 1
+	c.restartable = said[12+len(c.binding)] == 1
 	return c, nil
 }
 
-func (n *notary) mac(said []byte) []byte {
+func (n *stateSigner) mac(said []byte) []byte {
 	h := hmac.New(sha256.New, n.key)
 	h.Write(said)
 	return h.Sum(nil)

@@ -14,35 +14,35 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// outcome is what came of a request without a session, before it is put into
-// words for the request that asks for it. The zero value means that our own
-// parts contradict themselves.
+// outcome is the result of a request without a session, before it is put into
+// the form that the attempt asks for. The zero value means that our own parts
+// contradict themselves.
 type outcome struct {
 	result          json.RawMessage
 	failure         *proxy.Failure
-	refused         *objection // by the door, not yet recorded
-	cancelled       bool       // nobody waits for it
+	refused         *doorRefusal // by the door, not yet recorded
+	cancelled       bool         // nobody waits for it
 	decision, trace string
 }
 
-// objection is a code and the reason for it.
-type objection struct{ code, reason string }
+// doorRefusal is a refusal by the door that is not yet recorded.
+type doorRefusal struct{ code, reason string }
 
 // called takes a tool call down its road.
-func (d *Door) called(ctx context.Context, x *exchange) outcome {
-	return taken(ctx, x, d.opts.Gate.Call)
+func (s *statelessServer) called(ctx context.Context, x *exchange) outcome {
+	return callRoad(ctx, x, s.opts.Gate.Call)
 }
 
 // relayed takes any other request down its road.
-func (d *Door) relayed(ctx context.Context, x *exchange) outcome {
-	if d.opts.Relayer == nil {
+func (s *statelessServer) relayed(ctx context.Context, x *exchange) outcome {
+	if s.opts.Relayer == nil {
 		return unknownMethod(x)
 	}
-	return taken(ctx, x, d.opts.Relayer.Relay)
+	return callRoad(ctx, x, s.opts.Relayer.Relay)
 }
 
-// taken gives what comes of x on a road.
-func taken(ctx context.Context, x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) outcome {
+// callRoad returns the outcome of x on road.
+func callRoad(ctx context.Context, x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) outcome {
 	reply, failure := road(ctx, &x.call)
 	switch {
 	case errors.Is(context.Cause(ctx), errCancelled):
@@ -54,47 +54,48 @@ func taken(ctx context.Context, x *exchange, road func(context.Context, *proxy.C
 }
 
 // enumerated gives one page of a list as the principal may see it.
-func (d *Door) enumerated(ctx context.Context, x *exchange) outcome {
-	if d.opts.Relayer == nil {
+func (s *statelessServer) enumerated(ctx context.Context, x *exchange) outcome {
+	if s.opts.Relayer == nil {
 		return unknownMethod(x)
 	}
-	result, failure := d.opts.Relayer.Enumerate(ctx, &x.call, x.who)
+	result, failure := s.opts.Relayer.Enumerate(ctx, &x.call, x.who)
 	if failure != nil && failure.Kernel.Code == signal.CodeEnvelopeMethod {
-		return outcome{refused: &objection{failure.Kernel.Code, failure.Reason}} // recorded, as for any method that is not served
+		return outcome{refused: &doorRefusal{failure.Kernel.Code, failure.Reason}} // recorded, as for any method that is not served
 	}
 	return outcome{result: result, failure: failure}
 }
 
 func unknownMethod(x *exchange) outcome {
-	return outcome{refused: &objection{signal.CodeEnvelopeMethod, "method " + x.call.Message.Method + " is not served here"}}
+	return outcome{refused: &doorRefusal{signal.CodeEnvelopeMethod, "method " + x.call.Message.Method + " is not served here"}}
 }
 
 // listedTools gives one page of the tools that the principal may see.
-func (d *Door) listedTools(ctx context.Context, x *exchange) outcome {
-	result, ok := d.toolPage(ctx, x)
+func (s *statelessServer) listedTools(ctx context.Context, x *exchange) outcome {
+	result, ok := s.toolPage(ctx, x)
 	if !ok {
-		return outcome{refused: &objection{signal.CodeEnvelopeParams, staleCursor}}
+		return outcome{refused: &doorRefusal{signal.CodeEnvelopeParams, staleCursor}}
 	}
 	return outcome{result: result}
 }
 
 // discover says which revisions are served and what the route of x can do (MCP
 // 2026-07-28, server/discover).
-func (d *Door) discover(_ context.Context, x *exchange) outcome {
+func (s *statelessServer) discover(_ context.Context, x *exchange) outcome {
 	return outcome{result: slices.Concat(
-		[]byte(`{"supportedVersions":`), d.supported(x), []byte(`,"capabilities":`), d.modernCapabilities(x),
+		[]byte(`{"supportedVersions":`), s.supported(x), []byte(`,"capabilities":`), s.statelessCapabilities(x),
 		[]byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
 
-// modernCapabilities is what the route of x can do, but for what the revision
-// took away, and the tasks of held calls, if the gate has them.
-func (d *Door) modernCapabilities(x *exchange) json.RawMessage {
-	offered := d.offered(x)
+// statelessCapabilities returns the capabilities of x's route without those
+// that the revision removed, and with the tasks of held calls when the gate has
+// them.
+func (s *statelessServer) statelessCapabilities(x *exchange) json.RawMessage {
+	offered := s.offered(x)
 	if without, err := jsonrpc.Delete(offered, "tasks"); err == nil {
 		offered = without
 	}
 	extensions, _ := jsonrpc.Get(offered, "extensions")
-	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !d.opts.Tasks {
+	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !s.opts.Tasks {
 		return offered
 	}
 	if !isObject(extensions) {
@@ -113,27 +114,27 @@ func (d *Door) modernCapabilities(x *exchange) json.RawMessage {
 // extensionTasks is the extension that lets a server answer a call with a task.
 const extensionTasks = "io.modelcontextprotocol/tasks"
 
-// worded is the answer to x that says o.
-func (d *Door) worded(x *exchange, o outcome, row modernRow) answer {
+// statelessAnswer returns the answer to x for o.
+func (s *statelessServer) statelessAnswer(x *exchange, o outcome, row statelessRow) answer {
 	switch {
 	case o.cancelled:
 		return answer{silent: true, status: http.StatusAccepted}
 	case o.refused != nil:
-		return d.withStatus(d.refuse(x, o.refused.code, o.refused.reason))
+		return s.withStatus(s.refuse(x, o.refused.code, o.refused.reason))
 	case o.failure != nil:
-		return d.worseWorded(x, o.failure, row)
+		return s.statelessFailure(x, o.failure, row)
 	}
-	result, ok := d.complete(o.result, row)
+	result, ok := s.completeResult(o.result, row)
 	if !ok { // fails closed
-		return d.broken(x)
+		return s.broken(x)
 	}
 	return answer{status: http.StatusOK, body: success(x.id(), result), decision: o.decision, trace: o.trace}
 }
 
-// complete gives result the members that every result of the revision has. It
-// reports false for what cannot be one, such as a question that should have
-// been asked on the road.
-func (d *Door) complete(result json.RawMessage, row modernRow) (json.RawMessage, bool) {
+// completeResult adds the members that every result of the revision has. It
+// returns false for bytes that cannot be a result, such as a question that
+// should have been asked on the road.
+func (s *statelessServer) completeResult(result json.RawMessage, row statelessRow) (json.RawMessage, bool) {
 	raw, typed := jsonrpc.Get(result, "resultType")
 	if kind, ok := jsonrpc.Text(raw); typed && (!ok || kind == "input_required") {
 		return nil, false
@@ -159,29 +160,28 @@ func (d *Door) complete(result json.RawMessage, row modernRow) (json.RawMessage,
 		meta = json.RawMessage("{}")
 	}
 	if err == nil {
-		meta, err = jsonrpc.Set(meta, metaServer, d.serverInfo())
+		meta, err = jsonrpc.Set(meta, metaServer, s.serverInfo())
 	}
 	set("_meta", meta)
 	return result, err == nil
 }
 
 // serverInfo is who answers.
-func (d *Door) serverInfo() json.RawMessage {
-	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(d.opts.Version), []byte{'}'})
+func (c *core) serverInfo() json.RawMessage {
+	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(c.opts.Version), []byte{'}'})
 }
 
-// worseWorded is the answer to x for a failure. What the revision has no longer
-// never leaves: a resource that is not there has another number, and a page
-// that a person must see first is asked for on the road or not at all.
-func (d *Door) worseWorded(x *exchange, f *proxy.Failure, row modernRow) answer {
-	a := d.withStatus(d.failed(x, f))
+// statelessFailure returns the answer to x for a failure. Codes that the
+// revision removed are replaced.
+func (s *statelessServer) statelessFailure(x *exchange, f *proxy.Failure, row statelessRow) answer {
+	a := s.withStatus(s.failed(x, f))
 	if a.isResult() && x.call.Message.Method != "tools/call" {
 		as := *x
 		as.dialect = wire.Gateway // only a tool's result can stand for an error
-		a = d.failed(&as, f)
+		a = s.failed(&as, f)
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
-		if whole, ok := d.complete(result, row); ok {
+		if whole, ok := s.completeResult(result, row); ok {
 			a.body = success(x.id(), whole)
 		}
 		return a
@@ -202,7 +202,7 @@ func (d *Door) worseWorded(x *exchange, f *proxy.Failure, row modernRow) answer 
 		return a
 	}
 	if err != nil || a.body == nil {
-		return d.broken(x)
+		return s.broken(x)
 	}
 	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), object))
 	return a
@@ -237,7 +237,7 @@ func notFound(object json.RawMessage, x *exchange) json.RawMessage {
 
 // withStatus gives a the HTTP status that the revision wants for a method that
 // is not served; other refusals of the road stay what they are.
-func (d *Door) withStatus(a answer) answer {
+func (s *statelessServer) withStatus(a answer) answer {
 	if code, _ := jsonrpc.Get(a.fault, "code"); string(code) == "-32601" && faultCode(a) == "METHOD_NOT_FOUND" {
 		a.status = http.StatusNotFound
 	}

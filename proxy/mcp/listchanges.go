@@ -1,0 +1,107 @@
+package mcp
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// toolsChanged is what a client hears when its tools may be others.
+const toolsChanged = "notifications/tools/list_changed"
+
+// kinds are the notifications that say no more than that something changed, so
+// that two are worth one.
+var listMethods = []string{toolsChanged, "notifications/resources/list_changed", "notifications/prompts/list_changed"}
+
+// listChanges holds the list-change notifications that one client has not
+// received; repeated changes become one. It is safe for concurrent use.
+type listChanges struct {
+	wake    chan struct{} // holds a token when there is some
+	pending atomic.Uint32 // a bit for each of kinds
+}
+
+func newListChanges() *listChanges { return &listChanges{wake: make(chan struct{}, 1)} }
+
+// add notes a change and returns false when method is not one of listMethods.
+func (c *listChanges) add(method string) bool {
+	i := slices.Index(listMethods, method)
+	if i < 0 {
+		return false
+	}
+	c.pending.Or(1 << i)
+	token(c.wake)
+	return true
+}
+
+// clear drops the pending changes.
+func (c *listChanges) clear() { c.pending.Store(0) }
+
+// flush sends the pending changes; one that cannot be sent stays pending.
+func (c *listChanges) flush(send func(outgoing) bool) {
+	unheard := c.pending.Swap(0)
+	for i, method := range listMethods {
+		if unheard&(1<<i) != 0 && !send(outgoing{message: jsonrpc.NewNotification(method, nil)}) {
+			c.add(method)
+		}
+	}
+}
+
+// ToolsChanged notifies every client that its list of tools may have changed.
+// It never blocks; changes that a client has not yet received become one.
+func (d *Door) ToolsChanged() { d.notifyAll(toolsChanged, func(string) bool { return true }) }
+
+// ListChanged notifies the clients on the route of server, or of all servers,
+// that one of its lists may have changed. method is
+// notifications/tools/list_changed, or that of resources or prompts; any other
+// is ignored. It never blocks; changes that a client has not yet received
+// become one.
+func (d *Door) ListChanged(server, method string) {
+	if slices.Contains(listMethods, method) {
+		d.notifyAll(method, func(route string) bool { return route == "" || route == server })
+	}
+}
+
+// ToolsChangedFor is [Door.ToolsChanged] for the clients of one principal.
+func (d *Door) ToolsChangedFor(who policy.Principal) {
+	d.session.sessions.each(func(s *session) {
+		if s.subject == who.Subject && s.tenant == who.Tenant {
+			s.changes.add(toolsChanged)
+		}
+	})
+	owner := ownerOf(who)
+	for _, p := range d.stateless.groups.all() {
+		if p.owner == owner {
+			p.Tell(toolsChanged, nil)
+		}
+	}
+	if at, f := d.opts.Gate.Identify(d.base, d.opts.Stdio); f != nil || ownerOf(at) != owner {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.stdioClients {
+		p.changes.add(toolsChanged)
+	}
+}
+
+// notifyAll notes a change for sessions and listeners on the routes that of
+// accepts, and for every stdio client, whose route is all servers.
+func (d *Door) notifyAll(method string, of func(route string) bool) {
+	d.session.sessions.each(func(s *session) {
+		if of(s.route) {
+			s.changes.add(method)
+		}
+	})
+	for _, p := range d.stateless.groups.all() {
+		if of(p.route) {
+			p.Tell(method, nil)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for p := range d.stdioClients {
+		p.changes.add(method)
+	}
+}

@@ -1,0 +1,369 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// modernVersion is the first revision without sessions: each request says in
+// its params._meta who asks, in which revision and with what capabilities.
+const statelessVersion = "2026-07-28"
+
+// Keys of _meta that belong to this hop (MCP 2026-07-28, base protocol).
+const (
+	metaVersion      = "io.modelcontextprotocol/protocolVersion"
+	metaClient       = "io.modelcontextprotocol/clientInfo"
+	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	metaLevel        = "io.modelcontextprotocol/logLevel"
+	metaServer       = "io.modelcontextprotocol/serverInfo"
+	metaSubscription = "io.modelcontextprotocol/subscriptionId"
+)
+
+func newStatelessServer(c *core, events *eventLog) *statelessServer {
+	return &statelessServer{
+		core: c, groups: newClientGroups(c.opts), parked: parkedCalls{byID: make(map[callID]*multiCall)},
+		signer: newStateSigner(c.opts.StateKey), events: events,
+	}
+}
+
+// statelessRequest holds the members of a 2026-07-28 request that concern only
+// the client and this door.
+type statelessRequest struct {
+	group     *clientGroup    // on whose account it is; nil until it is admitted
+	state     json.RawMessage // params.requestState, nil = none
+	responses json.RawMessage // params.inputResponses, nil = none
+}
+
+// work does what a request asks for.
+type work func(s *statelessServer, ctx context.Context, x *exchange) outcome
+
+// statelessRow is one row of the dispatch table of revision 2026-07-28.
+type statelessRow struct {
+	work   work
+	asks   bool   // its servers may ask the client
+	cached bool   // its result says how long it may be kept
+	named  string // member of params that header Mcp-Name repeats
+}
+
+// statelessRequests is every request method of revision 2026-07-28 but
+// subscriptions/listen.
+var statelessRequests = map[string]statelessRow{
+	"server/discover":          {work: (*statelessServer).discover, cached: true},
+	"tools/list":               {work: (*statelessServer).listedTools, cached: true},
+	"tools/call":               {work: (*statelessServer).called, asks: true, named: "name"},
+	"resources/list":           {work: (*statelessServer).enumerated, cached: true},
+	"resources/templates/list": {work: (*statelessServer).enumerated, cached: true},
+	"resources/read":           {work: (*statelessServer).relayed, asks: true, cached: true, named: "uri"},
+	"prompts/list":             {work: (*statelessServer).enumerated, cached: true},
+	"prompts/get":              {work: (*statelessServer).relayed, asks: true, named: "name"},
+	"completion/complete":      {work: (*statelessServer).relayed},
+	"tasks/get":                {work: (*statelessServer).relayed, named: "taskId"},
+	"tasks/update":             {work: (*statelessServer).relayed, named: "taskId"},
+	"tasks/cancel":             {work: (*statelessServer).relayed, named: "taskId"},
+}
+
+// listenMethod opens a stream of notifications.
+const listenMethod = "subscriptions/listen"
+
+// removedMethods are the methods that the revision removed. They would be
+// relayed for a client of an older revision, so they are refused by name.
+var removedMethods = []string{
+	"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result",
+}
+
+// statelessRowFor returns the row of method. A method without a row may belong
+// to an extension: the road knows which of those the operator has named and
+// refuses any other.
+func (s *statelessServer) statelessRowFor(method string) (statelessRow, bool) {
+	switch row, ok := statelessRequests[method]; {
+	case ok:
+		return row, true
+	case method == listenMethod:
+		return statelessRow{}, true
+	case s.opts.Relayer == nil || slices.Contains(removedMethods, method):
+		return statelessRow{}, false
+	}
+	return statelessRow{work: (*statelessServer).relayed}, true
+}
+
+// hasStatelessMeta reports whether the body of x has the _meta members of
+// revisions without sessions.
+func (x *exchange) hasStatelessMeta() bool {
+	if x.call.Message == nil {
+		return false
+	}
+	meta, _ := jsonrpc.Get(x.call.Message.Params, "_meta")
+	_, version := jsonrpc.Get(meta, metaVersion)
+	_, capabilities := jsonrpc.Get(meta, metaCapabilities)
+	return version || capabilities
+}
+
+// isStateless reports whether x is a request of a revision without sessions, by
+// its header or its body. A session header takes precedence over the body, and
+// initialize belongs to the older revisions unless its body says otherwise.
+func (x *exchange) isStateless(h http.Header) bool {
+	lines, m := h[headerVersion], x.call.Message
+	opens := m != nil && m.Method == "initialize"
+	switch {
+	case x.hasStatelessMeta() && len(h[headerSession]) == 0:
+		return true
+	case len(lines) != 1 || opens:
+		return false
+	case lines[0] == statelessVersion:
+		return true
+	}
+	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
+}
+
+// admitStateless checks x up to its client group. h is nil on transports
+// without headers. If ok is false, a answers x.
+func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h http.Header) (a answer, ok bool) {
+	m := x.call.Message
+	x.stateless = &statelessRequest{}
+	x.call.Era = statelessVersion
+	switch {
+	case m == nil:
+		a = s.refuseFault(x)
+		if a.problem == nil {
+			a.status = http.StatusBadRequest
+		}
+		return x.withoutNull(a), false
+	case m.Kind == jsonrpc.Notification:
+		return x.withoutNull(s.takeNotification(x)), false
+	case m.Kind != jsonrpc.Request:
+		return s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusBadRequest, "answers are given as inputResponses of a request"), false
+	}
+	if a, ok := s.checkRevision(x, h); !ok {
+		return a, false
+	}
+	if fault := x.readClient(); fault != "" {
+		return s.refuseAs(x, signal.CodeEnvelopeParams, http.StatusBadRequest, fault), false
+	}
+	return s.checkRequest(ctx, x, h)
+}
+
+// checkRevision refuses a revision that is not served, and a header that
+// contradicts the body.
+func (s *statelessServer) checkRevision(x *exchange, h http.Header) (answer, bool) {
+	meta, _ := jsonrpc.Get(x.call.Message.Params, "_meta")
+	raw, said := jsonrpc.Get(meta, metaVersion)
+	wanted, isText := jsonrpc.Text(raw)
+	if h != nil && said == isText {
+		if lines := h[headerVersion]; !said && len(lines) == 1 {
+			wanted, isText = lines[0], true
+		} else if fault := paramheader.CheckText(h, headerVersion, wanted, false); fault != "" {
+			return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
+		}
+	}
+	if wanted == statelessVersion || !isText {
+		return answer{}, true // introduce says what is missing
+	}
+	a := s.refuseAs(x, signal.CodeEnvelopeVersion, http.StatusBadRequest, "revision "+wanted+" is not served without a session")
+	supported := s.supported(x)
+	if slices.Contains(x.versions, wanted) {
+		supported = quoted(statelessVersion)
+	}
+	return x.withData(x.withData(a, "supported", supported), "requested", jsonrpc.Quote(wanted)), false
+}
+
+// supported is the list of the revisions served, newest first.
+func (s *statelessServer) supported(x *exchange) json.RawMessage {
+	return quoted(append([]string{statelessVersion}, x.versions...)...)
+}
+
+// quoted is an array of texts.
+func quoted(texts ...string) json.RawMessage {
+	out := []byte{'['}
+	for i, text := range texts {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, jsonrpc.Quote(text)...)
+	}
+	return append(out, ']')
+}
+
+// readClient reads what _meta says about the client. It returns what is
+// missing, "" when nothing is.
+func (x *exchange) readClient() string {
+	params := x.call.Message.Params
+	meta, _ := jsonrpc.Get(params, "_meta")
+	raw, _ := jsonrpc.Get(meta, metaVersion)
+	if _, ok := jsonrpc.Text(raw); !ok {
+		return "_meta needs " + metaVersion + ", a string"
+	}
+	capabilities, _ := jsonrpc.Get(meta, metaCapabilities)
+	if !isObject(capabilities) {
+		return "_meta needs " + metaCapabilities + ", an object"
+	}
+	if raw, ok := jsonrpc.Get(meta, metaLevel); ok {
+		level, _ := jsonrpc.Text(raw)
+		if !slices.Contains(proxy.Levels, level) {
+			return metaLevel + " is no log level"
+		}
+		x.call.Level = level
+	}
+	x.call.Capabilities = capabilities
+	x.call.Client = nameOf(meta, metaClient)
+	return ""
+}
+
+// extractAnswers moves requestState and inputResponses from params into x: they
+// concern only the client and this door. It returns what is wrong with them, ""
+// when nothing is.
+func (x *exchange) extractAnswers() string {
+	m := *x.call.Message
+	for _, member := range []struct {
+		name string
+		to   *json.RawMessage
+		ok   func(json.RawMessage) bool
+		want string
+	}{
+		{"requestState", &x.stateless.state, isText, "a string"},
+		{"inputResponses", &x.stateless.responses, isAnswers, "an object of objects"},
+	} {
+		raw, there := jsonrpc.Get(m.Params, member.name)
+		if !there {
+			continue
+		}
+		if !member.ok(raw) {
+			return "params." + member.name + " must be " + member.want
+		}
+		left, err := jsonrpc.Delete(m.Params, member.name)
+		if err != nil {
+			return "params cannot be read"
+		}
+		*member.to, m.Params = raw, left
+	}
+	x.call.Message = &m
+	return ""
+}
+
+func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
+
+func isText(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '"' }
+
+// isAnswers reports whether raw is an object of results.
+func isAnswers(raw json.RawMessage) bool {
+	for _, result := range jsonrpc.Members(raw) {
+		if !isObject(result) {
+			return false
+		}
+	}
+	return isObject(raw)
+}
+
+// checkRequest refuses a method that is not served and headers that contradict
+// the body.
+func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
+	m := x.call.Message
+	row, ok := s.statelessRowFor(m.Method)
+	if h != nil {
+		if fault := standardFault(h, m, row.named); fault != "" {
+			return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
+		}
+	}
+	if !ok {
+		return s.refuseAs(x, signal.CodeEnvelopeMethod, http.StatusNotFound, "method "+m.Method+" is not served in revision "+statelessVersion), false
+	}
+	if row.asks {
+		if fault := x.extractAnswers(); fault != "" {
+			return s.refuse(x, signal.CodeEnvelopeParams, fault), false
+		}
+	}
+	if a, ok := s.joinGroup(x); !ok {
+		return a, false
+	}
+	return s.checkArgumentHeaders(ctx, x, h)
+}
+
+// argumentFault checks the headers that the tool of a call wants of its
+// arguments. A tool that the caller does not see wants none.
+func (s *statelessServer) argumentFault(ctx context.Context, x *exchange, h http.Header) string {
+	raw, _ := jsonrpc.Get(x.call.Message.Params, "name")
+	name, _ := jsonrpc.Text(raw)
+	args, _ := jsonrpc.Get(x.call.Message.Params, "arguments")
+	if t := s.find(ctx, x, name); t != nil {
+		bound, _ := paramheader.Parameters(t.Definition) // an invalid annotation binds nothing
+		return paramheader.Check(h, bound, args)
+	}
+	return ""
+}
+
+// find gives the tool that the sender of x sees under name, nil for none.
+func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *registry.Tool {
+	if f, ok := s.opts.Gate.(Finder); ok {
+		return f.Find(ctx, &x.call, x.who, name)
+	}
+	shown := shownName(x.call.Route)
+	tools := s.opts.Gate.List(ctx, &x.call, x.who)
+	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shown(t) == name }); i >= 0 {
+		return tools[i]
+	}
+	return nil
+}
+
+// joinGroup finds the client group of x.
+func (s *statelessServer) joinGroup(x *exchange) (answer, bool) {
+	p := s.groups.enter(x.who, x.call.Route, x.call.Capabilities)
+	if p == nil {
+		return s.refuse(x, signal.CodeOverloaded, "too many clients are at work"), false
+	}
+	x.stateless.group = p
+	x.call.Session, x.call.Home = p.key, p
+	return answer{}, true
+}
+
+// checkArgumentHeaders refuses x unless its headers repeat the arguments that
+// the tool's definition names.
+func (s *statelessServer) checkArgumentHeaders(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
+	if h == nil || x.call.Message.Method != "tools/call" {
+		return answer{}, true
+	}
+	if fault := s.argumentFault(ctx, x, h); fault != "" {
+		s.groups.leave(x.stateless.group)
+		return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
+	}
+	return answer{}, true
+}
+
+// refuseAs refuses x with an HTTP status of its own.
+func (c *core) refuseAs(x *exchange, code string, status int, reason string) answer {
+	a := c.refuse(x, code, reason)
+	a.status = status
+	return a
+}
+
+// withoutNull removes the id from an error that answers no readable id: in this
+// revision an id is a string or a number.
+func (x *exchange) withoutNull(a answer) answer {
+	if x.id() == nil && a.body != nil {
+		if body, err := jsonrpc.Delete(a.body, "id"); err == nil {
+			a.body = body
+		}
+	}
+	return a
+}
+
+// withData adds a member to the data of the error that a is.
+func (x *exchange) withData(a answer, name string, value json.RawMessage) answer {
+	data, _ := jsonrpc.Get(a.fault, "data")
+	data, err := jsonrpc.Set(data, name, value)
+	if err != nil {
+		return a
+	}
+	object, err := jsonrpc.Set(a.fault, "data", data)
+	if err != nil {
+		return a
+	}
+	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), object))
+	return a
+}

@@ -1,0 +1,134 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// postStateless serves a request without a session; denied is set when the
+// sender is not authenticated:
+//
+//	admitStateless -> checkRevision -> readClient -> checkRequest -> group -> call -> observe -> reply
+func (s *statelessServer) postStateless(r *http.Request, out *response, x *exchange, denied *authFailure) {
+	var a answer
+	ok := denied == nil
+	if ok {
+		a, ok = s.admitStateless(r.Context(), x, r.Header)
+	} else {
+		a = s.refuseUnauthenticated(x, denied)
+	}
+	switch {
+	case !ok:
+		s.observe(x, a)
+		out.finish(a)
+	case x.opensListener() && !out.events:
+		s.groups.leave(x.stateless.group)
+		a = s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream")
+		s.observe(x, a)
+		out.finish(a)
+	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
+		s.serveStream(r.Context(), out, s.events.openUnlogged(&x.stateless.group.streams), connection{}, func(t *stream) answer {
+			return s.serveStateless(r.Context(), x, t.notify)
+		})
+	default:
+		out.finish(s.serveStateless(r.Context(), x, nil))
+	}
+}
+
+// mayNotify reports whether something may be sent to the client before the
+// answer to x.
+func (x *exchange) mayNotify() bool {
+	_, wanted := progressToken(x.call.Message.Params)
+	return wanted || x.call.Level != ""
+}
+
+// opensListener reports whether x opens a stream of notifications.
+func (x *exchange) opensListener() bool { return x.call.Message.Method == listenMethod }
+
+// serveStateless serves x, which has joined its group.
+func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notify func([]byte)) answer {
+	defer s.groups.leave(x.stateless.group)
+	var a answer
+	if x.opensListener() {
+		a = s.serveListener(ctx, x, notify)
+	} else {
+		a = s.serveAttempt(ctx, x, notify)
+	}
+	s.observe(x, a)
+	return a
+}
+
+// openUnlogged begins a stream of o that forgets events once read and ends with
+// an answer. It returns the stream's reader.
+func (log *eventLog) openUnlogged(o *streams) *reader {
+	t := &stream{log: log, owner: o, call: true, once: true, bytes: streamCost}
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	t.owner.bytes += t.bytes
+	log.bytes += t.bytes
+	return t.attachLocked()
+}
+
+// serveStateless serves a line of a revision without sessions and reports
+// whether x is one.
+func (c *stdioClient) serveStateless(x *exchange) bool {
+	if !x.hasStatelessMeta() {
+		return false
+	}
+	d := c.door
+	a, ok := d.stateless.admitStateless(d.base, x, nil)
+	if !ok {
+		c.reply(x, a)
+		return true
+	}
+	if c.flying.Load() >= int64(d.opts.MaxFlights) {
+		d.stateless.groups.leave(x.stateless.group)
+		c.reply(x, d.refuse(x, signal.CodeOverloaded, "too many requests of this client are in flight"))
+		return true
+	}
+	key := jsonrpc.Key(x.id())
+	ctx, err := c.requests.begin(d.base, key)
+	if err != nil {
+		d.stateless.groups.leave(x.stateless.group)
+		c.reply(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))
+		return true
+	}
+	stop := func() {}
+	if x.opensListener() {
+		ctx, stop = c.whileListening(ctx)
+	}
+	c.flying.Add(1)
+	c.flights.Go(func() {
+		defer stop()
+		defer c.flying.Add(-1)
+		defer c.requests.finish(key)
+		a := d.stateless.serveStateless(ctx, x, c.send)
+		if a.body != nil && !a.silent {
+			c.send(a.body)
+		}
+	})
+	return true
+}
+
+// whileListening returns a context that also ends with the client's input: a
+// notification stream has no other end to wait for.
+func (c *stdioClient) whileListening(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	unbind := context.AfterFunc(c.listening, cancel)
+	return ctx, func() { unbind(); cancel() }
+}
+
+// cancelRequest cancels the request without a session that x names, if x is
+// such a notification.
+func (c *stdioClient) cancelRequest(x *exchange) {
+	m := x.call.Message
+	if m == nil || m.Kind != jsonrpc.Notification || m.Method != "notifications/cancelled" {
+		return
+	}
+	if id, ok := jsonrpc.Get(m.Params, "requestId"); ok {
+		c.requests.abort(jsonrpc.Key(id))
+	}
+}

@@ -1,0 +1,168 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+const (
+	// patience is how long a call that may report goes on before its client gets
+	// the head of an event stream, so that it can ask for the answer again.
+	streamDelay = time.Second
+	// retryField asks a client to wait that many milliseconds before it comes back
+	// to a stream that was closed.
+	retryField = "retry: 1000\n"
+)
+
+// mayNotify reports whether x is a request during which messages may be sent
+// before its answer. x may have no session.
+func (s *sessionServer) mayNotify(x *exchange) bool {
+	if x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request || x.session == nil {
+		return false
+	}
+	r, ok := s.rowFor(x)
+	if !ok || !r.reaches {
+		return false
+	}
+	_, token := progressToken(x.call.Message.Params)
+	return token || x.session.awaitsNotifications()
+}
+
+// answerOnStream answers a request of s with an event stream, or in one piece
+// when nothing was sent before the answer. work runs in a goroutine that Close
+// waits for: it continues when the client disconnects, and its answer can be
+// fetched with Last-Event-ID.
+func (d *Door) answerOnStream(ctx context.Context, out *response, s *session, work func(*stream) answer) {
+	d.serveStream(ctx, out, d.events.open(s, true), connection{wake: s.changes.wake, flush: s.flushChanges}, work)
+}
+
+// serveStream is answerOnStream for the stream of rd; conn names what else is
+// sent on it.
+func (c *core) serveStream(ctx context.Context, out *response, rd *reader, conn connection, work func(*stream) answer) {
+	t := rd.stream
+	defer rd.detach()
+	if !out.plain {
+		rd.begin()
+	}
+	c.addFlight()
+	go func() {
+		defer c.leave()
+		t.finish(work(t))
+	}()
+	if out.plain && !rd.waitFirst(ctx) {
+		return
+	}
+	if a := rd.begin(); a != nil {
+		out.finish(*a)
+		return
+	}
+	beginEvents(out.w)
+	conn.w, conn.rc, conn.client = out.w, out.rc, ctx
+	c.pump(conn, rd)
+}
+
+// waitFirst waits until the stream has an event or its call an answer, or until
+// streamDelay has passed for a stream that can be resumed. It returns false when
+// ctx ends first: the client has gone.
+func (rd *reader) waitFirst(ctx context.Context) bool {
+	var limit <-chan time.Time
+	if rd.stream.prime {
+		timer := time.NewTimer(streamDelay)
+		defer timer.Stop()
+		limit = timer.C
+	}
+	select {
+	case <-rd.wake:
+	case <-limit:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// connection is one HTTP response that carries a stream. Channels and functions
+// may be nil.
+type connection struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	client context.Context // done when the client has gone
+	end    <-chan struct{} // closed when the connection must end
+	wake   <-chan struct{} // holds a token when lists have changed
+	flush  func()          // sends the pending list changes
+	busy   func() bool     // whether answers are due that a closing door waits for
+}
+
+// pump writes the events of rd to the client until the stream is over, the
+// client has gone, a write takes longer than IOTimeout, or conn has to end. It
+// buffers no event but the one that it writes.
+func (c *core) pump(conn connection, rd *reader) {
+	defer func() { _ = conn.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
+	heartbeat := time.NewTicker(c.opts.Heartbeat)
+	defer heartbeat.Stop()
+	closing, life, stop := c.ends(rd.stream)
+	defer stop()
+	for c.drain(conn, rd) {
+		var err error
+		select {
+		case <-rd.wake:
+		case <-conn.wake:
+			conn.flush()
+		case <-heartbeat.C:
+			err = c.write(conn, []byte(": heartbeat\n\n"))
+		case <-closing:
+			if conn.busy != nil && conn.busy() {
+				closing = nil // the last answer ends the connection
+				continue
+			}
+			return
+		case <-life:
+			return
+		case <-conn.end:
+			c.drain(conn, rd)
+			return
+		case <-rd.gone:
+			return
+		case <-conn.client.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ends returns what closes a connection of t early: closing for a stream that no
+// call ends, and life where the client knows how to come back (StreamLife).
+func (c *core) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, stop func() bool) {
+	if !t.call {
+		closing = c.streams
+	}
+	if !t.prime || c.opts.StreamLife <= 0 {
+		return closing, nil, func() bool { return true }
+	}
+	timer := time.NewTimer(c.opts.StreamLife)
+	return closing, timer.C, timer.Stop
+}
+
+// drain writes the events that are ready and reports whether there may be more.
+func (c *core) drain(conn connection, rd *reader) bool {
+	for {
+		id, message, ok, over := rd.read()
+		if !ok {
+			return !over
+		}
+		_ = conn.rc.SetWriteDeadline(time.Now().Add(c.opts.IOTimeout)) // fails only for a writer without a network
+		if writeEvent(conn.w, conn.rc, id, message) != nil {
+			return false
+		}
+	}
+}
+
+// write sends data within IOTimeout.
+func (c *core) write(conn connection, data []byte) error {
+	_ = conn.rc.SetWriteDeadline(time.Now().Add(c.opts.IOTimeout)) // as in drain
+	return writeAll(conn.w, conn.rc, data)
+}
