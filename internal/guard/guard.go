@@ -41,7 +41,8 @@ func hostName(host string) string {
 // (requests from other sites) are ours. It fails closed: what cannot be read is
 // not ours. Who asks it must send no CORS header.
 func (h Hosts) Admits(r *http.Request) bool {
-	return h.ownHost(r) && h.ownOrigin(r.Header["Origin"])
+	origins := r.Header["Origin"]
+	return h.ownHost(r) && (len(origins) == 0 || len(origins) == 1 && h.ownOrigin(origins[0]))
 }
 
 // ownHost reports whether the Host of r is a name of ours, or the very address
@@ -63,15 +64,9 @@ func (h Hosts) ownHost(r *http.Request) bool {
 	return ok && at.Unmap() == addr.Unmap()
 }
 
-// ownOrigin reports whether there is no Origin, or one of ours.
-func (h Hosts) ownOrigin(origins []string) bool {
-	if len(origins) == 0 {
-		return true
-	}
-	if len(origins) > 1 {
-		return false
-	}
-	u, err := url.Parse(origins[0])
+// ownOrigin reports whether origin is one of ours.
+func (h Hosts) ownOrigin(origin string) bool {
+	u, err := url.Parse(origin)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return false
 	}

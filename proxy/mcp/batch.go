@@ -113,7 +113,7 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 	if len(ids) == 0 || !jsonrpc.IsBatch(body) {
 		return false
 	}
-	s := d.session.sessions.find(ids[0], x.who, x.call.Route)
+	s := d.session.sessions.find(ids[0], x.who, x.call.Route, false)
 	switch {
 	case s == nil || len(ids) > 1:
 		d.decode(x, body, d.opts.Limits)

@@ -144,15 +144,6 @@ func (c *core) refuseUnauthenticated(x *exchange, s *authFailure) answer {
 	return c.refuse(x, s.code, s.reason)
 }
 
-// serve admits and runs x, for transports that answer in order.
-func (s *sessionServer) serve(x *exchange) answer {
-	a, done := s.admit(x)
-	if done {
-		return a
-	}
-	return s.run(x)
-}
-
 // serveAsync admits x and runs it through spawn, for clients that accept
 // answers in any order. At most MaxFlights requests run at a time, counted in
 // flying. reply is called once.

@@ -231,7 +231,7 @@ func New(opts Options) (*Door, error) {
 		core:         c,
 		session:      &sessionServer{core: c, sessions: newSessions(opts, events)},
 		stateless:    newStatelessServer(c, events),
-		hosts:        hostSet(opts.Hosts),
+		hosts:        guard.NewHosts(opts.Hosts),
 		events:       events,
 		stdioClients: make(map[*stdioClient]struct{}),
 	}

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
@@ -25,8 +27,8 @@ const (
 // It fails closed: what is not understood is refused before anything is read.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = noSniff
-	if status := d.guard(r); status != 0 {
-		problem(w, status, "host or origin is not one of this listener's")
+	if !d.hosts.Admits(r) {
+		problem(w, http.StatusForbidden, "host or origin is not one of this listener's")
 		return
 	}
 	serve, route := handlerFor(r)
@@ -79,6 +81,24 @@ func handlerFor(r *http.Request) (routeHandler, string) {
 	return serve, name
 }
 
+// standardAccept is the Accept header of most clients: both answers, in the order
+// of the specification's examples.
+const standardAccept = "application/json, text/event-stream"
+
+// accepts returns which answers a client reads. A client without an Accept
+// header reads both. A client that names event streams first gets one even
+// where a single message would do.
+func accepts(h http.Header) (plain, events bool) {
+	lines := h["Accept"]
+	if len(lines) == 1 && lines[0] == standardAccept {
+		return true, true
+	}
+	first, _, _ := strings.Cut(h.Get("Accept"), ",")
+	media, _, _ := strings.Cut(first, ";")
+	prefersEvents := strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
+	return !prefersEvents && guard.Accepts(h, "application/json"), guard.Accepts(h, "text/event-stream")
+}
+
 // streamable serves the one path of Streamable HTTP.
 func (d *Door) streamable(w http.ResponseWriter, r *http.Request, route string) {
 	switch r.Method {
@@ -110,7 +130,7 @@ const maxUnauthenticatedBytes = 64 << 10
 //
 //	media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
-	if !jsonBody(r.Header) {
+	if !guard.JSONBody(r.Header) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
 		return
 	}
@@ -123,17 +143,17 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	out.shown = len(r.Header["Authorization"]) > 0
-	who := d.authenticateHeaders(x, r.Header)
-	body, limits, ok := d.receive(out, r, who)
-	if !ok || who == nil && d.postBatch(out, x, r, body) {
+	denied := d.authenticateHeaders(x, r.Header)
+	body, limits, ok := d.readBody(out, r, denied)
+	if !ok || denied == nil && d.postBatch(out, x, r, body) {
 		return
 	}
 	d.decode(x, body, limits)
 	if x.isStateless(r.Header) {
-		d.stateless.postStateless(r, out, x, who)
+		d.stateless.postStateless(r, out, x, denied)
 		return
 	}
-	a, ok := d.checkSession(x, who, r.Header)
+	a, ok := d.checkSession(x, denied, r.Header)
 	switch {
 	case !ok:
 		d.observe(x, a)
@@ -149,14 +169,24 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	out.finish(a)
 }
 
-// receive reads the body of r, less of a sender's, and gives the limits that
-// it has to be held to. ok is false when there is none and that has been said.
-func (d *Door) receive(out *response, r *http.Request, s *authFailure) (body []byte, limits jsonrpc.Limits, ok bool) {
+// readBody reads the body of r and returns it with the limits that its message
+// has to keep: one byte more than the limit is read, so that the decoder sees an
+// excess. An unauthenticated sender gets lower limits. If ok is false, r has been
+// answered.
+func (d *Door) readBody(out *response, r *http.Request, denied *authFailure) (body []byte, limits jsonrpc.Limits, ok bool) {
 	limits = d.opts.Limits
-	if s != nil {
+	if denied != nil {
 		limits.Bytes = min(limits.Bytes, maxUnauthenticatedBytes)
 	}
-	body, err := d.body(out.rc, r, int64(limits.Bytes)+1)
+	_ = out.rc.SetReadDeadline(time.Now().Add(d.opts.IOTimeout)) // fails only for a writer without a network
+	var err error
+	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limits.Bytes) {
+		body = make([]byte, n)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(io.LimitReader(r.Body, int64(limits.Bytes)+1))
+	}
+	_ = out.rc.SetReadDeadline(time.Time{})
 	if err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")
 		return nil, limits, false
@@ -194,7 +224,10 @@ func (d *Door) checkSession(x *exchange, s *authFailure, h http.Header) (a answe
 
 // serveAndObserve serves x and reports its envelope event.
 func (s *sessionServer) serveAndObserve(x *exchange) answer {
-	a := s.serve(x)
+	a, done := s.admit(x)
+	if !done {
+		a = s.run(x)
+	}
 	if x.session != nil {
 		s.sessions.touch(x.session)
 	}
@@ -205,7 +238,7 @@ func (s *sessionServer) serveAndObserve(x *exchange) answer {
 // authenticateHeaders stores the credential of h and its principal in x, or
 // returns why there is none.
 func (c *core) authenticateHeaders(x *exchange, h http.Header) *authFailure {
-	shown, ok := credential(h)
+	shown, ok := identity.FromHeader(h)
 	if !ok {
 		return &authFailure{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
 	}
@@ -238,7 +271,7 @@ func (d *Door) attachSession(x *exchange, ids []string) (answer, bool) {
 		return answer{}, true
 	}
 	if len(ids) == 1 {
-		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route))
+		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route, false))
 	}
 	if x.session == nil && m != nil {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
@@ -257,22 +290,6 @@ func (x *exchange) use(s *session) {
 	x.call.Peer, x.call.Home = s.peer, s.peer
 }
 
-// body reads up to limit bytes of the request's body, which is one more than
-// the decoder takes.
-func (d *Door) body(rc *http.ResponseController, r *http.Request, limit int64) ([]byte, error) {
-	_ = rc.SetReadDeadline(time.Now().Add(d.opts.IOTimeout)) // a writer without deadlines has no network
-	var data []byte
-	var err error
-	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n < limit {
-		data = make([]byte, n)
-		_, err = io.ReadFull(r.Body, data)
-	} else {
-		data, err = io.ReadAll(io.LimitReader(r.Body, limit))
-	}
-	_ = rc.SetReadDeadline(time.Time{})
-	return data, err
-}
-
 // remove ends the session that the request shows.
 func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 	s, ok := d.requestedSession(w, r, route)
@@ -286,7 +303,7 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 // authenticatedPrincipal identifies the sender of a request without a message.
 // It answers 401 and returns false when there is none.
 func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
-	c, ok := credential(r.Header)
+	c, ok := identity.FromHeader(r.Header)
 	if !ok {
 		unauthorized(w, nil, true)
 		return policy.Principal{}, false
@@ -315,7 +332,7 @@ func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route st
 		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
 		return nil, false
 	}
-	if s := d.session.sessions.find(ids[0], who, route); s != nil && len(ids) == 1 {
+	if s := d.session.sessions.find(ids[0], who, route, false); s != nil && len(ids) == 1 {
 		return s, true
 	}
 	problem(w, http.StatusNotFound, lostSession)

@@ -74,35 +74,20 @@ func newSession(who policy.Principal, route, version, client string) *session {
 	return s
 }
 
-// serves reports whether who may use s on route.
-func (s *session) serves(who policy.Principal, route string) bool {
-	return s.subject == who.Subject && s.tenant == who.Tenant && s.route == route
-}
-
 // begin registers request id and returns the context for its work, errDuplicate
 // or errEnded.
 func (s *session) begin(base context.Context, id string) (context.Context, error) {
-	ctx, cancel := context.WithCancelCause(base)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.admitsLocked(id)
-	if err != nil {
-		cancel(err)
-		return nil, err
-	}
-	s.flights[id] = cancel
-	return ctx, nil
-}
-
-// admitsLocked returns why id may not begin. The caller must hold s.mu.
-func (s *session) admitsLocked(id string) error {
 	if s.ended {
-		return errEnded
+		return nil, errEnded
 	}
 	if _, ok := s.flights[id]; ok {
-		return errDuplicate
+		return nil, errDuplicate
 	}
-	return nil
+	ctx, cancel := context.WithCancelCause(base)
+	s.flights[id] = cancel
+	return ctx, nil
 }
 
 // finish unregisters request id.

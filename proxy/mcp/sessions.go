@@ -75,38 +75,28 @@ func (t *sessions) victimLocked(s *session) *list.Element {
 	return oldest
 }
 
-// find returns the session id of Streamable HTTP if it is alive and belongs to
-// who on route, and marks it used; otherwise nil, without saying why.
-func (t *sessions) find(id string, who policy.Principal, route string) *session {
-	return t.findIf(id, func(s *session) bool { return s.sseClient == nil && s.serves(who, route) })
-}
-
-// findSSE returns the HTTP+SSE client whose session is id, under the conditions
-// of find; the route is the session's own.
-func (t *sessions) findSSE(id string, who policy.Principal) *sseClient {
-	s := t.findIf(id, func(s *session) bool { return s.sseClient != nil && s.serves(who, s.route) })
-	if s == nil {
-		return nil
-	}
-	return s.sseClient
-}
-
-// findIf returns the session id if it is alive and ok accepts it.
-func (t *sessions) findIf(id string, ok func(*session) bool) *session {
+// find returns the session id if it is alive, of the kind that sse names, and
+// belongs to who on route, and marks it used; otherwise nil, without saying why.
+// An HTTP+SSE session has its own route.
+func (t *sessions) find(id string, who policy.Principal, route string, sse bool) *session {
 	t.mu.Lock()
 	e := t.byID[id]
-	if e == nil || !ok(e.Value.(*session)) {
+	if e == nil {
 		t.mu.Unlock()
 		return nil
 	}
-	s := e.Value.(*session)
-	if t.expiredLocked(s) {
+	s, now := e.Value.(*session), t.now()
+	if s.subject != who.Subject || s.tenant != who.Tenant || sse != (s.sseClient != nil) || !sse && s.route != route {
+		t.mu.Unlock()
+		return nil
+	}
+	if now.Sub(s.used) > t.ttl && !s.busy() {
 		t.removeLocked(e)
 		t.mu.Unlock()
 		s.end()
 		return nil
 	}
-	s.used = t.now()
+	s.used = now
 	t.order.MoveToBack(e)
 	t.mu.Unlock()
 	return s
@@ -141,7 +131,7 @@ func (t *sessions) sweep() {
 		if t.now().Sub(s.used) <= t.ttl {
 			break
 		}
-		if t.expiredLocked(s) {
+		if !s.busy() {
 			t.removeLocked(e)
 			gone = append(gone, s)
 		}
@@ -176,11 +166,6 @@ func (t *sessions) all() []*session {
 		all = append(all, e.Value.(*session))
 	}
 	return all
-}
-
-// expiredLocked reports whether s is over its time. The caller must hold t.mu.
-func (t *sessions) expiredLocked(s *session) bool {
-	return t.now().Sub(s.used) > t.ttl && !s.busy()
 }
 
 // removeLocked takes e out. The caller must hold t.mu and end the session.

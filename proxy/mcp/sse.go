@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
@@ -76,7 +77,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		notAllowed(w, "POST", "use POST")
 		return
 	}
-	if !jsonBody(r.Header) {
+	if !guard.JSONBody(r.Header) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
 		return
 	}
@@ -84,13 +85,13 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	out.shown = len(r.Header["Authorization"]) > 0
 	x := &exchange{versions: olderVersions, dialect: d.dialect("")}
 	x.call = proxy.Call{Transport: "http"}
-	who := d.authenticateHeaders(x, r.Header)
-	body, limits, ok := d.receive(out, r, who)
+	denied := d.authenticateHeaders(x, r.Header)
+	body, limits, ok := d.readBody(out, r, denied)
 	if !ok {
 		return
 	}
 	var c *sseClient
-	if who == nil {
+	if denied == nil {
 		c = d.sseClientFor(x, r)
 	}
 	if c != nil && x.session.batches(body) {
@@ -102,7 +103,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		c.serve(out, x)
 		return
 	}
-	a := d.refuseUnattached(x, who, body)
+	a := d.refuseUnattached(x, denied, body)
 	d.observe(x, a)
 	out.finish(a)
 }
@@ -113,10 +114,11 @@ func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
 	if len(ids) != 1 {
 		return nil
 	}
-	c := d.session.sessions.findSSE(ids[0], x.who)
-	if c == nil {
+	s := d.session.sessions.find(ids[0], x.who, "", true)
+	if s == nil {
 		return nil
 	}
+	c := s.sseClient
 	x.call.Route, x.dialect = c.session.route, d.dialect(c.session.route)
 	x.open, x.notify = c.openSession, c.out.notify
 	x.use(c.current())
