@@ -15,80 +15,97 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// retryPending is what an agent is told to wait before it asks again after a
-// pending call.
+// retryPending is the wait that agents are told after a pending call.
 const retryPending = 10 * time.Second
 
-// approve lets a held call on only with a grant, which it spends here, before
-// anything is sent. A ticket store that fails refuses the call. One that is
-// resumed goes on with its own grant or not at all.
-func approve(ctx context.Context, g *Gate, p *passage) *Failure {
-	if t := p.in.resumed; t != nil {
-		if f := p.onlyFor(*t); f != nil {
+// hold is what a held call has to do with its ticket.
+type hold struct {
+	ticket  approval.Ticket
+	granted bool // this call spent the ticket's grant
+	settled bool // the grant was given back, or the ticket has its end state
+	visited bool // the client went by way of the approval page
+	reports int  // progress reported to the client while the call waited
+}
+
+// approve lets a held call continue only with a grant, which it spends here,
+// before anything is sent. A ticket store that fails refuses the call. A resumed
+// call continues with its own grant or not at all.
+func (t *toolCall) approve(ctx context.Context) *Failure {
+	if own := t.in.resumed; own != nil {
+		if f := t.onlyFor(*own); f != nil {
 			return f
 		}
 	}
-	if p.decision.Effect != policy.Hold {
+	if t.decision.Effect != policy.Hold {
 		return nil
 	}
-	claim, f := g.claim(ctx, p)
-	if f == nil && g.takesTask(p, claim) {
-		return g.handle(ctx, p, claim)
+	claim, f := t.claim(ctx)
+	if f == nil && t.takesTask(claim) {
+		return t.replyTask(ctx, claim)
 	}
-	if f == nil && waits(claim) && p.in.resumed == nil {
-		claim, f = g.await(ctx, p, claim)
+	if f == nil && waits(claim) && t.in.resumed == nil {
+		claim, f = t.await(ctx, claim)
 	}
-	if f != nil || p.reply != nil {
+	if f != nil || t.reply != nil {
 		return f
 	}
-	return g.follow(ctx, p, claim)
+	return t.follow(ctx, claim)
 }
 
-func (g *Gate) claim(ctx context.Context, p *passage) (approval.Claim, *Failure) {
+// claim finds or makes the ticket of the call, and spends its grant if it has one.
+func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
+	g := t.gate
 	claim, err := g.opts.Tickets.Claim(context.WithoutCancel(ctx), approval.Held{
-		Principal: p.principal, Server: p.tool.Server, Tool: p.tool.Name, Exposed: p.tool.Exposed,
-		Fingerprint: p.tool.Fingerprint, Arguments: p.args, Digest: p.digest,
-		Revision: p.decision.Revision, Rule: p.decision.Rule, Reason: p.decision.Reason,
-		Approval: *p.decision.Approval, DecisionID: p.decisionID, TraceID: p.traceID,
-		Transport: p.in.Transport, Era: p.in.Era, Session: p.in.Session,
-		Execute: p.decision.Approval.ExecuteOnApprove || g.knowsTasks(p) || slices.Contains(g.settings.Load().Execute, p.tool.Exposed),
+		Principal: t.principal, Server: t.tool.Server, Tool: t.tool.Name, Exposed: t.tool.Exposed,
+		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
+		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
+		Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
+		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session,
+		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(g.settings.Load().Execute, t.tool.Exposed),
 	})
 	if err != nil {
-		g.opts.Log.Error("claiming a ticket", "decision", p.decisionID, "error", err)
+		g.opts.Log.Error("claiming a ticket", "decision", t.decisionID, "error", err)
 		if errors.Is(err, approval.ErrUntold) {
-			return claim, p.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
+			return claim, t.fail(signal.CodeAuditUnavailable, "what becomes of the call's ticket could not be recorded, so the call was not made")
 		}
-		return claim, p.fail(signal.CodeInternal, "")
+		return claim, t.fail(signal.CodeInternal, "")
 	}
-	p.ticket = claim.Ticket
-	p.spent = claim.Outcome == approval.Granted
+	t.hold.ticket = claim.Ticket
+	t.hold.granted = claim.Outcome == approval.Granted
 	return claim, nil
 }
 
-// follow does what the ticket says. Only Granted goes on down the road.
-func (g *Gate) follow(ctx context.Context, p *passage, c approval.Claim) *Failure {
+// follow does what the ticket says. Only Granted continues down the road.
+func (t *toolCall) follow(ctx context.Context, c approval.Claim) *Failure {
 	switch c.Outcome {
 	case approval.Granted:
-		return g.draw(ctx, p)
+		return t.chargeHeld(ctx)
 	case approval.Pending, approval.InFlight:
-		return g.pending(p, c)
+		return t.pending(c)
 	case approval.Replay:
-		return g.replay(ctx, p, c.Ticket)
+		return t.replyStored(ctx, c.Ticket)
+	}
+	return t.ended(c.Outcome, c.Ticket)
+}
+
+// ended refuses a call whose ticket is over, or that gets none.
+func (t *toolCall) ended(outcome approval.ClaimOutcome, ticket approval.Ticket) *Failure {
+	switch outcome {
 	case approval.Denied:
-		return p.fail(signal.CodeApprovalDenied, denial(c.Ticket)).with("ticket", c.Ticket.ID)
+		return t.fail(signal.CodeApprovalDenied, denial(ticket)).with("ticket", ticket.ID)
 	case approval.Expired:
-		return p.fail(signal.CodeApprovalExpired, "nobody approved this call in time").with("ticket", c.Ticket.ID).
+		return t.fail(signal.CodeApprovalExpired, "nobody approved this call in time").with("ticket", ticket.ID).
 			remedy("call again with the same arguments to ask anew")
 	case approval.Failed:
-		return p.fail(signal.CodeToolFailed, "the approved call was made and failed: "+c.Ticket.Note).with("ticket", c.Ticket.ID)
+		return t.fail(signal.CodeToolFailed, "the approved call was made and failed: "+ticket.Note).with("ticket", ticket.ID)
 	case approval.Unknown:
-		return p.fail(signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again").with("ticket", c.Ticket.ID).
+		return t.fail(signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again").with("ticket", ticket.ID).
 			remedy("a person has to find out whether it took effect")
 	case approval.TooMany:
-		return p.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").
+		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").
 			remedy("wait until some have been decided")
 	}
-	return p.fail(signal.CodeInternal, "")
+	return t.fail(signal.CodeInternal, "")
 }
 
 func denial(t approval.Ticket) string {
@@ -98,46 +115,47 @@ func denial(t approval.Ticket) string {
 	return "an approver denied this call: " + t.DecisionReason
 }
 
-// pending answers with a tool result that says, in words for a model, what is
-// waiting and how to go on. It is marked isError so that nobody reads pending
-// as done, and because clients check the output schema of successes.
-func (g *Gate) pending(p *passage, c approval.Claim) *Failure {
-	t := c.Ticket
+// pending replies with a tool result that tells a model what is waiting and how
+// to continue. isError keeps readers from taking pending for done, and clients
+// check the output schema of successes only.
+func (t *toolCall) pending(c approval.Claim) *Failure {
+	ticket := c.Ticket
 	state, text := "pending", fmt.Sprintf(
 		"This call is waiting for a person with role %s to approve it (ticket %s, rule %s: %s). Nothing has been done yet. "+
 			"To go on, call %s again with exactly the same arguments in about %d seconds; other arguments make a new request. The request expires at %s.",
-		strings.Join(t.Roles, " or "), t.ID, t.Rule, t.Reason, p.name, int(retryPending.Seconds()), t.Expires.UTC().Format(time.RFC3339))
+		strings.Join(ticket.Roles, " or "), ticket.ID, ticket.Rule, ticket.Reason, t.name, int(retryPending.Seconds()), ticket.Expires.UTC().Format(time.RFC3339))
 	if c.Outcome == approval.InFlight {
 		state, text = "running", fmt.Sprintf(
 			"This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",
-			t.ID, p.name, int(retryPending.Seconds()))
+			ticket.ID, t.name, int(retryPending.Seconds()))
 	}
-	view := g.approvalView(p, state, t)
+	view := t.approvalView(state, ticket)
 	view["retry_after_ms"] = retryPending.Milliseconds()
-	kernel := signal.Skip("approval "+state+": "+t.ID, p.metrics(g, false))
-	if f := g.answer(p, outcome{result: textResult(text), kernel: kernel}, view); f != nil {
+	kernel := signal.Skip("approval "+state+": "+ticket.ID, t.metrics())
+	if f := t.replyShaped(outcome{result: textResult(text), kernel: kernel}, view); f != nil {
 		return f
 	}
-	p.reply.RetryAfter = retryPending
+	t.reply.RetryAfter = retryPending
 	return nil
 }
 
-// replay answers with the stored result of the one execution, and says so.
-func (g *Gate) replay(ctx context.Context, p *passage, t approval.Ticket) *Failure {
-	p.replayed = true
-	if t.Result == nil {
-		return p.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+t.Note).with("ticket", t.ID)
+// replyStored replies with the stored result of the ticket's one execution, and
+// says so.
+func (t *toolCall) replyStored(ctx context.Context, ticket approval.Ticket) *Failure {
+	t.replayed = true
+	if ticket.Result == nil {
+		return t.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+ticket.Note).with("ticket", ticket.ID)
 	}
-	view := g.approvalView(p, "replayed", t)
-	return g.give(ctx, p, t.Result, nil, view)
+	return t.replyResult(ctx, ticket.Result, nil, t.approvalView("replayed", ticket))
 }
 
-func (g *Gate) approvalView(p *passage, state string, t approval.Ticket) map[string]any {
+// approvalView is the member io.toolgate/approval of a result's _meta.
+func (c *call) approvalView(state string, t approval.Ticket) map[string]any {
 	view := map[string]any{
 		"status": state, "ticket": t.ID, "rule": t.Rule, "reason": t.Reason, "roles": t.Roles,
-		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": p.decisionID,
+		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": c.decisionID,
 	}
-	if link := g.link(t); link != "" {
+	if link := c.gate.approvalPage(t); link != "" {
 		view["approval_url"] = link
 	}
 	return view

@@ -22,6 +22,9 @@ type Call struct {
 	Fault *jsonrpc.Fault
 	// Credential is what the caller showed; the road turns it into a principal.
 	Credential identity.Credential
+	// Principal is whom the door has identified by Credential for this request,
+	// with Gate.Identify; the zero value has the road identify it.
+	Principal policy.Principal
 	// Client is the name/version that the client gave of itself, unverified.
 	Client string
 	// Route is "" for the aggregated catalogue, else the one server that the

@@ -13,18 +13,25 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// callbackRoad is the road of a question that a server has for its client, but
-// for close. The comment of Ask draws it; a test holds the two equal.
-var callbackRoad = []stage{
-	{"receive", receiveQuestion},
-	{"decide", decideRelay},
-	{"limit", spendRelay},
-	{"record", record},
-	{"forward", put},
+// question is a request of a server to its client.
+type question struct {
+	relayed
+	ask   *registry.Question
+	round *round
 }
 
-// peer is the gate's end of what a server says on its own account: it governs,
-// and hands what passes to the door's end. It is immutable.
+// callbackRoad lists the stages of a question that a server has for its client,
+// but for close. The comment of Ask draws it; a test holds the two equal.
+var callbackRoad = []stage[*question]{
+	{"receive", (*question).receive},
+	{"decide", (*question).decide},
+	{"limit", (*question).limit},
+	{"record", record[*question]},
+	{"forward", (*question).forward},
+}
+
+// peer governs what a server asks and tells on its own account, and passes it to
+// the door's peer. It is immutable.
 type peer struct {
 	gate   *Gate
 	door   registry.Peer
@@ -36,21 +43,22 @@ type peer struct {
 }
 
 // from says for whom the road forwards, and puts the gate between the server and
-// the client's ends.
-func (g *Gate) from(p *passage) registry.Downstream {
-	return registry.Downstream{
-		Session: p.in.Session, Capabilities: p.in.Capabilities, Level: p.in.Level,
-		Peer: g.between(p, p.in.Peer, p.callID, p.traceID), Home: g.between(p, p.in.Home, "", ""),
+// the client's peers.
+func (c *call) from() registry.Downstream {
+	out := registry.Downstream{Session: c.in.Session, Capabilities: c.in.Capabilities, Level: c.in.Level}
+	if c.in.Peer != nil {
+		out.Peer = c.peer(c.in.Peer, c.signalID, c.traceID)
 	}
+	if c.in.Home != nil {
+		out.Home = c.peer(c.in.Home, "", "")
+	}
+	return out
 }
 
-func (g *Gate) between(p *passage, door registry.Peer, parentID, traceID string) registry.Peer {
-	if door == nil {
-		return nil
-	}
-	call := *p.in
-	call.Message, call.Fault, call.Progress = nil, nil, nil
-	return &peer{gate: g, door: door, server: p.upstream(), call: call, who: p.principal, parentID: parentID, traceID: traceID}
+func (c *call) peer(door registry.Peer, parentID, traceID string) *peer {
+	in := *c.in
+	in.Message, in.Fault, in.Progress = nil, nil, nil
+	return &peer{gate: c.gate, door: door, server: c.server, call: in, who: c.principal, parentID: parentID, traceID: traceID}
 }
 
 // For gives the peer for what server says. The registry names it where one
@@ -64,7 +72,7 @@ func (c *peer) For(server string) registry.Peer {
 // round is the questions that a server asks together.
 type round struct {
 	peer    *peer
-	left    []*passage // those that were let pass
+	left    []*question // those that were let pass
 	once    sync.Once
 	answers []registry.Answer // to those in left
 }
@@ -88,46 +96,43 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	defer c.gate.asking.Add(-int64(len(questions)))
 	r := &round{peer: c}
 	last := len(callbackRoad) - 1
-	passages, failures := make([]*passage, len(questions)), make([]*Failure, len(questions))
+	all, failures := make([]*question, len(questions)), make([]*Failure, len(questions))
 	for i := range questions {
-		p := c.enter(&questions[i], r)
-		passages[i], failures[i] = p, c.gate.walk(ctx, p, callbackRoad[:last])
+		q := c.newQuestion(&questions[i], r)
+		all[i], failures[i] = q, walk(ctx, q, callbackRoad[:last])
 		if failures[i] == nil {
-			r.left = append(r.left, p)
+			r.left = append(r.left, q)
 		}
 	}
 	answers := make([]registry.Answer, len(questions))
-	for i, p := range passages {
+	for i, q := range all {
 		if failures[i] == nil {
-			failures[i] = c.gate.walk(ctx, p, callbackRoad[last:])
+			failures[i] = walk(ctx, q, callbackRoad[last:])
 		}
-		answers[i] = answerOf(c.gate.close(ctx, p, failures[i]))
+		answers[i] = answerOf(closeRequest(ctx, q, failures[i]))
 	}
 	return answers
 }
 
-// enter begins the passage of a question.
-func (c *peer) enter(q *registry.Question, r *round) *passage {
+// newQuestion begins the way of one question.
+func (c *peer) newQuestion(ask *registry.Question, r *round) *question {
 	in := c.call
-	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: q.Method, Params: q.Params}
+	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: ask.Method, Params: ask.Params}
 	in.SignalID, in.TraceID = "", c.traceID
-	p := c.gate.enter(&in)
-	p.id, p.question, p.round, p.parentID, p.principal, p.server = q.Key, q, r, c.parentID, c.who, c.server
-	return p
+	q := &question{relayed: *c.gate.newRelayed(&in), ask: ask, round: r}
+	q.id, q.parentID, q.principal, q.server = ask.Key, c.parentID, c.who, c.server
+	return q
 }
 
-// foresee takes a question that a server puts into its answer to p down the
+// foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
-func (g *Gate) foresee(ctx context.Context, p *passage, parentID string, question registry.Question) input {
-	call := *p.in
-	call.Message, call.Fault, call.Progress = nil, nil, nil
-	c := &peer{gate: g, server: p.upstream(), call: call, who: p.principal, parentID: parentID, traceID: p.traceID}
-	q := c.enter(&question, nil)
-	f := g.walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
+func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
+	q := c.peer(nil, parentID, c.traceID).newQuestion(&ask, nil)
+	f := walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
-		q.replies(g, nil)
+		q.replyOK(nil)
 	}
-	_, f = g.close(ctx, q, f)
+	_, f = closeRequest(ctx, q, f)
 	return input{allowed: f == nil, redact: q.decision.Redact}
 }
 
@@ -135,7 +140,7 @@ func (g *Gate) foresee(ctx context.Context, p *passage, parentID string, questio
 // result (MCP 2025-11-25, URLElicitationRequiredError), and takes out what the
 // policy does not let it ask. An error with nothing left in it is as any other
 // failure of the server's, without its words.
-func (g *Gate) elicited(ctx context.Context, p *passage, f *Failure) *Failure {
+func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	if code, _ := jsonrpc.Get(f.Upstream, "code"); string(code) != "-32042" {
 		return f
 	}
@@ -143,7 +148,7 @@ func (g *Gate) elicited(ctx context.Context, p *passage, f *Failure) *Failure {
 	list, _ := jsonrpc.Get(data, "elicitations")
 	kept := []byte{'['}
 	for e := range jsonrpc.Elements(list) {
-		if !g.foresee(ctx, p, p.callID, registry.Question{Method: "elicitation/create", Params: e}).allowed {
+		if !c.foresee(ctx, c.signalID, registry.Question{Method: "elicitation/create", Params: e}).allowed {
 			continue
 		}
 		if len(kept) > 1 {
@@ -156,89 +161,88 @@ func (g *Gate) elicited(ctx context.Context, p *passage, f *Failure) *Failure {
 		data, err = jsonrpc.Set(f.Upstream, "data", data)
 	}
 	if err != nil || len(kept) == 1 {
-		return p.fail(signal.CodeToolFailed, "the server wants a person to do something first, and may not ask for it")
+		return c.fail(signal.CodeToolFailed, "the server wants a person to do something first, and may not ask for it")
 	}
 	f.Upstream = data
 	return f
 }
 
-// receiveQuestion finds the question's row and holds it to what the client said
-// that it can do.
-func receiveQuestion(_ context.Context, g *Gate, p *passage) *Failure {
-	row, ok := questions[p.question.Method]
-	p.method = row
+// receive finds the question's row and checks what the client declared.
+func (q *question) receive(context.Context) *Failure {
+	row, ok := questions[q.ask.Method]
+	q.method = row
 	switch {
-	case !ok || p.server == "":
-		p.method.action = p.question.Method // for the record
-		return p.fail(signal.CodeEnvelopeMethod, "method "+p.question.Method+" is not taken to clients")
-	case g.asking.Load() > int64(g.settings.Load().InFlight):
-		return p.fail(signal.CodeOverloaded, "too many questions of servers are under way")
+	case !ok || q.server == "":
+		q.method.action = q.ask.Method // for the record
+		return q.fail(signal.CodeEnvelopeMethod, "method "+q.ask.Method+" is not taken to clients")
+	case q.gate.asking.Load() > int64(q.gate.settings.Load().InFlight):
+		return q.fail(signal.CodeOverloaded, "too many questions of servers are in flight")
 	}
-	p.params = json.RawMessage("{}")
-	if p.question.Params != nil {
-		p.params = p.question.Params
+	q.body = json.RawMessage("{}")
+	if q.ask.Params != nil {
+		q.body = q.ask.Params
 	}
-	p.args, p.digest = p.params, digest(p.params)
-	p.whole = &policy.Server{Name: p.server, Asks: p.question.Method}
-	if lacks := row.lacks(p); lacks != "" {
-		return p.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
+	q.arguments, q.digest = q.body, digest(q.body)
+	q.about.server = &policy.Server{Name: q.server, Asks: q.ask.Method}
+	if lacks := row.lacks(&q.relayed); lacks != "" {
+		return q.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}
-	if strings.HasPrefix(p.question.Method, "tasks/") && p.question.Method != "tasks/list" {
-		return g.receiveTheirs(p)
+	if strings.HasPrefix(q.ask.Method, "tasks/") && q.ask.Method != "tasks/list" {
+		return q.findClientTask()
 	}
 	return nil
 }
 
-// put answers a question with what the client said to its round.
-func put(ctx context.Context, g *Gate, p *passage) *Failure {
-	p.sent = true
-	a := p.round.answer(ctx, p)
+// forward answers a question with what the client said to its round.
+func (q *question) forward(ctx context.Context) *Failure {
+	q.sent = true
+	a := q.round.answer(ctx, q)
 	switch {
 	case ctx.Err() != nil:
-		return p.fail(signal.CodeCancelled, "the server no longer waits for the client's answer")
+		return q.fail(signal.CodeCancelled, "the server no longer waits for the client's answer")
 	case a.Error != nil:
-		f := p.fail(signal.CodeToolFailed, "the client answered with an error: "+upstreamMessage(a.Error))
+		f := q.fail(signal.CodeToolFailed, "the client answered with an error: "+upstreamMessage(a.Error))
 		f.Upstream = a.Error
 		return f
-	case len(a.Result) == 0 || a.Result[0] != '{':
-		return p.fail(signal.CodeOutputInvalid, "the client's answer is no object")
+	case !isObject(a.Result):
+		return q.fail(signal.CodeOutputInvalid, "the client's answer is no object")
 	}
-	said, f := g.said(p, a.Result)
+	result, f := q.governAnswer(a.Result)
 	if f != nil {
 		return f
 	}
-	result, err := redact(said, p.decision.Redact)
-	if err == nil && p.task != nil {
-		result, err = redact(result, p.task.redact)
+	result, err := redact(result, q.decision.Redact)
+	if err == nil && q.task != nil {
+		result, err = redact(result, q.task.redact)
 	}
 	if err != nil {
-		g.opts.Log.Error("redacting an answer", "decision", p.decisionID, "error", err)
-		return p.fail(signal.CodeInternal, "")
+		q.gate.opts.Log.Error("redacting an answer", "decision", q.decisionID, "error", err)
+		return q.fail(signal.CodeInternal, "")
 	}
-	p.replies(g, result)
+	q.replyOK(result)
 	return nil
 }
 
-// said holds a client's answer to what the server may know of its tasks.
-func (g *Gate) said(p *passage, answer json.RawMessage) (json.RawMessage, *Failure) {
-	if p.question.Method == "tasks/list" {
-		return g.theirTasks(p, answer)
+// governAnswer limits a client's answer to what the server may know of its tasks.
+func (q *question) governAnswer(answer json.RawMessage) (json.RawMessage, *Failure) {
+	if q.ask.Method == "tasks/list" {
+		return q.filterClientTasks(answer)
 	}
-	return answer, g.theirsBegun(p, answer)
+	return answer, q.rememberClientTask(answer)
 }
 
-// answer puts the round to the client, once, and gives what it said to p. A door
-// that leaves an answer out has not answered.
-func (r *round) answer(ctx context.Context, p *passage) registry.Answer {
+// answer puts the round to the client, once, and returns what it said to q. A
+// door that leaves an answer out has not answered.
+func (r *round) answer(ctx context.Context, q *question) registry.Answer {
 	r.once.Do(func() {
 		asked := make([]registry.Question, len(r.left))
 		for i, other := range r.left {
-			asked[i] = *other.question
+			asked[i] = *other.ask
 		}
 		r.answers = r.peer.door.Ask(ctx, asked)
 	})
 	for i, other := range r.left {
-		if other == p && i < len(r.answers) {
+		if other == q && i < len(r.answers) {
 			return r.answers[i]
 		}
 	}
@@ -301,7 +305,7 @@ func (c *peer) passes(method string, params json.RawMessage) (json.RawMessage, b
 	case !ok:
 		return params, isNotice(method) && c.gate.extends(c.server, method)
 	case ofTask:
-		return c.gate.status(c, params)
+		return c.taskStatus(params)
 	case method == "notifications/resources/list_changed", method == "notifications/prompts/list_changed":
 		c.gate.memory.unlist(owner{c.call.Session, c.who.Subject, c.who.Tenant})
 	}

@@ -1,144 +1,86 @@
 package proxy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"strings"
-	"time"
+	"context"
 
-	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// baseRecord is what a passage knows of itself, whatever became of it.
-func (p *passage) baseRecord() *audit.Record {
-	r := &audit.Record{
-		CallID: p.callID, DecisionID: p.decisionID, TraceID: p.traceID, ParentID: p.parentID,
-		Principal: recorded(p.principal),
-		Transport: p.in.Transport, Era: p.in.Era, Route: p.in.Route, Session: p.in.Session, RequestID: p.id,
-		Exposed: p.name, ArgumentsSHA256: strings.TrimPrefix(p.digest, "sha256:"),
-		Ticket: p.ticket.ID, Task: p.wanted,
-		Policy: audit.Policy{
-			Effect: string(p.decision.Effect), Rule: p.decision.Rule,
-			Reason: p.decision.Reason, Remedy: p.decision.Remedy, Revision: p.decision.Revision,
-			Obligations: replay.Obligations(&p.decision),
-		},
-	}
-	if p.method.action != "" {
-		r.Method, r.Server = p.in.Message.Method, p.server
-	}
-	if p.task != nil && p.task.tool != nil {
-		r.Tool, r.Exposed, r.Fingerprint = p.task.tool.Name, p.task.tool.Exposed, p.task.tool.Fingerprint
-	}
-	if p.tool != nil {
-		r.Server, r.Tool, r.Exposed, r.Fingerprint = p.tool.Server, p.tool.Name, p.tool.Exposed, p.tool.Fingerprint
-	}
-	return r
-}
-
-// recorded is p as the trail has it.
-func recorded(p policy.Principal) audit.Principal {
-	return audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
-}
-
-// judged is what goes to the upstream if it goes: the arguments of a tool call,
-// the params of any other request.
-func (p *passage) judged() json.RawMessage {
-	if p.method.action != "" {
-		return p.params
-	}
-	return p.args
-}
-
-// decisionRecord is what must be kept before the call is made.
-func (p *passage) decisionRecord() *audit.Record {
-	r := p.baseRecord()
-	p.recordJudged(r)
-	r.Stage = p.stage
-	p.recorded = true
-	return r
-}
-
-// recordJudged adds what the policy judged, so that it can be judged again.
-func (p *passage) recordJudged(r *audit.Record) {
-	r.Arguments = p.judged()
-	if p.asked != nil {
-		r.Input = replay.Rest(p.asked, r)
-	}
-}
-
-// outcomeRecord is what the call came to. It carries the decision, so that a
-// refusal can be explained; what was judged stands in it only when no decision
-// record holds it.
-func (p *passage) outcomeRecord(f *Failure, now time.Time) *audit.Record {
-	r := p.baseRecord()
-	if !p.recorded {
-		p.recordJudged(r)
-	}
-	r.Stage = p.stage
-	r.DurationMS = float64(now.Sub(p.now).Microseconds()) / 1000
-	r.Outcome = p.word(f)
+// closeRequest is the last stage: it settles r and writes the one outcome
+// record. It runs detached from the caller, who cannot cancel a record by
+// hanging up.
+func closeRequest(ctx context.Context, r request, f *Failure) (*Reply, *Failure) {
+	c, g := r.base(), r.base().gate
 	if f != nil {
-		r.Code, r.Error = f.Kernel.Code, f.Reason
-		return r
+		c.reply = nil
 	}
-	r.Stage = "close"
-	r.Replayed = p.replayed
-	r.ResultBytes = len(p.reply.Result)
-	sum := sha256.Sum256(p.reply.Result)
-	r.ResultSHA256 = hex.EncodeToString(sum[:])
-	return r
-}
-
-// outcomes gives the word for each refusal; a code without a row is failed.
-var outcomes = map[string]audit.Outcome{
-	signal.CodeEnvelopeParse:    audit.Invalid,
-	signal.CodeEnvelopeInvalid:  audit.Invalid,
-	signal.CodeEnvelopeMethod:   audit.Invalid,
-	signal.CodeEnvelopeTooLarge: audit.Invalid,
-	signal.CodeSchemaMismatch:   audit.Invalid,
-	signal.CodeHeaderMismatch:   audit.Invalid,
-	signal.CodeEnvelopeParams:   audit.Invalid,
-	signal.CodeEnvelopeVersion:  audit.Invalid,
-	signal.CodeToolNotFound:     audit.Unknown,
-	signal.CodeNotFound:         audit.Unknown,
-	signal.CodeUnauthenticated:  audit.Denied,
-	signal.CodeSessionLost:      audit.Denied,
-	signal.CodePolicyDenied:     audit.Denied,
-	signal.CodeToolQuarantined:  audit.Denied,
-	signal.CodeApprovalDenied:   audit.Denied,
-	signal.CodeApprovalExpired:  audit.Denied,
-	signal.CodeRateLimited:      audit.Limited,
-	signal.CodeOverloaded:       audit.Limited,
-	signal.CodeCancelled:        audit.Cancelled,
-}
-
-func (p *passage) word(f *Failure) audit.Outcome {
+	r.settle(ctx)
+	now := g.opts.Now()
+	rec := outcomeRecord(r, f, now)
+	if err := g.opts.Recorder.Outcome(context.WithoutCancel(ctx), rec); err != nil {
+		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
+		c.reply, f = nil, c.unrecorded(f)
+	}
+	o := Observation{Effect: c.decision.Effect, Duration: now.Sub(c.start)}
+	if rec.Method == "" && rec.Tool != "" {
+		o.Server, o.Tool = rec.Server, rec.Exposed
+	}
 	if f != nil {
-		if o, ok := outcomes[f.Kernel.Code]; ok {
-			return o
-		}
-		return audit.Failed
+		o.Code = f.Kernel.Code
 	}
-	if p.decision.Effect == policy.Hold && p.reply.Kernel.Status == signal.StatusSkip {
-		return audit.Held
-	}
-	return audit.Allowed
+	g.opts.Observe(o)
+	g.publishOutcome(r, f)
+	return c.reply, f
 }
 
-// unrecorded is what a caller hears when the outcome could not be recorded. A
-// call that may have been made must not look like one to try again.
-func (p *passage) unrecorded(f *Failure) *Failure {
+// unrecorded is the failure of a request whose outcome could not be recorded. A
+// call that may have been made must not look like one to retry.
+func (c *call) unrecorded(f *Failure) *Failure {
 	if f != nil && f.Kernel.Code == signal.CodeAuditUnavailable {
 		return f
 	}
-	if !p.sent {
-		return p.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made")
+	if !c.sent {
+		return c.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made")
 	}
-	out := p.fail(signal.CodeAuditUnavailable, "the call may have been made, and its outcome could not be recorded; the result is withheld")
+	out := c.fail(signal.CodeAuditUnavailable, "the call may have been made, and its outcome could not be recorded; the result is withheld")
 	out.Kernel.RetryEligible = false
 	return out.remedy("find out whether the call took effect before making it again")
+}
+
+// settle gives back what was taken for a call that was not sent. The outcome of
+// one that panicked after that is unknown.
+func (t *toolCall) settle(ctx context.Context) {
+	switch {
+	case !t.sent:
+		t.release(ctx)
+	case t.panicked:
+		t.finish(ctx, approval.StateUnknown, nil, "the call broke off inside toolgate")
+	}
+}
+
+// release gives back what was taken for a call that was certainly not sent: the
+// counted usage and the grant. A store that fails leaves the ticket dispatching,
+// which the next start turns into unknown: never into a second run.
+func (t *toolCall) release(ctx context.Context) {
+	t.returnUsage(ctx)
+	if !t.hold.granted || t.hold.settled {
+		return
+	}
+	t.hold.settled = true
+	if err := t.gate.opts.Tickets.Release(context.WithoutCancel(ctx), t.hold.ticket.ID); err != nil {
+		t.gate.opts.Log.Error("giving a grant back", "ticket", t.hold.ticket.ID, "error", err)
+	}
+}
+
+// finish moves a ticket whose grant was spent to its end state; see release for
+// a store that fails.
+func (t *toolCall) finish(ctx context.Context, s approval.State, result []byte, note string) {
+	if !t.hold.granted || t.hold.settled {
+		return
+	}
+	t.hold.settled = true
+	if err := t.gate.opts.Tickets.Finish(context.WithoutCancel(ctx), t.hold.ticket.ID, s, result, note); err != nil {
+		t.gate.opts.Log.Error("finishing a ticket", "ticket", t.hold.ticket.ID, "state", string(s), "error", err)
+	}
 }

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"time"
+
 	"github.com/toolgate/toolgate/signal"
 )
 
-// source is who the road's errors and signals come from.
-func (p *passage) source() signal.ModuleRef {
-	function := p.stage
+// source is the origin of the road's errors and signals.
+func (c *call) source() signal.ModuleRef {
+	function := c.stage
 	if function == "" {
 		function = "receive"
 	}
@@ -14,21 +16,21 @@ func (p *passage) source() signal.ModuleRef {
 }
 
 // fail makes the failure for a kernel code, with the category, severity and
-// retry rule that the code has everywhere. A code that is not known is a fault
-// of ours and fails as one.
-func (p *passage) fail(code, reason string) *Failure {
+// retry rule that the code has everywhere. An unknown code fails as
+// INTERNAL_ERROR.
+func (c *call) fail(code, reason string) *Failure {
 	message := reason
 	if message == "" {
 		message = code
 	}
-	kernel, err := signal.ErrorFor(code, message, p.source(), nil, nil)
+	kernel, err := signal.ErrorFor(code, message, c.source(), nil, nil)
 	if err != nil {
-		kernel, _ = signal.ErrorFor(signal.CodeInternal, err.Error(), p.source(), nil, nil)
+		kernel, _ = signal.ErrorFor(signal.CodeInternal, err.Error(), c.source(), nil, nil)
 	}
-	return &Failure{Kernel: kernel, Reason: reason, DecisionID: p.decisionID, TraceID: p.traceID, Plain: p.method.action != ""}
+	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.plain}
 }
 
-// with adds a fact to the error's detail; an empty text is no fact.
+// with adds a fact to the error's detail; an empty text adds nothing.
 func (f *Failure) with(key string, value any) *Failure {
 	if value == "" {
 		return f
@@ -37,6 +39,12 @@ func (f *Failure) with(key string, value any) *Failure {
 		f.Kernel.Detail = map[string]any{}
 	}
 	f.Kernel.Detail[key] = value
+	return f
+}
+
+// after sets the time until which a retry is pointless.
+func (f *Failure) after(wait time.Duration) *Failure {
+	f.RetryAfter = wait
 	return f
 }
 

@@ -123,8 +123,8 @@ type Settings struct {
 	// as pending, 0 answers at once; nil = as Clients says. A policy's own hold
 	// goes before it.
 	Hold *time.Duration
-	// Clients bounds the wait by who waits; the first that fits counts.
-	Clients []Patience
+	// Clients bounds the wait by who waits; the first that matches counts.
+	Clients []ClientProfile
 	// Execute names the tools, as exposed, whose held calls run as soon as they
 	// are approved. A policy can ask for the same.
 	Execute []string
@@ -218,69 +218,4 @@ func (g *Gate) Apply(s Settings) {
 		s.InFlight = 4096
 	}
 	g.settings.Store(&s)
-}
-
-// Identify is the identify stage for doors that need a principal before there
-// is a call, for sessions and lists. It leaves no record: a door records a
-// refusal with Refuse.
-func (g *Gate) Identify(ctx context.Context, c identity.Credential) (policy.Principal, *Failure) {
-	p := &passage{in: &Call{Credential: c}, now: g.opts.Now()}
-	if f := identify(ctx, g, p); f != nil {
-		return policy.Principal{}, f
-	}
-	return p.principal, nil
-}
-
-// List gives what who may see on in's route, in catalogue order, and StatusTool
-// at its end for those who have tickets. Of in it takes
-// the route and for whom the list is: session, capabilities, level and peers. It
-// asks the same question as the resolve stage, so that what is not listed cannot
-// be called and the reverse. It waits for upstreams that are still starting.
-func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*registry.Tool {
-	p := &passage{in: in, now: g.opts.Now(), principal: who}
-	engine := *g.policy.Load()
-	var seen []*registry.Tool
-	view := g.opts.Upstreams.View(ctx, in.Route, g.from(p))
-	for _, t := range view.Tools() {
-		if g.visible(ctx, engine, who, toolInput(t)) {
-			seen = append(seen, t)
-		}
-	}
-	if g.offersStatus(ctx, view, who) {
-		seen = append(seen, StatusTool())
-	}
-	return seen
-}
-
-// Find gives the one tool that List gives under name, nil when there is none.
-func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name string) *registry.Tool {
-	p := &passage{in: in, now: g.opts.Now(), principal: who}
-	view := g.opts.Upstreams.View(ctx, in.Route, g.from(p))
-	t, ok := view.Lookup(name)
-	if !ok && name == StatusName && g.offersStatus(ctx, view, who) {
-		return StatusTool()
-	}
-	if !ok || t.Quarantine != "" || !g.visible(ctx, *g.policy.Load(), who, toolInput(t)) {
-		return nil
-	}
-	return t
-}
-
-// visible hides a tool when the policy says that every call is denied, and
-// when the policy fails.
-func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t policy.Tool) bool {
-	ok, err := engine.Visible(ctx, p, t)
-	if err != nil {
-		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
-		return false
-	}
-	return ok
-}
-
-// toolInput is what a policy may know of t.
-func toolInput(t *registry.Tool) policy.Tool {
-	return policy.Tool{
-		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
-		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
-	}
 }

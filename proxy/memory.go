@@ -21,8 +21,8 @@ const (
 // came under another's key remembers nothing.
 type owner struct{ session, subject, tenant string }
 
-func (p *passage) owner() owner {
-	return owner{p.in.Session, p.principal.Subject, p.principal.Tenant}
+func (c *call) owner() owner {
+	return owner{c.in.Session, c.principal.Subject, c.principal.Tenant}
 }
 
 // task is a task that came of a governed request: a tool call, which a server

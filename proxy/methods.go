@@ -13,18 +13,18 @@ import (
 type method struct {
 	action string // what the policy is asked, input.action
 	free   bool   // costs no quota
-	// take reads from the params what a request is about; nil for nothing.
-	take func(p *passage) (ok bool)
+	// read reads from the params what a request is about; nil for nothing.
+	read func(r *relayed) (ok bool)
 	// find finds the server of a request and the policy's view of what it is
 	// about; nil for lists, whose elements are judged one by one.
-	find func(ctx context.Context, g *Gate, p *passage) *Failure
+	find func(r *relayed, ctx context.Context) *Failure
 	list string // member of the result that holds the list, "" for no list
 	key  string // member of an element that names it
 	// needs is the capability of servers that have such a list.
 	needs []string
 	// lacks names the capability that a question needs and its client has not
 	// declared, "" when it has all.
-	lacks func(p *passage) string
+	lacks func(r *relayed) string
 }
 
 // methods is every request of clients that is relayed. What has no row is
@@ -33,18 +33,18 @@ type method struct {
 var methods = map[string]method{
 	"resources/list":           {action: "resources/read", list: "resources", key: "uri", needs: []string{"resources"}},
 	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate", needs: []string{"resources"}},
-	"resources/read":           {action: "resources/read", take: (*passage).takeURI, find: findResource},
-	"resources/subscribe":      {action: "resources/read", take: (*passage).takeURI, find: findResource},
-	"resources/unsubscribe":    {action: "resources/read", take: (*passage).takeURI, find: findResource, free: true},
+	"resources/read":           {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource},
+	"resources/subscribe":      {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource},
+	"resources/unsubscribe":    {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource, free: true},
 	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name", needs: []string{"prompts"}},
-	"prompts/get":              {action: "prompts/get", take: (*passage).takePrompt, find: findPrompt},
-	"completion/complete":      {action: "completion/complete", take: (*passage).takeReference, find: findReference, free: true},
-	"logging/setLevel":         {action: "logging/setLevel", take: (*passage).takeLevel, find: findTools, free: true},
+	"prompts/get":              {action: "prompts/get", read: (*relayed).readPrompt, find: (*relayed).findPrompt},
+	"completion/complete":      {action: "completion/complete", read: (*relayed).readReference, find: (*relayed).findReference, free: true},
+	"logging/setLevel":         {action: "logging/setLevel", read: (*relayed).readLevel, find: (*relayed).findTools, free: true},
 
-	"tasks/get":    {action: "tasks/get", take: (*passage).takeTaskID, find: findTask, free: true},
-	"tasks/result": {action: "tasks/result", take: (*passage).takeTaskID, find: findTask, free: true},
-	"tasks/update": {action: "tasks/update", take: (*passage).takeTaskID, find: findUpdated, free: true},
-	"tasks/cancel": {action: "tasks/cancel", take: (*passage).takeTaskID, find: findTask, free: true},
+	"tasks/get":    {action: "tasks/get", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
+	"tasks/result": {action: "tasks/result", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
+	"tasks/update": {action: "tasks/update", read: (*relayed).readTaskID, find: (*relayed).findUpdated, free: true},
+	"tasks/cancel": {action: "tasks/cancel", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
 	"tasks/list":   {action: "tasks/list", free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
 }
 
@@ -93,97 +93,87 @@ var (
 	}
 )
 
-func (p *passage) takeURI() bool {
-	raw, _ := jsonrpc.Get(p.params, "uri")
-	uri, ok := jsonrpc.Text(raw)
-	p.name = uri
-	return ok && uri != ""
+func (r *relayed) readURI() bool {
+	r.name = textMember(r.body, "uri")
+	return r.name != ""
 }
 
-func (p *passage) takePrompt() bool {
-	raw, _ := jsonrpc.Get(p.params, "name")
-	name, ok := jsonrpc.Text(raw)
-	p.name = name
-	if args, there := jsonrpc.Get(p.params, "arguments"); there {
-		if len(args) == 0 || args[0] != '{' {
+func (r *relayed) readPrompt() bool {
+	r.name = textMember(r.body, "name")
+	if args, ok := jsonrpc.Get(r.body, "arguments"); ok {
+		if !isObject(args) {
 			return false
 		}
-		p.args = args
+		r.arguments = args
 	}
-	return ok && name != ""
+	return r.name != ""
 }
 
-// takeReference finds what a completion is for (MCP server/utilities/completion).
-func (p *passage) takeReference() bool {
-	ref, _ := jsonrpc.Get(p.params, "ref")
-	member := func(key string) string {
-		raw, _ := jsonrpc.Get(ref, key)
-		text, _ := jsonrpc.Text(raw)
-		return text
-	}
-	switch member("type") {
+// readReference reads what a completion is for (MCP server/utilities/completion).
+func (r *relayed) readReference() bool {
+	ref, _ := jsonrpc.Get(r.body, "ref")
+	switch textMember(ref, "type") {
 	case "ref/prompt":
-		p.name = member("name")
+		r.name = textMember(ref, "name")
 	case "ref/resource":
-		p.name = member("uri")
+		r.name = textMember(ref, "uri")
 	}
-	return p.name != ""
+	return r.name != ""
 }
 
 // Levels are the severities of log messages, the least severe first (MCP
 // server/utilities/logging, after RFC 5424). It must not be changed.
 var Levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-func (p *passage) takeLevel() bool {
-	raw, _ := jsonrpc.Get(p.params, "level")
-	p.name, _ = jsonrpc.Text(raw)
-	return slices.Contains(Levels, p.name)
+func (r *relayed) readLevel() bool {
+	r.name = textMember(r.body, "level")
+	return slices.Contains(Levels, r.name)
 }
 
 // lacksSampling looks for what a sampling request needs: tools are a capability
 // of their own (MCP 2025-11-25, client/sampling).
-func lacksSampling(p *passage) string {
-	if !p.declared("sampling") {
+func lacksSampling(r *relayed) string {
+	if !r.declared("sampling") {
 		return "sampling"
 	}
 	for _, key := range []string{"tools", "toolChoice"} {
-		if _, ok := jsonrpc.Get(p.params, key); ok && !p.declared("sampling", "tools") {
+		if _, ok := jsonrpc.Get(r.body, key); ok && !r.declared("sampling", "tools") {
 			return "sampling.tools"
 		}
 	}
-	return p.lacksTask("sampling", "createMessage")
+	return r.lacksTask("sampling", "createMessage")
 }
 
 // lacksElicitation looks for the mode that is asked for. A client that declares
 // no mode has forms (MCP 2025-11-25, client/elicitation).
-func lacksElicitation(p *passage) string {
-	raw, there := jsonrpc.Get(p.params, "mode")
-	mode, _ := jsonrpc.Text(raw)
+func lacksElicitation(r *relayed) string {
+	_, there := jsonrpc.Get(r.body, "mode")
+	mode := textMember(r.body, "mode")
 	switch {
-	case !p.declared("elicitation"):
+	case !r.declared("elicitation"):
 		return "elicitation"
-	case mode == "url" && !p.declared("elicitation", "url"):
+	case mode == "url" && !r.declared("elicitation", "url"):
 		return "elicitation.url"
 	case there && mode != "form" && mode != "url":
 		return "elicitation." + mode
-	case mode != "url" && p.declared("elicitation", "url") && !p.declared("elicitation", "form"):
+	case mode != "url" && r.declared("elicitation", "url") && !r.declared("elicitation", "form"):
 		return "elicitation.form"
 	}
-	return p.lacksTask("elicitation", "create")
+	return r.lacksTask("elicitation", "create")
 }
 
-func lacksRoots(p *passage) string {
-	if !p.declared("roots") {
+func lacksRoots(r *relayed) string {
+	if !r.declared("roots") {
 		return "roots"
 	}
 	return ""
 }
 
 // lacksTasks looks for what a question about a task of the client's needs.
-func lacksTasks(path ...string) func(*passage) string {
+func lacksTasks(path ...string) func(*relayed) string {
 	path = append([]string{"tasks"}, path...)
-	return func(p *passage) string {
-		if !p.declared(path...) {
+	return func(r *relayed) string {
+		if !r.declared(path...) {
 			return strings.Join(path, ".")
 		}
 		return ""
@@ -191,8 +181,8 @@ func lacksTasks(path ...string) func(*passage) string {
 }
 
 // lacksTask looks for what a question needs that is to be answered by a task.
-func (p *passage) lacksTask(kind, request string) string {
-	if _, ok := jsonrpc.Get(p.params, "task"); ok && !p.declared("tasks", "requests", kind, request) {
+func (r *relayed) lacksTask(kind, request string) string {
+	if _, ok := jsonrpc.Get(r.body, "task"); ok && !r.declared("tasks", "requests", kind, request) {
 		return "tasks.requests." + kind + "." + request
 	}
 	return ""
@@ -200,14 +190,14 @@ func (p *passage) lacksTask(kind, request string) string {
 
 // declared reports whether the client said that it can do what path names: each
 // step is a member whose value is an object.
-func (p *passage) declared(path ...string) bool { return offers(p.in.Capabilities, path...) }
+func (c *call) declared(path ...string) bool { return offers(c.in.Capabilities, path...) }
 
 // offers reports whether capabilities, a client's or a server's, have what path
 // names.
 func offers(at json.RawMessage, path ...string) bool {
 	for _, step := range path {
 		inner, ok := jsonrpc.Get(at, step)
-		if !ok || len(inner) == 0 || inner[0] != '{' {
+		if !ok || !isObject(inner) {
 			return false
 		}
 		at = inner

@@ -17,49 +17,58 @@ const (
 )
 
 // normalise checks the result, applies the decision's obligations and turns it
-// into Signals. A tool's own isError result is a result: it passes as it came.
-// A result that is no object, or that breaks an enforced output schema, is
+// into Signals. A tool's own isError result is a result and passes unchanged. A
+// result that is no object, or that breaks an enforced output schema, is
 // withheld; the call has happened all the same, and its ticket says so.
-func normalise(ctx context.Context, g *Gate, p *passage) *Failure {
-	if len(p.raw) == 0 || p.raw[0] != '{' {
-		g.finish(ctx, p, approval.StateFailed, nil, "the tool's result is no object")
-		return p.fail(signal.CodeOutputInvalid, "the tool's result is no object")
+func (t *toolCall) normalise(ctx context.Context) *Failure {
+	if state, id, ok := t.taskOf(t.raw); ok {
+		return t.replyBegun(ctx, state, id)
 	}
-	if state, id, ok := p.taskOf(p.raw); ok && p.task == nil {
-		return g.begun(ctx, p, state, id)
-	}
-	warning, f := g.checkOutput(p)
-	if f != nil {
-		g.finish(ctx, p, approval.StateFailed, nil, f.Reason)
-		return f
-	}
-	result, err := redact(p.raw, p.decision.Redact)
-	if err != nil {
-		g.opts.Log.Error("redacting a result", "decision", p.decisionID, "error", err)
-		g.finish(ctx, p, approval.StateFailed, nil, "the result could not be redacted and is withheld")
-		return p.fail(signal.CodeInternal, "")
-	}
-	g.finish(ctx, p, approval.StateDone, result, "")
-	return g.give(ctx, p, result, warning, nil)
+	return t.govern(ctx)
 }
 
-// give answers with the result as Signals, in the configured mode.
-func (g *Gate) give(ctx context.Context, p *passage, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
+// govern holds the tool's result to its output schema and to the decision.
+func (t *toolCall) govern(ctx context.Context) *Failure {
+	if !isObject(t.raw) {
+		return t.withhold(ctx, t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
+	}
+	warning, f := t.checkOutput()
+	if f != nil {
+		return t.withhold(ctx, f)
+	}
+	result, err := redact(t.raw, t.decision.Redact)
+	if err != nil {
+		t.gate.opts.Log.Error("redacting a result", "decision", t.decisionID, "error", err)
+		t.finish(ctx, approval.StateFailed, nil, "the result could not be redacted and is withheld")
+		return t.fail(signal.CodeInternal, "")
+	}
+	t.finish(ctx, approval.StateDone, result, "")
+	return t.replyResult(ctx, result, warning, nil)
+}
+
+// withhold ends a call whose result cannot be given.
+func (t *toolCall) withhold(ctx context.Context, f *Failure) *Failure {
+	t.finish(ctx, approval.StateFailed, nil, f.Reason)
+	return f
+}
+
+// replyResult replies with a result as Signals, in the configured mode.
+func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
-		Origin: p.source(), Tool: p.subject.Exposed, TraceID: p.traceID, ParentID: p.callID, DecisionID: p.decisionID,
+		Origin: t.source(), Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID,
 	})
 	if err != nil {
-		return p.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
+		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
 	o := outcome{result: result, refs: refs}
-	if fault := g.keep(ctx, p, &o, signals); fault != nil && warning == nil {
+	if fault := t.keepArtifacts(ctx, &o, signals); fault != nil && warning == nil {
 		warning = fault
 	}
-	o.kernel = compose(signals, warning, p.metrics(g, p.replayed))
+	o.kernel = compose(signals, warning, t.metrics())
 	if next := signal.Compose(o.kernel); next.Log != nil {
-		g.opts.Log.Warn("partial result", "server", p.tool.Server, "tool", p.tool.Name, "decision", p.decisionID, "fault", next.Log)
+		t.gate.opts.Log.Warn("partial result", "server", t.tool.Server, "tool", t.tool.Name, "decision", t.decisionID, "fault", next.Log)
 	}
-	return g.answer(p, o, view)
+	return t.replyShaped(o, view)
 }
 
 // compose says how the call went (seed 002, Result): the tool's own isError is
@@ -82,16 +91,16 @@ func compose(signals []signal.Signal, warning *signal.KernelError, m signal.Metr
 	return signal.Partial(signals, warning, m)
 }
 
-// checkOutput holds structuredContent to the tool's output schema. In mode
-// warn the fault becomes a degraded error beside the signals; a validator that
+// checkOutput checks structuredContent against the tool's output schema. In mode
+// warn a fault becomes a degraded error beside the signals; a validator that
 // fails counts as a fault.
-func (g *Gate) checkOutput(p *passage) (*signal.KernelError, *Failure) {
-	if p.tool.Output == nil || p.tool.OutputMode == "off" || isError(p.raw) {
+func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
+	if t.tool.Output == nil || t.tool.OutputMode == "off" || isError(t.raw) {
 		return nil, nil
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
-	if structured, ok := jsonrpc.Get(p.raw, "structuredContent"); ok {
-		faults, err := p.tool.Output.Validate(structured)
+	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
+		faults, err := t.tool.Output.Validate(structured)
 		if err == nil && len(faults) == 0 {
 			return nil, nil
 		}
@@ -100,8 +109,8 @@ func (g *Gate) checkOutput(p *passage) (*signal.KernelError, *Failure) {
 			reason = "structuredContent breaks the tool's output schema: " + faults[0].String()
 		}
 	}
-	f := p.fail(signal.CodeOutputInvalid, reason)
-	if p.tool.OutputMode == "enforce" {
+	f := t.fail(signal.CodeOutputInvalid, reason)
+	if t.tool.OutputMode == "enforce" {
 		return nil, f
 	}
 	f.Kernel.Severity = signal.Degraded
@@ -113,10 +122,11 @@ func isError(result json.RawMessage) bool {
 	return ok && string(v) == "true"
 }
 
-func (p *passage) metrics(g *Gate, cached bool) signal.Metrics {
+// metrics are those of the request so far; a stored result is a cache hit.
+func (c *call) metrics() signal.Metrics {
 	return signal.Metrics{
-		DurationMS: float64(g.opts.Now().Sub(p.now).Microseconds()) / 1000,
-		CacheHit:   cached, ModuleRef: p.source(),
+		DurationMS: float64(c.gate.opts.Now().Sub(c.start).Microseconds()) / 1000,
+		CacheHit:   c.replayed, ModuleRef: c.source(),
 	}
 }
 
@@ -125,13 +135,13 @@ type outcome struct {
 	result json.RawMessage
 	refs   []string // into result, one for each signal
 	kernel signal.Result
-	slim   []signal.Signal // kernel's signals for mode signals, large bodies as artifacts; nil in the others
+	slim   []signal.Signal // kernel's signals for mode signals, large bodies as artifacts; nil in other modes
 	links  []link          // of what was kept as artifacts, for mode signals
 }
 
-// answer makes the reply: the result with our views in its _meta.
-func (g *Gate) answer(p *passage, o outcome, view map[string]any) *Failure {
-	shaped, err := g.shape(o)
+// replyShaped replies with the result, and our views in its _meta.
+func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
+	shaped, err := t.gate.shape(o)
 	if err == nil && view != nil {
 		var text []byte
 		if text, err = json.Marshal(view); err == nil {
@@ -139,14 +149,22 @@ func (g *Gate) answer(p *passage, o outcome, view map[string]any) *Failure {
 		}
 	}
 	if err != nil {
-		g.opts.Log.Error("shaping a result", "decision", p.decisionID, "error", err)
-		return p.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
+		t.gate.opts.Log.Error("shaping a result", "decision", t.decisionID, "error", err)
+		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
 	}
-	p.reply = &Reply{
-		Result: shaped, Kernel: o.kernel, Ticket: p.ticket.ID,
-		DecisionID: p.decisionID, TraceID: p.traceID, Tool: p.tool, Decision: p.decision,
-	}
+	t.replyWith(shaped, o.kernel)
 	return nil
+}
+
+// replyWith ends the call with its result.
+func (t *toolCall) replyWith(result json.RawMessage, kernel signal.Result) {
+	t.call.replyWith(result, kernel)
+	t.reply.Ticket, t.reply.Tool = t.hold.ticket.ID, t.tool
+}
+
+// replyWith ends a request with its result.
+func (c *call) replyWith(result json.RawMessage, kernel signal.Result) {
+	c.reply = &Reply{Result: result, Kernel: kernel, DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision}
 }
 
 // shape is the four modes in which an agent may get a Result.

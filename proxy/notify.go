@@ -6,25 +6,24 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// noticeRoad is the road of a client's notification, but for close. Notify's
-// comment draws it; a test holds the two equal.
-var noticeRoad = []stage{
-	{"receive", receiveNotice},
-	{"identify", identify},
-	{"decide", decideRelay},
-	{"limit", spendRelay},
-	{"record", record},
-	{"forward", pass},
+// noticeRoad lists the stages of a client's notification, but for close. The
+// comment of Notify draws it; a test holds the two equal.
+var noticeRoad = []stage[*relayed]{
+	{"receive", (*relayed).receiveNotice},
+	{"identify", (*relayed).identify},
+	{"decide", (*relayed).decide},
+	{"limit", (*relayed).limit},
+	{"record", record[*relayed]},
+	{"forward", (*relayed).notifyServers},
 }
 
 // Notify takes a client's notification to the servers that its session is
 // connected to: on the route of one server to that one, else to all. Those
-// without content to judge pass when somebody sends them; those of extensions go
-// down the road:
+// without content to judge need a principal only; those of extensions go down
+// the road:
 //
 //	receive    the method has a row, or the operator named it for the server
 //	identify   the credential names a principal
@@ -37,42 +36,39 @@ var noticeRoad = []stage{
 // A notification is not answered: the failure, nil when it was passed on, is for
 // the log. A method that no table names leaves no record.
 func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
-	p := g.enter(in)
-	p.stage = "receive"
+	r := g.newRelayed(in)
+	r.stage = "receive"
 	if in.Message == nil || g.opts.Servers == nil {
-		return p.fail(signal.CodeEnvelopeInvalid, "there is no notification, or nobody to take it to")
+		return r.fail(signal.CodeEnvelopeInvalid, "there is no notification, or nobody to take it to")
 	}
 	ofTask, ok := clientNotices[in.Message.Method]
 	switch {
 	case ok:
-		return g.hand(ctx, p, ofTask)
+		return r.passNotice(ctx, ofTask)
 	case !ok && !(isNotice(in.Message.Method) && g.extends(in.Route, in.Message.Method)):
-		return p.fail(signal.CodeEnvelopeMethod, "notification "+in.Message.Method+" is not passed on")
+		return r.fail(signal.CodeEnvelopeMethod, "notification "+in.Message.Method+" is not passed on")
 	}
-	_, f := g.take(ctx, in, noticeRoad)
+	_, f := take(ctx, r, noticeRoad)
 	return f
 }
 
-// hand passes a notification on that has nothing to be judged. One about a task
-// goes to the server that has begun it, and to no other.
-func (g *Gate) hand(ctx context.Context, p *passage, ofTask bool) *Failure {
-	if f := identify(ctx, g, p); f != nil {
+// passNotice passes a notification on that has nothing to be judged. One about a
+// task goes to the server that has begun it, and to no other.
+func (r *relayed) passNotice(ctx context.Context, ofTask bool) *Failure {
+	if f := r.identify(ctx); f != nil {
 		return f
 	}
-	m := p.in.Message
-	if !ofTask {
-		g.opts.Servers.Notify(p.in.Route, p.in.Session, m.Method, m.Params)
-		return nil
+	m, servers := r.in.Message, []string{r.in.Route}
+	if ofTask {
+		servers = r.gate.memory.beginners(r.owner(), textMember(m.Params, "taskId"), r.start)
 	}
-	raw, _ := jsonrpc.Get(m.Params, "taskId")
-	id, _ := jsonrpc.Text(raw)
-	for _, server := range g.memory.beginners(p.owner(), id, p.now) {
-		if p.in.Route == "" || p.in.Route == server {
-			g.opts.Servers.Notify(server, p.in.Session, m.Method, m.Params)
+	for _, server := range servers {
+		if r.in.Route == "" || r.in.Route == server {
+			r.gate.opts.Servers.Notify(server, r.in.Session, m.Method, m.Params)
 			return nil
 		}
 	}
-	return p.unknownTask()
+	return r.unknownTask()
 }
 
 // extends reports whether the operator named a method of an extension for server.
@@ -83,26 +79,25 @@ func (g *Gate) extends(server, method string) bool {
 // isNotice tells a notification's name from a request's.
 func isNotice(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-func receiveNotice(_ context.Context, g *Gate, p *passage) *Failure {
-	m := p.in.Message
-	p.method, p.server = method{action: m.Method}, p.in.Route
+func (r *relayed) receiveNotice(context.Context) *Failure {
+	m := r.in.Message
+	r.method, r.server = method{action: m.Method}, r.in.Route
 	switch {
 	case m.Kind != jsonrpc.Notification:
-		return p.fail(signal.CodeEnvelopeInvalid, m.Method+" takes no id")
+		return r.fail(signal.CodeEnvelopeInvalid, m.Method+" takes no id")
 	case m.Variants != nil:
-		return p.twoReadings(m.Variants)
+		return r.ambiguous(m.Variants)
 	}
-	if f := p.takeParams(m.Params); f != nil {
+	if f := r.receiveParams(m.Params); f != nil {
 		return f
 	}
-	p.args, p.whole = p.params, &policy.Server{Name: p.server}
-	return nil
+	return r.findServer(nil)
 }
 
-// pass hands the judged bytes over. Whether a server hears them nobody learns.
-func pass(_ context.Context, g *Gate, p *passage) *Failure {
-	p.sent = true
-	g.opts.Servers.Notify(p.server, p.in.Session, p.in.Message.Method, p.params)
-	p.replies(g, nil)
+// notifyServers sends the judged bytes. Nobody learns whether a server reads them.
+func (r *relayed) notifyServers(context.Context) *Failure {
+	r.sent = true
+	r.gate.opts.Servers.Notify(r.server, r.in.Session, r.in.Message.Method, r.body)
+	r.replyOK(nil)
 	return nil
 }

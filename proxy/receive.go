@@ -5,44 +5,68 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// receive takes the parts of the request that the road works on. The bytes of
-// the arguments are those that were decoded: nothing is marshalled again.
-func receive(_ context.Context, _ *Gate, p *passage) *Failure {
-	m := p.in.Message
+// receive reads the parts of a tools/call. The arguments are the bytes that
+// were decoded: nothing marshals them again.
+func (t *toolCall) receive(context.Context) *Failure {
+	m := t.in.Message
 	if m == nil {
-		return p.fault(p.in.Fault)
+		return t.undecoded(t.in.Fault)
 	}
-	p.id = jsonrpc.IDText(m.ID)
+	t.id = jsonrpc.IDText(m.ID)
 	if m.Kind != jsonrpc.Request {
-		return p.fail(signal.CodeEnvelopeInvalid, "tools/call needs an id")
+		return t.fail(signal.CodeEnvelopeInvalid, "tools/call needs an id")
 	}
 	name, ok := jsonrpc.Get(m.Params, "name")
 	if !ok {
-		return p.fail(signal.CodeEnvelopeInvalid, "params.name is missing")
+		return t.fail(signal.CodeEnvelopeInvalid, "params.name is missing")
 	}
-	if p.name, ok = jsonrpc.Text(name); !ok || p.name == "" {
-		return p.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
+	if t.name, ok = jsonrpc.Text(name); !ok || t.name == "" {
+		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
-	p.args = json.RawMessage("{}")
+	t.body = json.RawMessage("{}")
 	if args, ok := jsonrpc.Get(m.Params, "arguments"); ok {
-		if len(args) == 0 || args[0] != '{' {
-			return p.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
+		if !isObject(args) {
+			return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 		}
-		p.args = args
+		t.body = args
 	}
-	p.digest = digest(p.args)
-	if f := p.takeTask(m.Params); f != nil {
+	t.digest = digest(t.body)
+	if f := t.receiveTask(m.Params); f != nil {
 		return f
 	}
-	return p.takeMeta(m.Params)
+	return t.receiveMeta(m.Params)
+}
+
+// receiveTask reads params.task, with which the caller wants a task instead of
+// a result (MCP 2025-11-25, tasks).
+func (t *toolCall) receiveTask(params json.RawMessage) *Failure {
+	task, ok := jsonrpc.Get(params, "task")
+	switch {
+	case !ok:
+		return nil
+	case !isObject(task):
+		return t.fail(signal.CodeEnvelopeInvalid, "params.task must be an object")
+	case t.in.Session == "":
+		return t.fail(signal.CodeEnvelopeInvalid, "a task belongs to a session, and this call has none")
+	}
+	t.task = task
+	return nil
+}
+
+// isObject reports whether raw, a JSON value or nothing, is an object.
+func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
+
+// textMember returns a string member of an object, "" when there is none.
+func textMember(object json.RawMessage, key string) string {
+	raw, _ := jsonrpc.Get(object, key)
+	text, _ := jsonrpc.Text(raw)
+	return text
 }
 
 // digest names judged bytes.
@@ -51,14 +75,14 @@ func digest(judged []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// takeMeta keeps the caller's _meta but for what belongs to this hop.
-func (p *passage) takeMeta(params json.RawMessage) *Failure {
+// receiveMeta keeps the caller's _meta but for the members of this hop.
+func (c *call) receiveMeta(params json.RawMessage) *Failure {
 	meta, ok := jsonrpc.Get(params, "_meta")
 	if !ok {
 		return nil
 	}
-	if len(meta) == 0 || meta[0] != '{' {
-		return p.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
+	if !isObject(meta) {
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
 	for key := range jsonrpc.Members(meta) {
 		if !ofThisHop(key) {
@@ -66,16 +90,16 @@ func (p *passage) takeMeta(params json.RawMessage) *Failure {
 		}
 		kept, err := jsonrpc.Delete(meta, key)
 		if err != nil {
-			return p.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
+			return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
 		}
 		meta = kept
 	}
-	p.meta = meta
+	c.meta = meta
 	return nil
 }
 
-// ofThisHop tells the members of _meta that mean something between two ends
-// only. Which task a message belongs to is for the ends beyond them too.
+// ofThisHop reports whether a member of _meta concerns only the two ends of
+// this connection. The related task concerns the ends beyond them too.
 func ofThisHop(key string) bool {
 	if key == "io.modelcontextprotocol/related-task" {
 		return false
@@ -83,12 +107,12 @@ func ofThisHop(key string) bool {
 	return key == "progressToken" || strings.HasPrefix(key, "io.modelcontextprotocol/") || strings.HasPrefix(key, "io.toolgate/")
 }
 
-// fault is the failure for bytes that were no request.
-func (p *passage) fault(f *jsonrpc.Fault) *Failure {
+// undecoded refuses bytes that are no request.
+func (c *call) undecoded(f *jsonrpc.Fault) *Failure {
 	if f == nil {
-		return p.fail(signal.CodeEnvelopeInvalid, "there is no message")
+		return c.fail(signal.CodeEnvelopeInvalid, "there is no message")
 	}
-	p.id = jsonrpc.IDText(f.ID)
+	c.id = jsonrpc.IDText(f.ID)
 	code := signal.CodeEnvelopeInvalid
 	switch f.Kind {
 	case jsonrpc.Parse:
@@ -96,36 +120,19 @@ func (p *passage) fault(f *jsonrpc.Fault) *Failure {
 	case jsonrpc.TooLarge:
 		code = signal.CodeEnvelopeTooLarge
 	}
-	return p.fail(code, f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
+	return c.fail(code, f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
 }
 
-// identify fails closed: no principal, no call.
-func identify(ctx context.Context, g *Gate, p *passage) *Failure {
-	who, err := g.opts.Identifier.Identify(ctx, p.in.Credential)
-	if errors.Is(err, identity.ErrUnauthenticated) || (err == nil && !who.Valid()) {
-		return p.fail(signal.CodeUnauthenticated, "the credential names nobody")
-	}
-	if err != nil {
-		g.opts.Log.Error("identifying a caller", "error", err)
-		return p.fail(signal.CodeUnauthenticated, "the credential could not be checked")
-	}
-	who.Client = p.in.Client
-	p.principal = who
-	return nil
-}
-
-// traceOf continues the caller's trace (that of the door, else W3C traceparent
-// in params._meta) or starts one.
+// traceOf continues the caller's trace (the door's, else the W3C traceparent in
+// params._meta) or starts one.
 func traceOf(in *Call) string {
 	if in.TraceID != "" {
 		return in.TraceID
 	}
 	if in.Message != nil && in.Message.Params != nil {
 		if meta, ok := jsonrpc.Get(in.Message.Params, "_meta"); ok {
-			if raw, ok := jsonrpc.Get(meta, "traceparent"); ok {
-				if id, ok := traceID(raw); ok {
-					return id
-				}
+			if id, ok := traceID(textMember(meta, "traceparent")); ok {
+				return id
 			}
 		}
 	}
@@ -133,15 +140,11 @@ func traceOf(in *Call) string {
 }
 
 // traceID reads version-trace-parent-flags of the W3C Trace Context.
-func traceID(raw json.RawMessage) (string, bool) {
-	s, ok := jsonrpc.Text(raw)
-	parts := strings.Split(s, "-")
-	if !ok || len(parts) != 4 || len(parts[1]) != 32 {
+func traceID(traceparent string) (string, bool) {
+	parts := strings.Split(traceparent, "-")
+	if len(parts) != 4 || len(parts[1]) != 32 {
 		return "", false
 	}
-	b, err := hex.DecodeString(parts[1])
-	if err != nil || strings.Trim(parts[1], "0") == "" || parts[1] != strings.ToLower(parts[1]) {
-		return "", false
-	}
-	return hex.EncodeToString(b), true
+	id := parts[1]
+	return id, strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
 }

@@ -3,24 +3,42 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// relayRoad is the road of a request that calls no tool, but for close. Relay's
-// comment draws it; a test holds the two equal.
-var relayRoad = []stage{
-	{"receive", receiveRelay},
-	{"identify", identify},
-	{"resolve", resolveRelay},
-	{"decide", decideRelay},
-	{"limit", spendRelay},
-	{"record", record},
-	{"forward", ask},
+// relayed is a request or notification that calls no tool.
+type relayed struct {
+	call
+	method    method
+	arguments json.RawMessage // as the policy sees them
+	about     about
+	task      *task           // of a request about a task
+	ticket    approval.Ticket // of a request about a task that is a ticket
+	kernel    *signal.Result  // what a task's result came to; nil = plain success
+}
+
+// about is the policy's view of what a request is about; one member is set.
+type about struct {
+	resource *policy.Resource
+	prompt   *policy.Prompt
+	server   *policy.Server
+}
+
+// relayRoad lists the stages of a request that calls no tool, but for close. The
+// comment of Relay draws it; a test holds the two equal.
+var relayRoad = []stage[*relayed]{
+	{"receive", (*relayed).receive},
+	{"identify", (*relayed).identify},
+	{"resolve", (*relayed).resolve},
+	{"decide", (*relayed).decide},
+	{"limit", (*relayed).limit},
+	{"record", record[*relayed]},
+	{"forward", (*relayed).forward},
 }
 
 // Relay takes a request that calls no tool down the road: one about a resource,
@@ -35,169 +53,165 @@ var relayRoad = []stage{
 //	forward    the judged bytes go to the upstream
 //	close      one outcome record, on every path
 //
-// The result is the upstream's, byte for byte but for what the policy wants
-// redacted. Otherwise it behaves as Call does.
+// The result is the upstream's, byte for byte but for what the policy redacts.
+// Otherwise it behaves as Call does.
 func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
-	return g.take(ctx, in, relayRoad)
+	return take(ctx, g.newRelayed(in), relayRoad)
 }
 
-// receiveRelay finds the method's row and what the request is about.
-func receiveRelay(_ context.Context, g *Gate, p *passage) *Failure {
-	m := p.in.Message
+func (g *Gate) newRelayed(in *Call) *relayed {
+	r := &relayed{call: g.newCall(in)}
+	r.plain = true
+	return r
+}
+
+// receive finds the method's row and what the request is about.
+func (r *relayed) receive(context.Context) *Failure {
+	m := r.in.Message
 	if m == nil {
-		return p.fault(p.in.Fault)
+		return r.undecoded(r.in.Fault)
 	}
-	p.id = jsonrpc.IDText(m.ID)
+	r.id = jsonrpc.IDText(m.ID)
 	row, ok := methods[m.Method]
-	if !ok && !isNotice(m.Method) && g.extends(p.in.Route, m.Method) {
-		row, ok = method{action: m.Method, find: findServer}, true
+	if !ok && !isNotice(m.Method) && r.gate.extends(r.in.Route, m.Method) {
+		row, ok = method{action: m.Method, find: (*relayed).findServer}, true
 	}
 	switch {
-	case !ok || g.opts.Servers == nil:
-		return p.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
+	case !ok || r.gate.opts.Servers == nil:
+		return r.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
 	case m.Kind != jsonrpc.Request:
-		return p.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
+		return r.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
 	case m.Variants != nil:
-		return p.twoReadings(m.Variants)
+		return r.ambiguous(m.Variants)
 	}
-	p.method, p.server, p.args = row, p.in.Route, json.RawMessage("{}")
-	if f := p.takeParams(m.Params); f != nil {
+	r.method, r.server, r.arguments = row, r.in.Route, json.RawMessage("{}")
+	if f := r.receiveParams(m.Params); f != nil {
 		return f
 	}
-	if row.take != nil && !row.take(p) {
-		return p.fail(signal.CodeEnvelopeInvalid, "params do not say what "+m.Method+" is about")
+	if row.read != nil && !row.read(r) {
+		return r.fail(signal.CodeEnvelopeInvalid, "params do not say what "+m.Method+" is about")
 	}
 	return nil
 }
 
-// resolveRelay finds the server and what of it the request is about.
-func resolveRelay(ctx context.Context, g *Gate, p *passage) *Failure {
-	if p.method.find == nil {
-		return p.fail(signal.CodeEnvelopeMethod, p.in.Message.Method+" is a list, which is not relayed")
-	}
-	return p.method.find(ctx, g, p)
-}
-
-// takeParams keeps the params but for what in _meta belongs to this hop.
-func (p *passage) takeParams(params json.RawMessage) *Failure {
-	p.params = json.RawMessage("{}")
+// receiveParams keeps the params but for the members of _meta of this hop.
+func (r *relayed) receiveParams(params json.RawMessage) *Failure {
+	r.body = json.RawMessage("{}")
 	if params != nil {
-		p.params = params
+		r.body = params
 	}
-	if f := p.takeMeta(p.params); f != nil {
+	if f := r.receiveMeta(r.body); f != nil {
 		return f
 	}
-	if p.meta != nil {
-		kept, err := jsonrpc.Set(p.params, "_meta", p.meta)
+	if r.meta != nil {
+		kept, err := jsonrpc.Set(r.body, "_meta", r.meta)
 		if err != nil {
-			return p.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
+			return r.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
 		}
-		p.params = kept
+		r.body = kept
 	}
-	p.digest = digest(p.params)
+	r.digest = digest(r.body)
 	return nil
 }
 
-// decideRelay asks the policy. Only a tool call can wait for a person, so what
-// the policy would hold is denied. A ticket is its requester's own business.
-func decideRelay(ctx context.Context, g *Gate, p *passage) *Failure {
-	if p.ticket.ID != "" {
-		p.decision = p.aboutOwn()
+// resolve finds the server and what the request is about there.
+func (r *relayed) resolve(ctx context.Context) *Failure {
+	if r.method.find == nil {
+		return r.fail(signal.CodeEnvelopeMethod, r.in.Message.Method+" is a list, which is not relayed")
+	}
+	return r.method.find(r, ctx)
+}
+
+// decide asks the policy. Only a tool call can wait for a person, so that a hold
+// is a denial. The requester's own tickets are not judged.
+func (r *relayed) decide(ctx context.Context) *Failure {
+	if r.ticket.ID != "" {
+		r.decision = r.ownTickets()
 		return nil
 	}
-	g.judge(ctx, p, p.relayInput(), "request")
-	switch p.decision.Effect {
+	r.judge(ctx, r.input(), "")
+	switch r.decision.Effect {
 	case policy.Allow:
 		return nil
 	case policy.Hold:
 		// The record keeps the policy's own reason and the approval that it wants.
-		return p.deniedFor("the policy wants a person to decide, and only tool calls can wait for one")
+		return r.denied("the policy wants a person to decide, and only tool calls can wait for one")
 	}
-	return p.denied()
+	return r.denied(r.decision.Reason)
 }
 
-func (p *passage) relayInput() *policy.Input {
+func (r *relayed) input() *policy.Input {
 	return &policy.Input{
-		Action: p.method.action, Principal: p.principal, Resource: p.resource, Prompt: p.prompt, Server: p.whole,
-		Arguments: p.args, Request: p.request(),
+		Action: r.method.action, Principal: r.principal, Resource: r.about.resource, Prompt: r.about.prompt, Server: r.about.server,
+		Arguments: r.arguments, Request: r.envelope(),
 	}
 }
 
-// spendRelay takes quota; rules know the request by its method and server.
-func spendRelay(ctx context.Context, g *Gate, p *passage) *Failure {
-	if p.method.free {
+// limit takes quota; rules know the request by its method and server.
+func (r *relayed) limit(context.Context) *Failure {
+	if r.method.free {
 		return nil
 	}
-	p.subject = policy.Tool{Server: p.server, Name: p.in.Message.Method, Exposed: p.in.Message.Method}
-	return spend(ctx, g, p)
+	return r.takeTokens(policy.Tool{Server: r.server, Name: r.in.Message.Method, Exposed: r.in.Message.Method})
 }
 
-// ask sends the judged bytes and answers with the upstream's. A task that is a
-// ticket is here.
-func ask(ctx context.Context, g *Gate, p *passage) *Failure {
-	if p.ticket.ID != "" {
-		return g.askTicket(ctx, p)
+// forward sends the judged bytes and replies with the upstream's result. A task
+// that is a ticket is answered here.
+func (r *relayed) forward(ctx context.Context) *Failure {
+	if r.ticket.ID != "" {
+		return r.answerTicket(ctx)
 	}
-	p.sent = true
-	raw, err := g.askServer(ctx, p)
+	r.sent = true
+	raw, err := r.askServer(ctx)
 	if err != nil {
-		return g.elicited(ctx, p, p.askFailure(err))
+		return r.elicited(ctx, r.askFailure(err))
 	}
-	if len(raw) == 0 || raw[0] != '{' {
-		return p.fail(signal.CodeOutputInvalid, "the server's result is no object")
+	if !isObject(raw) {
+		return r.fail(signal.CodeOutputInvalid, "the server's result is no object")
 	}
-	if p.task != nil {
-		held, f := g.govern(ctx, p, raw)
+	if r.task != nil {
+		held, f := r.governTask(ctx, raw)
 		if f != nil {
 			return f
 		}
 		raw = held
 	}
-	result, err := redact(raw, p.decision.Redact)
+	result, err := redact(raw, r.decision.Redact)
 	if err != nil {
-		g.opts.Log.Error("redacting a result", "decision", p.decisionID, "error", err)
-		return p.fail(signal.CodeInternal, "")
+		r.gate.opts.Log.Error("redacting a result", "decision", r.decisionID, "error", err)
+		return r.fail(signal.CodeInternal, "")
 	}
-	p.replies(g, result)
-	if p.kernel != nil {
-		p.reply.Kernel = *p.kernel
+	r.replyOK(result)
+	if r.kernel != nil {
+		r.reply.Kernel = *r.kernel
 	}
-	if p.resource != nil {
-		g.memory.subscribe(p)
+	if r.about.resource != nil {
+		r.gate.memory.subscribe(r)
 	}
 	return nil
 }
 
-// askServer puts the request to the server that it is for. What is for all of
-// them, the log level, goes with every later request to each.
-func (g *Gate) askServer(ctx context.Context, p *passage) (json.RawMessage, error) {
-	if p.server == "" {
+// askServer puts the request to its server. A request for all servers, which is
+// the log level, travels with every later request to each.
+func (r *relayed) askServer(ctx context.Context) (json.RawMessage, error) {
+	if r.server == "" {
 		return json.RawMessage("{}"), nil
 	}
-	return g.enquire(ctx, p.server, registry.Ask{
-		Method: p.in.Message.Method, Params: p.params, From: g.from(p), Progress: p.in.Progress,
+	return r.gate.enquire(ctx, r.server, registry.Ask{
+		Method: r.in.Message.Method, Params: r.body, From: r.from(), Progress: r.in.Progress,
 	})
 }
 
-// enquire is the one place where servers are asked what calls no tool: what was
-// judged, and for lists, whose elements are judged one by one.
+// enquire is the one place where servers are asked for what is no tool call:
+// judged requests, and lists, whose elements are judged one by one.
 func (g *Gate) enquire(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error) {
 	return g.opts.Servers.Ask(ctx, server, ask)
 }
 
 // askFailure says why an upstream gave no result.
-func (p *passage) askFailure(err error) *Failure {
-	var fe *registry.ForwardError
-	if !errors.As(err, &fe) {
-		fe = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: err}
-	}
-	return p.forwardFailure(fe)
+func (r *relayed) askFailure(err error) *Failure {
+	return r.upstreamFailure(forwardError(err), "server "+r.server+" did not answer in time")
 }
 
-// replies ends a passage that calls no tool with its result.
-func (p *passage) replies(g *Gate, result json.RawMessage) {
-	p.reply = &Reply{
-		Result: result, Kernel: signal.OK(nil, p.metrics(g, false)),
-		DecisionID: p.decisionID, TraceID: p.traceID, Decision: p.decision,
-	}
-}
+// replyOK ends a request with a result that carries no signals.
+func (c *call) replyOK(result json.RawMessage) { c.replyWith(result, signal.OK(nil, c.metrics())) }

@@ -8,90 +8,94 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/approval"
-	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
-// stage is one step of the road. A failure ends the passage; a passage with a
-// reply goes no further either.
-type stage struct {
+// request is one request on a road: a *toolCall, *relayed, *question or
+// *statusCall. All embed call.
+type request interface {
+	// base returns what every request has.
+	base() *call
+	// describe adds to a record what the request is about.
+	describe(r *audit.Record)
+	// settle ends what the request holds before it is closed: a request that was
+	// not sent gives back what was taken for it.
+	settle(ctx context.Context)
+}
+
+// stage is one step of a road. A failure ends the walk; so does a reply.
+type stage[R request] struct {
 	name string
-	run  func(ctx context.Context, g *Gate, p *passage) *Failure
+	run  func(R, context.Context) *Failure
 }
 
-// road is every stage in its order, but for close, which Call runs on every
-// path. Call's comment draws it; a test holds the two equal.
-var road = []stage{
-	{"receive", receive},
-	{"identify", identify},
-	{"resolve", resolve},
-	{"decide", decide},
-	{"limit", ration},
-	{"validate", validate},
-	{"approve", approve},
-	{"record", record},
-	{"forward", forward},
-	{"normalise", normalise},
+// road lists the stages of a tool call, in order, but for close, which runs on
+// every path. The comment of Call draws it; a test holds the two equal.
+var road = []stage[*toolCall]{
+	{"receive", (*toolCall).receive},
+	{"identify", (*toolCall).identify},
+	{"resolve", (*toolCall).resolve},
+	{"decide", (*toolCall).decide},
+	{"limit", (*toolCall).limit},
+	{"validate", (*toolCall).validate},
+	{"approve", (*toolCall).approve},
+	{"record", record[*toolCall]},
+	{"forward", (*toolCall).forward},
+	{"normalise", (*toolCall).normalise},
 }
 
-// passage is one call on the road: what each stage has learnt of it.
-type passage struct {
-	in     *Call
-	now    time.Time // when it was received
-	moment time.Time // as of which it is judged
-	stage  string    // the stage it is in, or ended in
+// call is what the stages know of any request: who sent it, its judged bytes,
+// its ids, the decision and its record.
+type call struct {
+	gate  *Gate
+	in    *Call
+	start time.Time // when it was received
+	asOf  time.Time // the time by which it is judged; later than start after a hold
+	stage string    // the current or the last stage
 
 	id         string // request id as text
 	traceID    string
 	decisionID string
-	callID     string // the signal id of the call, parent of what it returns
+	signalID   string // of the call, the parent of every signal that it causes
+	parentID   string // of the call that caused this one, "" for none
 
-	name   string          // the tool as the caller named it
-	args   json.RawMessage // the judged bytes
-	digest string          // "sha256:<hex>" of args
-	meta   json.RawMessage // the caller's _meta without what belongs to this hop
-	wanted json.RawMessage // params.task: the caller wants a task in place of a result
-
-	engine    Policy
 	principal policy.Principal
-	tool      *registry.Tool
-	subject   policy.Tool // tool as the policy sees it
-	decision  policy.Decision
-	asked     *policy.Input             // what decision is of; nil = the policy was not asked
-	use       *limit.Use                // what the call is to the tool's meters; nil = it has none
-	usage     map[string]policy.Reading // where they stood when the call was judged
-	taken     *limit.Reservation        // the call is counted; nil = it is not, or was given back
-	ticket    approval.Ticket
-	own       []approval.Ticket // of the principal, for a call of StatusName
-	detoured  bool              // the client went by way of the approval page
-	spent     bool              // the ticket's grant was spent by this passage
-	settled   bool              // the ticket has its end state
-	sent      bool              // forward was entered: the call may have been made
-	raw       json.RawMessage
-	reply     *Reply
-	recorded  bool // the decision record was offered to the trail
-	replayed  bool // the reply is the stored result of an earlier run
-	chunks    int  // STREAM signals told so far
-	steps     int  // progress told while it waited for a person
+	name      string          // of the tool, prompt, resource or task, as the caller gave it
+	server    string          // "" until it is known, or for all
+	body      json.RawMessage // the judged bytes: a tool's arguments, the params of other requests
+	digest    string          // "sha256:<hex>" of body
+	meta      json.RawMessage // the caller's _meta without the members of this hop
 
-	// Of a request that calls no tool:
-	method   method
-	server   string
-	resource *policy.Resource
-	prompt   *policy.Prompt
-	whole    *policy.Server
-	params   json.RawMessage // the judged bytes that are sent
-	task     *task           // what it is about
-	kernel   *signal.Result  // what a task's result came to; nil = plain success
+	engine   Policy
+	decision policy.Decision
+	asked    *policy.Input // what decision answers; nil = the policy was not asked
 
-	// Of what a server asks its client:
-	question *registry.Question
-	round    *round
-	parentID string // signal id of the call in whose course it asks, "" for none
+	plain    bool // it calls no tool, so that no tool result can carry a refusal
+	sent     bool // forward has begun: a server may have the request
+	panicked bool
+	recorded bool // the decision record was offered to the trail
+	replayed bool // the reply is the stored result of an earlier run
+	reply    *Reply
+}
+
+func (c *call) base() *call            { return c }
+func (c *call) describe(*audit.Record) {}
+func (c *call) settle(context.Context) {}
+
+// toolCall is a tools/call.
+type toolCall struct {
+	call
+	tool    *registry.Tool  // nil until it is resolved
+	subject policy.Tool     // tool as the policy sees it
+	task    json.RawMessage // params.task: the caller wants a task instead of a result
+	usage   metering
+	hold    hold
+	raw     json.RawMessage // the upstream's result
+	chunks  int             // STREAM signals published so far
 }
 
 // Call takes one tool call down the road:
@@ -108,97 +112,70 @@ type passage struct {
 //	normalise  the result becomes Signals
 //	close      one outcome record, on every path
 //
-// It returns a reply or a failure, never both. A panic in a stage is
-// INTERNAL_ERROR for this call alone. When the outcome cannot be recorded the
-// reply is withheld and the caller gets AUDIT_UNAVAILABLE.
-func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) { return g.take(ctx, in, road) }
-
-// take takes a request down a road.
-func (g *Gate) take(ctx context.Context, in *Call, stages []stage) (*Reply, *Failure) {
-	p := g.enter(in)
-	if n := g.inFlight.Add(1); n > int64(g.settings.Load().InFlight) {
-		g.inFlight.Add(-1)
-		p.stage = "receive"
-		return g.close(ctx, p, p.fail(signal.CodeOverloaded, "too many calls are under way"))
-	}
-	defer g.inFlight.Add(-1)
-	return g.close(ctx, p, g.walk(ctx, p, stages))
+// It returns a reply or a failure, never both. A panic in a stage fails this
+// call alone, with INTERNAL_ERROR. When the outcome cannot be recorded, Call
+// withholds the reply and returns AUDIT_UNAVAILABLE.
+func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
+	return take(ctx, &toolCall{call: g.newCall(in)}, road)
 }
 
-// Refuse records what a door itself refused: a lost session, a header that
-// contradicts the body, an unknown method. It leaves one outcome record and
+// Refuse records what a door itself refuses: a lost session, a header that
+// contradicts the body, an unknown method. It writes one outcome record and
 // returns the failure to answer with.
 func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failure {
-	p := g.enter(in)
-	p.stage = "receive"
+	c := g.newCall(in)
+	c.stage = "receive"
 	if in.Message != nil {
-		p.id = jsonrpc.IDText(in.Message.ID)
+		c.id = jsonrpc.IDText(in.Message.ID)
 	}
 	if code != signal.CodeUnauthenticated {
-		// The record should say who; that nobody can be named is no second fault.
-		if who, err := g.opts.Identifier.Identify(ctx, in.Credential); err == nil {
-			p.principal = who
-		}
+		_ = c.identify(ctx) // for the record; a caller without a name is no second fault
 	}
-	_, f := g.close(ctx, p, p.fail(code, reason))
+	_, f := closeRequest(ctx, &c, c.fail(code, reason))
 	return f
 }
 
-func (g *Gate) enter(in *Call) *passage {
+// newCall begins a request with new ids and the current policy.
+func (g *Gate) newCall(in *Call) call {
 	now := g.opts.Now()
-	return &passage{
-		in: in, now: now, moment: now, engine: *g.policy.Load(),
-		decisionID: signal.NewID("dec_"), callID: cmp.Or(in.SignalID, signal.NewID("sig_")),
-		traceID: traceOf(in),
+	return call{
+		gate: g, in: in, start: now, asOf: now, engine: *g.policy.Load(),
+		decisionID: signal.NewID("dec_"), signalID: cmp.Or(in.SignalID, signal.NewID("sig_")), traceID: traceOf(in),
 	}
 }
 
-// walk runs the stages until one fails or has the reply. A panic fails the
-// passage and nothing else.
-func (g *Gate) walk(ctx context.Context, p *passage, stages []stage) (f *Failure) {
+// take walks r down a road and closes it. Too many requests at once are refused.
+func take[R request](ctx context.Context, r R, stages []stage[R]) (*Reply, *Failure) {
+	c := r.base()
+	g := c.gate
+	defer g.inFlight.Add(-1)
+	if g.inFlight.Add(1) > int64(g.settings.Load().InFlight) {
+		c.stage = "receive"
+		return closeRequest(ctx, r, c.fail(signal.CodeOverloaded, "too many calls are in flight"))
+	}
+	return closeRequest(ctx, r, walk(ctx, r, stages))
+}
+
+// walk runs the stages until one fails or replies. A panic fails this request
+// and no other.
+func walk[R request](ctx context.Context, r R, stages []stage[R]) (f *Failure) {
+	c := r.base()
 	defer func() {
-		if r := recover(); r != nil {
-			g.opts.Log.Error("panic on the road", "stage", p.stage, "decision", p.decisionID,
-				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			p.reply = nil
-			f = p.fail(signal.CodeInternal, "")
-			g.abandon(ctx, p)
+		if v := recover(); v != nil {
+			c.gate.opts.Log.Error("panic on the road", "stage", c.stage, "decision", c.decisionID,
+				"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			c.reply, c.panicked = nil, true
+			f = c.fail(signal.CodeInternal, "")
 		}
 	}()
 	for _, s := range stages {
-		p.stage = s.name
-		if f := s.run(ctx, g, p); f != nil {
+		c.stage = s.name
+		if f := s.run(r, ctx); f != nil {
 			return f
 		}
-		if p.reply != nil {
+		if c.reply != nil {
 			return nil
 		}
 	}
 	return nil
-}
-
-// close is the last stage: it writes the one outcome record. It runs detached
-// from the caller, who cannot cancel a record by hanging up.
-func (g *Gate) close(ctx context.Context, p *passage, f *Failure) (*Reply, *Failure) {
-	if f != nil {
-		p.reply = nil
-	}
-	if !p.sent {
-		g.giveBack(ctx, p)
-	}
-	err := g.opts.Recorder.Outcome(context.WithoutCancel(ctx), p.outcomeRecord(f, g.opts.Now()))
-	if err != nil {
-		g.opts.Log.Error("writing the outcome record", "decision", p.decisionID, "error", err)
-		p.reply, f = nil, p.unrecorded(f)
-	}
-	o := Observation{Effect: p.decision.Effect, Duration: g.opts.Now().Sub(p.now)}
-	if p.tool != nil {
-		o.Server, o.Tool = p.tool.Server, p.tool.Exposed
-	}
-	if f != nil {
-		o.Code = f.Kernel.Code
-	}
-	g.opts.Observe(o)
-	g.tell(p, f)
-	return p.reply, f
 }

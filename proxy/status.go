@@ -15,8 +15,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// StatusName is the tool with which agents ask what has become of their own
-// held calls. An upstream's tool of that name goes before ours.
+// StatusName is the tool with which agents ask about their own held calls. An
+// upstream's tool of that name takes precedence over ours.
 const StatusName = "approval_status"
 
 // StatusServer stands for the gate itself where a server is named.
@@ -40,14 +40,20 @@ var StatusTool = sync.OnceValue(func() *registry.Tool {
 	}
 })
 
-// statusRoad is where a call of StatusName goes on after it was received and
-// identified, when no server has such a tool. The comment of leave draws it; a
-// test holds the two equal.
-var statusRoad = []stage{
-	{"resolve", resolveStatus},
-	{"limit", spend},
-	{"validate", validate},
-	{"answer", answerStatus},
+// statusCall is a call of StatusName.
+type statusCall struct {
+	*toolCall
+	tickets []approval.Ticket // of the principal
+}
+
+// statusRoad lists the stages that a call of StatusName takes after it was
+// received and identified, when no server has such a tool. The comment of leave
+// draws it; a test holds the two equal.
+var statusRoad = []stage[*statusCall]{
+	{"resolve", (*statusCall).resolve},
+	{"limit", (*statusCall).limitCall},
+	{"validate", (*statusCall).validate},
+	{"answer", (*statusCall).answer},
 }
 
 // leave takes a call of StatusName off the road of other calls:
@@ -58,12 +64,12 @@ var statusRoad = []stage{
 //	answer     what the principal's own tickets say
 //	close      one outcome record, on every path
 //
-// Nothing is asked of the policy, but for a result that is given: see stored.
-func (g *Gate) leave(ctx context.Context, p *passage) *Failure {
-	return g.walk(ctx, p, statusRoad)
+// The policy is asked only about a result that is given: see storedResult.
+func (t *toolCall) leave(ctx context.Context) *Failure {
+	return walk(ctx, &statusCall{toolCall: t}, statusRoad)
 }
 
-// offersStatus reports whether who has tickets to ask for, and no server has a
+// offersStatus reports whether who has tickets to ask about, and no server has a
 // tool of that name. A store that fails hides the tool.
 func (g *Gate) offersStatus(ctx context.Context, view registry.View, who policy.Principal) bool {
 	if g.opts.Book == nil {
@@ -72,77 +78,81 @@ func (g *Gate) offersStatus(ctx context.Context, view registry.View, who policy.
 	if _, taken := view.Lookup(StatusName); taken {
 		return false
 	}
-	mine, err := g.opts.Book.Answering(ctx, who)
+	tickets, err := g.ticketsOf(ctx, who)
+	return err == nil && len(tickets) > 0
+}
+
+// ticketsOf returns the tickets of who that still answer a call, newest first.
+func (g *Gate) ticketsOf(ctx context.Context, who policy.Principal) ([]approval.Ticket, error) {
+	if g.opts.Book == nil {
+		return nil, nil
+	}
+	tickets, err := g.opts.Book.Answering(ctx, who)
 	if err != nil {
 		g.opts.Log.Error("reading an agent's own tickets", "error", err)
 	}
-	return err == nil && len(mine) > 0
+	return tickets, err
 }
 
-func resolveStatus(ctx context.Context, g *Gate, p *passage) *Failure {
-	if g.opts.Book == nil {
-		return p.unknownTool()
-	}
-	mine, err := g.opts.Book.Answering(ctx, p.principal)
+func (s *statusCall) resolve(ctx context.Context) *Failure {
+	tickets, err := s.gate.ticketsOf(ctx, s.principal)
 	switch {
 	case err != nil:
-		g.opts.Log.Error("reading an agent's own tickets", "decision", p.decisionID, "error", err)
-		return p.fail(signal.CodeInternal, "")
-	case len(mine) == 0:
-		return p.unknownTool()
-	case p.in.Message.Variants != nil:
-		return p.twoReadings(p.in.Message.Variants)
+		return s.fail(signal.CodeInternal, "")
+	case len(tickets) == 0:
+		return s.unknownTool()
+	case s.in.Message.Variants != nil:
+		return s.ambiguous(s.in.Message.Variants)
 	}
-	p.own, p.tool, p.subject = mine, StatusTool(), toolInput(StatusTool())
-	p.decision = p.aboutOwn()
+	s.tickets, s.tool, s.subject = tickets, StatusTool(), toolInput(StatusTool())
+	s.decision = s.ownTickets()
 	return nil
 }
 
-// aboutOwn lets pass what is about tickets of the principal's own. It is not for a
-// policy to judge; what the call of a ticket came to is, see stored.
-func (p *passage) aboutOwn() policy.Decision {
+// ownTickets allows what is about the principal's own tickets, which no policy
+// judges; for the result of a ticket's call, see storedResult.
+func (c *call) ownTickets() policy.Decision {
 	return policy.Decision{
-		Effect: policy.Allow, Rule: "own_tickets", Reason: "everybody may ask for tickets of their own", Revision: p.engine.Revision(),
+		Effect: policy.Allow, Rule: "own_tickets", Reason: "everybody may ask for tickets of their own", Revision: c.engine.Revision(),
 	}
 }
 
-// answerStatus says what stands in one ticket, or in all when the caller has
-// several and names none.
-func answerStatus(ctx context.Context, g *Gate, p *passage) *Failure {
-	raw, named := jsonrpc.Get(p.args, "ticket")
-	if !named && len(p.own) > 1 {
-		return g.giveStatus(ctx, p, p.own, nil)
+// answer describes one ticket, or all when the caller has several and names none.
+func (s *statusCall) answer(ctx context.Context) *Failure {
+	raw, named := jsonrpc.Get(s.body, "ticket")
+	if !named && len(s.tickets) > 1 {
+		return s.replyStatus(ctx, s.tickets, nil)
 	}
 	id, _ := jsonrpc.Text(raw)
 	if !named {
-		id = p.own[0].ID
+		id = s.tickets[0].ID
 	}
-	t, f := g.ownTicket(ctx, p, id)
+	t, f := s.ownTicket(ctx, id)
 	if f != nil {
 		return f
 	}
-	p.ticket = t
+	s.hold.ticket = t
 	if t.State != approval.StateDone {
-		return g.giveStatus(ctx, p, []approval.Ticket{t}, g.describe(p, t))
+		return s.replyStatus(ctx, []approval.Ticket{t}, s.describeTicket(t))
 	}
-	reply, f := g.stored(ctx, p, t)
+	reply, f := s.storedResult(ctx, t)
 	if f == nil {
-		p.reply, p.replayed = reply, true
+		s.reply, s.replayed = reply, true
 	}
 	return f
 }
 
-// giveStatus answers with what stands in tickets, in words and as data.
-func (g *Gate) giveStatus(ctx context.Context, p *passage, tickets []approval.Ticket, view map[string]any) *Failure {
+// replyStatus describes tickets, in words and as data.
+func (s *statusCall) replyStatus(ctx context.Context, tickets []approval.Ticket, view map[string]any) *Failure {
 	words, data := make([]string, len(tickets)), make([]map[string]any, len(tickets))
 	for i, t := range tickets {
-		words[i], data[i] = says(t), g.describe(p, t)
+		words[i], data[i] = ticketText(t), s.describeTicket(t)
 	}
 	structured, err := json.Marshal(map[string]any{"tickets": data})
 	if err != nil {
-		return p.fail(signal.CodeInternal, "")
+		return s.fail(signal.CodeInternal, "")
 	}
 	result := slices.Concat([]byte(`{"content":[{"type":"text","text":`), jsonrpc.Quote(strings.Join(words, "\n\n")),
 		[]byte(`}],"structuredContent":`), structured, []byte{'}'})
-	return g.give(ctx, p, result, nil, view)
+	return s.replyResult(ctx, result, nil, view)
 }

@@ -15,39 +15,21 @@ import (
 // tasks, and where its resources and prompts are.
 func (g *Gate) EndSession(session string) { g.memory.forget(session) }
 
-// ListChanged is to be told when a server says to everybody that a list of it has
-// changed; method is the notification's. Where resources and prompts are is then
-// found out anew.
+// ListChanged forgets where resources and prompts are, because a server says to
+// everybody that one of its lists has changed.
 func (g *Gate) ListChanged(string, string) { g.memory.unlistAll() }
-
-// takeTask reads the task parameter, with which the caller wants a task in place
-// of a result (MCP 2025-11-25, tasks).
-func (p *passage) takeTask(params json.RawMessage) *Failure {
-	wanted, ok := jsonrpc.Get(params, "task")
-	switch {
-	case !ok:
-		return nil
-	case len(wanted) == 0 || wanted[0] != '{':
-		return p.fail(signal.CodeEnvelopeInvalid, "params.task must be an object")
-	case p.in.Session == "":
-		return p.fail(signal.CodeEnvelopeInvalid, "a task belongs to a session, and this call has none")
-	}
-	p.wanted = wanted
-	return nil
-}
 
 // taskOf finds the task in a result that is none yet: the member task of one
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
 // extension io.modelcontextprotocol/tasks).
-func (p *passage) taskOf(result json.RawMessage) (state json.RawMessage, id string, ok bool) {
-	if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) == `"task"` && p.declared("extensions", "io.modelcontextprotocol/tasks") {
+func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, id string, ok bool) {
+	if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) == `"task"` && t.declared("extensions", "io.modelcontextprotocol/tasks") {
 		state = result
-	} else if p.wanted != nil {
+	} else if t.task != nil {
 		state, _ = jsonrpc.Get(result, "task")
 	}
-	raw, _ := jsonrpc.Get(state, "taskId")
-	id, ok = jsonrpc.Text(raw)
-	return state, id, ok && id != ""
+	id = textMember(state, "taskId")
+	return state, id, id != ""
 }
 
 // lifetimeOf reads how long a task is kept, under its name in either revision.
@@ -59,157 +41,150 @@ func lifetimeOf(state json.RawMessage) json.RawMessage {
 	return ttl
 }
 
-// begun remembers the task that a tool call came to, with the decision that its
-// result is to be held to, and passes its handle on. A server that gives a task
-// the id of another gets nothing through.
-func (g *Gate) begun(ctx context.Context, p *passage, state json.RawMessage, id string) *Failure {
-	t := &task{
-		id: id, server: p.tool.Server, expires: p.now.Add(registry.TaskLifetime(lifetimeOf(state))),
-		redact: p.decision.Redact, tool: p.tool, callID: p.callID,
+// replyBegun remembers the task that a tool call came to, with the decision that
+// governs its result, and replies with its handle. A server that reuses the id of
+// another task gets nothing through.
+func (t *toolCall) replyBegun(ctx context.Context, state json.RawMessage, id string) *Failure {
+	begun := &task{
+		id: id, server: t.server, expires: t.start.Add(registry.TaskLifetime(lifetimeOf(state))),
+		redact: t.decision.Redact, tool: t.tool, callID: t.signalID,
 	}
-	if p.in.Session == "" || !g.memory.keep(p.owner(), t, p.now) {
-		g.finish(ctx, p, approval.StateFailed, nil, "the task's id is taken")
-		return p.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
+	if t.in.Session == "" || !t.gate.memory.keep(t.owner(), begun, t.start) {
+		t.finish(ctx, approval.StateFailed, nil, "the task's id is taken")
+		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
-	g.finish(ctx, p, approval.StateDone, p.raw, "")
-	kernel := signal.OK(nil, p.metrics(g, false))
-	result := p.raw
-	if g.settings.Load().Results != "off" {
-		var err error
-		if result, err = setMeta(result, metaResult, signal.Compact(kernel, nil)); err != nil {
-			return p.fail(signal.CodeOutputInvalid, "the server's answer cannot carry _meta")
-		}
+	t.finish(ctx, approval.StateDone, t.raw, "")
+	kernel := signal.OK(nil, t.metrics())
+	result, err := t.gate.setResult(t.raw, kernel)
+	if err != nil {
+		return t.fail(signal.CodeOutputInvalid, "the server's answer cannot carry _meta")
 	}
-	p.reply = &Reply{
-		Result: result, Kernel: kernel, Ticket: p.ticket.ID,
-		DecisionID: p.decisionID, TraceID: p.traceID, Tool: p.tool, Decision: p.decision,
-	}
+	t.replyWith(result, kernel)
 	return nil
 }
 
-// takeTaskID reads which task a request is about.
-func (p *passage) takeTaskID() bool {
-	raw, _ := jsonrpc.Get(p.params, "taskId")
-	id, ok := jsonrpc.Text(raw)
-	p.name, p.args = id, p.params
-	return ok && id != ""
+// readTaskID reads which task a request is about.
+func (r *relayed) readTaskID() bool {
+	r.name, r.arguments = textMember(r.body, "taskId"), r.body
+	return r.name != ""
 }
 
 // findTask finds the task among those of the session and the tickets of the
 // principal. One of another session and one that never was give the same answer.
-func findTask(ctx context.Context, g *Gate, p *passage) *Failure {
-	t := g.ticketTask(ctx, p)
+func (r *relayed) findTask(ctx context.Context) *Failure {
+	t := r.ticketTask(ctx)
 	if t == nil {
-		t = g.memory.task(p.owner(), p.name, p.now)
+		t = r.gate.memory.task(r.owner(), r.name, r.start)
 	}
-	if t == nil || p.in.Route != "" && t.server != p.in.Route {
-		return p.unknownTask()
+	if t == nil || r.in.Route != "" && t.server != r.in.Route {
+		return r.unknownTask()
 	}
-	p.task, p.server, p.parentID = t, t.server, t.callID
-	p.whole = &policy.Server{Name: t.server, Tools: []string{t.tool.Exposed}}
+	r.task, r.server, r.parentID = t, t.server, t.callID
+	r.about.server = &policy.Server{Name: t.server, Tools: []string{t.tool.Exposed}}
 	return nil
 }
 
-func (p *passage) unknownTask() *Failure {
-	return p.fail(signal.CodeNotFound, "no such task")
+func (c *call) unknownTask() *Failure {
+	return c.fail(signal.CodeNotFound, "no such task")
 }
 
-// govern holds the answer to a request about a task to what the task came of.
-func (g *Gate) govern(ctx context.Context, p *passage, answer json.RawMessage) (json.RawMessage, *Failure) {
-	switch p.in.Message.Method {
+// governTask holds the answer to a request about a task to the decision under
+// which the task was begun.
+func (r *relayed) governTask(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
+	switch r.in.Message.Method {
 	case "tasks/result":
-		return g.payload(ctx, p, answer)
+		return r.governTaskResult(ctx, answer)
 	case "tasks/get":
-		return g.state(ctx, p, answer)
+		return r.governTaskState(ctx, answer)
 	}
 	return answer, nil
 }
 
-// state holds the state of a task to its decision: a result in it to the tool's
-// schema and redaction, and what it asks of the client to the policy.
-func (g *Gate) state(ctx context.Context, p *passage, answer json.RawMessage) (json.RawMessage, *Failure) {
-	raw, _ := jsonrpc.Get(answer, "taskId")
-	if id, _ := jsonrpc.Text(raw); id != p.task.id {
-		return nil, p.fail(signal.CodeOutputInvalid, "the server answered about another task")
+// governTaskState holds the state of a task to its decision: a result in it to
+// the tool's schema and redaction, and its questions to the policy.
+func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
+	if textMember(answer, "taskId") != r.task.id {
+		return nil, r.fail(signal.CodeOutputInvalid, "the server answered about another task")
 	}
-	for key, hold := range map[string]func(context.Context, *passage, json.RawMessage) (json.RawMessage, *Failure){
-		"result": g.payload, "inputRequests": g.inputs,
+	for key, govern := range map[string]func(context.Context, json.RawMessage) (json.RawMessage, *Failure){
+		"result": r.governTaskResult, "inputRequests": r.governTaskQuestions,
 	} {
 		inner, ok := jsonrpc.Get(answer, key)
 		if !ok {
 			continue
 		}
-		held, f := hold(ctx, p, inner)
+		held, f := govern(ctx, inner)
 		if f != nil {
 			return nil, f
 		}
 		var err error
 		if answer, err = jsonrpc.Set(answer, key, held); err != nil {
-			return nil, p.fail(signal.CodeOutputInvalid, "the server's answer cannot be read")
+			return nil, r.fail(signal.CodeOutputInvalid, "the server's answer cannot be read")
 		}
 	}
 	return answer, nil
 }
 
-// payload makes of the result of a task what the road makes of a tool's result.
-func (g *Gate) payload(ctx context.Context, p *passage, result json.RawMessage) (json.RawMessage, *Failure) {
-	tool := *p
-	tool.tool, tool.subject, tool.raw, tool.wanted, tool.reply = p.task.tool, toolInput(p.task.tool), result, nil, nil
-	tool.decision.Redact = p.task.redact
-	if f := normalise(ctx, g, &tool); f != nil {
+// governTaskResult makes of the result of a task what the road makes of a tool's
+// result.
+func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
+	t := &toolCall{call: r.call, tool: r.task.tool, subject: toolInput(r.task.tool), raw: result}
+	t.decision.Redact, t.reply = r.task.redact, nil
+	if f := t.govern(ctx); f != nil {
 		return nil, f
 	}
-	p.kernel = &tool.reply.Kernel
-	return tool.reply.Result, nil
+	r.kernel = &t.reply.Kernel
+	return t.reply.Result, nil
 }
 
-// inputs judges what a task asks of the client, each question once, and takes
-// out what the policy does not let it ask.
-func (g *Gate) inputs(ctx context.Context, p *passage, requests json.RawMessage) (json.RawMessage, *Failure) {
+// governTaskQuestions judges what a task asks of the client, each question once,
+// and takes out what the policy does not let it ask.
+func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
 	for key, request := range jsonrpc.Members(requests) {
-		seen, known := g.memory.shown(p.task, key)
+		seen, known := r.gate.memory.shown(r.task, key)
 		if !known {
-			seen = g.judgeInput(ctx, p, key, request)
-			seen.allowed = g.memory.show(p.task, key, seen) && seen.allowed
+			params, _ := jsonrpc.Get(request, "params")
+			seen = r.foresee(ctx, r.task.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
+			seen.allowed = r.gate.memory.show(r.task, key, seen) && seen.allowed
 		}
 		if seen.allowed {
 			continue
 		}
 		kept, err := jsonrpc.Delete(requests, key)
 		if err != nil {
-			return nil, p.fail(signal.CodeOutputInvalid, "the server's questions cannot be read")
+			return nil, r.fail(signal.CodeOutputInvalid, "the server's questions cannot be read")
 		}
 		requests = kept
 	}
 	return requests, nil
 }
 
-// judgeInput judges one question of a task, whose answer comes with tasks/update.
-func (g *Gate) judgeInput(ctx context.Context, p *passage, key string, request json.RawMessage) input {
-	raw, _ := jsonrpc.Get(request, "method")
-	method, _ := jsonrpc.Text(raw)
-	params, _ := jsonrpc.Get(request, "params")
-	return g.foresee(ctx, p, p.task.callID, registry.Question{Key: key, Method: method, Params: params})
-}
-
-// findUpdated finds the task that answers are for.
-func findUpdated(ctx context.Context, g *Gate, p *passage) *Failure {
-	if f := findTask(ctx, g, p); f != nil {
+// findUpdated finds the task that answers are for, and keeps of a client's
+// answers those to questions that it was shown, redacted as the policy wants.
+func (r *relayed) findUpdated(ctx context.Context) *Failure {
+	if f := r.findTask(ctx); f != nil {
 		return f
 	}
-	return g.takeUpdate(p)
-}
-
-// takeUpdate keeps of a client's answers to a task those to questions that it
-// was shown, redacted as the policy wants.
-func (g *Gate) takeUpdate(p *passage) *Failure {
-	answers, ok := jsonrpc.Get(p.params, "inputResponses")
+	answers, ok := jsonrpc.Get(r.body, "inputResponses")
 	if !ok {
 		return nil
 	}
+	params, err := r.shownAnswers(answers)
+	if err == nil {
+		params, err = jsonrpc.Set(r.body, "inputResponses", params)
+	}
+	if err != nil {
+		return r.fail(signal.CodeEnvelopeInvalid, "params.inputResponses cannot be read")
+	}
+	r.body, r.arguments, r.digest = params, params, digest(params)
+	return nil
+}
+
+// shownAnswers keeps the answers to questions that the client was shown, redacted.
+func (r *relayed) shownAnswers(answers json.RawMessage) (json.RawMessage, error) {
 	kept := json.RawMessage(`{}`)
 	for key, answer := range jsonrpc.Members(answers) {
-		in, _ := g.memory.shown(p.task, key)
+		in, _ := r.gate.memory.shown(r.task, key)
 		if !in.allowed {
 			continue
 		}
@@ -218,73 +193,62 @@ func (g *Gate) takeUpdate(p *passage) *Failure {
 			kept, err = jsonrpc.Set(kept, key, held)
 		}
 		if err != nil {
-			return p.fail(signal.CodeEnvelopeInvalid, "params.inputResponses cannot be read")
+			return nil, err
 		}
 	}
-	params, err := jsonrpc.Set(p.params, "inputResponses", kept)
-	if err != nil {
-		return p.fail(signal.CodeEnvelopeInvalid, "params.inputResponses cannot be read")
-	}
-	p.params, p.args, p.digest = params, params, digest(params)
-	return nil
+	return kept, nil
 }
 
-// receiveTheirs finds the task of the client's that a server asks about, among
-// those that it has begun itself in this session.
-func (g *Gate) receiveTheirs(p *passage) *Failure {
-	raw, _ := jsonrpc.Get(p.params, "taskId")
-	id, _ := jsonrpc.Text(raw)
-	t := g.memory.theirTask(p.owner(), p.server, id, p.now)
+// findClientTask finds the client's task that a server asks about, among those
+// that the server has begun itself in this session.
+func (q *question) findClientTask() *Failure {
+	t := q.gate.memory.theirTask(q.owner(), q.server, textMember(q.body, "taskId"), q.start)
 	if t == nil {
-		return p.unknownTask()
+		return q.unknownTask()
 	}
-	p.task, p.whole.Asks = t, t.asks
+	q.task, q.about.server.Asks = t, t.asks
 	return nil
 }
 
-// theirsBegun remembers the task with which a client answers a question that
-// asked for one.
-func (g *Gate) theirsBegun(p *passage, answer json.RawMessage) *Failure {
-	if _, ok := jsonrpc.Get(p.params, "task"); !ok {
+// rememberClientTask remembers the task with which a client answers a question
+// that asked for one.
+func (q *question) rememberClientTask(answer json.RawMessage) *Failure {
+	if _, ok := jsonrpc.Get(q.body, "task"); !ok {
 		return nil
 	}
 	state, ok := jsonrpc.Get(answer, "task")
 	if !ok {
 		return nil // the client answered at once, as it may
 	}
-	raw, _ := jsonrpc.Get(state, "taskId")
-	id, ok := jsonrpc.Text(raw)
 	t := &task{
-		id: id, server: p.server, expires: p.now.Add(registry.TaskLifetime(lifetimeOf(state))), redact: p.decision.Redact,
-		callID: p.callID, asks: p.question.Method,
+		id: textMember(state, "taskId"), server: q.server, expires: q.start.Add(registry.TaskLifetime(lifetimeOf(state))), redact: q.decision.Redact,
+		callID: q.signalID, asks: q.ask.Method,
 	}
-	if !ok || id == "" || !g.memory.keep(p.owner(), t, p.now) {
-		return p.fail(signal.CodeOutputInvalid, "the client began a task under an id that is taken, or none")
+	if t.id == "" || !q.gate.memory.keep(q.owner(), t, q.start) {
+		return q.fail(signal.CodeOutputInvalid, "the client began a task under an id that is taken, or none")
 	}
 	return nil
 }
 
-// theirTasks takes out of a client's list what the server has not begun in this
-// session.
-func (g *Gate) theirTasks(p *passage, answer json.RawMessage) (json.RawMessage, *Failure) {
-	return p.filter(answer, "tasks", "taskId", func(id string, element json.RawMessage) (json.RawMessage, bool) {
-		return element, g.memory.theirTask(p.owner(), p.server, id, p.now) != nil
+// filterClientTasks takes out of a client's list the tasks that the server has
+// not begun in this session.
+func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *Failure) {
+	return q.filter(answer, "tasks", "taskId", func(id string, element json.RawMessage) (json.RawMessage, bool) {
+		return element, q.gate.memory.theirTask(q.owner(), q.server, id, q.start) != nil
 	})
 }
 
-// status holds a server's word on a task to the task's decision. A task that the
-// session does not have is none of the client's business, and what a task asks
-// is shown when the client asks for its state.
-func (g *Gate) status(c *peer, params json.RawMessage) (json.RawMessage, bool) {
-	call := c.call
-	p := g.enter(&call)
-	p.principal = c.who
-	raw, _ := jsonrpc.Get(params, "taskId")
-	id, _ := jsonrpc.Text(raw)
-	p.task = g.memory.task(p.owner(), id, p.now)
-	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || p.task == nil || p.task.server != c.server {
+// taskStatus holds a server's notification about a task to the task's decision.
+// Tasks of other sessions are dropped; the questions of a task are shown when the
+// client asks for its state.
+func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
+	in := c.call
+	r := c.gate.newRelayed(&in)
+	r.principal = c.who
+	r.task = c.gate.memory.task(r.owner(), textMember(params, "taskId"), r.start)
+	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.task == nil || r.task.server != c.server {
 		return nil, false
 	}
-	params, f := g.state(context.Background(), p, params)
+	params, f := r.governTaskState(context.Background(), params)
 	return params, f == nil
 }

@@ -29,7 +29,7 @@ type till struct {
 	*limit.Usage
 	db              *store.DB
 	tickets         *approval.Tickets
-	steward         *proxy.Steward
+	steward         *proxy.TicketWorker
 	most, tier, cap float64
 	unmetered       bool
 
@@ -69,7 +69,7 @@ func newTill(t testing.TB, path string, s proxy.Settings, stewarded bool) *till 
 		t.Fatal(err)
 	}
 	if stewarded {
-		if u.steward, err = proxy.NewSteward(proxy.StewardOptions{Gate: u.Gate, Ledger: u.tickets}); err != nil {
+		if u.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: u.Gate, Ledger: u.tickets}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,7 +44,7 @@ type instance struct {
 	limits   *limit.Limiter
 	upstream *registry.Registry
 	gate     *proxy.Gate
-	steward  *proxy.Steward
+	steward  *proxy.TicketWorker
 	files    *artifact.Store
 	bus      *bus.Bus
 	seen     *audit.EnvelopeLog
@@ -110,7 +110,7 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 		return in, err
 	}
 	in.upstream.OnListChanged(in.gate.ListChanged)
-	if in.steward, err = proxy.NewSteward(proxy.StewardOptions{
+	if in.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
 		Gate: in.gate, Ledger: in.tickets, Waited: in.metrics.waited, Asked: in.askedFor, Log: log.Named("steward"),
 	}); err == nil {
 		in.upstream.OnChange(in.steward.Recheck)
@@ -304,9 +304,9 @@ func settings(cfg *config.Config) proxy.Settings {
 	if clients == nil {
 		clients = config.KnownClients()
 	}
-	patience := make([]proxy.Patience, len(clients))
+	patience := make([]proxy.ClientProfile, len(clients))
 	for i, c := range clients {
-		patience[i] = proxy.Patience(c)
+		patience[i] = proxy.ClientProfile(c)
 	}
 	return proxy.Settings{
 		Results: cfg.Results, Hold: cfg.Approvals.Hold, Clients: patience, Execute: cfg.Approvals.Execute,

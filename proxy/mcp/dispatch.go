@@ -131,7 +131,7 @@ func (c *core) authenticate(x *exchange) *authFailure {
 	case !who.Valid():
 		return &authFailure{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
 	}
-	x.who = who
+	x.who, x.call.Principal = who, who
 	return nil
 }
 

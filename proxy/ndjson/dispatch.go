@@ -106,7 +106,7 @@ func (d *Door) recognise(ctx context.Context, x *exchange) *stranger {
 	case !who.Valid():
 		return &stranger{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
 	}
-	x.who = who
+	x.who, x.call.Principal = who, who
 	return nil
 }
 

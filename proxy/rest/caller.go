@@ -49,7 +49,7 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest"}
 	in.who, in.call.Credential, in.stranger = h.identify(r.Context(), r.Header)
-	in.call.Session = sessionOf(in.who)
+	in.call.Principal, in.call.Session = in.who, sessionOf(in.who)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
 	if in.stranger != nil {
 		in.limits.Bytes = min(in.limits.Bytes, strangerBytes)

@@ -112,7 +112,7 @@ const never = 24 * time.Hour
 // client's patience, and nobody waits longer than the client bears.
 func TestHowLongACallIsHeld(t *testing.T) {
 	span := func(d time.Duration) *time.Duration { return &d }
-	clients := []proxy.Patience{
+	clients := []proxy.ClientProfile{
 		{Transport: "rest", Hold: span(0)},
 		{Name: "claude-code", Hold: span(40 * time.Second), Longest: span(50 * time.Second)},
 		{Name: "Visual Studio Code*", Hold: span(2 * time.Minute)},

@@ -15,35 +15,34 @@ import (
 // not be kept: the call has been made, and its words are still worth giving.
 const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
 
-// keep puts the inline bytes behind FILE signals into the artifact store, for
-// the principal of the call. With Results signals it also takes out of the
-// signals what is larger than Inline. A store that fails makes the result
+// keepArtifacts puts the inline bytes behind FILE signals into the artifact
+// store, for the principal of the call. With Results signals it also takes out of
+// the signals what is larger than Inline. A store that fails makes the result
 // partial; what it could not keep stays where it was.
-func (g *Gate) keep(ctx context.Context, p *passage, o *outcome, signals []signal.Signal) *signal.KernelError {
-	set := g.settings.Load()
-	signalsDoor := p.in.Transport == "rest" || p.in.Transport == "ndjson" // its answers carry Signals whatever the mode
-	if g.opts.Artifacts == nil || set.Results == "off" && !signalsDoor {
+func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) *signal.KernelError {
+	set := t.gate.settings.Load()
+	carriesSignals := t.in.Transport == "rest" || t.in.Transport == "ndjson" // in every mode
+	if t.gate.opts.Artifacts == nil || set.Results == "off" && !carriesSignals {
 		return nil
 	}
-	k := keeper{gate: g, passage: p, settings: set, out: o}
+	k := keeper{call: t, settings: set, out: o}
 	for i, s := range signals {
-		k.take(context.WithoutCancel(ctx), s, o.refs[i])
+		k.keep(context.WithoutCancel(ctx), s, o.refs[i])
 	}
 	return k.fault
 }
 
 // keeper keeps the parts of one result.
 type keeper struct {
-	gate     *Gate
-	passage  *passage
+	call     *toolCall
 	settings *Settings
 	out      *outcome
 	fault    *signal.KernelError
 }
 
-// take keeps what one signal stands for, and in mode signals says what is left
+// keep keeps what one signal stands for, and in mode signals says what is left
 // in its place.
-func (k *keeper) take(ctx context.Context, s signal.Signal, ref string) {
+func (k *keeper) keep(ctx context.Context, s signal.Signal, ref string) {
 	slim := s
 	if s.Kind() == signal.File {
 		if data, media, ok := signal.InlineFile(k.out.result, ref); ok {
@@ -84,7 +83,7 @@ func large(s signal.Signal, most int) (media string, data []byte) {
 
 // put keeps data and notes the link to it.
 func (k *keeper) put(ctx context.Context, media string, data []byte) (artifact.Artifact, bool) {
-	a, err := k.gate.opts.Artifacts.Put(ctx, k.passage.principal, media, data)
+	a, err := k.call.gate.opts.Artifacts.Put(ctx, k.call.principal, media, data)
 	if err != nil {
 		k.fail(err)
 		return artifact.Artifact{}, false
@@ -96,8 +95,8 @@ func (k *keeper) put(ctx context.Context, media string, data []byte) (artifact.A
 }
 
 func (k *keeper) fail(err error) {
-	p := k.passage
-	k.gate.opts.Log.Error("keeping an artifact", "decision", p.decisionID, "error", err)
+	p := k.call
+	p.gate.opts.Log.Error("keeping an artifact", "decision", p.decisionID, "error", err)
 	fault, err := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded,
 		"a part of the result could not be kept as an artifact", p.source(), false, nil, nil)
 	if err != nil {

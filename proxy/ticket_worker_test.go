@@ -29,7 +29,7 @@ type manor struct {
 	*bench
 	tickets *approval.Tickets
 	auth    *identity.Authenticator
-	steward *proxy.Steward
+	steward *proxy.TicketWorker
 	current *registry.Catalogue
 	at      []time.Duration // of each arrival at the upstream, since the test began
 	forward func(context.Context) (json.RawMessage, error)
@@ -69,7 +69,7 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.steward, err = proxy.NewSteward(proxy.StewardOptions{Gate: m.Gate, Ledger: m.tickets, Waited: func(s approval.State, d time.Duration) {
+	m.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, Waited: func(s approval.State, d time.Duration) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.ended = append(m.ended, fmt.Sprint(s, " ", d.Round(time.Second)))

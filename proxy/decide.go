@@ -1,0 +1,56 @@
+package proxy
+
+import (
+	"context"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// decide asks the policy about a tool call, with what the caller has used so far.
+func (t *toolCall) decide(ctx context.Context) *Failure {
+	if f := t.readUsage(ctx); f != nil {
+		return f
+	}
+	t.judge(ctx, t.input(), t.subject.Exposed)
+	switch t.decision.Effect {
+	case policy.Allow, policy.Hold:
+		return nil
+	}
+	return t.denied(t.decision.Reason)
+}
+
+func (t *toolCall) input() *policy.Input {
+	return &policy.Input{
+		Principal: t.principal, Tool: t.subject, Arguments: t.body,
+		Request: t.envelope(), Usage: t.usage.readings,
+	}
+}
+
+// ruleFailed is the rule of a decision that the policy could not make.
+const ruleFailed = "policy_error"
+
+// judge asks the policy about in. A policy that fails denies.
+func (c *call) judge(ctx context.Context, in *policy.Input, tool string) {
+	d, err := c.engine.Decide(ctx, in)
+	c.decision, c.asked = d, in
+	if err != nil {
+		what := "request"
+		if in.Calls() {
+			what = "call"
+		}
+		c.gate.opts.Log.Error("judging a "+what, "decision", c.decisionID, "tool", tool, "method", c.in.Message.Method, "error", err)
+		c.decision = policy.Decision{Effect: policy.Deny, Rule: ruleFailed, Reason: "the policy could not judge this " + what, Revision: c.engine.Revision()}
+	}
+}
+
+// denied refuses a request for the decision's rule.
+func (c *call) denied(reason string) *Failure {
+	c.decision.Effect = policy.Deny
+	return c.fail(signal.CodePolicyDenied, reason).with("rule", c.decision.Rule).remedy(c.decision.Remedy)
+}
+
+// envelope is what a policy knows of the request itself.
+func (c *call) envelope() policy.Request {
+	return policy.Request{ID: c.id, Transport: c.in.Transport, Era: c.in.Era, TraceID: c.traceID, Time: c.asOf.UTC()}
+}
