@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"container/list"
 	"time"
 
 	xrate "golang.org/x/time/rate"
@@ -8,94 +9,78 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// evictionScan is how many of the longest unused buckets are looked at for one
-// that may be forgotten; it bounds what a single call can cost.
+// evictionScan is how many of the least recently used buckets are examined for
+// eviction. It bounds the cost of one call.
 const evictionScan = 64
 
-// bucketLocked returns the bucket of key, set to rate, and marks it as used.
-// It returns nil when the rate is not valid or there is no room.
+// bucketLocked returns the bucket of key, adjusted to rate, and marks it as
+// used. It returns nil when rate is invalid or there is no room. The caller must
+// hold l.mu.
 func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) *bucket {
 	if !rate.valid() {
 		return nil
 	}
-	b := l.buckets[key]
-	if b == nil {
-		if len(l.buckets) >= l.maxBuckets && !l.evictLocked(now) {
-			return nil
+	if e := l.buckets[key]; e != nil {
+		b := e.Value.(*bucket)
+		if b.rate != rate {
+			b.adjust(rate, now)
 		}
-		b = &bucket{key: key, rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
-		l.buckets[key] = b
-	} else {
-		b.unlink()
-		b.adjust(rate, now)
+		l.used.MoveToBack(e)
+		return b
 	}
-	b.linkBefore(&l.oldest)
+	if len(l.buckets) >= l.maxBuckets && !l.evictLocked(now) {
+		return nil
+	}
+	b := &bucket{key: key, rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
+	l.buckets[key] = l.used.PushBack(b)
 	return b
 }
 
-// adjust gives b another rate. What has been spent stays spent: a larger
-// bucket does not start full.
+// adjust changes the rate of b. Spent tokens stay spent: a larger bucket does
+// not start full.
 func (b *bucket) adjust(rate Rate, now time.Time) {
-	if b.rate == rate {
-		return
-	}
 	b.tokens.SetLimitAt(now, rate.limit())
 	b.tokens.SetBurstAt(now, rate.burst())
 	b.rate = rate
 }
 
-func (b *bucket) full(now time.Time) bool {
-	return b.tokens.TokensAt(now) >= float64(b.rate.burst())
-}
-
-// evictLocked forgets one bucket that is full, and reports whether it found one.
+// evictLocked removes one full bucket among the least recently used and reports
+// whether it found one. Removing a full bucket changes no decision. The caller
+// must hold l.mu.
 func (l *Limiter) evictLocked(now time.Time) bool {
-	b := l.oldest.next
-	for range evictionScan {
-		if b == &l.oldest {
-			return false
-		}
-		if b.full(now) {
-			l.removeLocked(b)
+	e := l.used.Front()
+	for n := 0; e != nil && n < evictionScan; n++ {
+		if b := e.Value.(*bucket); b.tokens.TokensAt(now) >= float64(b.rate.burst()) {
+			l.removeLocked(e)
 			return true
 		}
-		b = b.next
+		e = e.Next()
 	}
 	return false
 }
 
-func (l *Limiter) removeLocked(b *bucket) {
-	b.unlink()
-	delete(l.buckets, b.key)
+// removeLocked removes the bucket in e. The caller must hold l.mu.
+func (l *Limiter) removeLocked(e *list.Element) {
+	delete(l.buckets, l.used.Remove(e).(*bucket).key)
 }
 
-func (b *bucket) unlink() {
-	b.prev.next, b.next.prev = b.next, b.prev
-}
-
-func (b *bucket) linkBefore(at *bucket) {
-	b.prev, b.next = at.prev, at
-	at.prev.next, at.prev = b, b
-}
-
-// noRoomLocked is the refusal for want of a bucket: room comes when one of the
-// longest unused buckets is full again. An invalid rate never passes.
+// noRoomLocked returns the refusal of a call whose bucket has no room.
+// RetryAfter is when one of the least recently used buckets is full again. An
+// invalid rate never passes. The caller must hold l.mu.
 func (l *Limiter) noRoomLocked(name string, rate Rate, p *policy.Principal, now time.Time) *Exceeded {
-	e := &Exceeded{Rule: name, Scope: p.Subject, Limit: rate.String()}
+	refused := &Exceeded{Rule: name, Scope: p.Subject, Limit: rate.String()}
 	if !rate.valid() {
-		return e
+		return refused
 	}
-	b := l.oldest.next
-	for range evictionScan {
-		if b == &l.oldest {
-			break
-		}
+	e := l.used.Front()
+	for n := 0; e != nil && n < evictionScan; n++ {
+		b := e.Value.(*bucket)
 		missing := float64(b.rate.burst()) - b.tokens.TokensAt(now)
 		wait := time.Duration(missing / float64(b.rate.limit()) * float64(time.Second))
-		if e.RetryAfter == 0 || wait < e.RetryAfter {
-			e.RetryAfter = max(wait, time.Nanosecond)
+		if refused.RetryAfter == 0 || wait < refused.RetryAfter {
+			refused.RetryAfter = max(wait, time.Nanosecond)
 		}
-		b = b.next
+		e = e.Next()
 	}
-	return e
+	return refused
 }

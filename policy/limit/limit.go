@@ -8,6 +8,7 @@
 package limit
 
 import (
+	"container/list"
 	"strings"
 	"sync"
 	"time"
@@ -60,7 +61,7 @@ type Rules struct {
 	Rules   []Rule
 }
 
-// Exceeded says why a call was not spent.
+// Exceeded says why a call was refused.
 type Exceeded struct {
 	Rule       string        // which limit: "default", a rule's selectors, or "policy KEY"
 	Scope      string        // whose bucket: the principal's subject
@@ -68,21 +69,20 @@ type Exceeded struct {
 	RetryAfter time.Duration // until a like call would pass if nothing else is spent; 0 = not by waiting
 }
 
-// Limiter holds the buckets. It is safe for concurrent use. It fails closed:
-// a rate that cannot be understood and a bucket for which there is no room
-// refuse the call.
+// Limiter holds the buckets. It is safe for concurrent use. It fails closed: an
+// invalid rate and a bucket for which there is no room refuse the call.
 type Limiter struct {
 	mu         sync.Mutex // protects the fields below
 	rules      []*rule
 	fallback   *rule // nil = no default
-	buckets    map[bucketKey]*bucket
-	oldest     bucket // root of a ring in order of use: next is the least recently used
+	buckets    map[bucketKey]*list.Element
+	used       *list.List // of *bucket, least recently used first
 	maxBuckets int
 	latest     time.Time // no clock step back refills or empties a bucket
 	nextID     uint64
 }
 
-// rule is a Rule that has been given the name under which its buckets live.
+// rule is a Rule with the id and name under which its buckets are kept.
 type rule struct {
 	Rule
 	id   uint64
@@ -96,34 +96,32 @@ type bucketKey struct {
 }
 
 type bucket struct {
-	key        bucketKey
-	rate       Rate
-	tokens     *xrate.Limiter
-	prev, next *bucket
+	key    bucketKey
+	rate   Rate
+	tokens *xrate.Limiter
 }
 
-// demand is one bucket that a call needs, on the way through Spend.
+// demand is one bucket that a call needs.
 type demand struct {
 	rule   *rule // nil = extra
 	bucket *bucket
 }
 
-// New makes a Limiter with full buckets. A rule whose rate is not valid
-// refuses every call that it matches.
+// New returns a Limiter with full buckets. A rule whose rate is invalid refuses
+// every call that it matches.
 func New(r Rules) *Limiter { return NewSized(r, DefaultMaxBuckets) }
 
-// NewSized is New with room for at most maxBuckets buckets (at least 1). When
-// there is no more room, a bucket that is full again makes place, as forgetting
-// it changes nothing; if the longest unused ones are not full, the call is refused.
+// NewSized is New with room for at most maxBuckets buckets, at least 1. When
+// there is no room, a full bucket among the least recently used is removed,
+// which changes no decision; if none is full, the call is refused.
 func NewSized(r Rules, maxBuckets int) *Limiter {
-	l := &Limiter{buckets: make(map[bucketKey]*bucket), maxBuckets: max(1, maxBuckets)}
-	l.oldest.prev, l.oldest.next = &l.oldest, &l.oldest
+	l := &Limiter{buckets: make(map[bucketKey]*list.Element), used: list.New(), maxBuckets: max(1, maxBuckets)}
 	l.Apply(r)
 	return l
 }
 
-// Apply replaces the rules at once. Buckets of a rule that is still there keep
-// what has been spent, also when only its rate has changed.
+// Apply replaces all rules at once. Buckets of a rule that remains keep what
+// was spent, even when only its rate has changed.
 func (l *Limiter) Apply(r Rules) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +146,7 @@ func (l *Limiter) Apply(r Rules) {
 	l.dropStaleLocked()
 }
 
-// takeRule gives next the id of the first old rule like it that is not taken.
+// takeRule gives next the id of the first unclaimed old rule that is the same.
 func takeRule(old []*rule, next Rule, same func(a, b Rule) bool) *rule {
 	for i, was := range old {
 		if was != nil && same(was.Rule, next) {
@@ -175,7 +173,8 @@ func (l *Limiter) applyDefaultLocked(r *Rate) {
 	}
 }
 
-// dropStaleLocked forgets the buckets of rules that are gone.
+// dropStaleLocked removes the buckets of rules that no longer exist. The caller
+// must hold l.mu.
 func (l *Limiter) dropStaleLocked() {
 	live := map[uint64]bool{0: true}
 	for _, r := range l.rules {
@@ -184,20 +183,20 @@ func (l *Limiter) dropStaleLocked() {
 	if l.fallback != nil {
 		live[l.fallback.id] = true
 	}
-	for key, b := range l.buckets {
+	for key, e := range l.buckets {
 		if !live[key.rule] {
-			l.removeLocked(b)
+			l.removeLocked(e)
 		}
 	}
 }
 
 // Spend takes one token for a call of t by p from every bucket that the call
-// matches and from extra, when the policy gave one. It returns nil when all
-// had one; otherwise nothing was spent, and the answer speaks of the bucket
+// matches, and from extra when the policy asks for one. It returns nil when all
+// had a token; otherwise nothing was spent and Exceeded describes the bucket
 // with the longest wait.
 //
-// extra is a bucket for this principal under extra.Key ("" = the exposed name
-// of the tool); calls that give other rates under one key share that bucket.
+// The bucket for extra belongs to this principal and extra.Key ("" = the
+// exposed name of the tool); calls with different rates under one key share it.
 func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra *policy.Limit) *Exceeded {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,11 +209,20 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	if refusal != nil {
 		return refusal
 	}
-	return settle(wanted, now, &p)
+	for i := range wanted {
+		if wanted[i].bucket.tokens.TokensAt(now) < 1 {
+			return reserve(wanted, now, &p)
+		}
+	}
+	for i := range wanted {
+		wanted[i].bucket.tokens.AllowN(now, 1)
+	}
+	return nil
 }
 
-// demandsLocked finds the bucket of everything that governs the call. Buckets
-// that it makes for a call that is then refused are full, so that they do no harm.
+// demandsLocked returns the buckets that the call needs. Buckets created for a
+// call that is then refused are full, so they change nothing. The caller must
+// hold l.mu.
 func (l *Limiter) demandsLocked(wanted []demand, now time.Time, p *policy.Principal, t *policy.Tool, extra *policy.Limit) ([]demand, *Exceeded) {
 	for _, r := range l.rules {
 		if r.matches(p, t) {
@@ -250,22 +258,9 @@ func (l *Limiter) demandsLocked(wanted []demand, now time.Time, p *policy.Princi
 	return append(wanted, demand{bucket: b}), nil
 }
 
-// settle takes a token from every bucket or from none. The caller must hold
-// the Limiter's mu: nobody spends between the look and the taking.
-func settle(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
-	for i := range wanted {
-		if wanted[i].bucket.tokens.TokensAt(now) < 1 {
-			return reserve(wanted, now, p)
-		}
-	}
-	for i := range wanted {
-		wanted[i].bucket.tokens.AllowN(now, 1)
-	}
-	return nil
-}
-
-// reserve is settle for when a token may be missing. It reserves from every
-// bucket and, when any would have to wait, gives all of it back.
+// reserve is for when a token may be missing: it reserves a token from every
+// bucket and returns all of them when any would have to wait. The caller must
+// hold the Limiter's mu, so that nobody spends in between.
 func reserve(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
 	var longest *demand
 	var wait time.Duration

@@ -9,37 +9,32 @@ import (
 	xrate "golang.org/x/time/rate"
 )
 
-// Rate is how much a bucket gives: Count calls in every Per, Burst at once.
+// Rate is the refill of a bucket: Count calls in every Per, Burst at once.
 type Rate struct {
 	Count int           // more than 0
 	Per   time.Duration // more than 0
 	Burst int           // size of the bucket; 0 = Count
 }
 
-// ParseRate reads "60/1m": a count above zero, a slash, and a duration above
-// zero with a unit. Burst is left at 0, which means the count.
+// ParseRate parses COUNT/DURATION, for example "60/1m": a whole count and a
+// duration with a unit, both above zero. Burst is left at 0, which means the
+// count. An error carries a hint.
 func ParseRate(s string) (Rate, error) {
-	count, per, ok := strings.Cut(s, "/")
-	if !ok {
-		return Rate{}, fmt.Errorf("rate %q is not of the form count/duration (hint: 60/1m)", s)
-	}
+	count, per, _ := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(count, 10, 31)
-	if err != nil || n == 0 || count[0] == '+' {
-		return Rate{}, fmt.Errorf("rate %q has no whole count above zero (hint: 60/1m)", s)
-	}
-	d, err := time.ParseDuration(per)
-	if err != nil || d <= 0 {
-		return Rate{}, fmt.Errorf("rate %q has no duration above zero (hint: 60/1m)", s)
+	d, perErr := time.ParseDuration(per)
+	if err != nil || n == 0 || count[0] == '+' || perErr != nil || d <= 0 {
+		return Rate{}, fmt.Errorf("invalid rate %q\nhint: write COUNT/DURATION, for example 60/1m", s)
 	}
 	return Rate{Count: int(n), Per: d}, nil
 }
 
-// String gives the form that ParseRate reads, without the burst.
+// String returns the form that ParseRate parses, without the burst.
 func (r Rate) String() string {
 	return strconv.Itoa(r.Count) + "/" + shortDuration(r.Per)
 }
 
-// shortDuration drops the zero parts that time.Duration prints: 1m0s is 1m.
+// shortDuration formats d without trailing zero units: 1m rather than 1m0s.
 func shortDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

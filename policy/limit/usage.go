@@ -26,27 +26,27 @@ const (
 	sweptAtOnce = 256
 )
 
-// ErrBusy is in the chain of an error when so much else is written that the turn of
-// a call did not come in time. Nothing was counted.
+// ErrBusy is in the chain of an error when the store's write lock was not free
+// in time. Nothing was counted.
 var ErrBusy = errors.New("too much is being counted")
 
-// ErrRefused is returned by Reserve when the call was judged again, by what its
-// meters stand at by now, and may not be made so.
+// ErrRefused is returned by Reserve when the call was judged again, on the
+// current readings, and is refused.
 var ErrRefused = errors.New("the call was judged again and may not go on")
 
-// Usage keeps what calls have used, for the meters of policies. All processes on
-// one store count together. It is safe for concurrent use. It fails closed: every
-// error means that the call is not counted, and must not be made.
+// Usage counts what calls have used, for the meters of policies. All processes
+// on one store count together. It is safe for concurrent use. It fails closed:
+// after any error the call is not counted and must not be made.
 //
-// What a process has counted when it dies stays counted: nobody knows whether its
-// calls were made. Time is the wall clock; one that steps back lets calls count
+// What a process counted before it died stays counted: nobody knows whether its
+// calls were made. Time is the wall clock; when it steps back, calls count
 // longer.
 type Usage struct {
 	db  *store.DB
 	now func() time.Time
 }
 
-// NewUsage makes a Usage on a store; now is the clock, nil = time.Now.
+// NewUsage returns a Usage on a store; now is the clock, nil = time.Now.
 func NewUsage(db *store.DB, now func() time.Time) *Usage {
 	if now == nil {
 		now = time.Now
@@ -61,9 +61,9 @@ type Reservation struct {
 	wrote bool
 }
 
-// Read gives what the meters of a call stand at, without the call itself: the run
-// of a ticket that still answers this very call is left out, so that whoever comes
-// back for its result is judged as at first.
+// Read returns what the meters of a call read without the call itself. A run of
+// a ticket that still answers this very call is left out, so that a client that
+// returns for its result is judged as the first time.
 func (u *Usage) Read(ctx context.Context, use *Use) (map[string]policy.Reading, error) {
 	readings, err := u.read(ctx, u.db.Read, use, true)
 	if err != nil {
@@ -72,14 +72,13 @@ func (u *Usage) Read(ctx context.Context, use *Use) (map[string]policy.Reading, 
 	return readings, nil
 }
 
-// Reserve counts a call, durably, before it is made. When its meters do not stand
-// where judged says, again is asked whether the call may be made by what they stand
-// at now; ErrRefused when it may not. Nobody else counts anything meanwhile, so that
-// again must be quick and must not use the store. After any other error the call may
-// be counted all the same.
+// Reserve counts a call, durably, before it is made. When its meters no longer
+// read what judged says, it calls again with the current readings and returns
+// ErrRefused when again returns false. Nobody else counts meanwhile, so again
+// must be quick and must not use the store. After any other error the call may
+// be counted nevertheless.
 //
-// A ticket has one reservation at most: what it has left of an earlier one that
-// could not be returned goes away.
+// A ticket has at most one reservation: a remaining one is removed.
 func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.Reading, again func(map[string]policy.Reading) bool) (*Reservation, error) {
 	switch {
 	case use.fault != nil:
@@ -107,8 +106,8 @@ func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.
 	return r, nil
 }
 
-// Return takes back what Reserve has counted. It is only for a call of which it is
-// certain that nothing was sent. When it fails the call stays counted.
+// Return removes what Reserve counted. Call it only when it is certain that
+// nothing was sent. After an error the call stays counted.
 func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 	if !r.wrote {
 		return nil
@@ -132,8 +131,8 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 	return nil
 }
 
-// write runs do in one transaction that holds the store's write lock. Once begun
-// it ends one way or the other, whether or not the caller goes away meanwhile.
+// write runs do in one transaction that holds the store's write lock. A
+// transaction that has begun completes whether or not the caller gives up.
 func (u *Usage) write(ctx context.Context, do func(context.Context, *sql.Tx) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (u *Usage) write(ctx context.Context, do func(context.Context, *sql.Tx) err
 	return tx.Commit()
 }
 
-// tidy takes out what is left of the ticket, and some of what is over.
+// tidy removes the ticket's earlier reservation and some expired rows.
 func (u *Usage) tidy(ctx context.Context, tx *sql.Tx, use *Use) error {
 	if use.ticket != "" {
 		if err := release(ctx, tx, use.ticket); err != nil {
@@ -180,8 +179,8 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// read gives what the meters stand at; without says to leave out the run that
-// answers this very call.
+// read returns what the meters read; without leaves out the run that answers
+// this very call.
 func (u *Usage) read(ctx context.Context, q querier, use *Use, without bool) (map[string]policy.Reading, error) {
 	readings := make(map[string]policy.Reading, len(use.shares))
 	for i := range use.shares {
@@ -202,7 +201,7 @@ func (u *Usage) read(ctx context.Context, q querier, use *Use, without bool) (ma
 const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant = ? AND tool = ? AND meter = ? AND per = ? AND ends > ?
  AND NOT (? AND ticket <> '' AND digest = ? AND answers > ?)`
 
-// stands adds up what is in the window of one meter.
+// stands adds up what lies in the window of one meter.
 func (u *Usage) stands(ctx context.Context, q querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
 	now := u.now()
 	rows, err := q.QueryContext(ctx, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per,
@@ -241,7 +240,7 @@ const insertUsage = `INSERT INTO usage (subject, tenant, tool, meter, per, ends,
  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)
  ON CONFLICT DO UPDATE SET calls = calls + 1, sum = excluded.sum, until = max(until, excluded.until)`
 
-// count adds the call to the slices of this moment.
+// count adds the call to the current slices.
 func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {
 	now, use := u.now().UnixNano(), r.use
 	digest, answers := "", int64(0)
@@ -270,8 +269,8 @@ func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {
 	return nil
 }
 
-// uncount takes the call out of one slice, and a slice without calls away. One
-// that is gone already counts nothing.
+// uncount removes the call from one slice, and a slice without calls. A slice
+// that is gone counts nothing.
 func uncount(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) error {
 	sum, err := sumOf(ctx, tx, use, s, ends)
 	if err != nil {
@@ -288,7 +287,7 @@ func uncount(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) er
 	return err
 }
 
-// sumOf gives what one slice has added up, 0 when there is none.
+// sumOf returns the sum of one slice, 0 when there is none.
 func sumOf(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) (*apd.Decimal, error) {
 	text := "0"
 	err := tx.QueryRowContext(ctx, "SELECT sum FROM usage WHERE "+row, use.key(s, ends)...).Scan(&text)
