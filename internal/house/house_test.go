@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -44,10 +45,29 @@ func root(t *testing.T) string {
 	}
 }
 
-// sources reads every Go file of the project; testdata belongs to others.
+// parsed is every Go file of the project, read once for all tests.
+var parsed struct {
+	once  sync.Once
+	files []source
+	err   error
+}
+
+// sources returns every Go file of the project. Files under testdata are not
+// the project's own.
 func sources(t *testing.T) []source {
 	t.Helper()
 	top := root(t)
+	parsed.once.Do(func() { parsed.files, parsed.err = readSources(top) })
+	if parsed.err != nil {
+		t.Fatal(parsed.err)
+	}
+	if len(parsed.files) < 50 {
+		t.Fatalf("read %d files: the walk is broken", len(parsed.files))
+	}
+	return parsed.files
+}
+
+func readSources(top string) ([]source, error) {
 	var found []source
 	err := filepath.WalkDir(top, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -69,23 +89,17 @@ func sources(t *testing.T) []source {
 			return err
 		}
 		fset := token.NewFileSet()
-		parsed, err := parser.ParseFile(fset, rel, text, parser.ParseComments)
+		tree, err := parser.ParseFile(fset, rel, text, parser.ParseComments)
 		if err != nil {
 			return err
 		}
 		found = append(found, source{
-			path: rel, pkg: path.Dir(rel), ast: parsed, fset: fset,
+			path: rel, pkg: path.Dir(rel), ast: tree, fset: fset,
 			lines: strings.Count(string(text), "\n"), isTest: strings.HasSuffix(rel, "_test.go"),
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(found) < 50 {
-		t.Fatalf("read %d files: the walk is broken", len(found))
-	}
-	return found
+	return found, err
 }
 
 func TestEveryPackageHasOneComment(t *testing.T) {
