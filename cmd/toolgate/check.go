@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -17,20 +18,37 @@ import (
 )
 
 func checkCommand(e *env) *cobra.Command {
-	var offline bool
+	var offline, schema bool
 	c := &cobra.Command{
 		Use: "check", Short: "check configuration and policy", Args: cobra.NoArgs,
 		Long: `check reads mcp.json, the overlay and the policy as serve would, and says every
 fault at once with file, line and a hint. Exit 0: sound, warnings or not; 2: not.
 It then starts the upstreams, in a state of its own that is not kept, asks each for
 its tools, and warns of those that do not answer and of limit rules that name a tool
-or a role which nothing has. With --offline it starts nothing.`,
+or a role which nothing has. With --offline it starts nothing. With --schema it prints
+the JSON Schema of mcp.json and of the overlay, for editors, and reads no file.`,
 		Example: `  toolgate check
-  toolgate check --config mcp.json --offline -o json`,
-		RunE: func(c *cobra.Command, _ []string) error { return e.check(c.Context(), !offline) },
+  toolgate check --config mcp.json --offline -o json
+  toolgate check --schema >toolgate.schema.json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if schema {
+				return e.printSchema()
+			}
+			return e.check(c.Context(), !offline)
+		},
 	}
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
+	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")
 	return c
+}
+
+// printSchema prints the schema that configurations are checked against.
+func (e *env) printSchema() error {
+	text, err := schemas.Files.ReadFile("config.json")
+	if err == nil {
+		_, err = e.out.Write(text)
+	}
+	return err
 }
 
 // finding is one thing that check says.

@@ -94,7 +94,7 @@ func policyOptions(s *config.PolicySource) rego.Options {
 	for id, k := range s.Keys {
 		keys[id] = rego.Key(k)
 	}
-	return rego.Options{Path: s.Path, Data: s.Data, DataAt: s.DataAt, Keys: keys, KeyID: s.KeyID, Scope: s.Scope}
+	return rego.Options{Path: s.Path, Data: s.Data, DataAt: s.DataAt, Keys: keys, KeyID: s.Signing.KeyID, Scope: s.Signing.Scope}
 }
 
 // here makes a policy of cfg that is on a server one that lies on this machine,

@@ -15,7 +15,7 @@ const module = "github.com/toolgate/toolgate/"
 var mayImport = map[string][]string{
 	"signal":             {},
 	"audit":              {"signal"},
-	"registry/config":    {"signal"},
+	"registry/config":    {"docs/schemas"}, // the schema that editors complete from is the one that files are checked against
 	"registry/contract":  {},
 	"registry/upstream":  {"signal", "registry/config"},
 	"registry":           {"signal", "registry/..."},
@@ -60,7 +60,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
-	"github.com/agnivade/levenshtein":        {"policy/rego"},
+	"github.com/agnivade/levenshtein":        {"policy/rego", "registry/config"},
 	"go.yaml.in/yaml":                        {"policy/rego"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},

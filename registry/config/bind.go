@@ -48,18 +48,8 @@ func loopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// listener reads an address; overrides checks it once flags are known.
-func (l *loader) listener(name string, to *string) func(*node) {
-	return func(n *node) {
-		if s, ok := l.filled(n); ok {
-			*to = s
-			l.named[name] = n
-		}
-	}
-}
-
-// overrides puts flags in the place of what the file says, and checks the two
-// listeners and the state directory as they then are.
+// overrides applies the flags, which take precedence over the file, and then
+// checks the two listeners and the state directory.
 func (l *loader) overrides() {
 	c := l.cfg
 	if l.opts.State != "" {
@@ -69,7 +59,7 @@ func (l *loader) overrides() {
 		}
 	}
 	if c.State == "" {
-		c.State = (&node{file: l.files[0]}).resolve(DefaultState)
+		c.State = l.root.resolve(DefaultState)
 	}
 	good := l.listens("listen", &c.Listen, l.opts.Listen)
 	good = l.listens("admin", &c.Admin, l.opts.Admin) && good
@@ -93,11 +83,11 @@ func (l *loader) listens(name string, addr *string, flag string) bool {
 // bindFault reports an address where it was named: flag, file, or default. What
 // comes from a file is quoted as it is written there.
 func (l *loader) bindFault(name, flag, addr, message, hint string) {
-	n := l.named[name]
+	n := l.settings().get(name)
 	switch {
 	case flag != "":
 		l.faults = append(l.faults, Fault{File: "--" + name, Message: fmt.Sprintf("%q %s", clip(flag), message), Hint: hint})
-	case n != nil:
+	case n != nil && !n.faulty:
 		l.fault(n, fmt.Sprintf("%q %s", clip(n.text), message), hint)
 	default:
 		l.faults = append(l.faults, Fault{

@@ -7,17 +7,27 @@
 // its member toolgate, or the same object alone in a second file, the overlay.
 // Both are JSON with comments and trailing commas.
 //
-// What another client may have written into its own part is accepted and
-// reported as a warning. What is written for us is taken literally or not at
-// all: an unknown, repeated or case-variant key, a duration without a unit, an
-// unset variable are faults, and all of them are reported at once.
+// The published schema docs/schemas/config.json says which keys there are and
+// what each value looks like; editors complete from it and Load checks against
+// it. What a schema cannot say (uniqueness over several entries, keys that verify
+// nothing, addresses that other machines reach) is code. A new key needs a
+// property in the schema and a field with its name as tag; a test compares the
+// two.
+//
+// Keys that other clients write into their own part are accepted and reported as
+// warnings. Our own part is taken literally or not at all: an unknown, repeated
+// or case-variant key, a duration without a unit and an unset variable are
+// faults, and all of them are reported at once.
 //
 // Relative paths are resolved against the directory of the file that names
 // them, the default state directory against that of mcp.json, and those that
 // come from flags against the working directory.
 package config
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Kinds of upstream, the values of Server.Type.
 const (
@@ -54,26 +64,26 @@ const (
 )
 
 // Config is everything that mcp.json and the overlay say, defaults filled in.
-// It is not changed after Load and then safe for concurrent use. It holds
-// secrets (Server.Env, Server.Headers, Notify, OIDC.ClientSecret, DecisionLog): it is not for
-// printing.
+// Fields with a tag are keys of the toolgate object. A Config is not changed
+// after Load and then safe for concurrent use. It holds secrets (Server.Env,
+// Server.Headers, Policy, Notify, OIDC.ClientSecret): do not print it.
 type Config struct {
 	Servers       []Server  // in file order, disabled ones included
-	Listen        string    // host:port of the agents' listener
-	Admin         string    // host:port of the people's listener
-	State         string    // absolute path of the state directory
-	Policy        Policy    // where the policy comes from
-	Identity      Identity  // who is known
-	Limits        Limits    // how often
-	Approvals     Approvals // held calls
-	Console       Console   // how people come to the pages
-	Audit         Audit     // the record
-	Errors        string    // dialect of /mcp: gateway, canonical, kernel or mcp
-	Results       string    // off, compact, full or signals
-	Artifacts     Artifacts // bytes that results carried
-	Envelope      string    // mcp or strict
-	Deterministic bool      // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
-	Warnings      []Warning // what was accepted and should be looked at, by file and line
+	Listen        string    `json:"listen"` // host:port of the agents' listener
+	Admin         string    `json:"admin"`  // host:port of the people's listener
+	State         string    `json:"state"`  // absolute path of the state directory
+	Policy        Policy    `json:"policy"`
+	Identity      Identity  `json:"identity"`
+	Limits        Limits    `json:"limits"`
+	Approvals     Approvals `json:"approvals"`
+	Console       Console   `json:"console"`
+	Audit         Audit     `json:"audit"`
+	Errors        string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
+	Results       string    `json:"results"` // off, compact, full or signals
+	Artifacts     Artifacts `json:"artifacts"`
+	Envelope      string    `json:"envelope"`      // mcp or strict
+	Deterministic bool      `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
+	Warnings      []Warning // what was accepted and needs a look, by file and line
 	Files         []string  // absolute path of every file read, mcp.json first: what a watcher watches
 	SHA256        string    // hex, over the bytes of all Files
 }
@@ -82,25 +92,74 @@ type Config struct {
 // envFile would have said.
 type Server struct {
 	Name         string            // 1 to 64 of letters, digits, "_", "." and "-", the first no "." or "-"; unique without regard to case
-	Type         string            // one of the Type constants
-	Command      string            // stdio and ndjson: the program; "toolgate" means this binary
-	Args         []string          // its arguments
-	Env          map[string]string // variables added to its environment, envFile included
-	Dir          string            // absolute working directory; "" = toolgate's own
-	URL          string            // http and sse: http or https, with a host
-	Headers      map[string]string // sent with every request, names as written
-	Disabled     bool              // kept, not started
-	Timeout      time.Duration     // bound of one call; more than 0
-	Prefix       string            // put before tool names; "<name>__" unless configured, may be ""
-	Risk         string            // for the policy; "" = not said
-	Isolation    string            // one of the Isolation constants
-	MaxSessions  int               // most connections at once with IsolationSession; at least 1
-	Expose       []string          // upstream names of the tools to offer; nil = all, empty = none
-	Pin          bool              // a changed tool definition is quarantined
-	OutputSchema string            // enforce, warn or off
-	CaseVariants string            // refuse or allow: keys inside arguments that differ only in case
-	Notice       string            // boundary notice; "" = none
-	Methods      []string          // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
+	Type         string            `json:"type"`          // one of the Type constants
+	Command      string            `json:"command"`       // stdio and ndjson: the program; "toolgate" means this binary
+	Args         []string          `json:"args"`          // its arguments
+	Env          map[string]string `json:"env"`           // variables added to its environment, envFile included
+	Dir          string            `json:"cwd"`           // absolute working directory; "" = toolgate's own
+	URL          string            `json:"url"`           // http and sse: http or https, with a host
+	Headers      map[string]string `json:"headers"`       // sent with every request, names as written
+	Disabled     bool              `json:"disabled"`      // kept, not started
+	Timeout      time.Duration     `json:"timeout"`       // bound of one call; more than 0
+	Prefix       string            `json:"prefix"`        // put before tool names; "<name>__" unless configured, may be ""
+	Risk         string            `json:"risk"`          // for the policy; "" = not said
+	Isolation    string            `json:"isolation"`     // one of the Isolation constants
+	MaxSessions  int               `json:"max_sessions"`  // most connections at once with IsolationSession; at least 1
+	Expose       []string          `json:"expose"`        // upstream names of the tools to offer; nil = all, empty = none
+	Pin          bool              `json:"pin"`           // a changed tool definition is quarantined
+	OutputSchema string            `json:"output_schema"` // enforce, warn or off
+	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case
+	Notice       string            `json:"notice"`        // boundary notice; "" = none
+	Methods      []string          `json:"methods"`       // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
+}
+
+// Policy says where the policy is.
+type Policy struct {
+	PolicySource
+	Log    DecisionLog   `json:"log"`    // where decisions are sent
+	Shadow *PolicySource `json:"shadow"` // a policy that judges next to it and decides nothing; nil = none
+}
+
+// PolicySource says where a policy comes from, and what must be true of it. It
+// holds secrets (Keys, Headers).
+type PolicySource struct {
+	Path    string               `json:"path"`    // absolute directory or .tar.gz, or an http(s) URL; "" = the embedded default
+	Data    json.RawMessage      `json:"data"`    // one object that is added to its data; empty = nothing is
+	Keys    map[string]PolicyKey `json:"keys"`    // by key id; not empty = what none of them signed is refused
+	Signing Signing              `json:"signing"` // zero unless Keys has one
+	Poll    Poll                 `json:"poll"`    // of a URL; zero for every other path
+	Headers map[string]string    `json:"headers"` // sent to a URL, names as written; a configured token is one of them
+	Places  map[string]string    // :: JSON Pointer into Data ⇒ file:line:column where its member is written
+}
+
+// Signing says which signature of a policy counts.
+type Signing struct {
+	KeyID string `json:"keyid"` // the key that must have signed; "" = the one that the signature names
+	Scope string `json:"scope"` // the scope that the signature must name; "" = the one of its key
+}
+
+// PolicyKey verifies the signature of a policy.
+type PolicyKey struct {
+	Algorithm string `json:"algorithm"` // RS256, PS256, ES256, HS256 or one of their longer kin
+	Key       string `json:"key"`       // a public key or certificate in PEM; with HS256 and its kin the secret
+	Scope     string `json:"scope"`     // the scope that its signatures must name; "" = none
+}
+
+// Poll says how often a policy at a URL is asked for.
+type Poll struct {
+	Min  time.Duration `json:"min"`  // shortest time between two requests; a second or more
+	Max  time.Duration `json:"max"`  // longest time between two requests; the time between is random
+	Long time.Duration `json:"long"` // how long the server may wait for a change before it answers; 0 = not at all
+}
+
+// DecisionLog says where decisions are sent, in the form of OPA's decision logs.
+// It holds secrets: do not print it. The zero DecisionLog sends nothing.
+type DecisionLog struct {
+	File    string            `json:"file"`    // absolute path that lines are appended to; "" = none
+	URL     string            `json:"url"`     // that chunks are posted to: https, or http on loopback; "" = none
+	Token   string            `json:"token"`   // bearer token for URL; "" = none
+	Headers map[string]string `json:"headers"` // sent with every chunk, names as written
+	MaxLag  time.Duration     `json:"max_lag"` // age of the oldest unsent event that is warned of; more than 0
 }
 
 // Identity says who is known. Configured is set when the file has an identity
@@ -108,60 +167,90 @@ type Server struct {
 // credential.
 type Identity struct {
 	Configured bool
-	Tokens     []Token
-	JWT        []JWT
+	Tokens     []Token `json:"tokens"`
+	JWT        []JWT   `json:"jwt"`
 }
 
 // Token is one bearer token, known by its hash only.
 type Token struct {
-	Subject string   // never empty, unique
-	Roles   []string // none empty, none twice; an empty list grants nothing
-	SHA256  string   // 64 lower-case hexadecimal digits, unique
+	Subject string   `json:"subject"` // never empty, unique
+	Roles   []string `json:"roles"`   // none empty, none twice; an empty list grants nothing
+	SHA256  string   `json:"sha256"`  // 64 lower-case hexadecimal digits, unique
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519).
 type JWT struct {
-	Issuer     string   // compared with the iss claim byte for byte; unique
-	Audience   []string // one of these must be in aud; never empty
-	JWKS       string   // URL of the key set: https, or http on loopback
-	RolesClaim string   // member that holds the roles, "roles" unless configured
+	Issuer     string   `json:"issuer"`      // compared with the iss claim byte for byte; unique
+	Audience   []string `json:"audience"`    // one of these must be in aud; never empty
+	JWKS       string   `json:"jwks"`        // URL of the key set: https, or http on loopback
+	RolesClaim string   `json:"roles_claim"` // member that holds the roles, "roles" unless configured
 }
 
 // Limits say how often tools may be called.
 type Limits struct {
-	Default *Rate       // of what no rule matches; nil = explicitly "off"
-	Rules   []LimitRule // in file order
+	Default *Rate       `json:"default"` // of what no rule matches; nil = explicitly "off"
+	Rules   []LimitRule `json:"rules"`   // in file order
 }
 
 // LimitRule is one rate for the calls that match all of its non-empty fields.
 type LimitRule struct {
-	Tool      string // exposed name
-	Role      string
-	Server    string
-	Principal string // subject
-	Rate      Rate
+	Tool      string `json:"tool"` // exposed name
+	Role      string `json:"role"`
+	Server    string `json:"server"`
+	Principal string `json:"principal"` // subject
+	Rate      Rate   `json:"rate"`
 }
 
 // Approvals say how held calls live.
 type Approvals struct {
-	TTL     time.Duration  // life of a ticket; more than 0
-	Hold    *time.Duration // how long a held call waits for its decision, 0 = not at all; nil = the client decides
-	MaxLive int            // most undecided tickets of one principal; at least 1
-	Execute []string       // exposed names of the tools whose calls run as soon as they are approved
+	TTL     time.Duration  `json:"ttl"`                // life of a ticket; more than 0
+	Hold    *time.Duration `json:"hold"`               // how long a held call waits for its decision, 0 = not at all; nil = the client decides
+	MaxLive int            `json:"max_live"`           // most undecided tickets of one principal; at least 1
+	Execute []string       `json:"execute_on_approve"` // exposed names of the tools whose calls run as soon as they are approved
 	Clients []Client       // how long each client may be kept waiting; nil = KnownClients
-	Notify  []Notify       // where people are told of tickets
+	Notify  []Notify       `json:"notify"` // where people are notified of tickets
+}
+
+// Notify is one way in which people are notified of tickets: Webhook or Email is
+// set, never both.
+type Notify struct {
+	Webhook string `json:"webhook"` // URL that is posted to: https, or http on loopback; unique
+	Secret  string `json:"secret"`  // signs what is posted; never empty with Format json
+	Format  string `json:"format"`  // json, slack or teams; "" with Email
+
+	Email []string `json:"email"` // addresses; unique over all entries
+	SMTP  string   `json:"smtp"`  // smtp:// or smtps:// URL of the mail server, with user and password if it wants them
+	From  string   `json:"from"`  // address that mails come from
+
+	Roles []string `json:"roles"` // only of tickets that one of these may decide; empty = all
+}
+
+// Console says how people come to the pages.
+type Console struct {
+	URL     string        `json:"url"`     // where browsers find the admin listener: scheme and host, no slash at its end; "" = at its address
+	Session time.Duration `json:"session"` // how long one stays signed in; at least a minute
+	OIDC    *OIDC         `json:"oidc"`    // nil = people sign in by token only
+}
+
+// OIDC is the identity provider at which people sign in (OpenID Connect).
+type OIDC struct {
+	Issuer       string   `json:"issuer"`        // https, or http on loopback
+	ClientID     string   `json:"client_id"`     // as registered there, with <URL>/console/login/callback
+	ClientSecret string   `json:"client_secret"` // "" = a public client
+	Scopes       []string `json:"scopes"`        // asked for in addition to openid
+	RolesClaim   string   `json:"roles_claim"`   // member of the ID token that holds the roles, "roles" unless configured
 }
 
 // Artifacts say how long, and how many, bytes of results are kept.
 type Artifacts struct {
-	TTL       time.Duration // since somebody was last given them; more than 0
-	MaxMiB    int           // of all together, oldest first beyond it; at least 1
-	InlineKiB int           // most of one text that results "signals" leaves inline; at least 1
+	TTL       time.Duration `json:"ttl"`        // since somebody last read them; more than 0
+	MaxMiB    int           `json:"max_mib"`    // of all together, oldest first beyond it; at least 1
+	InlineKiB int           `json:"inline_kib"` // most of one text that results "signals" leaves inline; at least 1
 }
 
 // Audit says how durable a record is before its call goes out.
 type Audit struct {
-	Durability string // sync = on disk, os = written
+	Durability string `json:"durability"` // sync = on disk, os = written
 }
 
 // Options say what to read. The zero value reads mcp.json.

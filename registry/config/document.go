@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tailscale/hujson"
 )
 
@@ -66,8 +67,14 @@ type node struct {
 	path    string // of the key, "" for the root
 	kind    kind
 	text    string // a string decoded, any other literal as written
+	value   string // of a string: text with its variables expanded
 	members []member
 	items   []*node
+
+	// faulty is set when a fault is reported at this value. It is not decoded then,
+	// and gets no second fault.
+	faulty bool
+	unset  *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
 }
 
 // member is one key of an object and its value.
@@ -77,14 +84,83 @@ type member struct {
 	value  *node
 }
 
-// get gives the value of a key, nil when the object has none.
+// get gives the value of a key, nil when the object has none. A nil node has no
+// keys.
 func (n *node) get(key string) *node {
+	if n == nil {
+		return nil
+	}
 	for _, m := range n.members {
 		if m.key == key {
 			return m.value
 		}
 	}
 	return nil
+}
+
+// at follows keys and indexes, nil when they lead nowhere.
+func (n *node) at(path ...string) *node {
+	for _, token := range path {
+		if i, err := strconv.Atoi(token); err == nil && n != nil && i < len(n.items) {
+			n = n.items[i]
+		} else {
+			n = n.get(token)
+		}
+	}
+	return n
+}
+
+// members of a nil node are none; so are those of what is no object.
+func (n *node) each() []member {
+	if n == nil {
+		return nil
+	}
+	return n.members
+}
+
+// json appends n as JSON, its strings expanded and its numbers as written.
+// Without faulty, members at which a fault is reported are left out and elements
+// are null.
+func (n *node) json(out []byte, faulty bool) []byte {
+	switch {
+	case n.faulty && !faulty:
+		return append(out, "null"...)
+	case n.kind == kindString:
+		return append(out, quoted(n.value)...)
+	case n.kind == kindArray:
+		out = append(out, '[')
+		for i, item := range n.items {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = item.json(out, faulty)
+		}
+		return append(out, ']')
+	case n.kind != kindObject:
+		return append(out, n.text...)
+	}
+	out = append(out, '{')
+	first := true
+	for _, m := range n.members {
+		if m.value.faulty && !faulty {
+			continue
+		}
+		if !first {
+			out = append(out, ',')
+		}
+		first = false
+		out = m.value.json(append(append(out, quoted(m.key)...), ':'), faulty)
+	}
+	return append(out, '}')
+}
+
+// quoted writes a string as JSON.
+func quoted(s string) []byte {
+	text, err := jsontext.AppendQuote(nil, s)
+	if err != nil {
+		return []byte(`""`) // neither files nor expand give invalid UTF-8
+	}
+	return text
 }
 
 // parse reads f into nodes whose paths start with root. It gives nil when f is
@@ -123,7 +199,7 @@ func (l *loader) syntaxFault(f *file, err error) {
 		l.faultAt(f, offset, "", "is empty", `write at least { "mcpServers": {} }`)
 	case len(rest) == 0:
 		l.faultAt(f, offset, "", "ends in the middle of a value", "close what is open: a string, a comment, [ or {")
-	case rest[0] == '"' && !literal(rest[:min(len(rest), skipString(rest)+1)]):
+	case rest[0] == '"' && !literal(token.Find(rest)):
 		l.faultAt(f, offset, "", "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
 	case wordByte(rest[0]) && !literal(word(rest)):
 		l.faultAt(f, offset, "", "has a bare word or number that is not JSON", "text goes between double quotes")
@@ -240,52 +316,23 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
+// token finds what matters for depth: strings and comments, which may hold
+// brackets, and brackets.
+var token = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\z)|[][{}]`)
+
 // tooDeep gives the offset of the first bracket beyond maxDepth, or -1. The
 // parser recurses, so this is known before it runs.
 func tooDeep(data []byte) int {
 	depth := 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			i += skipString(data[i:])
-		case '/':
-			i += skipComment(data[i:])
+	for _, at := range token.FindAllIndex(data, -1) {
+		switch data[at[0]] {
 		case '{', '[':
 			if depth++; depth > maxDepth {
-				return i
+				return at[0]
 			}
 		case '}', ']':
 			depth--
 		}
 	}
 	return -1
-}
-
-// skipString gives the offset of the closing quote of the string at data[0].
-func skipString(data []byte) int {
-	for i := 1; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
-			return i
-		}
-	}
-	return len(data)
-}
-
-// skipComment gives the offset of the last byte of the comment at data[0], 0
-// when there is none.
-func skipComment(data []byte) int {
-	end := "\n"
-	switch {
-	case bytes.HasPrefix(data, []byte("/*")):
-		end = "*/"
-	case !bytes.HasPrefix(data, []byte("//")):
-		return 0
-	}
-	if i := bytes.Index(data[2:], []byte(end)); i >= 0 {
-		return 1 + i + len(end)
-	}
-	return len(data)
 }

@@ -3,27 +3,23 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
 
 // environmentFile reads the file that envFile names: one NAME=value per line,
 // "export" before it allowed, # at the start of a line or after a space begins
-// a comment. A value in single quotes is taken as it is, one in double quotes
+// a comment. A value in single quotes is taken literally, one in double quotes
 // knows \n \r \t \" \\ \$, any other ends before its trailing spaces. Nothing
 // is expanded. The file of a disabled server is not read.
-func (l *loader) environmentFile(to map[string]string) func(*node) {
-	return func(n *node) {
-		if l.lenient {
-			return
-		}
-		f := l.beside(n)
-		if f == nil {
-			return
-		}
+func (l *loader) environmentFile(n *node) map[string]string {
+	env := map[string]string{}
+	if f := l.openNamed(n); f != nil {
 		f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
-		l.dotenv(f, to)
+		l.dotenv(f, env)
 	}
+	return env
 }
 
 // dotenv reads the lines of f. No fault quotes a value.
@@ -68,63 +64,30 @@ func assignment(text string) (name, value, fault string) {
 	return name, value, fault
 }
 
-// dotenvValue reads what stands after "=".
+// Values of a line: in single quotes, in double quotes, and plain. A comment may
+// follow each.
+var (
+	singleQuoted = regexp.MustCompile(`^'([^']*)'\s*(?:#.*)?$`)
+	doubleQuoted = regexp.MustCompile(`^"((?:[^"\\]|\\[nrt"\\$])*)"\s*(?:#.*)?$`)
+	plain        = regexp.MustCompile(`^(.*?)\s*(?:(?:^|\s)#.*)?$`)
+	escapes      = strings.NewReplacer(`\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$")
+)
+
+// dotenvValue reads the text after "=".
 func dotenvValue(s string) (value, fault string) {
-	if s == "" {
-		return "", ""
-	}
-	switch s[0] {
-	case '\'':
-		value, rest, closed := strings.Cut(s[1:], "'")
-		return value, afterQuote(rest, closed)
-	case '"':
-		return doubleQuoted(s)
-	case '#':
-		return "", ""
-	}
-	for i := 1; i < len(s); i++ {
-		if s[i] == '#' && (s[i-1] == ' ' || s[i-1] == '\t') {
-			s = s[:i]
-			break
-		}
-	}
-	return strings.TrimRight(s, " \t"), ""
-}
-
-// escapes are what a backslash may stand before in double quotes.
-var escapes = map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '$': '$'}
-
-func doubleQuoted(s string) (value, fault string) {
-	var out strings.Builder
-	for i := 1; i < len(s); i++ {
-		switch {
-		case s[i] == '"':
-			return out.String(), afterQuote(s[i+1:], true)
-		case s[i] != '\\':
-			out.WriteByte(s[i])
-			continue
-		}
-		i++
-		if i == len(s) {
-			break
-		}
-		plain, known := escapes[s[i]]
-		if !known {
-			return "", `has an unknown escape: only \n \r \t \" \\ and \$ are known`
-		}
-		out.WriteByte(plain)
-	}
-	return "", afterQuote("", false)
-}
-
-// afterQuote says what is wrong with the end of a quoted value.
-func afterQuote(rest string, closed bool) string {
-	rest = strings.TrimSpace(rest)
+	form := plain
 	switch {
-	case !closed:
-		return "has a quote that is not closed on its line"
-	case rest != "" && rest[0] != '#':
-		return "goes on after the closing quote"
+	case strings.HasPrefix(s, "'"):
+		form = singleQuoted
+	case strings.HasPrefix(s, `"`):
+		form = doubleQuoted
 	}
-	return ""
+	found := form.FindStringSubmatch(s)
+	switch {
+	case found == nil:
+		return "", `has an invalid quoted value: a quote is closed on its line, only a comment follows it, and in " only \n \r \t \" \\ and \$ are escapes`
+	case form == doubleQuoted:
+		return escapes.Replace(found[1]), ""
+	}
+	return found[1], ""
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -16,67 +17,97 @@ var clientVariables = map[string]string{
 	"pathSeparator":           "write / or \\\\",
 }
 
-// expand replaces ${VAR}, ${env:VAR} and ${VAR:-default} in the string n, once:
-// what a variable holds is taken as it is. As in a shell, the default stands
-// for an empty variable too. It reports false, with a fault that names the
-// variable and never its value, when one is unset; in a disabled server that
-// is a warning. A bare $VAR is no variable.
-func (l *loader) expand(n *node) (string, bool) {
+// expandRoot expands every string of the tree. In a disabled server, a variable
+// that is not set is only a warning.
+func (l *loader) expandRoot() {
+	disabled := map[string]bool{}
+	for _, m := range l.root.get(l.container).each() {
+		d := m.value.get("disabled")
+		disabled[m.key] = d != nil && d.kind == kindTrue
+		l.expandAll(m.value, disabled[m.key])
+	}
+	for _, m := range l.settings().each() {
+		if m.key == "servers" {
+			for _, s := range m.value.members {
+				l.expandAll(s.value, disabled[s.key])
+			}
+		} else {
+			l.expandAll(m.value, false)
+		}
+	}
+}
+
+func (l *loader) expandAll(n *node, lenient bool) {
+	for _, m := range n.members {
+		l.expandAll(m.value, lenient)
+	}
+	for _, item := range n.items {
+		l.expandAll(item, lenient)
+	}
+	if n.kind != kindString {
+		return
+	}
+	value, message, hint := l.expand(n.text)
+	if n.value = value; message == "" {
+		return
+	}
+	n.value, n.faulty = n.text, true
+	if lenient && strings.HasPrefix(message, "variable ") {
+		l.warn(n, message, hint)
+		return
+	}
+	fault := faultAt(n.file, n.offset, n.path, message, hint)
+	n.unset = &fault
+}
+
+// expand replaces ${VAR}, ${env:VAR} and ${VAR:-default} in text, once: what a
+// variable holds is taken literally. As in a shell, the default replaces an empty
+// variable too. The message names a variable that is not set, and never a value.
+// A bare $VAR is no variable.
+func (l *loader) expand(text string) (value, message, hint string) {
 	var out strings.Builder
-	rest := n.text
 	for {
-		before, after, found := strings.Cut(rest, "${")
+		before, after, found := strings.Cut(text, "${")
 		out.WriteString(before)
 		if !found {
-			return out.String(), true
+			return out.String(), "", ""
 		}
 		body, tail, closed := strings.Cut(after, "}")
 		if !closed {
-			l.fault(n, `has "${" without "}"`, "write ${NAME}, or $ alone for itself")
-			return "", false
+			return "", `has "${" without "}"`, "write ${NAME}, or $ alone for itself"
 		}
-		value, ok := l.lookup(n, body)
-		if !ok {
-			return "", false
+		value, message, hint := l.lookup(body)
+		if message != "" {
+			return "", message, hint
 		}
 		out.WriteString(value)
-		rest = tail
+		text = tail
 	}
 }
 
 // lookup gives the value of what stands between ${ and }.
-func (l *loader) lookup(n *node, body string) (string, bool) {
+func (l *loader) lookup(body string) (value, message, hint string) {
 	name, fallback, hasDefault := strings.Cut(strings.TrimPrefix(body, "env:"), ":-")
 	if !variable.MatchString(name) {
 		hint := "write ${NAME}, ${env:NAME} or ${NAME:-default}"
 		if strings.HasPrefix(body, "input:") {
 			hint = "toolgate does not ask: put the value into a variable and write ${env:NAME}"
 		}
-		l.fault(n, "has a ${…} that names no variable", hint)
-		return "", false
+		return "", "has a ${…} that names no variable", hint
 	}
 	value, set := l.opts.Getenv(name)
 	switch {
-	case set && value != "":
-		return value, true
+	case !utf8.ValidString(value):
+		return "", fmt.Sprintf("value of variable %s is not valid UTF-8", name), ""
+	case value != "" && set:
+		return value, "", ""
 	case hasDefault:
-		return fallback, true
+		return fallback, "", ""
 	case set:
-		return "", true
+		return "", "", ""
 	}
-	l.unset(n, name)
-	return "", false
-}
-
-func (l *loader) unset(n *node, name string) {
-	hint := clientVariables[name]
-	if hint == "" {
+	if hint = clientVariables[name]; hint == "" {
 		hint = fmt.Sprintf("set %s, or write ${%s:-default}", name, name)
 	}
-	message := fmt.Sprintf("variable %s is not set", name)
-	if l.lenient {
-		l.warn(n, message, hint)
-		return
-	}
-	l.fault(n, message, hint)
+	return "", fmt.Sprintf("variable %s is not set", name), hint
 }

@@ -14,20 +14,19 @@ import (
 
 // loader is one reading. It collects everything that is wrong.
 type loader struct {
-	opts     Options
-	files    []*file // in the order of reading
-	faults   []Fault
-	warnings []Warning
-	cfg      *Config
-	servers  *node            // the servers of mcp.json, nil when it names none
-	named    map[string]*node // :: listen or admin ⇒ where a file names it
-	lenient  bool             // reading a disabled server: unset variables are warnings
+	opts      Options
+	files     []*file // in the order of reading
+	faults    []Fault
+	warnings  []Warning
+	cfg       *Config
+	root      *node  // what mcp.json and the overlay say to us
+	container string // the member of root with the servers; "" = none
 }
 
 // Load reads mcp.json and the overlay, and fills in the defaults. The error is
 // always *Faults, with everything that is wrong; there is no Config then.
 func Load(opts Options) (*Config, error) {
-	l := &loader{opts: opts.withDefaults(), cfg: defaults(), named: map[string]*node{}}
+	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
 	l.read()
 	if len(l.faults) > 0 {
 		slices.SortStableFunc(l.faults, l.before)
@@ -75,26 +74,42 @@ func defaults() *Config {
 	}
 }
 
-// read does the whole reading.
+// read does the whole reading: both files into one tree, the tree against the
+// schema, then into structs, and at last what only code can say.
 func (l *loader) read() {
-	root := l.open(l.opts.Path, "", "write one, or name it with --config")
-	var overlay *node
+	mcp := l.open(l.opts.Path, "", "write one, or name it with --config")
+	l.root = &node{kind: kindObject, file: l.files[0]}
+	if mcp != nil {
+		l.root.members = l.ours(mcp)
+	}
 	if l.opts.Overlay != "" {
-		overlay = l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
+		overlay := l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
+		l.addOverlay(overlay)
 	}
-	var inline *node
-	if root != nil {
-		inline = l.mcp(root)
-	}
-	settings := l.merge(inline, overlay)
-	var servers *node
-	if settings != nil {
-		servers = l.settings(settings)
-	}
-	if root != nil {
-		l.configureServers(servers)
-	}
+	l.expandRoot()
+	l.checkShape(l.root, fileSchema())
+	l.decode(l.settings(), l.cfg)
+	l.finishSettings()
+	l.readServers()
 	l.overrides()
+}
+
+// settings gives the toolgate object, or nil.
+func (l *loader) settings() *node { return l.root.get("toolgate") }
+
+// addOverlay joins the overlay with the member toolgate.
+func (l *loader) addOverlay(overlay *node) {
+	for i, m := range l.root.members {
+		if m.key == "toolgate" && overlay != nil {
+			if m.value.kind == kindObject {
+				l.root.members[i].value = l.merge(m.value, overlay)
+			}
+			return
+		}
+	}
+	if overlay != nil {
+		l.root.members = append(l.root.members, member{key: "toolgate", value: overlay})
+	}
 }
 
 // open reads and parses a file that must be one object; nil when it is not.
@@ -165,12 +180,6 @@ func readFile(path string) ([]byte, error) {
 // merge joins the toolgate member and the overlay, key by key. Only what one of
 // them says is taken: two opinions on one key are a fault, even equal ones.
 func (l *loader) merge(a, b *node) *node {
-	if a == nil {
-		return b
-	}
-	if b == nil {
-		return a
-	}
 	out := *a
 	out.members = slices.Clone(a.members)
 	for _, m := range b.members {
@@ -189,16 +198,22 @@ func (l *loader) merge(a, b *node) *node {
 	return &out
 }
 
-// resolve gives the absolute form of a path that n names.
+// resolve gives the absolute form of a path that n names; "" stays "".
 func (n *node) resolve(path string) string {
-	if filepath.IsAbs(path) {
+	switch {
+	case path == "":
+		return ""
+	case filepath.IsAbs(path):
 		return filepath.Clean(path)
 	}
 	return filepath.Join(filepath.Dir(n.file.path), path)
 }
 
-// fault reports a value.
+// fault reports a value; nothing when there is none.
 func (l *loader) fault(n *node, message, hint string) {
+	if n == nil {
+		return
+	}
 	l.faultAt(n.file, n.offset, n.path, message, hint)
 }
 

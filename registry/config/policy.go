@@ -1,7 +1,11 @@
 package config
 
 import (
-	"encoding/json"
+	"cmp"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"maps"
 	"net/url"
@@ -12,40 +16,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Policy says where the policy is.
-type Policy struct {
-	PolicySource
-	Log    DecisionLog   // where decisions are told
-	Shadow *PolicySource // a policy that is asked beside it and decides nothing; nil = none
-}
-
-// PolicySource is where a policy comes from, and what must be true of it. It
-// holds secrets (Keys, Headers).
-type PolicySource struct {
-	Path    string               // absolute directory or .tar.gz, or an http(s) URL; "" = the embedded default
-	Data    json.RawMessage      // one object that is added to its data; empty = nothing is
-	Keys    map[string]PolicyKey // by key id; not empty = what none of them signed is refused
-	KeyID   string               // the key that must have signed; "" = the one that the signature names
-	Scope   string               // what the signature must say it is for; "" = what its key says
-	Poll    Poll                 // of a URL; zero for every other path
-	Headers map[string]string    // sent to a URL, names as written
-	Places  map[string]string    // :: JSON Pointer into Data ⇒ file:line:column where its member is written
-}
-
-// PolicyKey verifies the signature of a policy.
-type PolicyKey struct {
-	Algorithm string // RS256, PS256, ES256, HS256 or one of their longer kin
-	Key       string // a public key or certificate in PEM; with HS256 and its kin the secret
-	Scope     string // what its signatures must say they are for; "" = nothing
-}
-
-// Poll says how often a policy at a URL is asked for.
-type Poll struct {
-	Min  time.Duration // between two questions at least; a second or more
-	Max  time.Duration // and at most; the time between is random
-	Long time.Duration // how long the server may wait for a change before it answers; 0 = not at all
-}
-
 // Defaults of Poll.
 const (
 	DefaultPollMin = 30 * time.Second
@@ -54,6 +24,10 @@ const (
 
 // Remote reports whether the policy is at a URL.
 func (s *PolicySource) Remote() bool { return remote(s.Path) }
+
+func remote(path string) bool {
+	return strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://")
+}
 
 // DataAt says where a path of Data, or the nearest member above it, is written.
 func (s *PolicySource) DataAt(path []string) string {
@@ -74,156 +48,58 @@ func pointer(path []string) string {
 	return string(p)
 }
 
-func remote(path string) bool {
-	return strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://")
-}
-
-func (l *loader) policy(n *node) {
-	l.policySource(n, &l.cfg.Policy.PolicySource, fields{"log": l.decisionLog, "shadow": l.policyShadow})
-}
-
-// policyShadow reads where the policy comes from that is asked beside the one that
-// serves.
-func (l *loader) policyShadow(n *node) {
-	l.cfg.Policy.Shadow = new(PolicySource)
-	l.policySource(n, l.cfg.Policy.Shadow, nil)
-	if n.kind == kindObject && n.get("path") == nil {
-		l.fault(n, `has no "path"`, "name the policy that is to be asked beside the one that serves")
+func (l *loader) finishPolicy(n *node) {
+	p := &l.cfg.Policy
+	l.finishSource(n, &p.PolicySource)
+	if p.Shadow != nil {
+		l.finishSource(n.get("shadow"), p.Shadow)
 	}
-}
-
-// policySource reads a section that says where a policy comes from, and that
-// may have further keys of its own.
-func (l *loader) policySource(n *node, s *PolicySource, further fields) {
-	s.Poll = Poll{Min: DefaultPollMin, Max: DefaultPollMax}
-	known := fields{
-		"path":    l.policyPath(&s.Path),
-		"data":    l.policyData(s),
-		"keys":    func(n *node) { l.policyKeys(n, s) },
-		"signing": func(n *node) { l.object(n, fields{"keyid": l.filledTo(&s.KeyID), "scope": l.filledTo(&s.Scope)}) },
-		"poll": func(n *node) {
-			l.object(n, fields{
-				"min": l.span(&s.Poll.Min, time.Second), "max": l.span(&s.Poll.Max, time.Second), "long": l.span(&s.Poll.Long, time.Second),
-			})
-		},
-		"headers": l.headers(&s.Headers),
-		"token":   func(*node) {}, // beside the headers, once they are read
-	}
-	maps.Copy(known, further)
-	l.object(n, known)
-	if n.kind != kindObject {
+	log := n.get("log")
+	if log == nil {
 		return
 	}
-	if token := n.get("token"); token != nil {
-		l.policyToken(token, s)
+	p.Log.File = log.get("file").resolve(p.Log.File)
+	p.Log.MaxLag = cmp.Or(p.Log.MaxLag, DefaultMaxLag)
+	l.checkHeaders(log.get("headers"))
+	if at := authorization(log); at != nil && p.Log.Token != "" {
+		l.fault(at, `conflicts with "token", which is sent in that header`, "keep one of them")
 	}
-	l.policySigning(n, s)
-	l.policyFetching(n, s)
+}
+
+// authorization gives the header Authorization of a section, in any case.
+func authorization(n *node) *node {
+	for _, m := range n.get("headers").each() {
+		if strings.EqualFold(m.key, "authorization") {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// finishSource completes a section that says where a policy comes from.
+func (l *loader) finishSource(n *node, s *PolicySource) {
+	if n == nil || n.faulty {
+		return
+	}
 	if !s.Remote() {
-		s.Poll = Poll{}
+		s.Path = n.get("path").resolve(s.Path)
 	}
-}
-
-// policyPath reads a path on this machine or a URL.
-func (l *loader) policyPath(to *string) func(*node) {
-	return func(n *node) {
-		s, ok := l.filled(n)
-		switch {
-		case !ok:
-		case remote(s):
-			l.address(to)(n)
-		default:
-			*to = n.resolve(s)
-		}
-	}
-}
-
-// policyToken makes a header of a token.
-func (l *loader) policyToken(n *node, s *PolicySource) {
-	for name := range s.Headers {
-		if strings.EqualFold(name, "authorization") {
-			l.fault(n, `stands beside a header "Authorization"`, "keep one of them")
-			return
-		}
-	}
-	var token string
-	if l.bearer(&token)(n); token == "" {
-		return
-	}
-	s.Headers = maps.Clone(s.Headers)
-	if s.Headers == nil {
-		s.Headers = map[string]string{}
-	}
-	s.Headers["Authorization"] = "Bearer " + token
-}
-
-// policySigning checks that the keys are there that signing speaks of, and that
-// there is something that they could have signed.
-func (l *loader) policySigning(n *node, s *PolicySource) {
-	keys, signing := n.get("keys"), n.get("signing")
-	switch {
-	case keys == nil && signing != nil:
-		l.fault(signing, `means nothing without "keys"`, "add the keys that sign the policy, or leave it out")
-	case keys != nil && n.get("path") == nil:
-		l.fault(keys, `means nothing without "path"`, "the embedded policy is part of this program; name the signed one")
-	case s.KeyID != "" && len(s.Keys) > 0:
-		if _, ok := s.Keys[s.KeyID]; !ok {
-			l.fault(signing.get("keyid"), fmt.Sprintf("no key is named %q", clip(signing.get("keyid").text)), "")
-		}
-	}
-}
-
-// policyFetching checks what is said about a URL.
-func (l *loader) policyFetching(n *node, s *PolicySource) {
-	if s.Path != "" && !remote(s.Path) || n.get("path") == nil {
-		for _, key := range []string{"poll", "token", "headers"} {
-			if v := n.get(key); v != nil {
-				l.fault(v, "means nothing for a policy that is not fetched", "leave it out, or give path a URL")
-			}
-		}
-		return
-	}
-	l.pollSpan(n.get("poll"), &s.Poll)
-	u, err := url.Parse(s.Path)
-	if err != nil || u.Scheme != "http" || loopback(u.Hostname()) {
-		return
-	}
-	if len(s.Headers) > 0 {
-		l.fault(n.get("path"), "would be sent secrets without TLS", "write https://HOST/PATH")
-	}
-	if n.get("keys") == nil {
-		l.fault(n.get("path"), "is a policy that is neither fetched over https nor signed: who can change it in transit decides what is allowed",
-			`write https://HOST/PATH, or sign it and name the keys in "keys"`)
-	}
-}
-
-// pollSpan settles how often is asked: who says one end only moves the other.
-func (l *loader) pollSpan(n *node, p *Poll) {
-	if n == nil || p.Min <= p.Max {
-		return
-	}
-	switch least, most := n.get("min"), n.get("max"); {
-	case most == nil:
-		p.Max = 2 * p.Min
-	case least == nil:
-		p.Min = p.Max / 2
-	default:
-		l.fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
-	}
-}
-
-// policyData reads one object as JSON, with the place of each of its members.
-func (l *loader) policyData(s *PolicySource) func(*node) {
-	return func(n *node) {
-		if !l.is(n, kindObject) {
-			return
-		}
+	if data := n.get("data"); data != nil && !data.faulty {
 		s.Places = map[string]string{}
-		var ok bool
-		if s.Data, ok = l.json(n); ok {
-			s.place(n, nil)
-		}
+		s.place(data, nil)
 	}
+	l.checkHeaders(n.get("headers"))
+	if token := n.get("token"); token != nil && authorization(n) != nil {
+		l.fault(token, `conflicts with the header "Authorization"`, "keep one of them")
+	} else if token != nil && !token.faulty {
+		s.Headers = maps.Clone(s.Headers)
+		if s.Headers == nil {
+			s.Headers = map[string]string{}
+		}
+		s.Headers["Authorization"] = "Bearer " + token.value
+	}
+	l.finishKeys(n, s)
+	l.finishFetching(n, s)
 }
 
 // place notes where each member of n is written.
@@ -236,50 +112,126 @@ func (s *PolicySource) place(n *node, path []string) {
 	}
 }
 
-// json writes a value as JSON, its strings expanded and its numbers as they
-// stand there.
-func (l *loader) json(n *node) (json.RawMessage, bool) {
-	switch n.kind {
-	case kindString:
-		s, ok := l.expand(n)
-		return quoted(s), ok
-	case kindObject:
-		return l.jsonMembers(n)
-	case kindArray:
-		all := true
-		out := []byte{'['}
-		for i, item := range n.items {
-			if i > 0 {
-				out = append(out, ',')
+// finishFetching checks what is said about a URL.
+func (l *loader) finishFetching(n *node, s *PolicySource) {
+	path := n.get("path")
+	if !s.Remote() {
+		for _, key := range []string{"poll", "token", "headers"} {
+			if path == nil || !path.faulty {
+				l.fault(n.get(key), "means nothing for a policy that is not fetched", "leave it out, or give path a URL")
 			}
-			text, ok := l.json(item)
-			out, all = append(out, text...), all && ok
 		}
-		return append(out, ']'), all
+		s.Poll = Poll{}
+		return
 	}
-	return json.RawMessage(n.text), true
+	l.settlePoll(n.get("poll"), &s.Poll)
+	u, err := url.Parse(s.Path)
+	if err != nil || u.Scheme != "http" || loopback(u.Hostname()) {
+		return
+	}
+	if len(s.Headers) > 0 {
+		l.fault(path, "would be sent secrets without TLS", hintURL)
+	}
+	if n.get("keys") == nil {
+		l.fault(path, "is a policy that is neither fetched over https nor signed: who can change it in transit decides what is allowed",
+			`write https://HOST/PATH, or sign it and name the keys in "keys"`)
+	}
 }
 
-func (l *loader) jsonMembers(n *node) (json.RawMessage, bool) {
-	all := true
-	out := []byte{'{'}
-	for i, m := range n.members {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		text, ok := l.json(m.value)
-		out = append(append(append(out, quoted(m.key)...), ':'), text...)
-		all = all && ok
+// settlePoll fills in the defaults: who says one end beyond the other's default
+// moves the other.
+func (l *loader) settlePoll(n *node, p *Poll) {
+	least, most := n.get("min"), n.get("max")
+	p.Min, p.Max = cmp.Or(p.Min, DefaultPollMin), cmp.Or(p.Max, DefaultPollMax)
+	switch {
+	case p.Min <= p.Max:
+	case most == nil:
+		p.Max = 2 * p.Min
+	case least == nil:
+		p.Min = p.Max / 2
+	default:
+		l.fault(least, fmt.Sprintf("is more than max: %s and %s", p.Min, p.Max), "min is the shorter one")
 	}
-	return append(out, '}'), all
 }
 
-// quoted writes a string as JSON. What came from a variable may not be UTF-8:
-// that is replaced.
-func quoted(s string) json.RawMessage {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return json.RawMessage(`""`) // a string always has a JSON form
+// finishKeys reads the keys that sign the policy.
+func (l *loader) finishKeys(n *node, s *PolicySource) {
+	for _, m := range n.get("keys").each() {
+		if m.value.kind != kindObject || m.value.faulty {
+			continue
+		}
+		k := s.Keys[m.key]
+		k.Algorithm = cmp.Or(k.Algorithm, "RS256")
+		at := m.value.get("key")
+		if at == nil {
+			at = m.value.get("path")
+			k.Key = l.keyFile(at)
+		}
+		if k.Key != "" && m.value.get("key") != nil != (m.value.get("path") != nil) {
+			l.checkKey(at, k)
+		}
+		s.Keys[m.key] = k
 	}
-	return text
+	if id := n.at("signing", "keyid"); id != nil && len(s.Keys) > 0 && s.Signing.KeyID != "" {
+		if _, ok := s.Keys[s.Signing.KeyID]; !ok {
+			l.fault(id, fmt.Sprintf("no key is named %q", clip(id.text)), "")
+		}
+	}
+}
+
+// keyFile reads a key from a file, whose changes are followed as those of every
+// file that was read.
+func (l *loader) keyFile(n *node) string {
+	if n == nil || n.faulty {
+		return ""
+	}
+	f := l.readNamed(n.resolve(n.value))
+	if f.data != nil && strings.TrimSpace(string(f.data)) == "" {
+		l.fault(n, "is an empty file", "")
+		return ""
+	}
+	return string(f.data) // unchanged, as opa sign reads it
+}
+
+// checkKey refuses what could verify nothing, and private keys: who has this
+// file could sign policies with them.
+func (l *loader) checkKey(n *node, k PolicyKey) {
+	if strings.HasPrefix(k.Algorithm, "HS") {
+		if len(k.Key) < fewSecretBytes {
+			l.warn(n, "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses; better is a key pair")
+		}
+		return
+	}
+	block, _ := pem.Decode([]byte(k.Key))
+	if block == nil {
+		l.fault(n, "is no PEM", "a public key begins with -----BEGIN PUBLIC KEY-----")
+		return
+	}
+	if strings.Contains(block.Type, "PRIVATE") {
+		l.fault(n, "is a private key: with it policies are signed", "give the public one: openssl pkey -in PRIVATE.pem -pubout")
+		return
+	}
+	key, err := publicKey(block)
+	_, isRSA := key.(*rsa.PublicKey)
+	_, isEC := key.(*ecdsa.PublicKey)
+	switch {
+	case err != nil:
+		l.fault(n, "is no public key or certificate", "openssl pkey -in PRIVATE.pem -pubout makes one")
+	case strings.HasPrefix(k.Algorithm, "ES") && !isEC, !strings.HasPrefix(k.Algorithm, "ES") && !isRSA:
+		l.fault(n, "is a key of another kind than "+k.Algorithm+" needs", "RS… and PS… need an RSA key, ES… an elliptic one")
+	}
+}
+
+func publicKey(block *pem.Block) (any, error) {
+	switch block.Type {
+	case "RSA PUBLIC KEY":
+		return x509.ParsePKCS1PublicKey(block.Bytes)
+	case "CERTIFICATE":
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		return cert.PublicKey, nil
+	}
+	return x509.ParsePKIXPublicKey(block.Bytes)
 }

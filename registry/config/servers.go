@@ -2,100 +2,117 @@ package config
 
 import (
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
-)
-
-// Names of servers and prefixes become part of the names of tools, which may be
-// 128 characters long.
-var (
-	serverName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
-	toolPrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 )
 
 // otherContainers are where other clients keep servers.
 var otherContainers = []string{"context_servers", "mcp_servers", "mcp", "extensions"}
 
-// mcp reads the root of mcp.json: it finds the servers and gives our settings.
-// What other clients keep beside them is no fault, unless it looks like a
-// misspelling of what would then be lost.
-func (l *loader) mcp(root *node) (settings *node) {
-	ours := []string{"mcpServers", "servers", "toolgate"}
+// ours gives the members of mcp.json that are for us. What other clients keep
+// next to them is no fault, unless it looks like a misspelling of what would
+// then be lost.
+func (l *loader) ours(root *node) (found []member) {
+	known := []string{"mcpServers", "servers", "toolgate"}
 	for _, m := range root.members {
-		switch near := nearest(m.key, ours); {
-		case m.key == "toolgate":
-			settings = m.value
-		case slices.Contains(ours, m.key):
-			l.container(m)
+		switch near := nearest(m.key, known); {
+		case m.key == "toolgate" || m.key == "$schema":
+			found = append(found, m)
+		case slices.Contains(known, m.key) && l.container != "":
+			l.faultAt(m.value.file, m.offset, m.value.path, fmt.Sprintf("conflicts with %q: they are synonyms", l.container), "join them")
+		case slices.Contains(known, m.key):
+			l.container = m.key
+			l.keepEntryKeys(m.value)
+			found = append(found, m)
 		case slices.Contains(otherContainers, m.key):
 			l.faultAt(root.file, m.offset, m.value.path, "holds servers for another client", `put them under "mcpServers"`)
 		case near != "":
-			l.faultAt(root.file, m.offset, m.value.path, "is no key that toolgate knows", fmt.Sprintf("did you mean %q?", near))
+			l.faultAt(root.file, m.offset, m.value.path, "unknown key", fmt.Sprintf("did you mean %q?", near))
 		default:
 			l.warnAt(root.file, m.offset, m.value.path, "is ignored", "")
 		}
 	}
-	if l.servers == nil {
+	if l.container == "" {
 		l.warnings = append(l.warnings, Warning{File: root.file.name, Message: "no server is configured", Hint: `add one under "mcpServers"`})
+	} else if n := root.get(l.container); n.kind == kindObject && len(n.members) == 0 {
+		l.warn(n, "no server is configured", `add one: "name": { "command": "…" } or { "url": "…" }`)
 	}
-	return settings
+	return found
 }
 
-// container takes mcpServers or its synonym.
-func (l *loader) container(m member) {
-	if l.servers != nil {
-		l.faultAt(m.value.file, m.offset, m.value.path, fmt.Sprintf("stands beside %q: they are synonyms", l.servers.path), "join them")
-		return
-	}
-	if !l.is(m.value, kindObject) {
-		return
-	}
-	l.servers = m.value
-	if len(m.value.members) == 0 {
-		l.warn(m.value, "no server is configured", `add one: "name": { "command": "…" } or { "url": "…" }`)
+// entryKeys are the keys of a server's entry.
+var entryKeys = []string{"type", "command", "args", "env", "cwd", "envFile", "url", "headers", "disabled", "timeout"}
+
+// keepEntryKeys removes the keys of other clients from the servers.
+func (l *loader) keepEntryKeys(servers *node) {
+	for _, s := range servers.members {
+		s.value.members = slices.DeleteFunc(s.value.members, func(m member) bool {
+			known := slices.Contains(entryKeys, m.key)
+			if !known {
+				l.foreign(s.value.file, m)
+			}
+			return !known
+		})
 	}
 }
 
-// configureServers reads the servers and what the settings say of each.
-func (l *loader) configureServers(settings *node) {
-	if settings != nil && l.is(settings, kindObject) {
-		l.strangers(settings)
-	} else {
-		settings = &node{}
-	}
-	if l.servers == nil {
+// consent and filters are what clients keep in an entry and an operator may
+// take for governance.
+var (
+	consent = []string{"autoApprove", "alwaysAllow", "trust", "default_tools_approval_mode", "sandboxEnabled"}
+	filters = []string{"includeTools", "excludeTools", "enabled_tools", "disabled_tools", "disabledTools", "tools"}
+)
+
+// foreign reports a key of an entry that is not ours. It is a warning, unless
+// it differs from one of ours in case only: then one of two readers obeys it.
+func (l *loader) foreign(f *file, m member) {
+	message, hint := "is ignored", ""
+	switch near := nearest(m.key, entryKeys); {
+	case slices.Contains(consent, m.key):
+		message, hint = "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy"
+	case slices.Contains(filters, m.key):
+		hint = "name the tools to offer in toolgate.servers.NAME.expose"
+	case m.key == "enabled":
+		hint = `write "disabled": true to switch a server off`
+	case m.key == "transport":
+		hint = `write "type"`
+	case m.key == "serverUrl" || m.key == "httpUrl":
+		l.faultAt(f, m.offset, m.value.path, "unknown key", `write "url"`)
 		return
+	case near != "" && fold(near) == fold(m.key):
+		l.faultAt(f, m.offset, m.value.path, fmt.Sprintf("differs from %q only in case", near), fmt.Sprintf("write %q", near))
+		return
+	case near != "":
+		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	for _, m := range l.servers.members {
-		if !serverName.MatchString(m.key) {
-			l.faultAt(m.value.file, m.offset, m.value.path, "is no name for a server", `take 1 to 64 of letters, digits, "_", "." and "-", no "." or "-" first`)
-			continue
+	l.warnAt(f, m.offset, m.value.path, message, hint)
+}
+
+// readServers reads the servers and the settings of each.
+func (l *loader) readServers() {
+	servers := l.root.get(l.container)
+	settings := l.settings().get("servers")
+	l.checkServed(settings, servers)
+	for _, m := range servers.each() {
+		s := Server{
+			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: DefaultMaxSessions,
+			Timeout: DefaultTimeout, Pin: true, OutputSchema: "warn", CaseVariants: "refuse",
 		}
-		if !l.is(m.value, kindObject) {
-			continue
-		}
-		l.lenient = disabled(m.value)
-		s := l.server(m.key, m.value)
-		if n := settings.get(m.key); n != nil {
-			l.serverSettings(&s, n)
-		}
-		l.lenient = false
+		l.decode(m.value, &s)
+		l.finishEntry(&s, m.value)
+		l.decode(settings.get(m.key), &s)
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
 }
 
-// strangers reports settings of servers that mcp.json does not name.
-func (l *loader) strangers(settings *node) {
+// checkServed reports settings of servers that mcp.json does not name.
+func (l *loader) checkServed(settings, servers *node) {
 	var known []string
-	if l.servers != nil {
-		for _, m := range l.servers.members {
-			known = append(known, m.key)
-		}
+	for _, m := range servers.each() {
+		known = append(known, m.key)
 	}
-	for _, m := range settings.members {
+	for _, m := range settings.each() {
 		if slices.Contains(known, m.key) {
 			continue
 		}
@@ -107,69 +124,21 @@ func (l *loader) strangers(settings *node) {
 	}
 }
 
-// serverSettings reads our settings of one server.
-func (l *loader) serverSettings(s *Server, n *node) {
-	l.object(n, fields{
-		"prefix":        l.prefix(&s.Prefix),
-		"risk":          l.filledTo(&s.Risk),
-		"isolation":     l.oneOf(&s.Isolation, IsolationSession, IsolationShared),
-		"max_sessions":  l.count(&s.MaxSessions),
-		"timeout":       l.span(&s.Timeout, time.Millisecond),
-		"expose":        l.names(&s.Expose),
-		"pin":           l.flag(&s.Pin),
-		"output_schema": l.oneOf(&s.OutputSchema, "enforce", "warn", "off"),
-		"case_variants": l.oneOf(&s.CaseVariants, "refuse", "allow"),
-		"notice":        l.notice(&s.Notice),
-		"methods":       l.methods(&s.Methods),
-	})
-}
-
-func (l *loader) prefix(to *string) func(*node) {
-	return func(n *node) {
-		s, ok := l.text(n)
-		if ok && !toolPrefix.MatchString(s) {
-			l.fault(n, "is no prefix for names of tools", `take up to 64 of letters, digits, "_", "." and "-"`)
-			return
-		}
-		if ok {
-			*to = s
+// finishEntry completes what an entry of mcp.json says.
+func (l *loader) finishEntry(s *Server, n *node) {
+	s.Dir = n.get("cwd").resolve(s.Dir)
+	l.checkHeaders(n.get("headers"))
+	if at := n.get("timeout"); at != nil && at.kind == kindNumber && !at.faulty && s.Timeout.Milliseconds() < 1000 {
+		l.warn(at, clip(at.text)+" is milliseconds, less than a second", fmt.Sprintf(`if seconds were meant, write "%ss"`, at.text))
+	}
+	if file := n.get("envFile"); file != nil && !file.faulty && !s.Disabled {
+		env := l.environmentFile(file)
+		maps.Copy(env, s.Env) // the entry itself takes precedence
+		if len(env) > 0 {
+			s.Env = env
 		}
 	}
-}
-
-// notice reads text of any lines.
-func (l *loader) notice(to *string) func(*node) {
-	return func(n *node) {
-		if s, ok := l.text(n); ok {
-			*to = s
-		}
-	}
-}
-
-// disabled looks ahead: a disabled server may lack its variables and files.
-func disabled(n *node) bool {
-	d := n.get("disabled")
-	return d != nil && d.kind == kindTrue
-}
-
-// vendorTimeout reads the timeout of a client's entry: a bare number is
-// milliseconds there.
-func (l *loader) vendorTimeout(to *time.Duration) func(*node) {
-	return func(n *node) {
-		if n.kind != kindNumber {
-			l.span(to, time.Millisecond)(n)
-			return
-		}
-		ms, err := strconv.ParseInt(n.text, 10, 32)
-		if err != nil || ms < 1 {
-			l.fault(n, clip(n.text)+" is not a whole number of milliseconds above zero", `or write a string with a unit, such as "30s"`)
-			return
-		}
-		if ms < 1000 {
-			l.warn(n, clip(n.text)+" is taken for milliseconds, less than a second", fmt.Sprintf(`if seconds were meant, write "%ss"`, n.text))
-		}
-		*to = time.Duration(ms) * time.Millisecond
-	}
+	l.settleType(s, n)
 }
 
 // types are the spellings of the kinds of upstream.
@@ -178,11 +147,35 @@ var types = map[string]string{
 	"streamable-http": TypeHTTP, "streamableHttp": TypeHTTP, "streamable_http": TypeHTTP,
 }
 
-func (l *loader) kindOf(to *string) func(*node) {
-	return func(n *node) {
-		spelled := ""
-		l.oneOf(&spelled, "stdio", "http", "streamable-http", "streamableHttp", "streamable_http", "sse", "ndjson")(n)
-		*to = types[spelled]
+// settleType finds out whether a server is a command or an address. The schema
+// has seen to it that it is one of them, and that the type agrees.
+func (l *loader) settleType(s *Server, n *node) {
+	s.Type = types[s.Type]
+	switch {
+	case n.get("type") != nil:
+	case n.get("command") != nil:
+		s.Type = TypeStdio
+	default:
+		s.Type = TypeHTTP
+	}
+	if s.Type != "" {
+		l.dropUseless(s, n)
+	}
+}
+
+// dropUseless warns of keys that mean nothing for this kind of server.
+func (l *loader) dropUseless(s *Server, n *node) {
+	idle := []string{"args", "env", "envFile", "cwd"}
+	if local(s.Type) {
+		idle = []string{"headers"}
+		s.Headers = nil
+	} else {
+		s.Args, s.Env, s.Dir = nil, nil, ""
+	}
+	for _, key := range idle {
+		if v := n.get(key); v != nil {
+			l.warn(v, fmt.Sprintf("has no meaning for a server of type %s", s.Type), "")
+		}
 	}
 }
 
@@ -194,4 +187,10 @@ var reserved = []string{
 	"mcp-session-id", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-func isReserved(header string) bool { return slices.Contains(reserved, strings.ToLower(header)) }
+func (l *loader) checkHeaders(n *node) {
+	for _, m := range n.each() {
+		if slices.Contains(reserved, strings.ToLower(m.key)) {
+			l.faultAt(m.value.file, m.offset, m.value.path, "is a header that the transport sets itself", "remove it")
+		}
+	}
+}

@@ -1,175 +1,116 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
-	"time"
 )
 
-// settings reads the toolgate object. It gives its servers member, which is
-// read when the servers are known.
-func (l *loader) settings(n *node) (servers *node) {
-	c := l.cfg
-	l.object(n, fields{
-		"listen":        l.listener("listen", &c.Listen),
-		"admin":         l.listener("admin", &c.Admin),
-		"state":         l.path(&c.State),
-		"policy":        l.policy,
-		"identity":      l.identity,
-		"limits":        l.limits,
-		"approvals":     l.approvals,
-		"console":       l.console,
-		"audit":         l.audit,
-		"errors":        l.oneOf(&c.Errors, "gateway", "canonical", "kernel", "mcp"),
-		"results":       l.oneOf(&c.Results, "off", "compact", "full", "signals"),
-		"artifacts":     l.artifacts,
-		"envelope":      l.oneOf(&c.Envelope, "mcp", "strict"),
-		"deterministic": l.flag(&c.Deterministic),
-		"servers":       func(v *node) { servers = v },
-	})
-	return servers
-}
-
-// path reads a path, relative to its file.
-func (l *loader) path(to *string) func(*node) {
-	return func(n *node) {
-		if s, ok := l.filled(n); ok {
-			*to = n.resolve(s)
+// finishSettings completes the settings of toolgate, and checks what the schema
+// cannot say of them.
+func (l *loader) finishSettings() {
+	n := l.settings()
+	l.cfg.State = n.get("state").resolve(l.cfg.State)
+	if l.cfg.Limits.Default != nil && l.cfg.Limits.Default.Count == 0 {
+		l.cfg.Limits.Default = nil
+	}
+	l.finishIdentity(n.get("identity"))
+	l.finishApprovals(n.get("approvals"))
+	l.finishConsole(n.get("console"))
+	l.finishPolicy(n.get("policy"))
+	servers := l.root.get(l.container)
+	for i, r := range l.cfg.Limits.Rules {
+		at := n.at("limits", "rules", strconv.Itoa(i), "server")
+		if r.Server != "" && servers != nil && servers.get(r.Server) == nil {
+			l.warn(at, fmt.Sprintf("no server is named %q: the rule limits nothing", clip(at.text)), "")
 		}
 	}
-}
-
-func (l *loader) audit(n *node) {
-	l.object(n, fields{"durability": l.oneOf(&l.cfg.Audit.Durability, "sync", "os")})
-}
-
-func (l *loader) identity(n *node) {
-	id := &l.cfg.Identity
-	id.Configured = true
-	hashes := map[string]*node{}
-	l.object(n, fields{
-		"tokens": func(n *node) {
-			l.list(n, func(item *node) { l.token(item, hashes) })
-		},
-		"jwt": func(n *node) { l.list(n, l.jwt) },
-	})
-	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
-		l.warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
-	}
-}
-
-func (l *loader) artifacts(n *node) {
-	a := &l.cfg.Artifacts
-	l.object(n, fields{
-		"ttl":        l.span(&a.TTL, time.Minute),
-		"max_mib":    l.count(&a.MaxMiB),
-		"inline_kib": l.count(&a.InlineKiB),
-	})
 }
 
 // localSubject is the principal of whoever runs toolgate on this machine: no
 // token may pose as it.
 const localSubject = "local"
 
-func (l *loader) token(n *node, hashes map[string]*node) {
-	var t Token
-	l.object(n, fields{
-		"subject": l.filledTo(&t.Subject),
-		"roles":   l.names(&t.Roles),
-		"sha256":  l.hash(&t.SHA256),
-	})
-	l.require(n, "subject", "name who shows the token")
-	l.require(n, "roles", "an empty list grants nothing")
-	l.require(n, "sha256", "printf %s TOKEN | sha256sum tells it")
-	switch {
-	case t.Subject == localSubject:
-		l.fault(n.get("subject"), `"local" is whoever runs toolgate on this machine`, "take another name")
-	case t.Subject != "" && slices.ContainsFunc(l.cfg.Identity.Tokens, func(o Token) bool { return o.Subject == t.Subject }):
-		l.fault(n.get("subject"), "another token has this subject", "one subject, one token")
+func (l *loader) finishIdentity(n *node) {
+	id := &l.cfg.Identity
+	if id.Configured = n != nil; !id.Configured {
+		return
 	}
-	if first := hashes[t.SHA256]; first != nil && t.SHA256 != "" {
-		line, _ := first.file.position(first.offset)
-		l.fault(n.get("sha256"), fmt.Sprintf("the token at line %d has this hash: they are one token", line), "make another token with toolgate token create")
+	if len(id.Tokens) == 0 && len(id.JWT) == 0 {
+		l.warn(n, "knows no token and no issuer: nobody can come in over the network", "make a token with toolgate token create")
 	}
-	hashes[t.SHA256] = n
-	l.cfg.Identity.Tokens = append(l.cfg.Identity.Tokens, t)
-}
-
-// hash reads 64 hexadecimal digits. What stands there is never quoted: it may
-// be the token itself, put in the wrong place.
-func (l *loader) hash(to *string) func(*node) {
-	return func(n *node) {
-		s, ok := l.text(n)
-		if !ok {
-			return
+	seen := map[string]*node{}
+	for i := range id.Tokens {
+		t, at := &id.Tokens[i], n.at("tokens", strconv.Itoa(i))
+		t.SHA256 = strings.ToLower(t.SHA256)
+		if t.Subject == localSubject {
+			l.fault(at.get("subject"), `"local" is whoever runs toolgate on this machine`, "choose another name")
 		}
-		s = strings.ToLower(s)
-		if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
-			l.fault(n, "is not the 64 hexadecimal digits of a SHA-256", "printf %s TOKEN | sha256sum tells them")
-			return
+		l.unique(seen, "subject "+t.Subject, at.get("subject"), "another token has this subject", "one subject, one token")
+		if first := seen["hash "+t.SHA256]; first != nil && t.SHA256 != "" {
+			line, _ := first.file.position(first.offset)
+			l.fault(at.get("sha256"), fmt.Sprintf("the token at line %d has this hash: they are one token", line), "make another token with toolgate token create")
 		}
-		*to = s
+		seen["hash "+t.SHA256] = at
+	}
+	for i := range id.JWT {
+		j, at := &id.JWT[i], n.at("jwt", strconv.Itoa(i), "issuer")
+		j.RolesClaim = cmp.Or(j.RolesClaim, "roles")
+		l.unique(seen, "issuer "+j.Issuer, at, "another entry has this issuer", "join their audiences in one entry")
 	}
 }
 
-func (l *loader) jwt(n *node) {
-	j := JWT{RolesClaim: "roles"}
-	l.object(n, fields{
-		"issuer":      l.filledTo(&j.Issuer),
-		"audience":    l.names(&j.Audience),
-		"jwks":        l.keySet(&j.JWKS),
-		"roles_claim": l.filledTo(&j.RolesClaim),
-	})
-	l.require(n, "issuer", "the iss claim of its tokens")
-	l.require(n, "jwks", "the address of the issuer's key set")
-	l.require(n, "audience", "the audience that your identity provider puts into tokens for toolgate")
-	if a := n.get("audience"); a != nil && a.kind == kindArray && len(a.items) == 0 {
-		l.fault(a, "is empty", "without an audience, every token of the issuer would do")
+// unique reports a value that an earlier one equals.
+func (l *loader) unique(seen map[string]*node, key string, n *node, message, hint string) {
+	if n == nil || n.faulty {
+		return
 	}
-	if j.Issuer != "" && slices.ContainsFunc(l.cfg.Identity.JWT, func(o JWT) bool { return o.Issuer == j.Issuer }) {
-		l.fault(n.get("issuer"), "another entry has this issuer", "join their audiences in one entry")
+	if seen[key] != nil {
+		l.fault(n, message, hint)
 	}
-	l.cfg.Identity.JWT = append(l.cfg.Identity.JWT, j)
+	seen[key] = n
 }
 
-// keySet reads the address of a key set: who can change it in transit makes
-// tokens, so beyond loopback it must be https.
-func (l *loader) keySet(to *string) func(*node) {
-	return l.overTLS(to, "is a key set that is not fetched over https")
-}
+// fewSecretBytes is the least length of a secret that nobody guesses.
+const fewSecretBytes = 24
 
-// overTLS reads an address that must be https beyond loopback; else, a fault.
-func (l *loader) overTLS(to *string, fault string) func(*node) {
-	return func(n *node) {
-		var s string
-		if l.address(&s)(n); s == "" {
-			return
-		}
-		if u, err := url.Parse(s); err != nil || u.Scheme != "https" && !loopback(u.Hostname()) {
-			l.fault(n, fault, "write https://HOST/PATH")
-			return
-		}
-		*to = s
-	}
-}
-
-func (l *loader) approvals(n *node) {
+func (l *loader) finishApprovals(n *node) {
 	a := &l.cfg.Approvals
-	l.object(n, fields{
-		"ttl":                l.span(&a.TTL, time.Second),
-		"hold":               l.optional(&a.Hold),
-		"max_live":           l.count(&a.MaxLive),
-		"execute_on_approve": l.names(&a.Execute),
-		"clients":            l.clients,
-		"notify":             func(n *node) { l.list(n, l.notify) },
-	})
 	if a.Hold != nil && *a.Hold > a.TTL {
-		at := n.get("hold")
-		if at == nil {
-			at = n.get("ttl")
+		l.fault(cmp.Or(n.get("hold"), n.get("ttl")), fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
+	}
+	if file := n.get("clients"); file != nil && !file.faulty {
+		if f := l.openNamed(file); f != nil {
+			a.Clients = l.profiles(f)
 		}
-		l.fault(at, fmt.Sprintf("a call would be held for %s, longer than its ticket lives: %s", *a.Hold, a.TTL), "hold less, or raise ttl")
+	}
+	seen := map[string]*node{}
+	for i := range a.Notify {
+		e, at := &a.Notify[i], n.at("notify", strconv.Itoa(i))
+		if at.get("webhook") != nil {
+			e.Format = cmp.Or(e.Format, "json")
+		}
+		l.unique(seen, "webhook "+e.Webhook, at.get("webhook"), "another entry has this webhook", "join them")
+		for j, address := range e.Email {
+			l.unique(seen, "email "+address, at.at("email", strconv.Itoa(j)), "another entry has this address", "keep one of them")
+		}
+		if key, err := secretKey(e.Secret); err == nil && e.Secret != "" && len(key) < fewSecretBytes {
+			l.warn(at.get("secret"), "is a secret of less than 24 bytes", "openssl rand -base64 32 makes one that nobody guesses")
+		}
+	}
+}
+
+func (l *loader) finishConsole(n *node) {
+	c := &l.cfg.Console
+	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
+		if u.Scheme == "http" && !loopback(u.Hostname()) {
+			l.warn(n.get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "put a proxy that speaks TLS in front, and write https://HOST")
+		}
+		c.URL = u.Scheme + "://" + u.Host
+	}
+	if c.OIDC != nil {
+		c.OIDC.RolesClaim = cmp.Or(c.OIDC.RolesClaim, "roles")
 	}
 }

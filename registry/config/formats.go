@@ -1,0 +1,146 @@
+package config
+
+import (
+	"encoding/base64"
+	"errors"
+	"net/mail"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// formats are the formats of the published schema. An error is a message for
+// people and, on a second line, a hint. It never quotes the value, which may be
+// a secret or come from a variable; %q in it stands for the text as written.
+var formats = map[string]func(string) error{
+	"duration-0s":    atLeast(0),
+	"duration-1ms":   atLeast(time.Millisecond),
+	"duration-1s":    atLeast(time.Second),
+	"duration-1m":    atLeast(time.Minute),
+	"rate":           checkRate,
+	"rate-or-off":    func(s string) error { return unless(s == "off", checkRate, s) },
+	"web-url":        webURL(),
+	"secure-url":     webURL(secure),
+	"collector-url":  webURL(secure, anonymous),
+	"origin":         webURL(bare),
+	"policy-path":    func(s string) error { return unless(!remote(s), webURL(), s) },
+	"smtp-url":       checkMailServer,
+	"mailbox":        checkMailbox,
+	"signing-secret": checkSecret,
+}
+
+// complain makes the error of a format.
+func complain(message, hint string) error { return errors.New(message + "\n" + hint) }
+
+func unless(fine bool, check func(string) error, s string) error {
+	if fine {
+		return nil
+	}
+	return check(s)
+}
+
+func atLeast(least time.Duration) func(string) error {
+	return func(s string) error {
+		d, err := time.ParseDuration(s)
+		switch {
+		case err != nil:
+			return complain("invalid duration %q", `write a number with a unit, such as "45s", "15m" or "1h30m"`)
+		case d < least:
+			return complain("duration %q is too short: want at least "+least.String(), "")
+		}
+		return nil
+	}
+}
+
+func checkRate(s string) error {
+	if _, err := ParseRate(s); err != nil {
+		return complain("invalid rate %q", `write COUNT/DURATION, such as "10/1m"`)
+	}
+	return nil
+}
+
+const hintURL = "write https://HOST/PATH"
+
+// webURL wants an http or https URL to which every rule agrees.
+func webURL(rules ...func(*url.URL) error) func(string) error {
+	return func(s string) error {
+		u, err := url.Parse(s)
+		switch {
+		case err != nil:
+			return complain("invalid URL", hintURL)
+		case u.Scheme != "http" && u.Scheme != "https":
+			return complain("not an http or https URL", hintURL)
+		case u.Hostname() == "":
+			return complain("URL without a host", hintURL)
+		}
+		for _, rule := range rules {
+			if err := rule(u); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// secure wants https beyond loopback: who can change the traffic could read
+// secrets in it, or make keys.
+func secure(u *url.URL) error {
+	if u.Scheme != "https" && !loopback(u.Hostname()) {
+		return complain("must be an https URL, except on loopback", hintURL)
+	}
+	return nil
+}
+
+// anonymous refuses a password in an address, which is written where addresses
+// are.
+func anonymous(u *url.URL) error {
+	if u.User != nil || u.Fragment != "" {
+		return complain("URL contains a user or a fragment", `write "token" or "headers" next to it`)
+	}
+	return nil
+}
+
+// bare wants the address of a site: a path or a query would be lost.
+func bare(u *url.URL) error {
+	if u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return complain("URL has more than a scheme and a host", "write https://HOST")
+	}
+	return nil
+}
+
+func checkMailServer(s string) error {
+	const hint = "write smtp://USER:PASSWORD@HOST:587 or smtps://…, with %40 for an @ in the password"
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return complain("invalid URL", hint)
+	case u.Scheme != "smtp" && u.Scheme != "smtps":
+		return complain("not an smtp or smtps URL", hint)
+	case u.Hostname() == "" || u.Port() == "0" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return complain("not the URL of a mail server", hint)
+	}
+	return nil
+}
+
+// checkMailbox wants one address of RFC 5322, with or without a name before it.
+func checkMailbox(s string) error {
+	if _, err := mail.ParseAddress(s); err != nil {
+		return complain("invalid mail address", `such as "approvals@example.org"`)
+	}
+	return nil
+}
+
+// checkSecret wants a key as it is, or "whsec_" and its base64.
+func checkSecret(s string) error {
+	if _, err := secretKey(s); err != nil {
+		return complain("begins with whsec_, and the rest is not base64", "take the secret as its maker showed it, or one without whsec_")
+	}
+	return nil
+}
+
+func secretKey(s string) ([]byte, error) {
+	if text, coded := strings.CutPrefix(s, "whsec_"); coded {
+		return base64.StdEncoding.DecodeString(text)
+	}
+	return []byte(s), nil
+}
