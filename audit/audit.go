@@ -139,7 +139,7 @@ type Record struct {
 	Policy Policy `json:"policy,omitzero"`
 	// Input is an object of what the policy judged beside the other members of the
 	// record; nil when the policy was not asked, or when the decision record of the
-	// same call has it. Package policy/replay writes and reads it.
+	// same call has it. Package policy/judgement writes and reads it.
 	Input  json.RawMessage `json:"input,omitempty"`
 	Ticket string          `json:"ticket,omitempty"` // approval ticket
 	// Task is params.task of a tool call whose result is to be a task (MCP

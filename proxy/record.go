@@ -9,7 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -38,7 +38,7 @@ func newRecord(r request) *audit.Record {
 		Policy: audit.Policy{
 			Effect: string(c.decision.Effect), Rule: c.decision.Rule,
 			Reason: c.decision.Reason, Remedy: c.decision.Remedy, Revision: c.decision.Revision,
-			Obligations: replay.Obligations(&c.decision),
+			Obligations: judgement.EncodeObligations(&c.decision),
 		},
 	}
 	r.describe(rec)
@@ -66,7 +66,7 @@ func (r *relayed) describe(rec *audit.Record) {
 func (c *call) addJudged(r *audit.Record) {
 	r.Arguments = c.body
 	if c.asked != nil {
-		r.Input = replay.Rest(c.asked, r)
+		r.Input = judgement.EncodeInput(c.asked, r)
 	}
 }
 

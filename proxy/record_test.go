@@ -21,8 +21,8 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/limit"
-	"github.com/toolgate/toolgate/policy/replay"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -34,18 +34,18 @@ type witness struct {
 	trail *audit.Log
 	root  string
 	ticks atomic.Int64
-	asked map[string][]judgement // by request id
+	asked map[string][]asking    // by request id
 	tools [2]*registry.Catalogue // as they were found, and changed and quarantined
 }
 
-type judgement struct {
+type asking struct {
 	In policy.Input
 	D  policy.Decision
 }
 
 func newWitness(t *testing.T, seed uint64) *witness {
 	t.Helper()
-	w := &witness{inquirer: newInquirer(t), rnd: rand.New(rand.NewPCG(seed, 1)), root: t.TempDir(), asked: map[string][]judgement{}}
+	w := &witness{inquirer: newInquirer(t), rnd: rand.New(rand.NewPCG(seed, 1)), root: t.TempDir(), asked: map[string][]asking{}}
 	var err error
 	if w.trail, err = audit.Open(w.root, audit.Options{Durability: audit.OS, Instance: "a"}); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func (w *witness) Decide(_ context.Context, in *policy.Input) (policy.Decision, 
 	if w.rnd.IntN(15) == 0 {
 		d, err = policy.Decision{Effect: policy.Deny, Rule: "policy_error", Revision: "sha256:p"}, errors.New("planted")
 	}
-	w.asked[group(in)] = append(w.asked[group(in)], judgement{*in, d})
+	w.asked[group(in)] = append(w.asked[group(in)], asking{*in, d})
 	return d, err
 }
 
@@ -231,9 +231,9 @@ func TestRecordsHoldTheVeryJudgement(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in, d, err := replay.Judged(r)
+			in, d, err := judgement.Decode(r)
 			if err != nil {
-				if !errors.Is(err, replay.ErrNotAsked) && !errors.Is(err, replay.ErrElsewhere) {
+				if !errors.Is(err, judgement.ErrNotAsked) && !errors.Is(err, judgement.ErrElsewhere) {
 					t.Fatalf("seed %d, %s %s: %v", seed, r.Method, r.DecisionID, err)
 				}
 				continue
@@ -244,7 +244,7 @@ func TestRecordsHoldTheVeryJudgement(t *testing.T) {
 			if len(asked) == 0 {
 				t.Fatalf("seed %d: %s was not asked, or is recorded twice: %+v", seed, key, in)
 			}
-			if diff := gocmp.Diff(asked[len(asked)-1].plain(), judgement{*in, *d}.plain(), cmpopts.EquateEmpty()); diff != "" {
+			if diff := gocmp.Diff(asked[len(asked)-1].plain(), asking{*in, *d}.plain(), cmpopts.EquateEmpty()); diff != "" {
 				t.Fatalf("seed %d, %s, effect recorded %s (-asked +recorded):\n%s", seed, r.Method, r.Policy.Effect, diff)
 			}
 			methods[in.Action]++
@@ -266,7 +266,7 @@ func group(in *policy.Input) string { return cmp.Or(in.Request.ID, in.Request.Tr
 
 // plain is j without what no record says: the spaces between the tokens of
 // annotations, and the words of who cannot judge.
-func (j judgement) plain() judgement {
+func (j asking) plain() asking {
 	line := new(bytes.Buffer)
 	if json.Compact(line, j.In.Tool.Annotations) == nil {
 		j.In.Tool.Annotations = line.Bytes()

@@ -12,7 +12,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/decisionlog"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -123,7 +123,7 @@ func TestPolicyErrors(t *testing.T) {
 
 func checkFault(t *testing.T, name, args, rule string, r *audit.Record, e decisionlog.Event) {
 	t.Helper()
-	in, d, err := replay.Judged(r)
+	in, d, err := judgement.Decode(r)
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return

@@ -13,8 +13,8 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/policy/replay"
 )
 
 func policyExplain(e *env) *cobra.Command {
@@ -127,10 +127,10 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 		if r.Exposed != "" && r.Method == "" {
 			unasked = r
 		}
-		again, d, err := replay.Judged(r)
+		again, d, err := judgement.Decode(r)
 		if err == nil {
 			in, found = again, &recorded{Time: r.Time, ID: r.DecisionID, Decision: d}
-		} else if why == nil || !errors.Is(err, replay.ErrElsewhere) {
+		} else if why == nil || !errors.Is(err, judgement.ErrElsewhere) {
 			why = err
 		}
 		if found != nil && r.Outcome != "" {
@@ -140,7 +140,7 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	switch {
 	case found != nil:
 		return in, found, nil
-	case errors.Is(why, replay.ErrNotAsked) && unasked != nil:
+	case errors.Is(why, judgement.ErrNotAsked) && unasked != nil:
 		return supposing(unasked), &recorded{Time: unasked.Time, ID: unasked.DecisionID, Outcome: string(unasked.Outcome)}, nil
 	case why != nil:
 		return nil, nil, fmt.Errorf("explaining %s: %w", id, why)
@@ -236,7 +236,7 @@ func (e *env) line(text string) { fmt.Fprintln(e.out, printable(text)) }
 
 // sayRecorded says what the trail has, and whether the policy is still the same.
 func (e *env) sayRecorded(x *explained, r *recorded) {
-	e.line(fmt.Sprintf("recorded %s: %s called %s%s", r.Time.UTC().Format(time.RFC3339), replay.Who(&x.Input.Principal), replay.What(x.Input), prefixed(", which ended as ", r.Outcome)))
+	e.line(fmt.Sprintf("recorded %s: %s called %s%s", r.Time.UTC().Format(time.RFC3339), judgement.PrincipalName(&x.Input.Principal), judgement.SubjectName(x.Input), prefixed(", which ended as ", r.Outcome)))
 	if r.Decision == nil {
 		e.line("the policy was not asked then: the call ended before it, as that of a tool does which the caller cannot see. Asked now, it says:")
 		return
@@ -246,7 +246,7 @@ func (e *env) sayRecorded(x *explained, r *recorded) {
 	}
 	e.line(fmt.Sprintf("decided then, by policy %s: %s: %s", short(r.Decision.Revision), r.Decision.Effect, reasoned(r.Decision, nil)))
 	same := "the same"
-	if replay.Compare(r.Decision, &x.Decision) != replay.Same {
+	if judgement.Compare(r.Decision, &x.Decision) != judgement.Same {
 		same = "something else"
 	}
 	e.line(fmt.Sprintf("the policy is another by now, %s, and says %s:", short(x.Revision), same))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/replay"
 )
 
@@ -173,7 +174,7 @@ func matrixMarkdown(b *strings.Builder, moves []replay.Move) {
 	b.WriteByte('\n')
 }
 
-func verdictMarkdown(v replay.Verdict) string {
+func verdictMarkdown(v judgement.Verdict) string {
 	if v.Rule == "" {
 		return string(v.Effect)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/replay"
 )
 
@@ -35,7 +36,7 @@ func TestAReplayReportTellsTextFromMarkup(t *testing.T) {
 // named is a report in which everybody and everything has one name.
 func named(name string) *replay.Report {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	verdict := replay.Verdict{Effect: "allow", Rule: name}
+	verdict := judgement.Verdict{Effect: "allow", Rule: name}
 	changes := replay.Changes{
 		Count: 1, Principals: []replay.Share{{Name: name, Count: 1}}, Tools: []replay.Share{{Name: name, Count: 1}},
 		Rules: []replay.Turn{{Was: verdict, Now: verdict, Count: 1, Examples: []replay.Example{

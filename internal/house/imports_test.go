@@ -26,10 +26,11 @@ var mayImport = map[string][]string{
 	"policy/identity":    {"policy", "signal"},
 	"policy/limit":       {"policy", "signal"},
 	"policy/approval":    {"policy", "signal"},
-	"policy/replay":      {"policy", "audit"},                            // a judgement as the trail holds it, and back
-	"policy/decisionlog": {"policy", "policy/replay", "audit", "signal"}, // the trail is its outbox, and replay reads what a record holds
-	"policy/shadow":      {"policy", "policy/replay", "audit"},           // live replay
-	"policy/notice":      {"policy", "policy/approval", "signal"},        // a ticket and its change are what it tells of
+	"policy/judgement":   {"policy", "audit"}, // judgements in records of the trail
+	"policy/replay":      {"policy", "policy/judgement", "audit"},
+	"policy/decisionlog": {"policy", "policy/judgement", "audit", "signal"}, // the trail is its outbox
+	"policy/shadow":      {"policy", "policy/judgement", "audit"},           // live replay
+	"policy/notice":      {"policy", "policy/approval", "signal"},           // a ticket and its change are what it tells of
 	"proxy":              {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":     {"policy"},
 	"proxy/bridge":       {"signal", "proxy/wire"},

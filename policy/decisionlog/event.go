@@ -9,7 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 )
 
 const (
@@ -91,7 +91,7 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 		e.RuleLabels = []map[string]string{o.Labels}
 	}
 	told := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.Approval, o.Limit, o.Redact}
-	in, d, err := replay.Judged(r)
+	in, d, err := judgement.Decode(r)
 	switch {
 	case err != nil:
 		e.Custom = map[string]string{"input": err.Error()}

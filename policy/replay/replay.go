@@ -1,3 +1,5 @@
+// Package replay judges recorded calls again by a policy that does not serve, and
+// reports the decisions that change.
 package replay
 
 import (
@@ -14,15 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 )
-
-// Judge is a policy that does not serve. It is called concurrently.
-type Judge interface {
-	Decide(ctx context.Context, in *policy.Input) (policy.Decision, error)
-	Meters(t policy.Tool) []policy.Meter
-	Revision() string
-}
 
 // Options say what is replayed. The zero Options replay everything.
 type Options struct {
@@ -30,6 +25,7 @@ type Options struct {
 	Roles      []string  // of principals that hold one of these; empty = of all
 	Tools      []string  // of tools, as exposed, and methods that match one of these patterns (path.Match)
 	Principals []string  // of these subjects
+	Revision   string    // of the policy that judged then; "" = of any
 	Examples   int       // kept of each group; 0 = none
 	Workers    int       // that judge at once; 0 = one for each processor
 	// Progress is told now and then how far it is; nil = nobody is. It is called
@@ -61,7 +57,7 @@ const (
 // fault that is audit.ErrNoRecord is counted, any other error ends the run, as
 // does the end of ctx. Run holds no more of them than are being judged; what it
 // keeps grows with the rules, principals and tools that changed.
-func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge Judge, o Options) (*Report, error) {
+func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge judgement.Judge, o Options) (*Report, error) {
 	for _, pattern := range o.Tools {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return nil, fmt.Errorf("reading the pattern %q: %w", pattern, err)
@@ -92,7 +88,7 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge Jud
 
 // run is one Run.
 type run struct {
-	judge           Judge
+	judge           judgement.Judge
 	opts            Options
 	chunks          chan chunk
 	total           *tally // of the reader, until the workers have ended
@@ -173,42 +169,25 @@ func (r *run) work(ctx context.Context, t *tally) error {
 
 // again judges one record again.
 func (r *run) again(ctx context.Context, t *tally, number int, rec *audit.Record) error {
-	in, was, err := Judged(rec)
-	if err == nil {
-		err = Countable(r.judge.Meters(in.Tool), in)
+	if r.opts.Revision != "" && rec.Policy.Revision != "" && rec.Policy.Revision != r.opts.Revision {
+		if _, _, err := judgement.Decode(rec); !judgement.Silent(err) {
+			t.skip(fmt.Errorf("judged by another policy, %s", rec.Policy.Revision), rec.DecisionID)
+		}
+		return nil
 	}
+	again, err := judgement.Again(ctx, r.judge, rec)
 	switch {
-	case errors.Is(err, ErrNotAsked), errors.Is(err, ErrElsewhere):
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case judgement.Silent(err):
 		return nil
 	case err != nil:
 		t.skip(err, rec.DecisionID)
 		return nil
 	}
-	now, failed := r.judge.Decide(ctx, in)
-	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
-	}
 	r.judged.Add(1)
-	if t.count(number, rec, in, was, &now, failed) != Same {
+	if t.count(number, rec, again) != judgement.Same {
 		r.changed.Add(1)
-	}
-	return nil
-}
-
-// ErrUncounted is what a call comes to of which the policy wants something counted
-// that the gate did not count at the time.
-var ErrUncounted = errors.New("the policy counts what was not counted then")
-
-// Countable reports whether in has a reading of each of meters: ErrUncounted with
-// the first name that is missing. What a name counted then the record does not say.
-func Countable(meters []policy.Meter, in *policy.Input) error {
-	if !in.Calls() {
-		return nil
-	}
-	for _, m := range meters {
-		if _, ok := in.Usage[m.Name]; !ok {
-			return fmt.Errorf("%w: data.usage[%q].%s", ErrUncounted, in.Tool.Exposed, m.Name)
-		}
 	}
 	return nil
 }

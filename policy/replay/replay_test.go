@@ -1,7 +1,6 @@
 package replay_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/bundle"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/replay"
 )
@@ -88,12 +88,12 @@ func recordOf(in *policy.Input, d *policy.Decision) *audit.Record {
 		Principal: audit.Principal{Subject: in.Principal.Subject, Roles: in.Principal.Roles, Client: in.Principal.Client, Tenant: in.Principal.Tenant},
 		Transport: in.Request.Transport, RequestID: in.Request.ID, Method: in.Action,
 		Server: in.Tool.Server, Tool: in.Tool.Name, Exposed: in.Tool.Exposed, Fingerprint: in.Tool.Fingerprint, Arguments: in.Arguments,
-		Policy: audit.Policy{Effect: string(d.Effect), Rule: d.Rule, Reason: d.Reason, Remedy: d.Remedy, Revision: d.Revision, Obligations: replay.Obligations(d)},
+		Policy: audit.Policy{Effect: string(d.Effect), Rule: d.Rule, Reason: d.Reason, Remedy: d.Remedy, Revision: d.Revision, Obligations: judgement.EncodeObligations(d)},
 	}
 	if in.Resource != nil {
 		r.Server = in.Resource.Server
 	}
-	r.Input = replay.Rest(in, r)
+	r.Input = judgement.EncodeInput(in, r)
 	return r
 }
 
@@ -132,7 +132,7 @@ func past(t testing.TB, e *rego.Engine, n int) (root string, asked []*policy.Inp
 	return root, asked, was
 }
 
-func run(t testing.TB, root string, j replay.Judge, o replay.Options) *replay.Report {
+func run(t testing.TB, root string, j judgement.Judge, o replay.Options) *replay.Report {
 	t.Helper()
 	rep, err := replay.Run(t.Context(), audit.Read(t.Context(), root, time.Time{}), j, o)
 	if err != nil {
@@ -387,43 +387,6 @@ func TestPoliciesThatFail(t *testing.T) {
 	}
 }
 
-func TestCompare(t *testing.T) {
-	none, some := time.Duration(0), time.Second
-	hold := func(change func(*policy.Decision)) *policy.Decision {
-		d := &policy.Decision{Effect: policy.Hold, Rule: "A", Reason: "r", Redact: []string{"/a", "/b"}, Limit: &policy.Limit{Rate: "1/1m"},
-			Approval: &policy.Approval{Roles: []string{"x", "y"}, TTL: time.Minute, Hold: &none}, Labels: map[string]string{"rule": "A"}}
-		change(d)
-		return d
-	}
-	for name, tt := range map[string]struct {
-		change func(*policy.Decision)
-		want   replay.Difference
-	}{
-		"words":          {func(d *policy.Decision) { d.Reason, d.Remedy, d.Labels, d.Revision = "s", "t", nil, "u" }, replay.Same},
-		"order":          {func(d *policy.Decision) { d.Redact = []string{"/b", "/a"}; d.Approval.Roles = []string{"y", "x"} }, replay.Same},
-		"quorum of one":  {func(d *policy.Decision) { d.Approval.Quorum = 1 }, replay.Same},
-		"an equal hold":  {func(d *policy.Decision) { again := none; d.Approval.Hold = &again }, replay.Same},
-		"effect":         {func(d *policy.Decision) { d.Effect, d.Rule = policy.Allow, "B" }, replay.ByEffect},
-		"rule":           {func(d *policy.Decision) { d.Rule, d.Redact = "B", nil }, replay.ByRule},
-		"redact":         {func(d *policy.Decision) { d.Redact = nil }, replay.ByObligations},
-		"limit":          {func(d *policy.Decision) { d.Limit = &policy.Limit{Rate: "2/1m"} }, replay.ByObligations},
-		"no limit":       {func(d *policy.Decision) { d.Limit = nil }, replay.ByObligations},
-		"roles":          {func(d *policy.Decision) { d.Approval.Roles = []string{"x"} }, replay.ByObligations},
-		"quorum":         {func(d *policy.Decision) { d.Approval.Quorum = 2 }, replay.ByObligations},
-		"ttl":            {func(d *policy.Decision) { d.Approval.TTL = 0 }, replay.ByObligations},
-		"hold":           {func(d *policy.Decision) { d.Approval.Hold = &some }, replay.ByObligations},
-		"no hold":        {func(d *policy.Decision) { d.Approval.Hold = nil }, replay.ByObligations},
-		"execute":        {func(d *policy.Decision) { d.Approval.ExecuteOnApprove = true }, replay.ByObligations},
-		"no approval":    {func(d *policy.Decision) { d.Approval = nil }, replay.ByObligations},
-		"nothing at all": {func(*policy.Decision) {}, replay.Same},
-	} {
-		a, b := hold(func(*policy.Decision) {}), hold(tt.change)
-		if got, back := replay.Compare(a, b), replay.Compare(b, a); got != tt.want || back != tt.want {
-			t.Errorf("%s: %q, and %q in reverse, want %q", name, got, back, tt.want)
-		}
-	}
-}
-
 // A replay holds no more of a long trail than of a short one.
 func TestMemoryIsFlat(t *testing.T) {
 	e := engine(t)
@@ -459,39 +422,4 @@ func BenchmarkReplay(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/decisions, "ns/decision")
-}
-
-// FuzzJudged holds the reader of records to its word: what it takes it writes
-// again as something that it reads as the same.
-func FuzzJudged(f *testing.F) {
-	f.Add([]byte(`{"tool":{"risk":"high","annotations":{"a":1}},"request":{"time":"2026-01-02T03:04:05Z"},"usage":{"day":{"calls":1,"sum":0.3}}}`), []byte(`{"n":1}`),
-		[]byte(`{"approval":{"roles":["boss"],"ttl":"1m0s","hold":"0s"},"labels":{"rule":"x"}}`), "hold")
-	f.Add([]byte(`{"action":"prompts/get","prompt":{"server":"s","name":"n"},"arguments":"{\n}","request":{"time":"2026-01-02T03:04:05Z"}}`), []byte(`{}`), []byte(`{"redact":["/a"]}`), "allow")
-	f.Add([]byte(`{"principal":{"subject":"a","roles":[]},"tool":{"server":"","name":"x","risk":""},"request":{}}`), []byte(`"{}"`), []byte(`{"limit":{"rate":"1/1m"}}`), "deny")
-	f.Fuzz(func(t *testing.T, input, arguments, obligations []byte, effect string) {
-		r := &audit.Record{Kind: audit.KindOutcome, Server: "s", Exposed: "s__n", Input: input, Arguments: arguments,
-			Policy: audit.Policy{Effect: effect, Obligations: obligations}}
-		in, d, err := replay.Judged(r)
-		if err != nil {
-			if in != nil || d != nil {
-				t.Fatal("an error, and something with it")
-			}
-			return
-		}
-		again := *r
-		again.Policy.Effect = string(d.Effect)
-		again.Input, again.Policy.Obligations = replay.Rest(in, &again), replay.Obligations(d)
-		if bytes.ContainsAny(again.Input, "\r\n") || !json.Valid(again.Input) {
-			t.Fatalf("written as %q", again.Input)
-		}
-		in2, d2, err := replay.Judged(&again)
-		if err != nil {
-			t.Fatalf("%s, written again as %s: %v", input, again.Input, err)
-		}
-		one, _ := json.Marshal(in)
-		two, _ := json.Marshal(in2)
-		if !bytes.Equal(one, two) || replay.Compare(d, d2) != replay.Same {
-			t.Fatalf("read as\n%s\nand then as\n%s", one, two)
-		}
-	})
 }

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 )
 
 // Report is what a replay found.
@@ -56,10 +56,10 @@ type Changes struct {
 
 // Turn is decisions that went from one rule's verdict to another's.
 type Turn struct {
-	Was      Verdict   `json:"was"`
-	Now      Verdict   `json:"now"`
-	Count    int       `json:"count"`
-	Examples []Example `json:"examples"` // the first of them
+	Was      judgement.Verdict `json:"was"`
+	Now      judgement.Verdict `json:"now"`
+	Count    int               `json:"count"`
+	Examples []Example         `json:"examples"` // the first of them
 }
 
 // Share is how many of the changes are of one principal, or of one tool.
@@ -106,13 +106,13 @@ type tally struct {
 
 type changes struct {
 	count             int
-	rules             map[[2]Verdict]*Turn
+	rules             map[[2]judgement.Verdict]*Turn
 	principals, tools map[string]int
 }
 
 func newTally(examples int) *tally {
 	fresh := func() changes {
-		return changes{rules: map[[2]Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
+		return changes{rules: map[[2]judgement.Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
 	}
 	return &tally{
 		examples: examples, revisions: map[string]int{}, effects: map[[2]policy.Effect]int{},
@@ -138,80 +138,52 @@ func note(causes map[string]Cause, cause, decision string, n int) {
 	causes[cause] = Cause{cause, c.Count + n, c.DecisionID}
 }
 
-// RuleFailed is the rule of a denial that stands for what a policy failed to judge.
-const RuleFailed = "policy_error"
-
-// count counts what was judged again, and says in what it differs.
-func (t *tally) count(number int, r *audit.Record, in *policy.Input, was, now *policy.Decision, failed error) Difference {
+// count counts a decision that was judged again, and returns its difference.
+func (t *tally) count(number int, r *audit.Record, again *judgement.Retrial) judgement.Difference {
 	if t.first.IsZero() || r.Time.Before(t.first) {
 		t.first = r.Time
 	}
 	if r.Time.After(t.last) {
 		t.last = r.Time
 	}
+	was, now := again.Was, &again.Now
 	t.revisions[was.Revision]++
-	if failed != nil {
-		note(t.errors, failed.Error(), r.DecisionID, 1)
+	if again.Failed != nil {
+		note(t.errors, again.Failed.Error(), r.DecisionID, 1)
 	}
-	d := Compare(was, now)
-	if was.Rule == RuleFailed {
-		t.failed.add(t.examples, example(number, r, in, now), was, now)
-		return Same
+	if was.Rule == judgement.RuleFailed {
+		t.failed.add(t.examples, example(number, r, again), was, now)
+		return judgement.Same
 	}
 	t.judged++
 	t.effects[[2]policy.Effect{was.Effect, now.Effect}]++
-	switch d {
-	case Same:
+	switch again.Difference {
+	case judgement.Same:
 		t.same++
-	case ByEffect:
-		t.changed.add(t.examples, example(number, r, in, now), was, now)
+	case judgement.ByEffect:
+		t.changed.add(t.examples, example(number, r, again), was, now)
 	default:
-		e := example(number, r, in, now)
-		if d == ByObligations {
+		e := example(number, r, again)
+		if again.Difference == judgement.ByObligations {
 			e.Was, e.Now = obliged(was), obliged(now)
 		}
 		t.adjusted.add(t.examples, e, was, now)
 	}
-	return d
+	return again.Difference
 }
 
 // obliged is what a verdict obliges to, in words of JSON.
 func obliged(d *policy.Decision) string {
 	plain := *d
 	plain.Labels = nil
-	return cmp.Or(string(Obligations(&plain)), "none")
+	return cmp.Or(string(judgement.EncodeObligations(&plain)), "none")
 }
 
-func example(number int, r *audit.Record, in *policy.Input, now *policy.Decision) Example {
+func example(number int, r *audit.Record, again *judgement.Retrial) Example {
 	return Example{
-		number: number, DecisionID: r.DecisionID, Time: r.Time, Principal: Who(&in.Principal), Tool: What(in),
-		Arguments: cut(string(in.Arguments)), Reason: now.Reason,
+		number: number, DecisionID: r.DecisionID, Time: r.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
+		Tool: judgement.SubjectName(again.Input), Arguments: cut(string(again.Input.Arguments)), Reason: again.Now.Reason,
 	}
-}
-
-// Who names a principal in a report: tenant/subject, or the subject alone.
-func Who(p *policy.Principal) string {
-	if p.Tenant == "" {
-		return p.Subject
-	}
-	return p.Tenant + "/" + p.Subject
-}
-
-// What names what a judgement was about: a tool as exposed, or a method and its
-// server.
-func What(in *policy.Input) string {
-	server := ""
-	switch {
-	case in.Calls():
-		return in.Tool.Exposed
-	case in.Resource != nil:
-		server = in.Resource.Server
-	case in.Prompt != nil:
-		server = in.Prompt.Server
-	case in.Server != nil:
-		server = in.Server.Name
-	}
-	return strings.TrimSpace(in.Action + " " + server)
 }
 
 func cut(text string) string {
@@ -229,12 +201,12 @@ func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
 	c.count++
 	c.principals[e.Principal]++
 	c.tools[e.Tool]++
-	c.turn(Turn{Was: VerdictOf(was), Now: VerdictOf(now), Count: 1, Examples: []Example{e}}, examples)
+	c.turn(Turn{Was: judgement.VerdictOf(was), Now: judgement.VerdictOf(now), Count: 1, Examples: []Example{e}}, examples)
 }
 
 // turn adds to a group, of whose examples the first ones stay.
 func (c *changes) turn(more Turn, examples int) {
-	key := [2]Verdict{more.Was, more.Now}
+	key := [2]judgement.Verdict{more.Was, more.Now}
 	t := c.rules[key]
 	if t == nil {
 		t = &Turn{Was: more.Was, Now: more.Now}
@@ -298,7 +270,7 @@ func (t *tally) report(candidate string) *Report {
 		r.Effects = append(r.Effects, Move{pair[0], pair[1], n})
 	}
 	slices.SortFunc(r.Effects, func(a, b Move) int {
-		return cmp.Or(cmp.Compare(weight(a.Was), weight(b.Was)), cmp.Compare(weight(a.Now), weight(b.Now)))
+		return cmp.Or(judgement.CompareEffects(a.Was, b.Was), judgement.CompareEffects(a.Now, b.Now))
 	})
 	return r
 }
@@ -309,7 +281,7 @@ func (c *changes) report() Changes {
 		out.Rules = append(out.Rules, *t)
 	}
 	slices.SortFunc(out.Rules, func(a, b Turn) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Was.compare(b.Was), a.Now.compare(b.Now))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Was.Compare(b.Was), a.Now.Compare(b.Now))
 	})
 	return out
 }

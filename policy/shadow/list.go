@@ -9,7 +9,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 )
 
 // Bounds of what is kept.
@@ -20,16 +20,16 @@ const (
 
 // Disagreement is a decision that the candidate would have made otherwise.
 type Disagreement struct {
-	Candidate  string            `json:"candidate"` // revision
-	DecisionID string            `json:"decision_id"`
-	At         time.Time         `json:"at"`
-	Serving    string            `json:"serving"` // revision of the policy that decided
-	Principal  string            `json:"principal"`
-	Tool       string            `json:"tool"`
-	Difference replay.Difference `json:"difference"`
-	Was        replay.Verdict    `json:"was"`
-	Now        replay.Verdict    `json:"now"`
-	Reason     string            `json:"reason,omitempty"` // of the candidate
+	Candidate  string               `json:"candidate"` // revision
+	DecisionID string               `json:"decision_id"`
+	At         time.Time            `json:"at"`
+	Serving    string               `json:"serving"` // revision of the policy that decided
+	Principal  string               `json:"principal"`
+	Tool       string               `json:"tool"`
+	Difference judgement.Difference `json:"difference"`
+	Was        judgement.Verdict    `json:"was"`
+	Now        judgement.Verdict    `json:"now"`
+	Reason     string               `json:"reason,omitempty"` // of the candidate
 }
 
 // Total is how often a candidate was asked by all processes on a state, from the
@@ -197,7 +197,7 @@ func scan(rows *sql.Rows) (Disagreement, error) {
 	var at int64
 	var difference, was, now string
 	err := rows.Scan(&d.Candidate, &d.DecisionID, &at, &d.Serving, &d.Principal, &d.Tool, &difference, &was, &d.Was.Rule, &now, &d.Now.Rule, &d.Reason)
-	d.At, d.Difference = time.Unix(0, at).UTC(), replay.Difference(difference)
+	d.At, d.Difference = time.Unix(0, at).UTC(), judgement.Difference(difference)
 	d.Was.Effect, d.Now.Effect = policy.Effect(was), policy.Effect(now)
 	return d, err
 }

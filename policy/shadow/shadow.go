@@ -13,7 +13,6 @@ package shadow
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -25,7 +24,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 )
 
 // Outcome is how one decision came out.
@@ -77,7 +76,7 @@ type Worker struct {
 
 // candidate is a policy that is asked until over.
 type candidate struct {
-	replay.Judge
+	judgement.Judge
 	over context.Context
 	end  context.CancelFunc
 }
@@ -112,7 +111,7 @@ func New(o Options) *Worker {
 
 // Set makes j the candidate, from the decisions of now on; nil = nobody is asked.
 // One that is the candidate already stays it.
-func (w *Worker) Set(j replay.Judge) {
+func (w *Worker) Set(j judgement.Judge) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if j != nil && w.candidate != nil && w.candidate.Revision() == j.Revision() {
@@ -214,31 +213,26 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 
 // judge asks c about one record.
 func (w *Worker) judge(ctx context.Context, c *candidate, r *audit.Record) {
-	in, was, err := replay.Judged(r)
-	if errors.Is(err, replay.ErrNotAsked) || errors.Is(err, replay.ErrElsewhere) {
+	if r.Policy.Rule == judgement.RuleFailed || w.opts.Now().Sub(r.Time) > behind {
+		if _, _, err := judgement.Decode(r); !judgement.Silent(err) {
+			w.note(c, r, Skipped, nil)
+		}
 		return
 	}
-	if err == nil {
-		err = replay.Countable(c.Meters(in.Tool), in)
-	}
-	if err != nil || was.Rule == replay.RuleFailed || w.opts.Now().Sub(r.Time) > behind {
+	again, err := judgement.Again(ctx, c, r)
+	switch {
+	case ctx.Err() != nil, judgement.Silent(err):
+	case err != nil:
 		w.note(c, r, Skipped, nil)
-		return
+	case again.Difference == judgement.Same:
+		w.note(c, r, outcome(again.Failed, Same), nil)
+	default:
+		w.note(c, r, outcome(again.Failed, Changed), &Disagreement{
+			Candidate: c.Revision(), DecisionID: r.DecisionID, At: r.Time, Serving: again.Was.Revision,
+			Principal: judgement.PrincipalName(&again.Input.Principal), Tool: judgement.SubjectName(again.Input), Difference: again.Difference,
+			Was: judgement.VerdictOf(again.Was), Now: judgement.VerdictOf(&again.Now), Reason: again.Now.Reason,
+		})
 	}
-	now, err := c.Decide(ctx, in)
-	if ctx.Err() != nil {
-		return
-	}
-	differs := replay.Compare(was, &now)
-	if differs == replay.Same {
-		w.note(c, r, outcome(err, Same), nil)
-		return
-	}
-	w.note(c, r, outcome(err, Changed), &Disagreement{
-		Candidate: c.Revision(), DecisionID: r.DecisionID, At: r.Time, Serving: was.Revision,
-		Principal: replay.Who(&in.Principal), Tool: replay.What(in), Difference: differs,
-		Was: replay.VerdictOf(was), Now: replay.VerdictOf(&now), Reason: now.Reason,
-	})
 }
 
 func outcome(err error, otherwise Outcome) Outcome {

@@ -15,7 +15,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/replay"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/shadow"
 )
 
@@ -66,7 +66,7 @@ func record(id, tool string) *audit.Record {
 	in := &policy.Input{Principal: policy.Principal{Subject: "ann"}, Tool: policy.Tool{Exposed: tool}, Arguments: json.RawMessage(`{}`), Request: policy.Request{Time: time.Now()}}
 	r := &audit.Record{DecisionID: id, CallID: id, Principal: audit.Principal{Subject: "ann"}, Exposed: tool, Arguments: in.Arguments,
 		Policy: audit.Policy{Effect: "allow", Rule: "A", Revision: "sha256:old"}}
-	r.Input = replay.Rest(in, r)
+	r.Input = judgement.EncodeInput(in, r)
 	return r
 }
 
@@ -109,7 +109,7 @@ func (j judge) Meters(policy.Tool) []policy.Meter { return j.meters }
 func (j judge) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
 	if j.before != nil {
 		if err := j.before(ctx); err != nil {
-			return policy.Decision{Effect: policy.Deny, Rule: replay.RuleFailed, Revision: j.revision}, err
+			return policy.Decision{Effect: policy.Deny, Rule: judgement.RuleFailed, Revision: j.revision}, err
 		}
 	}
 	if in.Tool.Exposed == j.denies {
@@ -136,7 +136,7 @@ func TestWhatIsDecidedFromNowOn(t *testing.T) {
 	}
 	at := list[1].At
 	want := shadow.Disagreement{Candidate: "sha256:new", DecisionID: "dec_2", At: at, Serving: "sha256:old", Principal: "ann", Tool: "bad",
-		Difference: replay.ByEffect, Was: replay.Verdict{Effect: policy.Allow, Rule: "A"}, Now: replay.Verdict{Effect: policy.Deny, Rule: "B"}, Reason: "because"}
+		Difference: judgement.ByEffect, Was: judgement.Verdict{Effect: policy.Allow, Rule: "A"}, Now: judgement.Verdict{Effect: policy.Deny, Rule: "B"}, Reason: "because"}
 	if diff := cmp.Diff(want, list[1]); diff != "" || list[0].DecisionID != "dec_4" {
 		t.Errorf("latest %s (-want +got):\n%s", list[0].DecisionID, diff)
 	}
@@ -162,7 +162,7 @@ func TestWhatIsNotAsked(t *testing.T) {
 	b.Set(judge{revision: "sha256:newer"})
 	b.until("the newer one", func() bool { b.write(record("dec_2", "x")); return b.counted(shadow.Same) > 0 })
 	broken, old := record("dec_3", "x"), record("dec_4", "x")
-	broken.Policy.Effect, broken.Policy.Rule = "deny", replay.RuleFailed
+	broken.Policy.Effect, broken.Policy.Rule = "deny", judgement.RuleFailed
 	old.Input = nil
 	before := b.counted(shadow.Skipped)
 	b.write(broken, old)
@@ -183,7 +183,7 @@ func TestACandidateThatFails(t *testing.T) {
 	b.until("a failure", func() bool { b.write(record("dec_1", "x")); return b.counted(shadow.Failed) > 0 })
 	b.stop()
 	list, err := shadow.List(t.Context(), b.db, "", time.Time{}, 10)
-	if err != nil || len(list) != 1 || list[0].Now.Rule != replay.RuleFailed {
+	if err != nil || len(list) != 1 || list[0].Now.Rule != judgement.RuleFailed {
 		t.Errorf("got %+v, %v", list, err)
 	}
 }

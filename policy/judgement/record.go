@@ -1,8 +1,4 @@
-// Package replay judges recorded calls again: what the audit trail holds of a
-// judgement becomes the policy's input and decision once more, and a policy that
-// does not serve yet is asked about it. What it would have decided otherwise is
-// what a change of policy changes.
-package replay
+package judgement
 
 import (
 	"bytes"
@@ -21,20 +17,9 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// The reasons for which Judged gives nothing.
-var (
-	// ErrNotAsked is returned for records of what no policy was asked about.
-	ErrNotAsked = errors.New("the policy was not asked")
-	// ErrElsewhere is returned for an outcome whose call has a decision record,
-	// which holds the input, and for tickets.
-	ErrElsewhere = errors.New("the decision record of the call holds the input")
-	// ErrNoInput is returned for a verdict without its input.
-	ErrNoInput = errors.New("the record does not hold what the policy judged: an older toolgate wrote it, or the verdict is toolgate's own")
-)
-
-// rest is the form of Record.Input: what a policy judged beside what stands in
-// the other members of its record. A member that stands in both is said here
-// where the two differ.
+// rest is the form of Record.Input: the part of a policy's input that the other
+// members of the record do not hold. It repeats a member of the record only where
+// the two differ.
 type rest struct {
 	Action    string                    `json:"action,omitempty"` // "" = tools/call
 	Principal *policy.Principal         `json:"principal,omitempty"`
@@ -57,9 +42,10 @@ type tool struct {
 	Annotations json.RawMessage `json:"annotations,omitempty"`
 }
 
-// Rest gives the Record.Input of r, which is filled otherwise, for what in was
-// judged. It is one line of JSON. It writes to neither.
-func Rest(in *policy.Input, r *audit.Record) json.RawMessage {
+// EncodeInput returns the Record.Input for in, the input that the policy judged. The
+// other members of r must be set already. The result is one line of JSON;
+// EncodeInput changes neither argument.
+func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	b := append(make([]byte, 0, 256), '{')
 	if !in.Calls() {
 		b = member(b, "action", in.Action)
@@ -118,17 +104,17 @@ func member(b []byte, name, text string) []byte {
 	return append(append(b, jsonrpc.Quote(text)...), ',')
 }
 
-// document appends a member that is one of our own types, and a comma.
+// document appends a member whose value is one of toolgate's own types, and a comma.
 func document(b []byte, name string, v any) []byte {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		raw = []byte("null") // a number that is none, which no store gives; read back, it is missing
+		raw = []byte("null") // an invalid number, which no store gives; it reads back as absent
 	}
 	b = append(append(append(b, '"'), name...), `":`...)
 	return append(append(b, raw...), ',')
 }
 
-// value appends JSON as one line. What no line can hold becomes a string of its
+// value appends JSON as one line. Invalid JSON or UTF-8 becomes a string of its
 // text, as in the arguments of a record.
 func value(b, raw []byte) []byte {
 	switch {
@@ -144,8 +130,8 @@ func value(b, raw []byte) []byte {
 	return line.Bytes()
 }
 
-// approval is the form of policy.Approval in the trail, which is that of a policy:
-// times with their units.
+// approval is the form of policy.Approval in the trail: as a policy writes it, with
+// duration strings.
 type approval struct {
 	Roles            []string `json:"roles"`
 	Quorum           int      `json:"quorum,omitempty"`
@@ -162,8 +148,8 @@ type obligations struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 }
 
-// Obligations gives the Record.Policy.Obligations of d, nil for none.
-func Obligations(d *policy.Decision) json.RawMessage {
+// EncodeObligations returns the Record.Policy.Obligations for d, nil when d has none.
+func EncodeObligations(d *policy.Decision) json.RawMessage {
 	if d.Approval == nil && d.Limit == nil && len(d.Redact) == 0 {
 		return labels(d.Labels)
 	}
@@ -181,7 +167,7 @@ func Obligations(d *policy.Decision) json.RawMessage {
 	return raw
 }
 
-// labels are all that most decisions have.
+// labels encodes the labels alone, which are all that most decisions have.
 func labels(l map[string]string) json.RawMessage {
 	if len(l) == 0 {
 		return nil
@@ -194,11 +180,10 @@ func labels(l map[string]string) json.RawMessage {
 	return append(b[:len(b)-1], `}}`...)
 }
 
-// Judged gives what the policy judged and what it decided, as a record of a call
-// holds them, equal to what the policy was given and gave. The error says why the
-// call cannot be judged again: ErrNotAsked, ErrElsewhere, ErrNoInput, or what is
-// wrong with the record.
-func Judged(r *audit.Record) (*policy.Input, *policy.Decision, error) {
+// Decode returns the input that the policy judged and its decision, both equal to
+// the originals. The error says why the call cannot be judged again: ErrNotAsked,
+// ErrElsewhere, ErrNoInput, or a fault of the record.
+func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	switch {
 	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":
 		return nil, nil, ErrNotAsked
@@ -244,7 +229,7 @@ func input(r *audit.Record) (*policy.Input, error) {
 	return in, plain(&in.Arguments, &in.Tool.Annotations)
 }
 
-// of is the tool that was judged.
+// of returns the tool that was judged.
 func (t *tool) of(r *audit.Record) policy.Tool {
 	out := policy.Tool{
 		Server: r.Server, Name: r.Tool, Exposed: r.Exposed, Fingerprint: r.Fingerprint, Risk: t.Risk, Annotations: t.Annotations,
@@ -257,8 +242,8 @@ func (t *tool) of(r *audit.Record) policy.Tool {
 	return out
 }
 
-// plain undoes what keeping JSON as a string did. What was no UTF-8 cannot be had
-// back.
+// plain restores JSON that was kept as a string. Bytes that were not UTF-8 are lost,
+// which is an error.
 func plain(values ...*json.RawMessage) error {
 	for _, v := range values {
 		if len(*v) == 0 || (*v)[0] != '"' {
@@ -293,7 +278,7 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 	return d, o.Approval.into(d)
 }
 
-// into makes a the approval of d.
+// into sets the approval of d from a.
 func (a *approval) into(d *policy.Decision) error {
 	d.Approval = &policy.Approval{Roles: a.Roles, Quorum: a.Quorum, ExecuteOnApprove: a.ExecuteOnApprove}
 	var err error
@@ -313,8 +298,8 @@ func (a *approval) into(d *policy.Decision) error {
 	return nil
 }
 
-// strict reads one document of which every member is known: one that is not may
-// be what a later toolgate judged by.
+// strict reads one document and refuses unknown members: a later version may have
+// judged by one of them.
 func strict(raw json.RawMessage, to any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
