@@ -1,130 +1,104 @@
 package rego
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// clause is one condition, for people: what text says, or that not all of not
-// hold.
-type clause struct {
-	text string
-	not  []clause
-}
-
-// said is the only way in which text holds.
-func said(text string) [][]clause { return [][]clause{{{text: text}}} }
+// clause is a condition for people: not all of its members hold. A condition
+// that must hold is the clause of its negation.
+type clause []string
 
 func (c clause) String() string {
-	switch len(c.not) {
-	case 0:
-		return c.text
-	case 1:
-		return "not " + c.not[0].String()
+	if len(c) == 1 {
+		return negated(c[0])
 	}
-	return "not {" + clauses(c.not) + "}"
+	return "not {" + strings.Join(c, "; ") + "}"
 }
 
-func clauses(cs []clause) string {
-	texts := make([]string, len(cs))
-	for i, c := range cs {
-		texts[i] = c.String()
-	}
-	return strings.Join(texts, "; ")
-}
-
-// unless is that cs do not hold together.
-func unless(cs []clause) clause {
-	if len(cs) == 1 && len(cs[0].not) == 1 {
-		return cs[0].not[0]
-	}
-	return clause{not: cs}
-}
-
-func (c clause) same(d clause) bool { return c.String() == d.String() }
-
-func has(cs []clause, c clause) bool { return slices.ContainsFunc(cs, c.same) }
-
-// negate are the ways in which none of ways holds.
-func negate(ways [][]clause) [][]clause {
-	var out []clause
-	for _, way := range ways {
-		switch {
-		case len(way) == 0:
-			return nil
-		case len(way) == 1 && len(way[0].not) > 0:
-			out = both(out, way[0].not)
-		default:
-			out = both(out, []clause{unless(way)})
-		}
-	}
-	return [][]clause{out}
-}
-
-// product are the ways in which one of a and one of b holds.
-func product(a, b [][]clause) [][]clause {
-	var out [][]clause
-	for _, x := range a {
-		for _, y := range b {
-			out = append(out, both(x, y))
-		}
-	}
-	return out
-}
-
-// both are the conditions of a and b, each said once.
-func both(a, b []clause) []clause {
-	out := slices.Clone(a)
-	for _, c := range b {
-		if !has(out, c) {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// plain says cs in as few words as there are without knowing what they mean;
-// false when they contradict each other.
-func plain(cs []clause) ([]string, bool) {
-	for {
-		simpler, possible := simplify(cs)
-		if !possible {
-			return nil, false
-		}
-		if clauses(simpler) == clauses(cs) {
-			break
-		}
-		cs = simpler
-	}
+func clauseTexts(list []clause) []string {
 	var out []string
-	for _, c := range cs {
+	for _, c := range list {
 		out = append(out, c.String())
 	}
-	return out, true
+	return out
 }
 
-func simplify(cs []clause) ([]clause, bool) {
-	var out []clause
-	for _, c := range cs {
-		if has(cs, unless([]clause{c})) {
-			return nil, false
+func negated(condition string) string {
+	if plain, ok := strings.CutPrefix(condition, "not "); ok && !strings.HasPrefix(plain, "{") {
+		return plain
+	}
+	return "not " + condition
+}
+
+// simplify says list with fewer words: each condition once, and without what
+// others settle. It reports whether all of list can hold.
+func simplify(list []clause) ([]clause, bool) {
+	for {
+		settled := map[string]bool{}
+		for _, c := range list {
+			if len(c) == 1 {
+				settled[c[0]], settled[negated(c[0])] = false, true
+			}
 		}
-		if len(c.not) == 0 {
-			out = both(out, []clause{c})
-			continue
+		settled["true"], settled["not true"] = true, false
+		var out []clause
+		for _, c := range list {
+			if len(c) == 1 && c[0] != "not true" {
+				if v := settled[c[0]]; v {
+					return nil, false
+				}
+				out = appendClause(out, c)
+				continue
+			}
+			rest := slices.DeleteFunc(slices.Clone(c), func(one string) bool { return settled[one] })
+			switch holds := slices.ContainsFunc(rest, func(one string) bool { v, known := settled[one]; return known && !v }); {
+			case len(rest) == 0:
+				return nil, false
+			case !holds:
+				out = appendClause(out, rest)
+			}
 		}
-		if len(c.not) == 1 && len(c.not[0].not) > 0 {
-			out = both(out, c.not[0].not)
-			continue
+		if slices.EqualFunc(out, list, func(a, b clause) bool { return slices.Equal(a, b) }) {
+			return out, true
 		}
-		// What of it holds anyhow says nothing; if something of it fails, it is true.
-		rest := slices.DeleteFunc(slices.Clone(c.not), func(d clause) bool { return has(cs, d) })
-		if len(rest) == 0 {
-			return nil, false
-		}
-		if !slices.ContainsFunc(rest, func(d clause) bool { return len(c.not) > 1 && has(cs, unless([]clause{d})) }) {
-			out = both(out, []clause{unless(rest)})
+		list = out
+	}
+}
+
+func appendClause(list []clause, c clause) []clause {
+	if slices.ContainsFunc(list, func(have clause) bool { return slices.Equal(have, c) }) {
+		return list
+	}
+	return append(list, c)
+}
+
+var generated = regexp.MustCompile(`__local\d+__\d*`)
+
+// nameVariables gives variables that the compiler made short names: _ where one
+// is used once.
+func nameVariables(list []clause) {
+	uses, names := map[string]int{}, map[string]string{}
+	for _, c := range list {
+		for _, text := range c {
+			for _, v := range generated.FindAllString(text, -1) {
+				uses[v]++
+			}
 		}
 	}
-	return out, true
+	for _, c := range list {
+		for i := range c {
+			c[i] = generated.ReplaceAllStringFunc(c[i], func(v string) string {
+				switch {
+				case uses[v] == 1:
+					return "_"
+				case names[v] == "":
+					names[v] = fmt.Sprintf("x%d", len(names)+1)
+				}
+				return names[v]
+			})
+		}
+	}
 }

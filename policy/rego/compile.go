@@ -33,19 +33,20 @@ const (
 
 // program is a compiled policy with its data; it is never modified.
 type program struct {
-	compiler *ast.Compiler
-	telling  *ast.Compiler // has data.system too
-	store    storage.Store
-	data     ast.Value // all of store
-	form     form
-	decision rego.PreparedEvalQuery
-	visible  *rego.PreparedEvalQuery // nil = the policy does not say
-	logging  logging
-	patterns cache.InterQueryValueCache
-	reads    reads
-	roles    map[string]any
-	labels   map[string]map[string]string // of rules, by their ids
-	meters   map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
+	compiler  *ast.Compiler
+	telling   *ast.Compiler // has data.system too
+	store     storage.Store
+	data      ast.Value // all of store
+	form      form
+	decision  rego.PreparedEvalQuery
+	visible   *rego.PreparedEvalQuery // nil = the policy does not say
+	logging   logging
+	patterns  cache.InterQueryValueCache
+	reads     reads
+	residuals *residuals
+	roles     map[string]any
+	labels    map[string]map[string]string // of rules, by their ids
+	meters    map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
 }
 
 // capabilities is what a policy may use: nothing that reaches the network or,
@@ -105,7 +106,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	p := &program{store: inmem.NewFromObjectWithOpts(s.data,
 		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))}
 	p.roles, _ = s.data["roles"].(map[string]any)
-	p.labels = labelsOf(s.modules)
+	p.labels, p.residuals = labelsOf(s.modules), &residuals{modules: s.modules}
 	var err error
 	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)

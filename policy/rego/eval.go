@@ -22,35 +22,39 @@ const (
 
 var errUndefined = errors.New("undefined")
 
-// errTimeout is what an evaluation that was stopped by the engine's own clock
-// comes to; one that the caller's context stopped gives the context's error.
+// errTimeout reports an evaluation that took longer than the engine's timeout;
+// one that the caller's context stopped gives the context's error.
 var errTimeout = errors.New("evaluation took too long")
 
 // Decide judges in. The Decision is always usable and belongs to the caller;
 // an error, which is for logs, comes only with a denial whose rule is
 // RuleError. A policy that says nothing denies with RuleUndefined and no error.
+//
+// The first call of a principal and a tool is evaluated whole, and what is left
+// of its time then serves to find out whether every call gets the same verdict.
+// That takes well below a millisecond once, which is less than handing it to
+// somebody else would need in code to own, stop and wait for.
 func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
 	if in == nil || !in.Principal.Valid() {
 		return e.failed(errors.New("no principal"))
 	}
-	if in.Action != "" && in.Action != policy.ActionCall {
-		d, err := e.judge(ctx, in)
-		return e.close(d, err)
+	if !in.Calls() {
+		return e.close(e.evaluate(ctx, in, nil, e.timeout))
 	}
-	known, err := e.pair(ctx, &in.Principal, &in.Tool)
+	known, err := e.pairs.find(&in.Principal, &in.Tool)
 	if err != nil {
 		return e.failed(err)
 	}
-	if known.verdict != nil {
-		return cloneDecision(known.verdict), nil
+	looked := known.constant.Load()
+	if looked != nil && looked.verdict != nil {
+		return cloneDecision(looked.verdict), nil
 	}
-	if known.tree != nil {
-		if d, err, ok := e.decideQuickly(ctx, in, known); ok {
-			return e.close(d, err)
-		}
+	begin := time.Now()
+	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))
+	if within := e.timeout - time.Since(begin); looked == nil && !known.forgotten && within > 0 {
+		_, _ = e.constantOf(ctx, known, within) // what it finds is for later calls
 	}
-	d, err := e.evaluate(ctx, in, known)
-	return e.close(d, err)
+	return d, err
 }
 
 // close makes the denial of what did not come to a decision.
@@ -72,82 +76,32 @@ func (e *Engine) failed(err error) (policy.Decision, error) {
 		Reason: "the policy could not judge this call"}, fmt.Errorf("judging call: %w", err)
 }
 
-// judge evaluates a request that calls no tool, each time whole.
-func (e *Engine) judge(ctx context.Context, in *policy.Input) (policy.Decision, error) {
-	subject, err := subjectMember(in)
+// evaluate judges in by evaluating the whole policy; known is nil for a request
+// that calls no tool. Reading the arguments counts as evaluation.
+func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, within time.Duration) (policy.Decision, error) {
+	v, err := e.eval(ctx, &e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+		return inputTerm(in, known, c)
+	})
 	if err != nil {
 		return policy.Decision{}, err
 	}
-	args, err := argumentsTerm(in.Arguments)
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	answer, err := e.run(ctx, &e.program.decision, ast.NewObject(
-		[2]*ast.Term{keyAction, ast.StringTerm(in.Action)},
-		[2]*ast.Term{keyPrincipal, principalTerm(&in.Principal)},
-		subject,
-		[2]*ast.Term{keyArguments, args},
-		[2]*ast.Term{keyRequest, requestTerm(&in.Request)},
-	))
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	return e.program.form.decode(answer)
+	return e.program.form.decode(v)
 }
 
-func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair) (policy.Decision, error) {
-	args, err := argumentsTerm(in.Arguments)
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	input, err := known.input(in, args)
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	answer, err := e.run(ctx, &e.program.decision, input)
-	if err != nil {
-		return policy.Decision{}, err
-	}
-	return e.program.form.decode(answer)
-}
-
-// input is what a policy sees of a call.
-func (k *pair) input(in *policy.Input, args *ast.Term) (ast.Object, error) {
-	members := append(make([][2]*ast.Term, 0, 6),
-		[2]*ast.Term{keyAction, actionCall},
-		[2]*ast.Term{keyPrincipal, k.principalTerm},
-		[2]*ast.Term{keyTool, k.toolTerm},
-		[2]*ast.Term{keyArguments, args},
-		[2]*ast.Term{keyRequest, requestTerm(&in.Request)},
-	)
-	if in.Usage != nil {
-		usage, err := usageTerm(in.Usage)
+// eval evaluates one prepared query to its only value, with the input that read
+// gives, in at most the time within. A value that comes later is an error.
+func (e *Engine) eval(ctx context.Context, q *rego.PreparedEvalQuery, within time.Duration,
+	read func(topdown.Cancel) (ast.Value, error), options ...rego.EvalOption) (v ast.Value, err error) {
+	err = bounded(ctx, within, func(c topdown.Cancel) error {
+		input, err := read(c)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		members = append(members, [2]*ast.Term{keyUsage, usage})
-	}
-	return ast.NewObject(members...), nil
-}
-
-// run evaluates one prepared query to its only value. The clock that bounds it
-// also runs while a busy machine gives the process no turn, so an evaluation
-// that took too long is given one more chance: it has no effects to repeat.
-func (e *Engine) run(ctx context.Context, q *rego.PreparedEvalQuery, input ast.Value) (ast.Value, error) {
-	v, err := e.runOnce(ctx, q, input)
-	if errors.Is(err, errTimeout) {
-		v, err = e.runOnce(ctx, q, input)
-	}
-	return v, err
-}
-
-func (e *Engine) runOnce(ctx context.Context, q *rego.PreparedEvalQuery, input ast.Value) (v ast.Value, err error) {
-	err = e.bounded(ctx, func(c topdown.Cancel) error {
-		rs, err := q.Eval(ctx,
+		rs, err := q.Eval(ctx, append(options,
 			rego.EvalParsedInput(input),
 			rego.EvalExternalCancel(c),
 			rego.EvalMetrics(metrics.NoOp()),
-			rego.EvalInterQueryBuiltinValueCache(e.program.patterns))
+			rego.EvalInterQueryBuiltinValueCache(e.program.patterns))...)
 		switch {
 		case err != nil:
 			return err
@@ -166,10 +120,10 @@ func (e *Engine) runOnce(ctx context.Context, q *rego.PreparedEvalQuery, input a
 	return v, err
 }
 
-// bounded runs f with a cancel that fires when the engine's time is up or ctx
-// ends, and turns a panic of f into an error. A timer instead of a goroutine
-// per decision costs a tenth of a microsecond.
-func (e *Engine) bounded(ctx context.Context, f func(topdown.Cancel) error) (err error) {
+// bounded runs f with a cancel that fires after the time within or when ctx
+// ends, and turns a panic of f into an error. What f returns after that time is
+// errTimeout. A timer instead of a goroutine costs a tenth of a microsecond.
+func bounded(ctx context.Context, within time.Duration, f func(topdown.Cancel) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("evaluation panicked: %v", p)
@@ -179,19 +133,20 @@ func (e *Engine) bounded(ctx context.Context, f func(topdown.Cancel) error) (err
 		return err
 	}
 	c := topdown.NewCancel()
-	timer := time.AfterFunc(e.timeout, c.Cancel)
+	begin := time.Now()
+	timer := time.AfterFunc(within, c.Cancel)
 	defer timer.Stop()
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, c.Cancel)()
 	}
 	err = f(c)
 	switch {
-	case err == nil || !topdown.IsCancel(err):
-		return err
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && topdown.IsCancel(err):
 		return ctx.Err()
+	case time.Since(begin) >= within || topdown.IsCancel(err):
+		return fmt.Errorf("%w: more than %v", errTimeout, within)
 	}
-	return fmt.Errorf("%w: more than %v", errTimeout, e.timeout)
+	return err
 }
 
 // cloneDecision copies what d points to, so that no caller can change what the

@@ -20,14 +20,17 @@ func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Deci
 	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
 		return e.failed(err)
 	}
-	d, err := e.evaluate(ctx, in, known)
-	return e.close(d, err)
+	return e.close(e.evaluate(ctx, in, known, e.timeout))
 }
 
-// Constant reports whether the verdict on p and t was worked out once for all calls.
+// Constant reports whether the verdict on p and t is the same for all calls.
 func (e *Engine) Constant(ctx context.Context, p policy.Principal, t policy.Tool) bool {
-	known, err := e.pair(ctx, &p, &t)
-	return err == nil && known.verdict != nil
+	known, err := e.pairs.find(&p, &t)
+	if err != nil {
+		return false
+	}
+	c, err := e.constantOf(ctx, known, e.timeout)
+	return err == nil && c.verdict != nil
 }
 
 // Remembered is the number of pairs in memory.
@@ -39,7 +42,7 @@ func (e *Engine) Remembered() int {
 
 // Bounded runs f as an evaluation.
 func (e *Engine) Bounded(ctx context.Context, f func()) error {
-	return e.bounded(ctx, func(topdown.Cancel) error { f(); return nil })
+	return bounded(ctx, e.timeout, func(topdown.Cancel) error { f(); return nil })
 }
 
 // RoundTrip parses one JSON value as arguments are parsed and writes it again.
@@ -63,45 +66,4 @@ func ReadTable(content []byte) ([]*policy.Input, error) {
 		out = append(out, c.input)
 	}
 	return out, err
-}
-
-// Served says what a call is decided by.
-type Served string
-
-// The ways to a decision of a call.
-const (
-	ByMemory        Served = "memory"
-	ByTree          Served = "tree"
-	ByTreeThenWhole Served = "tree, then whole" // the tree could not answer
-	Whole           Served = "whole"
-)
-
-// panicking is a step that panics.
-type panicking struct{}
-
-func (panicking) fails() bool      { return true }
-func (panicking) run(*state) error { panic("boom") }
-
-// ServesPanicking is Serves with a tree that panics.
-func (e *Engine) ServesPanicking(ctx context.Context, in *policy.Input) Served {
-	known := &pair{principalTerm: principalTerm(&in.Principal), tree: &tree{decision: &group{kind: sinkValue, chains: []chain{{panicking{}}}}}}
-	if _, _, ok := e.decideQuickly(ctx, in, known); ok {
-		return ByTree
-	}
-	return ByTreeThenWhole
-}
-
-// Serves says how Decide decides in.
-func (e *Engine) Serves(ctx context.Context, in *policy.Input) Served {
-	known, err := e.pair(ctx, &in.Principal, &in.Tool)
-	switch {
-	case err != nil || known.verdict == nil && known.tree == nil:
-		return Whole
-	case known.verdict != nil:
-		return ByMemory
-	}
-	if _, _, ok := e.decideQuickly(ctx, in, known); ok {
-		return ByTree
-	}
-	return ByTreeThenWhole
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -117,6 +118,30 @@ func requestTerm(r *policy.Request) *ast.Term {
 		member(keyTraceID, r.TraceID), member(keyTime, r.Time.UTC().Format(time.RFC3339Nano)))
 }
 
+// inputTerm is in as a policy sees it. known holds the terms of the principal
+// and the tool; it is nil for a request that calls no tool.
+func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, error) {
+	args, err := argumentsTerm(in.Arguments, stop)
+	if err != nil {
+		return nil, err
+	}
+	members := append(make([][2]*ast.Term, 0, 6), [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
+	if known == nil {
+		subject, err := subjectMember(in)
+		return ast.NewObject(append(members, member(keyAction, in.Action), [2]*ast.Term{keyPrincipal, principalTerm(&in.Principal)}, subject)...), err
+	}
+	members = append(members, [2]*ast.Term{keyAction, actionCall},
+		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
+	if in.Usage != nil {
+		usage, err := usageTerm(in.Usage)
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, [2]*ast.Term{keyUsage, usage})
+	}
+	return ast.NewObject(members...), nil
+}
+
 // usageTerm reads what the meters of a tool stand at.
 func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
 	members := make([][2]*ast.Term, 0, len(usage))
@@ -132,12 +157,13 @@ func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
 	return ast.ObjectTerm(members...), nil
 }
 
-// argumentsTerm reads the judged bytes; absent arguments are no members.
-func argumentsTerm(raw json.RawMessage) (*ast.Term, error) {
+// argumentsTerm reads the judged bytes; absent arguments are no members. It ends
+// with an error when stop fires.
+func argumentsTerm(raw json.RawMessage, stop topdown.Cancel) (*ast.Term, error) {
 	if len(raw) == 0 {
 		return ast.ObjectTerm(), nil
 	}
-	t, err := parseJSON(raw)
+	t, err := readJSON(raw, stop)
 	if err != nil {
 		return nil, fmt.Errorf("reading arguments: %w", err)
 	}
@@ -151,11 +177,15 @@ var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(bytes.NewR
 
 // parseJSON makes a term of exactly one JSON value. Numbers keep their text,
 // so that no digit is lost; a name that is there twice is an error.
-func parseJSON(raw []byte) (*ast.Term, error) {
+func parseJSON(raw []byte) (*ast.Term, error) { return readJSON(raw, topdown.NewCancel()) }
+
+// readJSON is parseJSON until stop fires.
+func readJSON(raw []byte, stop topdown.Cancel) (*ast.Term, error) {
 	d := decoders.Get().(*jsontext.Decoder)
 	d.Reset(bytes.NewBuffer(raw))
 	defer decoders.Put(d)
-	t, err := readTerm(d)
+	r := jsonReader{Decoder: d, stop: stop}
+	t, err := r.value()
 	if err != nil {
 		return nil, err
 	}
@@ -165,16 +195,26 @@ func parseJSON(raw []byte) (*ast.Term, error) {
 	return t, nil
 }
 
-func readTerm(d *jsontext.Decoder) (*ast.Term, error) {
-	token, err := d.ReadToken()
+// jsonReader makes terms of JSON. Objects are filled member by member, so that
+// stop is heard even while keys of equal hashes are compared.
+type jsonReader struct {
+	*jsontext.Decoder
+	stop topdown.Cancel
+}
+
+func (r *jsonReader) value() (*ast.Term, error) {
+	if r.stop.Cancelled() {
+		return nil, errTimeout
+	}
+	token, err := r.ReadToken()
 	if err != nil {
 		return nil, err
 	}
 	switch token.Kind() {
 	case '{':
-		return readObject(d)
+		return r.object()
 	case '[':
-		return readArray(d)
+		return r.array()
 	case '"':
 		return ast.StringTerm(token.String()), nil
 	case '0':
@@ -191,33 +231,33 @@ func readTerm(d *jsontext.Decoder) (*ast.Term, error) {
 	return ast.NullTerm(), nil
 }
 
-func readObject(d *jsontext.Decoder) (*ast.Term, error) {
-	var members [][2]*ast.Term
-	for d.PeekKind() != '}' {
-		key, err := d.ReadToken()
+func (r *jsonReader) object() (*ast.Term, error) {
+	out := ast.NewObject()
+	for r.PeekKind() != '}' {
+		key, err := r.ReadToken()
 		if err != nil {
 			return nil, err
 		}
 		name := ast.StringTerm(key.String())
-		value, err := readTerm(d)
+		value, err := r.value()
 		if err != nil {
 			return nil, err
 		}
-		members = append(members, [2]*ast.Term{name, value})
+		out.Insert(name, value)
 	}
-	_, err := d.ReadToken()
-	return ast.ObjectTerm(members...), err
+	_, err := r.ReadToken()
+	return ast.NewTerm(out), err
 }
 
-func readArray(d *jsontext.Decoder) (*ast.Term, error) {
+func (r *jsonReader) array() (*ast.Term, error) {
 	var elements []*ast.Term
-	for d.PeekKind() != ']' {
-		value, err := readTerm(d)
+	for r.PeekKind() != ']' {
+		value, err := r.value()
 		if err != nil {
 			return nil, err
 		}
 		elements = append(elements, value)
 	}
-	_, err := d.ReadToken()
+	_, err := r.ReadToken()
 	return ast.ArrayTerm(elements...), err
 }

@@ -39,7 +39,7 @@ func (p *program) prepareLogging(ctx context.Context) (err error) {
 // evaluated or read is an error, and then nothing of the event may be. Errors say
 // where, and quote nothing of the event.
 func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
-	input, err := argumentsTerm(event)
+	input, err := argumentsTerm(event, topdown.NewCancel())
 	if err != nil {
 		return policy.Mask{}, fmt.Errorf("masking event: %w", err)
 	}
@@ -57,7 +57,7 @@ func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (policy.Mask, 
 }
 
 func (e *Engine) dropped(ctx context.Context, event ast.Value) (bool, error) {
-	answer, err := e.run(ctx, &e.program.logging.drop, event)
+	answer, err := e.ask(ctx, &e.program.logging.drop, event)
 	if errors.Is(err, errUndefined) {
 		return false, nil
 	}
@@ -68,7 +68,7 @@ func (e *Engine) dropped(ctx context.Context, event ast.Value) (bool, error) {
 }
 
 func (e *Engine) masks(ctx context.Context, event ast.Value) ([]policy.MaskRule, error) {
-	answer, err := e.run(ctx, &e.program.logging.mask, event)
+	answer, err := e.ask(ctx, &e.program.logging.mask, event)
 	if errors.Is(err, errUndefined) {
 		return nil, nil
 	}
@@ -76,6 +76,11 @@ func (e *Engine) masks(ctx context.Context, event ast.Value) ([]policy.MaskRule,
 		return nil, quiet(err)
 	}
 	return maskRules(answer)
+}
+
+// ask evaluates a query about an event.
+func (e *Engine) ask(ctx context.Context, q *rego.PreparedEvalQuery, event ast.Value) (ast.Value, error) {
+	return e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return event, nil })
 }
 
 // quiet leaves out of OPA's errors what they quote: it may be what a mask hides.

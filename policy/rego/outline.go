@@ -7,23 +7,29 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/format"
+	"github.com/open-policy-agent/opa/v1/rego"
 
 	"github.com/toolgate/toolgate/policy"
 )
 
-// maxBranches bounds an outline; conditions that would come to more are told by
-// the name of their rule.
-const maxBranches = 64
+const (
+	// outlineTimeout bounds the partial evaluation of one pair.
+	outlineTimeout = 500 * time.Millisecond
+	// maxBranches bounds an outline.
+	maxBranches = 64
+)
 
-// Outline is what a principal may do with a tool, as far as it is known before
-// any call.
+// Outline is what a principal may do with a tool, for people: partial
+// evaluation loses errors, and never decides a call.
 type Outline struct {
-	// Whole says why every call is evaluated whole; "" when the policy could be
-	// split, and Branches then hold every verdict that there is. What no branch
-	// decides is denied: with RuleUndefined, or with RuleError if a built-in
-	// function fails on the way.
+	// Whole says why no branches are known; "" when Branches hold every verdict
+	// that there is. What no branch decides is denied: with RuleUndefined, or with
+	// RuleError if a built-in function fails.
 	Whole    string
 	Branches []Branch
 }
@@ -38,230 +44,282 @@ type Branch struct {
 	When []string
 }
 
-// Outline tells for people what Decide answers p about t, whatever the
-// arguments. It is safe for concurrent use; an error means that nothing is known.
+// residuals is a compiled copy of a policy for partial evaluation, which writes
+// to what it evaluates.
+type residuals struct {
+	mu       sync.Mutex // held by the one partial evaluation at a time
+	modules  map[string]*ast.Module
+	compiler *ast.Compiler // nil = nobody has asked
+}
+
+// Outline tells people what Decide answers p about t, whatever the arguments.
+// It is safe for concurrent use; an error means that nothing is known.
 func (e *Engine) Outline(ctx context.Context, p policy.Principal, t policy.Tool) (Outline, error) {
 	if !p.Valid() {
 		return Outline{}, errors.New("outlining: no principal")
 	}
-	known, err := e.pair(ctx, &p, &t)
+	known, err := e.pairs.find(&p, &t)
 	if err != nil {
 		return Outline{}, fmt.Errorf("outlining: %w", err)
 	}
+	c, err := e.constantOf(ctx, known, max(tryTimeout, e.timeout))
 	switch {
-	case known.verdict != nil:
-		return Outline{Branches: []Branch{{Decision: cloneDecision(known.verdict)}}}, nil
-	case known.tree == nil:
-		return Outline{Whole: known.whole}, nil
+	case err != nil:
+		return Outline{}, fmt.Errorf("outlining: %w", err)
+	case c.verdict != nil:
+		return Outline{Branches: []Branch{{Decision: cloneDecision(c.verdict)}}}, nil
 	}
-	return e.outline(known.tree.decision), nil
+	branches, err := e.branches(ctx, known)
+	if ctx.Err() != nil {
+		return Outline{}, fmt.Errorf("outlining: %w", ctx.Err())
+	}
+	if err != nil {
+		return Outline{Whole: cause(err)}, nil
+	}
+	return Outline{Branches: branches}, nil
 }
 
-func (e *Engine) outline(g *group) Outline {
-	var out Outline
-	for _, c := range casesOf(g) {
-		d, err := e.close(sketch(c.is))
+// branches finds the verdicts of a pair by partial evaluation. A branch of a
+// weaker set has as conditions that none of a stronger one holds.
+func (e *Engine) branches(ctx context.Context, known *pair) ([]Branch, error) {
+	ctx, stop := context.WithTimeout(ctx, outlineTimeout)
+	defer stop()
+	var out []Branch
+	var stronger []residual
+	for _, ref := range e.program.form.refs {
+		found, err := e.partial(ctx, ref, known)
 		if err != nil {
-			return Outline{Whole: "the effect comes from the call, or is none"}
+			return nil, err
 		}
-		if when, possible := plain(c.when); possible {
-			out.add(Branch{Decision: d, When: when})
+		for _, r := range found {
+			when := r.when
+			for _, s := range stronger {
+				when = append(slices.Clip(when), clause(clauseTexts(s.when)))
+			}
+			if when, possible := simplify(when); possible {
+				out = addBranch(out, Branch{Decision: r.decision, When: clauseTexts(when)})
+			}
+		}
+		if len(out) > maxBranches {
+			return nil, fmt.Errorf("more than %d verdicts", maxBranches)
+		}
+		if !ref.Equal(decisionRef) {
+			stronger = append(stronger, found...)
 		}
 	}
-	return out
+	return out, nil
 }
 
-// add takes in a branch unless another with the same verdict says more.
-func (o *Outline) add(b Branch) {
+// residual is what partial evaluation leaves of one way to a verdict.
+type residual struct {
+	decision policy.Decision
+	when     []clause
+}
+
+// addBranch adds b unless another branch with the same verdict says more.
+func addBranch(list []Branch, b Branch) []Branch {
 	wider := func(a, b Branch) bool {
 		return reflect.DeepEqual(a.Decision, b.Decision) &&
 			!slices.ContainsFunc(a.When, func(c string) bool { return !slices.Contains(b.When, c) })
 	}
-	if slices.ContainsFunc(o.Branches, func(a Branch) bool { return wider(a, b) }) {
-		return
+	if slices.ContainsFunc(list, func(a Branch) bool { return wider(a, b) }) {
+		return list
 	}
-	o.Branches = append(slices.DeleteFunc(o.Branches, func(a Branch) bool { return wider(b, a) }), b)
+	return append(slices.DeleteFunc(list, func(a Branch) bool { return wider(b, a) }), b)
 }
 
-// sketch is the decision that e comes to, without what comes from a call.
-func sketch(e expr) (policy.Decision, error) {
-	if t, ok := isConstant(e); ok {
-		return decodeDecision(t.Value)
-	}
-	c, ok := e.(*composite)
-	effect := effectOf(e)
-	if !ok || effect == nil {
-		return policy.Decision{}, errors.New("the effect comes from the call")
-	}
-	var members [][2]*ast.Term
-	for i, k := range c.keys {
-		key, _ := isConstant(k)
-		if val, ok := isConstant(c.vals[i]); ok && key != nil {
-			members = append(members, [2]*ast.Term{key, val})
+var (
+	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
+	verdictVar  = ast.Var("verdict")
+)
+
+// partial evaluates the rules at ref with everything of the call unknown.
+func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair) ([]residual, error) {
+	r := e.program.residuals
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.compiler == nil {
+		var err error
+		if r.compiler, _, err = compileModules(ctx, r.modules, e.program.store); err != nil {
+			return nil, err
 		}
 	}
-	if d, err := decodeDecision(ast.NewObject(members...)); err == nil {
-		return d, nil
+	query := ast.NewBody(ast.Equality.Expr(ast.NewTerm(verdictVar), ast.NewTerm(ref)))
+	if !ref.Equal(decisionRef) {
+		query = ast.NewBody(ast.NewExpr(ast.NewTerm(ref.Append(ast.NewTerm(verdictVar)))))
 	}
-	name, err := text(effect.Value)
-	return policy.Decision{Effect: policy.Effect(name)}, err
+	left, err := rego.New(rego.Compiler(r.compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(callMembers),
+		rego.ParsedInput(ast.NewObject([2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})),
+	).Partial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []residual
+	for _, q := range left.Queries {
+		one, err := e.residual(ref, q, left.Support)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
 }
 
-// a kase is one way to come to a value.
-type kase struct {
-	when []clause
-	is   expr
+// residual reads one query that is left: the verdict is bound to a variable, the
+// other expressions are conditions.
+func (e *Engine) residual(ref ast.Ref, q ast.Body, support []*ast.Module) (out residual, err error) {
+	verdict := slices.IndexFunc(q, func(x *ast.Expr) bool { return boundVerdict(x) != nil })
+	if verdict < 0 {
+		return out, errors.New("the verdict comes from the call")
+	}
+	if out.decision, err = e.sketch(ref, boundVerdict(q[verdict])); err != nil {
+		return out, err
+	}
+	rest := slices.Delete(slices.Clone(q), verdict, verdict+1)
+	if out.when, err = allConditions(rest, support); err == nil {
+		nameVariables(out.when)
+	}
+	return out, err
 }
 
-// casesOf are the ways in which g has a value.
-func casesOf(g *group) []kase {
-	var out []kase
-	rest := [][]clause{nil} // when no rule has a value
-	for _, c := range g.chains {
-		before := [][]clause{nil}
-		for _, body := range c {
-			ends := endsOf(body)
-			for _, b := range before {
-				for _, k := range ends {
-					out = append(out, kase{both(b, k.when), k.is})
-				}
-			}
-			before = product(before, negate(conditions(ends)))
-		}
-		rest = product(rest, before)
+// boundVerdict is what x binds the verdict to; nil when x is a condition.
+func boundVerdict(x *ast.Expr) *ast.Term {
+	if x.Negated || !x.IsEquality() {
+		return nil
 	}
-	if g.other != nil {
-		for _, r := range rest {
-			out = append(out, kase{r, g.other})
+	for i := range 2 {
+		if v, ok := x.Operand(i).Value.(ast.Var); ok && v == verdictVar {
+			return x.Operand(1 - i)
 		}
-	}
-	return out
-}
-
-// endsOf are the ways through n.
-func endsOf(n node) []kase {
-	switch n := n.(type) {
-	case *leaf:
-		return []kase{{nil, n.val}}
-	case fork:
-		var out []kase
-		for _, way := range n {
-			out = append(out, endsOf(way)...)
-		}
-		return out
-	case *choice:
-		return n.ends()
-	case step:
-		next := endsOf(n.following())
-		if len(next) == 0 {
-			return nil
-		}
-		ways := words(n)
-		if len(ways)*len(next) > maxBranches {
-			ways = said(brief(n, ways))
-		}
-		var out []kase
-		for _, when := range ways {
-			for _, k := range next {
-				out = append(out, kase{both(when, k.when), k.is})
-			}
-		}
-		return out
 	}
 	return nil
 }
 
-func (n *choice) ends() []kase {
-	cases := casesOf(n.of)
-	next := make([][]kase, len(n.vals))
-	for i := range n.vals {
-		next[i] = endsOf(n.nexts[i])
+var errUnreduced = errors.New("its conditions cannot be told apart before a call")
+
+// conditionsOf are the conditions that x stands for, with the rules that partial
+// evaluation made written out.
+func conditionsOf(x *ast.Expr, support []*ast.Module) ([]clause, error) {
+	if len(x.With) > 0 {
+		return nil, errUnreduced
 	}
-	if len(cases) > maxBranches {
-		cases = cases[:0]
-		for _, v := range n.vals {
-			cases = append(cases, kase{said(n.of.text() + " == " + v.String())[0], constant{v}})
+	inner := ast.NewBody(x.ComplementNoWith())
+	if n, ok := x.Terms.(*ast.Not); ok {
+		inner = n.Body
+	} else if !x.Negated {
+		if !mentionsData(x) {
+			return []clause{{negated(conditionText(x))}}, nil
+		}
+		if bodies := supportOf(x, support); len(bodies) == 1 {
+			return allConditions(bodies[0], support)
+		}
+		return nil, errUnreduced
+	}
+	bodies := []ast.Body{inner}
+	if len(inner) == 1 && !inner[0].Negated && mentionsData(inner[0]) {
+		if bodies = supportOf(inner[0], support); bodies == nil {
+			return nil, errUnreduced
 		}
 	}
-	var out []kase
-	for _, c := range cases {
-		t, _ := isConstant(c.is)
-		i := slices.IndexFunc(n.vals, func(v *ast.Term) bool { return identical(v, t) })
-		for _, k := range next[i] {
-			out = append(out, kase{both(c.when, k.when), k.is})
+	var out []clause
+	for _, body := range bodies {
+		inside, err := allConditions(body, support)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, clauseTexts(inside))
+	}
+	return out, nil
+}
+
+func allConditions(b ast.Body, support []*ast.Module) ([]clause, error) {
+	var out []clause
+	for _, x := range b {
+		conditions, err := conditionsOf(x, support)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, conditions...)
+	}
+	return out, nil
+}
+
+// supportOf are the bodies of the rule that x asks, any of which makes it true;
+// nil when x asks anything else.
+func supportOf(x *ast.Expr, support []*ast.Module) []ast.Body {
+	asked, ok := x.Terms.(*ast.Term)
+	if !ok || len(x.With) > 0 {
+		return nil
+	}
+	var out []ast.Body
+	for _, m := range support {
+		for _, r := range m.Rules {
+			if !r.Ref().Equal(asked.Value) {
+				continue
+			}
+			if r.Else != nil || r.Default || r.Head.Value == nil || !ast.Boolean(true).Equal(r.Head.Value.Value) {
+				return nil
+			}
+			out = append(out, r.Body)
 		}
 	}
 	return out
 }
 
-func conditions(cases []kase) [][]clause {
-	out := make([][]clause, len(cases))
-	for i, c := range cases {
-		out[i] = c.when
-	}
-	return out
+// mentionsData reports whether x uses a rule, or data that is not known.
+func mentionsData(x any) bool {
+	found := false
+	ast.WalkRefs(x, func(r ast.Ref) bool {
+		found = found || r.HasPrefix(ast.DefaultRootRef)
+		return found
+	})
+	return found
 }
 
-// words are the ways in which the condition of one step holds.
-func words(n step) [][]clause {
-	switch n := n.(type) {
-	case *let:
-		if n.seen {
-			return said(n.val.text())
+// conditionText is x as people write it: the unknown on the left of ==.
+func conditionText(x *ast.Expr) string {
+	if x.IsEquality() && !x.Negated {
+		a, b := x.Operand(0), x.Operand(1)
+		if ast.IsConstant(a.Value) {
+			a, b = b, a
 		}
-	case *test:
-		return truths(n.val)
-	case *same:
-		return said(n.a.text() + " == " + n.b.text())
-	case *call:
-		if n.slot < 0 {
-			return said(callText(n.name, n.args))
-		}
-	case *condition:
-		inner := conditions(endsOf(n.body))
-		if n.not {
-			return negate(inner)
-		}
-		return inner
-	case *either:
-		return append(conditions(endsOf(n.left)), conditions(endsOf(n.right))...)
-	case *all:
-		return said(everyText(n))
+		return a.String() + " == " + b.String()
 	}
-	return [][]clause{nil}
+	raw, err := format.AstWithOpts(x.Copy(), format.Opts{IgnoreLocations: true, RegoVersion: ast.RegoV1})
+	if err != nil {
+		return x.String()
+	}
+	return strings.Join(strings.Fields(string(raw)), " ")
 }
 
-// brief says a condition that comes to too many ways in one.
-func brief(n step, ways [][]clause) string {
-	if t, ok := n.(*test); ok {
-		return t.val.text()
+// sketch is the decision that a verdict comes to, without members that come
+// from a call.
+func (e *Engine) sketch(ref ast.Ref, verdict *ast.Term) (policy.Decision, error) {
+	o, ok := verdict.Value.(ast.Object)
+	if !ok {
+		return policy.Decision{}, errors.New("the verdict comes from the call")
 	}
-	texts := make([]string, len(ways))
-	for i, w := range ways {
-		texts[i] = clauses(w)
-	}
-	return strings.Join(texts, " or ")
-}
-
-// truths are the ways in which a value is not false: those of the rules that
-// give it, where they are not too many.
-func truths(e expr) [][]clause {
-	g, ok := e.(*group)
-	if !ok || g.kind != sinkValue {
-		return said(e.text())
-	}
-	var out [][]clause
-	for _, c := range casesOf(g) {
-		t, ok := isConstant(c.is)
-		switch {
-		case !ok:
-			return said(e.text())
-		case !isFalse(t):
-			out = append(out, c.when)
+	var members [][2]*ast.Term
+	o.Foreach(func(k, v *ast.Term) {
+		if ast.IsConstant(v.Value) {
+			members = append(members, [2]*ast.Term{k, v})
+		}
+	})
+	known := ast.NewObject(members...)
+	for _, s := range verdictSets {
+		if ref.Equal(s.ref) {
+			known.Insert(keyEffect, ast.StringTerm(string(s.effect)))
 		}
 	}
-	if len(out) > maxBranches {
-		return said(e.text())
+	if d, err := e.close(decodeDecision(known)); err == nil {
+		return d, nil
 	}
-	return out
+	effect := known.Get(keyEffect)
+	if effect == nil {
+		return policy.Decision{}, errors.New("the effect comes from the call, or is none")
+	}
+	name, err := text(effect.Value)
+	return policy.Decision{Effect: policy.Effect(name), Revision: e.revision}, err
 }
+
+var keyEffect = ast.StringTerm("effect")

@@ -15,7 +15,7 @@ import (
 // others. OPA writes to shared terms while it splits a policy, which only the
 // race detector sees.
 func TestNewPairsBesideDecisions(t *testing.T) {
-	e, err := rego.Load(context.Background(), rego.Options{})
+	e, err := rego.Load(context.Background(), rego.Options{Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,14 @@ func (w *reader) walk(x any) {
 	}).Walk(x)
 }
 
+// total are the built-ins that fail for no operands.
+var total = map[string]bool{
+	ast.Equal.Name: true, ast.NotEqual.Name: true, ast.Member.Name: true,
+	ast.LessThan.Name: true, ast.LessThanEq.Name: true, ast.GreaterThan.Name: true, ast.GreaterThanEq.Name: true,
+	ast.IsNumber.Name: true, ast.IsString.Name: true, ast.IsBoolean.Name: true, ast.IsArray.Name: true,
+	ast.IsSet.Name: true, ast.IsObject.Name: true, ast.IsNull.Name: true, ast.TypeNameBuiltin.Name: true,
+}
+
 // dead reports whether b asks for data that is not there, and nothing before
 // that can fail: it holds for nobody, whoever is asked about.
 func (w *reader) dead(b ast.Body) bool {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/metrics"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
@@ -29,27 +28,9 @@ func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdow
 	if err != nil {
 		return nil, err
 	}
-	patient := *e
-	patient.timeout = max(tryTimeout, e.timeout)
-	var v ast.Value
-	err = patient.bounded(ctx, func(c topdown.Cancel) error {
-		options := []rego.EvalOption{
-			rego.EvalParsedInput(input.Value), rego.EvalExternalCancel(c), rego.EvalMetrics(metrics.NoOp()),
-			rego.EvalInterQueryBuiltinValueCache(e.program.patterns),
-			rego.EvalRuleIndexing(false), // an index would hide why a rule does not hold
-		}
-		for _, t := range tracers {
-			options = append(options, rego.EvalQueryTracer(t))
-		}
-		rs, err := e.program.decision.Eval(ctx, options...)
-		if err != nil {
-			return err
-		}
-		if len(rs) == 0 {
-			return errUndefined
-		}
-		v = rs[0].Expressions[0].Value.(*ast.Term).Value
-		return nil
-	})
-	return v, err
+	options := []rego.EvalOption{rego.EvalRuleIndexing(false)} // an index would hide why a rule does not hold
+	for _, t := range tracers {
+		options = append(options, rego.EvalQueryTracer(t))
+	}
+	return e.eval(ctx, &e.program.decision, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, options...)
 }

@@ -69,7 +69,7 @@ func (e *Engine) tryOthers(ctx context.Context, role string) error {
 			in.Arguments = arguments
 			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
 			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
-			if _, err := e.judge(ctx, &in); err != nil && !errors.Is(err, errUndefined) {
+			if _, err := e.evaluate(ctx, &in, nil, e.timeout); err != nil && !errors.Is(err, errUndefined) {
 				return fmt.Errorf("role %q asks for %s with %s: %s (hint: look at input.action, and test the type of an argument before using it)",
 					role, in.Action, arguments, cause(err))
 			}
@@ -91,7 +91,7 @@ func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.R
 	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
 		return err
 	}
-	if _, err := e.evaluate(ctx, in, known); err != nil && !errors.Is(err, errUndefined) {
+	if _, err := e.evaluate(ctx, in, known, e.timeout); err != nil && !errors.Is(err, errUndefined) {
 		return fmt.Errorf("role %q calls %q with %s: %s (hint: test the type of an argument before using it)",
 			role, tool, arguments, cause(err))
 	}
