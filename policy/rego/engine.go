@@ -1,7 +1,12 @@
-// Package rego judges calls with Open Policy Agent, embedded. A policy answers
-// data.toolgate.decision for one input (package policy); what it answers for a
-// principal and a tool whatever the arguments are is found once by partial
-// evaluation and then served from memory.
+// Package rego judges calls with Open Policy Agent, embedded, which is the only
+// evaluator of Rego: every decision is OPA's evaluation of the whole policy, for
+// one input (package policy), with strict built-in errors and within one timeout.
+// A policy answers with the rule data.toolgate.decision, or with the sets
+// data.toolgate.deny, hold and allow, which the engine orders.
+//
+// Most decisions are the same for every call of a principal and a tool. One
+// traced evaluation without a call finds that out, and they are then served from
+// memory.
 //
 // The engine fails closed: undefined, an error, a timeout, a panic, a shape
 // that is not a decision, all are a denial.
@@ -45,8 +50,8 @@ type Options struct {
 	KeyID string
 	// Scope is what the signature must say it is for; "" = what its key says.
 	Scope string
-	// Timeout bounds one evaluation; 0 = DefaultTimeout. A decision that takes
-	// longer twice running is a denial.
+	// Timeout bounds one evaluation, reading its input included; 0 =
+	// DefaultTimeout. A decision that comes later is a denial.
 	Timeout time.Duration
 	// CacheSize bounds the pairs of principal and tool that are remembered;
 	// 0 = DefaultCacheSize.

@@ -20,6 +20,8 @@ const (
 	codeData       = "unread-data"
 	codeNever      = "never-fires"
 	codeUnused     = "unused-rule"
+	codeVisible    = "visible-reads-call"
+	codeNoVisible  = "no-visible"
 )
 
 var (

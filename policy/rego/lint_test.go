@@ -2,6 +2,7 @@ package rego_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +18,39 @@ func found(t *testing.T, files ...string) []rego.Finding {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return list
+	return slices.DeleteFunc(list, func(f rego.Finding) bool { return f.Code == "no-visible" })
+}
+
+// TestVisibleLint is the table of what visible must not read.
+func TestVisibleLint(t *testing.T) {
+	const decides = "decision := {\"effect\": \"allow\"} if input.arguments.x == 1\n"
+	for rules, want := range map[string]string{
+		"":                              "note no-visible ",
+		`visible if input.tool.exposed`: "",
+		`visible if { some r in input.principal.roles; data.roles[r] }`:                      "",
+		`visible if input.arguments.x`:                                                       "error visible-reads-call p.rego:4",
+		`visible if input.request.time`:                                                      "error visible-reads-call p.rego:4",
+		`visible if input.action == "tools/call"`:                                            "error visible-reads-call p.rego:4",
+		`visible if not input.usage.day`:                                                     "error visible-reads-call p.rego:4",
+		`visible if count(input) > 1`:                                                        "error visible-reads-call p.rego:4",
+		"visible if helper\nhelper if input.tool.name == \"t\"\nhelper if input.arguments.x": "error visible-reads-call p.rego:6",
+		"visible if f(input.tool)\nf(t) if t.name == input.arguments.x":                      "error visible-reads-call p.rego:5",
+		"visible if false\nelse if input.arguments.x":                                        "error visible-reads-call p.rego:5",
+	} {
+		_, list, err := rego.Check(t.Context(), rego.Options{Path: writeFiles(t, "p.rego", module(decides+rules)), Timeout: testTimeout})
+		if err != nil {
+			t.Fatal(rules, err)
+		}
+		var got []string
+		for _, f := range list {
+			if strings.Contains(f.Code, "visible") {
+				got = append(got, said([]rego.Finding{f})...)
+			}
+		}
+		if text := strings.Join(got, "; "); text != want {
+			t.Errorf("%s: got %q, want %q", rules, text, want)
+		}
+	}
 }
 
 func said(list []rego.Finding) []string {

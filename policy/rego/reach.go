@@ -37,14 +37,14 @@ func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
 		return nil, nil, err
 	}
 	found := append(slices.Clone(e.findings), p.unusedRules()...)
+	found = append(found, lintVisible(p.compiler)...)
 	found = append(found, p.neverFires(ctx)...)
 	sortFindings(found)
 	return e, found, ctx.Err()
 }
 
-// unusedRules finds rules of package toolgate that no decision asks.
-func (p *program) unusedRules() []Finding {
-	c := p.compiler
+// rulesBelow are the rules at refs, and all rules that they use.
+func rulesBelow(c *ast.Compiler, refs ...ast.Ref) map[*ast.Rule]bool {
 	used := map[*ast.Rule]bool{}
 	var use func(r *ast.Rule)
 	use = func(r *ast.Rule) {
@@ -58,11 +58,47 @@ func (p *program) unusedRules() []Finding {
 			}
 		}
 	}
-	for _, path := range append([]ast.Ref{visibleRef, systemPackages}, p.form.refs...) {
-		for _, r := range c.GetRulesWithPrefix(path) {
+	for _, ref := range refs {
+		for _, r := range c.GetRulesWithPrefix(ref) {
 			use(r)
 		}
 	}
+	return used
+}
+
+// lintVisible finds what the rule visible reads of the input that it does not
+// get, itself or through other rules.
+func lintVisible(c *ast.Compiler) []Finding {
+	if len(c.GetRules(visibleRef)) == 0 {
+		return []Finding{{Level: LevelNote, Code: codeNoVisible, Message: "no rule defines " + visiblePath + ": tools are hidden only once every call of them is known to be denied",
+			Hint: "visible if …, about input.principal and input.tool"}}
+	}
+	given := map[ast.Value]bool{ast.String("principal"): true, ast.String("tool"): true}
+	var found []Finding
+	for r := range rulesBelow(c, visibleRef) {
+		for e := r; e != nil; e = e.Else {
+			place := e.Location
+			ast.WalkExprs(e.Body, func(x *ast.Expr) bool {
+				if mentionsInput(x, given) {
+					if x.Location != nil {
+						place = x.Location
+					}
+					found = append(found, at(place, LevelError, codeVisible, visiblePath+" depends on this, which reads more of input than principal and tool", "visibility is decided before any call: leave the call to "+decisionPath+" or the sets"))
+				}
+				return true
+			})
+			if mentionsInput(e.Head, given) {
+				found = append(found, at(place, LevelError, codeVisible, visiblePath+" depends on this, which reads more of input than principal and tool", ""))
+			}
+		}
+	}
+	return found
+}
+
+// unusedRules finds rules of package toolgate that no decision asks.
+func (p *program) unusedRules() []Finding {
+	c := p.compiler
+	used := rulesBelow(c, append([]ast.Ref{visibleRef, systemPackages}, p.form.refs...)...)
 	var found []Finding
 	for _, m := range c.Modules {
 		if !m.Package.Path.Equal(decisionRef[:2]) {
