@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"maps"
 	"math"
@@ -51,93 +50,72 @@ func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) 
 // Ends gives the ends of the chains under root: Follow with it yields what arrives
 // from now on.
 func Ends(root string) (Cursor, error) {
-	dirs, err := chainDirs(root)
+	names, err := chainNames(root)
+	ends := Cursor{}
+	for _, name := range names {
+		dir := filepath.Join(root, name)
+		var numbers []int
+		var line []byte
+		if numbers, err = segments(dir); err == nil {
+			line, err = lastLine(dir, numbers)
+		}
+		if err != nil {
+			break
+		}
+		ends[name] = lineNumber(line)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading audit log: %w", err)
 	}
-	ends := Cursor{}
-	for _, d := range dirs {
-		dir := filepath.Join(root, d.Name())
-		numbers, err := segments(dir)
-		if err != nil {
-			return nil, fmt.Errorf("reading audit log: %w", err)
-		}
-		line, _, err := lastLine(dir, numbers)
-		if err != nil {
-			return nil, fmt.Errorf("reading audit log: %w", err)
-		}
-		ends[d.Name()] = lineNumber(line)
-	}
 	return ends, nil
-}
-
-// chainDirs gives the directories under root, none where there is no root yet.
-func chainDirs(root string) ([]os.DirEntry, error) {
-	entries, err := os.ReadDir(root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var dirs []os.DirEntry
-	for _, e := range entries {
-		if e.IsDir() {
-			dirs = append(dirs, e)
-		}
-	}
-	return dirs, err
 }
 
 // follower is one Follow.
 type follower struct {
 	root   string
 	after  Cursor
-	chains map[string]*followed
+	chains map[string]*followed // by name
 }
 
 // followed is one chain.
 type followed struct {
 	dir    string
-	after  uint64    // number of the last record that was yielded
-	walk   *walk     // nil = not begun
-	asleep time.Time // modification time of the directory when there was nothing left and nobody who writes
-	ended  bool      // its close record was yielded
+	after  uint64       // number of the last record that was yielded
+	reader *chainReader // nil = not begun
+	asleep time.Time    // modification time of the directory when nothing was left and nobody wrote
+	ended  bool         // its close record was yielded
 }
 
 func (f *follower) close() {
 	for _, c := range f.chains {
-		if c.walk != nil {
-			c.walk.close()
-		}
+		c.closeFile()
+	}
+}
+
+func (c *followed) closeFile() {
+	if c.reader != nil {
+		c.reader.close()
 	}
 }
 
 // look yields what is new, and reports whether to go on.
 func (f *follower) look(ctx context.Context, yield func(*Record, error) bool) bool {
-	dirs, err := chainDirs(f.root)
+	names, err := chainNames(f.root)
 	if err != nil {
 		return yield(nil, fmt.Errorf("following audit log: %w", err))
 	}
-	for _, d := range dirs {
-		c := f.chains[d.Name()]
+	for _, name := range names {
+		c := f.chains[name]
 		if c == nil {
-			c = &followed{dir: filepath.Join(f.root, d.Name()), after: f.after[d.Name()]}
-			f.chains[d.Name()] = c
+			c = &followed{dir: filepath.Join(f.root, name), after: f.after[name]}
+			f.chains[name] = c
 		}
-		info, err := d.Info()
-		if c.ended || err == nil && info.ModTime().Equal(c.asleep) {
-			continue
-		}
-		c.asleep = time.Time{}
-		quiet, err := c.look(ctx, yield)
-		switch {
-		case errors.Is(err, errEnough) || ctx.Err() != nil:
+		err := c.look(ctx, yield)
+		if errors.Is(err, errEnough) || ctx.Err() != nil {
 			return false
-		case err != nil:
-			if !yield(nil, fmt.Errorf("following audit log %s: %w", d.Name(), err)) {
-				return false
-			}
-		case quiet && info != nil:
-			c.asleep = info.ModTime()
-			c.rest()
+		}
+		if err != nil && !yield(nil, fmt.Errorf("following audit log %s: %w", name, err)) {
+			return false
 		}
 	}
 	return true
@@ -146,60 +124,75 @@ func (f *follower) look(ctx context.Context, yield func(*Record, error) bool) bo
 // errEnough says that the caller wants no more.
 var errEnough = errors.New("enough")
 
-// rest gives back what an idle chain needs not hold.
-func (c *followed) rest() {
-	if c.walk != nil {
-		c.walk.close()
+// look yields what is new in the chain. A chain that is quiet and has nothing
+// left is not looked at again until its directory changes.
+func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) error {
+	info, err := os.Stat(c.dir)
+	if err != nil || c.ended || info.ModTime().Equal(c.asleep) {
+		return err
 	}
-}
-
-// look yields what is new in the chain, and reports whether it is quiet and has
-// nothing left. HEAD is read first: it vouches for what was on disk before the
-// segments were listed.
-func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) (quiet bool, err error) {
+	c.asleep = time.Time{}
+	// HEAD is read before the segments are listed: it vouches for what was on disk.
 	h, _ := readHead(c.dir) // one that is missing or broken vouches for nothing
 	numbers, err := segments(c.dir)
 	if err != nil || len(numbers) == 0 {
-		return false, err
+		return err
 	}
-	line, written, err := lastLine(c.dir, numbers)
+	last, err := os.Stat(segmentPath(c.dir, numbers[len(numbers)-1]))
 	if err != nil {
-		return false, err
+		return err
 	}
-	limit := h.Seq
-	if quiet = time.Since(written) > quietAfter; quiet {
+	limit, quiet := h.Seq, time.Since(last.ModTime()) > quietAfter
+	if quiet {
 		limit = math.MaxUint64
 	}
-	if number := lineNumber(line); limit <= c.after || number != 0 && number <= c.after && (c.walk == nil || c.walk.segment == numbers[len(numbers)-1]) {
-		return quiet, nil
+	if err := c.begin(numbers, limit); err != nil {
+		return err
 	}
-	if c.walk == nil {
-		start, err := starting(c.dir, numbers, func(first []byte) bool { return lineNumber(first) <= c.after+1 })
-		if err != nil {
-			return false, err
-		}
-		c.walk = &walk{dir: c.dir, segment: start}
+	if err := c.yield(ctx, limit, yield); err != nil {
+		return err
 	}
-	return quiet, c.yield(ctx, limit, yield)
+	if quiet {
+		c.asleep = info.ModTime()
+		c.closeFile()
+	}
+	return nil
+}
+
+// begin opens the chain once it has a record after those that were yielded, at
+// the segment that has the first of them.
+func (c *followed) begin(numbers []int, limit uint64) error {
+	if c.reader != nil || limit <= c.after {
+		return nil
+	}
+	line, err := lastLine(c.dir, numbers)
+	if number := lineNumber(line); err != nil || number != 0 && number <= c.after {
+		return err
+	}
+	c.reader, err = readAfter(c.dir, numbers, func(first []byte) bool { return lineNumber(first) <= c.after+1 })
+	return err
 }
 
 // yield yields the records up to limit.
 func (c *followed) yield(ctx context.Context, limit uint64, yield func(*Record, error) bool) error {
-	for segment := c.walk.segment; ctx.Err() == nil; {
-		line, number, err := c.walk.peek()
+	if c.reader == nil || limit <= c.after {
+		return nil
+	}
+	for segment := c.reader.number; ctx.Err() == nil; {
+		line, number, err := c.reader.peek()
 		if err != nil || line == nil || number > limit {
 			return err
 		}
-		if c.walk.segment != segment {
+		if c.reader.number != segment {
 			// What a segment repeats after a failed write may be other records.
-			segment, c.after = c.walk.segment, min(c.after, max(number, 1)-1)
+			segment, c.after = c.reader.number, min(c.after, max(number, 1)-1)
 		}
 		if number != 0 && number <= c.after {
-			c.walk.take()
+			c.reader.take()
 			continue
 		}
 		r, err := Parse(line)
-		c.walk.take()
+		c.reader.take()
 		if err == nil {
 			c.after, c.ended = r.Seq, r.Kind == KindClose
 		}

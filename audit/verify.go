@@ -13,13 +13,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 )
-
-// maxLine bounds a line that is read back, in bytes. Nothing longer is written.
-const maxLine = 64 << 20
 
 // keepLinks is how many records a failed write can leave behind and still be
 // told from a break: more than a few segments hold.
@@ -83,7 +78,7 @@ func (c *check) run() error {
 			c.problem("%s is missing before this segment", missing("segment", uint64(want), uint64(n-1)))
 		}
 		want = n + 1
-		if err := c.file(); err != nil {
+		if err := c.file(n); err != nil {
 			return err
 		}
 		c.chain.Segments++
@@ -107,89 +102,38 @@ func missing(noun string, from, to uint64) string {
 	return fmt.Sprintf("%ss %d to %d", noun, from, to)
 }
 
-var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
-
-// segments gives the numbers of the segments in dir, ascending.
-func segments(dir string) ([]int, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var numbers []int
-	for _, e := range entries {
-		if m := segmentName.FindStringSubmatch(e.Name()); m != nil {
-			n, err := strconv.Atoi(m[1])
-			if err != nil {
-				return nil, err
-			}
-			numbers = append(numbers, n)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers, nil
-}
-
 // file checks the segment that c.place names.
-func (c *check) file() error {
-	f, err := os.Open(filepath.Join(c.root, filepath.FromSlash(c.place.File)))
+func (c *check) file(number int) error {
+	s, err := openSegment(filepath.Join(c.root, c.chain.Instance), number, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer s.close()
 	c.first = true
 	if old := len(c.links) - keepLinks; old > 0 {
 		c.links = slices.Delete(c.links, 0, old)
 	}
 	// A log that is being written to would otherwise run ahead of its reader.
-	info, err := f.Stat()
+	info, err := s.file.Stat()
 	if err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(io.LimitReader(f, info.Size()), 256<<10)
-	for {
-		line, err := readLine(r)
-		if len(line) > 0 || err == nil {
-			c.place.Line++
-		}
-		switch {
+	for c.place.Offset = 0; c.place.Offset < info.Size(); c.place.Offset = s.offset {
+		c.place.Line++
+		switch line, err := s.next(); {
 		case err == nil:
 			c.line(line)
-			c.place.Offset += int64(len(line)) + 1
-		case errors.Is(err, io.EOF) && len(line) > 0:
+		case errors.Is(err, io.EOF):
 			c.torn()
 			return nil
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, errLongLine):
+		case errors.Is(err, bufio.ErrTooLong):
 			c.problem("the line is longer than any record")
 			return nil
 		default:
 			return err
 		}
 	}
-}
-
-var errLongLine = errors.New("line too long")
-
-// readLine gives the next line without its line feed; with io.EOF, the bytes
-// after the last line feed.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var long []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		if err == nil && long == nil {
-			return part[:len(part)-1], nil
-		}
-		long = append(long, part...)
-		switch {
-		case err == nil:
-			return long[:len(long)-1], nil
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return long, err
-		case len(long) > maxLine:
-			return nil, errLongLine
-		}
-	}
+	return nil
 }
 
 func (c *check) torn() {
@@ -204,9 +148,13 @@ func (c *check) torn() {
 // line is compared with what that line says as well as with what it should say.
 func (c *check) line(line []byte) {
 	computed, stated, ok := splitHash(line)
-	rec, fault := c.parse(line)
-	if rec == nil {
-		c.fault(fault)
+	rec := new(Record)
+	err := json.Unmarshal(line, rec)
+	if err == nil && rec.Seq == 0 {
+		err = errors.New("no record number")
+	}
+	if err != nil {
+		c.fault(err)
 		c.known = false
 		c.hashes = [2][sha256.Size]byte{stated, computed}
 		return
@@ -221,18 +169,6 @@ func (c *check) line(line []byte) {
 	}
 	c.first = false
 	c.take(rec, stated, computed)
-}
-
-// parse decodes a line; nil when it is no record at all.
-func (c *check) parse(line []byte) (*Record, error) {
-	rec := new(Record)
-	if err := json.Unmarshal(line, rec); err != nil {
-		return nil, err
-	}
-	if rec.Seq == 0 {
-		return nil, errors.New("no record number")
-	}
-	return rec, nil
 }
 
 func (c *check) fault(err error) {

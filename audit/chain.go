@@ -1,0 +1,150 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+)
+
+// chainReader reads the lines of a chain one after the other, its segments in
+// order. The lines of a segment that the next one begins again with were left
+// behind by a failed write, and are passed over. It is not safe for concurrent
+// use.
+type chainReader struct {
+	dir    string
+	number int    // of the segment that is being read
+	offset int64  // in it, of the line that peek gives
+	next   int    // number of the segment after it, 0 = not known to be there
+	bound  uint64 // number of the record with which that one begins, 0 = not known
+	open   *segment
+	line   []byte // that peek gave and take has not taken
+}
+
+// readAfter gives a reader that begins with the last segment whose first line
+// is before or at what the caller looks for, or with the first segment.
+func readAfter(dir string, numbers []int, before func(first []byte) bool) (*chainReader, error) {
+	for i := len(numbers) - 1; i > 0; i-- {
+		line, err := firstLine(dir, numbers[i])
+		if err != nil {
+			return nil, err
+		}
+		if line != nil && before(line) {
+			return &chainReader{dir: dir, number: numbers[i]}, nil
+		}
+	}
+	return &chainReader{dir: dir, number: numbers[0]}, nil
+}
+
+// readLast gives a reader of the last n lines of a chain.
+func readLast(dir string, numbers []int, n int) (*chainReader, error) {
+	c := &chainReader{dir: dir}
+	for _, number := range slices.Backward(numbers) {
+		offset, found, err := lastLines(segmentPath(dir, number), n)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.number, c.offset = number, offset
+		if n -= found; n <= 0 {
+			break
+		}
+	}
+	return c, nil
+}
+
+// lastLine gives the last line of a chain, nil when it has none.
+func lastLine(dir string, numbers []int) ([]byte, error) {
+	c, err := readLast(dir, numbers, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	line, _, err := c.peek()
+	return line, err
+}
+
+// peek gives the next line and the number of its record, 0 for a line that is no
+// record; nil when there is none now. The line is valid until take or close.
+func (c *chainReader) peek() ([]byte, uint64, error) {
+	for {
+		switch ended, err := c.read(); {
+		case err != nil:
+			return nil, 0, fmt.Errorf("reading segment %d: %w", c.number, err)
+		case !ended:
+			number := lineNumber(c.line)
+			if c.bound == 0 || number < c.bound {
+				return c.line, number, nil
+			}
+			c.turn()
+		case c.next != 0:
+			c.turn()
+		default:
+			// The segment may have grown between its end and the look for another.
+			if err := c.look(); err != nil || c.next == 0 {
+				return nil, 0, err
+			}
+		}
+	}
+}
+
+// read makes sure that line is the next one, and reports whether the segment has
+// ended instead or is gone.
+func (c *chainReader) read() (ended bool, err error) {
+	if c.line != nil {
+		return false, nil
+	}
+	if c.open == nil {
+		c.open, err = openSegment(c.dir, c.number, c.offset)
+		if errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+		if err == nil {
+			err = c.look()
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	c.line, err = c.open.next()
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+// take passes the line that peek gave.
+func (c *chainReader) take() { c.line, c.offset = nil, c.open.offset }
+
+// look finds the segment after the one that is being read, and with which record
+// it begins.
+func (c *chainReader) look() error {
+	numbers, err := segments(c.dir)
+	if err != nil {
+		return err
+	}
+	i, _ := slices.BinarySearch(numbers, c.number+1)
+	if i == len(numbers) {
+		return nil
+	}
+	line, err := firstLine(c.dir, numbers[i])
+	c.next, c.bound = numbers[i], lineNumber(line)
+	return err
+}
+
+// turn begins the next segment.
+func (c *chainReader) turn() {
+	c.close()
+	c.number, c.offset, c.next, c.bound = c.next, 0, 0, 0
+}
+
+// close closes the file; peek opens it again at the same line.
+func (c *chainReader) close() {
+	if c.open != nil {
+		c.open.close()
+		c.open, c.line = nil, nil
+	}
+}

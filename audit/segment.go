@@ -1,0 +1,187 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// maxLine bounds a line that is read back, in bytes. Nothing longer is written.
+const maxLine = 64 << 20
+
+var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
+
+// chainNames gives the names of the chains under root, in order; none where
+// there is no root yet.
+func chainNames(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// segments gives the numbers of the segments in dir, ascending.
+func segments(dir string) ([]int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, e := range entries {
+		if m := segmentName.FindStringSubmatch(e.Name()); m != nil {
+			n, err := strconv.Atoi(m[1])
+			if err != nil {
+				return nil, err
+			}
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+func segmentPath(dir string, number int) string {
+	return filepath.Join(dir, fmt.Sprintf("%06d.jsonl", number))
+}
+
+// segment reads the whole lines of one file, front to back. It is not safe for
+// concurrent use.
+type segment struct {
+	file   *os.File
+	lines  *bufio.Scanner // nil = not begun, or at the end
+	offset int64          // of the line that next gives next
+}
+
+// openSegment opens the segment with a number in dir, at an offset at which a
+// line begins.
+func openSegment(dir string, number int, offset int64) (*segment, error) {
+	f, err := os.Open(segmentPath(dir, number))
+	if err != nil {
+		return nil, err
+	}
+	return &segment{file: f, offset: offset}, nil
+}
+
+// scan begins to read at offset.
+func (s *segment) scan() error {
+	s.lines = bufio.NewScanner(s.file)
+	s.lines.Buffer(make([]byte, 16<<10), maxLine)
+	s.lines.Split(splitLine)
+	_, err := s.file.Seek(s.offset, io.SeekStart)
+	return err
+}
+
+// splitLine is a bufio.SplitFunc that gives lines with a line feed only.
+func splitLine(data []byte, _ bool) (int, []byte, error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	return 0, nil, nil
+}
+
+// next gives the next line without its line feed, valid until the next call.
+// After io.EOF a file that has grown has more. A line longer than maxLine is
+// bufio.ErrTooLong.
+func (s *segment) next() ([]byte, error) {
+	if s.lines == nil {
+		if err := s.scan(); err != nil {
+			return nil, err
+		}
+	}
+	if s.lines.Scan() {
+		line := s.lines.Bytes()
+		s.offset += int64(len(line)) + 1
+		return line, nil
+	}
+	if err := s.lines.Err(); err != nil {
+		return nil, err
+	}
+	s.lines = nil
+	return nil, io.EOF
+}
+
+func (s *segment) close() { _ = s.file.Close() } // it was only read
+
+// firstLine gives the first line of a segment, nil when there is none.
+func firstLine(dir string, number int) ([]byte, error) {
+	s, err := openSegment(dir, number, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	line, err := s.next()
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	return line, err
+}
+
+// lastLines gives where the last lines of a segment begin, at most n of them,
+// and how many they are. It reads backwards, as far as it must.
+func lastLines(path string, n int) (offset int64, found int, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	at, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, 0, err
+	}
+	for part := make([]byte, 64<<10); at > 0; {
+		part = part[:min(at, int64(len(part)))]
+		at -= int64(len(part))
+		if _, err := f.ReadAt(part, at); err != nil && !errors.Is(err, io.EOF) {
+			return 0, 0, err
+		}
+		for i := len(part); ; found++ {
+			if i = bytes.LastIndexByte(part[:i], '\n'); i < 0 {
+				break
+			}
+			if found == n {
+				return at + int64(i) + 1, n, nil
+			}
+		}
+	}
+	return 0, found, nil
+}
+
+// lineNumber reads the number of a record without decoding its line; 0 when the
+// line is no record.
+func lineNumber(line []byte) uint64 {
+	rest, ok := bytes.CutPrefix(line, []byte(`{"v":1,"seq":`))
+	digits, _, comma := bytes.Cut(rest, []byte{','})
+	if !ok || !comma {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(digits), 10, 64)
+	return n
+}
+
+// lineTime reads the time of a record without decoding its line; zero when the
+// line is no record. The member stands before anything that a caller can choose.
+func lineTime(line []byte) time.Time {
+	_, rest, _ := bytes.Cut(line, []byte(`"time":"`))
+	text, _, _ := bytes.Cut(rest, []byte{'"'})
+	at, _ := time.Parse(time.RFC3339Nano, string(text))
+	return at
+}
