@@ -4,17 +4,15 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"math"
 	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-const (
-	formVersion = 1
-	hexDigits   = "0123456789abcdef"
-)
+const formVersion = 1
 
 // hashMember is what stands between the hashed bytes of a line and its hash.
 const hashMember = `,"hash":"`
@@ -22,225 +20,202 @@ const hashMember = `,"hash":"`
 // tailLen is the length of the end of a line: hashMember, hash, `"}`.
 const tailLen = len(hashMember) + 2*sha256.Size + len(`"}`)
 
-// appendBody appends the members that a caller of the log knows, without
-// braces and without a comma at either end. It writes no line break, whatever
-// the record holds. now stands in for a missing time.
-func appendBody(b []byte, r *Record, kind Kind, now time.Time) []byte {
-	if !r.Time.IsZero() {
-		now = r.Time
+// object is JSON that is being written, member by member. It never holds a line
+// break. jsontext's encoder is not used because it rewrites the white space of
+// values that are JSON already.
+type object []byte
+
+// name begins a member.
+func (o *object) name(name string) {
+	if n := len(*o); n > 0 && (*o)[n-1] != '{' {
+		*o = append(*o, ',')
 	}
-	b = append(b, `"time":"`...)
-	b = now.UTC().AppendFormat(b, time.RFC3339Nano)
-	b = append(b, `","kind":"`...)
-	b = append(b, kind...)
-	b = append(b, '"')
-	switch kind {
-	case KindOpen:
-		b = appendMember(b, "version", r.Version)
-		b = append(b, `,"pid":`...)
-		return strconv.AppendInt(b, int64(r.PID), 10)
-	case KindClose:
-		return b
-	}
-	b = appendCaller(b, r)
-	b = appendTool(b, r)
-	b = appendVerdict(b, r)
-	switch {
-	case kind == KindOutcome:
-		b = appendOutcome(b, r)
-	case kind == KindTicket && r.Change != nil:
-		b = appendChange(b, r.Change)
-	}
-	return b
+	*o = append(append(append(*o, '"'), name...), `":`...)
 }
 
-func appendCaller(b []byte, r *Record) []byte {
-	b = appendMember(b, "call_id", r.CallID)
-	b = appendMember(b, "decision_id", r.DecisionID)
-	b = appendMember(b, "trace_id", r.TraceID)
-	b = appendOptional(b, "parent_id", r.ParentID)
-	b = append(b, `,"principal":{"subject":`...)
-	b = appendString(b, r.Principal.Subject)
-	b = append(b, `,"roles":[`...)
-	for i, role := range r.Principal.Roles {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, role)
-	}
-	b = append(b, ']')
-	b = appendOptional(b, "client", r.Principal.Client)
-	b = appendOptional(b, "tenant", r.Principal.Tenant)
-	b = append(b, '}')
-	b = appendMember(b, "transport", r.Transport)
-	b = appendMember(b, "era", r.Era)
-	b = appendMember(b, "route", r.Route)
-	b = appendOptional(b, "session", r.Session)
-	return appendMember(b, "request_id", r.RequestID)
+func (o *object) open(name string) {
+	o.name(name)
+	*o = append(*o, '{')
 }
 
-func appendTool(b []byte, r *Record) []byte {
-	b = appendOptional(b, "method", r.Method)
-	b = appendMember(b, "server", r.Server)
-	b = appendMember(b, "tool", r.Tool)
-	b = appendMember(b, "exposed", r.Exposed)
-	b = appendMember(b, "fingerprint", r.Fingerprint)
-	if len(r.Arguments) > 0 {
-		b = append(b, `,"arguments":`...)
-		b = appendArguments(b, r.Arguments)
-	}
-	switch {
-	case r.ArgumentsSHA256 != "":
-		b = appendMember(b, "arguments_sha256", r.ArgumentsSHA256)
-	case len(r.Arguments) > 0:
-		sum := sha256.Sum256(r.Arguments)
-		b = append(b, `,"arguments_sha256":"`...)
-		b = hex.AppendEncode(b, sum[:])
-		b = append(b, '"')
-	}
-	return b
+func (o *object) close() { *o = append(*o, '}') }
+
+func (o *object) text(name, value string) {
+	o.name(name)
+	*o = appendString(*o, value)
 }
 
-// appendArguments keeps judged bytes as they are. What would break the line or
-// its JSON becomes a string: judged arguments are objects, so the two cannot be
-// taken for each other, and no record is lost because of what a caller sent.
-func appendArguments(b []byte, raw []byte) []byte {
-	if bytes.ContainsAny(raw, "\r\n") || !utf8.Valid(raw) || !json.Valid(raw) {
-		return appendString(b, string(raw))
+// optional writes a text unless it is empty.
+func (o *object) optional(name, value string) {
+	if value != "" {
+		o.text(name, value)
 	}
-	return append(b, raw...)
 }
 
-func appendVerdict(b []byte, r *Record) []byte {
-	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
-		b = append(b, `,"policy":{"effect":`...)
-		b = appendString(b, p.Effect)
-		b = appendOptional(b, "rule", p.Rule)
-		b = appendOptional(b, "reason", p.Reason)
-		b = appendOptional(b, "remedy", p.Remedy)
-		b = appendOptional(b, "revision", p.Revision)
-		b = appendJSON(b, "obligations", p.Obligations)
-		b = append(b, '}')
-	}
-	b = appendJSON(b, "input", r.Input)
-	b = appendOptional(b, "ticket", r.Ticket)
-	return appendJSON(b, "task", r.Task)
+func (o *object) number(name string, value int64) {
+	o.name(name)
+	*o = strconv.AppendInt(*o, value, 10)
 }
 
-// appendJSON appends a member that is JSON already, or nothing for none.
-func appendJSON(b []byte, name string, raw []byte) []byte {
-	if len(raw) == 0 {
-		return b
-	}
-	b = append(b, ',', '"')
-	b = append(b, name...)
-	b = append(b, '"', ':')
-	return appendArguments(b, raw)
+func (o *object) time(name string, at time.Time) {
+	o.name(name)
+	*o = at.UTC().AppendFormat(*o, `"`+time.RFC3339Nano+`"`)
 }
 
-func appendOutcome(b []byte, r *Record) []byte {
-	b = appendMember(b, "outcome", string(r.Outcome))
-	b = appendMember(b, "stage", r.Stage)
-	b = appendOptional(b, "code", r.Code)
-	b = append(b, `,"duration_ms":`...)
-	b = appendMillis(b, r.DurationMS)
-	b = appendOptional(b, "result_sha256", r.ResultSHA256)
-	if r.ResultBytes != 0 {
-		b = append(b, `,"result_bytes":`...)
-		b = strconv.AppendInt(b, int64(r.ResultBytes), 10)
-	}
-	b = appendOptional(b, "error", r.Error)
-	if r.Replayed {
-		b = append(b, `,"replayed":true`...)
-	}
-	return b
-}
-
-func appendChange(b []byte, c *Change) []byte {
-	b = append(b, `,"change":{"seq":`...)
-	b = strconv.AppendInt(b, c.Seq, 10)
-	b = appendMember(b, "from", c.From)
-	b = appendMember(b, "to", c.To)
-	b = appendMember(b, "who", c.Who)
-	b = appendMember(b, "reason", c.Reason)
-	b = appendMember(b, "digest", c.Digest)
-	return append(b, '}')
-}
-
-// appendMillis keeps three decimals; what is no finite number is 0, for JSON
-// has no word for it.
-func appendMillis(b []byte, ms float64) []byte {
+// millis keeps three decimals. A value that is no finite number is 0: JSON has no
+// word for it.
+func (o *object) millis(name string, ms float64) {
 	if math.IsNaN(ms) || math.IsInf(ms, 0) {
 		ms = 0
 	}
-	return strconv.AppendFloat(b, math.Round(ms*1000)/1000, 'f', -1, 64)
+	o.name(name)
+	*o = strconv.AppendFloat(*o, math.Round(ms*1000)/1000, 'f', -1, 64)
 }
 
-func appendOptional(b []byte, name, value string) []byte {
-	if value == "" {
-		return b
+// raw writes a value that is JSON already as it is, or nothing for none. What is
+// not one line of JSON becomes a string of its text: values that were judged are
+// objects, so the two cannot be taken for each other, and no record is lost
+// because of what a caller sent.
+func (o *object) raw(name string, value []byte) {
+	if len(value) == 0 {
+		return
 	}
-	return appendMember(b, name, value)
+	o.name(name)
+	if isLine(value) {
+		*o = append(*o, value...)
+	} else {
+		*o = appendString(*o, string(value))
+	}
 }
 
-func appendMember(b []byte, name, value string) []byte {
-	b = append(b, ',', '"')
-	b = append(b, name...)
-	b = append(b, '"', ':')
-	return appendString(b, value)
+// isLine reports whether value is JSON in UTF-8 without a line break.
+func isLine(value []byte) bool {
+	return !bytes.ContainsAny(value, "\r\n") && jsontext.Value(value).IsValid(jsontext.AllowDuplicateNames(true))
 }
 
-// appendString writes s as a JSON string. Control characters and the two line
-// separators that are line ends to some readers are escaped, bytes that are no
-// UTF-8 become U+FFFD.
+// escapes are of characters that jsontext leaves and that end a line, or cannot
+// be seen, for some readers; and of what stands for bytes that are not UTF-8.
+var escapes = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\x7f", `\u007f`, "\ufffd", `\ufffd`)
+
+// appendString writes s as a JSON string.
 func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, size := utf8.DecodeRuneInString(s[i:])
-			if esc := runeEscape(r, size); esc != "" {
-				b = append(append(b, s[start:i]...), esc...)
-				start = i + size
-			}
-			i += size
-			continue
-		}
-		if c < ' ' || c == '"' || c == '\\' || c == 0x7f {
-			b = appendEscape(append(b, s[start:i]...), c)
-			start = i + 1
-		}
-		i++
+	start := len(b)
+	b, notUTF8 := jsontext.AppendQuote(b, s)
+	if notUTF8 != nil || strings.Contains(s, "\u2028"[:2]) || strings.IndexByte(s, 0x7f) >= 0 {
+		b = append(b[:start], escapes.Replace(string(b[start:]))...)
 	}
-	b = append(b, s[start:]...)
-	return append(b, '"')
+	return b
 }
 
-func runeEscape(r rune, size int) string {
+// appendBody appends the members that a caller of the log knows, without braces.
+// now stands in for a missing time.
+func appendBody(b []byte, r *Record, kind Kind, now time.Time) []byte {
+	o := object(b)
+	if !r.Time.IsZero() {
+		now = r.Time
+	}
+	o.time("time", now)
+	o.text("kind", string(kind))
+	switch kind {
+	case KindOpen:
+		o.text("version", r.Version)
+		o.number("pid", int64(r.PID))
+		return o
+	case KindClose:
+		return o
+	}
+	o.caller(r)
+	o.tool(r)
+	o.verdict(r)
 	switch {
-	case r == utf8.RuneError && size == 1:
-		return `\ufffd`
-	case r == '\u2028':
-		return `\u2028`
-	case r == '\u2029':
-		return `\u2029`
+	case kind == KindOutcome:
+		o.outcome(r)
+	case kind == KindTicket && r.Change != nil:
+		o.change(r.Change)
 	}
-	return ""
+	return o
 }
 
-func appendEscape(b []byte, c byte) []byte {
-	switch c {
-	case '"', '\\':
-		return append(b, '\\', c)
-	case '\n':
-		return append(b, `\n`...)
-	case '\r':
-		return append(b, `\r`...)
-	case '\t':
-		return append(b, `\t`...)
+func (o *object) caller(r *Record) {
+	o.text("call_id", r.CallID)
+	o.text("decision_id", r.DecisionID)
+	o.text("trace_id", r.TraceID)
+	o.optional("parent_id", r.ParentID)
+	o.open("principal")
+	o.text("subject", r.Principal.Subject)
+	o.name("roles")
+	*o = append(*o, '[')
+	for i, role := range r.Principal.Roles {
+		if i > 0 {
+			*o = append(*o, ',')
+		}
+		*o = appendString(*o, role)
 	}
-	return append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+	*o = append(*o, ']')
+	o.optional("client", r.Principal.Client)
+	o.optional("tenant", r.Principal.Tenant)
+	o.close()
+	o.text("transport", r.Transport)
+	o.text("era", r.Era)
+	o.text("route", r.Route)
+	o.optional("session", r.Session)
+	o.text("request_id", r.RequestID)
+}
+
+func (o *object) tool(r *Record) {
+	o.optional("method", r.Method)
+	o.text("server", r.Server)
+	o.text("tool", r.Tool)
+	o.text("exposed", r.Exposed)
+	o.text("fingerprint", r.Fingerprint)
+	o.raw("arguments", r.Arguments)
+	if r.ArgumentsSHA256 == "" && len(r.Arguments) > 0 {
+		sum := sha256.Sum256(r.Arguments)
+		o.text("arguments_sha256", hex.EncodeToString(sum[:]))
+	}
+	o.optional("arguments_sha256", r.ArgumentsSHA256)
+}
+
+func (o *object) verdict(r *Record) {
+	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
+		o.open("policy")
+		o.text("effect", p.Effect)
+		o.optional("rule", p.Rule)
+		o.optional("reason", p.Reason)
+		o.optional("remedy", p.Remedy)
+		o.optional("revision", p.Revision)
+		o.raw("obligations", p.Obligations)
+		o.close()
+	}
+	o.raw("input", r.Input)
+	o.optional("ticket", r.Ticket)
+	o.raw("task", r.Task)
+}
+
+func (o *object) outcome(r *Record) {
+	o.text("outcome", string(r.Outcome))
+	o.text("stage", r.Stage)
+	o.optional("code", r.Code)
+	o.millis("duration_ms", r.DurationMS)
+	o.optional("result_sha256", r.ResultSHA256)
+	if r.ResultBytes != 0 {
+		o.number("result_bytes", int64(r.ResultBytes))
+	}
+	o.optional("error", r.Error)
+	if r.Replayed {
+		o.raw("replayed", []byte("true"))
+	}
+}
+
+func (o *object) change(c *Change) {
+	o.open("change")
+	o.number("seq", c.Seq)
+	o.text("from", c.From)
+	o.text("to", c.To)
+	o.text("who", c.Who)
+	o.text("reason", c.Reason)
+	o.text("digest", c.Digest)
+	o.close()
 }
 
 // link is the place of a record in its chain.
@@ -255,17 +230,14 @@ func appendLine(b []byte, at link, instance string, body []byte) ([]byte, link) 
 	start := len(b)
 	b = append(b, `{"v":1,"seq":`...)
 	b = strconv.AppendUint(b, at.seq+1, 10)
-	b = append(b, ',')
-	b = append(b, body...)
-	b = append(b, `,"instance":"`...)
-	b = append(b, instance...)
+	b = append(append(b, ','), body...)
+	b = append(append(b, `,"instance":"`...), instance...)
 	b = append(b, `","prev":"`...)
-	b = hex.AppendEncode(b, at.hash[:])
-	b = append(b, '"', '}')
+	b = append(hex.AppendEncode(b, at.hash[:]), `"}`...)
 	next := link{seq: at.seq + 1, hash: sha256.Sum256(b[start:])}
 	b = append(b[:len(b)-1], hashMember...)
 	b = hex.AppendEncode(b, next.hash[:])
-	return append(b, '"', '}', '\n'), next
+	return append(b, "\"}\n"...), next
 }
 
 // splitHash takes the hash off a line without its line feed: the sum over the

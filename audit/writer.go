@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 )
 
 // writer owns the files of a chain. Only one goroutine uses it.
@@ -180,7 +179,7 @@ func (w *writer) ready() error {
 	if w.file != nil {
 		return nil
 	}
-	path := w.path(w.number + 1)
+	path := segmentPath(w.dir, w.number + 1)
 	f, err := w.opts.OpenFile(path)
 	if err != nil {
 		return err
@@ -219,18 +218,14 @@ func (w *writer) settle(path string) error {
 	return nil
 }
 
-func (w *writer) path(number int) string {
-	return filepath.Join(w.dir, fmt.Sprintf("%06d.jsonl", number))
-}
-
 func (w *writer) gone() bool {
-	info, err := os.Stat(w.path(w.number))
+	info, err := os.Stat(segmentPath(w.dir, w.number))
 	return err != nil || !os.SameFile(info, w.info)
 }
 
 // leave ends a segment whose file is no longer ours to cut.
 func (w *writer) leave() {
-	w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", w.path(w.number)))
+	w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", segmentPath(w.dir, w.number)))
 	w.drop()
 }
 
@@ -259,7 +254,7 @@ func (w *writer) giveUp(trusted bool) {
 		_ = w.file.Truncate(keep)
 	}
 	w.drop()
-	if keep == 0 && os.Remove(w.path(w.number)) == nil {
+	if keep == 0 && os.Remove(segmentPath(w.dir, w.number)) == nil {
 		w.number--
 	}
 }
