@@ -42,8 +42,8 @@ type EnvelopeOptions struct {
 	Flush         time.Duration                   // longest time until an event is in the file; 0 = 200 ms
 	BufferBytes   int                             // events beyond it are dropped until the next flush; 0 = 4 MiB
 	FileBytes     int64                           // a file is ended at this size; 0 = 64 MiB
-	Keep          int                             // newest files that are kept; 0 = 16
-	OpenFile      func(path string) (File, error) // creates a new file; nil = CreateFile
+	Keep          int                             // newest files of all runs that are kept; 0 = 16
+	OpenFile      func(path string) (File, error) // creates a new file; nil = one that is locked while it is open
 	OnError       func(doing string, cause error) // told of every failure; nil = nobody. Must not block
 }
 
@@ -70,7 +70,7 @@ func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
 		o.Keep = 16
 	}
 	if o.OpenFile == nil {
-		o.OpenFile = CreateFile
+		o.OpenFile = createLocked
 	}
 	if o.OnError == nil {
 		o.OnError = func(string, error) {}
@@ -91,7 +91,6 @@ type EnvelopeLog struct {
 	done    chan struct{} // closed when the writer has ended
 	once    sync.Once
 	err     error // of the end, valid after done
-	lines   sync.Pool
 
 	mu      sync.Mutex // protects the fields below
 	buf     []byte     // whole lines that wait for the writer
@@ -103,9 +102,10 @@ type EnvelopeLog struct {
 // maxSpare bounds the memory that an idle log holds on to, in bytes.
 const maxSpare = 1 << 20
 
-// OpenEnvelopes begins the file of a run in dir, which is created when missing,
-// and points <dir>/.latest at it. A directory or file that cannot be made is an
-// error; where there are no symbolic links OnError is told. The caller must
+// OpenEnvelopes begins a run, whose files are in dir, which is created when
+// missing. The first event makes the first file and points <dir>/.latest at it, so
+// that a process without an event leaves nothing. A directory that cannot be made
+// is an error; of files and links that cannot, OnError is told. The caller must
 // Close the log.
 func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	opts = opts.withDefaults()
@@ -115,15 +115,11 @@ func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("opening envelope log: %w", err)
 	}
-	f := newEnvelopeFiles(dir, opts)
-	if err := f.begin(); err != nil {
-		return nil, fmt.Errorf("opening envelope log: %w", err)
-	}
 	l := &EnvelopeLog{
 		opts: opts, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
-	go l.run(f)
+	go l.run(newEnvelopeFiles(dir, opts))
 	return l, nil
 }
 
@@ -137,38 +133,25 @@ func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 	if l.opts.Deterministic {
 		e.Duration = 0
 	}
-	line, _ := l.lines.Get().(*[]byte)
-	if line == nil {
-		line = new([]byte)
-	}
-	*line = appendEnvelope((*line)[:0], &e, &l.opts, 0)
-	length, size := len(*line), l.put(*line)
-	if cap(*line) <= 64<<10 {
-		l.lines.Put(line)
-	}
-	switch {
-	case size > l.opts.BufferBytes/2:
-		signalTo(l.hurry)
-	case size == length:
-		signalTo(l.wake)
-	}
-}
-
-// put adds a line and gives the size of the buffer, or counts the line as
-// dropped.
-func (l *EnvelopeLog) put(line []byte) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return 0
+		return
 	}
-	if len(l.buf)+len(line) > l.opts.BufferBytes {
+	before := len(l.buf)
+	l.buf = appendEnvelope(l.buf, &e, &l.opts, 0)
+	switch size := len(l.buf); {
+	case size > l.opts.BufferBytes:
+		l.buf = l.buf[:before]
 		l.dropped++
-		return l.opts.BufferBytes
+		signalTo(l.hurry)
+		return
+	case size > l.opts.BufferBytes/2:
+		signalTo(l.hurry)
+	case before == 0:
+		signalTo(l.wake)
 	}
-	l.buf = append(l.buf, line...)
 	l.count++
-	return len(l.buf)
 }
 
 // signalTo leaves word in c, which holds one.

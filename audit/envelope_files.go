@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,22 +8,24 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // latestName is the symbolic link to the newest file.
 const latestName = ".latest"
 
 // envelopeName is what our files are called, and the ones that a run goes on in.
-var envelopeName = regexp.MustCompile(`^([0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9A-Za-z_-]{1,64}|deterministic)(_[0-9]{6})?\.jsonl$`)
+var envelopeName = regexp.MustCompile(`^([0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9A-Za-z_-]{1,64}?|deterministic(?:-[0-9]+)?)(?:_[0-9]{6})?\.jsonl$`)
 
 // envelopeFiles are the files of one run. Only one goroutine uses it.
 type envelopeFiles struct {
 	dir    string
 	opts   EnvelopeOptions
-	base   string // name without number and ending
-	number int    // of the current or last file, from 1
-	path   string
+	base   string      // name without number and ending
+	number int         // of the current or last file, from 1
+	path   string      // of the current or last file
 	file   File        // nil: the next write creates one
 	info   os.FileInfo // of file, to see that it is still there
 	size   int64
@@ -39,39 +40,78 @@ func newEnvelopeFiles(dir string, opts EnvelopeOptions) *envelopeFiles {
 	return f
 }
 
-// begin creates the first file. A deterministic run takes the place of the one
-// before.
-func (f *envelopeFiles) begin() error {
-	if f.opts.Deterministic {
-		for _, old := range f.list() {
-			if strings.HasPrefix(old.Name(), f.base) {
-				f.remove(old.Name())
-			}
-		}
-	}
-	return f.open()
-}
-
 // open creates the next file, makes it the latest and lets the oldest go.
 func (f *envelopeFiles) open() error {
-	f.number++
-	name := f.base
-	if f.number > 1 {
-		name += fmt.Sprintf("_%06d", f.number)
+	if f.number == 0 && f.opts.Deterministic {
+		f.replace()
 	}
-	name += ".jsonl"
-	path := filepath.Join(f.dir, name)
-	file, err := f.opts.OpenFile(path)
+	file, name, err := f.create()
 	if err != nil {
 		return err
 	}
-	f.file, f.path, f.size = file, path, 0
-	f.info, _ = os.Stat(path) // without it the file is taken to be there
+	f.file, f.path, f.size = file, filepath.Join(f.dir, name), 0
+	f.info, _ = os.Stat(f.path) // without it the file is taken to be there
 	if err := f.link(name); err != nil {
 		f.opts.OnError("pointing .latest at the envelope log", err)
 	}
-	f.prune(name)
+	f.prune()
 	return nil
+}
+
+// replace removes the files of the deterministic run before this one. Where that
+// still lives, this one is deterministic-2.jsonl, and so on.
+func (f *envelopeFiles) replace() {
+	files := f.list()
+	living := f.living(files)
+	for n := 2; living[f.base]; n++ {
+		f.base = fmt.Sprintf("deterministic-%d", n)
+	}
+	for _, name := range files {
+		if runOf(name) == f.base {
+			f.remove(name)
+		}
+	}
+}
+
+// create creates the file with the next number that is free.
+func (f *envelopeFiles) create() (file File, name string, err error) {
+	for err = fs.ErrExist; errors.Is(err, fs.ErrExist); {
+		f.number++
+		name = f.base + ".jsonl"
+		if f.number > 1 {
+			name = fmt.Sprintf("%s_%06d.jsonl", f.base, f.number)
+		}
+		file, err = f.opts.OpenFile(filepath.Join(f.dir, name))
+	}
+	return file, name, err
+}
+
+// createLocked creates path and locks it until it is closed, or its process ends.
+// A file that another process removed before it was locked is fs.ErrExist.
+func createLocked(path string) (File, error) {
+	f, err := CreateFile(path)
+	if err != nil {
+		return nil, err
+	}
+	file := f.(diskFile).File
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+	}
+	mine, err := file.Stat()
+	if now, gone := os.Stat(path); err != nil || gone != nil || !os.SameFile(mine, now) {
+		return nil, errors.Join(fs.ErrExist, f.Close())
+	}
+	return f, nil
+}
+
+// locked reports whether a living process writes to path.
+func locked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // link points .latest at name. A reader finds the old or the new one, never
@@ -90,32 +130,48 @@ func (f *envelopeFiles) link(name string) error {
 	return nil
 }
 
-// list gives our files, the least recently written first: another process may
-// still write to one with an old name.
-func (f *envelopeFiles) list() []os.FileInfo {
+// list gives the names of our files, the least recently written first.
+func (f *envelopeFiles) list() []string {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
 		f.opts.OnError("listing envelope logs", err)
 		return nil
 	}
-	var files []os.FileInfo
+	var names []string
+	written := map[string]time.Time{}
 	for _, entry := range entries {
 		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() && envelopeName.MatchString(entry.Name()) {
-			files = append(files, info)
+			names = append(names, entry.Name())
+			written[entry.Name()] = info.ModTime()
 		}
 	}
-	slices.SortFunc(files, func(a, b os.FileInfo) int {
-		return cmp.Or(a.ModTime().Compare(b.ModTime()), strings.Compare(a.Name(), b.Name()))
-	})
-	return files
+	slices.SortStableFunc(names, func(a, b string) int { return written[a].Compare(written[b]) })
+	return names
 }
 
-// prune removes all but the newest files; current stays in any case.
-func (f *envelopeFiles) prune(current string) {
-	files := slices.DeleteFunc(f.list(), func(info os.FileInfo) bool { return info.Name() == current })
-	for len(files) > f.opts.Keep-1 {
-		f.remove(files[0].Name())
-		files = files[1:]
+// runOf gives what the names of the files of one run have in common.
+func runOf(name string) string { return envelopeName.FindStringSubmatch(name)[1] }
+
+// living gives the runs whose process still writes: it holds a lock on a file.
+func (f *envelopeFiles) living(names []string) map[string]bool {
+	runs := map[string]bool{}
+	for _, name := range names {
+		if locked(filepath.Join(f.dir, name)) {
+			runs[runOf(name)] = true
+		}
+	}
+	return runs
+}
+
+// prune removes the oldest files, except the current one and those of other runs
+// that live.
+func (f *envelopeFiles) prune() {
+	names := f.list()
+	living := f.living(names)
+	for _, name := range names[:max(0, len(names)-f.opts.Keep)] {
+		if run := runOf(name); !living[run] || run == f.base && name != filepath.Base(f.path) {
+			f.remove(name)
+		}
 	}
 }
 
@@ -155,8 +211,7 @@ func (f *envelopeFiles) append(lines []byte) error {
 	return nil
 }
 
-// gone reports whether the file has been removed or replaced, as another
-// process does with files that are old.
+// gone reports whether the file has been removed or replaced.
 func (f *envelopeFiles) gone() bool {
 	if f.info == nil {
 		return false

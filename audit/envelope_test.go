@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,12 +182,16 @@ func TestEnvelopeDirectory(t *testing.T) {
 	for i, instance := range []string{"zz", "aa"} {
 		now := at.Add(time.Duration(i) * time.Millisecond)
 		l := openEnvelopes(t, dir, audit.EnvelopeOptions{Instance: instance, Now: func() time.Time { return now }})
+		if files := envelopeFiles(t, dir); len(files) != i {
+			t.Errorf("before an event there are %v", files)
+		}
+		l.Write(event("1"))
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 		target, err := os.Readlink(filepath.Join(dir, ".latest"))
 		if want := fmt.Sprintf("20260301T120000.00%dZ-%s.jsonl", i, instance); err != nil || target != want {
 			t.Errorf(".latest is %q, %v; want %q", target, err, want)
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 	want := []string{"20260301T120000.000Z-zz.jsonl", "20260301T120000.001Z-aa.jsonl"}
@@ -480,11 +485,48 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-// TestEnvelopeFileTaken: a run whose file another process has removed goes on
-// in a new one.
+// TestEnvelopeLivingRuns: files of a run are not removed while it lives, by
+// however many runs beside it; those of runs that have ended are.
+func TestEnvelopeLivingRuns(t *testing.T) {
+	for _, deterministic := range []bool{false, true} {
+		dir := t.TempDir()
+		long := openEnvelopes(t, dir, audit.EnvelopeOptions{Deterministic: deterministic, FileBytes: 400, Keep: 3, BufferBytes: 500})
+		for i := range 3 {
+			long.Write(event(fmt.Sprint("long ", i)))
+			waitFor(t, func() bool { return strings.Contains(allBytes(t, dir), fmt.Sprintf(`"long %d"`, i)) })
+		}
+		for i := range 6 {
+			short := openEnvelopes(t, dir, audit.EnvelopeOptions{Deterministic: deterministic, FileBytes: 400, Keep: 3})
+			short.Write(event(fmt.Sprint("short ", i)))
+			if err := short.Close(); err != nil {
+				t.Error(err)
+			}
+			openEnvelopes(t, dir, audit.EnvelopeOptions{Deterministic: deterministic}).Close()
+		}
+		var want []string
+		for i := range 3 {
+			want = append(want, fmt.Sprint("long ", i))
+		}
+		want = append(want, "short 5")
+		got := requestIDs(t, envelopeLines(t, dir, long))
+		for _, id := range want {
+			if !slices.Contains(got, id) {
+				t.Errorf("deterministic %t: %s is missing in %v", deterministic, id, got)
+			}
+		}
+		if len(got) > 3+3 { // what lives, and Keep
+			t.Errorf("deterministic %t: too much is left: %v", deterministic, got)
+		}
+	}
+}
+
+// TestEnvelopeFileTaken: a run whose file somebody has removed continues in a new
+// one.
 func TestEnvelopeFileTaken(t *testing.T) {
 	dir := t.TempDir()
 	l := openEnvelopes(t, dir, audit.EnvelopeOptions{Instance: "i"})
+	l.Write(event("0"))
+	waitFor(t, func() bool { return len(envelopeFiles(t, dir)) > 0 && strings.Contains(allBytes(t, dir), `"0"`) })
 	for _, name := range envelopeFiles(t, dir) {
 		err := os.Remove(filepath.Join(dir, name))
 		if err != nil && runtime.GOOS == "windows" {
