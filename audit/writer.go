@@ -179,7 +179,7 @@ func (w *writer) ready() error {
 	if w.file != nil {
 		return nil
 	}
-	path := segmentPath(w.dir, w.number + 1)
+	path := segmentPath(w.dir, w.number+1)
 	f, err := w.opts.OpenFile(path)
 	if err != nil {
 		return err
