@@ -10,10 +10,21 @@ import (
 // call is a tools/call of the usual size, 300 bytes.
 const call = `{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"name":"payments__transfer","arguments":{"amount":1000000000000000000,"currency":"EUR","to":"DE02120300000000202051","memo":"invoice 2026-117, second part","urgent":false,"tags":["rent","office"]},"_meta":{"progressToken":7,"io.example/run":"a-17"}}}`
 
+// sizes are calls of the sizes that matter.
+func sizes() map[string]string {
+	array := func(element string, n int) string {
+		return strings.Replace(call, `["rent","office"]`, "["+strings.Repeat(element+",", n)+"0]", 1)
+	}
+	return map[string]string{
+		"300B":    call,
+		"1.1kB":   array(`{"item":"paper","count":12,"price":1.25,"note":null}`, 15),
+		"100kB":   array(`{"item":"paper","count":12,"price":1.25,"note":"some longer words of text"}`, 1300),
+		"text4kB": strings.Replace(call, "second part", strings.Repeat("lorem ipsum ", 320), 1),
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
-	long := strings.Replace(call, "second part", strings.Repeat("lorem ipsum ", 320), 1)
-	wide := strings.Replace(call, `["rent","office"]`, "["+strings.Repeat(`{"a":1,"b":"two","c":null},`, 150)+"0]", 1)
-	for name, text := range map[string]string{"300B": call, "text4kB": long, "values4kB": wide} {
+	for name, text := range sizes() {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"slices"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // ErrNotObject is returned by Set and Delete for bytes that are not one
@@ -19,25 +23,21 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// maxWalk bounds the nesting that editing follows; decoded messages are far
-// below it.
-const maxWalk = 1000
-
-// part is one member of an object or one element of an array, as offsets.
+// A part is one member of an object or one element of an array, as offsets.
 type part struct {
 	name       []byte // decoded, nil in arrays
 	from       int    // of the name, or of the element
 	value, end int
 }
 
-// Get finds the member of obj called key and gives its value as it is spelled.
-// It reports false when there is none, or when obj is no object as far as it
-// was read: it looks no further than the member found.
+// Get returns the value of the member of obj called key, as it is spelled. It
+// reports false when there is none, or when obj is not an object as far as it
+// was read: Get reads no further than the member.
 func Get(obj json.RawMessage, key string) (json.RawMessage, bool) {
 	var found json.RawMessage
 	walk(obj, '{', func(p part) bool {
 		if string(p.name) == key {
-			found = obj[p.value:p.end:p.end]
+			found = p.in(obj)
 		}
 		return found == nil
 	})
@@ -48,81 +48,71 @@ func Get(obj json.RawMessage, key string) (json.RawMessage, bool) {
 // the last one. Every other byte stays, and obj itself is not changed. The
 // error is ErrNotObject, ErrNotValue or ErrRepeated.
 func Set(obj json.RawMessage, key string, value json.RawMessage) (json.RawMessage, error) {
-	if end, ok := skipValue(value, skipSpace(value, 0), 0); !ok || skipSpace(value, end) != len(value) {
+	if !jsontext.Value(value).IsValid(lenient) {
 		return nil, ErrNotValue
 	}
-	_, hit, last, err := find(obj, key)
-	if err != nil {
-		return nil, err
-	}
-	if hit.end > 0 {
-		return splice(obj, hit.value, hit.end, nil, value), nil
-	}
-	head := make([]byte, 0, len(key)+4)
-	if last.end == 0 {
-		last.end = bytes.IndexByte(obj, '{') + 1
-	} else {
-		head = append(head, ',')
-	}
-	head = append(appendQuoted(head, key), ':')
-	return splice(obj, last.end, last.end, head, value), nil
-}
-
-// Delete removes the member called key with its comma; without such a member
-// it gives obj. Every other byte stays, and obj itself is not changed. The
-// error is ErrNotObject or ErrRepeated.
-func Delete(obj json.RawMessage, key string) (json.RawMessage, error) {
-	before, hit, last, err := find(obj, key)
+	all, at, err := find(obj, key)
 	switch {
 	case err != nil:
 		return nil, err
-	case hit.end == 0:
-		return obj, nil
-	case before.end > 0:
-		return splice(obj, before.end, hit.end, nil, nil), nil
-	case hit.end == last.end:
-		return splice(obj, hit.from, hit.end, nil, nil), nil
+	case at >= 0:
+		return splice(obj, all[at].value, all[at].end, value), nil
 	}
-	next := skipSpace(obj, skipSpace(obj, hit.end)+1)
-	return splice(obj, hit.from, next, nil, nil), nil
+	end, comma := bytes.IndexByte(obj, '{')+1, ""
+	if len(all) > 0 {
+		end, comma = all[len(all)-1].end, ","
+	}
+	head := append(appendQuoted(append(make([]byte, 0, len(key)+4), comma...), key), ':')
+	return splice(obj, end, end, head, value), nil
 }
 
-// find reads all of obj: the member called key, the one before it, and the
-// last one. Each is the zero part when there is none.
-func find(obj json.RawMessage, key string) (before, hit, last part, err error) {
-	repeated := false
-	ok := walk(obj, '{', func(p part) bool {
-		if string(p.name) == key {
-			repeated = repeated || hit.end > 0
-			before, hit = last, p
-		}
-		last = p
-		return true
-	})
+// Delete removes the member called key with its comma, and returns obj when
+// there is no such member. Every other byte stays, and obj itself is not
+// changed. The error is ErrNotObject or ErrRepeated.
+func Delete(obj json.RawMessage, key string) (json.RawMessage, error) {
+	all, at, err := find(obj, key)
 	switch {
-	case !ok:
-		err = ErrNotObject
-	case repeated:
-		err = ErrRepeated
+	case err != nil:
+		return nil, err
+	case at < 0:
+		return obj, nil
+	case at > 0:
+		return splice(obj, all[at-1].end, all[at].end), nil
+	case len(all) > 1:
+		return splice(obj, all[0].from, all[1].from), nil
 	}
-	return before, hit, last, err
+	return splice(obj, all[0].from, all[0].end), nil
 }
 
-// splice replaces b[from:to] by head and tail in a new slice.
-func splice(b []byte, from, to int, head, tail []byte) json.RawMessage {
-	out := make([]byte, 0, len(b)-(to-from)+len(head)+len(tail))
-	out = append(append(out, b[:from]...), head...)
-	return append(append(out, tail...), b[to:]...)
+// find returns the members of obj, and the index of the one called key, -1 for
+// none.
+func find(obj json.RawMessage, key string) (all []part, at int, err error) {
+	all, ok := parts(obj, '{')
+	if !ok {
+		return nil, -1, ErrNotObject
+	}
+	called := func(p part) bool { return string(p.name) == key }
+	if at = slices.IndexFunc(all, called); slices.ContainsFunc(all[at+1:], called) && at >= 0 {
+		return nil, -1, ErrRepeated
+	}
+	return all, at, nil
+}
+
+// splice replaces b[from:to] in a new slice.
+func splice(b []byte, from, to int, by ...[]byte) json.RawMessage {
+	return slices.Concat(b[:from], bytes.Join(by, nil), b[to:])
 }
 
 // Members iterates over obj in the order of the text: decoded name and value
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		if !walk(obj, '{', nil) {
-			return
+		all, _ := parts(obj, '{')
+		for _, p := range all {
+			if !yield(string(p.name), p.in(obj)) {
+				return
+			}
 		}
-		walk(obj, '{', func(p part) bool { return yield(string(p.name), obj[p.value:p.end:p.end]) })
 	}
 }
 
@@ -130,109 +120,84 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		if !walk(arr, '[', nil) {
-			return
+		all, _ := parts(arr, '[')
+		for _, p := range all {
+			if !yield(p.in(arr)) {
+				return
+			}
 		}
-		walk(arr, '[', func(p part) bool { return yield(arr[p.value:p.end:p.end]) })
 	}
 }
 
-// walk reads one object or array and nothing after it, calling visit for each
-// part until it gives false. It reports whether what it read is well-formed.
-func walk(data []byte, open byte, visit func(part) bool) bool {
-	i := skipSpace(data, 0)
-	if i >= len(data) || data[i] != open {
+// in returns the value of the part of data.
+func (p part) in(data json.RawMessage) json.RawMessage { return data[p.value:p.end:p.end] }
+
+// parts returns the parts of one well-formed object or array, and reports false
+// for anything else.
+func parts(data []byte, open jsontext.Kind) (all []part, ok bool) {
+	if !walk(data, open, func(p part) bool { all = append(all, p); return true }) {
+		return nil, false
+	}
+	return all, true
+}
+
+// A walker reads the parts of one object or array.
+type walker struct {
+	buffer  bytes.Buffer
+	decoder jsontext.Decoder
+}
+
+var walkers = sync.Pool{New: func() any { return new(walker) }}
+
+// walk reads one object or array and nothing after it, and calls visit for each
+// part until it returns false. It reports whether what it has read is
+// well-formed.
+func walk(data []byte, open jsontext.Kind, visit func(part) bool) bool {
+	w := walkers.Get().(*walker)
+	defer walkers.Put(w)
+	defer w.reset(nil)
+	w.reset(data)
+	if token, err := w.decoder.ReadToken(); err != nil || token.Kind() != open {
 		return false
 	}
-	end, ok := container(data, i, 0, visit)
-	return ok && (end < 0 || skipSpace(data, end) == len(data))
-}
-
-// container reads the object or array at data[i]. The end is -1 when visit
-// ended it.
-func container(data []byte, i, depth int, visit func(part) bool) (end int, ok bool) {
-	object := data[i] == '{'
-	i = skipSpace(data, i+1)
-	if i < len(data) && data[i] == closing(object) {
-		return i + 1, true
-	}
 	for {
-		p, ok := readPart(data, i, depth, object, visit != nil)
+		if end := w.decoder.PeekKind(); end == '}' || end == ']' {
+			_, err := w.decoder.ReadToken()
+			return err == nil && skipBlanks(data, int(w.decoder.InputOffset())) == len(data)
+		}
+		p, ok := w.part(open == '{')
 		if !ok {
-			return 0, false
+			return false
 		}
-		if visit != nil && !visit(p) {
-			return -1, true
+		if !visit(p) {
+			return true
 		}
-		i = skipSpace(data, p.end)
-		switch {
-		case i >= len(data):
-			return 0, false
-		case data[i] == closing(object):
-			return i + 1, true
-		case data[i] != ',':
-			return 0, false
-		}
-		i = skipSpace(data, i+1)
 	}
 }
 
-func closing(object bool) byte {
-	if object {
-		return '}'
-	}
-	return ']'
+// reset makes data the next text to read.
+func (w *walker) reset(data []byte) {
+	w.buffer = *bytes.NewBuffer(data)
+	w.decoder.Reset(&w.buffer, lenient)
 }
 
-// readPart reads the member or the element at data[i].
-func readPart(data []byte, i, depth int, object, named bool) (p part, ok bool) {
-	p.from = i
-	if object {
-		if i >= len(data) || data[i] != '"' {
+// part reads the next member or element.
+func (w *walker) part(named bool) (p part, ok bool) {
+	if named {
+		name, err := w.decoder.ReadValue()
+		if err != nil || name.Kind() != '"' {
 			return p, false
 		}
-		end, escaped, reason := endOfString(data, i)
-		if reason != "" {
-			return p, false
+		p.from = int(w.decoder.InputOffset()) - len(name)
+		if p.name = name[1 : len(name)-1]; bytes.IndexByte(p.name, '\\') >= 0 {
+			p.name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
 		}
-		if p.name = data[i+1 : end-1]; escaped && named {
-			p.name = unescape(p.name)
-		}
-		if i = skipSpace(data, end); i >= len(data) || data[i] != ':' {
-			return p, false
-		}
-		i = skipSpace(data, i+1)
 	}
-	p.value = i
-	p.end, ok = skipValue(data, i, depth+1)
-	return p, ok
-}
-
-// skipValue reads the value at data[i] and gives the offset after it.
-func skipValue(data []byte, i, depth int) (end int, ok bool) {
-	if i >= len(data) || depth > maxWalk {
-		return 0, false
+	value, err := w.decoder.ReadValue()
+	p.end = int(w.decoder.InputOffset())
+	p.value = p.end - len(value)
+	if !named {
+		p.from = p.value
 	}
-	switch data[i] {
-	case '{', '[':
-		return container(data, i, depth, nil)
-	case '"':
-		end, _, reason := endOfString(data, i)
-		return end, reason == ""
-	case 't', 'n':
-		return i + 4, bytes.HasPrefix(data[i:], []byte("true")) || bytes.HasPrefix(data[i:], []byte("null"))
-	case 'f':
-		return i + 5, bytes.HasPrefix(data[i:], []byte("false"))
-	}
-	end, _, _, ok = endOfNumber(data, i)
-	return end, ok
-}
-
-// skipSpace gives the offset of the first byte at or after i that is no white
-// space.
-func skipSpace(data []byte, i int) int {
-	for i < len(data) && space(data[i]) {
-		i++
-	}
-	return i
+	return p, err == nil
 }

@@ -76,7 +76,7 @@ func TestDelete(t *testing.T) {
 }
 
 func TestEditingRefusesWhatItCannotRead(t *testing.T) {
-	deep := strings.Repeat(`{"a":`, 5000) + `1` + strings.Repeat(`}`, 5000)
+	deep := strings.Repeat(`{"a":`, 20_000) + `1` + strings.Repeat(`}`, 20_000)
 	for _, obj := range []string{
 		``, `x`, `[]`, `"a"`, `{`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,`, `{"a":1,}`, `{"a":1}}`, `{"a":1} x`, `{a:1}`, `{"a":[}`,
 		`{"a":01}`, `{"a":"` + "\xff" + `"}`, `{"a":"\ud800"}`, `{,}`, deep,

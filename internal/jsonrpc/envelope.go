@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // maxID bounds an id as it is spelled, in bytes: ids are map keys and are
@@ -18,39 +19,41 @@ var envelopeNames = []string{"jsonrpc", "id", "method", "params", "result", "err
 // case-folding peer would take "Arguments" for one of them.
 var paramNames = []string{"name", "arguments", "_meta"}
 
-// envelope is what the pass has seen of the message's own members.
+// An envelope is what the pass has read of the message's own members.
 type envelope struct {
-	version, id, method, params, result, error json.RawMessage
+	message Message // ID, Params, Result and Error, unjudged
+	version json.RawMessage
+	method  json.RawMessage
 
-	doubtfulID bool // repeated or misspelled: no answer may carry it
+	doubtfulID           bool // repeated or misspelled: no answer may carry it
+	params, meta, result []member
 }
 
 // Decode reads one message in one strict pass. The error is always a *Fault,
-// and then the message is nil. Refused are: more than one value, a byte order
-// mark, invalid UTF-8, lone surrogates, repeated names at any depth, control
-// characters in names, names that differ only by case (but see
-// Message.Variants), numbers and nesting beyond lim, batches, and whatever
-// JSON-RPC 2.0 §4 and §5 and MCP (base protocol, messages) do not allow: an id
-// that is neither string nor integer, params that are no object, members that
-// are unknown. CR and LF between tokens become spaces; all other bytes
-// stay as they are. The message does not alias data. A failure's id may be
-// null, which is no id.
+// and then the message is nil. Decode refuses:
+//
+//   - bytes that are not exactly one JSON value (RFC 8259), a byte order mark,
+//     invalid UTF-8 and lone surrogates;
+//   - repeated names at any depth, control characters in names, and names that
+//     differ only by case (but see Message.Variants);
+//   - numbers, nesting and messages beyond lim;
+//   - batches, and what JSON-RPC 2.0 §4 and §5 and MCP (base protocol,
+//     messages) do not allow: an id that is neither a string nor an integer,
+//     params that are not an object, unknown members.
+//
+// CR and LF between tokens become spaces; all other bytes stay as they are. The
+// message does not alias data. The id of a failure may be null, which is no id.
 func Decode(data []byte, lim Limits) (*Message, error) { return decode(data, lim, false) }
 
-// DecodeOpen is Decode but for members of the message itself that JSON-RPC
-// does not know: they are passed over (seed 004, additional properties). What
-// differs only by case from a known one is refused here too.
+// DecodeOpen is Decode, except that it skips members of the message itself that
+// JSON-RPC does not know (seed 004, additional properties). A name that differs
+// only by case from a known one is refused here too.
 func DecodeOpen(data []byte, lim Limits) (*Message, error) { return decode(data, lim, true) }
 
 func decode(data []byte, lim Limits, open bool) (*Message, error) {
-	lim = lim.orDefault()
-	if len(data) > lim.Bytes {
-		return nil, tooLarge(lim)
-	}
-	s := newScanner(data, lim)
+	s, f := scan(data, lim, zoneTop, open)
 	defer s.release()
-	s.open = open
-	if f := s.whole(zoneTop); f != nil {
+	if f != nil {
 		return nil, f
 	}
 	m, f := s.message()
@@ -62,68 +65,89 @@ func decode(data []byte, lim Limits, open bool) (*Message, error) {
 }
 
 // CheckValue holds one bare JSON value to the rules of Decode for values and
-// gives its one-line form, which does not alias data. Names that differ only
-// by case are returned, the first pair only, and not refused. The error is
-// always a *Fault.
+// returns its one-line form, which does not alias data. It returns the first
+// pair of names that differ only by case instead of refusing the value. The
+// error is always a *Fault.
 func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
-	lim = lim.orDefault()
-	if len(data) > lim.Bytes {
-		return nil, nil, tooLarge(lim)
-	}
-	s := newScanner(data, lim)
+	s, f := scan(data, lim, zoneFree, false)
 	defer s.release()
-	if f := s.whole(zoneFree); f != nil {
-		return nil, nil, f
+	if f == nil {
+		f = s.soft
 	}
-	if s.soft != nil {
-		return nil, nil, s.soft
+	if f != nil {
+		return nil, nil, f
 	}
 	return s.data, s.variants, nil
 }
 
-func tooLarge(lim Limits) *Fault {
-	return &Fault{Kind: TooLarge, Reason: fmt.Sprintf("more than %d bytes", lim.Bytes), Offset: int64(lim.Bytes)}
+// scan makes the pass. The caller must release the scanner.
+func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
+	lim = lim.orDefault()
+	if len(data) > lim.Bytes {
+		reason := fmt.Sprintf("more than %d bytes", lim.Bytes)
+		return newScanner(nil, lim), &Fault{Kind: TooLarge, Reason: reason, Offset: int64(lim.Bytes)}
+	}
+	s := newScanner(data, lim)
+	s.open = open
+	return s, s.whole(z)
 }
 
-// envelope takes one member of the message.
-func (s *scanner) envelope(n name, raw json.RawMessage) {
-	switch string(n.text) {
-	case "jsonrpc":
-		s.env.version = raw
-	case "id":
-		s.env.doubtfulID = s.env.doubtfulID || s.env.id != nil
-		s.env.id = raw
-	case "method":
-		s.env.method = raw
-	case "params":
-		s.env.params = raw
-	case "result":
-		s.env.result = raw
-	case "error":
-		s.env.error = raw
-	default:
-		switch meant := s.misspelled(n, envelopeNames); {
-		case meant == "id":
-			s.env.doubtfulID = true
-		case meant == "" && !s.open:
-			s.refuse(n.at, "unknown member "+brief(n.text))
-		}
+// envelopeName judges a name of the message itself.
+func (s *scanner) envelopeName(text []byte, at int) {
+	if slices.Contains(envelopeNames, string(text)) {
+		return
+	}
+	switch meant := s.misspelled(text, at, envelopeNames); {
+	case meant == "id":
+		s.env.doubtfulID = true
+	case meant == "" && !s.open:
+		s.refuse(at, "unknown member "+brief(text))
 	}
 }
 
 // misspelled refuses a name that differs only by case from one of known, and
-// gives the one.
-func (s *scanner) misspelled(n name, known []string) string {
-	if slices.Contains(known, string(n.text)) {
-		return ""
-	}
+// returns that one.
+func (s *scanner) misspelled(text []byte, at int, known []string) string {
 	for _, k := range known {
-		if bytes.EqualFold(n.text, []byte(k)) {
-			s.refuse(n.at, fmt.Sprintf("member %s differs only by case from %q", brief(n.text), k))
+		if string(text) != k && bytes.EqualFold(text, []byte(k)) {
+			s.refuse(at, fmt.Sprintf("member %s differs only by case from %q", brief(text), k))
 			return k
 		}
 	}
 	return ""
+}
+
+// take keeps a complete member of an object in z.
+func (e *envelope) take(z zone, name []byte, m member, value json.RawMessage) {
+	switch z {
+	case zoneTop:
+		e.takeOwn(name, value)
+	case zoneParams:
+		e.params = append(e.params, m)
+	case zoneMeta:
+		e.meta = append(e.meta, m)
+	case zoneResult:
+		e.result = append(e.result, m)
+	}
+}
+
+// takeOwn keeps a member of the message itself.
+func (e *envelope) takeOwn(name []byte, value json.RawMessage) {
+	switch string(name) {
+	case "jsonrpc":
+		e.version = value
+	case "id":
+		e.doubtfulID = e.doubtfulID || e.message.ID != nil
+		e.message.ID = value
+	case "method":
+		e.method = value
+	case "params":
+		e.message.Params = value
+	case "result":
+		e.message.Result = value
+	case "error":
+		e.message.Error = value
+	}
 }
 
 // message judges the whole once it has been read.
@@ -141,54 +165,63 @@ func (s *scanner) message() (*Message, *Fault) {
 	if v, ok := Text(e.version); !ok || v != "2.0" {
 		return nil, invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(e.version))
 	}
+	m := &Message{Raw: s.data, Variants: s.variants}
+	m.ID, m.Params, m.Result, m.Error = e.message.ID, e.message.Params, e.message.Result, e.message.Error
 	if e.unknownID() {
-		e.id = nil
+		m.ID = nil
 	}
-	if e.id != nil && !validID(e.id) {
+	if m.ID != nil && !validID(m.ID) {
 		want := fmt.Sprintf("a string or an integer of at most %d bytes", maxID)
-		return nil, invalid("/id", "an id must be "+want).wanted(want, otherID(e.id))
+		return nil, invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
 	}
-	m := &Message{ID: e.id, Params: e.params, Result: e.result, Error: e.error, Raw: s.data, Variants: s.variants}
+	m.index(e.params, e.meta, e.result)
 	if e.method != nil {
-		return m, e.call(m)
+		return m, m.completeCall(e.method)
 	}
-	return m, e.answer(m)
+	return m, m.completeAnswer()
 }
 
-// call completes a request or a notification.
-func (e *envelope) call(m *Message) *Fault {
-	if e.result != nil || e.error != nil {
+// unknownID reports the null with which a failure says that it answers a
+// message without a readable id (JSON-RPC 2.0 §5).
+func (e *envelope) unknownID() bool {
+	m := &e.message
+	return string(m.ID) == "null" && m.Error != nil && e.method == nil && m.Result == nil
+}
+
+// completeCall judges the members of a request or a notification.
+func (m *Message) completeCall(method json.RawMessage) *Fault {
+	if m.Result != nil || m.Error != nil {
 		return invalid("", "a message cannot have both a method and an answer")
 	}
-	method, ok := methodText(e.method)
+	name, ok := methodText(method)
 	if !ok {
-		return invalid("/method", "a method must be a string").wanted("a string", typeOf(e.method))
+		return invalid("/method", "a method must be a string").wanted("a string", typeOf(method))
 	}
-	if e.params != nil && e.params[0] != '{' {
-		return invalid("/params", "params must be an object").wanted("an object", typeOf(e.params))
+	if m.Params != nil && m.Params[0] != '{' {
+		return invalid("/params", "params must be an object").wanted("an object", typeOf(m.Params))
 	}
-	m.Kind, m.Method = Request, method
-	if e.id == nil {
+	m.Kind, m.Method = Request, name
+	if m.ID == nil {
 		m.Kind = Notification
 	}
 	return nil
 }
 
-// answer completes a success or a failure.
-func (e *envelope) answer(m *Message) *Fault {
+// completeAnswer judges the members of a success or a failure.
+func (m *Message) completeAnswer() *Fault {
 	switch {
-	case e.params != nil:
+	case m.Params != nil:
 		return invalid("", "params without a method")
-	case e.result != nil && e.error != nil:
+	case m.Result != nil && m.Error != nil:
 		return invalid("", "an answer cannot have both a result and an error")
-	case e.result != nil && e.id == nil:
+	case m.Result != nil && m.ID == nil:
 		return invalid("", "a result without an id")
-	case e.result != nil:
+	case m.Result != nil:
 		m.Kind = Success
-	case e.error == nil:
+	case m.Error == nil:
 		return invalid("", "neither a method nor a result nor an error").wanted("a method, a result or an error", "none of them")
-	case e.error[0] != '{':
-		return invalid("/error", "an error must be an object").wanted("an object", typeOf(e.error))
+	case m.Error[0] != '{':
+		return invalid("/error", "an error must be an object").wanted("an object", typeOf(m.Error))
 	default:
 		m.Kind = Failure
 	}
@@ -199,16 +232,10 @@ func invalid(pointer, reason string) *Fault {
 	return &Fault{Kind: Invalid, Reason: reason, Pointer: pointer}
 }
 
-// wanted says what would have been accepted and what was there.
+// wanted adds what would have been accepted and what was there.
 func (f *Fault) wanted(want, got string) *Fault {
 	f.Want, f.Got = want, got
 	return f
-}
-
-// unknownID reports the null with which a failure says that it answers what
-// had no readable id (JSON-RPC 2.0 §5).
-func (e *envelope) unknownID() bool {
-	return string(e.id) == "null" && e.error != nil && e.method == nil && e.result == nil
 }
 
 // typeOf names the type of a value that was read.
@@ -231,7 +258,7 @@ func typeOf(raw json.RawMessage) string {
 	return "a number"
 }
 
-// otherText is what stands where one certain string should.
+// otherText says what stands in place of one certain string.
 func otherText(raw json.RawMessage) string {
 	if len(raw) > 0 && raw[0] == '"' {
 		return "another string"
@@ -241,21 +268,23 @@ func otherText(raw json.RawMessage) string {
 
 // otherID says what is wrong with an id.
 func otherID(raw json.RawMessage) string {
-	switch c := raw[0]; {
+	switch kind := typeOf(raw); {
 	case len(raw) > maxID:
 		return fmt.Sprintf("%d bytes", len(raw))
-	case c == '-' || '0' <= c && c <= '9':
+	case kind == "a number":
 		return "a number that is no integer"
+	default:
+		return kind
 	}
-	return typeOf(raw)
 }
 
-// certainID is the id where there is no doubt about which it is.
+// certainID returns the id where there is no doubt about which it is.
 func (s *scanner) certainID() json.RawMessage {
-	if s.data[0] != '{' || s.env.doubtfulID || !validID(s.env.id) {
+	id := s.env.message.ID
+	if s.data[0] != '{' || s.env.doubtfulID || !validID(id) {
 		return nil
 	}
-	return bytes.Clone(s.env.id)
+	return bytes.Clone(id)
 }
 
 // validID accepts a string, or an integer without fraction and exponent.
@@ -263,15 +292,7 @@ func validID(raw json.RawMessage) bool {
 	if len(raw) == 0 || len(raw) > maxID {
 		return false
 	}
-	if raw[0] == '"' {
-		return true
-	}
-	for _, c := range bytes.TrimPrefix(raw, []byte("-")) {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return true
+	return raw[0] == '"' || strings.Trim(strings.TrimPrefix(string(raw), "-"), "0123456789") == ""
 }
 
 // methodText is Text without an allocation for the methods of the call path.

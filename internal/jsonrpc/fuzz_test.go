@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -15,6 +16,7 @@ import (
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		call, with(`{"a":1,"A":2}`), with("{\n\t\"s\": \"\\ud83d\\ude00\\u0000<\u2028\"}"), `{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":{"\u005fmeta":{"a":1,"\u0062":2},"c":[{"d":3}]}}`,
 		`{"jsonrpc":"2.0","id":"x","error":{"code":-32600,"message":"m"}}`, `{"jsonrpc":"2.0","method":"n"}`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `[]`, "\xef\xbb\xbf{}",
 		with(`{"n":1e400,"m":-0.0e-1}`), with(`{"\u0061":[[],{},"",null]}`), `{"jsonrpc":"2.0","id":1,"Method":"a"}`,
 	} {
@@ -40,11 +42,28 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("second reading: %v", err)
 		}
-		if diff := cmp.Diff(m, again); diff != "" {
+		if diff := cmp.Diff(m, again, cmpopts.IgnoreUnexported(jsonrpc.Message{})); diff != "" {
 			t.Fatal(diff)
 		}
 		agrees(t, m)
+		indexed(t, m.Params, m.Param)
+		meta, _ := jsonrpc.Get(m.Params, "_meta")
+		indexed(t, meta, m.Meta)
+		indexed(t, m.Result, m.Member)
 	})
+}
+
+// indexed compares the members that the pass has kept with those of object.
+func indexed(t *testing.T, object json.RawMessage, get func(string) (json.RawMessage, bool)) {
+	t.Helper()
+	if value, found := get("no member\x00"); found {
+		t.Fatalf("found %s in %s", value, object)
+	}
+	for key, want := range jsonrpc.Members(object) {
+		if got, found := get(key); !found || !bytes.Equal(got, want) {
+			t.Fatalf("%q of %s is %s, want %s", key, object, got, want)
+		}
+	}
 }
 
 // agrees compares with what a lenient, case-folding decoder reads.

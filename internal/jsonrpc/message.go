@@ -1,10 +1,7 @@
-// Package jsonrpc reads and writes JSON-RPC 2.0 messages without changing
-// their bytes. One strict pass decides whether a message has exactly one
-// reading; what has two, in any two JSON parsers, is refused. Members are
-// edited in place on the raw bytes, so that what was judged is what is sent.
 package jsonrpc
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -24,17 +21,8 @@ const (
 
 // String gives the kind in lower case.
 func (k Kind) String() string {
-	switch k {
-	case Request:
-		return "request"
-	case Notification:
-		return "notification"
-	case Success:
-		return "success"
-	case Failure:
-		return "failure"
-	}
-	return fmt.Sprintf("kind(%d)", uint8(k))
+	return cmp.Or(map[Kind]string{Request: "request", Notification: "notification", Success: "success", Failure: "failure"}[k],
+		fmt.Sprintf("kind(%d)", uint8(k)))
 }
 
 // Limits bounds what is read. A field that is zero or less has its default.
@@ -60,19 +48,10 @@ func DefaultLimits() Limits {
 // orDefault replaces the fields that are not set.
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
-	if l.Bytes > 0 {
-		d.Bytes = l.Bytes
+	return Limits{
+		Bytes: cmp.Or(max(l.Bytes, 0), d.Bytes), Depth: cmp.Or(max(l.Depth, 0), d.Depth),
+		Digits: cmp.Or(max(l.Digits, 0), d.Digits), Exponent: cmp.Or(max(l.Exponent, 0), d.Exponent),
 	}
-	if l.Depth > 0 {
-		d.Depth = l.Depth
-	}
-	if l.Digits > 0 {
-		d.Digits = l.Digits
-	}
-	if l.Exponent > 0 {
-		d.Exponent = l.Exponent
-	}
-	return d
 }
 
 // Message is one decoded message. ID, Params, Result and Error are subslices
@@ -98,6 +77,8 @@ type Message struct {
 	// result.structuredContent and result.tools of an answer. It is nil when
 	// there is none; everywhere else such a pair is a Fault.
 	Variants *Variants
+
+	params, meta, result index // as the pass has met them
 }
 
 // Variants names two members of one object that differ only by case, which
@@ -121,15 +102,7 @@ const (
 
 // String gives the kind in lower case.
 func (k FaultKind) String() string {
-	switch k {
-	case Parse:
-		return "parse"
-	case Invalid:
-		return "invalid"
-	case TooLarge:
-		return "too large"
-	}
-	return fmt.Sprintf("fault(%d)", uint8(k))
+	return cmp.Or(map[FaultKind]string{Parse: "parse", Invalid: "invalid", TooLarge: "too large"}[k], fmt.Sprintf("fault(%d)", uint8(k)))
 }
 
 // Fault is why bytes were refused. What Decode gives holds no part of the input

@@ -1,56 +1,78 @@
 package jsonrpc
 
 import (
-	"bytes"
-	"cmp"
 	"slices"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// few is how many names are compared each with each; above it, sorting is
-// cheaper and bounds what a hostile object costs.
-const few = 24
-
-// name is a decoded member name.
+// A name is the name of a member.
 type name struct {
-	text []byte
-	hash uint64 // of the folded text: equal for names that differ only by case
-	at   int    // offset of the opening quote
+	at        int    // offset of the opening quote
+	from, end int    // of the text in scanner.data; a name with escapes is in scanner.decoded at ^from
+	hash      uint64 // of the folded text: equal for names that differ only by case
 }
 
-// clash is two members of one object with one name, or with names that differ
-// only by case.
-type clash struct {
-	first, second name
-	same          bool
-}
-
-// newName folds and hashes text (FNV-1a, 64 bit). control reports a control
-// character, which some decoders drop or stop at.
-func newName(text []byte, at int) (n name, control bool) {
-	h := uint64(14695981039346656037)
-	for i := 0; i < len(text); {
-		r, size := rune(text[i]), 1
-		if r < utf8.RuneSelf {
-			control = control || r < 0x20 || r == 0x7f
-		} else {
-			r, size = utf8.DecodeRune(text[i:])
-			control = control || unicode.IsControl(r)
+// folds is the folded form of the bytes that stand for themselves in a name, 0
+// for any other.
+var folds = func() (t [256]byte) {
+	for c := byte(' '); c < 0x7f; c++ {
+		if c != '"' && c != '\\' {
+			t[c] = byte(folded(rune(c)))
 		}
-		h = (h ^ uint64(folded(r))) * 1099511628211
-		i += size
 	}
-	return name{text, h, at}, control
+	return t
+}()
+
+// The parameters of FNV-1a, 64 bit.
+const (
+	hashBasis = 14695981039346656037
+	hashPrime = 1099511628211
+)
+
+// newName reads the name whose string is data[start:end], and reports control
+// characters, which some decoders drop or stop at.
+func (s *scanner) newName(start, end int) (n name, control bool) {
+	n = name{start, start + 1, end - 1, hashBasis}
+	for _, c := range s.data[n.from:n.end] {
+		fold := folds[c]
+		if fold == 0 {
+			return s.newRareName(start, end)
+		}
+		n.hash = (n.hash ^ uint64(fold)) * hashPrime
+	}
+	return n, false
 }
 
-// folded is the smallest rune of r's simple case folding orbit, so that "s",
-// "S" and U+017F agree, as do "k", "K" and the Kelvin sign.
+// newRareName is newName for any name.
+func (s *scanner) newRareName(start, end int) (n name, control bool) {
+	from := len(s.decoded)
+	s.decoded, _ = jsontext.AppendUnquote(s.decoded, s.data[start:end]) // the decoder has accepted it
+	n = name{start, ^from, len(s.decoded), hashBasis}
+	for _, r := range string(s.decoded[from:]) {
+		control = control || unicode.IsControl(r)
+		n.hash = (n.hash ^ uint64(folded(r))) * hashPrime
+	}
+	return n, control
+}
+
+// text returns the decoded name.
+func (s *scanner) text(n name) []byte {
+	if n.from < 0 {
+		return s.decoded[^n.from:n.end]
+	}
+	return s.data[n.from:n.end]
+}
+
+// folded returns the smallest rune of r's simple case folding orbit, so that
+// "s", "S" and U+017F agree, as do "k", "K" and the Kelvin sign.
 func folded(r rune) rune {
+	if 'a' <= r && r <= 'z' {
+		return r - ('a' - 'A')
+	}
 	if r < utf8.RuneSelf {
-		if 'a' <= r && r <= 'z' {
-			r -= 'a' - 'A'
-		}
 		return r
 	}
 	least := r
@@ -60,73 +82,61 @@ func folded(r rune) rune {
 	return least
 }
 
-// clashes finds the first repeated name and the first pair that differs only
-// by case. It reorders names when there are many.
-func clashes(names []name) (same, variant *clash) {
+// few is how many hashes are compared each with each; more are sorted.
+const few = 24
+
+// agree reports whether two of names have one hash.
+func (s *scanner) agree(names []name) bool {
 	if len(names) > few {
-		return clashesSorted(names)
+		s.hashes = s.hashes[:0]
+		for _, n := range names {
+			s.hashes = append(s.hashes, n.hash)
+		}
+		slices.Sort(s.hashes)
+		return len(slices.Compact(s.hashes)) < len(names)
 	}
 	for j := 1; j < len(names); j++ {
 		for i := range j {
 			if names[i].hash == names[j].hash {
-				same, variant = earlier(names[i], names[j], same, variant)
+				return true
 			}
 		}
 	}
-	return same, variant
+	return false
 }
 
-// clashesSorted is clashes in O(n log n): names that agree when folded come to
-// lie side by side, the same names among them too.
-func clashesSorted(names []name) (same, variant *clash) {
-	slices.SortFunc(names, func(a, b name) int {
-		if c := cmp.Compare(a.hash, b.hash); c != 0 {
-			return c
-		}
-		if c := compareFolded(a.text, b.text); c != 0 {
-			return c
-		}
-		if c := bytes.Compare(a.text, b.text); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.at, b.at)
-	})
-	for i := 1; i < len(names); i++ {
-		if names[i-1].hash == names[i].hash {
-			same, variant = earlier(names[i-1], names[i], same, variant)
-		}
-	}
-	return same, variant
-}
+// A clash is two members of one object with one name, or with names that differ
+// only by case.
+type clash struct{ first, second name }
 
-// earlier keeps the clash of a and b, if they do, unless one before it in the
-// text is known.
-func earlier(a, b name, same, variant *clash) (*clash, *clash) {
-	if !bytes.EqualFold(a.text, b.text) {
-		return same, variant
-	}
-	if a.at > b.at {
-		a, b = b, a
-	}
-	if bytes.Equal(a.text, b.text) {
-		if same == nil || b.at < same.second.at {
-			same = &clash{a, b, true}
+// clashes finds the first repeated name and the first pair of names that differ
+// only by case, nil for none. It takes linear time.
+func (s *scanner) clashes(names []name) (same, variant *clash) {
+	exact, alike := make(map[string]name, len(names)), make(map[string]name, len(names))
+	for _, n := range names {
+		text := string(s.text(n))
+		if first, ok := exact[text]; ok {
+			if same == nil {
+				same = &clash{first, n}
+			}
+			continue
 		}
-	} else if variant == nil || b.at < variant.second.at {
-		variant = &clash{a, b, false}
+		exact[text] = n
+		key := foldedText(text)
+		if first, ok := alike[key]; !ok {
+			alike[key] = n
+		} else if variant == nil {
+			variant = &clash{first, n}
+		}
 	}
 	return same, variant
 }
 
-// compareFolded orders by the folded runes.
-func compareFolded(a, b []byte) int {
-	for len(a) > 0 && len(b) > 0 {
-		ra, na := utf8.DecodeRune(a)
-		rb, nb := utf8.DecodeRune(b)
-		if c := cmp.Compare(folded(ra), folded(rb)); c != 0 {
-			return c
-		}
-		a, b = a[na:], b[nb:]
+// foldedText is equal for texts that differ only by case.
+func foldedText(text string) string {
+	key := make([]rune, 0, len(text))
+	for _, r := range text {
+		key = append(key, folded(r))
 	}
-	return cmp.Compare(len(a), len(b))
+	return string(key)
 }

@@ -3,311 +3,301 @@ package jsonrpc
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// zone says what names that differ only by case mean where the scanner is.
+// A zone says which rules hold for the members of an object.
 type zone uint8
 
 const (
-	zoneTop    zone = iota // the message: refused, and known names must be spelled exactly
-	zoneParams             // directly in params: the same
-	zoneResult             // directly in result: refused
-	zoneStrict             // anything that the protocol defines: refused
-	zoneFree               // data of a tool: recorded
+	zoneTop    zone = iota // the message: known names must be spelled exactly
+	zoneParams             // params: the same, and members are indexed
+	zoneMeta               // params._meta: members are indexed
+	zoneResult             // result: members are indexed
+	zoneStrict             // anything else that the protocol defines
+	zoneFree               // data of a tool: names that differ only by case are recorded, not refused
 )
 
-// frame is one step of the path to the value being read.
-type frame struct {
-	key   []byte // nil in arrays, and between members
-	index int    // -1 in objects
+// inside returns the zone of the member called name of an object in z.
+func (z zone) inside(name []byte) zone {
+	switch {
+	case z == zoneFree,
+		z == zoneParams && string(name) == "arguments",
+		z == zoneResult && (string(name) == "structuredContent" || string(name) == "tools"):
+		return zoneFree
+	case z == zoneTop && string(name) == "params":
+		return zoneParams
+	case z == zoneTop && string(name) == "result":
+		return zoneResult
+	case z == zoneParams && string(name) == "_meta":
+		return zoneMeta
+	}
+	return zoneStrict
 }
 
-// scanner makes the one pass. Faults that stop the pass (no JSON, too deep)
-// are returned as errors; those that do not are kept in soft, the first only,
-// so that the id can still be read.
+// A frame is an object or an array that is open.
+type frame struct {
+	object bool
+	zone   zone
+	inner  zone // of the value that is read
+	named  bool // the name of a member is read, its value is not
+	name   span // of that member, with the quotes
+	start  int  // of the member's or the element's value
+	base   int  // index of the object's first name in scanner.names
+}
+
+// A scanner makes the one strict pass. jsontext.Decoder holds the text to the
+// grammar and to UTF-8; the scanner adds the limits, the rules for names, and
+// the index of the members that callers ask for.
+//
+// A fault that ends the pass (no JSON, nested too deep) is returned. Any other
+// is kept in soft, the first only, so that the id can still be read.
 type scanner struct {
 	data     []byte
-	pos      int
-	lead     int // bytes cut off before data
+	lead     int // length of the white space cut off before data
 	lim      Limits
-	open     bool // unknown members of the message are passed over
-	path     []frame
+	open     bool // members of the message that JSON-RPC does not know are skipped
+	buffer   bytes.Buffer
+	decoder  jsontext.Decoder
+	frames   []frame
 	names    []name // of the objects that are open
+	decoded  []byte // the texts of names with escapes
+	hashes   []uint64
 	soft     *Fault
 	variants *Variants
 	env      envelope
 }
 
-// maxKept bounds the memory that an idle scanner holds on to, in elements.
+// maxKept bounds the memory that an idle scanner holds, in elements of a slice.
 const maxKept = 1024
 
 var scanners = sync.Pool{New: func() any { return new(scanner) }}
 
-// newScanner copies the one value in data; nothing returned later aliases the
-// caller's bytes.
+// lenient turns off jsontext's own search for repeated names: the scanner
+// compares names once, for repetition and for case, and continues after a
+// match.
+var lenient = jsontext.AllowDuplicateNames(true)
+
+const blanks = " \t\r\n"
+
+// newScanner copies the one value in data, so that nothing returned later
+// aliases the caller's bytes.
 func newScanner(data []byte, lim Limits) *scanner {
 	s := scanners.Get().(*scanner)
-	lead := 0
-	for lead < len(data) && space(data[lead]) {
-		lead++
-	}
-	end := len(data)
-	for end > lead && space(data[end-1]) {
-		end--
-	}
-	s.data, s.lead, s.lim = slices.Clip(bytes.Clone(data[lead:end])), lead, lim
+	text := bytes.TrimLeft(data, blanks)
+	s.lead, s.lim = len(data)-len(text), lim
+	s.data = slices.Clip(bytes.Clone(bytes.TrimRight(text, blanks)))
+	s.buffer = *bytes.NewBuffer(s.data)
+	s.decoder.Reset(&s.buffer, lenient)
 	return s
 }
 
-// release gives the scanner back without a reference to the message.
+// release returns the scanner to the pool without a reference to the message.
 func (s *scanner) release() {
-	path, names := s.path[:0], s.names[:0]
-	if cap(names) > maxKept || cap(path) > maxKept {
-		path, names = nil, nil
-	}
-	clear(path[:cap(path)])
-	clear(names[:cap(names)])
-	*s = scanner{path: path, names: names}
+	s.buffer = bytes.Buffer{}
+	s.decoder.Reset(&s.buffer)
+	s.frames, s.names, s.decoded = emptied(s.frames), emptied(s.names), emptied(s.decoded)
+	s.env = envelope{params: emptied(s.env.params), meta: emptied(s.env.meta), result: emptied(s.env.result)}
+	s.data, s.open, s.soft, s.variants = nil, false, nil, nil
 	scanners.Put(s)
 }
 
-// space reports the white space of JSON (RFC 8259 §2).
-func space(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
+// emptied returns the memory of list, nil when that is much.
+func emptied[T any](list []T) []T {
+	if cap(list) > maxKept {
+		return nil
+	}
+	return list[:0]
+}
 
-// whole reads exactly one value.
+// whole reads exactly one value, and replaces the line ends between its tokens
+// by spaces: no reading changes, and one line is safe on every transport.
 func (s *scanner) whole(z zone) *Fault {
-	if strings.HasPrefix(string(s.data[:min(3, len(s.data))]), "\xef\xbb\xbf") {
-		return s.hard(Parse, "byte order mark before the message")
+	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
+		return s.hard(Parse, 0, "byte order mark before the message")
 	}
 	if len(s.data) == 0 {
-		return s.hard(Parse, "empty message")
+		return s.hard(Parse, 0, "empty message")
 	}
-	if f := s.value(z, 0); f != nil {
+	end, f := s.value(z)
+	if f != nil {
 		return f
 	}
-	s.skip()
-	if s.pos < len(s.data) {
-		return s.hard(Parse, "more bytes after the message")
+	if end < len(s.data) {
+		return s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
 	}
+	unbreak(s.data) // strings hold no raw line end
 	return nil
 }
 
-// hard makes the fault that ends the pass here.
-func (s *scanner) hard(kind FaultKind, reason string) *Fault {
-	return &Fault{Kind: kind, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + s.pos)}
+// value reads tokens until one value is complete, and returns its end.
+func (s *scanner) value(z zone) (end int, f *Fault) {
+	for {
+		start := skipSeparator(s.data, end)
+		token, err := s.decoder.ReadToken()
+		if err != nil {
+			return 0, s.syntax(err, start)
+		}
+		end = int(s.decoder.InputOffset())
+		switch kind := token.Kind(); kind {
+		case '{', '[':
+			if len(s.frames) >= s.lim.Depth {
+				return 0, s.hard(Invalid, start, fmt.Sprintf("nested deeper than %d levels", s.lim.Depth))
+			}
+			s.push(kind == '{', start, z)
+			continue
+		case '}', ']':
+			s.pop()
+		default:
+			if kind == '"' && s.wantsName() {
+				s.member(start, end)
+				continue
+			}
+			if kind == '0' {
+				s.number(start, end)
+			}
+			s.begin(start)
+		}
+		if len(s.frames) == 0 {
+			return end, nil
+		}
+		s.complete(end)
+	}
+}
+
+// wantsName reports whether a string that comes next is the name of a member.
+func (s *scanner) wantsName() bool {
+	n := len(s.frames)
+	return n > 0 && s.frames[n-1].object && !s.frames[n-1].named
+}
+
+// begin notes where a value starts.
+func (s *scanner) begin(start int) {
+	if n := len(s.frames); n > 0 {
+		s.frames[n-1].start = start
+	}
+}
+
+// push opens an object or an array; z is the zone of the outermost value.
+func (s *scanner) push(object bool, start int, z zone) {
+	if n := len(s.frames); n > 0 {
+		s.frames[n-1].start, z = start, s.frames[n-1].inner
+	}
+	s.frames = append(s.frames, frame{object: object, zone: z, inner: max(z, zoneStrict), base: len(s.names)})
+}
+
+// pop closes the innermost object or array, and judges an object's names.
+func (s *scanner) pop() {
+	top := &s.frames[len(s.frames)-1]
+	if top.object {
+		s.judgeNames(top.zone, s.names[top.base:])
+		s.names = s.names[:top.base]
+	}
+	s.frames = s.frames[:len(s.frames)-1]
+}
+
+// member reads the name of a member.
+func (s *scanner) member(start, end int) {
+	n, control := s.newName(start, end)
+	if control {
+		s.refuse(start, "control character in a member name")
+	}
+	s.names = append(s.names, n)
+	top := &s.frames[len(s.frames)-1]
+	if top.named = true; top.zone == zoneFree {
+		return
+	}
+	text := s.text(n)
+	switch top.inner = top.zone.inside(text); top.zone {
+	case zoneTop:
+		s.envelopeName(text, start)
+	case zoneParams:
+		s.misspelled(text, start, paramNames)
+	}
+	top.name = span{start, end}
+}
+
+// complete takes the value that ends at end.
+func (s *scanner) complete(end int) {
+	top := &s.frames[len(s.frames)-1]
+	if top.named = false; top.object && top.zone < zoneStrict {
+		n := s.names[len(s.names)-1]
+		s.env.take(top.zone, s.text(n), member{top.name, span{top.start, end}}, s.data[top.start:end:end])
+	}
+}
+
+// number holds a number to the limits: exact arithmetic on a number with a huge
+// exponent costs time without bound.
+func (s *scanner) number(start, end int) {
+	digits, exponent := 0, 0
+	for i := start; i < end; i++ {
+		switch c := s.data[i]; c {
+		case '-', '.':
+		case 'e', 'E':
+			n, err := strconv.Atoi(string(s.data[i+1 : end]))
+			if exponent = max(n, -n); err != nil {
+				exponent = math.MaxInt
+			}
+			i = end
+		default:
+			digits++
+		}
+	}
+	if digits > s.lim.Digits {
+		s.refuse(start, fmt.Sprintf("number with more than %d digits", s.lim.Digits))
+	}
+	if exponent > s.lim.Exponent {
+		s.refuse(start, fmt.Sprintf("number with an exponent beyond %d", s.lim.Exponent))
+	}
+}
+
+// judgeNames compares the names of one object when it is complete.
+func (s *scanner) judgeNames(z zone, names []name) {
+	if !s.agree(names) {
+		return
+	}
+	same, variant := s.clashes(names)
+	if same != nil {
+		s.refuse(same.second.at, fmt.Sprintf("member %s appears twice", brief(s.text(same.second))))
+	}
+	if variant == nil || z == zoneFree && s.variants != nil {
+		return
+	}
+	first, second := s.text(variant.first), s.text(variant.second)
+	if z == zoneFree {
+		s.variants = &Variants{s.pointer(), string(first), string(second)}
+		return
+	}
+	s.refuse(variant.second.at, fmt.Sprintf("members %s and %s differ only by case", brief(first), brief(second)))
+}
+
+// hard returns the fault that ends the pass.
+func (s *scanner) hard(kind FaultKind, at int, reason string) *Fault {
+	return &Fault{Kind: kind, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + at)}
 }
 
 // refuse notes a fault that does not end the pass.
 func (s *scanner) refuse(at int, reason string) {
 	if s.soft == nil {
-		s.soft = &Fault{Kind: Invalid, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + at)}
+		s.soft = s.hard(Invalid, at, reason)
 	}
 }
 
-// skip passes white space and makes line ends spaces: what is raw between tokens
-// may change without changing any reading, and one line is safe on every
-// transport.
-func (s *scanner) skip() {
-	for s.pos < len(s.data) {
-		switch s.data[s.pos] {
-		case ' ', '\t':
-		case '\n', '\r':
-			s.data[s.pos] = ' '
-		default:
-			return
-		}
-		s.pos++
+// pointer is the JSON Pointer (RFC 6901) of what was read last, with long names
+// cut.
+func (s *scanner) pointer() string {
+	const most = 256
+	var p jsontext.Pointer
+	for name := range s.decoder.StackPointer().Tokens() {
+		p = p.AppendToken(strings.ToValidUTF8(name[:min(len(name), most)], ""))
 	}
-}
-
-// next passes white space and gives the byte after it, 0 at the end.
-func (s *scanner) next() byte {
-	s.skip()
-	if s.pos < len(s.data) {
-		return s.data[s.pos]
-	}
-	return 0
-}
-
-// value reads one value; depth counts the containers that are open around it.
-func (s *scanner) value(z zone, depth int) *Fault {
-	switch c := s.next(); {
-	case c == '"':
-		_, f := s.str(false)
-		return f
-	case c == '{':
-		return s.nested(z, depth, (*scanner).object)
-	case c == '[':
-		return s.nested(z, depth, (*scanner).array)
-	case c == '-' || '0' <= c && c <= '9':
-		return s.number()
-	case c == 't':
-		return s.word("true")
-	case c == 'f':
-		return s.word("false")
-	case c == 'n':
-		return s.word("null")
-	case s.pos >= len(s.data):
-		return s.hard(Parse, "unexpected end")
-	}
-	return s.hard(Parse, "unexpected character")
-}
-
-// nested counts a container and reads it.
-func (s *scanner) nested(z zone, depth int, read func(*scanner, zone, int) *Fault) *Fault {
-	if depth >= s.lim.Depth {
-		return s.hard(Invalid, fmt.Sprintf("nested deeper than %d levels", s.lim.Depth))
-	}
-	s.pos++
-	s.path = append(s.path, frame{index: -1})
-	f := read(s, z, depth+1)
-	s.path = s.path[:len(s.path)-1]
-	return f
-}
-
-// word reads a literal.
-func (s *scanner) word(w string) *Fault {
-	if len(s.data)-s.pos < len(w) || string(s.data[s.pos:s.pos+len(w)]) != w {
-		return s.hard(Parse, "unexpected character")
-	}
-	s.pos += len(w)
-	return nil
-}
-
-// str reads a string. It gives the bytes inside, decoded when a name is read;
-// they alias the message unless something had to be decoded.
-func (s *scanner) str(decode bool) ([]byte, *Fault) {
-	start := s.pos
-	end, escaped, reason := endOfString(s.data, start)
-	s.pos = end
-	if reason != "" {
-		return nil, s.hard(Parse, reason)
-	}
-	if escaped && decode {
-		return unescape(s.data[start+1 : end-1]), nil
-	}
-	return s.data[start+1 : end-1], nil
-}
-
-// array reads what follows an opening bracket.
-func (s *scanner) array(z zone, depth int) *Fault {
-	if z < zoneStrict {
-		z = zoneStrict
-	}
-	top := len(s.path) - 1
-	if s.next() == ']' {
-		s.pos++
-		return nil
-	}
-	for i := 0; ; i++ {
-		s.path[top] = frame{index: i}
-		if f := s.value(z, depth); f != nil {
-			return f
-		}
-		switch s.next() {
-		case ',':
-			s.pos++
-		case ']':
-			s.pos++
-			return nil
-		default:
-			return s.hard(Parse, "expected a comma or the end of an array")
-		}
-	}
-}
-
-// object reads what follows an opening brace.
-func (s *scanner) object(z zone, depth int) *Fault {
-	base := len(s.names)
-	if s.next() == '}' {
-		s.pos++
-		return nil
-	}
-	for {
-		if f := s.member(z, depth); f != nil {
-			return f
-		}
-		switch s.next() {
-		case ',':
-			s.pos++
-		case '}':
-			s.pos++
-			s.path[len(s.path)-1] = frame{index: -1}
-			s.settle(z, s.names[base:])
-			s.names = s.names[:base]
-			return nil
-		default:
-			return s.hard(Parse, "expected a comma or the end of an object")
-		}
-	}
-}
-
-// member reads one name and its value.
-func (s *scanner) member(z zone, depth int) *Fault {
-	if s.next() != '"' {
-		return s.hard(Parse, "expected a member name")
-	}
-	at, top := s.pos, len(s.path)-1
-	s.path[top] = frame{index: -1}
-	text, f := s.str(true)
-	if f != nil {
-		return f
-	}
-	s.path[top] = frame{key: text, index: -1}
-	n, control := newName(text, at)
-	if control {
-		s.refuse(at, "control character in a member name")
-	}
-	s.names = append(s.names, n)
-	if s.next() != ':' {
-		return s.hard(Parse, "expected a colon")
-	}
-	s.pos++
-	s.skip()
-	start := s.pos
-	if f := s.value(inside(z, text), depth); f != nil {
-		return f
-	}
-	if z == zoneTop {
-		s.envelope(n, s.data[start:s.pos:s.pos])
-	} else if z == zoneParams {
-		s.misspelled(n, paramNames)
-	}
-	return nil
-}
-
-// inside is the zone of the member called key of an object in z.
-func inside(z zone, key []byte) zone {
-	switch {
-	case z == zoneFree,
-		z == zoneParams && string(key) == "arguments",
-		z == zoneResult && (string(key) == "structuredContent" || string(key) == "tools"):
-		return zoneFree
-	case z == zoneTop && string(key) == "params":
-		return zoneParams
-	case z == zoneTop && string(key) == "result":
-		return zoneResult
-	}
-	return zoneStrict
-}
-
-// settle judges the names of one object when it is complete.
-func (s *scanner) settle(z zone, names []name) {
-	same, variant := clashes(names)
-	switch {
-	case same != nil:
-		s.refuse(same.second.at, fmt.Sprintf("member %s appears twice", brief(same.second.text)))
-	case variant == nil:
-	case z != zoneFree:
-		s.refuse(variant.second.at, fmt.Sprintf("members %s and %s differ only by case",
-			brief(variant.first.text), brief(variant.second.text)))
-	case s.variants == nil:
-		s.variants = &Variants{s.pointer(), string(variant.first.text), string(variant.second.text)}
-	}
+	return string(p)
 }
 
 // brief quotes a name for a message to people.
@@ -319,22 +309,21 @@ func brief(text []byte) string {
 	return strconv.QuoteToGraphic(string(text[:most])) + "..."
 }
 
-// pointer is the JSON Pointer (RFC 6901) of the path, with long names cut.
-func (s *scanner) pointer() string {
-	const most = 256
-	var b strings.Builder
-	for _, f := range s.path {
-		switch {
-		case f.key != nil:
-			b.WriteByte('/')
-			key := strings.ToValidUTF8(string(f.key[:min(len(f.key), most)]), "")
-			b.WriteString(pointerEscape.Replace(key))
-		case f.index >= 0:
-			b.WriteByte('/')
-			b.WriteString(strconv.Itoa(f.index))
-		}
-	}
-	return b.String()
+// skipBlanks returns the offset of the first byte at or after i that is not
+// white space.
+func skipBlanks(data []byte, i int) int {
+	return len(data) - len(bytes.TrimLeft(data[i:], blanks))
 }
 
-var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
+// skipSeparator returns the start of the token of a well-formed text that
+// follows the one which ends at i.
+func skipSeparator(data []byte, i int) int {
+	for ; i < len(data); i++ {
+		switch data[i] {
+		case ' ', '\t', '\r', '\n', ',', ':':
+		default:
+			return i
+		}
+	}
+	return i
+}
