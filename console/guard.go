@@ -96,7 +96,7 @@ func (c *Console) as(h asker) handler {
 // identify fails closed: no token, two of them, another scheme, an error or
 // nobody as the answer are all a 401.
 func (c *Console) identify(ctx context.Context, headers []string) (policy.Principal, error) {
-	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "a bearer token that is known here is needed",
+	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
 		Hint: "say who asks with --token or TOOLGATE_TOKEN"}
 	if len(headers) != 1 {
 		return policy.Principal{}, nobody

@@ -131,12 +131,18 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 	}
 	view := t.approvalView(state, ticket)
 	view["retry_after_ms"] = retryPending.Milliseconds()
-	kernel := signal.Skip("approval "+state+": "+ticket.ID, t.metrics())
-	if f := t.replyShaped(outcome{result: textResult(text), kernel: kernel}, view); f != nil {
+	if f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, state, text)}, view); f != nil {
 		return f
 	}
 	t.reply.RetryAfter = retryPending
 	return nil
+}
+
+// undecided is the Result of a call that waits for its approval, or for its
+// execution.
+func (t *toolCall) undecided(ticket approval.Ticket, state, text string) signal.Result {
+	f := t.fail(signal.CodeApprovalPending, text).with("ticket", ticket.ID).with("state", state).with("rule", ticket.Rule)
+	return signal.Fail(f.with("expires_at", ticket.Expires.UTC().Format(time.RFC3339)).Kernel, t.metrics())
 }
 
 // replyStored replies with the stored result of the ticket's one execution, and

@@ -107,8 +107,7 @@ func (k *keeper) fail(err error) {
 
 // reference is the FILE signal that stands for s.
 func (k *keeper) reference(s signal.Signal, a artifact.Artifact) signal.Signal {
-	body := map[string]any{"file_id": a.ID, "file_type": a.Type, "path": nil, "size": a.Size}
-	file, err := signal.Create(signal.File, body, s.Origin(), s.TraceID(), s.Tags(), s.ParentID())
+	file, err := signal.CreateFile(a.ID, a.Type, "", s.Origin(), s.TraceID(), signal.WithTags(s.Tags()), signal.WithParent(s.ParentID()), signal.WithSize(a.Size))
 	if err != nil {
 		k.fail(err)
 		return s

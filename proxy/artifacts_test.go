@@ -184,7 +184,7 @@ func TestTheBusHears(t *testing.T) {
 		{"a cancellation", func(b *bench) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Cancelled, Sent: true, Err: context.Canceled}
 		}, []string{"command abort"}},
-		{"a pending call", func(b *bench) { b.decision, b.claim = held, pendingClaim() }, nil},
+		{"a pending call", func(b *bench) { b.decision, b.claim = held, pendingClaim() }, []string{"data " + signal.CodeApprovalPending}},
 		{"an inner fault", func(b *bench) { b.panicAt = "record" }, []string{"data " + signal.CodeInternal}},
 		{"progress", func(b *bench) { b.steps = []string{`{"progress":1,"message":"half"}`, `{"progress":2}`} },
 			[]string{"stream half", `stream {"progress":2}`, "stream ", "text hello"}},
@@ -206,6 +206,9 @@ func TestTheBusHears(t *testing.T) {
 				got = append(got, e.say(s))
 				if s.ParentID() != "sig_parent" || s.TraceID() != "trc_given" || s.Tag(signal.TagDecision) == "" {
 					t.Errorf("%s: parent %q, trace %q, decision %q", e.say(s), s.ParentID(), s.TraceID(), s.Tag(signal.TagDecision))
+				}
+				if failed, ok := signal.ErrorOf(s); ok && s.Tag(signal.TagNext) != map[bool]string{true: "retry", false: "escalate"}[failed.RetryEligible] {
+					t.Errorf("%s: next %q, may be retried: %v", e.say(s), s.Tag(signal.TagNext), failed.RetryEligible)
 				}
 				if s.Kind() != signal.File && s.Body() == nil {
 					t.Error("a signal without a body")

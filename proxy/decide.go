@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/toolgate/toolgate/policy"
@@ -27,6 +28,9 @@ func (t *toolCall) input() *policy.Input {
 	}
 }
 
+// judge is the origin of the policy's denials.
+var judge = signal.ModuleRef{Tier: 5, Module: "policy", Function: "decide"}
+
 // ruleFailed is the rule of a decision that the policy could not make.
 const ruleFailed = "policy_error"
 
@@ -47,7 +51,8 @@ func (c *call) judge(ctx context.Context, in *policy.Input, tool string) {
 // denied refuses a request for the decision's rule.
 func (c *call) denied(reason string) *Failure {
 	c.decision.Effect = policy.Deny
-	return c.fail(signal.CodePolicyDenied, reason).with("rule", c.decision.Rule).remedy(c.decision.Remedy)
+	said := signal.PolicyError(cmp.Or(c.decision.Reason, "the policy gives no reason"), judge, map[string]any{"rule": c.decision.Rule, "revision": c.decision.Revision})
+	return c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).remedy(c.decision.Remedy)
 }
 
 // envelope is what a policy knows of the request itself.

@@ -30,6 +30,22 @@ func (c *call) fail(code, reason string) *Failure {
 	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.plain}
 }
 
+// wrap makes the failure of a lower tier's error, which stays its cause. The error
+// has the category, severity and retry rule of code.
+func (c *call) wrap(code string, inner *signal.KernelError, reason string) *Failure {
+	f := c.fail(code, reason)
+	if outer, err := signal.WrapError(code, inner, c.source(), f.Kernel.Message); err == nil {
+		f.Kernel = outer
+	}
+	return f
+}
+
+// because adds the cause to a failure whose severity is not that of its cause.
+func (f *Failure) because(cause *signal.KernelError) *Failure {
+	f.Kernel.Cause = cause
+	return f
+}
+
 // with adds a fact to the error's detail; an empty text adds nothing.
 func (f *Failure) with(key string, value any) *Failure {
 	if value == "" {

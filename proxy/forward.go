@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -50,11 +51,12 @@ func forwardError(err error) *registry.ForwardError {
 func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure {
 	switch fe.Kind {
 	case registry.Timeout:
-		return c.fail(signal.CodeToolTimeout, late)
+		return c.fail(signal.CodeToolTimeout, late).because(upstreamError("no answer before the deadline", nil))
 	case registry.Cancelled:
 		return c.fail(signal.CodeCancelled, "the caller cancelled the call")
 	case registry.Unavailable:
-		return c.fail(signal.CodeUpstreamUnavailable, "server "+c.server+" is not available").
+		down := signal.ExternalError("nothing was sent", upstreams, true, nil)
+		return c.wrap(signal.CodeUpstreamUnavailable, down, "server "+c.server+" is not available").
 			remedy("call again later; other servers are not affected")
 	case registry.Quarantined:
 		return c.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted")
@@ -64,12 +66,28 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 		}
 		return c.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit")
 	}
-	if fe.RPC == nil {
-		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown")
+	if fault, ok := errors.AsType[*jsonrpc.Fault](fe); ok {
+		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+fault.Error()).
+			because(upstreamError(fault.Reason, map[string]any{"pointer": fault.Pointer}))
 	}
-	f := c.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC))
+	if fe.RPC == nil {
+		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown").
+			because(upstreamError("the connection ended before the answer", nil))
+	}
+	code, _ := jsonrpc.Get(fe.RPC, "code")
+	f := c.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC)).because(upstreamError(upstreamMessage(fe.RPC), map[string]any{"code": code}))
 	f.Upstream = fe.RPC
 	return f
+}
+
+// upstreams is the origin of errors of servers.
+var upstreams = signal.ModuleRef{Tier: 4, Module: "upstream", Function: "forward"}
+
+// upstreamError is the error of a server. A retry is the caller's own
+// decision. The connection's own error is for the log: it may hold an address
+// with secrets.
+func upstreamError(message string, detail map[string]any) *signal.KernelError {
+	return signal.ExternalError(message, upstreams, false, detail)
 }
 
 func upstreamMessage(rpc []byte) string {

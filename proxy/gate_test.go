@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
@@ -449,4 +451,68 @@ func (b *blocking) Decide(ctx context.Context, in *policy.Input) (policy.Decisio
 		<-b.leave
 	})
 	return b.bench.Decide(ctx, in)
+}
+
+// A failure keeps the error of the part that refused as its cause. What a
+// connection said itself stays in the log: it may hold secrets.
+func TestFailuresKeepTheirCauses(t *testing.T) {
+	for _, tt := range []struct {
+		name, params string
+		set          func(*bench)
+		code         string
+		cause        signal.KernelError
+		reason       string
+	}{
+		{"the policy", plain, func(b *bench) { b.decision.Effect = policy.Deny }, signal.CodePolicyDenied,
+			signal.KernelError{Code: "T5_POLICY_POLICY", Category: signal.Policy, Severity: signal.Fatal, Message: "because"}, "because"},
+		{"a limit", plain, func(b *bench) {
+			b.exceeded = &limit.Exceeded{Limit: "60/1m", Scope: "default", RetryAfter: 510 * time.Millisecond}
+		}, signal.CodeRateLimited, signal.KernelError{Code: "T4_LIMIT_RESOURCE", Category: signal.Resource, Severity: signal.Transient, Message: "no token is left for default"},
+			"rate limit 60/1m exceeded; try again in 0.6 s"},
+		{"the schema", `{"name":"web__find","arguments":{"n":"x"}}`, nil, signal.CodeSchemaMismatch,
+			signal.KernelError{Code: "T0_VALIDATION_INPUT", Category: signal.Input, Severity: signal.Transient, Message: `/n: type: want integer, got string "x"`}, `/n: type: want integer, got string "x"`},
+		{"the audit log", plain, func(b *bench) { b.decisionErr = errors.New("secret") }, signal.CodeAuditUnavailable,
+			signal.KernelError{Code: "T0_AUDIT_PROCESSING", Category: signal.Processing, Severity: signal.Degraded, Message: "the audit log took no record"},
+			"the decision could not be recorded, so the call was not made"},
+		{"a server that is down", plain, func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Unavailable, Err: errors.New("secret")}
+		}, signal.CodeUpstreamUnavailable, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "nothing was sent"}, "server web is not available"},
+		{"a server's error", plain, func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":1,"message":"no"}`)}
+		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "no"}, "no"},
+		{"an invalid answer", plain, func(b *bench) {
+			fault := &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: `duplicate key "content"`, Offset: 61}
+			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("secret: %w", fault)}
+		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: `duplicate key "content"`},
+			`server web sent an invalid answer: duplicate key "content" at byte 61`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			if tt.set != nil {
+				tt.set(b)
+			}
+			_, f := b.call(t, tt.params)
+			if f == nil || f.Kernel.Code != tt.code || f.Reason != tt.reason || f.Kernel.Cause == nil {
+				t.Fatalf("got %+v, want %s: %s", f, tt.code, tt.reason)
+			}
+			got := *f.Kernel.Cause
+			got.Source, got.Detail, got.RetryEligible = signal.ModuleRef{}, nil, false
+			if diff := cmp.Diff(tt.cause, got); diff != "" {
+				t.Error(diff)
+			}
+			if text, _ := f.Kernel.MarshalJSON(); strings.Contains(string(text), "secret") {
+				t.Errorf("the error shows %s", text)
+			}
+		})
+	}
+}
+
+// A missing argument is named in words.
+func TestMissingArgument(t *testing.T) {
+	strict := *searcher
+	strict.Input = mustSchema(`{"type":"object","required":["query"]}`)
+	b := newBench(t, &strict)
+	if _, f := b.call(t, plain); f == nil || f.Reason != `missing required argument "query"` {
+		t.Errorf("got %v", f)
+	}
 }

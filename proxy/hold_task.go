@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,7 +54,7 @@ func (t *toolCall) replyTask(ctx context.Context, c approval.Claim) *Failure {
 	}
 	kernel := signal.OK(nil, t.metrics())
 	if underWay(ticket) {
-		kernel = signal.Skip("approval "+string(ticket.State)+": "+ticket.ID, t.metrics())
+		kernel = t.undecided(ticket, cmp.Or(ticketWords[ticket.State], string(ticket.State)), ticketText(ticket))
 	}
 	view, err := json.Marshal(t.describeTicket(ticket))
 	if err == nil {
@@ -151,7 +152,7 @@ func (r *relayed) answerTicket(ctx context.Context) *Failure {
 	case "tasks/cancel":
 		return r.cancelTask(ctx)
 	}
-	r.replyOK(json.RawMessage("{}")) // a ticket asks its agent nothing, so that there is nothing to update
+	r.replyWith(json.RawMessage("{}"), signal.Skip("a ticket asks its agent nothing", r.metrics()))
 	return nil
 }
 

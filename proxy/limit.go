@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -84,10 +85,19 @@ func (c *call) takeTokens(subject policy.Tool) *Failure {
 	if over == nil {
 		return nil
 	}
-	reason := fmt.Sprintf("the limit of %s for %s is used up", over.Limit, over.Scope)
-	wait := (over.RetryAfter + time.Millisecond - 1).Milliseconds() // no earlier than retry_after_ms
-	return c.fail(signal.CodeRateLimited, reason).with("limit", over.Limit).with("scope", over.Scope).with("rule", over.Rule).
-		after(over.RetryAfter).remedy(fmt.Sprintf("call again in %d ms", wait))
+	empty := signal.ResourceError("no token is left for "+over.Scope, limiter, map[string]any{"limit": over.Limit})
+	reason := fmt.Sprintf("rate limit %s exceeded; try again in %s", over.Limit, seconds(over.RetryAfter))
+	return c.wrap(signal.CodeRateLimited, empty, reason).with("limit", over.Limit).with("scope", over.Scope).with("rule", over.Rule).
+		after(over.RetryAfter)
+}
+
+// limiter is the origin of errors about empty buckets.
+var limiter = signal.ModuleRef{Tier: 4, Module: "limit", Function: "spend"}
+
+// seconds formats a wait, rounded up to tenths: "0.6 s".
+func seconds(wait time.Duration) string {
+	const tenth = time.Second / 10
+	return strconv.FormatFloat(float64((wait+tenth-1)/tenth)/10, 'f', -1, 64) + " s"
 }
 
 func (t *toolCall) limitCall(context.Context) *Failure { return t.takeTokens(t.subject) }

@@ -18,17 +18,33 @@ func (g *Gate) publishOutcome(r request, f *Failure) {
 	if t, ok := r.(*toolCall); ok && t.chunks > 0 {
 		t.publishChunk("", true, nil)
 	}
-	if f != nil {
-		c.publishFailure(f)
-		return
+	result, abort := signal.Result{}, false
+	if f == nil {
+		result = c.reply.Kernel
+	} else {
+		result, abort = signal.Fail(public(c, f), c.metrics()), f.Kernel.Code == signal.CodeCancelled
 	}
-	next := signal.Compose(c.reply.Kernel)
+	next := signal.Compose(result)
 	for _, s := range next.Signals {
-		g.opts.Bus.Publish(c.principal, s)
+		c.publish(s, signal.ValidateSignal(s))
 	}
-	if next.Stop != nil {
-		c.publishError(next.Stop)
+	switch {
+	case abort:
+		c.publish(signal.CreateCommand("abort", c.source(), c.source(), c.traceID, map[string]any{"reason": f.Reason}, c.tags(""), c.parent()))
+	case next.Stop != nil && next.Retry:
+		c.publish(signal.CreateErrorSignal(next.Stop, c.source(), c.traceID, c.tags("retry"), c.parent()))
+	case next.Stop != nil:
+		c.publish(signal.CreateErrorSignal(next.Stop, c.source(), c.traceID, c.tags("escalate"), c.parent()))
 	}
+}
+
+// public returns the error of a failure; the cause of an internal one is for the
+// log.
+func public(c *call, f *Failure) *signal.KernelError {
+	if f.Kernel.Code == signal.CodeInternal {
+		return c.fail(signal.CodeInternal, "").Kernel
+	}
+	return f.Kernel
 }
 
 // heard reports whether somebody listens for the principal of the request.
@@ -37,27 +53,16 @@ func (c *call) heard() bool {
 	return bus != nil && c.principal.Valid() && bus.Listening(c.principal)
 }
 
-func (c *call) publishFailure(f *Failure) {
-	switch f.Kernel.Code {
-	case signal.CodeCancelled:
-		body := map[string]any{"action": "abort", "target": c.source(), "reason": f.Reason}
-		c.publish(signal.Create(signal.Command, body, c.source(), c.traceID, c.tags(), c.signalID))
-	case signal.CodeInternal: // its cause is for the log
-		c.publishError(c.fail(signal.CodeInternal, "").Kernel)
-	default:
-		c.publishError(f.Kernel)
+// parent makes the call the parent of a signal.
+func (c *call) parent() signal.Option { return signal.WithParent(c.signalID) }
+
+// tags are those of a signal about a request that is not part of its result.
+func (c *call) tags(next string) signal.Option {
+	tags := map[string]string{signal.TagTool: c.name, signal.TagDecision: c.decisionID}
+	if next != "" {
+		tags[signal.TagNext] = next
 	}
-}
-
-func (c *call) publishError(e *signal.KernelError) {
-	body := map[string]any{"data": e, "schema": signal.SchemaError}
-	s, err := signal.Create(signal.Data, body, c.source(), c.traceID, c.tags(), c.signalID)
-	c.publish(s, cmp.Or(e.Validate(), err))
-}
-
-// tags are those of every signal about a request that is not part of its result.
-func (c *call) tags() map[string]string {
-	return map[string]string{signal.TagTool: c.name, signal.TagDecision: c.decisionID}
+	return signal.WithTags(tags)
 }
 
 // publish puts one signal on the bus. One that could not be made is logged: the
@@ -92,5 +97,6 @@ func (t *toolCall) publishChunk(text string, final bool, params json.RawMessage)
 		body["progress"] = params
 	}
 	t.chunks++
-	t.publish(signal.Create(signal.Stream, body, t.source(), t.traceID, t.tags(), t.signalID))
+	tags := map[string]string{signal.TagTool: t.name, signal.TagDecision: t.decisionID}
+	t.publish(signal.Create(signal.Stream, body, t.source(), t.traceID, tags, t.signalID))
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -22,10 +21,14 @@ func record[R request](r R, ctx context.Context) *Failure {
 	rec.Stage, c.recorded = c.stage, true
 	if err := c.gate.opts.Recorder.Decision(context.WithoutCancel(ctx), rec); err != nil {
 		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
-		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made")
+		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").
+			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))
 	}
 	return nil
 }
+
+// auditLog is the origin of errors about records.
+var auditLog = signal.ModuleRef{Tier: 0, Module: "audit", Function: "decision"}
 
 // newRecord returns a record of what is known of r, whatever became of it.
 func newRecord(r request) *audit.Record {
@@ -123,7 +126,7 @@ func (c *call) outcome(f *Failure) audit.Outcome {
 		}
 		return audit.Failed
 	}
-	if c.decision.Effect == policy.Hold && c.reply.Kernel.Status == signal.StatusSkip {
+	if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
 		return audit.Held
 	}
 	return audit.Allowed

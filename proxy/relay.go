@@ -181,10 +181,14 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		r.gate.opts.Log.Error("redacting a result", "decision", r.decisionID, "error", err)
 		return r.fail(signal.CodeInternal, "")
 	}
-	r.replyOK(result)
-	if r.kernel != nil {
-		r.reply.Kernel = *r.kernel
+	kernel := signal.OK(nil, r.metrics())
+	switch {
+	case r.kernel != nil:
+		kernel = *r.kernel
+	case r.server == "":
+		kernel = signal.Skip("each later request carries it to its server", r.metrics())
 	}
+	r.replyWith(result, kernel)
 	if r.about.resource != nil {
 		r.gate.memory.subscribe(r)
 	}

@@ -51,7 +51,7 @@ func (t *toolCall) see(ctx context.Context, tool *registry.Tool) *Failure {
 }
 
 func (t *toolCall) unknownTool() *Failure {
-	return t.fail(signal.CodeToolNotFound, fmt.Sprintf("no tool is called %q", t.name)).
+	return t.fail(signal.CodeToolNotFound, fmt.Sprintf("unknown tool %q", t.name)).
 		remedy("list the tools with tools/list")
 }
 

@@ -137,7 +137,7 @@ func TestPendingAndReplay(t *testing.T) {
 	}
 	got := members(t, reply.Result)
 	view := got["_meta"].(map[string]any)["io.toolgate/approval"].(map[string]any)
-	if got["isError"] != true || view["status"] != "pending" || view["ticket"] != "apr_1" || reply.Kernel.Status != signal.StatusSkip {
+	if got["isError"] != true || view["status"] != "pending" || view["ticket"] != "apr_1" || reply.Kernel.Error == nil || reply.Kernel.Error.Code != signal.CodeApprovalPending || !reply.Kernel.Error.RetryEligible {
 		t.Errorf("pending: %s", reply.Result)
 	}
 	if len(b.sent) != 0 || len(b.decisions) != 0 || len(b.outcomes) != 1 || b.outcomes[0].Outcome != "held" {

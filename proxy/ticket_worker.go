@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/signal"
 )
 
 const (
@@ -273,7 +274,8 @@ func (w *TicketWorker) run(t approval.Ticket, a *try) {
 	switch {
 	case err != nil:
 		w.opts.Log.Warn("making an approved call", "ticket", t.ID, "tool", t.Exposed, "error", err)
-	case reply.RetryAfter == 0: // otherwise somebody else is making it
+	case signal.Compose(reply.Kernel).Retry: // somebody else is making it
+	default:
 		w.opts.Log.Info("made an approved call", "ticket", t.ID, "tool", t.Exposed, "decision", reply.DecisionID)
 	}
 }

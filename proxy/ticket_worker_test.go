@@ -335,7 +335,7 @@ func TestTicketsWhoseTermsAreGone(t *testing.T) {
 		{"others are asked", func(m *manor) { m.decision.Approval = &policy.Approval{Roles: []string{"cfo"}} }, "others have to approve it by now"},
 		{"more are asked", func(m *manor) { m.decision.Approval = &policy.Approval{Roles: []string{"boss"}, Quorum: 2} }, "others have to approve it by now"},
 		{"the tool is another", func(m *manor) { m.current = registry.NewCatalogue([]string{"web"}, &other) }, "the definition of the tool has changed"},
-		{"the tool is hidden", func(m *manor) { m.hidden = true }, `the call would be refused by now: no tool is called "web__find"`},
+		{"the tool is hidden", func(m *manor) { m.hidden = true }, `the call would be refused by now: unknown tool "web__find"`},
 		{"the requester is unknown", func(m *manor) {
 			if err := m.auth.Apply(identity.Config{Configured: true}); err != nil {
 				panic(err)

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"strings"
 
+	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -20,6 +22,22 @@ func (t *toolCall) validate(context.Context) *Failure {
 	if len(faults) == 0 {
 		return nil
 	}
-	return t.fail(signal.CodeSchemaMismatch, faults[0].String()).with("faults", faults).
+	reason := argumentFault(faults[0])
+	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
 		remedy("correct the arguments at the pointers given and call again")
+}
+
+// validator is the origin of errors about arguments.
+var validator = signal.ModuleRef{Tier: 0, Module: "validation", Function: "validate"}
+
+// argumentFault says what is wrong with the arguments.
+func argumentFault(f schema.Fault) string {
+	name, missing := strings.CutPrefix(f.Want, "member ")
+	if f.Keyword != "required" || !missing {
+		return f.String()
+	}
+	if f.Pointer != "" {
+		name += " in " + f.Pointer
+	}
+	return "missing required argument " + name
 }

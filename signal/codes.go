@@ -21,6 +21,7 @@ const (
 	CodePolicyDenied        = "T5_IDENTITY_VIOLATION"         // the policy says no
 	CodeApprovalDenied      = "T5_APPROVAL_DENIED"            // a person said no
 	CodeApprovalExpired     = "T5_APPROVAL_EXPIRED"           // nobody answered in time
+	CodeApprovalPending     = "T5_APPROVAL_PENDING"           // people have not decided yet
 	CodeRateLimited         = "T4_RATE_LIMIT_EXCEEDED"        // a bucket is empty
 	CodeOverloaded          = "T4_GATE_OVERLOADED"            // too much at once
 	CodeToolQuarantined     = "T4_TOOL_QUARANTINED"           // definition changed or refused
@@ -59,6 +60,7 @@ var known = map[string]traits{
 	CodePolicyDenied:        {Policy, Fatal, false},
 	CodeApprovalDenied:      {Policy, Fatal, false},
 	CodeApprovalExpired:     {Policy, Transient, true},
+	CodeApprovalPending:     {Policy, Transient, true},
 	CodeRateLimited:         {Resource, Transient, true},
 	CodeOverloaded:          {Resource, Transient, true},
 	CodeToolQuarantined:     {Policy, Fatal, false},

@@ -17,7 +17,7 @@ import (
 type ProblemDetails struct {
 	Type   string // "urn:toolgate:error:" and the code
 	Title  string // the category
-	Status int    // HTTP, 400 to 599
+	Status int    // HTTP, 400 to 599, or 202 for an approval that is pending
 	Detail string // the message
 	// Extensions carries the whole error with its chain of causes: for
 	// operators, not for strangers.
@@ -123,8 +123,8 @@ func (in *problemJSON) check(e *KernelError) error {
 		return fmt.Errorf("type %q is not %s and an error code", in.Type, problemType)
 	case !in.Title.Valid():
 		return fmt.Errorf("title %q is no category", string(in.Title))
-	case in.Status < 400 || in.Status > 599:
-		return fmt.Errorf("status %d is not 400 to 599", in.Status)
+	case in.Status != 202 && (in.Status < 400 || in.Status > 599):
+		return fmt.Errorf("status %d is not 202 or 400 to 599", in.Status)
 	case in.Detail == "":
 		return errors.New("no detail")
 	case in.RetryAfter < -1:
@@ -138,13 +138,18 @@ func (in *problemJSON) check(e *KernelError) error {
 }
 
 // SuccessResponse is the HTTP envelope of a Result that is no failure. Its
-// JSON form is {status, data, error?, metrics, reason?}.
+// JSON form is {status, data, error?, metrics, reason?, trace_id?,
+// decision_id?, ticket?}.
 type SuccessResponse struct {
 	Status  Status   // ok, partial or skip
 	Data    []Signal // empty for skip
 	Error   *KernelError
 	Metrics Metrics
 	Reason  string // of a skip
+
+	TraceID    string // of the request, "" when it has none
+	DecisionID string // of the call in the audit trail, "" when no call was made
+	Ticket     string // the approval that let the call pass, "" when none was needed
 }
 
 // ResultToHTTPResponse gives the HTTP envelope of a Result: OK, PARTIAL and
@@ -158,7 +163,7 @@ func ResultToHTTPResponse(r Result, delay time.Duration) (SuccessResponse, *Prob
 	if wrong := mismatch(r.check(), "result_to_http_response"); wrong != nil {
 		fault = invalidResult(wrong)
 	} else if r.Status != StatusError {
-		return SuccessResponse{r.Status, r.Signals, r.Error, r.Metrics, r.Reason}, nil
+		return successOf(r), nil
 	}
 	p := ErrorToProblemDetails(fault, delay)
 	return SuccessResponse{}, &p
@@ -169,6 +174,10 @@ func invalidResult(cause *KernelError) *KernelError {
 		Code: CodeInternal, Category: Processing, Severity: Fatal,
 		Message: "a module gave an invalid result", Source: cause.Source, Cause: cause,
 	}
+}
+
+func successOf(r Result) SuccessResponse {
+	return SuccessResponse{Status: r.Status, Data: r.Signals, Error: r.Error, Metrics: r.Metrics, Reason: r.Reason}
 }
 
 func (s SuccessResponse) result() Result {
@@ -183,7 +192,15 @@ func (s SuccessResponse) MarshalJSON() ([]byte, error) {
 	if s.Error != nil {
 		dst = appendError(append(dst, `,"error":`...), s.Error, 0)
 	}
-	return appendTail(dst, s.result()), nil
+	dst = appendTail(dst, s.result())
+	dst = dst[:len(dst)-1]
+	for _, m := range [3][2]string{{"trace_id", s.TraceID}, {"decision_id", s.DecisionID}, {"ticket", s.Ticket}} {
+		if m[1] != "" {
+			dst = append(append(append(dst, `,"`...), m[0]...), `":`...)
+			dst = appendQuote(dst, m[1])
+		}
+	}
+	return append(dst, '}'), nil
 }
 
 type successJSON struct {
@@ -192,6 +209,10 @@ type successJSON struct {
 	Error   *KernelError  `json:"error"`
 	Metrics *Metrics      `json:"metrics"`
 	Reason  string        `json:"reason"`
+
+	TraceID    string `json:"trace_id"`
+	DecisionID string `json:"decision_id"`
+	Ticket     string `json:"ticket"`
 }
 
 // UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
@@ -209,7 +230,8 @@ func (s *SuccessResponse) UnmarshalJSON(data []byte) error {
 	if err == nil {
 		var r Result
 		if r, err = (&resultJSON{in.Status, *in.Data, in.Error, in.Metrics, in.Reason}).result((*signalJSON).signal); err == nil {
-			*s = SuccessResponse{r.Status, r.Signals, r.Error, r.Metrics, r.Reason}
+			*s = successOf(r)
+			s.TraceID, s.DecisionID, s.Ticket = in.TraceID, in.DecisionID, in.Ticket
 			return nil
 		}
 	}

@@ -22,6 +22,7 @@ const (
 	TagModule   = "module"      // the origin's module, a default tag
 	TagTool     = "tool"        // the tool a signal came from
 	TagDecision = "decision_id" // the decision that let the call pass
+	TagNext     = "next"        // of an error signal: retry or escalate (see Compose)
 	TagJobType  = "job_type"    // of the JobRequest that a signal was made from
 	TagDepth    = "depth"       // likewise
 	TagMaxSteps = "max_steps"   // likewise

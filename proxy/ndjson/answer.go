@@ -17,10 +17,6 @@ import (
 // carries one.
 const noNotice = "No boundary notice is given for this action."
 
-// pendingCode stands where a canonical code does while a call waits for a
-// person: that is no error, so the table has no row for it.
-const pendingCode = "APPROVAL_PENDING"
-
 // actions is the data of list_actions. Schemas are the upstreams' own bytes.
 func actions(tools []*registry.Tool) json.RawMessage {
 	out := []byte(`{"actions":[`)
@@ -69,52 +65,17 @@ func notice(t *registry.Tool) string {
 // error, and a call that waits, are failures here: the protocol has no third
 // thing.
 func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
-	switch reply.Kernel.Status {
-	case signal.StatusSkip:
-		if reply.Ticket != "" {
-			return pending(x, reply)
-		}
-	case signal.StatusError:
-		return toolError(x, reply)
+	e := signal.Compose(reply.Kernel).Stop
+	if e == nil {
+		return ndjson.NewSuccess(x.id(), answer(x.action(), reply))
 	}
-	return ndjson.NewSuccess(x.id(), answer(x.action(), reply))
-}
-
-// pending says what a call waits for.
-func pending(x *exchange, reply *proxy.Reply) []byte {
-	text := reply.Kernel.Reason
-	if _, shaped := jsonrpc.Get(reply.Result, "structuredContent"); !shaped {
-		text = firstText(reply.Result, text)
+	code := wire.ToolFailed
+	if row, err := wire.ByKernel(e.Code); err == nil {
+		code = row.Code
 	}
-	return ndjson.NewFailure(x.id(), pendingCode+": "+text, []ndjson.Issue{{
-		Code: pendingCode, Message: text, Ticket: reply.Ticket,
+	return ndjson.NewFailure(x.id(), string(code)+": "+e.Message, []ndjson.Issue{{
+		Code: string(code), Message: e.Message, Ticket: reply.Ticket,
 		RetryAfterMS: wire.Milliseconds(reply.RetryAfter), DecisionID: reply.DecisionID,
-	}})
-}
-
-// firstText is the first text of a tool result.
-func firstText(result json.RawMessage, otherwise string) string {
-	content, _ := jsonrpc.Get(result, "content")
-	for block := range jsonrpc.Elements(content) {
-		raw, _ := jsonrpc.Get(block, "text")
-		if text, ok := jsonrpc.Text(raw); ok && text != "" {
-			return text
-		}
-	}
-	return otherwise
-}
-
-// toolError says how the tool itself failed.
-func toolError(x *exchange, reply *proxy.Reply) []byte {
-	code, text, ticket := wire.ToolFailed, "the tool reported an error", reply.Ticket
-	if e := reply.Kernel.Error; e != nil {
-		if row, err := wire.ByKernel(e.Code); err == nil {
-			code = row.Code
-		}
-		text = e.Message
-	}
-	return ndjson.NewFailure(x.id(), string(code)+": "+text, []ndjson.Issue{{
-		Code: string(code), Message: text, Ticket: ticket, DecisionID: reply.DecisionID,
 	}})
 }
 

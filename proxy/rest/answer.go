@@ -4,12 +4,12 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // Header values that every answer shares; never changed.
@@ -30,13 +30,25 @@ type problem struct {
 
 var shuttingDown = problem{http.StatusServiceUnavailable, "SHUTTING_DOWN", "shutting down"}
 
+// refuser is the origin of the listener's own refusals.
+var refuser = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "refuse"}
+
 // refuse sends p as problem details (RFC 7807).
 func (h *Handler) refuse(w http.ResponseWriter, p problem) {
-	body := append([]byte(`{"type":`), jsonrpc.Quote("urn:toolgate:problem:"+strings.ReplaceAll(strings.ToLower(p.code), "_", "-"))...)
-	body = appendText(body, "title", http.StatusText(p.status))
-	body = appendNumber(body, "status", int64(p.status))
-	body = appendText(body, "detail", p.detail)
-	h.write(w, p.status, problemType, append(appendText(body, "code", p.code), '}'))
+	kernel := signal.InputError(p.detail, refuser, nil)
+	switch p.status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		kernel = signal.PolicyError(p.detail, refuser, nil)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		kernel = signal.ResourceError(p.detail, refuser, nil)
+	case http.StatusInternalServerError:
+		kernel = signal.ProcessingError(p.detail, refuser, nil, nil)
+	}
+	details := signal.ErrorToProblemDetails(kernel, 0)
+	details.Status = p.status
+	body, _ := details.MarshalJSON() // never fails
+	body = append(append(body[:len(body)-1], `,"code":`...), jsonrpc.Quote(p.code)...)
+	h.write(w, p.status, problemType, append(body, '}'))
 }
 
 // failed sends a recorded refusal with its row's status.
@@ -87,16 +99,9 @@ func (h *Handler) write(w http.ResponseWriter, status int, media []string, body 
 	_ = rc.SetWriteDeadline(time.Time{}) // the connection goes on to its next request
 }
 
-// appendNumber appends an integer member to an object under construction.
-func appendNumber(object []byte, key string, n int64) []byte {
-	object = append(append(append(object, ',', '"'), key...), '"', ':')
-	return strconv.AppendInt(object, n, 10)
-}
-
-// faultOf gives the fault that the decoder reported.
+// faultOf returns the fault that the decoder reported.
 func faultOf(err error) *jsonrpc.Fault {
-	var fault *jsonrpc.Fault
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*jsonrpc.Fault](err); ok {
 		return fault
 	}
 	return &jsonrpc.Fault{Kind: jsonrpc.Parse, Reason: "the body cannot be read"}

@@ -83,7 +83,7 @@ func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Princi
 	case failure != nil && failure.Reason != "":
 		return policy.Principal{}, c, stranger(failure.Reason)
 	case failure != nil, !who.Valid(): // fails closed: nobody is nobody
-		return policy.Principal{}, c, stranger("a bearer token is needed")
+		return policy.Principal{}, c, stranger("missing or unknown bearer token")
 	}
 	return who, c, nil
 }

@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
-	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -126,55 +124,32 @@ func (h *Handler) settle(w http.ResponseWriter, reply *proxy.Reply) {
 	good, bad := signal.ResultToHTTPResponse(reply.Kernel, reply.RetryAfter)
 	if bad != nil {
 		e := bad.Extensions.Error
-		h.failed(w, &proxy.Failure{Kernel: e, Reason: e.Message, DecisionID: reply.DecisionID, TraceID: reply.TraceID})
+		h.failed(w, &proxy.Failure{Kernel: e, Reason: e.Message, RetryAfter: reply.RetryAfter, DecisionID: reply.DecisionID, TraceID: reply.TraceID})
 		return
 	}
+	good.TraceID, good.DecisionID, good.Ticket = reply.TraceID, reply.DecisionID, reply.Ticket
+	h.succeed(w, good)
+}
+
+// note answers a job without a tool: its own signal is all there is.
+func (h *Handler) note(w http.ResponseWriter, in *intake, asked signal.Signal) {
+	took := max(h.opts.Now().Sub(in.begun), 0)
+	good, bad := signal.ResultToHTTPResponse(signal.OK([]signal.Signal{asked}, signal.Metrics{
+		DurationMS: float64(took.Microseconds()) / 1000, ModuleRef: submitter,
+	}), 0)
+	if bad != nil {
+		h.broken(w, errors.New("answering a job without a tool"))
+		return
+	}
+	good.TraceID = in.call.TraceID
+	h.succeed(w, good)
+}
+
+func (h *Handler) succeed(w http.ResponseWriter, good signal.SuccessResponse) {
 	body, err := good.MarshalJSON()
 	if err != nil {
 		h.broken(w, err)
 		return
 	}
-	status := http.StatusOK
-	if good.Status == signal.StatusSkip {
-		status = http.StatusAccepted
-	}
-	retryAfter(w, reply.RetryAfter)
-	out := appendText(body[:len(body)-1], "trace_id", reply.TraceID)
-	out = appendText(out, "decision_id", reply.DecisionID)
-	out = appendText(out, "ticket", reply.Ticket)
-	out = appendMillis(out, "retry_after_ms", reply.RetryAfter)
-	h.write(w, status, jsonType, append(out, '}'))
-}
-
-// note answers a job without a tool: its own signal is all there is.
-func (h *Handler) note(w http.ResponseWriter, in *intake, asked signal.Signal) {
-	took := h.opts.Now().Sub(in.begun)
-	good, bad := signal.ResultToHTTPResponse(signal.OK([]signal.Signal{asked}, signal.Metrics{
-		DurationMS: float64(max(took, 0).Microseconds()) / 1000, ModuleRef: submitter,
-	}), 0)
-	body, err := good.MarshalJSON()
-	if bad != nil || err != nil {
-		h.broken(w, errors.Join(errors.New("answering a job without a tool"), err))
-		return
-	}
-	h.write(w, http.StatusOK, jsonType, append(appendText(body[:len(body)-1], "trace_id", in.call.TraceID), '}'))
-}
-
-// appendText appends a string member to an object under construction, unless
-// it is empty.
-func appendText(object []byte, key, value string) []byte {
-	if value == "" {
-		return object
-	}
-	object = append(append(append(object, ',', '"'), key...), '"', ':')
-	return append(object, jsonrpc.Quote(value)...)
-}
-
-// appendMillis appends a duration in milliseconds, rounded up, unless there is
-// none.
-func appendMillis(object []byte, key string, d time.Duration) []byte {
-	if d <= 0 {
-		return object
-	}
-	return appendNumber(object, key, wire.Milliseconds(d))
+	h.write(w, http.StatusOK, jsonType, body)
 }

@@ -152,10 +152,16 @@ func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjso
 // message is the row's words, then the reason, because a model may be shown
 // nothing else. Where the seeds fix the words, dialect canonical keeps them.
 func message(d Dialect, row Row, f Failure) string {
-	if row.Code == InternalError || d == Canonical && row.Exact || reason(row, f) == row.Message {
+	why := reason(row, f)
+	if n := len(row.Message); len(why) >= n && strings.EqualFold(why[:n], row.Message) {
+		why = why[n:] // it says the same
+	} else {
+		why = ": " + why
+	}
+	if row.Code == InternalError || d == Canonical && row.Exact {
 		return row.Message
 	}
-	return row.Message + ": " + reason(row, f)
+	return row.Message + why
 }
 
 func reason(row Row, f Failure) string {

@@ -140,7 +140,7 @@ func checkData(t *testing.T, r wire.Row, raw json.RawMessage) {
 	}
 	want := map[string]any{
 		"code": string(r.Code), "kernel_code": r.Kernel, "category": string(r.Category), "severity": string(r.Severity),
-		"retry_eligible": r.Retry, "retry_after_ms": 1501.0, "reason": "why <it> failed", "remedy": "do this instead",
+		"retry_eligible": failure(t, r).Kernel.RetryEligible, "retry_after_ms": 1501.0, "reason": "why <it> failed", "remedy": "do this instead",
 		"decision_id": "dec_1", "trace_id": "trc_1", "detail": map[string]any{"n": 100.0},
 	}
 	if r.Code == wire.InternalError {

