@@ -49,6 +49,7 @@ type instance struct {
 	bus      *bus.Bus
 	seen     *audit.EnvelopeLog
 	metrics  *metrics
+	verify   *verification
 	role     string
 	stateKey []byte         // see mcp.Options
 	begun    *config.Config // what it was opened with
@@ -68,9 +69,6 @@ type instance struct {
 	reload  string      // why the last reload failed, "" when it went well
 	waiting []string    // settings that were changed and need a restart
 }
-
-// What the gate would do without, silently, is there.
-var _ proxy.Metered = (*rego.Engine)(nil)
 
 // open builds an instance from cfg, upstreams starting. On an error nothing is
 // left open.
@@ -101,8 +99,9 @@ func open(ctx context.Context, cfg *config.Config, role string, log hclog.Logger
 	if err = in.upstream.Apply(ctx, cfg); err != nil {
 		return in, &exit{code: exitUsage, err: err}
 	}
+	in.verify = in.startVerification()
 	in.gate, err = proxy.New(proxy.Options{
-		Identifier: in.auth, Policy: in.engine, Limiter: in.limits, Usage: limit.NewUsage(in.db, nil), Tickets: in.tickets, Waiter: in.tickets, Book: in.tickets,
+		Identifier: in.auth, Policy: in.verify.watch(in.engine), Limiter: in.limits, Usage: limit.NewUsage(in.db, nil), Tickets: in.tickets, Waiter: in.tickets, Book: in.tickets,
 		Recorder: in.trail, Upstreams: in.upstream, Servers: in.upstream, Artifacts: in.files, Bus: in.bus, Settings: settings(cfg),
 		Observe: in.metrics.observe, Log: log.Named("gate"),
 	})
@@ -218,6 +217,9 @@ func (in *instance) close() error {
 	if in.tickets != nil {
 		errs = append(errs, in.tickets.Close())
 	}
+	if in.verify != nil {
+		in.verify.close()
+	}
 	if in.trail != nil {
 		errs = append(errs, in.trail.Close())
 	}
@@ -270,6 +272,7 @@ func (in *instance) apply(ctx context.Context, cfg *config.Config) error {
 	}
 	in.limits.Apply(limitRules(cfg))
 	in.gate.Apply(settings(cfg))
+	in.verify.sampler.SetShare(cfg.Policy.Verify.Sample)
 	in.mu.Lock()
 	in.cfg = cfg
 	in.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/replay"
 )
@@ -20,6 +21,7 @@ import (
 type replayFlags struct {
 	bundle, since, until string
 	arguments, progress  bool
+	sameRevision         bool // only decisions of the policy that judges again
 	workers              int
 	options              replay.Options
 }
@@ -47,6 +49,12 @@ Exit 0: everything comes out the same; 12: something does not.`,
 			return e.replay(c.Context(), &flags)
 		},
 	}
+	flags.bind(c)
+	return c
+}
+
+// bind adds the flags of a command that judges recorded calls again.
+func (flags *replayFlags) bind(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the policy that is to judge (default: as configured)")
 	f.StringVar(&flags.since, "since", "24h", "how far back, or from when on (RFC 3339)")
@@ -58,7 +66,6 @@ Exit 0: everything comes out the same; 12: something does not.`,
 	f.BoolVar(&flags.arguments, "arguments", true, "show the beginning of the arguments of examples (-o markdown: not unless asked for)")
 	f.BoolVar(&flags.progress, "progress", false, "tell on stderr how far it is, where that is no terminal too")
 	f.IntVar(&flags.workers, "workers", 0, "how many calls to judge at once (default: one for each processor)")
-	return c
 }
 
 // replayPatience is how long one evaluation may take. All processors are busy with
@@ -66,43 +73,56 @@ Exit 0: everything comes out the same; 12: something does not.`,
 const replayPatience = 5 * rego.DefaultTimeout
 
 func (e *env) replay(ctx context.Context, flags *replayFlags) error {
-	since, err := moment(flags.since, "since")
+	load := func() (judgement.Judge, error) { return e.candidate(ctx, flags.bundle) }
+	rep, err := e.judgeAgain(ctx, flags, load)
 	if err != nil {
 		return err
-	}
-	o := flags.options
-	if o.Until, err = moment(flags.until, "until"); err != nil {
-		return err
-	}
-	dir, err := e.trail()
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(dir); err != nil {
-		return missing(err)
-	}
-	engine, err := e.candidate(ctx, flags.bundle)
-	if err != nil {
-		return err
-	}
-	o.Workers = flags.workers
-	told := e.progress(flags.progress)
-	o.Progress = told.tell
-	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), engine, o)
-	told.end()
-	switch {
-	case errors.Is(err, path.ErrBadPattern):
-		return usage(err)
-	case err != nil:
-		return err
-	}
-	if !flags.arguments {
-		withoutArguments(rep)
 	}
 	if err := e.sayReplay(rep); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
+}
+
+// judgeAgain judges the decisions that flags name by the policy that load loads.
+func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (judgement.Judge, error)) (*replay.Report, error) {
+	since, err := moment(flags.since, "since")
+	if err != nil {
+		return nil, err
+	}
+	o := flags.options
+	if o.Until, err = moment(flags.until, "until"); err != nil {
+		return nil, err
+	}
+	dir, err := e.trail()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, missing(err)
+	}
+	judge, err := load()
+	if err != nil {
+		return nil, err
+	}
+	if flags.sameRevision {
+		o.Revision = judge.Revision()
+	}
+	o.Workers = flags.workers
+	told := e.progress(flags.progress)
+	o.Progress = told.tell
+	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), judge, o)
+	told.end()
+	switch {
+	case errors.Is(err, path.ErrBadPattern):
+		return nil, usage(err)
+	case err != nil:
+		return nil, err
+	}
+	if !flags.arguments {
+		withoutArguments(rep)
+	}
+	return rep, nil
 }
 
 // candidate loads a policy that does not serve: with what the configuration adds

@@ -77,7 +77,7 @@ func (in *instance) take(ctx context.Context, o *origin, c *fetch.Copy) error {
 
 // exchange makes engine the policy that serves. The caller must hold in.swap.
 func (in *instance) exchange(o *origin, engine *rego.Engine) {
-	in.gate.SetPolicy(engine)
+	in.gate.SetPolicy(in.verify.watch(engine))
 	in.mu.Lock()
 	in.engine = engine
 	if in.origin != o {

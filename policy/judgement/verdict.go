@@ -34,6 +34,12 @@ func Compare(was, now *policy.Decision) Difference {
 	return Same
 }
 
+// Equal reports whether a and b agree in everything that Compare compares, and in
+// reason and remedy.
+func Equal(a, b *policy.Decision) bool {
+	return Compare(a, b) == Same && a.Reason == b.Reason && a.Remedy == b.Remedy
+}
+
 func sameApproval(a, b *policy.Approval) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -69,6 +69,7 @@ type Key struct {
 // use: a changed policy is a new Engine.
 type Engine struct {
 	program  *program
+	sources  *sources // of program
 	timeout  time.Duration
 	revision string
 	roles    []string
@@ -120,6 +121,7 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	}
 	return &Engine{
 		program:  p,
+		sources:  s,
 		timeout:  o.Timeout,
 		revision: f.revision(),
 		roles:    slices.Sorted(maps.Keys(p.roles)),

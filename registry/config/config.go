@@ -118,6 +118,12 @@ type Policy struct {
 	PolicySource
 	Log    DecisionLog   `json:"log"`    // where decisions are sent
 	Shadow *PolicySource `json:"shadow"` // a policy that judges next to it and decides nothing; nil = none
+	Verify Verify        `json:"verify"` // how served decisions are verified
+}
+
+// Verify says how decisions are verified while they are served.
+type Verify struct {
+	Sample float64 `json:"sample"` // share of decisions that are judged a second time; from 0 (none) to 1 (every one)
 }
 
 // PolicySource says where a policy comes from, and what must be true of it. It

@@ -16,10 +16,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Defaults of Poll.
+// Defaults of Poll and Verify.
 const (
 	DefaultPollMin = 30 * time.Second
 	DefaultPollMax = 60 * time.Second
+	DefaultSample  = 0.001
 )
 
 // Remote reports whether the policy is at a URL.
