@@ -34,7 +34,7 @@ const fullData = `{
 		"named": true, "listed": {"arguments": {"x": ["a"]}},
 		"typed": {"arguments": {"n": {"min": 0, "max": 9, "integer": true}, "/d/t": {"pattern": "a+", "max_length": 5, "optional": true}}},
 		"placed": {"arguments": {"u": {"hosts": ["a.example"]}, "v": {"domains": [".example"]}, "p": {"prefix": ["/a/"]}, "w": {"in": "payees", "not_in": ["b"]}}},
-		"modelled": true, "priced": true, "metered": true, "moving": true, "closing": true, "bound": true, "held": true, "observed": true
+		"modelled": true, "priced": true, "metered": true, "moving": true, "closing": true, "bound": true, "held": true
 	}, "patterns": {"files__*": true}, "deny": {"tools": {"files__delete": true}}}},
 	"directory": {"subjects": {"agent-8": {"roles": ["r"]}}},
 	"lists": {"payees": {"acct-1": true}},
@@ -48,13 +48,12 @@ const fullData = `{
 	"tools": {
 		"moving": {"transfers": {"asset": ["USD"], "destination": {"in": ["acct-1"]}}, "redact": {"*": ["/iban"]}},
 		"closing": {"hours": "office"}, "held": {"hold": true},
-		"bound": {"arguments": {"x": {"max": 5}}, "limit": {"rate": "5/1m"}},
-		"observed": {"observe": {"thresholds": {"amount": 1}}}
+		"bound": {"arguments": {"x": {"max": 5}}, "limit": {"rate": "5/1m"}}
 	}
 }`
 
-// TestOutline holds that the engine splits whatever the library says of a tool,
-// into these verdicts: only one that is observed is evaluated whole.
+// TestOutline holds that whatever the library says of a tool can be told apart
+// before a call, into these verdicts.
 func TestOutline(t *testing.T) {
 	e, err := rego.Load(t.Context(), rego.Options{Path: written(t, fullData)})
 	if err != nil {
@@ -75,7 +74,6 @@ func TestOutline(t *testing.T) {
 		"moving":        "amount-not-a-positive-number transfer-not-permitted amount-above-threshold role-has-tool role-has-tool",
 		"closing":       "outside-hours role-has-tool",
 		"bound":         "argument-not-permitted role-has-tool",
-		"observed":      "",
 	} {
 		o, err := e.Outline(t.Context(), policy.Principal{Subject: "agent-7", Roles: []string{"r"}},
 			policy.Tool{Server: "s", Name: tool, Exposed: tool})
@@ -89,7 +87,7 @@ func TestOutline(t *testing.T) {
 				t.Errorf("%s: rule %s has the labels %v", tool, b.Decision.Rule, b.Decision.Labels)
 			}
 		}
-		if got := strings.Join(rules, " "); got != want || (o.Whole != "") != (tool == "observed") {
+		if got := strings.Join(rules, " "); got != want || o.Whole != "" {
 			t.Errorf("%s: got %q, whole %q; want %q", tool, got, o.Whole, want)
 		}
 	}

@@ -49,27 +49,6 @@ type program struct {
 	meters    map[string][]policy.Meter    // :: exposed name ⇒ what is counted of the tool
 }
 
-// capabilities is what a policy may use: nothing that reaches the network or,
-// as schema built-ins do through $ref, files; and nothing that reads a clock, a random source or the process, as the same input
-// must give the same decision when an auditor replays it.
-func capabilities() *ast.Capabilities {
-	caps := ast.CapabilitiesForThisVersion()
-	forbidden := map[string]bool{
-		// Both verify against the current time without saying so.
-		"crypto.x509.parse_and_verify_certificates":              true,
-		"crypto.x509.parse_and_verify_certificates_with_options": true,
-	}
-	//lint:ignore SA1019 the list names built-ins that the property does not cover
-	for _, b := range ast.IgnoreDuringPartialEval {
-		forbidden[b.Name] = true
-	}
-	caps.Builtins = slices.DeleteFunc(slices.Clone(caps.Builtins), func(b *ast.Builtin) bool {
-		return b.Nondeterministic || forbidden[b.Name]
-	})
-	caps.AllowNet = []string{}
-	return caps
-}
-
 // sources are a policy as it was written.
 type sources struct {
 	modules map[string]*ast.Module // by file; never modified
@@ -112,6 +91,9 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
 	if p.compiler, p.telling, err = compileModules(ctx, s.modules, p.store); err != nil {
+		return nil, err
+	}
+	if err = checkOperands(s.modules); err != nil {
 		return nil, err
 	}
 	if p.form, err = formOf(p.compiler); err != nil {

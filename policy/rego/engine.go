@@ -104,6 +104,9 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.refuseObserve(s.data, o.DataAt); err != nil {
+		return nil, err
+	}
 	p, err := s.compile(ctx)
 	if err != nil {
 		return nil, f.overRule(err, o.DataAt)

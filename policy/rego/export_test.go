@@ -3,6 +3,7 @@ package rego
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -77,3 +78,17 @@ func (e *Engine) Poison(in *policy.Input, d policy.Decision) error {
 	known.constant.Store(&constant{verdict: &d})
 	return nil
 }
+
+// PermittedBuiltins are the names of the built-in functions that policies may
+// use, sorted.
+func PermittedBuiltins() []string {
+	var out []string
+	for _, b := range capabilities().Builtins {
+		out = append(out, b.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// RefusedBuiltins are the others, with the reason.
+func RefusedBuiltins() map[string]string { return refusals() }

@@ -132,7 +132,7 @@ func explainError(e *ast.Error) (message, hint string) {
 		}
 		return e.Message, hint
 	case nil:
-		return e.Message, ""
+		return e.Message, refusalHint(e.Message)
 	}
 	return strings.Join(append([]string{e.Message}, e.Details.Lines()...), "\n\t"), ""
 }

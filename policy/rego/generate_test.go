@@ -62,7 +62,7 @@ var atoms = []string{
 	`to_number(input.arguments.y) > 1`,
 	`startswith(input.arguments.y, "p")`,
 	`regex.match("^a", input.arguments.y)`,
-	`regex.match(input.arguments.y, "p")`,
+	`{ k := concat("", [input.arguments.y]); regex.match(k, "p") }`,
 	`1 / (input.arguments.x - 1) > 0`,
 	`count(input.arguments.list) > 1`,
 	`{ is_string(input.arguments.y); startswith(input.arguments.y, "p") }`,

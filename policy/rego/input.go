@@ -218,17 +218,28 @@ func (r *jsonReader) value() (*ast.Term, error) {
 	case '"':
 		return ast.StringTerm(token.String()), nil
 	case '0':
-		n, err := ast.NumberChecked(token.String())
-		if err != nil {
-			return nil, err
-		}
-		return ast.NewTerm(n), nil
+		return numberTerm(token.String())
 	case 't':
 		return ast.InternedTerm(true), nil
 	case 'f':
 		return ast.InternedTerm(false), nil
 	}
 	return ast.NullTerm(), nil
+}
+
+// maxNumberLength bounds the characters of a number: arithmetic takes more than
+// linear time in its digits.
+const maxNumberLength = 10_000
+
+func numberTerm(text string) (*ast.Term, error) {
+	if len(text) > maxNumberLength {
+		return nil, fmt.Errorf("a number has more than %d characters", maxNumberLength)
+	}
+	n, err := ast.NumberChecked(text)
+	if err != nil {
+		return nil, err
+	}
+	return ast.NewTerm(n), nil
 }
 
 func (r *jsonReader) object() (*ast.Term, error) {

@@ -22,6 +22,7 @@ const (
 	codeUnused     = "unused-rule"
 	codeVisible    = "visible-reads-call"
 	codeNoVisible  = "no-visible"
+	codeOperand    = "unbounded-builtin"
 )
 
 var (

@@ -2,6 +2,7 @@ package rego
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -21,6 +22,29 @@ const anyMember = "[…]"
 
 // readByEngine are parts of data that toolgate itself looks at.
 var readByEngine = []ast.Ref{ast.MustParseRef("data.usage"), ast.MustParseRef("data.system")}
+
+// refuseObserve refuses data that asks for constraints on trial, which policies
+// before had: read by nothing, they would be a trial that nobody holds.
+func (f files) refuseObserve(data map[string]any, from func([]string) string) error {
+	tools, _ := data["tools"].(map[string]any)
+	var found Faults
+	for _, tool := range slices.Sorted(maps.Keys(tools)) {
+		settings, _ := tools[tool].(map[string]any)
+		if _, ok := settings["observe"]; !ok {
+			continue
+		}
+		u := unread{files: f, from: from}
+		u.say([]string{"tools", tool, "observe"}, "")
+		one := u.found[0]
+		one.Level, one.Message = LevelError, "data"+dotted([]string{"tools", tool, "observe"})+" is no longer supported"
+		one.Hint = "try a changed policy beside the one that serves: policy.shadow"
+		found = append(found, one)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return fmt.Errorf("reading policy data:\n%w", found)
+}
 
 // pathsOf walks every compiled rule.
 func pathsOf(c *ast.Compiler) *paths {

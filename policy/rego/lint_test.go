@@ -166,6 +166,18 @@ func TestUnreadData(t *testing.T) {
 	}
 }
 
+// TestObserve holds that data which puts constraints on trial is refused.
+func TestObserve(t *testing.T) {
+	_, err := tryLoad(t, "p.rego", rule(allowR, "data.tools[input.tool.exposed].hold"), "data.json", "{\"tools\": {\n\"a__b\": {\"hold\": true,\n\"observe\": {\"models\": []}}}}")
+	if err == nil || !strings.Contains(err.Error(), "data.json:3: data.tools.a__b.observe is no longer supported\nhint: try a changed policy beside the one that serves: policy.shadow") {
+		t.Errorf("got %v", err)
+	}
+	_, err = rego.Load(t.Context(), rego.Options{Data: []byte(`{"tools": {"t": {"observe": {}}}}`), DataAt: func([]string) string { return "mcp.json:7:3" }, Timeout: testTimeout})
+	if err == nil || !strings.Contains(err.Error(), "mcp.json:7:3: data.tools.t.observe is no longer supported") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestReach holds that rules which can never hold, or that nobody asks, are
 // found, and that others are not.
 func TestReach(t *testing.T) {

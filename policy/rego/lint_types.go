@@ -45,54 +45,76 @@ func (t *typing) name(v ast.Var) (ast.Ref, bool) {
 // lintComparisons finds comparisons of arguments whose type nobody has tested.
 // Rego compares across types, so that a text is larger than every number.
 func lintComparisons(m *ast.Module) []Finding {
+	var found []Finding
+	said := map[string]bool{}
+	lintCalls(m, func(t *typing, op string, operands []*ast.Term, l *ast.Location) {
+		if !comparisons[op] {
+			return
+		}
+		t.compare(l, operands, func(l *ast.Location, what string) {
+			f := at(l, LevelWarning, codeComparison, fmt.Sprintf("%s is compared, and no test of its type stands beside it: in Rego a text is above every number and null below", what),
+				fmt.Sprintf("is_number(%s), or whatever it has to be, before it in the same body", what))
+			if key := f.Where() + what; !said[key] {
+				said[key] = true
+				found = append(found, f)
+			}
+		})
+	})
+	return found
+}
+
+// callVisitor is given each call of a function with what is known of types and
+// names where it stands.
+type callVisitor func(t *typing, op string, operands []*ast.Term, l *ast.Location)
+
+// lintCalls visits the calls of a module as it was written.
+func lintCalls(m *ast.Module, visit callVisitor) {
 	imported := &typing{names: map[ast.Var]ast.Ref{}}
 	for _, i := range m.Imports {
 		if r, ok := i.Path.Value.(ast.Ref); ok && r[0].Equal(ast.InputRootDocument) {
 			imported.names[i.Name()] = r
 		}
 	}
-	var found []Finding
-	said := map[string]bool{}
 	for _, r := range m.Rules {
 		for e := r; e != nil; e = e.Else {
-			lintBody(e.Body, imported, func(l *ast.Location, what string) {
-				f := at(l, LevelWarning, codeComparison, fmt.Sprintf("%s is compared, and no test of its type stands beside it: in Rego a text is above every number and null below", what),
-					fmt.Sprintf("is_number(%s), or whatever it has to be, before it in the same body", what))
-				if key := f.Where() + what; !said[key] {
-					said[key] = true
-					found = append(found, f)
-				}
-			})
+			known := imported.within(e.Body)
+			known.visit(e.Body, visit)
+			known.visit(e.Head, visit)
 		}
 	}
-	return found
 }
 
-// lintBody learns what b tests and names, then looks at its comparisons and at
-// the bodies within.
-func lintBody(b ast.Body, outer *typing, say func(*ast.Location, string)) {
-	known := &typing{outer: outer, tested: map[string]bool{}, names: map[ast.Var]ast.Ref{}}
+// within is what is known in b: what the bodies around it know, and what its own
+// expressions test and name.
+func (t *typing) within(b ast.Body) *typing {
+	known := &typing{outer: t, tested: map[string]bool{}, names: map[ast.Var]ast.Ref{}}
 	for _, e := range b {
 		known.learn(e)
 	}
-	for _, e := range b {
-		ast.NewGenericVisitor(func(x any) bool {
-			switch x := x.(type) {
-			case *ast.Expr:
-				if x.IsCall() && comparisons[x.Operator().String()] {
-					known.compare(x.Location, x.Operands(), say)
-				}
-			case ast.Call:
-				if comparisons[x[0].String()] {
-					known.compare(x[0].Location, x[1:], say)
-				}
-			case ast.Body:
-				lintBody(x, known, say)
-				return true
+	return known
+}
+
+// visit visits the calls in x, a body of t or a part of one, and in the bodies
+// within.
+func (t *typing) visit(x any, visit callVisitor) {
+	root, _ := x.(ast.Body)
+	ast.NewGenericVisitor(func(x any) bool {
+		switch x := x.(type) {
+		case *ast.Expr:
+			if x.IsCall() {
+				visit(t, x.Operator().String(), x.Operands(), x.Location)
 			}
-			return false
-		}).Walk(e)
-	}
+		case ast.Call:
+			visit(t, x[0].String(), x[1:], x[0].Location)
+		case ast.Body:
+			if len(x) > 0 && len(root) > 0 && x[0] == root[0] {
+				return false
+			}
+			t.within(x).visit(x, visit)
+			return true
+		}
+		return false
+	}).Walk(x)
 }
 
 // learn takes in a test or a name; what stands below a not is none.

@@ -12,7 +12,7 @@ import (
 
 // inputTypes is docs/schemas/policy-input.json as the types that every policy
 // is compiled against: a member of input that no request has is an error of
-// the compiler, with the place. Below arguments, annotations, usage and facts
+// the compiler, with the place. Below arguments, annotations and usage
 // anything may stand.
 var inputTypes = sync.OnceValues(func() (*ast.SchemaSet, error) {
 	raw, err := schemas.Files.ReadFile("policy-input.json")
