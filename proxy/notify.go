@@ -88,7 +88,7 @@ func (r *relayed) receiveNotice(context.Context) *Failure {
 	case m.Variants != nil:
 		return r.ambiguous(m.Variants)
 	}
-	if f := r.receiveParams(m.Params); f != nil {
+	if f := r.receiveParams(m); f != nil {
 		return f
 	}
 	return r.findServer(nil)

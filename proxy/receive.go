@@ -22,7 +22,7 @@ func (t *toolCall) receive(context.Context) *Failure {
 	if m.Kind != jsonrpc.Request {
 		return t.fail(signal.CodeEnvelopeInvalid, "tools/call needs an id")
 	}
-	name, ok := jsonrpc.Get(m.Params, "name")
+	name, ok := m.Param("name")
 	if !ok {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name is missing")
 	}
@@ -30,23 +30,23 @@ func (t *toolCall) receive(context.Context) *Failure {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
 	t.body = json.RawMessage("{}")
-	if args, ok := jsonrpc.Get(m.Params, "arguments"); ok {
+	if args, ok := m.Param("arguments"); ok {
 		if !isObject(args) {
 			return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 		}
 		t.body = args
 	}
 	t.digest = digest(t.body)
-	if f := t.receiveTask(m.Params); f != nil {
+	if f := t.receiveTask(m); f != nil {
 		return f
 	}
-	return t.receiveMeta(m.Params)
+	return t.receiveMeta(m)
 }
 
 // receiveTask reads params.task, with which the caller wants a task instead of
 // a result (MCP 2025-11-25, tasks).
-func (t *toolCall) receiveTask(params json.RawMessage) *Failure {
-	task, ok := jsonrpc.Get(params, "task")
+func (t *toolCall) receiveTask(m *jsonrpc.Message) *Failure {
+	task, ok := m.Param("task")
 	switch {
 	case !ok:
 		return nil
@@ -76,25 +76,25 @@ func digest(judged []byte) string {
 }
 
 // receiveMeta keeps the caller's _meta but for the members of this hop.
-func (c *call) receiveMeta(params json.RawMessage) *Failure {
-	meta, ok := jsonrpc.Get(params, "_meta")
+func (c *call) receiveMeta(m *jsonrpc.Message) *Failure {
+	meta, ok := m.Param("_meta")
 	if !ok {
 		return nil
 	}
 	if !isObject(meta) {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
+	var ours []jsonrpc.Change
 	for key := range jsonrpc.Members(meta) {
-		if !ofThisHop(key) {
-			continue
+		if ofThisHop(key) {
+			ours = append(ours, jsonrpc.Change{Name: key})
 		}
-		kept, err := jsonrpc.Delete(meta, key)
-		if err != nil {
-			return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
-		}
-		meta = kept
 	}
-	c.meta = meta
+	kept, err := jsonrpc.Edit(meta, ours...)
+	if err != nil {
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
+	}
+	c.meta = kept
 	return nil
 }
 
@@ -130,10 +130,10 @@ func traceOf(in *Call) string {
 		return in.TraceID
 	}
 	if in.Message != nil && in.Message.Params != nil {
-		if meta, ok := jsonrpc.Get(in.Message.Params, "_meta"); ok {
-			if id, ok := traceID(textMember(meta, "traceparent")); ok {
-				return id
-			}
+		raw, _ := in.Message.Meta("traceparent")
+		text, _ := jsonrpc.Text(raw)
+		if id, ok := traceID(text); ok {
+			return id
 		}
 	}
 	return signal.NewID("trc_")

@@ -85,7 +85,7 @@ func (r *relayed) receive(context.Context) *Failure {
 		return r.ambiguous(m.Variants)
 	}
 	r.method, r.server, r.arguments = row, r.in.Route, json.RawMessage("{}")
-	if f := r.receiveParams(m.Params); f != nil {
+	if f := r.receiveParams(m); f != nil {
 		return f
 	}
 	if row.read != nil && !row.read(r) {
@@ -95,12 +95,12 @@ func (r *relayed) receive(context.Context) *Failure {
 }
 
 // receiveParams keeps the params but for the members of _meta of this hop.
-func (r *relayed) receiveParams(params json.RawMessage) *Failure {
+func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 	r.body = json.RawMessage("{}")
-	if params != nil {
-		r.body = params
+	if m.Params != nil {
+		r.body = m.Params
 	}
-	if f := r.receiveMeta(r.body); f != nil {
+	if f := r.receiveMeta(m); f != nil {
 		return f
 	}
 	if r.meta != nil {

@@ -44,63 +44,106 @@ func Get(obj json.RawMessage, key string) (json.RawMessage, bool) {
 	return found, found != nil
 }
 
-// Set replaces the value of the member called key, or appends the member after
-// the last one. Every other byte stays, and obj itself is not changed. The
-// error is ErrNotObject, ErrNotValue or ErrRepeated.
-func Set(obj json.RawMessage, key string, value json.RawMessage) (json.RawMessage, error) {
-	if !jsontext.Value(value).IsValid(lenient) {
+// A Change sets the member called Name, or deletes it where Value is nil.
+type Change struct {
+	Name  string
+	Value json.RawMessage
+}
+
+// Set is Edit with one change that sets a member.
+func Set(obj json.RawMessage, name string, value json.RawMessage) (json.RawMessage, error) {
+	if len(value) == 0 {
 		return nil, ErrNotValue
 	}
-	all, at, err := find(obj, key)
-	switch {
-	case err != nil:
-		return nil, err
-	case at >= 0:
-		return splice(obj, all[at].value, all[at].end, value), nil
-	}
-	end, comma := bytes.IndexByte(obj, '{')+1, ""
-	if len(all) > 0 {
-		end, comma = all[len(all)-1].end, ","
-	}
-	head := append(appendQuoted(append(make([]byte, 0, len(key)+4), comma...), key), ':')
-	return splice(obj, end, end, head, value), nil
+	return Edit(obj, Change{name, value})
 }
 
-// Delete removes the member called key with its comma, and returns obj when
-// there is no such member. Every other byte stays, and obj itself is not
-// changed. The error is ErrNotObject or ErrRepeated.
-func Delete(obj json.RawMessage, key string) (json.RawMessage, error) {
-	all, at, err := find(obj, key)
-	switch {
-	case err != nil:
-		return nil, err
-	case at < 0:
-		return obj, nil
-	case at > 0:
-		return splice(obj, all[at-1].end, all[at].end), nil
-	case len(all) > 1:
-		return splice(obj, all[0].from, all[1].from), nil
-	}
-	return splice(obj, all[0].from, all[0].end), nil
+// Delete is Edit with one change that deletes a member.
+func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
+	return Edit(obj, Change{name, nil})
 }
 
-// find returns the members of obj, and the index of the one called key, -1 for
-// none.
-func find(obj json.RawMessage, key string) (all []part, at int, err error) {
+// Edit makes changes, of one name each, in one pass over obj. It replaces the
+// values of members that are there, appends the others in the order of changes,
+// and removes deleted members with their commas. Every other byte stays, and
+// obj itself is not changed; it is returned where there is nothing to change.
+// The error is ErrNotObject, ErrNotValue or ErrRepeated.
+func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
+	room := len(obj)
+	for _, c := range changes {
+		if c.Value != nil && !jsontext.Value(c.Value).IsValid(lenient) {
+			return nil, ErrNotValue
+		}
+		room += len(c.Name) + len(c.Value) + 4
+	}
 	all, ok := parts(obj, '{')
 	if !ok {
-		return nil, -1, ErrNotObject
+		return nil, ErrNotObject
 	}
-	called := func(p part) bool { return string(p.name) == key }
-	if at = slices.IndexFunc(all, called); slices.ContainsFunc(all[at+1:], called) && at >= 0 {
-		return nil, -1, ErrRepeated
-	}
-	return all, at, nil
+	e := editor{obj: obj, out: make([]byte, 0, room), changes: changes, done: make([]bool, len(changes))}
+	return e.edit(all)
 }
 
-// splice replaces b[from:to] in a new slice.
-func splice(b []byte, from, to int, by ...[]byte) json.RawMessage {
-	return slices.Concat(b[:from], bytes.Join(by, nil), b[to:])
+// An editor writes an object with its changes.
+type editor struct {
+	obj     json.RawMessage
+	out     []byte
+	changes []Change
+	done    []bool // the changes whose member was there
+	kept    bool   // out has a member
+}
+
+// edit writes the members all of the object, then those that are new.
+func (e *editor) edit(all []part) (json.RawMessage, error) {
+	head := bytes.IndexByte(e.obj, '{') + 1
+	tail := head
+	if len(all) > 0 {
+		head, tail = all[0].from, all[len(all)-1].end
+	}
+	e.out = append(e.out, e.obj[:head]...)
+	gap := head
+	for _, p := range all {
+		i := slices.IndexFunc(e.changes, func(c Change) bool { return c.Name == string(p.name) })
+		if i >= 0 && e.done[i] {
+			return nil, ErrRepeated
+		}
+		e.member(gap, p, i)
+		gap = p.end
+	}
+	for i, c := range e.changes {
+		if !e.done[i] && c.Value != nil {
+			e.comma()
+			e.out = append(append(appendQuoted(e.out, c.Name), ':'), c.Value...)
+		}
+	}
+	if e.out = append(e.out, e.obj[tail:]...); bytes.Equal(e.out, e.obj) {
+		return e.obj, nil
+	}
+	return e.out, nil
+}
+
+// member writes p with change i, -1 for none; the comma before p follows gap.
+func (e *editor) member(gap int, p part, i int) {
+	value := e.obj[p.value:p.end]
+	if i >= 0 {
+		e.done[i], value = true, e.changes[i].Value
+	}
+	if value == nil {
+		return
+	}
+	if e.kept {
+		e.out = append(e.out, e.obj[gap:p.from]...)
+	}
+	e.kept = true
+	e.out = append(append(e.out, e.obj[p.from:p.value]...), value...)
+}
+
+// comma separates a new member from the one before it.
+func (e *editor) comma() {
+	if e.kept {
+		e.out = append(e.out, ',')
+	}
+	e.kept = true
 }
 
 // Members iterates over obj in the order of the text: decoded name and value

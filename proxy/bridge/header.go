@@ -31,8 +31,7 @@ func eraOf(m *jsonrpc.Message) era {
 	if m.Method == "" || m.Method == "initialize" {
 		return era{}
 	}
-	meta, _ := jsonrpc.Get(m.Params, "_meta")
-	raw, _ := jsonrpc.Get(meta, metaVersion)
+	raw, _ := m.Meta(metaVersion)
 	version, ok := jsonrpc.Text(raw)
 	return era{modern: ok, version: version}
 }
@@ -88,7 +87,7 @@ func (t *talk) parametersOf(m *jsonrpc.Message) []paramheader.Parameter {
 	if m.Method != "tools/call" {
 		return nil
 	}
-	raw, _ := jsonrpc.Get(m.Params, "name")
+	raw, _ := m.Param("name")
 	name, _ := jsonrpc.Text(raw)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -274,7 +274,7 @@ func (t *talk) reply(id json.RawMessage, w wire.Failure) {
 // reports whether that is all there is to do: in the era without sessions
 // closing the exchange is what tells the server, before it a message does.
 func (t *talk) settles(m *jsonrpc.Message) bool {
-	id, _ := jsonrpc.Get(m.Params, "requestId")
+	id, _ := m.Param("requestId")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.flights[jsonrpc.Key(id)]

@@ -281,7 +281,7 @@ func (x *exchange) cancelRequest() {
 	if x.session == nil {
 		return
 	}
-	if id, ok := jsonrpc.Get(x.call.Message.Params, "requestId"); ok {
+	if id, ok := x.call.Message.Param("requestId"); ok {
 		x.session.abort(jsonrpc.Key(id))
 	}
 }

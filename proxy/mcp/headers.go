@@ -14,7 +14,7 @@ func standardFault(h http.Header, m *jsonrpc.Message, member string) string {
 	if fault := paramheader.CheckText(h, paramheader.Method, m.Method, false); fault != "" || member == "" {
 		return fault
 	}
-	raw, _ := jsonrpc.Get(m.Params, member)
+	raw, _ := m.Param(member)
 	name, ok := jsonrpc.Text(raw)
 	if !ok {
 		return "params." + member + ", which header " + paramheader.Name + " repeats, is no string"

@@ -141,7 +141,7 @@ func trimComma(list []byte) []byte {
 // credential is no longer valid, or the door closes. It returns the answer that
 // ends the stream.
 func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send func([]byte)) answer {
-	filter, _ := jsonrpc.Get(x.call.Message.Params, "notifications")
+	filter, _ := x.call.Message.Param("notifications")
 	if !isObject(filter) {
 		return s.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
 	}

@@ -35,7 +35,7 @@ func (s *sessionServer) listTools(x *exchange) answer {
 func (c *core) toolPage(ctx context.Context, x *exchange) (result json.RawMessage, ok bool) {
 	tools := c.opts.Gate.List(ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
-	if raw, ok := jsonrpc.Get(x.call.Message.Params, "cursor"); ok {
+	if raw, ok := x.call.Message.Param("cursor"); ok {
 		at := cursorPlace(raw, tools, name)
 		if at < 0 {
 			return nil, false

@@ -135,7 +135,7 @@ func (s *sessionServer) callTool(x *exchange) answer { return s.govern(x, s.opts
 
 // govern takes x down road and returns its answer.
 func (s *sessionServer) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
-	if token, ok := progressToken(x.call.Message.Params); ok {
+	if token, ok := progressToken(x.call.Message); ok {
 		if x.notify != nil {
 			x.call.Progress = progress(x.notify, token)
 		}
@@ -158,12 +158,8 @@ func (s *sessionServer) govern(x *exchange, road func(context.Context, *proxy.Ca
 
 // progressToken gives the client's token as it was written, a string or a
 // number; a token of another type asks for nothing.
-func progressToken(params json.RawMessage) (json.RawMessage, bool) {
-	meta, ok := jsonrpc.Get(params, "_meta")
-	if !ok {
-		return nil, false
-	}
-	token, ok := jsonrpc.Get(meta, "progressToken")
+func progressToken(m *jsonrpc.Message) (json.RawMessage, bool) {
+	token, ok := m.Meta("progressToken")
 	if !ok || len(token) == 0 {
 		return nil, false
 	}

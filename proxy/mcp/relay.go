@@ -66,7 +66,7 @@ func (s *sessionServer) setLevel(x *exchange) answer {
 	if s.opts.Relayer == nil {
 		return s.refuseUnserved(x)
 	}
-	raw, _ := jsonrpc.Get(x.call.Message.Params, "level")
+	raw, _ := x.call.Message.Param("level")
 	level, _ := jsonrpc.Text(raw)
 	if !slices.Contains(proxy.Levels, level) {
 		return s.refuse(x, signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))

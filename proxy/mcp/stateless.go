@@ -100,9 +100,8 @@ func (x *exchange) hasStatelessMeta() bool {
 	if x.call.Message == nil {
 		return false
 	}
-	meta, _ := jsonrpc.Get(x.call.Message.Params, "_meta")
-	_, version := jsonrpc.Get(meta, metaVersion)
-	_, capabilities := jsonrpc.Get(meta, metaCapabilities)
+	_, version := x.call.Message.Meta(metaVersion)
+	_, capabilities := x.call.Message.Meta(metaCapabilities)
 	return version || capabilities
 }
 
@@ -153,8 +152,7 @@ func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h htt
 // checkRevision refuses a revision that is not served, and a header that
 // contradicts the body.
 func (s *statelessServer) checkRevision(x *exchange, h http.Header) (answer, bool) {
-	meta, _ := jsonrpc.Get(x.call.Message.Params, "_meta")
-	raw, said := jsonrpc.Get(meta, metaVersion)
+	raw, said := x.call.Message.Meta(metaVersion)
 	wanted, isText := jsonrpc.Text(raw)
 	if h != nil && said == isText {
 		if lines := h[headerVersion]; !said && len(lines) == 1 {
@@ -194,17 +192,16 @@ func quoted(texts ...string) json.RawMessage {
 // readClient reads what _meta says about the client. It returns what is
 // missing, "" when nothing is.
 func (x *exchange) readClient() string {
-	params := x.call.Message.Params
-	meta, _ := jsonrpc.Get(params, "_meta")
-	raw, _ := jsonrpc.Get(meta, metaVersion)
+	m := x.call.Message
+	raw, _ := m.Meta(metaVersion)
 	if _, ok := jsonrpc.Text(raw); !ok {
 		return "_meta needs " + metaVersion + ", a string"
 	}
-	capabilities, _ := jsonrpc.Get(meta, metaCapabilities)
+	capabilities, _ := m.Meta(metaCapabilities)
 	if !isObject(capabilities) {
 		return "_meta needs " + metaCapabilities + ", an object"
 	}
-	if raw, ok := jsonrpc.Get(meta, metaLevel); ok {
+	if raw, ok := m.Meta(metaLevel); ok {
 		level, _ := jsonrpc.Text(raw)
 		if !slices.Contains(proxy.Levels, level) {
 			return metaLevel + " is no log level"
@@ -212,6 +209,7 @@ func (x *exchange) readClient() string {
 		x.call.Level = level
 	}
 	x.call.Capabilities = capabilities
+	meta, _ := m.Param("_meta")
 	x.call.Client = nameOf(meta, metaClient)
 	return ""
 }
@@ -230,7 +228,7 @@ func (x *exchange) extractAnswers() string {
 		{"requestState", &x.stateless.state, isText, "a string"},
 		{"inputResponses", &x.stateless.responses, isAnswers, "an object of objects"},
 	} {
-		raw, there := jsonrpc.Get(m.Params, member.name)
+		raw, there := m.Param(member.name)
 		if !there {
 			continue
 		}
@@ -288,9 +286,9 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 // argumentFault checks the headers that the tool of a call wants of its
 // arguments. A tool that the caller does not see wants none.
 func (s *statelessServer) argumentFault(ctx context.Context, x *exchange, h http.Header) string {
-	raw, _ := jsonrpc.Get(x.call.Message.Params, "name")
+	raw, _ := x.call.Message.Param("name")
 	name, _ := jsonrpc.Text(raw)
-	args, _ := jsonrpc.Get(x.call.Message.Params, "arguments")
+	args, _ := x.call.Message.Param("arguments")
 	if t := s.find(ctx, x, name); t != nil {
 		bound, _ := paramheader.Parameters(t.Definition) // an invalid annotation binds nothing
 		return paramheader.Check(h, bound, args)

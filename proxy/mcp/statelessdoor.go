@@ -41,7 +41,7 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 // mayNotify reports whether something may be sent to the client before the
 // answer to x.
 func (x *exchange) mayNotify() bool {
-	_, wanted := progressToken(x.call.Message.Params)
+	_, wanted := progressToken(x.call.Message)
 	return wanted || x.call.Level != ""
 }
 
@@ -128,7 +128,7 @@ func (c *stdioClient) cancelRequest(x *exchange) {
 	if m == nil || m.Kind != jsonrpc.Notification || m.Method != "notifications/cancelled" {
 		return
 	}
-	if id, ok := jsonrpc.Get(m.Params, "requestId"); ok {
+	if id, ok := m.Param("requestId"); ok {
 		c.requests.abort(jsonrpc.Key(id))
 	}
 }

@@ -216,7 +216,7 @@ func (a *answer) isResult() bool {
 
 // notFound adds to an error object which resource x wanted.
 func notFound(object json.RawMessage, x *exchange) json.RawMessage {
-	uri, ok := jsonrpc.Get(x.call.Message.Params, "uri")
+	uri, ok := x.call.Message.Param("uri")
 	if !ok {
 		return object
 	}

@@ -27,7 +27,7 @@ func (s *sessionServer) mayNotify(x *exchange) bool {
 	if !ok || !r.reaches {
 		return false
 	}
-	_, token := progressToken(x.call.Message.Params)
+	_, token := progressToken(x.call.Message)
 	return token || x.session.awaitsNotifications()
 }
 

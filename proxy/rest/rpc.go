@@ -99,7 +99,7 @@ func (h *Handler) ping(context.Context, *intake) answer {
 
 // listTools answers with all that the principal may see, on one page.
 func (h *Handler) listTools(ctx context.Context, in *intake) answer {
-	if _, ok := jsonrpc.Get(in.call.Message.Params, "cursor"); ok {
+	if _, ok := in.call.Message.Param("cursor"); ok {
 		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "the cursor is none of ours: the list has one page")
 	}
 	out := []byte(`{"tools":[`)

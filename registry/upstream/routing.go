@@ -39,7 +39,7 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 	case "notifications/progress":
 		c.progressed(msg.Params)
 	case "notifications/cancelled":
-		id, _ := jsonrpc.Get(msg.Params, "requestId")
+		id, _ := msg.Param("requestId")
 		c.asks.withdraw(id)
 	case methodTools:
 		c.announced.Store(true)
