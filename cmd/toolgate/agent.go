@@ -1,18 +1,18 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -20,8 +20,9 @@ import (
 // agent is an MCP client of a running toolgate, as far as the commands need
 // one: initialize, then requests.
 type agent struct {
-	url, token, session string
-	http                *http.Client
+	endpoint mcpclient.Endpoint
+	session  mcpclient.Session
+	http     *http.Client
 }
 
 // cliEnvelope makes the requests of the commands: what it makes, a toolgate
@@ -46,7 +47,15 @@ func (e *env) agent(ctx context.Context) (*agent, error) {
 	if _, host, _ := strings.Cut(base, "://"); !strings.Contains(host, "/") {
 		base += "/mcp"
 	}
-	a := &agent{url: base, token: e.token, http: client(0)}
+	target, err := url.Parse(base)
+	if err != nil {
+		return nil, usage(fmt.Errorf("address %q cannot be used: %w", base, err))
+	}
+	a := &agent{http: client(0)}
+	a.endpoint = mcpclient.Endpoint{URL: target, Transport: a.http.Transport, MaxBytes: maxAnswer, Pause: time.Second, Log: hclog.NewNullLogger()}
+	if e.token != "" {
+		a.endpoint.Header = http.Header{"Authorization": {"Bearer " + e.token}}
+	}
 	if err := a.begin(ctx); err != nil {
 		a.close()
 		return nil, err
@@ -62,8 +71,9 @@ func (a *agent) begin(ctx context.Context) error {
 		return err
 	}
 	if got.Error != nil {
-		return fmt.Errorf("connecting to %s: %w", a.url, rpcError(got.Error))
+		return fmt.Errorf("connecting to %s: %w", a.endpoint.URL, rpcError(got.Error))
 	}
+	a.session.Revision = agentRevision
 	return a.notify(ctx, "notifications/initialized", nil)
 }
 
@@ -85,10 +95,8 @@ func (a *agent) notify(ctx context.Context, method string, params json.RawMessag
 func (a *agent) close() {
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()
-	if req, err := a.prepare(ctx, http.MethodDelete, nil); err == nil && a.session != "" {
-		if res, err := a.http.Do(req); err == nil {
-			res.Body.Close()
-		}
+	if a.session.ID != "" {
+		a.endpoint.End(ctx, a.session)
 	}
 	a.http.CloseIdleConnections()
 }
@@ -102,7 +110,7 @@ func (a *agent) request(ctx context.Context, method string, params json.RawMessa
 	}
 	id, _ := jsonrpc.Get(message, "id")
 	got, err := a.exchange(ctx, id, message)
-	if ctx.Err() != nil && a.session != "" {
+	if ctx.Err() != nil && a.session.ID != "" {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer stop()
 		note := fmt.Appendf(nil, `{"requestId":%s,"reason":"interrupted"}`, id)
@@ -120,20 +128,27 @@ func (a *agent) exchange(ctx context.Context, id json.RawMessage, message []byte
 		return answer{}, err
 	}
 	defer res.Body.Close()
-	if s := res.Header.Get("Mcp-Session-Id"); s != "" {
-		a.session = s
+	if id := mcpclient.SessionID(res); id != "" {
+		a.session.ID = id
 	}
-	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		return awaitEvent(res.Body, id)
+	var got answer
+	var ok bool
+	take := func(text []byte) { got, ok = answerTo(id, text) }
+	if mcpclient.IsEvents(res) {
+		if err := a.endpoint.Follow(ctx, res.Body, a.session, true, mcpclient.Receiver{Take: take, Done: func() bool { return ok }}); err != nil {
+			err = fmt.Errorf("the connection ended before the answer\nhint: toolgate audit tail says what became of the call\n%w", err)
+			return answer{}, &exit{code: exitUnreachable, err: err}
+		}
+		return got, nil
 	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	text, err := mcpclient.ReadBody(res, maxAnswer)
 	if err != nil {
 		return answer{}, fmt.Errorf("reading the answer: %w", err)
 	}
-	if got, ok := answerTo(id, text); ok {
-		return got, nil
+	if take(text); !ok {
+		return answer{}, fmt.Errorf("reading the answer: %s gave neither result nor error\nhint: does --addr name a toolgate?", a.endpoint.URL)
 	}
-	return answer{}, fmt.Errorf("reading the answer: %s gave neither result nor error\nhint: does --addr name a toolgate?", a.url)
+	return got, nil
 }
 
 // maxAnswer bounds what a command reads of one answer, in bytes.
@@ -154,57 +169,21 @@ func answerTo(id json.RawMessage, text []byte) (answer, bool) {
 	return answer{Result: m.Result, Error: m.Error}, true
 }
 
-// prepare makes a request of this session.
-func (a *agent) prepare(ctx context.Context, method string, body []byte) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.url, bytes.NewReader(body))
+// post sends one message and returns a response with a good status; the caller
+// closes its body.
+func (a *agent) post(ctx context.Context, message []byte) (*http.Response, error) {
+	h := http.Header{}
+	a.session.Set(h)
+	res, err := a.endpoint.Post(ctx, h, message, nil)
 	if err != nil {
-		return nil, usage(fmt.Errorf("address %q cannot be used: %w", a.url, err))
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if a.session != "" {
-		req.Header.Set("Mcp-Session-Id", a.session)
-		req.Header.Set("MCP-Protocol-Version", agentRevision)
-	}
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	return req, nil
-}
-
-// post gives an answer with a good status; the caller closes its body.
-func (a *agent) post(ctx context.Context, body []byte) (*http.Response, error) {
-	req, err := a.prepare(ctx, http.MethodPost, body)
-	if err != nil {
-		return nil, err
-	}
-	res, err := a.http.Do(req)
-	if err != nil {
-		return nil, unreachable(ctx, a.url)
+		return nil, unreachable(ctx, a.endpoint.URL.String())
 	}
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()
-		if a.session == "" && res.StatusCode == http.StatusNotFound {
-			return nil, usage(fmt.Errorf("there is no road for agents at %s\nhint: --addr names the agents' listener, or on it one server's road: /mcp/SERVER", a.url))
+		if a.session.ID == "" && res.StatusCode == http.StatusNotFound {
+			return nil, usage(fmt.Errorf("there is no road for agents at %s\nhint: --addr names the agents' listener, or on it one server's road: /mcp/SERVER", a.endpoint.URL))
 		}
 		return nil, refusal(res)
 	}
 	return res, nil
-}
-
-// awaitEvent reads an event stream up to the response to id.
-func awaitEvent(r io.Reader, id json.RawMessage) (answer, error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxAnswer)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data:")
-		if !ok {
-			continue
-		}
-		if got, ok := answerTo(id, []byte(data)); ok {
-			return got, nil
-		}
-	}
-	err := errors.Join(errors.New("the connection ended before the answer\nhint: toolgate audit tail says what became of the call"), lines.Err())
-	return answer{}, &exit{code: exitUnreachable, err: err}
 }

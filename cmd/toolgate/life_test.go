@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -48,11 +49,7 @@ func listen(t *testing.T, base string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := a.prepare(t.Context(), http.MethodGet, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := a.http.Do(req)
+	res, err := a.endpoint.Open(t.Context(), a.session, &mcpclient.Position{})
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("listening: %v, %v", res, err)
 	}

@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 // onlyIn says where a library may be imported.
 var onlyIn = map[string][]string{
 	"github.com/open-policy-agent/opa":       {"policy/rego"},
-	"github.com/mark3labs/mcp-go":            {"registry/upstream", "proxy/mcp", "tools"},
+	"github.com/mark3labs/mcp-go":            {"tools"},
 	"github.com/santhosh-tekuri/jsonschema":  {"internal/schema"},
 	"modernc.org/sqlite":                     {"internal/store"},
 	"github.com/modelcontextprotocol/go-sdk": {}, // a peer for tests

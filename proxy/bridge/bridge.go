@@ -73,11 +73,11 @@ const (
 
 // Bridge carries clients to one endpoint. It is safe for concurrent use.
 type Bridge struct {
-	opts Options
-	url  string
-	name string // the endpoint for people: url without what may be secret
-	http *http.Client
-	log  hclog.Logger
+	opts      Options
+	url       *url.URL
+	name      string // the endpoint for people: url without what may be secret
+	transport *http.Transport
+	log       hclog.Logger
 }
 
 // New makes a Bridge. It fails with ErrAddress for a URL that names no
@@ -102,7 +102,7 @@ func New(opts Options) (*Bridge, error) {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	b := &Bridge{opts: opts, url: u.String(), name: u.Scheme + "://" + u.Host + u.EscapedPath(), http: client(), log: opts.Log}
+	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(), log: opts.Log}
 	if opts.Token != "" && u.Scheme == "http" && !loopback(u.Hostname()) {
 		b.log.Warn("the token travels unencrypted", "to", b.name, "hint", "use https")
 	}
@@ -132,20 +132,17 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// client makes connections of its own, past proxy variables. An answer may
+// newTransport makes connections of its own, past proxy variables. An answer may
 // take as long as the call, so only connecting is bounded. Idle connections go
 // before common servers close them: a request that meets the closing is lost,
 // because it may not be sent twice.
-func client() *http.Client {
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 10 * time.Second,
-			IdleConnTimeout:     4 * time.Second,
-			MaxIdleConnsPerHost: 16,
-			DisableCompression:  true, // an event must not wait in a compressor
-		},
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second,
+		IdleConnTimeout:     4 * time.Second,
+		MaxIdleConnsPerHost: 16,
+		DisableCompression:  true, // an event must not wait in a compressor
 	}
 }
 

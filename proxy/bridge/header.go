@@ -5,14 +5,8 @@ import (
 	"net/http"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
-)
-
-// Header names of the Streamable HTTP transport.
-const (
-	headerSession = "Mcp-Session-Id"
-	headerVersion = "Mcp-Protocol-Version"
-	headerLast    = "Last-Event-Id"
 )
 
 // metaVersion is the member of a request's _meta that only the era without
@@ -36,28 +30,18 @@ func eraOf(m *jsonrpc.Message) era {
 	return era{modern: ok, version: version}
 }
 
-// headers are those of m's own; s is what it is sent in.
+// headers returns the headers of m itself; s is the session it is sent in.
 func (t *talk) headers(m *jsonrpc.Message, e era, s session) http.Header {
-	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	h := make(http.Header, 8)
 	if !e.modern {
-		s.show(h)
+		s.Set(h)
 		return h
 	}
-	if e.version != "" && paramheader.Plain(e.version) {
-		h.Set(headerVersion, e.version)
+	if paramheader.Plain(e.version) {
+		mcpclient.Session{Revision: e.version}.Set(h)
 	}
 	paramheader.Set(h, m.Method, m.Params, t.parametersOf(m))
 	return h
-}
-
-// show puts the session into h.
-func (s session) show(h http.Header) {
-	if s.id != "" {
-		h.Set(headerSession, s.id)
-	}
-	if s.version != "" {
-		h.Set(headerVersion, s.version)
-	}
 }
 
 // maxTools bounds for how many tools the bridge keeps parameters.

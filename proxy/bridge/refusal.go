@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -58,7 +59,7 @@ func readProblem(res *http.Response) problem {
 	if got, ok := read(text); ok && len(got) == 1 && got[0].method == "" {
 		return problem{rpc: &got[0]}
 	}
-	if len(text) > maxRefusal || !strings.HasSuffix(mediaOf(res), "json") || json.Unmarshal(text, &p) != nil {
+	if len(text) > maxRefusal || !strings.HasSuffix(mcpclient.Media(res), "json") || json.Unmarshal(text, &p) != nil {
 		return problem{}
 	}
 	return p
@@ -76,7 +77,7 @@ func (p problem) say(res *http.Response) string {
 		}
 	}
 	said := "the endpoint answered with status " + strconv.Itoa(res.StatusCode)
-	if media := mediaOf(res); res.StatusCode/100 == 2 && media != "" {
+	if media := mcpclient.Media(res); res.StatusCode/100 == 2 && media != "" {
 		said += " and content type " + media
 	}
 	return said
@@ -130,7 +131,7 @@ func (p problem) failure(res *http.Response) wire.Failure {
 		reason += ": " + unknownEffect
 	}
 	w := refusal(code, reason)
-	w.Kernel.RetryEligible = w.Kernel.RetryEligible && (p.Code != "" || passing(res.StatusCode))
+	w.Kernel.RetryEligible = w.Kernel.RetryEligible && (p.Code != "" || mcpclient.Passing(res.StatusCode))
 	w.Remedy, w.DecisionID, w.TraceID = p.Remedy, p.DecisionID, p.TraceID
 	if w.Remedy == "" {
 		w.Remedy = hint(res.StatusCode)

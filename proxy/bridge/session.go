@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
@@ -31,21 +32,17 @@ func (t *talk) establish(f *flight, result json.RawMessage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sessions++
-	t.session = session{id: f.granted, version: version, n: t.sessions}
+	t.session = session{Session: mcpclient.Session{ID: f.granted, Revision: version}, n: t.sessions}
 }
 
 // forget ends the session s, if it is still the one, and tells the endpoint.
 func (t *talk) forget(s session) {
-	if !t.leave(s) || s.id == "" {
+	if !t.leave(s) || s.ID == "" {
 		return
 	}
 	ctx, stop := context.WithTimeout(context.Background(), farewell)
 	defer stop()
-	h := http.Header{}
-	s.show(h)
-	if res, err := t.do(ctx, http.MethodDelete, h, nil); err == nil {
-		res.Body.Close() // an endpoint may keep its sessions: 405
-	}
+	t.endpoint.End(ctx, s.Session)
 }
 
 // leave drops the session s, if it is still the one, and reports whether it
@@ -68,7 +65,7 @@ func (t *talk) leave(s session) bool {
 // Management") unless it carries an answer of the server's own to the request
 // id; SDKs use -32000 and -32001 for their transport.
 func (t *talk) lost(res *http.Response, rpc *message, s session, id json.RawMessage) bool {
-	if res.StatusCode != http.StatusNotFound || s.id == "" {
+	if res.StatusCode != http.StatusNotFound || s.ID == "" {
 		return false
 	}
 	if rpc != nil && id != nil && jsonrpc.Key(rpc.id) == jsonrpc.Key(id) {
@@ -99,44 +96,10 @@ func (t *talk) listen(s session) {
 
 // hear keeps a GET stream open until ctx is done or the endpoint has none.
 func (t *talk) hear(ctx context.Context, s session) {
-	var at place
-	for n := 0; ctx.Err() == nil; {
-		if !t.hearOnce(ctx, s, &at) {
-			return
-		}
-		if at.fresh {
-			n, at.fresh = 0, false
-		}
-		n++
-		wait(ctx, at.pause(t.opts.Pause, n))
+	_, status := t.endpoint.Listen(ctx, s.Session, func(data []byte) { t.relay(nil, data) })
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		t.log.Warn("the endpoint refuses the stream of its own messages", "status", status)
 	}
-}
-
-// hearOnce takes one GET stream to its end and reports whether another attempt
-// makes sense.
-func (t *talk) hearOnce(ctx context.Context, s session, at *place) bool {
-	res, err := t.open(ctx, s, at)
-	if err != nil {
-		t.log.Debug("the stream of the server's own messages is not there", "error", err)
-		return true
-	}
-	defer res.Body.Close()
-	switch {
-	case res.StatusCode == http.StatusOK && mediaOf(res) == "text/event-stream":
-		err := t.pump(nil, res.Body, at)
-		t.log.Debug("the stream of the server's own messages ended", "error", err)
-		return true
-	case passing(res.StatusCode):
-		return true
-	case at.last != "": // it may not know the event any more
-		at.last = ""
-		return true
-	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
-		t.log.Warn("the endpoint refuses the stream of its own messages", "status", res.StatusCode)
-	default: // 405: it has none
-		t.log.Debug("the endpoint has no stream of its own messages", "status", res.StatusCode)
-	}
-	return false
 }
 
 // withdraw tells the endpoint that nobody waits for the requests in flight any
@@ -149,7 +112,7 @@ func (t *talk) withdraw() {
 		params := append(append([]byte(`{"requestId":`), id...), `,"reason":"the client has gone"}`...)
 		note := &jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/cancelled", Params: params}
 		note.Raw = jsonrpc.NewNotification(note.Method, params)
-		if res, err := t.do(ctx, http.MethodPost, t.headers(note, era{}, s), note.Raw); err == nil {
+		if res, err := t.endpoint.Post(ctx, t.headers(note, era{}, s), note.Raw, nil); err == nil {
 			res.Body.Close()
 		}
 	}

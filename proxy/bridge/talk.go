@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/ndjson"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -27,6 +29,7 @@ var errClosing = errors.New("the bridge is closing")
 // talk is one client's conversation.
 type talk struct {
 	*Bridge
+	endpoint mcpclient.Endpoint
 	out      *ndjson.Sink
 	life     context.Context // of every exchange
 	cancel   context.CancelCauseFunc
@@ -46,9 +49,9 @@ type talk struct {
 
 // session is what the answer to initialize said. The zero value is none.
 type session struct {
-	id, version string
-	n           int                // counts sessions, so that an old one is known
-	listening   context.CancelFunc // ends its GET stream; nil = it was never opened
+	mcpclient.Session
+	n         int                // counts sessions, so that an old one is known
+	listening context.CancelFunc // ends its GET stream; nil = it was never opened
 }
 
 // flight is one request that waits for its answer.
@@ -73,6 +76,10 @@ func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 func newTalk(b *Bridge, out io.Writer) *talk {
 	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter)}
 	t.out = ndjson.NewSink(out)
+	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: maxAnswer, Pause: b.opts.Pause, Log: b.log}
+	if b.opts.Token != "" {
+		t.endpoint.Header = http.Header{"Authorization": {"Bearer " + b.opts.Token}}
+	}
 	t.life, t.cancel = context.WithCancelCause(context.Background())
 	return t
 }
@@ -131,7 +138,7 @@ func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
 // message.
 func (t *talk) isBatch(data []byte) bool {
 	data = bytes.TrimSpace(data)
-	return len(data) > len("[]") && data[0] == '[' && t.current().version == "2025-03-26" && json.Valid(data) && len(members(data)) > 0
+	return len(data) > len("[]") && data[0] == '[' && t.current().Revision == "2025-03-26" && json.Valid(data) && len(members(data)) > 0
 }
 
 // members takes a batch apart. Its messages travel one by one, which the
@@ -315,7 +322,7 @@ func (t *talk) drain() error {
 	t.forget(t.current())
 	t.streams.Wait()
 	t.cancel(errClosing)
-	t.http.CloseIdleConnections()
+	t.transport.CloseIdleConnections()
 	return errors.Join(err, t.out.Err(), t.verdict())
 }
 

@@ -58,8 +58,8 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 	select {
 	case <-sl.ready:
 		// Without a handshake, there is nothing that a client has to tell.
-		if sl.s != nil && sl.s.conn.frames.isMCP() && !sl.s.conn.modern() && sl.s.conn.life.Err() == nil {
-			sl.s.conn.wire.reply(jsonrpc.NewNotification(method, params))
+		if sl.s != nil && sl.s.conn.IsMCP() && !sl.s.conn.Stateless() && !sl.s.conn.Dead() {
+			sl.s.conn.Offer(jsonrpc.NewNotification(method, params))
 		}
 	default: // a connection that is being opened has nothing to be told of
 	}
@@ -75,7 +75,7 @@ func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duratio
 	if timeout <= 0 {
 		timeout = s.cfg.Timeout
 	}
-	ctx, clock := withPatience(ctx, timeout)
+	ctx, clock := withDeadline(ctx, timeout)
 	defer clock.done()
 	r.ofClient, r.from, r.clock = true, from, clock
 	cl := s.visit(from)
@@ -110,12 +110,12 @@ func (s *Server) attempt(ctx context.Context, cl *client, r request, fits func(*
 			return nil, e
 		}
 		result, e := s.request(ctx, sess, r)
-		if e != nil && e.lost {
-			sess.conn.fail(e)
+		if e != nil && e.Lost {
+			sess.conn.Fail(e)
 			s.forget(key, sess)
 		}
 		done()
-		if e == nil || !e.lost || !again {
+		if e == nil || !e.Lost || !again {
 			return result, e
 		}
 	}
@@ -123,14 +123,14 @@ func (s *Server) attempt(ctx context.Context, cl *client, r request, fits func(*
 
 // request makes a request on a connection, in the way that its server speaks.
 func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
-	do := s.handshaken
-	if sess.conn.modern() {
-		do = s.modernly
+	do := s.inSession
+	if sess.conn.Stateless() {
+		do = s.stateless
 	}
 	result, e := do(ctx, sess, r)
 	switch {
 	case e == nil:
-	case e.lost && (sess.conn.modern() || e.RPC != nil):
+	case e.Lost && (sess.conn.Stateless() || e.RPC != nil):
 		s.note(spoken{}) // another server has taken its place
 	case codeOf(e) == codeHeaders:
 		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
@@ -138,9 +138,9 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 	return result, e
 }
 
-// handshaken makes a request on an initialized connection, where the level is set
+// inSession makes a request on an initialized connection, where the level is set
 // first that it wants.
-func (s *Server) handshaken(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	_, sets := levelOf(r)
 	if !sets && sess.conn.client != nil {
 		s.tune(ctx, sess, r.from.Level)
@@ -208,7 +208,7 @@ func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
 		shared, patient, wake, err := s.shared, s.patient, s.wake, s.status.Err
 		s.mu.Unlock()
 		switch {
-		case shared != nil && shared.conn.life.Err() == nil:
+		case shared != nil && !shared.conn.Dead():
 			return shared, nil
 		case shared == nil && !patient:
 			if err == nil {
@@ -224,14 +224,6 @@ func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
 			return nil, ctxError(ctx)
 		}
 	}
-}
-
-// ctxError is the error of a call whose context ended before it was sent.
-func ctxError(ctx context.Context) *Error {
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return &Error{Kind: Timeout, Err: context.DeadlineExceeded}
-	}
-	return &Error{Kind: Cancelled, Err: ctx.Err()}
 }
 
 // slot finds or begins the connection of a client and marks it as in use.
@@ -280,8 +272,8 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	close(sl.ready)
 	opened(sess)
 	if err == nil {
-		if sess.conn.modern() && !sess.conn.closesStreams() { // over HTTP, follow hears for all
-			sess.conn.start(func() { s.hear(sess.conn) })
+		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
+			sess.conn.Go(func() { s.hear(sess.conn) })
 		}
 		before := sess.profile.Load()
 		sess.watch(s, func([]json.RawMessage) { before = s.ownListed(sess, before) })

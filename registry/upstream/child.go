@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -169,23 +170,26 @@ func (c *child) last() string {
 	return c.lastLine
 }
 
-// fate says how the process ended. It may be called after exited only.
-func (c *child) fate() error {
+// Exited is closed when the process has ended.
+func (c *child) Exited() <-chan struct{} { return c.exited }
+
+// Fate says how the process ended. It may be called after Exited only.
+func (c *child) Fate() error {
 	c.drains.Wait()
 	what := "exit status 0"
 	if c.err != nil {
 		what = c.err.Error()
 	}
 	if last := c.last(); last != "" {
-		return fmt.Errorf("the server ended: %s: %s", what, clip([]byte(last)))
+		return fmt.Errorf("the server ended: %s: %s", what, mcpclient.Clip([]byte(last)))
 	}
 	return fmt.Errorf("the server ended: %s", what)
 }
 
-// stop ends the process and everything that it started: stdin is closed, then
+// Stop ends the process and everything that it started: stdin is closed, then
 // comes TERM, then KILL, each after its grace time. It returns when they are
 // gone.
-func (c *child) stop() {
+func (c *child) Stop() {
 	c.stdin.Close()
 	c.leash.Close()
 	timer := time.NewTimer(stdinGrace + termGrace + reapGrace)

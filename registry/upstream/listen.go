@@ -57,7 +57,7 @@ func changes(offer json.RawMessage) (filter json.RawMessage, tools bool) {
 func (s *Server) follow(sess *session) {
 	_, tools := changes(sess.conn.offer)
 	if !tools {
-		sess.conn.start(func() { s.poll(sess) })
+		sess.conn.Go(func() { s.poll(sess) })
 	}
 	if !s.hear(sess.conn) && tools {
 		s.log.Warn("the server does not say when its tools change, though it offers to")
@@ -73,7 +73,7 @@ func (s *Server) hear(c *conn) bool {
 	for n, again := 0, false; filter != nil; n++ {
 		began := s.opts.now()
 		var granted, acknowledged atomic.Bool
-		_, e := c.do(c.life, request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
+		_, e := c.do(c.Life(), request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
 			if msg.Method != methodAcknowledged {
 				s.changed(c, msg)
 				return
@@ -87,10 +87,10 @@ func (s *Server) hear(c *conn) bool {
 			}
 		}})
 		switch {
-		case c.life.Err() != nil:
+		case c.Dead():
 			return true
-		case e != nil && c.judge(e).lost:
-			c.fail(e)
+		case e != nil && c.judge(e).Lost:
+			c.Fail(e)
 			return true
 		case !acknowledged.Load() && e != nil && e.RPC != nil, acknowledged.Load() && !granted.Load():
 			return false
@@ -101,7 +101,7 @@ func (s *Server) hear(c *conn) bool {
 		}
 		select {
 		case <-s.opts.after(pause(n)):
-		case <-c.life.Done():
+		case <-c.Life().Done():
 			return true
 		}
 	}
@@ -127,7 +127,7 @@ func grants(params json.RawMessage) bool {
 // changed deals with the announcement that a list changed. Every connection has
 // tools of its own, and over HTTP the shared one is told for all.
 func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
-	c.notice(msg, source{any: true})
+	c.notice(msg, nil)
 	if msg.Method == methodTools && c.client == nil {
 		s.relistOwn()
 	}
@@ -160,7 +160,7 @@ func (s *Server) poll(sess *session) {
 		case <-s.opts.after(d + rand.N(d/10)):
 			sess.conn.signal()
 			s.relistOwn()
-		case <-sess.conn.life.Done():
+		case <-sess.conn.Life().Done():
 			return
 		}
 	}

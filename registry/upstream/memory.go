@@ -127,7 +127,7 @@ func (srv *Server) tune(ctx context.Context, s *session, level string) {
 	ctx, stop := context.WithTimeout(ctx, tuneTimeout)
 	defer stop()
 	_, e := s.conn.do(ctx, request{method: "logging/setLevel", params: object(member{"level", jsonrpc.Quote(level)})})
-	if e != nil && (e.lost || e.Kind == Cancelled) {
+	if e != nil && (e.Lost || e.Kind == Cancelled) {
 		return // the request that waits for it meets with the same
 	}
 	if e != nil {
@@ -150,7 +150,7 @@ func (s *session) tuned(r request) {
 // has.
 func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
 	level, held := cl.remembered()
-	if s.conn.modern() {
+	if s.conn.Stateless() {
 		srv.listenAgain(ctx, s, held)
 	} else {
 		srv.tune(ctx, s, level)
@@ -207,17 +207,7 @@ func (s *Server) probe(sl *slot) {
 	}
 	ctx, stop := context.WithTimeout(s.life, s.cfg.Timeout)
 	defer stop()
-	sl.s.conn.probe(ctx)
-}
-
-// probe is Server.probe for the one connection.
-func (c *conn) probe(ctx context.Context) {
-	if c.modern() {
-		return // there is nothing that a server could have forgotten
-	}
-	if _, e := c.do(ctx, request{method: "ping"}); e != nil && e.lost {
-		c.fail(e)
-	}
+	sl.s.conn.Ping(ctx)
 }
 
 // renew opens the connection of a client again that has subscriptions, after a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
 const (
@@ -103,18 +104,18 @@ func (s *asks) over(p *pending) {
 // as the client does whom it concerns. Where there is none it is what we did
 // not offer. Where there is no handshake a server has no requests, and a client
 // no answers.
-func (c *conn) respond(msg *jsonrpc.Message, from source) {
-	if c.modern() {
+func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
+	if c.Stateless() {
 		c.dropped.Add(1)
 		return
 	}
 	if msg.Method == "ping" {
-		c.wire.reply(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
+		c.Offer(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
 		return
 	}
-	peer, order, course := c.hearer(from)
+	peer, order, course := c.hearer(during)
 	if peer == nil {
-		c.wire.reply(jsonrpc.NewFailure(msg.ID, -32601, "method not found", nil))
+		c.Offer(jsonrpc.NewFailure(msg.ID, -32601, "method not found", nil))
 		return
 	}
 	a := c.newAsking(msg, peer, course)
@@ -143,7 +144,7 @@ func (c *conn) respond(msg *jsonrpc.Message, from source) {
 
 // refuse answers a question that is one too many.
 func (c *conn) refuse(a *asking) {
-	c.wire.reply(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
+	c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 }
 
 // newAsking makes a question of a request.
@@ -152,7 +153,7 @@ func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *aski
 	if course != nil && course.clock != nil {
 		a.clock = course.clock
 	}
-	a.life, a.end = context.WithTimeout(c.life, maxQuestion)
+	a.life, a.end = context.WithTimeout(c.Life(), maxQuestion)
 	params, token := withoutToken(msg.Params)
 	q := Question{Method: msg.Method, Params: params}
 	if token != nil {
@@ -168,7 +169,7 @@ func (c *conn) put(a *asking, muted bool) {
 	if muted {
 		a.end()
 	}
-	begun := c.start(func() {
+	begun := c.Go(func() {
 		defer c.asks.under.Add(-1)
 		var answers []Answer
 		if a.life.Err() == nil {
@@ -176,7 +177,7 @@ func (c *conn) put(a *asking, muted bool) {
 		}
 		a.back.finish(false)
 		if c.gone(a) {
-			c.wire.answer(a.line(answers))
+			_ = c.Post(c.Life(), a.line(answers)) // fails only when the connection has ended
 		}
 	})
 	if !begun {
@@ -215,7 +216,7 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 		return
 	}
 	line := jsonrpc.NewNotification("notifications/progress", params)
-	a.back.offer(func(bool) { c.wire.answer(line) })
+	a.back.offer(func(bool) { _ = c.Post(c.Life(), line) })
 }
 
 // withoutToken takes the progress token out of the params of a request, and
@@ -237,12 +238,4 @@ func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
 		return params, nil
 	}
 	return rest, token
-}
-
-// isEmpty reports whether obj is no object with a member.
-func isEmpty(obj json.RawMessage) bool {
-	for range jsonrpc.Members(obj) {
-		return false
-	}
-	return true
 }

@@ -7,16 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mark3labs/mcp-go/client/transport"
-
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/registry/config"
 )
-
-// modernRevisions are the MCP revisions without a handshake that we speak to
-// upstreams, newest first: there, each request says all that the server has to
-// know of its client.
-var modernRevisions = []string{"2026-07-28"}
 
 const (
 	methodDiscover = "server/discover"
@@ -53,13 +47,13 @@ func (s *Server) note(era spoken) {
 // may be another by now. With fresh the server itself is asked again, even if
 // it is known to have no handshake, for it may offer something else.
 func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
-	if !c.frames.isMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
-		return c.initialize(ctx, s.opts.version())
+	if !c.IsMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
+		return c.initialize(ctx)
 	}
 	known := s.spoke()
 	if known.revision != "" && !fresh {
 		c.offer = known.offer
-		c.speak(known.revision)
+		c.Speak(known.revision)
 		return nil
 	}
 	if !known.handshake {
@@ -67,7 +61,7 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 			return err
 		}
 	}
-	e := c.initialize(ctx, s.opts.version())
+	e := c.initialize(ctx)
 	if e == nil {
 		s.note(spoken{handshake: true})
 		return nil
@@ -75,7 +69,7 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 	s.note(spoken{})
 	// It answers, and not to this: it was too slow for the probe, or is a newer
 	// one than the server that is remembered.
-	if c.life.Err() == nil && ctx.Err() == nil {
+	if !c.Dead() && ctx.Err() == nil {
 		if done, err := s.inquire(ctx, c); done && err == nil {
 			return nil
 		}
@@ -90,12 +84,12 @@ func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
 	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
 	switch {
 	case e == nil:
-		s.note(spoken{revision: c.speaks(), offer: c.offer})
+		s.note(spoken{revision: c.Revision(), offer: c.offer})
 		return true, nil
-	case c.life.Err() != nil:
+	case c.Dead():
 		// A process that dies of the question is asked nothing before its
 		// handshake the next time.
-		s.note(spoken{handshake: asError(context.Cause(c.life)).Kind == Failed})
+		s.note(spoken{handshake: mcpclient.AsError(context.Cause(c.Life())).Kind == Failed})
 		return true, fmt.Errorf("discovering: %w", e)
 	case ctx.Err() != nil:
 		return true, fmt.Errorf("discovering: %w", e)
@@ -107,27 +101,27 @@ func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
 // speaks one of them; otherwise it is as it was, ready to be initialized. Which
 // error came does not matter, unless it names a revision of ours: servers with a
 // handshake say many things to a request that comes before it, or nothing.
-func (c *conn) discover(ctx context.Context, patience time.Duration) *Error {
-	ctx, stop := context.WithTimeout(ctx, patience)
+func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
+	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
-	c.speak(modernRevisions[0])
+	c.Speak(mcpclient.StatelessRevisions[0])
 	result, e := c.do(ctx, request{method: methodDiscover, lasting: true})
 	if codeOf(e) == codeUnsupported {
 		data, _ := jsonrpc.Get(e.RPC, "data")
 		if common := commonRevision(data, "supported"); common != "" {
-			c.speak(common)
+			c.Speak(common)
 			result, e = c.do(ctx, request{method: methodDiscover, lasting: true})
 		}
 	}
 	if e == nil {
 		if common := commonRevision(result, "supportedVersions"); common != "" {
-			c.speak(common)
+			c.Speak(common)
 			c.offer, _ = jsonrpc.Get(result, "capabilities")
 			return nil
 		}
-		e = failed(fmt.Errorf("the server speaks none of %v", modernRevisions))
+		e = failed(fmt.Errorf("the server speaks none of %v", mcpclient.StatelessRevisions))
 	}
-	c.speak("")
+	c.Speak("")
 	return e
 }
 
@@ -141,7 +135,7 @@ func commonRevision(obj json.RawMessage, key string) string {
 			theirs = append(theirs, revision)
 		}
 	}
-	for _, ours := range modernRevisions {
+	for _, ours := range mcpclient.StatelessRevisions {
 		if slices.Contains(theirs, ours) {
 			return ours
 		}
@@ -149,33 +143,15 @@ func commonRevision(obj json.RawMessage, key string) string {
 	return ""
 }
 
-// speak sets the revision without a handshake in which requests are sent from
-// now on, "" for those with one. No request may be under way.
-func (c *conn) speak(revision string) {
-	c.revision.Store(revision)
-	if h, ok := c.transport.(transport.HTTPConnection); ok {
-		h.SetProtocolVersion(revision)
-	}
-}
-
-// speaks gives the revision agreed on, "" for none.
-func (c *conn) speaks() string {
-	revision, _ := c.revision.Load().(string)
-	return revision
-}
-
-// modern reports whether the connection speaks a revision without a handshake.
-func (c *conn) modern() bool { return slices.Contains(modernRevisions, c.speaks()) }
-
 // judge marks an error that says that another server has taken the place of the
 // one that we connected to: it refused the request because of the era in which
 // that was sent, and certainly did not execute it.
 func (c *conn) judge(e *Error) *Error {
 	switch codeOf(e) {
 	case codeUnsupported:
-		e.lost = true
+		e.Lost = true
 	case codeHeaders:
-		e.lost = !c.modern() // we sent none, as was right
+		e.Lost = !c.Stateless() // we sent none, as was right
 	}
 	return e
 }

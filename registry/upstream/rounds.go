@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 // 2026-07-28 basic/patterns/mrtr, "Supported Requests").
 var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources/read": true}
 
-// modernly makes a request on a connection without a handshake, and the first
+// stateless makes a request on a connection without a handshake, and the first
 // time what we answer in the server's place. The server may ask in place of
 // answering: then the client is asked, and the same request sent again with what
 // it said.
@@ -31,7 +32,7 @@ var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources
 //
 // Each round is a request of its own. The time that the client takes does not
 // count against the deadline.
-func (s *Server) modernly(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	if result, e, ok := sess.conn.answeredHere(r.method); ok {
 		return result, e
 	}
@@ -46,7 +47,7 @@ func (s *Server) modernly(ctx context.Context, sess *session, r request) (json.R
 		case e != nil && n == 1:
 			return nil, sess.conn.judge(e)
 		case e != nil: // to begin anew would be to do twice what was done so far
-			e.Sent, e.lost = true, false
+			e.Sent, e.Lost = true, false
 			return nil, e
 		}
 		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
@@ -61,20 +62,17 @@ func (s *Server) modernly(ctx context.Context, sess *session, r request) (json.R
 	}
 }
 
-// failed is the error of a request that the server had.
-func failed(err error) *Error { return &Error{Kind: Failed, Sent: true, Err: err} }
-
 // answered asks what the server wants to know, and gives the params with which
 // the request is sent again. They are those of the first time but for the
 // answers and the server's own state.
 func (c *conn) answered(ctx context.Context, r request, params, result json.RawMessage) (json.RawMessage, *Error) {
 	if !mayAsk[r.method] {
-		return nil, failed(fmt.Errorf("%w: a question in answer to %s", errMalformed, r.method))
+		return nil, failed(fmt.Errorf("%w: a question in answer to %s", mcpclient.ErrMalformed, r.method))
 	}
 	state, hasState := jsonrpc.Get(result, "requestState")
 	round, err := questions(result)
 	if err == nil && len(round) == 0 && !hasState {
-		err = fmt.Errorf("%w: neither questions nor a state", errMalformed)
+		err = fmt.Errorf("%w: neither questions nor a state", mcpclient.ErrMalformed)
 	}
 	if err != nil {
 		return nil, failed(err)
@@ -104,7 +102,7 @@ func questions(result json.RawMessage) ([]Question, error) {
 		return nil, nil
 	}
 	if requests[0] != '{' {
-		return nil, fmt.Errorf("%w: inputRequests is no object", errMalformed)
+		return nil, fmt.Errorf("%w: inputRequests is no object", mcpclient.ErrMalformed)
 	}
 	var round []Question
 	for key, raw := range jsonrpc.Members(requests) {
@@ -114,7 +112,7 @@ func questions(result json.RawMessage) ([]Question, error) {
 		name, _ := jsonrpc.Get(raw, "method")
 		method, ok := jsonrpc.Text(name)
 		if !ok {
-			return nil, fmt.Errorf("%w: the question %q has no method", errMalformed, key)
+			return nil, fmt.Errorf("%w: the question %q has no method", mcpclient.ErrMalformed, key)
 		}
 		params, _ := jsonrpc.Get(raw, "params")
 		// Nobody could report under a token: the request that asked is over.

@@ -4,17 +4,18 @@ import (
 	"encoding/json"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
 // hearer says whom a message of the server's concerns that is no answer: the
 // peer of the request in whose course it came, or else the home of the
 // session; and behind what else it has to wait its turn. The peer is nil where
 // nobody is to hear it, as on the shared connection.
-func (c *conn) hearer(from source) (peer Peer, order *queue, course *pending) {
+func (c *conn) hearer(during *mcpclient.Call) (peer Peer, order *queue, course *pending) {
 	if c.client == nil {
 		return nil, nil, nil
 	}
-	if p := c.course(from); p != nil && p.from.Peer != nil {
+	if p := c.course(during); p != nil && p.from.Peer != nil {
 		return p.from.Peer, &p.queue, p
 	}
 	return c.client.peer(), &c.queue, nil
@@ -22,19 +23,19 @@ func (c *conn) hearer(from source) (peer Peer, order *queue, course *pending) {
 
 // course finds the request of a client in whose course a message came: that of
 // the stream, or, on a stream that many share, the only one that is under way.
-func (c *conn) course(from source) *pending {
-	switch {
-	case from.only == nil:
-		return c.table.sole()
-	case from.only.ofClient && !from.only.answered.Load():
-		return from.only
+func (c *conn) course(during *mcpclient.Call) *pending {
+	if during == nil {
+		return c.pendings.sole()
+	}
+	if p := pendingOf(during); p != nil && p.ofClient && !p.Answered() {
+		return p
 	}
 	return nil
 }
 
 // notice deals with a notification: progress goes to its call, a changed tool
 // list marks the connection, and the rest is told to whom it concerns.
-func (c *conn) notice(msg *jsonrpc.Message, from source) {
+func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 	switch msg.Method {
 	case "notifications/progress":
 		c.progressed(msg.Params)
@@ -47,7 +48,7 @@ func (c *conn) notice(msg *jsonrpc.Message, from source) {
 	case "notifications/resources/list_changed", "notifications/prompts/list_changed":
 		c.listChanged(msg)
 	default:
-		peer, order, _ := c.hearer(from)
+		peer, order, _ := c.hearer(during)
 		c.tell(peer, order, msg)
 	}
 }
@@ -86,7 +87,7 @@ func (c *conn) progressed(params json.RawMessage) {
 		return
 	}
 	order, tell := &c.queue, c.after.find(id, c.opts.now())
-	if p := c.table.peek(id); p != nil {
+	if p := pendingOf(c.Lookup(id)); p != nil {
 		order, tell = &p.queue, p.progress
 	}
 	if tell == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -158,8 +159,8 @@ func (s *Server) hold() (err error, lost bool) {
 	s.sharedListed(sess, true)
 	s.opts.listed(tools)
 	s.up(sess)
-	if sess.conn.modern() {
-		sess.conn.start(func() { s.follow(sess) })
+	if sess.conn.Stateless() {
+		sess.conn.Go(func() { s.follow(sess) })
 	}
 	s.revive()
 	before := sess.profile.Load()
@@ -172,9 +173,9 @@ func (s *Server) hold() (err error, lost bool) {
 		}
 		before = now
 	})
-	cause := asError(context.Cause(sess.conn.life))
-	s.down(cause.Err, cause.lost)
-	return cause.Err, cause.lost
+	cause := mcpclient.AsError(context.Cause(sess.conn.Life()))
+	s.down(cause.Err, cause.Lost)
+	return cause.Err, cause.Lost
 }
 
 // up publishes the shared connection.

@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -98,18 +101,19 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 		}
 		return nil, nil, fmt.Errorf("listing tools: %w", e)
 	}
-	members, err := looseMembers(result)
+	limits := jsonrpc.Limits{Bytes: s.conn.opts.maxAnswer()}
+	members, err := mcpclient.LooseMembers(result)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing tools: %w", err)
 	}
 	if string(members["tools"]) == "null" { // an empty list, as some servers write it
 		members["tools"] = json.RawMessage(`[]`)
 	}
-	if tools, err = looseElements(members["tools"]); err != nil {
+	if tools, err = mcpclient.LooseElements(members["tools"]); err != nil {
 		return nil, nil, fmt.Errorf("listing tools: %w", err)
 	}
 	for i, raw := range tools {
-		if line, _, err := jsonrpc.CheckValue(raw, s.conn.limits); err == nil {
+		if line, _, err := jsonrpc.CheckValue(raw, limits); err == nil {
 			tools[i] = line
 		}
 	}
@@ -118,7 +122,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 		cursor = nil // null, or nothing that could be a cursor
 	}
 	if cursor != nil {
-		if cursor, _, err = jsonrpc.CheckValue(cursor, s.conn.limits); err != nil {
+		if cursor, _, err = jsonrpc.CheckValue(cursor, limits); err != nil {
 			return nil, nil, fmt.Errorf("listing tools: reading the cursor: %w", err)
 		}
 	}
@@ -155,7 +159,7 @@ func CheckHeaders(definition json.RawMessage) error {
 // NameOf reads the name from a tool definition that may hold anything else, and
 // reports whether there is one.
 func NameOf(definition json.RawMessage) (string, bool) {
-	members, err := looseMembers(definition)
+	members, err := mcpclient.LooseMembers(definition)
 	if err != nil {
 		return "", false
 	}
@@ -167,22 +171,22 @@ func NameOf(definition json.RawMessage) (string, bool) {
 func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 	for {
 		select {
-		case <-s.conn.life.Done():
+		case <-s.conn.Life().Done():
 			return
 		case <-s.conn.changed:
 		}
-		ctx, stop := context.WithTimeout(s.conn.life, srv.cfg.Timeout)
+		ctx, stop := context.WithTimeout(s.conn.Life(), srv.cfg.Timeout)
 		tools, err := s.list(ctx)
 		stop()
 		switch {
 		case err == nil:
 			listed(tools)
-		case s.conn.life.Err() == nil:
+		case !s.conn.Dead():
 			srv.log.Warn("listing changed tools", "error", err)
 			s.conn.signal()
 		}
 		select {
-		case <-s.conn.life.Done():
+		case <-s.conn.Life().Done():
 			return
 		case <-srv.opts.after(relist):
 		}
@@ -192,14 +196,14 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 // connect opens a connection for a client, or with nil the shared one,
 // makes it ready and lists its tools.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
-	ctx, clock := withPatience(ctx, srv.cfg.Timeout)
+	ctx, clock := withDeadline(ctx, srv.cfg.Timeout)
 	defer clock.done()
 	if cl != nil {
 		cl.enter(clock)
 		defer cl.leave(clock)
 	}
 	c := newConn(&srv.opts, &srv.dropped, &srv.lastID, cl)
-	c.unbind = context.AfterFunc(srv.life, func() { c.fail(errStopping()) })
+	c.unbind = context.AfterFunc(srv.life, func() { c.Fail(errStopping()) })
 	if err := srv.dial(ctx, c); err != nil {
 		c.close()
 		return nil, nil, fmt.Errorf("connecting: %w", err)
@@ -224,13 +228,46 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 
 // dial opens a connection of the configured type.
 func (srv *Server) dial(ctx context.Context, c *conn) error {
-	switch srv.cfg.Type {
+	cfg := srv.cfg
+	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
-		return dialStdio(ctx, c, srv.cfg, &srv.opts)
-	case config.TypeHTTP, config.TypeSSE:
-		return dialHTTP(ctx, c, srv.cfg, srv.pool, srv.cfg.Timeout)
+		child, err := startChild(cfg, srv.opts.executable(), srv.log)
+		if err == nil {
+			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
+		}
+		return err
+	case config.TypeHTTP:
+		return c.OpenHTTP(cfg.URL, headersOf(cfg), srv.pool)
+	case config.TypeSSE:
+		return c.OpenSSE(ctx, cfg.URL, headersOf(cfg), srv.pool, cfg.Timeout)
 	}
 	return fmt.Errorf("servers of type %q cannot be connected to", srv.cfg.Type)
+}
+
+// headersOf returns the headers that every request to a server has.
+func headersOf(cfg config.Server) http.Header {
+	h := make(http.Header, len(cfg.Headers))
+	for name, value := range cfg.Headers {
+		h.Set(name, value)
+	}
+	return h
+}
+
+// newPool makes the HTTP connections of one upstream. It uses no proxy from the
+// environment, and no compression that could hide the size of an answer.
+func newPool() *http.Transport {
+	const dialTimeout = 5 * time.Second
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    dialTimeout,
+		MaxIdleConns:           512,
+		MaxIdleConnsPerHost:    256,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+	}
 }
 
 // slot holds the connection of one downstream session.
@@ -249,7 +286,7 @@ type slot struct {
 func (sl *slot) alive() bool {
 	select {
 	case <-sl.ready:
-		return sl.s != nil && sl.s.conn.life.Err() == nil
+		return sl.s != nil && !sl.s.conn.Dead()
 	default:
 		return false
 	}
@@ -259,7 +296,7 @@ func (sl *slot) alive() bool {
 func (sl *slot) dead() bool {
 	select {
 	case <-sl.ready:
-		return sl.s != nil && sl.s.conn.life.Err() != nil
+		return sl.s != nil && sl.s.conn.Dead()
 	default:
 		return false
 	}

@@ -55,7 +55,7 @@ func (s *Server) watch(ctx context.Context, sess *session, uri string) *Error {
 	if sess.streamOf(uri) != nil {
 		return nil
 	}
-	if !sess.conn.closesStreams() {
+	if !sess.conn.ClosesStreams() {
 		return s.replace(ctx, sess, nil, []string{uri})
 	}
 	uris := []string{uri}
@@ -83,7 +83,7 @@ func (s *Server) listenAgain(ctx context.Context, sess *session, held []subscrip
 	for i, sub := range held {
 		uris[i] = sub.uri
 	}
-	if sess.conn.closesStreams() && s.replace(ctx, sess, nil, uris) == nil {
+	if sess.conn.ClosesStreams() && s.replace(ctx, sess, nil, uris) == nil {
 		return
 	}
 	for _, uri := range uris {
@@ -126,10 +126,10 @@ func (s *Server) replace(ctx context.Context, sess *session, old []*stream, uris
 // begin opens a stream and waits until the server has acknowledged it.
 func (s *Server) begin(ctx context.Context, c *conn, uris []string) (*stream, *Error) {
 	st := &stream{uris: uris, settled: make(chan struct{})}
-	st.life, st.end = context.WithCancel(c.life)
-	if !c.start(func() { s.keep(c, st) }) {
+	st.life, st.end = context.WithCancel(c.Life())
+	if !c.Go(func() { s.keep(c, st) }) {
 		st.end()
-		return nil, c.died(true)
+		return nil, c.Died(true)
 	}
 	select {
 	case <-st.settled:
@@ -156,8 +156,8 @@ func (s *Server) keep(c *conn, st *stream) {
 			e = failed(errors.New("the server ended the subscription at once"))
 		}
 		st.conclude(e, false)
-		if c.judge(e).lost {
-			c.fail(e)
+		if c.judge(e).Lost {
+			c.Fail(e)
 		}
 		if st.life.Err() != nil || st.refusal != nil || st.empty {
 			return

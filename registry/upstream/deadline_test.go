@@ -15,11 +15,11 @@ import (
 func TestPatience(t *testing.T) {
 	type act struct {
 		after time.Duration
-		do    func(p upstream.Patience)
+		do    func(p upstream.Deadline)
 	}
-	hold, release := upstream.Patience.Hold, upstream.Patience.Release
-	holdAll := func(p upstream.Patience) { p.Group.Hold() }
-	releaseAll := func(p upstream.Patience) { p.Group.Release() }
+	hold, release := upstream.Deadline.Hold, upstream.Deadline.Release
+	holdAll := func(p upstream.Deadline) { p.Group.Hold() }
+	releaseAll := func(p upstream.Deadline) { p.Group.Release() }
 	for _, tc := range []struct {
 		name string
 		acts []act
@@ -38,7 +38,7 @@ func TestPatience(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				group := &upstream.Group{}
-				ctx, p := upstream.WithPatience(t.Context(), 10*time.Second, group)
+				ctx, p := upstream.WithDeadline(t.Context(), 10*time.Second, group)
 				defer p.Done()
 				var ended time.Duration
 				defer context.AfterFunc(ctx, func() { ended = time.Since(begun) })()
@@ -66,7 +66,7 @@ func TestPatienceOfLatecomers(t *testing.T) {
 		group := &upstream.Group{}
 		group.Hold()
 		parent, stop := context.WithCancel(t.Context())
-		ctx, p := upstream.WithPatience(parent, time.Second, group)
+		ctx, p := upstream.WithDeadline(parent, time.Second, group)
 		defer p.Done()
 		time.Sleep(time.Hour)
 		if ctx.Err() != nil {

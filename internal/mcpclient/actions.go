@@ -1,4 +1,4 @@
-package upstream
+package mcpclient
 
 import (
 	"encoding/json"
@@ -9,115 +9,93 @@ import (
 	"github.com/toolgate/toolgate/internal/ndjson"
 )
 
-// framing is what the messages to and from a server look like. What lies above
-// it speaks of MCP methods, params and results, whatever the server speaks.
+// framing is what the messages to and from a server look like. Calls are always
+// MCP methods, params and results, whatever the server speaks.
 type framing interface {
-	// request makes the line of a request. With an error nothing may be sent.
-	request(id, method string, params json.RawMessage) ([]byte, *Error)
-	// receive takes one line from the server and gives what mcp-go is to read
-	// in its place, nil for nothing.
-	receive(c *conn, line []byte) []byte
-	// isMCP reports whether the server is to be initialized and may be sent
-	// notifications.
-	isMCP() bool
+	// request makes the line of a call. With an error nothing may be sent.
+	request(p *Call) ([]byte, *Error)
+	// receive takes one line from the server.
+	receive(c *Conn, line []byte)
 }
 
-// mcpFrames are JSON-RPC messages.
-type mcpFrames struct{}
+// messageFrames are JSON-RPC messages.
+type messageFrames struct{}
 
-func (mcpFrames) isMCP() bool { return true }
-
-func (mcpFrames) request(id, method string, params json.RawMessage) ([]byte, *Error) {
-	return jsonrpc.NewRequest(jsonrpc.Quote(id), method, params), nil
+func (messageFrames) request(p *Call) ([]byte, *Error) {
+	return jsonrpc.NewRequest(p.key, p.Method, p.Params), nil
 }
 
-func (mcpFrames) receive(c *conn, line []byte) []byte { return c.receive(line, source{any: true}) }
+func (messageFrames) receive(c *Conn, line []byte) { c.receive(line, source{any: true}) }
 
 // actionFrames are those of the NDJSON action protocol: tools are its actions.
 // Arguments and output pass byte for byte; params._meta has no place in it.
 type actionFrames struct{}
 
-func (actionFrames) isMCP() bool { return false }
-
-// request turns tools/list into list_actions and tools/call into invoke. A
-// line beyond what the protocol allows is refused.
-func (actionFrames) request(id, method string, params json.RawMessage) ([]byte, *Error) {
-	switch method {
+// request turns tools/list into list_actions and tools/call into invoke. A line
+// beyond what the protocol allows is refused.
+func (actionFrames) request(p *Call) ([]byte, *Error) {
+	switch p.Method {
 	case "tools/list":
-		return ndjson.NewList(id), nil
+		return ndjson.NewList(p.ID), nil
 	case "tools/call":
 	default:
-		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("the server has no %s", method)}
+		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("the server has no %s", p.Method)}
 	}
-	name, _ := jsonrpc.Get(params, "name")
-	input, ok := jsonrpc.Get(params, "arguments")
+	name, _ := jsonrpc.Get(p.Params, "name")
+	input, ok := jsonrpc.Get(p.Params, "arguments")
 	if !ok {
 		input = json.RawMessage(`{}`)
 	}
-	line := ndjson.NewInvoke(id, name, input)
+	line := ndjson.NewInvoke(p.ID, name, input)
 	if len(line) > ndjson.MaxLine {
 		return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("the call is %d bytes long, and the server takes at most %d\nhint: send less, or a reference in place of the data", len(line), ndjson.MaxLine)}
 	}
 	return line, nil
 }
 
-// receive takes one response. One that nobody waits for is dropped and
-// counted; one that is malformed fails its request where the id is certain.
-func (actionFrames) receive(c *conn, line []byte) []byte {
+// receive takes one response. One that nobody waits for is dropped and counted;
+// a malformed one fails its call where the id is certain.
+func (actionFrames) receive(c *Conn, line []byte) {
 	r, err := ndjson.DecodeResponse(line, c.limits)
 	if err != nil {
 		if p, data := c.takeLooseActions(line); p != nil {
 			p.answer(definitions(data))
-			return acknowledgement(p)
+			return
 		}
-		return c.receiveFaulty(line, err, source{any: true})
+		c.receiveFaulty(line, err, source{any: true})
+		return
 	}
 	c.garbage.Store(0)
 	p := c.take(r.ID, source{any: true})
-	if p == nil {
-		c.dropped.Add(1)
-		return nil
-	}
 	switch {
+	case p == nil:
+		c.opts.Dropped.Add(1)
 	case !r.OK:
 		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: errorObject(r)})
-	case p.loose: // only lists are
+	case p.Loose: // only lists are
 		p.answer(definitions(r.Data))
 	default:
 		p.answer(toolResult(r))
 	}
-	return acknowledgement(p)
 }
 
-// takeLooseActions finds the data in a list answer that strict decoding
-// refused, as takeLoose does.
-func (c *conn) takeLooseActions(line []byte) (*pending, json.RawMessage) {
-	members, err := looseMembers(line)
-	if err != nil || string(members["ok"]) != "true" || members["data"] == nil {
-		return nil, nil
-	}
-	id, ok := jsonrpc.Text(members["id"])
-	if !ok {
-		return nil, nil
-	}
-	if p := c.table.peek(id); p == nil || !p.loose {
+// takeLooseActions finds the data in a list answer that strict decoding refused,
+// as takeLoose does.
+func (c *Conn) takeLooseActions(line []byte) (*Call, json.RawMessage) {
+	members, err := LooseMembers(line)
+	if err != nil || string(members["ok"]) != "true" || members["data"] == nil || !c.isLoose(members["id"]) {
 		return nil, nil
 	}
 	return c.take(members["id"], source{any: true}), members["data"]
 }
 
-// errorObject is what a refusal of the server's is in JSON-RPC.
+// errorObject writes a refusal as a JSON-RPC error object.
 func errorObject(r *ndjson.Response) json.RawMessage {
 	out := append([]byte(`{"code":-32000,"message":`), jsonrpc.Quote(r.Error)...)
 	if r.Issues != nil {
 		out = append(append(append(out, `,"data":{"issues":`...), r.Issues...), '}')
 	}
 	return append(out, '}')
-}
-
-// malformed fails a request whose answer makes no sense.
-func malformed(err error) *Error {
-	return &Error{Kind: Failed, Sent: true, Err: fmt.Errorf("%w: %w", errMalformed, err)}
 }
 
 // toolResult makes a tool result of what an action answered: its output as
@@ -142,7 +120,7 @@ func toolResult(r *ndjson.Response) (json.RawMessage, *Error) {
 // an array of actions, or an object that has it as "actions".
 func definitions(data json.RawMessage) (json.RawMessage, *Error) {
 	if data[0] == '{' {
-		members, err := looseMembers(data)
+		members, err := LooseMembers(data)
 		if err != nil {
 			return nil, malformed(err)
 		}
@@ -150,7 +128,7 @@ func definitions(data json.RawMessage) (json.RawMessage, *Error) {
 			return nil, malformed(errors.New("data has no actions"))
 		}
 	}
-	actions, err := looseElements(data)
+	actions, err := LooseElements(data)
 	if err != nil {
 		return nil, malformed(err)
 	}

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// patience is the deadline of one request. It stands still while a question
+// A deadline is the deadline of one request. It stands still while a question
 // is under way that the request waits for: a person may need minutes. It is
 // safe for concurrent use.
-type patience struct {
+type deadline struct {
 	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex // protects the fields below
@@ -19,18 +19,18 @@ type patience struct {
 	timer *time.Timer
 }
 
-// withPatience gives a context that ends after d of time that was not spent
+// withDeadline gives a context that ends after d of time that was not spent
 // on questions, with context.DeadlineExceeded as its cause. The caller calls
 // done.
-func withPatience(ctx context.Context, d time.Duration) (context.Context, *patience) {
+func withDeadline(ctx context.Context, d time.Duration) (context.Context, *deadline) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p := &patience{cancel: cancel, left: d, since: time.Now()}
+	p := &deadline{cancel: cancel, left: d, since: time.Now()}
 	p.timer = time.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
 	return ctx, p
 }
 
 // done ends the context and frees what it holds.
-func (p *patience) done() {
+func (p *deadline) done() {
 	p.mu.Lock()
 	p.holds++ // so that no question sets the timer again
 	p.timer.Stop()
@@ -39,7 +39,7 @@ func (p *patience) done() {
 }
 
 // hold stops the clock. Each hold has its release.
-func (p *patience) hold() {
+func (p *deadline) hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.holds++; p.holds == 1 {
@@ -49,7 +49,7 @@ func (p *patience) hold() {
 }
 
 // release lets the clock run again when nothing else holds it.
-func (p *patience) release() {
+func (p *deadline) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.holds--; p.holds == 0 {
@@ -63,15 +63,15 @@ func (p *patience) release() {
 type waiting struct {
 	mu    sync.Mutex // protects the fields below
 	holds int
-	all   map[*patience]bool
+	all   map[*deadline]bool
 }
 
 // enter counts a request in.
-func (w *waiting) enter(p *patience) {
+func (w *waiting) enter(p *deadline) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = make(map[*patience]bool)
+		w.all = make(map[*deadline]bool)
 	}
 	w.all[p] = true
 	if w.holds > 0 {
@@ -80,7 +80,7 @@ func (w *waiting) enter(p *patience) {
 }
 
 // leave counts a request out. Its clock is of no further use.
-func (w *waiting) leave(p *patience) {
+func (w *waiting) leave(p *deadline) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.all, p)

@@ -4,11 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
 // The members of _meta that a request has of each hop (MCP 2026-07-28 basic,
@@ -51,10 +50,9 @@ func clientInfo(version string) json.RawMessage {
 	return object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(version)})
 }
 
-// dress gives params with the _meta that every request has where there is no
-// handshake, and gives p the headers that repeat it over HTTP. All other bytes
-// stay. What the members say of another hop is replaced.
-func (c *conn) dress(p *pending, r request, params json.RawMessage) (json.RawMessage, error) {
+// dress adds the _meta that every stateless request has to params. All other
+// bytes stay. What the members say of another hop is replaced.
+func (c *conn) dress(r request, params json.RawMessage) (json.RawMessage, error) {
 	if params == nil {
 		params = json.RawMessage(`{}`)
 	}
@@ -63,14 +61,10 @@ func (c *conn) dress(p *pending, r request, params json.RawMessage) (json.RawMes
 		meta = json.RawMessage(`{}`)
 	}
 	capabilities, level := c.claims(r)
-	own := []member{{metaRevision, jsonrpc.Quote(c.speaks())}, {metaClient, c.info}, {metaCapabilities, capabilities}, {metaLevel, level}, {metaSubscription, nil}}
+	own := []member{{metaRevision, jsonrpc.Quote(c.Revision())}, {metaClient, c.info}, {metaCapabilities, capabilities}, {metaLevel, level}, {metaSubscription, nil}}
 	meta, err := setAll(meta, own...)
 	if err != nil {
 		return nil, err
-	}
-	if _, ok := c.wire.(*httpWire); ok {
-		p.headers = http.Header{"Mcp-Protocol-Version": {c.speaks()}}
-		paramheader.Set(p.headers, r.method, params, r.bound)
 	}
 	return jsonrpc.Set(params, "_meta", meta)
 }
@@ -96,55 +90,33 @@ func (c *conn) claims(r request) (capabilities, level json.RawMessage) {
 	return capabilities, level
 }
 
-// setAll sets the members of an object, and deletes those that are nil.
-func setAll(obj json.RawMessage, members ...member) (json.RawMessage, error) {
-	var err error
-	for _, m := range members {
-		if m.value == nil {
-			obj, err = jsonrpc.Delete(obj, m.name)
-		} else {
-			obj, err = jsonrpc.Set(obj, m.name, m.value)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return obj, nil
-}
-
-// closesStreams reports whether a request is cancelled by closing the stream of
-// its answer, and by nothing else (MCP 2026-07-28 basic/patterns/cancellation).
-func (c *conn) closesStreams() bool {
-	_, ok := c.wire.(*httpWire)
-	return ok && c.modern()
-}
-
-// modernNotice deals with a notification of a server without a handshake, and
-// gives what mcp-go is to read in its place, as receive does. What names a
-// subscription goes to it, and all else where it goes from any server.
-func (c *conn) modernNotice(msg *jsonrpc.Message, from source) []byte {
+// statelessNotice deals with a notification of a server without a handshake.
+// What names a subscription goes to it, and all else where it goes from any
+// server.
+func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if msg.Method == "notifications/cancelled" {
-		return c.torn(msg.Params)
+		c.endSubscription(msg.Params)
+		return
 	}
-	p, params := c.subscription(msg.Params, from)
+	p, params := c.subscription(msg.Params, during)
 	if p == nil {
-		c.notice(msg, from)
-		return nil
+		c.notice(msg, during)
+		return
 	}
 	msg.Params = params
 	p.heard(msg)
-	return nil
 }
 
 // subscription finds the listening request to which a notification belongs, and
-// gives its params without the name of it. Over HTTP the stream tells, too.
-func (c *conn) subscription(params json.RawMessage, from source) (*pending, json.RawMessage) {
+// returns its params without the subscription's id. Over HTTP the stream tells,
+// too.
+func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pending, json.RawMessage) {
 	meta, _ := jsonrpc.Get(params, "_meta")
 	name, named := jsonrpc.Get(meta, metaSubscription)
-	p := from.only
-	if id, ok := jsonrpc.Text(name); ok && p == nil {
-		p = c.table.peek(id)
+	if id, ok := jsonrpc.Text(name); ok && during == nil {
+		during = c.Lookup(id)
 	}
+	p := pendingOf(during)
 	if p == nil || p.heard == nil {
 		return nil, nil
 	}
@@ -170,16 +142,13 @@ func unnamed(params, meta json.RawMessage) json.RawMessage {
 	return params
 }
 
-// torn ends a subscription that the server tears down over stdio.
-func (c *conn) torn(params json.RawMessage) []byte {
+// endSubscription ends a subscription that the server tears down over stdio.
+func (c *conn) endSubscription(params json.RawMessage) {
 	id, _ := jsonrpc.Get(params, "requestId")
-	p, ok := c.table.pool.MatchIf(id, func(p *pending) bool { return p.heard != nil })
-	if !ok {
+	listening := func(call *mcpclient.Call) bool { p := pendingOf(call); return p != nil && p.heard != nil }
+	if !c.Settle(id, listening, json.RawMessage(`{}`)) {
 		c.dropped.Add(1)
-		return nil
 	}
-	p.answer(json.RawMessage(`{}`), nil)
-	return acknowledgement(p)
 }
 
 // answeredHere gives the answer to a request that a server without a handshake
@@ -197,5 +166,5 @@ func (c *conn) answeredHere(method string) (json.RawMessage, *Error, bool) {
 	default:
 		return nil, nil, false
 	}
-	return nil, rpcFault(codeMethod, fmt.Sprintf("the server speaks MCP %s, which has no %s", c.speaks(), strconv.Quote(method)), nil), true
+	return nil, rpcFault(codeMethod, fmt.Sprintf("the server speaks MCP %s, which has no %s", c.Revision(), strconv.Quote(method)), nil), true
 }

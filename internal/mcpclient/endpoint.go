@@ -1,0 +1,300 @@
+package mcpclient
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/wait"
+)
+
+// Headers of the Streamable HTTP transport, in canonical form.
+const (
+	headerSession  = "Mcp-Session-Id"
+	headerRevision = "Mcp-Protocol-Version"
+	headerLast     = "Last-Event-Id"
+)
+
+const (
+	mediaEvents = "text/event-stream"
+	mediaJSON   = "application/json"
+	// maxResumes is how often in a row an event stream is asked for again that
+	// gives nothing.
+	maxResumes = 5
+)
+
+// Endpoint is one Streamable HTTP endpoint (MCP basic/transports). It follows no
+// redirects.
+type Endpoint struct {
+	URL       *url.URL
+	Header    http.Header       // of every request; takes precedence over all others
+	Transport http.RoundTripper // makes the connections
+	MaxBytes  int               // of one message
+	Pause     time.Duration     // before an event stream is first opened again, unless the server asks for another
+	Log       hclog.Logger      // never nil
+}
+
+// Session is what the answer to initialize agreed on. The zero value is none.
+type Session struct{ ID, Revision string }
+
+// Set adds the session to the headers of a request.
+func (s Session) Set(h http.Header) {
+	if s.ID != "" {
+		h[headerSession] = []string{s.ID}
+	}
+	if s.Revision != "" {
+		h[headerRevision] = []string{s.Revision}
+	}
+}
+
+// SessionID returns the session id that a response grants, "" for none.
+func SessionID(res *http.Response) string { return res.Header.Get(headerSession) }
+
+// Media returns the media type of a response.
+func Media(res *http.Response) string {
+	switch text := res.Header.Get("Content-Type"); text {
+	case mediaJSON, mediaEvents:
+		return text
+	default:
+		media, _, _ := mime.ParseMediaType(text)
+		return media
+	}
+}
+
+// IsEvents reports whether res is an event stream.
+func IsEvents(res *http.Response) bool {
+	return res.StatusCode == http.StatusOK && Media(res) == mediaEvents
+}
+
+// IsJSON reports whether res is a plain answer.
+func IsJSON(res *http.Response) bool {
+	return res.StatusCode == http.StatusOK && Media(res) == mediaJSON
+}
+
+// Passing reports whether a status may be another one soon.
+func Passing(status int) bool {
+	return status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
+}
+
+// outBody is the body of a POST. net/http writes nothing of a request before it
+// begins to read the body, so the first read is the moment of sending. It offers
+// nothing but io.ReadCloser: net/http would take a shorter way.
+type outBody struct {
+	r     bytes.Reader
+	claim func() bool // nil when it was called
+}
+
+// Read claims the message at the first read and fails if it was withdrawn.
+func (b *outBody) Read(buf []byte) (int, error) {
+	if claim := b.claim; claim != nil {
+		if b.claim = nil; !claim() {
+			return 0, errWithdrawn
+		}
+	}
+	return b.r.Read(buf)
+}
+
+// Close implements io.Closer.
+func (b *outBody) Close() error { return nil }
+
+// Post sends one message with the headers h, which it adds to. Claim is called
+// once, right before the first byte of the request is written, and prevents that
+// by returning false; nil always agrees. If the connection fails, net/http sends
+// the request again only when no byte of it was written. The caller closes the
+// body of the response.
+func (e *Endpoint) Post(ctx context.Context, h http.Header, message []byte, claim func() bool) (*http.Response, error) {
+	h["Content-Type"], h["Accept"] = contentTypes, accepts
+	if claim != nil {
+		claim = sync.OnceValue(claim)
+	}
+	body := func() (io.ReadCloser, error) {
+		b := &outBody{claim: claim}
+		b.r.Reset(message)
+		return b, nil
+	}
+	req := e.request(ctx, http.MethodPost, h)
+	req.Body, _ = body()
+	req.ContentLength = int64(len(message))
+	if !repeatable(req.Header) {
+		req.GetBody = body
+	}
+	return e.Transport.RoundTrip(req)
+}
+
+// The headers of every POST; they are never changed.
+var (
+	contentTypes = []string{mediaJSON}
+	accepts      = []string{mediaJSON + ", " + mediaEvents}
+)
+
+// repeatable reports whether net/http takes a POST with these headers for
+// idempotent and repeats it even after bytes were written.
+func repeatable(h http.Header) bool {
+	return h["Idempotency-Key"] != nil || h["X-Idempotency-Key"] != nil
+}
+
+// request makes a request without a body.
+func (e *Endpoint) request(ctx context.Context, method string, h http.Header) *http.Request {
+	for name, values := range e.Header {
+		h[name] = values
+	}
+	req := &http.Request{Method: method, URL: e.URL, Host: e.URL.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	return req.WithContext(ctx)
+}
+
+// Open asks for an event stream with GET: the one that at was read from, or the
+// session's own. The caller closes the body of the response.
+func (e *Endpoint) Open(ctx context.Context, s Session, at *Position) (*http.Response, error) {
+	h := http.Header{"Accept": {mediaEvents}}
+	s.Set(h)
+	if at.Last != "" {
+		h[headerLast] = []string{at.Last}
+	}
+	return e.Transport.RoundTrip(e.request(ctx, http.MethodGet, h))
+}
+
+// End ends a session with DELETE. A server may refuse that.
+func (e *Endpoint) End(ctx context.Context, s Session) {
+	h := http.Header{}
+	s.Set(h)
+	if res, err := e.Transport.RoundTrip(e.request(ctx, http.MethodDelete, h)); err == nil {
+		res.Body.Close()
+	}
+}
+
+// Receiver takes what comes on an event stream.
+type Receiver struct {
+	// Take takes one message.
+	Take func(data []byte)
+	// Done reports whether nothing more is wanted; nil never is.
+	Done func() bool
+}
+
+// done is r.Done.
+func (r Receiver) done() bool { return r.Done != nil && r.Done() }
+
+// errEnded reports a stream that ended before the answer.
+var errEnded = errors.New("the event stream ended before the answer")
+
+// errGone reports a stream that the server no longer knows.
+var errGone = errors.New("the endpoint does not resume the stream")
+
+// Follow passes on the messages of the event stream that answers a POST until
+// to is done. With resume, a stream that breaks off is continued where it was
+// left, if the server gave its events ids; the POST is never sent again. The
+// caller closes body. The error says why the stream ended early.
+func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, to Receiver) error {
+	var at Position
+	err := e.pump(body, &at, to)
+	for n := 0; !to.done(); {
+		if at.fresh || at.retry > 0 && err == nil { // a server that wants to be polled says so
+			n, at.fresh = 0, false
+		}
+		n++
+		if !resume || at.Last == "" || n > maxResumes || errors.Is(err, ErrTooLong) || ctx.Err() != nil {
+			return errors.Join(errEnded, err)
+		}
+		if wait.For(ctx, at.pause(e.Pause, n)); !to.done() {
+			err = e.resume(ctx, s, &at, to)
+		}
+	}
+	return nil
+}
+
+// resume continues a stream at a position. The end of the stream is no error.
+func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, to Receiver) error {
+	res, err := e.Open(ctx, s, at)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if IsEvents(res) {
+		return e.pump(res.Body, at, to)
+	}
+	if !Passing(res.StatusCode) {
+		at.Last = ""
+	}
+	return errGone
+}
+
+// pump passes messages on until the stream ends, which is nil, or to is done.
+func (e *Endpoint) pump(body io.Reader, at *Position, to Receiver) error {
+	events := NewEvents(body, e.MaxBytes, at)
+	for !to.done() {
+		event, err := events.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case event.isMessage():
+			to.Take(event.Data)
+		}
+	}
+	return nil
+}
+
+// Listen keeps the GET stream of a session open until ctx ends or the server
+// refuses it. It returns whether the stream was ever open, and the status of the
+// refusal, 0 when ctx ended.
+func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte)) (opened bool, status int) {
+	var at Position
+	for n := 0; ctx.Err() == nil; {
+		open, got := e.listenOnce(ctx, s, &at, take)
+		opened = opened || open
+		switch {
+		case got == 0 || open || Passing(got):
+		case at.Last != "": // the server may have forgotten the event
+			at.Last = ""
+		default:
+			return opened, got
+		}
+		if at.fresh {
+			n, at.fresh = 0, false
+		}
+		n++
+		wait.For(ctx, at.pause(e.Pause, n))
+	}
+	return opened, 0
+}
+
+// listenOnce reads one GET stream to its end. The status is 0 when there was no
+// answer.
+func (e *Endpoint) listenOnce(ctx context.Context, s Session, at *Position, take func(data []byte)) (open bool, status int) {
+	res, err := e.Open(ctx, s, at)
+	if err != nil {
+		e.Log.Debug("opening the stream of the server's own messages", "error", err)
+		return false, 0
+	}
+	defer res.Body.Close()
+	if !IsEvents(res) {
+		e.Log.Debug("the server has no stream of its own messages", "status", res.StatusCode)
+		return false, res.StatusCode
+	}
+	err = e.pump(res.Body, at, Receiver{Take: take})
+	e.Log.Debug("the stream of the server's own messages ended", "error", err)
+	return true, res.StatusCode
+}
+
+// ReadBody reads the body of a response of at most most bytes. A longer one is
+// ErrTooLong.
+func ReadBody(res *http.Response, most int) ([]byte, error) {
+	if n := res.ContentLength; n >= 0 && n <= int64(most) {
+		body := make([]byte, n)
+		_, err := io.ReadFull(res.Body, body)
+		return body, err
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, int64(most)+1))
+	if err == nil && len(body) > most {
+		err = ErrTooLong
+	}
+	return body, err
+}

@@ -1,0 +1,245 @@
+package mcpclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
+)
+
+const (
+	maxRefusal  = 64 << 10 // bytes of an error page that are read
+	maxLossies  = 256      // messages that may be dropped and wait to be sent
+	maxPosts    = 8        // messages without an answer that are sent at once
+	postTimeout = 30 * time.Second
+	endTimeout  = 5 * time.Second // for ending a session
+	streamPause = time.Second     // before an event stream is first opened again
+)
+
+// httpWire carries messages over Streamable HTTP: each call has a response of
+// its own.
+type httpWire struct {
+	c       *Conn
+	e       Endpoint
+	base    http.RoundTripper
+	session atomic.Value  // the session's id, a string
+	posts   chan struct{} // a slot for each message without an answer that is sent
+	lossies atomic.Int64
+}
+
+// OpenHTTP connects to a Streamable HTTP endpoint. Header goes with every request
+// and takes precedence over all others. Base makes the connections.
+func (c *Conn) OpenHTTP(address string, header http.Header, base http.RoundTripper) error {
+	w, err := newHTTPWire(c, address, header, base)
+	if err == nil {
+		c.wire = w
+	}
+	return err
+}
+
+// newHTTPWire makes a transport for c.
+func newHTTPWire(c *Conn, address string, header http.Header, base http.RoundTripper) (*httpWire, error) {
+	target, err := url.Parse(address)
+	if err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https" {
+		return nil, fmt.Errorf("the url %q is not an http or https address", address)
+	}
+	if password, ok := target.User.Password(); ok && header.Get("Authorization") == "" {
+		if header = header.Clone(); header == nil {
+			header = http.Header{}
+		}
+		(&http.Request{Header: header}).SetBasicAuth(target.User.Username(), password)
+	}
+	w := &httpWire{c: c, base: base, posts: make(chan struct{}, maxPosts)}
+	w.e = Endpoint{URL: target, Header: header, Transport: w, MaxBytes: c.limits.Bytes, Pause: streamPause, Log: c.opts.Log}
+	return w, nil
+}
+
+// RoundTrip implements http.RoundTripper. A server that cannot be dialled ends
+// the connection.
+func (w *httpWire) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := w.base.RoundTrip(req)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		w.c.Fail(&Error{Kind: Unavailable, Err: err})
+	}
+	return res, err
+}
+
+// current returns the session in which messages are sent.
+func (w *httpWire) current() Session {
+	id, _ := w.session.Load().(string)
+	return Session{ID: id, Revision: w.c.Revision()}
+}
+
+// headers makes the headers of a call.
+func (w *httpWire) headers(p *Call) http.Header {
+	h := make(http.Header, 8)
+	w.current().Set(h)
+	if w.c.Stateless() {
+		paramheader.Set(h, p.Method, p.Params, p.Bound)
+	}
+	return h
+}
+
+// send implements wire.
+func (w *httpWire) send(ctx context.Context, p *Call) error {
+	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if p.Method == "initialize" && res.StatusCode == http.StatusOK {
+		w.session.Store(SessionID(res))
+	}
+	switch {
+	case IsJSON(res):
+		return w.answered(res, p)
+	case IsEvents(res):
+		return w.follow(ctx, res, p)
+	}
+	w.refused(res, p)
+	return nil
+}
+
+// answered takes the one JSON message of a response.
+func (w *httpWire) answered(res *http.Response, p *Call) error {
+	body, err := ReadBody(res, w.c.limits.Bytes)
+	switch {
+	case errors.Is(err, ErrTooLong):
+		w.c.fault(p, tooLarge(w.c.limits.Bytes))
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	w.c.receive(body, source{only: p})
+	return ErrMalformed // which counts only if it was no answer
+}
+
+// follow takes the events of a response.
+func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) error {
+	to := Receiver{Take: func(data []byte) { w.c.receive(data, source{only: p}) }, Done: p.Answered}
+	err := w.e.Follow(ctx, res.Body, w.current(), !w.c.Stateless(), to)
+	if errors.Is(err, ErrTooLong) {
+		w.c.fault(p, tooLarge(w.c.limits.Bytes))
+	}
+	return err
+}
+
+// refused takes a response that is not a plain answer: a JSON-RPC answer under
+// another status, a lost session, or an error of HTTP's.
+func (w *httpWire) refused(res *http.Response, p *Call) {
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // the status says enough
+	msg, err := jsonrpc.Decode(body, w.c.limits)
+	ours := err == nil && msg.Kind == jsonrpc.Failure && (string(msg.ID) == string(p.key) || msg.ID == nil && w.c.Stateless())
+	status := fmt.Errorf("the server answered with status %d: %s", res.StatusCode, Clip(body))
+	e := failed(status)
+	switch {
+	case w.lost(res, msg, ours):
+		e.Lost = true
+	case ours:
+		e.RPC, e.Err = msg.Error, nil
+	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+		e = &Error{Kind: Unavailable, Sent: true, Err: fmt.Errorf("%w\nhint: check the headers configured for it", status)}
+	case res.StatusCode/100 == 3:
+		e.Err = fmt.Errorf("the server redirects to %q, which is not followed\nhint: configure that address if you trust it", res.Header.Get("Location"))
+	case res.StatusCode/100 == 2:
+		e.Err = fmt.Errorf("the server answered with status %d and content type %q", res.StatusCode, Media(res))
+	}
+	w.c.fault(p, e)
+}
+
+// lost reports whether a response means that the server forgot the session, and
+// so did not execute the call. That is a 404 (MCP basic/transports) unless it
+// carries an answer of the server's own; some servers say it with 400 and the
+// codes that SDKs use for their transport. To a request without a session, only
+// another server than before answers so.
+func (w *httpWire) lost(res *http.Response, msg *jsonrpc.Message, ours bool) bool {
+	if w.current().ID == "" && !w.c.Stateless() {
+		return false
+	}
+	ofTransport := false
+	if msg != nil {
+		code, _ := jsonrpc.Get(msg.Error, "code")
+		ofTransport = string(code) == "-32000" || string(code) == "-32001"
+	}
+	switch res.StatusCode {
+	case http.StatusNotFound:
+		return !ours || ofTransport
+	case http.StatusBadRequest:
+		return ofTransport
+	}
+	return false
+}
+
+// post implements wire.
+func (w *httpWire) post(ctx context.Context, line []byte, lossy bool) error {
+	if !lossy {
+		return w.deliver(ctx, line)
+	}
+	if w.lossies.Add(1) > maxLossies || !w.c.Go(func() {
+		defer w.lossies.Add(-1)
+		_ = w.deliver(ctx, line) // it may be lost
+	}) {
+		w.lossies.Add(-1)
+		w.c.opts.Dropped.Add(1)
+	}
+	return nil
+}
+
+// deliver sends one message that has no answer.
+func (w *httpWire) deliver(ctx context.Context, line []byte) error {
+	select {
+	case w.posts <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-w.posts }()
+	ctx, stop := context.WithTimeout(ctx, postTimeout)
+	defer stop()
+	h := make(http.Header, 4)
+	w.current().Set(h)
+	res, err := w.e.Post(ctx, h, line, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // it keeps the connection, too
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("the server answered with status %d: %s", res.StatusCode, Clip(text))
+	}
+	return nil
+}
+
+// listen takes what the server says on its own account. A 404 after the stream
+// was open may mean that the session is lost, which only a request finds out.
+func (w *httpWire) listen() {
+	take := func(data []byte) { w.c.receive(data, source{}) }
+	for {
+		opened, status := w.e.Listen(w.c.life, w.current(), take)
+		if !opened || status != http.StatusNotFound {
+			return
+		}
+		ctx, stop := context.WithTimeout(w.c.life, postTimeout)
+		w.c.Ping(ctx)
+		stop()
+		if w.c.Dead() {
+			return
+		}
+	}
+}
+
+// close implements wire: the connections belong to base.
+func (w *httpWire) close() {
+	if s := w.current(); s.ID != "" && !w.c.Stateless() {
+		ctx, stop := context.WithTimeout(context.Background(), endTimeout)
+		defer stop()
+		w.e.End(ctx, s)
+	}
+}

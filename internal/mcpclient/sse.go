@@ -1,0 +1,105 @@
+package mcpclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// sseWire carries messages over HTTP+SSE (MCP 2024-11-05): one event stream,
+// which is the connection, brings all answers, and messages are posted to the
+// address that its first event names.
+type sseWire struct{ *httpWire }
+
+// OpenSSE connects to an HTTP+SSE server. It waits for the address of its
+// messages until ctx ends or patience is over. Header and base are as in
+// OpenHTTP.
+func (c *Conn) OpenSSE(ctx context.Context, address string, header http.Header, base http.RoundTripper, patience time.Duration) error {
+	inner, err := newHTTPWire(c, address, header, base)
+	if err != nil {
+		return err
+	}
+	w := sseWire{inner}
+	c.wire = w
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	defer context.AfterFunc(ctx, func() { c.Fail(&Error{Kind: Timeout, Sent: true, Err: ctx.Err()}) })()
+	return w.open()
+}
+
+// open opens the stream and reads it up to the address of messages.
+func (w sseWire) open() error {
+	res, err := w.e.Open(w.c.life, Session{}, &Position{})
+	if err != nil {
+		return err
+	}
+	if !IsEvents(res) {
+		defer res.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // the status says enough
+		return fmt.Errorf("the server answered with status %d: %s", res.StatusCode, Clip(text))
+	}
+	events := NewEvents(res.Body, w.c.limits.Bytes, &Position{})
+	for {
+		event, err := events.Next()
+		if err != nil {
+			res.Body.Close()
+			return fmt.Errorf("waiting for the address of messages: %w", err)
+		}
+		if event.Kind == "endpoint" {
+			target, err := w.e.URL.Parse(string(event.Data))
+			if err != nil || target.Scheme != w.e.URL.Scheme || target.Host != w.e.URL.Host {
+				res.Body.Close()
+				return fmt.Errorf("refusing to leave %s://%s", w.e.URL.Scheme, w.e.URL.Host)
+			}
+			w.e.URL = target
+			break
+		}
+	}
+	w.c.Go(func() {
+		defer res.Body.Close()
+		w.read(events)
+	})
+	return nil
+}
+
+// read takes the events of the stream to its end, which ends the connection.
+func (w sseWire) read(events *Events) {
+	for {
+		event, err := events.Next()
+		switch {
+		case errors.Is(err, ErrTooLong):
+			fault := tooLarge(w.c.limits.Bytes)
+			if p := w.c.named(event.Data); p != nil {
+				w.c.fault(p, fault)
+			}
+			w.c.Fail(failed(fault.Err))
+			return
+		case err != nil:
+			w.c.Fail(failed(fmt.Errorf("the server ended the event stream: %w", err)))
+			return
+		case event.isMessage():
+			w.c.receive(event.Data, source{any: true})
+		}
+	}
+}
+
+// send implements wire.
+func (w sseWire) send(ctx context.Context, p *Call) error {
+	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode/100 != 2 {
+		w.refused(res, p)
+	} else {
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
+	}
+	res.Body.Close()
+	return p.await(ctx)
+}
+
+// close implements wire: the end of the stream ends the session.
+func (w sseWire) close() {}
