@@ -1,0 +1,131 @@
+package mcpclient_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/toolgate/toolgate/internal/mcpclient"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// transport is an http.RoundTripper made of a function.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// Sent is false exactly when the transport has read no byte of the request,
+// whichever of its bodies it reads.
+func TestSent(t *testing.T) {
+	broken := errors.New("broken")
+	again := func(req *http.Request) io.ReadCloser {
+		req.Body.Close()
+		body, err := req.GetBody()
+		if err != nil {
+			t.Error(err)
+		}
+		return body
+	}
+	for _, tt := range []struct {
+		name string
+		does func(req *http.Request)
+		sent bool
+	}{
+		{"nothing is read", func(*http.Request) {}, false},
+		{"one byte is read", func(req *http.Request) { _, _ = req.Body.Read(make([]byte, 1)) }, true},
+		{"the body is closed", func(req *http.Request) { req.Body.Close() }, false},
+		{"the body is read again", func(req *http.Request) { _, _ = io.ReadAll(again(req)) }, true},
+		{"both bodies are read", func(req *http.Request) {
+			first, _ := io.ReadAll(req.Body)
+			second, err := io.ReadAll(again(req))
+			if err != nil || string(first) != string(second) {
+				t.Errorf("%q, then %q, %v", first, second, err)
+			}
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+			defer c.Close()
+			base := transport(func(req *http.Request) (*http.Response, error) {
+				tt.does(req)
+				return nil, broken
+			})
+			if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+				t.Fatal(err)
+			}
+			_, e := c.Do(t.Context(), &mcpclient.Call{ID: c.NextID(), Method: "tools/call"})
+			if e == nil || e.Sent != tt.sent || !errors.Is(e, broken) {
+				t.Errorf("%+v, want sent %t", e, tt.sent)
+			}
+		})
+	}
+}
+
+// A call that was given up is not written later.
+func TestWithdrawn(t *testing.T) {
+	c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var late io.ReadCloser
+	base := transport(func(req *http.Request) (*http.Response, error) {
+		late = req.Body
+		cancel()
+		return nil, req.Context().Err()
+	})
+	if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+		t.Fatal(err)
+	}
+	_, e := c.Do(ctx, &mcpclient.Call{ID: c.NextID(), Method: "tools/call"})
+	if e == nil || e.Kind != mcpclient.Cancelled || e.Sent {
+		t.Errorf("%+v", e)
+	}
+	if text, err := io.ReadAll(late); err == nil || len(text) > 0 {
+		t.Errorf("%q went out, %v", text, err)
+	}
+}
+
+func Example() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var msg struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.NewDecoder(req.Body).Decode(&msg)
+		w.Header().Set("Content-Type", "application/json")
+		switch msg.Method {
+		case "initialize":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, msg.ID)
+		case "tools/call":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"n":9007199254740993}}`, msg.ID)
+		case "": // no stream of its own
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	defer server.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+
+	conn := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+	defer conn.Close()
+	if err := conn.OpenHTTP(server.URL, nil, base); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := conn.Initialize(context.Background(), json.RawMessage(`{}`), json.RawMessage(`{"name":"example","version":"1"}`)); err != nil {
+		fmt.Println(err)
+	}
+	result, e := conn.Do(context.Background(), &mcpclient.Call{ID: conn.NextID(), Method: "tools/call", Params: json.RawMessage(`{"name":"add"}`)})
+	fmt.Println(string(result), e)
+	// Output:
+	// {"n":9007199254740993} <nil>
+}
