@@ -56,13 +56,15 @@ func (p *Call) Answered() bool {
 	}
 }
 
-// await waits for the answer or the end of ctx.
-func (p *Call) await(ctx context.Context) error {
+// await waits for the answer, or the end of ctx or the connection.
+func (c *Conn) await(ctx context.Context, p *Call) error {
 	select {
 	case <-p.answered:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-c.life.Done():
+		return c.life.Err()
 	}
 }
 

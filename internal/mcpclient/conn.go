@@ -33,7 +33,8 @@ type Options struct {
 // wire is one transport.
 type wire interface {
 	// send puts a call on the wire. It returns when the call is answered, or with
-	// an error when it will not be: ctx ended, or the transport gave up.
+	// an error when it will not be: ctx or the connection ended, or the transport
+	// gave up.
 	send(ctx context.Context, p *Call) error
 	// post sends a message that has no answer. With lossy it does not block, and
 	// drops the message when too many wait.
@@ -138,11 +139,8 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	if e := c.ended(ctx, true); e != nil {
 		return nil, e
 	}
-	within, stop := context.WithCancel(ctx)
-	defer stop()
-	defer context.AfterFunc(c.life, stop)()
 	c.calls.Put(p.key, p)
-	err := c.wire.send(within, p)
+	err := c.wire.send(ctx, p)
 	if !c.calls.Drop(p.key) {
 		<-p.answered
 		return p.result, p.fault
@@ -184,11 +182,16 @@ func (c *Conn) Died(unsent bool) *Error {
 
 // Post sends a message that has no answer, and waits for its turn. It fails when
 // ctx or the connection ends.
-func (c *Conn) Post(ctx context.Context, line []byte) error {
-	within, stop := context.WithCancel(ctx)
-	defer stop()
-	defer context.AfterFunc(c.life, stop)()
-	return c.wire.post(within, line, false)
+func (c *Conn) Post(ctx context.Context, line []byte) error { return c.wire.post(ctx, line, false) }
+
+// within returns ctx, which also ends with the connection.
+func (c *Conn) within(ctx context.Context) (context.Context, func()) {
+	ctx, stop := context.WithCancel(ctx)
+	detach := context.AfterFunc(c.life, stop)
+	return ctx, func() {
+		detach()
+		stop()
+	}
 }
 
 // Offer sends a message that has no answer. It does not block, and drops the

@@ -90,6 +90,8 @@ func (w *httpWire) headers(p *Call) http.Header {
 
 // send implements wire.
 func (w *httpWire) send(ctx context.Context, p *Call) error {
+	ctx, stop := w.c.within(ctx)
+	defer stop()
 	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
 	if err != nil {
 		return err
@@ -195,6 +197,8 @@ func (w *httpWire) post(ctx context.Context, line []byte, lossy bool) error {
 
 // deliver sends one message that has no answer.
 func (w *httpWire) deliver(ctx context.Context, line []byte) error {
+	ctx, detach := w.c.within(ctx)
+	defer detach()
 	select {
 	case w.posts <- struct{}{}:
 	case <-ctx.Done():

@@ -88,6 +88,8 @@ func (w sseWire) read(events *Events) {
 
 // send implements wire.
 func (w sseWire) send(ctx context.Context, p *Call) error {
+	ctx, stop := w.c.within(ctx)
+	defer stop()
 	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
 	if err != nil {
 		return err
@@ -98,7 +100,7 @@ func (w sseWire) send(ctx context.Context, p *Call) error {
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
 	}
 	res.Body.Close()
-	return p.await(ctx)
+	return w.c.await(ctx, p)
 }
 
 // close implements wire: the end of the stream ends the session.

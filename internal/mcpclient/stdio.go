@@ -68,7 +68,7 @@ func (w *stdioWire) send(ctx context.Context, p *Call) error {
 	if err := w.enqueue(outLine{p, p.line}, maxQueued); err != nil {
 		return err
 	}
-	return p.await(ctx)
+	return w.c.await(ctx, p)
 }
 
 // post implements wire. A server that reads nothing gets nothing.

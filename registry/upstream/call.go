@@ -16,12 +16,8 @@ import (
 // it. A tool that the connection offers with another definition than the one
 // that was judged is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	r := request{method: "tools/call", params: paramsOf(call), progress: call.Progress, later: call.Later, tool: call.Tool}
-	return s.send(ctx, call.From, call.Timeout, r, func(sess *session) *Error {
-		if sess.profile.Load().Offers(call.Tool) == call.Fingerprint {
-			return nil
-		}
-		return &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", call.Tool)}
+	return s.send(ctx, call.From, call.Timeout, request{
+		method: "tools/call", params: paramsOf(call), progress: call.Progress, later: call.Later, tool: call.Tool, fingerprint: call.Fingerprint,
 	})
 }
 
@@ -38,7 +34,7 @@ type Ask struct {
 // server's timeout and otherwise as Do does.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	r := request{method: ask.Method, params: ask.Params, progress: ask.Progress}
-	return s.send(ctx, ask.From, 0, r, func(*session) *Error { return nil })
+	return s.send(ctx, ask.From, 0, r)
 }
 
 // Notify passes a notification of the client's on to the connection of a
@@ -65,13 +61,13 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 	}
 }
 
-// send makes a request for somebody, on the connection of a downstream session
-// if it fits there.
-func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
-	if e := s.enter(); e != nil {
+// send makes a request for a client, on the connection of its session where it
+// has one.
+func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request) (json.RawMessage, *Error) {
+	if e := s.calls.enter(); e != nil {
 		return nil, e
 	}
-	defer s.leave()
+	defer s.calls.leave()
 	if timeout <= 0 {
 		timeout = s.cfg.Timeout
 	}
@@ -83,31 +79,34 @@ func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duratio
 		if ofSession[r.method] {
 			return nil, &Error{Kind: Unavailable, Err: errShared}
 		}
-		return s.attempt(ctx, nil, r, fits)
+		return s.attempt(ctx, nil, r)
 	}
 	defer s.part(from.Session, cl)
 	cl.enter(clock)
 	defer cl.leave(clock)
+	if !ofSession[r.method] {
+		return s.attempt(ctx, cl, r)
+	}
 	if e := cl.foresee(r); e != nil {
 		return nil, e
 	}
-	result, e := s.attempt(ctx, cl, r, fits)
+	result, e := s.attempt(ctx, cl, r)
 	cl.remember(r, e == nil)
 	return result, e
 }
 
 // attempt finds the connection for a request and makes it there, twice when
 // the server has forgotten the session.
-func (s *Server) attempt(ctx context.Context, cl *client, r request, fits func(*session) *Error) (json.RawMessage, *Error) {
+func (s *Server) attempt(ctx context.Context, cl *client, r request) (json.RawMessage, *Error) {
 	key := r.from.Session
 	for again := true; ; again = false {
 		sess, done, e := s.session(ctx, key, cl)
 		if e != nil {
 			return nil, e
 		}
-		if e := fits(sess); e != nil {
+		if r.method == "tools/call" && sess.profile.Load().Offers(r.tool) != r.fingerprint {
 			done()
-			return nil, e
+			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.tool)}
 		}
 		result, e := s.request(ctx, sess, r)
 		if e != nil && e.Lost {
@@ -131,7 +130,7 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 	switch {
 	case e == nil:
 	case e.Lost && (sess.conn.Stateless() || e.RPC != nil):
-		s.note(spoken{}) // another server has taken its place
+		s.era.Store(&spoken{}) // another server has taken its place
 	case codeOf(e) == codeHeaders:
 		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
 	}
@@ -141,8 +140,8 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 // inSession makes a request on an initialized connection, where the level is set
 // first that it wants.
 func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
-	_, sets := levelOf(r)
-	if !sets && sess.conn.client != nil {
+	sets := r.method == "logging/setLevel"
+	if r.from.Level != "" && !sets && sess.conn.client != nil {
 		s.tune(ctx, sess, r.from.Level)
 	}
 	result, e := sess.conn.do(ctx, r)
@@ -263,7 +262,7 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	cl := sl.of
 	defer s.part(key, cl)
-	began := s.opts.now()
+	began := s.opts.Now()
 	sess, _, err := s.connect(s.life, cl)
 	if err == nil {
 		s.adopt(sess)
@@ -283,7 +282,7 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	if s.slots[key] == sl {
 		delete(s.slots, key)
 	}
-	if s.opts.now().Sub(began) >= stableAfter {
+	if s.opts.Now().Sub(began) >= stableAfter {
 		cl.ended = 0
 	}
 	n := cl.ended
@@ -297,7 +296,7 @@ func (s *Server) idle(sl *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl.busy--
-	sl.last = s.opts.now()
+	sl.last = s.opts.Now()
 }
 
 // forget drops a connection whose session the server no longer knows.

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// maxAnswer bounds one message of an upstream, in bytes.
-	maxAnswer = 4 << 20
 	// cancelTimeout bounds the sending of one notifications/cancelled.
 	cancelTimeout = 5 * time.Second
 	// maxCancels bounds how many of them are under way at once.
@@ -48,10 +46,10 @@ type conn struct {
 // cl, or with nil to all.
 func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 	c := &conn{
-		opts: opts, changed: make(chan struct{}, 1), client: cl, info: clientInfo(opts.version()),
+		opts: opts, changed: make(chan struct{}, 1), client: cl, info: clientInfo(opts.Version),
 		dropped: dropped, cancels: make(chan struct{}, maxCancels),
 	}
-	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.maxAnswer(), IDs: lastID, Dropped: dropped, Handle: c.handle})
+	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, IDs: lastID, Dropped: dropped, Handle: c.handle})
 	return c
 }
 
@@ -82,9 +80,10 @@ type request struct {
 	ofClient bool
 	from     Downstream
 	clock    *deadline
-	// tool is what tools/call calls, and bound its parameters that headers repeat.
-	tool  string
-	bound []paramheader.Parameter
+	// tool is what tools/call calls, fingerprint its definition that was judged,
+	// and bound its parameters that headers repeat.
+	tool, fingerprint string
+	bound             []paramheader.Parameter
 	// heard takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	heard func(*jsonrpc.Message)
@@ -105,7 +104,7 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 	}
 	result, e := c.Do(ctx, &p.Call)
 	if r.later != nil {
-		c.after.answered(p.ID, result, c.opts.now())
+		c.after.answered(p.ID, result, c.opts.Now())
 	}
 	late := !p.Answered()
 	if late {

@@ -28,7 +28,8 @@ func (s server) Stop()                   { s.out.Close() }
 // Hear gives one message of a server to the connection of a session that is at
 // home with somebody, sends what goes back to answered, and gives what ends it.
 func Hear(home Peer, message []byte, answered func(line []byte)) (end func()) {
-	c := newConn(&Options{}, new(atomic.Int64), new(atomic.Int64), &client{home: home})
+	opts := Options{}.withDefaults()
+	c := newConn(&opts, new(atomic.Int64), new(atomic.Int64), &client{home: home})
 	in, out := io.Pipe()
 	s := server{answered, out}
 	c.OpenStdio(s, in, s, false)

@@ -71,7 +71,7 @@ func (s *Server) follow(sess *session) {
 func (s *Server) hear(c *conn) bool {
 	filter, _ := changes(c.offer)
 	for n, again := 0, false; filter != nil; n++ {
-		began := s.opts.now()
+		began := s.opts.Now()
 		var granted, acknowledged atomic.Bool
 		_, e := c.do(c.Life(), request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
 			if msg.Method != methodAcknowledged {
@@ -96,11 +96,11 @@ func (s *Server) hear(c *conn) bool {
 			return false
 		}
 		again = again || acknowledged.Load()
-		if s.opts.now().Sub(began) >= stableAfter {
+		if s.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
 		select {
-		case <-s.opts.after(pause(n)):
+		case <-s.opts.After(pause(n)):
 		case <-c.Life().Done():
 			return true
 		}
@@ -157,7 +157,7 @@ func (s *Server) poll(sess *session) {
 			return
 		}
 		select {
-		case <-s.opts.after(d + rand.N(d/10)):
+		case <-s.opts.After(d + rand.N(d/10)):
 			sess.conn.signal()
 			s.relistOwn()
 		case <-sess.conn.Life().Done():

@@ -151,7 +151,7 @@ func (s *session) tuned(r request) {
 func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
 	level, held := cl.remembered()
 	if s.conn.Stateless() {
-		srv.listenAgain(ctx, s, held)
+		s.listenAgain(ctx, held)
 	} else {
 		srv.tune(ctx, s, level)
 		for _, sub := range held {
@@ -195,7 +195,7 @@ func (s *Server) reopenLocked(key string, cl *client) {
 		s.log.Warn("opening the connection of a session again", "error", e)
 		return
 	}
-	sl.last = s.opts.now()
+	sl.last = s.opts.Now()
 }
 
 // probe asks a connection whether its server still knows it, and ends it if
@@ -218,7 +218,7 @@ func (s *Server) renew(key string, cl *client, n int) {
 		return
 	}
 	select {
-	case <-s.opts.after(pause(n)):
+	case <-s.opts.After(pause(n)):
 	case <-s.life.Done():
 		return
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
@@ -43,75 +44,34 @@ type Options struct {
 	ListChanged func(method string)
 }
 
-func (o *Options) version() string {
-	if o.Version == "" {
-		return "dev"
+// withDefaults returns o with every field set.
+func (o Options) withDefaults() Options {
+	if o.Executable == "" {
+		o.Executable, _ = os.Executable()
 	}
-	return o.Version
-}
-
-func (o *Options) executable() string {
-	if o.Executable != "" {
-		return o.Executable
-	}
-	path, err := os.Executable()
-	if err != nil {
-		return os.Args[0]
-	}
-	return path
-}
-
-func (o *Options) logger() hclog.Logger {
-	if o.Logger == nil {
-		return hclog.NewNullLogger()
-	}
-	return o.Logger
-}
-
-func (o *Options) now() time.Time {
 	if o.Now == nil {
-		return time.Now()
+		o.Now = time.Now
 	}
-	return o.Now()
-}
-
-func (o *Options) after(d time.Duration) <-chan time.Time {
 	if o.After == nil {
-		return time.After(d)
+		o.After = time.After
 	}
-	return o.After(d)
-}
-
-func (o *Options) maxAnswer() int {
-	if o.MaxAnswerBytes == 0 {
-		return maxAnswer
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
 	}
-	return o.MaxAnswerBytes
-}
-
-func (o *Options) idleTTL() time.Duration {
-	if o.IdleTTL == 0 {
-		return 10 * time.Minute
+	if o.Listed == nil {
+		o.Listed = func([]json.RawMessage) {}
 	}
-	return o.IdleTTL
-}
-
-func (o *Options) listed(definitions []json.RawMessage) {
-	if o.Listed != nil {
-		o.Listed(definitions)
+	if o.Relisted == nil {
+		o.Relisted = func() {}
 	}
-}
-
-func (o *Options) relisted() {
-	if o.Relisted != nil {
-		o.Relisted()
+	if o.ListChanged == nil {
+		o.ListChanged = func(string) {}
 	}
-}
-
-func (o *Options) listChanged(method string) {
-	if o.ListChanged != nil {
-		o.ListChanged(method)
-	}
+	o.Version = cmp.Or(o.Version, "dev")
+	o.Executable = cmp.Or(o.Executable, os.Args[0])
+	o.MaxAnswerBytes = cmp.Or(o.MaxAnswerBytes, 4<<20)
+	o.IdleTTL = cmp.Or(o.IdleTTL, 10*time.Minute)
+	return o
 }
 
 const (

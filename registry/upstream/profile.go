@@ -143,10 +143,10 @@ func (s *Server) awaitOpening(ctx context.Context, can string) bool {
 
 // openFor opens the connection of a client.
 func (s *Server) openFor(ctx context.Context, from Downstream) {
-	if s.enter() != nil {
+	if s.calls.enter() != nil {
 		return
 	}
-	defer s.leave()
+	defer s.calls.leave()
 	cl := s.visit(from)
 	defer s.part(from.Session, cl)
 	_, done, e := s.session(ctx, from.Session, cl)
@@ -180,7 +180,7 @@ func (s *Server) openingLocked(can json.RawMessage) (opened func(*session)) {
 		}
 		s.mu.Unlock()
 		if missed {
-			s.opts.relisted()
+			s.opts.Relisted()
 		}
 	}
 }
@@ -246,6 +246,6 @@ func (s *Server) ownListed(sess *session, before *Profile) *Profile {
 	s.mu.Lock()
 	s.profiles.forget(string(sess.conn.client.can()))
 	s.mu.Unlock()
-	s.opts.relisted()
+	s.opts.Relisted()
 	return now
 }

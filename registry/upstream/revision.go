@@ -26,20 +26,6 @@ type spoken struct {
 	offer     json.RawMessage // its capabilities, with revision
 }
 
-// spoke gives how the server spoke last.
-func (s *Server) spoke() spoken {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.era
-}
-
-// note keeps how the server speaks, for the connections that follow.
-func (s *Server) note(era spoken) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.era = era
-}
-
 // agree readies a new connection for requests, in the way that the server
 // speaks (MCP 2026-07-28 basic/versioning). What is remembered decides; a
 // server that is not known is asked with server/discover and initialized when
@@ -50,7 +36,7 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 	if !c.IsMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
 		return c.initialize(ctx)
 	}
-	known := s.spoke()
+	known := *s.era.Load()
 	if known.revision != "" && !fresh {
 		c.offer = known.offer
 		c.Speak(known.revision)
@@ -63,10 +49,10 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 	}
 	e := c.initialize(ctx)
 	if e == nil {
-		s.note(spoken{handshake: true})
+		s.era.Store(&spoken{handshake: true})
 		return nil
 	}
-	s.note(spoken{})
+	s.era.Store(&spoken{})
 	// It answers, and not to this: it was too slow for the probe, or is a newer
 	// one than the server that is remembered.
 	if !c.Dead() && ctx.Err() == nil {
@@ -84,12 +70,12 @@ func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
 	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
 	switch {
 	case e == nil:
-		s.note(spoken{revision: c.Revision(), offer: c.offer})
+		s.era.Store(&spoken{revision: c.Revision(), offer: c.offer})
 		return true, nil
 	case c.Dead():
 		// A process that dies of the question is asked nothing before its
 		// handshake the next time.
-		s.note(spoken{handshake: mcpclient.AsError(context.Cause(c.Life())).Kind == Failed})
+		s.era.Store(&spoken{handshake: mcpclient.AsError(context.Cause(c.Life())).Kind == Failed})
 		return true, fmt.Errorf("discovering: %w", e)
 	case ctx.Err() != nil:
 		return true, fmt.Errorf("discovering: %w", e)

@@ -36,7 +36,7 @@ func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.
 	if result, e, ok := sess.conn.answeredHere(r.method); ok {
 		return result, e
 	}
-	if result, e, ok := s.subscribed(ctx, sess, r); ok {
+	if result, e, ok := sess.subscribed(ctx, r); ok {
 		return result, e
 	}
 	r.bound = sess.parametersOf(r.tool)

@@ -58,7 +58,7 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 func (c *conn) listChanged(msg *jsonrpc.Message) {
 	if c.client != nil {
 		c.tell(c.client.peer(), &c.queue, msg)
-	} else if !c.queue.offer(heard(func() { c.opts.listChanged(msg.Method) })) {
+	} else if !c.queue.offer(heard(func() { c.opts.ListChanged(msg.Method) })) {
 		c.dropped.Add(1)
 	}
 }
@@ -86,7 +86,7 @@ func (c *conn) progressed(params json.RawMessage) {
 	if !ok {
 		return
 	}
-	order, tell := &c.queue, c.after.find(id, c.opts.now())
+	order, tell := &c.queue, c.after.find(id, c.opts.Now())
 	if p := pendingOf(c.Lookup(id)); p != nil {
 		order, tell = &p.queue, p.progress
 	}

@@ -49,7 +49,9 @@ type Server struct {
 	log     hclog.Logger
 	pool    *http.Transport // nil for stdio
 	dropped atomic.Int64
-	lastID  atomic.Int64  // of a request
+	lastID  atomic.Int64 // of a request
+	era     atomic.Pointer[spoken]
+	calls   drain         // those under way
 	settled chan struct{} // closed when the first attempt is over or had its time
 	settle  sync.Once
 
@@ -66,18 +68,17 @@ type Server struct {
 	profiles profiles
 	slots    map[string]*slot
 	clients  map[string]*client
-	era      spoken
-	inflight int
-	draining chan struct{} // closed when nothing is in flight any more, nil while serving
 }
 
 // Start begins to run a server and returns at once.
 func Start(cfg config.Server, opts Options) *Server {
 	life, end := context.WithCancel(context.Background())
+	opts = opts.withDefaults()
+	opts.Logger = opts.Logger.Named(cfg.Name)
 	s := &Server{
-		cfg: cfg, opts: opts, log: opts.logger().Named(cfg.Name), settled: make(chan struct{}),
+		cfg: cfg, opts: opts, log: opts.Logger, settled: make(chan struct{}),
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
-		status: Status{State: StateStarting, Since: opts.now()},
+		status: Status{State: StateStarting, Since: opts.Now()},
 	}
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = 30 * time.Second
@@ -85,6 +86,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	if cfg.Type == "http" || cfg.Type == "sse" {
 		s.pool = newPool()
 	}
+	s.era.Store(&spoken{})
 	s.tasks.Go(s.run)
 	s.tasks.Go(s.sweep)
 	s.tasks.Go(func() {
@@ -124,12 +126,12 @@ func (s *Server) Capabilities() json.RawMessage {
 // run keeps the shared connection open until the server is closed.
 func (s *Server) run() {
 	for n := 0; ; n++ {
-		began := s.opts.now()
+		began := s.opts.Now()
 		err, lost := s.hold()
 		if s.life.Err() != nil {
 			return
 		}
-		if s.opts.now().Sub(began) >= stableAfter {
+		if s.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
 		if lost {
@@ -141,7 +143,7 @@ func (s *Server) run() {
 		wait := pause(n)
 		s.log.Warn("server is down", "error", err, "restart_in", wait)
 		select {
-		case <-s.opts.after(wait):
+		case <-s.opts.After(wait):
 		case <-s.life.Done():
 			return
 		}
@@ -157,7 +159,7 @@ func (s *Server) hold() (err error, lost bool) {
 	}
 	defer sess.conn.close()
 	s.sharedListed(sess, true)
-	s.opts.listed(tools)
+	s.opts.Listed(tools)
 	s.up(sess)
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.follow(sess) })
@@ -166,7 +168,7 @@ func (s *Server) hold() (err error, lost bool) {
 	before := sess.profile.Load()
 	sess.watch(s, func(tools []json.RawMessage) {
 		s.sharedListed(sess, false)
-		s.opts.listed(tools)
+		s.opts.Listed(tools)
 		now := sess.profile.Load()
 		if sess.conn.announced.Swap(false) && now == before {
 			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
@@ -183,7 +185,7 @@ func (s *Server) up(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shared, s.patient = sess, false
-	s.status = Status{State: StateReady, Since: s.opts.now()}
+	s.status = Status{State: StateReady, Since: s.opts.Now()}
 	s.wakeLocked()
 	s.settle.Do(func() { close(s.settled) })
 	s.log.Info("server is ready")
@@ -195,7 +197,7 @@ func (s *Server) down(err error, patient bool) {
 	defer s.mu.Unlock()
 	s.shared, s.patient = nil, patient
 	if s.status.State != StateFailed {
-		s.status = Status{State: StateFailed, Since: s.opts.now()}
+		s.status = Status{State: StateFailed, Since: s.opts.Now()}
 	}
 	s.status.Err = err
 	s.wakeLocked()
@@ -210,13 +212,13 @@ func (s *Server) wakeLocked() {
 
 // sweep closes the connections of idle sessions.
 func (s *Server) sweep() {
-	ttl := s.opts.idleTTL()
+	ttl := s.opts.IdleTTL
 	tick := time.NewTicker(max(min(ttl/2, time.Minute), time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.closeIdle(s.opts.now().Add(-ttl))
+			s.closeIdle(s.opts.Now().Add(-ttl))
 		case <-s.life.Done():
 			return
 		}
@@ -266,45 +268,11 @@ func errStopping() *Error {
 	return &Error{Kind: Unavailable, Err: errors.New("the server is being stopped")}
 }
 
-// enter counts a call in, and refuses it when the server is being stopped.
-func (s *Server) enter() *Error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining != nil {
-		return errStopping()
-	}
-	s.inflight++
-	return nil
-}
-
-// leave counts a call out.
-func (s *Server) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inflight--; s.inflight == 0 && s.draining != nil {
-		close(s.draining)
-	}
-}
-
-// drain refuses new calls and gives a channel that is closed when the last of
-// those under way has ended.
-func (s *Server) drain() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.draining == nil {
-		s.draining = make(chan struct{})
-		if s.inflight == 0 {
-			close(s.draining)
-		}
-	}
-	return s.draining
-}
-
 // Close refuses new calls, waits for those under way until ctx ends, and stops
 // the server and everything that it started. It returns when nothing is left.
 func (s *Server) Close(ctx context.Context) {
 	select {
-	case <-s.drain():
+	case <-s.calls.close():
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
@@ -321,7 +289,7 @@ func (s *Server) Close(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shared, s.status = nil, Status{State: StateStopped, Since: s.opts.now()}
+	s.shared, s.status = nil, Status{State: StateStopped, Since: s.opts.Now()}
 }
 
 // Call is one judged tools/call.

@@ -101,7 +101,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 		}
 		return nil, nil, fmt.Errorf("listing tools: %w", e)
 	}
-	limits := jsonrpc.Limits{Bytes: s.conn.opts.maxAnswer()}
+	limits := jsonrpc.Limits{Bytes: s.conn.opts.MaxAnswerBytes}
 	members, err := mcpclient.LooseMembers(result)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing tools: %w", err)
@@ -188,7 +188,7 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 		select {
 		case <-s.conn.Life().Done():
 			return
-		case <-srv.opts.after(relist):
+		case <-srv.opts.After(relist):
 		}
 	}
 }
@@ -213,7 +213,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 	var tools []json.RawMessage
 	if err == nil {
 		if tools, err = s.first(ctx); err != nil {
-			srv.note(spoken{}) // it may be another server by now
+			srv.era.Store(&spoken{}) // it may be another server by now
 		}
 	}
 	if err != nil {
@@ -231,7 +231,7 @@ func (srv *Server) dial(ctx context.Context, c *conn) error {
 	cfg := srv.cfg
 	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
-		child, err := startChild(cfg, srv.opts.executable(), srv.log)
+		child, err := startChild(cfg, srv.opts.Executable, srv.log)
 		if err == nil {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}

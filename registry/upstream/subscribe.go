@@ -27,7 +27,7 @@ type stream struct {
 
 // subscribed answers resources/subscribe and resources/unsubscribe, and reports
 // whether r is one of them.
-func (s *Server) subscribed(ctx context.Context, sess *session, r request) (json.RawMessage, *Error, bool) {
+func (s *session) subscribed(ctx context.Context, r request) (json.RawMessage, *Error, bool) {
 	if r.method != "resources/subscribe" && r.method != "resources/unsubscribe" {
 		return nil, nil, false
 	}
@@ -36,59 +36,59 @@ func (s *Server) subscribed(ctx context.Context, sess *session, r request) (json
 		return nil, rpcFault("-32602", "params.uri must be a string", nil), true
 	}
 	select {
-	case sess.turn <- struct{}{}:
-		defer func() { <-sess.turn }()
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return nil, ctxError(ctx), true
 	}
-	change := s.unwatch
+	change := s.unwatchResource
 	if r.method == "resources/subscribe" {
-		change = s.watch
+		change = s.watchResource
 	}
-	return json.RawMessage(`{}`), change(ctx, sess, uri), true
+	return json.RawMessage(`{}`), change(ctx, uri), true
 }
 
-// watch adds a resource. Over HTTP all are in one stream, for each costs a
+// watchResource adds a resource. Over HTTP all are in one stream, for each costs a
 // connection; the new one is there before the old one ends, so that no update
 // is lost. Over stdio each has a stream of its own. The caller has the turn.
-func (s *Server) watch(ctx context.Context, sess *session, uri string) *Error {
-	if sess.streamOf(uri) != nil {
+func (s *session) watchResource(ctx context.Context, uri string) *Error {
+	if s.streamOf(uri) != nil {
 		return nil
 	}
-	if !sess.conn.ClosesStreams() {
-		return s.replace(ctx, sess, nil, []string{uri})
+	if !s.conn.ClosesStreams() {
+		return s.replace(ctx, nil, []string{uri})
 	}
 	uris := []string{uri}
-	for _, st := range sess.streams {
+	for _, st := range s.streams {
 		uris = append(uris, st.uris...)
 	}
-	return s.replace(ctx, sess, sess.streams, uris)
+	return s.replace(ctx, s.streams, uris)
 }
 
-// unwatch takes a resource out. The caller has the turn.
-func (s *Server) unwatch(ctx context.Context, sess *session, uri string) *Error {
-	st := sess.streamOf(uri)
+// unwatchResource takes a resource out. The caller has the turn.
+func (s *session) unwatchResource(ctx context.Context, uri string) *Error {
+	st := s.streamOf(uri)
 	if st == nil {
 		return nil
 	}
 	rest := slices.DeleteFunc(slices.Clone(st.uris), func(u string) bool { return u == uri })
-	return s.replace(ctx, sess, []*stream{st}, rest)
+	return s.replace(ctx, []*stream{st}, rest)
 }
 
 // listenAgain opens on a new connection, which nobody else has, the streams that
 // its client had.
 // A resource that is no longer there must not take the others with it.
-func (s *Server) listenAgain(ctx context.Context, sess *session, held []subscription) {
+func (s *session) listenAgain(ctx context.Context, held []subscription) {
 	uris := make([]string, len(held))
 	for i, sub := range held {
 		uris[i] = sub.uri
 	}
-	if sess.conn.ClosesStreams() && s.replace(ctx, sess, nil, uris) == nil {
+	if s.conn.ClosesStreams() && s.replace(ctx, nil, uris) == nil {
 		return
 	}
 	for _, uri := range uris {
-		if e := s.watch(ctx, sess, uri); e != nil {
-			s.log.Warn("subscribing again", "uri", uri, "error", e)
+		if e := s.watchResource(ctx, uri); e != nil {
+			s.conn.opts.Logger.Warn("subscribing again", "uri", uri, "error", e)
 		}
 	}
 }
@@ -106,10 +106,10 @@ func (s *session) streamOf(uri string) *stream {
 
 // replace opens a stream for uris, if there are any, and then ends the old ones.
 // When the server refuses, all stays as it was. The caller has the turn.
-func (s *Server) replace(ctx context.Context, sess *session, old []*stream, uris []string) *Error {
+func (s *session) replace(ctx context.Context, old []*stream, uris []string) *Error {
 	var next []*stream
 	if len(uris) > 0 {
-		st, e := s.begin(ctx, sess.conn, uris)
+		st, e := s.conn.beginStream(ctx, uris)
 		if e != nil {
 			return e
 		}
@@ -118,16 +118,16 @@ func (s *Server) replace(ctx context.Context, sess *session, old []*stream, uris
 	for _, st := range old {
 		st.end()
 	}
-	kept := slices.DeleteFunc(slices.Clone(sess.streams), func(st *stream) bool { return slices.Contains(old, st) })
-	sess.streams = append(kept, next...)
+	kept := slices.DeleteFunc(slices.Clone(s.streams), func(st *stream) bool { return slices.Contains(old, st) })
+	s.streams = append(kept, next...)
 	return nil
 }
 
-// begin opens a stream and waits until the server has acknowledged it.
-func (s *Server) begin(ctx context.Context, c *conn, uris []string) (*stream, *Error) {
+// beginStream opens a stream and waits until the server has acknowledged it.
+func (c *conn) beginStream(ctx context.Context, uris []string) (*stream, *Error) {
 	st := &stream{uris: uris, settled: make(chan struct{})}
 	st.life, st.end = context.WithCancel(c.Life())
-	if !c.Go(func() { s.keep(c, st) }) {
+	if !c.Go(func() { c.keepStream(st) }) {
 		st.end()
 		return nil, c.Died(true)
 	}
@@ -145,13 +145,13 @@ func (s *Server) begin(ctx context.Context, c *conn, uris []string) (*stream, *E
 	}
 }
 
-// keep keeps a stream open until it is given up. What fails before the server has
+// keepStream keeps a stream open until it is given up. What fails before the server has
 // acknowledged it is a refusal; later, it is tried again.
-func (s *Server) keep(c *conn, st *stream) {
+func (c *conn) keepStream(st *stream) {
 	defer st.end()
 	for n := 0; ; n++ {
-		began := s.opts.now()
-		e := s.listen(c, st)
+		began := c.opts.Now()
+		e := c.listenFor(st)
 		if e == nil {
 			e = failed(errors.New("the server ended the subscription at once"))
 		}
@@ -162,11 +162,11 @@ func (s *Server) keep(c *conn, st *stream) {
 		if st.life.Err() != nil || st.refusal != nil || st.empty {
 			return
 		}
-		if s.opts.now().Sub(began) >= stableAfter {
+		if c.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
 		select {
-		case <-s.opts.after(pause(n)):
+		case <-c.opts.After(pause(n)):
 		case <-st.life.Done():
 			return
 		}
@@ -183,8 +183,8 @@ func (st *stream) conclude(refusal *Error, empty bool) (first bool) {
 	return first
 }
 
-// listen sends one listening request and waits for its end.
-func (s *Server) listen(c *conn, st *stream) *Error {
+// listenFor sends one listening request and waits for its end.
+func (c *conn) listenFor(st *stream) *Error {
 	uris := []byte{'['}
 	for i, uri := range st.uris {
 		if i > 0 {
@@ -205,7 +205,7 @@ func (s *Server) listen(c *conn, st *stream) *Error {
 		case methodUpdated:
 			c.tell(c.client.peer(), &c.queue, msg)
 		default:
-			s.dropped.Add(1)
+			c.dropped.Add(1)
 		}
 	}})
 	return e
