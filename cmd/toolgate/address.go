@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -22,26 +22,13 @@ func (e *env) address(listener func(*config.Config) string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return "http://" + reachable(listener(cfg)), nil
+		return "http://" + app.Reachable(listener(cfg)), nil
 	}
 	u, err := url.Parse(e.addr)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", usage(errors.New("--addr is no http or https address\nhint: --addr http://127.0.0.1:8788"))
 	}
 	return strings.TrimSuffix(e.addr, "/"), nil
-}
-
-// reachable gives an address that reaches a listener from this machine: one
-// that listens everywhere has no address of its own.
-func reachable(listener string) string {
-	host, port, err := net.SplitHostPort(listener)
-	if err != nil {
-		return listener
-	}
-	if ip, err := netip.ParseAddr(host); host == "" || (err == nil && ip.IsUnspecified()) {
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return listener
 }
 
 // client makes connections of its own, past proxy variables. The answer to a

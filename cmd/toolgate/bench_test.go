@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -134,27 +135,26 @@ func benchServer(b *testing.B, upstream, durability string) string {
 	write("policy/p.rego", "package toolgate\nimport rego.v2\ndecision := {\"effect\": \"allow\", \"rule\": \"OK\"} if input.tool.name == \"echo\"\n")
 	write("mcp.json", fmt.Sprintf(`{"mcpServers": {"up": {"type": "http", "url": %q}}, "toolgate": {"state": "state", "policy": {"path": "policy"},
 		"limits": {"default": "1000000000/1m"}, "audit": {"durability": %q}, "servers": {"up": {"isolation": "shared"}}}}`, upstream, durability))
-	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv})
+	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"})
 	if err != nil {
 		b.Fatal(err)
 	}
-	in, err := open(b.Context(), cfg, "observer", hclog.NewNullLogger())
+	listeners, err := app.Listen(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
-	door, err := in.door(cfg)
+	a, err := app.Open(b.Context(), listeners.Bound(cfg), app.Options{Role: "observer"})
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := httptest.NewServer(door)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, listeners, app.Reload{}) }()
 	b.Cleanup(func() {
-		if err := door.Close(b.Context()); err != nil {
-			b.Log(err)
-		}
-		server.Close()
-		if err := in.close(); err != nil {
+		stop()
+		if err := errors.Join(<-ended, a.Close()); err != nil {
 			b.Error(err)
 		}
 	})
-	return server.URL
+	return "http://" + listeners.Agents.Addr().String()
 }

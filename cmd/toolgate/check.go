@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/docs/schemas"
-	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -29,7 +27,7 @@ or a role which nothing has. With --offline it starts nothing. With --schema it 
 the JSON Schema of mcp.json and of the overlay, for editors, and reads no file.`,
 		Example: `  toolgate check
   toolgate check --config mcp.json --offline -o json
-  toolgate check --schema >toolgate.schema.json`,
+  toolgate check --schema`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				return e.printSchema()
@@ -92,7 +90,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unsound(fmt.Errorf("policy: %w", err))
 	}
-	found := warnings(cfg, engine)
+	found := findings(app.Warnings(cfg, engine))
 	if live {
 		if found, err = e.checkLive(ctx, cfg); err != nil {
 			return err
@@ -118,25 +116,19 @@ func (e *env) unsound(err error) error {
 	if errors.As(err, &faults) {
 		found = found[:0]
 		for _, f := range faults.List {
-			found = append(found, finding{Level: "error", Where: place(config.Warning(f)), Message: f.Message, Hint: f.Hint})
+			found = append(found, finding{Level: "error", Where: f.Place(), Message: f.Message, Hint: f.Hint})
 		}
 	}
 	return errors.Join(e.json(map[string]any{"ok": false, "findings": found}), usage(err))
 }
 
-// warnings is what configuration and policy alone can say.
-func warnings(cfg *config.Config, engine *rego.Engine) []finding {
-	found := []finding{}
-	for _, w := range cfg.Warnings {
-		found = append(found, warning(place(w), w.Message, w.Hint))
+// findings takes over what an app says.
+func findings(said []app.Finding) []finding {
+	found := make([]finding, len(said))
+	for i, f := range said {
+		found[i] = warning(f.Where, f.Message, f.Hint)
 	}
-	for _, w := range engine.Warnings() {
-		found = append(found, warning("policy", w, ""))
-	}
-	if cfg.Deterministic {
-		found = append(found, warning("toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
-	}
-	return append(append(found, unreachableLinks(cfg)...), demoTokens(cfg)...)
+	return found
 }
 
 // checkLive starts the upstreams with a state of its own, so that looking
@@ -148,13 +140,15 @@ func (e *env) checkLive(ctx context.Context, cfg *config.Config) (found []findin
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	cfg.State = dir
-	in, err := open(ctx, cfg, e.role, e.logger())
+	a, err := app.Open(ctx, cfg, e.appOptions())
 	if err != nil {
 		return nil, err
 	}
-	in.answered(ctx)
-	found = in.findings()
-	for _, u := range in.upstream.Status() {
+	waiting, stop := context.WithTimeout(ctx, liveBound)
+	defer stop()
+	a.WaitForUpstreams(waiting)
+	found = findings(a.Findings())
+	for _, u := range a.Upstreams().Status() {
 		if u.Error != "" {
 			found = append(found, warning("mcpServers."+u.Name, u.State+": "+u.Error, ""))
 		} else if u.State == string(upstream.StateStarting) {
@@ -164,40 +158,8 @@ func (e *env) checkLive(ctx context.Context, cfg *config.Config) (found []findin
 			found = append(found, warning("mcpServers."+u.Name, w, ""))
 		}
 	}
-	return found, in.close()
-}
-
-// answered waits until every upstream has answered or failed. Serving waits for
-// none longer than a second, but whoever asks wants to know.
-func (in *instance) answered(ctx context.Context) {
-	ctx, stop := context.WithTimeout(ctx, liveBound)
-	defer stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		starting := func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) }
-		if !slices.ContainsFunc(in.upstream.Status(), starting) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	return found, a.Close()
 }
 
 // liveBound is how long check waits for upstreams.
 const liveBound = 15 * time.Second
-
-// place is where a warning of the configuration points.
-func place(w config.Warning) string {
-	at := w.File
-	if w.Line > 0 {
-		at = fmt.Sprintf("%s:%d:%d", w.File, w.Line, w.Column)
-	}
-	if w.Path != "" {
-		at += ": " + w.Path
-	}
-	return at
-}

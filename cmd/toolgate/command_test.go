@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -101,6 +102,7 @@ func TestExitCodes(t *testing.T) {
 		wire.UpstreamUnavailable: 4, wire.SessionLost: 4,
 		wire.ToolFailed: 5, wire.ToolTimeout: 5, wire.OutputInvalid: 5,
 		wire.PolicyDenied: 10, wire.ApprovalDenied: 10, wire.ApprovalExpired: 10, wire.RateLimited: 10, wire.Overloaded: 10, wire.ToolQuarantined: 10,
+		wire.ApprovalPending:  11,
 		wire.AuditUnavailable: 1, wire.Cancelled: 1, wire.HeaderMismatch: 1, wire.UnsupportedVersion: 1, wire.InternalError: 1,
 	}
 	got := map[wire.Code]int{}
@@ -141,12 +143,12 @@ func TestShippedConfiguration(t *testing.T) {
 	}
 	var got []string
 	for _, token := range cfg.Identity.Tokens {
-		got = append(got, demo(token))
-		if demo(token) != token.Subject || "demo-"+token.Roles[0] != token.Subject {
-			t.Errorf("token %q with roles %v is %q", token.Subject, token.Roles, demo(token))
+		got = append(got, app.DemoToken(token))
+		if app.DemoToken(token) != token.Subject || "demo-"+token.Roles[0] != token.Subject {
+			t.Errorf("token %q with roles %v is %q", token.Subject, token.Roles, app.DemoToken(token))
 		}
 	}
-	if diff := cmp.Diff(demos, got); diff != "" {
+	if diff := cmp.Diff(app.DemoTokens, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -160,8 +162,8 @@ func TestReachable(t *testing.T) {
 		"tools.lan:8787": "tools.lan:8787",
 		"[::1]:8787":     "[::1]:8787",
 	} {
-		if got := reachable(listener); got != want {
-			t.Errorf("reachable(%q) = %q, want %q", listener, got, want)
+		if got := app.Reachable(listener); got != want {
+			t.Errorf("Reachable(%q) = %q, want %q", listener, got, want)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
@@ -93,20 +94,22 @@ func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	beside := *cfg
 	beside.State = dir
-	in, err := open(ctx, &beside, e.role, e.logger())
+	a, err := app.Open(ctx, &beside, e.appOptions())
 	if err != nil {
 		return nil, err
 	}
-	in.answered(ctx)
-	for _, t := range in.upstream.Catalogue().Tools("") {
+	waiting, stop := context.WithTimeout(ctx, liveBound)
+	defer stop()
+	a.WaitForUpstreams(waiting)
+	for _, t := range a.Upstreams().Catalogue().Tools("") {
 		tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
 	}
-	for _, u := range in.upstream.Status() {
+	for _, u := range a.Upstreams().Status() {
 		if u.Error != "" {
 			fmt.Fprintf(e.err, "toolgate: warning: %s: %s: its tools are not looked at\n", u.Name, printable(u.Error))
 		}
 	}
-	return tools, in.close()
+	return tools, a.Close()
 }
 
 // toolNamed is what the configuration says of a tool that nobody has listed.

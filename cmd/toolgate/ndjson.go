@@ -1,11 +1,10 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/proxy/ndjson"
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 func ndjsonCommand(e *env) *cobra.Command {
@@ -19,19 +18,10 @@ local with the role of --role, or the one that --token names; held calls are dec
 at the admin listener of a running serve with the same state directory.`,
 		Example: `  toolgate ndjson --role researcher                  # one request per line on stdin
   echo '{"id":"2","type":"invoke","payload":{"action":"search_internet","input":{"query":"mcp"}}}' | toolgate ndjson --role researcher`,
-		RunE: func(c *cobra.Command, _ []string) error { return e.ndjsonDoor(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
+				return a.ServeNDJSON(c.Context(), who, e.in, e.out)
+			})
+		},
 	}
-}
-
-func (e *env) ndjsonDoor(ctx context.Context) error {
-	return e.beside(ctx, func(in *instance) error {
-		door, err := ndjson.New(ndjson.Options{
-			Gate: in.gate, Refuser: in.gate, Credential: e.stdioCredential(),
-			Ended: in.ended, Log: in.log.Named("ndjson"),
-		})
-		if err != nil {
-			return err
-		}
-		return door.Serve(ctx, e.in, e.out)
-	})
 }

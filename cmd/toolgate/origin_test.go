@@ -13,13 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/open-policy-agent/opa/v1/bundle"
 
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/publisher"
 	"github.com/toolgate/toolgate/policy/rego"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
 // rule is a policy whose one rule decides on every call.
@@ -306,46 +304,6 @@ func TestPolicyMoves(t *testing.T) {
 	waits(second, 0)
 	replace(t, filepath.Join(dir, "policy", "p.rego"), four["p.rego"])
 	shown(t, admin, "/readyz?verbose", revisionOf(t, four))
-}
-
-// TestTooLateToTake holds that a policy which was fetched for a configuration
-// that is gone does not serve.
-func TestTooLateToTake(t *testing.T) {
-	t.Parallel()
-	p := publisher.New(t)
-	p.Publish(publisher.Pack(t, rule("allow", "one")))
-	dir := from(t, p.URL, "")
-	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := open(t.Context(), cfg, "observer", hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := in.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	before, old := in.revision(), in.origin
-	p.Publish(publisher.Pack(t, rule("allow", "two")))
-	in.again(t.Context(), source{next: func() (*config.Config, error) { return cfg, nil }, now: func() (*config.Config, error) { return cfg, nil }}, true)
-	if in.revision() == before || in.origin == old {
-		t.Fatal("the reload fetched nothing")
-	}
-	served := in.revision()
-	p.Publish(publisher.Pack(t, rule("allow", "three")))
-	c, err := old.remote.Fetch(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := in.take(t.Context(), old, c); err == nil || in.revision() != served {
-		t.Errorf("taken too late: %v", err)
-	}
-	if err := in.take(t.Context(), in.origin, c); err != nil || in.revision() == served {
-		t.Errorf("not taken in time: %v", err)
-	}
 }
 
 // TestShadowFromServer holds that a policy which only is asked may come from a

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -36,7 +37,7 @@ func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Con
 	switch {
 	case path == "" && err == nil:
 		err := e.here(ctx, cfg)
-		return policyOptions(&cfg.Policy.PolicySource), cfg, err
+		return app.PolicyOptions(&cfg.Policy.PolicySource), cfg, err
 	case path == "":
 		return rego.Options{}, nil, fmt.Errorf("%w\nhint: --path names a policy that no configuration names", err)
 	case err != nil && e.config != defaultConfig:
@@ -48,5 +49,5 @@ func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Con
 }
 
 func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {
-	return rego.Load(ctx, policyOptions(&cfg.Policy.PolicySource))
+	return rego.Load(ctx, app.PolicyOptions(&cfg.Policy.PolicySource))
 }

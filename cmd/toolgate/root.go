@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -173,6 +174,11 @@ func (e *env) logger() hclog.Logger {
 	})
 }
 
+// appOptions are what the flags say to a toolgate that this command opens.
+func (e *env) appOptions() app.Options {
+	return app.Options{Role: e.role, Version: version, Log: e.logger()}
+}
+
 // load reads the configuration.
 func (e *env) load() (*config.Config, error) { return e.loadAs("", "", e.state) }
 
@@ -225,9 +231,11 @@ func (e *env) report(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	code, x := exitUnexpected, (*exit)(nil)
+	code, x, bad := exitUnexpected, (*exit)(nil), (*app.ConfigError)(nil)
 	if errors.As(err, &x) {
 		code = x.code
+	} else if errors.As(err, &bad) {
+		code = exitUsage
 	} else if strings.HasPrefix(err.Error(), "unknown command") {
 		code = exitUsage // cobra has no type for it
 	}

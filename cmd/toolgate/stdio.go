@@ -10,8 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
-	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
 func stdioCommand(e *env) *cobra.Command {
@@ -34,7 +35,9 @@ means /mcp. Redirects are not followed, proxy variables are not read.`,
 			if c.Flags().Changed("connect") {
 				return e.bridge(c, address)
 			}
-			return e.stdioDoor(c.Context())
+			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
+				return a.ServeStdio(c.Context(), who, e.in, e.out)
+			})
 		},
 	}
 	c.Flags().StringVar(&address, "connect", "", "URL of the MCP endpoint to connect the client to")
@@ -68,37 +71,21 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 	return err
 }
 
-func (e *env) stdioDoor(ctx context.Context) error {
-	return e.beside(ctx, func(in *instance) error {
-		opts := in.doorOptions(in.cfg)
-		opts.Stdio = e.stdioCredential()
-		door, err := mcp.New(opts)
-		if err != nil {
-			return err
-		}
-		in.upstream.OnChange(door.ToolsChanged)
-		in.tellAgents.Store(new(door.ToolsChangedFor))
-		in.upstream.OnListChanged(door.ListChanged)
-		err = door.Serve(ctx, e.in, e.out)
-		in.drain(context.WithoutCancel(ctx), door.Close, in.steward.Close)
-		return err
-	})
-}
-
-// beside opens an instance without listeners, which may share its state with
-// one that serves, for as long as talk takes.
-func (e *env) beside(ctx context.Context, talk func(*instance) error) error {
+// attached opens an app without listeners, which may share its state with one
+// that serves, for as long as serve takes. The caller is the principal of --token,
+// or else local.
+func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Credential) error) error {
 	outlive()
 	cfg, err := e.load()
 	if err != nil {
 		return err
 	}
-	in, err := open(ctx, cfg, e.role, e.logger())
+	a, err := app.Open(ctx, cfg, e.appOptions())
 	if err != nil {
 		return err
 	}
-	in.warn()
-	return errors.Join(talk(in), in.close())
+	a.LogWarnings()
+	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
 // outlive makes a write to a pipe that nobody reads any more an error instead

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,12 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/publisher"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
 // swapped is a policy of two that are swapped: a verdict that depends on the
@@ -197,47 +193,4 @@ func checkSwapped(t *testing.T, dir string, answers map[int]string, verdicts map
 		}
 	}
 	t.Logf("calls by revision: %v", calls)
-}
-
-// TestChangedBeforeTheWatch holds that what changes after the start has read it
-// and before anything is watched is taken over too.
-func TestChangedBeforeTheWatch(t *testing.T) {
-	t.Parallel()
-	dir := swapDirectory(t, `"policy"`)
-	write(t, dir, map[string]string{"policy/p.rego": allowAll})
-	load := func() (*config.Config, error) {
-		return config.Load(config.Options{Path: filepath.Join(dir, "mcp.json"), Getenv: os.LookupEnv})
-	}
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := open(t.Context(), cfg, "observer", hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := in.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	before := in.revision()
-	replace(t, filepath.Join(dir, "policy", "p.rego"), allowAll+"\n")
-	ctx, stop := context.WithCancel(t.Context())
-	var watch sync.WaitGroup
-	watch.Go(func() {
-		if err := in.watch(ctx, source{next: load, now: load}); err != nil {
-			t.Error(err)
-		}
-	})
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); in.revision() == before && time.Now().Before(end); {
-		<-tick.C
-	}
-	if in.revision() == before {
-		t.Error("the change was never seen")
-	}
-	stop()
-	watch.Wait()
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/policy/identity"
 )
 
 func tokenCommand(e *env) *cobra.Command {
@@ -37,7 +35,7 @@ func tokenCreate(e *env) *cobra.Command {
 				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
 			}
 			token := "tg_" + rand.Text()
-			entry := map[string]any{"subject": subject, "roles": roles, "sha256": hash(token)}
+			entry := map[string]any{"subject": subject, "roles": roles, "sha256": identity.HashToken(token)}
 			if e.output == "json" {
 				return e.json(map[string]any{"token": token, "entry": entry})
 			}
@@ -70,37 +68,4 @@ func tokenList(e *env) *cobra.Command {
 			return e.table([]string{"SUBJECT", "ROLES", "SHA256"}, rows)
 		},
 	}
-}
-
-func hash(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
-}
-
-// demos are the tokens of the shipped mcp.json. Everybody knows them.
-var demos = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver"}
-
-// demo gives the well-known token that t is, or "".
-func demo(t config.Token) string {
-	for _, d := range demos {
-		if t.SHA256 == hash(d) {
-			return d
-		}
-	}
-	return ""
-}
-
-// demoTokens warns of tokens that everybody knows.
-func demoTokens(cfg *config.Config) []finding {
-	var known []string
-	for _, t := range cfg.Identity.Tokens {
-		if d := demo(t); d != "" {
-			known = append(known, d)
-		}
-	}
-	if len(known) == 0 {
-		return nil
-	}
-	return []finding{warning("toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
-		"make your own with toolgate token create, and take these out")}
 }

@@ -223,6 +223,8 @@ func codeFor(code wire.Code) int {
 	switch code {
 	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.RateLimited, wire.Overloaded:
 		return exitDenied
+	case wire.ApprovalPending:
+		return exitApproval
 	case wire.Unauthenticated:
 		return exitUnauthorised
 	case wire.UpstreamUnavailable, wire.SessionLost:

@@ -3,11 +3,9 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/tools"
 )
-
-// toolsDir is the variable that says where the tools keep what they keep.
-const toolsDir = "TOOLGATE_TOOLS_DIR"
 
 func toolsCommand(e *env) *cobra.Command {
 	var opts tools.Options
@@ -19,7 +17,7 @@ of documents, a renderer of text cards, and a paper wallet that moves no money.`
 		Example: `  toolgate tools --docs ./handbook
   toolgate tools --dir .toolgate/tools`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if dir, ok := e.lookup(toolsDir); ok && !c.Flags().Changed("dir") {
+			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir
 			}
 			return tools.Serve(c.Context(), opts, e.in, e.out)

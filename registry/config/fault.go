@@ -15,21 +15,25 @@ type Fault struct {
 	Hint    string // how to mend it; "" = no idea
 }
 
-// String gives "file:line:column: path: message", and the hint on a second line.
-func (f Fault) String() string {
-	var b strings.Builder
-	b.WriteString(f.File)
+// Place gives "file:line:column: path", as much of it as is known.
+func (f Fault) Place() string {
+	at := f.File
 	if f.Line > 0 {
-		fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
+		at = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
 	}
 	if f.Path != "" {
-		b.WriteString(": " + f.Path)
+		at += ": " + f.Path
 	}
-	b.WriteString(": " + f.Message)
+	return at
+}
+
+// String gives the place and the message, and the hint on a second line.
+func (f Fault) String() string {
+	text := f.Place() + ": " + f.Message
 	if f.Hint != "" {
-		b.WriteString("\nhint: " + f.Hint)
+		text += "\nhint: " + f.Hint
 	}
-	return b.String()
+	return text
 }
 
 // Faults is the error of Load: everything that is wrong, in the order of the
@@ -49,6 +53,9 @@ func (f *Faults) Error() string {
 
 // Warning is something that was accepted and should be looked at.
 type Warning Fault
+
+// Place gives the form of Fault.Place.
+func (w Warning) Place() string { return Fault(w).Place() }
 
 // String gives the form of Fault.String.
 func (w Warning) String() string { return Fault(w).String() }

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/toolgate/toolgate/proxy"
 )
 
-// verification verifies a sample of the decisions of an instance while it serves.
+// verification verifies a sample of the decisions of an App while it serves.
 type verification struct {
 	sampler *verify.Sampler
 	stop    context.CancelFunc
@@ -22,20 +22,20 @@ type verification struct {
 
 // startVerification starts verifying. The caller must call close before the audit
 // trail closes.
-func (in *instance) startVerification() *verification {
+func (a *App) startVerification() *verification {
 	verified := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_policy_verified_total", Help: "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.",
 	}, []string{"outcome"})
 	for _, o := range verify.Outcomes() {
 		verified.WithLabelValues(string(o))
 	}
-	in.metrics.registry.MustRegister(verified)
+	a.metrics.registry.MustRegister(verified)
 	ctx, stop := context.WithCancel(context.Background())
 	v := &verification{stop: stop, sampler: verify.New(verify.Options{
-		Share:   in.cfg.Policy.Verify.Sample,
-		Record:  func(ctx context.Context, r *audit.Record) error { return in.trail.Outcome(ctx, r) },
+		Share:   a.Config().Policy.Verify.Sample,
+		Record:  func(ctx context.Context, r *audit.Record) error { return a.state.trail.Outcome(ctx, r) },
 		Observe: func(o verify.Outcome) { verified.WithLabelValues(string(o)).Inc() },
-		Log:     in.log.Named("verify"),
+		Log:     a.log.Named("verify"),
 	})}
 	v.done.Go(func() { v.sampler.Run(ctx) })
 	return v

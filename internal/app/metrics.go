@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy"
 )
@@ -17,14 +18,14 @@ import (
 // metrics are what /metrics shows. No label names a person, and tools appear
 // only under the names of the catalogue, so that callers cannot add series.
 type metrics struct {
-	registry *prometheus.Registry
-	calls    *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	notices  *prometheus.CounterVec
-	waits    *prometheus.HistogramVec
-	told     *prometheus.CounterVec
-	untold   *prometheus.CounterVec
-	loads    *prometheus.CounterVec
+	registry  *prometheus.Registry
+	calls     *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	notices   *prometheus.CounterVec
+	waits     *prometheus.HistogramVec
+	shipped   *prometheus.CounterVec
+	unshipped *prometheus.CounterVec
+	loads     *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -45,16 +46,16 @@ func newMetrics() *metrics {
 			Buckets: []float64{1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400},
 		}, []string{"outcome"}),
 	}
-	m.told = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.shipped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_decision_log_shipped_total", Help: "Decisions that a sink of the decision log has taken.",
 	}, []string{"sink"})
-	m.untold = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.unshipped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_decision_log_failed_total", Help: "Decisions that were not told as they are: retried or parked by the sink, masked to their id because the mask failed, dropped by the policy, or lost because the record cannot be read.",
 	}, []string{"sink", "outcome"})
 	m.loads = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "toolgate_policy_loads_total", Help: "Tries to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not give it.",
 	}, []string{"outcome"})
-	m.registry.MustRegister(m.calls, m.loads, m.seconds, m.waits, m.notices, m.told, m.untold, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.calls, m.loads, m.seconds, m.waits, m.notices, m.shipped, m.unshipped, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -67,7 +68,7 @@ func (m *metrics) observeNotice(channel string, o notice.Outcome) {
 	m.notices.WithLabelValues(channel, string(o)).Inc()
 }
 
-// waited is told of every ticket that waits for people no more.
+// waited is called once for each ticket that leaves state proposed.
 func (m *metrics) waited(ended approval.State, waited time.Duration) {
 	m.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
 }
@@ -109,4 +110,34 @@ func (revision policyInfo) Collect(to chan<- prometheus.Metric) {
 
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
+	if o == decisionlog.Shipped {
+		m.shipped.WithLabelValues(sink).Add(float64(n))
+		return
+	}
+	m.unshipped.WithLabelValues(sink, string(o)).Add(float64(n))
+}
+
+// decisionLag shows how far the sinks are behind the trail.
+type decisionLag struct{ shipper *decisionlog.Shipper }
+
+var lagDesc = prometheus.NewDesc("toolgate_decision_log_lag_records",
+	"Records of the audit trail, of all processes on this state, that a sink of the decision log has not come to.", []string{"sink"}, nil)
+
+// Describe implements prometheus.Collector.
+func (decisionLag) Describe(to chan<- *prometheus.Desc) { to <- lagDesc }
+
+// Collect implements prometheus.Collector. What cannot be read is not shown.
+func (d decisionLag) Collect(to chan<- prometheus.Metric) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	troubles, err := d.shipper.Troubles(ctx)
+	if err != nil {
+		return
+	}
+	for _, t := range troubles {
+		to <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, float64(t.Lag), t.Sink)
+	}
 }

@@ -1,4 +1,4 @@
-package main
+package app
 
 import (
 	"crypto/sha256"
@@ -17,18 +17,20 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// stateOf opens what an instance keeps in a directory, and nothing else of it.
-func stateOf(t *testing.T, dir string) *instance {
+// stateOf opens a state directory, and nothing else of an App.
+func stateOf(t *testing.T, dir string) *state {
 	t.Helper()
 	auth, err := identity.New(identity.Config{Tokens: []identity.Token{{Subject: "ann", Roles: []string{"approver"}, SHA256: identity.HashToken("x")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &instance{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics()}
-	if err := in.openState(t.Context(), &config.Config{State: dir}); err != nil {
+	cfg := &config.Config{State: dir}
+	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &servingPolicy{}, cfg: cfg}
+	s, err := openState(t.Context(), cfg, a.stateOptions())
+	if err != nil {
 		t.Fatal(err)
 	}
-	return in
+	return s
 }
 
 // payment is a call that people approve.
@@ -40,7 +42,7 @@ func payment() approval.Held {
 	}
 }
 
-func claimed(t *testing.T, in *instance, want approval.ClaimOutcome) approval.Ticket {
+func claimed(t *testing.T, in *state, want approval.ClaimOutcome) approval.Ticket {
 	t.Helper()
 	c, err := in.tickets.Claim(t.Context(), payment())
 	if err != nil || c.Outcome != want {

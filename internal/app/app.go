@@ -1,0 +1,269 @@
+// Package app is one running toolgate: policy, upstreams, state and the road of
+// tool calls, behind the listeners of agents and people or behind one pair of
+// streams.
+//
+// Open builds it from a configuration and starts the upstreams. Run serves two
+// listeners until its context ends and then drains; ServeStdio and ServeNDJSON
+// serve one client instead. Apply exchanges the configuration while calls go on:
+// what is new is built next to what serves, and swapped in whole or not at all.
+// Close ends everything in the order in which nothing is lost.
+//
+//	cfg, err := config.Load(config.Options{Path: "mcp.json"})
+//	...
+//	listeners, err := app.Listen(cfg)
+//	...
+//	a, err := app.Open(ctx, listeners.Bound(cfg), app.Options{Role: "observer", Log: log})
+//	...
+//	err = errors.Join(a.Run(ctx, listeners, app.Reload{}), a.Close())
+//
+// Several Apps may share one state directory, in one process or in several. The
+// methods of an App are safe for concurrent use, except Close, which comes last.
+package app
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/bus"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Options are what Open needs beyond the configuration.
+type Options struct {
+	Role    string       // of the principal local
+	Version string       // of the program, for records, metrics and handshakes
+	Log     hclog.Logger // nil = nothing is logged
+}
+
+// ConfigError reports a configuration or a policy that cannot serve.
+type ConfigError struct{ Err error }
+
+// Error gives the cause's text.
+func (e *ConfigError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+func configError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ConfigError{err}
+}
+
+// App is one running toolgate.
+type App struct {
+	options   Options
+	log       hclog.Logger
+	metrics   *metrics
+	policy    *servingPolicy
+	state     *state
+	auth      *identity.Authenticator
+	limits    *limit.Limiter
+	upstreams *registry.Registry
+	gate      *proxy.Gate
+	worker    *proxy.TicketWorker
+	verify    *verification
+	bus       *bus.Bus
+
+	// toolsChanged notifies agents that their lists may be others, and
+	// toolsChangedFor those of one principal. Both are nil until agents are served.
+	toolsChanged    atomic.Pointer[func()]
+	toolsChangedFor atomic.Pointer[func(policy.Principal)]
+
+	mu     sync.Mutex // protects the fields below
+	cfg    *config.Config
+	shadow *shadowPolicy // nil where no policy is asked next to the one that serves
+	reload reloadStatus
+}
+
+// deterministicEpoch is when the counted time of "deterministic" begins.
+var deterministicEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Open builds an App from cfg, upstreams starting. The error is a *ConfigError
+// when configuration or policy cannot serve. On an error nothing is left open.
+func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
+	}
+	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics()}
+	if cfg.Deterministic {
+		signal.Reproducible(deterministicEpoch)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if err = a.openPolicy(ctx, cfg); err != nil {
+		return nil, configError(err)
+	}
+	if a.auth, err = identity.New(identityConfig(cfg, o.Role)); err != nil {
+		return nil, configError(err)
+	}
+	a.limits = limit.New(limitRules(cfg))
+	a.bus = bus.New(bus.Options{})
+	if a.state, err = openState(ctx, cfg, a.stateOptions()); err != nil {
+		return nil, err
+	}
+	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version})
+	prepareTools(cfg)
+	if err = a.upstreams.Apply(ctx, cfg); err != nil {
+		return nil, configError(err)
+	}
+	if err = a.openGate(cfg); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// openGate builds the road of tool calls, and the worker that runs approved ones.
+func (a *App) openGate(cfg *config.Config) (err error) {
+	tickets := a.state.tickets
+	a.verify = a.startVerification()
+	a.gate, err = proxy.New(proxy.Options{
+		Identifier: a.auth, Policy: a.verify.watch(a.policy.current()), Limiter: a.limits, Usage: limit.NewUsage(a.state.db, nil),
+		Tickets: tickets, Waiter: tickets, Book: tickets, Recorder: a.state.trail,
+		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
+		Observe: a.metrics.observe, Log: a.log.Named("gate"),
+	})
+	if err != nil {
+		return err
+	}
+	a.upstreams.OnListChanged(a.gate.ListChanged)
+	a.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
+		Gate: a.gate, Ledger: tickets, Waited: a.metrics.waited, Asked: a.ticketOpened, Log: a.log.Named("steward"),
+	})
+	if err != nil {
+		return err
+	}
+	a.upstreams.OnChange(a.worker.Recheck)
+	a.metrics.pending(tickets.Held)
+	return nil
+}
+
+// Close ends ticket worker and upstreams first, so that no call is under way,
+// then the trail, then the store. It waits 10 seconds at most for each.
+func (a *App) Close() error {
+	var errs []error
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	if a.worker != nil {
+		errs = append(errs, a.worker.Close(ctx))
+	}
+	if a.upstreams != nil {
+		errs = append(errs, a.upstreams.Close(ctx))
+	}
+	if a.bus != nil {
+		a.bus.Close()
+	}
+	if a.verify != nil {
+		a.verify.close()
+	}
+	if a.state != nil {
+		errs = append(errs, a.state.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Apply builds what cfg asks for next to what serves, and swaps it in whole. On
+// an error nothing has changed. Some settings are only read by Open; /readyz
+// names them when Run has reloaded a configuration in which they differ.
+func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
+	a.policy.swap.Lock()
+	defer a.policy.swap.Unlock()
+	return a.apply(ctx, cfg)
+}
+
+// apply is Apply for callers that hold a.policy.swap.
+func (a *App) apply(ctx context.Context, cfg *config.Config) error {
+	loaded, err := loadSource(ctx, &cfg.Policy.PolicySource, policyDir(cfg))
+	if err != nil {
+		a.metrics.loads.WithLabelValues(loadRefused).Inc()
+		return err
+	}
+	ids := identityConfig(cfg, a.options.Role)
+	if _, err := identity.New(ids); err != nil {
+		return err
+	}
+	channels := noticeChannels(cfg)
+	if _, err := notice.New(notice.Options{DB: a.state.db, Link: a.ticketPage}, channels); err != nil {
+		return err
+	}
+	prepareTools(cfg)
+	if err := a.upstreams.Apply(ctx, cfg); err != nil {
+		return err
+	}
+	if err := a.state.notices.Apply(channels); err != nil {
+		return err
+	}
+	if err := a.state.decisions.Apply(ctx, decisionSinks(cfg)); err != nil {
+		return err
+	}
+	if err := a.auth.Apply(ids); err != nil {
+		return err
+	}
+	a.limits.Apply(limitRules(cfg))
+	a.gate.Apply(gateSettings(cfg))
+	a.verify.sampler.SetShare(cfg.Policy.Verify.Sample)
+	a.mu.Lock()
+	a.cfg = cfg
+	a.mu.Unlock()
+	a.policy.exchange(loaded.source, loaded.engine)
+	a.policy.noteLoad(loaded)
+	a.shadowPolicy().apply(cfg)
+	return nil
+}
+
+// Config gives the configuration that serves. The caller must not change it.
+func (a *App) Config() *config.Config {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cfg
+}
+
+// Revision gives the revision of the policy that serves.
+func (a *App) Revision() string { return a.policy.current().Revision() }
+
+// Upstreams gives the servers and their tools.
+func (a *App) Upstreams() *registry.Registry { return a.upstreams }
+
+// WaitForUpstreams returns when every upstream has answered or failed, or ctx
+// ends. Serving waits a second at most; commands that look want to know.
+func (a *App) WaitForUpstreams(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for a.starting() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ticketOpened is called with the principal of each new ticket. The first one
+// gives the principal's agents one tool more: approval_status.
+func (a *App) ticketOpened(who policy.Principal) {
+	notify := a.toolsChangedFor.Load()
+	if notify == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	if own, err := a.state.tickets.Answering(ctx, who); err == nil && len(own) == 1 {
+		(*notify)(who)
+	}
+}

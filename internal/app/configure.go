@@ -1,0 +1,116 @@
+package app
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/toolgate/toolgate/policy/decisionlog"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// ToolsDir is the environment variable that names the directory of the standard
+// tools' data.
+const ToolsDir = "TOOLGATE_TOOLS_DIR"
+
+// prepareTools gives our own standard tools, where they are an upstream, a place
+// in the state directory.
+func prepareTools(cfg *config.Config) {
+	for i, s := range cfg.Servers {
+		if s.Command != "toolgate" || s.Env[ToolsDir] != "" {
+			continue
+		}
+		env := maps.Clone(s.Env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		env[ToolsDir] = filepath.Join(cfg.State, "tools")
+		cfg.Servers[i].Env = env
+	}
+}
+
+func gateSettings(cfg *config.Config) proxy.Settings {
+	methods := make(map[string][]string)
+	for _, s := range cfg.Servers {
+		methods[s.Name] = s.Methods
+	}
+	clients := cfg.Approvals.Clients
+	if clients == nil {
+		clients = config.KnownClients()
+	}
+	profiles := make([]proxy.ClientProfile, len(clients))
+	for i, c := range clients {
+		profiles[i] = proxy.ClientProfile(c)
+	}
+	return proxy.Settings{
+		Results: cfg.Results, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
+		ConsoleURL: consoleURL(cfg),
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + Reachable(cfg.Listen), Methods: methods,
+	}
+}
+
+func identityConfig(cfg *config.Config, role string) identity.Config {
+	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured}
+	for _, t := range cfg.Identity.Tokens {
+		c.Tokens = append(c.Tokens, identity.Token(t))
+	}
+	for _, j := range cfg.Identity.JWT {
+		c.JWT = append(c.JWT, identity.JWT{Issuer: j.Issuer, Audience: j.Audience, JWKS: j.JWKS, RolesClaim: j.RolesClaim})
+	}
+	return c
+}
+
+func limitRules(cfg *config.Config) limit.Rules {
+	var r limit.Rules
+	if d := cfg.Limits.Default; d != nil {
+		rate := limit.Rate(*d)
+		r.Default = &rate
+	}
+	for _, rule := range cfg.Limits.Rules {
+		r.Rules = append(r.Rules, limit.Rule{
+			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Rate: limit.Rate(rule.Rate),
+		})
+	}
+	return r
+}
+
+func noticeChannels(cfg *config.Config) (channels []notice.Channel) {
+	for _, n := range cfg.Approvals.Notify {
+		channels = append(channels, notice.Channel{
+			Webhook: n.Webhook, Secret: n.Secret, Format: notice.Format(n.Format),
+			Email: n.Email, SMTP: n.SMTP, From: n.From, Roles: n.Roles,
+		})
+	}
+	return channels
+}
+
+func decisionSinks(cfg *config.Config) decisionlog.Config {
+	l := cfg.Policy.Log
+	return decisionlog.Config{File: l.File, URL: l.URL, Token: l.Token, Headers: l.Headers}
+}
+
+// consoleURL is where browsers find the admin listener.
+func consoleURL(cfg *config.Config) string {
+	if cfg.Console.URL != "" {
+		return cfg.Console.URL
+	}
+	return "http://" + Reachable(cfg.Admin)
+}
+
+// Reachable gives an address that reaches a listener from this machine: a
+// listener on every interface has no address of its own.
+func Reachable(listener string) string {
+	host, port, err := net.SplitHostPort(listener)
+	if err != nil {
+		return listener
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || (err == nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listener
+}

@@ -1,0 +1,187 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/proxy/ndjson"
+	"github.com/toolgate/toolgate/proxy/rest"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// drainTime is how long calls under way may continue after the end of Run's
+// context.
+const drainTime = 20 * time.Second
+
+// Run serves agents and people until ctx ends, then drains: calls under way have
+// 20 seconds to finish. Meanwhile it reloads as r says, polls the server of a
+// policy at a URL, and asks the shadow policy. It may be called once.
+func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
+	cfg := a.Config()
+	door, err := a.newDoor(cfg)
+	if err != nil {
+		return err
+	}
+	jobs, err := a.newREST(cfg)
+	if err != nil {
+		return err
+	}
+	people, err := a.newConsole(cfg)
+	if err != nil {
+		return err
+	}
+	a.connect(door)
+	forAgents, forPeople := newServer(route(door, jobs)), newServer(people)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serveHTTP(forAgents, l.Agents) })
+	group.Go(func() error { return serveHTTP(forPeople, l.People) })
+	group.Go(func() error { return a.watch(ctx, r) })
+	group.Go(func() error { return a.policy.poll(ctx) })
+	shadow := a.openShadow()
+	group.Go(func() error { return shadow.run(ctx) })
+	group.Go(func() error {
+		<-ctx.Done()
+		people.Close()
+		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)
+		return errors.Join(hangUp(forAgents), hangUp(forPeople))
+	})
+	return group.Wait()
+}
+
+// route gives a request to the door that its path names.
+func route(door *mcp.Door, jobs *rest.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			jobs.ServeHTTP(w, r)
+			return
+		}
+		door.ServeHTTP(w, r)
+	})
+}
+
+// ServeStdio serves one MCP client on a pair of streams until in ends or ctx
+// does, and drains.
+func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Reader, out io.Writer) error {
+	opts := a.doorOptions(a.Config())
+	opts.Stdio = who
+	door, err := mcp.New(opts)
+	if err != nil {
+		return err
+	}
+	a.connect(door)
+	err = door.Serve(ctx, in, out)
+	a.drain(context.WithoutCancel(ctx), door.Close, a.worker.Close)
+	return err
+}
+
+// ServeNDJSON serves one client of the NDJSON action protocol on a pair of
+// streams until in ends or ctx does.
+func (a *App) ServeNDJSON(ctx context.Context, who identity.Credential, in io.Reader, out io.Writer) error {
+	door, err := ndjson.New(ndjson.Options{
+		Gate: a.gate, Refuser: a.gate, Credential: who,
+		Ended: a.endSession, Log: a.log.Named("ndjson"),
+	})
+	if err != nil {
+		return err
+	}
+	return door.Serve(ctx, in, out)
+}
+
+// connect makes a door hear of changes that its clients should know.
+func (a *App) connect(door *mcp.Door) {
+	a.toolsChanged.Store(new(door.ToolsChanged))
+	a.toolsChangedFor.Store(new(door.ToolsChangedFor))
+	a.upstreams.OnChange(door.ToolsChanged)
+	a.upstreams.OnListChanged(door.ListChanged)
+}
+
+// drain lets the calls that are under way finish, and cancels those that take
+// longer than they may.
+func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
+	a.log.Info("draining", "seconds", drainTime.Seconds())
+	ctx, stop := context.WithTimeout(ctx, drainTime)
+	defer stop()
+	var group errgroup.Group
+	for _, end := range ends {
+		group.Go(func() error { return end(ctx) })
+	}
+	if err := group.Wait(); err != nil {
+		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", drainTime.Seconds())
+	}
+}
+
+// newDoor makes the door for MCP clients over HTTP.
+func (a *App) newDoor(cfg *config.Config) (*mcp.Door, error) {
+	opts := a.doorOptions(cfg)
+	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
+	opts.Hosts = hostsOf(cfg.Listen)
+	return mcp.New(opts)
+}
+
+// doorOptions is what every door for MCP clients has.
+func (a *App) doorOptions(cfg *config.Config) mcp.Options {
+	return mcp.Options{
+		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered,
+		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
+		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.writeEnvelope, Tasks: true, StateKey: a.state.key,
+		Ended: a.endSession, Log: a.log.Named("mcp"),
+	}
+}
+
+// endSession forgets a session that is over, and closes its connections.
+func (a *App) endSession(session string) {
+	a.gate.EndSession(session)
+	a.upstreams.EndSession(session)
+}
+
+// newREST makes the door for HTTP clients that do not speak MCP.
+func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
+	return rest.New(rest.Options{
+		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
+		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: a.state.writeEnvelope,
+		Hosts: hostsOf(cfg.Listen), Version: a.options.Version, Log: a.log.Named("rest"),
+	})
+}
+
+// toolIO gives the schemas of tools by their exposed names: those of servers, and
+// of the one tool that is the gate's own.
+func (a *App) toolIO() func(exposed string) (*registry.ToolIO, error) {
+	own := registry.NewSchemaRegistry()
+	return func(exposed string) (*registry.ToolIO, error) {
+		io, err := a.upstreams.LoadToolIO(exposed)
+		if errors.Is(err, registry.ErrUnknownTool) && exposed == proxy.StatusName {
+			return own.LoadToolIO(exposed, proxy.StatusTool())
+		}
+		return io, err
+	}
+}
+
+// hangUp ends a server whose requests are answered.
+func hangUp(s *http.Server) error {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	if err := s.Shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("ending connections: %w", err), s.Close())
+	}
+	return nil
+}
+
+func serveHTTP(s *http.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	}
+	return nil
+}

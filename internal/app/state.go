@@ -1,0 +1,196 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/decisionlog"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/proxy/artifact"
+	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// state is what survives a restart: everything in the state directory.
+type state struct {
+	db        *store.DB
+	trail     *audit.Log
+	decisions *decisionlog.Shipper
+	notices   *notice.Sender
+	tickets   *approval.Tickets
+	artifacts *artifact.Store
+	envelopes *audit.EnvelopeLog
+	key       []byte // see mcp.Options.StateKey
+}
+
+// stateOptions are what the parts of a state ask the rest of an App.
+type stateOptions struct {
+	version  string
+	log      hclog.Logger
+	metrics  *metrics
+	link     func(ticket string) string                                     // address of a ticket's page
+	mask     func(context.Context, json.RawMessage) (policy.Mask, error)    // of the policy that serves
+	standing func(subject, tenant string) (roles []string, configured bool) // of an approver, now
+}
+
+func (a *App) stateOptions() stateOptions {
+	return stateOptions{
+		version: a.options.Version, log: a.log, metrics: a.metrics,
+		link: a.ticketPage, mask: a.policy.mask, standing: a.standing,
+	}
+}
+
+// ticketPage gives the address of the page of a ticket.
+func (a *App) ticketPage(id string) string {
+	return consoleURL(a.Config()) + "/console/approvals/" + id
+}
+
+// standing gives the roles that an approver of a configured token has now.
+func (a *App) standing(subject, tenant string) ([]string, bool) {
+	now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
+	return now.Roles, err == nil
+}
+
+// openState opens the state directory. On an error nothing is left open.
+func openState(ctx context.Context, cfg *config.Config, o stateOptions) (_ *state, err error) {
+	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
+		return nil, fmt.Errorf("making the state directory: %w", err)
+	}
+	s := &state{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
+		return nil, err
+	}
+	if s.key, err = stateKey(cfg.State); err != nil {
+		return nil, err
+	}
+	if err = s.openTrail(ctx, cfg, o); err != nil {
+		return nil, err
+	}
+	if s.notices, err = notice.New(notice.Options{
+		DB: s.db, Link: o.link, Observe: o.metrics.observeNotice, Log: o.log.Named("notices"),
+	}, noticeChannels(cfg)); err != nil {
+		return nil, err
+	}
+	// The trail and the outbox are there already: tickets that a dead process was
+	// running change as they are opened.
+	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
+		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
+		Changed: s.recordTicket, Standing: o.standing,
+	}); err != nil {
+		return nil, err
+	}
+	s.notices.Start()
+	if s.artifacts, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), s.db, artifact.Options{
+		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: o.log.Named("artifacts"),
+	}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openTrail opens the audit trail, the log of envelopes, and the log of decisions
+// that reads the trail.
+func (s *state) openTrail(ctx context.Context, cfg *config.Config, o stateOptions) (err error) {
+	failed := func(doing string, cause error) { o.log.Error(doing, "error", cause) }
+	if s.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
+		Durability: audit.Durability(cfg.Audit.Durability), Version: o.version, OnError: failed,
+	}); err != nil {
+		return err
+	}
+	if s.envelopes, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
+		Deterministic: cfg.Deterministic, Now: signal.Now, OnError: failed,
+	}); err != nil {
+		return err
+	}
+	if s.decisions, err = decisionlog.Open(decisionlog.Options{
+		DB: s.db, Trail: filepath.Join(cfg.State, "audit"), Instances: filepath.Join(cfg.State, "instances"),
+		Mask: o.mask, Labels: map[string]string{"app": "toolgate", "version": o.version},
+		Observe: o.metrics.observeDecisions, Log: o.log.Named("decisions"),
+	}); err != nil {
+		return err
+	}
+	o.metrics.registry.MustRegister(decisionLag{s.decisions})
+	return s.decisions.Apply(ctx, decisionSinks(cfg))
+}
+
+// lastShipment is how long Close may ship the decisions made just before it.
+const lastShipment = 3 * time.Second
+
+func (s *state) close() error {
+	var errs []error
+	if s.notices != nil {
+		s.notices.Close()
+	}
+	if s.tickets != nil {
+		errs = append(errs, s.tickets.Close())
+	}
+	if s.trail != nil {
+		errs = append(errs, s.trail.Close())
+	}
+	if s.decisions != nil {
+		ctx, stop := context.WithTimeout(context.Background(), lastShipment)
+		defer stop()
+		errs = append(errs, s.decisions.Close(ctx))
+	}
+	if s.envelopes != nil {
+		errs = append(errs, s.envelopes.Close())
+	}
+	if s.artifacts != nil {
+		errs = append(errs, s.artifacts.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// writeEnvelope logs one envelope that a door has dealt with.
+func (s *state) writeEnvelope(e wire.Event) { s.envelopes.Write(audit.EnvelopeEvent(e)) }
+
+// recordTicket is called for every change of a ticket, in the change's
+// transaction. The trail comes last: what it has cannot be undone any more, but
+// by a commit that fails.
+func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
+	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
+		return err
+	}
+	return s.trail.Ticket(ctx, ticketRecord(t, c))
+}
+
+// ticketRecord is a change of a ticket as the trail has it: the call that made
+// the ticket, without its arguments, which are in the record of the call itself
+// (decision_id), and the change.
+func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
+	return &audit.Record{
+		DecisionID: t.DecisionID, TraceID: t.TraceID,
+		Principal: audit.Principal{Subject: t.Principal.Subject, Roles: t.Principal.Roles, Client: t.Principal.Client, Tenant: t.Principal.Tenant},
+		Transport: t.Transport, Era: t.Era, Session: t.Session,
+		Server: t.Server, Tool: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
+		ArgumentsSHA256: strings.TrimPrefix(t.Digest, "sha256:"),
+		Policy:          audit.Policy{Effect: string(policy.Hold), Rule: t.Rule, Reason: t.Reason, Revision: t.Revision},
+		Ticket:          t.ID,
+		Change: &audit.Change{
+			Seq: c.Seq, From: string(c.From), To: string(c.To), Who: c.Who, Reason: c.Reason, Digest: c.Digest,
+		},
+	}
+}

@@ -1,0 +1,119 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+// status is what /readyz says. Policy and listeners are up when it can be
+// asked, so readiness waits for the upstreams' first second only.
+func (a *App) status() console.Status {
+	shadow := a.shadowPolicy()
+	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: shadow.line()}
+	for _, u := range a.upstreams.Status() {
+		s.Upstreams = append(s.Upstreams, console.Upstream{
+			Name: u.Name, State: u.State, Tools: u.Tools, Quarantined: u.Quarantined,
+			Error: u.Error, Warnings: u.Warnings, Since: u.Since,
+		})
+	}
+	a.mu.Lock()
+	reload := a.reload
+	a.mu.Unlock()
+	a.policy.mu.Lock()
+	stale, copied := a.policy.stale, a.policy.source.copy
+	a.policy.mu.Unlock()
+	if stale != "" {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("the policy that serves may not be what its server has: %s (the one that serves was fetched %s)", stale, copied.Fetched.Format(time.RFC3339)))
+	}
+	if reload.failed != "" {
+		s.Warnings = append(s.Warnings, "the last reload failed and changed nothing: "+reload.failed)
+	}
+	for _, name := range reload.waiting {
+		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
+	}
+	s.Warnings = append(s.Warnings, a.undeliveredNotices()...)
+	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
+	s.Warnings = append(s.Warnings, shadow.warnings()...)
+	for _, f := range a.Findings() {
+		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
+	}
+	return s
+}
+
+// Finding is something that an operator should look at.
+type Finding struct {
+	Where   string // file:line:column and key of the configuration, or the part that it is about
+	Message string
+	Hint    string // "" = none
+}
+
+// Warnings lists what configuration and policy alone can say.
+func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
+	found := []Finding{}
+	for _, w := range cfg.Warnings {
+		found = append(found, Finding{w.Place(), w.Message, w.Hint})
+	}
+	for _, w := range engine.Warnings() {
+		found = append(found, Finding{"policy", w, ""})
+	}
+	if cfg.Deterministic {
+		found = append(found, Finding{"toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"})
+	}
+	if len(cfg.Approvals.Notify) > 0 && cfg.Console.URL == "" {
+		found = append(found, Finding{"toolgate.approvals.notify", "links in notices lead to " + consoleURL(cfg) + ", where only this machine may get to",
+			"set toolgate.console.url to where people reach the pages"})
+	}
+	return append(found, demoTokens(cfg)...)
+}
+
+// LogWarnings logs what configuration and policy alone can say.
+func (a *App) LogWarnings() {
+	for _, f := range Warnings(a.Config(), a.policy.current()) {
+		a.log.Warn(f.Message, "where", f.Where)
+	}
+}
+
+// Findings lists Warnings, and limit rules that name a tool or a role which
+// nothing has. Before every upstream has answered, it may list too many.
+func (a *App) Findings() []Finding {
+	cfg, engine := a.Config(), a.policy.current()
+	return append(Warnings(cfg, engine), a.unmatchedLimits(cfg, engine.Roles())...)
+}
+
+// unmatchedLimits finds limit rules that name a tool or role which nothing has.
+func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Finding) {
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	roles = append(roles, a.options.Role)
+	var tools []string
+	for _, t := range a.upstreams.Catalogue().Tools("") {
+		tools = append(tools, t.Exposed)
+	}
+	for _, s := range cfg.Servers {
+		tools = append(tools, s.Methods...)
+	}
+	for i, rule := range cfg.Limits.Rules {
+		where := fmt.Sprintf("toolgate.limits.rules[%d]", i)
+		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) && !proxy.Limited(rule.Tool) {
+			found = append(found, Finding{where + ".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"})
+		}
+		if rule.Role != "" && !slices.Contains(roles, rule.Role) {
+			found = append(found, Finding{where + ".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""})
+		}
+	}
+	return found
+}
+
+// starting reports whether an upstream has neither answered nor failed.
+func (a *App) starting() bool {
+	return slices.ContainsFunc(a.upstreams.Status(), func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) })
+}
