@@ -47,7 +47,10 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	}
 	looked := known.constant.Load()
 	if looked != nil && looked.verdict != nil {
-		return cloneDecision(looked.verdict), nil
+		if d := looked.verdict; d.Approval != nil || d.Limit != nil || d.Redact != nil {
+			return cloneDecision(d), nil
+		}
+		return *looked.verdict, nil
 	}
 	begin := time.Now()
 	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))

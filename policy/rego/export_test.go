@@ -38,7 +38,7 @@ func (e *Engine) Constant(ctx context.Context, p policy.Principal, t policy.Tool
 func (e *Engine) Remembered() int {
 	e.pairs.mu.Lock()
 	defer e.pairs.mu.Unlock()
-	return len(e.pairs.slots)
+	return len(e.pairs.young) + len(e.pairs.old)
 }
 
 // Bounded runs f as an evaluation.

@@ -24,91 +24,100 @@ type pair struct {
 	forgotten     bool                     // it is not in the cache: nothing found is of use later
 }
 
-// pairs is a cache of at most size pairs that drops the least recently used
-// one. Pairs are found by a hash of everything that the policy can tell apart,
-// and then compared, so that equal hashes cost an evaluation and never mix up
-// decisions. It is safe for concurrent use.
+// pairs is a cache of at most size pairs, in two generations: when the young
+// one is full, it becomes the old one and the old one is dropped. Pairs are found
+// by a hash of everything that the policy can tell apart, and then compared, so
+// that equal hashes cost an evaluation and never mix up decisions. It is safe for
+// concurrent use.
 //
 // A policy that reads input.principal.client makes the key something that
-// callers choose. One principal then holds at most size/ownerShare pairs;
-// others of that principal are evaluated whole at every call, so that no caller
-// can flush what is known of others.
+// callers choose. One principal then adds at most an ownerShare of a generation;
+// its other pairs are evaluated whole at every call, so that no caller can flush
+// what is known of others.
 type pairs struct {
 	seed  maphash.Seed
 	reads reads
 	size  int
 
-	mu     sync.Mutex // protects the fields below
-	slots  map[uint64]*slot
-	owners map[uint64]int // :: principal without client ⇒ its slots; only where the policy reads the client
-	recent slot           // root of a ring: next is the least recently used
+	mu         sync.Mutex // protects the fields below
+	young, old map[uint64]*pair
+	owners     map[uint64]int // :: principal without client ⇒ its young pairs; only where the policy reads the client
 }
 
 const ownerShare = 8
 
-type slot struct {
-	hash, owner uint64
-	pair        *pair
-	prev, next  *slot
-}
-
 func newPairs(size int, r reads) *pairs {
-	c := &pairs{seed: maphash.MakeSeed(), reads: r, size: size, slots: make(map[uint64]*slot), owners: make(map[uint64]int)}
-	c.recent.prev, c.recent.next = &c.recent, &c.recent
-	return c
+	return &pairs{seed: maphash.MakeSeed(), reads: r, size: size, young: make(map[uint64]*pair), owners: make(map[uint64]int)}
 }
 
 // find returns the pair of p and t, from the cache or made.
 func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
 	hash := c.hash(p, t)
-	if known := c.get(hash, p, t); known != nil {
+	c.mu.Lock()
+	known := c.young[hash]
+	if known == nil {
+		if known = c.old[hash]; known != nil && c.same(known, p, t) {
+			c.add(hash, known)
+		}
+	}
+	c.mu.Unlock()
+	if known != nil && c.same(known, p, t) {
 		return known, nil
 	}
-	known := &pair{principal: *p, tool: *t, principalTerm: principalTerm(p)}
+	known = &pair{principal: *p, tool: *t, principalTerm: principalTerm(p)}
 	known.principal.Roles, known.tool.Annotations = slices.Clone(p.Roles), bytes.Clone(t.Annotations)
 	var err error
 	if known.toolTerm, err = toolTerm(t); err != nil {
 		return nil, err
 	}
-	known.forgotten = !c.put(hash, c.owner(p), known)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known.forgotten = !c.add(hash, known)
 	return known, nil
+}
+
+// add makes k young, unless its owner has its share. The caller must hold c.mu.
+func (c *pairs) add(hash uint64, k *pair) bool {
+	generation := max(1, c.size/2)
+	if len(c.young) >= generation {
+		c.young, c.old = make(map[uint64]*pair), c.young
+		clear(c.owners)
+	}
+	if c.reads.client {
+		owner := maphash.String(c.seed, k.principal.Subject+"\x00"+k.principal.Tenant)
+		if c.owners[owner] >= max(1, generation/ownerShare) {
+			return false
+		}
+		c.owners[owner]++
+	}
+	c.young[hash] = k
+	return true
 }
 
 func (c *pairs) hash(p *policy.Principal, t *policy.Tool) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
+	parts := [...]string{t.Server, t.Exposed, t.Fingerprint, "", "", ""}
 	if c.reads.subject {
-		writePart(&h, p.Subject)
+		parts[3] = p.Subject
 	}
 	if c.reads.client {
-		writePart(&h, p.Client)
+		parts[4] = p.Client
 	}
 	if c.reads.tenant {
-		writePart(&h, p.Tenant)
+		parts[5] = p.Tenant
+	}
+	for _, s := range parts {
+		_, _ = h.WriteString(s) // never fails
+		_ = h.WriteByte(0)
 	}
 	if c.reads.roles {
 		for _, r := range p.Roles {
-			writePart(&h, r)
+			_, _ = h.WriteString(r)
+			_ = h.WriteByte(0)
 		}
 	}
-	writePart(&h, t.Server)
-	writePart(&h, t.Exposed)
-	writePart(&h, t.Fingerprint)
 	return h.Sum64()
-}
-
-// owner is the hash of what identity says of p.
-func (c *pairs) owner(p *policy.Principal) uint64 {
-	var h maphash.Hash
-	h.SetSeed(c.seed)
-	writePart(&h, p.Subject)
-	writePart(&h, p.Tenant)
-	return h.Sum64()
-}
-
-func writePart(h *maphash.Hash, s string) {
-	_, _ = h.WriteString(s) // never fails
-	_ = h.WriteByte(0)
 }
 
 // same reports whether k answers for p and t.
@@ -120,54 +129,4 @@ func (c *pairs) same(k *pair, p *policy.Principal, t *policy.Tool) bool {
 		k.tool.Server == t.Server && k.tool.Name == t.Name && k.tool.Exposed == t.Exposed &&
 		k.tool.Risk == t.Risk && k.tool.Fingerprint == t.Fingerprint &&
 		bytes.Equal(k.tool.Annotations, t.Annotations)
-}
-
-func (c *pairs) get(hash uint64, p *policy.Principal, t *policy.Tool) *pair {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.slots[hash]
-	if s == nil || !c.same(s.pair, p, t) {
-		return nil
-	}
-	s.unlink()
-	s.linkBefore(&c.recent)
-	return s.pair
-}
-
-// put adds k unless its owner has its share.
-func (c *pairs) put(hash, owner uint64, k *pair) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reads.client && c.owners[owner] >= max(1, c.size/ownerShare) {
-		return false
-	}
-	if s := c.slots[hash]; s != nil {
-		c.drop(s)
-	}
-	if len(c.slots) >= c.size {
-		c.drop(c.recent.next)
-	}
-	s := &slot{hash: hash, owner: owner, pair: k}
-	c.slots[hash] = s
-	s.linkBefore(&c.recent)
-	if c.reads.client {
-		c.owners[owner]++
-	}
-	return true
-}
-
-// drop removes a slot; the caller must hold c.mu.
-func (c *pairs) drop(s *slot) {
-	s.unlink()
-	delete(c.slots, s.hash)
-	if c.owners[s.owner]--; c.owners[s.owner] <= 0 {
-		delete(c.owners, s.owner)
-	}
-}
-
-func (s *slot) unlink() { s.prev.next, s.next.prev = s.next, s.prev }
-
-func (s *slot) linkBefore(at *slot) {
-	s.prev, s.next = at.prev, at
-	at.prev.next, at.prev = s, s
 }

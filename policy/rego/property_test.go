@@ -134,8 +134,8 @@ func plainEval(source string, data map[string]any, in *policy.Input) (map[string
 	return decision, nil
 }
 
-// TestLRU holds that no more pairs are remembered than asked for.
-func TestLRU(t *testing.T) {
+// TestCacheSize holds that no more pairs are remembered than asked for.
+func TestCacheSize(t *testing.T) {
 	e, err := rego.Load(t.Context(), rego.Options{CacheSize: 4, Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestLRU(t *testing.T) {
 			t.Fatalf("got %+v, %v", d, err)
 		}
 	}
-	if n := e.Remembered(); n != 4 {
-		t.Errorf("remembers %d pairs, want 4", n)
+	if n := e.Remembered(); n < 2 || n > 4 {
+		t.Errorf("remembers %d pairs, want at most 4", n)
 	}
 }

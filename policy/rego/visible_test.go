@@ -162,6 +162,37 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
+// TestOnePrincipalFlushesNobody holds that a caller that gives its client ever
+// other names keeps a share of what is remembered, and that calls beyond it are
+// judged all the same.
+func TestOnePrincipalFlushesNobody(t *testing.T) {
+	e, err := rego.Load(t.Context(), rego.Options{CacheSize: 64, Timeout: testTimeout,
+		Path: writeFiles(t, "p.rego", module(`decision := {"effect": "allow", "rule": input.principal.client}`))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := input("r", "t", `{}`)
+	honest.Principal.Subject = "honest"
+	if _, err := e.Decide(t.Context(), honest); err != nil {
+		t.Fatal(err)
+	}
+	before := e.Remembered()
+	for i := range 1000 {
+		in := input("r", "t", `{}`)
+		in.Principal.Client = fmt.Sprint("client/", i)
+		d, err := e.Decide(t.Context(), in)
+		if shown, serr := e.Visible(t.Context(), in.Principal, in.Tool); err != nil || serr != nil || !shown || d.Rule != in.Principal.Client {
+			t.Fatalf("got %+v, %v, visible %v, %v", d, err, shown, serr)
+		}
+	}
+	if n := e.Remembered() - before; n != 4 {
+		t.Errorf("one principal has %d pairs, want 4", n)
+	}
+	if _, err := e.Decide(t.Context(), honest); err != nil || e.Remembered() != before+4 {
+		t.Errorf("the honest caller was forgotten: %v, %d pairs", err, e.Remembered())
+	}
+}
+
 // TestAgentsShareWhatIsKnown holds that thousands of agents with one role cost
 // the default policy what one does, until somebody is named in its data.
 func TestAgentsShareWhatIsKnown(t *testing.T) {
