@@ -159,10 +159,14 @@ type Decision struct {
 
 // Approval is the obligation of a Hold.
 type Approval struct {
-	Roles  []string       `json:"roles"`            // an approver has one of these; never empty
-	Quorum int            `json:"quorum,omitempty"` // approvals needed; 0 means 1
-	TTL    time.Duration  `json:"ttl,omitempty"`    // nanoseconds in Go, a duration string in Rego; 0 = the configured default
-	Hold   *time.Duration `json:"hold,omitempty"`   // how long the call may wait for a decision, 0 = not at all; nil = not said
+	Roles  []string `json:"roles"`            // an approver has one of these; never empty
+	Quorum int      `json:"quorum,omitempty"` // approvals needed; 0 means 1
+	// Each is how many of these approvals have to come from holders of each role;
+	// empty = from any of Roles. Whoever has several roles counts for each of them,
+	// but Quorum counts people.
+	Each map[string]int `json:"each,omitempty"`
+	TTL  time.Duration  `json:"ttl,omitempty"`  // nanoseconds in Go, a duration string in Rego; 0 = the configured default
+	Hold *time.Duration `json:"hold,omitempty"` // how long the call may wait for a decision, 0 = not at all; nil = not said
 	// ExecuteOnApprove makes the call run as soon as it is approved, whether or
 	// not the agent comes back for it.
 	ExecuteOnApprove bool `json:"execute_on_approve,omitempty"`

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/toolgate/toolgate/policy"
@@ -101,7 +102,7 @@ func (t *toolCall) differs(ticket approval.Ticket) string {
 		return "the definition of the tool has changed"
 	case ticket.Revision != t.decision.Revision:
 		return "the policy has changed"
-	case ticket.Quorum != max(1, t.decision.Approval.Quorum) || !slices.Equal(slices.Sorted(slices.Values(ticket.Roles)), roles):
+	case ticket.Quorum != max(1, t.decision.Approval.Quorum) || !maps.Equal(ticket.Each, t.decision.Approval.Each) || !slices.Equal(slices.Sorted(slices.Values(ticket.Roles)), roles):
 		return "others have to approve it by now"
 	}
 	return ""

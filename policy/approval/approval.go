@@ -106,9 +106,10 @@ type Ticket struct {
 	Arguments             json.RawMessage // the judged bytes; nil in a list when over ListedArgumentBytes
 	ArgumentBytes         int             // length of the judged bytes
 
-	Revision, Rule, Reason string   // of the policy decision that held the call
-	Roles                  []string // an approver has one of these; never empty
-	Quorum                 int      // approvals needed, at least 1
+	Revision, Rule, Reason string         // of the policy decision that held the call
+	Roles                  []string       // an approver has one of these; never empty
+	Quorum                 int            // approvals needed, at least 1
+	Each                   map[string]int // see policy.Approval; nil = any of Roles
 
 	Created, Expires time.Time // wall clock, UTC
 

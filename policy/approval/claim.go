@@ -128,11 +128,11 @@ var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, State
 // still do so. When they may not, their approval counts for nothing: the ticket
 // ends and people are asked anew.
 func (t *Tickets) spend(w *writer, k *record) (ClaimOutcome, error) {
-	yes, gone, err := t.standing(w, k)
+	votes, gone, err := t.standing(w, k)
 	if err != nil {
 		return "", err
 	}
-	if yes < k.Quorum {
+	if !k.suffice(votes) {
 		why := fmt.Sprintf("%s no longer has a role that may approve this call", gone)
 		return "", w.move(k, change{to: StateSuperseded, reason: why, note: why})
 	}
@@ -198,7 +198,7 @@ func (w *writer) ticket(h Held) *record {
 		ID: signal.UniqueID("apr_"), State: StateProposed, Principal: h.Principal,
 		Server: h.Server, Tool: h.Tool, Exposed: h.Exposed, Fingerprint: h.Fingerprint,
 		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
-		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum,
+		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum, Each: h.Approval.Each,
 		Created: created, Expires: created.Add(h.Approval.TTL), DecisionID: h.DecisionID, TraceID: h.TraceID,
 		Transport: h.Transport, Era: h.Era, Session: h.Session, Execute: h.Execute,
 	}}
@@ -206,8 +206,8 @@ func (w *writer) ticket(h Held) *record {
 
 const insertTicket = `INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint,
  digest, arguments, revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id,
- transport, era, session, made_by, until, execute)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+ transport, era, session, made_by, until, execute, each_role)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
 	principal, err := json.Marshal(k.Principal)
@@ -218,10 +218,14 @@ func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
 	if err != nil {
 		return err
 	}
+	each, err := eachText(k.Each)
+	if err != nil {
+		return err
+	}
 	err = w.one(insertTicket, k.ID, bound, k.State, k.Principal.Subject, k.Principal.Tenant, string(principal),
 		k.Server, k.Tool, k.Exposed, k.Fingerprint, k.Digest, append([]byte{}, k.Arguments...), k.Revision, k.Rule, k.Reason,
 		string(roles), k.Quorum, k.Created.UnixNano(), k.Expires.UnixNano(), w.now+int64(ttl), k.DecisionID, k.TraceID,
-		k.Transport, k.Era, k.Session, k.Instance, until(k.Principal), k.Execute)
+		k.Transport, k.Era, k.Session, k.Instance, until(k.Principal), k.Execute, each)
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,14 @@ package approval
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 )
 
 // Decide counts one approver's vote. The ticket is approved when Quorum people
-// have said yes, and denied as soon as one says no. A refused vote changes
+// have said yes, and as many holders of each role as Each says, and denied as soon as one says no. A refused vote changes
 // nothing and is one of ErrNotFound, ErrSelfApproval, ErrNotApprover,
 // ErrExpired, ErrNotPending, ErrReasonRequired, ErrStaleDigest and
 // ErrAlreadyVoted, in this order. Roles are those of the moment of the vote;
@@ -70,9 +71,13 @@ func (k *record) check(v Vote) error {
 
 // vote stores the vote and, when it settles the matter, moves the ticket.
 func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
-	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest, w.wall.UnixNano(), t.opts.Instance, until(v.Approver))
+	roles, err := json.Marshal(v.Approver.Roles)
+	if err != nil {
+		return nil, err
+	}
+	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until, roles)
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest, w.wall.UnixNano(), t.opts.Instance, until(v.Approver), string(roles))
 	if errors.Is(err, errMoved) {
 		return ErrAlreadyVoted, nil
 	}
@@ -83,11 +88,11 @@ func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
 		return nil, w.move(k, change{to: StateDenied, who: v.Approver.Subject, reason: v.Reason})
 	}
 	k.Approvals++
-	yes, _, err := t.standing(w, k)
+	votes, _, err := t.standing(w, k)
 	if err != nil {
 		return nil, err
 	}
-	if yes < k.Quorum {
+	if !k.suffice(votes) {
 		return nil, w.note(k, StateProposed, v.Approver.Subject, v.Reason)
 	}
 	return nil, w.move(k, change{to: StateApproved, who: v.Approver.Subject, reason: v.Reason})

@@ -85,3 +85,56 @@ func TestQuorum(t *testing.T) {
 		w.claim(held, approval.Denied)
 	})
 }
+
+// TestQuorumByRole holds that a ticket which needs approvals of certain roles is
+// approved by as many holders of each, and that one person is one approval.
+func TestQuorumByRole(t *testing.T) {
+	held := transfer(hundred)
+	held.Approval = policy.Approval{Roles: []string{"finance", "security"}, Quorum: 3, Each: map[string]int{"finance": 2, "security": 1}, TTL: held.Approval.TTL}
+	fred, frida, both := person("fred", "finance"), person("frida", "finance"), person("bo", "finance", "security")
+	sam, stan := person("sam", "security"), person("stan", "security")
+	for name, c := range map[string]struct {
+		votes []policy.Principal
+		want  approval.ClaimOutcome
+	}{
+		"as many of each":              {[]policy.Principal{fred, sam, frida}, approval.Granted},
+		"enough people, one too few":   {[]policy.Principal{fred, sam, stan}, approval.Pending},
+		"who has both counts for both": {[]policy.Principal{fred, both, sam}, approval.Granted},
+		"two people":                   {[]policy.Principal{fred, both}, approval.Pending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			k := w.claim(held, approval.Pending)
+			for _, p := range c.votes {
+				w.approve(k.ID, p)
+			}
+			w.claim(held, c.want)
+			if got := w.get(k.ID); got.Each["finance"] != 2 || len(got.Each) != 2 {
+				t.Errorf("the ticket needs %v", got.Each)
+			}
+		})
+	}
+	t.Run("another quorum is another ticket", func(t *testing.T) {
+		w := newWorld(t)
+		w.claim(held, approval.Pending)
+		other := held
+		other.Approval.Each = map[string]int{"finance": 1, "security": 2}
+		if k := w.claim(other, approval.Pending); k.Each["security"] != 2 {
+			t.Errorf("got the ticket that needs %v", k.Each)
+		}
+	})
+	t.Run("a role that was lost", func(t *testing.T) {
+		o := office{"fred": {"finance"}, "frida": {"finance"}, "bo": {"finance", "security"}, "sam": {"security"}}
+		w := newWorld(t)
+		w.Tickets = w.open(approval.Options{Standing: o.standing})
+		k := w.claim(held, approval.Pending)
+		w.approve(k.ID, both)
+		w.approve(k.ID, fred)
+		o["bo"] = []string{"finance"}
+		if got := w.approve(k.ID, frida); got.State != approval.StateProposed {
+			t.Errorf("the last vote made it %s", got.State)
+		}
+		w.approve(k.ID, sam)
+		w.claim(held, approval.Granted)
+	})
+}

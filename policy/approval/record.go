@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -33,7 +35,7 @@ var whole = load{arguments: 1 << 40, result: true}
 const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint, digest,
  length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
  created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
- CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute,
+ CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute, each_role,
  (SELECT count(*) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 // querier is a pool or a transaction.
@@ -71,13 +73,13 @@ func one(ctx context.Context, q querier, l load, id string) (record, error) {
 }
 
 func scan(rows *sql.Rows) (k record, err error) {
-	var principal, roles string
+	var principal, roles, each string
 	var arguments, result []byte
 	var created, expires, until int64
 	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
 		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
 		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
-		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &k.Approvals)
+		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &each, &k.Approvals)
 	if err != nil {
 		return record{}, err
 	}
@@ -91,6 +93,11 @@ func scan(rows *sql.Rows) (k record, err error) {
 	}
 	if err := json.Unmarshal([]byte(roles), &k.Roles); err != nil {
 		return record{}, fmt.Errorf("reading ticket %s: roles: %w", k.ID, err)
+	}
+	if each != "" {
+		if err := json.Unmarshal([]byte(each), &k.Each); err != nil {
+			return record{}, fmt.Errorf("reading ticket %s: approvals of each role: %w", k.ID, err)
+		}
 	}
 	if arguments != nil && digest(arguments) != k.Digest {
 		return record{}, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
@@ -148,6 +155,15 @@ func until(p policy.Principal) int64 {
 
 func wall(nanoseconds int64) time.Time { return time.Unix(0, nanoseconds).UTC() }
 
+// eachText is how the store keeps Ticket.Each.
+func eachText(each map[string]int) (string, error) {
+	if len(each) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(each)
+	return string(text), err
+}
+
 // digest names bytes as tickets do.
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
@@ -160,6 +176,9 @@ func binding(h Held) string {
 	parts := []string{h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Fingerprint, h.Digest, h.Revision,
 		strconv.Itoa(h.Approval.Quorum)}
 	parts = append(parts, h.Approval.Roles...)
+	for _, role := range slices.Sorted(maps.Keys(h.Approval.Each)) {
+		parts = append(parts, role, strconv.Itoa(h.Approval.Each[role]))
+	}
 	var text []byte
 	for _, p := range parts {
 		text = strconv.AppendInt(text, int64(len(p)), 10)

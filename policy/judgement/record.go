@@ -133,11 +133,12 @@ func value(b, raw []byte) []byte {
 // approval is the form of policy.Approval in the trail: as a policy writes it, with
 // duration strings.
 type approval struct {
-	Roles            []string `json:"roles"`
-	Quorum           int      `json:"quorum,omitempty"`
-	TTL              string   `json:"ttl,omitempty"`
-	Hold             string   `json:"hold,omitempty"`
-	ExecuteOnApprove bool     `json:"execute_on_approve,omitempty"`
+	Roles            []string       `json:"roles"`
+	Quorum           int            `json:"quorum,omitempty"`
+	Each             map[string]int `json:"each,omitempty"`
+	TTL              string         `json:"ttl,omitempty"`
+	Hold             string         `json:"hold,omitempty"`
+	ExecuteOnApprove bool           `json:"execute_on_approve,omitempty"`
 }
 
 // obligations is the form of Record.Policy.Obligations.
@@ -155,7 +156,7 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 	}
 	o := obligations{Limit: d.Limit, Redact: d.Redact, Labels: d.Labels}
 	if a := d.Approval; a != nil {
-		o.Approval = &approval{Roles: a.Roles, Quorum: a.Quorum, ExecuteOnApprove: a.ExecuteOnApprove}
+		o.Approval = &approval{Roles: a.Roles, Quorum: a.Quorum, Each: a.Each, ExecuteOnApprove: a.ExecuteOnApprove}
 		if a.TTL != 0 {
 			o.Approval.TTL = a.TTL.String()
 		}
@@ -280,7 +281,7 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 
 // into sets the approval of d from a.
 func (a *approval) into(d *policy.Decision) error {
-	d.Approval = &policy.Approval{Roles: a.Roles, Quorum: a.Quorum, ExecuteOnApprove: a.ExecuteOnApprove}
+	d.Approval = &policy.Approval{Roles: a.Roles, Quorum: a.Quorum, Each: a.Each, ExecuteOnApprove: a.ExecuteOnApprove}
 	var err error
 	if a.TTL != "" {
 		if d.Approval.TTL, err = time.ParseDuration(a.TTL); err != nil {

@@ -2,6 +2,7 @@ package judgement
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,7 +45,7 @@ func sameApproval(a, b *policy.Approval) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return sameTexts(a.Roles, b.Roles) && max(1, a.Quorum) == max(1, b.Quorum) && a.TTL == b.TTL &&
+	return sameTexts(a.Roles, b.Roles) && max(1, a.Quorum) == max(1, b.Quorum) && maps.Equal(a.Each, b.Each) && a.TTL == b.TTL &&
 		(a.Hold == nil) == (b.Hold == nil) && (a.Hold == nil || *a.Hold == *b.Hold) && a.ExecuteOnApprove == b.ExecuteOnApprove
 }
 

@@ -3,6 +3,8 @@ package rego
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,7 +91,7 @@ func decodeApproval(v ast.Value) (*policy.Approval, error) {
 		case "roles":
 			a.Roles, err = texts(v, "a name")
 		case "quorum":
-			a.Quorum, err = count(v)
+			err = decodeQuorum(a, v)
 		case "ttl":
 			a.TTL, err = duration(v)
 		case "hold":
@@ -101,7 +103,33 @@ func decodeApproval(v ast.Value) (*policy.Approval, error) {
 		}
 		return err
 	})
+	if err == nil && a.Each != nil {
+		each := slices.Sorted(maps.Keys(a.Each))
+		if roles := slices.Sorted(slices.Values(a.Roles)); a.Roles != nil && !slices.Equal(slices.Compact(roles), each) {
+			err = errors.New("approval: roles and quorum name other roles (hint: leave out roles)")
+		}
+		a.Roles = each
+	}
 	return a, err
+}
+
+// decodeQuorum reads a number of approvals, or an object with one for each role:
+// these roles may then approve, and the quorum is the sum.
+func decodeQuorum(a *policy.Approval, v ast.Value) (err error) {
+	if _, ok := v.(ast.Object); !ok {
+		a.Quorum, err = count(v)
+		return err
+	}
+	a.Each = make(map[string]int)
+	return eachMember(v, "by role", func(role string, v ast.Value) error {
+		n, err := count(v)
+		if err == nil && role == "" {
+			err = errors.New("a role has no name")
+		}
+		a.Each[role] = n
+		a.Quorum += n
+		return err
+	})
 }
 
 func decodeLimit(v ast.Value) (*policy.Limit, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -158,7 +160,7 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 	out := *d
 	if d.Approval != nil {
 		a := *d.Approval
-		a.Roles = append([]string(nil), a.Roles...)
+		a.Roles, a.Each = slices.Clone(a.Roles), maps.Clone(a.Each)
 		out.Approval = &a
 	}
 	if d.Limit != nil {

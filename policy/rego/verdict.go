@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -130,15 +131,17 @@ func decodeSet(v ast.Value, effect policy.Effect, other []string) ([]policy.Deci
 	return out, err
 }
 
-// joinApprovals makes a ask for everything that b asks for: roles that may
-// approve for both, the larger quorum, the shorter times, and a call that runs
-// upon approval only if both want it.
+// joinApprovals makes a ask for everything that b asks for: the shorter times,
+// a call that runs upon approval only if both want it, and everybody that either
+// needs. That is the larger quorum of roles that may approve for both; where there
+// is no such role, each side has to need approvals of certain roles.
 func joinApprovals(a, b *policy.Approval) error {
-	a.Roles = slices.DeleteFunc(a.Roles, func(role string) bool { return !slices.Contains(b.Roles, role) })
-	if len(a.Roles) == 0 {
-		return errors.New("no role may approve both")
+	shared := slices.DeleteFunc(slices.Clone(a.Roles), func(role string) bool { return !slices.Contains(b.Roles, role) })
+	if a.Each == nil && b.Each == nil && len(shared) > 0 {
+		a.Roles, a.Quorum = shared, max(a.Quorum, b.Quorum)
+	} else if err := joinQuorums(a, b); err != nil {
+		return err
 	}
-	a.Quorum = max(a.Quorum, b.Quorum)
 	if a.TTL == 0 || b.TTL != 0 {
 		a.TTL = min(cmp.Or(a.TTL, b.TTL), b.TTL)
 	}
@@ -146,6 +149,28 @@ func joinApprovals(a, b *policy.Approval) error {
 		a.Hold = b.Hold
 	}
 	a.ExecuteOnApprove = a.ExecuteOnApprove && b.ExecuteOnApprove
+	return nil
+}
+
+// joinQuorums makes a need of each role what either needs of it.
+func joinQuorums(a, b *policy.Approval) error {
+	each := map[string]int{}
+	for _, one := range []*policy.Approval{a, b} {
+		if one.Each == nil && len(one.Roles) > 1 {
+			return errors.New("no role may approve both (hint: quorum: {role: number})")
+		}
+		for _, role := range one.Roles {
+			n, named := one.Each[role]
+			if !named {
+				n = max(1, one.Quorum)
+			}
+			each[role] = max(each[role], n)
+		}
+	}
+	a.Each, a.Roles, a.Quorum = each, slices.Sorted(maps.Keys(each)), 0
+	for _, n := range each {
+		a.Quorum += n
+	}
 	return nil
 }
 

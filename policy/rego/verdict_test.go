@@ -21,6 +21,9 @@ hold contains {"rule": "ask-b", "reason": "b", "approval": {"roles": ["lead", "b
 hold contains {"rule": "ask-a", "reason": "a", "approval": {"roles": ["boss", "chief"], "ttl": "2h", "execute_on_approve": true}, "redact": ["/h"]} if "hold-a" in input.arguments.want
 hold contains {"rule": "ask-c", "reason": "c", "approval": {"roles": ["boss"], "quorum": 3, "hold": "5s"}} if "hold-c" in input.arguments.want
 hold contains {"rule": "ask-d", "reason": "d", "approval": {"roles": []}} if "hold-d" in input.arguments.want
+hold contains {"rule": "ask-e", "approval": {"quorum": {"finance": 1, "security": 2}, "ttl": "1h"}} if "hold-e" in input.arguments.want
+hold contains {"rule": "ask-f", "approval": {"quorum": {"finance": 2}}} if "hold-f" in input.arguments.want
+hold contains {"rule": "ask-g", "approval": {"roles": ["finance"], "quorum": {"legal": 2}}} if "hold-g" in input.arguments.want
 # METADATA
 # labels: {rule: yes-b, team: y}
 allow contains {"rule": "yes-b", "reason": "b", "limit": {"rate": "60/1m"}, "redact": ["/b", "/z"]} if "allow-b" in input.arguments.want
@@ -47,6 +50,11 @@ func TestVerdictSets(t *testing.T) {
 		`hold-a allow-b`:         {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(0, 2*time.Hour, nil, true, "boss", "chief"), Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/h", "/z"}},
 		`hold-a hold-b`:          {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(2, time.Hour, new(45*time.Second), true, "boss"), Redact: []string{"/h"}},
 		`hold-a hold-b hold-c`:   {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
+		`hold-e`:                 {Effect: policy.Hold, Rule: "ask-e", Approval: &policy.Approval{Roles: []string{"finance", "security"}, Quorum: 3, Each: map[string]int{"finance": 1, "security": 2}, TTL: time.Hour}},
+		`hold-e hold-f`:          {Effect: policy.Hold, Rule: "ask-e", Approval: &policy.Approval{Roles: []string{"finance", "security"}, Quorum: 4, Each: map[string]int{"finance": 2, "security": 2}, TTL: time.Hour}},
+		`hold-c hold-f`:          {Effect: policy.Hold, Rule: "ask-c", Reason: "c", Approval: &policy.Approval{Roles: []string{"boss", "finance"}, Quorum: 5, Each: map[string]int{"boss": 3, "finance": 2}, Hold: new(5 * time.Second)}},
+		`hold-b hold-f`:          failed, // either of two roles, and a third
+		`hold-g`:                 failed,
 		`hold-d`:                 failed,
 		`hold-d deny-a`:          failed,
 		`allow-odd`:              failed,
