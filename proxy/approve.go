@@ -20,11 +20,12 @@ const retryPending = 10 * time.Second
 
 // hold is what a held call has to do with its ticket.
 type hold struct {
-	ticket  approval.Ticket
-	granted bool // this call spent the ticket's grant
-	settled bool // the grant was given back, or the ticket has its end state
-	visited bool // the client went by way of the approval page
-	reports int  // progress reported to the client while the call waited
+	granted bool           // this call spent the ticket's grant
+	end     approval.State // the end state of a ticket whose grant was spent, "" until it is known
+	result  []byte         // stored with the end state
+	note    string         // likewise
+	visited bool           // the client went by way of the approval page
+	reports int            // progress reported to the client while the call waited
 }
 
 // approve lets a held call continue only with a grant, which it spends here,
@@ -41,7 +42,7 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 	}
 	claim, f := t.claim(ctx)
 	if f == nil && t.takesTask(claim) {
-		return t.replyTask(ctx, claim)
+		return t.replyTask(claim)
 	}
 	if f == nil && waits(claim) && t.in.resumed == nil {
 		claim, f = t.await(ctx, claim)
@@ -70,7 +71,7 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		}
 		return claim, t.fail(signal.CodeInternal, "")
 	}
-	t.hold.ticket = claim.Ticket
+	t.ticket = claim.Ticket
 	t.hold.granted = claim.Outcome == approval.Granted
 	return claim, nil
 }

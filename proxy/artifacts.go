@@ -22,7 +22,7 @@ const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
 func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) *signal.KernelError {
 	set := t.gate.settings.Load()
 	carriesSignals := t.in.Transport == "rest" || t.in.Transport == "ndjson" // in every mode
-	if t.gate.opts.Artifacts == nil || set.Results == "off" && !carriesSignals {
+	if set.Results == "off" && !carriesSignals {
 		return nil
 	}
 	k := keeper{call: t, settings: set, out: o}

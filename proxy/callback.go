@@ -170,10 +170,10 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 // receive finds the question's row and checks what the client declared.
 func (q *question) receive(context.Context) *Failure {
 	row, ok := questions[q.ask.Method]
-	q.method = row
+	q.row = row
 	switch {
 	case !ok || q.server == "":
-		q.method.action = q.ask.Method // for the record
+		q.row.action = q.ask.Method
 		return q.fail(signal.CodeEnvelopeMethod, "method "+q.ask.Method+" is not taken to clients")
 	case q.gate.asking.Load() > int64(q.gate.settings.Load().InFlight):
 		return q.fail(signal.CodeOverloaded, "too many questions of servers are in flight")
@@ -212,8 +212,8 @@ func (q *question) forward(ctx context.Context) *Failure {
 		return f
 	}
 	result, err := redact(result, q.decision.Redact)
-	if err == nil && q.task != nil {
-		result, err = redact(result, q.task.redact)
+	if err == nil && q.of != nil {
+		result, err = redact(result, q.of.redact)
 	}
 	if err != nil {
 		q.gate.opts.Log.Error("redacting an answer", "decision", q.decisionID, "error", err)

@@ -17,7 +17,7 @@ func closeRequest(ctx context.Context, r request, f *Failure) (*Reply, *Failure)
 	}
 	r.settle(ctx)
 	now := g.opts.Now()
-	rec := outcomeRecord(r, f, now)
+	rec := c.outcomeRecord(f, now)
 	if err := g.opts.Recorder.Outcome(context.WithoutCancel(ctx), rec); err != nil {
 		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
 		c.reply, f = nil, c.unrecorded(f)
@@ -30,7 +30,9 @@ func closeRequest(ctx context.Context, r request, f *Failure) (*Reply, *Failure)
 		o.Code = f.Kernel.Code
 	}
 	g.opts.Observe(o)
-	g.publishOutcome(r, f)
+	if c.heard() {
+		g.publishOutcome(r, f)
+	}
 	return c.reply, f
 }
 
@@ -48,39 +50,35 @@ func (c *call) unrecorded(f *Failure) *Failure {
 	return out.remedy("find out whether the call took effect before making it again")
 }
 
-// settle gives back what was taken for a call that was not sent. The outcome of
-// one that panicked after that is unknown.
+// settle ends what a held call has of its ticket, and gives back what was taken
+// for a call that was certainly not sent: the counted usage and the grant. A call
+// that was sent and has no end state is unknown. A store that fails leaves the
+// ticket dispatching, which the next start turns into unknown: never into a
+// second run.
 func (t *toolCall) settle(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	if !t.sent {
+		t.returnUsage(ctx)
+	}
+	if !t.hold.granted {
+		return
+	}
+	var err error
+	tickets, id := t.gate.opts.Tickets, t.ticket.ID
 	switch {
 	case !t.sent:
-		t.release(ctx)
-	case t.panicked:
-		t.finish(ctx, approval.StateUnknown, nil, "the call broke off inside toolgate")
+		err = tickets.Release(ctx, id)
+	case t.hold.end == "":
+		err = tickets.Finish(ctx, id, approval.StateUnknown, nil, "the call broke off inside toolgate")
+	default:
+		err = tickets.Finish(ctx, id, t.hold.end, t.hold.result, t.hold.note)
+	}
+	if err != nil {
+		t.gate.opts.Log.Error("settling a ticket", "ticket", id, "state", string(t.hold.end), "error", err)
 	}
 }
 
-// release gives back what was taken for a call that was certainly not sent: the
-// counted usage and the grant. A store that fails leaves the ticket dispatching,
-// which the next start turns into unknown: never into a second run.
-func (t *toolCall) release(ctx context.Context) {
-	t.returnUsage(ctx)
-	if !t.hold.granted || t.hold.settled {
-		return
-	}
-	t.hold.settled = true
-	if err := t.gate.opts.Tickets.Release(context.WithoutCancel(ctx), t.hold.ticket.ID); err != nil {
-		t.gate.opts.Log.Error("giving a grant back", "ticket", t.hold.ticket.ID, "error", err)
-	}
-}
-
-// finish moves a ticket whose grant was spent to its end state; see release for
-// a store that fails.
-func (t *toolCall) finish(ctx context.Context, s approval.State, result []byte, note string) {
-	if !t.hold.granted || t.hold.settled {
-		return
-	}
-	t.hold.settled = true
-	if err := t.gate.opts.Tickets.Finish(context.WithoutCancel(ctx), t.hold.ticket.ID, s, result, note); err != nil {
-		t.gate.opts.Log.Error("finishing a ticket", "ticket", t.hold.ticket.ID, "state", string(s), "error", err)
-	}
+// ends notes the end state of a call that was sent, for its ticket.
+func (t *toolCall) ends(s approval.State, result []byte, note string) {
+	t.hold.end, t.hold.result, t.hold.note = s, result, note
 }

@@ -13,7 +13,7 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 	if f := t.readUsage(ctx); f != nil {
 		return f
 	}
-	t.judge(ctx, t.input(), t.subject.Exposed)
+	t.judge(ctx, t.input())
 	switch t.decision.Effect {
 	case policy.Allow, policy.Hold:
 		return nil
@@ -22,10 +22,7 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 }
 
 func (t *toolCall) input() *policy.Input {
-	return &policy.Input{
-		Principal: t.principal, Tool: t.subject, Arguments: t.body,
-		Request: t.envelope(), Usage: t.usage.readings,
-	}
+	return &policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings}
 }
 
 // judge is the origin of the policy's denials.
@@ -34,16 +31,19 @@ var judge = signal.ModuleRef{Tier: 5, Module: "policy", Function: "decide"}
 // ruleFailed is the rule of a decision that the policy could not make.
 const ruleFailed = "policy_error"
 
-// judge asks the policy about in. A policy that fails denies.
-func (c *call) judge(ctx context.Context, in *policy.Input, tool string) {
+// judge asks the policy about in, of which it fills in what all requests have. A
+// policy that fails denies.
+func (c *call) judge(ctx context.Context, in *policy.Input) {
+	in.Principal = c.principal
+	in.Request = policy.Request{ID: c.id, Transport: c.in.Transport, Era: c.in.Era, TraceID: c.traceID, Time: c.asOf.UTC()}
 	d, err := c.engine.Decide(ctx, in)
 	c.decision, c.asked = d, in
 	if err != nil {
 		what := "request"
-		if in.Calls() {
+		if c.method == "" {
 			what = "call"
 		}
-		c.gate.opts.Log.Error("judging a "+what, "decision", c.decisionID, "tool", tool, "method", c.in.Message.Method, "error", err)
+		c.gate.opts.Log.Error("judging a "+what, "decision", c.decisionID, "tool", in.Tool.Exposed, "method", c.in.Message.Method, "error", err)
 		c.decision = policy.Decision{Effect: policy.Deny, Rule: ruleFailed, Reason: "the policy could not judge this " + what, Revision: c.engine.Revision()}
 	}
 }
@@ -53,9 +53,4 @@ func (c *call) denied(reason string) *Failure {
 	c.decision.Effect = policy.Deny
 	said := signal.PolicyError(cmp.Or(c.decision.Reason, "the policy gives no reason"), judge, map[string]any{"rule": c.decision.Rule, "revision": c.decision.Revision})
 	return c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).remedy(c.decision.Remedy)
-}
-
-// envelope is what a policy knows of the request itself.
-func (c *call) envelope() policy.Request {
-	return policy.Request{ID: c.id, Transport: c.in.Transport, Era: c.in.Era, TraceID: c.traceID, Time: c.asOf.UTC()}
 }

@@ -31,7 +31,7 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 		return nil, f
 	}
 	switch {
-	case r.method.list == "":
+	case r.row.list == "":
 		return nil, r.fail(signal.CodeEnvelopeMethod, "method "+in.Message.Method+" asks for no list")
 	case in.Route == "":
 		return r.gather(ctx)
@@ -58,8 +58,8 @@ func (r *relayed) serverPage(ctx context.Context) (json.RawMessage, *Failure) {
 	case f != nil:
 		return nil, f
 	case own != nil:
-		w.add(own, r.method.list)
-		w.add(page, r.method.list)
+		w.add(own, r.row.list)
+		w.add(page, r.row.list)
 		if page, f = w.whole(r, page); f != nil {
 			return nil, f
 		}
@@ -81,7 +81,7 @@ func (r *relayed) page(ctx context.Context, o registry.Offer, params json.RawMes
 	if err != nil {
 		return nil, r.askFailure(err)
 	}
-	return r.filter(result, r.method.list, r.method.key, func(name string, element json.RawMessage) (json.RawMessage, bool) {
+	return r.filter(result, r.row.list, r.row.key, func(name string, element json.RawMessage) (json.RawMessage, bool) {
 		if r.in.Route == "" {
 			r.remember(o, name)
 		}
@@ -94,7 +94,7 @@ func (r *relayed) page(ctx context.Context, o registry.Offer, params json.RawMes
 
 // remember notes where an element of a list is.
 func (r *relayed) remember(o registry.Offer, name string) {
-	if kind := r.method.list; kind != "tasks" {
+	if kind := r.row.list; kind != "tasks" {
 		r.gate.memory.put(&r.call, kind, o, name)
 	}
 }
@@ -102,7 +102,7 @@ func (r *relayed) remember(o registry.Offer, name string) {
 // exposed is an element as the route lists it: prompts of several servers are
 // told apart as their tools are.
 func (r *relayed) exposed(o registry.Offer, name string, element json.RawMessage) (json.RawMessage, bool) {
-	if r.method.list != "prompts" || o.Prefix == "" {
+	if r.row.list != "prompts" || o.Prefix == "" {
 		return element, true
 	}
 	renamed, err := jsonrpc.Set(element, "name", jsonrpc.Quote(o.Prefix+name))
@@ -141,7 +141,7 @@ func (c *call) filter(answer json.RawMessage, list, key string, keep func(name s
 // session has.
 func (r *relayed) usable(ctx context.Context, name string) bool {
 	r.about = about{}
-	switch r.method.list {
+	switch r.row.list {
 	case "prompts":
 		r.about.prompt = &policy.Prompt{Server: r.server, Name: name}
 	case "tasks":
@@ -153,11 +153,8 @@ func (r *relayed) usable(ctx context.Context, name string) bool {
 	default:
 		r.about.resource = &policy.Resource{Server: r.server, URI: name}
 	}
-	d, err := r.engine.Decide(ctx, r.input())
-	if err != nil {
-		r.gate.opts.Log.Error("asking the policy what is visible", "server", r.server, "name", name, "error", err)
-	}
-	return err == nil && d.Effect == policy.Allow
+	r.judge(ctx, r.input())
+	return r.decision.Effect == policy.Allow
 }
 
 // gathering is a page over all servers that is being put together.
@@ -175,14 +172,14 @@ type gathering struct {
 // its neighbours' lists are worth having without it.
 func (r *relayed) gather(ctx context.Context) (json.RawMessage, *Failure) {
 	w := &gathering{offers: slices.DeleteFunc(r.gate.opts.Servers.Offers(ctx), func(o registry.Offer) bool {
-		return !offers(o.Capabilities, r.method.needs...)
+		return !offers(o.Capabilities, r.row.needs...)
 	})}
 	if f := w.begin(r); f != nil {
 		return nil, f
 	}
 	if own := r.heldTasks(ctx); own != nil {
 		w.answered = true
-		w.add(own, r.method.list)
+		w.add(own, r.row.list)
 	}
 	for asked := 0; w.at < len(w.offers) && asked < pageRequests && w.count < pageElements; asked++ {
 		if given := w.cursor != ""; !r.gatherOne(ctx, w) && asked == 0 && given {
@@ -192,7 +189,7 @@ func (r *relayed) gather(ctx context.Context) (json.RawMessage, *Failure) {
 	if !w.answered && w.failure != nil && w.at == len(w.offers) {
 		return nil, w.failure
 	}
-	out := append(append([]byte(`{"`+r.method.list+`":[`), w.elements...), ']')
+	out := append(append([]byte(`{"`+r.row.list+`":[`), w.elements...), ']')
 	if w.at < len(w.offers) {
 		out = append(append(out, `,"nextCursor":`...), jsonrpc.Quote(w.next(r))...)
 	}
@@ -212,7 +209,7 @@ func (r *relayed) gatherOne(ctx context.Context, w *gathering) (ok bool) {
 	next := ""
 	if f == nil {
 		w.answered = true
-		w.add(page, r.method.list)
+		w.add(page, r.row.list)
 		next = textMember(page, "nextCursor")
 	} else {
 		r.gate.opts.Log.Warn("leaving a server out of a list", "server", o.Server, "method", r.in.Message.Method, "error", f.Reason)
@@ -252,7 +249,7 @@ func (w *gathering) add(page json.RawMessage, list string) {
 
 // whole is page with all elements in place of its own.
 func (w *gathering) whole(r *relayed, page json.RawMessage) (json.RawMessage, *Failure) {
-	out, err := jsonrpc.Set(page, r.method.list, append(append([]byte{'['}, w.elements...), ']'))
+	out, err := jsonrpc.Set(page, r.row.list, append(append([]byte{'['}, w.elements...), ']'))
 	if err != nil {
 		return nil, r.fail(signal.CodeOutputInvalid, "the answer cannot be read")
 	}

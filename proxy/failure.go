@@ -6,15 +6,6 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// source is the origin of the road's errors and signals.
-func (c *call) source() signal.ModuleRef {
-	function := c.stage
-	if function == "" {
-		function = "receive"
-	}
-	return signal.ModuleRef{Tier: 4, Module: "gate", Function: function}
-}
-
 // fail makes the failure for a kernel code, with the category, severity and
 // retry rule that the code has everywhere. An unknown code fails as
 // INTERNAL_ERROR.
@@ -27,7 +18,7 @@ func (c *call) fail(code, reason string) *Failure {
 	if err != nil {
 		kernel, _ = signal.ErrorFor(signal.CodeInternal, err.Error(), c.source(), nil, nil)
 	}
-	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.plain}
+	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.method != ""}
 }
 
 // wrap makes the failure of a lower tier's error, which stays its cause. The error

@@ -26,13 +26,10 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 	}
 	fe := forwardError(err)
 	f := t.elicited(ctx, t.upstreamFailure(fe, "the tool did not answer within "+t.tool.Timeout.String()))
-	switch {
-	case !fe.Sent:
-		t.release(ctx)
-	case fe.Kind == registry.Failed && fe.RPC != nil:
-		t.finish(ctx, approval.StateFailed, nil, f.Reason)
-	default:
-		t.finish(ctx, approval.StateUnknown, nil, f.Reason)
+	t.sent = fe.Sent
+	t.ends(approval.StateUnknown, nil, f.Reason)
+	if fe.Kind == registry.Failed && fe.RPC != nil {
+		t.hold.end = approval.StateFailed
 	}
 	return f
 }

@@ -83,7 +83,7 @@ func (t *toolCall) showLink(ctx context.Context, ticket approval.Ticket) (done f
 	return func() {
 		stop()
 		<-shown
-		if now := t.hold.ticket; now.ID != ticket.ID || now.State != approval.StateProposed {
+		if now := t.ticket; now.ID != ticket.ID || now.State != approval.StateProposed {
 			t.in.Peer.Tell("notifications/elicitation/complete", json.RawMessage(`{"elicitationId":`+string(jsonrpc.Quote(ticket.ID))+`}`))
 		}
 	}

@@ -40,7 +40,7 @@ func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.C
 		return c, t.fail(signal.CodeApprovalExpired, "this call was not approved while it waited, and by now needs no approval").
 			with("ticket", c.Ticket.ID).remedy("call again with the same arguments")
 	}
-	t.hold.ticket = approval.Ticket{}
+	t.ticket = approval.Ticket{}
 	return approval.Claim{Outcome: approval.Granted}, nil
 }
 

@@ -53,10 +53,10 @@ func (c *call) storedResult(ctx context.Context, ticket approval.Ticket) (*Reply
 // callFor returns the tool call of a ticket, in the course of the request c. It
 // has its own copy of everything, and is never closed.
 func (c *call) callFor(ticket approval.Ticket) *toolCall {
-	t := &toolCall{call: *c, hold: hold{ticket: ticket}}
+	t := &toolCall{call: *c}
 	in := *c.in
 	in.Route = "" // where the tool has the name that the ticket has
-	t.in, t.plain, t.reply = &in, false, nil
+	t.in, t.method, t.ticket, t.tool, t.reply = &in, "", ticket, nil, nil
 	t.name, t.body, t.digest = ticket.Exposed, ticket.Arguments, ticket.Digest
 	return t
 }

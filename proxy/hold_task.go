@@ -39,11 +39,10 @@ func (t *toolCall) knowsTasks() bool {
 }
 
 // replyTask replies to a held call with its ticket as a task. Such a call runs
-// without its agent, so that a grant is given back for the ticket worker.
-func (t *toolCall) replyTask(ctx context.Context, c approval.Claim) *Failure {
+// without its agent, so that settle gives a grant back for the ticket worker.
+func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	ticket := c.Ticket
 	if c.Outcome == approval.Granted {
-		t.release(ctx)
 		ticket.State = approval.StateApproved
 	}
 	result := t.taskState(ticket)
@@ -265,7 +264,7 @@ func (r *relayed) cancelTask(ctx context.Context) *Failure {
 // heldTasks returns the principal's tickets that run without their agent, as
 // tasks: a page of their own before all others, nil when there are none.
 func (r *relayed) heldTasks(ctx context.Context) json.RawMessage {
-	if _, later := jsonrpc.Get(r.body, "cursor"); later || r.method.list != "tasks" {
+	if _, later := jsonrpc.Get(r.body, "cursor"); later || r.row.list != "tasks" {
 		return nil
 	}
 	tickets, _ := r.gate.ticketsOf(ctx, r.principal)

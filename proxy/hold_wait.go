@@ -104,18 +104,14 @@ func (t *toolCall) reportWaiting(ticket approval.Ticket) {
 // progress is what the client has heard while its call waited.
 func (h *hold) progress() float64 { return float64(h.reports) / 1000 }
 
-// toolProgress relays the tool's progress to the client, nil when the client
-// wants none. Progress that is not beyond what the client has heard is dropped:
-// it only grows (MCP, basic/utilities/progress).
-func (t *toolCall) toolProgress() func(json.RawMessage) {
-	if t.hold.reports == 0 {
-		return t.in.Progress
-	}
+// growing drops the tool's progress that is not beyond what the client has heard
+// while its call waited: progress only grows (MCP, basic/utilities/progress).
+func (t *toolCall) growing(client func(json.RawMessage)) func(json.RawMessage) {
 	return func(params json.RawMessage) {
 		raw, _ := jsonrpc.Get(params, "progress")
 		if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n <= t.hold.progress() {
 			return
 		}
-		t.in.Progress(params)
+		client(params)
 	}
 }

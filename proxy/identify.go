@@ -23,26 +23,27 @@ func (c *call) identify(ctx context.Context) *Failure {
 // reidentify asks for the credential's principal now: tokens are revoked and
 // expire while calls are held.
 func (c *call) reidentify(ctx context.Context) *Failure {
-	who, err := c.gate.opts.Identifier.Identify(ctx, c.in.Credential)
-	if errors.Is(err, identity.ErrUnauthenticated) || (err == nil && !who.Valid()) {
-		return c.fail(signal.CodeUnauthenticated, "missing or unknown bearer token")
+	who, f := c.gate.Identify(ctx, c.in.Credential)
+	if f != nil {
+		return c.fail(f.Kernel.Code, f.Reason)
 	}
-	if err != nil {
-		c.gate.opts.Log.Error("identifying a caller", "error", err)
-		return c.fail(signal.CodeUnauthenticated, "the credential could not be checked")
-	}
-	who.Client = c.in.Client
 	c.principal = who
+	c.principal.Client = c.in.Client
 	return nil
 }
 
 // Identify returns the principal of a credential, for doors that need one before
 // there is a call: for sessions, lists, and Call.Principal. It leaves no record;
 // a door records a refusal with Refuse.
-func (g *Gate) Identify(ctx context.Context, c identity.Credential) (policy.Principal, *Failure) {
-	one := call{gate: g, in: &Call{Credential: c}}
-	if f := one.reidentify(ctx); f != nil {
-		return policy.Principal{}, f
+func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.Principal, *Failure) {
+	who, err := g.opts.Identifier.Identify(ctx, cred)
+	if err == nil && who.Valid() {
+		return who, nil
 	}
-	return one.principal, nil
+	c := call{gate: g, stage: "identify"}
+	if err != nil && !errors.Is(err, identity.ErrUnauthenticated) {
+		g.opts.Log.Error("identifying a caller", "error", err)
+		return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "the credential could not be checked")
+	}
+	return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "missing or unknown bearer token")
 }

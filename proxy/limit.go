@@ -105,10 +105,12 @@ func (t *toolCall) limitCall(context.Context) *Failure { return t.takeTokens(t.s
 // limit takes quota, and counts a call that is allowed. A held call is counted
 // with its grant: see chargeHeld.
 func (t *toolCall) limit(ctx context.Context) *Failure {
-	if f := t.countable(); f != nil {
-		return f
+	if t.usage.use != nil {
+		if f := t.countable(); f != nil {
+			return f
+		}
 	}
-	if f := t.takeTokens(t.subject); f != nil || t.decision.Effect != policy.Allow {
+	if f := t.takeTokens(t.subject); f != nil || t.usage.use == nil || t.decision.Effect != policy.Allow {
 		return f
 	}
 	spent := t.decision.Limit
@@ -131,7 +133,7 @@ func (t *toolCall) chargeHeld(ctx context.Context) *Failure {
 	if t.usage.use == nil {
 		return nil
 	}
-	ticket := t.hold.ticket
+	ticket := t.ticket
 	if ticket.ID != "" {
 		t.usage.use.For(ticket.ID, ticket.Expires)
 	}
@@ -158,15 +160,12 @@ func (t *toolCall) chargeHeld(ctx context.Context) *Failure {
 // it was judged, it is judged again and counted if passes then reports true;
 // refused means that passes reported false.
 func (t *toolCall) reserve(ctx context.Context, passes func() bool) (f *Failure, refused bool) {
-	if t.usage.use == nil {
-		return nil, false
-	}
 	if f := t.countable(); f != nil {
 		return f, false
 	}
 	reserved, err := t.gate.opts.Usage.Reserve(ctx, t.usage.use, t.usage.readings, func(now map[string]policy.Reading) bool {
 		t.usage.readings = now
-		t.judge(ctx, t.input(), t.subject.Exposed)
+		t.judge(ctx, t.input())
 		return passes()
 	})
 	switch {
@@ -182,10 +181,10 @@ func (t *toolCall) reserve(ctx context.Context, passes func() bool) (f *Failure,
 // countable refuses a call that its meters cannot count: later calls would not
 // see it.
 func (t *toolCall) countable() *Failure {
-	if t.usage.use == nil || t.usage.use.Fault() == nil {
+	fault := t.usage.use.Fault()
+	if fault == nil {
 		return nil
 	}
-	fault := t.usage.use.Fault()
 	return t.fail(signal.CodeSchemaMismatch, fault.Error()).with("pointer", fault.Pointer).with("meter", fault.Meter).
 		remedy("send a JSON number there and call again")
 }
@@ -193,12 +192,10 @@ func (t *toolCall) countable() *Failure {
 // returnUsage undoes the count of a call that was certainly not sent. A store
 // that fails leaves it counted.
 func (t *toolCall) returnUsage(ctx context.Context) {
-	reserved := t.usage.reserved
-	if reserved == nil {
+	if t.usage.reserved == nil {
 		return
 	}
-	t.usage.reserved = nil
-	if err := t.gate.opts.Usage.Return(context.WithoutCancel(ctx), reserved); err != nil {
+	if err := t.gate.opts.Usage.Return(context.WithoutCancel(ctx), t.usage.reserved); err != nil {
 		t.gate.opts.Log.Error("giving back what a call would have used", "decision", t.decisionID, "error", err)
 	}
 }

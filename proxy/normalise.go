@@ -21,34 +21,42 @@ const (
 // result that is no object, or that breaks an enforced output schema, is
 // withheld; the call has happened all the same, and its ticket says so.
 func (t *toolCall) normalise(ctx context.Context) *Failure {
-	if state, id, ok := t.taskOf(t.raw); ok {
-		return t.replyBegun(ctx, state, id)
+	if t.task != nil || len(t.in.Capabilities) > len("{}") {
+		if state, id, ok := t.taskOf(t.raw); ok {
+			return t.replyBegun(state, id)
+		}
 	}
 	return t.govern(ctx)
 }
 
 // govern holds the tool's result to its output schema and to the decision.
 func (t *toolCall) govern(ctx context.Context) *Failure {
-	if !isObject(t.raw) {
-		return t.withhold(ctx, t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
+	if len(t.raw) == 0 || t.raw[0] != '{' {
+		return t.withhold(t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
 	}
-	warning, f := t.checkOutput()
-	if f != nil {
-		return t.withhold(ctx, f)
+	var warning *signal.KernelError
+	if t.tool.Output != nil && t.tool.OutputMode != "off" {
+		var f *Failure
+		if warning, f = t.checkOutput(); f != nil {
+			return t.withhold(f)
+		}
 	}
-	result, err := redact(t.raw, t.decision.Redact)
-	if err != nil {
-		t.gate.opts.Log.Error("redacting a result", "decision", t.decisionID, "error", err)
-		t.finish(ctx, approval.StateFailed, nil, "the result could not be redacted and is withheld")
-		return t.fail(signal.CodeInternal, "")
+	result := t.raw
+	if len(t.decision.Redact) > 0 {
+		var err error
+		if result, err = redact(result, t.decision.Redact); err != nil {
+			t.gate.opts.Log.Error("redacting a result", "decision", t.decisionID, "error", err)
+			t.ends(approval.StateFailed, nil, "the result could not be redacted and is withheld")
+			return t.fail(signal.CodeInternal, "")
+		}
 	}
-	t.finish(ctx, approval.StateDone, result, "")
+	t.hold.end, t.hold.result = approval.StateDone, result
 	return t.replyResult(ctx, result, warning, nil)
 }
 
 // withhold ends a call whose result cannot be given.
-func (t *toolCall) withhold(ctx context.Context, f *Failure) *Failure {
-	t.finish(ctx, approval.StateFailed, nil, f.Reason)
+func (t *toolCall) withhold(f *Failure) *Failure {
+	t.ends(approval.StateFailed, nil, f.Reason)
 	return f
 }
 
@@ -61,12 +69,14 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
 	o := outcome{result: result, refs: refs}
-	if fault := t.keepArtifacts(ctx, &o, signals); fault != nil && warning == nil {
-		warning = fault
+	if t.gate.opts.Artifacts != nil {
+		if fault := t.keepArtifacts(ctx, &o, signals); fault != nil && warning == nil {
+			warning = fault
+		}
 	}
 	o.kernel = compose(signals, warning, t.metrics())
-	if next := signal.Compose(o.kernel); next.Log != nil {
-		t.gate.opts.Log.Warn("partial result", "server", t.tool.Server, "tool", t.tool.Name, "decision", t.decisionID, "fault", next.Log)
+	if o.kernel.Status == signal.StatusPartial {
+		t.gate.opts.Log.Warn("partial result", "server", t.tool.Server, "tool", t.tool.Name, "decision", t.decisionID, "fault", signal.Compose(o.kernel).Log)
 	}
 	return t.replyShaped(o, view)
 }
@@ -95,7 +105,7 @@ func compose(signals []signal.Signal, warning *signal.KernelError, m signal.Metr
 // warn a fault becomes a degraded error beside the signals; a validator that
 // fails counts as a fault.
 func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
-	if t.tool.Output == nil || t.tool.OutputMode == "off" || isError(t.raw) {
+	if isError(t.raw) {
 		return nil, nil
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
@@ -156,15 +166,12 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	return nil
 }
 
-// replyWith ends the call with its result.
-func (t *toolCall) replyWith(result json.RawMessage, kernel signal.Result) {
-	t.call.replyWith(result, kernel)
-	t.reply.Ticket, t.reply.Tool = t.hold.ticket.ID, t.tool
-}
-
 // replyWith ends a request with its result.
 func (c *call) replyWith(result json.RawMessage, kernel signal.Result) {
-	c.reply = &Reply{Result: result, Kernel: kernel, DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision}
+	c.reply = &Reply{
+		Result: result, Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
+		DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision,
+	}
 }
 
 // shape is the four modes in which an agent may get a Result.

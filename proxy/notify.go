@@ -81,7 +81,7 @@ func isNotice(method string) bool { return strings.HasPrefix(method, "notificati
 
 func (r *relayed) receiveNotice(context.Context) *Failure {
 	m := r.in.Message
-	r.method, r.server = method{action: m.Method}, r.in.Route
+	r.row, r.server = method{action: m.Method}, r.in.Route
 	switch {
 	case m.Kind != jsonrpc.Notification:
 		return r.fail(signal.CodeEnvelopeInvalid, m.Method+" takes no id")

@@ -12,9 +12,6 @@ import (
 // a failure as an error signal, a cancellation as the command abort.
 func (g *Gate) publishOutcome(r request, f *Failure) {
 	c := r.base()
-	if !c.heard() {
-		return
-	}
 	if t, ok := r.(*toolCall); ok && t.chunks > 0 {
 		t.publishChunk("", true, nil)
 	}
@@ -78,7 +75,10 @@ func (c *call) publish(s signal.Signal, err error) {
 // progress receives the upstream's progress, for the caller and, as STREAM
 // signals, for the bus when somebody listens.
 func (t *toolCall) progress() func(json.RawMessage) {
-	client := t.toolProgress()
+	client := t.in.Progress
+	if t.hold.reports > 0 {
+		client = t.growing(client)
+	}
 	if !t.heard() {
 		return client
 	}

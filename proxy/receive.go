@@ -31,32 +31,21 @@ func (t *toolCall) receive(context.Context) *Failure {
 	}
 	t.body = json.RawMessage("{}")
 	if args, ok := m.Param("arguments"); ok {
-		if !isObject(args) {
+		if args[0] != '{' {
 			return t.fail(signal.CodeEnvelopeInvalid, "params.arguments must be an object")
 		}
 		t.body = args
 	}
 	t.digest = digest(t.body)
-	if f := t.receiveTask(m); f != nil {
-		return f
-	}
-	return t.receiveMeta(m)
-}
-
-// receiveTask reads params.task, with which the caller wants a task instead of
-// a result (MCP 2025-11-25, tasks).
-func (t *toolCall) receiveTask(m *jsonrpc.Message) *Failure {
-	task, ok := m.Param("task")
+	task, ok := m.Param("task") // MCP 2025-11-25, tasks
 	switch {
-	case !ok:
-		return nil
-	case !isObject(task):
+	case ok && task[0] != '{':
 		return t.fail(signal.CodeEnvelopeInvalid, "params.task must be an object")
-	case t.in.Session == "":
+	case ok && t.in.Session == "":
 		return t.fail(signal.CodeEnvelopeInvalid, "a task belongs to a session, and this call has none")
 	}
 	t.task = task
-	return nil
+	return t.receiveMeta()
 }
 
 // isObject reports whether raw, a JSON value or nothing, is an object.
@@ -76,25 +65,25 @@ func digest(judged []byte) string {
 }
 
 // receiveMeta keeps the caller's _meta but for the members of this hop.
-func (c *call) receiveMeta(m *jsonrpc.Message) *Failure {
-	meta, ok := m.Param("_meta")
+func (c *call) receiveMeta() *Failure {
+	meta, ok := c.in.Message.Param("_meta")
 	if !ok {
 		return nil
 	}
 	if !isObject(meta) {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
-	var ours []jsonrpc.Change
 	for key := range jsonrpc.Members(meta) {
-		if ofThisHop(key) {
-			ours = append(ours, jsonrpc.Change{Name: key})
+		if !ofThisHop(key) {
+			continue
 		}
+		kept, err := jsonrpc.Delete(meta, key)
+		if err != nil {
+			return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
+		}
+		meta = kept
 	}
-	kept, err := jsonrpc.Edit(meta, ours...)
-	if err != nil {
-		return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
-	}
-	c.meta = kept
+	c.meta = meta
 	return nil
 }
 
@@ -129,18 +118,19 @@ func traceOf(in *Call) string {
 	if in.TraceID != "" {
 		return in.TraceID
 	}
-	if in.Message != nil && in.Message.Params != nil {
-		raw, _ := in.Message.Meta("traceparent")
-		text, _ := jsonrpc.Text(raw)
-		if id, ok := traceID(text); ok {
-			return id
+	if in.Message != nil {
+		if raw, ok := in.Message.Meta("traceparent"); ok {
+			if id, ok := traceID(raw); ok {
+				return id
+			}
 		}
 	}
 	return signal.NewID("trc_")
 }
 
 // traceID reads version-trace-parent-flags of the W3C Trace Context.
-func traceID(traceparent string) (string, bool) {
+func traceID(raw json.RawMessage) (string, bool) {
+	traceparent, _ := jsonrpc.Text(raw)
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || len(parts[1]) != 32 {
 		return "", false

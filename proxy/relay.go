@@ -6,7 +6,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -14,12 +13,11 @@ import (
 // relayed is a request or notification that calls no tool.
 type relayed struct {
 	call
-	method    method
+	row       method
 	arguments json.RawMessage // as the policy sees them
 	about     about
-	task      *task           // of a request about a task
-	ticket    approval.Ticket // of a request about a task that is a ticket
-	kernel    *signal.Result  // what a task's result came to; nil = plain success
+	of        *task          // what a request about a task is about
+	kernel    *signal.Result // what a task's result came to; nil = plain success
 }
 
 // about is the policy's view of what a request is about; one member is set.
@@ -61,7 +59,9 @@ func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
 
 func (g *Gate) newRelayed(in *Call) *relayed {
 	r := &relayed{call: g.newCall(in)}
-	r.plain = true
+	if in.Message != nil {
+		r.method = in.Message.Method
+	}
 	return r
 }
 
@@ -84,7 +84,7 @@ func (r *relayed) receive(context.Context) *Failure {
 	case m.Variants != nil:
 		return r.ambiguous(m.Variants)
 	}
-	r.method, r.server, r.arguments = row, r.in.Route, json.RawMessage("{}")
+	r.row, r.server, r.arguments = row, r.in.Route, json.RawMessage("{}")
 	if f := r.receiveParams(m); f != nil {
 		return f
 	}
@@ -100,7 +100,7 @@ func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 	if m.Params != nil {
 		r.body = m.Params
 	}
-	if f := r.receiveMeta(m); f != nil {
+	if f := r.receiveMeta(); f != nil {
 		return f
 	}
 	if r.meta != nil {
@@ -116,10 +116,10 @@ func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 
 // resolve finds the server and what the request is about there.
 func (r *relayed) resolve(ctx context.Context) *Failure {
-	if r.method.find == nil {
+	if r.row.find == nil {
 		return r.fail(signal.CodeEnvelopeMethod, r.in.Message.Method+" is a list, which is not relayed")
 	}
-	return r.method.find(r, ctx)
+	return r.row.find(r, ctx)
 }
 
 // decide asks the policy. Only a tool call can wait for a person, so that a hold
@@ -129,7 +129,7 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 		r.decision = r.ownTickets()
 		return nil
 	}
-	r.judge(ctx, r.input(), "")
+	r.judge(ctx, r.input())
 	switch r.decision.Effect {
 	case policy.Allow:
 		return nil
@@ -142,14 +142,13 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 
 func (r *relayed) input() *policy.Input {
 	return &policy.Input{
-		Action: r.method.action, Principal: r.principal, Resource: r.about.resource, Prompt: r.about.prompt, Server: r.about.server,
-		Arguments: r.arguments, Request: r.envelope(),
+		Action: r.row.action, Resource: r.about.resource, Prompt: r.about.prompt, Server: r.about.server, Arguments: r.arguments,
 	}
 }
 
 // limit takes quota; rules know the request by its method and server.
 func (r *relayed) limit(context.Context) *Failure {
-	if r.method.free {
+	if r.row.free {
 		return nil
 	}
 	return r.takeTokens(policy.Tool{Server: r.server, Name: r.in.Message.Method, Exposed: r.in.Message.Method})
@@ -169,7 +168,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	if !isObject(raw) {
 		return r.fail(signal.CodeOutputInvalid, "the server's result is no object")
 	}
-	if r.task != nil {
+	if r.of != nil {
 		held, f := r.governTask(ctx, raw)
 		if f != nil {
 			return f

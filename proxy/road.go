@@ -8,9 +8,9 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -20,8 +20,6 @@ import (
 type request interface {
 	// base returns what every request has.
 	base() *call
-	// describe adds to a record what the request is about.
-	describe(r *audit.Record)
 	// settle ends what the request holds before it is closed: a request that was
 	// not sent gives back what was taken for it.
 	settle(ctx context.Context)
@@ -64,18 +62,21 @@ type call struct {
 	parentID   string // of the call that caused this one, "" for none
 
 	principal policy.Principal
+	method    string          // "" for tools/call
 	name      string          // of the tool, prompt, resource or task, as the caller gave it
 	server    string          // "" until it is known, or for all
+	tool      *registry.Tool  // that is called, or of the call that a task came of; nil until it is known
+	ticket    approval.Ticket // of a held call, or of the task that a ticket is
 	body      json.RawMessage // the judged bytes: a tool's arguments, the params of other requests
 	digest    string          // "sha256:<hex>" of body
+	task      json.RawMessage // params.task: the caller wants a task instead of a result
 	meta      json.RawMessage // the caller's _meta without the members of this hop
 
 	engine   Policy
 	decision policy.Decision
 	asked    *policy.Input // what decision answers; nil = the policy was not asked
 
-	plain    bool // it calls no tool, so that no tool result can carry a refusal
-	sent     bool // forward has begun: a server may have the request
+	sent     bool // a server may have the request
 	panicked bool
 	recorded bool // the decision record was offered to the trail
 	replayed bool // the reply is the stored result of an earlier run
@@ -83,15 +84,17 @@ type call struct {
 }
 
 func (c *call) base() *call            { return c }
-func (c *call) describe(*audit.Record) {}
 func (c *call) settle(context.Context) {}
+
+// source is the origin of the road's errors and signals.
+func (c *call) source() signal.ModuleRef {
+	return signal.ModuleRef{Tier: 4, Module: "gate", Function: cmp.Or(c.stage, "receive")}
+}
 
 // toolCall is a tools/call.
 type toolCall struct {
 	call
-	tool    *registry.Tool  // nil until it is resolved
-	subject policy.Tool     // tool as the policy sees it
-	task    json.RawMessage // params.task: the caller wants a task instead of a result
+	subject policy.Tool // tool as the policy sees it
 	usage   metering
 	hold    hold
 	raw     json.RawMessage // the upstream's result

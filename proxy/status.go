@@ -131,7 +131,7 @@ func (s *statusCall) answer(ctx context.Context) *Failure {
 	if f != nil {
 		return f
 	}
-	s.hold.ticket = t
+	s.ticket = t
 	if t.State != approval.StateDone {
 		return s.replyStatus(ctx, []approval.Ticket{t}, s.describeTicket(t))
 	}

@@ -44,16 +44,16 @@ func lifetimeOf(state json.RawMessage) json.RawMessage {
 // replyBegun remembers the task that a tool call came to, with the decision that
 // governs its result, and replies with its handle. A server that reuses the id of
 // another task gets nothing through.
-func (t *toolCall) replyBegun(ctx context.Context, state json.RawMessage, id string) *Failure {
+func (t *toolCall) replyBegun(state json.RawMessage, id string) *Failure {
 	begun := &task{
 		id: id, server: t.server, expires: t.start.Add(registry.TaskLifetime(lifetimeOf(state))),
 		redact: t.decision.Redact, tool: t.tool, callID: t.signalID,
 	}
 	if t.in.Session == "" || !t.gate.memory.keep(t.owner(), begun, t.start) {
-		t.finish(ctx, approval.StateFailed, nil, "the task's id is taken")
+		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
-	t.finish(ctx, approval.StateDone, t.raw, "")
+	t.ends(approval.StateDone, t.raw, "")
 	kernel := signal.OK(nil, t.metrics())
 	result, err := t.gate.setResult(t.raw, kernel)
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *relayed) findTask(ctx context.Context) *Failure {
 	if t == nil || r.in.Route != "" && t.server != r.in.Route {
 		return r.unknownTask()
 	}
-	r.task, r.server, r.parentID = t, t.server, t.callID
+	r.of, r.server, r.tool, r.parentID = t, t.server, t.tool, t.callID
 	r.about.server = &policy.Server{Name: t.server, Tools: []string{t.tool.Exposed}}
 	return nil
 }
@@ -103,7 +103,7 @@ func (r *relayed) governTask(ctx context.Context, answer json.RawMessage) (json.
 // governTaskState holds the state of a task to its decision: a result in it to
 // the tool's schema and redaction, and its questions to the policy.
 func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
-	if textMember(answer, "taskId") != r.task.id {
+	if textMember(answer, "taskId") != r.of.id {
 		return nil, r.fail(signal.CodeOutputInvalid, "the server answered about another task")
 	}
 	for key, govern := range map[string]func(context.Context, json.RawMessage) (json.RawMessage, *Failure){
@@ -128,8 +128,8 @@ func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (
 // governTaskResult makes of the result of a task what the road makes of a tool's
 // result.
 func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
-	t := &toolCall{call: r.call, tool: r.task.tool, subject: toolInput(r.task.tool), raw: result}
-	t.decision.Redact, t.reply = r.task.redact, nil
+	t := &toolCall{call: r.call, subject: toolInput(r.of.tool), raw: result}
+	t.tool, t.decision.Redact, t.reply = r.of.tool, r.of.redact, nil
 	if f := t.govern(ctx); f != nil {
 		return nil, f
 	}
@@ -141,11 +141,11 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 // and takes out what the policy does not let it ask.
 func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
 	for key, request := range jsonrpc.Members(requests) {
-		seen, known := r.gate.memory.shown(r.task, key)
+		seen, known := r.gate.memory.shown(r.of, key)
 		if !known {
 			params, _ := jsonrpc.Get(request, "params")
-			seen = r.foresee(ctx, r.task.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
-			seen.allowed = r.gate.memory.show(r.task, key, seen) && seen.allowed
+			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
+			seen.allowed = r.gate.memory.show(r.of, key, seen) && seen.allowed
 		}
 		if seen.allowed {
 			continue
@@ -184,7 +184,7 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 func (r *relayed) shownAnswers(answers json.RawMessage) (json.RawMessage, error) {
 	kept := json.RawMessage(`{}`)
 	for key, answer := range jsonrpc.Members(answers) {
-		in, _ := r.gate.memory.shown(r.task, key)
+		in, _ := r.gate.memory.shown(r.of, key)
 		if !in.allowed {
 			continue
 		}
@@ -206,7 +206,7 @@ func (q *question) findClientTask() *Failure {
 	if t == nil {
 		return q.unknownTask()
 	}
-	q.task, q.about.server.Asks = t, t.asks
+	q.of, q.about.server.Asks = t, t.asks
 	return nil
 }
 
@@ -245,8 +245,8 @@ func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
 	in := c.call
 	r := c.gate.newRelayed(&in)
 	r.principal = c.who
-	r.task = c.gate.memory.task(r.owner(), textMember(params, "taskId"), r.start)
-	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.task == nil || r.task.server != c.server {
+	r.of = c.gate.memory.task(r.owner(), textMember(params, "taskId"), r.start)
+	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.server != c.server {
 		return nil, false
 	}
 	params, f := r.governTaskState(context.Background(), params)

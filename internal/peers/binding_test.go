@@ -113,11 +113,11 @@ func job(t *testing.T, b *counters, args string) (end, ticket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said struct{ Ticket string }
+	var said struct{ Details struct{ Ticket string } }
 	if err := json.Unmarshal(text, &said); err != nil {
 		t.Fatalf("reading %s: %v", text, err)
 	}
-	return map[int]string{http.StatusOK: "done", http.StatusAccepted: "pending"}[res.StatusCode], said.Ticket
+	return map[int]string{http.StatusOK: "done", http.StatusAccepted: "pending"}[res.StatusCode], said.Details.Ticket
 }
 
 // TestBinding: what a ticket answers and what it does not, while it waits and
