@@ -38,7 +38,7 @@ func Expand(view, toolResult json.RawMessage) (Result, error) {
 	if err := decodeStrict(view, &in); err != nil {
 		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
 	}
-	source := source{result: string(toolResult)}
+	source := source{result: toolResult}
 	out, err := in.result(source.read)
 	if err != nil {
 		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
@@ -48,7 +48,7 @@ func Expand(view, toolResult json.RawMessage) (Result, error) {
 
 // source finds payloads by their ref.
 type source struct {
-	result string
+	result []byte
 	from   ModuleRef // what payloads were made for
 	tool   string
 	parts  []payload // nil until split

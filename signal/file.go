@@ -29,8 +29,8 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 		if !strings.HasPrefix(b.resource, "{") {
 			return in, false
 		}
-		p := scanner{s: b.resource}
-		r := readBlock(&p)
+		p := newScanner(b.resource)
+		r := readBlock(p)
 		if p.bad {
 			return in, false
 		}
@@ -103,7 +103,7 @@ func filePayload(id, mime, path, uri string, size int) payload {
 // media type is the signal's file_type. ok is false where the result does not
 // hold the bytes itself, as with links, and where ref leads to no file.
 func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType string, ok bool) {
-	r, err := parseToolResult(string(result))
+	r, err := parseToolResult(result)
 	if err != nil || r.isError {
 		return nil, "", false
 	}

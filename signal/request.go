@@ -102,18 +102,20 @@ func (r *JobRequest) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("%w: no object", ErrInvalidRequest)
 	}
 	var out JobRequest
-	p := scanner{s: string(data)}
-	p.open('{')
-	for n := 0; p.more(n, '}'); n++ {
-		name := p.key()
-		if err := out.set(name, p.value(1)); err != nil {
-			return err
-		}
-	}
+	p := newScanner(string(data))
 	if p.bad {
 		return fmt.Errorf("%w: nested too deeply", ErrInvalidRequest)
 	}
-	if err := out.Validate(); err != nil {
+	p.object(func(name string) {
+		value := p.value()
+		if err == nil {
+			err = out.set(name, value)
+		}
+	})
+	if err == nil {
+		err = out.Validate()
+	}
+	if err != nil {
 		return err
 	}
 	*r = out
@@ -121,9 +123,6 @@ func (r *JobRequest) UnmarshalJSON(data []byte) error {
 }
 
 func (r *JobRequest) set(name, raw string) error {
-	if raw == "" {
-		return nil // the scanner has failed and says so itself
-	}
 	switch name {
 	case "query":
 		return setText(&r.Query, name, raw, wantString, true)

@@ -3,6 +3,7 @@ package signal
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -50,7 +51,7 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if err := from.Origin.Validate(); err != nil {
 		return nil, nil, err
 	}
-	payloads, err := split(string(result), from.Origin, from.Tool)
+	payloads, err := split(result, from.Origin, from.Tool)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +89,7 @@ func (l Lineage) tags() []tag {
 
 // split is the part that depends on the result alone, so that Expand finds
 // the same payloads again.
-func split(result string, origin ModuleRef, tool string) ([]payload, error) {
+func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
 	r, err := parseToolResult(result)
 	if err != nil {
 		return nil, err
@@ -129,35 +130,35 @@ func contentRef(i int) string {
 	return "/content/" + strconv.Itoa(i)
 }
 
-func parseToolResult(s string) (toolResult, error) {
+func parseToolResult(result []byte) (toolResult, error) {
 	var r toolResult
-	p := scanner{s: s}
-	if !utf8.ValidString(s) || !p.open('{') {
+	p := newScanner(result)
+	if !utf8.Valid(result) || p.d.PeekKind() != '{' {
 		return r, fmt.Errorf("%w: no object of UTF-8 text", ErrInvalidToolResult)
 	}
-	var seen [3]bool
-	for n := 0; p.more(n, '}'); n++ {
-		k, which := p.key(), 0
-		switch k {
+	seen, twice := make([]string, 0, 3), ""
+	p.object(func(name string) {
+		switch name {
 		case "content":
-			r.readContent(&p)
+			r.readContent(p)
 		case "structuredContent":
-			which = 1
-			r.structured = notNull(p.value(1))
+			r.structured = notNull(p.value())
 		case "isError":
-			which = 2
-			r.isError = p.value(1) == "true"
+			r.isError = p.value() == "true"
 		default:
-			p.value(1)
-			continue
+			p.value()
+			return
 		}
-		if seen[which] {
-			return r, fmt.Errorf("%w: member %q twice", ErrInvalidToolResult, k)
+		if slices.Contains(seen, name) {
+			twice = name
 		}
-		seen[which] = true
-	}
-	if p.space(); p.bad || p.i != len(s) {
-		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.i)
+		seen = append(seen, name)
+	})
+	switch {
+	case !p.whole():
+		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.at())
+	case twice != "":
+		return r, fmt.Errorf("%w: member %q twice", ErrInvalidToolResult, twice)
 	}
 	return r, nil
 }
@@ -170,37 +171,32 @@ func notNull(raw string) string {
 }
 
 func (r *toolResult) readContent(p *scanner) {
-	if p.space() != '[' {
-		r.content = notNull(p.value(1))
+	if p.d.PeekKind() != '[' {
+		r.content = notNull(p.value())
 		return
 	}
-	p.i++
-	for ; p.more(r.count, ']'); r.count++ {
+	p.array(func() {
 		r.blocks = append(r.blocks, readBlock(p))
-	}
+		r.count++
+	})
 }
 
 func readBlock(p *scanner) (b block) {
-	c := p.space()
-	start := p.i
-	if c != '{' {
-		b.raw = p.value(2)
+	if p.d.PeekKind() != '{' {
+		b.raw = p.value()
 		return b
 	}
-	p.i++
-	for n := 0; p.more(n, '}'); n++ {
-		field := b.field(p.key())
-		v := p.value(3)
-		switch {
-		case field == nil:
-		case *field != "":
-			p.fail() // two readings
-		default:
-			*field = v
+	start := p.next()
+	p.object(func(name string) {
+		field, value := b.field(name), p.value()
+		if field == nil {
+			return
 		}
-	}
+		p.bad = p.bad || *field != "" // two readings
+		*field = value
+	})
 	if !p.bad {
-		b.raw = p.s[start:p.i]
+		b.raw = p.s[start:p.at()]
 	}
 	return b
 }
