@@ -163,7 +163,7 @@ func approvalVote(e *env, verb string) *cobra.Command {
 				}
 				digest = t.Digest
 			}
-			return e.say(c.Context(), a, path+"/"+verb, map[string]string{"reason": reason, "digest": digest})
+			return e.postDecision(c.Context(), a, path+"/"+verb, map[string]string{"reason": reason, "digest": digest})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why; required to deny")
@@ -171,8 +171,8 @@ func approvalVote(e *env, verb string) *cobra.Command {
 	return c
 }
 
-// say sends a person's word on a ticket, and prints how the ticket stands then.
-func (e *env) say(ctx context.Context, a *admin, path string, word map[string]string) error {
+// postDecision sends a person's decision on a ticket, and prints the ticket's state.
+func (e *env) postDecision(ctx context.Context, a *admin, path string, word map[string]string) error {
 	var t ticket
 	if err := a.call(ctx, "POST", path, word, &t); err != nil {
 		return err

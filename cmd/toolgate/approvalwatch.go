@@ -14,14 +14,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// approvalReconcile takes what somebody found out at the other end.
+// approvalReconcile records the outcome that somebody found out at the other end.
 func approvalReconcile(e *env) *cobra.Command {
 	var outcome, reason string
 	c := &cobra.Command{
 		Use: "reconcile ID", Short: "say what became of a call whose outcome is unknown", Args: cobra.ExactArgs(1),
 		Long: `reconcile ends the doubt about a call that was sent and of which nobody can say
 whether it took effect. Look at the other end first. The call never becomes
-possible again by this: an agent that still wants it has to ask anew.`,
+possible again by this: an agent that still wants it has to ask again.`,
 		Example: `  toolgate approval reconcile apr_01J… --outcome done --reason "booked, statement of 3 May" --token demo-approver`,
 		RunE: func(c *cobra.Command, args []string) error {
 			a, err := e.admin()
@@ -29,7 +29,7 @@ possible again by this: an agent that still wants it has to ask anew.`,
 				return err
 			}
 			path := "/v1/approvals/" + url.PathEscape(args[0]) + "/reconcile"
-			return e.say(c.Context(), a, path, map[string]string{"outcome": outcome, "reason": reason})
+			return e.postDecision(c.Context(), a, path, map[string]string{"outcome": outcome, "reason": reason})
 		},
 	}
 	c.Flags().StringVar(&outcome, "outcome", "", "done = it took effect, failed = it did not")
@@ -40,11 +40,11 @@ possible again by this: an agent that still wants it has to ask anew.`,
 func approvalWatch(e *env) *cobra.Command {
 	after := int64(-1)
 	c := &cobra.Command{
-		Use: "watch", Short: "tell every change of the tickets that you see, as it happens", Args: cobra.NoArgs,
+		Use: "watch", Short: "print every change of the tickets that you see, as it happens", Args: cobra.NoArgs,
 		Long: `watch prints a line for each change until it is interrupted: when, the ticket, from
 which state to which, the tool, who did it and why. With -o json a line is a
 document with seq, change and approval. Where the connection ends, --after with
-the last seq goes on without a gap.`,
+the last seq continues without a gap.`,
 		Example: `  toolgate approval watch --token demo-approver
   toolgate approval watch --after 0 --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -91,14 +91,14 @@ func (e *env) watch(ctx context.Context, a *admin, path string) error {
 		case err != nil:
 			return watchEnded(err, last)
 		}
-		if last, err = e.tell(line); err != nil {
+		if last, err = e.printChange(line); err != nil {
 			return err
 		}
 	}
 }
 
-// tell prints one line of a watch, and gives its number.
-func (e *env) tell(line []byte) (int64, error) {
+// printChange prints one line of a watch, and gives its number.
+func (e *env) printChange(line []byte) (int64, error) {
 	var c change
 	if err := json.Unmarshal(line, &c); err != nil {
 		return 0, fmt.Errorf("reading the answer: %w", err)
@@ -125,7 +125,7 @@ func (c change) text() string {
 	return oneLine(text) + "\n"
 }
 
-// watchEnded says that the other end hung up, and how to go on.
+// watchEnded reports that the other end hung up, and how to continue.
 func watchEnded(err error, last int64) error {
 	hint := "hint: watch again"
 	if last >= 0 {

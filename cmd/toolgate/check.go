@@ -131,35 +131,46 @@ func findings(said []app.Finding) []finding {
 	return found
 }
 
-// checkLive starts the upstreams with a state of its own, so that looking
-// changes nothing that is kept, and gives all findings.
+// checkLive starts the upstreams and gives all findings.
 func (e *env) checkLive(ctx context.Context, cfg *config.Config) (found []finding, err error) {
-	dir, err := os.MkdirTemp("", "toolgate-check-")
-	if err != nil {
-		return nil, fmt.Errorf("making a state directory: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cfg.State = dir
-	a, err := app.Open(ctx, cfg, e.appOptions())
-	if err != nil {
-		return nil, err
-	}
-	waiting, stop := context.WithTimeout(ctx, liveBound)
-	defer stop()
-	a.WaitForUpstreams(waiting)
-	found = findings(a.Findings())
-	for _, u := range a.Upstreams().Status() {
-		if u.Error != "" {
-			found = append(found, warning("mcpServers."+u.Name, u.State+": "+u.Error, ""))
-		} else if u.State == string(upstream.StateStarting) {
-			found = append(found, warning("mcpServers."+u.Name, fmt.Sprintf("has not answered within %v", liveBound), ""))
+	err = e.withUpstreams(ctx, cfg, func(a *app.App) {
+		found = findings(a.Findings())
+		for _, u := range a.Upstreams().Status() {
+			where := "mcpServers." + u.Name
+			if u.Error != "" {
+				found = append(found, warning(where, u.State+": "+u.Error, ""))
+			} else if u.State == string(upstream.StateStarting) {
+				found = append(found, warning(where, fmt.Sprintf("has not answered within %v", liveBound), ""))
+			}
+			for _, w := range u.Warnings {
+				found = append(found, warning(where, w, ""))
+			}
 		}
-		for _, w := range u.Warnings {
-			found = append(found, warning("mcpServers."+u.Name, w, ""))
-		}
-	}
-	return found, a.Close()
+	})
+	return found, err
 }
 
-// liveBound is how long check waits for upstreams.
+// withUpstreams opens a toolgate with a state of its own, so that looking changes
+// nothing that is kept, and calls look when every upstream has answered, failed or
+// had its time.
+func (e *env) withUpstreams(ctx context.Context, cfg *config.Config, look func(*app.App)) (err error) {
+	dir, err := os.MkdirTemp("", "toolgate-check-")
+	if err != nil {
+		return fmt.Errorf("making a state directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	alone := *cfg
+	alone.State = dir
+	a, err := app.Open(ctx, &alone, e.appOptions())
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, liveBound)
+	defer stop()
+	a.WaitForUpstreams(ctx)
+	look(a)
+	return a.Close()
+}
+
+// liveBound is how long a command waits for upstreams.
 const liveBound = 15 * time.Second

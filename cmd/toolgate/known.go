@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,31 +84,19 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 	}, true
 }
 
-// listLive starts the upstreams with a state of its own and asks what they have.
+// listLive starts the upstreams and asks what they have.
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
-	dir, err := os.MkdirTemp("", "toolgate-policy-")
-	if err != nil {
-		return nil, fmt.Errorf("making a state directory: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	beside := *cfg
-	beside.State = dir
-	a, err := app.Open(ctx, &beside, e.appOptions())
-	if err != nil {
-		return nil, err
-	}
-	waiting, stop := context.WithTimeout(ctx, liveBound)
-	defer stop()
-	a.WaitForUpstreams(waiting)
-	for _, t := range a.Upstreams().Catalogue().Tools("") {
-		tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
-	}
-	for _, u := range a.Upstreams().Status() {
-		if u.Error != "" {
-			fmt.Fprintf(e.err, "toolgate: warning: %s: %s: its tools are not looked at\n", u.Name, printable(u.Error))
+	err = e.withUpstreams(ctx, cfg, func(a *app.App) {
+		for _, t := range a.Upstreams().Catalogue().Tools("") {
+			tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
 		}
-	}
-	return tools, a.Close()
+		for _, u := range a.Upstreams().Status() {
+			if u.Error != "" {
+				fmt.Fprintf(e.err, "toolgate: warning: %s: %s: its tools are not looked at\n", u.Name, printable(u.Error))
+			}
+		}
+	})
+	return tools, err
 }
 
 // toolNamed is what the configuration says of a tool that nobody has listed.

@@ -30,7 +30,7 @@ var decoding = json.WithUnmarshalers(json.UnmarshalFunc(func(text []byte, d *tim
 // with a fraction or an exponent: those are reported here.
 func (l *loader) decode(n *node, to any) {
 	for n != nil && !n.faulty {
-		err := json.Unmarshal(n.json(nil, false), to, decoding)
+		err := json.Unmarshal(n.json(false), to, decoding)
 		if err == nil {
 			return
 		}

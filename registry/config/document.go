@@ -45,8 +45,12 @@ func (f *file) position(offset int) (line, column int) {
 	return before + 1, offset - start + 1
 }
 
-// envPath is the env member of a server.
-var envPath = regexp.MustCompile(`^(mcpServers|servers)(\.[^.\[]+|\["([^"\\]|\\.)*"\])\.env$`)
+var (
+	word     = regexp.MustCompile(`^[-+.0-9A-Za-z]+`)   // a literal without quotes
+	plainKey = regexp.MustCompile(`^[-+$0-9A-Z_a-z]+$`) // one that a path shows as it is
+	// envPath is the env member of a server.
+	envPath = regexp.MustCompile(`^(mcpServers|servers)(\.[^.\[]+|\["([^"\\]|\\.)*"\])\.env$`)
+)
 
 // kind is the first byte of a JSON value's grammar, '0' for numbers.
 type kind = hujson.Kind
@@ -118,49 +122,40 @@ func (n *node) each() []member {
 	return n.members
 }
 
-// json appends n as JSON, its strings expanded and its numbers as written.
+// json writes n as JSON, its strings expanded and its numbers as written.
 // Without faulty, members at which a fault is reported are left out and elements
 // are null.
-func (n *node) json(out []byte, faulty bool) []byte {
-	switch {
-	case n.faulty && !faulty:
-		return append(out, "null"...)
-	case n.kind == kindString:
-		return append(out, quoted(n.value)...)
-	case n.kind == kindArray:
-		out = append(out, '[')
-		for i, item := range n.items {
-			if i > 0 {
-				out = append(out, ',')
-			}
-			out = item.json(out, faulty)
-		}
-		return append(out, ']')
-	case n.kind != kindObject:
-		return append(out, n.text...)
-	}
-	out = append(out, '{')
-	first := true
-	for _, m := range n.members {
-		if m.value.faulty && !faulty {
-			continue
-		}
-		if !first {
-			out = append(out, ',')
-		}
-		first = false
-		out = m.value.json(append(append(out, quoted(m.key)...), ':'), faulty)
-	}
-	return append(out, '}')
+func (n *node) json(faulty bool) []byte {
+	var out bytes.Buffer
+	// No write fails: keys differ, and neither files nor expand give invalid UTF-8.
+	n.write(jsontext.NewEncoder(&out), faulty)
+	return out.Bytes()
 }
 
-// quoted writes a string as JSON.
-func quoted(s string) []byte {
-	text, err := jsontext.AppendQuote(nil, s)
-	if err != nil {
-		return []byte(`""`) // neither files nor expand give invalid UTF-8
+func (n *node) write(to *jsontext.Encoder, faulty bool) {
+	switch {
+	case n.faulty && !faulty:
+		_ = to.WriteToken(jsontext.Null)
+	case n.kind == kindString:
+		_ = to.WriteToken(jsontext.String(n.value))
+	case n.kind == kindArray:
+		_ = to.WriteToken(jsontext.BeginArray)
+		for _, item := range n.items {
+			item.write(to, faulty)
+		}
+		_ = to.WriteToken(jsontext.EndArray)
+	case n.kind == kindObject:
+		_ = to.WriteToken(jsontext.BeginObject)
+		for _, m := range n.members {
+			if faulty || !m.value.faulty {
+				_ = to.WriteToken(jsontext.String(m.key))
+				m.value.write(to, faulty)
+			}
+		}
+		_ = to.WriteToken(jsontext.EndObject)
+	default:
+		_ = to.WriteValue(jsontext.Value(n.text))
 	}
-	return text
 }
 
 // parse reads f into nodes whose paths start with root. It gives nil when f is
@@ -201,7 +196,7 @@ func (l *loader) syntaxFault(f *file, err error) {
 		l.faultAt(f, offset, "", "ends in the middle of a value", "close what is open: a string, a comment, [ or {")
 	case rest[0] == '"' && !literal(token.Find(rest)):
 		l.faultAt(f, offset, "", "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
-	case wordByte(rest[0]) && !literal(word(rest)):
+	case word.Match(rest) && !literal(word.Find(rest)):
 		l.faultAt(f, offset, "", "has a bare word or number that is not JSON", "text goes between double quotes")
 	default:
 		r, _ := utf8.DecodeRune(rest)
@@ -212,18 +207,6 @@ func (l *loader) syntaxFault(f *file, err error) {
 // literal reports whether data is a whole literal, so that its place is what is
 // wrong.
 func literal(data []byte) bool { return hujson.Literal(data).IsValid() }
-
-func word(data []byte) []byte {
-	end := bytes.IndexFunc(data, func(r rune) bool { return r >= utf8.RuneSelf || !wordByte(byte(r)) })
-	if end < 0 {
-		return data
-	}
-	return data[:end]
-}
-
-func wordByte(c byte) bool {
-	return c == '-' || c == '+' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-}
 
 // offsetOf undoes position.
 func offsetOf(data []byte, line, column int) int {
@@ -293,11 +276,8 @@ func fold(s string) string { return strings.ToLower(strings.ToUpper(s)) }
 
 // join appends a key to a path; a key that would be misread is quoted.
 func join(path, key string) string {
-	plain := key != "" && strings.IndexFunc(key, func(r rune) bool {
-		return r != '_' && r != '-' && r != '$' && (r > 'z' || !wordByte(byte(r)) || r == '.')
-	}) < 0
 	switch {
-	case !plain:
+	case !plainKey.MatchString(key):
 		return path + "[" + strconv.Quote(key) + "]"
 	case path == "":
 		return key

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -237,18 +238,11 @@ func faultAt(f *file, offset int, path, message, hint string) Fault {
 
 // before orders by file in the order of reading, then by position.
 func (l *loader) before(a, b Fault) int {
-	rank := func(name string) int {
-		i := slices.IndexFunc(l.files, func(f *file) bool { return f.name == name })
-		if i < 0 {
-			return len(l.files)
+	rank := func(f Fault) int {
+		if i := slices.IndexFunc(l.files, func(o *file) bool { return o.name == f.File }); i >= 0 {
+			return i
 		}
-		return i
+		return len(l.files) // a flag is no file
 	}
-	if d := rank(a.File) - rank(b.File); d != 0 {
-		return d
-	}
-	if d := a.Line - b.Line; d != 0 {
-		return d
-	}
-	return a.Column - b.Column
+	return cmp.Or(rank(a)-rank(b), a.Line-b.Line, a.Column-b.Column)
 }

@@ -35,7 +35,7 @@ func compile(pointer string) *schema.Own {
 // are not set: a string where none belongs is reported as such, whatever
 // variables it has.
 func (l *loader) checkShape(n *node, s *schema.Own) {
-	violations, err := s.Check(n.json(nil, true))
+	violations, err := s.Check(n.json(true))
 	if err != nil {
 		l.fault(n, "cannot be checked", "")
 	}
