@@ -34,6 +34,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -92,8 +93,7 @@ type Shipper struct {
 	held    *store.Instance // nil until there is somebody to tell
 	life    sync.Mutex      // held by Apply and Close from beginning to end
 	applied Config
-	stop    context.CancelFunc // nil = not running
-	tasks   sync.WaitGroup     // the goroutines that run until stop
+	workers delivery.Workers // one for each lane, so that a slow sink delays no other
 
 	mu    sync.Mutex // protects the fields below
 	lanes []*lane
@@ -138,7 +138,7 @@ func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	if err := s.ready(ctx, lanes); err != nil {
 		return fmt.Errorf("opening decision log: %w", err)
 	}
-	s.halt()
+	s.workers.Stop()
 	s.mu.Lock()
 	s.applied, s.lanes = c, lanes
 	s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Shipper) Close(ctx context.Context) error {
 	for _, l := range s.known() {
 		s.finish(ctx, l)
 	}
-	s.halt()
+	s.workers.Stop()
 	if s.held == nil {
 		return nil
 	}
@@ -193,23 +193,13 @@ func (s *Shipper) finish(ctx context.Context, l *lane) {
 	}
 }
 
-// run starts one goroutine for each lane, so that a slow sink delays no other. The
-// caller holds s.life.
+// run starts the lanes. The caller holds s.life.
 func (s *Shipper) run(lanes []*lane) {
-	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
+	var tasks []func(context.Context)
 	for _, l := range lanes {
-		s.tasks.Go(func() { l.run(ctx) })
+		tasks = append(tasks, l.run)
 	}
-}
-
-// halt ends what run started. The caller holds s.life.
-func (s *Shipper) halt() {
-	if s.stop != nil {
-		s.stop()
-		s.stop = nil
-		s.tasks.Wait()
-	}
+	s.workers.Start(tasks...)
 }
 
 // known gives the lanes of now.

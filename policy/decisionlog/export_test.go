@@ -2,7 +2,6 @@ package decisionlog
 
 import (
 	"context"
-	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
@@ -21,6 +20,3 @@ func MaskedEvent(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 
 // Hide applies the rules of a mask.
 func (e *Event) Hide(rules []policy.MaskRule) error { return e.hide(rules) }
-
-// Backoff is the pause after so many failed tries.
-func Backoff(first time.Duration, tries int) time.Duration { return backoff(first, tries) }

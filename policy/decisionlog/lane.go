@@ -3,13 +3,13 @@ package decisionlog
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -82,7 +82,7 @@ func (l *lane) run(ctx context.Context) {
 		if tries++; err == nil || errors.Is(err, errLost) {
 			tries = 0
 		} else {
-			pause = max(pause, backoff(l.s.opts.Retry, tries))
+			pause = max(pause, l.s.backoff().After(tries))
 			l.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
 			l.set(func() { l.fault = "its place in the state cannot be read or written" })
 		}
@@ -211,7 +211,7 @@ func count(batch []parcel) (n int) {
 // an event or the sink that is at fault. It returns when all is told, ctx has ended,
 // or the place cannot be kept.
 func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) error {
-	d := delivery{lane: l, left: batch, size: len(batch)}
+	d := attempt{lane: l, left: batch, size: len(batch)}
 	for tries := 0; len(d.left) > 0; {
 		l.waits(d.left)
 		before := len(d.left)
@@ -226,7 +226,7 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 			continue
 		}
 		tries++
-		pause := max(backoff(l.s.opts.Retry, tries), retryAfter(fault))
+		pause := l.s.backoff().Pause(tries, fault)
 		l.set(func() { l.fault = fault.Error() })
 		l.log.Warn("decisions not shipped, they are told again", "events", len(d.left), "error", fault, "wait", pause.Round(time.Millisecond))
 		l.s.opts.Observe(l.name, Retried, count(d.left[:d.size]))
@@ -239,8 +239,8 @@ func (l *lane) deliver(ctx context.Context, batch []parcel, more <-chan parcel) 
 	return nil
 }
 
-// delivery is what a sink is to be told now.
-type delivery struct {
+// attempt is what a sink is to be told now.
+type attempt struct {
 	lane *lane
 	left []parcel
 	size int // how many of them are tried together
@@ -248,7 +248,7 @@ type delivery struct {
 
 // step tries the next of them. fault says why the sink did not take them, nil also
 // when fewer are to be tried; err, why the place could not be kept.
-func (d *delivery) step(ctx context.Context) (fault, err error) {
+func (d *attempt) step(ctx context.Context) (fault, err error) {
 	d.size = min(d.size, len(d.left))
 	next := d.left[:d.size]
 	fault = d.send(ctx, next)
@@ -267,7 +267,7 @@ func (d *delivery) step(ctx context.Context) (fault, err error) {
 // alone parks an event that is refused by itself, if the sink takes another one and
 // refuses this one still. Else it is the sink that is at fault, and nothing is given
 // up.
-func (d *delivery) alone(ctx context.Context, refusal error) (fault, err error) {
+func (d *attempt) alone(ctx context.Context, refusal error) (fault, err error) {
 	if !d.probe(ctx) {
 		return refusal, nil
 	}
@@ -285,7 +285,7 @@ func (d *delivery) alone(ctx context.Context, refusal error) (fault, err error) 
 
 // probe finds an event that the sink takes, of those that follow the first, ever
 // further away, for a fault may be in several. It is told before its turn.
-func (d *delivery) probe(ctx context.Context) bool {
+func (d *attempt) probe(ctx context.Context) bool {
 	for i := 1; i < len(d.left); i *= 2 {
 		if p := &d.left[i]; p.event != nil && d.send(ctx, d.left[i:i+1]) == nil {
 			p.event = nil
@@ -296,7 +296,7 @@ func (d *delivery) probe(ctx context.Context) bool {
 	return false
 }
 
-func (d *delivery) send(ctx context.Context, batch []parcel) error {
+func (d *attempt) send(ctx context.Context, batch []parcel) error {
 	var events [][]byte
 	for _, p := range batch {
 		if p.event != nil {
@@ -311,7 +311,7 @@ func (d *delivery) send(ctx context.Context, batch []parcel) error {
 
 // done writes down that batch, the first of what is left, is dealt with. The sink's
 // fault is over before that: a sink without lag has none.
-func (d *delivery) done(ctx context.Context, batch []parcel, refused *parcel, fault string) error {
+func (d *attempt) done(ctx context.Context, batch []parcel, refused *parcel, fault string) error {
 	d.lane.set(func() { d.lane.fault = "" })
 	var parked []parcel
 	shipped := count(batch)
@@ -330,7 +330,7 @@ func (d *delivery) done(ctx context.Context, batch []parcel, refused *parcel, fa
 }
 
 // top adds what has come meanwhile, as far as a chunk has room.
-func (d *delivery) top(more <-chan parcel) {
+func (d *attempt) top(more <-chan parcel) {
 	for len(d.left) < batchEvents {
 		select {
 		case p := <-more:
@@ -396,12 +396,7 @@ func (l *lane) getsOn() (on bool) {
 	return on
 }
 
-// backoff is how long to wait after so many failed tries: it doubles from first up
-// to longestWait, and a random half of it keeps processes apart.
-func backoff(first time.Duration, tries int) time.Duration {
-	d := longestWait
-	if tries < 16 {
-		d = min(d, first<<max(0, tries-1))
-	}
-	return d/2 + rand.N(d/2)
+// backoff is the pause between attempts.
+func (s *Shipper) backoff() delivery.Backoff {
+	return delivery.Backoff{First: s.opts.Retry, Longest: longestWait}
 }

@@ -579,11 +579,3 @@ func inOrder(t testing.TB, ids []string) {
 		last[name] = n
 	}
 }
-
-func TestBackoff(t *testing.T) {
-	for tries, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 7: time.Minute, 70: time.Minute} {
-		if got := decisionlog.Backoff(time.Second, tries); got < want/2 || got >= want {
-			t.Errorf("after %d tries %v", tries, got)
-		}
-	}
-}

@@ -5,14 +5,13 @@ func (s *Sender) DialWith(d dialer) { s.dial = d }
 
 // Times that tests stand at.
 const (
-	LeaseTime   = leaseTime
-	LongestWait = longestWait
-	NewsTime    = newsTime
-	DeadTime    = deadTime
+	LeaseTime = leaseTime
+	NewsTime  = newsTime
+	DeadTime  = deadTime
 )
 
-// Pause is how long a sender waits after so many tries.
-var Pause = pause
+// LongestWait is the longest pause between two tries.
+var LongestWait = backoff.Longest
 
 // EventOf is what a change is to people.
 var EventOf = eventOf

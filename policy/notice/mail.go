@@ -9,11 +9,14 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/wneessen/go-mail"
+
+	"github.com/toolgate/toolgate/internal/delivery"
 )
 
 // mail makes the channel of one address. Each has its own, so that an address
@@ -37,7 +40,7 @@ func (s *Sender) mail(f Channel, to string) (*channel, error) {
 	}
 	sender, err := msg.GetSender(false)
 	if err != nil {
-		return nil, errAddress
+		return nil, delivery.ErrAddress
 	}
 	m.domain = sender[strings.LastIndexByte(sender, '@'):]
 	return &channel{key: keyOf("email", to), name: "email:" + m.host, send: m.send, close: func() {}}, nil
@@ -49,13 +52,13 @@ func (s *Sender) mail(f Channel, to string) (*channel, error) {
 func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 	port, err := strconv.ParseUint(cmp.Or(server.Port(), map[string]string{"smtp": "587", "smtps": "465"}[server.Scheme]), 10, 16)
 	if err != nil || port == 0 {
-		return nil, errAddress
+		return nil, delivery.ErrAddress
 	}
 	policy := mail.TLSMandatory
 	if loopback(server.Hostname()) {
 		policy = mail.TLSOpportunistic
 	}
-	options := []mail.Option{mail.WithPort(int(port)), mail.WithTimeout(sendTimeout), mail.WithTLSConfig(secure), mail.WithTLSPolicy(policy)}
+	options := []mail.Option{mail.WithPort(int(port)), mail.WithTimeout(delivery.Timeout), mail.WithTLSConfig(secure), mail.WithTLSPolicy(policy)}
 	if server.Scheme == "smtps" {
 		options = append(options, mail.WithSSL())
 	}
@@ -99,7 +102,7 @@ func (m *mailer) send(ctx context.Context, p *parcel) error {
 	defer c.hangUp()
 	client, err := mail.NewClient(m.host, append(m.options[:len(m.options):len(m.options)], mail.WithDialContextFunc(c.dial))...)
 	if err != nil {
-		return errAddress
+		return delivery.ErrAddress
 	}
 	talk, err := client.DialToSMTPClientWithContext(ctx)
 	if err != nil {
@@ -110,7 +113,7 @@ func (m *mailer) send(ctx context.Context, p *parcel) error {
 		_ = client.CloseWithSMTPClient(talk)
 		return nil
 	}
-	return explainMail(ctx, err, errNoTalk)
+	return explainMail(ctx, err, delivery.ErrProtocol)
 }
 
 // message is the mail of a notice. Its id is the notice's, so that mail programs
@@ -175,12 +178,15 @@ func explainMail(ctx context.Context, err, otherwise error) error {
 	if errors.As(err, &refused) && refused.ErrorCode() > 0 {
 		return errors.New("it answered with code " + strconv.Itoa(refused.ErrorCode()))
 	}
-	if reason := explain(ctx, err); !errors.Is(reason, errNoTalk) {
+	if reply := (*textproto.Error)(nil); errors.As(err, &reply) {
+		return errors.New("it answered with code " + strconv.Itoa(reply.Code))
+	}
+	if reason := delivery.Explain(ctx, err); !errors.Is(reason, delivery.ErrProtocol) {
 		return reason
 	}
 	var broken net.Error
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &broken) {
-		return errNoTalk
+		return delivery.ErrProtocol
 	}
 	return otherwise
 }

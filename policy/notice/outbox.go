@@ -5,21 +5,17 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/signal"
 )
 
 const (
-	// sendTimeout bounds one try.
-	sendTimeout = 10 * time.Second
 	// leaseTime is how long a try hides its row: longer than a try may take and
 	// be written down.
 	leaseTime = 30 * time.Second
-	// firstWait and longestWait bound the pause after a failed try: it doubles.
-	firstWait, longestWait = 2 * time.Second, 5 * time.Minute
 	// newsTime is how long a decision or an outcome is news. What asks for a
 	// decision is pointless once its ticket has expired.
 	newsTime = 24 * time.Hour
@@ -28,6 +24,9 @@ const (
 	// writeTimeout bounds what is written down after a try.
 	writeTimeout = 10 * time.Second
 )
+
+// backoff is the pause between tries.
+var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
 // parcel is a notice that this process tries now.
 type parcel struct {
@@ -148,16 +147,6 @@ func (s *Sender) sweep(ctx context.Context) (late []parcel, channels []string, e
 	}
 	_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTime).UnixNano())
 	return late, channels, err
-}
-
-// pause is how long to wait after so many failed tries: it doubles up to
-// longestWait, and a random half of it keeps senders apart.
-func pause(tries int) time.Duration {
-	d := longestWait
-	if tries < 16 {
-		d = min(d, firstWait<<max(0, tries-1))
-	}
-	return d/2 + rand.N(d/2)
 }
 
 // Trouble is what one channel could not deliver.

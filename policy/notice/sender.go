@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -51,11 +52,11 @@ type Options struct {
 // share the store: each delivers for the channels that it knows.
 type Sender struct {
 	opts    Options
-	dial    dialer             // of mail servers
-	life    sync.Mutex         // held by Start, Apply and Close from beginning to end
-	applied []Channel          // what channels were built from
-	stop    context.CancelFunc // nil = not running
-	tasks   sync.WaitGroup     // the goroutines that run until stop
+	dial    dialer           // of mail servers
+	life    sync.Mutex       // held by Start, Apply and Close from beginning to end
+	applied []Channel        // what channels were built from
+	workers delivery.Workers // one for each channel, so that a slow one delays no other, and one for the clock
+	started bool
 
 	mu       sync.Mutex // protects the fields below
 	channels []*channel
@@ -88,7 +89,8 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 func (s *Sender) Start() {
 	s.life.Lock()
 	defer s.life.Unlock()
-	if s.stop == nil {
+	if !s.started {
+		s.started = true
 		s.run()
 	}
 }
@@ -108,7 +110,7 @@ func (s *Sender) Apply(channels []Channel) error {
 		return nil
 	}
 	s.applied = channels
-	running := s.halt()
+	s.workers.Stop()
 	s.mu.Lock()
 	old := s.channels
 	s.channels = built
@@ -116,7 +118,7 @@ func (s *Sender) Apply(channels []Channel) error {
 	for _, c := range old {
 		c.close()
 	}
-	if running {
+	if s.started {
 		s.run()
 	}
 	return nil
@@ -127,33 +129,20 @@ func (s *Sender) Apply(channels []Channel) error {
 func (s *Sender) Close() {
 	s.life.Lock()
 	defer s.life.Unlock()
-	s.halt()
+	s.workers.Stop()
+	s.started = false
 	for _, c := range s.known() {
 		c.close()
 	}
 }
 
-// run starts one goroutine for each channel, so that a slow one delays no
-// other, and one for the clock. The caller holds s.life.
+// run starts the workers. The caller holds s.life.
 func (s *Sender) run() {
-	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
+	tasks := []func(context.Context){s.tick}
 	for _, c := range s.known() {
-		s.tasks.Go(func() { s.deliver(ctx, c) })
+		tasks = append(tasks, func(ctx context.Context) { s.deliver(ctx, c) })
 	}
-	s.tasks.Go(func() { s.tick(ctx) })
-}
-
-// halt ends what run started and reports whether there was any. The caller
-// holds s.life.
-func (s *Sender) halt() bool {
-	if s.stop == nil {
-		return false
-	}
-	s.stop()
-	s.stop = nil
-	s.tasks.Wait()
-	return true
+	s.workers.Start(tasks...)
 }
 
 // deliver sends one notice of c after the other, until ctx ends.
@@ -180,7 +169,7 @@ func (s *Sender) deliver(ctx context.Context, c *channel) {
 
 // try sends p once and writes down what came of it.
 func (s *Sender) try(ctx context.Context, c *channel, p *parcel) {
-	sending, stop := context.WithTimeout(ctx, sendTimeout)
+	sending, stop := context.WithTimeout(ctx, delivery.Timeout)
 	fault := c.send(sending, p)
 	stop()
 	outcome, err := s.settle(ctx, c, p, fault)
@@ -203,7 +192,7 @@ func (s *Sender) settle(ctx context.Context, c *channel, p *parcel, fault error)
 	if ctx.Err() != nil {
 		return "", s.again(ctx, p, 0, "")
 	}
-	wait := max(pause(p.tries), retryAfter(fault))
+	wait := backoff.Pause(p.tries, fault)
 	if errors.Is(fault, errGone) || s.opts.Now().Add(wait).After(p.until) {
 		log.Error("notice given up", "error", fault)
 		return Dead, s.bury(ctx, p, fault.Error())

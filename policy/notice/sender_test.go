@@ -59,16 +59,6 @@ func TestTriedAgain(t *testing.T) {
 	until(t, "its delivery and the barrier's are counted", func() bool { return w.count("json:127.0.0.1 sent") == 2 })
 }
 
-func TestPause(t *testing.T) {
-	for tries, most := range map[int]time.Duration{1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second, 9: 5 * time.Minute, 1000: 5 * time.Minute} {
-		for range 100 {
-			if d := notice.Pause(tries); d < most/2 || d >= most {
-				t.Fatalf("after %d tries: %v, want %v to %v", tries, d, most/2, most)
-			}
-		}
-	}
-}
-
 // Retry-After lengthens the pause, within bounds.
 func TestRetryAfter(t *testing.T) {
 	for header, want := range map[string]time.Duration{"60": time.Minute, "99999999": notice.LongestWait} {

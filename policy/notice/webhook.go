@@ -1,24 +1,20 @@
 package notice
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"io"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/toolgate/toolgate/internal/delivery"
 )
 
-const (
-	// maxAnswerBytes is how much of an answer is read, its head and its body each.
-	maxAnswerBytes = 64 << 10
-	// whsec begins a secret that is written in base64.
-	whsec = "whsec_"
-)
+// whsec begins a secret that is written in base64.
+const whsec = "whsec_"
 
 // webhook makes the channel of a webhook.
 func (s *Sender) webhook(f Channel) (*channel, error) {
@@ -38,21 +34,10 @@ func (s *Sender) webhook(f Channel) (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &hook{url: f.Webhook, render: render, sign: sign, now: s.opts.Now, client: &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment,
-			TLSClientConfig:        &tls.Config{RootCAs: s.opts.Roots},
-			ForceAttemptHTTP2:      true,
-			MaxIdleConns:           1,
-			IdleConnTimeout:        30 * time.Second,
-			MaxResponseHeaderBytes: maxAnswerBytes,
-		},
-		// A redirect would take what was signed for one place to another.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	h := &hook{url: f.Webhook, render: render, sign: sign, now: s.opts.Now, client: delivery.NewClient(s.opts.Roots)}
 	return &channel{
 		key: keyOf("webhook", f.Webhook), name: string(format) + ":" + u.Hostname(),
-		send: h.send, close: h.client.CloseIdleConnections,
+		send: h.send, close: h.client.Close,
 	}, nil
 }
 
@@ -62,7 +47,7 @@ type hook struct {
 	render func(*parcel) ([]byte, error)
 	sign   *standardwebhooks.Webhook // nil = unsigned
 	now    func() time.Time
-	client *http.Client
+	client *delivery.Client
 }
 
 // signer reads a secret, nil when there is none. Its error does not quote it.
@@ -80,28 +65,21 @@ func signer(secret string) (*standardwebhooks.Webhook, error) {
 	return w, nil
 }
 
-// send posts p. Only an answer of 2xx is a delivery.
+// send posts p. An answer of 410 is errGone.
 func (h *hook) send(ctx context.Context, p *parcel) error {
 	body, err := h.render(p)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
-	if err != nil {
-		return errAddress
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "toolgate")
-	if err := h.headers(req.Header, p.id, body); err != nil {
+	header := http.Header{}
+	if err := h.headers(header, p.id, body); err != nil {
 		return err
 	}
-	res, err := h.client.Do(req)
-	if err != nil {
-		return explain(ctx, err)
+	err = h.client.Post(ctx, h.url, header, body)
+	if answer := (*delivery.StatusError)(nil); errors.As(err, &answer) && answer.Status == http.StatusGone {
+		return errGone
 	}
-	defer res.Body.Close()
-	_, _ = io.CopyN(io.Discard, res.Body, maxAnswerBytes) // read for the connection's sake only
-	return verdict(res)
+	return err
 }
 
 // headers are those of Standard Webhooks 1.0. The id of a repeat is that of the
@@ -119,22 +97,4 @@ func (h *hook) headers(to http.Header, id string, body []byte) error {
 	}
 	to.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	return nil
-}
-
-// verdict is what a status means. What the answer says is not repeated: it may
-// quote what it was sent.
-func verdict(res *http.Response) error {
-	switch {
-	case res.StatusCode >= 200 && res.StatusCode < 300:
-		return nil
-	case res.StatusCode == http.StatusGone:
-		return errGone
-	case res.StatusCode >= 300 && res.StatusCode < 400:
-		return refusal{text: "it redirected with status " + strconv.Itoa(res.StatusCode) + ", and redirects are not followed"}
-	}
-	after, _ := strconv.Atoi(res.Header.Get("Retry-After")) // a date is taken for none
-	return refusal{
-		text:  "it answered with status " + strconv.Itoa(res.StatusCode),
-		after: min(time.Duration(max(0, min(after, 3600)))*time.Second, longestWait),
-	}
 }

@@ -158,7 +158,7 @@ func TestRedirect(t *testing.T) {
 	if n := len(elsewhere.got()); n != 0 {
 		t.Errorf("%d posts went where a redirect pointed", n)
 	}
-	if found := w.troubles(s); len(found) != 1 || !strings.Contains(found[0].Fault, "redirected with status 307") {
+	if found := w.troubles(s); len(found) != 1 || !strings.Contains(found[0].Fault, "status 307: redirects are not followed") {
 		t.Errorf("%+v", found)
 	}
 }

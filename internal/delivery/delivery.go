@@ -1,0 +1,71 @@
+// Package delivery sends what toolgate has recorded to services of others, which
+// may be slow, away or wrong. It is what the services that ship decisions and
+// notices share:
+//
+//   - [Client] posts a body and accepts a status of 2xx only. Its errors are fit
+//     for people and hold no secret: they never repeat an address beyond host and
+//     port, nor what the other side answered.
+//   - [Backoff] is the pause after a failed attempt; it respects Retry-After.
+//   - [Workers] are the goroutines that send, one for each destination, so that a
+//     slow one delays no other.
+//
+// What is sent next, and what is recorded of an attempt, is the caller's: the
+// decision log keeps a cursor in the audit trail, notices a row each.
+package delivery
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Timeout bounds one attempt.
+const Timeout = 10 * time.Second
+
+// Backoff is the pause between attempts: First after the first failure, twice as
+// long after each further one, at most Longest.
+type Backoff struct{ First, Longest time.Duration }
+
+// After gives the pause after a number of failures in a row, from 1. A random half
+// of it keeps processes apart that failed together.
+func (b Backoff) After(failures int) time.Duration {
+	d := b.Longest
+	if failures < 16 {
+		d = min(d, b.First<<max(0, failures-1))
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// Pause gives the pause after a number of failures of which err is the latest: no
+// shorter than its Retry-After, which counts up to Longest.
+func (b Backoff) Pause(failures int, err error) time.Duration {
+	return max(b.After(failures), min(retryAfter(err), b.Longest))
+}
+
+// Workers are goroutines that run until Stop. The zero Workers run nothing. Start
+// and Stop must not be called concurrently.
+type Workers struct {
+	stop  context.CancelFunc // nil = not running
+	tasks sync.WaitGroup
+}
+
+// Start runs each task in a goroutine, with a context that Stop cancels.
+func (w *Workers) Start(tasks ...func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	for _, task := range tasks {
+		w.tasks.Go(func() { task(ctx) })
+	}
+}
+
+// Stop cancels the tasks, waits for their end, and reports whether there were any.
+func (w *Workers) Stop() bool {
+	if w.stop == nil {
+		return false
+	}
+	w.stop()
+	w.stop = nil
+	w.tasks.Wait()
+	return true
+}
