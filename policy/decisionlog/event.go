@@ -62,14 +62,14 @@ type obligations struct {
 	Labels   map[string]string `json:"labels"`
 }
 
-// decided reports whether r is the record of its call that has what the policy
-// judged: each decision is in one of them.
-func decided(r *audit.Record) bool {
+// isDecision reports whether r is the record of its call that holds the
+// policy's input: one record of each decision does.
+func isDecision(r *audit.Record) bool {
 	return (r.Kind == audit.KindDecision || r.Kind == audit.KindOutcome) && r.Policy.Effect != "" && len(r.Input) > 0
 }
 
-// eventOf makes the event of a decision. One whose input the trail keeps in a
-// form that cannot be judged again has none, and says why.
+// eventOf makes the event of a decision. Where the trail holds the input in a
+// form that cannot be judged again, the event has no input and says why.
 func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	e := &Event{
 		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
@@ -90,30 +90,31 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	if len(o.Labels) > 0 {
 		e.RuleLabels = []map[string]string{o.Labels}
 	}
-	told := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.Approval, o.Limit, o.Redact}
+	judged := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.Approval, o.Limit, o.Redact}
 	in, d, err := judgement.Decode(r)
 	switch {
 	case err != nil:
 		e.Custom = map[string]string{"input": err.Error()}
 	default:
-		told.Effect, e.RequestedBy = string(d.Effect), in.Principal.Subject
+		judged.Effect, e.RequestedBy = string(d.Effect), in.Principal.Subject
 		if e.Input, err = encode(in); err != nil {
 			return nil, fmt.Errorf("writing the input of decision %s: %w", r.DecisionID, err)
 		}
 	}
-	if e.Result, err = encode(told); err != nil {
+	if e.Result, err = encode(judged); err != nil {
 		return nil, fmt.Errorf("writing the result of decision %s: %w", r.DecisionID, err)
 	}
 	return e, nil
 }
 
-// Masker says what of an event may be told; the event is the JSON object that
-// would be told. It is asked by several goroutines. Its error means: nothing.
+// A Masker gives what of an event, a JSON object, is removed before it is
+// shipped. It is called by several goroutines. After an error nothing but the
+// decision's id is shipped.
 type Masker func(ctx context.Context, event json.RawMessage) (policy.Mask, error)
 
-// masked gives what may be told of e, nil when nothing is to be. It fails closed:
-// when the mask fails, the event says that, and has nothing else but its id and
-// time. Then the error says why.
+// masked gives e as it is shipped, nil when the policy drops it. It fails
+// closed: when the mask fails, the event has nothing but its id, its time and
+// that fault, and the error says why.
 func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 	whole, err := encode(e)
 	if err != nil {
@@ -136,11 +137,11 @@ func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 			Custom: map[string]string{"mask": "it failed, so that nothing else is told of this decision"},
 		}
 	}
-	told, fault := encode(e)
+	body, fault := encode(e)
 	if fault != nil {
 		return nil, fmt.Errorf("writing a masked event: %w", fault)
 	}
-	return told, err
+	return body, err
 }
 
 // encode writes one line of JSON in which texts are left as they are.

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// file appends events to a file, one line each. A file that was moved away or
-// removed is made anew, so that whoever rotates it needs to tell nobody.
+// A file appends events to a file, one line each. It creates a file again that
+// was moved away or removed, so that rotation needs no signal.
 type file struct {
 	path string
 	f    *os.File    // nil = not open
@@ -21,41 +21,42 @@ type file struct {
 
 var errNotRegular = errors.New("is not a regular file")
 
-// send returns when the events are on disk. What it could not write whole it takes
-// back.
+// send returns when the events are on disk. It removes what it could not write
+// whole.
 func (s *file) send(_ context.Context, events [][]byte) error {
 	if s.f != nil && s.moved() {
 		s.close()
 	}
 	if s.f == nil {
 		if err := s.open(); err != nil {
-			return says(err)
+			return describeFault(err)
 		}
 	}
 	size, err := s.f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return says(err)
+		return describeFault(err)
 	}
 	lines := append(bytes.Join(events, []byte{'\n'}), '\n')
 	if _, err = s.f.Write(lines); err == nil {
 		err = s.f.Sync()
 	}
 	if err != nil {
-		_ = s.f.Truncate(size) // a line that stays cut is mended when the file is opened
+		_ = s.f.Truncate(size) // a torn line that stays is removed when the file is opened
 		s.close()
-		return says(err)
+		return describeFault(err)
 	}
 	return nil
 }
 
 func (s *file) close() {
 	if s.f != nil {
-		_ = s.f.Close() // what it holds was flushed, or is told again
+		_ = s.f.Close() // what it holds was flushed, or is shipped again
 		s.f = nil
 	}
 }
 
-// moved reports whether the path leads to another file by now, or to none.
+// moved reports whether the path leads to another file than the open one, or to
+// none.
 func (s *file) moved() bool {
 	info, err := os.Stat(s.path)
 	return err != nil || !os.SameFile(info, s.info)
@@ -71,7 +72,7 @@ func (s *file) open() (err error) {
 		return err
 	}
 	if s.info, err = s.f.Stat(); err == nil {
-		err = errors.Join(s.mend(), syncDir(filepath.Dir(s.path)))
+		err = errors.Join(s.cutTornLine(), syncDir(filepath.Dir(s.path)))
 	}
 	if err != nil {
 		s.close()
@@ -79,8 +80,9 @@ func (s *file) open() (err error) {
 	return err
 }
 
-// mend cuts off a last line that a process died in: its events are told again.
-func (s *file) mend() error {
+// cutTornLine removes a last line in which a process died: its event is shipped
+// again.
+func (s *file) cutTornLine() error {
 	end := s.info.Size()
 	part := make([]byte, 64<<10)
 	for at := end; at > 0; {
@@ -103,8 +105,9 @@ func (s *file) cut(to, end int64) error {
 	return s.f.Truncate(to)
 }
 
-// says is a fault of the file without its path, which stands beside it.
-func says(err error) error {
+// describeFault is a fault of the file without its path, which messages show
+// next to it.
+func describeFault(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
 		err = at.Err

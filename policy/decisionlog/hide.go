@@ -21,7 +21,7 @@ type gone struct{}
 
 // hide applies rules to the input and the result of e, and to who asked, who
 // stands in the input. What a path does not lead to is hidden already. After an
-// error e is not to be told.
+// error e must not be shipped.
 func (e *Event) hide(rules []policy.MaskRule) error {
 	document := map[string]any{}
 	for name, raw := range map[string]json.RawMessage{"input": e.Input, "result": e.Result} {
@@ -145,7 +145,7 @@ func swept[T any](node T) T {
 	return node
 }
 
-// subject is who asked, as far as the document still tells.
+// subject is who asked, as far as the document still has it.
 func subject(document map[string]any) string {
 	input, _ := document["input"].(map[string]any)
 	principal, _ := input["principal"].(map[string]any)

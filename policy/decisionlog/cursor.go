@@ -14,21 +14,22 @@ import (
 const (
 	// writeTimeout bounds what is written to the store.
 	writeTimeout = 10 * time.Second
-	// parkedTime is how long it is remembered that an event was refused.
-	parkedTime = 7 * 24 * time.Hour
+	// parkedTime is how long parked events are remembered.
+	parkedTTL = 7 * 24 * time.Hour
 )
 
-// errLost says that another process ships to the sink by now.
-var errLost = errors.New("another process ships to it by now")
+// errLost reports that another process ships to the sink.
+var errLost = errors.New("another process ships to it")
 
-// enter makes a sink known. One that was never known begins with what is recorded
-// from now on; any other goes on where it ended, whoever shipped to it.
-func (s *Shipper) enter(ctx context.Context, sink string) error {
+// registerSink adds a sink to the store. A sink that is new begins with what is
+// recorded from now on; any other continues after its cursor, whichever process
+// shipped to it.
+func (s *Shipper) registerSink(ctx context.Context, sink string) error {
 	ends, err := audit.Ends(s.opts.Trail)
 	if err != nil {
 		return err
 	}
-	return s.within(ctx, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, "INSERT INTO decision_log_sinks (sink) VALUES (?) ON CONFLICT DO NOTHING", sink)
 		if err != nil {
 			return err
@@ -36,17 +37,17 @@ func (s *Shipper) enter(ctx context.Context, sink string) error {
 		if made, err := res.RowsAffected(); err != nil || made == 0 {
 			return err
 		}
-		return move(ctx, tx, sink, ends)
+		return writeCursor(ctx, tx, sink, ends)
 	})
 }
 
-// claim makes this process the one that ships to a sink, unless another one that
-// lives does, and reports whether it is. Of two that take the place of a dead
-// one, one wins.
-func (s *Shipper) claim(ctx context.Context, sink string) (bool, error) {
+// claimSink makes this process the one that ships to a sink, unless another
+// process that lives does, and reports whether it is. Of two processes that
+// replace a dead one, one wins.
+func (s *Shipper) claimSink(ctx context.Context, sink string) (bool, error) {
 	var owner string
 	err := s.opts.DB.Read.QueryRowContext(ctx, "SELECT owner FROM decision_log_sinks WHERE sink = ?", sink).Scan(&owner)
-	if err != nil || owner == s.held.ID() {
+	if err != nil || owner == s.instance.ID() {
 		return err == nil, err
 	}
 	if owner != "" {
@@ -55,7 +56,7 @@ func (s *Shipper) claim(ctx context.Context, sink string) (bool, error) {
 			return false, err
 		}
 	}
-	res, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = ? WHERE sink = ? AND owner = ?", s.held.ID(), sink, owner)
+	res, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = ? WHERE sink = ? AND owner = ?", s.instance.ID(), sink, owner)
 	if err != nil {
 		return false, err
 	}
@@ -63,16 +64,16 @@ func (s *Shipper) claim(ctx context.Context, sink string) (bool, error) {
 	return n == 1, err
 }
 
-// release lets others ship to a sink.
-func (s *Shipper) release(ctx context.Context, sink string) error {
+// releaseSink lets other processes ship to a sink.
+func (s *Shipper) releaseSink(ctx context.Context, sink string) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer stop()
-	_, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = '' WHERE sink = ? AND owner = ?", sink, s.held.ID())
+	_, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = '' WHERE sink = ? AND owner = ?", sink, s.instance.ID())
 	return err
 }
 
-// place is how far a sink has got.
-func (s *Shipper) place(ctx context.Context, sink string) (audit.Cursor, error) {
+// loadCursor gives the cursor of a sink.
+func (s *Shipper) loadCursor(ctx context.Context, sink string) (audit.Cursor, error) {
 	rows, err := s.opts.DB.Read.QueryContext(ctx, "SELECT chain, seq FROM decision_log_places WHERE sink = ?", sink)
 	if err != nil {
 		return nil, err
@@ -90,18 +91,19 @@ func (s *Shipper) place(ctx context.Context, sink string) (audit.Cursor, error) 
 	return at, rows.Err()
 }
 
-// advance writes down that done is dealt with, some of it parked with a fault. It
-// is errLost, and nothing is written, when the sink is another's by now.
-func (s *Shipper) advance(ctx context.Context, sink string, done, parked []parcel, fault string) error {
+// saveCursor moves the cursor of a sink behind done, and records those that are
+// parked with their fault. It returns errLost, and writes nothing, when another
+// process holds the sink.
+func (s *Shipper) saveCursor(ctx context.Context, sink string, done, parked []event, fault string) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer stop()
 	to, now := audit.Cursor{}, s.opts.Now()
 	for _, p := range done {
 		to[p.chain] = max(to[p.chain], p.seq)
 	}
-	return s.within(ctx, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, func(tx *sql.Tx) error {
 		var ours bool
-		err := tx.QueryRowContext(ctx, "SELECT owner = ? FROM decision_log_sinks WHERE sink = ?", s.held.ID(), sink).Scan(&ours)
+		err := tx.QueryRowContext(ctx, "SELECT owner = ? FROM decision_log_sinks WHERE sink = ?", s.instance.ID(), sink).Scan(&ours)
 		if err != nil {
 			return err
 		}
@@ -116,16 +118,16 @@ func (s *Shipper) advance(ctx context.Context, sink string, done, parked []parce
 			}
 		}
 		if len(parked) > 0 {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM decision_log_parked WHERE at < ?", now.Add(-parkedTime).UnixNano()); err != nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM decision_log_parked WHERE at < ?", now.Add(-parkedTTL).UnixNano()); err != nil {
 				return err
 			}
 		}
-		return move(ctx, tx, sink, to)
+		return writeCursor(ctx, tx, sink, to)
 	})
 }
 
-// move writes places. They never go back.
-func move(ctx context.Context, tx *sql.Tx, sink string, to audit.Cursor) error {
+// writeCursor writes a cursor. Its numbers never decrease.
+func writeCursor(ctx context.Context, tx *sql.Tx, sink string, to audit.Cursor) error {
 	for chain, seq := range to {
 		_, err := tx.ExecContext(ctx, `INSERT INTO decision_log_places VALUES (?, ?, ?)
  ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq)`, sink, chain, seq)
@@ -136,8 +138,8 @@ func move(ctx context.Context, tx *sql.Tx, sink string, to audit.Cursor) error {
 	return nil
 }
 
-// within runs f in a transaction that ends when f has no error.
-func (s *Shipper) within(ctx context.Context, f func(*sql.Tx) error) error {
+// inTransaction runs f in a transaction, which is committed when f returns nil.
+func (s *Shipper) inTransaction(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := s.opts.DB.Write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -149,22 +151,22 @@ func (s *Shipper) within(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// Trouble is what one sink was not told.
+// Trouble is what one sink did not get.
 type Trouble struct {
 	Sink     string    // file or http
-	Lag      uint64    // records of the trail that it has not been told of
+	Lag      uint64    // records of the trail after its cursor
 	Since    time.Time // of the oldest event that waits; zero = none, or another process ships
-	Fault    string    // why it is not told now, "" = nothing stands in the way
-	Parked   int       // events that it refused, within a week
+	Fault    string    // why nothing is shipped now, "" = nothing stops it
+	Parked   int       // events that it refused within a week
 	Decision string    // of the latest of them
 	Refusal  string    // of the latest of them
 }
 
-// Troubles gives what every sink of now is behind with and was not told.
+// Troubles gives the lag, the fault and the parked events of every sink.
 func (s *Shipper) Troubles(ctx context.Context) (found []Trouble, err error) {
-	for _, l := range s.known() {
+	for _, l := range s.currentWorkers() {
 		t := Trouble{Sink: l.name}
-		t.Since, t.Fault = l.standing()
+		t.Since, t.Fault = l.status()
 		if t.Lag, err = s.Lag(ctx, l.name); err != nil {
 			return nil, err
 		}
@@ -172,9 +174,9 @@ func (s *Shipper) Troubles(ctx context.Context) (found []Trouble, err error) {
 		var at sql.NullInt64
 		var decision, refusal sql.NullString
 		err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT count(*), decision_id, fault, max(at) FROM decision_log_parked WHERE sink = ? AND at >= ?",
-			l.name, s.opts.Now().Add(-parkedTime).UnixNano()).Scan(&t.Parked, &decision, &refusal, &at)
+			l.name, s.opts.Now().Add(-parkedTTL).UnixNano()).Scan(&t.Parked, &decision, &refusal, &at)
 		if err != nil {
-			return nil, fmt.Errorf("reading what a decision log refused: %w", err)
+			return nil, fmt.Errorf("reading parked decisions: %w", err)
 		}
 		t.Decision, t.Refusal = decision.String, refusal.String
 		found = append(found, t)
@@ -182,16 +184,16 @@ func (s *Shipper) Troubles(ctx context.Context) (found []Trouble, err error) {
 	return found, nil
 }
 
-// Lag is how many records of the trail a sink is behind, those that are no
-// decisions included.
+// Lag gives the number of records of the trail after a sink's cursor, including
+// those that are no decisions.
 func (s *Shipper) Lag(ctx context.Context, sink string) (lag uint64, err error) {
-	at, err := s.place(ctx, sink)
+	at, err := s.loadCursor(ctx, sink)
 	if err != nil {
-		return 0, fmt.Errorf("reading the place of a decision log: %w", err)
+		return 0, fmt.Errorf("reading the cursor of a decision log: %w", err)
 	}
-	for _, l := range s.known() {
+	for _, l := range s.currentWorkers() {
 		if l.name == sink {
-			l.ahead(at)
+			l.addReached(at)
 		}
 	}
 	ends, err := audit.Ends(s.opts.Trail)
