@@ -34,41 +34,42 @@ type Channel struct {
 	Roles []string // only tickets that one of these may decide; empty = all
 }
 
-// channel is one place that is told.
+// A channel is one destination.
 type channel struct {
 	key   string // names it in the store: a digest
 	name  string // for people: its kind and host, no secret
 	roles []string
-	send  func(context.Context, *parcel) error // errors are fit for people to read
+	send  func(context.Context, *notice) error // errors are fit for people to read
 	close func()
-	kick  chan struct{} // has room for one
+	due   chan struct{} // has room for one
 }
 
-// wake makes the channel look for something to deliver.
+// wake makes the channel's worker look for a due notice.
 func (c *channel) wake() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.due <- struct{}{}:
 	default: // it has been told
 	}
 }
 
-// build makes channels ready, or says which one cannot be.
-func (s *Sender) build(from []Channel) ([]*channel, error) {
+// buildChannels makes channels of their configuration, or says which one it
+// cannot make.
+func (s *Sender) buildChannels(from []Channel) ([]*channel, error) {
 	var built []*channel
 	for i, f := range from {
-		made, err := s.buildOne(f)
+		made, err := s.buildChannel(f)
 		if err != nil {
 			return nil, fmt.Errorf("making channel %d of notices: %w", i, err)
 		}
 		for _, c := range made {
-			c.roles, c.kick = f.Roles, make(chan struct{}, 1)
+			c.roles, c.due = f.Roles, make(chan struct{}, 1)
 			built = append(built, c)
 		}
 	}
 	return built, nil
 }
 
-func (s *Sender) buildOne(f Channel) ([]*channel, error) {
+func (s *Sender) buildChannel(f Channel) ([]*channel, error) {
 	if f.Webhook != "" {
 		c, err := s.webhook(f)
 		return []*channel{c}, err
@@ -87,7 +88,7 @@ func (s *Sender) buildOne(f Channel) ([]*channel, error) {
 	return all, nil
 }
 
-// address reads a URL and never quotes it.
+// address parses a URL. Its error never quotes it.
 func address(text string, schemes ...string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -101,15 +102,15 @@ func address(text string, schemes ...string) (*url.URL, error) {
 	return nil, fmt.Errorf("not a URL of %v with a host", schemes)
 }
 
-// keyOf names a place in the store without telling it.
-func keyOf(kind, place string) string {
+// channelKey names a destination in the store without showing it.
+func channelKey(kind, place string) string {
 	sum := sha256.Sum256([]byte(kind + " " + place))
 	return hex.EncodeToString(sum[:16])
 }
 
-// read gives the body of a parcel as it was put in.
-func (p *parcel) read() (b Body, err error) {
-	if err := json.Unmarshal(p.body, &b); err != nil {
+// read decodes the body of a notice.
+func (n *notice) read() (b Body, err error) {
+	if err := json.Unmarshal(n.body, &b); err != nil {
 		return Body{}, errors.New("the stored notice cannot be read")
 	}
 	return b, nil

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// renderer gives what a format makes of a notice.
-func renderer(f Format) (func(*parcel) ([]byte, error), error) {
+// renderer gives the function that formats a notice.
+func renderer(f Format) (func(*notice) ([]byte, error), error) {
 	switch f {
 	case JSON:
-		return func(p *parcel) ([]byte, error) { return p.body, nil }, nil
+		return func(n *notice) ([]byte, error) { return n.body, nil }, nil
 	case Slack:
 		return chat(slack), nil
 	case Teams:
@@ -19,9 +19,9 @@ func renderer(f Format) (func(*parcel) ([]byte, error), error) {
 	return nil, fmt.Errorf("%q is no format", f)
 }
 
-func chat(message func(Body) any) func(*parcel) ([]byte, error) {
-	return func(p *parcel) ([]byte, error) {
-		b, err := p.read()
+func chat(message func(Body) any) func(*notice) ([]byte, error) {
+	return func(n *notice) ([]byte, error) {
+		b, err := n.read()
 		if err != nil {
 			return nil, err
 		}
@@ -37,25 +37,25 @@ func (b Body) open() string {
 	return "See the ticket"
 }
 
-type object = map[string]any
+type jsonObject = map[string]any
 
 // slack is a message of Slack's Block Kit. What others wrote stands in
 // plain_text, which knows no links, mentions or markup; the notification's text
 // is escaped as Slack wants it.
 func slack(b Body) any {
 	const most = 10 // fields of one section
-	var fields []object
-	for _, l := range b.lines() {
+	var fields []jsonObject
+	for _, l := range b.facts() {
 		if len(fields) < most {
-			fields = append(fields, object{"type": "plain_text", "emoji": false, "text": l.name + ": " + l.value})
+			fields = append(fields, jsonObject{"type": "plain_text", "emoji": false, "text": l.name + ": " + l.value})
 		}
 	}
-	return object{
-		"text": slackEscape.Replace(head(b.title(), 300)),
-		"blocks": []object{
-			{"type": "header", "text": object{"type": "plain_text", "emoji": false, "text": head(b.title(), 150)}},
+	return jsonObject{
+		"text": slackEscape.Replace(truncate(b.title(), 300)),
+		"blocks": []jsonObject{
+			{"type": "header", "text": jsonObject{"type": "plain_text", "emoji": false, "text": truncate(b.title(), 150)}},
 			{"type": "section", "fields": fields},
-			{"type": "section", "text": object{"type": "mrkdwn", "text": "<" + slackLink.Replace(b.Data.URL) + "|" + b.open() + ">"}},
+			{"type": "section", "text": jsonObject{"type": "mrkdwn", "text": "<" + slackLink.Replace(b.Data.URL) + "|" + b.open() + ">"}},
 		},
 		"unfurl_links": false, "unfurl_media": false,
 	}
@@ -66,8 +66,8 @@ var (
 	slackLink   = strings.NewReplacer("&", "&amp;", "<", "%3C", ">", "%3E", "|", "%7C")
 )
 
-// head cuts s to at most n characters.
-func head(s string, n int) string {
+// truncate cuts s to at most n characters.
+func truncate(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
 	}
@@ -77,24 +77,24 @@ func head(s string, n int) string {
 // teams is a message with an Adaptive Card. What others wrote stands in runs of
 // text, which know no Markdown.
 func teams(b Body) any {
-	run := func(text string, bold bool) object {
+	run := func(text string, bold bool) jsonObject {
 		weight := "Default"
 		if bold {
 			weight = "Bolder"
 		}
-		return object{"type": "TextRun", "text": text, "weight": weight}
+		return jsonObject{"type": "TextRun", "text": text, "weight": weight}
 	}
-	body := []object{{"type": "RichTextBlock", "inlines": []object{run(b.title(), true)}}}
-	for _, l := range b.lines() {
-		body = append(body, object{"type": "RichTextBlock", "spacing": "Small", "inlines": []object{run(l.name+": ", true), run(l.value, false)}})
+	body := []jsonObject{{"type": "RichTextBlock", "inlines": []jsonObject{run(b.title(), true)}}}
+	for _, l := range b.facts() {
+		body = append(body, jsonObject{"type": "RichTextBlock", "spacing": "Small", "inlines": []jsonObject{run(l.name+": ", true), run(l.value, false)}})
 	}
-	card := object{
+	card := jsonObject{
 		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
-		"fallbackText": head(b.title(), 150),
+		"fallbackText": truncate(b.title(), 150),
 		"body":         body,
-		"actions":      []object{{"type": "Action.OpenUrl", "title": b.open(), "url": b.Data.URL}},
+		"actions":      []jsonObject{{"type": "Action.OpenUrl", "title": b.open(), "url": b.Data.URL}},
 	}
-	return object{"type": "message", "attachments": []object{
+	return jsonObject{"type": "message", "attachments": []jsonObject{
 		{"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": nil, "content": card},
 	}}
 }

@@ -5,9 +5,9 @@ func (s *Sender) DialWith(d dialer) { s.dial = d }
 
 // Times that tests stand at.
 const (
-	LeaseTime = leaseTime
-	NewsTime  = newsTime
-	DeadTime  = deadTime
+	LeaseTime = leaseTTL
+	NewsTime  = newsTTL
+	DeadTime  = deadTTL
 )
 
 // LongestWait is the longest pause between two tries.
@@ -22,7 +22,7 @@ func Render(f Format, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return render(&parcel{body: body})
+	return render(&notice{body: body})
 }
 
 // Sign gives the signature header of a body.

@@ -8,5 +8,5 @@ import "errors"
 var (
 	errGone   = errors.New("it answered with status 410: it wants no more notices")
 	errSecret = errors.New("the secret after whsec_ is not base64")
-	errTerms  = errors.New("it offers no encryption, or no sign-in that may be used")
+	errNoTLS  = errors.New("it offers no encryption, or no sign-in that may be used")
 )

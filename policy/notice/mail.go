@@ -20,7 +20,7 @@ import (
 )
 
 // mail makes the channel of one address. Each has its own, so that an address
-// that a server refuses keeps nothing from the others.
+// that a server refuses delays no other.
 func (s *Sender) mail(f Channel, to string) (*channel, error) {
 	server, err := address(f.SMTP, "smtp", "smtps")
 	if err != nil {
@@ -43,11 +43,11 @@ func (s *Sender) mail(f Channel, to string) (*channel, error) {
 		return nil, delivery.ErrAddress
 	}
 	m.domain = sender[strings.LastIndexByte(sender, '@'):]
-	return &channel{key: keyOf("email", to), name: "email:" + m.host, send: m.send, close: func() {}}, nil
+	return &channel{key: channelKey("email", to), name: "email:" + m.host, send: m.send, close: func() {}}, nil
 }
 
-// mailOptions says how a server is spoken to: encrypted, unless it is on this
-// machine and does not know how. A password is sent in the clear to this
+// mailOptions says how to connect to a server: encrypted, unless it is on this
+// machine and offers no encryption. A password is sent in the clear to this
 // machine only.
 func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 	port, err := strconv.ParseUint(cmp.Or(server.Port(), map[string]string{"smtp": "587", "smtps": "465"}[server.Scheme]), 10, 16)
@@ -76,7 +76,7 @@ func loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// mailer tells one address by mail.
+// A mailer sends mail to one address.
 type mailer struct {
 	host, from, to string
 	domain         string      // of from, with its @
@@ -88,25 +88,25 @@ type mailer struct {
 // dialer is net.Dialer's DialContext.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// send hands p to the server, which is then answerable for it.
-func (m *mailer) send(ctx context.Context, p *parcel) error {
-	b, err := p.read()
+// send hands n to the mail server.
+func (m *mailer) send(ctx context.Context, n *notice) error {
+	b, err := n.read()
 	if err != nil {
 		return err
 	}
-	msg, err := m.message(p.id, b)
+	msg, err := m.message(n.id, b)
 	if err != nil {
 		return err
 	}
-	c := &call{ctx: ctx, plain: m.dial, secure: m.secure}
-	defer c.hangUp()
+	c := &smtpConn{ctx: ctx, plain: m.dial, secure: m.secure}
+	defer c.close()
 	client, err := mail.NewClient(m.host, append(m.options[:len(m.options):len(m.options)], mail.WithDialContextFunc(c.dial))...)
 	if err != nil {
 		return delivery.ErrAddress
 	}
 	talk, err := client.DialToSMTPClientWithContext(ctx)
 	if err != nil {
-		return explainMail(ctx, err, errTerms)
+		return explainMail(ctx, err, errNoTLS)
 	}
 	err = client.SendWithSMTPClient(talk, msg)
 	if err == nil || msg.IsDelivered() { // what fails after the server took it is no failure
@@ -116,8 +116,8 @@ func (m *mailer) send(ctx context.Context, p *parcel) error {
 	return explainMail(ctx, err, delivery.ErrProtocol)
 }
 
-// message is the mail of a notice. Its id is the notice's, so that mail programs
-// know a repeat.
+// message is the mail of a notice. Its id is the notice's, so that mail
+// programs recognize a repeat.
 func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := msg.From(m.from); err != nil {
@@ -126,13 +126,13 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	if err := msg.To(m.to); err != nil {
 		return nil, errors.New("the address that mails go to is none")
 	}
-	msg.Subject("[toolgate] " + head(b.title(), 150))
+	msg.Subject("[toolgate] " + truncate(b.title(), 150))
 	msg.SetMessageIDWithValue(id + m.domain)
 	msg.SetDateWithValue(b.Timestamp)
 	msg.SetGenHeader(mail.Header("Auto-Submitted"), "auto-generated") // RFC 3834: no answer from absence programs
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.title())
-	for _, l := range b.lines() {
+	for _, l := range b.facts() {
 		fmt.Fprintf(&text, "%s: %s\n", l.name, l.value)
 	}
 	fmt.Fprintf(&text, "\n%s:\n%s\n\nThe page asks you to sign in. An answer to this mail is read by nobody.\n", b.open(), b.Data.URL)
@@ -140,23 +140,23 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	return msg, nil
 }
 
-// call is one connection to a mail server, for as long as ctx goes on. go-mail
-// dials under a context of its own, waits for answers whatever becomes of ours,
-// and leaves the connection open when the talk fails.
-type call struct {
-	ctx    context.Context
-	plain  dialer
-	secure *tls.Config
-	conn   net.Conn
-	over   func() bool // ends the watch over ctx
+// An smtpConn is one connection to a mail server that ends with ctx. go-mail
+// dials under a context of its own, does not stop waiting for answers when ours
+// ends, and leaves the connection open when the conversation fails.
+type smtpConn struct {
+	ctx       context.Context
+	plain     dialer
+	secure    *tls.Config
+	conn      net.Conn
+	stopWatch func() bool // ends the watch over ctx
 }
 
-func (c *call) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (c *smtpConn) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := c.plain(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	c.conn, c.over = conn, context.AfterFunc(c.ctx, func() { _ = conn.Close() })
+	c.conn, c.stopWatch = conn, context.AfterFunc(c.ctx, func() { _ = conn.Close() })
 	if c.secure == nil {
 		return conn, nil
 	}
@@ -164,15 +164,15 @@ func (c *call) dial(ctx context.Context, network, address string) (net.Conn, err
 	return encrypted, encrypted.HandshakeContext(ctx)
 }
 
-func (c *call) hangUp() {
+func (c *smtpConn) close() {
 	if c.conn != nil {
-		c.over()
+		c.stopWatch()
 		_ = c.conn.Close() // what was to be said has been said
 	}
 }
 
-// explainMail says why a mail was not taken. What go-mail says without a cause
-// that is known by type is otherwise.
+// explainMail says why a mail was not accepted; otherwise is the error of a
+// failure that go-mail reports without a type.
 func explainMail(ctx context.Context, err, otherwise error) error {
 	var refused *mail.SendError
 	if errors.As(err, &refused) && refused.ErrorCode() > 0 {

@@ -1,23 +1,23 @@
-// Package notice tells people about tickets where they already look: by signed
-// webhooks, in Slack and Teams, by email. A notice says that a call waits, how
-// it was decided or what became of it, and carries the link to the page of its
-// ticket. It is word, never authority: it holds no arguments and no secret, and
-// whoever follows the link has to sign in.
+// Package notice notifies people of tickets where they already look: by signed
+// webhooks, in Slack and Teams, by email. A notice says that a call waits, how it
+// was decided, or how it ended, and links to the page of its ticket. It grants no
+// authority: it holds no arguments and no secret, and whoever follows the link has
+// to sign in.
 //
-// Notices are kept in an outbox in the store. [Sender.Enqueue] writes them in
-// the transaction of the change that they tell of, so that there is no change
-// without its notices and no notice of a change that was undone. Each is then
-// tried until it is delivered or has become pointless:
+// Notices are kept in an outbox in the store. [Sender.Enqueue] writes them in the
+// transaction of the change, so that there is no change without its notices and no
+// notice of a change that was undone. Each is attempted until it is delivered or
+// pointless:
 //
-//	waiting --due--> being tried --2xx--> delivered (the row is deleted)
-//	   ^                 |
-//	   +---- back off ---+--no time left, or 410 Gone--> dead (kept for a week)
+//	waiting --due--> attempt --2xx--> delivered (the row is deleted)
+//	   ^                |
+//	   +---- backoff ---+--no time left, or 410 Gone--> dead (kept for a week)
 //
-// A try is begun by one conditional update that hides the row for longer than a
-// try may take, so that of any number of processes on one store one sends it. A
-// process that dies meanwhile leaves a row that comes due again. Delivery is
-// thus at least once; the id of a notice stays the same, and receivers know
-// repeats by it. On one channel the notices of one ticket come in their order.
+// An attempt begins with one conditional update that leases the row for longer than
+// an attempt may take, so that of any number of processes on one store one sends
+// the notice. The lease of a process that dies runs out. Delivery is thus at least
+// once; the id of a notice stays the same, and receivers recognize repeats by it.
+// On one channel the notices of one ticket are delivered in order.
 package notice
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// Event is what a notice tells of.
+// Event is the kind of a notice.
 type Event string
 
 // The events.
@@ -41,10 +41,11 @@ const (
 )
 
 // machine is who makes the changes that no person makes.
-const machine = "toolgate"
+const byToolgate = "toolgate"
 
-// eventOf says what a change of a ticket is to people, "" when nothing: votes
-// that leave it waiting, and the run of an approved call until its end.
+// eventOf gives the event of a change of a ticket, "" when people need no
+// notice of it: votes that leave it waiting, and the run of an approved call
+// until its end.
 func eventOf(c approval.Change) Event {
 	switch c.To {
 	case approval.StateProposed:
@@ -93,22 +94,22 @@ type Data struct {
 // bodyOf is the body of a notice of change c, after which the ticket is t.
 func bodyOf(event Event, t approval.Ticket, c approval.Change, link string) ([]byte, error) {
 	d := Data{
-		Ticket: t.ID, State: c.To, URL: link, Requester: clip(t.Principal.Subject), Tenant: clip(t.Principal.Tenant),
-		Server: clip(t.Server), Tool: clip(t.Exposed), Rule: clip(t.Rule), Reason: clip(t.Reason),
+		Ticket: t.ID, State: c.To, URL: link, Requester: bound(t.Principal.Subject), Tenant: bound(t.Principal.Tenant),
+		Server: bound(t.Server), Tool: bound(t.Exposed), Rule: bound(t.Rule), Reason: bound(t.Reason),
 		Roles: t.Roles, Quorum: t.Quorum, Created: t.Created.UTC(), Expires: t.Expires.UTC(),
 	}
 	if event != Requested {
-		d.By = clip(c.Who)
+		d.By = bound(c.Who)
 	}
 	// The reason of an end that nobody brought about may quote the upstream.
-	if event == Decided || event == Ended && c.Who != machine {
-		d.Because = clip(c.Reason)
+	if event == Decided || event == Ended && c.Who != byToolgate {
+		d.Because = bound(c.Reason)
 	}
 	return json.Marshal(Body{event, c.At.UTC(), d})
 }
 
-// clip bounds a text that others wrote.
-func clip(s string) string {
+// bound cuts a text that others wrote.
+func bound(s string) string {
 	const most = 500
 	if len(s) <= most {
 		return s
@@ -119,13 +120,13 @@ func clip(s string) string {
 	return s
 }
 
-// line is one fact of a notice, for people.
-type line struct{ name, value string }
+// A fact is one line of a notice for people.
+type fact struct{ name, value string }
 
-// title says in one line what has happened.
+// title says in one line what happened.
 func (b Body) title() string {
 	d := b.Data
-	who, tool := plain(d.Requester), plain(d.Tool)
+	who, tool := oneLine(d.Requester), oneLine(d.Tool)
 	switch b.Type {
 	case Requested:
 		return fmt.Sprintf("%s asks to call %s", who, tool)
@@ -135,37 +136,37 @@ func (b Body) title() string {
 	return fmt.Sprintf("%s: call of %s by %s", d.State, tool, who)
 }
 
-// lines are the facts that people read before they follow the link.
-func (b Body) lines() []line {
+// facts are what people read before they follow the link.
+func (b Body) facts() []fact {
 	d := b.Data
 	roles := strings.Join(d.Roles, ", ")
 	if d.Quorum > 1 {
 		roles = fmt.Sprintf("%d of %s", d.Quorum, roles)
 	}
-	all := []line{
+	all := []fact{
 		{"Requester", d.Requester}, {"Tenant", d.Tenant}, {"Tool", d.Tool}, {"Server", d.Server},
 		{"Rule", d.Rule}, {"Reason", d.Reason}, {"Approvers", roles},
 	}
 	if b.Type == Requested {
-		all = append(all, line{"Expires", d.Expires.Format("2006-01-02 15:04:05 UTC")})
+		all = append(all, fact{"Expires", d.Expires.Format("2006-01-02 15:04:05 UTC")})
 	}
-	all = append(all, line{"By", d.By}, line{"Because", d.Because})
+	all = append(all, fact{"By", d.By}, fact{"Because", d.Because})
 	said := all[:0]
 	for _, l := range all {
-		if l.value = plain(l.value); l.value != "" {
+		if l.value = oneLine(l.value); l.value != "" {
 			said = append(said, l)
 		}
 	}
 	return said
 }
 
-// plain makes a text that others wrote one line without characters that cannot
-// be seen or that change how their neighbours are read.
-func plain(s string) string {
+// oneLine makes a text that others wrote one line without characters that
+// cannot be seen or that change how their neighbours are read.
+func oneLine(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return '\ufffd'
-	}, strings.ToValidUTF8(clip(s), "\ufffd")))
+	}, strings.ToValidUTF8(bound(s), "\ufffd")))
 }

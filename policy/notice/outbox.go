@@ -15,34 +15,34 @@ import (
 const (
 	// leaseTime is how long a try hides its row: longer than a try may take and
 	// be written down.
-	leaseTime = 30 * time.Second
+	leaseTTL = 30 * time.Second
 	// newsTime is how long a decision or an outcome is news. What asks for a
 	// decision is pointless once its ticket has expired.
-	newsTime = 24 * time.Hour
+	newsTTL = 24 * time.Hour
 	// deadTime is how long a dead notice is kept for people to see.
-	deadTime = 7 * 24 * time.Hour
-	// writeTimeout bounds what is written down after a try.
+	deadTTL = 7 * 24 * time.Hour
+	// writeTimeout bounds the recording of an attempt.
 	writeTimeout = 10 * time.Second
 )
 
-// backoff is the pause between tries.
+// backoff is the pause between attempts.
 var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
-// parcel is a notice that this process tries now.
-type parcel struct {
+// A notice is a row of the outbox that this process tries to deliver.
+type notice struct {
 	id, ticket string
 	body       []byte
 	until      time.Time
 	tries      int // this one included
 }
 
-// Enqueue leaves a notice of change c, after which the ticket is t, for each
-// channel that is about it. It writes in tx, which is the change's own, so the
-// notices are there if and only if the change is; its error has to undo the
-// change. It is safe for concurrent use.
+// Enqueue writes a notice of change c, after which the ticket is t, for each
+// channel whose roles may decide t. It writes in the change's own transaction
+// tx, so that the notices exist if and only if the change does; its error has
+// to undo the change. It is safe for concurrent use.
 func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
 	event := eventOf(c)
-	channels := s.about(t)
+	channels := s.channelsFor(t)
 	if event == "" || len(channels) == 0 {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c a
 	if err != nil {
 		return fmt.Errorf("writing a notice: %w", err)
 	}
-	until := now.Add(newsTime)
+	until := now.Add(newsTTL)
 	if event == Requested {
 		until = t.Expires
 	}
@@ -71,60 +71,65 @@ func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c a
 	return nil
 }
 
-// take begins a try of the next notice of a channel, nil when none is due.
-// Later notices of a ticket wait for the earlier ones.
-func (s *Sender) take(ctx context.Context, channel string) (*parcel, error) {
+// claimNext leases the next notice of a channel and counts the attempt. It
+// returns nil when none is due. Later notices of a ticket wait for the earlier
+// ones.
+func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error) {
 	now := s.opts.Now()
-	p, until := parcel{}, int64(0)
+	n, until := notice{}, int64(0)
 	err := s.opts.DB.Write.QueryRowContext(ctx, `UPDATE notices SET due = ?, tries = tries + 1 WHERE seq = (
   SELECT n.seq FROM notices n WHERE n.channel = ? AND n.dead = 0 AND n.due <= ? AND n.until > ? AND NOT EXISTS (
    SELECT 1 FROM notices e WHERE e.channel = n.channel AND e.ticket = n.ticket AND e.dead = 0 AND e.seq < n.seq)
   ORDER BY n.seq LIMIT 1)
  RETURNING id, ticket, body, until, tries`,
-		now.Add(leaseTime).UnixNano(), channel, now.UnixNano(), now.UnixNano()).Scan(&p.id, &p.ticket, &p.body, &until, &p.tries)
+		now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).Scan(&n.id, &n.ticket, &n.body, &until, &n.tries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("taking a notice: %w", err)
+		return nil, fmt.Errorf("claiming a notice: %w", err)
 	}
-	p.until = time.Unix(0, until)
-	return &p, nil
+	n.until = time.Unix(0, until)
+	return &n, nil
 }
 
-// delivered, again and bury end a try. A try that has been taken over, because
-// this process slept through it, is no longer this process's to end: then
-// nothing changes.
-func (s *Sender) delivered(ctx context.Context, p *parcel) error {
-	return s.end(ctx, "DELETE FROM notices WHERE id = ? AND tries = ?", p.id, p.tries)
+// deleteNotice ends the attempt that delivered n. An attempt whose lease ran
+// out, because this process slept, is no longer its own: then deleteNotice,
+// retry and giveUp change nothing.
+func (s *Sender) deleteNotice(ctx context.Context, n *notice) error {
+	return s.endAttempt(ctx, "DELETE FROM notices WHERE id = ? AND tries = ?", n.id, n.tries)
 }
 
-func (s *Sender) again(ctx context.Context, p *parcel, wait time.Duration, fault string) error {
-	return s.end(ctx, "UPDATE notices SET due = ?, fault = ? WHERE id = ? AND tries = ? AND dead = 0",
-		s.opts.Now().Add(wait).UnixNano(), fault, p.id, p.tries)
+// retry makes n due again after wait.
+func (s *Sender) retry(ctx context.Context, n *notice, wait time.Duration, fault string) error {
+	return s.endAttempt(ctx, "UPDATE notices SET due = ?, fault = ? WHERE id = ? AND tries = ? AND dead = 0",
+		s.opts.Now().Add(wait).UnixNano(), fault, n.id, n.tries)
 }
 
-func (s *Sender) bury(ctx context.Context, p *parcel, fault string) error {
-	return s.end(ctx, "UPDATE notices SET dead = 1, fault = ?, until = ? WHERE id = ? AND tries = ? AND dead = 0",
-		fault, s.opts.Now().UnixNano(), p.id, p.tries)
+// giveUp marks n as dead.
+func (s *Sender) giveUp(ctx context.Context, n *notice, fault string) error {
+	return s.endAttempt(ctx, "UPDATE notices SET dead = 1, fault = ?, until = ? WHERE id = ? AND tries = ? AND dead = 0",
+		fault, s.opts.Now().UnixNano(), n.id, n.tries)
 }
 
-func (s *Sender) end(ctx context.Context, statement string, args ...any) error {
+// endAttempt executes a statement that ends an attempt, also after the end of
+// ctx.
+func (s *Sender) endAttempt(ctx context.Context, statement string, args ...any) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer stop()
 	if _, err := s.opts.DB.Write.ExecContext(ctx, statement, args...); err != nil {
-		return fmt.Errorf("ending a try: %w", err)
+		return fmt.Errorf("recording an attempt: %w", err)
 	}
 	return nil
 }
 
-// sweep gives up what nobody delivered in time, whose channel it ever was, and
-// forgets what was given up long ago.
-func (s *Sender) sweep(ctx context.Context) (late []parcel, channels []string, err error) {
+// giveUpExpired marks the notices as dead that nobody delivered in time, on
+// channels of every process, and deletes those that have been dead for deadTTL.
+func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, channels []string, err error) {
 	now := s.opts.Now()
 	var due bool
 	err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM notices WHERE until <= ? AND (dead = 0 AND due <= ? OR until <= ?))",
-		now.UnixNano(), now.UnixNano(), now.Add(-deadTime).UnixNano()).Scan(&due)
+		now.UnixNano(), now.UnixNano(), now.Add(-deadTTL).UnixNano()).Scan(&due)
 	if err != nil || !due {
 		return nil, nil, err
 	}
@@ -135,17 +140,17 @@ func (s *Sender) sweep(ctx context.Context) (late []parcel, channels []string, e
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var p parcel
+		var n notice
 		var channel string
-		if err := rows.Scan(&p.id, &p.ticket, &p.tries, &channel); err != nil {
+		if err := rows.Scan(&n.id, &n.ticket, &n.tries, &channel); err != nil {
 			return nil, nil, err
 		}
-		late, channels = append(late, p), append(channels, channel)
+		late, channels = append(late, n), append(channels, channel)
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return nil, nil, err
 	}
-	_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTime).UnixNano())
+	_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
 	return late, channels, err
 }
 
@@ -175,7 +180,7 @@ func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 		if err := rows.Scan(&key, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, &seq); err != nil {
 			return nil, fmt.Errorf("reading notices: %w", err)
 		}
-		t.Channel = s.name(key)
+		t.Channel = s.channelName(key)
 		found = append(found, t)
 	}
 	if err := rows.Err(); err != nil {

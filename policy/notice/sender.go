@@ -17,39 +17,37 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// Outcome is how a try of a notice ended.
+// Outcome is how an attempt to deliver a notice ended.
 type Outcome string
 
-// The outcomes. A notice that was given up without a last try counts as Dead.
+// The outcomes. A notice that is given up without a last attempt counts as Dead.
 const (
 	Sent   Outcome = "sent"
-	Failed Outcome = "failed" // it is tried again
+	Failed Outcome = "failed" // it is retried
 	Dead   Outcome = "dead"   // it is not
 )
 
 // Options are the settings of a [Sender]. DB and Link are needed.
 type Options struct {
 	DB *store.DB
-	// Link gives the address of the page of a ticket. It is for everybody who
-	// gets a notice to see.
+	// Link gives the address of the page of a ticket, which every notice shows.
 	Link func(ticket string) string
 	// Poll is how soon what other processes wrote, and what has come due, is
 	// seen; 0 = 1 s.
 	Poll time.Duration
-	// Roots are the authorities that webhooks and mail servers are believed by;
-	// nil = the system's.
+	// Roots are the certificate authorities of webhooks and mail servers; nil = the system's.
 	Roots *x509.CertPool
 	// Now is the wall clock; nil = time.Now.
 	Now func() time.Time
-	// Observe is told how each try ended, on the channel of that name; nil =
-	// nobody is. It is called by several goroutines.
+	// Observe counts how each attempt on a named channel ended; nil = nothing
+	// does. It is called by several goroutines.
 	Observe func(channel string, o Outcome)
 	Log     hclog.Logger // nil = none
 }
 
-// Sender keeps the outbox of one store and delivers what is in it. It is safe
-// for concurrent use, and any number of them, in any number of processes, may
-// share the store: each delivers for the channels that it knows.
+// A Sender keeps the outbox of one store and delivers what is in it. It is safe
+// for concurrent use, and any number of Senders, in any number of processes,
+// may share the store: each delivers for the channels that it knows.
 type Sender struct {
 	opts    Options
 	dial    dialer           // of mail servers
@@ -62,7 +60,8 @@ type Sender struct {
 	channels []*channel
 }
 
-// New gives a Sender for channels. Until Start it takes notices and sends none.
+// New gives a Sender for channels. Until Start it accepts notices and sends
+// none.
 func New(opts Options, channels []Channel) (*Sender, error) {
 	if opts.DB == nil || opts.Link == nil {
 		return nil, errors.New("making a sender of notices: store and link are needed")
@@ -81,7 +80,7 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	}
 	s := &Sender{opts: opts, applied: channels, dial: new(net.Dialer).DialContext}
 	var err error
-	s.channels, err = s.build(channels)
+	s.channels, err = s.buildChannels(channels)
 	return s, err
 }
 
@@ -91,16 +90,15 @@ func (s *Sender) Start() {
 	defer s.life.Unlock()
 	if !s.started {
 		s.started = true
-		s.run()
+		s.startWorkers()
 	}
 }
 
-// Apply puts channels in the place of those that were, unless they are the same.
-// An error leaves those.
-// What waits for a channel that is gone is delivered by another process that
-// knows it, or given up in time.
+// Apply replaces the channels, unless they are the same. After an error the
+// channels are those of before. Notices for a removed channel are delivered by
+// another process that has it, or given up in time.
 func (s *Sender) Apply(channels []Channel) error {
-	built, err := s.build(channels)
+	built, err := s.buildChannels(channels)
 	if err != nil {
 		return err
 	}
@@ -119,90 +117,91 @@ func (s *Sender) Apply(channels []Channel) error {
 		c.close()
 	}
 	if s.started {
-		s.run()
+		s.startWorkers()
 	}
 	return nil
 }
 
-// Close stops delivering and waits until that is so. A try that it breaks off
-// is repeated by the next who delivers.
+// Close stops delivering and waits for the end of it. An attempt that it breaks
+// off is repeated by the next process that delivers.
 func (s *Sender) Close() {
 	s.life.Lock()
 	defer s.life.Unlock()
 	s.workers.Stop()
 	s.started = false
-	for _, c := range s.known() {
+	for _, c := range s.currentChannels() {
 		c.close()
 	}
 }
 
-// run starts the workers. The caller holds s.life.
-func (s *Sender) run() {
-	tasks := []func(context.Context){s.tick}
-	for _, c := range s.known() {
-		tasks = append(tasks, func(ctx context.Context) { s.deliver(ctx, c) })
+// startWorkers starts the workers. The caller holds s.life.
+func (s *Sender) startWorkers() {
+	tasks := []func(context.Context){s.expire}
+	for _, c := range s.currentChannels() {
+		tasks = append(tasks, func(ctx context.Context) { s.deliverAll(ctx, c) })
 	}
 	s.workers.Start(tasks...)
 }
 
-// deliver sends one notice of c after the other, until ctx ends.
-func (s *Sender) deliver(ctx context.Context, c *channel) {
+// deliverAll sends the notices of c one after the other until ctx ends.
+func (s *Sender) deliverAll(ctx context.Context, c *channel) {
 	poll := time.NewTicker(s.opts.Poll)
 	defer poll.Stop()
 	for {
-		p, err := s.take(ctx, c.key)
+		n, err := s.claimNext(ctx, c.key)
 		if err != nil && ctx.Err() == nil {
 			s.opts.Log.Error("delivering notices", "channel", c.name, "error", err)
 		}
-		if p != nil {
-			s.try(ctx, c, p)
+		if n != nil {
+			s.sendOnce(ctx, c, n)
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.kick:
+		case <-c.due:
 		case <-poll.C:
 		}
 	}
 }
 
-// try sends p once and writes down what came of it.
-func (s *Sender) try(ctx context.Context, c *channel, p *parcel) {
+// sendOnce attempts to deliver n once, and records how the attempt ended.
+func (s *Sender) sendOnce(ctx context.Context, c *channel, n *notice) {
 	sending, stop := context.WithTimeout(ctx, delivery.Timeout)
-	fault := c.send(sending, p)
+	fault := c.send(sending, n)
 	stop()
-	outcome, err := s.settle(ctx, c, p, fault)
+	outcome, err := s.recordAttempt(ctx, c, n, fault)
 	if err != nil {
 		// The row comes due again by itself: at worst it is sent twice.
-		s.opts.Log.Error("delivering notices", "channel", c.name, "notice", p.id, "error", err)
+		s.opts.Log.Error("delivering notices", "channel", c.name, "notice", n.id, "error", err)
 	}
 	if outcome != "" {
 		s.opts.Observe(c.name, outcome)
 	}
 }
 
-// settle ends a try. The outcome is "" when the try was broken off from here.
-func (s *Sender) settle(ctx context.Context, c *channel, p *parcel, fault error) (Outcome, error) {
-	log := s.opts.Log.With("channel", c.name, "notice", p.id, "ticket", p.ticket, "try", p.tries)
+// recordAttempt ends an attempt. The outcome is "" when this process broke the
+// attempt off.
+func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault error) (Outcome, error) {
+	log := s.opts.Log.With("channel", c.name, "notice", n.id, "ticket", n.ticket, "try", n.tries)
 	if fault == nil {
 		log.Debug("notice delivered")
-		return Sent, s.delivered(ctx, p)
+		return Sent, s.deleteNotice(ctx, n)
 	}
 	if ctx.Err() != nil {
-		return "", s.again(ctx, p, 0, "")
+		return "", s.retry(ctx, n, 0, "")
 	}
-	wait := backoff.Pause(p.tries, fault)
-	if errors.Is(fault, errGone) || s.opts.Now().Add(wait).After(p.until) {
+	wait := backoff.Pause(n.tries, fault)
+	if errors.Is(fault, errGone) || s.opts.Now().Add(wait).After(n.until) {
 		log.Error("notice given up", "error", fault)
-		return Dead, s.bury(ctx, p, fault.Error())
+		return Dead, s.giveUp(ctx, n, fault.Error())
 	}
 	log.Warn("notice not delivered, it is tried again", "error", fault, "wait", wait.Round(time.Millisecond))
-	return Failed, s.again(ctx, p, wait, fault.Error())
+	return Failed, s.retry(ctx, n, wait, fault.Error())
 }
 
-// tick watches the time pass, until ctx ends.
-func (s *Sender) tick(ctx context.Context) {
+// expire gives up notices whose time is over, until ctx ends.
+func (s *Sender) expire(ctx context.Context) {
 	poll := time.NewTicker(s.opts.Poll)
 	defer poll.Stop()
 	for {
@@ -211,27 +210,27 @@ func (s *Sender) tick(ctx context.Context) {
 			return
 		case <-poll.C:
 		}
-		late, keys, err := s.sweep(ctx)
+		late, keys, err := s.giveUpExpired(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.opts.Log.Error("sweeping notices", "error", err)
 		}
-		for i, p := range late {
-			s.opts.Log.Error("notice given up", "channel", s.name(keys[i]), "notice", p.id, "ticket", p.ticket, "tries", p.tries)
-			s.opts.Observe(s.name(keys[i]), Dead)
+		for i, n := range late {
+			s.opts.Log.Error("notice given up", "channel", s.channelName(keys[i]), "notice", n.id, "ticket", n.ticket, "tries", n.tries)
+			s.opts.Observe(s.channelName(keys[i]), Dead)
 		}
 	}
 }
 
-// known gives the channels of now.
-func (s *Sender) known() []*channel {
+// currentChannels gives the applied channels.
+func (s *Sender) currentChannels() []*channel {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.channels
 }
 
-// about gives the channels that are told of t.
-func (s *Sender) about(t approval.Ticket) (found []*channel) {
-	for _, c := range s.known() {
+// channelsFor gives the channels whose roles may decide t.
+func (s *Sender) channelsFor(t approval.Ticket) (found []*channel) {
+	for _, c := range s.currentChannels() {
 		if len(c.roles) == 0 || slices.ContainsFunc(c.roles, func(r string) bool { return slices.Contains(t.Roles, r) }) {
 			found = append(found, c)
 		}
@@ -239,9 +238,10 @@ func (s *Sender) about(t approval.Ticket) (found []*channel) {
 	return found
 }
 
-// name gives the name of the channel with a key, "" when there is none.
-func (s *Sender) name(key string) string {
-	for _, c := range s.known() {
+// channelName gives the name of the channel with a key, "" when it is not
+// configured.
+func (s *Sender) channelName(key string) string {
+	for _, c := range s.currentChannels() {
 		if c.key == key {
 			return c.name
 		}

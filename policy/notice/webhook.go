@@ -36,15 +36,15 @@ func (s *Sender) webhook(f Channel) (*channel, error) {
 	}
 	h := &hook{url: f.Webhook, render: render, sign: sign, now: s.opts.Now, client: delivery.NewClient(s.opts.Roots)}
 	return &channel{
-		key: keyOf("webhook", f.Webhook), name: string(format) + ":" + u.Hostname(),
+		key: channelKey("webhook", f.Webhook), name: string(format) + ":" + u.Hostname(),
 		send: h.send, close: h.client.Close,
 	}, nil
 }
 
-// hook posts notices to one address.
+// A hook posts notices to one address.
 type hook struct {
 	url    string
-	render func(*parcel) ([]byte, error)
+	render func(*notice) ([]byte, error)
 	sign   *standardwebhooks.Webhook // nil = unsigned
 	now    func() time.Time
 	client *delivery.Client
@@ -65,14 +65,14 @@ func signer(secret string) (*standardwebhooks.Webhook, error) {
 	return w, nil
 }
 
-// send posts p. An answer of 410 is errGone.
-func (h *hook) send(ctx context.Context, p *parcel) error {
-	body, err := h.render(p)
+// send posts n. An answer of 410 is errGone.
+func (h *hook) send(ctx context.Context, n *notice) error {
+	body, err := h.render(n)
 	if err != nil {
 		return err
 	}
 	header := http.Header{}
-	if err := h.headers(header, p.id, body); err != nil {
+	if err := h.headers(header, n.id, body); err != nil {
 		return err
 	}
 	err = h.client.Post(ctx, h.url, header, body)
