@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/notice"
@@ -73,7 +74,7 @@ func TestKilledWhileSending(t *testing.T) {
 	if n := len(r.got()); n != 1 {
 		t.Fatalf("%d posts while the try of the dead process counts", n)
 	}
-	w.pass(2 * notice.LeaseTime)
+	w.pass(time.Since(noon) + 2*notice.LeaseTime) // the lease began by the real time
 	posts := r.wait(t, 2)
 	if posts[0].id() != posts[1].id() || posts[1].decode(t).Data.Ticket != k.ID {
 		t.Errorf("%s and %s", posts[0].id(), posts[1].id())

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// leaseTime is how long a try hides its row: longer than a try may take and
-	// be written down.
+	// leaseTTL is how long an attempt hides its row: longer than an attempt may take
+	// and be recorded.
 	leaseTTL = 30 * time.Second
-	// newsTime is how long a decision or an outcome is news. What asks for a
-	// decision is pointless once its ticket has expired.
+	// newsTTL is how long a notice of a decision or an end is worth delivering. A
+	// request for a decision is pointless once its ticket has expired.
 	newsTTL = 24 * time.Hour
-	// deadTime is how long a dead notice is kept for people to see.
+	// deadTTL is how long a dead notice is kept for people to see.
 	deadTTL = 7 * 24 * time.Hour
 	// writeTimeout bounds the recording of an attempt.
 	writeTimeout = 10 * time.Second
