@@ -14,6 +14,7 @@ func closeRequest(ctx context.Context, r request, f *Failure) (*Reply, *Failure)
 	c, g := r.base(), r.base().gate
 	if f != nil {
 		c.reply = nil
+		g.suggestDelay(f)
 	}
 	r.settle(ctx)
 	now := g.opts.Now()
@@ -34,6 +35,14 @@ func closeRequest(ctx context.Context, r request, f *Failure) (*Reply, *Failure)
 		g.publishOutcome(r, f)
 	}
 	return c.reply, f
+}
+
+// suggestDelay gives a transient failure that a retry may fix the configured delay
+// (seed 002, error_to_problem_details). Wrong input has to be corrected instead.
+func (g *Gate) suggestDelay(f *Failure) {
+	if k := f.Kernel; f.RetryAfter == 0 && k.RetryEligible && k.Severity == signal.Transient && k.Category != signal.Input {
+		f.RetryAfter = g.settings.Load().RetryAfter
+	}
 }
 
 // unrecorded is the failure of a request whose outcome could not be recorded. A

@@ -110,6 +110,9 @@ type Servers interface {
 type Settings struct {
 	// Results is off, compact, full or signals; "" means compact.
 	Results string
+	// RetryAfter is the delay suggested for transient errors that a retry may fix
+	// and that know no delay of their own; 0 = none.
+	RetryAfter time.Duration
 	// Inline is the most bytes, of text or of JSON, that one signal carries
 	// with Results signals; what is larger becomes an artifact. 0 means 64 KiB.
 	Inline int

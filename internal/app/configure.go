@@ -48,7 +48,7 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 		profiles[i] = proxy.ClientProfile(c)
 	}
 	return proxy.Settings{
-		Results: cfg.Results, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
+		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
 		ConsoleURL: consoleURL(cfg),
 		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + Reachable(cfg.Listen), Methods: methods,
 	}

@@ -59,6 +59,8 @@ const (
 	DefaultInlineKiB   = 64
 
 	DefaultMaxLag = 5 * time.Minute
+	// DefaultRetryAfter is Config.RetryAfter unless configured.
+	DefaultRetryAfter = time.Second
 
 	defaultPer = time.Minute // of limits.default, 60/1m
 )
@@ -68,24 +70,27 @@ const (
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,
 // Server.Headers, Policy, Notify, OIDC.ClientSecret): do not print it.
 type Config struct {
-	Servers       []Server  // in file order, disabled ones included
-	Listen        string    `json:"listen"` // host:port of the agents' listener
-	Admin         string    `json:"admin"`  // host:port of the people's listener
-	State         string    `json:"state"`  // absolute path of the state directory
-	Policy        Policy    `json:"policy"`
-	Identity      Identity  `json:"identity"`
-	Limits        Limits    `json:"limits"`
-	Approvals     Approvals `json:"approvals"`
-	Console       Console   `json:"console"`
-	Audit         Audit     `json:"audit"`
-	Errors        string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
-	Results       string    `json:"results"` // off, compact, full or signals
-	Artifacts     Artifacts `json:"artifacts"`
-	Envelope      string    `json:"envelope"`      // mcp or strict
-	Deterministic bool      `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
-	Warnings      []Warning // what was accepted and needs a look, by file and line
-	Files         []string  // absolute path of every file read, mcp.json first: what a watcher watches
-	SHA256        string    // hex, over the bytes of all Files
+	Servers   []Server  // in file order, disabled ones included
+	Listen    string    `json:"listen"` // host:port of the agents' listener
+	Admin     string    `json:"admin"`  // host:port of the people's listener
+	State     string    `json:"state"`  // absolute path of the state directory
+	Policy    Policy    `json:"policy"`
+	Identity  Identity  `json:"identity"`
+	Limits    Limits    `json:"limits"`
+	Approvals Approvals `json:"approvals"`
+	Console   Console   `json:"console"`
+	Audit     Audit     `json:"audit"`
+	Errors    string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
+	Results   string    `json:"results"` // off, compact, full or signals
+	// RetryAfter is the delay suggested for transient errors that a retry may fix
+	// and that know no delay of their own; at least 1 s.
+	RetryAfter    time.Duration `json:"retry_after"`
+	Artifacts     Artifacts     `json:"artifacts"`
+	Envelope      string        `json:"envelope"`      // mcp or strict
+	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
+	Warnings      []Warning     // what was accepted and needs a look, by file and line
+	Files         []string      // absolute path of every file read, mcp.json first: what a watcher watches
+	SHA256        string        // hex, over the bytes of all Files
 }
 
 // Server is one upstream. A disabled one may lack what an unset variable or its

@@ -72,7 +72,9 @@ func defaults() *Config {
 		Audit:     Audit{Durability: "sync"},
 		Errors:    "gateway",
 		Results:   "compact",
-		Envelope:  "mcp",
+
+		RetryAfter: DefaultRetryAfter,
+		Envelope:   "mcp",
 	}
 }
 
