@@ -22,9 +22,9 @@ const (
 
 const unknownEffect = "whether the request took effect is unknown"
 
-// exchange sends the request f and sees to it that it is answered.
+// exchange sends the request f and makes sure that it is answered.
 func (t *talk) exchange(f *flight, m *jsonrpc.Message) {
-	s := t.current()
+	s := t.currentSession()
 	if f.method == "initialize" {
 		s = session{}
 	}
@@ -52,7 +52,7 @@ func (t *talk) exchange(f *flight, m *jsonrpc.Message) {
 	}
 }
 
-// traced gives a context that tells sent when a request has been written, and
+// traced returns a context that calls sent when a request has been written, and
 // a flag that is set while there is a connection that may have carried it.
 func traced(ctx context.Context, sent func()) (context.Context, *atomic.Bool) {
 	connected := new(atomic.Bool)
@@ -92,7 +92,7 @@ func (t *talk) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// answered takes an answer that came as JSON.
+// answered reads an answer that came as JSON.
 func (t *talk) answered(f *flight, res *http.Response) {
 	text, err := mcpclient.ReadBody(res, maxAnswer)
 	switch {
@@ -106,19 +106,19 @@ func (t *talk) answered(f *flight, res *http.Response) {
 	}
 }
 
-// conclude answers f, if text, all that came, did not. An endpoint that refuses
-// a message may not have read its id: such an error is passed on under the
-// request's own.
+// conclude answers f if the body text did not. An endpoint that refuses a
+// message may not have read its id: its error is passed on under the request's
+// own id.
 func (t *talk) conclude(f *flight, text []byte) {
 	if t.settled(f) {
 		return
 	}
-	got, ok := read(text)
+	got, ok := readMessages(text)
 	if !ok || len(got) != 1 || got[0].failure == nil || got[0].id != nil {
 		t.broken(f, "the endpoint gave something that does not answer the request", nil)
 		return
 	}
-	if t.end(f) {
+	if t.settle(f) {
 		t.out.Send(jsonrpc.NewFailureObject(f.id, got[0].failure))
 	}
 }
@@ -128,18 +128,18 @@ func (t *talk) conclude(f *flight, text []byte) {
 // its events ids; the request is never sent again.
 func (t *talk) follow(f *flight, body io.Reader, s session) {
 	to := mcpclient.Receiver{Take: func(data []byte) { t.relay(f, data) }, Done: func() bool { return t.settled(f) }}
-	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.modern, to); err != nil {
+	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.stateless, to); err != nil {
 		t.broken(f, "the event stream ended before the answer", err)
 	}
 }
 
-// deliver sends a message that has no answer. One that cannot be delivered is
-// logged, since there is nobody to tell.
+// deliver sends a message that has no answer. A message that cannot be
+// delivered is logged.
 func (t *talk) deliver(m *jsonrpc.Message) {
-	t.order()
+	t.awaitWritten()
 	ctx, stop := context.WithTimeout(t.life, delivery)
 	defer stop()
-	s, e := t.current(), eraOf(m)
+	s, e := t.currentSession(), eraOf(m)
 	res, err := t.endpoint.Post(ctx, t.headers(m, e, s), m.Raw, nil)
 	if err != nil {
 		t.log.Warn("a message was not delivered", "method", m.Method, "kind", m.Kind.String(), "error", err)
@@ -150,21 +150,22 @@ func (t *talk) deliver(m *jsonrpc.Message) {
 		if !mcpclient.IsEvents(res) {
 			_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
 		}
-		if m.Method == "notifications/initialized" && !e.modern {
-			t.listen(s)
+		if m.Method == "notifications/initialized" && !e.stateless {
+			t.openSessionStream(s)
 		}
 		return
 	}
 	p := readProblem(res)
-	if !e.modern {
-		t.lost(res, p.rpc, s, nil)
+	if !e.stateless {
+		t.sessionLost(res, p.rpc, s, nil)
 	}
-	t.log.Warn("a message was refused", "method", m.Method, "kind", m.Kind.String(), "status", res.StatusCode, "reason", p.say(res))
+	t.log.Warn("a message was refused", "method", m.Method, "kind", m.Kind.String(), "status", res.StatusCode, "reason", p.reason(res))
 }
 
-// order waits until the requests before are on their way: as much order as
-// side by side HTTP requests can have.
-func (t *talk) order() {
+// awaitWritten waits until all requests in flight are written, so that a
+// message without an answer arrives after them, as far as concurrent HTTP
+// requests have an order.
+func (t *talk) awaitWritten() {
 	t.mu.Lock()
 	var before []*flight
 	for _, f := range t.flights {

@@ -9,16 +9,15 @@ import (
 	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
-// metaVersion is the member of a request's _meta that only the era without
-// sessions has (MCP 2026-07-28, basic).
+// metaVersion is the member of _meta that only stateless requests have (MCP
+// 2026-07-28, basic).
 const metaVersion = "io.modelcontextprotocol/protocolVersion"
 
-// era is how one message wants to be sent. Sessions and requests that name
-// their own revision may alternate: clients probe with the one and go on with
-// the other.
+// An era is how one message is sent: in a session, or stateless. Both may
+// alternate, because clients probe one and continue with the other.
 type era struct {
-	modern  bool   // it has no session and says its revision itself
-	version string // that revision
+	stateless bool   // it has no session and says its revision itself
+	version   string // that revision
 }
 
 func eraOf(m *jsonrpc.Message) era {
@@ -27,13 +26,13 @@ func eraOf(m *jsonrpc.Message) era {
 	}
 	raw, _ := m.Meta(metaVersion)
 	version, ok := jsonrpc.Text(raw)
-	return era{modern: ok, version: version}
+	return era{stateless: ok, version: version}
 }
 
 // headers returns the headers of m itself; s is the session it is sent in.
 func (t *talk) headers(m *jsonrpc.Message, e era, s session) http.Header {
 	h := make(http.Header, 8)
-	if !e.modern {
+	if !e.stateless {
 		s.Set(h)
 		return h
 	}
@@ -47,11 +46,11 @@ func (t *talk) headers(m *jsonrpc.Message, e era, s session) http.Header {
 // maxTools bounds for how many tools the bridge keeps parameters.
 const maxTools = 10_000
 
-// learn records which parameters of the listed tools headers repeat. A client
-// on stdio knows nothing of headers, so the bridge sets them. Invalid annotations
-// are ignored: the tool stays in the client's list, and its server reports what
-// is missing.
-func (t *talk) learn(result json.RawMessage) {
+// learnParameters records which parameters of the listed tools headers repeat.
+// A client on stdio knows nothing of headers, so the bridge sets them. Invalid
+// annotations are ignored: the tool stays in the client's list, and its server
+// reports what is missing.
+func (t *talk) learnParameters(result json.RawMessage) {
 	tools, _ := jsonrpc.Get(result, "tools")
 	t.mu.Lock()
 	defer t.mu.Unlock()

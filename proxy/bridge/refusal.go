@@ -21,7 +21,7 @@ const (
 	maxReason = 1000
 )
 
-// refusal is a failure of the bridge's own.
+// refusal is a failure of the bridge itself.
 func refusal(code, reason string) wire.Failure {
 	source := signal.ModuleRef{Tier: 4, Module: "bridge", Function: "exchange"}
 	kernel, err := signal.ErrorFor(code, reason, source, nil, nil)
@@ -31,8 +31,7 @@ func refusal(code, reason string) wire.Failure {
 	return wire.Failure{Kernel: kernel, Reason: reason}
 }
 
-// errorObject puts a failure into the words of dialect gateway, as the stdio
-// door does.
+// errorObject writes a failure in dialect gateway, as the stdio door does.
 func errorObject(w wire.Failure) json.RawMessage {
 	reply, err := wire.Answer(wire.Gateway, w)
 	if err != nil || reply.Error == nil { // every code used here has a row
@@ -41,8 +40,8 @@ func errorObject(w wire.Failure) json.RawMessage {
 	return reply.Error
 }
 
-// problem is the body of a refusal: a JSON-RPC answer, or problem details (RFC
-// 9457) with the members that toolgate adds, or neither.
+// A problem is the body of a refusal: a JSON-RPC answer, problem details (RFC
+// 9457) with toolgate's members, or neither.
 type problem struct {
 	rpc *message
 
@@ -56,7 +55,7 @@ type problem struct {
 func readProblem(res *http.Response) problem {
 	var p problem
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)) // the status says enough
-	if got, ok := read(text); ok && len(got) == 1 && got[0].method == "" {
+	if got, ok := readMessages(text); ok && len(got) == 1 && got[0].method == "" {
 		return problem{rpc: &got[0]}
 	}
 	if len(text) > maxRefusal || !strings.HasSuffix(mcpclient.Media(res), "json") || json.Unmarshal(text, &p) != nil {
@@ -65,8 +64,8 @@ func readProblem(res *http.Response) problem {
 	return p
 }
 
-// say is what the endpoint gave as the reason, or its status.
-func (p problem) say(res *http.Response) string {
+// reason returns the endpoint's reason for a refusal, or its status.
+func (p problem) reason(res *http.Response) string {
 	if p.rpc != nil {
 		raw, _ := jsonrpc.Get(p.rpc.failure, "message")
 		p.Detail, _ = jsonrpc.Text(raw)
@@ -91,14 +90,14 @@ func (p problem) say(res *http.Response) string {
 //	anything else            -> by its status
 func (t *talk) refuse(f *flight, res *http.Response, s session) {
 	p := readProblem(res)
-	if f.era.modern {
+	if f.era.stateless {
 		s = session{}
 	}
 	if !t.settled(f) {
-		t.log.Warn("the endpoint refused a message", "method", f.method, "status", res.StatusCode, "reason", p.say(res), "hint", hint(res.StatusCode))
+		t.log.Warn("the endpoint refused a message", "method", f.method, "status", res.StatusCode, "reason", p.reason(res), "hint", hint(res.StatusCode))
 	}
 	switch {
-	case t.lost(res, p.rpc, s, f.id):
+	case t.sessionLost(res, p.rpc, s, f.id):
 		t.fail(f, refusal(signal.CodeSessionLost, lostReason))
 	case p.rpc != nil:
 		t.relay(f, p.rpc.line)
@@ -108,7 +107,7 @@ func (t *talk) refuse(f *flight, res *http.Response, s session) {
 	}
 }
 
-// hint is what would help against a status.
+// hint returns what may help against a status.
 func hint(status int) string {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -121,9 +120,9 @@ func hint(status int) string {
 	return ""
 }
 
-// failure is what the client is told of a refusal that is no JSON-RPC.
+// failure returns the failure for a refusal that is not JSON-RPC.
 func (p problem) failure(res *http.Response) wire.Failure {
-	reason := p.say(res)
+	reason := p.reason(res)
 	code := codeOfStatus(res.StatusCode)
 	if row, err := wire.Lookup(wire.Code(p.Code)); err == nil && row.Form != wire.AsNothing {
 		code = row.Kernel
@@ -147,9 +146,9 @@ func (p problem) failure(res *http.Response) wire.Failure {
 	return w
 }
 
-// codeOfStatus is the kernel code of a status that says nothing more. What
-// another server behind the endpoint may have done is a failure; what the
-// endpoint turned away is a request that reached nobody.
+// codeOfStatus returns the kernel code of a status without further detail. A
+// status that another server behind the endpoint may have caused is a failure;
+// any other refusal means that the request reached nobody.
 func codeOfStatus(status int) string {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -7,9 +7,8 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// message is one message of the endpoint, as far as the bridge must understand
-// it. It is read loosely: what the endpoint may say to its client is not the
-// bridge's to judge.
+// A message is one message of the endpoint, read only as far as the bridge must
+// understand it.
 type message struct {
 	line    []byte          // as it came, but on one line
 	method  string          // "" in answers
@@ -18,21 +17,14 @@ type message struct {
 	failure json.RawMessage // the error object of an answer
 }
 
-// read gives the messages of one JSON text: several in a batch, which only
-// 2025-03-26 has. It reports false for what is no JSON or holds no messages.
-func read(data []byte) ([]message, bool) {
+// readMessages returns the messages of one JSON text: several for a batch,
+// which only 2025-03-26 has. It reports false for text that is not JSON or
+// holds no messages.
+func readMessages(data []byte) ([]message, bool) {
 	if !json.Valid(data) {
 		return nil, false
 	}
-	line := bytes.TrimSpace(data)
-	if bytes.ContainsAny(line, "\r\n") { // between tokens only, or it would not be valid
-		line = bytes.Clone(line)
-		for i, c := range line {
-			if c == '\r' || c == '\n' {
-				line[i] = ' '
-			}
-		}
-	}
+	line := jsonrpc.OneLine(bytes.TrimSpace(data))
 	if line[0] != '[' {
 		m, ok := readOne(line)
 		return []message{m}, ok
@@ -66,10 +58,10 @@ func readOne(line []byte) (message, bool) {
 	return m, m.method != "" || m.result != nil || m.failure != nil
 }
 
-// relay passes on what one event or body holds; f is the request that it came
-// for, nil for none.
+// relay passes on the messages of one event or body. They came in answer to f,
+// nil for none.
 func (t *talk) relay(f *flight, data []byte) {
-	all, ok := read(data)
+	all, ok := readMessages(data)
 	if !ok {
 		t.log.Warn("the endpoint sent what is no message", "bytes", len(data))
 		return
@@ -81,9 +73,9 @@ func (t *talk) relay(f *flight, data []byte) {
 	}
 }
 
-// claim finds the request that the answer m is for and frees its id before the
-// client can use it again. It reports false for an answer that nobody waits
-// for: a stream that is taken up again may repeat itself.
+// claim settles the request that m answers, before the client can use its id
+// again. It reports false for an answer that nobody waits for, because a
+// continued stream may repeat itself.
 func (t *talk) claim(from *flight, m message) bool {
 	t.mu.Lock()
 	f := t.flights[jsonrpc.Key(m.id)]
@@ -101,9 +93,9 @@ func (t *talk) claim(from *flight, m message) bool {
 	switch {
 	case m.result == nil:
 	case f.method == "initialize":
-		t.establish(f, m.result)
-	case f.method == "tools/list" && f.era.modern:
-		t.learn(m.result)
+		t.establishSession(f, m.result)
+	case f.method == "tools/list" && f.era.stateless:
+		t.learnParameters(m.result)
 	}
 	return true
 }

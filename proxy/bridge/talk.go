@@ -20,13 +20,13 @@ import (
 )
 
 // maxQueue is how many lines may wait for one that must be delivered before
-// them; the end of input is seen behind them.
+// them. The end of input is noticed after them.
 const maxQueue = 64
 
 // errClosing is the cause with which requests end that outlive Serve.
 var errClosing = errors.New("the bridge is closing")
 
-// talk is one client's conversation.
+// A talk is the conversation with one client.
 type talk struct {
 	*Bridge
 	endpoint mcpclient.Endpoint
@@ -47,14 +47,14 @@ type talk struct {
 	heard    bool                               // any other answer came
 }
 
-// session is what the answer to initialize said. The zero value is none.
+// A session is what the answer to initialize granted. The zero value is none.
 type session struct {
 	mcpclient.Session
 	n         int                // counts sessions, so that an old one is known
 	listening context.CancelFunc // ends its GET stream; nil = it was never opened
 }
 
-// flight is one request that waits for its answer.
+// A flight is one request that waits for its answer.
 type flight struct {
 	id      json.RawMessage
 	key     string // jsonrpc.Key of id
@@ -94,7 +94,7 @@ func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
 	var queue [][]byte
 	var busy <-chan struct{} // what the queue waits for
 	var over <-chan time.Time
-	defer func() { t.abandon(queue) }()
+	defer func() { t.refuseQueued(queue) }()
 	next := lines.Next()
 	for {
 		for busy == nil && len(queue) > 0 {
@@ -103,7 +103,7 @@ func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
 				queue = append(members(first), queue...)
 				continue
 			}
-			busy = t.take(first)
+			busy = t.takeLine(first)
 		}
 		if next == nil && busy == nil {
 			return lines.Err()
@@ -133,17 +133,16 @@ func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
 	}
 }
 
-// isBatch reports whether data is a batch in a session of the one revision that
-// has them (MCP 2025-03-26, base protocol, "Batching"). Elsewhere it is no
-// message.
+// isBatch reports whether data is a batch in a session of 2025-03-26, the one
+// revision that has them (base protocol, "Batching"). Elsewhere a batch is not
+// a message.
 func (t *talk) isBatch(data []byte) bool {
 	data = bytes.TrimSpace(data)
-	return len(data) > len("[]") && data[0] == '[' && t.current().Revision == "2025-03-26" && json.Valid(data) && len(members(data)) > 0
+	return len(data) > len("[]") && data[0] == '[' && t.currentSession().Revision == "2025-03-26" && json.Valid(data) && len(members(data)) > 0
 }
 
-// members takes a batch apart. Its messages travel one by one, which the
-// transport leaves to the client, and so do the answers, as it leaves to the
-// server.
+// members splits a batch. Its messages are sent one by one, and so are the
+// answers; the transport allows both.
 func members(batch []byte) (all [][]byte) {
 	for part := range jsonrpc.Elements(bytes.TrimSpace(batch)) {
 		all = append(all, part)
@@ -151,9 +150,9 @@ func members(batch []byte) (all [][]byte) {
 	return all
 }
 
-// take deals with one line. The next one must wait until what it returns is
-// closed; nil is no wait.
-func (t *talk) take(data []byte) <-chan struct{} {
+// takeLine handles one line. The next line must wait until the returned channel
+// is closed; nil is no wait.
+func (t *talk) takeLine(data []byte) <-chan struct{} {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
 	}
@@ -164,7 +163,7 @@ func (t *talk) take(data []byte) <-chan struct{} {
 		return nil
 	case m.Kind == jsonrpc.Request:
 		return t.request(m)
-	case m.Method == "notifications/cancelled" && t.settles(m):
+	case m.Method == "notifications/cancelled" && t.cancelFlight(m):
 		return nil
 	}
 	done := make(chan struct{})
@@ -175,7 +174,7 @@ func (t *talk) take(data []byte) <-chan struct{} {
 	return done
 }
 
-// codeOf is the kernel code of a line that is no message.
+// codeOf returns the kernel code of a line that is not a message.
 func codeOf(f *jsonrpc.Fault) string {
 	switch f.Kind {
 	case jsonrpc.Parse:
@@ -186,21 +185,21 @@ func codeOf(f *jsonrpc.Fault) string {
 	return signal.CodeEnvelopeInvalid
 }
 
-// request sends m and waits for its answer beside the loop.
+// request sends m and waits for its answer in a goroutine.
 func (t *talk) request(m *jsonrpc.Message) <-chan struct{} {
 	f := &flight{
 		id: m.ID, key: jsonrpc.Key(m.ID), method: m.Method, era: eraOf(m),
 		written: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.ctx, f.cancel = context.WithCancel(t.life)
-	if w := t.begin(f); w != nil {
+	if w := t.beginFlight(f); w != nil {
 		f.cancel()
 		t.reply(m.ID, *w)
 		return nil
 	}
 	t.work.Go(func() {
 		defer close(f.done)
-		defer t.finish(f)
+		defer t.finishFlight(f)
 		t.exchange(f, m)
 	})
 	if f.method == "initialize" {
@@ -209,8 +208,8 @@ func (t *talk) request(m *jsonrpc.Message) <-chan struct{} {
 	return nil
 }
 
-// begin enters f, or says why it may not fly.
-func (t *talk) begin(f *flight) *wire.Failure {
+// beginFlight registers f, or returns why it is refused.
+func (t *talk) beginFlight(f *flight) *wire.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, taken := t.flights[f.key]; taken {
@@ -225,8 +224,8 @@ func (t *talk) begin(f *flight) *wire.Failure {
 	return nil
 }
 
-// finish ends f. Whatever went wrong, its client has had an answer by then.
-func (t *talk) finish(f *flight) {
+// finishFlight ends f, which has been answered by then.
+func (t *talk) finishFlight(f *flight) {
 	f.sent()
 	f.cancel()
 	t.mu.Lock()
@@ -241,7 +240,7 @@ func (t *talk) dropLocked(f *flight) {
 	}
 }
 
-// settled reports whether nobody waits for f any more.
+// settled reports whether nobody waits for f any longer.
 func (t *talk) settled(f *flight) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,13 +249,13 @@ func (t *talk) settled(f *flight) bool {
 
 // fail answers f with a failure, unless nobody waits for it.
 func (t *talk) fail(f *flight, w wire.Failure) {
-	if t.end(f) {
+	if t.settle(f) {
 		t.reply(f.id, w)
 	}
 }
 
-// end settles f, and reports whether its client still waited.
-func (t *talk) end(f *flight) bool {
+// settle ends the wait for f, and reports whether its client still waited.
+func (t *talk) settle(f *flight) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	waited := !f.answered && !f.cancelled
@@ -265,39 +264,39 @@ func (t *talk) end(f *flight) bool {
 	return waited
 }
 
-// grant keeps the session id that came with the answer to f.
+// grant records the session id that came with the answer to f.
 func (t *talk) grant(f *flight, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.granted = id
 }
 
-// reply answers the request id, nil where none could be read.
+// reply answers the request id, nil when none could be read.
 func (t *talk) reply(id json.RawMessage, w wire.Failure) {
 	t.out.Send(jsonrpc.NewFailureObject(id, errorObject(w)))
 }
 
-// settles takes the client's word that it does not want an answer any more. It
-// reports whether that is all there is to do: in the era without sessions
-// closing the exchange is what tells the server, before it a message does.
-func (t *talk) settles(m *jsonrpc.Message) bool {
+// cancelFlight handles a client's cancellation of a request. It reports whether
+// nothing has to be sent: closing the exchange cancels a stateless request, and
+// a message cancels any other.
+func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 	id, _ := m.Param("requestId")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.flights[jsonrpc.Key(id)]
 	if f == nil {
-		return t.session.n == 0 || eraOf(m).modern
+		return t.session.n == 0 || eraOf(m).stateless
 	}
 	f.cancelled = true
-	if f.era.modern {
+	if f.era.stateless {
 		t.dropLocked(f)
 		f.cancel()
 	}
-	return f.era.modern
+	return f.era.stateless
 }
 
-// abandon answers requests that were read and never sent.
-func (t *talk) abandon(queue [][]byte) {
+// refuseQueued answers requests that were read and never sent.
+func (t *talk) refuseQueued(queue [][]byte) {
 	for _, data := range queue {
 		if m, _ := (wire.Envelope{}).Validate(data); m != nil && m.Kind == jsonrpc.Request {
 			t.reply(m.ID, refusal(signal.CodeUpstreamUnavailable, "the bridge closed before the request was sent"))
@@ -313,20 +312,20 @@ func (t *talk) drain() error {
 	t.hangUp(func(f *flight) bool { return f.method == "subscriptions/listen" }) // they would never end
 	var err error
 	stop := func() {
-		t.withdraw()
+		t.cancelAll()
 		t.cancel(errClosing)
 	}
 	if !ndjson.Drain(&t.work, time.Until(t.deadline), stop) {
 		err = errors.New("serving stdio: requests do not end")
 	}
-	t.forget(t.current())
+	t.endSession(t.currentSession())
 	t.streams.Wait()
 	t.cancel(errClosing)
 	t.transport.CloseIdleConnections()
 	return errors.Join(err, t.out.Err(), t.verdict())
 }
 
-// hangUp ends the exchanges that which picks, without an answer.
+// hangUp ends the exchanges that which selects, without an answer.
 func (t *talk) hangUp(which func(*flight) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,7 +337,7 @@ func (t *talk) hangUp(which func(*flight) bool) {
 	}
 }
 
-// verdict is the error of a talk in which nothing ever got through.
+// verdict returns the error of a talk in which nothing ever got through.
 func (t *talk) verdict() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// Do sends a call and waits for its answer. The result is the upstream's, byte
-// for byte. The call is sent at most once; the one exception is an HTTP server
-// that refused it because it had forgotten the session, and so did not execute
-// it. A tool that the connection offers with another definition than the one
-// that was judged is not called.
+// Do sends a call and waits for its answer, which it returns byte for byte. The
+// call is sent at most once. The only exception is an HTTP server that refused
+// the call because it had forgotten the session, and so did not execute it. A
+// tool whose definition on this connection differs from the one that was judged
+// is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 	return s.send(ctx, call.From, call.Timeout, request{
 		method: "tools/call", params: paramsOf(call), progress: call.Progress, later: call.Later, tool: call.Tool, fingerprint: call.Fingerprint,
@@ -37,9 +37,9 @@ func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	return s.send(ctx, ask.From, 0, r)
 }
 
-// Notify passes a notification of the client's on to the connection of a
-// downstream session, if there is one. It does not block. What names a request
-// is not passed: it would name it by the client's id.
+// Notify passes a client's notification to the connection of its downstream
+// session, if there is one. It does not block. Notifications that name a
+// request are dropped, because the client's ids mean nothing to the server.
 func (s *Server) Notify(session, method string, params json.RawMessage) {
 	switch method {
 	case "notifications/cancelled", "notifications/progress", "notifications/initialized":
@@ -74,29 +74,29 @@ func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duratio
 	ctx, clock := withDeadline(ctx, timeout)
 	defer clock.done()
 	r.ofClient, r.from, r.clock = true, from, clock
-	cl := s.visit(from)
+	cl := s.acquireClient(from)
 	if cl == nil {
 		if ofSession[r.method] {
 			return nil, &Error{Kind: Unavailable, Err: errShared}
 		}
 		return s.attempt(ctx, nil, r)
 	}
-	defer s.part(from.Session, cl)
+	defer s.releaseClient(from.Session, cl)
 	cl.enter(clock)
 	defer cl.leave(clock)
 	if !ofSession[r.method] {
 		return s.attempt(ctx, cl, r)
 	}
-	if e := cl.foresee(r); e != nil {
+	if e := cl.reserveSubscription(r); e != nil {
 		return nil, e
 	}
 	result, e := s.attempt(ctx, cl, r)
-	cl.remember(r, e == nil)
+	cl.recordOutcome(r, e == nil)
 	return result, e
 }
 
-// attempt finds the connection for a request and makes it there, twice when
-// the server has forgotten the session.
+// attempt makes a request on the connection of its client. It tries once more
+// when the server has forgotten the session.
 func (s *Server) attempt(ctx context.Context, cl *client, r request) (json.RawMessage, *Error) {
 	key := r.from.Session
 	for again := true; ; again = false {
@@ -120,7 +120,8 @@ func (s *Server) attempt(ctx context.Context, cl *client, r request) (json.RawMe
 	}
 }
 
-// request makes a request on a connection, in the way that its server speaks.
+// request makes a request on a connection, in the revision that its server
+// speaks.
 func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	do := s.inSession
 	if sess.conn.Stateless() {
@@ -137,21 +138,21 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 	return result, e
 }
 
-// inSession makes a request on an initialized connection, where the level is set
-// first that it wants.
+// inSession makes a request on an initialized connection. It first sets the log
+// level that the client wants.
 func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	sets := r.method == "logging/setLevel"
 	if r.from.Level != "" && !sets && sess.conn.client != nil {
-		s.tune(ctx, sess, r.from.Level)
+		s.setLevel(ctx, sess, r.from.Level)
 	}
 	result, e := sess.conn.do(ctx, r)
 	if sets && e == nil {
-		sess.tuned(r)
+		sess.recordLevel(r)
 	}
-	return result, sess.conn.judge(e)
+	return result, sess.conn.markLost(e)
 }
 
-// paramsOf puts the params of tools/call together from bytes.
+// paramsOf builds the params of tools/call by concatenation.
 func paramsOf(call Call) json.RawMessage {
 	name := jsonrpc.Quote(call.Tool)
 	out := make([]byte, 0, len(name)+len(call.Arguments)+len(call.Meta)+40)
@@ -168,11 +169,11 @@ func paramsOf(call Call) json.RawMessage {
 	return append(out, '}')
 }
 
-// nothing releases nothing.
+// nothing is a release that has nothing to do.
 func nothing() {}
 
-// session gives the connection of a client, or with nil the shared one, and
-// what to call when it is no longer in use.
+// session returns the connection of a client, or with nil the shared one, and a
+// function that releases it.
 func (s *Server) session(ctx context.Context, key string, cl *client) (*session, func(), *Error) {
 	shared, e := s.awaitShared(ctx)
 	if e != nil {
@@ -199,8 +200,8 @@ func (s *Server) session(ctx context.Context, key string, cl *client) (*session,
 	return sl.s, release, nil
 }
 
-// awaitShared gives the shared connection. It waits for it only while it is
-// being opened for the first time or after a lost session.
+// awaitShared returns the shared connection. It waits only while the connection
+// is being opened for the first time or after a lost session.
 func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
 	for {
 		s.mu.Lock()
@@ -225,7 +226,8 @@ func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
 	}
 }
 
-// slot finds or begins the connection of a client and marks it as in use.
+// slot returns the slot of a client, opening it if needed, and marks it as in
+// use.
 func (s *Server) slot(key string, cl *client) (*slot, *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +238,7 @@ func (s *Server) slot(key string, cl *client) (*slot, *Error) {
 	return sl, e
 }
 
-// slotLocked finds or begins the connection of a client.
+// slotLocked is slot without the mark. The caller must hold s.mu.
 func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	sl := s.slots[key]
 	if sl != nil && sl.dead() {
@@ -252,16 +254,17 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 		sl = &slot{ready: make(chan struct{}), of: cl}
 		s.slots[key] = sl
 		cl.uses++
-		opened := s.openingLocked(cl.can())
+		opened := s.openingLocked(cl.clientCapabilities())
 		s.tasks.Go(func() { s.open(key, sl, opened) })
 	}
 	return sl, nil
 }
 
-// open connects a slot, and forgets it when the connection has ended.
+// open connects a slot, keeps its tools up to date, and removes the slot when
+// the connection has ended.
 func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	cl := sl.of
-	defer s.part(key, cl)
+	defer s.releaseClient(key, cl)
 	began := s.opts.Now()
 	sess, _, err := s.connect(s.life, cl)
 	if err == nil {
@@ -272,7 +275,7 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	opened(sess)
 	if err == nil {
 		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
-			sess.conn.Go(func() { s.hear(sess.conn) })
+			sess.conn.Go(func() { s.listenForChanges(sess.conn) })
 		}
 		before := sess.profile.Load()
 		sess.watch(s, func([]json.RawMessage) { before = s.ownListed(sess, before) })
@@ -288,10 +291,10 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	n := cl.ended
 	cl.ended++
 	s.mu.Unlock()
-	s.renew(key, cl, n)
+	s.reopenAfterPause(key, cl, n)
 }
 
-// idle marks a slot as used until now.
+// idle ends one use of a slot.
 func (s *Server) idle(sl *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +302,8 @@ func (s *Server) idle(sl *slot) {
 	sl.last = s.opts.Now()
 }
 
-// forget drops a connection whose session the server no longer knows.
+// forget removes the slot of a connection whose session the server has
+// forgotten.
 func (s *Server) forget(key string, sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

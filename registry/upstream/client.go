@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// client is one downstream session as this server knows it, whatever becomes
-// of its connections. It is safe for concurrent use.
+// client is one downstream session as this server knows it, across its
+// connections. It is safe for concurrent use.
 type client struct {
 	waiting // its requests
 
@@ -21,8 +21,8 @@ type client struct {
 	over          bool
 }
 
-// seen takes what a request tells of its session.
-func (c *client) seen(from Downstream) {
+// update records what a request says of its session.
+func (c *client) update(from Downstream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if from.Home != nil && !c.over {
@@ -33,15 +33,16 @@ func (c *client) seen(from Downstream) {
 	}
 }
 
-// peer gives the home of the session, nil when there is none any more.
+// peer returns the session's own Peer, nil when the session has ended or has
+// none.
 func (c *client) peer() Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.home
 }
 
-// can gives what the client can do, an object.
-func (c *client) can() json.RawMessage {
+// clientCapabilities returns what the client can do, as an object.
+func (c *client) clientCapabilities() json.RawMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if isEmpty(c.capabilities) {
@@ -50,23 +51,23 @@ func (c *client) can() json.RawMessage {
 	return c.capabilities
 }
 
-// remembers reports whether something is known that a new connection needs.
+// remembers reports whether the client has state that a new connection needs.
 func (c *client) remembers() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.level != "" || len(c.subscriptions) > 0
 }
 
-// end forgets the client: nothing is told to it and asked of it any more.
+// end clears the client's state. Nothing is sent to it any longer.
 func (c *client) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.home, c.level, c.subscriptions, c.over = nil, "", nil, true
 }
 
-// visit finds or makes the client of a request and counts it as in use. It is
-// nil for one that goes over the shared connection.
-func (s *Server) visit(from Downstream) *client {
+// acquireClient returns the client of a request, creating it if needed, and
+// counts one use. It returns nil for a request on the shared connection.
+func (s *Server) acquireClient(from Downstream) *client {
 	if from.Session == "" || s.cfg.Isolation == "shared" {
 		return nil
 	}
@@ -78,13 +79,13 @@ func (s *Server) visit(from Downstream) *client {
 		s.clients[from.Session] = c
 	}
 	c.uses++
-	c.seen(from)
+	c.update(from)
 	return c
 }
 
-// part counts a use of the client out, and forgets it when nothing is known of
-// it that has to be kept.
-func (s *Server) part(key string, c *client) {
+// releaseClient ends one use of a client. A client without uses and without
+// state is removed.
+func (s *Server) releaseClient(key string, c *client) {
 	if c == nil {
 		return
 	}

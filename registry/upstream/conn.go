@@ -25,14 +25,14 @@ const (
 // session that has it. It is safe for concurrent use.
 type conn struct {
 	*mcpclient.Conn
-	opts      *Options
-	changed   chan struct{} // has one element when the tool list changed
-	announced atomic.Bool   // the server said so
-	client    *client       // the session that has it, nil for the shared connection
-	queue     queue         // of notifications and questions in the course of no request
-	asks      asks
-	after     afterlives
-	pendings  pendings
+	opts          *Options
+	changed       chan struct{} // has one element when the tool list changed
+	announced     atomic.Bool   // the server said so
+	client        *client       // the session that has it, nil for the shared connection
+	queue         queue         // of notifications and questions in the course of no request
+	asks          asks
+	taskListeners taskListeners
+	pendings      pendings
 
 	offer    json.RawMessage // capabilities, set when it is connected
 	info     json.RawMessage // clientInfo
@@ -84,9 +84,9 @@ type request struct {
 	// and bound its parameters that headers repeat.
 	tool, fingerprint string
 	bound             []paramheader.Parameter
-	// heard takes what comes on the stream of subscriptions/listen, nil for any
+	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
-	heard func(*jsonrpc.Message)
+	onNotice func(*jsonrpc.Message)
 }
 
 // do sends a request and waits for its answer, or until ctx ends.
@@ -100,18 +100,18 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 		defer c.pendings.remove(p)
 	}
 	if r.later != nil {
-		c.after.expect(p.ID, r.later)
+		c.taskListeners.expect(p.ID, r.later)
 	}
 	result, e := c.Do(ctx, &p.Call)
 	if r.later != nil {
-		c.after.answered(p.ID, result, c.opts.Now())
+		c.taskListeners.answered(p.ID, result, c.opts.Now())
 	}
 	late := !p.Answered()
 	if late {
-		c.asks.over(p)
+		c.asks.endFor(p)
 	}
 	p.queue.finish(late)
-	c.asks.over(p)
+	c.asks.endFor(p)
 	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() {
 		c.cancel(p, e.Kind)
 	}
@@ -120,7 +120,7 @@ func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
 
 // prepare makes the call of a request.
 func (c *conn) prepare(r request) (*pending, *Error) {
-	p := &pending{ofClient: r.ofClient, from: r.from, clock: r.clock, progress: r.progress, heard: r.heard}
+	p := &pending{ofClient: r.ofClient, from: r.from, clock: r.clock, progress: r.progress, onNotice: r.onNotice}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Loose: r.loose, Owner: p}
 	var err error
 	if r.progress != nil || r.later != nil {
@@ -129,7 +129,7 @@ func (c *conn) prepare(r request) (*pending, *Error) {
 		}
 	}
 	if c.Stateless() {
-		if p.Params, err = c.dress(r, p.Params); err != nil {
+		if p.Params, err = c.addClientMeta(r, p.Params); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}
@@ -181,7 +181,7 @@ func (c *conn) initialize(ctx context.Context) error {
 	}
 	can := json.RawMessage(`{}`)
 	if c.client != nil {
-		can = c.client.can()
+		can = c.client.clientCapabilities()
 	}
 	result, err := c.Initialize(ctx, can, c.info)
 	c.offer, _ = jsonrpc.Get(result, "capabilities")

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A deadline is the deadline of one request. It stands still while a question
-// is under way that the request waits for: a person may need minutes. It is
-// safe for concurrent use.
+// A deadline is the deadline of one request. It stands still while the request
+// waits for a person's answer, which may take minutes. It is safe for
+// concurrent use.
 type deadline struct {
 	cancel context.CancelCauseFunc
 
@@ -19,8 +19,8 @@ type deadline struct {
 	timer *time.Timer
 }
 
-// withDeadline gives a context that ends after d of time that was not spent
-// on questions, with context.DeadlineExceeded as its cause. The caller calls
+// withDeadline returns a context that ends after d, not counting the time spent
+// on questions. Its cause is then context.DeadlineExceeded. The caller calls
 // done.
 func withDeadline(ctx context.Context, d time.Duration) (context.Context, *deadline) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -29,7 +29,7 @@ func withDeadline(ctx context.Context, d time.Duration) (context.Context, *deadl
 	return ctx, p
 }
 
-// done ends the context and frees what it holds.
+// done ends the context and frees its resources.
 func (p *deadline) done() {
 	p.mu.Lock()
 	p.holds++ // so that no question sets the timer again
@@ -58,15 +58,15 @@ func (p *deadline) release() {
 	}
 }
 
-// waiting are the requests of one downstream session, whose clocks a question
-// stops that belongs to none of them. The zero value is ready.
+// waiting is the requests of one downstream session. A question that belongs to
+// none of them stops all of their clocks. The zero value is ready.
 type waiting struct {
 	mu    sync.Mutex // protects the fields below
 	holds int
 	all   map[*deadline]bool
 }
 
-// enter counts a request in.
+// enter adds a request.
 func (w *waiting) enter(p *deadline) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +79,7 @@ func (w *waiting) enter(p *deadline) {
 	}
 }
 
-// leave counts a request out. Its clock is of no further use.
+// leave removes a request, whose clock is not used afterwards.
 func (w *waiting) leave(p *deadline) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,8 +33,9 @@ var listened = []struct{ capability, filter, method string }{
 	{"resources", "resourcesListChanged", methodResources},
 }
 
-// changes gives the filter that asks for all changes of lists that an offer
-// announces, nil for none, and whether those of the tools are among them.
+// changes returns the subscription filter for all list changes that a server
+// offers to announce, nil for none, and whether changes of the tools are among
+// them.
 func changes(offer json.RawMessage) (filter json.RawMessage, tools bool) {
 	var members []member
 	for _, l := range listened {
@@ -50,30 +51,30 @@ func changes(offer json.RawMessage) (filter json.RawMessage, tools bool) {
 	return object(members...), tools
 }
 
-// follow keeps the catalogue up to date with a server without a handshake, for
-// as long as the shared connection lives: by listening, where it announces
-// that its lists changed, or else by asking again when the tools are no longer
+// followLists keeps the catalogue up to date with a stateless server while the
+// shared connection lives: through a subscription where the server announces
+// changes, and otherwise by listing the tools again when they are no longer
 // fresh.
-func (s *Server) follow(sess *session) {
+func (s *Server) followLists(sess *session) {
 	_, tools := changes(sess.conn.offer)
 	if !tools {
-		sess.conn.Go(func() { s.poll(sess) })
+		sess.conn.Go(func() { s.pollTools(sess) })
 	}
-	if !s.hear(sess.conn) && tools {
+	if !s.listenForChanges(sess.conn) && tools {
 		s.log.Warn("the server does not say when its tools change, though it offers to")
-		s.poll(sess)
+		s.pollTools(sess)
 	}
 }
 
-// hear listens to the changes of lists until the connection ends, again and
-// again. It gives up, and reports false, when the server announces none or does
-// not let itself be listened to.
-func (s *Server) hear(c *conn) bool {
+// listenForChanges subscribes to changes of lists until the connection ends,
+// and renews the subscription when it ends. It returns false when the server
+// announces no changes or refuses the subscription.
+func (s *Server) listenForChanges(c *conn) bool {
 	filter, _ := changes(c.offer)
 	for n, again := 0, false; filter != nil; n++ {
 		began := s.opts.Now()
 		var granted, acknowledged atomic.Bool
-		_, e := c.do(c.Life(), request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
+		_, e := c.do(c.Life(), request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
 			if msg.Method != methodAcknowledged {
 				s.changed(c, msg)
 				return
@@ -89,7 +90,7 @@ func (s *Server) hear(c *conn) bool {
 		switch {
 		case c.Dead():
 			return true
-		case e != nil && c.judge(e).Lost:
+		case e != nil && c.markLost(e).Lost:
 			c.Fail(e)
 			return true
 		case !acknowledged.Load() && e != nil && e.RPC != nil, acknowledged.Load() && !granted.Load():
@@ -108,7 +109,7 @@ func (s *Server) hear(c *conn) bool {
 	return false
 }
 
-// grants reports whether an acknowledgement promises anything.
+// grants reports whether an acknowledgement promises any notification.
 func grants(params json.RawMessage) bool {
 	promised, _ := jsonrpc.Get(params, "notifications")
 	for _, value := range jsonrpc.Members(promised) {
@@ -124,8 +125,8 @@ func grants(params json.RawMessage) bool {
 	return false
 }
 
-// changed deals with the announcement that a list changed. Every connection has
-// tools of its own, and over HTTP the shared one is told for all.
+// changed handles the announcement of a changed list. Every connection has its
+// own tools, and over HTTP the shared connection hears announcements for all.
 func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
 	c.notice(msg, nil)
 	if msg.Method == methodTools && c.client == nil {
@@ -133,7 +134,7 @@ func (s *Server) changed(c *conn, msg *jsonrpc.Message) {
 	}
 }
 
-// relistOwn has the tools of all sessions' connections listed again.
+// relistOwn makes the connections of all sessions list their tools again.
 func (s *Server) relistOwn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,11 +149,12 @@ func (s *Server) relistOwn() {
 	}
 }
 
-// poll has the tools listed again whenever they are no longer fresh. It ends
-// with the connection, or when the server does not say how long its list holds.
-func (s *Server) poll(sess *session) {
+// pollTools makes the connections list their tools again whenever these are no
+// longer fresh. It ends with the connection, or when the server gives no
+// lifetime.
+func (s *Server) pollTools(sess *session) {
 	for {
-		d := sess.holds()
+		d := sess.freshFor()
 		if d == 0 {
 			return
 		}
@@ -166,9 +168,9 @@ func (s *Server) poll(sess *session) {
 	}
 }
 
-// expect keeps how long the server takes its list to hold, from the result of
-// tools/list (MCP 2026-07-28 server/utilities/caching).
-func (s *session) expect(ttl json.RawMessage) {
+// recordFreshness records how long the result of tools/list is valid (ttlMs,
+// MCP 2026-07-28 server/utilities/caching), between 30 seconds and a day.
+func (s *session) recordFreshness(ttl json.RawMessage) {
 	ms, err := strconv.ParseInt(string(ttl), 10, 64)
 	d := time.Duration(0)
 	if err == nil && ms > 0 {
@@ -179,8 +181,8 @@ func (s *session) expect(ttl json.RawMessage) {
 	s.fresh = d
 }
 
-// holds gives what expect kept, 0 for nothing.
-func (s *session) holds() time.Duration {
+// freshFor returns how long the tools are valid, 0 when the server did not say.
+func (s *session) freshFor() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fresh

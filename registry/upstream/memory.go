@@ -15,21 +15,21 @@ const (
 	// maxSubscriptions bounds the resources of one server that one downstream
 	// session is subscribed to.
 	maxSubscriptions = 256
-	// tuneTimeout bounds one logging/setLevel of ours, which a request waits for.
-	tuneTimeout = 5 * time.Second
+	// levelTimeout bounds one logging/setLevel of ours, which a request waits for.
+	levelTimeout = 5 * time.Second
 )
 
 // subscription is a resource that a session is subscribed to, or is about to
-// be. A new connection of the session subscribes to it again.
+// be. It is renewed on the session's next connection.
 type subscription struct {
 	uri    string
 	params json.RawMessage // of resources/subscribe, as they were sent
 	held   bool            // the server has agreed
 }
 
-// foresee takes note of what a request is about to ask for, or refuses it when
-// that could not be remembered.
-func (c *client) foresee(r request) *Error {
+// reserveSubscription makes room for the subscription that a request asks for,
+// and refuses the request when there is none.
+func (c *client) reserveSubscription(r request) *Error {
 	uri, ok := uriOf(r, "resources/subscribe")
 	if !ok {
 		return nil
@@ -46,8 +46,9 @@ func (c *client) foresee(r request) *Error {
 	return nil
 }
 
-// remember takes note of what became of a request that foresee has seen.
-func (c *client) remember(r request, done bool) {
+// recordOutcome records the outcome of a request that changes the state of its
+// connection. It follows reserveSubscription.
+func (c *client) recordOutcome(r request, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if level, ok := levelOf(r); ok && done && !c.over {
@@ -69,12 +70,14 @@ func (c *client) remember(r request, done bool) {
 	}
 }
 
-// indexLocked finds a subscription, -1 when there is none.
+// indexLocked returns the index of a subscription, -1 for none. The caller must
+// hold c.mu.
 func (c *client) indexLocked(uri string) int {
 	return slices.IndexFunc(c.subscriptions, func(s subscription) bool { return s.uri == uri })
 }
 
-// remembered gives what a new connection has to say again.
+// remembered returns the log level and the subscriptions that a new connection
+// needs.
 func (c *client) remembered() (level string, held []subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,13 +89,13 @@ func (c *client) remembered() (level string, held []subscription) {
 	return c.level, held
 }
 
-// subscribed reports whether the client waits to be told of resources.
+// subscribed reports whether the client is subscribed to resources.
 func (c *client) subscribed() bool {
 	_, held := c.remembered()
 	return len(held) > 0
 }
 
-// uriOf gives the uri of a request of one method.
+// uriOf returns the uri of a request, if it has the given method.
 func uriOf(r request, method string) (string, bool) {
 	if r.method != method {
 		return "", false
@@ -101,7 +104,7 @@ func uriOf(r request, method string) (string, bool) {
 	return jsonrpc.Text(raw)
 }
 
-// levelOf gives the level that a request sets.
+// levelOf returns the level that a request sets, if it sets one.
 func levelOf(r request) (string, bool) {
 	if r.method != "logging/setLevel" {
 		return "", false
@@ -110,21 +113,21 @@ func levelOf(r request) (string, bool) {
 	return jsonrpc.Text(raw)
 }
 
-// tune makes sure that the server of this connection logs from a level on, if
-// it logs at all. A server that will not is asked once for each change.
-func (srv *Server) tune(ctx context.Context, s *session, level string) {
+// setLevel makes the server log from a level on, if it supports logging. A
+// server that refuses is asked once for each change.
+func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 	if level == "" {
 		return
 	}
 	if _, logs := jsonrpc.Get(s.conn.offer, "logging"); !logs {
 		return
 	}
-	s.tuning.Lock()
-	defer s.tuning.Unlock()
+	s.levelMu.Lock()
+	defer s.levelMu.Unlock()
 	if s.level == level {
 		return
 	}
-	ctx, stop := context.WithTimeout(ctx, tuneTimeout)
+	ctx, stop := context.WithTimeout(ctx, levelTimeout)
 	defer stop()
 	_, e := s.conn.do(ctx, request{method: "logging/setLevel", params: object(member{"level", jsonrpc.Quote(level)})})
 	if e != nil && (e.Lost || e.Kind == Cancelled) {
@@ -136,24 +139,24 @@ func (srv *Server) tune(ctx context.Context, s *session, level string) {
 	s.level = level
 }
 
-// tuned takes note of a level that the client has set itself.
-func (s *session) tuned(r request) {
+// recordLevel records a level that the client has set itself.
+func (s *session) recordLevel(r request) {
 	if level, ok := levelOf(r); ok {
-		s.tuning.Lock()
-		defer s.tuning.Unlock()
+		s.levelMu.Lock()
+		defer s.levelMu.Unlock()
 		s.level = level
 	}
 }
 
-// restore says on a new connection what its client said on earlier ones. What
-// was subscribed to may have changed in between, so the client is told that it
-// has.
-func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
+// restoreState applies the client's log level and subscriptions to a new
+// connection. Resources may have changed meanwhile, so the client is notified
+// of an update of each.
+func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	level, held := cl.remembered()
 	if s.conn.Stateless() {
 		s.listenAgain(ctx, held)
 	} else {
-		srv.tune(ctx, s, level)
+		srv.setLevel(ctx, s, level)
 		for _, sub := range held {
 			if _, e := s.conn.do(ctx, request{method: "resources/subscribe", params: sub.params}); e != nil {
 				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
@@ -164,16 +167,16 @@ func (srv *Server) restore(ctx context.Context, s *session, cl *client) {
 	if len(held) == 0 || home == nil {
 		return
 	}
-	s.conn.queue.offer(heard(func() {
+	s.conn.queue.offer(unlessMuted(func() {
 		for _, sub := range held {
 			home.Tell("notifications/resources/updated", object(member{"uri", jsonrpc.Quote(sub.uri)}))
 		}
 	}))
 }
 
-// revive gives every client that has subscriptions a connection again after
-// the server was away.
-func (s *Server) revive() {
+// reopenSubscribed reopens the connection of every client that has
+// subscriptions, after the server was away.
+func (s *Server) reopenSubscribed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, cl := range s.clients {
@@ -188,7 +191,8 @@ func (s *Server) revive() {
 	}
 }
 
-// reopenLocked opens a client's connection though no request asks for it.
+// reopenLocked opens a client's connection without a request. The caller must
+// hold s.mu.
 func (s *Server) reopenLocked(key string, cl *client) {
 	sl, e := s.slotLocked(key, cl)
 	if e != nil {
@@ -198,8 +202,8 @@ func (s *Server) reopenLocked(key string, cl *client) {
 	sl.last = s.opts.Now()
 }
 
-// probe asks a connection whether its server still knows it, and ends it if
-// not.
+// probe asks the server whether it still knows a connection's session, and ends
+// the connection if not.
 func (s *Server) probe(sl *slot) {
 	<-sl.ready
 	if sl.s == nil {
@@ -210,10 +214,11 @@ func (s *Server) probe(sl *slot) {
 	sl.s.conn.Ping(ctx)
 }
 
-// renew opens the connection of a client again that has subscriptions, after a
-// pause. Number n counts the connections that soon ended, from 0. While the
-// server is away nothing is done: revive will.
-func (s *Server) renew(key string, cl *client, n int) {
+// reopenAfterPause reopens the connection of a client that has subscriptions.
+// Number n counts the connections that ended soon, from 0, and lengthens the
+// pause. While the server is away it does nothing: reopenSubscribed does that
+// later.
+func (s *Server) reopenAfterPause(key string, cl *client, n int) {
 	if !cl.subscribed() {
 		return
 	}
@@ -229,9 +234,8 @@ func (s *Server) renew(key string, cl *client, n int) {
 	}
 }
 
-// errShared is the error of a request for which a session needs a connection
-// of its own.
+// errShared refuses a request that needs a connection of the session's own.
 var errShared = errors.New("the server has one connection for all sessions\nhint: set isolation to session")
 
-// ofSession are the methods that leave something behind in the connection.
+// ofSession are the methods that change the state of their connection.
 var ofSession = map[string]bool{"logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true}

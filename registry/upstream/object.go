@@ -27,22 +27,6 @@ func object(members ...member) json.RawMessage {
 	return append(out, '}')
 }
 
-// setAll sets the members of an object, and deletes those that are nil.
-func setAll(obj json.RawMessage, members ...member) (json.RawMessage, error) {
-	var err error
-	for _, m := range members {
-		if m.value == nil {
-			obj, err = jsonrpc.Delete(obj, m.name)
-		} else {
-			obj, err = jsonrpc.Set(obj, m.name, m.value)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return obj, nil
-}
-
 // isEmpty reports whether obj is no object with a member.
 func isEmpty(obj json.RawMessage) bool {
 	for range jsonrpc.Members(obj) {

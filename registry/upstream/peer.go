@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// Peer is the client at the far end of the road: what a server asks and tells
-// on its own account goes there. It is called from many goroutines at a time,
-// and may be called for as long as the session lives that it belongs to.
+// A Peer is the client on whose behalf a server is called. It receives what the
+// server asks and reports on its own account. Its methods may be called
+// concurrently while the session lives.
 type Peer interface {
 	// Ask puts a round of questions to the client and waits for its answers, one
 	// for each question and in their order. It returns when all are answered or
@@ -41,7 +41,7 @@ type Answer struct {
 }
 
 // Downstream says for whom a request is made. The zero value is nobody: the
-// shared connection, on which nothing is asked and nothing told.
+// shared connection, on which nothing is asked or reported.
 type Downstream struct {
 	Session string // keys the connection, "" = the shared one
 	// Capabilities is what the client can do, an object; the server of a

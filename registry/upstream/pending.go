@@ -19,7 +19,7 @@ type pending struct {
 	progress func(json.RawMessage)  // nil = not wanted
 	queue    queue                  // of notifications and questions in its course
 	over     atomic.Bool            // it has ended
-	heard    func(*jsonrpc.Message) // see request
+	onNotice func(*jsonrpc.Message) // see request
 }
 
 // pendingOf returns the request that a call belongs to, nil for none.

@@ -17,7 +17,7 @@ const (
 	profilePatience = 5 * time.Second
 )
 
-// Profile is what one connection listed. Servers may offer other tools to
+// Profile is what one connection listed. Servers may offer more tools to
 // clients that can do more. It is immutable.
 type Profile struct {
 	// Tools are the definitions in the order of the server. Of two with one
@@ -73,11 +73,11 @@ type profiles struct {
 	missed  map[string]bool          // :: capabilities ⇒ somebody did not wait for that
 }
 
-// Profile gives what the connection of a client offers or would offer, or nil
-// when that is what the shared one does. A connection is opened only when the
-// client has capabilities that no connection had so far, and is waited for no
-// longer than five seconds or until ctx ends. One that cannot be had counts as
-// offering what the shared one does.
+// Profile returns what the connection of a client offers or would offer, nil
+// when that equals the shared connection. It opens a connection only for
+// capabilities that no connection had so far, and waits for it at most five
+// seconds or until ctx ends. If there is no connection by then, the client gets
+// what the shared one offers.
 func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	if from.Session == "" || s.cfg.Isolation == "shared" || s.cfg.Type == config.TypeNDJSON {
 		return nil
@@ -97,8 +97,8 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	return p
 }
 
-// missProfile notes that somebody did without the profile of a connection that
-// is being opened.
+// missProfile records that a list was given out while the connection that knows
+// better was still being opened.
 func (s *Server) missProfile(can string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +107,8 @@ func (s *Server) missProfile(can string) {
 	}
 }
 
-// knownProfile gives the profile as far as it is known without a connection
-// more, and whether it is.
+// knownProfile returns the profile of a client, and whether it is known without
+// opening a connection.
 func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 }
 
 // awaitOpening waits for a connection that is being opened with the same
-// capabilities, and reports whether there was one.
+// capabilities, and reports whether there is one.
 func (s *Server) awaitOpening(ctx context.Context, can string) bool {
 	s.mu.Lock()
 	opening := s.profiles.opening[can]
@@ -147,8 +147,8 @@ func (s *Server) openFor(ctx context.Context, from Downstream) {
 		return
 	}
 	defer s.calls.leave()
-	cl := s.visit(from)
-	defer s.part(from.Session, cl)
+	cl := s.acquireClient(from)
+	defer s.releaseClient(from.Session, cl)
 	_, done, e := s.session(ctx, from.Session, cl)
 	if e != nil {
 		s.log.Debug("listing the tools for a session", "error", e)
@@ -157,8 +157,9 @@ func (s *Server) openFor(ctx context.Context, from Downstream) {
 	done()
 }
 
-// openingLocked notes that a connection with some capabilities is being opened
-// and gives what to call when it has been.
+// openingLocked records that a connection with some capabilities is being
+// opened, and returns the function to call when that is over. The caller must
+// hold s.mu.
 func (s *Server) openingLocked(can json.RawMessage) (opened func(*session)) {
 	key := string(can)
 	if isEmpty(can) || s.profiles.opening[key] != nil {
@@ -185,7 +186,7 @@ func (s *Server) openingLocked(can json.RawMessage) (opened func(*session)) {
 	}
 }
 
-// learn remembers a profile in the place of the oldest.
+// learn adds a profile and drops the oldest beyond the limit.
 func (p *profiles) learn(can string, profile *Profile) {
 	p.forget(can)
 	if len(p.order) >= maxProfiles {
@@ -207,9 +208,9 @@ func (p *profiles) forget(can string) {
 // forgetAll drops all profiles.
 func (p *profiles) forgetAll() { p.known, p.order = nil, nil }
 
-// sharedListed takes note of what the shared connection has listed, for the
-// first time or again. What others listed on the connections before, or while
-// that was another list, counts no more.
+// sharedListed records what the shared connection has listed, for the first
+// time or again. When that changed, the profiles of other connections are
+// dropped.
 func (s *Server) sharedListed(sess *session, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,8 +225,8 @@ func (s *Server) sharedListed(sess *session, first bool) {
 	s.profiles.forgetAll()
 }
 
-// adopt makes the profile of a connection that of the shared one when they are
-// the same, so that it is kept once and found to be the same at a glance.
+// adopt replaces the profile of a connection by the shared one when they are
+// equal, so that it is kept once and compared by pointer.
 func (s *Server) adopt(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,9 +235,8 @@ func (s *Server) adopt(sess *session) {
 	}
 }
 
-// ownListed takes note of what the connection of a client has listed again and
-// gives it. Nobody knows whether others of the same capabilities would now list
-// the same.
+// ownListed records what the connection of a client has listed again, and
+// returns it. When that changed, the profile for its capabilities is dropped.
 func (s *Server) ownListed(sess *session, before *Profile) *Profile {
 	s.adopt(sess)
 	now := sess.profile.Load()
@@ -244,7 +244,7 @@ func (s *Server) ownListed(sess *session, before *Profile) *Profile {
 		return now
 	}
 	s.mu.Lock()
-	s.profiles.forget(string(sess.conn.client.can()))
+	s.profiles.forget(string(sess.conn.client.clientCapabilities()))
 	s.mu.Unlock()
 	s.opts.Relisted()
 	return now

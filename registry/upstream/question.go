@@ -18,7 +18,7 @@ const (
 	maxQuestion = 10 * time.Minute
 )
 
-// asking is one request of the server's that is put to a client.
+// asking is one request of the server that is put to a client.
 type asking struct {
 	id     json.RawMessage // the server's own
 	peer   Peer
@@ -41,8 +41,8 @@ type asks struct {
 	live map[string]*asking // :: server's id ⇒ question that wants an answer
 }
 
-// add takes a question in. It reports whether there is room, and whether its
-// id is free.
+// add adds a question. It reports whether there is room, and whether the
+// question's id is free.
 func (s *asks) add(a *asking) (room, free bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *asks) add(a *asking) (room, free bool) {
 	return true, true
 }
 
-// remove takes a question out, and reports whether the server still waits for
-// its answer.
+// remove removes a question, and reports whether the server still waits for its
+// answer.
 func (s *asks) remove(a *asking) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *asks) remove(a *asking) bool {
 	return true
 }
 
-// withdraw ends the question that the server does not want answered any more.
+// withdraw ends a question that the server has cancelled.
 func (s *asks) withdraw(id json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +85,8 @@ func (s *asks) withdraw(id json.RawMessage) {
 	}
 }
 
-// over ends the questions that came in the course of p.
-func (s *asks) over(p *pending) {
+// endFor ends the questions that came in the course of p.
+func (s *asks) endFor(p *pending) {
 	p.over.Store(true)
 	if s.under.Load() == 0 {
 		return
@@ -100,10 +100,9 @@ func (s *asks) over(p *pending) {
 	}
 }
 
-// respond answers a request of the upstream's: ping at once, everything else
-// as the client does whom it concerns. Where there is none it is what we did
-// not offer. Where there is no handshake a server has no requests, and a client
-// no answers.
+// respond answers a request of the server. A ping is answered at once, and
+// everything else by the client that it concerns. Where there is no client the
+// method does not exist. A stateless server has no requests.
 func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if c.Stateless() {
 		c.dropped.Add(1)
@@ -113,7 +112,7 @@ func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 		c.Offer(jsonrpc.NewSuccess(msg.ID, json.RawMessage(`{}`)))
 		return
 	}
-	peer, order, course := c.hearer(during)
+	peer, order, course := c.recipient(during)
 	if peer == nil {
 		c.Offer(jsonrpc.NewFailure(msg.ID, -32601, "method not found", nil))
 		return
@@ -134,15 +133,15 @@ func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if course != nil && course.over.Load() {
 		a.end()
 	}
-	if !order.offer(func(muted bool) { c.put(a, muted) }) {
-		if c.gone(a) {
+	if !order.offer(func(muted bool) { c.askClient(a, muted) }) {
+		if c.endQuestion(a) {
 			c.refuse(a)
 		}
 		c.asks.under.Add(-1)
 	}
 }
 
-// refuse answers a question that is one too many.
+// refuse answers a question beyond the limit.
 func (c *conn) refuse(a *asking) {
 	c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 }
@@ -163,9 +162,9 @@ func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *aski
 	return a
 }
 
-// put puts a question to its client, in a goroutine of the connection. A muted
-// one is over before it began.
-func (c *conn) put(a *asking, muted bool) {
+// askClient puts a question to its client, in a goroutine of the connection. A
+// muted question ends at once.
+func (c *conn) askClient(a *asking, muted bool) {
 	if muted {
 		a.end()
 	}
@@ -176,25 +175,24 @@ func (c *conn) put(a *asking, muted bool) {
 			answers = a.peer.Ask(a.life, a.round)
 		}
 		a.back.finish(false)
-		if c.gone(a) {
+		if c.endQuestion(a) {
 			_ = c.Post(c.Life(), a.line(answers)) // fails only when the connection has ended
 		}
 	})
 	if !begun {
-		c.gone(a)
+		c.endQuestion(a)
 		c.asks.under.Add(-1)
 	}
 }
 
-// gone ends a question, and reports whether the server waits for its answer.
-func (c *conn) gone(a *asking) bool {
+// endQuestion ends a question, and reports whether the server waits for its answer.
+func (c *conn) endQuestion(a *asking) bool {
 	a.end()
 	a.clock.release()
 	return c.asks.remove(a)
 }
 
-// line is the answer that goes back to the server, what the client said byte
-// for byte.
+// line returns the answer to the server, with the client's bytes.
 func (a *asking) line(answers []Answer) []byte {
 	switch {
 	case len(answers) == 0 || answers[0].Result == nil && answers[0].Error == nil:
@@ -205,8 +203,8 @@ func (a *asking) line(answers []Answer) []byte {
 	return jsonrpc.NewSuccess(a.id, answers[0].Result)
 }
 
-// report tells the server what the client reports of a question, under the
-// token that the server gave to it.
+// report sends the client's progress on a question, under the token that the
+// server gave.
 func (c *conn) report(a *asking, token, params json.RawMessage) {
 	if params == nil {
 		params = json.RawMessage(`{}`)
@@ -219,9 +217,8 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 	a.back.offer(func(bool) { _ = c.Post(c.Life(), line) })
 }
 
-// withoutToken takes the progress token out of the params of a request, and
-// _meta with it when nothing else is in there. The token is nil when there is
-// none.
+// withoutToken removes the progress token from the params of a request, and an
+// empty _meta with it. The token is nil when there is none.
 func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
 	meta, _ := jsonrpc.Get(params, "_meta")
 	token, ok := jsonrpc.Get(meta, "progressToken")
@@ -229,10 +226,11 @@ func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
 		return params, nil
 	}
 	meta, err := jsonrpc.Delete(meta, "progressToken")
-	if err == nil && isEmpty(meta) {
-		rest, err = jsonrpc.Delete(params, "_meta")
-	} else if err == nil {
-		rest, err = jsonrpc.Set(params, "_meta", meta)
+	if isEmpty(meta) {
+		meta = nil
+	}
+	if err == nil {
+		rest, err = jsonrpc.Edit(params, jsonrpc.Change{Name: "_meta", Value: meta})
 	}
 	if err != nil {
 		return params, nil

@@ -6,10 +6,10 @@ import "sync"
 // dropped until it catches up.
 const queueDepth = 256
 
-// queue runs what it is given one after the other, away from the goroutine
-// that reads the connection. Its own goroutine lives while there is something
-// to run, and whoever calls finish waits for it. What is run is told whether
-// the queue is muted: nobody is to hear of it any more. The zero value is ready.
+// A queue runs functions one after the other, away from the goroutine that
+// reads the connection. Its goroutine lives while there is something to run,
+// and finish waits for it. Each function learns whether the queue is muted,
+// that is, whether nobody wants its effect any longer. The zero value is ready.
 type queue struct {
 	mu      sync.Mutex // protects the fields below
 	waiting []func(muted bool)
@@ -41,7 +41,7 @@ func (q *queue) run(ended chan struct{}) {
 	}
 }
 
-// next takes what is to run next, nil when the goroutine is to end.
+// next returns the function to run next, nil when the goroutine is to end.
 func (q *queue) next() (f func(bool), muted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -53,8 +53,8 @@ func (q *queue) next() (f func(bool), muted bool) {
 	return f, q.muted
 }
 
-// finish takes no more, and returns when all has been run. With mute nobody
-// hears of what was still waiting.
+// finish closes the queue and returns when all functions have run. With mute,
+// those that were waiting run muted.
 func (q *queue) finish(mute bool) {
 	q.mu.Lock()
 	q.closed, q.muted = true, mute

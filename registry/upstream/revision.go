@@ -19,20 +19,20 @@ const (
 	probeTimeout = 5 * time.Second
 )
 
-// spoken is how a server spoke last.
+// spoken is the revision in which a server was last spoken to.
 type spoken struct {
 	handshake bool            // it was initialized
 	revision  string          // without a handshake, "" = not known
 	offer     json.RawMessage // its capabilities, with revision
 }
 
-// agree readies a new connection for requests, in the way that the server
-// speaks (MCP 2026-07-28 basic/versioning). What is remembered decides; a
-// server that is not known is asked with server/discover and initialized when
-// it does not know that. A remembered way that fails is forgotten: the server
-// may be another by now. With fresh the server itself is asked again, even if
-// it is known to have no handshake, for it may offer something else.
-func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
+// negotiate makes a new connection ready for requests (MCP 2026-07-28
+// basic/versioning). The remembered revision decides; an unknown server is
+// asked with server/discover, and initialized when it does not know that. A
+// remembered revision that fails is forgotten, because the server may be
+// another one by now. With fresh, a stateless server is asked again, because
+// its offer may have changed.
+func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
 	if !c.IsMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
 		return c.initialize(ctx)
 	}
@@ -43,7 +43,7 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 		return nil
 	}
 	if !known.handshake {
-		if done, err := s.inquire(ctx, c); done {
+		if done, err := s.tryStateless(ctx, c); done {
 			return err
 		}
 	}
@@ -56,17 +56,17 @@ func (s *Server) agree(ctx context.Context, c *conn, fresh bool) error {
 	// It answers, and not to this: it was too slow for the probe, or is a newer
 	// one than the server that is remembered.
 	if !c.Dead() && ctx.Err() == nil {
-		if done, err := s.inquire(ctx, c); done && err == nil {
+		if done, err := s.tryStateless(ctx, c); done && err == nil {
 			return nil
 		}
 	}
 	return e
 }
 
-// inquire asks the server how it speaks, and reports whether that settles the
-// matter: with nil when it needs no handshake, with an error when the
-// connection did not live through it.
-func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
+// tryStateless asks the server for its stateless revisions, and reports whether
+// that settles the matter: with nil when it speaks one, with an error when the
+// connection did not survive the question.
+func (s *Server) tryStateless(ctx context.Context, c *conn) (bool, error) {
 	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
 	switch {
 	case e == nil:
@@ -84,9 +84,9 @@ func (s *Server) inquire(ctx context.Context, c *conn) (bool, error) {
 }
 
 // discover asks the server which revisions it speaks. On success the connection
-// speaks one of them; otherwise it is as it was, ready to be initialized. Which
-// error came does not matter, unless it names a revision of ours: servers with a
-// handshake say many things to a request that comes before it, or nothing.
+// speaks one of them; otherwise it is unchanged and can be initialized. Errors
+// do not matter unless they name a revision of ours: servers with a handshake
+// answer an early request in many ways.
 func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
@@ -111,8 +111,8 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	return e
 }
 
-// commonRevision gives the newest of our revisions without a handshake that an
-// array in an object names, "" for none.
+// commonRevision returns the newest stateless revision of ours in an array of
+// an object, "" for none.
 func commonRevision(obj json.RawMessage, key string) string {
 	offered, _ := jsonrpc.Get(obj, key)
 	var theirs []string
@@ -129,10 +129,10 @@ func commonRevision(obj json.RawMessage, key string) string {
 	return ""
 }
 
-// judge marks an error that says that another server has taken the place of the
-// one that we connected to: it refused the request because of the era in which
-// that was sent, and certainly did not execute it.
-func (c *conn) judge(e *Error) *Error {
+// markLost marks an error with which another server refused a request because
+// of its revision: it has replaced the one that we connected to, and did not
+// execute the request.
+func (c *conn) markLost(e *Error) *Error {
 	switch codeOf(e) {
 	case codeUnsupported:
 		e.Lost = true

@@ -21,17 +21,16 @@ const (
 // 2026-07-28 basic/patterns/mrtr, "Supported Requests").
 var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources/read": true}
 
-// stateless makes a request on a connection without a handshake, and the first
-// time what we answer in the server's place. The server may ask in place of
-// answering: then the client is asked, and the same request sent again with what
-// it said.
+// stateless makes a request on a stateless connection. The server may answer
+// with questions: then the client is asked, and the request is sent again with
+// its answers.
 //
 //	request ---> input_required: questions, state
 //	             Peer.Ask(questions)
 //	request + answers + state ---> input_required … | result
 //
-// Each round is a request of its own. The time that the client takes does not
-// count against the deadline.
+// Each round is a request of its own. The client's time does not count against
+// the deadline.
 func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
 	if result, e, ok := sess.conn.answeredHere(r.method); ok {
 		return result, e
@@ -45,7 +44,7 @@ func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.
 		result, e := sess.conn.do(ctx, r)
 		switch {
 		case e != nil && n == 1:
-			return nil, sess.conn.judge(e)
+			return nil, sess.conn.markLost(e)
 		case e != nil: // to begin anew would be to do twice what was done so far
 			e.Sent, e.Lost = true, false
 			return nil, e
@@ -62,9 +61,8 @@ func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.
 	}
 }
 
-// answered asks what the server wants to know, and gives the params with which
-// the request is sent again. They are those of the first time but for the
-// answers and the server's own state.
+// answered asks the client the server's questions, and returns the params of
+// the next round: those of the first, with the answers and the server's state.
 func (c *conn) answered(ctx context.Context, r request, params, result json.RawMessage) (json.RawMessage, *Error) {
 	if !mayAsk[r.method] {
 		return nil, failed(fmt.Errorf("%w: a question in answer to %s", mcpclient.ErrMalformed, r.method))
@@ -77,25 +75,25 @@ func (c *conn) answered(ctx context.Context, r request, params, result json.RawM
 	if err != nil {
 		return nil, failed(err)
 	}
-	again := []member{{"inputResponses", nil}, {"requestState", state}}
+	again := []jsonrpc.Change{{Name: "inputResponses"}, {Name: "requestState", Value: state}}
 	if len(round) > 0 {
 		responses, e := c.ask(ctx, r, round)
 		if e != nil {
 			return nil, e
 		}
-		again[0].value = responses
+		again[0].Value = responses
 	}
 	if params == nil {
 		params = json.RawMessage(`{}`)
 	}
-	next, err := setAll(params, again...)
+	next, err := jsonrpc.Edit(params, again...)
 	if err != nil {
 		return nil, failed(fmt.Errorf("adding the answers: %w", err))
 	}
 	return next, nil
 }
 
-// questions reads inputRequests, in the order of the text.
+// questions reads inputRequests in the order of the text.
 func questions(result json.RawMessage) ([]Question, error) {
 	requests, ok := jsonrpc.Get(result, "inputRequests")
 	if !ok || string(requests) == "null" {
@@ -122,7 +120,7 @@ func questions(result json.RawMessage) ([]Question, error) {
 	return round, nil
 }
 
-// ask puts a round to the client and gives inputResponses.
+// ask puts a round to the client and returns inputResponses.
 func (c *conn) ask(ctx context.Context, r request, round []Question) (json.RawMessage, *Error) {
 	if c.client == nil || r.from.Peer == nil {
 		e := rpcFault(codeCapability, fmt.Sprintf("the server asks for %s, and there is no client to ask", round[0].Method),
@@ -143,25 +141,24 @@ func (c *conn) ask(ctx context.Context, r request, round []Question) (json.RawMe
 	case len(answers) != len(round):
 		return nil, failed(errors.New("the client did not answer every question"))
 	}
-	out := make([]member, len(round))
+	out := make([]jsonrpc.Change, len(round))
 	for i, a := range answers {
 		result, e := response(round[i], a)
 		if e != nil {
 			return nil, e
 		}
-		out[i] = member{round[i].Key, result}
+		out[i] = jsonrpc.Change{Name: round[i].Key, Value: result}
 	}
-	responses, err := setAll(json.RawMessage(`{}`), out...)
+	responses, err := jsonrpc.Edit(json.RawMessage(`{}`), out...)
 	if err != nil {
 		return nil, failed(fmt.Errorf("putting the answers together: %w", err))
 	}
 	return responses, nil
 }
 
-// response gives what the server gets for one answer. inputResponses has no
-// room for errors: a question to a person that came to nothing is one that the
-// person left without a choice, and for a model's words or a list of roots
-// there is no such word, so the request ends with the error.
+// response returns the member of inputResponses for one answer. There is no
+// room for errors in it: an unanswered elicitation becomes "cancel", and for a
+// failed sampling or roots request the call ends with the error.
 func response(q Question, a Answer) (json.RawMessage, *Error) {
 	switch {
 	case a.Error == nil && a.Result != nil:
@@ -172,7 +169,7 @@ func response(q Question, a Answer) (json.RawMessage, *Error) {
 	return nil, &Error{Kind: Failed, Sent: true, RPC: a.Error, Err: fmt.Errorf("the client did not answer %s", q.Method)}
 }
 
-// required names the capabilities that a client needs for a round.
+// required returns the capabilities that a client needs for a round.
 func required(round []Question) json.RawMessage {
 	names := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 	out := json.RawMessage(`{}`)

@@ -16,7 +16,7 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// State is how a server is.
+// State is the state of a server.
 type State string
 
 // The states. A failed server is tried again by itself.
@@ -27,7 +27,7 @@ const (
 	StateStopped  State = "stopped"
 )
 
-// Status is a server's state at one moment.
+// Status is the state of a server at one moment.
 type Status struct {
 	State State
 	Err   error     // why it failed, nil otherwise
@@ -37,7 +37,7 @@ type Status struct {
 	Dropped int64
 }
 
-// settleTime is how long a new server is waited for.
+// settleTime is how long Settled waits for a new server.
 const settleTime = time.Second
 
 // Server is one upstream and its supervision: a shared connection that is
@@ -103,7 +103,7 @@ func Start(cfg config.Server, opts Options) *Server {
 // Settled is closed when the server has answered, failed or had a second.
 func (s *Server) Settled() <-chan struct{} { return s.settled }
 
-// Status tells how the server is.
+// Status returns the server's state.
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +112,8 @@ func (s *Server) Status() Status {
 	return out
 }
 
-// Capabilities is what the server says that it can do, an object, or nil while
-// it is not connected (MCP basic/lifecycle).
+// Capabilities returns what the server can do, as an object, or nil while it is
+// not connected (MCP basic/lifecycle).
 func (s *Server) Capabilities() json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *Server) Capabilities() json.RawMessage {
 func (s *Server) run() {
 	for n := 0; ; n++ {
 		began := s.opts.Now()
-		err, lost := s.hold()
+		err, lost := s.runShared()
 		if s.life.Err() != nil {
 			return
 		}
@@ -150,9 +150,9 @@ func (s *Server) run() {
 	}
 }
 
-// hold opens the shared connection and returns when it has ended, with the
+// runShared opens the shared connection and waits for its end. It returns the
 // reason, and whether that was only a lost session.
-func (s *Server) hold() (err error, lost bool) {
+func (s *Server) runShared() (err error, lost bool) {
 	sess, tools, err := s.connect(s.life, nil)
 	if err != nil {
 		return err, false
@@ -162,9 +162,9 @@ func (s *Server) hold() (err error, lost bool) {
 	s.opts.Listed(tools)
 	s.up(sess)
 	if sess.conn.Stateless() {
-		sess.conn.Go(func() { s.follow(sess) })
+		sess.conn.Go(func() { s.followLists(sess) })
 	}
-	s.revive()
+	s.reopenSubscribed()
 	before := sess.profile.Load()
 	sess.watch(s, func(tools []json.RawMessage) {
 		s.sharedListed(sess, false)
@@ -225,7 +225,7 @@ func (s *Server) sweep() {
 	}
 }
 
-// closeIdle closes the connections that were last used before a moment.
+// closeIdle closes the connections that have not been used since before.
 func (s *Server) closeIdle(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

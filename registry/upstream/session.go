@@ -35,12 +35,12 @@ func Fingerprint(definition json.RawMessage) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// session is a connection that has been initialized and has listed its tools.
+// session is a connection that is ready for requests and has listed its tools.
 type session struct {
 	conn *conn
 
-	tuning sync.Mutex // held while the level is set; protects the field below
-	level  string     // from which on the server logs, "" = what it likes
+	levelMu sync.Mutex // held while the level is set; protects the field below
+	level   string     // from which on the server logs, "" = what it likes
 
 	profile atomic.Pointer[Profile] // what was listed last
 
@@ -52,7 +52,7 @@ type session struct {
 	fresh   time.Duration                      // how long the server takes its list to hold, 0 = it did not say
 }
 
-// list asks for the tools, page by page, and remembers them.
+// list requests the tools, page by page, and records them.
 func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	seen := map[string]bool{}
@@ -78,8 +78,8 @@ func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 	return nil, fmt.Errorf("listing tools: more than %d pages", maxPages)
 }
 
-// first lists the tools of a new connection. Servers that look at what a
-// client can do may say right away that the list is another by now.
+// first lists the tools of a new connection. A server that looks at the
+// client's capabilities may announce a changed list right away.
 func (s *session) first(ctx context.Context) ([]json.RawMessage, error) {
 	tools, err := s.list(ctx)
 	for range maxRelists {
@@ -92,7 +92,7 @@ func (s *session) first(ctx context.Context) ([]json.RawMessage, error) {
 	return tools, err
 }
 
-// page asks for one page; the cursor is nil when it was the last.
+// page requests one page. The cursor is nil after the last one.
 func (s *session) page(ctx context.Context, params json.RawMessage) (tools []json.RawMessage, cursor json.RawMessage, err error) {
 	result, e := s.conn.do(ctx, request{method: "tools/list", params: params, loose: true})
 	if e != nil {
@@ -117,7 +117,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 			tools[i] = line
 		}
 	}
-	s.expect(members["ttlMs"])
+	s.recordFreshness(members["ttlMs"])
 	if cursor = members["nextCursor"]; len(cursor) > 0 && cursor[0] != '"' {
 		cursor = nil // null, or nothing that could be a cursor
 	}
@@ -129,8 +129,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 	return tools, cursor, nil
 }
 
-// remember keeps what was listed. What is the same as before stays the same
-// Profile.
+// remember records the listed tools. An unchanged list keeps its Profile.
 func (s *session) remember(all []json.RawMessage) {
 	headers := make(map[string][]paramheader.Parameter)
 	for _, definition := range all {
@@ -156,8 +155,8 @@ func CheckHeaders(definition json.RawMessage) error {
 	return err
 }
 
-// NameOf reads the name from a tool definition that may hold anything else, and
-// reports whether there is one.
+// NameOf returns the name in a tool definition that may otherwise be malformed,
+// and reports whether there is one.
 func NameOf(definition json.RawMessage) (string, bool) {
 	members, err := mcpclient.LooseMembers(definition)
 	if err != nil {
@@ -166,8 +165,8 @@ func NameOf(definition json.RawMessage) (string, bool) {
 	return jsonrpc.Text(members["name"])
 }
 
-// watch lists again when the server says that its tools changed, at most once
-// a second, until the connection is dead. A list that fails is tried again.
+// watch lists the tools again when the server announces a change, at most once
+// a second, until the connection ends. A list that fails is requested again.
 func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 	for {
 		select {
@@ -193,8 +192,8 @@ func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
 	}
 }
 
-// connect opens a connection for a client, or with nil the shared one,
-// makes it ready and lists its tools.
+// connect opens a connection for a client, or with nil the shared one, makes it
+// ready and lists its tools.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
 	ctx, clock := withDeadline(ctx, srv.cfg.Timeout)
 	defer clock.done()
@@ -209,7 +208,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		return nil, nil, fmt.Errorf("connecting: %w", err)
 	}
 	s := &session{conn: c, turn: make(chan struct{}, 1)}
-	err := srv.agree(ctx, c, cl == nil)
+	err := srv.negotiate(ctx, c, cl == nil)
 	var tools []json.RawMessage
 	if err == nil {
 		if tools, err = s.first(ctx); err != nil {
@@ -221,7 +220,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		return nil, nil, err
 	}
 	if cl != nil {
-		srv.restore(ctx, s, cl)
+		srv.restoreState(ctx, s, cl)
 	}
 	return s, tools, nil
 }
@@ -292,7 +291,7 @@ func (sl *slot) alive() bool {
 	}
 }
 
-// dead reports whether the connection of a slot has ended by itself.
+// dead reports whether the connection of a slot has ended.
 func (sl *slot) dead() bool {
 	select {
 	case <-sl.ready:
@@ -302,9 +301,8 @@ func (sl *slot) dead() bool {
 	}
 }
 
-// needed reports whether the connection of a slot is to stay though no request
-// has used it for long: its client waits to be told of something, or its
-// server for an answer.
+// needed reports whether the connection of a slot must stay open while idle:
+// its client has subscriptions, or its server waits for an answer.
 func (sl *slot) needed() bool {
 	select {
 	case <-sl.ready:

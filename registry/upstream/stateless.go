@@ -28,7 +28,7 @@ const (
 	codeMethod      = "-32601"
 )
 
-// rpcFault is the error of a request that we answer in the server's place.
+// rpcFault is the error of a request that is answered in the server's place.
 func rpcFault(code, message string, data json.RawMessage) *Error {
 	object := object(
 		member{"code", json.RawMessage(code)}, member{"message", jsonrpc.Quote(message)}, member{"data", data},
@@ -36,7 +36,7 @@ func rpcFault(code, message string, data json.RawMessage) *Error {
 	return &Error{Kind: Failed, RPC: object, Err: errors.New(message)}
 }
 
-// codeOf gives the code of a server's own error, "" for any other.
+// codeOf returns the code of a server's error object, "" for any other error.
 func codeOf(e *Error) string {
 	if e == nil || e.RPC == nil {
 		return ""
@@ -45,14 +45,14 @@ func codeOf(e *Error) string {
 	return string(code)
 }
 
-// clientInfo is what we tell a server of ourselves.
+// clientInfo returns how toolgate introduces itself to a server.
 func clientInfo(version string) json.RawMessage {
 	return object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(version)})
 }
 
-// dress adds the _meta that every stateless request has to params. All other
-// bytes stay. What the members say of another hop is replaced.
-func (c *conn) dress(r request, params json.RawMessage) (json.RawMessage, error) {
+// addClientMeta adds the _meta of a stateless request to params, and replaces
+// what another hop said there. All other bytes stay.
+func (c *conn) addClientMeta(r request, params json.RawMessage) (json.RawMessage, error) {
 	if params == nil {
 		params = json.RawMessage(`{}`)
 	}
@@ -61,24 +61,26 @@ func (c *conn) dress(r request, params json.RawMessage) (json.RawMessage, error)
 		meta = json.RawMessage(`{}`)
 	}
 	capabilities, level := c.claims(r)
-	own := []member{{metaRevision, jsonrpc.Quote(c.Revision())}, {metaClient, c.info}, {metaCapabilities, capabilities}, {metaLevel, level}, {metaSubscription, nil}}
-	meta, err := setAll(meta, own...)
+	meta, err := jsonrpc.Edit(meta,
+		jsonrpc.Change{Name: metaRevision, Value: jsonrpc.Quote(c.Revision())}, jsonrpc.Change{Name: metaClient, Value: c.info},
+		jsonrpc.Change{Name: metaCapabilities, Value: capabilities}, jsonrpc.Change{Name: metaLevel, Value: level}, jsonrpc.Change{Name: metaSubscription},
+	)
 	if err != nil {
 		return nil, err
 	}
 	return jsonrpc.Set(params, "_meta", meta)
 }
 
-// claims gives what a request says that its client can do, and from which level
-// on that wants to hear the log, nil for none. Over the shared connection it can
-// do nothing, as nobody could be asked or told.
+// claims returns the client capabilities and the log level of a request, nil
+// for no level. Requests on the shared connection claim nothing, because nobody
+// could be asked or notified.
 func (c *conn) claims(r request) (capabilities, level json.RawMessage) {
 	if c.client == nil {
 		return json.RawMessage(`{}`), nil
 	}
 	capabilities = r.from.Capabilities
 	if isEmpty(capabilities) {
-		capabilities = c.client.can()
+		capabilities = c.client.clientCapabilities()
 	}
 	name := r.from.Level
 	if name == "" {
@@ -90,9 +92,8 @@ func (c *conn) claims(r request) (capabilities, level json.RawMessage) {
 	return capabilities, level
 }
 
-// statelessNotice deals with a notification of a server without a handshake.
-// What names a subscription goes to it, and all else where it goes from any
-// server.
+// statelessNotice handles a notification of a stateless server. One that names
+// a subscription goes there, and every other as in notice.
 func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if msg.Method == "notifications/cancelled" {
 		c.endSubscription(msg.Params)
@@ -104,12 +105,12 @@ func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 		return
 	}
 	msg.Params = params
-	p.heard(msg)
+	p.onNotice(msg)
 }
 
-// subscription finds the listening request to which a notification belongs, and
-// returns its params without the subscription's id. Over HTTP the stream tells,
-// too.
+// subscription returns the listening request to which a notification belongs,
+// and its params without the subscription's id. Over HTTP the stream identifies
+// the request, too.
 func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pending, json.RawMessage) {
 	meta, _ := jsonrpc.Get(params, "_meta")
 	name, named := jsonrpc.Get(meta, metaSubscription)
@@ -117,7 +118,7 @@ func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pe
 		during = c.Lookup(id)
 	}
 	p := pendingOf(during)
-	if p == nil || p.heard == nil {
+	if p == nil || p.onNotice == nil {
 		return nil, nil
 	}
 	if named {
@@ -126,33 +127,32 @@ func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pe
 	return p, params
 }
 
-// unnamed takes the name of the subscription off.
+// unnamed removes the subscription's id from params.
 func unnamed(params, meta json.RawMessage) json.RawMessage {
 	rest, err := jsonrpc.Delete(meta, metaSubscription)
 	if err != nil {
 		return params
 	}
-	left := member{"_meta", rest}
 	if isEmpty(rest) {
-		left.value = nil
+		rest = nil
 	}
-	if out, err := setAll(params, left); err == nil {
+	if out, err := jsonrpc.Edit(params, jsonrpc.Change{Name: "_meta", Value: rest}); err == nil {
 		return out
 	}
 	return params
 }
 
-// endSubscription ends a subscription that the server tears down over stdio.
+// endSubscription ends a subscription that the server cancels over stdio.
 func (c *conn) endSubscription(params json.RawMessage) {
 	id, _ := jsonrpc.Get(params, "requestId")
-	listening := func(call *mcpclient.Call) bool { p := pendingOf(call); return p != nil && p.heard != nil }
+	listening := func(call *mcpclient.Call) bool { p := pendingOf(call); return p != nil && p.onNotice != nil }
 	if !c.Settle(id, listening, json.RawMessage(`{}`)) {
 		c.dropped.Add(1)
 	}
 }
 
-// answeredHere gives the answer to a request that a server without a handshake
-// knows nothing of, and reports whether there is one.
+// answeredHere answers a request that a stateless server does not know, and
+// reports whether it did.
 func (c *conn) answeredHere(method string) (json.RawMessage, *Error, bool) {
 	switch method {
 	case "ping", "logging/setLevel": // the level is remembered and travels with each request

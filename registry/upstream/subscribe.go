@@ -12,8 +12,8 @@ import (
 
 const methodUpdated = "notifications/resources/updated"
 
-// stream is one listening request for resources, and those that take its place
-// when it ends: what a subscription is where there is no handshake.
+// A stream is what a subscription to resources is on a stateless connection:
+// one listening request, and its successors when it ends.
 type stream struct {
 	uris []string
 	life context.Context
@@ -25,7 +25,7 @@ type stream struct {
 	empty   bool          // it was acknowledged, and nothing promised; set before
 }
 
-// subscribed answers resources/subscribe and resources/unsubscribe, and reports
+// subscribed handles resources/subscribe and resources/unsubscribe, and reports
 // whether r is one of them.
 func (s *session) subscribed(ctx context.Context, r request) (json.RawMessage, *Error, bool) {
 	if r.method != "resources/subscribe" && r.method != "resources/unsubscribe" {
@@ -48,9 +48,10 @@ func (s *session) subscribed(ctx context.Context, r request) (json.RawMessage, *
 	return json.RawMessage(`{}`), change(ctx, uri), true
 }
 
-// watchResource adds a resource. Over HTTP all are in one stream, for each costs a
-// connection; the new one is there before the old one ends, so that no update
-// is lost. Over stdio each has a stream of its own. The caller has the turn.
+// watchResource adds a resource. Over HTTP all resources share one stream,
+// because each costs a connection; the new stream opens before the old one
+// ends, so that no update is lost. Over stdio each resource has its own stream.
+// The caller must hold s.turn.
 func (s *session) watchResource(ctx context.Context, uri string) *Error {
 	if s.streamOf(uri) != nil {
 		return nil
@@ -65,7 +66,7 @@ func (s *session) watchResource(ctx context.Context, uri string) *Error {
 	return s.replace(ctx, s.streams, uris)
 }
 
-// unwatchResource takes a resource out. The caller has the turn.
+// unwatchResource removes a resource. The caller must hold s.turn.
 func (s *session) unwatchResource(ctx context.Context, uri string) *Error {
 	st := s.streamOf(uri)
 	if st == nil {
@@ -75,9 +76,8 @@ func (s *session) unwatchResource(ctx context.Context, uri string) *Error {
 	return s.replace(ctx, []*stream{st}, rest)
 }
 
-// listenAgain opens on a new connection, which nobody else has, the streams that
-// its client had.
-// A resource that is no longer there must not take the others with it.
+// listenAgain opens the streams of a client on its new connection. If the
+// server refuses one resource, the others are still opened.
 func (s *session) listenAgain(ctx context.Context, held []subscription) {
 	uris := make([]string, len(held))
 	for i, sub := range held {
@@ -93,8 +93,8 @@ func (s *session) listenAgain(ctx context.Context, held []subscription) {
 	}
 }
 
-// streamOf finds the stream with a resource, nil for none. The caller has the
-// turn.
+// streamOf returns the stream with a resource, nil for none. The caller must
+// hold s.turn.
 func (s *session) streamOf(uri string) *stream {
 	for _, st := range s.streams {
 		if slices.Contains(st.uris, uri) {
@@ -104,8 +104,8 @@ func (s *session) streamOf(uri string) *stream {
 	return nil
 }
 
-// replace opens a stream for uris, if there are any, and then ends the old ones.
-// When the server refuses, all stays as it was. The caller has the turn.
+// replace opens a stream for uris, if there are any, and then ends the old
+// streams. If the server refuses, nothing changes. The caller must hold s.turn.
 func (s *session) replace(ctx context.Context, old []*stream, uris []string) *Error {
 	var next []*stream
 	if len(uris) > 0 {
@@ -123,7 +123,7 @@ func (s *session) replace(ctx context.Context, old []*stream, uris []string) *Er
 	return nil
 }
 
-// beginStream opens a stream and waits until the server has acknowledged it.
+// beginStream opens a stream and waits for the server's acknowledgement.
 func (c *conn) beginStream(ctx context.Context, uris []string) (*stream, *Error) {
 	st := &stream{uris: uris, settled: make(chan struct{})}
 	st.life, st.end = context.WithCancel(c.Life())
@@ -145,8 +145,8 @@ func (c *conn) beginStream(ctx context.Context, uris []string) (*stream, *Error)
 	}
 }
 
-// keepStream keeps a stream open until it is given up. What fails before the server has
-// acknowledged it is a refusal; later, it is tried again.
+// keepStream keeps a stream open until it is ended. A failure before the
+// acknowledgement is a refusal; after it, the stream is opened again.
 func (c *conn) keepStream(st *stream) {
 	defer st.end()
 	for n := 0; ; n++ {
@@ -156,7 +156,7 @@ func (c *conn) keepStream(st *stream) {
 			e = failed(errors.New("the server ended the subscription at once"))
 		}
 		st.conclude(e, false)
-		if c.judge(e).Lost {
+		if c.markLost(e).Lost {
 			c.Fail(e)
 		}
 		if st.life.Err() != nil || st.refusal != nil || st.empty {
@@ -173,8 +173,8 @@ func (c *conn) keepStream(st *stream) {
 	}
 }
 
-// conclude notes how the server took the stream, and reports whether it was the
-// first time.
+// conclude records the server's first response to a stream, and reports whether
+// it was the first.
 func (st *stream) conclude(refusal *Error, empty bool) (first bool) {
 	st.settle.Do(func() {
 		st.refusal, st.empty, first = refusal, empty, true
@@ -193,17 +193,17 @@ func (c *conn) listenFor(st *stream) *Error {
 		uris = append(uris, jsonrpc.Quote(uri)...)
 	}
 	filter := object(member{"resourceSubscriptions", append(uris, ']')})
-	_, e := c.do(st.life, request{method: methodListen, params: object(member{"notifications", filter}), heard: func(msg *jsonrpc.Message) {
+	_, e := c.do(st.life, request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
 		switch msg.Method {
 		case methodAcknowledged:
 			if st.conclude(nil, !grants(msg.Params)) {
 				return
 			}
 			for _, uri := range st.uris { // who knows what changed meanwhile
-				c.tell(c.client.peer(), &c.queue, &jsonrpc.Message{Method: methodUpdated, Params: object(member{"uri", jsonrpc.Quote(uri)})})
+				c.notifyPeer(c.client.peer(), &c.queue, &jsonrpc.Message{Method: methodUpdated, Params: object(member{"uri", jsonrpc.Quote(uri)})})
 			}
 		case methodUpdated:
-			c.tell(c.client.peer(), &c.queue, msg)
+			c.notifyPeer(c.client.peer(), &c.queue, msg)
 		default:
 			c.dropped.Add(1)
 		}
