@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
@@ -108,10 +109,13 @@ func toolResult(r *ndjson.Response) (json.RawMessage, *Error) {
 	out := make([]byte, 0, 3*len(a.Output)+256)
 	out = append(append(out, `{"content":[{"type":"text","text":`...), jsonrpc.Quote(string(a.Output))...)
 	out = append(append(out, `}],"structuredContent":`...), a.Output...)
-	own := object(
-		member{"action", a.Action}, member{"boundaryNotice", a.BoundaryNotice},
-		member{"uncertainty", a.Uncertainty}, member{"assumptions", a.Assumptions},
+	own, err := jsonrpc.Edit(json.RawMessage(`{}`),
+		jsonrpc.Change{Name: "action", Value: a.Action}, jsonrpc.Change{Name: "boundaryNotice", Value: a.BoundaryNotice},
+		jsonrpc.Change{Name: "uncertainty", Value: a.Uncertainty}, jsonrpc.Change{Name: "assumptions", Value: a.Assumptions},
 	)
+	if err != nil {
+		return nil, malformed(err)
+	}
 	out = append(append(out, `,"_meta":{"`+ndjson.MetaAction+`":`...), own...)
 	return append(out, `}}`...), nil
 }
@@ -156,12 +160,17 @@ func definition(action json.RawMessage) json.RawMessage {
 	}
 	var meta json.RawMessage
 	if notice := first(raw, "boundaryNotice"); notice != nil {
-		meta = object(member{"boundaryNotice", notice})
+		meta = slices.Concat([]byte(`{"boundaryNotice":`), notice, []byte{'}'})
 	}
-	return object(
-		member{"name", first(raw, "name", "action", "id")}, member{"description", first(raw, "description", "summary")},
-		member{"inputSchema", input}, member{"outputSchema", first(raw, "outputSchema", "output_schema")}, member{"_meta", meta},
+	out, err := jsonrpc.Edit(json.RawMessage(`{}`),
+		jsonrpc.Change{Name: "name", Value: first(raw, "name", "action", "id")}, jsonrpc.Change{Name: "description", Value: first(raw, "description", "summary")},
+		jsonrpc.Change{Name: "inputSchema", Value: input}, jsonrpc.Change{Name: "outputSchema", Value: first(raw, "outputSchema", "output_schema")},
+		jsonrpc.Change{Name: "_meta", Value: meta},
 	)
+	if err != nil {
+		return action
+	}
+	return out
 }
 
 // first gives the first of the members that the object has.
@@ -172,25 +181,4 @@ func first(obj json.RawMessage, names ...string) json.RawMessage {
 		}
 	}
 	return nil
-}
-
-// member is one member of an object.
-type member struct {
-	name  string
-	value json.RawMessage // nil = the object does not have it
-}
-
-// object writes the members that are there.
-func object(members ...member) json.RawMessage {
-	out := []byte{'{'}
-	for _, m := range members {
-		if m.value == nil {
-			continue
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(append(out, '"'), m.name...), `":`...), m.value...)
-	}
-	return append(out, '}')
 }

@@ -40,6 +40,8 @@ type Endpoint struct {
 	MaxBytes  int               // of one message
 	Pause     time.Duration     // before an event stream is first opened again, unless the server asks for another
 	Log       hclog.Logger      // never nil
+	// Broken is told why a request got no response; nil does not want to know.
+	Broken func(error)
 }
 
 // Session is what the answer to initialize agreed on. The zero value is none.
@@ -123,10 +125,19 @@ func (e *Endpoint) Post(ctx context.Context, h http.Header, message []byte, clai
 	req := e.request(ctx, http.MethodPost, h)
 	req.Body, _ = body()
 	req.ContentLength = int64(len(message))
-	if !repeatable(req.Header) {
+	if h["Idempotency-Key"] == nil && h["X-Idempotency-Key"] == nil { // with one of these net/http repeats a POST after bytes were written
 		req.GetBody = body
 	}
-	return e.Transport.RoundTrip(req)
+	return e.roundTrip(req)
+}
+
+// roundTrip sends a request.
+func (e *Endpoint) roundTrip(req *http.Request) (*http.Response, error) {
+	res, err := e.Transport.RoundTrip(req)
+	if err != nil && e.Broken != nil {
+		e.Broken(err)
+	}
+	return res, err
 }
 
 // The headers of every POST; they are never changed.
@@ -134,12 +145,6 @@ var (
 	contentTypes = []string{mediaJSON}
 	accepts      = []string{mediaJSON + ", " + mediaEvents}
 )
-
-// repeatable reports whether net/http takes a POST with these headers for
-// idempotent and repeats it even after bytes were written.
-func repeatable(h http.Header) bool {
-	return h["Idempotency-Key"] != nil || h["X-Idempotency-Key"] != nil
-}
 
 // request makes a request without a body.
 func (e *Endpoint) request(ctx context.Context, method string, h http.Header) *http.Request {
@@ -158,14 +163,14 @@ func (e *Endpoint) Open(ctx context.Context, s Session, at *Position) (*http.Res
 	if at.Last != "" {
 		h[headerLast] = []string{at.Last}
 	}
-	return e.Transport.RoundTrip(e.request(ctx, http.MethodGet, h))
+	return e.roundTrip(e.request(ctx, http.MethodGet, h))
 }
 
 // End ends a session with DELETE. A server may refuse that.
 func (e *Endpoint) End(ctx context.Context, s Session) {
 	h := http.Header{}
 	s.Set(h)
-	if res, err := e.Transport.RoundTrip(e.request(ctx, http.MethodDelete, h)); err == nil {
+	if res, err := e.roundTrip(e.request(ctx, http.MethodDelete, h)); err == nil {
 		res.Body.Close()
 	}
 }

@@ -29,7 +29,6 @@ const (
 type httpWire struct {
 	c       *Conn
 	e       Endpoint
-	base    http.RoundTripper
 	session atomic.Value  // the session's id, a string
 	posts   chan struct{} // a slot for each message without an answer that is sent
 	lossies atomic.Int64
@@ -57,32 +56,29 @@ func newHTTPWire(c *Conn, address string, header http.Header, base http.RoundTri
 		}
 		(&http.Request{Header: header}).SetBasicAuth(target.User.Username(), password)
 	}
-	w := &httpWire{c: c, base: base, posts: make(chan struct{}, maxPosts)}
-	w.e = Endpoint{URL: target, Header: header, Transport: w, MaxBytes: c.limits.Bytes, Pause: streamPause, Log: c.opts.Log}
+	w := &httpWire{c: c, posts: make(chan struct{}, maxPosts)}
+	w.e = Endpoint{URL: target, Header: header, Transport: base, MaxBytes: c.limits.Bytes, Pause: streamPause, Log: c.opts.Log, Broken: w.broken}
 	return w, nil
 }
 
-// RoundTrip implements http.RoundTripper. A server that cannot be dialled ends
-// the connection.
-func (w *httpWire) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := w.base.RoundTrip(req)
+// broken ends the connection to a server that cannot be dialled.
+func (w *httpWire) broken(err error) {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		w.c.Fail(&Error{Kind: Unavailable, Err: err})
 	}
-	return res, err
 }
 
 // current returns the session in which messages are sent.
 func (w *httpWire) current() Session {
 	id, _ := w.session.Load().(string)
-	return Session{ID: id, Revision: w.c.Revision()}
+	return Session{ID: id, Revision: w.c.revision.Load().revision}
 }
 
 // headers makes the headers of a call.
 func (w *httpWire) headers(p *Call) http.Header {
 	h := make(http.Header, 8)
 	w.current().Set(h)
-	if w.c.Stateless() {
+	if w.c.revision.Load().stateless {
 		paramheader.Set(h, p.Method, p.Params, p.Bound)
 	}
 	return h

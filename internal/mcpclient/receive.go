@@ -44,9 +44,9 @@ func (c *Conn) receive(raw []byte, from source) {
 func (c *Conn) settle(id json.RawMessage, from source, result json.RawMessage, fault *Error) {
 	if p := c.take(id, from); p != nil {
 		p.answer(result, fault)
-	} else {
-		c.opts.Dropped.Add(1)
+		return
 	}
+	c.opts.Dropped.Add(1)
 }
 
 // take removes the call that id answers on a stream from the table, nil for

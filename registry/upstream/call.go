@@ -123,19 +123,20 @@ func (s *Server) attempt(ctx context.Context, cl *client, r request) (json.RawMe
 // request makes a request on a connection, in the revision that its server
 // speaks.
 func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
-	do := s.inSession
-	if sess.conn.Stateless() {
+	stateless, do := sess.conn.Stateless(), s.inSession
+	if stateless {
 		do = s.stateless
 	}
 	result, e := do(ctx, sess, r)
 	switch {
 	case e == nil:
-	case e.Lost && (sess.conn.Stateless() || e.RPC != nil):
+		return result, nil
+	case e.Lost && (stateless || e.RPC != nil):
 		s.era.Store(&spoken{}) // another server has taken its place
 	case codeOf(e) == codeHeaders:
 		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
 	}
-	return result, e
+	return nil, e
 }
 
 // inSession makes a request on an initialized connection. It first sets the log
@@ -146,10 +147,13 @@ func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.
 		s.setLevel(ctx, sess, r.from.Level)
 	}
 	result, e := sess.conn.do(ctx, r)
-	if sets && e == nil {
+	if e != nil {
+		return nil, sess.conn.markLost(e)
+	}
+	if sets {
 		sess.recordLevel(r)
 	}
-	return result, sess.conn.markLost(e)
+	return result, nil
 }
 
 // paramsOf builds the params of tools/call by concatenation.

@@ -28,7 +28,9 @@ func beParent() {
 		panic(err)
 	}
 	s := upstream.Start(cfg, upstream.Options{})
-	<-s.Settled()
+	for s.Status().State == upstream.StateStarting {
+		time.Sleep(time.Millisecond)
+	}
 	fmt.Println(s.Status().State)
 	select {}
 }
