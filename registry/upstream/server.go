@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -47,7 +47,7 @@ type Server struct {
 	cfg     config.Server
 	opts    Options
 	log     hclog.Logger
-	pool    *http.Transport // nil for stdio
+	pool    *keepalive.Transport // nil for stdio
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
