@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// outlineTimeout bounds the partial evaluation of one pair.
+	// outlineTimeout bounds the partial evaluation of one rule for one pair.
 	outlineTimeout = 500 * time.Millisecond
 	// maxBranches bounds an outline.
 	maxBranches = 64
@@ -82,8 +82,6 @@ func (e *Engine) Outline(ctx context.Context, p policy.Principal, t policy.Tool)
 // branches finds the verdicts of a pair by partial evaluation. A branch of a
 // weaker set has as conditions that none of a stronger one holds.
 func (e *Engine) branches(ctx context.Context, known *pair) ([]Branch, error) {
-	ctx, stop := context.WithTimeout(ctx, outlineTimeout)
-	defer stop()
 	var out []Branch
 	var stronger []residual
 	for _, ref := range e.program.form.refs {
@@ -138,6 +136,8 @@ func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair) ([]resid
 	r := e.program.residuals
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	ctx, stop := context.WithTimeout(ctx, outlineTimeout)
+	defer stop()
 	if r.compiler == nil {
 		var err error
 		if r.compiler, _, err = compileModules(ctx, r.modules, e.program.store); err != nil {
