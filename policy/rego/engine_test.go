@@ -277,6 +277,27 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// TestLate holds that reading the arguments counts, and that a decision which
+// comes after the timeout is a denial, however it was made: nothing in either
+// policy can be cancelled on the way.
+func TestLate(t *testing.T) {
+	many := `{"list":[1` + strings.Repeat(",1", 1<<20) + `]}`
+	for name, c := range map[string]struct{ rule, arguments string }{
+		"reading":             {`decision := {"effect": "allow"} if not input.arguments.none`, many},
+		"one built-in call":   {`decision := {"effect": "allow"} if count(json.marshal([input.arguments.text, input.arguments.text])) > 1`, `{"text":"` + strings.Repeat(`\u0001`, 4<<20) + `"}`},
+		"nothing to evaluate": {`decision := {"effect": "allow"}`, many},
+	} {
+		e, err := rego.LoadUntried(t.Context(), rego.Options{Path: writeFiles(t, "p.rego", module(c.rule)), Timeout: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := e.Decide(t.Context(), input("r", "t", c.arguments))
+		if d.Effect != policy.Deny || d.Rule != rego.RuleError || err == nil || !strings.Contains(err.Error(), "too long") {
+			t.Errorf("%s: got %+v, %v; want a denial for time", name, d, err)
+		}
+	}
+}
+
 func TestCancel(t *testing.T) {
 	e, err := rego.Load(t.Context(), rego.Options{Path: writeFiles(t, "p.rego", module(loop)), Timeout: 200 * time.Millisecond})
 	if err != nil {
