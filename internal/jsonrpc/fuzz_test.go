@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -169,4 +170,36 @@ func members(obj json.RawMessage) (list []string) {
 		list = append(list, key, string(value))
 	}
 	return list
+}
+
+// FuzzEdit: several changes at once leave the members that the same changes
+// leave one after the other, and nothing is refused by one way alone.
+func FuzzEdit(f *testing.F) {
+	f.Add([]byte(`{"a":1,"b":{"c":[2]},"d":3}`), "a", "d", "e")
+	f.Add([]byte(` { "a" : 1 , "\u0062":2 } `), "b", "a", "")
+	f.Add([]byte(`{}`), "a", "b", "c")
+	f.Add([]byte(`{"a":1,"a":2}`), "b", "a", "c")
+	f.Fuzz(func(t *testing.T, obj []byte, set, remove, add string) {
+		if set == remove || set == add || remove == add || !utf8.ValidString(set+remove+add) {
+			return
+		}
+		value := json.RawMessage(`[null]`)
+		got, err := jsonrpc.Edit(obj, jsonrpc.Change{Name: set, Value: value}, jsonrpc.Change{Name: remove}, jsonrpc.Change{Name: add, Value: value})
+		want, failed := jsonrpc.Set(obj, set, value)
+		if failed == nil {
+			want, failed = jsonrpc.Delete(want, remove)
+		}
+		if failed == nil {
+			want, failed = jsonrpc.Set(want, add, value)
+		}
+		if !errors.Is(err, failed) {
+			t.Fatalf("%q: %v at once, %v one after the other", obj, err, failed)
+		}
+		if err == nil && !json.Valid(got) {
+			t.Fatalf("no JSON: %q", got)
+		}
+		if diff := cmp.Diff(members(want), members(got)); diff != "" {
+			t.Fatal(diff)
+		}
+	})
 }
