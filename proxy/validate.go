@@ -14,7 +14,7 @@ func (t *toolCall) validate(context.Context) *Failure {
 	if t.tool.Input == nil {
 		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema")
 	}
-	faults, err := t.tool.Input.Validate(t.body)
+	faults, err := t.checkArguments()
 	if err != nil {
 		t.gate.opts.Log.Error("validating arguments", "decision", t.decisionID, "tool", t.subject.Exposed, "error", err)
 		return t.fail(signal.CodeInternal, "")
@@ -25,6 +25,15 @@ func (t *toolCall) validate(context.Context) *Failure {
 	reason := argumentFault(faults[0])
 	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
 		remedy("correct the arguments at the pointers given and call again")
+}
+
+// checkArguments validates the arguments. Those of the message that the door
+// has decoded are not scanned a second time.
+func (t *toolCall) checkArguments() ([]schema.Fault, error) {
+	if judged := t.in.Message.Judged("arguments"); judged.Is(t.body) {
+		return t.tool.Input.ValidateJudged(judged)
+	}
+	return t.tool.Input.Validate(t.body)
 }
 
 // validator is the origin of errors about arguments.

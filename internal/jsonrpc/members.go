@@ -35,12 +35,19 @@ func (m *Message) index(params, meta, result []member) {
 	}
 }
 
+// of returns the members of object, and reports whether the index has them.
+func (x *index) of(object json.RawMessage) ([]member, bool) {
+	read := len(object) > 0 && len(object) == len(x.object) && &object[0] == &x.object[0]
+	return x.members, read
+}
+
 // find returns a member of object, by the index if it is of that object.
 func (m *Message) find(x *index, object json.RawMessage, name string) (json.RawMessage, bool) {
-	if len(object) == 0 || len(object) != len(x.object) || &object[0] != &x.object[0] {
+	members, read := x.of(object)
+	if !read {
 		return Get(object, name)
 	}
-	for _, member := range x.members {
+	for _, member := range members {
 		if spells(m.Raw[member.name.from:member.name.end], name) {
 			return m.Raw[member.value.from:member.value.end:member.value.end], true
 		}

@@ -16,8 +16,39 @@ func Value(data []byte, lim Limits) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)
-	return build(d, read(d)), nil
+	return Judged{raw}.Value(), nil
+}
+
+// Judged is one JSON value that has passed the strict pass, so that nobody has
+// to scan it again. Only this package makes one that is not empty.
+type Judged struct{ text json.RawMessage }
+
+// Judged returns the value of the member of params called name, the zero Judged
+// when there is none or when Decode has not read m.Params.
+func (m *Message) Judged(name string) Judged {
+	if m == nil {
+		return Judged{}
+	}
+	if _, read := m.params.of(m.Params); !read {
+		return Judged{}
+	}
+	value, _ := m.Param(name)
+	return Judged{value}
+}
+
+// Is reports whether raw is the judged value itself: the same bytes in memory.
+func (j Judged) Is(raw json.RawMessage) bool {
+	return len(raw) > 0 && len(raw) == len(j.text) && &raw[0] == &j.text[0]
+}
+
+// Value decodes the value as the function Value does, without a second strict
+// pass. The zero Judged is nil.
+func (j Judged) Value() any {
+	if len(j.text) == 0 {
+		return nil
+	}
+	d := jsontext.NewDecoder(bytes.NewBuffer(j.text), lenient)
+	return build(d, read(d))
 }
 
 // read returns the next token of a text that CheckValue has accepted.

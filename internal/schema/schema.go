@@ -101,6 +101,20 @@ func (s *Schema) Backtracking() []string { return append([]string(nil), s.patter
 // failed or would have taken too much work (ErrTooCostly), or that instance is
 // not strict JSON (*jsonrpc.Fault): callers must refuse the call then.
 func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) {
+	v, err := jsonrpc.Value(instance, jsonrpc.Limits{Bytes: maxInstance})
+	if err != nil {
+		return nil, fmt.Errorf("reading the value to validate: %w", err)
+	}
+	return s.validate(v)
+}
+
+// ValidateJudged is Validate for a value that has passed the strict pass
+// already.
+func (s *Schema) ValidateJudged(instance jsonrpc.Judged) ([]Fault, error) {
+	return s.validate(instance.Value())
+}
+
+func (s *Schema) validate(v any) (faults []Fault, err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -110,10 +124,6 @@ func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) 
 			faults, err = nil, fmt.Errorf("validating against the schema: %s", clip(fmt.Sprint(r), maxReason))
 		}
 	}()
-	v, err := jsonrpc.Value(instance, jsonrpc.Limits{Bytes: maxInstance})
-	if err != nil {
-		return nil, fmt.Errorf("reading the value to validate: %w", err)
-	}
 	if !s.graph.affordable(v) {
 		return nil, ErrTooCostly
 	}
