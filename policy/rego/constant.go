@@ -24,8 +24,9 @@ var errDepends = errors.New("the verdict depends on the call")
 // short is not remembered.
 //
 // The policy is evaluated once, whole, without arguments, request and usage,
-// under a tracer and with rule indexing off, because an index reads the input
-// without an event. If no expression that is evaluated mentions anything of a
+// under a tracer, with rule indexing off, because an index reads the input
+// without an event, and without early exit, which passes over rules that a call
+// can reach. If no expression that is evaluated mentions anything of a
 // call, no call can take another way through the policy: an expression that
 // was reached has the same value in every call, and one that was not reached is
 // reached in none. The policy is then evaluated once more as calls are, and has
@@ -60,7 +61,7 @@ func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Dur
 	v, err := e.eval(ctx, &e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
 		t.cancel = c
 		return input, nil
-	}, rego.EvalRuleIndexing(false), rego.EvalQueryTracer(t))
+	}, rego.EvalRuleIndexing(false), rego.EvalEarlyExit(false), rego.EvalQueryTracer(t))
 	if t.depends {
 		return policy.Decision{}, errDepends
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,11 +24,16 @@ import (
 // TestSameAsFullEvaluation holds, over generated policies and calls, that what
 // is worked out before the call changes no decision, that a hidden tool never
 // gets anything but a denial, and that OPA's plain evaluation of the JSON input
-// agrees. The long form is -rapid.checks=40000.
+// agrees. Every second call has the principal and the tool of the one before, so
+// that constant verdicts meet other arguments, requests and usage. With TOOLGATE_SOAK
+// it tries 20,000 policies.
 func TestSameAsFullEvaluation(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "data.json"), []byte(propertyData), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if os.Getenv("TOOLGATE_SOAK") != "" {
+		t.Cleanup(setFlag(t, "rapid.checks", "20000"))
 	}
 	var policies, calls, constant, hidden, failed int
 	rapid.Check(t, func(t *rapid.T) {
@@ -40,8 +46,13 @@ func TestSameAsFullEvaluation(t *testing.T) {
 			t.Skip(err) // not every text is a policy
 		}
 		policies++
-		for range 6 {
+		var before *policy.Input
+		for i := range 6 {
 			in := generateInput(t)
+			if i%2 == 1 {
+				in.Principal, in.Tool = before.Principal, before.Tool
+			}
+			before = in
 			full, fullErr := e.DecideFully(context.Background(), in)
 			got, err := e.Decide(context.Background(), in)
 			if diff := gocmp.Diff(full, got); diff != "" || (err == nil) != (fullErr == nil) {
@@ -76,6 +87,17 @@ func TestSameAsFullEvaluation(t *testing.T) {
 	if calls > 300 && (constant < calls/20 || constant > calls/2 || hidden < calls/100 || failed < calls/50) {
 		t.Errorf("the generated policies exercise too little")
 	}
+}
+
+// setFlag sets a flag of the test program and returns what sets it back.
+func setFlag(t testing.TB, name, value string) func() {
+	t.Helper()
+	f := flag.Lookup(name)
+	was := f.Value.String()
+	if err := f.Value.Set(value); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = f.Value.Set(was) } // it was valid
 }
 
 func asJSON(in *policy.Input) []byte {

@@ -79,6 +79,7 @@ func TestConstant(t *testing.T) {
 		"error after argument":   {"decision := {\"effect\": \"allow\"}\nx if { to_number(input.arguments.y) > 1; false }\ndecision := {\"effect\": \"deny\"} if x", false},
 		"dropped after argument": {"decision := {\"effect\": \"allow\"}\nx if { regex.match(\"a\", input.arguments.y); upper(input.tool.exposed) == \"X\" }\ndecision := {\"effect\": \"deny\"} if x", false},
 		"else chain, known":      {"decision := {\"effect\": \"deny\"} if input.tool.exposed == \"x\"\nelse := {\"effect\": \"allow\"}", true},
+		"conflict":               {"q[1] := 1\nq[1] := input.arguments.y\ndecision := {\"effect\": \"allow\"} if count([k | q[k]]) == 1", false},
 		"comprehension":          {`decision := {"effect": "deny", "reason": concat(",", [k | some k, _ in input.arguments])}`, false},
 		"with":                   {"x if input.arguments.y == 1\ndecision := {\"effect\": \"allow\"} if x with input.arguments as {\"y\": 1}", false},
 	} {
