@@ -94,18 +94,14 @@ func TestFollowWaitsForHead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	var got []string
-	for r, err := range audit.Follow(ctx, root, nil, time.Millisecond) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, label(r))
-	}
 	want := []string{"a 1 open", "a 2 outcome 0", "a 3 outcome 1", "a 4 outcome 2"}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, follow(t, root, nil, len(want))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // for a fifth that must not come
+	defer cancel()
+	for r, err := range audit.Follow(ctx, root, audit.Cursor{"a": 4}, time.Millisecond) {
+		t.Errorf("%+v came, %v", r, err)
 	}
 	old(t, root, "a") // as if its process had been killed
 	if got := follow(t, root, audit.Cursor{"a": 4}, 1); got[0] != "a 5 outcome 3" {

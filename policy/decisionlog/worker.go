@@ -236,7 +236,6 @@ func (w *worker) shipBatch(ctx context.Context, batch []event, more <-chan event
 		}
 		d.fill(more)
 	}
-	w.noteWaiting(nil)
 	return nil
 }
 
@@ -314,9 +313,11 @@ func (d *attempt) sendEvents(ctx context.Context, batch []event) error {
 }
 
 // finish saves that batch, the first of what remains, needs no further attempt.
-// The sink's fault is cleared before that, so that a sink without lag has none.
+// The fault and the waiting events are cleared before that: a sink without lag has
+// neither.
 func (d *attempt) finish(ctx context.Context, batch []event, refused *event, fault string) error {
 	d.worker.update(func() { d.worker.fault = "" })
+	d.worker.noteWaiting(d.remaining[len(batch):])
 	var parked []event
 	shipped := countEvents(batch)
 	if refused != nil {
