@@ -13,9 +13,30 @@ call(role, tool, arguments) := {
 
 transfer(amount) := {"action": "transfer", "asset": "USD", "amount": amount, "destination": "acct-1"}
 
-rule(document) := id if id := toolgate.decision.rule with input as document
+rule(document) := id if id := decided.rule with input as document
 
-effect(document) := verdict if verdict := toolgate.decision.effect with input as document
+# order is how the rules follow each other in the policy: of several verdicts of one
+# effect the first is reported.
+order := [
+	"role-lacks-tool", "role-denies-tool", "annotation-denied", "role-lacks-argument", "model-not-listed",
+	"amount-not-a-positive-number", "transfer-not-permitted", "argument-not-permitted", "usage-above-limit",
+	"outside-hours", "tool-needs-approval", "usage-above-threshold", "amount-above-threshold", "role-has-tool",
+	"role-has-server", "role-lacks-server",
+]
+
+first(verdicts) := [verdict | some id in order; some verdict in verdicts; verdict.rule == id][0]
+
+# decided is the decision that toolgate makes of the three sets.
+decided := object.union({"effect": "deny"}, first(toolgate.deny)) if {
+	count(toolgate.deny) > 0
+} else := object.union_n([{"effect": "hold"}, bound, first(toolgate.hold)]) if {
+	count(toolgate.hold) > 0
+} else := object.union({"effect": "allow"}, first(toolgate.allow))
+
+# bound are the obligations of a call that is allowed but for a hold.
+bound := object.remove(first(toolgate.allow), ["rule", "reason"])
+
+effect(document) := found if found := decided.effect with input as document
 
 roles := {"approver", "observer", "researcher", "creator", "treasurer"}
 
@@ -89,10 +110,10 @@ test_treasurer_transfers_up_to_the_threshold if {
 
 test_treasurer_is_held_above_the_threshold if {
 	every amount in [100.000000000000000000000000001, 500, 1e3, 123456789012345678901234567890] {
-		decision := toolgate.decision with input as call("treasurer", "manage_wallet", transfer(amount))
-		decision.effect == "hold"
-		decision.rule == "amount-above-threshold"
-		decision.approval == {"roles": ["approver"], "quorum": 1}
+		verdict := decided with input as call("treasurer", "manage_wallet", transfer(amount))
+		verdict.effect == "hold"
+		verdict.rule == "amount-above-threshold"
+		verdict.approval == {"roles": ["approver"], "quorum": 1}
 	}
 }
 
@@ -106,19 +127,19 @@ test_amount_is_a_positive_number if {
 test_threshold_is_data if {
 	document := call("treasurer", "manage_wallet", transfer(50))
 	effect(document) == "allow"
-	toolgate.decision.effect == "hold" with input as document with data.thresholds as {"manage_wallet": {"amount": 10}}
+	decided.effect == "hold" with input as document with data.thresholds as {"manage_wallet": {"amount": 10}}
 }
 
 test_grant_of_another_server_is_data if {
 	document := call("observer", "files__read", {"path": "/srv/x"})
 	effect(document) == "deny"
-	toolgate.decision.effect == "allow" with input as document
+	decided.effect == "allow" with input as document
 		with data.roles as {"observer": {"tools": {"files__read": true}}}
 }
 
 test_false_is_no_grant if {
 	document := call("observer", "files__read", {})
-	toolgate.decision.rule == "role-lacks-tool" with input as document
+	decided.rule == "role-lacks-tool" with input as document
 		with data.roles as {"observer": {"tools": {"files__read": false}}}
 }
 
@@ -137,10 +158,10 @@ test_every_denial_says_why_and_what_to_do if {
 		call("creator", "generate_media", {}),
 		call("treasurer", "manage_wallet", transfer("1")),
 	] {
-		decision := toolgate.decision with input as document
-		decision.effect == "deny"
-		decision.reason != ""
-		decision.remedy != ""
+		verdict := decided with input as document
+		verdict.effect == "deny"
+		verdict.reason != ""
+		verdict.remedy != ""
 	}
 }
 
@@ -169,22 +190,22 @@ test_nobody_reads_or_gets_unless_data_says_so if {
 
 test_a_role_reads_where_data_says_so if {
 	open := object.union(data.roles, {"researcher": {"resources": {"files": true}}})
-	toolgate.decision.rule == "role-has-server" with input as read("researcher") with data.roles as open
-	toolgate.decision.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
-	toolgate.decision.rule == "role-lacks-server" with input as read("observer") with data.roles as open
+	decided.rule == "role-has-server" with input as read("researcher") with data.roles as open
+	decided.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
+	decided.rule == "role-lacks-server" with input as read("observer") with data.roles as open
 }
 
 test_a_role_gets_where_data_says_so if {
 	open := object.union(data.roles, {"researcher": {"prompts": {"files": true}}})
-	toolgate.decision.rule == "role-has-server" with input as get("researcher") with data.roles as open
-	toolgate.decision.rule == "role-lacks-server" with input as read("researcher") with data.roles as open
+	decided.rule == "role-has-server" with input as get("researcher") with data.roles as open
+	decided.rule == "role-lacks-server" with input as read("researcher") with data.roles as open
 }
 
 test_a_star_is_every_server if {
 	open := object.union(data.roles, {"researcher": {"resources": {"*": true}, "servers": {"*": {"roots": true}}}})
-	toolgate.decision.rule == "role-has-server" with input as read("researcher") with data.roles as open
-	toolgate.decision.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
-	toolgate.decision.rule == "role-has-server" with input as asked("researcher", "roots/list") with data.roles as open
+	decided.rule == "role-has-server" with input as read("researcher") with data.roles as open
+	decided.rule == "role-lacks-server" with input as get("researcher") with data.roles as open
+	decided.rule == "role-has-server" with input as asked("researcher", "roots/list") with data.roles as open
 }
 
 about(role, action, server) := {
@@ -213,28 +234,28 @@ test_a_server_asks_what_a_role_lets_it if {
 		open := object.union(data.roles, {"researcher": {"servers": {"files": {right: true}}}})
 		every other, _ in questions {
 			document := asked("researcher", other)
-			allowed := toolgate.decision.effect == "allow" with input as document with data.roles as open
+			allowed := decided.effect == "allow" with input as document with data.roles as open
 			allowed == (other == method)
 		}
 		document := asked("observer", method)
-		toolgate.decision.effect == "deny" with input as document with data.roles as open
+		decided.effect == "deny" with input as document with data.roles as open
 	}
 }
 
 test_false_and_other_servers_let_nobody_ask if {
 	every servers in [{"files": {"roots": false}}, {"files": true}, {"other": {"roots": true}}, {"files": {"sampling": true}}] {
-		toolgate.decision.rule == "role-lacks-server" with input as asked("observer", "roots/list")
+		decided.rule == "role-lacks-server" with input as asked("observer", "roots/list")
 			with data.roles as {"observer": {"servers": servers}}
 	}
 }
 
 test_tasks_of_the_caller if {
 	document := about("observer", "tasks/get", {"name": "files", "asks": "sampling/createMessage"})
-	toolgate.decision.effect == "allow" with input as document
+	decided.effect == "allow" with input as document
 		with data.roles as {"observer": {"servers": {"files": {"sampling": true}}}}
-	toolgate.decision.effect == "deny" with input as document
+	decided.effect == "deny" with input as document
 		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
-	toolgate.decision.effect == "allow" with input as asked("observer", "tasks/list")
+	decided.effect == "allow" with input as asked("observer", "tasks/list")
 		with data.roles as {"observer": {"servers": {"files": {"elicitation": true}}}}
 }
 
@@ -252,7 +273,7 @@ test_level_and_tasks_are_for_those_with_a_tool if {
 }
 
 test_false_is_no_tool if {
-	toolgate.decision.rule == "role-lacks-server" with input as about("observer", "tasks/get", {"name": "files", "tools": ["files__read"]})
+	decided.rule == "role-lacks-server" with input as about("observer", "tasks/get", {"name": "files", "tools": ["files__read"]})
 		with data.roles as {"observer": {"tools": {"files__read": false}}}
 }
 
@@ -260,11 +281,11 @@ test_methods_of_extensions if {
 	document := about("observer", "vendor/thing", {"name": "files"})
 	rule(document) == "role-lacks-server"
 	every methods in [{"files": {"vendor/other": true}}, {"other": {"vendor/thing": true}}, {"files": {"vendor/thing": false}}, {"*": {"vendor/thing": true}}] {
-		toolgate.decision.effect == "deny" with input as document with data.roles as {"observer": {"methods": methods}}
+		decided.effect == "deny" with input as document with data.roles as {"observer": {"methods": methods}}
 	}
-	toolgate.decision.effect == "allow" with input as document
+	decided.effect == "allow" with input as document
 		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
-	toolgate.decision.effect == "deny" with input as about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"})
+	decided.effect == "deny" with input as about("observer", "vendor/thing", {"name": "files", "asks": "vendor/thing"})
 		with data.roles as {"observer": {"methods": {"files": {"vendor/thing": true}}}}
 }
 
@@ -288,9 +309,9 @@ paying(amount) := object.union(
 balance := object.union(call("treasurer", "pay", {"action": "balance"}), {"request": {"time": "2026-11-23T10:00:00Z"}})
 
 # judged is the decision on document where data is the wallet's with more on top.
-judged(document, more) := decision if {
+judged(document, more) := verdict if {
 	said := object.union(wallet, more)
-	decision := toolgate.decision with input as document
+	verdict := decided with input as document
 		with data.roles as said.roles
 		with data.thresholds as said.thresholds
 		with data.unmetered as said.unmetered
@@ -408,8 +429,8 @@ test_a_person_decides_on_every_call if {
 }
 
 test_who_decides_may_differ_by_tool if {
-	decision := judged(paying(500), {"tools": {"pay": {"approval": {"roles": ["board"], "quorum": 2}}}})
-	decision.approval == {"roles": ["board"], "quorum": 2}
+	verdict := judged(paying(500), {"tools": {"pay": {"approval": {"roles": ["board"], "quorum": 2}}}})
+	verdict.approval == {"roles": ["board"], "quorum": 2}
 }
 
 claiming(claims) := object.union(paying(50), {"tool": {"annotations": claims}})
@@ -444,9 +465,9 @@ test_obligations if {
 		"redact": {"*": ["/iban"], "treasurer": ["/name"], "other": ["/x"]},
 	}}}
 	every amount in [50, 500] {
-		decision := judged(paying(amount), bound)
-		decision.limit == {"rate": "5/1m", "key": "pay"}
-		decision.redact == {"/iban", "/name"}
+		verdict := judged(paying(amount), bound)
+		verdict.limit == {"rate": "5/1m", "key": "pay"}
+		verdict.redact == {"/iban", "/name"}
 	}
 	own := judged(paying(50), {"tools": {"pay": {"limit": {"rate": "5/1m", "key": "money"}}}})
 	own.limit.key == "money"
@@ -465,47 +486,37 @@ test_a_threshold_that_is_no_number_holds if {
 	judged(balance, {"thresholds": {"pay": {"amount": "1000"}}}).rule == "role-has-tool"
 }
 
-observing(tried) := {
-	"tools": {"pay": {"observe": tried}},
-	"schedules": {"night": {"zone": "UTC", "open": [{"days": ["Monday"], "from": "00:00", "to": "06:00"}]}},
-}
-
-test_observed_is_said_and_passes if {
-	every tried, id in {
-		{"arguments": {"asset": ["EUR"]}}: "argument-not-permitted",
-		{"models": ["m"]}: "model-not-listed",
-		{"transfers": {"destination": ["acct-9"]}}: "transfer-not-permitted",
-		{"thresholds": {"amount": 10}}: "amount-above-threshold",
-		{"usage": {"day": {"sum": "/amount", "deny": {"sum": 1}}}}: "usage-above-limit",
-		{"usage": {"day": {"sum": "/amount", "hold": {"sum": 1}}}}: "usage-above-threshold",
-		{"hours": "night"}: "outside-hours",
-	} {
-		decision := judged(paying(50), observing(tried))
-		decision.effect == "allow"
-		decision.reason == concat("", ["a role of the caller may call pay; observed: ", id])
-	}
-	judged(paying(50), observing({"thresholds": {"amount": 90}})).reason == "a role of the caller may call pay"
-	held := judged(paying(500), observing({"thresholds": {"amount": 10}}))
-	held.rule == "amount-above-threshold"
-	endswith(held.reason, "; observed: amount-above-threshold")
-}
-
-test_observed_is_silent_about_what_fits if {
-	judged(paying(50), observing({
-		"arguments": {"asset": ["USD"]}, "transfers": {"destination": ["acct-1"]}, "thresholds": {"amount": 50},
-		"usage": {"day": {"sum": "/amount", "deny": {"sum": 50}, "hold": {"sum": 50}}}, "hours": "day",
-	})).reason == "a role of the caller may call pay; observed: outside-hours"
-	modelled := object.union(balance, {"arguments": {"model": "m", "amount": 500}})
-	judged(modelled, observing({"models": ["m"], "transfers": {"asset": ["EUR"]}, "thresholds": {"amount": 10}})).reason == "a role of the caller may call pay"
-}
-
 test_what_moves_nothing_is_not_measured if {
 	judged(object.union(balance, {"arguments": {"amount": 500}}), {}).rule == "role-has-tool"
 	judged(object.union(balance, {"arguments": {"amount": "x"}}), {}).rule == "role-has-tool"
 	judged(object.union(balance, {"arguments": {"amount": 50}}), transfers).rule == "role-has-tool"
 }
 
-# A tool of which nothing is said but who has it.
+visible(document, more) if {
+	said := object.union(wallet, more)
+	toolgate.visible with input as object.filter(document, ["principal", "tool"])
+		with data.roles as said.roles
+		with data.annotations as object.get(said, "annotations", {})
+		with data.directory as object.get(said, "directory", {})
+}
+
+test_visible if {
+	visible(paying(50), {})
+	visible(paying(50), {"roles": {"treasurer": {"tools": {"pay": {"arguments": {"asset": ["EUR"]}}}}}})
+	not visible(paying(50), {"roles": {"treasurer": {"tools": {"pay": false}}}})
+	not visible(paying(50), {"directory": {"inherits": {"treasurer": ["trainee"]}}})
+	visible(claiming({"openWorldHint": true}), {"annotations": {"openWorldHint": "hold"}})
+	not visible(claiming({"openWorldHint": true}), {"annotations": {"openWorldHint": "deny"}})
+	not toolgate.visible with input as {"principal": {"roles": ["treasurer"]}}
+}
+
+# A hold without an approver names no role, and toolgate denies it.
+test_nobody_decides if {
+	verdict := decided with input as call("treasurer", "manage_wallet", transfer(500)) with data.approval as false
+	verdict.approval == {"roles": []}
+}
+
+# A tool about which data says only who has it.
 test_a_plain_tool if {
 	plain := object.union(paying(50), {"tool": {"exposed": "look"}})
 	judged(plain, {"roles": {"treasurer": {"tools": {"look": true}}}}).rule == "role-has-tool"
