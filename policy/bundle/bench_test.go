@@ -16,6 +16,9 @@ import (
 	"github.com/toolgate/toolgate/policy/bundle"
 )
 
+// verdicts is what toolgate asks a policy that answers with sets.
+const verdicts = "[data.toolgate.deny, data.toolgate.hold, data.toolgate.allow]"
+
 // compiled is the default policy without its tests, its data on an AST store.
 func compiled(t testing.TB) (*ast.Compiler, storage.Store) {
 	t.Helper()
@@ -40,31 +43,93 @@ func compiled(t testing.TB) (*ast.Compiler, storage.Store) {
 	return c, inmem.NewFromObjectWithOpts(b.Data, inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))
 }
 
-// BenchmarkWhole is the cost of one full evaluation, nothing known before.
+// costs are calls that the benchmarks judge: with the data of the policy, or
+// those of everything.
+var costs = []struct {
+	name, role, tool, arguments string
+	everything                  bool
+}{
+	{"search", "researcher", "search_internet", `{"query":"x","num_results":5}`, false},
+	{"lacks", "approver", "search_internet", `{"query":"x","num_results":5}`, false},
+	{"lacks_arg", "researcher", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`, false},
+	{"model", "creator", "generate_media", `{"prompt":"x","model":"card-1"}`, false},
+	{"transfer", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`, false},
+	{"hold", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"a"}`, false},
+	{"everything", "treasurer", "pay", `{"action":"transfer","asset":"USD","amount":50,"destination":"acct-1","memo":"rent"}`, true},
+}
+
+// everything has one tool with everything that data can have about a tool.
+const everything = `{
+	"roles": {"treasurer": {"tools": {"pay": {"arguments": {"action": ["transfer", "balance"], "asset": {"enum": ["USD", "EUR"]}}}}}},
+	"thresholds": {"pay": {"amount": 100}},
+	"unmetered": {"pay": {"action": ["balance"]}},
+	"usage": {"pay": {"day": {"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]}, "hold": {"sum": 1000, "calls": 20}, "deny": {"sum": 5000}}}},
+	"schedules": {"office": {"zone": "UTC", "open": [{"days": ["Friday"], "from": "08:00", "to": "17:00"}]}},
+	"lists": {"payees": {"acct-1": true}},
+	"approval": {"roles": ["approver"]},
+	"tools": {"pay": {
+		"arguments": {"memo": {"max_length": 80, "optional": true}},
+		"transfers": {"destination": {"in": "payees"}, "amount": {"max": 10000}},
+		"hours": "office"
+	}}
+}`
+
+// BenchmarkWhole is the cost of one evaluation of everything, as of each call.
 func BenchmarkWhole(b *testing.B) {
 	c, store := compiled(b)
-	q, err := rego.New(rego.Compiler(c), rego.Store(store), rego.Query("data.toolgate.decision"), rego.StrictBuiltinErrors(true),
-		rego.GenerateJSON(func(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil })).PrepareForEval(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
-	for name, c := range map[string]struct{ role, tool, arguments string }{
-		"search":    {"researcher", "search_internet", `{"query":"x","num_results":5}`},
-		"lacks":     {"approver", "search_internet", `{"query":"x","num_results":5}`},
-		"lacks_arg": {"researcher", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`},
-		"model":     {"creator", "generate_media", `{"prompt":"x","model":"card-1"}`},
-		"transfer":  {"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`},
-		"hold":      {"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"a"}`},
-	} {
+	for _, call := range costs {
+		r := rego.New(rego.Compiler(c), rego.Store(store), rego.Query(verdicts), rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm))
+		if call.everything {
+			r = withData(b, c, everything)(verdicts)
+		}
+		q, err := r.PrepareForEval(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
 		input := ast.MustParseTerm(fmt.Sprintf(`{"action": "tools/call", "principal": {"subject": "agent-7", "roles": [%q]},
 			"tool": {"server": "standard", "name": %[2]q, "exposed": %[2]q, "risk": "high", "fingerprint": "sha256:0"}, "arguments": %s,
-			"request": {"id": "1", "transport": "http", "era": "2025-11-25", "trace_id": "", "time": "2026-11-20T12:00:00Z"}}`, c.role, c.tool, c.arguments)).Value
-		b.Run(name, func(b *testing.B) {
+			"request": {"id": "1", "transport": "http", "era": "2025-11-25", "trace_id": "", "time": "2026-11-20T12:00:00Z"},
+			"usage": {"day": {"calls": 3, "sum": 300}}}`, call.role, call.tool, call.arguments)).Value
+		b.Run(call.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				rs, err := q.Eval(context.Background(), rego.EvalParsedInput(input), rego.EvalExternalCancel(topdown.NewCancel()), rego.EvalMetrics(metrics.NoOp()))
 				if err != nil || len(rs) != 1 {
 					b.Fatal(rs, err)
+				}
+			}
+		})
+	}
+}
+
+// keepTerm keeps results as OPA's own terms, as toolgate does.
+func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }
+
+// BenchmarkPartial is the cost of what explain, matrix and check ask about one
+// role and one tool.
+func BenchmarkPartial(b *testing.B) {
+	for _, call := range costs {
+		b.Run(call.name, func(b *testing.B) {
+			c, store := compiled(b)
+			query := func(set string) *rego.Rego {
+				return rego.New(rego.Compiler(c), rego.Store(store), rego.Query(set))
+			}
+			if call.everything {
+				query = withData(b, c, everything)
+			}
+			input := map[string]any{
+				"action":    "tools/call",
+				"principal": map[string]any{"subject": "agent-7", "roles": []any{call.role}},
+				"tool":      map[string]any{"server": "standard", "name": call.tool, "exposed": call.tool, "risk": "", "fingerprint": ""},
+			}
+			for b.Loop() {
+				for _, set := range []string{"data.toolgate.deny[v]", "data.toolgate.hold[v]", "data.toolgate.allow[v]"} {
+					r := query(set)
+					rego.Input(input)(r)
+					rego.Unknowns([]string{"input.arguments", "input.request", "input.usage"})(r)
+					if _, err := r.Partial(context.Background()); err != nil {
+						b.Fatal(err)
+					}
 				}
 			}
 		})

@@ -35,7 +35,7 @@ func document(tool, rest string) *ast.Term {
 // no built-in function is given what it cannot take.
 func TestOdd(t *testing.T) {
 	c, _ := compiled(t)
-	q, err := withData(t, c, fullData)("data.toolgate.decision").PrepareForEval(context.Background())
+	q, err := withData(t, c, fullData)(verdicts).PrepareForEval(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,12 @@ func TestOdd(t *testing.T) {
 					t.Errorf("%s with %s: %v, %v", tool, odd, rs, err)
 					continue
 				}
-				if rs[0].Expressions[0].Value.(map[string]any)["effect"] == "allow" {
+				sets := rs[0].Expressions[0].Value.([]any)
+				denials, holds, allows := sets[0].([]any), sets[1].([]any), sets[2].([]any)
+				switch {
+				case len(denials)+len(holds)+len(allows) == 0:
+					t.Errorf("%s with %s: no verdict", tool, odd)
+				case len(denials)+len(holds) == 0:
 					allowed++
 				}
 			}

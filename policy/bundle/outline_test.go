@@ -102,12 +102,13 @@ func TestRules(t *testing.T) {
 			continue
 		}
 		for _, r := range m.Rules {
-			if r.Head.Value == nil {
-				continue // one of a set
-			}
-			o, ok := r.Head.Value.Value.(ast.Object)
-			if !ok || o.Get(ast.StringTerm("effect")) == nil {
+			verdict, ok := r.Head.Key, r.Head.RuleKind() == ast.MultiValue
+			if !ok {
 				continue
+			}
+			o, ok := verdict.Value.(ast.Object)
+			if !ok || o.Get(ast.StringTerm("rule")) == nil {
+				continue // a set of verdicts that other rules give
 			}
 			id := string(o.Get(ast.StringTerm("rule")).Value.(ast.String))
 			ids[id] = true

@@ -50,16 +50,20 @@ visible if {
 	not alarming
 }
 
+deny contains lack if {
+	input.tool
+	not granted
+	some lack in lacking
+}
+
 # METADATA
 # title: No role of the caller has the tool
 # labels: {rule: role-lacks-tool}
-deny contains {
+lacking contains {
 	"rule": "role-lacks-tool",
 	"reason": sprintf("no role of the caller (%s) may call %s", [concat(", ", input.principal.roles), input.tool.exposed]),
 	"remedy": "use a tool from the tools list, or ask the operator for a role that has this one",
 } if {
-	not granted
-	input.tool
 	not named
 }
 
@@ -71,7 +75,9 @@ deny contains {
 	"reason": sprintf("a role of the caller (%s) denies %s", [concat(", ", input.principal.roles), input.tool.exposed]),
 	"remedy": "use a tool from the tools list, or ask the operator to be without that role",
 } if {
-	roles.denied
+	some role in roles.held
+	lists := data.roles[role].deny
+	roles.denies(lists, input.tool.exposed)
 }
 
 # METADATA
@@ -82,22 +88,28 @@ deny contains {
 	"reason": sprintf("%s is, as its server says, of a kind that is denied", [input.tool.exposed]),
 	"remedy": "use another tool",
 } if {
-	alarming
+	some hint, effect in data.annotations
+	effect == "deny"
+	input.tool.annotations[hint] == true
 }
 
 # METADATA
 # title: No role of the caller has the tool with these arguments
 # labels: {rule: role-lacks-argument}
-deny contains {
+lacking contains {
 	"rule": "role-lacks-argument",
 	"reason": sprintf("no role of the caller (%s) may call %s with these arguments", [concat(", ", input.principal.roles), input.tool.exposed]),
 	"remedy": sprintf("permitted arguments: %s", [json.marshal({grant.arguments | some grant in roles.grants})]),
 } if {
-	not granted
 	named
 }
 
-# Conditions on single tools follow. Most tools have none and are plain.
+# Conditions on single tools. Most tools have no entry in data.tools.
+
+deny contains verdict if {
+	data.tools[input.tool.exposed]
+	some verdict in refuse
+}
 
 # METADATA
 # title: The model is not listed for the tool
@@ -107,7 +119,6 @@ deny contains {
 	"reason": sprintf("the model is not on the list for %s", [input.tool.exposed]),
 	"remedy": sprintf("use one of: %s", [concat(", ", models)]),
 } if {
-	not plain
 	models := data.models[input.tool.exposed]
 	models != false
 	not input.arguments.model in models
@@ -121,37 +132,34 @@ deny contains {
 	"reason": sprintf("%s needs a number above zero for: %s", [input.tool.exposed, concat(", ", object.keys(thresholds))]),
 	"remedy": "send the amount as a JSON number, not as text",
 } if {
-	not plain
 	thresholds := data.thresholds[input.tool.exposed]
 	some name, _ in thresholds
 	not positive(input.arguments[name])
-	not unmetered
+	not unmetered(input.tool.exposed)
 }
 
 # METADATA
 # title: An argument is not one with which the tool may move something
 # labels: {rule: transfer-not-permitted}
-deny contains {
+refuse contains {
 	"rule": "transfer-not-permitted",
 	"reason": sprintf("%s may not move this, so much of it, or there", [input.tool.exposed]),
 	"remedy": sprintf("permitted arguments: %s", [json.marshal(wanted)]),
 } if {
-	not plain
 	wanted := data.tools[input.tool.exposed].transfers
 	wanted != false
 	not arguments.fit(wanted)
-	not unmetered
+	not unmetered(input.tool.exposed)
 }
 
 # METADATA
 # title: An argument is not what the tool may be called with
 # labels: {rule: argument-not-permitted}
-deny contains {
+refuse contains {
 	"rule": "argument-not-permitted",
 	"reason": sprintf("an argument is not what %s may be called with", [input.tool.exposed]),
 	"remedy": sprintf("permitted arguments: %s", [json.marshal(wanted)]),
 } if {
-	not plain
 	wanted := data.tools[input.tool.exposed].arguments
 	wanted != false
 	not arguments.fit(wanted)
@@ -165,7 +173,6 @@ deny contains {
 	"reason": sprintf("the call would use more of %s than its window has left", [input.tool.exposed]),
 	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
 } if {
-	not plain
 	meters := data.usage[input.tool.exposed]
 	usage.beyond(meters, "deny")
 }
@@ -173,12 +180,11 @@ deny contains {
 # METADATA
 # title: The tool is closed at this hour
 # labels: {rule: outside-hours}
-deny contains {
+refuse contains {
 	"rule": "outside-hours",
 	"reason": sprintf("%s is closed at this hour", [input.tool.exposed]),
 	"remedy": sprintf("call within the hours of %s", [json.marshal(name)]),
 } if {
-	not plain
 	name := data.tools[input.tool.exposed].hours
 	name != false
 	not hours.open(data.schedules[name])
@@ -193,8 +199,21 @@ hold contains {
 	"remedy": "wait for a person to decide",
 	"approval": approval,
 } if {
-	not plain
-	attended
+	data.tools[input.tool.exposed].hold
+}
+
+# METADATA
+# title: The server claims something of the tool for which a person decides
+# labels: {rule: tool-needs-approval}
+hold contains {
+	"rule": "tool-needs-approval",
+	"reason": sprintf("a person decides on every call of %s", [input.tool.exposed]),
+	"remedy": "wait for a person to decide",
+	"approval": approval,
+} if {
+	some hint, effect in data.annotations
+	effect == "hold"
+	input.tool.annotations[hint] == true
 }
 
 # METADATA
@@ -206,7 +225,6 @@ hold contains {
 	"remedy": "wait for a person to decide, or use less",
 	"approval": approval,
 } if {
-	not plain
 	meters := data.usage[input.tool.exposed]
 	usage.beyond(meters, "hold")
 }
@@ -220,20 +238,44 @@ hold contains {
 	"remedy": "wait for a person to decide, or stay at or below the threshold",
 	"approval": approval,
 } if {
-	not plain
 	thresholds := data.thresholds[input.tool.exposed]
 	some name, most in thresholds
 	above(input.arguments[name], most)
-	not unmetered
+	not unmetered(input.tool.exposed)
 }
 
 # METADATA
 # title: A role of the caller has the tool
 # labels: {rule: role-has-tool}
-allow contains object.union(obligations, {
+allow contains {"rule": "role-has-tool", "reason": sprintf("a role of the caller may call %s", [input.tool.exposed])} if granted
+
+allow contains verdict if {
+	data.tools[input.tool.exposed]
+	some verdict in obligation
+}
+
+# METADATA
+# title: A role of the caller has the tool, at a rate
+# labels: {rule: role-has-tool}
+obligation contains {
 	"rule": "role-has-tool",
 	"reason": sprintf("a role of the caller may call %s", [input.tool.exposed]),
-}) if {
+	"limit": object.union({"key": input.tool.exposed}, limit),
+} if {
+	limit := data.tools[input.tool.exposed].limit
+	limit != false
+	granted
+}
+
+# METADATA
+# title: A role of the caller has the tool, and parts of the result are redacted
+# labels: {rule: role-has-tool}
+obligation contains {
+	"rule": "role-has-tool",
+	"reason": sprintf("a role of the caller may call %s", [input.tool.exposed]),
+	"redact": {pointer | some role in roles.held | {"*"}; some pointer in pointers[role]},
+} if {
+	pointers := data.tools[input.tool.exposed].redact
 	granted
 }
 
@@ -252,28 +294,14 @@ granted if {
 }
 
 # A server's claims about its tools can only tighten.
-alarming if claimed("deny")
-
-attended if data.tools[input.tool.exposed].hold
-
-attended if claimed("hold")
-
-claimed(effect) if {
-	some hint, of in data.annotations
-	of == effect
+alarming if {
+	some hint, effect in data.annotations
+	effect == "deny"
 	input.tool.annotations[hint] == true
 }
 
-plain if {
-	not data.tools[input.tool.exposed]
-	not data.thresholds[input.tool.exposed]
-	not data.models[input.tool.exposed]
-	not data.usage[input.tool.exposed]
-	not claimed("hold")
-}
-
-unmetered if {
-	some name, values in data.unmetered[input.tool.exposed]
+unmetered(tool) if {
+	some name, values in data.unmetered[tool]
 	input.arguments[name] in values
 }
 
@@ -291,7 +319,7 @@ above(amount, most) if {
 }
 
 # Everything is above a threshold that is not a number.
-above(_, most) if not is_number(most)
+above(_, most) if is_number(most) == false
 
 # Without an approver the hold denies: a hold that names no role is an error.
 approval := data.tools[input.tool.exposed].approval if {
@@ -300,59 +328,52 @@ approval := data.tools[input.tool.exposed].approval if {
 	data.approval
 } else := {"roles": []}
 
-obligations := {} if plain
+# Requests that call no tool.
 
-obligations := object.union({"redact": redact}, limited) if not plain
-
-limited := {} if not data.tools[input.tool.exposed].limit
-
-limited := {"limit": object.union({"key": input.tool.exposed}, limit)} if {
-	limit := data.tools[input.tool.exposed].limit
-	limit != false
+deny contains verdict if {
+	input.action != "tools/call"
+	some verdict in refusal
 }
 
-redact contains pointer if some pointer in data.tools[input.tool.exposed].redact["*"]
-
-redact contains pointer if {
-	some role in roles.held
-	some pointer in data.tools[input.tool.exposed].redact[role]
+allow contains verdict if {
+	input.action != "tools/call"
+	some verdict in permit
 }
 
-# Requests that call no tool. Roles read the resources and get the prompts of the
-# servers that data.roles names, and complete towards them.
+# Roles read the resources and get the prompts of the servers that data.roles names,
+# and complete towards them.
 
 # METADATA
 # title: A role of the caller may use what the server offers
 # labels: {rule: role-has-server}
-allow contains {
+permit contains {
 	"rule": "role-has-server",
-	"reason": sprintf("a role of the caller may use the %s of %s", [offer.kind, offer.server]),
+	"reason": sprintf("a role of the caller may use the %s of %s", [kind, server]),
 } if {
-	not input.tool
-	shared
+	some kind, server in offer
+	shared(kind, server)
 }
 
 # METADATA
 # title: No role of the caller may use what the server offers
 # labels: {rule: role-lacks-server}
-deny contains {
+refusal contains {
 	"rule": "role-lacks-server",
-	"reason": sprintf("no role of the caller (%s) may use the %s of %s", [concat(", ", input.principal.roles), offer.kind, offer.server]),
+	"reason": sprintf("no role of the caller (%s) may use the %s of %s", [concat(", ", input.principal.roles), kind, server]),
 	"remedy": "ask the operator for a role that may",
 } if {
-	not input.tool
-	offer
-	not shared
+	some kind, server in offer
+	not shared(kind, server)
 }
 
-offer := {"kind": "resources", "server": input.resource.server} if input.resource
+offer["resources"] := input.resource.server
 
-offer := {"kind": "prompts", "server": input.prompt.server} if input.prompt
+offer["prompts"] := input.prompt.server
 
-shared if {
-	some server in [offer.server, "*"]
+shared(kind, server) if {
+	some name in [server, "*"]
 	some role in roles.held
-	data.roles[role][offer.kind][server] == true
+	data.roles[role][kind][name] == true
 }
 
 # Requests of a server to the caller, and requests to a server about anything other
@@ -361,23 +382,21 @@ shared if {
 # METADATA
 # title: A role of the caller permits the request
 # labels: {rule: role-has-server}
-allow contains {
+permit contains {
 	"rule": "role-has-server",
 	"reason": sprintf("a role of the caller permits %s with %s", [input.action, input.server.name]),
 } if {
-	not input.tool
 	permitted
 }
 
 # METADATA
 # title: No role of the caller permits the request
 # labels: {rule: role-lacks-server}
-deny contains {
+refusal contains {
 	"rule": "role-lacks-server",
 	"reason": sprintf("no role of the caller (%s) permits %s with %s", [concat(", ", input.principal.roles), input.action, input.server.name]),
 	"remedy": "ask the operator for a role that does",
 } if {
-	not input.tool
 	input.server
 	not permitted
 }

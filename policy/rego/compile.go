@@ -96,7 +96,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	if err = checkOperands(s.modules); err != nil {
 		return nil, err
 	}
-	if p.form, err = formOf(p.compiler); err != nil {
+	if p.form, err = formOf(p.compiler, orderOf(s.modules)); err != nil {
 		return nil, err
 	}
 	if p.data, err = readAll(ctx, p.store); err != nil {

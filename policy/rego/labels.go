@@ -2,6 +2,7 @@ package rego
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -27,6 +28,22 @@ func labelsOf(modules map[string]*ast.Module) map[string]map[string]string {
 	}
 	maps.DeleteFunc(out, func(_ string, labels map[string]string) bool { return len(labels) == 0 })
 	return out
+}
+
+// orderOf gives each rule id its position in the source: files by name, then
+// rules from top to bottom.
+func orderOf(modules map[string]*ast.Module) map[string]int {
+	order := make(map[string]int)
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		for _, r := range modules[name].Rules {
+			for _, id := range slices.Sorted(maps.Keys(idsOf(r, textLabels(r)))) {
+				if _, known := order[id]; !known {
+					order[id] = len(order)
+				}
+			}
+		}
+	}
+	return order
 }
 
 // textLabels are the labels of r that are text.

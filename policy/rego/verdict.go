@@ -36,8 +36,11 @@ type form struct {
 
 // formOf finds the form in which the rules of c answer. A policy that uses both
 // forms, or neither, is an error with the place of the rule.
-func formOf(c *ast.Compiler) (form, error) {
-	f := form{decode: decodeSets}
+//
+// order is the position of each rule id in the source, which names the decision
+// where a set has several elements.
+func formOf(c *ast.Compiler, order map[string]int) (form, error) {
+	f := form{decode: func(v ast.Value) (policy.Decision, error) { return decodeSets(v, order) }}
 	var operands []string
 	var found Faults
 	decides := c.GetRules(decisionRef)
@@ -73,7 +76,7 @@ func formOf(c *ast.Compiler) (form, error) {
 // decodeSets reads the answer of a policy that answers with sets: deny takes
 // precedence over hold, and hold over allow. Nothing in any set is undefined.
 // Every element must be well formed, whether or not it decides.
-func decodeSets(v ast.Value) (policy.Decision, error) {
+func decodeSets(v ast.Value, order map[string]int) (policy.Decision, error) {
 	sets, ok := v.(*ast.Array)
 	if !ok || sets.Len() != len(verdictSets) {
 		return policy.Decision{}, fmt.Errorf("verdicts are %s, not sets", ast.ValueName(v))
@@ -81,7 +84,7 @@ func decodeSets(v ast.Value) (policy.Decision, error) {
 	found := make([][]policy.Decision, len(verdictSets))
 	for i, s := range verdictSets {
 		var err error
-		if found[i], err = decodeSet(sets.Elem(i).Value, s.effect, s.other); err != nil {
+		if found[i], err = decodeSet(sets.Elem(i).Value, s.effect, s.other, order); err != nil {
 			return policy.Decision{}, fmt.Errorf("%v: %w", s.ref, err)
 		}
 	}
@@ -103,9 +106,10 @@ func decodeSets(v ast.Value) (policy.Decision, error) {
 	return policy.Decision{}, errUndefined
 }
 
-// decodeSet reads the elements of one set, ordered by rule, reason and remedy:
-// the first one names the decision.
-func decodeSet(v ast.Value, effect policy.Effect, other []string) ([]policy.Decision, error) {
+// decodeSet reads the elements of one set, in the order of their rules in the
+// source: the first one names the decision. Ids that the source does not name
+// come last, by id; elements of one rule are ordered by reason and remedy.
+func decodeSet(v ast.Value, effect policy.Effect, other []string, order map[string]int) ([]policy.Decision, error) {
 	set, ok := v.(ast.Set)
 	if !ok {
 		return nil, fmt.Errorf("is %s, not a set", ast.ValueName(v))
@@ -125,8 +129,14 @@ func decodeSet(v ast.Value, effect policy.Effect, other []string) ([]policy.Deci
 		out = append(out, d)
 		return err
 	})
+	position := func(rule string) int {
+		if at, ok := order[rule]; ok {
+			return at
+		}
+		return len(order)
+	}
 	slices.SortFunc(out, func(a, b policy.Decision) int {
-		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Remedy, b.Remedy))
+		return cmp.Or(cmp.Compare(position(a.Rule), position(b.Rule)), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Remedy, b.Remedy))
 	})
 	return out, err
 }

@@ -45,11 +45,11 @@ func TestVerdictSets(t *testing.T) {
 		`deny-b deny-a allow-a`:  {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
 		`deny-b hold-a allow-a`:  {Effect: policy.Deny, Rule: "no-b", Reason: "b"},
 		`allow-b`:                {Effect: policy.Allow, Rule: "yes-b", Reason: "b", Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/z"}, Labels: map[string]string{"rule": "yes-b", "team": "y"}},
-		`allow-b allow-a`:        {Effect: policy.Allow, Rule: "yes-a", Reason: "a", Limit: &policy.Limit{Rate: "10/1m", Key: "slow"}, Redact: []string{"/a", "/b", "/z"}},
+		`allow-b allow-a`:        {Effect: policy.Allow, Rule: "yes-b", Reason: "b", Limit: &policy.Limit{Rate: "10/1m", Key: "slow"}, Redact: []string{"/a", "/b", "/z"}, Labels: map[string]string{"rule": "yes-b", "team": "y"}},
 		`hold-b`:                 {Effect: policy.Hold, Rule: "ask-b", Reason: "b", Approval: boss(2, time.Hour, new(45*time.Second), true, "lead", "boss")},
 		`hold-a allow-b`:         {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(0, 2*time.Hour, nil, true, "boss", "chief"), Limit: &policy.Limit{Rate: "60/1m", Key: "yes-b"}, Redact: []string{"/b", "/h", "/z"}},
-		`hold-a hold-b`:          {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(2, time.Hour, new(45*time.Second), true, "boss"), Redact: []string{"/h"}},
-		`hold-a hold-b hold-c`:   {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
+		`hold-a hold-b`:          {Effect: policy.Hold, Rule: "ask-b", Reason: "b", Approval: boss(2, time.Hour, new(45*time.Second), true, "boss"), Redact: []string{"/h"}},
+		`hold-a hold-b hold-c`:   {Effect: policy.Hold, Rule: "ask-b", Reason: "b", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
 		`hold-e`:                 {Effect: policy.Hold, Rule: "ask-e", Approval: &policy.Approval{Roles: []string{"finance", "security"}, Quorum: 3, Each: map[string]int{"finance": 1, "security": 2}, TTL: time.Hour}},
 		`hold-e hold-f`:          {Effect: policy.Hold, Rule: "ask-e", Approval: &policy.Approval{Roles: []string{"finance", "security"}, Quorum: 4, Each: map[string]int{"finance": 2, "security": 2}, TTL: time.Hour}},
 		`hold-c hold-f`:          {Effect: policy.Hold, Rule: "ask-c", Reason: "c", Approval: &policy.Approval{Roles: []string{"boss", "finance"}, Quorum: 5, Each: map[string]int{"boss": 3, "finance": 2}, Hold: new(5 * time.Second)}},
@@ -61,7 +61,7 @@ func TestVerdictSets(t *testing.T) {
 		`error allow-a`:          failed,
 		`error deny-a`:           failed,
 		`deny-a deny-b error`:    {Effect: policy.Deny, Rule: "no-a", Reason: "a", Remedy: "do not", Labels: map[string]string{"rule": "no-a", "team": "x"}},
-		`hold-c hold-b hold-a x`: {Effect: policy.Hold, Rule: "ask-a", Reason: "a", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
+		`hold-c hold-b hold-a x`: {Effect: policy.Hold, Rule: "ask-b", Reason: "b", Approval: boss(3, time.Hour, new(5*time.Second), false, "boss"), Redact: []string{"/h"}},
 	} {
 		list := `"` + strings.Join(strings.Fields(want), `","`) + `"`
 		got, err := e.Decide(t.Context(), input("r", "t", `{"want":[`+list+`]}`))

@@ -11,28 +11,35 @@ call(tool, arguments) := {
 	"request": {"time": "2024-01-01T12:00:00Z"},
 }
 
-rule(document) := id if id := toolgate.decision.rule with input as document
+allowed(document) := {verdict.rule | some verdict in verdicts} if {
+	verdicts := toolgate.allow with input as document
+	count(denied(document)) == 0
+}
+
+denied(document) := {verdict.rule | some verdict in verdicts} if verdicts := toolgate.deny with input as document
 
 test_desk_reads_and_answers if {
-	rule(call("crm__read_customer", {"id": 7})) == "DESK-006"
-	rule(call("tickets__read_history", {})) == "DESK-006"
-	rule(call("tickets__answer", {"status": "solved", "text": "Done."})) == "DESK-006"
-	rule(call("tickets__answer", {"status": "deleted", "text": "Done."})) == "DESK-002"
-	rule(call("tickets__answer", {"status": "open", "text": ""})) == "DESK-002"
+	allowed(call("crm__read_customer", {"id": 7})) == {"DESK-006"}
+	allowed(call("tickets__read_history", {})) == {"DESK-006"}
+	allowed(call("tickets__answer", {"status": "solved", "text": "Done."})) == {"DESK-006"}
+	denied(call("tickets__answer", {"status": "deleted", "text": "Done."})) == {"DESK-002"}
+	denied(call("tickets__answer", {"status": "open", "text": ""})) == {"DESK-002"}
 }
 
 test_desk_deletes_and_pays_nothing if {
 	every tool in ["tickets__delete_all", "crm__delete_customer", "wallet__refund", "unknown"] {
-		rule(call(tool, {})) == "DESK-001"
+		"DESK-001" in denied(call(tool, {}))
+		not toolgate.visible with input as call(tool, {})
 	}
 }
 
 test_cashiers_are_of_the_desk if {
 	cashier := object.union(call("crm__read_customer", {}), {"principal": {"roles": ["cashier"]}})
-	rule(cashier) == "DESK-006"
+	allowed(cashier) == {"DESK-006"}
+	toolgate.visible with input as cashier
 }
 
-# Only tools are decided on here: whatever else a client or server asks is denied.
+# The policy allows tool calls only: other requests are denied because no rule allows them.
 test_nothing_besides_tools if {
-	not toolgate.decision with input as {"principal": {"roles": ["desk"]}, "resource": {"server": "crm", "uri": "x"}}
+	count(toolgate.allow) == 0 with input as {"principal": {"roles": ["desk"]}, "resource": {"server": "crm", "uri": "x"}}
 }

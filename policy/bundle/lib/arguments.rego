@@ -43,20 +43,26 @@ fit(wanted) if {
 
 # METADATA
 # title: One argument fits
-fits(name, want) if holds(lookup(name), want)
+fits(name, want) if {
+	startswith(name, "/") == false
+	holds(input.arguments[name], want)
+}
+
+fits(pointer, want) if {
+	startswith(pointer, "/")
+	holds(lookup(pointer), want)
+}
 
 fits(name, want) if {
 	want.optional == true
-	not startswith(name, "/")
-	not input.arguments[name] != null
+	startswith(name, "/") == false
+	object.get(input.arguments, name, null) == null
 }
 
 # METADATA
-# title: The argument with a name, or to which a pointer leads
+# title: The argument to which a pointer leads
 # description: Undefined where the call has none.
-lookup(name) := input.arguments[name] if not startswith(name, "/")
-
-lookup(name) := reached(keys(name)) if startswith(name, "/")
+lookup(pointer) := reached(keys(pointer))
 
 reached([a]) := input.arguments[a]
 
@@ -70,7 +76,7 @@ reached(path) := found if {
 }
 
 # keys are the members that a JSON Pointer leads through (RFC 6901).
-keys(pointer) := split(substring(pointer, 1, -1), "/") if not contains(pointer, "~")
+keys(pointer) := split(substring(pointer, 1, -1), "/") if contains(pointer, "~") == false
 
 keys(pointer) := [key |
 	some part in split(substring(pointer, 1, -1), "/")

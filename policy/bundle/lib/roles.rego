@@ -93,6 +93,8 @@ withheld(tool) if {
 	denies(data.roles[role].deny, tool)
 }
 
+# METADATA
+# title: An entry of data.roles[role].deny names the tool
 denies(lists, tool) if lists.tools[tool] == true
 
 denies(lists, tool) if {

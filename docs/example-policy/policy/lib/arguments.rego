@@ -1,40 +1,40 @@
 # METADATA
 # title: Arguments
 # description: |
-#   Constraints on arguments, written as data. An argument is named, or pointed
-#   at where it stands deeper: "path", or "/payment/amount" (JSON Pointer, not
-#   through lists). What it must be is a list of the
-#   values that it may have, or an object all of whose members hold:
+#   Constraints on arguments, written as data. A constraint names an argument, or
+#   points to a nested one: "path", or "/payment/amount" (JSON Pointer, not
+#   through lists). The constraint is a list of permitted values, or an object
+#   whose members must all hold:
 #
 #     "enum": ["a", "b"]          one of these
-#     "none_of": ["c"]            anything else, of whatever type
+#     "none_of": ["c"]            anything else, of any type
 #     "in": …, "not_in": …        text that is, or is not, listed: a list, an
-#                                 object {"text": true} for long ones, or the
+#                                 object {"text": true} for long lists, or the
 #                                 name of one of data.lists
-#     "min": 0, "max": 100        a number from, a number to
-#     "above": 0, "below": 100    the same without the bound itself
+#     "min": 0, "max": 100        a number within these bounds, inclusive
+#     "above": 0, "below": 100    a number within these bounds, exclusive
 #     "integer": true             a whole number
-#     "pattern": "[A-Z]{3}"       text that matches whole (RE2)
+#     "pattern": "[A-Z]{3}"       text that matches from beginning to end (RE2)
 #     "prefix": ["/srv/docs/"]    text that begins with one of these, without ".."
 #     "hosts": ["api.example.com", "localhost:8080"]
 #                                 http(s) URL of one of these hosts
-#     "domains": [".example.org"] http(s) URL of this domain or one below it
+#     "domains": [".example.org"] http(s) URL of this domain or a subdomain
 #     "min_length": 1, "max_length": 80
 #                                 characters of a text, elements of a list
-#     "optional": true            it may be absent, or null (not where a pointer is)
+#     "optional": true            may be absent or null (names only, not pointers)
 #     "within": {"meter": "day", "most": 1000}
-#                                 a number that together with the sum of that
-#                                 meter is at most so much (lib/usage.rego)
+#                                 a number that, added to the sum of that meter,
+#                                 is at most this (lib/usage.rego)
 #
-#   What is absent, of another type or constrained by a word that is not in this
-#   list does not fit: a slip of the pen refuses calls, it lets none pass.
+#   A missing argument, another type and an unknown constraint do not fit: a typing
+#   error in data refuses calls, it never lets one pass.
 package toolgate.lib.arguments
 
 import rego.v2
 
 # METADATA
-# title: Every argument that is named fits
-# description: wanted maps names and pointers to what they must be.
+# title: Every named argument fits
+# description: wanted maps names and pointers to constraints.
 fit(wanted) if {
 	every name, want in wanted {
 		fits(name, want)
@@ -44,161 +44,188 @@ fit(wanted) if {
 # METADATA
 # title: One argument fits
 fits(name, want) if {
-	not startswith(name, "/")
+	startswith(name, "/") == false
 	holds(input.arguments[name], want)
 }
 
-fits(name, want) if {
-	startswith(name, "/")
-	reaches(keys(name), want)
+fits(pointer, want) if {
+	startswith(pointer, "/")
+	holds(lookup(pointer), want)
 }
 
 fits(name, want) if {
 	want.optional == true
-	not startswith(name, "/")
-	not input.arguments[name] != null
+	startswith(name, "/") == false
+	object.get(input.arguments, name, null) == null
 }
 
-reaches([a], want) if holds(input.arguments[a], want)
+# METADATA
+# title: The argument to which a pointer leads
+# description: Undefined where the call has none.
+lookup(pointer) := reached(keys(pointer))
 
-reaches([a, b], want) if holds(input.arguments[a][b], want)
+reached([a]) := input.arguments[a]
 
-reaches([a, b, c], want) if holds(input.arguments[a][b][c], want)
+reached([a, b]) := input.arguments[a][b]
 
-reaches(path, want) if {
-	count(path) > 3
+reached(path) := found if {
+	count(path) > 2
 	is_object(input.arguments)
-	value := object.get(input.arguments, path, set())
-	not is_set(value)
-	holds(value, want)
+	found := object.get(input.arguments, path, set())
+	not is_set(found)
 }
 
 # keys are the members that a JSON Pointer leads through (RFC 6901).
-keys(pointer) := [key |
-	some i, part in split(pointer, "/")
-	i > 0
-	key := strings.replace_n({"~1": "/", "~0": "~"}, part)
-]
+keys(pointer) := split(substring(pointer, 1, -1), "/") if contains(pointer, "~") == false
 
-holds(value, want) if {
-	is_array(want)
-	value in want
+keys(pointer) := [key |
+	some part in split(substring(pointer, 1, -1), "/")
+	key := strings.replace_n({"~1": "/", "~0": "~"}, part)
+] if {
+	contains(pointer, "~")
 }
 
-holds(value, want) if {
+holds(argument, want) if {
+	is_array(want)
+	argument in want
+}
+
+holds(argument, want) if {
 	is_object(want)
 	every word, limit in want {
-		satisfies(word, value, limit)
+		satisfies(word, argument, limit)
 	}
 }
 
-# A word's rule tests the types of what it compares, that of the bound too: in
-# Rego text is above every number and null below.
-satisfies("enum", value, values) if value in values
+# satisfies holds where an argument is what one word of a constraint asks for. The
+# word is compared in the body, which OPA indexes. Every rule tests the types of
+# both operands: in Rego text is above every number and null below.
+satisfies(word, value, values) if {
+	word == "enum"
+	value in values
+}
 
-satisfies("none_of", value, values) if {
+satisfies(word, value, values) if {
+	word == "none_of"
 	is_array(values)
 	not value in values
 }
 
-satisfies("in", value, table) if {
+satisfies(word, value, table) if {
+	word == "in"
 	is_string(value)
 	listed(value, table)
 }
 
-satisfies("not_in", value, table) if {
+satisfies(word, value, table) if {
+	word == "not_in"
 	is_string(value)
 	is_table(table)
 	not listed(value, table)
 }
 
-satisfies("min", value, least) if {
+satisfies(word, value, least) if {
+	word == "min"
 	is_number(least)
 	is_number(value)
 	value >= least
 }
 
-satisfies("max", value, most) if {
+satisfies(word, value, most) if {
+	word == "max"
 	is_number(most)
 	is_number(value)
 	value <= most
 }
 
-satisfies("above", value, bound) if {
+satisfies(word, value, bound) if {
+	word == "above"
 	is_number(bound)
 	is_number(value)
 	value > bound
 }
 
-satisfies("below", value, bound) if {
+satisfies(word, value, bound) if {
+	word == "below"
 	is_number(bound)
 	is_number(value)
 	value < bound
 }
 
-satisfies("integer", value, true) if {
+satisfies(word, value, yes) if {
+	word == "integer"
+	yes == true
 	is_number(value)
 	value == floor(value)
 }
 
-satisfies("pattern", value, pattern) if {
+satisfies(word, value, pattern) if {
+	word == "pattern"
 	is_string(value)
 	regex.match(concat("", ["^(?:", pattern, ")$"]), value)
 }
 
-satisfies("prefix", value, prefixes) if {
+satisfies(word, value, prefixes) if {
+	word == "prefix"
 	is_string(value)
 	strings.any_prefix_match(value, prefixes)
 	not contains(value, "..")
 }
 
-satisfies("hosts", value, hosts) if {
+satisfies(word, value, hosts) if {
+	word == "hosts"
 	is_string(value)
 	regex.match(url, value)
 	lower(regex.replace(value, url, "$1")) in hosts
 }
 
-satisfies("domains", value, domains) if {
+satisfies(word, value, domains) if {
+	word == "domains"
 	is_string(value)
 	regex.match(url, value)
 	strings.any_suffix_match(concat("", [".", lower(regex.replace(value, url, "$1"))]), domains)
 }
 
-satisfies("min_length", value, least) if {
+satisfies(word, value, least) if {
+	word == "min_length"
 	is_number(least)
 	is_string(value)
 	count(value) >= least
 }
 
-satisfies("min_length", value, least) if {
+satisfies(word, value, least) if {
+	word == "min_length"
 	is_number(least)
 	is_array(value)
 	count(value) >= least
 }
 
-satisfies("max_length", value, most) if {
+satisfies(word, value, most) if {
+	word == "max_length"
 	is_number(most)
 	is_string(value)
 	count(value) <= most
 }
 
-satisfies("max_length", value, most) if {
+satisfies(word, value, most) if {
+	word == "max_length"
 	is_number(most)
 	is_array(value)
 	count(value) <= most
 }
 
-satisfies("within", value, want) if {
+satisfies(word, value, want) if {
+	word == "within"
 	is_number(want.most)
 	is_number(value)
 	is_number(input.usage[want.meter].sum)
 	input.usage[want.meter].sum + value <= want.most
 }
 
-satisfies("optional", _, _)
+satisfies(word, _, _) if word == "optional"
 
-# A URL that every parser reads alike: its host is the first part, and neither a
-# name and password before it nor a backslash can move it.
+# url matches URLs that every parser reads alike: the host comes first, and neither
+# a user name nor a backslash can move it.
 url := `(?is)^https?://([a-z0-9.-]+(?::[0-9]+)?)(?:[/?#][^\s\\]*)?$`
 
 listed(value, table) if {
@@ -225,7 +252,7 @@ listed(value, name) if {
 	object.get(table, value, false) == true
 }
 
-# A list that is not there keeps nobody out: that is a fault of the data.
+# A missing list would exclude nobody, so a name without a list fits nothing.
 is_table(table) if is_array(table)
 
 is_table(table) if is_object(table)

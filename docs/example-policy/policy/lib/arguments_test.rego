@@ -177,6 +177,15 @@ test_optional if {
 	not arguments.fit({"/x/y": {"optional": true, "max": 5}}) with input as {"arguments": {}}
 }
 
+test_within if {
+	document := {"arguments": {"x": 5}, "usage": {"day": {"sum": 95}}}
+	arguments.fit({"x": {"within": {"meter": "day", "most": 100}}}) with input as document
+	every want in [{"meter": "day", "most": 99}, {"meter": "week", "most": 100}, {"meter": "day", "most": "100"}, {"meter": "day"}, 100] {
+		not arguments.fit({"x": {"within": want}}) with input as document
+	}
+	not fits("5", {"within": {"meter": "day", "most": 100}}) with input.usage as {"day": {"sum": 0}}
+}
+
 test_all_words_count if {
 	fits("abc", {"pattern": "[a-z]+", "max_length": 3})
 	not fits("abcd", {"pattern": "[a-z]+", "max_length": 3})

@@ -1,22 +1,22 @@
 # METADATA
 # title: Hours
 # description: |
-#   Working hours, by the time that the request carries (no policy reads a clock)
-#   in a time zone:
+#   Opening hours in a time zone. The time is the one in the input: a policy reads
+#   no clock.
 #
 #     data.schedules[name]
 #       {"zone": "Europe/Berlin",
 #        "open": [{"days": ["Monday", "Friday"], "from": "08:00", "to": "17:30"}]}
 #
-#   Times are written with two digits each; "to" is the first moment that is
-#   closed, "24:00" the end of the day. Hours over midnight are two entries.
+#   Times have two digits each. "to" is the first minute that is closed, "24:00" is
+#   the end of the day. Hours across midnight take two entries.
 package toolgate.lib.hours
 
 import rego.v2
 
 # METADATA
 # title: The schedule is open at the time of the request
-# description: A schedule that is not there, and a request without a time, are closed.
+# description: A missing schedule and a request without a time count as closed.
 open(schedule) if {
 	is_string(input.request.time)
 	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, input.request.time)

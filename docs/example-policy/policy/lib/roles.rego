@@ -1,17 +1,17 @@
 # METADATA
 # title: Roles
 # description: |
-#   Who may use which tool. A caller holds the roles that its credential names
-#   (input.principal.roles) and, where there is a directory, those of its subject
-#   and its groups, and what all of these inherit:
+#   Who may use which tool. A caller holds the roles of its credential
+#   (input.principal.roles). With a directory it also holds the roles of its
+#   subject and groups, and every role that these inherit:
 #
 #     data.directory.subjects[subject]  {"roles": ["auditor"], "groups": ["finance"]}
 #     data.directory.groups[group]      ["treasurer"]
-#     data.directory.inherits[role]     ["observer"]: whoever has role has these too
+#     data.directory.inherits[role]     ["observer"]: holders of role hold these too
 #
-#   A role is given tools by name, and by pattern where names would not do: a name
-#   costs the same however many there are, each pattern costs a comparison. What
-#   one role denies no other gives back.
+#   A role grants tools by name, or by pattern where names would be too many. A
+#   name costs the same however many there are; each pattern costs a comparison.
+#   A deny list of one role takes precedence over the grants of all roles.
 #
 #     data.roles[role].tools[tool]        true, or {"arguments": {…}} (lib/arguments.rego)
 #     data.roles[role].patterns[pattern]  the same; "files__*" is every tool of files
@@ -22,56 +22,58 @@ package toolgate.lib.roles
 import rego.v2
 
 # METADATA
-# title: What data.roles says of the roles that the caller holds
-entries contains data.roles[role] if some role in input.principal.roles
-
-entries contains data.roles[role] if {
-	data.directory
-	some role in held
-}
-
-# METADATA
-# title: The names of these roles
-held contains role if some role in named
+# title: The names of the roles that the caller holds
+held contains role if some role in input.principal.roles
 
 held contains role if {
-	some heir in graph.reachable(data.directory.inherits, named)
+	data.directory
+	some role in inherited
+}
+
+inherited contains role if some role in assigned
+
+inherited contains role if {
+	some heir in graph.reachable(data.directory.inherits, assigned)
 	some role in data.directory.inherits[heir]
 }
 
-named contains role if some role in input.principal.roles
+assigned contains role if some role in input.principal.roles
 
-named contains role if some role in data.directory.subjects[input.principal.subject].roles
+assigned contains role if some role in data.directory.subjects[input.principal.subject].roles
 
-named contains role if {
+assigned contains role if {
 	some group in data.directory.subjects[input.principal.subject].groups
 	some role in data.directory.groups[group]
 }
 
 # METADATA
-# title: What these roles say about the tool that is called
-# description: The grants, of whatever form; deny lists are not looked at.
-grants contains entry.tools[input.tool.exposed] if some entry in entries
+# title: The entries of data.roles for the roles that the caller holds
+entries contains data.roles[role] if some role in held
+
+# METADATA
+# title: What these roles grant on the called tool
+# description: The grants as data.roles has them. Deny lists are not considered.
+grants contains data.roles[role].tools[input.tool.exposed] if some role in held
 
 grants contains grant if {
-	some entry in entries
-	some pattern, grant in entry.patterns
+	some role in held
+	some pattern, grant in data.roles[role].patterns
 	glob.match(pattern, null, input.tool.exposed)
 }
 
 # METADATA
-# title: One of them denies the tool that is called to whoever has the role
+# title: One of these roles denies the called tool
 denied if {
-	some entry in entries
-	denies(entry.deny, input.tool.exposed)
+	some role in held
+	denies(data.roles[role].deny, input.tool.exposed)
 }
 
 # METADATA
-# title: The caller may use a tool, whichever is called, with whatever arguments
+# title: The caller may use a tool, with some arguments
 has(tool) if {
-	some entry in entries
-	gives(entry, tool)
-	not deprived(tool)
+	some role in held
+	gives(data.roles[role], tool)
+	not withheld(tool)
 }
 
 gives(entry, tool) if given(entry.tools[tool])
@@ -86,11 +88,13 @@ given(grant) if grant == true
 
 given(grant) if is_object(grant)
 
-deprived(tool) if {
-	some entry in entries
-	denies(entry.deny, tool)
+withheld(tool) if {
+	some role in held
+	denies(data.roles[role].deny, tool)
 }
 
+# METADATA
+# title: An entry of data.roles[role].deny names the tool
 denies(lists, tool) if lists.tools[tool] == true
 
 denies(lists, tool) if {

@@ -73,6 +73,10 @@ test_held if {
 	roles.held == {"x", "y"} with input as called(["x"], "t") with data.directory as {"inherits": {"x": ["y"]}}
 }
 
+test_entries if {
+	roles.entries == {table.reader, table.closed} with input as called(["reader", "closed", "nobody"], "t") with data.roles as table
+}
+
 test_held_roles_grant if {
 	roles.grants == {true} with input as called([], "files__read")
 		with data.roles as table
