@@ -21,7 +21,7 @@ configured one.`,
   toolgate policy test my-policy
   toolgate policy matrix --path my-policy -o markdown`,
 	}
-	return group(c, policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
+	return group(c, policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
 }
 
 // policyPath is the flag that names another policy than the configured one.

@@ -25,7 +25,7 @@ type policyChecks struct {
 func policyCheck(e *env) *cobra.Command {
 	var flags policyChecks
 	c := &cobra.Command{
-		Use: "check", Short: "compile the policy, try it on samples, and look for slips", Args: cobra.NoArgs,
+		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes", Args: cobra.MaximumNArgs(1),
 		Long: `check compiles the policy as serve would: in OPA's strict mode, against the schema of
 input, without any built-in that reaches the network, and tries it on sample calls.
 It warns of what serves and may do something else than its author thinks:
@@ -34,10 +34,15 @@ fire, data that no rule reads, tools that no role may call. It says which roles 
 tools are judged call by call because the policy could not be split for them.
 Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
 		Example: `  toolgate policy check
-  toolgate policy check --path my-policy --strict -o github
+  toolgate policy check my-policy --strict -o github
   toolgate policy check --live                      # ask the upstreams what tools there are`,
 		Annotations: map[string]string{outputs: "github"},
-		RunE:        func(c *cobra.Command, _ []string) error { return e.checkPolicy(c.Context(), flags) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				flags.path = args[0]
+			}
+			return e.checkPolicy(c.Context(), flags)
+		},
 	}
 	policyPath(c, &flags.path)
 	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")

@@ -137,6 +137,12 @@ cases:
   - name: text is no number
     input: {arguments: {amount: "5"}}
     want: deny
+  - name: only the roles of the approval
+    input: *big
+    want: {approval: {roles: [boss]}}
+  - name: another time of the approval
+    input: *big
+    want: {approval: {ttl: 1h}}
 `
 
 func TestTables(t *testing.T) {
@@ -150,9 +156,14 @@ func TestTables(t *testing.T) {
 		"pass t_test.yaml:20 t_test.yaml/limit and redaction",
 		"fail t_test.yaml:23 t_test.yaml/no redaction wanted",
 		"pass t_test.yaml:26 t_test.yaml/text is no number",
+		"pass t_test.yaml:29 t_test.yaml/only the roles of the approval",
+		"fail t_test.yaml:32 t_test.yaml/another time of the approval",
 	}
 	if diff := cmp.Diff(want, outcomes(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := r.Cases[9].Message; !strings.HasPrefix(got, `approval.ttl: want "1h0m0s", got "15m0s" (`) {
+		t.Errorf("got %q", got)
 	}
 	if got := r.Cases[3].Message; got != `rule: want "small", got "large" (the decision: hold by large)` {
 		t.Errorf("got %q", got)

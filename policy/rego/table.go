@@ -32,7 +32,7 @@ import (
 //
 // Objects of a case are joined with those that all have in common, anything
 // else replaces it. What an input leaves out has the values of defaultInput.
-// A wanted decision is held against the members that it names.
+// A wanted decision is compared in the members that it names, and no others.
 type tableCase struct {
 	name  string
 	row   int // from 1
@@ -40,13 +40,10 @@ type tableCase struct {
 	want  want
 }
 
-// want are the members of a decision that a case names; nil = any will do.
+// want is a decision of which only the named members count, at every level.
 type want struct {
-	effect               *policy.Effect
-	rule, reason, remedy *string
-	approval             *policy.Approval
-	limit                *policy.Limit
-	redact               *[]string
+	named    map[string]any // as written
+	decision policy.Decision
 }
 
 // defaultInput is what an input of a table need not say. Its time is a Monday
@@ -188,70 +185,55 @@ func readWant(v any) (w want, err error) {
 	if err != nil {
 		return w, err
 	}
-	err = eachMember(value, "the decision", func(name string, v ast.Value) (err error) {
-		switch name {
-		case "effect":
-			var s string
-			s, err = text(v)
-			e := policy.Effect(s)
-			if w.effect = &e; err == nil && e != policy.Allow && e != policy.Hold && e != policy.Deny {
-				err = fmt.Errorf("is %q, and none of allow, hold, deny", s)
-			}
-		case "rule":
-			w.rule, err = pointerTo(text(v))
-		case "reason":
-			w.reason, err = pointerTo(text(v))
-		case "remedy":
-			w.remedy, err = pointerTo(text(v))
-		case "approval":
-			w.approval, err = decodeApproval(v)
-		case "limit":
-			w.limit, err = decodeLimit(v)
-		case "redact":
-			w.redact, err = pointerTo(texts(v, ""))
-		default:
-			err = errors.New("is not known")
+	w.named, _ = v.(map[string]any)
+	return w, eachMember(value, "the decision", func(name string, v ast.Value) error {
+		err := decodeMember(&w.decision, name, v)
+		if e := w.decision.Effect; name == "effect" && err == nil && e != policy.Allow && e != policy.Hold && e != policy.Deny {
+			return fmt.Errorf("is %q, want allow, hold or deny", e)
 		}
 		return err
 	})
-	return w, err
 }
 
-func pointerTo[T any](v T, err error) (*T, error) { return &v, err }
-
-// differs says where a decision is not the one that was wanted; "" = nowhere.
+// differs names the members in which d is not the decision that w wants; "" is
+// none.
 func (w want) differs(d *policy.Decision) string {
-	var out []string
-	say := func(what, want, got any) {
-		if !reflect.DeepEqual(want, got) {
-			out = append(out, fmt.Sprintf("%v: want %s, got %s", what, shown(want), shown(got)))
+	return strings.Join(differences("", w.named, plainDecision(&w.decision), plainDecision(d)), "; ")
+}
+
+// differences compares the named members of two JSON objects.
+func differences(path string, named, want, got map[string]any) (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		below, nested := named[name].(map[string]any)
+		wanted, _ := want[name].(map[string]any)
+		have, object := got[name].(map[string]any)
+		switch {
+		case nested && object:
+			out = append(out, differences(path+name+".", below, wanted, have)...)
+		case !reflect.DeepEqual(want[name], got[name]):
+			out = append(out, fmt.Sprintf("%s%s: want %s, got %s", path, name, shown(want[name]), shown(got[name])))
 		}
 	}
-	if w.effect != nil {
-		say("effect", *w.effect, d.Effect)
+	return out
+}
+
+// plainDecision is d as a JSON object. Durations are text and pointers are
+// sorted, as people compare them.
+func plainDecision(d *policy.Decision) map[string]any {
+	plain := *d
+	plain.Redact = slices.Sorted(slices.Values(d.Redact))
+	var out map[string]any
+	if raw, err := json.Marshal(plain); err != nil || json.Unmarshal(raw, &out) != nil {
+		return nil
 	}
-	for _, c := range []struct {
-		what string
-		want *string
-		got  string
-	}{{"rule", w.rule, d.Rule}, {"reason", w.reason, d.Reason}, {"remedy", w.remedy, d.Remedy}} {
-		if c.want != nil {
-			say(c.what, *c.want, c.got)
+	if a := d.Approval; a != nil {
+		approval := out["approval"].(map[string]any)
+		approval["ttl"] = a.TTL.String()
+		if a.Hold != nil {
+			approval["hold"] = a.Hold.String()
 		}
 	}
-	if w.approval != nil {
-		say("approval", w.approval, d.Approval)
-	}
-	if l := w.limit; l != nil {
-		if l.Key == "" && d.Limit != nil {
-			l = &policy.Limit{Rate: l.Rate, Burst: l.Burst, Key: d.Limit.Key}
-		}
-		say("limit", l, d.Limit)
-	}
-	if w.redact != nil && !slices.Equal(*w.redact, d.Redact) {
-		say("redact", *w.redact, d.Redact)
-	}
-	return strings.Join(out, "; ")
+	return out
 }
 
 func shown(v any) string {
