@@ -1,53 +1,62 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // policyCells are the flags of policy matrix.
 type policyCells struct {
-	path         string
-	roles, tools []string
-	live         bool
+	path, subject string
+	roles, tools  []string
+	live          bool
 }
 
 func policyMatrix(e *env) *cobra.Command {
 	var flags policyCells
 	c := &cobra.Command{
-		Use: "matrix", Short: "say which role may call which tool, and when", Args: cobra.NoArgs,
-		Long: `matrix reads from the policy itself, before any call, what each role of data.roles may
-do with each tool: always, never, allowed when …, held when …. Tools are those that
-the state directory knows, those that data.roles names, and with --live what the
-upstreams list. A name alone is an argument of the call. What the policy could not
-be split for says "depends" and why; -o json has the conditions whole.`,
+		Use: "matrix", Short: "show which role may call which tool, and when", Args: cobra.NoArgs,
+		Long: `matrix reads from the policy itself what each role may do with each tool: always,
+never, allowed when …, held when …. Roles are those of data.roles and of the configured
+tokens. Tools are those that the state directory knows, those that data.roles names, and
+with --live those that the upstreams list. An argument is shown by its name alone.
+
+The subject is unknown: what the policy allows to one subject is a condition. --subject
+asks for one, with the roles of its token unless --roles names others. "depends" says that
+the conditions cannot be told before a call, and why; -o json has all conditions.`,
 		Example: `  toolgate policy matrix
   toolgate policy matrix --path my-policy --roles treasurer -o markdown
-  toolgate policy matrix --tools manage_wallet -o json`,
+  toolgate policy matrix --subject agent-7 --tools manage_wallet -o json`,
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE:        func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), flags) },
 	}
 	policyPath(c, &flags.path)
 	f := c.Flags()
-	f.StringSliceVar(&flags.roles, "roles", nil, "only these roles, also such as data.roles does not name")
-	f.StringSliceVar(&flags.tools, "tools", nil, "only these tools, also such as nobody has listed")
+	f.StringVar(&flags.subject, "subject", "", "what one subject may do (default: the subject is unknown)")
+	f.StringSliceVar(&flags.roles, "roles", nil, "only these roles; data.roles need not name them")
+	f.StringSliceVar(&flags.tools, "tools", nil, "only these tools; they need not be known")
 	f.BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
 	return c
 }
 
-// cell is what one role may do with one tool.
+// cell is what one role, or one subject, may do with one tool.
 type cell struct {
-	Role string `json:"role"`
-	Tool string `json:"tool"`
-	May  string `json:"may"` // always, never, sometimes, depends
+	Role    string `json:"role"`
+	Subject string `json:"subject,omitempty"`
+	Tool    string `json:"tool"`
+	May     string `json:"may"` // always, never, sometimes, depends
 	// Branches are the verdicts with their conditions; of what is never allowed, the denials.
 	Branches []branch `json:"branches,omitempty"`
 	Why      string   `json:"why,omitempty"` // of depends: why it is not known
@@ -82,38 +91,98 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 		return err
 	}
 	if len(flags.tools) > 0 {
-		known := tools
-		tools = nil
-		for _, name := range flags.tools {
-			t := toolNamed(cfg, name)
-			if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
-				t = known[i]
-			}
-			tools = append(tools, t)
-		}
+		tools = toolsNamed(cfg, tools, flags.tools)
 	}
-	roles := engine.Roles()
-	if len(flags.roles) > 0 {
-		roles = flags.roles
+	callers := callersOf(cfg, engine, flags.subject, flags.roles)
+	if len(callers) == 0 || len(tools) == 0 {
+		return usage(fmt.Errorf("the policy names %d roles and %d tools: there is nothing to show\nhint: --roles and --tools name some", len(callers), len(tools)))
 	}
-	if len(roles) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %d roles and %d tools: there is nothing to show\nhint: --roles and --tools name some", len(roles), len(tools)))
-	}
-	cells := []cell{}
-	for _, role := range roles {
+	p := e.progress(false)
+	defer p.end()
+	cells := make([]cell, 0, len(callers)*len(tools))
+	for _, who := range callers {
 		for _, t := range tools {
-			o, err := engine.Outline(ctx, sample(role), t)
+			c, err := cellOf(ctx, engine, who, t)
 			if err != nil {
 				return err
 			}
-			cells = append(cells, cellOf(role, t.Exposed, o))
+			cells = append(cells, c)
+			p.tell(func() string { return fmt.Sprintf("%d of %d pairs of a role and a tool", len(cells), cap(cells)) })
 		}
 	}
-	return e.sayMatrix(engine, cells)
+	p.end()
+	return e.printMatrix(engine, cells)
 }
 
-func cellOf(role, tool string, o rego.Outline) cell {
-	c := cell{Role: role, Tool: tool, May: kindOf(o), Why: o.Whole}
+// toolsNamed are tools by their exposed names; what is known of them is used.
+func toolsNamed(cfg *config.Config, known []policy.Tool, names []string) []policy.Tool {
+	var tools []policy.Tool
+	for _, name := range names {
+		t := toolNamed(cfg, name)
+		if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
+			t = known[i]
+		}
+		tools = append(tools, t)
+	}
+	return tools
+}
+
+// callersOf are the principals that a command looks at: one for each role, whose
+// subject is unknown or the one that is asked for. A subject without roles of its
+// own choice has those of its token.
+func callersOf(cfg *config.Config, engine *rego.Engine, subject string, roles []string) []policy.Principal {
+	if subject != "" && len(roles) == 0 {
+		s := supposed{subject: subject}
+		return []policy.Principal{s.principal(cfg)}
+	}
+	if len(roles) == 0 {
+		roles = knownRoles(cfg, engine)
+	}
+	var out []policy.Principal
+	for _, role := range roles {
+		out = append(out, policy.Principal{Subject: subject, Roles: []string{role}})
+	}
+	return out
+}
+
+// knownRoles are the roles of the policy's data and of the configured tokens.
+func knownRoles(cfg *config.Config, engine *rego.Engine) []string {
+	roles := slices.Clone(engine.Roles())
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	slices.Sort(roles)
+	return slices.Compact(roles)
+}
+
+// cellOf asks the policy about a caller and a tool. Where the conditions cannot be
+// told because the subject is unknown, it says what subjects get that the policy
+// does not name.
+func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (cell, error) {
+	c := cell{Role: strings.Join(who.Roles, ", "), Subject: who.Subject, Tool: t.Exposed}
+	o, err := engine.Outline(ctx, who, t)
+	if err != nil {
+		return c, err
+	}
+	c.fill(o)
+	if c.May == depends && who.Subject == "" {
+		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
+			other := cell{}
+			other.fill(plain)
+			c.Why = "on the subject; one that the policy does not name: " + strings.Join(other.lines(), "; ")
+		}
+	}
+	return c, nil
+}
+
+// sample is a caller with a subject that no policy names.
+func sample(p policy.Principal) policy.Principal {
+	p.Subject = cmp.Or(p.Subject, "somebody")
+	return p
+}
+
+func (c *cell) fill(o rego.Outline) {
+	c.May, c.Why = kindOf(o), o.Whole
 	for _, b := range o.Branches {
 		if b.Decision.Effect == policy.Deny && c.May != never {
 			continue // all else is denied
@@ -124,28 +193,22 @@ func cellOf(role, tool string, o rego.Outline) cell {
 		}
 		c.Branches = append(c.Branches, out)
 	}
-	slices.SortStableFunc(c.Branches, func(a, b branch) int { return strings.Compare(string(a.Effect), string(b.Effect)) })
-	return c
+	slices.SortStableFunc(c.Branches, func(a, b branch) int { return cmp.Compare(a.Effect, b.Effect) })
 }
 
 // kindOf is an Outline in one word.
 func kindOf(o rego.Outline) string {
-	passing := slices.DeleteFunc(slices.Clone(o.Branches), func(b rego.Branch) bool { return !passes(b) })
+	passes := func(b rego.Branch) bool { return b.Decision.Effect != policy.Deny }
 	unconditional := func(b rego.Branch) bool { return b.Decision.Effect == policy.Allow && len(b.When) == 0 }
 	switch {
 	case o.Whole != "":
 		return depends
-	case len(passing) == 0:
+	case !slices.ContainsFunc(o.Branches, passes):
 		return never
-	case slices.ContainsFunc(passing, unconditional):
+	case slices.ContainsFunc(o.Branches, unconditional):
 		return always
 	}
 	return sometimes
-}
-
-// summary is an Outline on one line.
-func summary(o rego.Outline) string {
-	return strings.Join(cellOf("", "", o).lines(), "; ")
 }
 
 // lines is the cell as people read it, one line for each way to get through.
@@ -158,11 +221,8 @@ func (c cell) lines() []string {
 	}
 	var out []string
 	for _, b := range c.Branches {
-		text := "allowed"
-		if b.Effect == policy.Hold {
-			text = "held for " + strings.Join(b.Roles, " or ")
-		}
-		if when := plainly(b.When); len(when) > 0 {
+		text := b.Verb()
+		if when := b.Conditions(); len(when) > 0 {
 			text += " when " + strings.Join(when, " and ")
 		}
 		out = append(out, text)
@@ -170,14 +230,22 @@ func (c cell) lines() []string {
 	return out
 }
 
+// Verb is what happens to a call of a branch.
+func (b branch) Verb() string {
+	if b.Effect == policy.Hold {
+		return "held for " + strings.Join(b.Roles, " or ")
+	}
+	return "allowed"
+}
+
 var typeTest = regexp.MustCompile(`^is_[a-z]+\((.+)\)$`)
 
-// plainly are conditions as people read them: arguments by their names alone, and
-// without tests of a type where more is said of the same thing.
-func plainly(when []string) []string {
+// Conditions are those of the branch as people read them: arguments by their names
+// alone, and without tests of a type where another condition implies the type.
+func (b branch) Conditions() []string {
 	var out []string
-	for i, w := range when {
-		if m := typeTest.FindStringSubmatch(w); m != nil && slices.ContainsFunc(slices.Delete(slices.Clone(when), i, i+1), func(other string) bool { return strings.HasPrefix(other, m[1]+" ") }) {
+	for i, w := range b.When {
+		if m := typeTest.FindStringSubmatch(w); m != nil && slices.ContainsFunc(slices.Delete(slices.Clone(b.When), i, i+1), func(other string) bool { return strings.HasPrefix(other, m[1]+" ") }) {
 			continue
 		}
 		out = append(out, strings.ReplaceAll(w, "input.arguments.", ""))
@@ -185,16 +253,16 @@ func plainly(when []string) []string {
 	return out
 }
 
-func (e *env) sayMatrix(engine *rego.Engine, cells []cell) error {
+func (e *env) printMatrix(engine *rego.Engine, cells []cell) error {
 	switch e.output {
 	case "json":
 		return e.json(map[string]any{"revision": engine.Revision(), "cells": cells})
 	case "markdown":
-		return e.markdownMatrix(engine, cells)
+		return printMarkdownMatrix(e.out, engine.Revision(), cells)
 	}
 	rows := [][]string{}
 	for _, c := range cells {
-		role, tool := c.Role, c.Tool
+		role, tool := c.caller(), c.Tool
 		for _, line := range c.lines() {
 			rows = append(rows, []string{role, tool, line})
 			role, tool = "", ""
@@ -203,71 +271,54 @@ func (e *env) sayMatrix(engine *rego.Engine, cells []cell) error {
 	return e.table([]string{"ROLE", "TOOL", "MAY CALL"}, rows)
 }
 
-// markdownMatrix prints roles down and tools across, conditions below.
-func (e *env) markdownMatrix(engine *rego.Engine, cells []cell) error {
-	var roles, tools []string
-	at := map[[2]string]cell{}
+// caller names the row of a cell.
+func (c cell) caller() string {
+	switch {
+	case c.Subject == "":
+		return c.Role
+	case c.Role == "":
+		return c.Subject
+	}
+	return c.Subject + " (" + c.Role + ")"
+}
+
+var matrixTemplate = template.Must(template.New("matrix").Funcs(template.FuncMap{"code": codeMarkdown, "short": short}).Parse(
+	"Policy `{{short .Revision}}`\n\n" +
+		"| role |{{range .Tools}} {{code .}} |{{end}}\n|---|{{range .Tools}}---|{{end}}\n" +
+		"{{range .Rows}}| {{code .Caller}} |{{range .Cells}} {{.}} |{{end}}\n{{end}}" +
+		"{{range $i, $c := .Notes}}{{if not $i}}\n{{end}}{{$c.Number}}. {{code $c.Caller}}, {{code $c.Tool}}:" +
+		"{{if $c.Why}} {{code $c.Why}}{{else}}{{range $c.Branches}}\n   - {{.Verb}}{{range $j, $w := .Conditions}}{{if $j}} and{{else}} when{{end}} {{code $w}}{{end}} ({{.Rule}}){{end}}{{end}}\n{{end}}"))
+
+type matrixRow struct {
+	Caller string
+	Cells  []string
+}
+
+type matrixNote struct {
+	cell
+	Number int
+	Caller string
+}
+
+// printMarkdownMatrix prints roles down and tools across, conditions below.
+func printMarkdownMatrix(to io.Writer, revision string, cells []cell) error {
+	var tools []string
+	var rows []matrixRow
+	var notes []matrixNote
 	for _, c := range cells {
-		if !slices.Contains(roles, c.Role) {
-			roles = append(roles, c.Role)
-		}
 		if !slices.Contains(tools, c.Tool) {
 			tools = append(tools, c.Tool)
 		}
-		at[[2]string{c.Role, c.Tool}] = c
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "Policy `%s`\n\n| role |", short(engine.Revision()))
-	for _, t := range tools {
-		fmt.Fprintf(&b, " %s |", inCode(t))
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(tools)) + "\n")
-	var notes []string
-	for _, role := range roles {
-		fmt.Fprintf(&b, "| %s |", inCode(role))
-		for _, t := range tools {
-			c := at[[2]string{role, t}]
-			text := c.May
-			if c.May == sometimes || c.May == depends {
-				notes = append(notes, fmt.Sprintf("%d. %s, %s:%s", len(notes)+1, inCode(role), inCode(t), c.markdown()))
-				text = fmt.Sprintf("%s (%d)", c.May, len(notes))
-			}
-			fmt.Fprintf(&b, " %s |", text)
+		if len(rows) == 0 || rows[len(rows)-1].Caller != c.caller() {
+			rows = append(rows, matrixRow{Caller: c.caller()})
 		}
-		b.WriteString("\n")
-	}
-	if len(notes) > 0 {
-		b.WriteString("\n" + strings.Join(notes, "\n") + "\n")
-	}
-	_, err := fmt.Fprint(e.out, b.String())
-	return err
-}
-
-// markdown is the cell's conditions, as a list within a list.
-func (c cell) markdown() string {
-	if c.May == depends {
-		return " " + inCode(c.Why)
-	}
-	var out strings.Builder
-	for _, b := range c.Branches {
-		verb := "allowed"
-		if b.Effect == policy.Hold {
-			verb = "held for " + strings.Join(b.Roles, ", ")
+		text := c.May
+		if text == sometimes || text == depends {
+			notes = append(notes, matrixNote{c, len(notes) + 1, c.caller()})
+			text = fmt.Sprintf("%s (%d)", text, len(notes))
 		}
-		when := ""
-		for i, w := range plainly(b.When) {
-			when += map[bool]string{true: " when ", false: " and "}[i == 0] + inCode(w)
-		}
-		fmt.Fprintf(&out, "\n   - %s%s (%s)", verb, when, b.Rule)
+		row := &rows[len(rows)-1]
+		row.Cells = append(row.Cells, text)
 	}
-	return out.String()
-}
-
-// inCode is text as code in a cell of Markdown.
-func inCode(text string) string {
-	text = strings.ReplaceAll(oneLine(text), "|", `\|`)
-	if strings.Contains(text, "`") {
-		return "`` " + text + " ``"
-	}
-	return "`" + text + "`"
+	return matrixTemplate.Execute(to, map[string]any{"Revision": revision, "Tools": tools, "Rows": rows, "Notes": notes})
 }

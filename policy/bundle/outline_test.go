@@ -52,8 +52,8 @@ const fullData = `{
 	}
 }`
 
-// TestOutline holds that whatever the library says of a tool can be told apart
-// before a call, into these verdicts.
+// TestOutline holds that people can be told the verdicts on a tool before any call,
+// whatever data says about the tool.
 func TestOutline(t *testing.T) {
 	e, err := rego.Load(t.Context(), rego.Options{Path: written(t, fullData)})
 	if err != nil {
@@ -69,11 +69,11 @@ func TestOutline(t *testing.T) {
 		"typed":         "role-lacks-argument role-has-tool",
 		"placed":        "role-lacks-argument role-has-tool",
 		"modelled":      "model-not-listed role-has-tool",
-		"priced":        "amount-not-a-positive-number amount-above-threshold role-has-tool role-has-tool",
+		"priced":        "amount-not-a-positive-number amount-above-threshold role-has-tool",
 		"metered":       "usage-above-limit usage-above-threshold usage-above-threshold role-has-tool",
-		"moving":        "amount-not-a-positive-number transfer-not-permitted amount-above-threshold role-has-tool role-has-tool",
+		"moving":        "transfer-not-permitted amount-not-a-positive-number amount-above-threshold role-has-tool role-has-tool",
 		"closing":       "outside-hours role-has-tool",
-		"bound":         "argument-not-permitted role-has-tool",
+		"bound":         "argument-not-permitted role-has-tool role-has-tool",
 	} {
 		o, err := e.Outline(t.Context(), policy.Principal{Subject: "agent-7", Roles: []string{"r"}},
 			policy.Tool{Server: "s", Name: tool, Exposed: tool})

@@ -104,10 +104,12 @@ lacking contains {
 	named
 }
 
-# Conditions on single tools. Most tools have no entry in data.tools.
+# Conditions on single tools. Most tools have no entry in data.tools. Callers without
+# a grant are denied whatever they send, so the arguments are not looked at.
 
 deny contains verdict if {
 	data.tools[input.tool.exposed]
+	count(roles.grants) > 0
 	some verdict in refuse
 }
 
@@ -121,6 +123,7 @@ deny contains {
 } if {
 	models := data.models[input.tool.exposed]
 	models != false
+	count(roles.grants) > 0
 	not input.arguments.model in models
 }
 
@@ -133,6 +136,7 @@ deny contains {
 	"remedy": "send the amount as a JSON number, not as text",
 } if {
 	thresholds := data.thresholds[input.tool.exposed]
+	count(roles.grants) > 0
 	some name, _ in thresholds
 	not positive(input.arguments[name])
 	not unmetered(input.tool.exposed)
@@ -174,6 +178,7 @@ deny contains {
 	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
 } if {
 	meters := data.usage[input.tool.exposed]
+	count(roles.grants) > 0
 	usage.beyond(meters, "deny")
 }
 
@@ -226,6 +231,7 @@ hold contains {
 	"approval": approval,
 } if {
 	meters := data.usage[input.tool.exposed]
+	count(roles.grants) > 0
 	usage.beyond(meters, "hold")
 }
 
@@ -239,6 +245,7 @@ hold contains {
 	"approval": approval,
 } if {
 	thresholds := data.thresholds[input.tool.exposed]
+	count(roles.grants) > 0
 	some name, most in thresholds
 	above(input.arguments[name], most)
 	not unmetered(input.tool.exposed)

@@ -91,6 +91,7 @@ func TestOutlineDefault(t *testing.T) {
 		{"approver", "manage_wallet", []string{"deny role-lacks-tool"}},
 		{"observer", "manage_wallet", []string{
 			`deny role-lacks-argument | not input.arguments.action in ["balance"]`,
+			`deny amount-not-a-positive-number | not {is_number(input.arguments.amount); input.arguments.amount > 0} | not input.arguments.action in ["balance"]`,
 			`allow role-has-tool | input.arguments.action in ["balance"]`}},
 		{"creator", "generate_media", []string{
 			`deny model-not-listed | not input.arguments.model in ["card-1", "poster-1"]`,

@@ -213,7 +213,7 @@ func TestBadTables(t *testing.T) {
 func TestBesideAndFaults(t *testing.T) {
 	beside := writeFiles(t, "more_test.rego", "package more_test\nimport rego.v2\nimport data.helpers\ntest_more if helpers.two == 2", "helpers.rego", "package helpers\ntwo := 2", "data.json", `{"most": 0}`)
 	r := runTests(t, rego.TestOptions{Beside: []string{beside, filepath.Join(beside, "more_test.rego")}}, "t_test.yaml", yamlTable)
-	if n := r.Count(rego.Passed); n != 6 {
+	if n := r.Count(rego.Passed); n != 7 {
 		t.Errorf("got %v", outcomes(r))
 	}
 	for files, want := range map[[2]string]string{
