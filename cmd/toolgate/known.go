@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // knownTools are the tools that a command about a policy speaks of, by exposed
@@ -91,8 +92,12 @@ func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.
 			tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
 		}
 		for _, u := range a.Upstreams().Status() {
-			if u.Error != "" {
-				fmt.Fprintf(e.err, "toolgate: warning: %s: %s: its tools are not looked at\n", u.Name, printable(u.Error))
+			why := u.Error
+			if u.State == string(upstream.StateStarting) {
+				why = fmt.Sprintf("no answer within %v", liveBound)
+			}
+			if why != "" {
+				fmt.Fprintf(e.err, "toolgate: warning: server %s: %s: tools that only it lists are left out\n", u.Name, printable(why))
 			}
 		}
 	})

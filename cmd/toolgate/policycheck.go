@@ -18,7 +18,7 @@ import (
 
 // policyChecks are the flags of policy check.
 type policyChecks struct {
-	path                string
+	path, subject       string
 	live, strict, notes bool
 }
 
@@ -27,11 +27,13 @@ func policyCheck(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes", Args: cobra.MaximumNArgs(1),
 		Long: `check compiles the policy as serve would: in OPA's strict mode, against the schema of
-input, without any built-in that reaches the network, and tries it on sample calls.
-It warns of what serves and may do something else than its author thinks:
-comparisons of arguments without a type, decisions of no shape, rules that can never
-fire, data that no rule reads, tools that no role may call. It says which roles and
-tools are judged call by call because the policy could not be split for them.
+input, without built-ins that reach the network, and tries it on sample calls. POLICY is
+a directory or a bundle; without it the configured policy is checked.
+
+It warns about policies that serve and may not do what their author means: comparisons
+of arguments without a type, decisions of no shape, rules that never fire, data that no
+rule reads, tools that no role may call, tools that are hidden from callers who could be
+allowed, and tools that are shown to callers who never can.
 Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
 		Example: `  toolgate policy check
   toolgate policy check my-policy --strict -o github
@@ -45,6 +47,7 @@ Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
 		},
 	}
 	policyPath(c, &flags.path)
+	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this subject with the roles of its token (default: each role, subject unknown)")
 	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
 	c.Flags().BoolVar(&flags.strict, "strict", false, "fail on warnings too")
 	c.Flags().BoolVar(&flags.notes, "notes", false, "print notes on style, and not only their number")
@@ -65,7 +68,7 @@ func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
 		return err
 	}
 	found := placed(slips, options.Path)
-	sight := survey(ctx, engine, tools)
+	sight := e.survey(ctx, engine, e.callers(cfg, engine, flags.path, flags.subject, nil), tools)
 	found = append(found, sight.findings()...)
 	return e.sayPolicy(engine, found, sight, flags)
 }
@@ -120,7 +123,7 @@ func (e *env) sayPolicy(engine *rego.Engine, found []finding, s sight, flags pol
 	case "json":
 		return errors.Join(e.json(map[string]any{
 			"ok": failed == nil, "revision": engine.Revision(), "roles": engine.Roles(), "findings": found,
-			"pairs": s.pairs, "whole": s.whole,
+			"pairs": s.pairs, "whole": s.whole, "visible": engine.DefinesVisible(),
 		}), failed)
 	case "github":
 		return errors.Join(e.github(found), failed)
@@ -134,10 +137,13 @@ func (e *env) sayPolicy(engine *rego.Engine, found []finding, s sight, flags pol
 		fmt.Fprintf(e.out, "%d notes on style: --notes prints them\n", notes)
 	}
 	if len(s.whole) > 0 {
-		fmt.Fprintf(e.out, "%d of %d pairs of a role and a tool could not be split, and are evaluated whole at every call:\n", len(s.whole), s.pairs)
+		fmt.Fprintf(e.out, "for %d of %d pairs of a role and a tool the conditions cannot be told before a call:\n", len(s.whole), s.pairs)
 		for _, line := range s.reasons() {
 			fmt.Fprintln(e.out, "  "+oneLine(line))
 		}
+	}
+	if !engine.DefinesVisible() {
+		fmt.Fprintln(e.out, "no rule data.toolgate.visible: a tool is hidden once it is known that every call is denied")
 	}
 	fmt.Fprintf(e.out, "ok: policy %s, roles %s\n", short(engine.Revision()), strings.Join(engine.Roles(), ", "))
 	return failed
@@ -174,48 +180,49 @@ func annotation(level, file string, row int, message, hint string) string {
 	return strings.TrimSuffix(fmt.Sprintf("::%s %s", level, strings.Join(at, ",")), " ") + "::" + escape.Replace(message)
 }
 
-// surveyTime bounds how long roles and tools are looked at.
+// surveyTime bounds how long callers and tools are looked at.
 const surveyTime = 20 * time.Second
 
-// sight is what a policy says of roles and tools before any call.
+// sight is what a policy says of callers and tools before any call.
 type sight struct {
 	pairs     int
 	whole     []wholePair
-	uncovered []string // tools that no role may call
-	cut       bool     // there was no time to look at all of them
+	uncovered []string            // tools that no caller may call
+	hidden    map[string][]string // :: tool ⇒ callers who do not see it and could be allowed
+	useless   map[string][]string // :: tool ⇒ callers who see it and are always denied
+	cut       bool                // there was no time to look at all of them
 }
 
-// wholePair is a role and a tool that the policy could not be split for.
+// wholePair is a role and a tool of which the conditions are not known.
 type wholePair struct {
 	Role string `json:"role"`
 	Tool string `json:"tool"`
 	Why  string `json:"why"`
 }
 
-// survey looks at every role of data.roles with every tool.
-func survey(ctx context.Context, engine *rego.Engine, tools []policy.Tool) sight {
+// survey looks at every caller with every tool.
+func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) sight {
 	ctx, stop := context.WithTimeout(ctx, surveyTime)
 	defer stop()
-	s := sight{whole: []wholePair{}}
+	p := e.progress(false)
+	defer p.end()
+	s := sight{whole: []wholePair{}, hidden: map[string][]string{}, useless: map[string][]string{}}
 	for _, t := range tools {
 		covered := false
-		for _, role := range engine.Roles() {
-			o, err := engine.Outline(ctx, sample(role), t)
+		for _, who := range callers {
+			c, err := cellOf(ctx, engine, who, t)
 			if ctx.Err() != nil {
 				s.cut = true
 				return s
 			}
-			s.pairs++
-			switch {
-			case err != nil:
-				o.Whole = err.Error()
-				fallthrough
-			case o.Whole != "":
-				s.whole = append(s.whole, wholePair{role, t.Exposed, o.Whole})
-				covered = true
-			case slices.ContainsFunc(o.Branches, passes):
-				covered = true
+			if err != nil {
+				c.May, c.Why = depends, err.Error()
 			}
+			s.look(ctx, engine, who, t, c)
+			covered = covered || c.May != never
+			p.tell(func() string {
+				return fmt.Sprintf("%d of %d pairs of a role and a tool", s.pairs, len(callers)*len(tools))
+			})
 		}
 		if !covered {
 			s.uncovered = append(s.uncovered, t.Exposed)
@@ -224,19 +231,41 @@ func survey(ctx context.Context, engine *rego.Engine, tools []policy.Tool) sight
 	return s
 }
 
-// sample is somebody with one role.
-func sample(role string) policy.Principal {
-	return policy.Principal{Subject: "somebody", Roles: []string{role}}
+// look compares what one caller may do with a tool with whether it sees the tool.
+func (s *sight) look(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool, c cell) {
+	s.pairs++
+	if c.May == depends {
+		s.whole = append(s.whole, wholePair{c.caller(), t.Exposed, c.Why})
+	}
+	if !engine.DefinesVisible() {
+		return
+	}
+	somebody := sample(who)
+	switch shown, err := engine.Visible(ctx, somebody, t); {
+	case err != nil:
+	case shown && c.May == never:
+		s.useless[t.Exposed] = append(s.useless[t.Exposed], c.caller())
+	case !shown && c.May != never:
+		if o, err := engine.Outline(ctx, somebody, t); err == nil && kindOf(o) != never {
+			s.hidden[t.Exposed] = append(s.hidden[t.Exposed], c.caller())
+		}
+	}
 }
-
-// passes reports whether calls of a branch may get through.
-func passes(b rego.Branch) bool { return b.Decision.Effect != policy.Deny }
 
 // findings is what people should know of a survey.
 func (s sight) findings() []finding {
 	var found []finding
+	warn := func(code, tool, message, hint string) {
+		found = append(found, finding{Level: "warning", Code: code, Where: "tool " + tool, Message: message, Hint: hint})
+	}
 	for _, t := range s.uncovered {
-		found = append(found, finding{Level: "warning", Code: "uncovered-tool", Where: "tool " + t, Message: "no role of data.roles may call it: every call is denied", Hint: "give it to a role, or leave it out of what the server exposes"})
+		warn("uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
+	}
+	for _, t := range slices.Sorted(maps.Keys(s.hidden)) {
+		warn("hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", few(s.hidden[t])), "let visible be true for every caller whom some call may be allowed")
+	}
+	for _, t := range slices.Sorted(maps.Keys(s.useless)) {
+		warn("useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", few(s.useless[t])), "let visible be false for callers who are always denied")
 	}
 	if s.cut {
 		found = append(found, finding{Level: "note", Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
@@ -244,7 +273,8 @@ func (s sight) findings() []finding {
 	return found
 }
 
-// reasons says why pairs are evaluated whole, and which, one line for each reason.
+// reasons says why conditions are not known, and for which pairs, one line for each
+// reason.
 func (s sight) reasons() []string {
 	pairs, lines := map[string][]string{}, []string{}
 	for _, w := range s.whole {

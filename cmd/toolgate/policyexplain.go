@@ -89,7 +89,7 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 		return err
 	}
 	if out.Decision.Effect == policy.Deny && out.Input.Calls() && len(out.Ways) == 0 && out.Whole == "" {
-		out.Roles = whoMay(ctx, engine, out.Input.Tool)
+		out.Roles = whoMay(ctx, engine, knownRoles(cfg, engine), out.Input.Tool)
 	}
 	if e.output == "json" {
 		return e.json(out)
@@ -163,18 +163,12 @@ func supposing(r *audit.Record) *policy.Input {
 const mostRoles = 200
 
 // whoMay finds the roles that may call a tool in some way.
-func whoMay(ctx context.Context, engine *rego.Engine, t policy.Tool) []roleAnswer {
+func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.Tool) []roleAnswer {
 	var out []roleAnswer
-	for i, role := range engine.Roles() {
-		if i == mostRoles {
-			break
-		}
-		o, err := engine.Outline(ctx, sample(role), t)
-		if err != nil {
-			continue
-		}
-		if may := summary(o); may != never {
-			out = append(out, roleAnswer{role, may})
+	for _, role := range roles[:min(len(roles), mostRoles)] {
+		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
+		if err == nil && c.May != never {
+			out = append(out, roleAnswer{role, strings.Join(c.lines(), "; ")})
 		}
 	}
 	return out
@@ -276,13 +270,13 @@ func (e *env) sayWays(x *explained) {
 	}
 	switch {
 	case x.Whole != "" && x.Decision.Effect != policy.Allow:
-		e.line("what would be allowed is not known: the policy is evaluated whole at every call: " + x.Whole)
+		e.line("what would be allowed is not known: " + x.Whole)
 	case len(x.Roles) > 0:
 		e.line("nothing that the caller sends would be allowed; roles that may call it:")
 		for _, r := range x.Roles {
 			e.line("  " + r.Role + ": " + r.May)
 		}
 	case x.Decision.Effect == policy.Deny && x.Input.Calls() && len(x.Ways) == 0:
-		e.line("nothing that the caller sends would be allowed, and no role of data.roles may call it")
+		e.line("nothing that the caller sends would be allowed, and no role may call it")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -60,6 +59,9 @@ type cell struct {
 	// Branches are the verdicts with their conditions; of what is never allowed, the denials.
 	Branches []branch `json:"branches,omitempty"`
 	Why      string   `json:"why,omitempty"` // of depends: why it is not known
+	// Others is what subjects may do that the policy does not name, where the answer
+	// depends on the subject.
+	Others string `json:"others,omitempty"`
 }
 
 // branch is one verdict and when it holds.
@@ -93,7 +95,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	if len(flags.tools) > 0 {
 		tools = toolsNamed(cfg, tools, flags.tools)
 	}
-	callers := callersOf(cfg, engine, flags.subject, flags.roles)
+	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
 		return usage(fmt.Errorf("the policy names %d roles and %d tools: there is nothing to show\nhint: --roles and --tools name some", len(callers), len(tools)))
 	}
@@ -127,15 +129,20 @@ func toolsNamed(cfg *config.Config, known []policy.Tool, names []string) []polic
 	return tools
 }
 
-// callersOf are the principals that a command looks at: one for each role, whose
-// subject is unknown or the one that is asked for. A subject without roles of its
-// own choice has those of its token.
-func callersOf(cfg *config.Config, engine *rego.Engine, subject string, roles []string) []policy.Principal {
+// callers are the principals that a command looks at: one for each role, whose
+// subject is unknown or the one that is asked for. Where no roles are named, a
+// subject has those of its token. Tokens of a configuration that nobody named say
+// nothing about the policy at path.
+func (e *env) callers(cfg *config.Config, engine *rego.Engine, path, subject string, roles []string) []policy.Principal {
 	if subject != "" && len(roles) == 0 {
 		s := supposed{subject: subject}
 		return []policy.Principal{s.principal(cfg)}
 	}
-	if len(roles) == 0 {
+	switch {
+	case len(roles) > 0:
+	case path != "" && e.config == defaultConfig:
+		roles = engine.Roles()
+	default:
 		roles = knownRoles(cfg, engine)
 	}
 	var out []policy.Principal
@@ -156,8 +163,8 @@ func knownRoles(cfg *config.Config, engine *rego.Engine) []string {
 }
 
 // cellOf asks the policy about a caller and a tool. Where the conditions cannot be
-// told because the subject is unknown, it says what subjects get that the policy
-// does not name.
+// told because the subject is unknown, it adds what subjects get that the policy does
+// not name.
 func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (cell, error) {
 	c := cell{Role: strings.Join(who.Roles, ", "), Subject: who.Subject, Tool: t.Exposed}
 	o, err := engine.Outline(ctx, who, t)
@@ -169,7 +176,7 @@ func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t po
 		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
 			other := cell{}
 			other.fill(plain)
-			c.Why = "on the subject; one that the policy does not name: " + strings.Join(other.lines(), "; ")
+			c.Why, c.Others = "on the subject", strings.Join(other.lines(), "; ")
 		}
 	}
 	return c, nil
@@ -184,8 +191,8 @@ func sample(p policy.Principal) policy.Principal {
 func (c *cell) fill(o rego.Outline) {
 	c.May, c.Why = kindOf(o), o.Whole
 	for _, b := range o.Branches {
-		if b.Decision.Effect == policy.Deny && c.May != never {
-			continue // all else is denied
+		if b.Idle && c.May != never {
+			continue // what no branch allows is denied
 		}
 		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When}
 		if b.Decision.Approval != nil {
@@ -193,29 +200,48 @@ func (c *cell) fill(o rego.Outline) {
 		}
 		c.Branches = append(c.Branches, out)
 	}
-	slices.SortStableFunc(c.Branches, func(a, b branch) int { return cmp.Compare(a.Effect, b.Effect) })
+	order := []policy.Effect{policy.Allow, policy.Hold, policy.Deny}
+	slices.SortStableFunc(c.Branches, func(a, b branch) int { return slices.Index(order, a.Effect) - slices.Index(order, b.Effect) })
 }
 
 // kindOf is an Outline in one word.
 func kindOf(o rego.Outline) string {
-	passes := func(b rego.Branch) bool { return b.Decision.Effect != policy.Deny }
-	unconditional := func(b rego.Branch) bool { return b.Decision.Effect == policy.Allow && len(b.When) == 0 }
+	let, stop := 0, 0 // branches that may let a call through, and those that hold or deny it
+	unconditional := false
+	for _, b := range o.Branches {
+		switch b.Decision.Effect {
+		case policy.Allow:
+			let++
+			unconditional = unconditional || len(b.When) == 0
+		case policy.Hold:
+			let++
+			stop++
+		case policy.Deny:
+			if !b.Idle {
+				stop++
+			}
+		}
+	}
 	switch {
 	case o.Whole != "":
 		return depends
-	case !slices.ContainsFunc(o.Branches, passes):
+	case let == 0:
 		return never
-	case slices.ContainsFunc(o.Branches, unconditional):
+	case unconditional && stop == 0:
 		return always
 	}
 	return sometimes
 }
 
-// lines is the cell as people read it, one line for each way to get through.
+// lines is the cell as people read it, one line for each verdict.
 func (c cell) lines() []string {
 	switch c.May {
 	case depends:
-		return []string{depends + ": " + c.Why}
+		text := depends + ": " + c.Why
+		if c.Others != "" {
+			text += "; subjects that the policy does not name: " + c.Others
+		}
+		return []string{text}
 	case always, never:
 		return []string{c.May}
 	}
@@ -232,22 +258,20 @@ func (c cell) lines() []string {
 
 // Verb is what happens to a call of a branch.
 func (b branch) Verb() string {
-	if b.Effect == policy.Hold {
+	switch b.Effect {
+	case policy.Hold:
 		return "held for " + strings.Join(b.Roles, " or ")
+	case policy.Deny:
+		return "denied"
 	}
 	return "allowed"
 }
 
-var typeTest = regexp.MustCompile(`^is_[a-z]+\((.+)\)$`)
-
 // Conditions are those of the branch as people read them: arguments by their names
-// alone, and without tests of a type where another condition implies the type.
+// alone.
 func (b branch) Conditions() []string {
 	var out []string
-	for i, w := range b.When {
-		if m := typeTest.FindStringSubmatch(w); m != nil && slices.ContainsFunc(slices.Delete(slices.Clone(b.When), i, i+1), func(other string) bool { return strings.HasPrefix(other, m[1]+" ") }) {
-			continue
-		}
+	for _, w := range rego.WithoutTypeTests(b.When) {
 		out = append(out, strings.ReplaceAll(w, "input.arguments.", ""))
 	}
 	return out
@@ -287,7 +311,7 @@ var matrixTemplate = template.Must(template.New("matrix").Funcs(template.FuncMap
 		"| role |{{range .Tools}} {{code .}} |{{end}}\n|---|{{range .Tools}}---|{{end}}\n" +
 		"{{range .Rows}}| {{code .Caller}} |{{range .Cells}} {{.}} |{{end}}\n{{end}}" +
 		"{{range $i, $c := .Notes}}{{if not $i}}\n{{end}}{{$c.Number}}. {{code $c.Caller}}, {{code $c.Tool}}:" +
-		"{{if $c.Why}} {{code $c.Why}}{{else}}{{range $c.Branches}}\n   - {{.Verb}}{{range $j, $w := .Conditions}}{{if $j}} and{{else}} when{{end}} {{code $w}}{{end}} ({{.Rule}}){{end}}{{end}}\n{{end}}"))
+		"{{if $c.Why}} {{code $c.Why}}{{with $c.Others}}; subjects that the policy does not name: {{code .}}{{end}}{{else}}{{range $c.Branches}}\n   - {{.Verb}}{{range $j, $w := .Conditions}}{{if $j}} and{{else}} when{{end}} {{code $w}}{{end}} ({{.Rule}}){{end}}{{end}}\n{{end}}"))
 
 type matrixRow struct {
 	Caller string

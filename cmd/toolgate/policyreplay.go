@@ -110,7 +110,11 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (j
 	}
 	o.Workers = flags.workers
 	told := e.progress(flags.progress)
-	o.Progress = told.tell
+	o.Progress = func(at replay.Progress) {
+		told.tell(func() string {
+			return fmt.Sprintf("%d records, %d decisions judged again, %d otherwise, come to %s", at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339))
+		})
+	}
 	rep, err := replay.Run(ctx, audit.Read(ctx, dir, since), judge, o)
 	told.end()
 	switch {
@@ -170,10 +174,10 @@ func withoutArguments(rep *replay.Report) {
 	}
 }
 
-// progress tells how far a long command is: on a terminal in one line that
-// changes, else in a line now and then.
+// progress reports on stderr how far a long command is: on a terminal in one line
+// that changes, else, where it is asked for, in a line every five seconds.
 type progress struct {
-	to       io.Writer // nil = nobody is told
+	to       io.Writer // nil = nothing is reported
 	terminal bool
 	last     time.Time
 }
@@ -191,7 +195,7 @@ func (e *env) progress(wanted bool) *progress {
 	return p
 }
 
-func (p *progress) tell(at replay.Progress) {
+func (p *progress) tell(state func() string) {
 	every := 5 * time.Second
 	if p.terminal {
 		every = 200 * time.Millisecond
@@ -204,8 +208,7 @@ func (p *progress) tell(at replay.Progress) {
 	if p.terminal {
 		before, after = "\r\x1b[K", ""
 	}
-	fmt.Fprintf(p.to, "%s%d records, %d decisions judged again, %d otherwise, come to %s%s",
-		before, at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339), after)
+	fmt.Fprint(p.to, before+state()+after)
 }
 
 // end takes the line away.

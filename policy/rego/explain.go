@@ -1,6 +1,7 @@
 package rego
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,14 +136,17 @@ func (w *watcher) TraceEvent(e topdown.Event) {
 	}
 }
 
-// answers reports whether r gave the decision. Of a policy that answers with
-// sets, that is the rule of the set of the effect whose id the decision has.
+// answers reports whether r gave the decision. In a policy that answers with sets
+// that is the rule with the id of the decision: one of the set of its effect, or one
+// that such a rule asks.
 func (w *watcher) answers(r *ast.Rule) bool {
-	effect, ok := effectOfRule(r)
-	if !ok || effect == "" {
-		return ok
+	switch effect, ok := effectOfRule(r); {
+	case ok && effect == "":
+		return true
+	case ok && effect != w.decision.Effect:
+		return false
 	}
-	return effect == w.decision.Effect && idsOf(r, textLabels(r))[w.decision.Rule]
+	return r.Head.RuleKind() == ast.MultiValue && idsOf(r, textLabels(r))[w.decision.Rule]
 }
 
 // look takes in the references of an expression, names replaced by what they
@@ -291,12 +295,14 @@ func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (w
 			continue
 		}
 		way := Way{Decision: b.Decision, Lacking: []string{}}
-		for _, condition := range b.When {
-			switch holds, err := holds(ctx, condition, input); {
-			case err != nil:
-				way.Open = append(way.Open, condition)
-			case !holds:
-				way.Lacking = append(way.Lacking, condition)
+		way.Lacking, way.Open = unmet(ctx, b.When, input)
+		for _, stronger := range o.Branches {
+			if strength(stronger) <= strength(b) || stronger.Idle || e.program.form.refs[0].Equal(decisionRef) {
+				continue
+			}
+			if lacking, open := unmet(ctx, stronger.When, input); len(lacking)+len(open) == 0 {
+				own := func(condition string) bool { return slices.Contains(b.When, condition) }
+				way.Lacking = append(way.Lacking, opposite(slices.DeleteFunc(slices.Clone(stronger.When), own)))
 			}
 		}
 		if len(way.Lacking)+len(way.Open) > 0 {
@@ -304,12 +310,34 @@ func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (w
 		}
 	}
 	slices.SortStableFunc(ways, func(a, b Way) int {
-		if a.Decision.Effect != b.Decision.Effect {
-			return strings.Compare(string(a.Decision.Effect), string(b.Decision.Effect)) // allow before hold
-		}
-		return len(a.Lacking) - len(b.Lacking)
+		return cmp.Or(cmp.Compare(a.Decision.Effect, b.Decision.Effect), len(a.Lacking)-len(b.Lacking)) // allow before hold
 	})
 	return o.Whole, ways
+}
+
+// strength orders branches by their effects; a stronger one takes precedence.
+func strength(b Branch) int {
+	return slices.Index([]policy.Effect{policy.Allow, policy.Hold, policy.Deny}, b.Decision.Effect)
+}
+
+// unmet gives the conditions that do not hold for input. Conditions that share a
+// variable cannot be told apart; they are open unless all of when holds.
+func unmet(ctx context.Context, when []string, input *ast.Term) (lacking, open []string) {
+	lacking = []string{}
+	for _, condition := range when {
+		switch holds, err := holds(ctx, condition, input); {
+		case err != nil:
+			open = append(open, condition)
+		case !holds:
+			lacking = append(lacking, condition)
+		}
+	}
+	if len(lacking) == 0 && len(open) > 0 {
+		if all, err := holds(ctx, strings.Join(when, "; "), input); err == nil && all {
+			open = nil
+		}
+	}
+	return lacking, open
 }
 
 // holds reports whether a condition of an Outline holds for input; an error

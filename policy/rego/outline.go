@@ -1,6 +1,7 @@
 package rego
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,8 @@ type Outline struct {
 	Branches []Branch
 }
 
-// Branch is one verdict and when it holds.
+// Branch is one verdict and when it holds. It decides where no branch of a stronger
+// effect holds too: deny is stronger than hold, and hold than allow.
 type Branch struct {
 	// Decision is the verdict; members that come from the arguments of a call are
 	// empty in it.
@@ -42,6 +44,9 @@ type Branch struct {
 	// When are the conditions, all of which must hold, in words of Rego:
 	// "input.arguments.amount > 100". None means always.
 	When []string
+	// Idle marks a denial under whose conditions no other branch holds: it says why
+	// a call is denied that nothing allows.
+	Idle bool
 }
 
 // residuals is a compiled copy of a policy for partial evaluation, which writes
@@ -52,24 +57,25 @@ type residuals struct {
 	compiler *ast.Compiler // nil = nobody has asked
 }
 
-// Outline tells people what Decide answers p about t, whatever the arguments.
+// Outline tells people what Decide answers p about t, whatever the arguments. A
+// principal without a subject stands for every caller with its roles: what the
+// policy says about subjects, clients and tenants is then a condition.
 // It is safe for concurrent use; an error means that nothing is known.
 func (e *Engine) Outline(ctx context.Context, p policy.Principal, t policy.Tool) (Outline, error) {
-	if !p.Valid() {
-		return Outline{}, errors.New("outlining: no principal")
-	}
-	known, err := e.pairs.find(&p, &t)
+	known, unknown, err := e.outlined(p, t)
 	if err != nil {
 		return Outline{}, fmt.Errorf("outlining: %w", err)
 	}
-	c, err := e.constantOf(ctx, known, max(tryTimeout, e.timeout))
-	switch {
-	case err != nil:
-		return Outline{}, fmt.Errorf("outlining: %w", err)
-	case c.verdict != nil:
-		return Outline{Branches: []Branch{{Decision: cloneDecision(c.verdict)}}}, nil
+	if len(unknown) == len(callMembers) {
+		c, err := e.constantOf(ctx, known, max(tryTimeout, e.timeout))
+		switch {
+		case err != nil:
+			return Outline{}, fmt.Errorf("outlining: %w", err)
+		case c.verdict != nil:
+			return Outline{Branches: []Branch{{Decision: cloneDecision(c.verdict)}}}, nil
+		}
 	}
-	branches, err := e.branches(ctx, known)
+	branches, err := e.branches(ctx, known, unknown)
 	if ctx.Err() != nil {
 		return Outline{}, fmt.Errorf("outlining: %w", ctx.Err())
 	}
@@ -79,33 +85,71 @@ func (e *Engine) Outline(ctx context.Context, p policy.Principal, t policy.Tool)
 	return Outline{Branches: branches}, nil
 }
 
-// branches finds the verdicts of a pair by partial evaluation. A branch of a
-// weaker set has as conditions that none of a stronger one holds.
-func (e *Engine) branches(ctx context.Context, known *pair) ([]Branch, error) {
-	var out []Branch
-	var stronger []residual
+// outlined gives the pair that an outline is about, and what is unknown of its
+// input. A policy that does not read who calls is asked about any subject.
+func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term, error) {
+	if p.Subject == "" && len(p.Roles) == 0 {
+		return nil, nil, errors.New("no principal")
+	}
+	r := e.program.reads
+	if p.Subject != "" || !r.subject && !r.client && !r.tenant {
+		p.Subject = cmp.Or(p.Subject, "somebody")
+		known, err := e.pairs.find(&p, &t)
+		return known, callMembers, err
+	}
+	tool, err := toolTerm(&t)
+	roles := ast.ObjectTerm([2]*ast.Term{keyRoles, textsTerm(p.Roles)})
+	return &pair{principalTerm: roles, toolTerm: tool}, slices.Concat(callMembers, callerMembers), err
+}
+
+// branches finds the verdicts of a pair by partial evaluation.
+func (e *Engine) branches(ctx context.Context, known *pair, unknown []*ast.Term) ([]Branch, error) {
+	var all []residual
+	// otherwise are conditions of every weaker set: a stronger verdict with one
+	// condition does not hold.
+	var otherwise []clause
 	for _, ref := range e.program.form.refs {
-		found, err := e.partial(ctx, ref, known)
+		found, err := e.partial(ctx, ref, known, unknown)
 		if err != nil {
 			return nil, err
 		}
+		weaker, always := otherwise, false
 		for _, r := range found {
-			when := r.when
-			for _, s := range stronger {
-				when = append(slices.Clip(when), clause(clauseTexts(s.when)))
+			when, possible := simplify(slices.Concat(r.when, otherwise))
+			if !possible {
+				continue
 			}
-			if when, possible := simplify(when); possible {
-				out = addBranch(out, Branch{Decision: r.decision, When: clauseTexts(when)})
+			if len(r.when) == 1 {
+				weaker = append(slices.Clip(weaker), r.when[0].negation()...)
 			}
+			r.when = when
+			all = append(all, r)
+			always = always || len(when) == 0
 		}
-		if len(out) > maxBranches {
+		if len(all) > maxBranches {
 			return nil, fmt.Errorf("more than %d verdicts", maxBranches)
 		}
-		if !ref.Equal(decisionRef) {
-			stronger = append(stronger, found...)
+		if ref.Equal(decisionRef) {
+			continue // its verdicts exclude each other
 		}
+		if always {
+			break // weaker sets never decide
+		}
+		otherwise = weaker
+	}
+	var out []Branch
+	for _, r := range all {
+		out = addBranch(out, Branch{Decision: r.decision, When: clauseTexts(r.when), Idle: r.idle(all)})
 	}
 	return out, nil
+}
+
+// idle reports whether r denies only what no other effect would let through.
+func (r residual) idle(all []residual) bool {
+	return r.decision.Effect == policy.Deny && !slices.ContainsFunc(all, func(other residual) bool {
+		_, together := simplify(slices.Concat(r.when, other.when))
+		return together && other.decision.Effect != policy.Deny
+	})
 }
 
 // residual is what partial evaluation leaves of one way to a verdict.
@@ -128,11 +172,13 @@ func addBranch(list []Branch, b Branch) []Branch {
 
 var (
 	callMembers = []*ast.Term{ast.MustParseTerm("input.arguments"), ast.MustParseTerm("input.request"), ast.MustParseTerm("input.usage")}
-	verdictVar  = ast.Var("verdict")
+	// callerMembers are unknown of a caller that is no one in particular.
+	callerMembers = []*ast.Term{ast.MustParseTerm("input.principal.subject"), ast.MustParseTerm("input.principal.client"), ast.MustParseTerm("input.principal.tenant")}
+	verdictVar    = ast.Var("verdict")
 )
 
-// partial evaluates the rules at ref with everything of the call unknown.
-func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair) ([]residual, error) {
+// partial evaluates the rules at ref with part of the input unknown.
+func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair, unknown []*ast.Term) ([]residual, error) {
 	r := e.program.residuals
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +194,7 @@ func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair) ([]resid
 	if !ref.Equal(decisionRef) {
 		query = ast.NewBody(ast.NewExpr(ast.NewTerm(ref.Append(ast.NewTerm(verdictVar)))))
 	}
-	left, err := rego.New(rego.Compiler(r.compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(callMembers),
+	left, err := rego.New(rego.Compiler(r.compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(unknown),
 		rego.ParsedInput(ast.NewObject([2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})),
 	).Partial(ctx)
 	if err != nil {

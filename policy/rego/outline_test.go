@@ -41,6 +41,28 @@ func outlined(t *testing.T, e *rego.Engine, role, tool string) []string {
 	return out
 }
 
+// TestOutlineAnybody holds that what a policy says about subjects is a condition
+// for a caller of whom only roles are known.
+func TestOutlineAnybody(t *testing.T) {
+	for rules, want := range map[string]string{
+		`allow contains {"rule": "a"} if input.principal.subject == "ann"`:                                     `allow a | input.principal.subject == "ann"`,
+		`allow contains {"rule": "a"} if { "r" in input.principal.roles; not input.principal.subject == "x" }`: `allow a | not input.principal.subject == "x"`,
+		`allow contains {"rule": "a"} if "r" in input.principal.roles`:                                         `allow a`,
+	} {
+		e := loadUntried(t, writeFiles(t, "p.rego", module(rules)))
+		in := input("r", "t", "")
+		o, err := e.Outline(t.Context(), policy.Principal{Roles: []string{"r"}}, in.Tool)
+		if err != nil || len(o.Branches) != 1 {
+			t.Errorf("%s: %+v, %v", rules, o, err)
+			continue
+		}
+		b := o.Branches[0]
+		if got := strings.Join(append([]string{string(b.Decision.Effect) + " " + b.Decision.Rule}, b.When...), " | "); got != want {
+			t.Errorf("%s: got %q, want %q", rules, got, want)
+		}
+	}
+}
+
 func TestOutline(t *testing.T) {
 	const amount = "is_number(input.arguments.amount) | input.arguments.amount > "
 	for name, c := range map[string]struct {

@@ -37,6 +37,9 @@ func (e *Engine) Visible(ctx context.Context, p policy.Principal, t policy.Tool)
 	return shown, nil
 }
 
+// DefinesVisible reports whether the policy has the rule data.toolgate.visible.
+func (e *Engine) DefinesVisible() bool { return e.program.visible != nil }
+
 func (e *Engine) show(ctx context.Context, known *pair) (bool, error) {
 	if e.program.visible == nil {
 		c, err := e.constantOf(ctx, known, e.timeout)
