@@ -11,8 +11,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// codeNotKept is the error beside the signals of a result whose bytes could
-// not be kept: the call has been made, and its words are still worth giving.
+// codeNotKept is the error of a partial result whose bytes could not be stored:
+// the call has been made, and the rest of its result is still useful.
 const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
 
 // keepArtifacts puts the inline bytes behind FILE signals into the artifact

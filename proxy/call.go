@@ -12,11 +12,11 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Call is one tools/call as a door received it. A door fills what it knows and
-// judges nothing: the road does.
+// Call is one request as a door received it. The door fills in what it knows; the
+// road judges.
 type Call struct {
-	// Message is the decoded request, or nil with Fault set when the bytes
-	// were refused by the decoder.
+	// Message is the decoded request; nil, with Fault set, when the decoder refused
+	// the bytes.
 	Message *jsonrpc.Message
 	// Fault is why there is no Message.
 	Fault *jsonrpc.Fault
@@ -46,23 +46,21 @@ type Call struct {
 	// a progressToken member; nil means none is wanted. It is called from one
 	// goroutine at a time and never after Call has returned.
 	Progress func(params json.RawMessage)
-	// Later receives those of the task that the call came to, if it asked for one,
-	// after Call has returned and for as long as the task lives; nil means none
-	// is wanted.
+	// Later receives the progress of the task that the call became, after Call has
+	// returned and for as long as the task lives; nil means none is wanted.
 	Later func(params json.RawMessage)
-	// Capabilities is what the client said that it can do, an object; nil =
-	// nothing. Level is the least severe log message that it wants, "" = it has
-	// not said.
+	// Capabilities are those that the client declared, an object; nil = none. Level
+	// is the least severe log message that it wants, "" = not said.
 	Capabilities json.RawMessage
 	Level        string
 	// resumed is the approved ticket whose call this is, nil for the calls of doors.
 	resumed *approval.Ticket
-	// Peer is asked and told what a server says in the course of the call, Home
-	// what belongs to no call of the session. Nil = nobody.
+	// Peer receives the questions and notifications of a server in the course of the
+	// call, Home those that belong to no call of the session. Nil = nobody.
 	Peer, Home registry.Peer
 }
 
-// Reply is what a call came to when it was not refused.
+// Reply is the answer to a call that was not refused.
 type Reply struct {
 	// Result is the tools/call result to send, already carrying the kernel
 	// Result in its _meta as the configured mode wants it.
@@ -71,8 +69,8 @@ type Reply struct {
 	Kernel signal.Result
 	// Ticket is the id of the approval ticket that the reply speaks of, or "".
 	Ticket string
-	// RetryAfter is when it is worth asking again; more than 0 only while the
-	// ticket is undecided or its call under way.
+	// RetryAfter is the wait before asking again is worthwhile; more than 0 only
+	// while the ticket is undecided or its call runs.
 	RetryAfter time.Duration
 	// DecisionID and TraceID name the call in the audit trail.
 	DecisionID, TraceID string

@@ -216,8 +216,7 @@ func (q *question) forward(ctx context.Context) *Failure {
 		result, err = redact(result, q.of.redact)
 	}
 	if err != nil {
-		q.gate.opts.Log.Error("redacting an answer", "decision", q.decisionID, "error", err)
-		return q.fail(signal.CodeInternal, "")
+		return q.internal("redacting an answer", err)
 	}
 	q.replyOK(result)
 	return nil

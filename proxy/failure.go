@@ -21,6 +21,13 @@ func (c *call) fail(code, reason string) *Failure {
 	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.method != ""}
 }
 
+// internal logs an error of a part of ours, and makes the failure that tells the
+// caller its ids only.
+func (c *call) internal(doing string, err error) *Failure {
+	c.gate.opts.Log.Error(doing, "decision", c.decisionID, "tool", c.name, "ticket", c.ticket.ID, "error", err)
+	return c.fail(signal.CodeInternal, "")
+}
+
 // wrap makes the failure of a lower tier's error, which stays its cause. The error
 // has the category, severity and retry rule of code.
 func (c *call) wrap(code string, inner *signal.KernelError, reason string) *Failure {

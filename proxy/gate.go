@@ -1,7 +1,16 @@
-// Package proxy is the road that every tool call takes, whatever door it came
-// in by: received, identified, resolved, decided, limited, validated, approved,
-// recorded, forwarded, normalised and closed. Gate.Call runs it; nothing else
-// may call a tool.
+// Package proxy is the road that every tool call takes, whatever door it comes
+// in by: receive, identify, resolve, decide, limit, validate, approve, record,
+// forward, normalise and close. Gate.Call runs it; nothing else calls a tool.
+//
+// Each kind of request has one small type: toolCall, relayed (requests that call
+// no tool), question (of a server to its client) and statusCall. All embed call,
+// which has the ids, the principal, the judged bytes and the decision. A road is a
+// literal list of stages; each stage is a method of the request in the file of its
+// name:
+//
+//	reply, failure := gate.Call(ctx, &proxy.Call{Message: m, Credential: c, Transport: "http"})
+//
+// Held calls are in the files hold_*.go. A Gate is safe for concurrent use.
 package proxy
 
 import (
@@ -55,54 +64,52 @@ type Waiter interface {
 	Wait(ctx context.Context, id string) error
 }
 
-// Book has tickets for those who made them. Both kinds of tickets that are not
-// there, those that never were and those of others, are for the gate to tell
-// apart from none.
+// Book returns tickets to their requesters. Checking the owner is the gate's job.
 type Book interface {
-	// Get gives one ticket whole, whoever made it, or approval.ErrNotFound.
+	// Get returns one ticket, whoever made it, or approval.ErrNotFound.
 	Get(ctx context.Context, id string) (approval.Ticket, error)
-	// Answering gives the tickets of p that still answer a call, newest first.
+	// Answering returns the tickets of p that still answer a call, newest first.
 	Answering(ctx context.Context, p policy.Principal) ([]approval.Ticket, error)
 	// Supersede ends a ticket that is live; approval.ErrNotLive otherwise.
 	Supersede(ctx context.Context, id, who, reason string) error
 }
 
-// Recorder keeps the audit trail. Decision returns when the record is as
-// durable as configured; an error from it means that the call may not go on.
+// Recorder writes the audit trail. Decision returns when the record is as durable
+// as configured; its error refuses the call.
 type Recorder interface {
 	Decision(ctx context.Context, r *audit.Record) error
 	Outcome(ctx context.Context, r *audit.Record) error
 }
 
-// Upstreams is the tools and the way to the servers behind them. Forward has
-// one call site in the whole program: the road's own stage.
+// Upstreams has the tools, and forwards calls to their servers. Forward has one
+// call site in the whole program: the stage forward.
 type Upstreams interface {
-	// View gives the tools of a route, "" for all servers, as the connections of
-	// from offer them. It waits for servers that are still starting.
+	// View returns the tools of a route, "" for all servers, as the connections of
+	// from offer them. It waits for servers that are starting.
 	View(ctx context.Context, route string, from registry.Downstream) registry.View
 	Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error)
 }
 
-// Artifacts keeps the bytes that results carry, for those who were given them.
+// Artifacts stores the bytes of results for the principals who received them.
 type Artifacts interface {
 	Put(ctx context.Context, owner policy.Principal, mediaType string, data []byte) (artifact.Artifact, error)
 }
 
-// Bus tells whoever listens for owner what becomes of a call. It never blocks.
+// Bus publishes the signals of owner's calls to owner's listeners. It never blocks.
 type Bus interface {
 	Listening(owner policy.Principal) bool
 	Publish(owner policy.Principal, s signal.Signal)
 }
 
-// Servers answers requests that call no tool. Like Forward, Ask is called by
-// the road alone.
+// Servers answers requests that call no tool. Like Forward, Ask is called on the
+// road only.
 type Servers interface {
-	// Offers gives the servers in configured order, with what each says that it
-	// can do. It waits for servers that are still starting.
+	// Offers returns the servers in configured order, with their capabilities. It
+	// waits for servers that are starting.
 	Offers(ctx context.Context) []registry.Offer
 	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
-	// Notify passes a client's notification on to the connections of its session,
-	// server "" meaning every one. It does not block.
+	// Notify sends a client's notification to the connections of its session; server
+	// "" means all. It does not block.
 	Notify(server, session, method string, params json.RawMessage)
 }
 
@@ -123,8 +130,8 @@ type Settings struct {
 	// that lead people to a ticket, without a slash at its end; "" = no links.
 	ConsoleURL string
 	// Hold is how long a held call waits for a decision before it is answered
-	// as pending, 0 answers at once; nil = as Clients says. A policy's own hold
-	// goes before it.
+	// as pending; 0 answers at once, nil = as Clients says. A policy's own hold
+	// takes precedence.
 	Hold *time.Duration
 	// Clients bounds the wait by who waits; the first that matches counts.
 	Clients []ClientProfile
@@ -139,7 +146,7 @@ type Settings struct {
 	Methods map[string][]string
 }
 
-// Options are what a Gate is made of. All but Usage, Waiter, Book, Servers,
+// Options are the parts of a Gate. All but Usage, Waiter, Book, Servers,
 // Artifacts, Bus, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
@@ -155,14 +162,13 @@ type Options struct {
 	Artifacts  Artifacts // nil: no bytes are kept, and FILE signals name them only
 	Bus        Bus       // nil: nobody listens
 	Settings   Settings
-	// Observe is told of every closed call; it must not block.
+	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
 	Log     hclog.Logger
 	Now     func() time.Time
 }
 
-// Observation is what metrics may know of a closed call. No field names a
-// person.
+// Observation is a closed call for metrics. No field names a person.
 type Observation struct {
 	Server, Tool string // "" when the call did not resolve
 	Effect       policy.Effect
@@ -182,7 +188,8 @@ type Gate struct {
 	memory   memory
 }
 
-// New makes a Gate. It refuses options that leave a stage without its control.
+// New returns a Gate, or an error for options that leave a stage without its
+// control.
 func New(opts Options) (*Gate, error) {
 	switch {
 	case opts.Identifier == nil, opts.Policy == nil, opts.Limiter == nil:
@@ -205,11 +212,11 @@ func New(opts Options) (*Gate, error) {
 	return g, nil
 }
 
-// SetPolicy makes p judge every call that is decided from now on. Calls that
-// are past their decision keep the one they have.
+// SetPolicy makes p judge every call that begins from now on. Calls in flight keep
+// the policy that they began with, until they are judged again after a hold.
 func (g *Gate) SetPolicy(p Policy) { g.policy.Store(&p) }
 
-// Apply makes s hold for every call received from now on.
+// Apply replaces the settings.
 func (g *Gate) Apply(s Settings) {
 	if s.Results == "" {
 		s.Results = "compact"

@@ -19,8 +19,7 @@ func (c *call) ownTicket(ctx context.Context, id string) (approval.Ticket, *Fail
 	switch {
 	case errors.Is(err, approval.ErrNotFound):
 	case err != nil:
-		c.gate.opts.Log.Error("reading a ticket", "decision", c.decisionID, "error", err)
-		return t, c.fail(signal.CodeInternal, "")
+		return t, c.internal("reading a ticket", err)
 	case c.principal.Valid() && c.principal.Subject == t.Principal.Subject && c.principal.Tenant == t.Principal.Tenant:
 		return t, nil
 	}
@@ -42,8 +41,7 @@ func (c *call) storedResult(ctx context.Context, ticket approval.Ticket) (*Reply
 	}
 	result, err := redact(ticket.Result, t.decision.Redact)
 	if err != nil && ticket.Result != nil {
-		c.gate.opts.Log.Error("redacting a stored result", "ticket", ticket.ID, "error", err)
-		return nil, c.fail(signal.CodeInternal, "")
+		return nil, c.internal("redacting a stored result", err)
 	}
 	ticket.Result = result
 	f = t.replyStored(ctx, ticket)

@@ -63,8 +63,7 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 		result, err = t.gate.setResult(result, kernel)
 	}
 	if err != nil {
-		t.gate.opts.Log.Error("shaping a task", "decision", t.decisionID, "error", err)
-		return t.fail(signal.CodeInternal, "")
+		return t.internal("shaping a task", err)
 	}
 	t.replyWith(result, kernel)
 	if underWay(ticket) {
@@ -248,8 +247,7 @@ func (r *relayed) cancelTask(ctx context.Context) *Failure {
 	case errors.Is(err, approval.ErrNotLive) && !stateless:
 		return r.fail(signal.CodeEnvelopeParams, "the call is being made or is over, and cannot be cancelled")
 	case err != nil && !errors.Is(err, approval.ErrNotLive):
-		r.gate.opts.Log.Error("withdrawing a ticket", "ticket", r.ticket.ID, "error", err)
-		return r.fail(signal.CodeInternal, "")
+		return r.internal("withdrawing a ticket", err)
 	case stateless:
 		r.replyOK(json.RawMessage("{}"))
 		return nil

@@ -17,16 +17,16 @@ const (
 	maxQuestions = 100    // of one task
 )
 
-// owner is whose memory it is: a session belongs to one principal, and one that
-// came under another's key remembers nothing.
+// owner keys what is remembered of a session: a session belongs to one principal,
+// and under another principal's key it remembers nothing.
 type owner struct{ session, subject, tenant string }
 
 func (c *call) owner() owner {
 	return owner{c.in.Session, c.principal.Subject, c.principal.Tenant}
 }
 
-// task is a task that came of a governed request: a tool call, which a server
-// runs, or a server's question, which the client does.
+// task is a task that a governed request became: a tool call, which a server runs,
+// or a server's question, which the client runs.
 type task struct {
 	id      string
 	server  string
@@ -47,8 +47,8 @@ type input struct {
 	redact  []string
 }
 
-// memory is what the gate remembers of sessions from one request to the next. It
-// is safe for concurrent use.
+// memory holds what the gate remembers of sessions between requests. It is safe
+// for concurrent use.
 type memory struct {
 	mu sync.Mutex // protects the fields below
 	of map[owner]*recollection
@@ -74,7 +74,7 @@ type place struct {
 	order  int    // of the server in the configuration
 }
 
-// recallLocked gives the recollection of o. The caller must hold m.mu.
+// recallLocked returns the recollection of o. The caller must hold m.mu.
 func (m *memory) recallLocked(o owner, now time.Time) *recollection {
 	r := m.of[o]
 	if r == nil {
@@ -114,7 +114,7 @@ func (m *memory) forget(session string) {
 }
 
 // keep remembers t, and reports false when another task has its id: a server
-// must not put one task in the place of another.
+// must not replace one task by another.
 func (m *memory) keep(o owner, t *task, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *memory) keep(o owner, t *task, now time.Time) bool {
 	return true
 }
 
-// task gives the server's task id of o, nil when there is none.
+// task returns the server's task id of o, nil when there is none.
 func (m *memory) task(o owner, id string, now time.Time) *task {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,7 +148,7 @@ func (m *memory) task(o owner, id string, now time.Time) *task {
 	return alive(m.recallLocked(o, now).tasks[id], now)
 }
 
-// theirTask gives the client's task id that server has begun, nil when there is
+// theirTask returns the client's task id that server has begun, nil when there is
 // none.
 func (m *memory) theirTask(o owner, server, id string, now time.Time) *task {
 	m.mu.Lock()
@@ -166,7 +166,7 @@ func alive(t *task, now time.Time) *task {
 	return t
 }
 
-// shown gives what was decided on a question of t.
+// shown returns what was decided on a question of t.
 func (m *memory) shown(t *task, key string) (input, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +191,7 @@ func (m *memory) show(t *task, key string, in input) bool {
 	return true
 }
 
-// beginners gives the servers that have begun a task of the client's with id.
+// beginners returns the servers that have begun a task of the client's with id.
 func (m *memory) beginners(o owner, id string, now time.Time) (servers []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// method is what the road knows of a method that calls no tool.
+// method is the row of a method that calls no tool.
 type method struct {
 	action string // what the policy is asked, input.action
 	free   bool   // costs no quota
@@ -27,9 +27,9 @@ type method struct {
 	lacks func(r *relayed) string
 }
 
-// methods is every request of clients that is relayed. What has no row is
-// refused: a method is never passed on because nobody thought of it. The rows of
-// extensions stand in the configuration.
+// methods has every request of clients that is relayed. A method without a row is
+// refused: nothing is passed on because nobody thought of it. Methods of extensions
+// are in the configuration.
 var methods = map[string]method{
 	"resources/list":           {action: "resources/read", list: "resources", key: "uri", needs: []string{"resources"}},
 	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate", needs: []string{"resources"}},
@@ -59,7 +59,7 @@ func Limited(name string) bool {
 	return false
 }
 
-// questions is every request of servers that is taken to their clients.
+// questions has every request of servers that is relayed to their clients.
 var questions = map[string]method{
 	"sampling/createMessage": {action: "sampling/createMessage", lacks: lacksSampling},
 	"elicitation/create":     {action: "elicitation/create", lacks: lacksElicitation},

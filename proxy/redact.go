@@ -9,7 +9,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// redacted stands where a policy removed a value.
+// redacted replaces a value that a policy removes.
 var redacted = json.RawMessage(`"[redacted]"`)
 
 // redact replaces what the pointers (RFC 6901, into the result) name. A

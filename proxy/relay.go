@@ -177,8 +177,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	}
 	result, err := redact(raw, r.decision.Redact)
 	if err != nil {
-		r.gate.opts.Log.Error("redacting a result", "decision", r.decisionID, "error", err)
-		return r.fail(signal.CodeInternal, "")
+		return r.internal("redacting a result", err)
 	}
 	kernel := signal.OK(nil, r.metrics())
 	switch {

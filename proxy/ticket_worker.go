@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// grace is how long a call that waits for its own approval goes before the
-	// ticket worker, who would take its result away.
+	// grace is the head start of a call that waits for its own approval: the worker
+	// would take its result.
 	grace = 500 * time.Millisecond
 	// The ticket worker tries again after firstRetry when nothing was sent, then after
 	// twice that and so on, but no later than lastRetry.
@@ -39,29 +39,29 @@ type Ledger interface {
 	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
 }
 
-// TicketWorkerOptions are what a TicketWorker is made of. Gate and Ledger are required, and
-// the gate needs its Book.
+// TicketWorkerOptions are the parts of a TicketWorker. Gate, with a Book, and
+// Ledger are required.
 type TicketWorkerOptions struct {
 	Gate   *Gate
 	Ledger Ledger
-	// Waited is told how long each ticket waited for people, in this process or
-	// another, and which state ended that; nil = nobody wants to know.
-	Waited func(ended approval.State, waited time.Duration)
-	// Asked is told for whom each new ticket was made, in this process or
-	// another; it must not block. nil = nobody wants to know.
-	Asked func(who policy.Principal)
-	Log   hclog.Logger
+	// OnDecided is called once for each ticket that leaves state proposed, in this
+	// process or another, with its next state and how long it waited for people;
+	// nil = not called.
+	OnDecided func(ended approval.State, waited time.Duration)
+	// OnCreated is called with the requester of each new ticket, of this process or
+	// another; it must not block. nil = not called.
+	OnCreated func(who policy.Principal)
+	Log       hclog.Logger
 }
 
-// TicketWorker minds tickets whose agents are not there: it makes approved calls that
-// run when they are approved, and supersedes tickets that would not be held on
-// the same terms any more. What may have been sent is never made again: the
-// ticket worker claims a ticket like any call, and a ticket grants one run. It is safe
-// for concurrent use.
+// TicketWorker works on tickets without their agents: it makes calls that run upon
+// approval, and supersedes tickets whose calls would no longer be held on the same
+// terms. No call is made twice: the worker claims a ticket like any call, and a
+// ticket grants one run. It is safe for concurrent use.
 type TicketWorker struct {
 	opts  TicketWorkerOptions
-	sweep chan struct{} // holds a wish to look at all live tickets
-	news  chan struct{} // holds word that something may be there to run
+	sweep chan struct{} // signals that all live tickets are to be reviewed
+	news  chan struct{} // signals that a call may be ready to run
 
 	stop   context.CancelFunc // ends the loops
 	cancel context.CancelFunc // ends the calls under way
@@ -69,8 +69,9 @@ type TicketWorker struct {
 	loops  sync.WaitGroup     // ready when the loops have ended
 	runs   sync.WaitGroup     // ready when no call is under way
 
-	mu    sync.Mutex // protects the field below
-	tries map[string]*try
+	mu      sync.Mutex // protects the fields below
+	tries   map[string]*try
+	running int // calls under way
 }
 
 // try is what is known of a ticket that is to run.
@@ -80,8 +81,8 @@ type try struct {
 	due     time.Time
 }
 
-// NewTicketWorker makes a TicketWorker that works until Close, and begins with a look at
-// what earlier processes left.
+// NewTicketWorker starts a TicketWorker that works until Close, first on what
+// earlier processes left.
 func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 	if opts.Gate == nil || opts.Ledger == nil || opts.Gate.opts.Book == nil {
 		return nil, errors.New("making the ticket worker: a gate with a book and a ledger are required")
@@ -89,11 +90,11 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	if opts.Waited == nil {
-		opts.Waited = func(approval.State, time.Duration) {}
+	if opts.OnDecided == nil {
+		opts.OnDecided = func(approval.State, time.Duration) {}
 	}
-	if opts.Asked == nil {
-		opts.Asked = func(policy.Principal) {}
+	if opts.OnCreated == nil {
+		opts.OnCreated = func(policy.Principal) {}
 	}
 	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), tries: map[string]*try{}}
 	w.life, w.cancel = context.WithCancel(context.Background())
@@ -173,10 +174,10 @@ func (w *TicketWorker) follow(ctx context.Context) {
 func (w *TicketWorker) heard(e approval.Event) {
 	c := e.Change
 	if c.From == "" {
-		w.opts.Asked(e.Ticket.Principal)
+		w.opts.OnCreated(e.Ticket.Principal)
 	}
 	if c.From == approval.StateProposed && c.To != approval.StateProposed {
-		w.opts.Waited(c.To, c.At.Sub(e.Ticket.Created))
+		w.opts.OnDecided(c.To, c.At.Sub(e.Ticket.Created))
 	}
 	if c.To == approval.StateApproved && e.Ticket.Execute {
 		wish(w.news)
@@ -227,8 +228,8 @@ func (w *TicketWorker) dispatch(ctx context.Context) time.Duration {
 		case a.running:
 		case wait > 0:
 			next = min(next, wait)
-		case w.runningLocked() < maxRuns:
-			a.running = true
+		case w.running < maxRuns:
+			a.running, w.running = true, w.running+1
 			w.runs.Go(func() { w.run(t, a) })
 		}
 	}
@@ -248,15 +249,6 @@ func (w *TicketWorker) forgetLocked(tickets []approval.Ticket) {
 	}
 }
 
-func (w *TicketWorker) runningLocked() (n int) {
-	for _, a := range w.tries {
-		if a.running {
-			n++
-		}
-	}
-	return n
-}
-
 // run makes one call. If nothing was sent, the ticket is approved as before and
 // its turn comes again; if something was, the ticket has its end state.
 func (w *TicketWorker) run(t approval.Ticket, a *try) {
@@ -264,6 +256,7 @@ func (w *TicketWorker) run(t approval.Ticket, a *try) {
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		w.running--
 		a.running, a.due = false, time.Now().Add(min(lastRetry, firstRetry<<min(a.count, 10)))
 		a.count++
 	}()

@@ -69,11 +69,11 @@ func openManor(t *testing.T, path string, s proxy.Settings) *manor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, Waited: func(s approval.State, d time.Duration) {
+	m.steward, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{Gate: m.Gate, Ledger: m.tickets, OnDecided: func(s approval.State, d time.Duration) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.ended = append(m.ended, fmt.Sprint(s, " ", d.Round(time.Second)))
-	}, Asked: func(who policy.Principal) {
+	}, OnCreated: func(who policy.Principal) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.askers = append(m.askers, who.Subject)

@@ -16,8 +16,7 @@ func (t *toolCall) validate(context.Context) *Failure {
 	}
 	faults, err := t.checkArguments()
 	if err != nil {
-		t.gate.opts.Log.Error("validating arguments", "decision", t.decisionID, "tool", t.subject.Exposed, "error", err)
-		return t.fail(signal.CodeInternal, "")
+		return t.internal("validating arguments", err)
 	}
 	if len(faults) == 0 {
 		return nil

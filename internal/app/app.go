@@ -144,7 +144,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
 	a.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
-		Gate: a.gate, Ledger: tickets, Waited: a.metrics.waited, Asked: a.ticketOpened, Log: a.log.Named("tickets"),
+		Gate: a.gate, Ledger: tickets, OnDecided: a.metrics.waited, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
 	})
 	if err != nil {
 		return err

@@ -84,7 +84,7 @@ func TestLargestLine(t *testing.T) {
 }
 
 // What nobody is told: each line is judged, an invoke leaves a record, anything
-// else of a stranger leaves none.
+// else of an unauthenticated caller leaves none.
 func TestStrangers(t *testing.T) {
 	b := newBench()
 	c := dial(t, b.door(t, func(o *ndjson.Options) { o.Credential = identity.Credential{Bearer: "bad"} }))

@@ -49,7 +49,7 @@ func (d *Door) receive(session string, line []byte) *exchange {
 		return x
 	}
 	if x.req = req; req.Type == ndjson.Invoke {
-		x.splice()
+		x.setCall()
 	}
 	return x
 }
@@ -63,9 +63,9 @@ func (x *exchange) refuse(err error) {
 	x.req, x.fault, x.call.Message, x.call.Fault = nil, fault, nil, fault.Cause
 }
 
-// splice makes the message that the road judges. It is decoded like any other,
+// setCall makes the message that the road judges. It is decoded like any other,
 // so that nothing passes here that would not pass another door.
-func (x *exchange) splice() {
+func (x *exchange) setCall() {
 	id := x.req.ID
 	if id == nil {
 		id = json.RawMessage(`""`)
@@ -89,33 +89,21 @@ func (x *exchange) path(pointer string) []any {
 	return ndjson.Path(nil, pointer)
 }
 
-// stranger is why nobody was identified.
-type stranger struct {
-	code, reason string
-	given        *proxy.Failure // as the gate put it, nil when the door refuses
-}
-
-// recognise puts the principal behind the door's credential into x, or says
-// why there is none. Each line is judged, so that a token that is revoked
-// stops its client.
-func (d *Door) recognise(ctx context.Context, x *exchange) *stranger {
+// authenticate puts the principal behind the door's credential into x, or
+// returns the response that refuses x. Each line is authenticated, so that a
+// revoked token stops its client. Only what wanted an action invoked is recorded.
+func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 	who, f := d.opts.Gate.Identify(ctx, x.call.Credential)
 	switch {
-	case f != nil:
-		return &stranger{code: f.Kernel.Code, reason: f.Reason, given: f}
-	case !who.Valid():
-		return &stranger{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
+	case f == nil && who.Valid():
+		x.who, x.call.Principal = who, who
+		return nil
+	case f == nil:
+		return d.refuse(ctx, x, signal.CodeUnauthenticated, "nobody was identified")
+	case x.call.Message == nil:
+		return d.failed(x, f)
 	}
-	x.who, x.call.Principal = who, who
-	return nil
-}
-
-// turnAway refuses a stranger. Only what wanted an action invoked is recorded.
-func (d *Door) turnAway(ctx context.Context, x *exchange, s *stranger) []byte {
-	if s.given != nil && x.call.Message == nil {
-		return d.failed(x, s.given)
-	}
-	return d.refuse(ctx, x, s.code, s.reason)
+	return d.refuse(ctx, x, f.Kernel.Code, f.Reason)
 }
 
 // refuseFlight refuses a request that may not run beside those that do.

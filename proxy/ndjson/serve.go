@@ -68,7 +68,7 @@ func (c *client) loop(ctx context.Context, lines *ndjson.Lines) error {
 			if !ok {
 				return lines.Err()
 			}
-			c.take(ctx, line)
+			c.serveLine(ctx, line)
 		case <-c.out.Broken():
 			return nil // drain says why
 		case <-ctx.Done():
@@ -77,28 +77,28 @@ func (c *client) loop(ctx context.Context, lines *ndjson.Lines) error {
 	return nil
 }
 
-// take deals with one line; a request without an id is waited for.
-func (c *client) take(ctx context.Context, line []byte) {
+// serveLine deals with one line; a request without an id is waited for.
+func (c *client) serveLine(ctx context.Context, line []byte) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return
 	}
 	x := c.door.receive(c.session, line)
-	if s := c.door.recognise(c.ctx, x); s != nil {
-		c.send(c.door.turnAway(c.ctx, x, s))
+	if refusal := c.door.authenticate(c.ctx, x); refusal != nil {
+		c.send(refusal)
 		return
 	}
 	if x.req == nil {
 		c.send(c.door.refuseFault(c.ctx, x))
 		return
 	}
-	if err := c.begin(x); err != nil {
+	if err := c.beginFlight(x); err != nil {
 		c.send(c.door.refuseFlight(c.ctx, x, err))
 		return
 	}
 	done := make(chan struct{})
 	c.flights.Go(func() {
 		defer close(done)
-		c.settle(x, c.door.run(c.ctx, x))
+		c.finishFlight(x, c.door.run(c.ctx, x))
 	})
 	if x.id() != nil {
 		return
@@ -110,8 +110,8 @@ func (c *client) take(ctx context.Context, line []byte) {
 	}
 }
 
-// begin enters x among the requests in flight.
-func (c *client) begin(x *exchange) error {
+// beginFlight enters x among the requests in flight.
+func (c *client) beginFlight(x *exchange) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key, named := jsonrpc.Text(x.id())
@@ -128,9 +128,9 @@ func (c *client) begin(x *exchange) error {
 	return nil
 }
 
-// settle strikes x off and answers it, in one step: who has read the response
+// finishFlight ends x and answers it, in one step: who has read the response
 // may use its id again.
-func (c *client) settle(x *exchange, response []byte) {
+func (c *client) finishFlight(x *exchange, response []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flying--

@@ -18,27 +18,27 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// strangerBytes bounds what is read of somebody who is not known: enough for
+// unauthenticatedBytes bounds what is read of somebody who is not known: enough for
 // the record to say what was wanted.
-const strangerBytes = 64 << 10
+const unauthenticatedBytes = 64 << 10
 
 // intake is one POST with its body, before anybody has looked into it.
 type intake struct {
-	call        proxy.Call // what the road will see; no message yet
-	who         policy.Principal
-	stranger    *proxy.Failure // why nobody was identified, nil when who is somebody
-	body        []byte
-	limits      jsonrpc.Limits
-	traceparent string // as it was sent, "" when there is none that is valid
-	begun       time.Time
+	call            proxy.Call // what the road will see; no message yet
+	who             policy.Principal
+	unauthenticated *proxy.Failure // why nobody was identified, nil when who is somebody
+	body            []byte
+	limits          jsonrpc.Limits
+	traceparent     string // as it was sent, "" when there is none that is valid
+	begun           time.Time
 }
 
-// take reads one POST:
+// readRequest reads one POST:
 //
 //	media -> identify -> body
 //
 // It reports false when it has answered already.
-func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
+func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 	if !guard.JSONBody(r.Header) {
 		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
 		return nil, false
@@ -48,11 +48,11 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest"}
-	in.who, in.call.Credential, in.stranger = h.identify(r.Context(), r.Header)
+	in.who, in.call.Credential, in.unauthenticated = h.identify(r.Context(), r.Header)
 	in.call.Principal, in.call.Session = in.who, sessionOf(in.who)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
-	if in.stranger != nil {
-		in.limits.Bytes = min(in.limits.Bytes, strangerBytes)
+	if in.unauthenticated != nil {
+		in.limits.Bytes = min(in.limits.Bytes, unauthenticatedBytes)
 	}
 	var err error
 	if in.body, err = h.body(w, r, int64(in.limits.Bytes)+1); err != nil {
@@ -76,49 +76,49 @@ func sessionOf(who policy.Principal) string {
 func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Principal, identity.Credential, *proxy.Failure) {
 	c, ok := identity.FromHeader(head)
 	if !ok {
-		return policy.Principal{}, c, stranger("the Authorization header is not one bearer token")
+		return policy.Principal{}, c, unauthenticated("the Authorization header is not one bearer token")
 	}
 	who, failure := h.opts.Gate.Identify(ctx, c)
 	switch {
 	case failure != nil && failure.Reason != "":
-		return policy.Principal{}, c, stranger(failure.Reason)
+		return policy.Principal{}, c, unauthenticated(failure.Reason)
 	case failure != nil, !who.Valid(): // fails closed: nobody is nobody
-		return policy.Principal{}, c, stranger("missing or unknown bearer token")
+		return policy.Principal{}, c, unauthenticated("missing or unknown bearer token")
 	}
 	return who, c, nil
 }
 
-// stranger is why nobody was identified.
-func stranger(reason string) *proxy.Failure {
+// unauthenticated is why nobody was identified.
+func unauthenticated(reason string) *proxy.Failure {
 	source := signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
 	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // a code that is known
 	return &proxy.Failure{Kernel: kernel, Reason: reason}
 }
 
-// known lets only those through who say who they are.
-func (h *Handler) known(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
+// authenticated lets only authenticated callers through.
+func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, _, why := h.identify(r.Context(), r.Header)
 		if why != nil {
-			h.turnAway(w, r, why)
+			h.refuseCaller(w, r, why)
 			return
 		}
 		serve(w, r, who)
 	}
 }
 
-// noteStranger gives the failure to answer a stranger with. Only what wanted a tool
+// recordUnauthenticated gives the failure to answer a stranger with. Only what wanted a tool
 // called is recorded: an anonymous flood of anything else leaves no trace in
 // the audit trail.
-func (h *Handler) noteStranger(r *http.Request, in *intake, isCall bool) *proxy.Failure {
+func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool) *proxy.Failure {
 	if !isCall {
-		return in.stranger
+		return in.unauthenticated
 	}
-	return h.opts.Refuser.Refuse(r.Context(), &in.call, signal.CodeUnauthenticated, in.stranger.Reason)
+	return h.opts.Refuser.Refuse(r.Context(), &in.call, signal.CodeUnauthenticated, in.unauthenticated.Reason)
 }
 
-// turnAway answers a stranger.
-func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
+// refuseCaller answers a stranger.
+func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
 	h.challenge(w, r.Header)
 	if f.DecisionID == "" {
 		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
@@ -179,9 +179,9 @@ func hexed(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// ask puts the tools/call that the road shall judge into in: arguments is
+// setCall puts the tools/call that the road shall judge into in: arguments is
 // spliced in as it is, so that what is judged is what was sent.
-func (in *intake) ask(id, name string, arguments json.RawMessage) {
+func (in *intake) setCall(id, name string, arguments json.RawMessage) {
 	params := append([]byte(`{"name":`), jsonrpc.Quote(name)...)
 	params = append(append(params, `,"arguments":`...), arguments...)
 	if in.traceparent != "" { // upstreams continue the trace too
@@ -191,11 +191,11 @@ func (in *intake) ask(id, name string, arguments json.RawMessage) {
 	raw := jsonrpc.NewRequest(jsonrpc.Quote(id), "tools/call", append(params, '}'))
 	limits := in.limits
 	limits.Bytes = len(raw)
-	in.decoded(jsonrpc.Decode(raw, limits))
+	in.setMessage(jsonrpc.Decode(raw, limits))
 }
 
-// decoded takes what the decoder gave: a message, or why there is none.
-func (in *intake) decoded(m *jsonrpc.Message, err error) {
+// setMessage takes what the decoder gave: a message, or why there is none.
+func (in *intake) setMessage(m *jsonrpc.Message, err error) {
 	in.call.Message = m
 	if err != nil {
 		in.call.Message, in.call.Fault = nil, faultOf(err)

@@ -22,17 +22,17 @@ var submitter = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "submit_j
 // Everything that the caller's own requests made is published to it on the
 // bus.
 func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
-	in, ok := h.take(w, r)
+	in, ok := h.readRequest(w, r)
 	if !ok {
 		return
 	}
 	raw, _, err := jsonrpc.CheckValue(in.body, in.limits)
-	if in.stranger != nil {
-		h.turnAway(w, r, h.noteStranger(r, in, err == nil && in.wantsTool(raw)))
+	if in.unauthenticated != nil {
+		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && in.wantsTool(raw)))
 		return
 	}
 	if err != nil { // the road refuses and records it as it does any message
-		in.decoded(nil, err)
+		in.setMessage(nil, err)
 		h.call(w, in)
 		return
 	}
@@ -72,7 +72,7 @@ func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake,
 	h.opts.Bus.Publish(in.who, asked)
 	h.opts.Bus.Publish(in.who, child)
 	in.call.SignalID = child.ID()
-	in.ask(child.ID(), want.Name, want.Arguments)
+	in.setCall(child.ID(), want.Name, want.Arguments)
 	h.call(w, in)
 }
 
@@ -88,7 +88,7 @@ func (in *intake) wantsTool(raw json.RawMessage) bool {
 	if !ok {
 		args = json.RawMessage("{}")
 	}
-	in.ask(signal.NewID("sig_"), name, args)
+	in.setCall(signal.NewID("sig_"), name, args)
 	return true
 }
 

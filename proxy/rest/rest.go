@@ -145,9 +145,9 @@ func (h *Handler) table() map[string]methods {
 	return map[string]methods{
 		"/v1/jobs":            {http.MethodPost: h.submit},
 		rpcPath:               {http.MethodPost: h.rpc},
-		"/v1/tools":           read(h.known(h.tools)),
-		artifactPath + "{id}": read(h.known(h.artifact)),
-		"/v1/signals":         {http.MethodGet: h.known(h.signals)},
+		"/v1/tools":           read(h.authenticated(h.tools)),
+		artifactPath + "{id}": read(h.authenticated(h.artifact)),
+		"/v1/signals":         {http.MethodGet: h.authenticated(h.signals)},
 		"/v1/openapi.json":    read(h.describe),
 	}
 }
@@ -281,9 +281,9 @@ func (h *Handler) leave() {
 	}
 }
 
-// life is the context of r, ended by end too. The caller must call the
+// streamContext is the context of r, ended by end too. The caller must call the
 // function that it gets.
-func life(r *http.Request, end context.Context) (context.Context, func()) {
+func streamContext(r *http.Request, end context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(end, func() { cancel(errClosing) })
 	return ctx, func() { stop(); cancel(nil) }

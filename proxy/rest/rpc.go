@@ -37,7 +37,7 @@ type answer struct {
 //
 //	media -> identify -> body -> validate -> dispatch -> event -> answer
 func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
-	in, ok := h.take(w, r)
+	in, ok := h.readRequest(w, r)
 	if !ok {
 		return
 	}
@@ -45,9 +45,9 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	envelope.Limits = in.limits
 	m, fault := envelope.Validate(in.body)
 	in.call.Message, in.call.Fault = m, fault
-	if in.stranger != nil {
-		in.stranger = h.noteStranger(r, in, m != nil && m.Method == "tools/call")
-		h.replyFailure(w, r, in, in.stranger)
+	if in.unauthenticated != nil {
+		in.unauthenticated = h.recordUnauthenticated(r, in, m != nil && m.Method == "tools/call")
+		h.replyFailure(w, r, in, in.unauthenticated)
 		return
 	}
 	h.reply(w, r, in, h.dispatch(h.calls, in))
@@ -157,7 +157,7 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 	case made.Silent:
 		h.write(w, made.HTTP, nil, nil)
 	case made.HTTP == http.StatusUnauthorized:
-		h.turnAway(w, r, f)
+		h.refuseCaller(w, r, f)
 	default:
 		retryAfter(w, f.RetryAfter)
 		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id(), made.Error))

@@ -25,19 +25,19 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 	}
 	sub, err := h.opts.Bus.Subscribe(who)
 	if err != nil {
-		h.deafen(w, err)
+		h.refuseStream(w, err)
 		return
 	}
 	defer sub.Close()
-	ctx, done := life(r, h.streams)
+	ctx, done := streamContext(r, h.streams)
 	defer done()
 	credential, _ := identity.FromHeader(r.Header) // known has read it before
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: credential, who: who}
 	s.run(ctx, sub)
 }
 
-// deafen refuses a listener for the reason that the bus gave.
-func (h *Handler) deafen(w http.ResponseWriter, err error) {
+// refuseStream refuses a listener for the reason that the bus gave.
+func (h *Handler) refuseStream(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, bus.ErrTooMany):
 		h.refuse(w, problem{http.StatusTooManyRequests, string(wire.Overloaded), "too many event streams are open"})
