@@ -2,6 +2,11 @@
 // OPA's servers publish them: conditional requests (ETag), long polling, and a
 // copy of the last good one, which serves when the server is away.
 //
+// OPA's own downloader (v1/download) does not fit: it follows any redirect, asks for
+// delta bundles, parses a bundle before its signature is checked, forgets the ETag
+// after a failure, asks a long-polling server that answers at once again without a
+// pause, and keeps no copy.
+//
 // What was fetched is a file that somebody loads. It becomes the last good copy
 // only when they say so, after it was verified, compiled and tried: nothing here
 // looks inside.
