@@ -295,6 +295,14 @@ func TestLate(t *testing.T) {
 		if d.Effect != policy.Deny || d.Rule != rego.RuleError || err == nil || !strings.Contains(err.Error(), "too long") {
 			t.Errorf("%s: got %+v, %v; want a denial for time", name, d, err)
 		}
+		err = e.Bounded(t.Context(), func() {
+			for begin := time.Now(); time.Since(begin) < 20*time.Millisecond; {
+				_ = name // what ends late and was never cancelled
+			}
+		})
+		if err == nil || !strings.Contains(err.Error(), "too long") {
+			t.Errorf("what ends late: got %v", err)
+		}
 	}
 }
 
