@@ -1,0 +1,195 @@
+package house_test
+
+import (
+	"bytes"
+	"cmp"
+	"go/ast"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/cover"
+)
+
+// Ceilings of the house. A change that needs more raises them in its own commit
+// and says why.
+const (
+	maxCodeLines     = 50_000 // of product code, without comments and blank lines
+	maxCallFunctions = 360    // that one allowed warm call enters
+	maxCallFiles     = 96    // that these are in
+	maxScans         = 3      // strict scans of JSON bytes
+)
+
+// scanFunction is the one strict pass over JSON bytes.
+const scanFunction = "internal/jsonrpc.scan"
+
+// product reports whether s is a file of the product: no test, and no test kit.
+func product(s source) bool {
+	return !s.isTest && !strings.HasPrefix(s.pkg, "internal/testkit/")
+}
+
+// TestCodeLines prints the code lines of every package and holds their sum.
+func TestCodeLines(t *testing.T) {
+	top := root(t)
+	byPackage, total := map[string]int{}, 0
+	for _, s := range sources(t) {
+		if !product(s) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(top, s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			line = bytes.TrimSpace(line)
+			if len(line) > 0 && !bytes.HasPrefix(line, []byte("//")) {
+				byPackage[s.pkg]++
+				total++
+			}
+		}
+	}
+	for _, pkg := range slices.SortedFunc(maps.Keys(byPackage), func(a, b string) int { return cmp.Compare(byPackage[b], byPackage[a]) }) {
+		t.Logf("%6d %s", byPackage[pkg], pkg)
+	}
+	t.Logf("%6d code lines", total)
+	if total > maxCodeLines {
+		t.Errorf("%d code lines, at most %d", total, maxCodeLines)
+	}
+}
+
+// TestOneCall prints the functions and files that one allowed call enters, the
+// second of identical warm ones, and holds their numbers. It builds toolgate
+// with coverage counters, so it runs only where TOOLGATE_MEASURE is set.
+func TestOneCall(t *testing.T) {
+	if os.Getenv("TOOLGATE_MEASURE") == "" {
+		t.Skip("make check measures a call (TOOLGATE_MEASURE=1)")
+	}
+	entered := enteredFunctions(t)
+	files, byFile := map[string]bool{}, map[string][]string{}
+	for name := range entered {
+		file, function, _ := strings.Cut(name, "\x00")
+		files[file] = true
+		byFile[file] = append(byFile[file], function)
+	}
+	for _, file := range slices.Sorted(maps.Keys(byFile)) {
+		slices.Sort(byFile[file])
+		t.Logf("%s: %s", file, strings.Join(byFile[file], " "))
+	}
+	scans := 0
+	for name, count := range entered {
+		file, function, _ := strings.Cut(name, "\x00")
+		if path.Dir(file)+"."+function == scanFunction {
+			scans += count
+		}
+	}
+	t.Logf("%d functions in %d files, %d strict scans", len(entered), len(files), scans)
+	if len(entered) > maxCallFunctions || len(files) > maxCallFiles || scans < 1 || scans > maxScans {
+		t.Errorf("at most %d functions in %d files, and 1 to %d scans", maxCallFunctions, maxCallFiles, maxScans)
+	}
+}
+
+// enteredFunctions returns how often one call enters each function, by its file
+// and name. What only some of three calls enter is work in the background.
+func enteredFunctions(t *testing.T) map[string]int {
+	t.Helper()
+	dir := t.TempDir()
+	packages := []string{module + "internal/testkit/onecall"} // main has to have counters for any to be written
+	for _, s := range sources(t) {
+		if pkg := module + s.pkg; product(s) && !slices.Contains(packages, pkg) {
+			packages = append(packages, pkg)
+		}
+	}
+	binary := filepath.Join(dir, "onecall")
+	command(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+strings.Join(packages, ","), "-o", binary, "./internal/testkit/onecall")
+	command(t, binary, dir)
+	var entered map[string]int
+	for n := 1; n <= 3; n++ {
+		file := filepath.Join(dir, strconv.Itoa(n)+".txt")
+		command(t, "go", "tool", "covdata", "textfmt", "-i", filepath.Join(dir, strconv.Itoa(n)), "-o", file)
+		call := functionsIn(t, file)
+		if entered == nil {
+			entered = call
+		}
+		maps.DeleteFunc(entered, func(name string, _ int) bool { return call[name] == 0 })
+	}
+	return entered
+}
+
+// command runs a program at the root of the project.
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), "GOCOVERDIR="+t.TempDir())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// functionsIn reads a coverage profile: how often each function was entered.
+func functionsIn(t *testing.T, file string) map[string]int {
+	t.Helper()
+	profiles, err := cover.ParseProfiles(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]source{}
+	for _, s := range sources(t) {
+		files[module+s.path] = s
+	}
+	entered := map[string]int{}
+	for _, p := range profiles {
+		s, ok := files[p.FileName]
+		if !ok {
+			t.Fatalf("the profile names %s, which is no file of ours", p.FileName)
+		}
+		if !product(s) {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+				if n := entries(s, f, p.Blocks); n > 0 {
+					entered[s.path+"\x00"+functionName(f)] = n
+				}
+			}
+		}
+	}
+	return entered
+}
+
+// entries returns the counter of the first block of f.
+func entries(s source, f *ast.FuncDecl, blocks []cover.ProfileBlock) int {
+	from, to := s.fset.Position(f.Body.Pos()), s.fset.Position(f.Body.End())
+	for _, b := range blocks {
+		after := b.StartLine > from.Line || b.StartLine == from.Line && b.StartCol >= from.Column
+		before := b.EndLine < to.Line || b.EndLine == to.Line && b.EndCol <= to.Column
+		if after && before {
+			return b.Count
+		}
+	}
+	return 0
+}
+
+// functionName is Name or Type.Name.
+func functionName(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	t := f.Recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	if index, ok := t.(*ast.IndexExpr); ok {
+		t = index.X
+	}
+	if name, ok := t.(*ast.Ident); ok {
+		return name.Name + "." + f.Name.Name
+	}
+	return f.Name.Name
+}
