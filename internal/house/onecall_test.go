@@ -22,7 +22,7 @@ import (
 const (
 	maxCodeLines     = 50_000 // of product code, without comments and blank lines
 	maxCallFunctions = 360    // that one allowed warm call enters
-	maxCallFiles     = 96    // that these are in
+	maxCallFiles     = 96     // that these are in
 	maxScans         = 3      // strict scans of JSON bytes
 )
 
