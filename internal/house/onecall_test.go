@@ -29,6 +29,9 @@ const (
 // scanFunction is the one strict pass over JSON bytes.
 const scanFunction = "internal/jsonrpc.scan"
 
+// onecall is the program that is measured: a test kit that wires a toolgate.
+const onecall = "internal/testkit/onecall"
+
 // product reports whether s is a file of the product: no test, and no test kit.
 func product(s source) bool {
 	return !s.isTest && !strings.HasPrefix(s.pkg, "internal/testkit/")
@@ -99,14 +102,14 @@ func TestOneCall(t *testing.T) {
 func enteredFunctions(t *testing.T) map[string]int {
 	t.Helper()
 	dir := t.TempDir()
-	packages := []string{module + "internal/testkit/onecall"} // main has to have counters for any to be written
+	packages := []string{module + onecall} // main has to have counters for any to be written
 	for _, s := range sources(t) {
 		if pkg := module + s.pkg; product(s) && !slices.Contains(packages, pkg) {
 			packages = append(packages, pkg)
 		}
 	}
 	binary := filepath.Join(dir, "onecall")
-	command(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+strings.Join(packages, ","), "-o", binary, "./internal/testkit/onecall")
+	command(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+strings.Join(packages, ","), "-o", binary, "./"+onecall)
 	command(t, binary, dir)
 	var entered map[string]int
 	for n := 1; n <= 3; n++ {
