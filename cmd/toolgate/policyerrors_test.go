@@ -29,9 +29,9 @@ decision := {"effect": "allow", "rule": "number"} if {
 	to_number(input.arguments.text) > 0
 }
 
-decision := {"effect": "allow", "rule": "pattern"} if {
-	input.arguments.fault == "pattern"
-	regex.match(input.arguments.text, "x")
+decision := {"effect": "allow", "rule": "moment"} if {
+	input.arguments.fault == "moment"
+	time.parse_rfc3339_ns(input.arguments.text) > 0
 }
 
 decision := {"effect": "allow", "rule": "quotient"} if {
@@ -44,8 +44,8 @@ decision := {"effect": "allow", "rule": "one"} if input.arguments.fault == "conf
 decision := {"effect": "allow", "rule": "other"} if input.arguments.fault == "conflict"
 
 pairs contains [a, b] if {
-	some a in numbers.range(1, input.arguments.size)
-	some b in numbers.range(1, input.arguments.size)
+	some a in numbers.range(1, 100000)
+	some b in numbers.range(1, 100000)
 }
 
 decision := {"effect": "allow", "rule": "endless"} if {
@@ -62,10 +62,10 @@ var policyFaults = []struct{ name, args, rule string }{
 	{"undefined without arguments", `{}`, "policy_undefined"},
 	{"a built-in fails: number", `{"fault":"number","text":"planted"}`, "policy_error"},
 	{"a built-in fails: type", `{"fault":"number","text":[1]}`, "policy_error"},
-	{"a built-in fails: pattern", `{"fault":"pattern","text":"("}`, "policy_error"},
+	{"a built-in fails: moment", `{"fault":"moment","text":"planted"}`, "policy_error"},
 	{"arithmetic fails", `{"fault":"quotient","by":0}`, "policy_error"},
 	{"two rules answer", `{"fault":"conflict"}`, "policy_error"},
-	{"an endless loop", `{"fault":"endless","size":100000}`, "policy_error"},
+	{"an endless loop", `{"fault":"endless"}`, "policy_error"},
 	{"the answer is text", `{"fault":"answer","answer":"allow"}`, "policy_error"},
 	{"the answer is true", `{"fault":"answer","answer":true}`, "policy_error"},
 	{"the answer is null", `{"fault":"answer","answer":null}`, "policy_error"},
