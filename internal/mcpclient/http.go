@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 const (
@@ -221,15 +222,16 @@ func (w *httpWire) deliver(ctx context.Context, line []byte) error {
 // was open may mean that the session is lost, which only a request finds out.
 func (w *httpWire) listen() {
 	take := func(data []byte) { w.c.receive(data, source{}) }
-	for {
+	for known := false; ; {
 		opened, status := w.e.Listen(w.c.life, w.current(), take)
-		if !opened || status != http.StatusNotFound {
+		known = known || opened
+		if !known || status != http.StatusNotFound {
 			return
 		}
 		ctx, stop := context.WithTimeout(w.c.life, postTimeout)
 		w.c.Ping(ctx)
 		stop()
-		if w.c.Dead() {
+		if !wait.For(w.c.life, streamPause) {
 			return
 		}
 	}
