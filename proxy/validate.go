@@ -30,7 +30,7 @@ func (t *toolCall) validate(context.Context) *Failure {
 // has decoded are not scanned a second time.
 func (t *toolCall) checkArguments() ([]schema.Fault, error) {
 	if judged := t.in.Message.Judged("arguments"); judged.Is(t.body) {
-		return t.tool.Input.ValidateJudged(judged)
+		return t.tool.Input.ValidateValue(judged.Value())
 	}
 	return t.tool.Input.Validate(t.body)
 }

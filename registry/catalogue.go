@@ -9,8 +9,8 @@ type Catalogue struct {
 	servers     []string                    // configured order
 	byServer    map[string][]*Tool          // :: server ⇒ its tools in upstream order, quarantined ones included
 	byName      map[string]map[string]*Tool // :: server ⇒ upstream name ⇒ tool
-	byExposed   map[string]*Tool            // :: exposed name ⇒ tool, those that serve
-	serving     map[string][]*Tool          // :: route ⇒ those that serve; "" is all of them
+	serving     map[string]map[string]*Tool // :: route ⇒ name there ⇒ tool that serves
+	listed      map[string][]*Tool          // :: route ⇒ tools that serve; "" is all of them
 	shared      map[string][]*Tool          // :: route ⇒ those of them that every connection lists
 	known       map[string]map[string]bool  // :: server ⇒ fingerprints that tools were made of
 	quarantined []*Tool
@@ -21,20 +21,13 @@ type Catalogue struct {
 // by the upstream's own. It reports false for unknown and quarantined tools
 // alike: Quarantined tells them apart.
 func (c *Catalogue) Lookup(route, name string) (*Tool, bool) {
-	if route == "" {
-		t, ok := c.byExposed[name]
-		return t, ok
-	}
-	t, ok := c.byName[route][name]
-	if !ok || t.Quarantine != "" {
-		return nil, false
-	}
-	return t, true
+	t, ok := c.serving[route][name]
+	return t, ok
 }
 
 // Tools lists what serves on a route, servers in configured order, tools in
 // the order of their upstream. The slice is shared: callers must not change it.
-func (c *Catalogue) Tools(route string) []*Tool { return c.serving[route] }
+func (c *Catalogue) Tools(route string) []*Tool { return c.listed[route] }
 
 // HasServer reports whether name is a configured server that is not disabled,
 // whatever its state.
@@ -52,17 +45,18 @@ func (c *Catalogue) Quarantined() []*Tool { return c.quarantined }
 // that only some connections list.
 func catalogueOf(servers []string, tools map[string][]*Tool, known map[string]map[string]bool) *Catalogue {
 	c := &Catalogue{
-		servers:   servers,
-		byServer:  make(map[string][]*Tool, len(servers)),
-		byName:    make(map[string]map[string]*Tool, len(servers)),
-		byExposed: make(map[string]*Tool),
-		serving:   make(map[string][]*Tool, len(servers)+1),
-		shared:    make(map[string][]*Tool, len(servers)+1),
-		known:     known,
+		servers:  servers,
+		byServer: make(map[string][]*Tool, len(servers)),
+		byName:   make(map[string]map[string]*Tool, len(servers)),
+		serving:  map[string]map[string]*Tool{"": {}},
+		listed:   make(map[string][]*Tool, len(servers)+1),
+		shared:   make(map[string][]*Tool, len(servers)+1),
+		known:    known,
 	}
 	for _, server := range servers {
 		c.byServer[server] = nil
 		c.byName[server] = make(map[string]*Tool, len(tools[server]))
+		c.serving[server] = make(map[string]*Tool, len(tools[server]))
 	}
 	for _, own := range []bool{false, true} {
 		for _, server := range servers {
@@ -78,7 +72,7 @@ func catalogueOf(servers []string, tools map[string][]*Tool, known map[string]ma
 
 // add puts one tool in its places.
 func (c *Catalogue) add(t *Tool) {
-	if first, taken := c.byExposed[t.Exposed]; taken && t.Quarantine == "" {
+	if first, taken := c.serving[""][t.Exposed]; taken && t.Quarantine == "" {
 		t = t.quarantined("its exposed name " + t.Exposed + " is taken by server " + first.Server + "\nhint: give one of the servers another prefix")
 	}
 	c.byServer[t.Server] = append(c.byServer[t.Server], t)
@@ -89,9 +83,12 @@ func (c *Catalogue) add(t *Tool) {
 		c.quarantined = append(c.quarantined, t)
 		return
 	}
-	c.byExposed[t.Exposed] = t
-	c.serving[""] = append(c.serving[""], t)
-	c.serving[t.Server] = append(c.serving[t.Server], t)
+	c.serving[""][t.Exposed] = t
+	if c.byName[t.Server][t.Name] == t {
+		c.serving[t.Server][t.Name] = t
+	}
+	c.listed[""] = append(c.listed[""], t)
+	c.listed[t.Server] = append(c.listed[t.Server], t)
 	if !t.own {
 		c.shared[""] = append(c.shared[""], t)
 		c.shared[t.Server] = append(c.shared[t.Server], t)

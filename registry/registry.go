@@ -94,7 +94,7 @@ func New(opts Options) *Registry {
 	r.pins = OpenPins(opts.DB, opts.Now)
 	r.pins.accepted = r.recheck
 	r.catalogue.Store(catalogueOf(nil, nil, nil))
-	r.running.Store(fleetOf(nil))
+	r.running.Store(newFleet(nil))
 	r.tasks.Go(r.poll)
 	return r
 }
@@ -163,7 +163,7 @@ func (r *Registry) Apply(_ context.Context, cfg *config.Config) error {
 		entries = append(entries, e)
 	}
 	r.entries = entries
-	r.running.Store(fleetOf(entries))
+	r.running.Store(newFleet(entries))
 	r.mu.Unlock()
 	for _, e := range old {
 		r.retire(e)
@@ -281,12 +281,12 @@ func (r *Registry) recheck() {
 	r.publish()
 }
 
-// servers gives the running upstreams.
-func (r *Registry) servers() []*running { return r.running.Load().all }
+// servers returns the running upstreams.
+func (r *Registry) servers() []*running { return (*r.running.Load())[""] }
 
 // Settle waits until every upstream has answered, failed or had a second
 // since it was started, or until ctx ends.
-func (r *Registry) Settle(ctx context.Context) { settle(ctx, r.servers()) }
+func (r *Registry) Settle(ctx context.Context) { r.settle(ctx, "") }
 
 // Settled reports whether Settle would return at once.
 func (r *Registry) Settled() bool {
@@ -304,7 +304,7 @@ func (r *Registry) Settled() bool {
 // error is always a *ForwardError. A tool that is quarantined by now, or has
 // another definition than t, is not called: the control fails closed.
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
-	now := r.Catalogue().byName[t.Server][t.Name]
+	now := r.catalogue.Load().byName[t.Server][t.Name]
 	switch {
 	case now == nil:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
@@ -313,11 +313,11 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	case now.Fingerprint != t.Fingerprint:
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}
-	server := r.server(t.Server)
-	if server == nil {
+	servers := (*r.running.Load())[t.Server]
+	if len(servers) == 0 {
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", t.Server)}
 	}
-	result, err := server.Do(ctx, upstream.Call{
+	result, err := servers[0].Do(ctx, upstream.Call{
 		Tool: t.Name, Fingerprint: t.Fingerprint, Timeout: t.Timeout,
 		Arguments: out.Arguments, Meta: out.Meta, Task: out.Task, From: out.From, Progress: out.Progress, Later: out.Later,
 	})
@@ -364,7 +364,10 @@ func (r *Registry) Capabilities(server string) json.RawMessage {
 
 // server finds a running upstream by name.
 func (r *Registry) server(name string) *upstream.Server {
-	for _, s := range r.running.Load().byName[name] {
+	if name == "" {
+		return nil // the route of all servers
+	}
+	for _, s := range (*r.running.Load())[name] {
 		return s.Server
 	}
 	return nil

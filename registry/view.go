@@ -26,9 +26,8 @@ type View struct {
 // client of the same capabilities had one so far; where it cannot be had within
 // five seconds, the client sees what those see that can do nothing.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
-	servers := r.running.Load().on(route)
-	settle(ctx, servers)
-	v := View{r: r, ctx: ctx, from: from, route: route, now: r.Catalogue()}
+	servers := r.settle(ctx, route)
+	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
 	if from.Session != "" {
 		v.servers = servers
 	}
@@ -43,26 +42,35 @@ func (c *Catalogue) View(route string) View { return View{route: route, now: c} 
 // may see one learns why it does not serve; one that serves goes before one that
 // does not.
 func (v View) Lookup(name string) (*Tool, bool) {
-	if t, ok := v.now.Lookup(v.route, name); ok {
-		return t, v.offered(t)
+	t, ok := v.now.serving[v.route][name]
+	if !ok {
+		return v.discover(name)
 	}
-	// It may be one that nobody has been offered so far.
+	for _, s := range v.servers {
+		if s.name != t.Server {
+			continue
+		}
+		if p := v.profile(s); p != nil {
+			return t, p.Offers(t.Name) == t.Fingerprint
+		}
+	}
+	return t, !t.own
+}
+
+// discover finds a tool that no client has been offered so far, or one in
+// quarantine.
+func (v View) discover(name string) (*Tool, bool) {
 	for _, s := range v.servers {
 		upstreamName, ok := s.upstreamName(v.route, name)
 		if !ok {
 			continue
 		}
-		if p := s.Profile(v.ctx, s.named(v.from)); p.Offers(upstreamName) != "" {
+		if p := v.profile(s); p.Offers(upstreamName) != "" {
 			if t, ok := v.r.learned(v.now, s, p).offer(s.name, upstreamName, p); ok {
 				return t, true
 			}
 		}
 	}
-	return v.kept(name)
-}
-
-// kept finds a tool in quarantine.
-func (v View) kept(name string) (*Tool, bool) {
 	for _, t := range v.now.Quarantined() {
 		if v.route == "" && t.Exposed == name || v.route == t.Server && t.Name == name {
 			return t, true
@@ -71,18 +79,22 @@ func (v View) kept(name string) (*Tool, bool) {
 	return nil, false
 }
 
-// offered reports whether the client's connection offers a tool that serves.
-func (v View) offered(t *Tool) bool {
-	for _, s := range v.servers {
-		if s.name != t.Server {
-			continue
-		}
-		if p := s.Profile(v.ctx, s.named(v.from)); p != nil {
-			return p.Offers(t.Name) == t.Fingerprint
-		}
+// profile returns what s offers the client, or nil when that is what s offers
+// every client. Where one Downstream stands for several servers, its peers have a
+// method For that returns the peer for one server.
+func (v View) profile(s *running) *upstream.Profile {
+	from := v.from
+	if p, ok := from.Peer.(perServer); ok {
+		from.Peer = p.For(s.name)
 	}
-	return !t.own
+	if p, ok := from.Home.(perServer); ok {
+		from.Home = p.For(s.name)
+	}
+	return s.Profile(v.ctx, from)
 }
+
+// perServer is a Peer that tells servers apart.
+type perServer interface{ For(server string) Peer }
 
 // Tools lists what serves, servers in configured order, tools in the order in
 // which their server lists them for this client. The slice may be shared:
@@ -115,7 +127,7 @@ func (v View) profiles() []*upstream.Profile {
 	out := make([]*upstream.Profile, len(v.servers))
 	var all sync.WaitGroup
 	for i, s := range v.servers {
-		all.Go(func() { out[i] = s.Profile(v.ctx, s.named(v.from)) })
+		all.Go(func() { out[i] = v.profile(s) })
 	}
 	all.Wait()
 	for _, p := range out {
@@ -209,20 +221,6 @@ type running struct {
 	name, prefix string
 }
 
-// named gives from as s is to have it. Where one Downstream stands for several
-// servers, ends with a method For tell apart whose words they hear.
-func (s *running) named(from Downstream) Downstream {
-	from.Peer, from.Home = endFor(from.Peer, s.name), endFor(from.Home, s.name)
-	return from
-}
-
-func endFor(end Peer, server string) Peer {
-	if e, ok := end.(interface{ For(server string) Peer }); ok {
-		return e.For(server)
-	}
-	return end
-}
-
 // upstreamName gives the server's own name for the tool that goes by name on a
 // route, and whether it can be one of the server's.
 func (s *running) upstreamName(route, name string) (string, bool) {
@@ -232,40 +230,33 @@ func (s *running) upstreamName(route, name string) (string, bool) {
 	return strings.CutPrefix(name, s.prefix)
 }
 
-// fleet is every running server at one moment. It is immutable.
-type fleet struct {
-	all    []*running
-	byName map[string][]*running // :: server ⇒ it alone
-}
+// fleet holds the running servers by route: those of "" are all of them, in
+// configured order. It is immutable.
+type fleet map[string][]*running
 
-// fleetOf gives the running servers of entries.
-func fleetOf(entries []*entry) *fleet {
-	f := &fleet{byName: make(map[string][]*running)}
+// newFleet returns the running servers of entries.
+func newFleet(entries []*entry) *fleet {
+	f := make(fleet, len(entries)+1)
 	for _, e := range entries {
 		if e.server != nil {
 			s := &running{e.server, e.cfg.Name, e.cfg.Prefix}
-			f.all = append(f.all, s)
-			f.byName[s.name] = f.all[len(f.all)-1:]
+			f[""] = append(f[""], s)
+			f[s.name] = []*running{s}
 		}
 	}
-	return f
+	return &f
 }
 
-// on gives the servers of a route.
-func (f *fleet) on(route string) []*running {
-	if route == "" {
-		return f.all
-	}
-	return f.byName[route]
-}
-
-// settle waits as Settle does.
-func settle(ctx context.Context, servers []*running) {
+// settle returns the servers of a route after it has waited for them as Settle
+// does.
+func (r *Registry) settle(ctx context.Context, route string) []*running {
+	servers := (*r.running.Load())[route]
 	for _, s := range servers {
 		select {
 		case <-s.Settled():
 		case <-ctx.Done():
-			return
+			return servers
 		}
 	}
+	return servers
 }

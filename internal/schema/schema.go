@@ -105,16 +105,12 @@ func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) 
 	if err != nil {
 		return nil, fmt.Errorf("reading the value to validate: %w", err)
 	}
-	return s.validate(v)
+	return s.ValidateValue(v)
 }
 
-// ValidateJudged is Validate for a value that has passed the strict pass
-// already.
-func (s *Schema) ValidateJudged(instance jsonrpc.Judged) ([]Fault, error) {
-	return s.validate(instance.Value())
-}
-
-func (s *Schema) validate(v any) (faults []Fault, err error) {
+// ValidateValue is Validate for a value that package jsonrpc has decoded, such as
+// that of a jsonrpc.Judged.
+func (s *Schema) ValidateValue(v any) (faults []Fault, err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:

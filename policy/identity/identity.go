@@ -127,18 +127,18 @@ func (a *Authenticator) Required() bool { return a.state.Load().required }
 // while its token is valid and such tokens are accepted.
 func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Principal, error) {
 	s := a.state.Load()
-	if c.Bearer != "" {
-		return s.bearer(ctx, c.Bearer)
-	}
+	p, err := s.local, error(nil)
 	switch {
+	case c.Bearer != "":
+		p, err = s.bearer(ctx, c.Bearer)
 	case c.Local:
-		return clone(s.local), nil
 	case c.Earlier != nil:
-		return s.earlier(*c.Earlier)
-	case !s.required:
-		return clone(s.local), nil
+		p, err = s.earlier(*c.Earlier)
+	case s.required:
+		return policy.Principal{}, refuse("no bearer token was sent")
 	}
-	return policy.Principal{}, refuse("no bearer token was sent")
+	p.Roles = slices.Clone(p.Roles)
+	return p, err
 }
 
 func (s *state) bearer(ctx context.Context, token string) (policy.Principal, error) {
@@ -149,7 +149,7 @@ func (s *state) bearer(ctx context.Context, token string) (policy.Principal, err
 	// The map is keyed by the hash, so what its timing could tell is nothing
 	// about any known token.
 	if p, ok := s.tokens[sum]; ok {
-		return clone(p), nil
+		return p, nil
 	}
 	if len(s.issuers) == 0 || strings.Count(token, ".") != 2 {
 		return policy.Principal{}, refuse("the token is not known")
@@ -164,7 +164,7 @@ func (s *state) earlier(was policy.Principal) (policy.Principal, error) {
 	issued := !was.Until.IsZero()
 	switch {
 	case configured && !issued && is.Tenant == was.Tenant:
-		return clone(is), nil
+		return is, nil
 	case configured || !issued || !was.Valid():
 		return policy.Principal{}, refuse("the subject of the earlier call is not known any more")
 	case !s.now().Before(was.Until):
@@ -173,7 +173,7 @@ func (s *state) earlier(was policy.Principal) (policy.Principal, error) {
 		return policy.Principal{}, refuse("the issuer of the earlier call's token is not trusted any more")
 	}
 	was.Client = ""
-	return clone(was), nil
+	return was, nil
 }
 
 // issues reports whether a subject has the form that an issuer which is trusted
@@ -288,11 +288,6 @@ func (s *state) addToken(t Token) error {
 	s.tokens[key] = policy.Principal{Subject: t.Subject, Roles: slices.Clone(t.Roles)}
 	s.subjects[t.Subject] = s.tokens[key]
 	return nil
-}
-
-func clone(p policy.Principal) policy.Principal {
-	p.Roles = slices.Clone(p.Roles)
-	return p
 }
 
 func refuse(reason string) error {

@@ -167,7 +167,8 @@ func (p *Provider) Again(_ context.Context, was policy.Principal) (policy.Princi
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	return clone(was), nil
+	was.Roles = slices.Clone(was.Roles)
+	return was, nil
 }
 
 // guest names a person whom an issuer vouches for, who need not be one of those

@@ -17,16 +17,16 @@ const evictionScan = 64
 // used. It returns nil when rate is invalid or there is no room. The caller must
 // hold l.mu.
 func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) *bucket {
-	if !rate.valid() {
-		return nil
-	}
 	if e := l.buckets[key]; e != nil {
 		b := e.Value.(*bucket)
-		if b.rate != rate {
-			b.adjust(rate, now)
+		if b.rate != rate && !b.adjust(rate, now) {
+			return nil
 		}
 		l.used.MoveToBack(e)
 		return b
+	}
+	if !rate.valid() {
+		return nil
 	}
 	if len(l.buckets) >= l.maxBuckets && !l.evictLocked(now) {
 		return nil
@@ -36,12 +36,16 @@ func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) *bucket 
 	return b
 }
 
-// adjust changes the rate of b. Spent tokens stay spent: a larger bucket does
-// not start full.
-func (b *bucket) adjust(rate Rate, now time.Time) {
+// adjust changes the rate of b and reports whether rate is valid. Spent tokens
+// stay spent: a larger bucket does not start full.
+func (b *bucket) adjust(rate Rate, now time.Time) bool {
+	if !rate.valid() {
+		return false
+	}
 	b.tokens.SetLimitAt(now, rate.limit())
 	b.tokens.SetBurstAt(now, rate.burst())
 	b.rate = rate
+	return true
 }
 
 // evictLocked removes one full bucket among the least recently used and reports

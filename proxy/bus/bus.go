@@ -91,7 +91,10 @@ func (b *Bus) Publish(who policy.Principal, s signal.Signal) {
 
 // Listening reports whether somebody hears the signals of who's calls, for
 // callers that make signals only to publish them.
-func (b *Bus) Listening(who policy.Principal) bool { return len(b.listeners(who)) > 0 }
+// Without any subscription on the bus, Listening is one atomic load.
+func (b *Bus) Listening(who policy.Principal) bool {
+	return b.live.Load() > 0 && len(b.listeners(who)) > 0
+}
 
 func (b *Bus) listeners(who policy.Principal) []*Subscription {
 	if b.live.Load() == 0 {
