@@ -78,7 +78,8 @@ type Message struct {
 	// there is none; everywhere else such a pair is a Fault.
 	Variants *Variants
 
-	params, meta, result index // as the pass has met them
+	members []member           // as the pass has met them, nil when they are too many
+	read    [2]json.RawMessage // Params and Result that have these members
 }
 
 // Variants names two members of one object that differ only by case, which

@@ -83,7 +83,7 @@ func (p *Pool[T]) Peek(id json.RawMessage) (T, bool) {
 
 // Drop removes the value of id and reports whether it was there.
 func (p *Pool[T]) Drop(id json.RawMessage) bool {
-	_, found := p.Match(id)
+	_, found := p.MatchIf(id, nil)
 	return found
 }
 

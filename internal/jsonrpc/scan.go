@@ -6,8 +6,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -41,20 +42,23 @@ func (z zone) inside(name []byte) zone {
 	return zoneStrict
 }
 
-// A frame is an object or an array that is open.
-type frame struct {
-	object bool
-	zone   zone
-	inner  zone // of the value that is read
-	named  bool // the name of a member is read, its value is not
-	name   span // of that member, with the quotes
-	start  int  // of the member's or the element's value
-	base   int  // index of the object's first name in scanner.names
+// A member is one member of an object in a zone before zoneStrict.
+type member struct {
+	zone  zone
+	name  []byte // decoded
+	value []byte
+}
+
+// A name is the name of a member of an object that is read.
+type name struct {
+	at   int    // offset of the opening quote
+	text []byte // decoded
+	hash uint64 // of the folded text: equal for names that differ only by case
 }
 
 // A scanner makes the one strict pass. jsontext.Decoder holds the text to the
 // grammar and to UTF-8; the scanner adds the limits, the rules for names, and
-// the index of the members that callers ask for.
+// the list of the members that callers ask for.
 //
 // A fault that ends the pass (no JSON, nested too deep) is returned. Any other
 // is kept in soft, the first only, so that the id can still be read.
@@ -65,13 +69,10 @@ type scanner struct {
 	open     bool // members of the message that JSON-RPC does not know are skipped
 	buffer   bytes.Buffer
 	decoder  jsontext.Decoder
-	frames   []frame
-	names    []name // of the objects that are open
-	decoded  []byte // the texts of names with escapes
-	hashes   []uint64
+	names    []name   // of the objects that are open
+	members  []member // in the order in which they end
 	soft     *Fault
 	variants *Variants
-	env      envelope
 }
 
 // maxKept bounds the memory that an idle scanner holds, in elements of a slice.
@@ -86,244 +87,285 @@ var lenient = jsontext.AllowDuplicateNames(true)
 
 const blanks = " \t\r\n"
 
-// newScanner copies the one value in data, so that nothing returned later
-// aliases the caller's bytes.
-func newScanner(data []byte, lim Limits) *scanner {
+// scan makes the pass over exactly one value in zone z. It reads a copy, so that
+// nothing returned later aliases data, and replaces the line ends between tokens
+// by spaces: no reading changes, and one line is safe on every transport. The
+// caller must release the scanner.
+func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
 	s := scanners.Get().(*scanner)
+	s.lim, s.open = lim.orDefault(), open
+	if len(data) > s.lim.Bytes {
+		reason := fmt.Sprintf("more than %d bytes", s.lim.Bytes)
+		return s, &Fault{Kind: TooLarge, Reason: reason, Offset: int64(s.lim.Bytes)}
+	}
 	text := bytes.TrimLeft(data, blanks)
-	s.lead, s.lim = len(data)-len(text), lim
+	s.lead = len(data) - len(text)
 	s.data = slices.Clip(bytes.Clone(bytes.TrimRight(text, blanks)))
 	s.buffer = *bytes.NewBuffer(s.data)
 	s.decoder.Reset(&s.buffer, lenient)
-	return s
+	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
+		return s, s.hard(Parse, 0, "byte order mark before the message")
+	}
+	if len(s.data) == 0 {
+		return s, s.hard(Parse, 0, "empty message")
+	}
+	if _, f := s.value(z); f != nil {
+		return s, f
+	}
+	if end := int(s.decoder.InputOffset()); end < len(s.data) {
+		return s, s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
+	}
+	joinLines(s.data) // strings hold no raw line end
+	return s, nil
 }
 
 // release returns the scanner to the pool without a reference to the message.
 func (s *scanner) release() {
+	clear(s.names)
+	clear(s.members)
+	if s.names = s.names[:0]; cap(s.names) > maxKept {
+		s.names = nil
+	}
+	if s.members = s.members[:0]; cap(s.members) > maxKept {
+		s.members = nil
+	}
 	s.buffer = bytes.Buffer{}
 	s.decoder.Reset(&s.buffer)
-	s.frames, s.names, s.decoded = emptied(s.frames), emptied(s.names), emptied(s.decoded)
-	s.env = envelope{params: emptied(s.env.params), meta: emptied(s.env.meta), result: emptied(s.env.result)}
-	s.data, s.open, s.soft, s.variants = nil, false, nil, nil
+	s.data, s.soft, s.variants = nil, nil, nil
 	scanners.Put(s)
 }
 
-// emptied returns the memory of list, nil when that is much.
-func emptied[T any](list []T) []T {
-	if cap(list) > maxKept {
-		return nil
-	}
-	return list[:0]
-}
-
-// whole reads exactly one value, and replaces the line ends between its tokens
-// by spaces: no reading changes, and one line is safe on every transport.
-func (s *scanner) whole(z zone) *Fault {
-	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
-		return s.hard(Parse, 0, "byte order mark before the message")
-	}
-	if len(s.data) == 0 {
-		return s.hard(Parse, 0, "empty message")
-	}
-	end, f := s.value(z)
-	if f != nil {
-		return f
-	}
-	if end < len(s.data) {
-		return s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
-	}
-	unbreak(s.data) // strings hold no raw line end
-	return nil
-}
-
-// value reads tokens until one value is complete, and returns its end.
-func (s *scanner) value(z zone) (end int, f *Fault) {
-	for {
-		start := skipSeparator(s.data, end)
-		token, err := s.decoder.ReadToken()
+// value reads one value in zone z. It calls itself no deeper than lim.Depth.
+func (s *scanner) value(z zone) ([]byte, *Fault) {
+	kind, end := s.decoder.PeekKind(), jsontext.Kind('}')
+	switch kind {
+	case '{':
+	case '[':
+		end = ']'
+	default:
+		raw, err := s.decoder.ReadValue()
 		if err != nil {
-			return 0, s.syntax(err, start)
+			return nil, s.syntax(err)
 		}
-		end = int(s.decoder.InputOffset())
-		switch kind := token.Kind(); kind {
-		case '{', '[':
-			if len(s.frames) >= s.lim.Depth {
-				return 0, s.hard(Invalid, start, fmt.Sprintf("nested deeper than %d levels", s.lim.Depth))
-			}
-			s.push(kind == '{', start, z)
-			continue
-		case '}', ']':
-			s.pop()
-		default:
-			if kind == '"' && s.wantsName() {
-				s.member(start, end)
-				continue
-			}
-			if kind == '0' {
-				s.number(start, end)
-			}
-			s.begin(start)
+		if kind == '0' {
+			s.number(raw)
 		}
-		if len(s.frames) == 0 {
-			return end, nil
+		return s.last(len(raw)), nil
+	}
+	if _, err := s.decoder.ReadToken(); err != nil {
+		return nil, s.syntax(err)
+	}
+	start, base, inner := int(s.decoder.InputOffset())-1, len(s.names), max(z, zoneStrict)
+	if s.decoder.StackDepth() > s.lim.Depth {
+		return nil, s.hard(Invalid, start, fmt.Sprintf("nested deeper than %d levels", s.lim.Depth))
+	}
+	for s.decoder.PeekKind() != end {
+		var key []byte
+		if kind == '{' {
+			var f *Fault
+			if key, f = s.name(z); f != nil {
+				return nil, f
+			}
+			inner = z.inside(key)
 		}
-		s.complete(end)
+		raw, f := s.value(inner)
+		if f != nil {
+			return nil, f
+		}
+		if kind == '{' && z < zoneStrict {
+			s.members = append(s.members, member{z, key, raw})
+		}
 	}
-}
-
-// wantsName reports whether a string that comes next is the name of a member.
-func (s *scanner) wantsName() bool {
-	n := len(s.frames)
-	return n > 0 && s.frames[n-1].object && !s.frames[n-1].named
-}
-
-// begin notes where a value starts.
-func (s *scanner) begin(start int) {
-	if n := len(s.frames); n > 0 {
-		s.frames[n-1].start = start
+	if _, err := s.decoder.ReadToken(); err != nil {
+		return nil, s.syntax(err)
 	}
-}
-
-// push opens an object or an array; z is the zone of the outermost value.
-func (s *scanner) push(object bool, start int, z zone) {
-	if n := len(s.frames); n > 0 {
-		s.frames[n-1].start, z = start, s.frames[n-1].inner
+	if len(s.names) > base {
+		s.judgeNames(z, s.names[base:])
+		clear(s.names[base:])
+		s.names = s.names[:base]
 	}
-	s.frames = append(s.frames, frame{object: object, zone: z, inner: max(z, zoneStrict), base: len(s.names)})
+	return s.last(int(s.decoder.InputOffset()) - start), nil
 }
 
-// pop closes the innermost object or array, and judges an object's names.
-func (s *scanner) pop() {
-	top := &s.frames[len(s.frames)-1]
-	if top.object {
-		s.judgeNames(top.zone, s.names[top.base:])
-		s.names = s.names[:top.base]
+// last returns the n bytes of the value that was read last.
+func (s *scanner) last(n int) []byte {
+	end := int(s.decoder.InputOffset())
+	return s.data[end-n : end : end]
+}
+
+// folds is the folded form of the bytes that stand for themselves in a name, 0
+// for any other.
+var folds = func() (t [256]byte) {
+	for c := byte(' '); c < 0x7f; c++ {
+		if c != '"' && c != '\\' {
+			t[c] = byte(folded(rune(c)))
+		}
 	}
-	s.frames = s.frames[:len(s.frames)-1]
-}
+	return t
+}()
 
-// member reads the name of a member.
-func (s *scanner) member(start, end int) {
-	n, control := s.newName(start, end)
-	if control {
-		s.refuse(start, "control character in a member name")
+// The parameters of FNV-1a, 64 bit.
+const (
+	hashBasis = 14695981039346656037
+	hashPrime = 1099511628211
+)
+
+// name reads the name of a member of an object in zone z, and refuses control
+// characters in it, which some decoders drop or stop at.
+func (s *scanner) name(z zone) ([]byte, *Fault) {
+	raw, err := s.decoder.ReadValue()
+	if err != nil {
+		return nil, s.syntax(err)
+	}
+	raw = s.last(len(raw))
+	n := name{int(s.decoder.InputOffset()) - len(raw), raw[1 : len(raw)-1], hashBasis}
+	for _, c := range n.text {
+		fold := folds[c]
+		if fold == 0 {
+			s.rareName(&n, raw)
+			break
+		}
+		n.hash = (n.hash ^ uint64(fold)) * hashPrime
 	}
 	s.names = append(s.names, n)
-	top := &s.frames[len(s.frames)-1]
-	if top.named = true; top.zone == zoneFree {
-		return
-	}
-	text := s.text(n)
-	switch top.inner = top.zone.inside(text); top.zone {
+	switch z {
 	case zoneTop:
-		s.envelopeName(text, start)
+		if !slices.Contains(envelopeNames, string(n.text)) && !s.misspelled(n, envelopeNames) && !s.open {
+			s.refuse(n.at, "unknown member "+brief(n.text))
+		}
 	case zoneParams:
-		s.misspelled(text, start, paramNames)
+		s.misspelled(n, paramNames)
 	}
-	top.name = span{start, end}
+	return n.text, nil
 }
 
-// complete takes the value that ends at end.
-func (s *scanner) complete(end int) {
-	top := &s.frames[len(s.frames)-1]
-	if top.named = false; top.object && top.zone < zoneStrict {
-		n := s.names[len(s.names)-1]
-		s.env.take(top.zone, s.text(n), member{top.name, span{top.start, end}}, s.data[top.start:end:end])
+// rareName sets the text and the hash of a name with escapes, control
+// characters, or other than ASCII. The decoder has accepted raw.
+func (s *scanner) rareName(n *name, raw []byte) {
+	n.text, _ = jsontext.AppendUnquote(nil, raw)
+	n.hash = hashBasis
+	for _, r := range string(n.text) {
+		if unicode.IsControl(r) {
+			s.refuse(n.at, "control character in a member name")
+		}
+		n.hash = (n.hash ^ uint64(folded(r))) * hashPrime
 	}
+}
+
+// misspelled refuses a name that differs only by case from one of known, and
+// reports whether it does.
+func (s *scanner) misspelled(n name, known []string) bool {
+	for _, k := range known {
+		if len(n.text) >= len(k) && string(n.text) != k && bytes.EqualFold(n.text, []byte(k)) {
+			s.refuse(n.at, fmt.Sprintf("member %s differs only by case from %q", brief(n.text), k))
+			return true
+		}
+	}
+	return false
 }
 
 // number holds a number to the limits: exact arithmetic on a number with a huge
 // exponent costs time without bound.
-func (s *scanner) number(start, end int) {
-	digits, exponent := 0, 0
-	for i := start; i < end; i++ {
-		switch c := s.data[i]; c {
-		case '-', '.':
-		case 'e', 'E':
-			n, err := strconv.Atoi(string(s.data[i+1 : end]))
-			if exponent = max(n, -n); err != nil {
-				exponent = math.MaxInt
-			}
-			i = end
-		default:
-			digits++
+func (s *scanner) number(raw []byte) {
+	digits, exponent := len(raw), 0
+	if e := bytes.IndexAny(raw, "eE"); e >= 0 {
+		n, err := strconv.Atoi(string(raw[e+1:]))
+		if exponent = max(n, -n); err != nil {
+			exponent = math.MaxInt
 		}
+		digits = e
 	}
 	if digits > s.lim.Digits {
-		s.refuse(start, fmt.Sprintf("number with more than %d digits", s.lim.Digits))
-	}
-	if exponent > s.lim.Exponent {
-		s.refuse(start, fmt.Sprintf("number with an exponent beyond %d", s.lim.Exponent))
-	}
-}
-
-// judgeNames compares the names of one object when it is complete.
-func (s *scanner) judgeNames(z zone, names []name) {
-	if !s.agree(names) {
-		return
-	}
-	same, variant := s.clashes(names)
-	if same != nil {
-		s.refuse(same.second.at, fmt.Sprintf("member %s appears twice", brief(s.text(same.second))))
-	}
-	if variant == nil || z == zoneFree && s.variants != nil {
-		return
-	}
-	first, second := s.text(variant.first), s.text(variant.second)
-	if z == zoneFree {
-		s.variants = &Variants{s.pointer(), string(first), string(second)}
-		return
-	}
-	s.refuse(variant.second.at, fmt.Sprintf("members %s and %s differ only by case", brief(first), brief(second)))
-}
-
-// hard returns the fault that ends the pass.
-func (s *scanner) hard(kind FaultKind, at int, reason string) *Fault {
-	return &Fault{Kind: kind, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + at)}
-}
-
-// refuse notes a fault that does not end the pass.
-func (s *scanner) refuse(at int, reason string) {
-	if s.soft == nil {
-		s.soft = s.hard(Invalid, at, reason)
-	}
-}
-
-// pointer is the JSON Pointer (RFC 6901) of what was read last, with long names
-// cut.
-func (s *scanner) pointer() string {
-	const most = 256
-	var p jsontext.Pointer
-	for name := range s.decoder.StackPointer().Tokens() {
-		p = p.AppendToken(strings.ToValidUTF8(name[:min(len(name), most)], ""))
-	}
-	return string(p)
-}
-
-// brief quotes a name for a message to people.
-func brief(text []byte) string {
-	const most = 64
-	if len(text) <= most {
-		return strconv.QuoteToGraphic(string(text))
-	}
-	return strconv.QuoteToGraphic(string(text[:most])) + "..."
-}
-
-// skipBlanks returns the offset of the first byte at or after i that is not
-// white space.
-func skipBlanks(data []byte, i int) int {
-	return len(data) - len(bytes.TrimLeft(data[i:], blanks))
-}
-
-// skipSeparator returns the start of the token of a well-formed text that
-// follows the one which ends at i.
-func skipSeparator(data []byte, i int) int {
-	for ; i < len(data); i++ {
-		switch data[i] {
-		case ' ', '\t', '\r', '\n', ',', ':':
-		default:
-			return i
+		digits -= bytes.Count(raw, []byte{'.'})
+		if raw[0] == '-' {
+			digits--
 		}
 	}
-	return i
+	at := int(s.decoder.InputOffset()) - len(raw)
+	if digits > s.lim.Digits {
+		s.refuse(at, fmt.Sprintf("number with more than %d digits", s.lim.Digits))
+	}
+	if exponent > s.lim.Exponent {
+		s.refuse(at, fmt.Sprintf("number with an exponent beyond %d", s.lim.Exponent))
+	}
+}
+
+// judgeNames compares the names of one object in zone z when it is complete: it
+// refuses the first repeated name and, except in zoneFree, the first pair that
+// differs only by case. It takes n log n time for n names.
+func (s *scanner) judgeNames(z zone, names []name) {
+	if !agree(names) {
+		return
+	}
+	exact, alike := make(map[string]bool, len(names)), make(map[string][]byte, len(names))
+	var first, second *name
+	for _, n := range names {
+		text := string(n.text)
+		if exact[text] {
+			s.refuse(n.at, fmt.Sprintf("member %s appears twice", brief(n.text)))
+			continue
+		}
+		exact[text] = true
+		key := foldedText(text)
+		if other, ok := alike[key]; !ok {
+			alike[key] = n.text
+		} else if second == nil {
+			first, second = &name{text: other}, &n
+		}
+	}
+	switch {
+	case second == nil:
+	case z != zoneFree:
+		s.refuse(second.at, fmt.Sprintf("members %s and %s differ only by case", brief(first.text), brief(second.text)))
+	case s.variants == nil:
+		s.variants = &Variants{s.pointer(), string(first.text), string(second.text)}
+	}
+}
+
+// few is how many hashes are compared each with each; more are sorted.
+const few = 24
+
+// agree reports whether two of names have one hash.
+func agree(names []name) bool {
+	if len(names) > few {
+		hashes := make([]uint64, len(names))
+		for i, n := range names {
+			hashes[i] = n.hash
+		}
+		slices.Sort(hashes)
+		return len(slices.Compact(hashes)) < len(names)
+	}
+	for j := 1; j < len(names); j++ {
+		for i := range j {
+			if names[i].hash == names[j].hash {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// folded returns the smallest rune of r's simple case folding orbit, so that
+// "s", "S" and U+017F agree, as do "k", "K" and the Kelvin sign.
+func folded(r rune) rune {
+	if 'a' <= r && r <= 'z' {
+		return r - ('a' - 'A')
+	}
+	if r < utf8.RuneSelf {
+		return r
+	}
+	least := r
+	for n := unicode.SimpleFold(r); n != r; n = unicode.SimpleFold(n) {
+		least = min(least, n)
+	}
+	return least
+}
+
+// foldedText is equal for texts that differ only by case.
+func foldedText(text string) string {
+	key := make([]rune, 0, len(text))
+	for _, r := range text {
+		key = append(key, folded(r))
+	}
+	return string(key)
 }

@@ -1,8 +1,10 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -21,9 +23,12 @@ var syntaxWords = []struct{ prefix, suffix, reason string }{
 	{"", " after array element (expecting ',' or ']')", "expected a comma or the end of an array"},
 }
 
-// syntax returns the fault of an error of the decoder. The token that it was
-// reading starts at start.
-func (s *scanner) syntax(err error, start int) *Fault {
+// syntax returns the fault of an error of the decoder.
+func (s *scanner) syntax(err error) *Fault {
+	start := int(s.decoder.InputOffset()) // of the token that it was reading
+	for start < len(s.data) && strings.IndexByte(blanks+",:", s.data[start]) >= 0 {
+		start++
+	}
 	var found *jsontext.SyntacticError
 	if errors.Is(err, io.ErrUnexpectedEOF) || !errors.As(err, &found) {
 		return s.hard(Parse, len(s.data), s.missing(start))
@@ -49,17 +54,62 @@ func (s *scanner) missing(start int) string {
 	if start < len(s.data) && s.data[start] == '"' {
 		return "unfinished string"
 	}
-	if start < len(s.data) || len(s.frames) == 0 {
+	kind, _ := s.decoder.StackIndex(s.decoder.StackDepth())
+	if start < len(s.data) || kind == 0 {
 		return "unexpected end"
 	}
 	opened := strings.IndexByte("{[,", s.data[len(s.data)-1]) >= 0
-	switch object := s.frames[len(s.frames)-1].object; {
+	switch {
 	case s.wantsName() && opened:
 		return "expected a member name"
 	case s.wantsName():
 		return "expected a comma or the end of an object"
-	case !object && !opened:
+	case kind == '[' && !opened:
 		return "expected a comma or the end of an array"
 	}
 	return "unexpected end"
+}
+
+// wantsName reports whether the next token has to be the name of a member.
+func (s *scanner) wantsName() bool {
+	kind, length := s.decoder.StackIndex(s.decoder.StackDepth())
+	return kind == '{' && length%2 == 0
+}
+
+// hard returns the fault that ends the pass.
+func (s *scanner) hard(kind FaultKind, at int, reason string) *Fault {
+	return &Fault{Kind: kind, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + at)}
+}
+
+// refuse notes a fault that does not end the pass.
+func (s *scanner) refuse(at int, reason string) {
+	if s.soft == nil {
+		s.soft = s.hard(Invalid, at, reason)
+	}
+}
+
+// pointer is the JSON Pointer (RFC 6901) of what was read last, with long names
+// cut.
+func (s *scanner) pointer() string {
+	const most = 256
+	var p jsontext.Pointer
+	for name := range s.decoder.StackPointer().Tokens() {
+		p = p.AppendToken(strings.ToValidUTF8(name[:min(len(name), most)], ""))
+	}
+	return string(p)
+}
+
+// brief quotes a name for a message to people.
+func brief(text []byte) string {
+	const most = 64
+	if len(text) <= most {
+		return strconv.QuoteToGraphic(string(text))
+	}
+	return strconv.QuoteToGraphic(string(text[:most])) + "..."
+}
+
+// skipBlanks returns the offset of the first byte at or after i that is not
+// white space.
+func skipBlanks(data []byte, i int) int {
+	return len(data) - len(bytes.TrimLeft(data[i:], blanks))
 }

@@ -80,70 +80,43 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	if !ok {
 		return nil, ErrNotObject
 	}
-	e := editor{obj: obj, out: make([]byte, 0, room), changes: changes, done: make([]bool, len(changes))}
-	return e.edit(all)
-}
-
-// An editor writes an object with its changes.
-type editor struct {
-	obj     json.RawMessage
-	out     []byte
-	changes []Change
-	done    []bool // the changes whose member was there
-	kept    bool   // out has a member
-}
-
-// edit writes the members all of the object, then those that are new.
-func (e *editor) edit(all []part) (json.RawMessage, error) {
-	head := bytes.IndexByte(e.obj, '{') + 1
+	head := bytes.IndexByte(obj, '{') + 1
 	tail := head
 	if len(all) > 0 {
 		head, tail = all[0].from, all[len(all)-1].end
 	}
-	e.out = append(e.out, e.obj[:head]...)
-	gap := head
+	out := append(make([]byte, 0, room), obj[:head]...)
+	done, kept, gap := make([]bool, len(changes)), false, head // the comma before a member follows gap
 	for _, p := range all {
-		i := slices.IndexFunc(e.changes, func(c Change) bool { return c.Name == string(p.name) })
-		if i >= 0 && e.done[i] {
-			return nil, ErrRepeated
+		value := obj[p.value:p.end]
+		if i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(p.name) }); i >= 0 {
+			if done[i] {
+				return nil, ErrRepeated
+			}
+			done[i], value = true, changes[i].Value
 		}
-		e.member(gap, p, i)
+		if value != nil {
+			if kept {
+				out = append(out, obj[gap:p.from]...)
+			}
+			out, kept = append(append(out, obj[p.from:p.value]...), value...), true
+		}
 		gap = p.end
 	}
-	for i, c := range e.changes {
-		if !e.done[i] && c.Value != nil {
-			e.comma()
-			e.out = append(append(appendQuoted(e.out, c.Name), ':'), c.Value...)
+	for i, c := range changes {
+		if done[i] || c.Value == nil {
+			continue
 		}
+		if kept {
+			out = append(out, ',')
+		}
+		out, _ = jsontext.AppendQuote(out, c.Name)
+		out, kept = append(append(out, ':'), c.Value...), true
 	}
-	if e.out = append(e.out, e.obj[tail:]...); bytes.Equal(e.out, e.obj) {
-		return e.obj, nil
+	if out = append(out, obj[tail:]...); bytes.Equal(out, obj) {
+		return obj, nil
 	}
-	return e.out, nil
-}
-
-// member writes p with change i, -1 for none; the comma before p follows gap.
-func (e *editor) member(gap int, p part, i int) {
-	value := e.obj[p.value:p.end]
-	if i >= 0 {
-		e.done[i], value = true, e.changes[i].Value
-	}
-	if value == nil {
-		return
-	}
-	if e.kept {
-		e.out = append(e.out, e.obj[gap:p.from]...)
-	}
-	e.kept = true
-	e.out = append(append(e.out, e.obj[p.from:p.value]...), value...)
-}
-
-// comma separates a new member from the one before it.
-func (e *editor) comma() {
-	if e.kept {
-		e.out = append(e.out, ',')
-	}
-	e.kept = true
+	return out, nil
 }
 
 // Members iterates over obj in the order of the text: decoded name and value
@@ -198,8 +171,9 @@ var walkers = sync.Pool{New: func() any { return new(walker) }}
 func walk(data []byte, open jsontext.Kind, visit func(part) bool) bool {
 	w := walkers.Get().(*walker)
 	defer walkers.Put(w)
-	defer w.reset(nil)
-	w.reset(data)
+	w.buffer = *bytes.NewBuffer(data)
+	w.decoder.Reset(&w.buffer, lenient)
+	defer func() { w.buffer = bytes.Buffer{}; w.decoder.Reset(&w.buffer) }()
 	if token, err := w.decoder.ReadToken(); err != nil || token.Kind() != open {
 		return false
 	}
@@ -208,39 +182,28 @@ func walk(data []byte, open jsontext.Kind, visit func(part) bool) bool {
 			_, err := w.decoder.ReadToken()
 			return err == nil && skipBlanks(data, int(w.decoder.InputOffset())) == len(data)
 		}
-		p, ok := w.part(open == '{')
-		if !ok {
+		var p part
+		if open == '{' {
+			name, err := w.decoder.ReadValue()
+			if err != nil {
+				return false
+			}
+			p.from = int(w.decoder.InputOffset()) - len(name)
+			if p.name = name[1 : len(name)-1]; bytes.IndexByte(p.name, '\\') >= 0 {
+				p.name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
+			}
+		}
+		value, err := w.decoder.ReadValue()
+		if err != nil {
 			return false
+		}
+		p.end = int(w.decoder.InputOffset())
+		p.value = p.end - len(value)
+		if open == '[' {
+			p.from = p.value
 		}
 		if !visit(p) {
 			return true
 		}
 	}
-}
-
-// reset makes data the next text to read.
-func (w *walker) reset(data []byte) {
-	w.buffer = *bytes.NewBuffer(data)
-	w.decoder.Reset(&w.buffer, lenient)
-}
-
-// part reads the next member or element.
-func (w *walker) part(named bool) (p part, ok bool) {
-	if named {
-		name, err := w.decoder.ReadValue()
-		if err != nil || name.Kind() != '"' {
-			return p, false
-		}
-		p.from = int(w.decoder.InputOffset()) - len(name)
-		if p.name = name[1 : len(name)-1]; bytes.IndexByte(p.name, '\\') >= 0 {
-			p.name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
-		}
-	}
-	value, err := w.decoder.ReadValue()
-	p.end = int(w.decoder.InputOffset())
-	p.value = p.end - len(value)
-	if !named {
-		p.from = p.value
-	}
-	return p, err == nil
 }

@@ -19,16 +19,6 @@ var envelopeNames = []string{"jsonrpc", "id", "method", "params", "result", "err
 // case-folding peer would take "Arguments" for one of them.
 var paramNames = []string{"name", "arguments", "_meta"}
 
-// An envelope is what the pass has read of the message's own members.
-type envelope struct {
-	message Message // ID, Params, Result and Error, unjudged
-	version json.RawMessage
-	method  json.RawMessage
-
-	doubtfulID           bool // repeated or misspelled: no answer may carry it
-	params, meta, result []member
-}
-
 // Decode reads one message in one strict pass. The error is always a *Fault,
 // and then the message is nil. Decode refuses:
 //
@@ -56,8 +46,8 @@ func decode(data []byte, lim Limits, open bool) (*Message, error) {
 	if f != nil {
 		return nil, f
 	}
-	m, f := s.message()
-	if f != nil {
+	m := &Message{Raw: s.data, Variants: s.variants}
+	if f := s.judge(m); f != nil {
 		f.ID = s.certainID()
 		return nil, f
 	}
@@ -80,136 +70,71 @@ func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
 	return s.data, s.variants, nil
 }
 
-// scan makes the pass. The caller must release the scanner.
-func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
-	lim = lim.orDefault()
-	if len(data) > lim.Bytes {
-		reason := fmt.Sprintf("more than %d bytes", lim.Bytes)
-		return newScanner(nil, lim), &Fault{Kind: TooLarge, Reason: reason, Offset: int64(lim.Bytes)}
-	}
-	s := newScanner(data, lim)
-	s.open = open
-	return s, s.whole(z)
-}
-
-// envelopeName judges a name of the message itself.
-func (s *scanner) envelopeName(text []byte, at int) {
-	if slices.Contains(envelopeNames, string(text)) {
-		return
-	}
-	switch meant := s.misspelled(text, at, envelopeNames); {
-	case meant == "id":
-		s.env.doubtfulID = true
-	case meant == "" && !s.open:
-		s.refuse(at, "unknown member "+brief(text))
-	}
-}
-
-// misspelled refuses a name that differs only by case from one of known, and
-// returns that one.
-func (s *scanner) misspelled(text []byte, at int, known []string) string {
-	for _, k := range known {
-		if string(text) != k && bytes.EqualFold(text, []byte(k)) {
-			s.refuse(at, fmt.Sprintf("member %s differs only by case from %q", brief(text), k))
-			return k
-		}
-	}
-	return ""
-}
-
-// take keeps a complete member of an object in z.
-func (e *envelope) take(z zone, name []byte, m member, value json.RawMessage) {
-	switch z {
-	case zoneTop:
-		e.takeOwn(name, value)
-	case zoneParams:
-		e.params = append(e.params, m)
-	case zoneMeta:
-		e.meta = append(e.meta, m)
-	case zoneResult:
-		e.result = append(e.result, m)
-	}
-}
-
-// takeOwn keeps a member of the message itself.
-func (e *envelope) takeOwn(name []byte, value json.RawMessage) {
-	switch string(name) {
-	case "jsonrpc":
-		e.version = value
-	case "id":
-		e.doubtfulID = e.doubtfulID || e.message.ID != nil
-		e.message.ID = value
-	case "method":
-		e.method = value
-	case "params":
-		e.message.Params = value
-	case "result":
-		e.message.Result = value
-	case "error":
-		e.message.Error = value
-	}
-}
-
-// message judges the whole once it has been read.
-func (s *scanner) message() (*Message, *Fault) {
+// judge fills m with what the pass has read.
+func (s *scanner) judge(m *Message) *Fault {
 	if s.data[0] == '[' {
-		return nil, invalid("", "batches are not accepted").wanted("one message", "an array")
+		return invalid("", "batches are not accepted").wanted("one message", "an array")
 	}
 	if s.data[0] != '{' {
-		return nil, invalid("", "a message must be an object").wanted("an object", typeOf(s.data))
+		return invalid("", "a message must be an object").wanted("an object", typeOf(s.data))
 	}
 	if s.soft != nil {
-		return nil, s.soft
+		return s.soft
 	}
-	e := &s.env
-	if v, ok := Text(e.version); !ok || v != "2.0" {
-		return nil, invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(e.version))
+	var version, method json.RawMessage
+	for _, own := range s.members {
+		if own.zone != zoneTop {
+			continue
+		}
+		switch string(own.name) {
+		case "jsonrpc":
+			version = own.value
+		case "id":
+			m.ID = own.value
+		case "method":
+			method = own.value
+		case "params":
+			m.Params = own.value
+		case "result":
+			m.Result = own.value
+		case "error":
+			m.Error = own.value
+		}
 	}
-	m := &Message{Raw: s.data, Variants: s.variants}
-	m.ID, m.Params, m.Result, m.Error = e.message.ID, e.message.Params, e.message.Result, e.message.Error
-	if e.unknownID() {
-		m.ID = nil
+	if v, ok := Text(version); string(version) != `"2.0"` && (!ok || v != "2.0") {
+		return invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(version))
+	}
+	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
+		m.ID = nil // a failure that answers a message without a readable id (JSON-RPC 2.0 §5)
 	}
 	if m.ID != nil && !validID(m.ID) {
 		want := fmt.Sprintf("a string or an integer of at most %d bytes", maxID)
-		return nil, invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
+		return invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
 	}
-	m.index(e.params, e.meta, e.result)
-	if e.method != nil {
-		return m, m.completeCall(e.method)
+	if len(s.members) <= maxIndexed {
+		m.members, m.read = slices.Clone(s.members), [2]json.RawMessage{m.Params, m.Result}
 	}
-	return m, m.completeAnswer()
+	return m.judgeShape(method)
 }
 
-// unknownID reports the null with which a failure says that it answers a
-// message without a readable id (JSON-RPC 2.0 §5).
-func (e *envelope) unknownID() bool {
-	m := &e.message
-	return string(m.ID) == "null" && m.Error != nil && e.method == nil && m.Result == nil
-}
-
-// completeCall judges the members of a request or a notification.
-func (m *Message) completeCall(method json.RawMessage) *Fault {
-	if m.Result != nil || m.Error != nil {
-		return invalid("", "a message cannot have both a method and an answer")
+// judgeShape decides which kind of message has the members of m and method.
+func (m *Message) judgeShape(method json.RawMessage) *Fault {
+	isCall := method != nil
+	name, isText := "tools/call", string(method) == `"tools/call"`
+	if isCall && !isText {
+		name, isText = Text(method)
 	}
-	name, ok := methodText(method)
-	if !ok {
-		return invalid("/method", "a method must be a string").wanted("a string", typeOf(method))
-	}
-	if m.Params != nil && m.Params[0] != '{' {
-		return invalid("/params", "params must be an object").wanted("an object", typeOf(m.Params))
-	}
-	m.Kind, m.Method = Request, name
-	if m.ID == nil {
-		m.Kind = Notification
-	}
-	return nil
-}
-
-// completeAnswer judges the members of a success or a failure.
-func (m *Message) completeAnswer() *Fault {
 	switch {
+	case isCall && (m.Result != nil || m.Error != nil):
+		return invalid("", "a message cannot have both a method and an answer")
+	case isCall && !isText:
+		return invalid("/method", "a method must be a string").wanted("a string", typeOf(method))
+	case isCall && m.Params != nil && m.Params[0] != '{':
+		return invalid("/params", "params must be an object").wanted("an object", typeOf(m.Params))
+	case isCall && m.ID == nil:
+		m.Kind, m.Method = Notification, name
+	case isCall:
+		m.Kind, m.Method = Request, name
 	case m.Params != nil:
 		return invalid("", "params without a method")
 	case m.Result != nil && m.Error != nil:
@@ -278,10 +203,20 @@ func otherID(raw json.RawMessage) string {
 	}
 }
 
-// certainID returns the id where there is no doubt about which it is.
+// certainID returns a copy of the id where there is no doubt which it is:
+// neither repeated nor misspelled.
 func (s *scanner) certainID() json.RawMessage {
-	id := s.env.message.ID
-	if s.data[0] != '{' || s.env.doubtfulID || !validID(id) {
+	var id json.RawMessage
+	for _, own := range s.members {
+		if own.zone != zoneTop || !bytes.EqualFold(own.name, []byte("id")) {
+			continue
+		}
+		if id != nil || string(own.name) != "id" {
+			return nil
+		}
+		id = own.value
+	}
+	if !validID(id) {
 		return nil
 	}
 	return bytes.Clone(id)
@@ -295,13 +230,36 @@ func validID(raw json.RawMessage) bool {
 	return raw[0] == '"' || strings.Trim(strings.TrimPrefix(string(raw), "-"), "0123456789") == ""
 }
 
-// methodText is Text without an allocation for the methods of the call path.
-func methodText(raw json.RawMessage) (string, bool) {
-	switch string(raw) {
-	case `"tools/call"`:
-		return "tools/call", true
-	case `"tools/list"`:
-		return "tools/list", true
+// IsBatch reports whether data, if it is JSON, is an array.
+func IsBatch(data []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(data, blanks), []byte{'['})
+}
+
+// Split returns the elements of a batch (JSON-RPC 2.0 §6, MCP 2025-03-26). They
+// are the bytes of data with spaces for line ends between tokens, and do not
+// alias it. Each is one well-formed value, nested no deeper than lim; Decode
+// judges the rest. The error is always a *Fault: for a value that is not an
+// array, an empty array, and one of more than most elements.
+func Split(data []byte, lim Limits, most int) ([][]byte, error) {
+	lim = lim.orDefault()
+	lim.Depth++ // the batch is not part of its messages
+	s, f := scan(data, lim, zoneFree, false)
+	defer s.release()
+	switch {
+	case f != nil && (f.Kind == TooLarge || IsBatch(data)):
+		return nil, f
+	case !IsBatch(data):
+		return nil, invalid("", "a batch must be an array").wanted("an array", "something else")
 	}
-	return Text(raw)
+	var all [][]byte
+	for element := range Elements(s.data) {
+		all = append(all, element)
+	}
+	switch {
+	case len(all) == 0:
+		return nil, invalid("", "a batch must not be empty").wanted("one message or more", "none")
+	case len(all) > most:
+		return nil, invalid("", fmt.Sprintf("a batch must not have more than %d messages", most))
+	}
+	return all, nil
 }
