@@ -12,17 +12,17 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// exitComment is how the README says with which code a command ends.
+// exitComment is how a document says with which code a command exits.
 var exitComment = regexp.MustCompile(`\s+# exit (\d+)$`)
 
-// The commands of the README do what it says, in its order, in one shell, with
-// the shipped configuration moved to free ports.
+// The commands of the README, then those of the tour, do what the documents say,
+// in one shell, with the shipped configuration moved to free ports.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	lines := shellLines(t)
 	if len(lines) < 10 {
-		t.Fatalf("%d commands: the README has lost its walk through", len(lines))
+		t.Fatalf("%d commands: the tour has lost commands", len(lines))
 	}
 	shipped, err := os.ReadFile(filepath.Join(repository(t), "mcp.json"))
 	if err != nil {
@@ -65,21 +65,23 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// shellLines gives the commands of the README's sh blocks.
+// shellLines returns the commands in the sh blocks of the README and the tour.
 func shellLines(t *testing.T) (lines []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository(t), "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	inside := false
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\n")
-		switch {
-		case strings.HasPrefix(line, "```"):
-			inside = line == "```sh"
-		case inside && line != "":
-			lines = append(lines, line)
+	for _, name := range []string{"README.md", "docs/tour.md"} {
+		text, err := os.ReadFile(filepath.Join(repository(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside := false
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimRight(line, "\n")
+			switch {
+			case strings.HasPrefix(line, "```"):
+				inside = line == "```sh"
+			case inside && line != "":
+				lines = append(lines, line)
+			}
 		}
 	}
 	return lines
