@@ -41,7 +41,7 @@ func BenchmarkGateCall(b *testing.B) {
 
 func benchGate(b *testing.B, durability audit.Durability) *proxy.Gate {
 	b.Helper()
-	engine, err := rego.Load(b.Context(), rego.Options{})
+	engine, err := rego.Load(b.Context(), rego.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		b.Fatal(err)
 	}

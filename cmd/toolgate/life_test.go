@@ -21,7 +21,7 @@ func served(t *testing.T, config string) (dir, agents, admin string, p *process)
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": config,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
-			"toolgate": {"policy": {"path": "policy"}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
 	})
 	p = start(t, dir, "serve", "--listen", agents, "--admin", admin)
 	ready(t, admin)

@@ -82,7 +82,7 @@ func from(t *testing.T, url, further string) string {
 	write(t, dir, map[string]string{
 		"up.json": `{"Tools": [{"Name": "say"}]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
-			"toolgate": {"policy": {"path": ` + string(section) + further + `}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
+			"toolgate": {"policy": {"path": ` + string(section) + further + `, "timeout": "10s"}, "limits": {"default": "off"}, "servers": {"up": {"isolation": "shared"}}}}`,
 	})
 	return dir
 }
@@ -317,7 +317,7 @@ func TestShadowFromServer(t *testing.T) {
 	write(t, dir, map[string]string{
 		"up.json": `{"Tools": [{"Name": "say"}]}`, "policy/p.rego": one["p.rego"], "policy/data.json": one["data.json"],
 		"mcp.json": fmt.Sprintf(`{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
-			"toolgate": {"policy": {"path": "policy", "shadow": {"path": %q, "poll": {"min": "1s", "max": "1s", "long": "20s"}}},
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s", "shadow": {"path": %q, "poll": {"min": "1s", "max": "1s", "long": "20s"}}},
 				"servers": {"up": {"isolation": "shared"}}}}`, p.URL),
 	})
 	agents, admin := program.FreeAddress(t), program.FreeAddress(t)

@@ -45,7 +45,7 @@ func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Con
 	case err != nil:
 		cfg = new(config.Config)
 	}
-	return rego.Options{Path: path}, cfg, nil
+	return rego.Options{Path: path, Timeout: cfg.Policy.Timeout}, cfg, nil
 }
 
 func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {

@@ -105,7 +105,11 @@ func PolicyOptions(s *config.PolicySource) rego.Options {
 	for id, k := range s.Keys {
 		keys[id] = rego.Key(k)
 	}
-	return rego.Options{Path: s.Path, Data: s.Data, DataAt: s.DataAt, Keys: keys, KeyID: s.Signing.KeyID, Scope: s.Signing.Scope}
+	return rego.Options{
+		Path: s.Path, Data: s.Data, DataAt: s.DataAt,
+		Keys: keys, KeyID: s.Signing.KeyID, Scope: s.Signing.Scope,
+		Timeout: s.Timeout,
+	}
 }
 
 // FetchPolicy gives a copy in dir of a policy at a URL, for commands that look at

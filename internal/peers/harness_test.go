@@ -149,7 +149,7 @@ func configureAt(t testing.TB, path string, s setup) {
 	write(t, path, fmt.Sprintf(`{
   "mcpServers": {%s},
   "toolgate": {
-    "state": "state", "policy": {"path": "policy"}, "results": %q, "limits": %s,
+    "state": "state", "policy": {"path": "policy", "timeout": "10s"}, "results": %q, "limits": %s,
     "approvals": {"ttl": %q%s},
     "identity": {"tokens": [%s]},
     "servers": {%s}

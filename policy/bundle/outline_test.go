@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -55,7 +56,7 @@ const fullData = `{
 // TestOutline holds that people can be told the verdicts on a tool before any call,
 // whatever data says about the tool.
 func TestOutline(t *testing.T) {
-	e, err := rego.Load(t.Context(), rego.Options{Path: written(t, fullData)})
+	e, err := rego.Load(t.Context(), rego.Options{Path: written(t, fullData), Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

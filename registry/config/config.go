@@ -140,6 +140,7 @@ type PolicySource struct {
 	Signing Signing              `json:"signing"` // zero unless Keys has one
 	Poll    Poll                 `json:"poll"`    // of a URL; zero for every other path
 	Headers map[string]string    `json:"headers"` // sent to a URL, names as written; a configured token is one of them
+	Timeout time.Duration        `json:"timeout"` // bound of one evaluation; 1 ms to 10 s
 	Places  map[string]string    // :: JSON Pointer into Data ⇒ file:line:column where its member is written
 }
 

@@ -13,20 +13,21 @@ import (
 // people and, on a second line, a hint. It never quotes the value, which may be
 // a secret or come from a variable; %q in it stands for the text as written.
 var formats = map[string]func(string) error{
-	"duration-0s":    atLeast(0),
-	"duration-1ms":   atLeast(time.Millisecond),
-	"duration-1s":    atLeast(time.Second),
-	"duration-1m":    atLeast(time.Minute),
-	"rate":           checkRate,
-	"rate-or-off":    func(s string) error { return unless(s == "off", checkRate, s) },
-	"web-url":        webURL(),
-	"secure-url":     webURL(secure),
-	"collector-url":  webURL(secure, anonymous),
-	"origin":         webURL(bare),
-	"policy-path":    func(s string) error { return unless(!remote(s), webURL(), s) },
-	"smtp-url":       checkMailServer,
-	"mailbox":        checkMailbox,
-	"signing-secret": checkSecret,
+	"duration-0s":     atLeast(0),
+	"duration-1ms":    atLeast(time.Millisecond),
+	"duration-policy": between(time.Millisecond, 10*time.Second),
+	"duration-1s":     atLeast(time.Second),
+	"duration-1m":     atLeast(time.Minute),
+	"rate":            checkRate,
+	"rate-or-off":     func(s string) error { return unless(s == "off", checkRate, s) },
+	"web-url":         webURL(),
+	"secure-url":      webURL(secure),
+	"collector-url":   webURL(secure, anonymous),
+	"origin":          webURL(bare),
+	"policy-path":     func(s string) error { return unless(!remote(s), webURL(), s) },
+	"smtp-url":        checkMailServer,
+	"mailbox":         checkMailbox,
+	"signing-secret":  checkSecret,
 }
 
 // complain makes the error of a format.
@@ -49,6 +50,16 @@ func atLeast(least time.Duration) func(string) error {
 			return complain("duration %q is too short: want at least "+least.String(), "")
 		}
 		return nil
+	}
+}
+
+func between(least, most time.Duration) func(string) error {
+	check := atLeast(least)
+	return func(s string) error {
+		if d, err := time.ParseDuration(s); err == nil && d > most {
+			return complain("duration %q is too long: want at most "+most.String(), "")
+		}
+		return check(s)
 	}
 }
 

@@ -65,7 +65,7 @@ func defaults() *Config {
 		Listen:    DefaultListen,
 		Admin:     DefaultAdmin,
 		Limits:    Limits{Default: &Rate{Count: 60, Per: defaultPer, Burst: 60}},
-		Policy:    Policy{Verify: Verify{Sample: DefaultSample}},
+		Policy:    Policy{PolicySource: PolicySource{Timeout: DefaultPolicyTimeout}, Verify: Verify{Sample: DefaultSample}},
 		Approvals: Approvals{TTL: DefaultTTL, MaxLive: DefaultMaxLive},
 		Console:   Console{Session: DefaultSession},
 		Artifacts: Artifacts{TTL: DefaultArtifactTTL, MaxMiB: DefaultMaxMiB, InlineKiB: DefaultInlineKiB},

@@ -16,11 +16,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Defaults of Poll and Verify.
+// Defaults of Policy. DefaultPolicyTimeout bounds one evaluation of the policy
+// that serves; a shadow policy has the bound of the policy that serves.
 const (
-	DefaultPollMin = 30 * time.Second
-	DefaultPollMax = 60 * time.Second
-	DefaultSample  = 0.001
+	DefaultPollMin       = 30 * time.Second
+	DefaultPollMax       = 60 * time.Second
+	DefaultSample        = 0.001
+	DefaultPolicyTimeout = 50 * time.Millisecond
 )
 
 // Remote reports whether the policy is at a URL.
@@ -54,6 +56,7 @@ func (l *loader) finishPolicy(n *node) {
 	l.finishSource(n, &p.PolicySource)
 	if p.Shadow != nil {
 		l.finishSource(n.get("shadow"), p.Shadow)
+		p.Shadow.Timeout = cmp.Or(p.Shadow.Timeout, p.Timeout)
 	}
 	log := n.get("log")
 	if log == nil {
