@@ -33,33 +33,28 @@ func (o *object) name(name string) {
 	*o = append(append(append(*o, '"'), name...), `":`...)
 }
 
-func (o *object) open(name string) {
-	o.name(name)
-	*o = append(*o, '{')
-}
-
-func (o *object) close() { *o = append(*o, '}') }
-
-func (o *object) text(name, value string) {
-	o.name(name)
-	*o = appendString(*o, value)
-}
-
-// optional writes a text unless it is empty.
-func (o *object) optional(name, value string) {
-	if value != "" {
-		o.text(name, value)
+// texts writes members with text values, given as pairs of name and value. A
+// member whose name ends in "?" is left out when its value is empty.
+func (o *object) texts(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		name, optional := strings.CutSuffix(pairs[i], "?")
+		if !optional || pairs[i+1] != "" {
+			o.name(name)
+			*o = appendString(*o, pairs[i+1])
+		}
 	}
 }
 
-func (o *object) number(name string, value int64) {
-	o.name(name)
-	*o = strconv.AppendInt(*o, value, 10)
-}
-
+// time writes a time in UTC.
 func (o *object) time(name string, at time.Time) {
 	o.name(name)
 	*o = at.UTC().AppendFormat(*o, `"`+time.RFC3339Nano+`"`)
+}
+
+// number writes an integer.
+func (o *object) number(name string, value int64) {
+	o.name(name)
+	*o = strconv.AppendInt(*o, value, 10)
 }
 
 // millis keeps three decimals. A value that is no finite number is 0: JSON has no
@@ -115,34 +110,35 @@ func appendBody(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		now = r.Time
 	}
 	o.time("time", now)
-	o.text("kind", string(kind))
+	o.texts("kind", string(kind))
 	switch kind {
 	case KindOpen:
-		o.text("version", r.Version)
+		o.texts("version", r.Version)
 		o.number("pid", int64(r.PID))
 		return o
 	case KindClose:
 		return o
 	}
-	o.caller(r)
-	o.tool(r)
-	o.verdict(r)
+	o.call(r)
 	switch {
 	case kind == KindOutcome:
 		o.outcome(r)
 	case kind == KindTicket && r.Change != nil:
-		o.change(r.Change)
+		o.name("change")
+		o = append(o, '{')
+		o.number("seq", r.Change.Seq)
+		o.texts("from", r.Change.From, "to", r.Change.To, "who", r.Change.Who, "reason", r.Change.Reason, "digest", r.Change.Digest)
+		o = append(o, '}')
 	}
 	return o
 }
 
-func (o *object) caller(r *Record) {
-	o.text("call_id", r.CallID)
-	o.text("decision_id", r.DecisionID)
-	o.text("trace_id", r.TraceID)
-	o.optional("parent_id", r.ParentID)
-	o.open("principal")
-	o.text("subject", r.Principal.Subject)
+// call writes who called what, and what the policy said.
+func (o *object) call(r *Record) {
+	o.texts("call_id", r.CallID, "decision_id", r.DecisionID, "trace_id", r.TraceID, "parent_id?", r.ParentID)
+	o.name("principal")
+	*o = append(*o, '{')
+	o.texts("subject", r.Principal.Subject)
 	o.name("roles")
 	*o = append(*o, '[')
 	for i, role := range r.Principal.Roles {
@@ -152,70 +148,41 @@ func (o *object) caller(r *Record) {
 		*o = appendString(*o, role)
 	}
 	*o = append(*o, ']')
-	o.optional("client", r.Principal.Client)
-	o.optional("tenant", r.Principal.Tenant)
-	o.close()
-	o.text("transport", r.Transport)
-	o.text("era", r.Era)
-	o.text("route", r.Route)
-	o.optional("session", r.Session)
-	o.text("request_id", r.RequestID)
-}
-
-func (o *object) tool(r *Record) {
-	o.optional("method", r.Method)
-	o.text("server", r.Server)
-	o.text("tool", r.Tool)
-	o.text("exposed", r.Exposed)
-	o.text("fingerprint", r.Fingerprint)
+	o.texts("client?", r.Principal.Client, "tenant?", r.Principal.Tenant)
+	*o = append(*o, '}')
+	o.texts("transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID,
+		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
 	o.raw("arguments", r.Arguments)
-	if r.ArgumentsSHA256 == "" && len(r.Arguments) > 0 {
+	digest := r.ArgumentsSHA256
+	if digest == "" && len(r.Arguments) > 0 {
 		sum := sha256.Sum256(r.Arguments)
-		o.text("arguments_sha256", hex.EncodeToString(sum[:]))
+		digest = hex.EncodeToString(sum[:])
 	}
-	o.optional("arguments_sha256", r.ArgumentsSHA256)
-}
-
-func (o *object) verdict(r *Record) {
+	o.texts("arguments_sha256?", digest)
 	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
-		o.open("policy")
-		o.text("effect", p.Effect)
-		o.optional("rule", p.Rule)
-		o.optional("reason", p.Reason)
-		o.optional("remedy", p.Remedy)
-		o.optional("revision", p.Revision)
+		o.name("policy")
+		*o = append(*o, '{')
+		o.texts("effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
 		o.raw("obligations", p.Obligations)
-		o.close()
+		*o = append(*o, '}')
 	}
 	o.raw("input", r.Input)
-	o.optional("ticket", r.Ticket)
+	o.texts("ticket?", r.Ticket)
 	o.raw("task", r.Task)
 }
 
+// outcome writes how the call ended.
 func (o *object) outcome(r *Record) {
-	o.text("outcome", string(r.Outcome))
-	o.text("stage", r.Stage)
-	o.optional("code", r.Code)
+	o.texts("outcome", string(r.Outcome), "stage", r.Stage, "code?", r.Code)
 	o.millis("duration_ms", r.DurationMS)
-	o.optional("result_sha256", r.ResultSHA256)
+	o.texts("result_sha256?", r.ResultSHA256)
 	if r.ResultBytes != 0 {
 		o.number("result_bytes", int64(r.ResultBytes))
 	}
-	o.optional("error", r.Error)
+	o.texts("error?", r.Error)
 	if r.Replayed {
 		o.raw("replayed", []byte("true"))
 	}
-}
-
-func (o *object) change(c *Change) {
-	o.open("change")
-	o.number("seq", c.Seq)
-	o.text("from", c.From)
-	o.text("to", c.To)
-	o.text("who", c.Who)
-	o.text("reason", c.Reason)
-	o.text("digest", c.Digest)
-	o.close()
 }
 
 // link is the place of a record in its chain.

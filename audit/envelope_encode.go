@@ -27,22 +27,18 @@ const (
 func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped int64) []byte {
 	o := object(append(b, '{'))
 	o.time("timestamp", e.Time)
-	o.open("ids")
-	o.text("request_id", brief(e.RequestID))
-	o.text("trace_id", brief(e.TraceID))
-	o.text("decision_id", brief(e.DecisionID))
-	o.text("session", brief(e.Session))
-	o.close()
-	o.text("transport", brief(e.Transport))
-	o.text("route", brief(e.Route))
-	o.text("method", brief(e.Method))
-	o.text("status", brief(e.Status))
+	o.name("ids")
+	o = append(o, '{')
+	o.texts("request_id", brief(e.RequestID), "trace_id", brief(e.TraceID), "decision_id", brief(e.DecisionID), "session", brief(e.Session))
+	o = append(o, '}')
+	o.texts("transport", brief(e.Transport), "route", brief(e.Route), "method", brief(e.Method), "status", brief(e.Status))
 	o.millis("duration_ms", float64(max(e.Duration, 0))/float64(time.Millisecond))
 	o.fault(e.Error)
-	o.open("metadata")
-	o.text("schemaVersion", EnvelopeSchemaVersion)
+	o.name("metadata")
+	o = append(o, '{')
+	o.texts("schemaVersion", EnvelopeSchemaVersion)
 	o.raw("deterministic", strconv.AppendBool(nil, opts.Deterministic))
-	o.text("run", opts.Instance)
+	o.texts("run", opts.Instance)
 	if dropped != 0 {
 		o.number("dropped", dropped)
 	}
@@ -57,16 +53,18 @@ func (o *object) fault(raw []byte) {
 	case len(raw) == 0:
 		o.raw("error", []byte("null"))
 	case len(raw) > maxEnvelopeError:
-		o.open("error")
+		o.name("error")
+		*o = append(*o, '{')
 		if code, ok := jsonrpc.Get(raw, "code"); ok && len(code) <= 64 && jsontext.Value(code).IsValid() {
 			o.raw("code", code)
 		}
 		o.number("omitted_bytes", int64(len(raw)))
-		o.close()
+		*o = append(*o, '}')
 	case raw[0] != '{' || !isLine(raw):
-		o.open("error")
-		o.text("text", string(raw))
-		o.close()
+		o.name("error")
+		*o = append(*o, '{')
+		o.texts("text", string(raw))
+		*o = append(*o, '}')
 	default:
 		o.raw("error", raw)
 	}

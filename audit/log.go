@@ -125,6 +125,7 @@ func Open(root string, opts Options) (*Log, error) {
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
 	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{})}
+	l.entries.New = newEntry
 	go l.run(w)
 	return l, nil
 }
@@ -164,13 +165,15 @@ func (l *Log) Ticket(ctx context.Context, r *Record) error {
 	return l.put(r, KindTicket, l.opts.Durability == Sync)
 }
 
+// put queues a record and waits for the writer's answer. An entry goes back to
+// the pool only when the writer is certainly through with it.
 func (l *Log) put(r *Record, kind Kind, durable bool) error {
 	select {
 	case <-l.closing:
 		return fmt.Errorf("writing audit record: %w", ErrClosed)
 	default:
 	}
-	e := l.take()
+	e := l.entries.Get().(*entry)
 	e.body = appendBody(e.body[:0], r, kind, l.opts.Now())
 	e.durable = durable
 	e.timer.Reset(l.opts.WriteTimeout)
@@ -181,12 +184,6 @@ func (l *Log) put(r *Record, kind Kind, durable bool) error {
 	case <-e.timer.C:
 		return fmt.Errorf("writing audit record: %w", ErrTimeout)
 	}
-	return l.await(e)
-}
-
-// await waits for the writer's answer. An entry goes back to the pool only when
-// the writer is certainly through with it.
-func (l *Log) await(e *entry) error {
 	var err error
 	select {
 	case err = <-e.answer:
@@ -209,10 +206,8 @@ func (l *Log) await(e *entry) error {
 	return nil
 }
 
-func (l *Log) take() *entry {
-	if e, ok := l.entries.Get().(*entry); ok {
-		return e
-	}
+// newEntry returns an entry whose timer is stopped.
+func newEntry() any {
 	e := &entry{body: make([]byte, 0, 2048), answer: make(chan error, 1), timer: time.NewTimer(time.Hour)}
 	e.timer.Stop()
 	return e

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
 // writer owns the files of a chain. Only one goroutine uses it.
@@ -32,8 +33,6 @@ type writer struct {
 	at     link        // last acknowledged record
 	head   uint64      // number of the record that HEAD names
 	buf    []byte
-	// durable is scratch space of partition.
-	durable []*entry
 	// pending are the acknowledged lines that are not known to be on disk.
 	// They are kept under Sync only: OS promises no more than the write.
 	pending []byte
@@ -85,7 +84,19 @@ func (w *writer) mark(rec *Record, kind Kind) error {
 // entry. Entries that need no flush go first, so that what a failed flush takes
 // back is exactly the end of the file.
 func (w *writer) commit(batch []*entry) {
-	plain := w.partition(batch)
+	slices.SortStableFunc(batch, func(a, b *entry) int {
+		switch {
+		case a.durable == b.durable:
+			return 0
+		case b.durable:
+			return -1
+		}
+		return 1
+	})
+	plain := len(batch) // entries that need no flush
+	if i := slices.IndexFunc(batch, func(e *entry) bool { return e.durable }); i >= 0 {
+		plain = i
+	}
 	if err := w.ready(); err != nil {
 		w.refuse(batch, "opening segment", err)
 		return
@@ -103,41 +114,32 @@ func (w *writer) commit(batch []*entry) {
 		w.refuse(batch, "writing", err)
 		return
 	}
-	w.acknowledge(w.buf[:plainLen], plainAt)
+	w.size += int64(plainLen)
+	w.at = plainAt
+	if w.opts.Durability == Sync {
+		w.pending = append(w.pending, w.buf[:plainLen]...)
+	}
 	answer(batch[:plain], nil)
-	if plain == len(batch) {
-		w.afterCommit()
-		return
-	}
-	if err := w.file.Sync(); err != nil {
-		w.giveUp(false)
-		w.refuse(batch[plain:], "flushing", err)
-		return
-	}
-	w.size += int64(len(w.buf) - plainLen)
-	w.at = at
-	w.flushed()
-	answer(batch[plain:], nil)
-	w.afterCommit()
-}
-
-// partition moves the entries that need no flush to the front, keeps the order
-// among equals, and returns how many they are.
-func (w *writer) partition(batch []*entry) int {
-	n := 0
-	w.durable = w.durable[:0]
-	for _, e := range batch {
-		if e.durable {
-			w.durable = append(w.durable, e)
-			continue
+	if plain < len(batch) {
+		if err := w.file.Sync(); err != nil {
+			w.giveUp(false)
+			w.refuse(batch[plain:], "flushing", err)
+			return
 		}
-		batch[n] = e
-		n++
+		w.size += int64(len(w.buf) - plainLen)
+		w.at = at
+		w.flushed()
+		answer(batch[plain:], nil)
 	}
-	copy(batch[n:], w.durable)
-	return n
+	if w.at.seq-w.head >= w.opts.CheckpointEvery { // HEAD stays near
+		w.tryCheckpoint()
+	}
+	if w.file != nil && w.size >= w.opts.SegmentBytes {
+		w.rotate()
+	}
 }
 
+// answer sends err to every entry of batch.
 func answer(batch []*entry, err error) {
 	for _, e := range batch {
 		e.answer <- err
@@ -147,14 +149,6 @@ func answer(batch []*entry, err error) {
 func (w *writer) refuse(batch []*entry, doing string, cause error) {
 	w.opts.OnError(doing, cause)
 	answer(batch, fmt.Errorf("%s: %w", doing, cause))
-}
-
-func (w *writer) acknowledge(lines []byte, at link) {
-	w.size += int64(len(lines))
-	w.at = at
-	if w.opts.Durability == Sync {
-		w.pending = append(w.pending, lines...)
-	}
 }
 
 func (w *writer) flushed() {
@@ -259,16 +253,7 @@ func (w *writer) giveUp(trusted bool) {
 	}
 }
 
-// afterCommit ends a full segment and keeps HEAD near.
-func (w *writer) afterCommit() {
-	if w.at.seq-w.head >= w.opts.CheckpointEvery {
-		w.tryCheckpoint()
-	}
-	if w.file != nil && w.size >= w.opts.SegmentBytes {
-		w.rotate()
-	}
-}
-
+// rotate ends a full segment.
 func (w *writer) rotate() {
 	if err := w.flush(); err != nil {
 		w.opts.OnError("flushing", err)

@@ -50,12 +50,26 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	if !in.Calls() {
 		b = member(b, "action", in.Action)
 	}
-	if !samePrincipal(&in.Principal, &r.Principal) {
+	p, recorded := &in.Principal, &r.Principal
+	if p.Subject != recorded.Subject || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) {
 		b = document(b, "principal", in.Principal)
 	}
 	switch {
 	case in.Calls():
-		b = appendTool(b, &in.Tool, r)
+		b = append(b, `"tool":{`...)
+		for _, m := range [...]struct{ name, judged, recorded string }{
+			{"server", in.Tool.Server, r.Server}, {"name", in.Tool.Name, r.Tool},
+			{"exposed", in.Tool.Exposed, r.Exposed}, {"fingerprint", in.Tool.Fingerprint, r.Fingerprint},
+		} {
+			if m.judged != m.recorded {
+				b = member(b, m.name, m.judged)
+			}
+		}
+		b = member(b, "risk", in.Tool.Risk)
+		if len(in.Tool.Annotations) > 0 {
+			b = append(value(append(b, `"annotations":`...), in.Tool.Annotations), ',')
+		}
+		b = append(b[:len(b)-1], `},`...)
 	case in.Resource != nil:
 		b = document(b, "resource", in.Resource)
 	case in.Prompt != nil:
@@ -75,27 +89,6 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	}
 	b[len(b)-1] = '}' // in place of the last comma
 	return b
-}
-
-func samePrincipal(p *policy.Principal, r *audit.Principal) bool {
-	return p.Subject == r.Subject && p.Client == r.Client && p.Tenant == r.Tenant && slices.Equal(p.Roles, r.Roles)
-}
-
-func appendTool(b []byte, t *policy.Tool, r *audit.Record) []byte {
-	b = append(b, `"tool":{`...)
-	for _, m := range [...]struct{ name, judged, recorded string }{
-		{"server", t.Server, r.Server}, {"name", t.Name, r.Tool}, {"exposed", t.Exposed, r.Exposed}, {"fingerprint", t.Fingerprint, r.Fingerprint},
-	} {
-		if m.judged != m.recorded {
-			b = member(b, m.name, m.judged)
-		}
-	}
-	b = member(b, "risk", t.Risk)
-	if len(t.Annotations) > 0 {
-		b = value(append(b, `"annotations":`...), t.Annotations)
-		b = append(b, ',')
-	}
-	return append(b[:len(b)-1], `},`...)
 }
 
 // member appends a member and a comma.
@@ -151,8 +144,16 @@ type obligations struct {
 
 // EncodeObligations returns the Record.Policy.Obligations for d, nil when d has none.
 func EncodeObligations(d *policy.Decision) json.RawMessage {
-	if d.Approval == nil && d.Limit == nil && len(d.Redact) == 0 {
-		return labels(d.Labels)
+	if d.Approval == nil && d.Limit == nil && len(d.Redact) == 0 { // most decisions have labels at most
+		if len(d.Labels) == 0 {
+			return nil
+		}
+		b := []byte(`{"labels":{`)
+		for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
+			b = append(append(b, jsonrpc.Quote(name)...), ':')
+			b = append(append(b, jsonrpc.Quote(d.Labels[name])...), ',')
+		}
+		return append(b[:len(b)-1], `}}`...)
 	}
 	o := obligations{Limit: d.Limit, Redact: d.Redact, Labels: d.Labels}
 	if a := d.Approval; a != nil {
@@ -166,19 +167,6 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 	}
 	raw, _ := json.Marshal(o) // texts and whole numbers
 	return raw
-}
-
-// labels encodes the labels alone, which are all that most decisions have.
-func labels(l map[string]string) json.RawMessage {
-	if len(l) == 0 {
-		return nil
-	}
-	b := []byte(`{"labels":{`)
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		b = append(append(b, jsonrpc.Quote(name)...), ':')
-		b = append(append(b, jsonrpc.Quote(l[name])...), ',')
-	}
-	return append(b[:len(b)-1], `}}`...)
 }
 
 // Decode returns the input that the policy judged and its decision, both equal to
