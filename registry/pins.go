@@ -248,37 +248,30 @@ func (p *Pins) updateDB(ctx context.Context, server string, f func(map[pinKey]*P
 	return nil
 }
 
-// querier is the part of a database or transaction that reads.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// selectPins reads the pins of a server, or with "" all.
-func selectPins(ctx context.Context, q querier, server string) (map[pinKey]*Pin, error) {
-	rows, err := q.QueryContext(ctx, `SELECT server, tool, accepted, accepted_definition, accepted_at,
+// selectPins returns the pins of a server, or with "" all of them.
+func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey]*Pin, error) {
+	pins, err := store.Select(ctx, q, scanPin, `SELECT server, tool, accepted, accepted_definition, accepted_at,
 		offered, offered_definition, offered_at FROM pins WHERE ?1 = '' OR server = ?1`, server)
 	if err != nil {
 		return nil, fmt.Errorf("reading pins: %w", err)
 	}
-	defer rows.Close()
-	out := make(map[pinKey]*Pin)
-	for rows.Next() {
-		var pin Pin
-		var acceptedAt, offeredAt int64
-		var accepted, offered []byte
-		if err := rows.Scan(&pin.Server, &pin.Tool, &pin.Accepted, &accepted, &acceptedAt, &pin.Offered, &offered, &offeredAt); err != nil {
-			return nil, fmt.Errorf("reading pins: %w", err)
-		}
-		pin.accepted, pin.offered, pin.AcceptedAt = accepted, offered, time.UnixMilli(acceptedAt)
-		if pin.Offered != "" {
-			pin.OfferedAt = time.UnixMilli(offeredAt)
-		}
-		out[pin.key()] = &pin
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("reading pins: %w", err)
+	out := make(map[pinKey]*Pin, len(pins))
+	for _, pin := range pins {
+		out[pin.key()] = pin
 	}
 	return out, nil
+}
+
+func scanPin(rows *sql.Rows) (*Pin, error) {
+	var pin Pin
+	var acceptedAt, offeredAt int64
+	var accepted, offered []byte
+	err := rows.Scan(&pin.Server, &pin.Tool, &pin.Accepted, &accepted, &acceptedAt, &pin.Offered, &offered, &offeredAt)
+	pin.accepted, pin.offered, pin.AcceptedAt = accepted, offered, time.UnixMilli(acceptedAt)
+	if pin.Offered != "" {
+		pin.OfferedAt = time.UnixMilli(offeredAt)
+	}
+	return &pin, err
 }
 
 // insertPin writes a pin in the place of an older one.

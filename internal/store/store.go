@@ -123,7 +123,7 @@ func ensure(ctx context.Context, path string, steps []migration) error {
 	if err := os.Link(file, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncDir(dir)
+	return SyncDir(dir)
 }
 
 // build writes a whole new database to file and closes it.
@@ -220,11 +220,38 @@ func explain(doing, path string, err error) error {
 	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
 }
 
-// syncDir makes a new name in dir durable.
-func syncDir(dir string) error {
+// SyncDir makes the names in dir durable.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// Querier is a [sql.DB] or a [sql.Tx].
+type Querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Select runs a query and returns what scan makes of each row, in order. The
+// first error ends it, and nothing is returned then.
+func Select[T any](ctx context.Context, q Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		row, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, row)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	return out, nil
 }

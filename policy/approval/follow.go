@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 // followed is how many changes are read at once.
@@ -69,7 +71,7 @@ func (t *Tickets) since(ctx context.Context, after int64) ([]Event, error) {
 		return nil, err
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	events, err := changesAfter(ctx, tx, after)
+	events, err := store.Select(ctx, tx, scanEvent, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
 	if err != nil || len(events) == 0 {
 		return nil, err
 	}
@@ -89,26 +91,4 @@ func (t *Tickets) since(ctx context.Context, after int64) ([]Event, error) {
 		events[i].Ticket = tickets[e.Ticket.ID]
 	}
 	return events, nil
-}
-
-// changesAfter reads changes whose tickets have nothing but an id.
-func changesAfter(ctx context.Context, q querier, after int64) (events []Event, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT seq, ticket, at, who, "from", "to", reason, digest FROM approval_history
- WHERE seq > ? ORDER BY seq LIMIT ?`, after, followed)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var e Event
-		var at int64
-		c := &e.Change
-		if err := rows.Scan(&c.Seq, &e.Ticket.ID, &at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest); err != nil {
-			return nil, err
-		}
-		c.At = wall(at)
-		e.Seq = c.Seq
-		events = append(events, e)
-	}
-	return events, rows.Err()
 }

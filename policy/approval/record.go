@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -38,30 +39,13 @@ const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint
  CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute, each_role,
  (SELECT count(*) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
-// querier is a pool or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// query reads the tickets that tail chooses.
-func query(ctx context.Context, q querier, l load, tail string, args ...any) (records []record, err error) {
-	rows, err := q.QueryContext(ctx, columns+tail, append([]any{l.arguments, l.result}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		k, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		records = append(records, k)
-	}
-	return records, rows.Err()
+// query returns the tickets that tail selects.
+func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]record, error) {
+	return store.Select(ctx, q, scan, columns+tail, append([]any{l.arguments, l.result}, args...)...)
 }
 
 // one reads the ticket with an id, or ErrNotFound.
-func one(ctx context.Context, q querier, l load, id string) (record, error) {
+func one(ctx context.Context, q store.Querier, l load, id string) (record, error) {
 	records, err := query(ctx, q, l, "WHERE id = ?", id)
 	switch {
 	case err != nil:
@@ -106,43 +90,35 @@ func scan(rows *sql.Rows) (k record, err error) {
 }
 
 // details reads the votes and the history of k.
-func details(ctx context.Context, q querier, k *record) error {
-	rows, err := q.QueryContext(ctx, "SELECT subject, approve, reason, digest, at FROM approval_votes WHERE ticket = ? ORDER BY at, subject", k.ID)
+func details(ctx context.Context, q store.Querier, k *record) (err error) {
+	k.Votes, err = store.Select(ctx, q, scanBallot,
+		"SELECT subject, approve, reason, digest, at FROM approval_votes WHERE ticket = ? ORDER BY at, subject", k.ID)
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var b Ballot
-		var at int64
-		if err := rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, &at); err != nil {
-			return err
-		}
-		b.At = wall(at)
-		k.Votes = append(k.Votes, b)
+	events, err := store.Select(ctx, q, scanEvent, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
+	for _, e := range events {
+		k.History = append(k.History, e.Change)
 	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	return history(ctx, q, k)
+	return err
 }
 
-func history(ctx context.Context, q querier, k *record) error {
-	rows, err := q.QueryContext(ctx, `SELECT seq, at, who, "from", "to", reason, digest FROM approval_history WHERE ticket = ? ORDER BY seq`, k.ID)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var c Change
-		var at int64
-		if err := rows.Scan(&c.Seq, &at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest); err != nil {
-			return err
-		}
-		c.At = wall(at)
-		k.History = append(k.History, c)
-	}
-	return rows.Err()
+func scanBallot(rows *sql.Rows) (b Ballot, err error) {
+	var at int64
+	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, &at)
+	b.At = wall(at)
+	return b, err
+}
+
+const changeColumns = `SELECT seq, ticket, at, who, "from", "to", reason, digest FROM approval_history `
+
+// scanEvent reads a row of changeColumns. The ticket of the Event has only an ID.
+func scanEvent(rows *sql.Rows) (e Event, err error) {
+	var at int64
+	c := &e.Change
+	err = rows.Scan(&c.Seq, &e.Ticket.ID, &at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest)
+	c.At, e.Seq = wall(at), c.Seq
+	return e, err
 }
 
 // until is when a principal's credential ends, as the store keeps it.

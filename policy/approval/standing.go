@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -54,25 +55,21 @@ func (k *record) suffice(votes []ballot) bool {
 	return len(votes) >= k.Quorum
 }
 
-func (w *writer) approvals(id string) (votes []ballot, err error) {
-	rows, err := w.tx.QueryContext(w.ctx,
+// approvals returns the votes for a ticket, oldest first.
+func (w *writer) approvals(id string) ([]ballot, error) {
+	return store.Select(w.ctx, w.tx, scanApproval,
 		"SELECT subject, roles, counted_by, until FROM approval_votes WHERE ticket = ? AND approve = 1 ORDER BY at, subject", id)
-	if err != nil {
-		return nil, err
+}
+
+func scanApproval(rows *sql.Rows) (b ballot, err error) {
+	var roles []byte
+	if err := rows.Scan(&b.subject, &roles, &b.countedBy, &b.until); err != nil {
+		return ballot{}, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var b ballot
-		var roles []byte
-		if err := rows.Scan(&b.subject, &roles, &b.countedBy, &b.until); err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(roles, &b.roles); err != nil {
-			return nil, fmt.Errorf("reading the roles of a vote: %w", err)
-		}
-		votes = append(votes, b)
+	if err := json.Unmarshal(roles, &b.roles); err != nil {
+		return ballot{}, fmt.Errorf("reading the roles of a vote: %w", err)
 	}
-	return votes, rows.Err()
+	return b, nil
 }
 
 // stands reports whether the vote counts now, see Options.Standing, and gives b

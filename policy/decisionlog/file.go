@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 // A file appends events to a file, one line each. It creates a file again that
@@ -72,7 +74,7 @@ func (s *file) open() (err error) {
 		return err
 	}
 	if s.info, err = s.f.Stat(); err == nil {
-		err = errors.Join(s.cutTornLine(), syncDir(filepath.Dir(s.path)))
+		err = errors.Join(s.cutTornLine(), store.SyncDir(filepath.Dir(s.path)))
 	}
 	if err != nil {
 		s.close()
@@ -113,13 +115,4 @@ func describeFault(err error) error {
 		err = at.Err
 	}
 	return fmt.Errorf("the file cannot be written: %w", err)
-}
-
-// syncDir makes a new name in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -166,25 +167,18 @@ type Trouble struct {
 // Troubles gives the channels that have not delivered everything.
 func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 	// The bare columns are those of the row that max(seq) is of.
-	rows, err := s.opts.DB.Read.QueryContext(ctx, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices
+	found, err := store.Select(ctx, s.opts.DB.Read, s.scanTrouble, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices
  WHERE fault <> '' GROUP BY channel ORDER BY channel`)
 	if err != nil {
 		return nil, fmt.Errorf("reading notices: %w", err)
 	}
-	defer rows.Close()
-	var found []Trouble
-	for rows.Next() {
-		var t Trouble
-		var key string
-		var seq int64
-		if err := rows.Scan(&key, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, &seq); err != nil {
-			return nil, fmt.Errorf("reading notices: %w", err)
-		}
-		t.Channel = s.channelName(key)
-		found = append(found, t)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("reading notices: %w", err)
-	}
 	return found, nil
+}
+
+func (s *Sender) scanTrouble(rows *sql.Rows) (t Trouble, err error) {
+	var key string
+	var seq int64
+	err = rows.Scan(&key, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, &seq)
+	t.Channel = s.channelName(key)
+	return t, err
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 const (
@@ -66,24 +68,13 @@ const findVictims = `SELECT id, granted FROM
  (SELECT id, granted, sum(max(size, ?)) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts)
  WHERE granted <= ? OR kept > ? ORDER BY granted, id`
 
-func (s *Store) victims(ctx context.Context) (found []victim, err error) {
-	rows, err := s.db.Read.QueryContext(ctx, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var v victim
-		if err := rows.Scan(&v.id, &v.granted); err != nil {
-			return nil, err
-		}
-		found = append(found, v)
-	}
-	return found, rows.Err()
+func scanVictim(rows *sql.Rows) (v victim, err error) {
+	err = rows.Scan(&v.id, &v.granted)
+	return v, err
 }
 
 func (s *Store) sweepDue(ctx context.Context) error {
-	due, err := s.victims(ctx)
+	due, err := store.Select(ctx, s.db.Read, scanVictim, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -195,26 +186,19 @@ func (s *Store) suspects(ctx context.Context, shard string) ([]string, error) {
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	known, err := s.rows(ctx, shard)
-	return slices.DeleteFunc(names, func(name string) bool { return known[name] }), err
-}
-
-// rows gives the names of one directory that have a row.
-func (s *Store) rows(ctx context.Context, shard string) (known map[string]bool, err error) {
-	rows, err := s.db.Read.QueryContext(ctx, "SELECT id FROM artifacts WHERE id BETWEEN ? AND ?", idPrefix+shard, idPrefix+shard+"~")
+	known, err := store.Select(ctx, s.db.Read, scanID, "SELECT id FROM artifacts WHERE id BETWEEN ? AND ? ORDER BY id", idPrefix+shard, idPrefix+shard+"~")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	known = map[string]bool{}
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		known[strings.TrimPrefix(id, idPrefix)] = true
-	}
-	return known, rows.Err()
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, found := slices.BinarySearch(known, idPrefix+name)
+		return found
+	}), nil
+}
+
+func scanID(rows *sql.Rows) (id string, err error) {
+	err = rows.Scan(&id)
+	return id, err
 }
 
 // list gives the names in a directory, none when there is no such directory.

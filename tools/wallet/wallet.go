@@ -107,27 +107,20 @@ func (w *Wallet) endow(ctx context.Context) error {
 // Balances tells how much there is of asset, or of every asset when it is "".
 // The error is ErrAsset when the wallet never held it.
 func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) {
-	rows, err := w.db.Read.QueryContext(ctx,
+	all, err := store.Select(ctx, w.db.Read, scanBalance,
 		`SELECT asset, amount FROM balances WHERE account = ? AND (? = '' OR asset = ?) ORDER BY rowid`, own, asset, asset)
 	if err != nil {
-		return nil, fmt.Errorf("reading balances: %w", err)
-	}
-	defer rows.Close()
-	var all []Balance
-	for rows.Next() {
-		var b Balance
-		if err := rows.Scan(&b.Asset, &b.Amount); err != nil {
-			return nil, fmt.Errorf("reading balances: %w", err)
-		}
-		all = append(all, b)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("reading balances: %w", err)
 	}
 	if asset != "" && len(all) == 0 {
 		return nil, fmt.Errorf("reading balances: %w %.64q", ErrAsset, asset)
 	}
 	return all, nil
+}
+
+func scanBalance(rows *sql.Rows) (b Balance, err error) {
+	err = rows.Scan(&b.Asset, &b.Amount)
+	return b, err
 }
 
 // Transfer moves an amount, the lexeme of a JSON number, to destination. It
