@@ -27,7 +27,6 @@ const (
 	formCall               // see callBody
 )
 
-func textBody(lexeme string) body        { return body{form: formText, raw: lexeme} }
 func dataBody(value, schema string) body { return body{form: formData, raw: value, schema: schema} }
 func (b body) append(dst []byte) []byte  { return b.appendExtra(dst, "") }
 func (b body) object() string            { return string(b.append(nil)) }
@@ -149,22 +148,11 @@ func fileBody(id, fileType, path, uri string, size int) body {
 	return objectBody(string(append(dst, '}')))
 }
 
-// appendQuote appends s as a JSON string; what is not UTF-8 becomes U+FFFD.
+// appendQuote appends s as a JSON string; bytes that are not UTF-8 become
+// U+FFFD.
 func appendQuote(dst []byte, s string) []byte {
-	if plain(s) {
-		return append(append(append(dst, '"'), s...), '"')
-	}
-	dst, _ = jsontext.AppendQuote(dst, strings.ToValidUTF8(s, "\uFFFD"))
+	dst, _ = jsontext.AppendQuote(dst, s) // the error reports what it has replaced
 	return dst
-}
-
-func plain(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
 }
 
 func quote(s string) string { return string(appendQuote(nil, s)) }

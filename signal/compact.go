@@ -11,22 +11,7 @@ import (
 // FromToolResult, one per signal in order; a signal beyond them, or with the
 // ref "", keeps its body. Expand is the inverse. It never fails.
 func Compact(r Result, refs []string) json.RawMessage {
-	dst := appendHead(make([]byte, 0, 512+384*len(r.Signals)), r)
-	for i := range r.Signals {
-		s := &r.Signals[i]
-		dst = appendComma(dst, i)
-		if i < len(refs) && refs[i] != "" {
-			dst = appendQuote(append(s.appendName(dst), `,"ref":`...), refs[i])
-			dst = s.appendRest(dst)
-		} else {
-			dst = s.append(dst)
-		}
-	}
-	dst = append(dst, ']')
-	if r.Error != nil {
-		dst = appendError(append(dst, `,"error":`...), r.Error, 0)
-	}
-	return appendTail(dst, r)
+	return appendResult(make([]byte, 0, 512+384*len(r.Signals)), &r, refs, true)
 }
 
 // Expand gives back the Result of a compact view and the tool result it points

@@ -31,7 +31,7 @@ func lineageOf(options []Option) lineage {
 // CreateText makes a TEXT signal with body {"text": text}. Bytes that are not
 // UTF-8 become U+FFFD. Refuses as Create does.
 func CreateText(text string, origin ModuleRef, traceID string, tags map[string]string, options ...Option) (Signal, error) {
-	return create(Text, textBody(quote(text)), origin, traceID, tags, lineageOf(options).parent)
+	return create(Text, body{form: formText, raw: quote(text)}, origin, traceID, tags, lineageOf(options).parent)
 }
 
 // CreateData makes a DATA signal with body {"data": data, "schema": schema},

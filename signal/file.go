@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -35,12 +36,12 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 			return in, false
 		}
 		uri, _ := unquote(r.uri)
-		if isText(r.text) {
+		if strings.HasPrefix(r.text, `"`) {
 			return inline{r.text, false, r.mimeOr("text/plain"), uri}, true
 		}
 		in = inline{r.inlineBlob, true, r.mimeOr(anyBytes), uri}
 	}
-	return in, isText(in.lexeme)
+	return in, strings.HasPrefix(in.lexeme, `"`)
 }
 
 func (b *block) mimeOr(fallback string) string {
@@ -108,7 +109,7 @@ func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType stri
 		return nil, "", false
 	}
 	for i := range r.blocks {
-		if contentRef(i) == ref {
+		if ref == "/content/"+strconv.Itoa(i) {
 			return r.blocks[i].bytes()
 		}
 	}

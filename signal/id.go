@@ -21,11 +21,27 @@ var ids = struct {
 // "dec_01J…". Ids of one process grow strictly in the order of the calls, also
 // when the clock steps back. It never fails and is safe for concurrent use.
 // See Reproducible for the one mode in which ids are counted.
-func NewID(prefix string) string { return newID(prefix, time.Now()) }
+func NewID(prefix string) string {
+	if c := counted.Load(); c != nil {
+		return spell(prefix, c.ulid())
+	}
+	return UniqueID(prefix)
+}
 
 // UniqueID is NewID for ids that outlive a process and must never come again,
 // such as those of tickets: Reproducible has no effect on it.
-func UniqueID(prefix string) string { return spell(prefix, nextULID(milliseconds(time.Now()))) }
+func UniqueID(prefix string) string {
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	ids.last = max(ids.last, uint64(max(time.Now().UnixMilli(), 0)))
+	for {
+		id, err := ulid.New(ids.last, ids.entropy)
+		if err == nil {
+			return spell(prefix, id)
+		}
+		ids.last++ // an overflow within one millisecond: the next one has room
+	}
+}
 
 // Now is the time that is stamped on what this process makes: the clock's,
 // unless Reproducible is in effect. It is safe for concurrent use.
@@ -36,13 +52,7 @@ func Now() time.Time {
 	return time.Now()
 }
 
-func newID(prefix string, now time.Time) string {
-	if c := counted.Load(); c != nil {
-		return spell(prefix, c.ulid())
-	}
-	return spell(prefix, nextULID(milliseconds(now)))
-}
-
+// spell returns prefix and the text of id.
 func spell(prefix string, id ulid.ULID) string {
 	buf := make([]byte, 0, 48)
 	buf = append(buf, prefix...)
@@ -50,22 +60,6 @@ func spell(prefix string, id ulid.ULID) string {
 	// The buffer has the one size that this can refuse.
 	_ = id.MarshalTextTo(buf[len(prefix):])
 	return string(buf)
-}
-
-func milliseconds(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
-
-func nextULID(ms uint64) ulid.ULID {
-	ids.mu.Lock()
-	defer ids.mu.Unlock()
-	ids.last = max(ids.last, ms)
-	for {
-		// The error is an overflow within one millisecond: the next one has room.
-		id, err := ulid.New(ids.last, ids.entropy)
-		if err == nil {
-			return id
-		}
-		ids.last++
-	}
 }
 
 // counted is the reproducible mode, nil in the normal one.
@@ -84,7 +78,7 @@ func (c *counter) now() time.Time {
 
 func (c *counter) ulid() (id ulid.ULID) {
 	// Beyond the last time that a ULID can hold the id has time 0.
-	_ = id.SetTime(milliseconds(c.epoch))
+	_ = id.SetTime(uint64(max(c.epoch.UnixMilli(), 0)))
 	binary.BigEndian.PutUint64(id[len(id)-8:], c.ids.Add(1))
 	return id
 }

@@ -19,7 +19,7 @@ import (
 
 // MarshalJSON gives {id, kind, body, origin, trace_id, tags, created_at,
 // parent_id}; an absent parent is null. It never fails.
-func (s Signal) MarshalJSON() ([]byte, error) { return s.append(nil), nil }
+func (s Signal) MarshalJSON() ([]byte, error) { return s.append(nil, ""), nil }
 
 // MarshalJSON gives {status, signals, error, metrics, reason?}. It never
 // fails.
@@ -31,27 +31,43 @@ func (r Result) MarshalJSON() ([]byte, error) { return Full(r), nil }
 func (e *KernelError) MarshalJSON() ([]byte, error) { return appendError(nil, e, 0), nil }
 
 // Full gives the JSON form of r, with whole bodies.
-func Full(r Result) stdjson.RawMessage {
-	dst := appendHead(make([]byte, 0, 1024), r)
-	dst = append(appendSignals(dst, r.Signals), `],"error":`...)
-	dst = appendError(dst, r.Error, 0)
-	return appendTail(dst, r)
-}
+func Full(r Result) stdjson.RawMessage { return appendResult(make([]byte, 0, 1024), &r, nil, false) }
 
-func appendHead(dst []byte, r Result) []byte {
-	return append(appendQuote(append(dst, `{"status":`...), string(r.Status)), `,"signals":[`...)
-}
-
-func appendSignals(dst []byte, signals []Signal) []byte {
-	for i := range signals {
-		dst = signals[i].append(appendComma(dst, i))
+// appendResult appends the JSON form of r. A signal that has one of refs has it
+// in place of its body; a compact form leaves out an absent error.
+func appendResult(dst []byte, r *Result, refs []string, compact bool) []byte {
+	dst = appendQuote(append(dst, `{"status":`...), string(r.Status))
+	dst = appendSignals(append(dst, `,"signals":`...), r.Signals, refs)
+	if r.Error != nil || !compact {
+		dst = appendError(append(dst, `,"error":`...), r.Error, 0)
 	}
-	return dst
+	return appendMetrics(dst, r)
 }
 
-func appendTail(dst []byte, r Result) []byte {
+// appendSignals appends a list of signals; see appendResult for refs.
+func appendSignals(dst []byte, signals []Signal, refs []string) []byte {
+	dst = append(dst, '[')
+	for i := range signals {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		ref := ""
+		if i < len(refs) {
+			ref = refs[i]
+		}
+		dst = signals[i].append(dst, ref)
+	}
+	return append(dst, ']')
+}
+
+// appendMetrics appends the metrics and the reason, and closes the object. A
+// duration that JSON has no number for is 0.
+func appendMetrics(dst []byte, r *Result) []byte {
 	m := r.Metrics
-	dst = appendFloat(append(dst, `,"metrics":{"duration_ms":`...), m.DurationMS)
+	if math.IsNaN(m.DurationMS) || math.IsInf(m.DurationMS, 0) {
+		m.DurationMS = 0
+	}
+	dst = strconv.AppendFloat(append(dst, `,"metrics":{"duration_ms":`...), m.DurationMS, 'g', -1, 64)
 	dst = strconv.AppendInt(append(dst, `,"token_count":`...), int64(m.TokenCount), 10)
 	dst = strconv.AppendBool(append(dst, `,"cache_hit":`...), m.CacheHit)
 	dst = append(appendModule(append(dst, `,"module_ref":`...), m.ModuleRef), '}')
@@ -61,46 +77,29 @@ func appendTail(dst []byte, r Result) []byte {
 	return append(dst, '}')
 }
 
-func appendComma(dst []byte, i int) []byte {
-	if i > 0 {
-		return append(dst, ',')
-	}
-	return dst
-}
-
-// appendFloat writes 0 for what JSON has no number for.
-func appendFloat(dst []byte, f float64) []byte {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		f = 0
-	}
-	return strconv.AppendFloat(dst, f, 'g', -1, 64)
-}
-
 func appendModule(dst []byte, r ModuleRef) []byte {
 	dst = strconv.AppendInt(append(dst, `{"tier":`...), int64(r.Tier), 10)
 	dst = appendQuote(append(dst, `,"module":`...), r.Module)
 	return append(appendQuote(append(dst, `,"function":`...), r.Function), '}')
 }
 
-func (s *Signal) append(dst []byte) []byte {
-	dst = s.appendName(dst)
-	dst = s.body.append(append(dst, `,"body":`...))
-	return s.appendRest(dst)
-}
-
-// appendName and appendRest are what is before and after the payload.
-func (s *Signal) appendName(dst []byte) []byte {
+// append appends the JSON form, with ref in place of the body unless it is "".
+func (s *Signal) append(dst []byte, ref string) []byte {
 	dst = appendQuote(append(dst, `{"id":`...), s.id)
-	return appendQuote(append(dst, `,"kind":`...), string(s.kind))
-}
-
-func (s *Signal) appendRest(dst []byte) []byte {
+	dst = appendQuote(append(dst, `,"kind":`...), string(s.kind))
+	if ref != "" {
+		dst = appendQuote(append(dst, `,"ref":`...), ref)
+	} else {
+		dst = s.body.append(append(dst, `,"body":`...))
+	}
 	dst = appendModule(append(dst, `,"origin":`...), s.origin)
 	dst = appendQuote(append(dst, `,"trace_id":`...), s.traceID)
 	dst = append(dst, `,"tags":{`...)
 	for i, t := range s.tags {
-		dst = appendQuote(appendComma(dst, i), t.key)
-		dst = appendQuote(append(dst, ':'), t.value)
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendQuote(append(appendQuote(dst, t.key), ':'), t.value)
 	}
 	dst = s.createdAt.AppendFormat(append(dst, `},"created_at":"`...), time.RFC3339Nano)
 	dst = append(dst, `","parent_id":`...)

@@ -24,7 +24,7 @@ type JSONRPCNotification struct {
 // "notifications/signal", params {"signal": its JSON form} (seed 002,
 // signal_to_notification). It never fails.
 func SignalToNotification(s Signal) JSONRPCNotification {
-	params := s.append(append(make([]byte, 0, 512), `{"signal":`...))
+	params := s.append(append(make([]byte, 0, 512), `{"signal":`...), "")
 	return JSONRPCNotification{Method: MethodSignal, Params: append(params, '}')}
 }
 

@@ -106,7 +106,7 @@ func (r *JobRequest) UnmarshalJSON(data []byte) error {
 	if p.bad {
 		return fmt.Errorf("%w: nested too deeply", ErrInvalidRequest)
 	}
-	p.object(func(name string) {
+	p.each(func(name string) {
 		value := p.value()
 		if err == nil {
 			err = out.set(name, value)

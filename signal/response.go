@@ -187,12 +187,13 @@ func (s SuccessResponse) result() Result {
 // MarshalJSON gives the JSON form, with whole bodies, on one line. It never
 // fails.
 func (s SuccessResponse) MarshalJSON() ([]byte, error) {
-	dst := append(appendQuote([]byte(`{"status":`), string(s.Status)), `,"data":[`...)
-	dst = append(appendSignals(dst, s.Data), ']')
+	dst := append(appendQuote([]byte(`{"status":`), string(s.Status)), `,"data":`...)
+	dst = appendSignals(dst, s.Data, nil)
 	if s.Error != nil {
 		dst = appendError(append(dst, `,"error":`...), s.Error, 0)
 	}
-	dst = appendTail(dst, s.result())
+	r := s.result()
+	dst = appendMetrics(dst, &r)
 	dst = dst[:len(dst)-1]
 	for _, m := range [3][2]string{{"trace_id", s.TraceID}, {"decision_id", s.DecisionID}, {"ticket", s.Ticket}} {
 		if m[1] != "" {

@@ -41,15 +41,6 @@ func tooDeep(s string) bool {
 	}
 }
 
-// token reads a delimiter.
-func (p *scanner) token(kind jsontext.Kind) {
-	if p.bad {
-		return
-	}
-	t, err := p.d.ReadToken()
-	p.bad = err != nil || t.Kind() != kind
-}
-
 // value reads one value and returns its bytes without space around them.
 func (p *scanner) value() string {
 	if p.bad {
@@ -59,39 +50,34 @@ func (p *scanner) value() string {
 	if p.bad = err != nil; p.bad {
 		return ""
 	}
-	end := p.at()
+	end := int(p.d.InputOffset())
 	return p.s[end-len(v) : end]
 }
 
-// at returns the offset after what was read last.
-func (p *scanner) at() int { return int(p.d.InputOffset()) }
-
-// next returns the offset of the token that comes next.
-func (p *scanner) next() int { return len(p.s) - len(strings.TrimLeft(p.s[p.at():], " \t\r\n,:")) }
-
-// object reads an object. visit is called with each name, decoded, and must
-// read the value.
-func (p *scanner) object(visit func(name string)) {
-	for p.token('{'); !p.bad && p.d.PeekKind() == '"'; {
-		name, _ := unquote(p.value())
-		visit(name)
+// each reads an object or an array and returns its bytes. visit is called for
+// each value, with its decoded name in an object, and must read the value.
+func (p *scanner) each(visit func(name string)) string {
+	if p.bad {
+		return ""
 	}
-	p.token('}')
-}
-
-// array reads an array. visit must read one element.
-func (p *scanner) array(visit func()) {
-	for p.token('['); !p.bad; visit() {
-		if kind := p.d.PeekKind(); kind == ']' || kind == jsontext.KindInvalid {
+	token, err := p.d.ReadToken()
+	open, start := token.Kind(), int(p.d.InputOffset())-1
+	for p.bad = err != nil || open != '{' && open != '['; !p.bad; {
+		if next := p.d.PeekKind(); next == '}' || next == ']' {
+			_, err = p.d.ReadToken()
+			p.bad = err != nil
 			break
 		}
+		name := ""
+		if open == '{' {
+			name, _ = unquote(p.value())
+		}
+		visit(name)
 	}
-	p.token(']')
-}
-
-// whole reports whether all of the text was read without a fault.
-func (p *scanner) whole() bool {
-	return !p.bad && strings.TrimLeft(p.s[p.at():], " \t\r\n") == ""
+	if p.bad {
+		return ""
+	}
+	return p.s[start:int(p.d.InputOffset())]
 }
 
 // escapes are the escape sequences of a JSON string; a surrogate pair is one.
@@ -114,7 +100,7 @@ func wellFormed(raw string) string {
 // member returns a member of an object by its decoded name.
 func member(object, name string) (found string, ok bool) {
 	p := newScanner(object)
-	p.object(func(key string) {
+	p.each(func(key string) {
 		if v := p.value(); key == name && !ok && !p.bad {
 			found, ok = v, true
 		}
@@ -129,6 +115,6 @@ func countElements(raw string) int {
 	}
 	n := 0
 	p := newScanner(raw)
-	p.array(func() { p.value(); n++ })
+	p.each(func(string) { p.value(); n++ })
 	return n
 }

@@ -147,7 +147,7 @@ func (s Signal) Tag(key string) string {
 
 // Equal reports whether both signals have the same JSON form.
 func (s Signal) Equal(other Signal) bool {
-	return string(s.append(nil)) == string(other.append(nil))
+	return string(s.append(nil, "")) == string(other.append(nil, ""))
 }
 
 // Create makes a Signal: it generates the id, stamps the time and copies body
@@ -184,7 +184,7 @@ func create(kind Kind, b body, origin ModuleRef, traceID string, tags map[string
 // stamp trusts its arguments: create and FromToolResult have checked them.
 func stamp(kind Kind, b body, origin ModuleRef, traceID string, tags []tag, parentID string, now time.Time) Signal {
 	return Signal{
-		id: newID("sig_", now), kind: kind, body: b, origin: origin, traceID: traceID,
+		id: NewID("sig_"), kind: kind, body: b, origin: origin, traceID: traceID,
 		tags: tags, createdAt: now.UTC().Round(0), parentID: parentID,
 	}
 }

@@ -16,7 +16,6 @@ const maxErrorMessage = 1024
 // toolResult is an MCP tool result taken apart, values still as JSON text.
 type toolResult struct {
 	blocks     []block
-	count      int    // of content
 	content    string // set when content is no array
 	structured string // "" when absent or null
 	isError    bool
@@ -58,7 +57,11 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	tags := from.tags()
+	tags := make([]tag, 0, 5) // sorted by key, as a Signal keeps them
+	if from.DecisionID != "" {
+		tags = append(tags, tag{TagDecision, from.DecisionID})
+	}
+	tags = append(tags, tag{TagModule, from.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(from.Origin.Tier)}, tag{TagTool, from.Tool})
 	now := Now()
 	signals := make([]Signal, len(payloads))
 	refs := make([]string, len(payloads))
@@ -78,15 +81,6 @@ type Lineage struct {
 	DecisionID string // of the decision that let the call pass, "" when there is none
 }
 
-// tags are sorted by key, as a Signal keeps them.
-func (l Lineage) tags() []tag {
-	tags := make([]tag, 0, 5)
-	if l.DecisionID != "" {
-		tags = append(tags, tag{TagDecision, l.DecisionID})
-	}
-	return append(tags, tag{TagModule, l.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(l.Origin.Tier)}, tag{TagTool, l.Tool})
-}
-
 // split is the part that depends on the result alone, so that Expand finds
 // the same payloads again.
 func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
@@ -103,33 +97,27 @@ func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
 		}
-		p.ref = contentRef(i)
+		p.ref = "/content/" + strconv.Itoa(i)
 		out = append(out, p)
 	}
-	for _, rest := range []payload{
-		{ref: "/content", body: dataBody(r.content, "mcp.content.unknown")},
-		{ref: "/structuredContent", body: dataBody(r.structured, "json")},
+	for _, rest := range [...]struct{ ref, raw, schema string }{
+		{"/content", r.content, "mcp.content.unknown"},
+		{"/structuredContent", r.structured, "json"},
 	} {
-		if rest.body.raw == "" {
+		if rest.raw == "" {
 			continue
 		}
-		value, err := strictValue([]byte(wellFormed(rest.body.raw)))
+		p, err := dataPayload(rest.raw, rest.schema)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidToolResult, rest.ref, err)
 		}
-		rest.kind, rest.body.raw = Data, value
-		out = append(out, rest)
+		p.ref = rest.ref
+		out = append(out, p)
 	}
 	return out, nil
 }
 
-func contentRef(i int) string {
-	if i == 0 {
-		return "/content/0"
-	}
-	return "/content/" + strconv.Itoa(i)
-}
-
+// parseToolResult takes a result apart. Members that are null are absent.
 func parseToolResult(result []byte) (toolResult, error) {
 	var r toolResult
 	p := newScanner(result)
@@ -137,12 +125,16 @@ func parseToolResult(result []byte) (toolResult, error) {
 		return r, fmt.Errorf("%w: no object of UTF-8 text", ErrInvalidToolResult)
 	}
 	seen, twice := make([]string, 0, 3), ""
-	p.object(func(name string) {
+	p.each(func(name string) {
 		switch name {
 		case "content":
-			r.readContent(p)
+			if p.d.PeekKind() != '[' {
+				r.content = strings.TrimPrefix(p.value(), "null")
+				break
+			}
+			p.each(func(string) { r.blocks = append(r.blocks, readBlock(p)) })
 		case "structuredContent":
-			r.structured = notNull(p.value())
+			r.structured = strings.TrimPrefix(p.value(), "null")
 		case "isError":
 			r.isError = p.value() == "true"
 		default:
@@ -155,70 +147,45 @@ func parseToolResult(result []byte) (toolResult, error) {
 		seen = append(seen, name)
 	})
 	switch {
-	case !p.whole():
-		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.at())
+	case p.bad || strings.TrimLeft(p.s[p.d.InputOffset():], " \t\r\n") != "":
+		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.d.InputOffset())
 	case twice != "":
 		return r, fmt.Errorf("%w: member %q twice", ErrInvalidToolResult, twice)
 	}
 	return r, nil
 }
 
-func notNull(raw string) string {
-	if raw == "null" {
-		return ""
-	}
-	return raw
-}
-
-func (r *toolResult) readContent(p *scanner) {
-	if p.d.PeekKind() != '[' {
-		r.content = notNull(p.value())
-		return
-	}
-	p.array(func() {
-		r.blocks = append(r.blocks, readBlock(p))
-		r.count++
-	})
-}
-
+// readBlock reads one content block. A known member that is there twice is a
+// fault.
 func readBlock(p *scanner) (b block) {
 	if p.d.PeekKind() != '{' {
-		b.raw = p.value()
-		return b
+		return block{raw: p.value()}
 	}
-	start := p.next()
-	p.object(func(name string) {
-		field, value := b.field(name), p.value()
-		if field == nil {
+	b.raw = p.each(func(name string) {
+		value := p.value()
+		var field *string
+		switch name {
+		case "type":
+			field = &b.kind
+		case "text":
+			field = &b.text
+		case "data":
+			field = &b.data
+		case "blob":
+			field = &b.inlineBlob
+		case "mimeType":
+			field = &b.mime
+		case "uri":
+			field = &b.uri
+		case "resource":
+			field = &b.resource
+		default:
 			return
 		}
-		p.bad = p.bad || *field != "" // two readings
+		p.bad = p.bad || *field != ""
 		*field = value
 	})
-	if !p.bad {
-		b.raw = p.s[start:p.at()]
-	}
 	return b
-}
-
-func (b *block) field(key string) *string {
-	switch key {
-	case "type":
-		return &b.kind
-	case "text":
-		return &b.text
-	case "data":
-		return &b.data
-	case "blob":
-		return &b.inlineBlob
-	case "mimeType":
-		return &b.mime
-	case "uri":
-		return &b.uri
-	case "resource":
-		return &b.resource
-	}
-	return nil
 }
 
 // payload maps one block. A block that lacks what its type requires is kept
@@ -227,8 +194,8 @@ func (b *block) payload() (payload, error) {
 	kind, _ := unquote(b.kind)
 	switch kind {
 	case "text":
-		if isText(b.text) {
-			return textPayload(b.text)
+		if strings.HasPrefix(b.text, `"`) {
+			return textPayload(b.text), nil
 		}
 	case "json":
 		if value, ok := b.jsonValue(); ok {
@@ -250,8 +217,6 @@ func dataPayload(raw, schema string) (payload, error) {
 	return payload{kind: Data, body: dataBody(value, schema)}, err
 }
 
-func isText(raw string) bool { return raw != "" && raw[0] == '"' }
-
 // jsonValue is the value of a block of type json, seed 002's JSONContent; MCP
 // itself has no such type.
 func (b *block) jsonValue() (string, bool) {
@@ -263,38 +228,17 @@ func (b *block) jsonValue() (string, bool) {
 
 // textPayload gives DATA for text that is a JSON object or array with one
 // reading, TEXT for any other.
-func textPayload(lexeme string) (payload, error) {
-	if mayBeJSON(lexeme) {
-		if text, ok := unquote(lexeme); ok {
-			if c := strings.TrimLeft(text, " \t\r\n"); c != "" && (c[0] == '{' || c[0] == '[') {
-				if value, err := strictValue([]byte(text)); err == nil {
-					return payload{kind: Data, body: dataBody(value, "json")}, nil
-				}
+func textPayload(lexeme string) payload {
+	start := strings.TrimLeft(lexeme[1:], " ")
+	if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
+		text, _ := unquote(lexeme)
+		if c := strings.TrimLeft(text, " \t\r\n"); c != "" && (c[0] == '{' || c[0] == '[') {
+			if value, err := strictValue([]byte(text)); err == nil {
+				return payload{kind: Data, body: dataBody(value, "json")}
 			}
 		}
 	}
-	return payload{kind: Text, body: textBody(wellFormed(lexeme))}, nil
-}
-
-// mayBeJSON looks at the start of a string without decoding it.
-func mayBeJSON(lexeme string) bool {
-	for i := 1; i < len(lexeme)-1; i++ {
-		switch lexeme[i] {
-		case ' ':
-		case '{', '[':
-			return true
-		case '\\':
-			i++
-			switch lexeme[i] {
-			case 'n', 'r', 't':
-			default:
-				return lexeme[i] == 'u'
-			}
-		default:
-			return false
-		}
-	}
-	return false
+	return payload{kind: Text, body: body{form: formText, raw: wellFormed(lexeme)}}
 }
 
 // failure wraps a result with isError: one error signal with all its texts.
@@ -321,11 +265,11 @@ func (r *toolResult) failure(origin ModuleRef, tool string) payload {
 }
 
 func (r *toolResult) failureRef() string {
-	switch r.count {
+	switch len(r.blocks) {
 	case 0:
 		return "/isError"
 	case 1:
-		return contentRef(0)
+		return "/content/0"
 	}
 	return "/content"
 }
