@@ -109,7 +109,7 @@ lacking contains {
 
 deny contains verdict if {
 	data.tools[input.tool.exposed]
-	count(roles.grants) > 0
+	roles.grants != set()
 	some verdict in refuse
 }
 
@@ -123,7 +123,7 @@ deny contains {
 } if {
 	models := data.models[input.tool.exposed]
 	models != false
-	count(roles.grants) > 0
+	roles.grants != set()
 	not input.arguments.model in models
 }
 
@@ -136,7 +136,7 @@ deny contains {
 	"remedy": "send the amount as a JSON number, not as text",
 } if {
 	thresholds := data.thresholds[input.tool.exposed]
-	count(roles.grants) > 0
+	roles.grants != set()
 	some name, _ in thresholds
 	not positive(input.arguments[name])
 	not unmetered(input.tool.exposed)
@@ -178,7 +178,7 @@ deny contains {
 	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
 } if {
 	meters := data.usage[input.tool.exposed]
-	count(roles.grants) > 0
+	roles.grants != set()
 	usage.beyond(meters, "deny")
 }
 
@@ -231,7 +231,7 @@ hold contains {
 	"approval": approval,
 } if {
 	meters := data.usage[input.tool.exposed]
-	count(roles.grants) > 0
+	roles.grants != set()
 	usage.beyond(meters, "hold")
 }
 
@@ -245,7 +245,7 @@ hold contains {
 	"approval": approval,
 } if {
 	thresholds := data.thresholds[input.tool.exposed]
-	count(roles.grants) > 0
+	roles.grants != set()
 	some name, most in thresholds
 	above(input.arguments[name], most)
 	not unmetered(input.tool.exposed)

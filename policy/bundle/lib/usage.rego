@@ -25,16 +25,19 @@ import data.toolgate.lib.arguments
 # description: meters is an entry of data.usage, bound is "hold" or "deny".
 beyond(meters, bound) if {
 	some name, meter in meters
-	most := meter[bound].calls
+	most := meter[bound]
 	not left_out(meter)
-	not calls_within(input.usage[name].calls, most)
+	exceeds(name, meter, most)
 }
 
-beyond(meters, bound) if {
-	some name, meter in meters
-	most := meter[bound].sum
-	not left_out(meter)
-	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), most)
+exceeds(name, _, most) if {
+	calls := most.calls
+	not calls_within(input.usage[name].calls, calls)
+}
+
+exceeds(name, meter, most) if {
+	sum := most.sum
+	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), sum)
 }
 
 calls_within(calls, most) if {
