@@ -44,8 +44,18 @@ fit(wanted) if {
 # METADATA
 # title: One argument fits
 fits(name, want) if {
+	is_array(want)
 	startswith(name, "/") == false
-	holds(input.arguments[name], want)
+	input.arguments[name] in want
+}
+
+fits(name, want) if {
+	is_object(want)
+	startswith(name, "/") == false
+	argument := input.arguments[name]
+	every word, limit in want {
+		satisfies(word, argument, limit)
+	}
 }
 
 fits(pointer, want) if {

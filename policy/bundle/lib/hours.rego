@@ -21,8 +21,7 @@ open(schedule) if {
 	is_string(input.request.time)
 	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, input.request.time)
 	now := [time.parse_rfc3339_ns(input.request.time), schedule.zone]
-	[hour, minute, _] := time.clock(now)
-	clock := sprintf("%02d:%02d", [hour, minute])
+	clock := time.format(array.concat(now, ["15:04"]))
 	some span in schedule.open
 	time.weekday(now) in span.days
 	span.from <= clock

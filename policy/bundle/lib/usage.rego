@@ -26,17 +26,16 @@ import data.toolgate.lib.arguments
 beyond(meters, bound) if {
 	some name, meter in meters
 	most := meter[bound]
-	not left_out(meter)
-	exceeds(name, meter, most)
-}
-
-exceeds(name, _, most) if {
 	calls := most.calls
+	not left_out(meter)
 	not calls_within(input.usage[name].calls, calls)
 }
 
-exceeds(name, meter, most) if {
+beyond(meters, bound) if {
+	some name, meter in meters
+	most := meter[bound]
 	sum := most.sum
+	not left_out(meter)
 	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), sum)
 }
 

@@ -44,8 +44,18 @@ fit(wanted) if {
 # METADATA
 # title: One argument fits
 fits(name, want) if {
+	is_array(want)
 	startswith(name, "/") == false
-	holds(input.arguments[name], want)
+	input.arguments[name] in want
+}
+
+fits(name, want) if {
+	is_object(want)
+	startswith(name, "/") == false
+	argument := input.arguments[name]
+	every word, limit in want {
+		satisfies(word, argument, limit)
+	}
 }
 
 fits(pointer, want) if {
@@ -62,27 +72,27 @@ fits(name, want) if {
 # METADATA
 # title: The argument to which a pointer leads
 # description: Undefined where the call has none.
-lookup(pointer) := reached(keys(pointer))
+lookup(pointer) := reached(split(pointer, "/")) if contains(pointer, "~") == false
 
-reached([a]) := input.arguments[a]
-
-reached([a, b]) := input.arguments[a][b]
-
-reached(path) := found if {
-	count(path) > 2
-	is_object(input.arguments)
-	found := object.get(input.arguments, path, set())
-	not is_set(found)
+lookup(pointer) := reached(keys) if {
+	contains(pointer, "~")
+	keys := [key |
+		some part in split(pointer, "/")
+		key := strings.replace_n({"~1": "/", "~0": "~"}, part)
+	]
 }
 
-# keys are the members that a JSON Pointer leads through (RFC 6901).
-keys(pointer) := split(substring(pointer, 1, -1), "/") if contains(pointer, "~") == false
+# reached follows the tokens of a JSON Pointer (RFC 6901). The first token is the
+# empty text before the first slash.
+reached([_, a]) := input.arguments[a]
 
-keys(pointer) := [key |
-	some part in split(substring(pointer, 1, -1), "/")
-	key := strings.replace_n({"~1": "/", "~0": "~"}, part)
-] if {
-	contains(pointer, "~")
+reached([_, a, b]) := input.arguments[a][b]
+
+reached(tokens) := found if {
+	tokens[3]
+	is_object(input.arguments)
+	found := object.get(input.arguments, array.slice(tokens, 1, count(tokens)), set())
+	not is_set(found)
 }
 
 holds(argument, want) if {
@@ -235,7 +245,12 @@ listed(value, table) if {
 
 listed(value, table) if {
 	is_object(table)
-	object.get(table, value, false) == true
+	table[value] == true
+}
+
+listed(value, name) if {
+	is_string(name)
+	data.lists[name][value] == true
 }
 
 listed(value, name) if {
@@ -243,13 +258,6 @@ listed(value, name) if {
 	table := data.lists[name]
 	is_array(table)
 	value in table
-}
-
-listed(value, name) if {
-	is_string(name)
-	table := data.lists[name]
-	is_object(table)
-	object.get(table, value, false) == true
 }
 
 # A missing list would exclude nobody, so a name without a list fits nothing.

@@ -25,16 +25,18 @@ import data.toolgate.lib.arguments
 # description: meters is an entry of data.usage, bound is "hold" or "deny".
 beyond(meters, bound) if {
 	some name, meter in meters
-	most := meter[bound].calls
+	most := meter[bound]
+	calls := most.calls
 	not left_out(meter)
-	not calls_within(input.usage[name].calls, most)
+	not calls_within(input.usage[name].calls, calls)
 }
 
 beyond(meters, bound) if {
 	some name, meter in meters
-	most := meter[bound].sum
+	most := meter[bound]
+	sum := most.sum
 	not left_out(meter)
-	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), most)
+	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), sum)
 }
 
 calls_within(calls, most) if {
