@@ -39,7 +39,7 @@ func leaves(text []byte) ([]leaf, error) {
 		return nil, err
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, badRequest("the text goes on after its value", "")
+		return nil, badRequest("the text has data after its value", "")
 	}
 	return found, nil
 }

@@ -16,10 +16,10 @@ var (
 	ownScript []byte
 )
 
-// script serves one of them.
-func script(text []byte) handler {
+// asset serves a script or the style sheet.
+func asset(kind string, text []byte) handler {
 	return func(w http.ResponseWriter, _ *http.Request) error {
-		w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+		w.Header().Set("Content-Type", kind+"; charset=utf-8")
 		_, _ = w.Write(text) // a reader that went away needs no answer
 		return nil
 	}

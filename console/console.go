@@ -186,7 +186,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/metrics":                     {http.MethodGet: c.metrics},
 		"/console":                     {http.MethodGet: redirect},
 		"/console/{$}":                 {http.MethodGet: c.page},
-		"/console/style.css":           {http.MethodGet: style},
+		"/console/style.css":           {http.MethodGet: asset("text/css", styleText)},
 		"/console/login":               {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
 		"/console/login/provider":      {http.MethodGet: c.depart},
 		"/console/login/callback":      {http.MethodGet: c.arrive},

@@ -151,8 +151,8 @@ func (c *Console) pages() map[string]map[string]handler {
 		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},
 		"/console/approvals/{id}/reconcile": {http.MethodPost: c.submit(c.finding)},
 		"/console/events":                   {http.MethodGet: c.visit(c.events)},
-		"/console/htmx-4.0.1.js":            {http.MethodGet: script(htmxScript)},
-		"/console/hx-sse-4.0.1.js":          {http.MethodGet: script(sseScript)},
-		"/console/console.js":               {http.MethodGet: script(ownScript)},
+		"/console/htmx-4.0.1.js":            {http.MethodGet: asset("text/javascript", htmxScript)},
+		"/console/hx-sse-4.0.1.js":          {http.MethodGet: asset("text/javascript", sseScript)},
+		"/console/console.js":               {http.MethodGet: asset("text/javascript", ownScript)},
 	}
 }

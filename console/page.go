@@ -68,9 +68,3 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 	}
 	return c.html(w, http.StatusOK, "page.html", data)
 }
-
-func style(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Type", "text/css; charset=utf-8")
-	_, _ = w.Write(styleText) // a reader that went away needs no answer
-	return nil
-}

@@ -46,8 +46,6 @@ var refusals = []struct {
 	{approval.ErrAlreadyVoted, problem{Status: http.StatusConflict, Code: "ALREADY_VOTED", Detail: "you have voted on this ticket already"}},
 	{approval.ErrStaleDigest, problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the decision is about other arguments than the ticket has",
 		Hint: "read the ticket again and decide on what it shows"}},
-	{approval.ErrNotUnknown, problem{Status: http.StatusConflict, Code: "NOT_UNKNOWN", Detail: "what became of the call is not in doubt",
-		Hint: "toolgate approval show says what became of it"}},
 	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason is needed",
 		Hint: "say why: it is kept, and the agent is told why a call was denied"}},
 }
@@ -82,7 +80,7 @@ func problemOf(err error) problem {
 			return known.problem
 		}
 	}
-	return problem{Status: http.StatusInternalServerError, Code: "INTERNAL_ERROR", Detail: "that did not work", Hint: "the log says why"}
+	return problem{Status: http.StatusInternalServerError, Code: "INTERNAL_ERROR", Detail: "internal error", Hint: "the log says why"}
 }
 
 func badRequest(detail, hint string) error {

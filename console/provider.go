@@ -49,7 +49,7 @@ func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		c.opts.Log.Error("signing in", "error", err)
 		return c.noEntry(w, r, entry{Next: to}, problem{Status: http.StatusServiceUnavailable, Code: "PROVIDER_UNREACHABLE",
-			Detail: "the identity provider cannot be asked", Hint: "try again, or sign in with a token"})
+			Detail: "the identity provider cannot be reached", Hint: "try again, or sign in with a token"})
 	}
 	setCookie(w, journeyCookie, secret+"|"+url.QueryEscape(to))
 	http.Redirect(w, r, address, http.StatusSeeOther)

@@ -25,7 +25,7 @@ func (c *Console) visit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, ok := c.visitor(w, r)
 		if !ok && r.Header.Get("HX-Request") != "" { // an open page fetches itself anew: it stays as it is
-			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are not signed in any more"})
+			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in"})
 		}
 		if !ok {
 			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
@@ -41,7 +41,7 @@ func (c *Console) submit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, ok := c.visitor(w, r)
 		if !ok {
-			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are not signed in any more; nothing was changed"})
+			return c.refusePage(w, r, problem{Status: http.StatusUnauthorized, Code: "SIGNED_OUT", Detail: "you are no longer signed in; nothing was changed"})
 		}
 		if err := readForm(w, r); err != nil {
 			return c.refusePage(w, r, err)
