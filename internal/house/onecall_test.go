@@ -21,9 +21,9 @@ import (
 // and says why.
 const (
 	maxCodeLines     = 50_000 // of product code, without comments and blank lines
-	maxCallFunctions = 360    // that one allowed warm call enters
-	maxCallFiles     = 96     // that these are in
-	maxScans         = 3      // strict scans of JSON bytes
+	maxCallFunctions = 300    // that one allowed warm call enters
+	maxCallFiles     = 90     // that these are in
+	maxScans         = 2      // strict scans of JSON bytes
 )
 
 // scanFunction is the one strict pass over JSON bytes.

@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -241,8 +242,7 @@ func IsBatch(data []byte) bool {
 // judges the rest. The error is always a *Fault: for a value that is not an
 // array, an empty array, and one of more than most elements.
 func Split(data []byte, lim Limits, most int) ([][]byte, error) {
-	lim = lim.orDefault()
-	lim.Depth++ // the batch is not part of its messages
+	lim.Depth = cmp.Or(max(lim.Depth, 0), defaults.Depth) + 1 // the batch is not part of its messages
 	s, f := scan(data, lim, zoneFree, false)
 	defer s.release()
 	switch {

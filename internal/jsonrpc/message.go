@@ -41,18 +41,9 @@ type Limits struct {
 
 // DefaultLimits are the limits that zero fields stand for: 4 MiB, depth 64,
 // 400 digits, exponents within ±400.
-func DefaultLimits() Limits {
-	return Limits{Bytes: 4 << 20, Depth: 64, Digits: 400, Exponent: 400}
-}
+func DefaultLimits() Limits { return defaults }
 
-// orDefault replaces the fields that are not set.
-func (l Limits) orDefault() Limits {
-	d := DefaultLimits()
-	return Limits{
-		Bytes: cmp.Or(max(l.Bytes, 0), d.Bytes), Depth: cmp.Or(max(l.Depth, 0), d.Depth),
-		Digits: cmp.Or(max(l.Digits, 0), d.Digits), Exponent: cmp.Or(max(l.Exponent, 0), d.Exponent),
-	}
-}
+var defaults = Limits{Bytes: 4 << 20, Depth: 64, Digits: 400, Exponent: 400}
 
 // Message is one decoded message. ID, Params, Result and Error are subslices
 // of Raw, nil where the member is absent. A Message may be read from several

@@ -180,7 +180,7 @@ func walk(data []byte, open jsontext.Kind, visit func(part) bool) bool {
 	for {
 		if end := w.decoder.PeekKind(); end == '}' || end == ']' {
 			_, err := w.decoder.ReadToken()
-			return err == nil && skipBlanks(data, int(w.decoder.InputOffset())) == len(data)
+			return err == nil && len(bytes.TrimLeft(data[w.decoder.InputOffset():], blanks)) == 0
 		}
 		var p part
 		if open == '{' {

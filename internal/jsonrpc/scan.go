@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -93,7 +94,10 @@ const blanks = " \t\r\n"
 // caller must release the scanner.
 func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
 	s := scanners.Get().(*scanner)
-	s.lim, s.open = lim.orDefault(), open
+	s.open, s.lim = open, Limits{
+		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
+		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent),
+	}
 	if len(data) > s.lim.Bytes {
 		reason := fmt.Sprintf("more than %d bytes", s.lim.Bytes)
 		return s, &Fault{Kind: TooLarge, Reason: reason, Offset: int64(s.lim.Bytes)}
