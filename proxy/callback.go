@@ -30,45 +30,6 @@ var callbackRoad = []stage[*question]{
 	{"forward", (*question).forward},
 }
 
-// peer governs what a server asks and tells on its own account, and passes it to
-// the door's peer. It is immutable.
-type peer struct {
-	gate   *Gate
-	door   registry.Peer
-	server string // "" = not known: nothing passes
-	call   Call   // the request that it was handed down with, without its message
-	who    policy.Principal
-	// The call in whose course the server speaks; "" when it is in none.
-	parentID, traceID string
-}
-
-// from says for whom the road forwards, and puts the gate between the server and
-// the client's peers.
-func (c *call) from() registry.Downstream {
-	out := registry.Downstream{Session: c.in.Session, Capabilities: c.in.Capabilities, Level: c.in.Level}
-	if c.in.Peer != nil {
-		out.Peer = c.peer(c.in.Peer, c.signalID, c.traceID)
-	}
-	if c.in.Home != nil {
-		out.Home = c.peer(c.in.Home, "", "")
-	}
-	return out
-}
-
-func (c *call) peer(door registry.Peer, parentID, traceID string) *peer {
-	in := *c.in
-	in.Message, in.Fault, in.Progress = nil, nil, nil
-	return &peer{gate: c.gate, door: door, server: c.server, call: in, who: c.principal, parentID: parentID, traceID: traceID}
-}
-
-// For gives the peer for what server says. The registry names it where one
-// Downstream stands for several servers.
-func (c *peer) For(server string) registry.Peer {
-	out := *c
-	out.server = server
-	return &out
-}
-
 // round is the questions that a server asks together.
 type round struct {
 	peer    *peer
@@ -127,7 +88,9 @@ func (c *peer) newQuestion(ask *registry.Question, r *round) *question {
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
-	q := c.peer(nil, parentID, c.traceID).newQuestion(&ask, nil)
+	from := peer{gate: c.gate, server: c.server, call: *c.in, who: c.principal, parentID: parentID, traceID: c.traceID}
+	from.call.Fault, from.call.Progress = nil, nil
+	q := from.newQuestion(&ask, nil)
 	f := walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
 		q.replyOK(nil)

@@ -59,6 +59,12 @@ func (c *call) unrecorded(f *Failure) *Failure {
 	return out.remedy("find out whether the call took effect before making it again")
 }
 
+// heard reports whether somebody listens for the principal of the request.
+func (c *call) heard() bool {
+	bus := c.gate.opts.Bus
+	return bus != nil && c.principal.Valid() && bus.Listening(c.principal)
+}
+
 // settle ends what a held call has of its ticket, and gives back what was taken
 // for a call that was certainly not sent: the counted usage and the grant. A call
 // that was sent and has no end state is unknown. A store that fails leaves the

@@ -13,16 +13,12 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 	if f := t.readUsage(ctx); f != nil {
 		return f
 	}
-	t.judge(ctx, t.input())
+	t.judge(ctx, &policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings})
 	switch t.decision.Effect {
 	case policy.Allow, policy.Hold:
 		return nil
 	}
 	return t.denied(t.decision.Reason)
-}
-
-func (t *toolCall) input() *policy.Input {
-	return &policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings}
 }
 
 // judge is the origin of the policy's denials.

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
@@ -15,7 +16,10 @@ import (
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
 	t.sent = true
-	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(), Progress: t.progress()}
+	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(), Progress: t.in.Progress}
+	if t.hold.reports > 0 || t.heard() {
+		out.Progress = t.progress()
+	}
 	if t.task != nil {
 		out.Later = t.in.Later
 	}
@@ -92,4 +96,45 @@ func upstreamMessage(rpc []byte) string {
 		return text
 	}
 	return "the tool answered with an error"
+}
+
+// peer governs the questions and notifications that a server sends on its own
+// account, and passes them to the door's peer. It is immutable.
+type peer struct {
+	gate   *Gate
+	door   registry.Peer
+	server string // "" = not known: nothing passes
+	call   Call   // the request that it was handed down with, without its message
+	who    policy.Principal
+	// The call in whose course the server speaks; "" when it is in none.
+	parentID, traceID string
+}
+
+// from returns the client that the road forwards for, with the gate between the
+// server and the client's peers.
+func (c *call) from() registry.Downstream {
+	out := registry.Downstream{Session: c.in.Session, Capabilities: c.in.Capabilities, Level: c.in.Level}
+	if c.in.Peer == nil && c.in.Home == nil {
+		return out
+	}
+	in := *c.in
+	in.Message, in.Fault, in.Progress = nil, nil, nil
+	home := peer{gate: c.gate, door: c.in.Home, server: c.server, call: in, who: c.principal}
+	if c.in.Peer != nil {
+		inCall := home
+		inCall.door, inCall.parentID, inCall.traceID = c.in.Peer, c.signalID, c.traceID
+		out.Peer = &inCall
+	}
+	if c.in.Home != nil {
+		out.Home = &home
+	}
+	return out
+}
+
+// For returns the peer for what server says. The registry calls it where one
+// Downstream stands for several servers.
+func (c *peer) For(server string) registry.Peer {
+	out := *c
+	out.server = server
+	return &out
 }

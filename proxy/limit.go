@@ -165,7 +165,7 @@ func (t *toolCall) reserve(ctx context.Context, passes func() bool) (f *Failure,
 	}
 	reserved, err := t.gate.opts.Usage.Reserve(ctx, t.usage.use, t.usage.readings, func(now map[string]policy.Reading) bool {
 		t.usage.readings = now
-		t.judge(ctx, t.input())
+		t.judge(ctx, &policy.Input{Tool: t.subject, Arguments: t.body, Usage: now})
 		return passes()
 	})
 	switch {

@@ -69,7 +69,11 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
 	}
 	o := outcome{result: result, refs: refs}
-	if t.gate.opts.Artifacts != nil {
+	keeps := t.gate.settings.Load().Results == "signals"
+	for _, s := range signals {
+		keeps = keeps || s.Kind() == signal.File
+	}
+	if keeps && t.gate.opts.Artifacts != nil {
 		if fault := t.keepArtifacts(ctx, &o, signals); fault != nil && warning == nil {
 			warning = fault
 		}
@@ -149,9 +153,22 @@ type outcome struct {
 	links  []link          // of what was kept as artifacts, for mode signals
 }
 
-// replyShaped replies with the result, and our views in its _meta.
+// replyShaped replies with the result in the configured mode, and with view, if
+// any, in its _meta.
 func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
-	shaped, err := t.gate.shape(o)
+	var err error
+	shaped := o.result
+	switch mode := t.gate.settings.Load().Results; mode {
+	case "off":
+	case "full":
+		shaped, err = setMeta(o.result, metaResult, signal.Full(o.kernel))
+	case "signals":
+		shaped, err = signalsOnly(o)
+	case "compact":
+		shaped, err = setMeta(o.result, metaResult, signal.Compact(o.kernel, o.refs))
+	default:
+		err = fmt.Errorf("shaping a result: mode %q is unknown", mode)
+	}
 	if err == nil && view != nil {
 		var text []byte
 		if text, err = json.Marshal(view); err == nil {
@@ -171,22 +188,6 @@ func (c *call) replyWith(result json.RawMessage, kernel signal.Result) {
 	c.reply = &Reply{
 		Result: result, Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
 		DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision,
-	}
-}
-
-// shape is the four modes in which an agent may get a Result.
-func (g *Gate) shape(o outcome) (json.RawMessage, error) {
-	switch mode := g.settings.Load().Results; mode {
-	case "off":
-		return o.result, nil
-	case "full":
-		return setMeta(o.result, metaResult, signal.Full(o.kernel))
-	case "signals":
-		return signalsOnly(o)
-	case "compact":
-		return setMeta(o.result, metaResult, signal.Compact(o.kernel, o.refs))
-	default:
-		return nil, fmt.Errorf("shaping a result: mode %q is unknown", mode)
 	}
 }
 

@@ -44,12 +44,6 @@ func public(c *call, f *Failure) *signal.KernelError {
 	return f.Kernel
 }
 
-// heard reports whether somebody listens for the principal of the request.
-func (c *call) heard() bool {
-	bus := c.gate.opts.Bus
-	return bus != nil && c.principal.Valid() && bus.Listening(c.principal)
-}
-
 // parent makes the call the parent of a signal.
 func (c *call) parent() signal.Option { return signal.WithParent(c.signalID) }
 

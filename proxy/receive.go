@@ -45,7 +45,10 @@ func (t *toolCall) receive(context.Context) *Failure {
 		return t.fail(signal.CodeEnvelopeInvalid, "a task belongs to a session, and this call has none")
 	}
 	t.task = task
-	return t.receiveMeta()
+	if meta, ok := m.Param("_meta"); ok {
+		return t.receiveMeta(meta)
+	}
+	return nil
 }
 
 // isObject reports whether raw, a JSON value or nothing, is an object.
@@ -64,12 +67,8 @@ func digest(judged []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// receiveMeta keeps the caller's _meta but for the members of this hop.
-func (c *call) receiveMeta() *Failure {
-	meta, ok := c.in.Message.Param("_meta")
-	if !ok {
-		return nil
-	}
+// receiveMeta stores the caller's _meta without the members of this hop.
+func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	if !isObject(meta) {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}

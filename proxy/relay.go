@@ -100,10 +100,10 @@ func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 	if m.Params != nil {
 		r.body = m.Params
 	}
-	if f := r.receiveMeta(); f != nil {
-		return f
-	}
-	if r.meta != nil {
+	if meta, ok := m.Param("_meta"); ok {
+		if f := r.receiveMeta(meta); f != nil {
+			return f
+		}
 		kept, err := jsonrpc.Set(r.body, "_meta", r.meta)
 		if err != nil {
 			return r.fail(signal.CodeEnvelopeInvalid, "params cannot be read")

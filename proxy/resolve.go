@@ -10,30 +10,21 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// resolve finds the tool as this principal sees it. A call of the gate's own
-// tool, which no server has, leaves the road here.
+// resolve finds the tool that is called. A call of the gate's own tool, which no
+// server has, leaves the road here.
 func (t *toolCall) resolve(ctx context.Context) *Failure {
-	tool := t.lookup(ctx)
-	if tool == nil && t.name == StatusName && t.tool == nil { // not after a wait
+	f := t.findTool(ctx)
+	if t.name == StatusName && t.subject.Exposed == "" { // no server has it, or had it before a wait
 		return t.leave(ctx)
 	}
-	return t.see(ctx, tool)
+	return f
 }
 
-// lookup returns the tool that the route has under the name of the call, nil for
-// none.
-func (t *toolCall) lookup(ctx context.Context) *registry.Tool {
+// findTool finds the tool of the call as this principal sees it. A tool that does
+// not exist and one that is hidden get the same answer.
+func (t *toolCall) findTool(ctx context.Context) *Failure {
 	tool, ok := t.gate.opts.Upstreams.View(ctx, t.in.Route, t.from()).Lookup(t.name)
 	if !ok {
-		return nil
-	}
-	return tool
-}
-
-// see makes tool the one that is called if the principal may see it. A tool that
-// does not exist and one that is hidden get the same answer.
-func (t *toolCall) see(ctx context.Context, tool *registry.Tool) *Failure {
-	if tool == nil {
 		return t.unknownTool()
 	}
 	t.subject = toolInput(tool)

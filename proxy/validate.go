@@ -14,7 +14,13 @@ func (t *toolCall) validate(context.Context) *Failure {
 	if t.tool.Input == nil {
 		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema")
 	}
-	faults, err := t.checkArguments()
+	var faults []schema.Fault
+	var err error
+	if judged := t.in.Message.Judged("arguments"); judged.Is(t.body) { // decoded by the door
+		faults, err = t.tool.Input.ValidateValue(judged.Value())
+	} else {
+		faults, err = t.tool.Input.Validate(t.body)
+	}
 	if err != nil {
 		return t.internal("validating arguments", err)
 	}
@@ -24,15 +30,6 @@ func (t *toolCall) validate(context.Context) *Failure {
 	reason := argumentFault(faults[0])
 	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
 		remedy("correct the arguments at the pointers given and call again")
-}
-
-// checkArguments validates the arguments. Those of the message that the door
-// has decoded are not scanned a second time.
-func (t *toolCall) checkArguments() ([]schema.Fault, error) {
-	if judged := t.in.Message.Judged("arguments"); judged.Is(t.body) {
-		return t.tool.Input.ValidateValue(judged.Value())
-	}
-	return t.tool.Input.Validate(t.body)
 }
 
 // validator is the origin of errors about arguments.

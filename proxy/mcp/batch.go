@@ -35,6 +35,7 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	all, err := jsonrpc.Split(data, s.opts.Limits, maxBatch)
 	if err != nil {
 		x.call.Fault = faultIn(err)
+		x.id = x.call.Fault.ID
 		return nil, false
 	}
 	parts := make([]*exchange, len(all))
@@ -178,7 +179,7 @@ func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*
 // array on one line.
 func (c *stdioClient) serveBatch(x *exchange, data []byte) {
 	d := c.door
-	if s := d.authenticate(x); s != nil {
+	if s := d.authenticate(x, nil); s != nil {
 		d.decode(x, data, d.opts.Limits)
 		c.reply(x, d.refuseUnauthenticated(x, s))
 		return

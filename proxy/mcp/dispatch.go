@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
@@ -31,26 +32,26 @@ var requests = map[string]methodRow{
 	"initialize": {handle: (*sessionServer).initialize},
 	"ping":       {handle: (*sessionServer).ping},
 	"tools/list": {handle: (*sessionServer).listTools, session: true, reaches: true},
-	"tools/call": {handle: (*sessionServer).callTool, session: true, reaches: true},
+	"tools/call": {handle: (*sessionServer).govern, session: true, reaches: true},
 
 	"resources/list":           {handle: (*sessionServer).enumerate, session: true, reaches: true},
 	"resources/templates/list": {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"resources/read":           {handle: (*sessionServer).relay, session: true, reaches: true},
-	"resources/subscribe":      {handle: (*sessionServer).relay, session: true, reaches: true},
-	"resources/unsubscribe":    {handle: (*sessionServer).relay, session: true, reaches: true},
+	"resources/read":           {handle: (*sessionServer).govern, session: true, reaches: true},
+	"resources/subscribe":      {handle: (*sessionServer).govern, session: true, reaches: true},
+	"resources/unsubscribe":    {handle: (*sessionServer).govern, session: true, reaches: true},
 	"prompts/list":             {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"prompts/get":              {handle: (*sessionServer).relay, session: true, reaches: true},
-	"completion/complete":      {handle: (*sessionServer).relay, session: true, reaches: true},
+	"prompts/get":              {handle: (*sessionServer).govern, session: true, reaches: true},
+	"completion/complete":      {handle: (*sessionServer).govern, session: true, reaches: true},
 	"logging/setLevel":         {handle: (*sessionServer).setLevel, session: true, reaches: true},
-	"tasks/get":                {handle: (*sessionServer).relay, session: true, reaches: true},
-	"tasks/result":             {handle: (*sessionServer).relay, session: true, reaches: true},
+	"tasks/get":                {handle: (*sessionServer).govern, session: true, reaches: true},
+	"tasks/result":             {handle: (*sessionServer).govern, session: true, reaches: true},
 	"tasks/list":               {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"tasks/cancel":             {handle: (*sessionServer).relay, session: true, reaches: true},
+	"tasks/cancel":             {handle: (*sessionServer).govern, session: true, reaches: true},
 }
 
 // extension is the row of a method that is not of the protocol: on the road of
 // one server the gate knows whether that server has it.
-var extension = methodRow{handle: (*sessionServer).relay, session: true, reaches: true}
+var extension = methodRow{handle: (*sessionServer).govern, session: true, reaches: true}
 
 // rowFor returns the row of the method that x requests.
 func (s *sessionServer) rowFor(x *exchange) (methodRow, bool) {
@@ -61,7 +62,21 @@ func (s *sessionServer) rowFor(x *exchange) (methodRow, bool) {
 	return r, ok
 }
 
-// notices is every notification that the door itself understands. Others under
+// mayNotify reports whether x is a request during which messages may be sent
+// before its answer: the client wants progress or log messages, a server may ask
+// it, or messages wait for it. x may have no session.
+func (s *sessionServer) mayNotify(x *exchange) bool {
+	if x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request || x.session == nil {
+		return false
+	}
+	r, ok := s.rowFor(x)
+	if !ok || !r.reaches {
+		return false
+	}
+	return x.token != nil || x.session.mayBeNotified || x.session.streams.waiting.Load() || *x.session.level.Load() != ""
+}
+
+// doorNotifications is every notification that the door itself understands. Others under
 // "notifications/" are for servers, if there is a Notifier.
 var doorNotifications = map[string]func(*exchange){
 	"notifications/cancelled":   (*exchange).cancelRequest,
@@ -73,9 +88,11 @@ var doorNotifications = map[string]func(*exchange){
 type exchange struct {
 	call      proxy.Call
 	who       policy.Principal
-	session   *session          // nil before initialize
-	stateless *statelessRequest // nil for a revision with sessions
-	dialect   wire.Dialect
+	id        json.RawMessage                  // of the request, nil when none is known
+	token     json.RawMessage                  // progressToken as the client spelled it, nil when it wants no progress
+	declares  bool                             // _meta has members of the revisions without sessions
+	session   *session                         // nil before initialize
+	stateless *statelessRequest                // nil for a revision with sessions
 	versions  []string                         // the revisions that initialize may agree to, newest first
 	open      func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
 	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
@@ -99,17 +116,6 @@ type answer struct {
 	fault           json.RawMessage // what body says went wrong, nil = nothing did
 }
 
-// id is the request id to answer with, nil when none is known.
-func (x *exchange) id() json.RawMessage {
-	switch {
-	case x.call.Message != nil:
-		return x.call.Message.ID
-	case x.call.Fault != nil:
-		return x.call.Fault.ID
-	}
-	return nil
-}
-
 // isCall reports whether x wants a tool called, however malformed.
 func (x *exchange) isCall() bool {
 	return x.call.Message != nil && x.call.Message.Method == "tools/call"
@@ -121,15 +127,22 @@ type authFailure struct {
 	given        *proxy.Failure // as the gate put it, nil when the door refuses
 }
 
-// authenticate stores the principal of x's credential in x, or returns why
-// there is none.
-func (c *core) authenticate(x *exchange) *authFailure {
+// authenticate stores the credential of h and its principal in x, or returns why
+// there is none. A nil h keeps the credential that x has.
+func (c *core) authenticate(x *exchange, h http.Header) *authFailure {
+	if h != nil {
+		shown, ok := identity.FromHeader(h)
+		if !ok {
+			return &authFailure{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
+		}
+		x.call.Credential = shown
+	}
 	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
 	switch {
 	case f != nil:
 		return &authFailure{code: f.Kernel.Code, reason: f.Reason, given: f}
 	case !who.Valid():
-		return &authFailure{code: signal.CodeUnauthenticated, reason: "nobody was identified"}
+		return &authFailure{code: signal.CodeUnauthenticated, reason: "missing or unknown bearer token"}
 	}
 	x.who, x.call.Principal = who, who
 	return nil
@@ -181,21 +194,16 @@ func (s *sessionServer) admitCounted(x *exchange, flying *atomic.Int64) (a answe
 // run x.
 func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
 	if x.call.Message == nil {
-		x.session.failQuestion(x.id())
+		x.session.failQuestion(x.id)
 		return s.refuseFault(x), true
 	}
 	switch x.call.Message.Kind {
 	case jsonrpc.Request:
-		return s.admitRequest(x)
 	case jsonrpc.Notification:
 		return s.takeNotification(x), true
 	default:
 		return s.takeAnswer(x), true
 	}
-}
-
-// admitRequest registers the request x in its session.
-func (s *sessionServer) admitRequest(x *exchange) (a answer, done bool) {
 	method := x.call.Message.Method
 	r, ok := s.rowFor(x)
 	x.row = r
@@ -210,7 +218,7 @@ func (s *sessionServer) admitRequest(x *exchange) (a answer, done bool) {
 		x.ctx = s.base
 		return answer{}, false
 	}
-	key := jsonrpc.Key(x.id())
+	key := jsonrpc.Key(x.id)
 	ctx, err := x.session.begin(s.base, key)
 	switch {
 	case errors.Is(err, errEnded):
@@ -238,6 +246,38 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
 	}
 	return a
+}
+
+// govern passes x to the gate, which alone judges it, and returns its answer. A
+// request that calls no tool needs a Relayer.
+func (s *sessionServer) govern(x *exchange) answer {
+	road := s.opts.Gate.Call
+	switch {
+	case x.isCall():
+	case s.opts.Relayer == nil:
+		return s.refuseUnserved(x)
+	default:
+		road = s.opts.Relayer.Relay
+	}
+	if x.token != nil {
+		if x.notify != nil {
+			x.call.Progress = progress(x.notify, x.token)
+		}
+		if x.session != nil {
+			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
+		}
+	}
+	reply, failure := road(x.ctx, &x.call)
+	switch {
+	case failure != nil:
+		return s.failed(x, failure)
+	case reply == nil: // fails closed: a gate that says nothing is broken
+		return s.broken(x)
+	}
+	return answer{
+		status: http.StatusOK, body: success(x.id, reply.Result),
+		decision: reply.DecisionID, trace: reply.TraceID,
+	}
 }
 
 // takeNotification serves a notification. A notification that names a request
@@ -295,7 +335,7 @@ func (c *core) refuseFault(x *exchange) answer {
 		return c.broken(x)
 	}
 	a := c.failed(x, failure)
-	if a.problem == nil && x.id() == nil {
+	if a.problem == nil && x.id == nil {
 		a.status = http.StatusBadRequest // no request at all; with an id, clients would drop the body of a 400
 	}
 	return a
@@ -306,10 +346,18 @@ func (c *core) refuse(x *exchange, code, reason string) answer {
 	return c.failed(x, c.opts.Refuser.Refuse(c.base, &x.call, code, reason))
 }
 
-// failed returns the answer for f in the dialect of x. Authentication failures
+// failed returns the answer for f in the error dialect of x's route. Authentication failures
 // and lost sessions also have an HTTP status and body of their own.
 func (c *core) failed(x *exchange, f *proxy.Failure) answer {
-	reply, err := wire.Answer(x.dialect, wire.Failure(*f))
+	if x.call.Route != "" {
+		return c.failedAs(wire.MCP, x, f)
+	}
+	return c.failedAs(c.opts.Errors, x, f)
+}
+
+// failedAs is failed in a given dialect.
+func (c *core) failedAs(dialect wire.Dialect, x *exchange, f *proxy.Failure) answer {
+	reply, err := wire.Answer(dialect, wire.Failure(*f))
 	if err != nil {
 		return c.broken(x)
 	}
@@ -320,9 +368,9 @@ func (c *core) failed(x *exchange, f *proxy.Failure) answer {
 	}
 	switch {
 	case reply.Result != nil:
-		a.body = success(x.id(), reply.Result)
+		a.body = success(x.id, reply.Result)
 	case reply.Error != nil:
-		a.body = jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), reply.Error))
+		a.body = jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id), reply.Error))
 	}
 	return a
 }
@@ -331,7 +379,7 @@ func (c *core) failed(x *exchange, f *proxy.Failure) answer {
 // themselves.
 func (c *core) broken(x *exchange) answer {
 	const code, message = -32603, "Internal error"
-	body, err := wire.CreateErrorResponse(x.id(), code, message, nil)
+	body, err := wire.CreateErrorResponse(x.id, code, message, nil)
 	if err != nil { // the id is one that was decoded, so there is no such case
 		body = jsonrpc.NewFailure(nil, code, message, nil)
 	}
@@ -341,7 +389,7 @@ func (c *core) broken(x *exchange) answer {
 
 // succeed answers x with a result that the door made.
 func (c *core) succeed(x *exchange, result json.RawMessage) answer {
-	body, err := wire.CreateSuccessResponse(x.id(), result)
+	body, err := wire.CreateSuccessResponse(x.id, result)
 	if err != nil {
 		return c.broken(x)
 	}

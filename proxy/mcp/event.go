@@ -3,31 +3,48 @@ package mcp
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
-// decode holds data to the envelope that both transports share and puts the
-// message, or the reason why there is none, into x.
+// decode validates data as one envelope. It stores the message, or the fault, in
+// x, with the members of the message that every transport reads.
 func (c *core) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
 	if c.opts.Observe != nil {
 		x.began = c.opts.Now()
 	}
 	envelope := wire.Envelope{Profile: c.opts.Profile, Deterministic: c.opts.Deterministic, Limits: limits}
 	x.call.Message, x.call.Fault = envelope.Validate(data)
+	m := x.call.Message
+	if m == nil {
+		x.id = x.call.Fault.ID
+		return
+	}
+	x.id = m.ID
+	_, version := m.Meta(metaVersion)
+	_, capabilities := m.Meta(metaCapabilities)
+	x.declares = version || capabilities
+	if token, _ := m.Meta("progressToken"); len(token) > 0 && strings.IndexByte(`"-0123456789`, token[0]) >= 0 {
+		x.token = token // a token of another type asks for nothing
+	}
 }
 
-// observe tells of the envelope x, whose answer is a. The answer is not read
-// again: what an event needs of it was noted when it was made.
+// observe reports the envelope x and its answer a to Options.Observe. It does not
+// parse a again: a carries what an event says.
 func (c *core) observe(x *exchange, a answer) {
 	if c.opts.Observe == nil {
 		return
 	}
+	path := "/mcp" // also of stdio
+	if x.call.Route != "" {
+		path += "/" + x.call.Route
+	}
 	e := wire.Event{
 		Time: x.began, Duration: c.opts.Now().Sub(x.began),
-		RequestID: jsonrpc.IDText(x.id()), TraceID: a.trace, DecisionID: a.decision,
-		Session: x.call.Session, Transport: x.call.Transport, Route: routePath(x.call.Route),
+		RequestID: jsonrpc.IDText(x.id), TraceID: a.trace, DecisionID: a.decision,
+		Session: x.call.Session, Transport: x.call.Transport, Route: path,
 		Status: a.outcomeWord(), Error: a.fault,
 	}
 	if x.call.Message != nil {
@@ -37,14 +54,6 @@ func (c *core) observe(x *exchange, a answer) {
 		e.Session = x.opened
 	}
 	c.opts.Observe(e)
-}
-
-// routePath returns the path of a route: stdio has the route of /mcp.
-func routePath(server string) string {
-	if server == "" {
-		return "/mcp"
-	}
-	return "/mcp/" + server
 }
 
 // outcomeWord returns the status of a in an envelope event.

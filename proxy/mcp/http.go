@@ -12,7 +12,6 @@ import (
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
-	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -140,10 +139,10 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
-	x := &exchange{versions: httpVersions, dialect: d.dialect(route), open: d.openSession}
+	x := &exchange{versions: httpVersions, open: d.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	out.shown = len(r.Header["Authorization"]) > 0
-	denied := d.authenticateHeaders(x, r.Header)
+	denied := d.authenticate(x, r.Header)
 	body, limits, ok := d.readBody(out, r, denied)
 	if !ok || denied == nil && d.postBatch(out, x, r, body) {
 		return
@@ -167,6 +166,23 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		a = d.session.serveAndObserve(x)
 	}
 	out.finish(a)
+}
+
+// isStateless reports whether x is a request of a revision without sessions, by
+// its header or its body. A session header takes precedence over the body, and
+// initialize belongs to the older revisions unless its body says otherwise.
+func (x *exchange) isStateless(h http.Header) bool {
+	lines, m := h[headerVersion], x.call.Message
+	opens := m != nil && m.Method == "initialize"
+	switch {
+	case x.declares && len(h[headerSession]) == 0:
+		return true
+	case len(lines) != 1 || opens:
+		return false
+	case lines[0] == statelessVersion:
+		return true
+	}
+	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
 }
 
 // readBody reads the body of r and returns it with the limits that its message
@@ -194,14 +210,6 @@ func (d *Door) readBody(out *response, r *http.Request, denied *authFailure) (bo
 	return body, limits, true
 }
 
-// dialect is the error dialect of route.
-func (c *core) dialect(route string) wire.Dialect {
-	if route != "" {
-		return wire.MCP
-	}
-	return c.opts.Errors
-}
-
 // openSession keeps the session that an HTTP initialize opened.
 func (d *Door) openSession(s *session) (*session, error) {
 	if !d.session.sessions.open(s) {
@@ -212,14 +220,31 @@ func (d *Door) openSession(s *session) (*session, error) {
 
 // checkSession checks the revision header and finds the session of x; denied is
 // set when the sender is not authenticated. If ok is false, a answers x.
-func (d *Door) checkSession(x *exchange, s *authFailure, h http.Header) (a answer, ok bool) {
-	if s != nil {
-		return d.refuseUnauthenticated(x, s), false
+//
+// initialize negotiates in its body, so its headers are ignored. A session that
+// has ended, is unknown or belongs to another principal is lost, without saying
+// which. Bytes that are not a message are refused as such, whatever session they
+// name.
+func (d *Door) checkSession(x *exchange, denied *authFailure, h http.Header) (a answer, ok bool) {
+	if denied != nil {
+		return d.refuseUnauthenticated(x, denied), false
 	}
-	if a, ok := d.checkVersion(x, h[headerVersion]); !ok {
+	m, lines, ids := x.call.Message, h[headerVersion], h[headerSession]
+	if m != nil && m.Method != "initialize" && len(lines) > 0 && (len(lines) > 1 || !slices.Contains(httpVersions, lines[0])) {
+		a = d.refuse(x, signal.CodeEnvelopeInvalid, "MCP-Protocol-Version is not one of "+strings.Join(httpVersions, ", "))
+		a.status = http.StatusBadRequest
 		return a, false
 	}
-	return d.attachSession(x, h[headerSession])
+	if len(ids) == 0 || m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize" {
+		return answer{}, true
+	}
+	if len(ids) == 1 {
+		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route, false))
+	}
+	if x.session == nil && m != nil {
+		return d.refuse(x, signal.CodeSessionLost, lostSession), false
+	}
+	return answer{}, true
 }
 
 // serveAndObserve serves x and reports its envelope event.
@@ -235,50 +260,6 @@ func (s *sessionServer) serveAndObserve(x *exchange) answer {
 	return a
 }
 
-// authenticateHeaders stores the credential of h and its principal in x, or
-// returns why there is none.
-func (c *core) authenticateHeaders(x *exchange, h http.Header) *authFailure {
-	shown, ok := identity.FromHeader(h)
-	if !ok {
-		return &authFailure{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
-	}
-	x.call.Credential = shown
-	return c.authenticate(x)
-}
-
-// checkVersion refuses a revision header that names no served revision.
-// initialize negotiates in its body, so its header is ignored.
-func (d *Door) checkVersion(x *exchange, lines []string) (answer, bool) {
-	m := x.call.Message
-	switch {
-	case len(lines) == 0 || m == nil || m.Method == "initialize":
-		return answer{}, true
-	case len(lines) == 1 && slices.Contains(httpVersions, lines[0]):
-		return answer{}, true
-	}
-	a := d.refuse(x, signal.CodeEnvelopeInvalid, "MCP-Protocol-Version is not one of "+strings.Join(httpVersions, ", "))
-	a.status = http.StatusBadRequest
-	return a, false
-}
-
-// attachSession finds the session that x names. A session that has ended, is
-// unknown or belongs to somebody else is lost, without saying which; initialize
-// ignores the header. Bytes that are not a message are refused as such,
-// whatever session they name.
-func (d *Door) attachSession(x *exchange, ids []string) (answer, bool) {
-	m := x.call.Message
-	if len(ids) == 0 || m != nil && m.Kind == jsonrpc.Request && m.Method == "initialize" {
-		return answer{}, true
-	}
-	if len(ids) == 1 {
-		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route, false))
-	}
-	if x.session == nil && m != nil {
-		return d.refuse(x, signal.CodeSessionLost, lostSession), false
-	}
-	return answer{}, true
-}
-
 // use makes s the session of x.
 func (x *exchange) use(s *session) {
 	if s == nil {
@@ -286,7 +267,7 @@ func (x *exchange) use(s *session) {
 	}
 	x.session = s
 	x.call.Session, x.call.Era, x.call.Client = s.key, s.version, s.client
-	x.call.Capabilities, x.call.Level = s.capabilities, s.logLevel()
+	x.call.Capabilities, x.call.Level = s.capabilities, *s.level.Load()
 	x.call.Peer, x.call.Home = s.peer, s.peer
 }
 

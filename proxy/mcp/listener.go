@@ -150,7 +150,7 @@ func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send f
 		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
 	}
 	defer s.groups.unlisten(p)
-	l := &listener{id: x.id(), lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
+	l := &listener{id: x.id, lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
 	l.uris = s.watchAll(ctx, x, filter)
 	defer s.unwatchAll(x, l.uris)
 	p.addListener(l)
@@ -172,9 +172,9 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 		case <-ctx.Done():
 			return answer{silent: true, status: http.StatusAccepted}
 		case <-s.streams:
-			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id(),
+			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
 				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
-			return answer{status: http.StatusOK, body: success(x.id(), meta)}
+			return answer{status: http.StatusOK, body: success(x.id, meta)}
 		case <-again.C:
 			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
 			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
@@ -299,7 +299,7 @@ func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, ur
 		return false
 	}
 	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
-	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id(), Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id(), method, params)}
+	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id, Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id, method, params)}
 	call := proxy.Call{
 		Message: m, Credential: x.call.Credential, Client: x.call.Client, Route: x.call.Route, Session: x.call.Session,
 		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,

@@ -27,7 +27,7 @@ func (s *sessionServer) listTools(x *exchange) answer {
 	if !ok {
 		return s.refuse(x, signal.CodeEnvelopeParams, staleCursor)
 	}
-	return answer{status: http.StatusOK, body: success(x.id(), result)}
+	return answer{status: http.StatusOK, body: success(x.id, result)}
 }
 
 // toolPage is the result of tools/list; ok is false when the cursor of x leads

@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"unicode"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -54,7 +52,7 @@ func (s *sessionServer) initialize(x *exchange) answer {
 		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
 	}
 	opened.changes.clear() // a client that has listed nothing yet has missed no change
-	a := answer{status: http.StatusOK, body: success(x.id(), s.initializeResult(version, offered))}
+	a := answer{status: http.StatusOK, body: success(x.id, s.initializeResult(version, offered))}
 	a.opened, x.opened = opened.id, opened.key
 	return a
 }
@@ -128,43 +126,6 @@ func nameOf(holder json.RawMessage, member string) string {
 // ping answers that we are here. It is never limited.
 func (s *sessionServer) ping(x *exchange) answer {
 	return s.succeed(x, json.RawMessage(`{}`))
-}
-
-// callTool passes the call to the gate, which alone judges it.
-func (s *sessionServer) callTool(x *exchange) answer { return s.govern(x, s.opts.Gate.Call) }
-
-// govern takes x down road and returns its answer.
-func (s *sessionServer) govern(x *exchange, road func(context.Context, *proxy.Call) (*proxy.Reply, *proxy.Failure)) answer {
-	if token, ok := progressToken(x.call.Message); ok {
-		if x.notify != nil {
-			x.call.Progress = progress(x.notify, token)
-		}
-		if x.session != nil {
-			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, token)
-		}
-	}
-	reply, failure := road(x.ctx, &x.call)
-	switch {
-	case failure != nil:
-		return s.failed(x, failure)
-	case reply == nil: // fails closed: a gate that says nothing is broken
-		return s.broken(x)
-	}
-	return answer{
-		status: http.StatusOK, body: success(x.id(), reply.Result),
-		decision: reply.DecisionID, trace: reply.TraceID,
-	}
-}
-
-// progressToken gives the client's token as it was written, a string or a
-// number; a token of another type asks for nothing.
-func progressToken(m *jsonrpc.Message) (json.RawMessage, bool) {
-	token, ok := m.Meta("progressToken")
-	if !ok || len(token) == 0 {
-		return nil, false
-	}
-	c := token[0]
-	return token, c == '"' || c == '-' || '0' <= c && c <= '9'
 }
 
 // progress sends each params with the client's own token put back. What is no

@@ -89,7 +89,7 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 		t.x.stateless.group.addCall(e)
 	}
 	t.x.call.Peer = e
-	if token, ok := progressToken(t.x.call.Message); ok && t.notify != nil && token != nil {
+	if token := t.x.token; token != nil && t.notify != nil {
 		t.x.call.Progress = e.sendProgress
 	}
 	s.addFlight()
@@ -182,7 +182,7 @@ func (m *multiCall) sendProgress(params json.RawMessage) {
 	if t == nil || t.notify == nil {
 		return
 	}
-	if token, ok := progressToken(t.x.call.Message); ok {
+	if token := t.x.token; token != nil {
 		progress(t.notify, token)(params)
 	}
 }

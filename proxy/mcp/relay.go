@@ -30,15 +30,6 @@ func (c *core) offered(x *exchange) json.RawMessage {
 	return all
 }
 
-// relay passes a request that calls no tool through the gate, which alone
-// judges it.
-func (s *sessionServer) relay(x *exchange) answer {
-	if s.opts.Relayer == nil {
-		return s.refuseUnserved(x)
-	}
-	return s.govern(x, s.opts.Relayer.Relay)
-}
-
 // enumerate answers one page of a list as the principal may see it. The page,
 // its cursor included, is the upstream's.
 func (s *sessionServer) enumerate(x *exchange) answer {
@@ -52,7 +43,7 @@ func (s *sessionServer) enumerate(x *exchange) answer {
 	case failure != nil:
 		return s.failed(x, failure)
 	}
-	return answer{status: http.StatusOK, body: success(x.id(), result)}
+	return answer{status: http.StatusOK, body: success(x.id, result)}
 }
 
 func (s *sessionServer) refuseUnserved(x *exchange) answer {
@@ -72,9 +63,9 @@ func (s *sessionServer) setLevel(x *exchange) answer {
 		return s.refuse(x, signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
 	}
 	x.call.Level = level
-	a := s.relay(x)
+	a := s.govern(x)
 	if a.fault == nil {
-		x.session.setLogLevel(level)
+		x.session.level.Store(&level)
 	}
 	return a
 }

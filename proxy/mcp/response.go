@@ -47,19 +47,14 @@ func (o *response) finish(a answer) {
 		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // a writer without deadlines has no network
 		_ = writeEvent(o.w, o.rc, "", a.body)                // a client that has gone needs no answer
 	default:
-		o.json(a.status, a.body)
-	}
-}
-
-// json sends body as the whole answer.
-func (o *response) json(status int, body []byte) {
-	h := o.w.Header()
-	h["Content-Type"], h["Cache-Control"] = jsonType, noStore
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // as below
-	o.w.WriteHeader(status)
-	if _, err := o.w.Write(body); err == nil {
-		_ = o.rc.Flush() // under the deadline, not after it
+		h := o.w.Header()
+		h["Content-Type"], h["Cache-Control"] = jsonType, noStore
+		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}
+		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // as above
+		o.w.WriteHeader(a.status)
+		if _, err := o.w.Write(a.body); err == nil {
+			_ = o.rc.Flush() // under the deadline, not after it
+		}
 	}
 }
 
@@ -123,7 +118,7 @@ func unauthorized(w http.ResponseWriter, f *proxy.Failure, shown bool) {
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	if f == nil {
-		problem(w, http.StatusUnauthorized, "a bearer token is needed")
+		problem(w, http.StatusUnauthorized, "missing or unknown bearer token")
 		return
 	}
 	refusal(w, http.StatusUnauthorized, f)

@@ -204,7 +204,7 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
 		m.server.serverInfo(), []byte("}}"))
-	t.reply <- answer{status: http.StatusOK, body: success(t.x.id(), result)}
+	t.reply <- answer{status: http.StatusOK, body: success(t.x.id, result)}
 }
 
 // awaitAnswers waits for the answers to r until AnswerTTL has passed.

@@ -47,10 +47,11 @@ type session struct {
 	streams       streams       // protected by replay.mu
 	sseClient     *sseClient    // the client of HTTP+SSE that it belongs to; nil = none
 
+	level atomic.Pointer[string] // least severe log message that the client wants, "" = it has not said
+
 	mu                sync.Mutex                         // protects the fields below
 	flights           map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
 	stream            chan struct{}                      // closed to end the open event stream; nil = none is open
-	level             string                             // least severe log message that the client wants, "" = it has not said
 	closedToQuestions bool                               // gone is closed
 	ended             bool
 }
@@ -71,6 +72,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		flights:     make(map[string]context.CancelCauseFunc),
 	}
 	s.peer = &clientPeer{session: s}
+	s.level.Store(new(string))
 	return s
 }
 
@@ -187,27 +189,6 @@ func (s *session) working() bool {
 
 // workingLocked is working. The caller must hold s.mu.
 func (s *session) workingLocked() bool { return len(s.flights) > 0 || s.questions.Len() > 0 }
-
-// logLevel returns the least severe log level that the client wants, "" when it
-// has not said.
-func (s *session) logLevel() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.level
-}
-
-// setLogLevel stores the least severe log level that the client wants.
-func (s *session) setLogLevel(level string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.level = level
-}
-
-// awaitsNotifications reports whether something may be sent to the client
-// before its request is answered, or waits to be sent.
-func (s *session) awaitsNotifications() bool {
-	return s.mayBeNotified || s.streams.waiting.Load() || s.logLevel() != ""
-}
 
 // openStream makes the caller's event stream the one of the session and ends
 // the one before: a client that reconnects must not wait for its dead

@@ -83,9 +83,9 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: true}
 	out.shown = len(r.Header["Authorization"]) > 0
-	x := &exchange{versions: olderVersions, dialect: d.dialect("")}
+	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http"}
-	denied := d.authenticateHeaders(x, r.Header)
+	denied := d.authenticate(x, r.Header)
 	body, limits, ok := d.readBody(out, r, denied)
 	if !ok {
 		return
@@ -119,7 +119,7 @@ func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
 		return nil
 	}
 	c := s.sseClient
-	x.call.Route, x.dialect = c.session.route, d.dialect(c.session.route)
+	x.call.Route = c.session.route
 	x.open, x.notify = c.openSession, c.out.notify
 	x.use(c.current())
 	return c
@@ -147,7 +147,7 @@ func (c *sseClient) serve(out *response, x *exchange) {
 	}
 	d.session.serveAsync(x, &c.flying, spawn, func(a answer) {
 		d.observe(x, a)
-		if !accepted && (a.problem != nil || a.body != nil && x.id() == nil) {
+		if !accepted && (a.problem != nil || a.body != nil && x.id == nil) {
 			status = a
 			return
 		}

@@ -94,34 +94,6 @@ func (s *statelessServer) statelessRowFor(method string) (statelessRow, bool) {
 	return statelessRow{work: (*statelessServer).relayed}, true
 }
 
-// hasStatelessMeta reports whether the body of x has the _meta members of
-// revisions without sessions.
-func (x *exchange) hasStatelessMeta() bool {
-	if x.call.Message == nil {
-		return false
-	}
-	_, version := x.call.Message.Meta(metaVersion)
-	_, capabilities := x.call.Message.Meta(metaCapabilities)
-	return version || capabilities
-}
-
-// isStateless reports whether x is a request of a revision without sessions, by
-// its header or its body. A session header takes precedence over the body, and
-// initialize belongs to the older revisions unless its body says otherwise.
-func (x *exchange) isStateless(h http.Header) bool {
-	lines, m := h[headerVersion], x.call.Message
-	opens := m != nil && m.Method == "initialize"
-	switch {
-	case x.hasStatelessMeta() && len(h[headerSession]) == 0:
-		return true
-	case len(lines) != 1 || opens:
-		return false
-	case lines[0] == statelessVersion:
-		return true
-	}
-	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
-}
-
 // admitStateless checks x up to its client group. h is nil on transports
 // without headers. If ok is false, a answers x.
 func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h http.Header) (a answer, ok bool) {
@@ -343,7 +315,7 @@ func (c *core) refuseAs(x *exchange, code string, status int, reason string) ans
 // withoutNull removes the id from an error that answers no readable id: in this
 // revision an id is a string or a number.
 func (x *exchange) withoutNull(a answer) answer {
-	if x.id() == nil && a.body != nil {
+	if x.id == nil && a.body != nil {
 		if body, err := jsonrpc.Delete(a.body, "id"); err == nil {
 			a.body = body
 		}
@@ -362,6 +334,6 @@ func (x *exchange) withData(a answer, name string, value json.RawMessage) answer
 	if err != nil {
 		return a
 	}
-	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), object))
+	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id), object))
 	return a
 }

@@ -41,8 +41,7 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 // mayNotify reports whether something may be sent to the client before the
 // answer to x.
 func (x *exchange) mayNotify() bool {
-	_, wanted := progressToken(x.call.Message)
-	return wanted || x.call.Level != ""
+	return x.token != nil || x.call.Level != ""
 }
 
 // opensListener reports whether x opens a stream of notifications.
@@ -75,7 +74,7 @@ func (log *eventLog) openUnlogged(o *streams) *reader {
 // serveStateless serves a line of a revision without sessions and reports
 // whether x is one.
 func (c *stdioClient) serveStateless(x *exchange) bool {
-	if !x.hasStatelessMeta() {
+	if !x.declares {
 		return false
 	}
 	d := c.door
@@ -89,7 +88,7 @@ func (c *stdioClient) serveStateless(x *exchange) bool {
 		c.reply(x, d.refuse(x, signal.CodeOverloaded, "too many requests of this client are in flight"))
 		return true
 	}
-	key := jsonrpc.Key(x.id())
+	key := jsonrpc.Key(x.id)
 	ctx, err := c.requests.begin(d.base, key)
 	if err != nil {
 		d.stateless.groups.leave(x.stateless.group)

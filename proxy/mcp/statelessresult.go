@@ -128,7 +128,7 @@ func (s *statelessServer) statelessAnswer(x *exchange, o outcome, row statelessR
 	if !ok { // fails closed
 		return s.broken(x)
 	}
-	return answer{status: http.StatusOK, body: success(x.id(), result), decision: o.decision, trace: o.trace}
+	return answer{status: http.StatusOK, body: success(x.id, result), decision: o.decision, trace: o.trace}
 }
 
 // completeResult adds the members that every result of the revision has. It
@@ -176,13 +176,11 @@ func (c *core) serverInfo() json.RawMessage {
 func (s *statelessServer) statelessFailure(x *exchange, f *proxy.Failure, row statelessRow) answer {
 	a := s.withStatus(s.failed(x, f))
 	if a.isResult() && x.call.Message.Method != "tools/call" {
-		as := *x
-		as.dialect = wire.Gateway // only a tool's result can stand for an error
-		a = s.failed(&as, f)
+		a = s.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
 		if whole, ok := s.completeResult(result, row); ok {
-			a.body = success(x.id(), whole)
+			a.body = success(x.id, whole)
 		}
 		return a
 	}
@@ -204,7 +202,7 @@ func (s *statelessServer) statelessFailure(x *exchange, f *proxy.Failure, row st
 	if err != nil || a.body == nil {
 		return s.broken(x)
 	}
-	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id()), object))
+	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id), object))
 	return a
 }
 

@@ -109,7 +109,7 @@ func (c *stdioClient) serveLine(data []byte) {
 		return
 	}
 	d := c.door
-	x := &exchange{versions: olderVersions, dialect: d.dialect(""), open: c.openSession, notify: c.send}
+	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.session)
 	if x.session.batches(data) {
@@ -117,7 +117,7 @@ func (c *stdioClient) serveLine(data []byte) {
 		return
 	}
 	d.decode(x, data, d.opts.Limits)
-	if s := d.authenticate(x); s != nil {
+	if s := d.authenticate(x, nil); s != nil {
 		c.reply(x, d.refuseUnauthenticated(x, s))
 		return
 	}

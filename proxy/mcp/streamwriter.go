@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"time"
-
-	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 const (
@@ -16,20 +14,6 @@ const (
 	// to a stream that was closed.
 	retryField = "retry: 1000\n"
 )
-
-// mayNotify reports whether x is a request during which messages may be sent
-// before its answer. x may have no session.
-func (s *sessionServer) mayNotify(x *exchange) bool {
-	if x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request || x.session == nil {
-		return false
-	}
-	r, ok := s.rowFor(x)
-	if !ok || !r.reaches {
-		return false
-	}
-	_, token := progressToken(x.call.Message)
-	return token || x.session.awaitsNotifications()
-}
 
 // answerOnStream answers a request of s with an event stream, or in one piece
 // when nothing was sent before the answer. work runs in a goroutine that Close

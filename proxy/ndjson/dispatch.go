@@ -99,7 +99,7 @@ func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 		x.who, x.call.Principal = who, who
 		return nil
 	case f == nil:
-		return d.refuse(ctx, x, signal.CodeUnauthenticated, "nobody was identified")
+		return d.refuse(ctx, x, signal.CodeUnauthenticated, "missing or unknown bearer token")
 	case x.call.Message == nil:
 		return d.failed(x, f)
 	}
