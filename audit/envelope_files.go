@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/toolgate/toolgate/internal/filelock"
 )
 
 // latestName is the symbolic link to the newest file.
@@ -94,7 +94,7 @@ func createLocked(path string) (File, error) {
 		return nil, err
 	}
 	file := f.(diskFile).File
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Lock(file); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}
 	mine, err := file.Stat()
@@ -111,7 +111,7 @@ func locked(path string) bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	return errors.Is(filelock.TryShare(f), filelock.ErrHeld)
 }
 
 // link points .latest at name. A reader finds the old or the new one, never

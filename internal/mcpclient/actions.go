@@ -26,7 +26,9 @@ func (messageFrames) request(p *Call) ([]byte, *Error) {
 	return jsonrpc.NewRequest(p.key, p.Method, p.Params), nil
 }
 
-func (messageFrames) receive(c *Conn, line []byte) { c.receive(line, source{any: true}) }
+func (messageFrames) receive(c *Conn, line []byte) {
+	_ = c.receive(line, source{any: true}) // a refused message is counted
+}
 
 // actionFrames are those of the NDJSON action protocol: tools are its actions.
 // Arguments and output pass byte for byte; params._meta has no place in it.
@@ -63,7 +65,7 @@ func (actionFrames) receive(c *Conn, line []byte) {
 			p.answer(definitions(data))
 			return
 		}
-		c.receiveFaulty(line, err, source{any: true})
+		_ = c.receiveFaulty(line, malformed(err), source{any: true})
 		return
 	}
 	c.garbage.Store(0)

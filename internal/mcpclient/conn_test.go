@@ -8,10 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
@@ -89,6 +91,45 @@ func TestWithdrawn(t *testing.T) {
 	}
 	if text, err := io.ReadAll(late); err == nil || len(text) > 0 {
 		t.Errorf("%q went out, %v", text, err)
+	}
+}
+
+// The error of an answer that cannot be trusted holds what is wrong with it,
+// whether or not it is certain which call it answers.
+func TestInvalidAnswer(t *testing.T) {
+	twice := `"result":{"content":[],"content":[]}`
+	for _, tt := range []struct{ name, media, answer, reason string }{
+		{"one answer", "application/json", `{"jsonrpc":"2.0","id":"1",` + twice + `}`, `member "content" appears twice`},
+		{"one answer without an id", "application/json", `{"jsonrpc":"2.0",` + twice + `}`, `member "content" appears twice`},
+		{"one answer that is cut off", "application/json", `{"jsonrpc":"2.0","id":"1","result":`, "unexpected end"},
+		{"an event", "text/event-stream", `data: {"jsonrpc":"2.0","id":"1",` + twice + "}\n\n", `member "content" appears twice`},
+		{"an event without an id", "text/event-stream", `data: {"jsonrpc":"2.0",` + twice + "}\n\n", `member "content" appears twice`},
+		{"an event that is cut off", "text/event-stream", `data: {"jsonrpc":"2.0","id":"1","result":` + "\n\n", "unexpected end"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+			defer c.Close()
+			base := transport(func(req *http.Request) (*http.Response, error) {
+				_, _ = io.ReadAll(req.Body)
+				w := httptest.NewRecorder()
+				w.Header().Set("Content-Type", tt.media)
+				_, _ = io.WriteString(w, tt.answer)
+				return w.Result(), nil
+			})
+			if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+				t.Fatal(err)
+			}
+			_, e := c.Do(t.Context(), &mcpclient.Call{ID: c.NextID(), Method: "tools/call"})
+			if e == nil || e.Kind != mcpclient.Failed || !e.Sent {
+				t.Fatalf("%+v", e)
+			}
+			if fault, ok := errors.AsType[*jsonrpc.Fault](error(e)); !ok || !strings.Contains(fault.Reason, tt.reason) {
+				t.Errorf("%v, want %s", e, tt.reason)
+			}
+			if !errors.Is(e, mcpclient.ErrMalformed) {
+				t.Errorf("%v, want ErrMalformed", e)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package mcpclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,18 +118,22 @@ func (w *httpWire) answered(res *http.Response, p *Call) error {
 	case err != nil:
 		return fmt.Errorf("reading the answer: %w", err)
 	}
-	w.c.receive(body, source{only: p})
-	return ErrMalformed // which counts only if it was no answer
+	return cmp.Or(w.c.receive(body, source{only: p}), ErrMalformed) // which counts only if it was no answer
 }
 
 // follow takes the events of a response.
 func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) error {
-	to := Receiver{Take: func(data []byte) { w.c.receive(data, source{only: p}) }, Done: p.Answered}
+	var fault error // of the last message that was refused
+	to := Receiver{Done: p.Answered, Take: func(data []byte) {
+		if err := w.c.receive(data, source{only: p}); err != nil {
+			fault = err
+		}
+	}}
 	err := w.e.Follow(ctx, res.Body, w.current(), !w.c.Stateless(), to)
 	if errors.Is(err, ErrTooLong) {
 		w.c.fault(p, tooLarge(w.c.limits.Bytes))
 	}
-	return err
+	return errors.Join(err, fault)
 }
 
 // refused takes a response that is not a plain answer: a JSON-RPC answer under
@@ -221,7 +226,7 @@ func (w *httpWire) deliver(ctx context.Context, line []byte) error {
 // listen takes what the server says on its own account. A 404 after the stream
 // was open may mean that the session is lost, which only a request finds out.
 func (w *httpWire) listen() {
-	take := func(data []byte) { w.c.receive(data, source{}) }
+	take := func(data []byte) { _ = w.c.receive(data, source{}) } // a refused message is counted
 	for known := false; ; {
 		opened, status := w.e.Listen(w.c.life, w.current(), take)
 		known = known || opened

@@ -22,12 +22,13 @@ type source struct {
 	any  bool
 }
 
-// receive takes one message of the server.
-func (c *Conn) receive(raw []byte, from source) {
+// receive takes one message of the server. The error is ErrMalformed with the
+// *jsonrpc.Fault of a message that strict decoding refused; the connection
+// continues, and a call that the message certainly answers has failed with it.
+func (c *Conn) receive(raw []byte, from source) error {
 	msg, err := jsonrpc.Decode(raw, c.limits)
 	if err != nil {
-		c.receiveFaulty(raw, err, from)
-		return
+		return c.receiveFaulty(raw, malformed(err), from)
 	}
 	c.garbage.Store(0)
 	switch msg.Kind {
@@ -38,6 +39,7 @@ func (c *Conn) receive(raw []byte, from source) {
 	default:
 		c.opts.Handle(msg, from.only)
 	}
+	return nil
 }
 
 // settle answers the call that id names.
@@ -59,23 +61,25 @@ func (c *Conn) take(id json.RawMessage, from source) *Call {
 	return p
 }
 
-// receiveFaulty deals with what strict decoding refused: an answer whose id is
-// certain fails its call, anything else is dropped and counted.
-func (c *Conn) receiveFaulty(raw []byte, err error, from source) {
+// receiveFaulty handles a message that strict decoding refused: an
+// answer whose id is certain fails its call, anything else is dropped and
+// counted. It returns the cause of e, or nil for a loose result.
+func (c *Conn) receiveFaulty(raw []byte, e *Error, from source) error {
 	if p, result := c.takeLoose(raw, from); p != nil {
 		p.answer(result, nil)
-		return
+		return nil
 	}
 	c.opts.Dropped.Add(1)
-	if fault, ok := errors.AsType[*jsonrpc.Fault](err); ok {
+	if fault, ok := errors.AsType[*jsonrpc.Fault](e.Err); ok {
 		if p := c.take(fault.ID, from); p != nil {
-			p.answer(nil, malformed(err))
-			return
+			p.answer(nil, e)
+			return e.Err
 		}
 	}
 	if c.garbage.Add(1) >= maxGarbage {
 		c.Fail(failed(errors.New("the upstream sends nothing but garbage")))
 	}
+	return e.Err
 }
 
 // malformed fails a call whose answer makes no sense.

@@ -81,7 +81,7 @@ func (w sseWire) read(events *Events) {
 			w.c.Fail(failed(fmt.Errorf("the server ended the event stream: %w", err)))
 			return
 		case event.isMessage():
-			w.c.receive(event.Data, source{any: true})
+			_ = w.c.receive(event.Data, source{any: true}) // a refused message is counted
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/toolgate/toolgate/internal/filelock"
 )
 
 // Instance is the sign of life of one process: a locked file that the kernel
@@ -34,7 +34,7 @@ func HoldInstance(dir, id string) (*Instance, error) {
 		return nil, fmt.Errorf("holding instance lock: %w", err)
 	}
 	name := filepath.Join(dir, id+".lock")
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = filelock.TryLock(file)
 	if err == nil {
 		err = os.Link(file.Name(), name)
 	}
@@ -66,8 +66,8 @@ func InstanceAlive(dir, id string) (bool, error) {
 		return false, fmt.Errorf("looking for instance %s: %w", id, err)
 	}
 	defer file.Close()
-	switch err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
+	switch err := filelock.TryShare(file); {
+	case errors.Is(err, filelock.ErrHeld):
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("looking for instance %s: %w", id, err)

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/toolgate/toolgate/internal/filelock"
 )
 
 // errVanished: the file was there, and a sweep was faster.
@@ -62,7 +62,7 @@ func (s *Store) newDraft() (*draft, error) {
 			return nil, err
 		}
 		d := &draft{name: name, file: file}
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = filelock.TryLock(file)
 		if err == nil {
 			_, err = s.root.Lstat(name)
 		}
@@ -70,7 +70,7 @@ func (s *Store) newDraft() (*draft, error) {
 			return d, nil
 		}
 		s.discard(d)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, filelock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}

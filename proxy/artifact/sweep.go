@@ -11,8 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/internal/store"
 )
 
@@ -234,8 +233,8 @@ func (s *Store) removeDraft(name string) error {
 		return err
 	}
 	defer file.Close()
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	err = filelock.TryLock(file)
+	if errors.Is(err, filelock.ErrHeld) {
 		return nil
 	}
 	if err != nil {

@@ -1,0 +1,47 @@
+package filelock_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/filelock"
+)
+
+// A lock keeps others out until its file is closed. Those that share it do not
+// keep each other out.
+func TestLock(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	open := func() *os.File {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	first, second := open(), open()
+	if err := filelock.Lock(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := filelock.TryLock(second); !errors.Is(err, filelock.ErrHeld) {
+		t.Errorf("TryLock of a locked file: %v", err)
+	}
+	if err := filelock.TryShare(second); !errors.Is(err, filelock.ErrHeld) {
+		t.Errorf("TryShare of a locked file: %v", err)
+	}
+	if _, err := second.WriteString("advisory"); err != nil {
+		t.Errorf("writing to a locked file: %v", err)
+	}
+	first.Close()
+	third := open()
+	for _, f := range []*os.File{second, third} {
+		if err := filelock.TryShare(f); err != nil {
+			t.Errorf("TryShare: %v", err)
+		}
+	}
+	if err := filelock.TryLock(open()); !errors.Is(err, filelock.ErrHeld) {
+		t.Errorf("TryLock of a shared file: %v", err)
+	}
+}
