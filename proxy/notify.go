@@ -79,7 +79,7 @@ func (g *Gate) extends(server, method string) bool {
 // isNotice tells a notification's name from a request's.
 func isNotice(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-func (r *relayed) receiveNotice(context.Context) *Failure {
+func (r *relayed) receiveNotice(ctx context.Context) *Failure {
 	m := r.in.Message
 	r.row, r.server = method{action: m.Method}, r.in.Route
 	switch {
@@ -91,7 +91,7 @@ func (r *relayed) receiveNotice(context.Context) *Failure {
 	if f := r.receiveParams(m); f != nil {
 		return f
 	}
-	return r.findServer(nil)
+	return r.findServer(ctx)
 }
 
 // notifyServers sends the judged bytes. Nobody learns whether a server reads them.

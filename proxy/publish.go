@@ -15,12 +15,13 @@ func (g *Gate) publishOutcome(r request, f *Failure) {
 	if t, ok := r.(*toolCall); ok && t.chunks > 0 {
 		t.publishChunk("", true, nil)
 	}
-	result, abort := signal.Result{}, false
+	var result signal.Result
 	if f == nil {
 		result = c.reply.Kernel
 	} else {
-		result, abort = signal.Fail(public(c, f), c.metrics()), f.Kernel.Code == signal.CodeCancelled
+		result = signal.Fail(public(c, f), c.metrics())
 	}
+	abort := f != nil && f.Kernel.Code == signal.CodeCancelled
 	next := signal.Compose(result)
 	for _, s := range next.Signals {
 		c.publish(s, signal.ValidateSignal(s))

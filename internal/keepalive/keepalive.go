@@ -262,8 +262,9 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		b.finish(err == io.EOF)
-		if err != io.EOF {
+		whole := errors.Is(err, io.EOF)
+		b.finish(whole)
+		if !whole {
 			err = causeOf(b.ctx, err)
 		}
 	}

@@ -70,8 +70,11 @@ func Problem(f Failure) (ProblemReply, error) {
 
 // shown is a chain of causes up to the first internal error, which is for the log.
 func shown(cause *signal.KernelError) *signal.KernelError {
-	if cause == nil || cause.Validate() != nil || cause.Code == signal.CodeInternal {
+	if cause == nil || cause.Code == signal.CodeInternal {
 		return nil
+	}
+	if invalid := cause.Validate(); invalid != nil {
+		return nil //nolint:nilerr // a cause that breaks its own contract is not shown
 	}
 	out := *cause
 	out.Cause = shown(cause.Cause)

@@ -135,7 +135,7 @@ func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error
 	if err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err has what matters
+	defer rows.Close() // rows.Err has what matters
 	for len(results) < n && rows.Next() {
 		var r Result
 		if err := rows.Scan(&r.ID, &r.URL, &r.Title, &r.Snippet, &r.Score); err != nil {

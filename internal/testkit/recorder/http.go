@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // httpServer is a recorder over Streamable HTTP.
@@ -87,8 +88,19 @@ func (r *Recorder) Modernise() {
 // Stop makes an HTTP recorder refuse connections from now on, as a server does
 // that has died.
 func (r *Recorder) Stop() {
-	r.http.server.CloseClientConnections()
-	r.http.server.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		r.http.server.Close() // waits for streams that are open
+	}()
+	for {
+		r.http.server.CloseClientConnections() // also those of clients that came in between
+		select {
+		case <-closed:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // Sessions counts the sessions that are open on an HTTP recorder.
