@@ -70,7 +70,7 @@ func (o *object) fault(raw []byte) {
 	}
 }
 
-// brief cuts a text that a stranger may have chosen.
+// brief cuts a text that an unauthenticated sender may have chosen.
 func brief(s string) string {
 	if len(s) <= maxEnvelopeText {
 		return s

@@ -314,7 +314,7 @@ func TestWaitingCallIsJudgedByWhatIsUsedThen(t *testing.T) {
 }
 
 // A call that runs without its agent counts when it runs, once, however often the
-// steward has to try.
+// ticket worker has to try.
 func TestResumedCallCounts(t *testing.T) {
 	inTill(t, proxy.Settings{}, func(t *testing.T, u *till) {
 		u.most = 0
@@ -325,7 +325,7 @@ func TestResumedCallCounts(t *testing.T) {
 		synctest.Wait()
 		wantWord(t, "used while the server is down", u.used(t), "0 0")
 		if len(u.sent) == 0 {
-			t.Error("the steward has not tried")
+			t.Error("the ticket worker has not tried")
 		}
 		u.mu.Lock()
 		u.forwardErr = nil

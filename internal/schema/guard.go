@@ -36,7 +36,7 @@ const (
 	location = "https://schema.toolgate.invalid/root"
 )
 
-// nothing is the loader: a schema that a stranger wrote must not make this
+// nothing is the loader: a schema of an untrusted server must not make this
 // process read files or open connections. The metaschemas are built into the
 // library and do not pass here.
 type nothing struct{}

@@ -1,14 +1,14 @@
-// Package shadow asks a policy that does not serve yet about what the gate
-// decides, as it decides it: nothing it answers is enforced, and no call waits for
-// it. It reads the audit trail of all processes of a state as they write it, keeps
-// what would have come out otherwise, and counts.
+// Package shadow judges live decisions with a second policy, the candidate. Its
+// verdicts are never enforced, and no call waits for them. A Worker reads the audit
+// trail of all processes that share a state directory, stores the decisions that
+// the candidate would change, and counts the rest.
 //
-// # What it may cost
+// # Cost
 //
-// One goroutine judges, and rests after each judgement four times as long as that
-// took, as soon as it is no trifle: a candidate that loops takes a fifth of one
-// processor. What it cannot keep up with it passes over, counted, so that it always
-// judges what has just been decided. Disagreements are written once a second.
+// One goroutine judges. After a judgement of more than a millisecond it rests four
+// times as long as the judgement took, so a candidate that loops uses a fifth of
+// one core. Decisions older than a minute are skipped and counted, so that the
+// Worker always judges recent ones. Differences are written once a second.
 package shadow
 
 import (
@@ -40,12 +40,12 @@ const (
 
 // Bounds of a Worker.
 const (
-	trifle   = time.Millisecond // a judgement that takes longer is followed by a rest
-	restFor  = 4                // times as long as it took
-	mostRest = time.Second      // at a time; no judgement of OPA's takes a quarter of it
-	behind   = time.Minute      // a decision that is older is passed over
-	flushAll = time.Second      // disagreements are written so often
-	pending  = 500              // disagreements that wait for that; more are only counted
+	restAfter = time.Millisecond // a judgement that takes longer is followed by a rest
+	restFor   = 4                // times as long as it took
+	mostRest  = time.Second      // at a time; no judgement of OPA's takes a quarter of it
+	behind    = time.Minute      // a decision that is older is passed over
+	flushAll  = time.Second      // disagreements are written so often
+	pending   = 500              // disagreements that wait for that; more are only counted
 )
 
 // Options are what a Worker is made of. All but Poll, Now, Observe and Log are
@@ -205,7 +205,7 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 		}
 		began := time.Now()
 		w.judge(ctx, c, r)
-		if took := time.Since(began); took > trifle {
+		if took := time.Since(began); took > restAfter {
 			wait.For(ctx, min(restFor*took, mostRest))
 		}
 	}

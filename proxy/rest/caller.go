@@ -107,9 +107,9 @@ func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, p
 	}
 }
 
-// recordUnauthenticated gives the failure to answer a stranger with. Only what wanted a tool
-// called is recorded: an anonymous flood of anything else leaves no trace in
-// the audit trail.
+// recordUnauthenticated returns the failure for a request without a principal.
+// Only tool calls are recorded: an anonymous flood of anything else leaves no
+// trace in the audit trail.
 func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool) *proxy.Failure {
 	if !isCall {
 		return in.unauthenticated
