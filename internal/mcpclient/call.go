@@ -27,7 +27,8 @@ type Call struct {
 	line     []byte          // what goes on the wire
 	claimed  atomic.Bool     // line has been handed to the transport, or must never be
 	unsent   atomic.Bool     // the transport had it, and it is certain that no byte went
-	answered chan struct{}   // closed when the fields below are set
+	done     atomic.Bool     // the fields below are set
+	answered chan struct{}   // closed then; made by Do
 	result   json.RawMessage
 	fault    *Error
 }
@@ -43,18 +44,13 @@ func (p *Call) withdraw() bool { return p.claim() || p.unsent.Load() }
 // answer sets the outcome. Whoever removed the call from its table calls it.
 func (p *Call) answer(result json.RawMessage, fault *Error) {
 	p.result, p.fault = result, fault
+	p.done.Store(true)
 	close(p.answered)
 }
 
-// Answered reports whether the answer has arrived.
-func (p *Call) Answered() bool {
-	select {
-	case <-p.answered:
-		return true
-	default:
-		return false
-	}
-}
+// Answered reports whether the answer has arrived. It may be called at any time,
+// also before Do.
+func (p *Call) Answered() bool { return p.done.Load() }
 
 // await waits for the answer, or the end of ctx or the connection.
 func (c *Conn) await(ctx context.Context, p *Call) error {

@@ -308,6 +308,7 @@ func lostLease(t *testing.T, code int, outcome string) {
 	defer second.Close()
 	second.Start()
 	until(t, "the second try fails", func() bool { return w.rows("tries = 2 AND fault <> ''") == 1 })
+	until(t, "the second try is counted", func() bool { return w.count("json:127.0.0.1 failed") == 1 })
 	before := w.count(outcome)
 	close(free)
 	until(t, "the first try ends", func() bool { return w.count(outcome) == before+1 })
