@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
@@ -255,10 +254,10 @@ func headersOf(cfg config.Server) http.Header {
 
 // newPool makes the HTTP connections of one upstream. It uses no proxy from the
 // environment, and no compression that could hide the size of an answer.
-func newPool() *keepalive.Transport {
+func newPool() *http.Transport {
 	const dialTimeout = 5 * time.Second
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
-	return keepalive.New(&http.Transport{
+	return &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConns:           512,
@@ -267,7 +266,7 @@ func newPool() *keepalive.Transport {
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-	})
+	}
 }
 
 // slot holds the connection of one downstream session.
