@@ -11,9 +11,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/registry/config"
-	"net/http"
 )
 
 // State is the state of a server.
@@ -47,7 +47,7 @@ type Server struct {
 	cfg     config.Server
 	opts    Options
 	log     hclog.Logger
-	pool    *http.Transport // nil for stdio
+	pool    *keepalive.Transport // nil for stdio
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
@@ -254,10 +255,10 @@ func headersOf(cfg config.Server) http.Header {
 
 // newPool makes the HTTP connections of one upstream. It uses no proxy from the
 // environment, and no compression that could hide the size of an answer.
-func newPool() *http.Transport {
+func newPool() *keepalive.Transport {
 	const dialTimeout = 5 * time.Second
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
-	return &http.Transport{
+	return keepalive.New(&http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConns:           512,
@@ -266,7 +267,7 @@ func newPool() *http.Transport {
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-	}
+	})
 }
 
 // slot holds the connection of one downstream session.
