@@ -248,12 +248,13 @@ func (e *Endpoint) pump(body io.Reader, at *Position, to Receiver) error {
 }
 
 // Listen keeps the GET stream of a session open until ctx ends or the server
-// refuses it. It returns whether the stream was ever open, and the status of the
+// refuses it, and calls answered whenever the server has answered a request for
+// the stream; it may be nil. It returns whether the stream was ever open, and the status of the
 // refusal, 0 when ctx ended.
-func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte)) (opened bool, status int) {
+func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte), answered func()) (opened bool, status int) {
 	var at Position
 	for n := 0; ctx.Err() == nil; {
-		open, got := e.listenOnce(ctx, s, &at, take)
+		open, got := e.listenOnce(ctx, s, &at, take, answered)
 		opened = opened || open
 		switch {
 		case got == 0 || open || Passing(got):
@@ -273,8 +274,11 @@ func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte)
 
 // listenOnce reads one GET stream to its end. The status is 0 when there was no
 // answer.
-func (e *Endpoint) listenOnce(ctx context.Context, s Session, at *Position, take func(data []byte)) (open bool, status int) {
+func (e *Endpoint) listenOnce(ctx context.Context, s Session, at *Position, take func(data []byte), answered func()) (open bool, status int) {
 	res, err := e.Open(ctx, s, at)
+	if answered != nil {
+		answered()
+	}
 	if err != nil {
 		e.Log.Debug("opening the stream of the server's own messages", "error", err)
 		return false, 0

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ const (
 	postTimeout = 30 * time.Second
 	endTimeout  = 5 * time.Second // for ending a session
 	streamPause = time.Second     // before an event stream is first opened again
+	streamHead  = time.Second     // that the handshake waits for the head of the session's stream
 )
 
 // httpWire carries messages over Streamable HTTP: each call has a response of
@@ -223,12 +225,30 @@ func (w *httpWire) deliver(ctx context.Context, line []byte) error {
 	return nil
 }
 
-// listen takes what the server says on its own account. A 404 after the stream
+// awaitStream begins to listen and waits until the server has answered the
+// request for the stream, one way or the other, for at most streamHead: some
+// servers answer with the first event.
+func (w *httpWire) awaitStream(ctx context.Context) {
+	answered := make(chan struct{})
+	if !w.c.Go(func() { w.listen(sync.OnceFunc(func() { close(answered) })) }) {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, streamHead)
+	defer stop()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+	case <-w.c.life.Done():
+	}
+}
+
+// listen takes what the server says on its own account, and calls answered when
+// the server has answered the first request for the stream. A 404 after the stream
 // was open may mean that the session is lost, which only a request finds out.
-func (w *httpWire) listen() {
+func (w *httpWire) listen(answered func()) {
 	take := func(data []byte) { _ = w.c.receive(data, source{}) } // a refused message is counted
 	for known := false; ; {
-		opened, status := w.e.Listen(w.c.life, w.current(), take)
+		opened, status := w.e.Listen(w.c.life, w.current(), take, answered)
 		known = known || opened
 		if !known || status != http.StatusNotFound {
 			return

@@ -31,8 +31,9 @@ func (c *Conn) Revision() string { return c.revision.Load().revision }
 func (c *Conn) Stateless() bool { return c.revision.Load().stateless }
 
 // Initialize opens a session (MCP basic/lifecycle) and returns the result of the
-// server. Over Streamable HTTP the stream of the server's own messages is opened
-// too, in a goroutine that Close waits for.
+// server. Over Streamable HTTP it also opens the stream of the server's own
+// messages, which a goroutine reads that Close waits for: what a server asks
+// during a call may come on that stream, and is lost before it is open.
 func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.RawMessage) (json.RawMessage, error) {
 	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, Revisions[0], capabilities, clientInfo)
 	result, e := c.Do(ctx, &Call{ID: c.NextID(), Method: "initialize", Params: params})
@@ -49,7 +50,7 @@ func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.Raw
 		return nil, fmt.Errorf("initializing: %w", err)
 	}
 	if w, ok := c.wire.(*httpWire); ok {
-		c.Go(w.listen)
+		w.awaitStream(ctx)
 	}
 	return result, nil
 }
