@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -68,6 +70,62 @@ func TestSent(t *testing.T) {
 				t.Errorf("%+v, want sent %t", e, tt.sent)
 			}
 		})
+	}
+}
+
+// Initialize returns when the session's stream is open, because what a server asks
+// on it before that is lost. A server that answers with its first event only, or
+// never, holds the handshake up for a second.
+func TestInitializeAwaitsStream(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		head, waits time.Duration // until the server answers the GET, and what Initialize waits
+		status      int
+	}{
+		{"open", 300 * time.Millisecond, 300 * time.Millisecond, http.StatusOK},
+		{"refused", 200 * time.Millisecond, 200 * time.Millisecond, http.StatusMethodNotAllowed},
+		{"late", time.Hour, time.Second, http.StatusOK},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { initializes(t, tt.head, tt.waits, tt.status) })
+		})
+	}
+}
+
+// initializes opens a session with a server that answers a GET with status after
+// the time head, and holds Initialize to the time waits.
+func initializes(t *testing.T, head, waits time.Duration, status int) {
+	c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+	defer c.Close()
+	base := transport(func(req *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		if req.Method != http.MethodGet {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":"1","result":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+			return w.Result(), nil
+		}
+		select {
+		case <-time.After(head):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(status)
+		res := w.Result()
+		stream, end := io.Pipe()
+		context.AfterFunc(req.Context(), func() { end.Close() })
+		res.Body = stream
+		return res, nil
+	})
+	if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := c.Initialize(t.Context(), json.RawMessage(`{}`), json.RawMessage(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Since(began); got != waits {
+		t.Errorf("the handshake took %v, want %v", got, waits)
 	}
 }
 
