@@ -45,9 +45,8 @@ func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped i
 	return append(o, "}}\n"...)
 }
 
-// fault keeps an error object as it was answered. One that is too long is
-// recorded by its code and size; what is no object is no error of ours and is
-// recorded as text.
+// fault records an error object as it was answered. An object that is too long is
+// recorded by its code and size, and a value that is not an object as text.
 func (o *object) fault(raw []byte) {
 	switch {
 	case len(raw) == 0:

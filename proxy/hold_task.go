@@ -121,7 +121,7 @@ func (c *call) taskState(t approval.Ticket) json.RawMessage {
 	return state
 }
 
-// pollTask is how often a client is told to look for a task.
+// pollTask is the polling interval that a task suggests to its client.
 const pollTask = 2 * time.Second
 
 // ticketTask returns the principal's own ticket that the request is about as a

@@ -58,8 +58,8 @@ func NewClient(roots *x509.CertPool) *Client {
 	}}
 }
 
-// Post sends body to url, and returns nil only after an answer of 2xx. The error
-// is a *StatusError, or says why there is no answer. It takes at most Timeout.
+// Post sends body to url and returns nil only for a response with status 2xx. The
+// error is a *StatusError for any other status. Post takes at most Timeout.
 func (c *Client) Post(ctx context.Context, url string, header http.Header, body []byte) error {
 	ctx, stop := context.WithTimeout(ctx, Timeout)
 	defer stop()

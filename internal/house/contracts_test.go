@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
 // seedFunctions is every function that the specification documents name; each
@@ -34,7 +36,7 @@ type contract struct {
 // contracts reads the rows of every table with the columns rule, Go, test.
 func contracts(t *testing.T) []contract {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "docs", "contracts.md"))
+	text, err := os.ReadFile(filepath.Join(corpus.Checkout(t), "docs", "contracts.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestContractsAreWhole(t *testing.T) {
 // isFile reports whether a name with a slash and an ending is a file of the
 // project that is not empty.
 func isFile(t *testing.T, name string) bool {
-	info, err := os.Stat(filepath.Join(root(t), filepath.FromSlash(name)))
+	info, err := os.Stat(filepath.Join(corpus.Checkout(t), filepath.FromSlash(name)))
 	return strings.Contains(name, "/") && err == nil && info.Mode().IsRegular() && info.Size() > 0
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
 // source is one Go file of the project.
@@ -25,24 +27,6 @@ type source struct {
 	fset   *token.FileSet
 	lines  int
 	isTest bool
-}
-
-// root is the directory of go.mod.
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no go.mod above this test")
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // parsed is every Go file of the project, read once for all tests.
@@ -56,7 +40,7 @@ var parsed struct {
 // the project's own.
 func sources(t *testing.T) []source {
 	t.Helper()
-	top := root(t)
+	top := corpus.Checkout(t)
 	parsed.once.Do(func() { parsed.files, parsed.err = readSources(top) })
 	if parsed.err != nil {
 		t.Fatal(parsed.err)

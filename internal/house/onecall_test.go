@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/cover"
+
+	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
 // Ceilings of the house. A change that needs more raises them in its own commit
@@ -39,7 +41,7 @@ func product(s source) bool {
 
 // TestCodeLines prints the code lines of every package and holds their sum.
 func TestCodeLines(t *testing.T) {
-	top := root(t)
+	top := corpus.Checkout(t)
 	byPackage, total := map[string]int{}, 0
 	for _, s := range sources(t) {
 		if !product(s) {
@@ -128,7 +130,7 @@ func enteredFunctions(t *testing.T) map[string]int {
 func command(t *testing.T, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Dir = root(t)
+	cmd.Dir = corpus.Checkout(t)
 	cmd.Env = append(os.Environ(), "GOCOVERDIR="+t.TempDir())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, out)

@@ -14,8 +14,8 @@
 //	name, ok := m.Param("name") // found by the pass, not searched again
 //
 // Set and Delete edit one member of an object and keep every other byte, so a
-// message is never marshalled again. The pass takes time linear in the text
-// (n log n in the number of names of one object) and memory for one copy of it.
+// message is never marshalled again. The pass takes time linear in the text,
+// n log n in the number of names of one object, and copies the text once.
 //
 // All functions are safe for concurrent use. A Message may be read by several
 // goroutines as long as none writes to its bytes.

@@ -45,7 +45,7 @@ type stdioWire struct {
 	closed bool
 }
 
-// outLine is one line to write; call is nil for what is no request.
+// outLine is one line to write; call is nil unless the line is a request.
 type outLine struct {
 	call *Call
 	line []byte

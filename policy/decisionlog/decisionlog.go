@@ -16,9 +16,9 @@
 // processes on one store one at a time ships to a sink, the chains of all of them,
 // including those of dead processes; when it ends, another one takes over.
 //
-// The policy decides what of an event is shipped (data.system.log.mask and .drop),
-// and it fails closed: of a decision whose mask fails only the id is shipped. The
-// trail itself is not masked.
+// The policy's masks (data.system.log.mask and .drop) remove parts of events, and
+// fail closed: when the mask of a decision fails, only the decision's id is
+// shipped. The trail itself is not masked.
 package decisionlog
 
 import (

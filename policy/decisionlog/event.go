@@ -107,9 +107,9 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	return e, nil
 }
 
-// A Masker gives what of an event, a JSON object, is removed before it is
-// shipped. It is called by several goroutines. After an error nothing but the
-// decision's id is shipped.
+// A Masker returns which parts of event, a JSON object, are removed before the
+// event is shipped. Several goroutines call it. After an error only the decision's
+// id is shipped.
 type Masker func(ctx context.Context, event json.RawMessage) (policy.Mask, error)
 
 // masked gives e as it is shipped, nil when the policy drops it. It fails

@@ -121,8 +121,8 @@ func notAllowed(w http.ResponseWriter, allow, detail string) {
 // lostSession is what clients hear of a session that is not theirs or not there.
 const lostSession = "the session is not known here: send initialize"
 
-// strangerBytes bounds what is read of somebody who is not known: enough for
-// the record to say what was wanted.
+// maxUnauthenticatedBytes bounds the body of an unauthenticated request that is
+// read: enough for the record to name the tool.
 const maxUnauthenticatedBytes = 64 << 10
 
 // post takes one message:

@@ -9,21 +9,11 @@ import (
 	"strings"
 )
 
-// CheckBind refuses an address to listen on that is no host:port, and one that
-// can be reached from beyond loopback while no identity is configured: then
-// anybody on the network would be the local principal. An empty host is every
-// interface; a name other than localhost is never looked up and counts as
-// beyond. It fails closed. The error's text may carry a hint on a second line.
-func CheckBind(addr string, id Identity) error {
-	message, hint := checkBind(addr, id)
-	if message == "" {
-		return nil
-	}
-	return fmt.Errorf("%q %s\nhint: %s", clip(addr), message, hint)
-}
-
-// checkBind says what is wrong with addr, without naming it: it may have come
-// from a variable.
+// checkBind refuses an address to listen on that is not host:port, and one that
+// other machines can reach while no identity is configured: anybody on the network
+// would be the local principal. An empty host is every interface; a name other than
+// localhost is never looked up and counts as reachable. It fails closed. The
+// message does not name addr, which may have come from a variable.
 func checkBind(addr string, id Identity) (message, hint string) {
 	example := fmt.Sprintf("such as %q", DefaultListen)
 	host, port, err := net.SplitHostPort(addr)

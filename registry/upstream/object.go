@@ -27,7 +27,7 @@ func object(members ...member) json.RawMessage {
 	return append(out, '}')
 }
 
-// isEmpty reports whether obj is no object with a member.
+// isEmpty reports whether obj has no members, as an empty object or another value.
 func isEmpty(obj json.RawMessage) bool {
 	for range jsonrpc.Members(obj) {
 		return false

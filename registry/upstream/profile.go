@@ -75,9 +75,9 @@ type profiles struct {
 
 // Profile returns what the connection of a client offers or would offer, nil
 // when that equals the shared connection. It opens a connection only for
-// capabilities that no connection had so far, and waits for it at most five
-// seconds or until ctx ends. If there is no connection by then, the client gets
-// what the shared one offers.
+// capabilities that no connection had so far, and waits for it until ctx ends, for
+// at most five seconds. Without a connection by then, the client gets what the
+// shared connection offers.
 func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	if from.Session == "" || s.cfg.Isolation == "shared" || s.cfg.Type == config.TypeNDJSON {
 		return nil

@@ -16,7 +16,7 @@ func Dir(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("TOOLGATE_CORPORA")
 	if dir == "" {
-		dir = filepath.Join(filepath.Dir(checkout(t)), "shared", "corpora")
+		dir = filepath.Join(filepath.Dir(Checkout(t)), "shared", "corpora")
 	}
 	dir = filepath.Join(dir, name)
 	if _, err := os.Stat(dir); err != nil {
@@ -28,8 +28,8 @@ func Dir(t testing.TB, name string) string {
 	return dir
 }
 
-// checkout is the directory of go.mod, above the directory of the test.
-func checkout(t testing.TB) string {
+// Checkout is the directory of go.mod, above the directory of the test.
+func Checkout(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.Abs(".")
 	if err != nil {

@@ -1,0 +1,12 @@
+package config
+
+import "fmt"
+
+// CheckBind is checkBind with an error.
+func CheckBind(addr string, id Identity) error {
+	message, hint := checkBind(addr, id)
+	if message == "" {
+		return nil
+	}
+	return fmt.Errorf("%q %s\nhint: %s", clip(addr), message, hint)
+}
