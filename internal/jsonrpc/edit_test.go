@@ -198,3 +198,21 @@ func TestValue(t *testing.T) {
 		t.Errorf("got %v, %v", v, err)
 	}
 }
+
+// A change of members edits the object that a member holds, and makes one where
+// there is none; what is no object is refused.
+func TestEditMembers(t *testing.T) {
+	inner := []jsonrpc.Change{{Name: "a", Value: json.RawMessage(`1`)}, {Name: "gone"}}
+	for _, tt := range []struct{ object, want string }{
+		{`{}`, `{"m":{"a":1}}`},
+		{`{ "x" : 2 }`, `{ "x" : 2,"m":{"a":1} }`},
+		{`{"m": {"b" : 2 }, "x":3}`, `{"m": {"b" : 2,"a":1 }, "x":3}`},
+		{`{"m":{"gone":0,"a":9}}`, `{"m":{"a":1}}`},
+		{`{"m":[]}`, ""}, {`{"m":{},"m":{}}`, ""}, {`{"m":{"a":1,"a":2}}`, ""},
+	} {
+		got, err := jsonrpc.Edit(json.RawMessage(tt.object), jsonrpc.Change{Name: "m", Members: inner})
+		if string(got) != tt.want || (err != nil) != (tt.want == "") {
+			t.Errorf("%s: %s %v, want %s", tt.object, got, err, tt.want)
+		}
+	}
+}

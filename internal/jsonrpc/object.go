@@ -44,10 +44,13 @@ func Get(obj json.RawMessage, key string) (json.RawMessage, bool) {
 	return found, found != nil
 }
 
-// A Change sets the member called Name, or deletes it where Value is nil.
+// A Change sets the member called Name to Value. With Members it edits the object
+// that the member holds, an empty one where there is none; with neither it deletes
+// the member.
 type Change struct {
-	Name  string
-	Value json.RawMessage
+	Name    string
+	Value   json.RawMessage
+	Members []Change
 }
 
 // Set is Edit with one change that sets a member.
@@ -55,12 +58,12 @@ func Set(obj json.RawMessage, name string, value json.RawMessage) (json.RawMessa
 	if len(value) == 0 {
 		return nil, ErrNotValue
 	}
-	return Edit(obj, Change{name, value})
+	return Edit(obj, Change{Name: name, Value: value})
 }
 
 // Delete is Edit with one change that deletes a member.
 func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
-	return Edit(obj, Change{name, nil})
+	return Edit(obj, Change{Name: name})
 }
 
 // Edit makes changes, of one name each, in one pass over obj. It replaces the
@@ -93,7 +96,13 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 			if done[i] {
 				return nil, ErrRepeated
 			}
-			done[i], value = true, changes[i].Value
+			old, inner := value, changes[i].Members
+			if done[i], value = true, changes[i].Value; inner != nil {
+				var err error
+				if value, err = Edit(old, inner...); err != nil {
+					return nil, err
+				}
+			}
 		}
 		if value != nil {
 			if kept {
@@ -104,14 +113,21 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		gap = p.end
 	}
 	for i, c := range changes {
-		if done[i] || c.Value == nil {
+		if done[i] || c.Value == nil && c.Members == nil {
 			continue
+		}
+		value := c.Value
+		if c.Members != nil {
+			var err error
+			if value, err = Edit(json.RawMessage("{}"), c.Members...); err != nil {
+				return nil, err
+			}
 		}
 		if kept {
 			out = append(out, ',')
 		}
 		out, _ = jsontext.AppendQuote(out, c.Name)
-		out, kept = append(append(out, ':'), c.Value...), true
+		out, kept = append(append(out, ':'), value...), true
 	}
 	if out = append(out, obj[tail:]...); bytes.Equal(out, obj) {
 		return obj, nil
