@@ -25,7 +25,21 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"toolgate": main, "recorder": recorderMain})
+	testscript.Main(guarded{m}, map[string]func(){"toolgate": toolgateMain, "recorder": recorderMain})
+}
+
+// guarded runs tests that must not leave processes behind.
+type guarded struct{ m *testing.M }
+
+func (g guarded) Run() int { return program.Guard(g.m.Run) }
+
+// toolgateMain is main, and ends with the test program: one that is killed
+// interrupts no script's background commands.
+func toolgateMain() {
+	if err := program.TetherSelf(); err != nil {
+		panic(err)
+	}
+	main()
 }
 
 // recorderMain is an upstream for scripts: recorder CONFIG RECORD plays what the

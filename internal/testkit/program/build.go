@@ -13,8 +13,8 @@ import (
 // workDir is where programs are built; it goes with the test run.
 var workDir string
 
-// Run runs the tests of a package and gives the exit code. What they built is
-// removed.
+// Run runs the tests of a package and returns the exit code, which is not 0 when
+// a process outlives them. What they built is removed.
 func Run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "toolgate-programs-")
 	if err != nil {
@@ -22,7 +22,7 @@ func Run(m *testing.M) int {
 		return 1
 	}
 	workDir = dir
-	code := m.Run()
+	code := Guard(m.Run)
 	_ = os.RemoveAll(dir) // a leftover in the temporary directory fails no test
 	return code
 }
