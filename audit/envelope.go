@@ -15,21 +15,21 @@ import (
 // docs/schemas/envelope-event.json describes.
 const EnvelopeSchemaVersion = "1"
 
-// EnvelopeEvent is what a door tells of one envelope that it received. The
-// fields are those of wire.Event, in that order, so that one converts to the
-// other.
+// EnvelopeEvent describes one envelope that a door received, and its answer.
 type EnvelopeEvent struct {
-	Time       time.Time       // when it was received; zero = when the log got it
-	RequestID  string          // the JSON-RPC id as text
-	TraceID    string          //
-	DecisionID string          // of the record in the audit trail
-	Session    string          //
-	Transport  string          //
-	Route      string          //
-	Method     string          //
-	Status     string          // ok, error, accepted or cancelled
-	Duration   time.Duration   //
-	Error      json.RawMessage // what was answered, nil when nothing went wrong
+	Time       time.Time // when it was received; zero = when the log got it
+	RequestID  string    // the JSON-RPC id as text, "" when there is none
+	TraceID    string    // "" for an envelope that takes no road
+	DecisionID string    // names the record in the audit trail, "" when there is none
+	Session    string    // the key that records use, never what the client shows
+	Transport  string    // as in proxy.Call
+	Route      string    // the path that it came in by
+	Method     string    // "" when it could not be read
+	Status     string    // ok, error, accepted or cancelled
+	Duration   time.Duration
+	// Error is the JSON-RPC error object that was answered, or what stood for
+	// one in a result; nil when there is none.
+	Error json.RawMessage
 }
 
 // EnvelopeOptions are the settings of an EnvelopeLog. The zero value is valid.

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -48,9 +49,9 @@ func (c *Console) admit(r *http.Request) error {
 // knows reports whether hostport, a Host header, names this listener.
 func (c *Console) knows(hostport string) bool {
 	host := hostOf(hostport)
-	address, err := netip.ParseAddr(host)
+	_, err := netip.ParseAddr(host)
 	literal := err == nil
-	if strings.EqualFold(host, "localhost") || literal && address.IsLoopback() {
+	if guard.Loopback(host) {
 		return true
 	}
 	if u, err := url.Parse(c.opts.URL); err == nil && u.Host != "" && strings.EqualFold(u.Host, hostport) {

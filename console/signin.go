@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path"
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -117,9 +117,7 @@ func (c *Console) private(r *http.Request) bool {
 	if u, err := url.Parse(c.opts.URL); err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host) {
 		return true
 	}
-	host := hostOf(r.Host)
-	address, err := netip.ParseAddr(host)
-	return r.TLS != nil || strings.EqualFold(host, "localhost") || err == nil && address.IsLoopback()
+	return r.TLS != nil || guard.Loopback(hostOf(r.Host))
 }
 
 // next is where to go after signing in: only ever a page of ours.

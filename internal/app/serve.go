@@ -136,7 +136,7 @@ func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
 		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
-		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.writeEnvelope, Tasks: true, StateKey: a.state.key,
+		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Ended: a.endSession, Log: a.log.Named("mcp"),
 	}
 }
@@ -151,7 +151,7 @@ func (a *App) endSession(session string) {
 func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 	return rest.New(rest.Options{
 		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
-		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: a.state.writeEnvelope,
+		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: a.state.envelopes.Write,
 		Hosts: hostsOf(cfg.Listen), Version: a.options.Version, Log: a.log.Named("rest"),
 	})
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy/artifact"
-	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -163,9 +162,6 @@ func (s *state) close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// writeEnvelope logs one envelope that a door has dealt with.
-func (s *state) writeEnvelope(e wire.Event) { s.envelopes.Write(audit.EnvelopeEvent(e)) }
 
 // recordTicket is called for every change of a ticket, in the change's
 // transaction. The trail comes last: what it has cannot be undone any more, but

@@ -12,6 +12,13 @@ import (
 	"strings"
 )
 
+// Loopback reports whether host, without port, is this machine for certain: a
+// loopback address, or localhost, which is never looked up.
+func Loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
 // Hosts is the set of names, lower case and without port, under which a
 // listener is addressed. It is safe for concurrent use once it is made.
 type Hosts map[string]bool

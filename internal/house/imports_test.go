@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"proxy/artifact":     {"policy"},
 	"proxy/bridge":       {"signal", "proxy/wire"},
 	"proxy/bus":          {"signal", "policy"},
-	"proxy/wire":         {"signal", "docs/schemas"},
+	"proxy/wire":         {"signal", "audit", "docs/schemas"},
 	"proxy/mcp":          {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/ndjson":       {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry"},
 	"proxy/rest":         {"proxy", "proxy/...", "signal", "policy", "policy/identity", "registry", "docs/schemas"},

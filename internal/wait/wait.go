@@ -1,4 +1,5 @@
-// Package wait waits for time to pass, or for somebody to lose interest.
+// Package wait waits for time to pass, for somebody to lose interest, or for work
+// to end.
 package wait
 
 import (

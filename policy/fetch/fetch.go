@@ -21,12 +21,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 const (
@@ -169,7 +169,7 @@ func (s *Source) follow(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) >= maxHops:
 		return fmt.Errorf("it redirects more than %d times", maxHops)
-	case req.URL.Scheme != "https" && (first.Scheme == "https" || loopback(first.Hostname()) && !loopback(req.URL.Hostname())):
+	case req.URL.Scheme != "https" && (first.Scheme == "https" || guard.Loopback(first.Hostname()) && !guard.Loopback(req.URL.Hostname())):
 		return errors.New("it redirects to where nothing protects the way")
 	}
 	req.Header.Del("Referer") // Go says there where it came from, query and all
@@ -179,11 +179,6 @@ func (s *Source) follow(req *http.Request, via []*http.Request) error {
 		}
 	}
 	return nil
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
 // store writes an answer to a file of its own beside the copy that is kept.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/time/rate"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -84,15 +84,10 @@ func checkIssuer(j JWT) error {
 	if err != nil || u.Host == "" {
 		return errors.New("jwks is not a URL")
 	}
-	if u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()) {
+	if u.Scheme == "https" || u.Scheme == "http" && guard.Loopback(u.Hostname()) {
 		return nil
 	}
 	return errors.New("jwks must be fetched over https")
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // jwt verifies token, or recalls that it did so a moment ago.

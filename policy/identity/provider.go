@@ -16,6 +16,7 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -55,7 +56,7 @@ type endpoints struct {
 func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
 	u, err := url.Parse(c.Issuer)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !guard.Loopback(u.Hostname())):
 		return nil, errors.New("configuring sign-in: the issuer is no https URL")
 	case c.ClientID == "":
 		return nil, errors.New("configuring sign-in: the client id is empty")

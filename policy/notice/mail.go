@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"net/textproto"
 	"net/url"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/wneessen/go-mail"
 
 	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 // mail makes the channel of one address. Each has its own, so that an address
@@ -55,7 +55,7 @@ func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 		return nil, delivery.ErrAddress
 	}
 	policy := mail.TLSMandatory
-	if loopback(server.Hostname()) {
+	if guard.Loopback(server.Hostname()) {
 		policy = mail.TLSOpportunistic
 	}
 	options := []mail.Option{mail.WithPort(int(port)), mail.WithTimeout(delivery.Timeout), mail.WithTLSConfig(secure), mail.WithTLSPolicy(policy)}
@@ -68,12 +68,6 @@ func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 			mail.WithOpportunisticSMTPAuth(mail.SMTPAuthSCRAMSHA256, mail.SMTPAuthPlain, mail.SMTPAuthLogin))
 	}
 	return options, nil
-}
-
-// loopback reports whether host is this machine for certain.
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
 // A mailer sends mail to one address.

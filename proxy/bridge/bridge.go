@@ -24,6 +24,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
 )
@@ -103,7 +104,7 @@ func New(opts Options) (*Bridge, error) {
 		opts.Log = hclog.NewNullLogger()
 	}
 	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(), log: opts.Log}
-	if opts.Token != "" && u.Scheme == "http" && !loopback(u.Hostname()) {
+	if opts.Token != "" && u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
 		b.log.Warn("the token travels unencrypted", "to", b.name, "hint", "use https")
 	}
 	return b, nil
@@ -124,12 +125,6 @@ func endpoint(text string) (*url.URL, error) {
 		u.Path, u.RawPath = "/mcp", ""
 	}
 	return u, nil
-}
-
-// loopback reports whether host is this machine.
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // newTransport makes connections of its own, past proxy variables. An answer may

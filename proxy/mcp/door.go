@@ -27,6 +27,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
@@ -173,11 +174,7 @@ type core struct {
 	base    context.Context // parent of every call's context; a client that hangs up does not end it
 	cancel  context.CancelCauseFunc
 	streams chan struct{} // closed by Close: event streams, stdio clients and the janitor end
-
-	mu      sync.Mutex // protects the fields below and Door.stdioClients
-	closing bool
-	flights int
-	idle    chan struct{} // closed when closing and flights is 0
+	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
 }
 
 // sessionServer serves requests of the revisions before 2026-07-28, which
@@ -206,9 +203,10 @@ type Door struct {
 	stateless *statelessServer
 	hosts     guard.Hosts
 	events    *eventLog
-	work      sync.WaitGroup // the janitor
+	janitor   sync.WaitGroup
 
-	stdioClients map[*stdioClient]struct{} // being served; protected by core.mu
+	mu           sync.Mutex                // protects the field below
+	stdioClients map[*stdioClient]struct{} // being served
 }
 
 // New makes a Door. It fails when Gate or Refuser is missing, or the profile is
@@ -225,7 +223,7 @@ func New(opts Options) (*Door, error) {
 	}
 	opts = opts.withDefaults()
 	base, cancel := context.WithCancelCause(context.Background())
-	c := &core{opts: opts, base: base, cancel: cancel, streams: make(chan struct{}), idle: make(chan struct{})}
+	c := &core{opts: opts, base: base, cancel: cancel, streams: make(chan struct{})}
 	events := newEventLog(opts)
 	d := &Door{
 		core:         c,
@@ -235,7 +233,7 @@ func New(opts Options) (*Door, error) {
 		events:       events,
 		stdioClients: make(map[*stdioClient]struct{}),
 	}
-	d.work.Go(d.reap)
+	d.janitor.Go(d.reap)
 	return d, nil
 }
 
@@ -245,65 +243,23 @@ func New(opts Options) (*Door, error) {
 // ctx's error in that case. Call it before http.Server.Shutdown, which would
 // wait for the event streams. A second Close does nothing.
 func (d *Door) Close(ctx context.Context) error {
-	if !d.close() {
+	idle, was := d.work.Close()
+	if !was {
 		return nil
 	}
+	close(d.streams)
 	d.session.sessions.each((*session).closeToQuestions)
 	var err error
 	select {
-	case <-d.idle:
+	case <-idle:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	d.cancel(errClosing)
-	d.work.Wait()
+	d.janitor.Wait()
 	d.session.sessions.endAll()
 	d.stateless.groups.endAll()
 	return err
-}
-
-// close marks the door as closing and reports whether it was open.
-func (d *Door) close() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing {
-		return false
-	}
-	d.closing = true
-	close(d.streams)
-	if d.flights == 0 {
-		close(d.idle)
-	}
-	return true
-}
-
-// enter counts a request and returns false when the door is closing.
-func (c *core) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing {
-		return false
-	}
-	c.flights++
-	return true
-}
-
-// addFlight counts work that continues after its request, which was counted,
-// has ended.
-func (c *core) addFlight() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flights++
-}
-
-// leave ends what enter or addFlight counted.
-func (c *core) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flights--
-	if c.closing && c.flights == 0 {
-		close(c.idle)
-	}
 }
 
 // reap ends idle sessions until the door closes.

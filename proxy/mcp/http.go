@@ -35,11 +35,11 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusNotFound, "no such path")
 		return
 	}
-	if !d.enter() {
+	if !d.work.Enter() {
 		problem(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
-	defer d.leave()
+	defer d.work.Leave()
 	if route != "" && !d.opts.HasServer(route) {
 		if _, ok := d.authenticatedPrincipal(w, r); ok { // a sender learns no server's name
 			problem(w, http.StatusNotFound, "no such server")

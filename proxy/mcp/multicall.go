@@ -92,10 +92,10 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 	if token := t.x.token; token != nil && t.notify != nil {
 		t.x.call.Progress = e.sendProgress
 	}
-	s.addFlight()
+	s.work.Continue()
 	s.groups.addWork(t.x.stateless.group)
 	go func() {
-		defer s.leave()
+		defer s.work.Leave()
 		defer s.groups.leave(t.x.stateless.group)
 		defer e.cancel(nil)
 		o := e.run()

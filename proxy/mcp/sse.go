@@ -161,9 +161,9 @@ func (c *sseClient) serve(out *response, x *exchange) {
 // one ends the stream of a closing door.
 func (c *sseClient) spawn(work func()) {
 	d := c.door
-	d.addFlight()
+	d.work.Continue()
 	go func() {
-		defer d.leave()
+		defer d.work.Leave()
 		work()
 		d.session.sessions.touch(c.session)
 		select {

@@ -46,34 +46,25 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	p := &stdioClient{door: d, out: ndjson.NewSink(out), changes: newListChanges()}
 	p.listening, p.stopListening = context.WithCancel(d.base)
 	p.requests = &session{flights: make(map[string]context.CancelCauseFunc)}
-	if !d.addStdioClient(p) {
+	if !d.work.Enter() {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
-	defer d.removeStdioClient(p)
+	defer d.work.Leave()
+	d.noteStdioClient(p, true)
+	defer d.noteStdioClient(p, false)
 	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
 	err := p.loop(ctx, lines)
 	lines.Stop(in)
 	return errors.Join(err, p.drain())
 }
 
-// addStdioClient registers c and returns false when the door is closing.
-func (d *Door) addStdioClient(p *stdioClient) bool {
+// noteStdioClient registers or unregisters a client for changes of lists.
+func (d *Door) noteStdioClient(c *stdioClient, served bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closing {
-		return false
+	if delete(d.stdioClients, c); served {
+		d.stdioClients[c] = struct{}{}
 	}
-	d.flights++
-	d.stdioClients[p] = struct{}{}
-	return true
-}
-
-// removeStdioClient unregisters c.
-func (d *Door) removeStdioClient(p *stdioClient) {
-	d.mu.Lock()
-	delete(d.stdioClients, p)
-	d.mu.Unlock()
-	d.leave()
 }
 
 // loop takes lines until there are none or p must stop.

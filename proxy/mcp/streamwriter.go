@@ -31,9 +31,9 @@ func (c *core) serveStream(ctx context.Context, out *response, rd *reader, conn 
 	if !out.plain {
 		rd.begin()
 	}
-	c.addFlight()
+	c.work.Continue()
 	go func() {
-		defer c.leave()
+		defer c.work.Leave()
 		t.finish(work(t))
 	}()
 	if out.plain && !rd.waitFirst(ctx) {

@@ -23,7 +23,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -31,6 +30,7 @@ import (
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 )
@@ -100,11 +100,7 @@ type Handler struct {
 	endCalls context.CancelFunc //
 	streams  context.Context    // ends every event stream
 	endAll   context.CancelFunc // of the streams
-
-	mu      sync.Mutex // protects the fields below
-	closing bool
-	flights int           // requests being served
-	idle    chan struct{} // closed when closing and flights is 0
+	work     wait.Drain         // requests being served
 }
 
 // methods are the handlers of one path. A method that is not there is 405.
@@ -127,7 +123,6 @@ func New(opts Options) (*Handler, error) {
 	}
 	h := &Handler{
 		opts: opts, hosts: guard.NewHosts(opts.Hosts), document: document,
-		idle: make(chan struct{}),
 	}
 	h.calls, h.endCalls = context.WithCancel(context.Background())
 	h.streams, h.endAll = context.WithCancel(context.Background())
@@ -189,11 +184,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, problem{http.StatusNotFound, "NOT_FOUND", "no such path"})
 		return
 	}
-	if !h.enter() {
+	if !h.work.Enter() {
 		h.refuse(w, shuttingDown)
 		return
 	}
-	defer h.leave()
+	defer h.work.Leave()
 	serve, ok := served[r.Method]
 	if !ok {
 		w.Header()["Allow"] = []string{allowed(served)}
@@ -235,49 +230,21 @@ func allowed(served methods) string {
 // flight go on, and the server's Shutdown waits for them; see Drain for a
 // bound. A second Close does nothing.
 func (h *Handler) Close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closing {
-		return
-	}
-	h.closing = true
+	h.work.Close()
 	h.endAll()
-	if h.flights == 0 {
-		close(h.idle)
-	}
 }
 
 // Drain closes the handler, waits for the requests in flight until ctx ends,
 // and cancels those that are left. It returns ctx's error in that case.
 func (h *Handler) Drain(ctx context.Context) error {
-	h.Close()
+	idle, _ := h.work.Close()
+	h.endAll()
 	defer h.endCalls()
 	select {
-	case <-h.idle:
+	case <-idle:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// enter counts a request in and reports false when the handler is closing.
-func (h *Handler) enter() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closing {
-		return false
-	}
-	h.flights++
-	return true
-}
-
-// leave counts a request out.
-func (h *Handler) leave() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.flights--
-	if h.closing && h.flights == 0 {
-		close(h.idle)
 	}
 }
 

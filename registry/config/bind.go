@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 // checkBind refuses an address to listen on that is not host:port, and one that
@@ -23,19 +25,10 @@ func checkBind(addr string, id Identity) (message, hint string) {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return "has no port from 0 to 65535", example
 	}
-	if !loopback(host) && !id.Configured {
+	if !guard.Loopback(host) && !id.Configured {
 		return "can be reached from other machines, and no identity is configured", "configure toolgate.identity, or listen on 127.0.0.1"
 	}
 	return "", ""
-}
-
-// loopback reports whether host is this machine for certain.
-func loopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // overrides applies the flags, which take precedence over the file, and then
@@ -111,7 +104,7 @@ func sameHost(a, b string) bool {
 		return true
 	}
 	if strings.EqualFold(a, "localhost") || strings.EqualFold(b, "localhost") {
-		return loopback(a) && loopback(b)
+		return guard.Loopback(a) && guard.Loopback(b)
 	}
 	ipA, errA := netip.ParseAddr(a)
 	ipB, errB := netip.ParseAddr(b)

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 // formats are the formats of the published schema. An error is a message for
@@ -96,7 +98,7 @@ func webURL(rules ...func(*url.URL) error) func(string) error {
 // secure wants https beyond loopback: who can change the traffic could read
 // secrets in it, or make keys.
 func secure(u *url.URL) error {
-	if u.Scheme != "https" && !loopback(u.Hostname()) {
+	if u.Scheme != "https" && !guard.Loopback(u.Hostname()) {
 		return complain("must be an https URL, except on loopback", hintURL)
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 // Defaults of Policy. DefaultPolicyTimeout bounds one evaluation of the policy
@@ -130,7 +132,7 @@ func (l *loader) finishFetching(n *node, s *PolicySource) {
 	}
 	l.settlePoll(n.get("poll"), &s.Poll)
 	u, err := url.Parse(s.Path)
-	if err != nil || u.Scheme != "http" || loopback(u.Hostname()) {
+	if err != nil || u.Scheme != "http" || guard.Loopback(u.Hostname()) {
 		return
 	}
 	if len(s.Headers) > 0 {

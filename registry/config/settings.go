@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/guard"
 )
 
 // finishSettings completes the settings of toolgate, and checks what the schema
@@ -105,7 +107,7 @@ func (l *loader) finishApprovals(n *node) {
 func (l *loader) finishConsole(n *node) {
 	c := &l.cfg.Console
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
-		if u.Scheme == "http" && !loopback(u.Hostname()) {
+		if u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
 			l.warn(n.get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "put a proxy that speaks TLS in front, and write https://HOST")
 		}
 		c.URL = u.Scheme + "://" + u.Host

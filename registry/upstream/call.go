@@ -64,10 +64,10 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 // send makes a request for a client, on the connection of its session where it
 // has one.
 func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request) (json.RawMessage, *Error) {
-	if e := s.calls.enter(); e != nil {
-		return nil, e
+	if !s.calls.Enter() {
+		return nil, errStopping()
 	}
-	defer s.calls.leave()
+	defer s.calls.Leave()
 	if timeout <= 0 {
 		timeout = s.cfg.Timeout
 	}

@@ -143,10 +143,10 @@ func (s *Server) awaitOpening(ctx context.Context, can string) bool {
 
 // openFor opens the connection of a client.
 func (s *Server) openFor(ctx context.Context, from Downstream) {
-	if s.calls.enter() != nil {
+	if !s.calls.Enter() {
 		return
 	}
-	defer s.calls.leave()
+	defer s.calls.Leave()
 	cl := s.acquireClient(from)
 	defer s.releaseClient(from.Session, cl)
 	_, done, e := s.session(ctx, from.Session, cl)

@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -51,7 +52,7 @@ type Server struct {
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
-	calls   drain         // those under way
+	calls   wait.Drain    // those under way
 	settled chan struct{} // closed when the first attempt is over or had its time
 	settle  sync.Once
 
@@ -271,8 +272,9 @@ func errStopping() *Error {
 // Close refuses new calls, waits for those under way until ctx ends, and stops
 // the server and everything that it started. It returns when nothing is left.
 func (s *Server) Close(ctx context.Context) {
+	done, _ := s.calls.Close()
 	select {
-	case <-s.calls.close():
+	case <-done:
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
