@@ -47,6 +47,7 @@ type ticket struct {
 	Reason         string          `json:"reason"`
 	Roles          []string        `json:"roles"`
 	Quorum         int             `json:"quorum"`
+	Each           map[string]int  `json:"each,omitempty"` // of quorum, how many with each role; absent = any of roles
 	Created        time.Time       `json:"created"`
 	Expires        time.Time       `json:"expires"`
 	DecisionID     string          `json:"decision_id"`
@@ -54,7 +55,8 @@ type ticket struct {
 	Transport      string          `json:"transport,omitempty"` // how the call came in
 	Era            string          `json:"era,omitempty"`
 	Execute        bool            `json:"execute_on_approve"`
-	Approvals      int             `json:"approvals"` // of quorum
+	Approvals      int             `json:"approvals"`       // of quorum
+	Given          map[string]int  `json:"given,omitempty"` // of each; absent = 0
 	DecidedBy      string          `json:"decided_by,omitempty"`
 	DecisionReason string          `json:"decision_reason,omitempty"`
 	Note           string          `json:"note,omitempty"`
@@ -88,7 +90,7 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 		Client: Visible(k.Principal.Client), Tenant: Visible(k.Principal.Tenant),
 		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
-		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum,
+		Revision: k.Revision, Rule: Visible(k.Rule), Reason: Visible(k.Reason), Roles: k.Roles, Quorum: k.Quorum, Each: k.Each, Given: k.Given,
 		Created: k.Created, Expires: k.Expires, DecisionID: Visible(k.DecisionID), TraceID: Visible(k.TraceID),
 		DecidedBy: Visible(k.DecidedBy), DecisionReason: Visible(k.DecisionReason), Note: Visible(k.Note), Attached: k.Attached,
 		Transport: k.Transport, Era: k.Era, Execute: k.Execute, Approvals: k.Approvals,

@@ -324,6 +324,26 @@ func TestVotes(t *testing.T) {
 	}
 }
 
+// TestQuorumByRole holds that a ticket says how many approvals it needs and has of
+// each role, to programs and on its page.
+func TestQuorumByRole(t *testing.T) {
+	l := newListener(t, nil)
+	h := held(`{"n":1}`)
+	h.Approval = policy.Approval{Roles: []string{"approver", "finance"}, Quorum: 3, Each: map[string]int{"approver": 2, "finance": 1}, TTL: time.Minute}
+	k := l.holds(h)
+	path := "/v1/approvals/" + k.ID
+	if got := accepted(t, l.ask("POST", path+"/approve", "", as("t-ann")...)); got["state"] != "proposed" || !cmp.Equal(got["given"], map[string]any{"approver": 1.0}) ||
+		!cmp.Equal(got["each"], map[string]any{"approver": 2.0, "finance": 1.0}) {
+		t.Errorf("after one vote: %v", got)
+	}
+	page := newBrowser(l).signIn("t-ann").do("GET", "/console/approvals/"+k.ID, nil).Body.String()
+	for _, want := range []string{"1 of 3 approvals, approver 1 of 2, finance 0 of 1", "3: 2 with the role <b>approver</b>, 1 with the role <b>finance</b>, until"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+}
+
 // A refused form gives back what was typed, and one vote is all that one has.
 func TestVoteAgain(t *testing.T) {
 	l := newListener(t, nil)

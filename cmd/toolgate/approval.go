@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +34,8 @@ type ticket struct {
 	Note      string          `json:"note"`
 	Approvals int             `json:"approvals"`
 	Quorum    int             `json:"quorum"`
+	Each      map[string]int  `json:"each,omitempty"`
+	Given     map[string]int  `json:"given,omitempty"`
 	Execute   bool            `json:"execute_on_approve"`
 }
 
@@ -137,10 +141,20 @@ func (e *env) showTicket(t ticket) error {
 		{"requester", t.Requester}, {"tool", t.Exposed + " (" + t.Server + "/" + t.Tool + ")"},
 		{"arguments", t.Visible}, {"digest", t.Digest}, {"runs", runs},
 		{"rule", t.Rule + ": " + t.Reason}, {"approver roles", strings.Join(t.Roles, ", ")},
-		{"approvals", fmt.Sprintf("%d of %d", t.Approvals, t.Quorum)},
+		{"approvals", t.approvals()},
 		{"created", t.Created.Local().Format(time.RFC3339)}, {"expires", t.Expires.Local().Format(time.RFC3339)},
 		{"decided by", decided}, {"note", t.Note},
 	})
+}
+
+// approvals says how many approvals the ticket has and needs, of each role where
+// the policy asks for that.
+func (t ticket) approvals() string {
+	text := fmt.Sprintf("%d of %d", t.Approvals, t.Quorum)
+	for _, role := range slices.Sorted(maps.Keys(t.Each)) {
+		text += fmt.Sprintf(", %s %d of %d", role, t.Given[role], t.Each[role])
+	}
+	return text
 }
 
 // approvalVote decides on the digest that the ticket shows at this moment, so

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -247,13 +248,25 @@ func reasoned(d *policy.Decision, failed error) string {
 	return text
 }
 
-// approvers says who decides on a held call.
+// approvers says how many approvals a held call needs, and by whom.
 func approvers(a *policy.Approval) string {
-	n, what := max(a.Quorum, 1), "approval"
+	n, what, by := max(a.Quorum, 1), "approval", strings.Join(a.Roles, " or ")
 	if n > 1 {
 		what += "s"
 	}
-	return fmt.Sprintf("needs %d %s by %s", n, what, strings.Join(a.Roles, " or "))
+	if len(a.Each) > 0 {
+		by = eachRole(a.Each)
+	}
+	return fmt.Sprintf("needs %d %s by %s", n, what, by)
+}
+
+// eachRole names how many people of each role have to approve.
+func eachRole(each map[string]int) string {
+	var all []string
+	for _, role := range slices.Sorted(maps.Keys(each)) {
+		all = append(all, fmt.Sprintf("%d %s", each[role], role))
+	}
+	return strings.Join(all, " and ")
 }
 
 // effectExit is the exit code of a verdict.

@@ -66,10 +66,11 @@ type cell struct {
 
 // branch is one verdict and when it holds.
 type branch struct {
-	Effect policy.Effect `json:"effect"`
-	Rule   string        `json:"rule,omitempty"`
-	Roles  []string      `json:"approvers,omitempty"` // of a hold
-	When   []string      `json:"when,omitempty"`      // all must hold; none = always
+	Effect policy.Effect  `json:"effect"`
+	Rule   string         `json:"rule,omitempty"`
+	Roles  []string       `json:"approvers,omitempty"` // of a hold
+	Each   map[string]int `json:"each,omitempty"`      // of a hold that needs approvals of each role
+	When   []string       `json:"when,omitempty"`      // all must hold; none = always
 }
 
 const (
@@ -196,7 +197,7 @@ func (c *cell) fill(o rego.Outline) {
 		}
 		out := branch{Effect: b.Decision.Effect, Rule: b.Decision.Rule, When: b.When}
 		if b.Decision.Approval != nil {
-			out.Roles = b.Decision.Approval.Roles
+			out.Roles, out.Each = b.Decision.Approval.Roles, b.Decision.Approval.Each
 		}
 		c.Branches = append(c.Branches, out)
 	}
@@ -260,6 +261,9 @@ func (c cell) lines() []string {
 func (b branch) Verb() string {
 	switch b.Effect {
 	case policy.Hold:
+		if len(b.Each) > 0 {
+			return "held for " + eachRole(b.Each)
+		}
 		return "held for " + strings.Join(b.Roles, " or ")
 	case policy.Deny:
 		return "denied"

@@ -130,9 +130,10 @@ type Ticket struct {
 	Note     string          // what there is to say about the outcome, "" when nothing
 	Attached int             // identical calls that found the ticket waiting
 
-	Approvals int      // votes for it so far, of Quorum
-	Votes     []Ballot // filled by Get and Decide
-	History   []Change // filled by Get and Decide, oldest first
+	Approvals int            // votes for it so far, of Quorum
+	Given     map[string]int // votes for it by holders of each role of Each, with their roles at the vote; absent = 0
+	Votes     []Ballot       // filled by Get and Decide
+	History   []Change       // filled by Get and Decide, oldest first
 }
 
 // Ballot is one person's vote.

@@ -87,7 +87,7 @@ func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
 	if !v.Approve {
 		return nil, w.move(k, change{to: StateDenied, who: v.Approver.Subject, reason: v.Reason})
 	}
-	k.Approvals++
+	k.countApproval(v.Approver.Roles)
 	votes, _, err := t.standing(w, k)
 	if err != nil {
 		return nil, err

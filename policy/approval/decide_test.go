@@ -3,6 +3,7 @@ package approval_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -95,12 +96,14 @@ func TestQuorumByRole(t *testing.T) {
 	sam, stan := person("sam", "security"), person("stan", "security")
 	for name, c := range map[string]struct {
 		votes []policy.Principal
+		given map[string]int
 		want  approval.ClaimOutcome
 	}{
-		"as many of each":              {[]policy.Principal{fred, sam, frida}, approval.Granted},
-		"enough people, one too few":   {[]policy.Principal{fred, sam, stan}, approval.Pending},
-		"who has both counts for both": {[]policy.Principal{fred, both, sam}, approval.Granted},
-		"two people":                   {[]policy.Principal{fred, both}, approval.Pending},
+		"nobody":                       {nil, nil, approval.Pending},
+		"as many of each":              {[]policy.Principal{fred, sam, frida}, map[string]int{"finance": 2, "security": 1}, approval.Granted},
+		"enough people, one too few":   {[]policy.Principal{fred, sam, stan}, map[string]int{"finance": 1, "security": 2}, approval.Pending},
+		"who has both counts for both": {[]policy.Principal{fred, both, sam}, map[string]int{"finance": 2, "security": 2}, approval.Granted},
+		"two people":                   {[]policy.Principal{fred, both}, map[string]int{"finance": 2, "security": 1}, approval.Pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -111,6 +114,8 @@ func TestQuorumByRole(t *testing.T) {
 			w.claim(held, c.want)
 			if got := w.get(k.ID); got.Each["finance"] != 2 || len(got.Each) != 2 {
 				t.Errorf("the ticket needs %v", got.Each)
+			} else if got.Approvals != len(c.votes) || !maps.Equal(got.Given, c.given) {
+				t.Errorf("the ticket has %d approvals, %v", got.Approvals, got.Given)
 			}
 		})
 	}

@@ -37,7 +37,7 @@ const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint
  length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
  created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
  CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute, each_role,
- (SELECT count(*) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
+ (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 // query returns the tickets that tail selects.
 func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]record, error) {
@@ -57,13 +57,13 @@ func one(ctx context.Context, q store.Querier, l load, id string) (record, error
 }
 
 func scan(rows *sql.Rows) (k record, err error) {
-	var principal, roles, each string
+	var principal, roles, each, votes string
 	var arguments, result []byte
 	var created, expires, until int64
 	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
 		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
 		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
-		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &each, &k.Approvals)
+		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &each, &votes)
 	if err != nil {
 		return record{}, err
 	}
@@ -83,10 +83,30 @@ func scan(rows *sql.Rows) (k record, err error) {
 			return record{}, fmt.Errorf("reading ticket %s: approvals of each role: %w", k.ID, err)
 		}
 	}
+	var approvers [][]string
+	if err := json.Unmarshal([]byte(votes), &approvers); err != nil {
+		return record{}, fmt.Errorf("reading ticket %s: roles of approvers: %w", k.ID, err)
+	}
+	for _, roles := range approvers {
+		k.countApproval(roles)
+	}
 	if arguments != nil && digest(arguments) != k.Digest {
 		return record{}, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
 	}
 	return k, nil
+}
+
+// countApproval counts the vote of somebody with these roles.
+func (k *record) countApproval(roles []string) {
+	k.Approvals++
+	for role := range k.Each {
+		if slices.Contains(roles, role) {
+			if k.Given == nil {
+				k.Given = make(map[string]int)
+			}
+			k.Given[role]++
+		}
+	}
 }
 
 // details reads the votes and the history of k.
