@@ -257,6 +257,7 @@ func talk(t *testing.T, dir string, args ...string) func(line []byte) []byte {
 func throughStdio(t *testing.T, dir string) door {
 	say := talk(t, dir, "stdio", "--token", doorToken("stdio"))
 	say(jsonrpc.NewRequest(json.RawMessage("0"), "initialize", json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)))
+	awaitTools(say, jsonrpc.NewRequest(json.RawMessage("0"), "tools/list", nil))
 	return func(t *testing.T, c doorCase) string {
 		var got answer
 		decode(t, say(jsonrpc.NewRequest(json.RawMessage("1"), "tools/call", doorParams(c))), &got)
@@ -264,10 +265,18 @@ func throughStdio(t *testing.T, dir string) door {
 	}
 }
 
+// awaitTools asks for the tools until the upstream has listed its own: a list
+// waits only a second for a server that starts.
+func awaitTools(say func([]byte) []byte, list []byte) {
+	for !bytes.Contains(say(list), []byte("up__echo")) {
+	}
+}
+
 // NDJSON has no numbers: its fixed texts stand for three codes, every other
 // refusal begins with its own.
 func throughNDJSON(t *testing.T, dir string) door {
 	say := talk(t, dir, "ndjson", "--token", doorToken("ndjson"))
+	awaitTools(say, []byte(`{"id":"0","type":"list_actions"}`))
 	return func(t *testing.T, c doorCase) string {
 		var got struct {
 			OK    bool

@@ -25,7 +25,7 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultTimeout   = 50 * time.Millisecond
+	DefaultTimeout   = 250 * time.Millisecond
 	DefaultCacheSize = 10_000
 )
 

@@ -24,7 +24,7 @@ const (
 	DefaultPollMin       = 30 * time.Second
 	DefaultPollMax       = 60 * time.Second
 	DefaultSample        = 0.001
-	DefaultPolicyTimeout = 50 * time.Millisecond
+	DefaultPolicyTimeout = 250 * time.Millisecond
 )
 
 // Remote reports whether the policy is at a URL.
