@@ -14,73 +14,118 @@ import (
 
 const formVersion = 1
 
-// hashMember is what stands between the hashed bytes of a line and its hash.
+// hashMember separates the hashed bytes of a line from their hash.
 const hashMember = `,"hash":"`
 
-// tailLen is the length of the end of a line: hashMember, hash, `"}`.
+// tailLen is the length of a line's end: hashMember, the hash, `"}`.
 const tailLen = len(hashMember) + 2*sha256.Size + len(`"}`)
 
-// object is JSON that is being written, member by member. It never holds a line
-// break. jsontext's encoder is not used because it rewrites the white space of
-// values that are JSON already.
-type object []byte
-
-// name begins a member.
-func (o *object) name(name string) {
-	if n := len(*o); n > 0 && (*o)[n-1] != '{' {
-		*o = append(*o, ',')
+// appendRecord appends the members of r that a caller of the log knows, without
+// braces. now stands in for a missing time. jsontext's encoder is not used because
+// it rewrites the white space of values that are JSON already.
+func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
+	if !r.Time.IsZero() {
+		now = r.Time
 	}
-	*o = append(append(append(*o, '"'), name...), `":`...)
+	b = now.UTC().AppendFormat(b, `"time":"`+time.RFC3339Nano+`"`)
+	b = appendTexts(b, "kind", string(kind))
+	switch kind {
+	case KindOpen:
+		return strconv.AppendInt(append(appendTexts(b, "version", r.Version), `,"pid":`...), int64(r.PID), 10)
+	case KindClose:
+		return b
+	}
+	b = appendTexts(b, "call_id", r.CallID, "decision_id", r.DecisionID, "trace_id", r.TraceID, "parent_id?", r.ParentID)
+	b = appendTexts(append(b, `,"principal":{`...), "subject", r.Principal.Subject)
+	b = append(b, `,"roles":[`...)
+	for _, role := range r.Principal.Roles {
+		b = appendTexts(b, "", role)
+	}
+	b = appendTexts(append(b, ']'), "client?", r.Principal.Client, "tenant?", r.Principal.Tenant)
+	b = appendTexts(append(b, '}'), "transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID,
+		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
+	b = appendJSON(b, "arguments", r.Arguments)
+	digest := r.ArgumentsSHA256
+	if digest == "" && len(r.Arguments) > 0 {
+		sum := sha256.Sum256(r.Arguments)
+		digest = hex.EncodeToString(sum[:])
+	}
+	b = appendTexts(b, "arguments_sha256?", digest)
+	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
+		b = appendTexts(append(b, `,"policy":{`...), "effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
+		b = append(appendJSON(b, "obligations", p.Obligations), '}')
+	}
+	b = appendTexts(appendJSON(b, "input", r.Input), "ticket?", r.Ticket)
+	b = appendJSON(b, "task", r.Task)
+	switch {
+	case kind == KindOutcome:
+		b = appendTexts(b, "outcome", string(r.Outcome), "stage", r.Stage, "code?", r.Code)
+		ms := math.Round(r.DurationMS*1000) / 1000
+		if math.IsNaN(ms) || math.IsInf(ms, 0) {
+			ms = 0 // JSON cannot express it
+		}
+		b = strconv.AppendFloat(append(b, `,"duration_ms":`...), ms, 'f', -1, 64)
+		b = appendTexts(b, "result_sha256?", r.ResultSHA256)
+		if r.ResultBytes != 0 {
+			b = strconv.AppendInt(append(b, `,"result_bytes":`...), int64(r.ResultBytes), 10)
+		}
+		b = appendTexts(b, "error?", r.Error)
+		if r.Replayed {
+			b = append(b, `,"replayed":true`...)
+		}
+	case kind == KindTicket && r.Change != nil:
+		b = appendChange(b, r.Change)
+	}
+	return b
 }
 
-// texts writes members with text values, given as pairs of name and value. A
-// member whose name ends in "?" is left out when its value is empty.
-func (o *object) texts(pairs ...string) {
+// appendChange appends the change of a ticket.
+func appendChange(b []byte, c *Change) []byte {
+	b = strconv.AppendInt(append(b, `,"change":{"seq":`...), c.Seq, 10)
+	return append(appendTexts(b, "from", c.From, "to", c.To, "who", c.Who, "reason", c.Reason, "digest", c.Digest), '}')
+}
+
+// appendTexts appends members with text values, given as pairs of name and value.
+// A member whose name ends in "?" is left out when its value is empty; a value
+// whose name is empty is an element of an array. The result has no line break.
+func appendTexts(b []byte, pairs ...string) []byte {
 	for i := 0; i < len(pairs); i += 2 {
 		name, optional := strings.CutSuffix(pairs[i], "?")
-		if !optional || pairs[i+1] != "" {
-			o.name(name)
-			*o = appendString(*o, pairs[i+1])
+		text := pairs[i+1]
+		if optional && text == "" {
+			continue
+		}
+		if last := b[len(b)-1]; last != '{' && last != '[' {
+			b = append(b, ',')
+		}
+		if name != "" {
+			b = append(append(append(b, '"'), name...), `":`...)
+		}
+		start := len(b)
+		var notUTF8 error
+		if b, notUTF8 = jsontext.AppendQuote(b, text); notUTF8 != nil || strings.Contains(text, "\u2028"[:2]) || strings.IndexByte(text, 0x7f) >= 0 {
+			b = append(b[:start], escapes.Replace(string(b[start:]))...)
 		}
 	}
+	return b
 }
 
-// time writes a time in UTC.
-func (o *object) time(name string, at time.Time) {
-	o.name(name)
-	*o = at.UTC().AppendFormat(*o, `"`+time.RFC3339Nano+`"`)
-}
+// escapes replaces characters that jsontext leaves as they are and that end a line,
+// or cannot be seen, for some readers; and the one that replaces invalid UTF-8.
+var escapes = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\x7f", `\u007f`, "\ufffd", `\ufffd`)
 
-// number writes an integer.
-func (o *object) number(name string, value int64) {
-	o.name(name)
-	*o = strconv.AppendInt(*o, value, 10)
-}
-
-// millis keeps three decimals. A value that is no finite number is 0: JSON has no
-// word for it.
-func (o *object) millis(name string, ms float64) {
-	if math.IsNaN(ms) || math.IsInf(ms, 0) {
-		ms = 0
+// appendJSON appends a member whose value is JSON already, byte for byte; nothing
+// for an empty value. A value that is not one line of JSON in UTF-8 is appended as a
+// string of its text: values that were judged are objects, so readers can tell
+// the two apart, and no record is lost because of what a caller sent.
+func appendJSON(b []byte, name string, value []byte) []byte {
+	switch {
+	case len(value) == 0:
+		return b
+	case !isLine(value):
+		return appendTexts(b, name, string(value))
 	}
-	o.name(name)
-	*o = strconv.AppendFloat(*o, math.Round(ms*1000)/1000, 'f', -1, 64)
-}
-
-// raw writes a value that is JSON already as it is, or nothing for none. What is
-// not one line of JSON becomes a string of its text: values that were judged are
-// objects, so the two cannot be taken for each other, and no record is lost
-// because of what a caller sent.
-func (o *object) raw(name string, value []byte) {
-	if len(value) == 0 {
-		return
-	}
-	o.name(name)
-	if isLine(value) {
-		*o = append(*o, value...)
-	} else {
-		*o = appendString(*o, string(value))
-	}
+	return append(append(append(append(b, `,"`...), name...), `":`...), value...)
 }
 
 // isLine reports whether value is JSON in UTF-8 without a line break.
@@ -88,111 +133,14 @@ func isLine(value []byte) bool {
 	return !bytes.ContainsAny(value, "\r\n") && jsontext.Value(value).IsValid(jsontext.AllowDuplicateNames(true))
 }
 
-// escapes are of characters that jsontext leaves and that end a line, or cannot
-// be seen, for some readers; and of what stands for bytes that are not UTF-8.
-var escapes = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\x7f", `\u007f`, "\ufffd", `\ufffd`)
-
-// appendString writes s as a JSON string.
-func appendString(b []byte, s string) []byte {
-	start := len(b)
-	b, notUTF8 := jsontext.AppendQuote(b, s)
-	if notUTF8 != nil || strings.Contains(s, "\u2028"[:2]) || strings.IndexByte(s, 0x7f) >= 0 {
-		b = append(b[:start], escapes.Replace(string(b[start:]))...)
-	}
-	return b
-}
-
-// appendBody appends the members that a caller of the log knows, without braces.
-// now stands in for a missing time.
-func appendBody(b []byte, r *Record, kind Kind, now time.Time) []byte {
-	o := object(b)
-	if !r.Time.IsZero() {
-		now = r.Time
-	}
-	o.time("time", now)
-	o.texts("kind", string(kind))
-	switch kind {
-	case KindOpen:
-		o.texts("version", r.Version)
-		o.number("pid", int64(r.PID))
-		return o
-	case KindClose:
-		return o
-	}
-	o.call(r)
-	switch {
-	case kind == KindOutcome:
-		o.outcome(r)
-	case kind == KindTicket && r.Change != nil:
-		o.name("change")
-		o = append(o, '{')
-		o.number("seq", r.Change.Seq)
-		o.texts("from", r.Change.From, "to", r.Change.To, "who", r.Change.Who, "reason", r.Change.Reason, "digest", r.Change.Digest)
-		o = append(o, '}')
-	}
-	return o
-}
-
-// call writes who called what, and what the policy said.
-func (o *object) call(r *Record) {
-	o.texts("call_id", r.CallID, "decision_id", r.DecisionID, "trace_id", r.TraceID, "parent_id?", r.ParentID)
-	o.name("principal")
-	*o = append(*o, '{')
-	o.texts("subject", r.Principal.Subject)
-	o.name("roles")
-	*o = append(*o, '[')
-	for i, role := range r.Principal.Roles {
-		if i > 0 {
-			*o = append(*o, ',')
-		}
-		*o = appendString(*o, role)
-	}
-	*o = append(*o, ']')
-	o.texts("client?", r.Principal.Client, "tenant?", r.Principal.Tenant)
-	*o = append(*o, '}')
-	o.texts("transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID,
-		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
-	o.raw("arguments", r.Arguments)
-	digest := r.ArgumentsSHA256
-	if digest == "" && len(r.Arguments) > 0 {
-		sum := sha256.Sum256(r.Arguments)
-		digest = hex.EncodeToString(sum[:])
-	}
-	o.texts("arguments_sha256?", digest)
-	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
-		o.name("policy")
-		*o = append(*o, '{')
-		o.texts("effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
-		o.raw("obligations", p.Obligations)
-		*o = append(*o, '}')
-	}
-	o.raw("input", r.Input)
-	o.texts("ticket?", r.Ticket)
-	o.raw("task", r.Task)
-}
-
-// outcome writes how the call ended.
-func (o *object) outcome(r *Record) {
-	o.texts("outcome", string(r.Outcome), "stage", r.Stage, "code?", r.Code)
-	o.millis("duration_ms", r.DurationMS)
-	o.texts("result_sha256?", r.ResultSHA256)
-	if r.ResultBytes != 0 {
-		o.number("result_bytes", int64(r.ResultBytes))
-	}
-	o.texts("error?", r.Error)
-	if r.Replayed {
-		o.raw("replayed", []byte("true"))
-	}
-}
-
-// link is the place of a record in its chain.
+// link identifies a record of a chain.
 type link struct {
 	seq  uint64
 	hash [sha256.Size]byte // of the record with number seq
 }
 
-// appendLine appends the whole line of the record that follows at, line feed
-// included, and returns its link.
+// appendLine appends the whole line, with its line feed, of the record that
+// follows at, and returns the link of that record.
 func appendLine(b []byte, at link, instance string, body []byte) ([]byte, link) {
 	start := len(b)
 	b = append(b, `{"v":1,"seq":`...)
@@ -207,10 +155,9 @@ func appendLine(b []byte, at link, instance string, body []byte) ([]byte, link) 
 	return append(b, "\"}\n"...), next
 }
 
-// splitHash takes the hash off a line without its line feed: the sum over the
-// rest, and what the line claims it to be. ok is false when the line does not
-// end in a hash member as it is written here; the sums are then what can be
-// made of it.
+// splitHash returns the hash computed over a line and the hash that the line
+// states. The line has no line feed. ok is false when the line does not end with a
+// hash member in the form of appendLine; the hashes are then a best effort.
 func splitHash(line []byte) (computed, stated [sha256.Size]byte, ok bool) {
 	cut := len(line) - tailLen
 	if cut < 0 {

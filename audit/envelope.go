@@ -1,19 +1,33 @@
 package audit
 
 import (
-	"crypto/rand"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // EnvelopeSchemaVersion is the version of the form of an envelope event, which
 // docs/schemas/envelope-event.json describes.
 const EnvelopeSchemaVersion = "1"
+
+const (
+	// envelopeDropped is the status of the line that says how many events are
+	// missing before it.
+	envelopeDropped = "dropped"
+	// maxEnvelopeText cuts one text of an event, in bytes: a method may be as
+	// long as a message.
+	maxEnvelopeText = 512
+	// maxEnvelopeError is how long an error may be to be kept, in bytes: an
+	// upstream's may be as long as a message.
+	maxEnvelopeError = 16 << 10
+)
 
 // EnvelopeEvent describes one envelope that a door received, and its answer.
 type EnvelopeEvent struct {
@@ -48,26 +62,16 @@ type EnvelopeOptions struct {
 }
 
 func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
-	if o.Instance == "" {
-		o.Instance = ulid.MustNew(ulid.Now(), rand.Reader).String()
-	}
+	o.Instance = cmp.Or(o.Instance, newInstance())
 	if o.Deterministic {
 		o.Instance = "deterministic"
 	}
+	o.Flush = cmp.Or(o.Flush, 200*time.Millisecond)
+	o.BufferBytes = cmp.Or(o.BufferBytes, 4<<20)
+	o.FileBytes = cmp.Or(o.FileBytes, 64<<20)
+	o.Keep = cmp.Or(o.Keep, 16)
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Flush <= 0 {
-		o.Flush = 200 * time.Millisecond
-	}
-	if o.BufferBytes <= 0 {
-		o.BufferBytes = 4 << 20
-	}
-	if o.FileBytes <= 0 {
-		o.FileBytes = 64 << 20
-	}
-	if o.Keep <= 0 {
-		o.Keep = 16
 	}
 	if o.OpenFile == nil {
 		o.OpenFile = createLocked
@@ -132,6 +136,11 @@ func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 	}
 	if l.opts.Deterministic {
 		e.Duration = 0
+	}
+	for _, text := range []*string{&e.RequestID, &e.TraceID, &e.DecisionID, &e.Session, &e.Transport, &e.Route, &e.Method, &e.Status} {
+		if len(*text) > maxEnvelopeText { // an unauthenticated sender may have chosen it
+			*text = strings.ToValidUTF8((*text)[:maxEnvelopeText], "") + "…"
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,4 +240,42 @@ func (l *EnvelopeLog) left() error {
 		return nil
 	}
 	return fmt.Errorf("%d events were not written", l.dropped)
+}
+
+// appendEnvelope appends the line of e, which has every member whatever e lacks.
+// dropped is left out when it is 0.
+func appendEnvelope(b []byte, e *EnvelopeEvent, opts *EnvelopeOptions, dropped int64) []byte {
+	b = e.Time.UTC().AppendFormat(append(b, `{"timestamp":"`...), time.RFC3339Nano)
+	b = appendTexts(append(b, `","ids":{`...), "request_id", e.RequestID, "trace_id", e.TraceID, "decision_id", e.DecisionID, "session", e.Session)
+	b = appendTexts(append(b, '}'), "transport", e.Transport, "route", e.Route, "method", e.Method, "status", e.Status)
+	ms := float64(max(e.Duration, 0).Round(time.Microsecond).Microseconds()) / 1000
+	b = append(strconv.AppendFloat(append(b, `,"duration_ms":`...), ms, 'f', -1, 64), `,"error":`...)
+	if len(e.Error) == 0 {
+		b = append(b, "null"...)
+	} else {
+		b = appendFault(b, e.Error)
+	}
+	b = appendTexts(append(b, `,"metadata":{`...), "schemaVersion", EnvelopeSchemaVersion)
+	b = strconv.AppendBool(append(b, `,"deterministic":`...), opts.Deterministic)
+	b = appendTexts(b, "run", opts.Instance)
+	if dropped != 0 {
+		b = strconv.AppendInt(append(b, `,"dropped":`...), dropped, 10)
+	}
+	return append(b, "}}\n"...)
+}
+
+// appendFault appends an error object as it was answered: by its code and size when
+// it is too long, as text when it is not an object.
+func appendFault(b, raw []byte) []byte {
+	if len(raw) <= maxEnvelopeError {
+		if raw[0] == '{' && isLine(raw) {
+			return append(b, raw...)
+		}
+		return append(appendTexts(append(b, '{'), "text", string(raw)), '}')
+	}
+	b = append(b, '{')
+	if code, ok := jsonrpc.Get(raw, "code"); ok && len(code) <= 64 && isLine(code) {
+		b = append(append(append(b, `"code":`...), code...), ',')
+	}
+	return append(strconv.AppendInt(append(b, `"omitted_bytes":`...), int64(len(raw)), 10), '}')
 }

@@ -4,7 +4,7 @@ import "time"
 
 // AppendRecord encodes a whole line, for benchmarks.
 func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byte, []byte) {
-	scratch = appendBody(scratch[:0], r, kind, now)
+	scratch = appendRecord(scratch[:0], r, kind, now)
 	b, _ = appendLine(b[:0], link{}, "01J0000000000000000000000A", scratch)
 	return b, scratch
 }

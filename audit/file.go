@@ -24,18 +24,8 @@ func CreateFile(path string) (File, error) {
 	return diskFile{f}, nil
 }
 
-// diskFile is an os.File whose Sync leaves out what a reader does not need.
+// diskFile is an os.File whose Sync leaves out metadata that no reader needs.
 type diskFile struct{ *os.File }
 
 // Sync flushes the data of the file.
 func (f diskFile) Sync() error { return dataSync(f.File) }
-
-// syncDir makes the names in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}

@@ -1,54 +1,156 @@
 package audit
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
+
+// queueLen bounds the records that wait for the writer, and the size of a batch.
+const queueLen = 1024
+
+// entry is one record on its way to the writer.
+type entry struct {
+	body    []byte
+	durable bool       // acknowledged after the flush instead of after the write
+	answer  chan error // buffered: the writer never waits for the caller
+	timer   *time.Timer
+}
+
+// newEntry returns an entry whose timer is stopped.
+func newEntry() any {
+	e := &entry{body: make([]byte, 0, 2048), answer: make(chan error, 1), timer: time.NewTimer(time.Hour)}
+	e.timer.Stop()
+	return e
+}
+
+// Decision records that a call is about to be made. It returns when the record is
+// on disk (Sync) or written (OS), or with an error after Options.WriteTimeout. The
+// end of ctx does not interrupt it: a caller that hangs up cannot keep its call out
+// of the log. After an error the call must not be made.
+func (l *Log) Decision(ctx context.Context, r *Record) error {
+	return l.put(r, KindDecision, l.opts.Durability == Sync)
+}
+
+// Outcome records how a call ended. It returns when the record is written; like
+// Decision, the end of ctx does not interrupt it. After an error the result must
+// be withheld.
+func (l *Log) Outcome(ctx context.Context, r *Record) error {
+	return l.put(r, KindOutcome, false)
+}
+
+// Ticket records that an approval ticket is about to change (Record.Change). Like
+// Decision, it waits for the disk and the end of ctx does not interrupt it. After
+// an error the ticket must not change.
+func (l *Log) Ticket(ctx context.Context, r *Record) error {
+	return l.put(r, KindTicket, l.opts.Durability == Sync)
+}
+
+// put queues a record and waits until the writer has acknowledged it. An entry
+// returns to the pool only when the writer certainly no longer uses it.
+func (l *Log) put(r *Record, kind Kind, durable bool) error {
+	select {
+	case <-l.closing:
+		return fmt.Errorf("writing audit record: %w", ErrClosed)
+	default:
+	}
+	e := l.entries.Get().(*entry)
+	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), durable
+	e.timer.Reset(l.opts.WriteTimeout)
+	select {
+	case l.queue <- e:
+	case <-l.done:
+		return fmt.Errorf("writing audit record: %w", ErrClosed)
+	case <-e.timer.C:
+		return fmt.Errorf("writing audit record: %w", ErrTimeout)
+	}
+	var err error
+	select {
+	case err = <-e.answer:
+	case <-e.timer.C:
+		return fmt.Errorf("writing audit record: %w", ErrTimeout)
+	case <-l.done:
+		select {
+		case err = <-e.answer:
+		default:
+			return fmt.Errorf("writing audit record: %w", ErrClosed)
+		}
+	}
+	e.timer.Stop()
+	if cap(e.body) <= 64<<10 {
+		l.entries.Put(e)
+	}
+	if err != nil {
+		return fmt.Errorf("writing audit record: %w", err)
+	}
+	return nil
+}
+
+// run is the only goroutine that writes; Close waits for it. It commits together
+// whatever was queued while the last batch was written.
+func (l *Log) run(w *writer) {
+	defer close(l.done)
+	tick := time.NewTicker(l.opts.Checkpoint)
+	defer tick.Stop()
+	var plain, durable []*entry
+	for open, closing := true, l.closing; open || len(l.queue) > 0; {
+		select {
+		case <-tick.C:
+			w.tick()
+		case <-closing:
+			open, closing = false, nil
+		case e := <-l.queue:
+			plain, durable = plain[:0], durable[:0]
+			for more := len(l.queue); ; more-- { // nothing else receives
+				if e.durable {
+					durable = append(durable, e)
+				} else {
+					plain = append(plain, e)
+				}
+				if more == 0 {
+					break
+				}
+				e = <-l.queue
+			}
+			w.commit(plain, durable)
+		}
+	}
+	l.err = w.end()
+}
 
 // writer owns the files of a chain. Only one goroutine uses it.
 //
-// What was acknowledged stays in the chain whatever fails afterwards:
+// Acknowledged records stay in the chain whatever fails afterwards:
 //
-//   - A write that fails is cut off again, and the segment is ended.
+//   - A write that fails is cut off again, and the segment ends.
 //   - A flush that fails is never repeated on the same file: the kernel may have
-//     dropped the pages and would report success. The segment is cut back to
-//     what is known to be on disk and ended; acknowledged lines behind that
-//     point, which are kept in memory for the purpose, open the next segment
-//     unchanged.
+//     dropped the pages and would report success. The segment is cut back to the
+//     part that is known to be on disk, and ends. The writer keeps acknowledged
+//     lines behind that point in memory and begins the next segment with them.
 //
-// The next batch then tries a new segment, so a full disk refuses records for
-// as long as it is full and no longer.
+// The next batch then tries a new segment, so a full disk refuses records only for
+// as long as it is full.
 type writer struct {
 	dir  string
 	opts Options
 
 	file   File        // nil: the next batch creates a segment
-	info   os.FileInfo // of file, to see that it is still there
+	info   os.FileInfo // of file, to detect that it was moved or removed
 	number int         // of the current or last segment
 	size   int64       // acknowledged bytes of file
 	synced int64       // bytes of file known to be on disk
 	at     link        // last acknowledged record
 	head   uint64      // number of the record that HEAD names
 	buf    []byte
-	// pending are the acknowledged lines that are not known to be on disk.
-	// They are kept under Sync only: OS promises no more than the write.
+	// pending holds the acknowledged lines that are not known to be on disk. It is
+	// used under Sync only: OS promises no more than the write.
 	pending []byte
-}
-
-func newWriter(dir string, opts Options) *writer {
-	return &writer{dir: dir, opts: opts, buf: make([]byte, 0, 64<<10)}
-}
-
-// begin writes the open record and HEAD and flushes both.
-func (w *writer) begin() error {
-	rec := Record{Version: w.opts.Version, PID: os.Getpid()}
-	if rec.Version == "" {
-		rec.Version = programVersion()
-	}
-	return w.mark(&rec, KindOpen)
 }
 
 // end writes the close record, flushes, and closes the segment.
@@ -64,72 +166,60 @@ func (w *writer) end() error {
 	return nil
 }
 
-// abort takes back a chain that could not begin, as far as it can.
-func (w *writer) abort() {
-	w.drop()
-	_ = os.Remove(w.dir) // succeeds only when nothing was left in it
-}
-
-// mark writes a record of the log's own, through to the disk.
+// mark writes a record of the log's own and HEAD, and flushes both.
 func (w *writer) mark(rec *Record, kind Kind) error {
-	e := &entry{body: appendBody(nil, rec, kind, w.opts.Now()), durable: true, answer: make(chan error, 1)}
-	w.commit([]*entry{e})
+	e := &entry{body: appendRecord(nil, rec, kind, w.opts.Now()), answer: make(chan error, 1)}
+	w.commit(nil, []*entry{e})
 	if err := <-e.answer; err != nil {
 		return err
 	}
 	return w.checkpoint()
 }
 
-// commit writes a batch with one write and at most one flush and answers every
-// entry. Entries that need no flush go first, so that what a failed flush takes
-// back is exactly the end of the file.
-func (w *writer) commit(batch []*entry) {
-	slices.SortStableFunc(batch, func(a, b *entry) int {
-		switch {
-		case a.durable == b.durable:
-			return 0
-		case b.durable:
-			return -1
-		}
-		return 1
-	})
-	plain := len(batch) // entries that need no flush
-	if i := slices.IndexFunc(batch, func(e *entry) bool { return e.durable }); i >= 0 {
-		plain = i
-	}
+// commit writes a batch with one write and at most one flush, and answers every
+// entry. Entries that need no flush (plain) come first, so that the lines that a
+// failed flush takes back are exactly the end of the file.
+func (w *writer) commit(plain, durable []*entry) {
 	if err := w.ready(); err != nil {
-		w.refuse(batch, "opening segment", err)
+		w.refuse("opening segment", err, plain, durable)
 		return
 	}
 	w.buf = w.buf[:0]
-	at, plainAt, plainLen := w.at, w.at, 0
-	for i, e := range batch {
+	at := w.at
+	for _, e := range plain {
 		w.buf, at = appendLine(w.buf, at, w.opts.Instance, e.body)
-		if i < plain {
-			plainAt, plainLen = at, len(w.buf)
-		}
 	}
-	if err := w.write(w.buf); err != nil {
+	plainAt, plainLen := at, len(w.buf)
+	for _, e := range durable {
+		w.buf, at = appendLine(w.buf, at, w.opts.Instance, e.body)
+	}
+	n, err := w.file.Write(w.buf)
+	if err == nil && n < len(w.buf) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
 		w.giveUp(true)
-		w.refuse(batch, "writing", err)
+		w.refuse("writing", err, plain, durable)
 		return
 	}
-	w.size += int64(plainLen)
-	w.at = plainAt
+	w.at, w.size = plainAt, w.size+int64(plainLen)
 	if w.opts.Durability == Sync {
 		w.pending = append(w.pending, w.buf[:plainLen]...)
 	}
-	answer(batch[:plain], nil)
-	if plain < len(batch) {
+	for _, e := range plain {
+		e.answer <- nil
+	}
+	if len(durable) > 0 {
 		if err := w.file.Sync(); err != nil {
 			w.giveUp(false)
-			w.refuse(batch[plain:], "flushing", err)
+			w.refuse("flushing", err, durable)
 			return
 		}
-		w.size += int64(len(w.buf) - plainLen)
-		w.at = at
+		w.at, w.size = at, w.size+int64(len(w.buf)-plainLen)
 		w.flushed()
-		answer(batch[plain:], nil)
+		for _, e := range durable {
+			e.answer <- nil
+		}
 	}
 	if w.at.seq-w.head >= w.opts.CheckpointEvery { // HEAD stays near
 		w.tryCheckpoint()
@@ -139,36 +229,27 @@ func (w *writer) commit(batch []*entry) {
 	}
 }
 
-// answer sends err to every entry of batch.
-func answer(batch []*entry, err error) {
-	for _, e := range batch {
-		e.answer <- err
+// refuse answers every entry of the batches with an error.
+func (w *writer) refuse(doing string, cause error, batches ...[]*entry) {
+	w.opts.OnError(doing, cause)
+	for _, batch := range batches {
+		for _, e := range batch {
+			e.answer <- fmt.Errorf("%s: %w", doing, cause)
+		}
 	}
 }
 
-func (w *writer) refuse(batch []*entry, doing string, cause error) {
-	w.opts.OnError(doing, cause)
-	answer(batch, fmt.Errorf("%s: %w", doing, cause))
-}
-
+// flushed notes that every acknowledged byte of the segment is on disk.
 func (w *writer) flushed() {
 	w.synced = w.size
 	w.pending = w.pending[:0]
 }
 
-func (w *writer) write(p []byte) error {
-	n, err := w.file.Write(p)
-	if err == nil && n < len(p) {
-		err = io.ErrShortWrite
-	}
-	return err
-}
-
-// ready makes sure that there is a segment to write to, and that it is the file
-// of that name: lines in a file that somebody moved away would be lost.
+// ready makes sure that there is a segment to write to. Under Sync it also checks
+// that the file still has its name: lines in a file that was moved would be lost.
 func (w *writer) ready() error {
-	if w.file != nil && w.opts.Durability == Sync && w.gone() {
-		w.leave()
+	if w.opts.Durability == Sync {
+		w.leaveIfGone()
 	}
 	if w.file != nil {
 		return nil
@@ -187,22 +268,22 @@ func (w *writer) ready() error {
 	return nil
 }
 
-// settle makes a new segment's name durable and carries over what the last one
-// could not keep.
+// settle makes the name of a new segment durable and writes the acknowledged lines
+// that the last segment could not keep.
 func (w *writer) settle(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
 	w.info = info
-	if err := syncDir(w.dir); err != nil {
+	if err := store.SyncDir(w.dir); err != nil {
 		return err
 	}
 	if len(w.pending) == 0 {
 		return nil
 	}
-	if err := w.write(w.pending); err != nil {
-		return err
+	if n, err := w.file.Write(w.pending); err != nil || n < len(w.pending) {
+		return cmp.Or(err, io.ErrShortWrite)
 	}
 	if err := w.file.Sync(); err != nil {
 		return err
@@ -212,19 +293,21 @@ func (w *writer) settle(path string) error {
 	return nil
 }
 
-func (w *writer) gone() bool {
-	info, err := os.Stat(segmentPath(w.dir, w.number))
-	return err != nil || !os.SameFile(info, w.info)
+// leaveIfGone ends the segment when its file was moved or removed: it is no longer
+// ours to cut.
+func (w *writer) leaveIfGone() {
+	if w.file == nil {
+		return
+	}
+	path := segmentPath(w.dir, w.number)
+	if info, err := os.Stat(path); err != nil || !os.SameFile(info, w.info) {
+		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
+		w.drop()
+	}
 }
 
-// leave ends a segment whose file is no longer ours to cut.
-func (w *writer) leave() {
-	w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", segmentPath(w.dir, w.number)))
-	w.drop()
-}
-
-// drop closes the segment. What it holds was flushed or is of no account, so
-// closing has nothing left to say.
+// drop closes the segment. Its lines were flushed or do not count, so an error of
+// closing is ignored.
 func (w *writer) drop() {
 	if w.file != nil {
 		_ = w.file.Close()
@@ -232,11 +315,11 @@ func (w *writer) drop() {
 	}
 }
 
-// giveUp ends a segment after a failure. trusted says that flushing it still
-// means something, which it does not after a failed flush. Every step is a
-// best effort: what stays behind was never acknowledged or is repeated in the
-// next segment, and the verifier sees which, because the next segment chains to
-// the last acknowledged record.
+// giveUp ends a segment after a failure. trusted says that a flush can still be
+// believed, which is not so after one that failed. Every step is a best effort:
+// lines that stay behind were never acknowledged, or the next segment repeats them,
+// and a verifier can tell them apart because the next segment chains to the last
+// acknowledged record.
 func (w *writer) giveUp(trusted bool) {
 	keep := w.size
 	_ = w.file.Truncate(keep)
@@ -262,11 +345,10 @@ func (w *writer) rotate() {
 	w.drop()
 }
 
-// tick flushes and notes what has been written since the last one.
+// tick flushes the segment and updates HEAD when records were written since the
+// last tick.
 func (w *writer) tick() {
-	if w.file != nil && w.gone() {
-		w.leave()
-	}
+	w.leaveIfGone()
 	if w.head != w.at.seq || len(w.pending) > 0 {
 		w.tryCheckpoint()
 	}
