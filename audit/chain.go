@@ -8,22 +8,21 @@ import (
 	"slices"
 )
 
-// chainReader reads the lines of a chain one after the other, its segments in
-// order. The lines of a segment that the next one begins again with were left
-// behind by a failed write, and are passed over. It is not safe for concurrent
-// use.
+// chainReader reads the lines of a chain in order, segment by segment. It skips the
+// last lines of a segment when the next segment repeats their numbers: a failed
+// write left them behind. It is not safe for concurrent use.
 type chainReader struct {
 	dir    string
 	number int    // of the segment that is being read
-	offset int64  // in it, of the line that peek gives
-	next   int    // number of the segment after it, 0 = not known to be there
-	bound  uint64 // number of the record with which that one begins, 0 = not known
+	offset int64  // in that segment, of the line that peek returns
+	next   int    // number of the following segment, 0 = not known
+	bound  uint64 // number of the first record in the following segment, 0 = not known
 	open   *segment
-	line   []byte // that peek gave and take has not taken
+	line   []byte // returned by peek and not yet taken
 }
 
-// readAfter gives a reader that begins with the last segment whose first line
-// is before or at what the caller looks for, or with the first segment.
+// readAfter returns a reader that begins with the last segment for whose first line
+// before returns true, or with the first segment.
 func readAfter(dir string, numbers []int, before func(first []byte) bool) (*chainReader, error) {
 	for i := len(numbers) - 1; i > 0; i-- {
 		line, err := firstLine(dir, numbers[i])
@@ -37,7 +36,7 @@ func readAfter(dir string, numbers []int, before func(first []byte) bool) (*chai
 	return &chainReader{dir: dir, number: numbers[0]}, nil
 }
 
-// readLast gives a reader of the last n lines of a chain.
+// readLast returns a reader of the last n lines of a chain.
 func readLast(dir string, numbers []int, n int) (*chainReader, error) {
 	c := &chainReader{dir: dir}
 	for _, number := range slices.Backward(numbers) {
@@ -56,19 +55,25 @@ func readLast(dir string, numbers []int, n int) (*chainReader, error) {
 	return c, nil
 }
 
-// lastLine gives the last line of a chain, nil when it has none.
-func lastLine(dir string, numbers []int) ([]byte, error) {
+// lastLine returns the last line of the chain in dir, nil when it has none, and the
+// numbers of its segments.
+func lastLine(dir string) ([]byte, []int, error) {
+	numbers, err := segments(dir)
+	if err != nil {
+		return nil, nil, err
+	}
 	c, err := readLast(dir, numbers, 1)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer c.close()
 	line, _, err := c.peek()
-	return line, err
+	return line, numbers, err
 }
 
-// peek gives the next line and the number of its record, 0 for a line that is no
-// record; nil when there is none now. The line is valid until take or close.
+// peek returns the next line and the number of its record, 0 when the line is not a
+// record; nil when there is no further line now. The line is valid until take or
+// close.
 func (c *chainReader) peek() ([]byte, uint64, error) {
 	for {
 		switch ended, err := c.read(); {
@@ -83,7 +88,7 @@ func (c *chainReader) peek() ([]byte, uint64, error) {
 		case c.next != 0:
 			c.turn()
 		default:
-			// The segment may have grown between its end and the look for another.
+			// The segment may have grown since its end was read.
 			if err := c.look(); err != nil || c.next == 0 {
 				return nil, 0, err
 			}
@@ -91,8 +96,8 @@ func (c *chainReader) peek() ([]byte, uint64, error) {
 	}
 }
 
-// read makes sure that line is the next one, and reports whether the segment has
-// ended instead or is gone.
+// read reads the next line into c.line, and reports whether the segment has ended
+// instead or no longer exists.
 func (c *chainReader) read() (ended bool, err error) {
 	if c.line != nil {
 		return false, nil
@@ -116,11 +121,11 @@ func (c *chainReader) read() (ended bool, err error) {
 	return false, err
 }
 
-// take passes the line that peek gave.
+// take moves past the line that peek returned.
 func (c *chainReader) take() { c.line, c.offset = nil, c.open.offset }
 
-// look finds the segment after the one that is being read, and with which record
-// it begins.
+// look finds the segment after the one that is being read, and the number of its
+// first record.
 func (c *chainReader) look() error {
 	numbers, err := segments(c.dir)
 	if err != nil {
@@ -135,7 +140,7 @@ func (c *chainReader) look() error {
 	return err
 }
 
-// turn begins the next segment.
+// turn moves to the next segment.
 func (c *chainReader) turn() {
 	c.close()
 	c.number, c.offset, c.next, c.bound = c.next, 0, 0, 0

@@ -15,26 +15,28 @@ import (
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
-// Cursor is how far somebody has come in the chains of a log: instance → number
-// of the last record that was dealt with. It is JSON, to be kept.
+// Cursor is a position in the chains of a log: instance → number of the last record
+// that was dealt with. Callers may store it as JSON.
 type Cursor map[string]uint64
 
-// quietAfter is how long a chain must have been still for its writer to be taken
-// for dead: HEAD then follows no longer. It is more than a writer takes to note it.
+// quietAfter is how long a chain must be unchanged before its writer counts as dead
+// and its last records are yielded although HEAD does not name them. It is longer
+// than a writer takes to update HEAD.
 const quietAfter = 5 * time.Second
 
-// Follow yields every record of every chain under root that comes after its place
-// in after, then those that arrive, until ctx ends; poll is the time between two
-// looks, 0 = 250 ms. Records of one chain come in their order, those of different
-// chains in none. A record is yielded when HEAD vouches for it, which is up to a
-// second after it was written, so that none is yielded that a failed write then
-// takes back; those of a process that died, when its chain has been still for
-// 5 s. After a failed write a record may be yielded twice.
+// Follow yields the records of every chain under root that come after its position
+// in after, then new records as they arrive, until ctx ends; poll is the time between
+// two looks at the files, 0 = 250 ms. Records of one chain come in their order;
+// between chains there is no order. A record is yielded once HEAD vouches for it,
+// up to a second after it was written, so that no record is yielded that a failed
+// write then takes back; the last records of a dead process are yielded when its
+// chain has been unchanged for 5 s. After a failed write a record may be yielded
+// twice.
 //
-// An error does not end the sequence: it is ErrNoRecord for a line that is passed
-// over, or about files that could not be read, which are tried again at the next look.
-// No hash is checked: Verify does. The caller owns the records; after is only
-// read, before the first look.
+// An error does not end the sequence: it is ErrNoRecord for a line that is skipped,
+// or reports files that could not be read, which the next look tries again. No hash
+// is checked: Verify does. The caller owns the records; after is read only once,
+// before the first look.
 func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		f := follower{root: root, after: maps.Clone(after), chains: map[string]*followed{}}
@@ -47,23 +49,15 @@ func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) 
 	}
 }
 
-// Ends gives the ends of the chains under root: Follow with it yields what arrives
-// from now on.
+// Ends returns the ends of the chains under root: Follow yields what is recorded
+// after them.
 func Ends(root string) (Cursor, error) {
-	names, err := chainNames(root)
 	ends := Cursor{}
-	for _, name := range names {
-		dir := filepath.Join(root, name)
-		var numbers []int
-		var line []byte
-		if numbers, err = segments(dir); err == nil {
-			line, err = lastLine(dir, numbers)
-		}
-		if err != nil {
-			break
-		}
-		ends[name] = lineNumber(line)
-	}
+	err := eachChain(root, func(dir string) error {
+		line, _, err := lastLine(dir)
+		ends[filepath.Base(dir)] = lineNumber(line)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("reading audit log: %w", err)
 	}
@@ -82,7 +76,7 @@ type followed struct {
 	dir    string
 	after  uint64       // number of the last record that was yielded
 	reader *chainReader // nil = not begun
-	asleep time.Time    // modification time of the directory when nothing was left and nobody wrote
+	asleep time.Time    // modification time of the directory when it had no more records and no living writer
 	ended  bool         // its close record was yielded
 }
 
@@ -98,34 +92,30 @@ func (c *followed) closeFile() {
 	}
 }
 
-// look yields what is new, and reports whether to go on.
+// look yields the new records of all chains, and reports whether to continue.
 func (f *follower) look(ctx context.Context, yield func(*Record, error) bool) bool {
-	names, err := chainNames(f.root)
-	if err != nil {
-		return yield(nil, fmt.Errorf("following audit log: %w", err))
-	}
-	for _, name := range names {
-		c := f.chains[name]
-		if c == nil {
-			c = &followed{dir: filepath.Join(f.root, name), after: f.after[name]}
-			f.chains[name] = c
+	err := eachChain(f.root, func(dir string) error {
+		name := filepath.Base(dir)
+		if f.chains[name] == nil {
+			f.chains[name] = &followed{dir: dir, after: f.after[name]}
 		}
-		err := c.look(ctx, yield)
-		if errors.Is(err, errEnough) || ctx.Err() != nil {
-			return false
+		err := f.chains[name].look(ctx, yield)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, errEnough):
+			return errEnough
+		case err != nil && !yield(nil, fmt.Errorf("following audit log %s: %w", name, err)):
+			return errEnough
 		}
-		if err != nil && !yield(nil, fmt.Errorf("following audit log %s: %w", name, err)) {
-			return false
-		}
-	}
-	return true
+		return nil
+	})
+	return err == nil || !errors.Is(err, errEnough) && yield(nil, fmt.Errorf("following audit log: %w", err))
 }
 
-// errEnough says that the caller wants no more.
+// errEnough reports that the caller wants no more records.
 var errEnough = errors.New("enough")
 
-// look yields what is new in the chain. A chain that is quiet and has nothing
-// left is not looked at again until its directory changes.
+// look yields the new records of the chain. A chain that is quiet and has no more
+// records is not looked at again until its directory changes.
 func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) error {
 	info, err := os.Stat(c.dir)
 	if err != nil || c.ended || info.ModTime().Equal(c.asleep) {
@@ -159,13 +149,13 @@ func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) er
 	return nil
 }
 
-// begin opens the chain once it has a record after those that were yielded, at
-// the segment that has the first of them.
+// begin opens the chain, once it has a record that was not yielded, at the segment
+// of the first such record.
 func (c *followed) begin(numbers []int, limit uint64) error {
 	if c.reader != nil || limit <= c.after {
 		return nil
 	}
-	line, err := lastLine(c.dir, numbers)
+	line, _, err := lastLine(c.dir)
 	if number := lineNumber(line); err != nil || number != 0 && number <= c.after {
 		return err
 	}
@@ -184,7 +174,7 @@ func (c *followed) yield(ctx context.Context, limit uint64, yield func(*Record, 
 			return err
 		}
 		if c.reader.number != segment {
-			// What a segment repeats after a failed write may be other records.
+			// After a failed write a segment may repeat numbers with other records.
 			segment, c.after = c.reader.number, min(c.after, max(number, 1)-1)
 		}
 		if number != 0 && number <= c.after {

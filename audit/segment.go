@@ -20,23 +20,22 @@ const maxLine = 64 << 20
 
 var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
 
-// chainNames gives the names of the chains under root, in order; none where
-// there is no root yet.
-func chainNames(root string) ([]string, error) {
+// eachChain calls do with the directory of each chain under root, ordered by name,
+// until it returns an error. A root that does not exist has no chains.
+func eachChain(root string, do func(dir string) error) error {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
-	var names []string
 	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
+		if e.IsDir() && err == nil {
+			err = do(filepath.Join(root, e.Name()))
 		}
 	}
-	return names, err
+	return err
 }
 
-// segments gives the numbers of the segments in dir, ascending.
+// segments returns the numbers of the segments in dir in ascending order.
 func segments(dir string) ([]int, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
