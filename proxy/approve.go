@@ -72,7 +72,9 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		return claim, t.fail(signal.CodeInternal, "")
 	}
 	t.ticket = claim.Ticket
-	t.hold.granted = claim.Outcome == approval.Granted
+	if t.hold.granted = claim.Outcome == approval.Granted; t.hold.granted {
+		t.settle = t.giveBack
+	}
 	return claim, nil
 }
 

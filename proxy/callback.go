@@ -26,7 +26,7 @@ var callbackRoad = []stage[*question]{
 	{"receive", (*question).receive},
 	{"decide", (*question).decide},
 	{"limit", (*question).limit},
-	{"record", record[*question]},
+	{"record", (*question).record},
 	{"forward", (*question).forward},
 }
 
@@ -60,7 +60,7 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	all, failures := make([]*question, len(questions)), make([]*Failure, len(questions))
 	for i := range questions {
 		q := c.newQuestion(&questions[i], r)
-		all[i], failures[i] = q, walk(ctx, q, callbackRoad[:last])
+		all[i], failures[i] = q, walk(ctx, q, &q.call, callbackRoad[:last])
 		if failures[i] == nil {
 			r.left = append(r.left, q)
 		}
@@ -68,16 +68,16 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 	answers := make([]registry.Answer, len(questions))
 	for i, q := range all {
 		if failures[i] == nil {
-			failures[i] = walk(ctx, q, callbackRoad[last:])
+			failures[i] = walk(ctx, q, &q.call, callbackRoad[last:])
 		}
-		answers[i] = answerOf(closeRequest(ctx, q, failures[i]))
+		answers[i] = answerOf(q.close(ctx, failures[i]))
 	}
 	return answers
 }
 
 // newQuestion begins the way of one question.
 func (c *peer) newQuestion(ask *registry.Question, r *round) *question {
-	in := c.call
+	in := *c.call
 	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: ask.Method, Params: ask.Params}
 	in.SignalID, in.TraceID = "", c.traceID
 	q := &question{relayed: *c.gate.newRelayed(&in), ask: ask, round: r}
@@ -88,14 +88,15 @@ func (c *peer) newQuestion(ask *registry.Question, r *round) *question {
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
-	from := peer{gate: c.gate, server: c.server, call: *c.in, who: c.principal, parentID: parentID, traceID: c.traceID}
+	in := *c.in
+	from := peer{gate: c.gate, server: c.server, call: &in, who: c.principal, parentID: parentID, traceID: c.traceID}
 	from.call.Fault, from.call.Progress = nil, nil
 	q := from.newQuestion(&ask, nil)
-	f := walk(ctx, q, callbackRoad[:len(callbackRoad)-1])
+	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
 		q.replyOK(nil)
 	}
-	_, f = closeRequest(ctx, q, f)
+	_, f = q.close(ctx, f)
 	return input{allowed: f == nil, redact: q.decision.Redact}
 }
 
@@ -109,24 +110,20 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	}
 	data, _ := jsonrpc.Get(f.Upstream, "data")
 	list, _ := jsonrpc.Get(data, "elicitations")
-	kept := []byte{'['}
-	for e := range jsonrpc.Elements(list) {
+	kept := false
+	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
 		if !c.foresee(ctx, c.signalID, registry.Question{Method: "elicitation/create", Params: e}).allowed {
-			continue
+			return nil, nil
 		}
-		if len(kept) > 1 {
-			kept = append(kept, ',')
-		}
-		kept = append(kept, e...)
-	}
-	data, err := jsonrpc.Set(data, "elicitations", append(kept, ']'))
+		kept = true
+		return e, nil
+	})
 	if err == nil {
-		data, err = jsonrpc.Set(f.Upstream, "data", data)
+		f.Upstream, err = jsonrpc.Edit(f.Upstream, jsonrpc.Change{Name: "data", Members: []jsonrpc.Change{{Name: "elicitations", Value: list}}})
 	}
-	if err != nil || len(kept) == 1 {
+	if err != nil || !kept {
 		return c.fail(signal.CodeToolFailed, "the server wants a person to do something first, and may not ask for it")
 	}
-	f.Upstream = data
 	return f
 }
 

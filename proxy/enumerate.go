@@ -26,7 +26,7 @@ const (
 // their exposed names. Cursors are our own. Like List it leaves no record.
 func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
 	r := g.newRelayed(in)
-	r.stage, r.principal = "receive", who
+	r.principal = who
 	if f := r.receive(ctx); f != nil {
 		return nil, f
 	}
@@ -77,7 +77,7 @@ func (r *relayed) serverPage(ctx context.Context) (json.RawMessage, *Failure) {
 // page is one server's page as the principal may see it.
 func (r *relayed) page(ctx context.Context, o registry.Offer, params json.RawMessage) (json.RawMessage, *Failure) {
 	r.server = o.Server
-	result, err := r.gate.enquire(ctx, o.Server, registry.Ask{Method: r.in.Message.Method, Params: params, From: r.from()})
+	result, err := r.gate.enquire(ctx, o.Server, registry.Ask{Method: r.in.Message.Method, Params: params, From: r.from(r.server)})
 	if err != nil {
 		return nil, r.askFailure(err)
 	}

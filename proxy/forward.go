@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -16,9 +18,14 @@ import (
 // and otherwise unknown.
 func (t *toolCall) forward(ctx context.Context) *Failure {
 	t.sent = true
-	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(), Progress: t.in.Progress}
-	if t.hold.reports > 0 || t.heard() {
+	out := registry.Outgoing{Arguments: t.body, Meta: t.meta, Task: t.task, From: t.from(t.server), Progress: t.in.Progress}
+	if t.hold.reports > 0 || t.gate.opts.Bus.Listening(t.principal) {
 		out.Progress = t.progress()
+		defer func() {
+			if t.chunks > 0 {
+				t.publishChunk("", true, nil)
+			}
+		}()
 	}
 	if t.task != nil {
 		out.Later = t.in.Later
@@ -98,34 +105,49 @@ func upstreamMessage(rpc []byte) string {
 	return "the tool answered with an error"
 }
 
+// progress receives the upstream's progress, for the caller and, as STREAM
+// signals, for the bus.
+func (t *toolCall) progress() func(json.RawMessage) {
+	client := t.in.Progress
+	if t.hold.reports > 0 {
+		client = t.growing(client)
+	}
+	return func(params json.RawMessage) {
+		t.publishChunk(cmp.Or(textMember(params, "message"), string(params)), false, params)
+		if client != nil {
+			client(params)
+		}
+	}
+}
+
 // peer governs the questions and notifications that a server sends on its own
 // account, and passes them to the door's peer. It is immutable.
 type peer struct {
 	gate   *Gate
 	door   registry.Peer
 	server string // "" = not known: nothing passes
-	call   Call   // the request that it was handed down with, without its message
+	call   *Call  // the request that it was handed down with, without its message
 	who    policy.Principal
 	// The call in whose course the server speaks; "" when it is in none.
 	parentID, traceID string
 }
 
-// from returns the client that the road forwards for, with the gate between the
-// server and the client's peers.
-func (c *call) from() registry.Downstream {
+// from returns the client that the road forwards for, with the gate between server
+// and the client's peers.
+func (c *call) from(server string) registry.Downstream {
 	out := registry.Downstream{Session: c.in.Session, Capabilities: c.in.Capabilities, Level: c.in.Level}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out
 	}
 	in := *c.in
 	in.Message, in.Fault, in.Progress = nil, nil, nil
-	home := peer{gate: c.gate, door: c.in.Home, server: c.server, call: in, who: c.principal}
-	if c.in.Peer != nil {
+	home := peer{gate: c.gate, door: in.Home, server: server, call: &in, who: c.principal}
+	if in.Peer != nil {
 		inCall := home
-		inCall.door, inCall.parentID, inCall.traceID = c.in.Peer, c.signalID, c.traceID
+		inCall.door, inCall.parentID, inCall.traceID = in.Peer, c.signalID, c.traceID
 		out.Peer = &inCall
 	}
-	if c.in.Home != nil {
+	if in.Home != nil {
 		out.Home = &home
 	}
 	return out

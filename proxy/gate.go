@@ -206,6 +206,9 @@ func New(opts Options) (*Gate, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(Observation) {}
 	}
+	if opts.Bus == nil {
+		opts.Bus = silent{}
+	}
 	g := &Gate{opts: opts}
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)

@@ -47,10 +47,10 @@ func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.C
 // rejudge walks t down rejudgeRoad. Another principal behind the same credential
 // is a refusal.
 func (t *toolCall) rejudge(ctx context.Context) *Failure {
-	who, stage := t.principal, t.stage
+	who, source := t.principal, t.source
 	t.engine, t.asOf = *t.gate.policy.Load(), t.gate.opts.Now()
 	for _, s := range rejudgeRoad {
-		t.stage = s.name
+		t.source.Function = s.name
 		if f := s.run(t, ctx); f != nil {
 			return f
 		}
@@ -58,7 +58,7 @@ func (t *toolCall) rejudge(ctx context.Context) *Failure {
 			return t.fail(signal.CodeUnauthenticated, "the credential names somebody else by now")
 		}
 	}
-	t.stage = stage
+	t.source = source
 	return nil
 }
 

@@ -31,7 +31,7 @@ func (c *call) ownTicket(ctx context.Context, id string) (approval.Ticket, *Fail
 // the refusal of such a call.
 func (c *call) storedResult(ctx context.Context, ticket approval.Ticket) (*Reply, *Failure) {
 	t := c.callFor(ticket)
-	f := t.findTool(ctx)
+	f := t.resolve(ctx)
 	if f == nil {
 		f = t.decide(ctx)
 	}

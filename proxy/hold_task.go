@@ -45,22 +45,19 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	if c.Outcome == approval.Granted {
 		ticket.State = approval.StateApproved
 	}
-	result := t.taskState(ticket)
-	if t.task != nil {
-		result = append(append([]byte(`{"task":`), result...), '}')
-	} else {
-		result, _ = jsonrpc.Set(result, "resultType", json.RawMessage(`"task"`)) // an object of our own making
-	}
 	kernel := signal.OK(nil, t.metrics())
 	if underWay(ticket) {
 		kernel = t.undecided(ticket, cmp.Or(ticketWords[ticket.State], string(ticket.State)), ticketText(ticket))
 	}
-	view, err := json.Marshal(t.describeTicket(ticket))
-	if err == nil {
-		result, err = setMeta(result, metaApproval, view)
+	shape := jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)}
+	result := t.taskState(ticket)
+	if t.task != nil {
+		shape = jsonrpc.Change{Name: "task", Value: result}
+		result = json.RawMessage("{}")
 	}
+	result, err := jsonrpc.Edit(result, shape)
 	if err == nil {
-		result, err = t.gate.setResult(result, kernel)
+		result, err = t.withMeta(result, kernel, jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))})
 	}
 	if err != nil {
 		return t.internal("shaping a task", err)
@@ -72,13 +69,16 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	return nil
 }
 
-// setResult puts a Result without signals into the _meta of a result that is no
-// tool's, unless results are off.
-func (g *Gate) setResult(result json.RawMessage, kernel signal.Result) (json.RawMessage, error) {
-	if g.settings.Load().Results == "off" {
+// withMeta puts members, and unless results are off a Result without signals, into
+// the _meta of a result that is no tool's.
+func (c *call) withMeta(result json.RawMessage, kernel signal.Result, members ...jsonrpc.Change) (json.RawMessage, error) {
+	if c.gate.settings.Load().Results != "off" {
+		members = append(members, jsonrpc.Change{Name: metaResult, Value: signal.Compact(kernel, nil)})
+	}
+	if len(members) == 0 {
 		return result, nil
 	}
-	return setMeta(result, metaResult, signal.Compact(kernel, nil))
+	return jsonrpc.Edit(result, jsonrpc.Change{Name: "_meta", Members: members})
 }
 
 // underWay reports whether something may still become of t.
@@ -198,7 +198,7 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 		return f
 	}
 	related := append(append([]byte(`{"taskId":`), jsonrpc.Quote(r.ticket.ID)...), '}')
-	result, err := setMeta(reply.Result, "io.modelcontextprotocol/related-task", related)
+	result, err := jsonrpc.Edit(reply.Result, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
 	if err != nil {
 		return r.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
 	}

@@ -43,7 +43,7 @@ func (r *relayed) findServer(context.Context) *Failure {
 // servers are.
 func (r *relayed) findTools(ctx context.Context) *Failure {
 	names := []string{}
-	for _, t := range r.gate.opts.Upstreams.View(ctx, r.in.Route, r.from()).Tools() {
+	for _, t := range r.gate.opts.Upstreams.View(ctx, r.in.Route, r.from(r.server)).Tools() {
 		names = append(names, t.Exposed)
 	}
 	r.arguments, r.about.server = r.body, &policy.Server{Name: r.server, Tools: names}
@@ -159,14 +159,13 @@ func (c *call) readLists(ctx context.Context, look chan struct{}) {
 	defer g.memory.endLook(c, look)
 	ctx, stop := context.WithTimeout(ctx, lookFor)
 	defer stop()
-	from := c.from()
 	var servers sync.WaitGroup
 	for _, o := range g.opts.Servers.Offers(ctx) {
 		servers.Go(func() {
 			defer c.survive("looking for a resource")
 			for _, l := range lists {
 				if capability, _, _ := strings.Cut(l.method, "/"); offers(o.Capabilities, capability) {
-					c.readList(ctx, o, from, l)
+					c.readList(ctx, o, l)
 				}
 			}
 		})
@@ -182,16 +181,10 @@ func (c *call) survive(doing string) {
 }
 
 // readList reads one list of one server.
-func (c *call) readList(ctx context.Context, o registry.Offer, from registry.Downstream, l listing) {
-	if named, ok := from.Peer.(*peer); ok {
-		from.Peer = named.For(o.Server)
-	}
-	if named, ok := from.Home.(*peer); ok {
-		from.Home = named.For(o.Server)
-	}
+func (c *call) readList(ctx context.Context, o registry.Offer, l listing) {
 	params, cursor := json.RawMessage("{}"), ""
 	for range lookPages {
-		page, err := c.gate.enquire(ctx, o.Server, registry.Ask{Method: l.method, Params: params, From: from})
+		page, err := c.gate.enquire(ctx, o.Server, registry.Ask{Method: l.method, Params: params, From: c.from(o.Server)})
 		if err != nil {
 			c.gate.opts.Log.Debug("looking for a resource", "server", o.Server, "method", l.method, "error", err)
 			return

@@ -16,7 +16,7 @@ var noticeRoad = []stage[*relayed]{
 	{"identify", (*relayed).identify},
 	{"decide", (*relayed).decide},
 	{"limit", (*relayed).limit},
-	{"record", record[*relayed]},
+	{"record", (*relayed).record},
 	{"forward", (*relayed).notifyServers},
 }
 
@@ -37,7 +37,6 @@ var noticeRoad = []stage[*relayed]{
 // the log. A method that no table names leaves no record.
 func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	r := g.newRelayed(in)
-	r.stage = "receive"
 	if in.Message == nil || g.opts.Servers == nil {
 		return r.fail(signal.CodeEnvelopeInvalid, "there is no notification, or nobody to take it to")
 	}
@@ -48,7 +47,7 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	case !ok && !(isNotice(in.Message.Method) && g.extends(in.Route, in.Message.Method)):
 		return r.fail(signal.CodeEnvelopeMethod, "notification "+in.Message.Method+" is not passed on")
 	}
-	_, f := take(ctx, r, noticeRoad)
+	_, f := take(ctx, r, &r.call, noticeRoad)
 	return f
 }
 

@@ -5,9 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -72,17 +77,16 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	if !isObject(meta) {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
+	var ours []jsonrpc.Change
 	for key := range jsonrpc.Members(meta) {
-		if !ofThisHop(key) {
-			continue
+		if ofThisHop(key) {
+			ours = append(ours, jsonrpc.Change{Name: key})
 		}
-		kept, err := jsonrpc.Delete(meta, key)
-		if err != nil {
-			return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
-		}
-		meta = kept
 	}
-	c.meta = meta
+	var err error
+	if c.meta, err = jsonrpc.Edit(meta, ours...); err != nil {
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
+	}
 	return nil
 }
 
@@ -111,29 +115,146 @@ func (c *call) undecoded(f *jsonrpc.Fault) *Failure {
 	return c.fail(code, f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
 }
 
-// traceOf continues the caller's trace (the door's, else the W3C traceparent in
-// params._meta) or starts one.
-func traceOf(in *Call) string {
-	if in.TraceID != "" {
-		return in.TraceID
-	}
-	if in.Message != nil {
-		if raw, ok := in.Message.Meta("traceparent"); ok {
-			if id, ok := traceID(raw); ok {
-				return id
-			}
-		}
-	}
-	return signal.NewID("trc_")
-}
-
-// traceID reads version-trace-parent-flags of the W3C Trace Context.
-func traceID(raw json.RawMessage) (string, bool) {
+// traceID reads version-trace-parent-flags of the W3C Trace Context, "" for what is
+// none.
+func traceID(raw json.RawMessage) string {
 	traceparent, _ := jsonrpc.Text(raw)
 	parts := strings.Split(traceparent, "-")
-	if len(parts) != 4 || len(parts[1]) != 32 {
-		return "", false
+	if len(parts) != 4 || len(parts[1]) != 32 || strings.Trim(parts[1], "0123456789abcdef") != "" || strings.Trim(parts[1], "0") == "" {
+		return ""
 	}
-	id := parts[1]
-	return id, strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
+	return parts[1]
+}
+
+// identify takes the principal that the door has identified for this request,
+// or identifies the credential. It fails closed: no principal, no call.
+func (c *call) identify(ctx context.Context) *Failure {
+	if !c.in.Principal.Valid() {
+		return c.reidentify(ctx)
+	}
+	c.principal = c.in.Principal
+	c.principal.Client = c.in.Client
+	return nil
+}
+
+// reidentify asks for the credential's principal now: tokens are revoked and
+// expire while calls are held.
+func (c *call) reidentify(ctx context.Context) *Failure {
+	who, f := c.gate.Identify(ctx, c.in.Credential)
+	if f != nil {
+		return c.fail(f.Kernel.Code, f.Reason)
+	}
+	c.principal = who
+	c.principal.Client = c.in.Client
+	return nil
+}
+
+// Identify returns the principal of a credential, for doors that need one before
+// there is a call: for sessions, lists, and Call.Principal. It leaves no record;
+// a door records a refusal with Refuse.
+func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.Principal, *Failure) {
+	who, err := g.opts.Identifier.Identify(ctx, cred)
+	if err == nil && who.Valid() {
+		return who, nil
+	}
+	c := call{gate: g, source: gateway}
+	c.source.Function = "identify"
+	if err != nil && !errors.Is(err, identity.ErrUnauthenticated) {
+		g.opts.Log.Error("identifying a caller", "error", err)
+		return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "the credential could not be checked")
+	}
+	return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "missing or unknown bearer token")
+}
+
+// resolve finds the tool of the call as this principal sees it. A tool that does
+// not exist and one that is hidden get the same answer. A call of the gate's own
+// tool, where no server has one of its name, leaves the road here.
+func (t *toolCall) resolve(ctx context.Context) *Failure {
+	tool, ok := t.gate.opts.Upstreams.View(ctx, t.in.Route, t.from(t.server)).Lookup(t.name)
+	switch {
+	case !ok && t.name == StatusName && t.ticket.ID == "":
+		return t.leave(ctx)
+	case !ok:
+		return t.unknownTool()
+	}
+	t.subject = toolInput(tool)
+	if !t.gate.visible(ctx, t.engine, t.principal, t.subject) {
+		return t.unknownTool()
+	}
+	t.tool, t.server = tool, tool.Server
+	if tool.Quarantine != "" {
+		return t.fail(signal.CodeToolQuarantined, tool.Quarantine)
+	}
+	if v := t.in.Message.Variants; v != nil && !tool.AllowVariants {
+		return t.ambiguous(v)
+	}
+	return nil
+}
+
+func (t *toolCall) unknownTool() *Failure {
+	return t.fail(signal.CodeToolNotFound, fmt.Sprintf("unknown tool %q", t.name)).
+		remedy("list the tools with tools/list")
+}
+
+// ambiguous refuses keys that some JSON parsers take for the same.
+func (c *call) ambiguous(v *jsonrpc.Variants) *Failure {
+	return c.fail(signal.CodeEnvelopeInvalid, fmt.Sprintf("arguments name %q and %q, which differ only by case", v.First, v.Second)).
+		with("pointer", v.Pointer).remedy("send one of the two")
+}
+
+// List returns the tools that who sees on the route of in, in catalogue order,
+// and StatusTool at the end for principals with tickets. From in it takes the
+// route, session, capabilities, level and peers. It asks the same question as
+// the resolve stage, so that what is not listed cannot be called and the
+// reverse. It waits for upstreams that are still starting.
+func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*registry.Tool {
+	engine, view := *g.policy.Load(), g.view(ctx, in, who)
+	var seen []*registry.Tool
+	for _, t := range view.Tools() {
+		if g.visible(ctx, engine, who, toolInput(t)) {
+			seen = append(seen, t)
+		}
+	}
+	if g.offersStatus(ctx, view, who) {
+		seen = append(seen, StatusTool())
+	}
+	return seen
+}
+
+// Find returns the one tool that List gives under name, nil when there is none.
+func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name string) *registry.Tool {
+	view := g.view(ctx, in, who)
+	t, ok := view.Lookup(name)
+	if !ok && name == StatusName && g.offersStatus(ctx, view, who) {
+		return StatusTool()
+	}
+	if !ok || t.Quarantine != "" || !g.visible(ctx, *g.policy.Load(), who, toolInput(t)) {
+		return nil
+	}
+	return t
+}
+
+// view returns the tools of the route of in, as who's connections offer them.
+func (g *Gate) view(ctx context.Context, in *Call, who policy.Principal) registry.View {
+	c := &call{gate: g, in: in, principal: who}
+	return g.opts.Upstreams.View(ctx, in.Route, c.from(""))
+}
+
+// visible hides a tool when the policy says that every call is denied, and
+// when the policy fails.
+func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t policy.Tool) bool {
+	ok, err := engine.Visible(ctx, p, t)
+	if err != nil {
+		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
+		return false
+	}
+	return ok
+}
+
+// toolInput is what a policy knows of t.
+func toolInput(t *registry.Tool) policy.Tool {
+	return policy.Tool{
+		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
+		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
+	}
 }

@@ -35,7 +35,7 @@ var relayRoad = []stage[*relayed]{
 	{"resolve", (*relayed).resolve},
 	{"decide", (*relayed).decide},
 	{"limit", (*relayed).limit},
-	{"record", record[*relayed]},
+	{"record", (*relayed).record},
 	{"forward", (*relayed).forward},
 }
 
@@ -54,7 +54,8 @@ var relayRoad = []stage[*relayed]{
 // The result is the upstream's, byte for byte but for what the policy redacts.
 // Otherwise it behaves as Call does.
 func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
-	return take(ctx, g.newRelayed(in), relayRoad)
+	r := g.newRelayed(in)
+	return take(ctx, r, &r.call, relayRoad)
 }
 
 func (g *Gate) newRelayed(in *Call) *relayed {
@@ -200,7 +201,7 @@ func (r *relayed) askServer(ctx context.Context) (json.RawMessage, error) {
 		return json.RawMessage("{}"), nil
 	}
 	return r.gate.enquire(ctx, r.server, registry.Ask{
-		Method: r.in.Message.Method, Params: r.body, From: r.from(), Progress: r.in.Progress,
+		Method: r.in.Message.Method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress,
 	})
 }
 
@@ -214,6 +215,3 @@ func (g *Gate) enquire(ctx context.Context, server string, ask registry.Ask) (js
 func (r *relayed) askFailure(err error) *Failure {
 	return r.upstreamFailure(forwardError(err), "server "+r.server+" did not answer in time")
 }
-
-// replyOK ends a request with a result that carries no signals.
-func (c *call) replyOK(result json.RawMessage) { c.replyWith(result, signal.OK(nil, c.metrics())) }

@@ -15,18 +15,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// request is one request on a road: a *toolCall, *relayed, *question or
-// *statusCall. All embed call.
-type request interface {
-	// base returns what every request has.
-	base() *call
-	// settle ends what the request holds before it is closed: a request that was
-	// not sent gives back what was taken for it.
-	settle(ctx context.Context)
-}
-
 // stage is one step of a road. A failure ends the walk; so does a reply.
-type stage[R request] struct {
+type stage[R any] struct {
 	name string
 	run  func(R, context.Context) *Failure
 }
@@ -41,7 +31,7 @@ var road = []stage[*toolCall]{
 	{"limit", (*toolCall).limit},
 	{"validate", (*toolCall).validate},
 	{"approve", (*toolCall).approve},
-	{"record", record[*toolCall]},
+	{"record", (*toolCall).record},
 	{"forward", (*toolCall).forward},
 	{"normalise", (*toolCall).normalise},
 }
@@ -53,7 +43,9 @@ type call struct {
 	in    *Call
 	start time.Time // when it was received
 	asOf  time.Time // the time by which it is judged; later than start after a hold
-	stage string    // the current or the last stage
+	// The origin of the road's errors and signals: its function is the current or the
+	// last stage.
+	source signal.ModuleRef
 
 	id         string // request id as text
 	traceID    string
@@ -77,19 +69,14 @@ type call struct {
 	asked    *policy.Input // what decision answers; nil = the policy was not asked
 
 	sent     bool // a server may have the request
-	panicked bool
 	recorded bool // the decision record was offered to the trail
 	replayed bool // the reply is the stored result of an earlier run
 	reply    *Reply
+	settle   func(context.Context) // gives back what an unsent request took; nil = nothing was taken
 }
 
-func (c *call) base() *call            { return c }
-func (c *call) settle(context.Context) {}
-
-// source is the origin of the road's errors and signals.
-func (c *call) source() signal.ModuleRef {
-	return signal.ModuleRef{Tier: 4, Module: "gate", Function: cmp.Or(c.stage, "receive")}
-}
+// gateway is the origin of what no stage has said yet.
+var gateway = signal.ModuleRef{Tier: 4, Module: "gate", Function: "receive"}
 
 // toolCall is a tools/call.
 type toolCall struct {
@@ -119,7 +106,8 @@ type toolCall struct {
 // call alone, with INTERNAL_ERROR. When the outcome cannot be recorded, Call
 // withholds the reply and returns AUDIT_UNAVAILABLE.
 func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
-	return take(ctx, &toolCall{call: g.newCall(in)}, road)
+	t := &toolCall{call: g.newCall(in)}
+	return take(ctx, t, &t.call, road)
 }
 
 // Refuse records what a door itself refuses: a lost session, a header that
@@ -127,57 +115,57 @@ func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 // returns the failure to answer with.
 func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failure {
 	c := g.newCall(in)
-	c.stage = "receive"
 	if in.Message != nil {
 		c.id = jsonrpc.IDText(in.Message.ID)
 	}
 	if code != signal.CodeUnauthenticated {
 		_ = c.identify(ctx) // for the record; a caller without a name is no second fault
 	}
-	_, f := closeRequest(ctx, &c, c.fail(code, reason))
+	_, f := c.close(ctx, c.fail(code, reason))
 	return f
 }
 
-// newCall begins a request with new ids and the current policy.
+// newCall begins a request with new ids and the current policy. It continues the
+// caller's trace (the door's, else the W3C traceparent in params._meta), if any.
 func (g *Gate) newCall(in *Call) call {
+	trace := in.TraceID
+	if trace == "" && in.Message != nil {
+		if raw, ok := in.Message.Meta("traceparent"); ok {
+			trace = traceID(raw)
+		}
+	}
 	now := g.opts.Now()
 	return call{
-		gate: g, in: in, start: now, asOf: now, engine: *g.policy.Load(),
-		decisionID: signal.NewID("dec_"), signalID: cmp.Or(in.SignalID, signal.NewID("sig_")), traceID: traceOf(in),
+		gate: g, in: in, start: now, asOf: now, source: gateway, engine: *g.policy.Load(),
+		decisionID: signal.NewID("dec_"), signalID: cmp.Or(in.SignalID, signal.NewID("sig_")), traceID: cmp.Or(trace, signal.NewID("trc_")),
 	}
 }
 
-// take walks r down a road and closes it. Too many requests at once are refused.
-func take[R request](ctx context.Context, r R, stages []stage[R]) (*Reply, *Failure) {
-	c := r.base()
-	g := c.gate
-	defer g.inFlight.Add(-1)
-	if g.inFlight.Add(1) > int64(g.settings.Load().InFlight) {
-		c.stage = "receive"
-		return closeRequest(ctx, r, c.fail(signal.CodeOverloaded, "too many calls are in flight"))
+// take takes r down a road and closes c, its call. Too many requests at once are
+// refused.
+func take[R any](ctx context.Context, r R, c *call, stages []stage[R]) (*Reply, *Failure) {
+	defer c.gate.inFlight.Add(-1)
+	if c.gate.inFlight.Add(1) > int64(c.gate.settings.Load().InFlight) {
+		return c.close(ctx, c.fail(signal.CodeOverloaded, "too many calls are in flight"))
 	}
-	return closeRequest(ctx, r, walk(ctx, r, stages))
+	return c.close(ctx, walk(ctx, r, c, stages))
 }
 
 // walk runs the stages until one fails or replies. A panic fails this request
 // and no other.
-func walk[R request](ctx context.Context, r R, stages []stage[R]) (f *Failure) {
-	c := r.base()
+func walk[R any](ctx context.Context, r R, c *call, stages []stage[R]) (f *Failure) {
 	defer func() {
 		if v := recover(); v != nil {
-			c.gate.opts.Log.Error("panic on the road", "stage", c.stage, "decision", c.decisionID,
+			c.gate.opts.Log.Error("panic on the road", "stage", c.source.Function, "decision", c.decisionID,
 				"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			c.reply, c.panicked = nil, true
+			c.reply = nil
 			f = c.fail(signal.CodeInternal, "")
 		}
 	}()
 	for _, s := range stages {
-		c.stage = s.name
-		if f := s.run(r, ctx); f != nil {
+		c.source.Function = s.name
+		if f := s.run(r, ctx); f != nil || c.reply != nil {
 			return f
-		}
-		if c.reply != nil {
-			return nil
 		}
 	}
 	return nil

@@ -46,17 +46,8 @@ type statusCall struct {
 	tickets []approval.Ticket // of the principal
 }
 
-// statusRoad lists the stages that a call of StatusName takes after it was
-// received and identified, when no server has such a tool. The comment of leave
-// draws it; a test holds the two equal.
-var statusRoad = []stage[*statusCall]{
-	{"resolve", (*statusCall).resolve},
-	{"limit", (*statusCall).limitCall},
-	{"validate", (*statusCall).validate},
-	{"answer", (*statusCall).answer},
-}
-
-// leave takes a call of StatusName off the road of other calls:
+// leave takes a call of StatusName off the road of other calls, once it was received
+// and identified. A test holds the drawing to the list:
 //
 //	resolve    the principal has tickets, else there is no such tool
 //	limit      every bucket that applies gives a token
@@ -66,7 +57,13 @@ var statusRoad = []stage[*statusCall]{
 //
 // The policy is asked only about a result that is given: see storedResult.
 func (t *toolCall) leave(ctx context.Context) *Failure {
-	return walk(ctx, &statusCall{toolCall: t}, statusRoad)
+	var statusRoad = []stage[*statusCall]{
+		{"resolve", (*statusCall).resolve},
+		{"limit", (*statusCall).limit},
+		{"validate", (*statusCall).validate},
+		{"answer", (*statusCall).answer},
+	}
+	return walk(ctx, &statusCall{toolCall: t}, &t.call, statusRoad)
 }
 
 // offersStatus reports whether who has tickets to ask about, and no server has a

@@ -55,7 +55,7 @@ func (t *toolCall) replyBegun(state json.RawMessage, id string) *Failure {
 	}
 	t.ends(approval.StateDone, t.raw, "")
 	kernel := signal.OK(nil, t.metrics())
-	result, err := t.gate.setResult(t.raw, kernel)
+	result, err := t.withMeta(t.raw, kernel)
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the server's answer cannot carry _meta")
 	}
@@ -129,8 +129,10 @@ func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (
 // result.
 func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
 	t := &toolCall{call: r.call, subject: toolInput(r.of.tool), raw: result}
-	t.tool, t.decision.Redact, t.reply = r.of.tool, r.of.redact, nil
-	if f := t.govern(ctx); f != nil {
+	in := *r.in
+	in.Capabilities = nil // a task's result is no task
+	t.in, t.task, t.tool, t.decision.Redact, t.reply = &in, nil, r.of.tool, r.of.redact, nil
+	if f := t.normalise(ctx); f != nil {
 		return nil, f
 	}
 	r.kernel = &t.reply.Kernel
@@ -242,8 +244,7 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 // Tasks of other sessions are dropped; the questions of a task are shown when the
 // client asks for its state.
 func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
-	in := c.call
-	r := c.gate.newRelayed(&in)
+	r := c.gate.newRelayed(c.call)
 	r.principal = c.who
 	r.of = c.gate.memory.task(r.owner(), textMember(params, "taskId"), r.start)
 	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.server != c.server {
