@@ -87,15 +87,21 @@ type Policy struct {
 	Obligations json.RawMessage `json:"obligations,omitempty"`
 }
 
-// Change is what became of an approval ticket. In the record it stands beside
-// the call that made the ticket: its requester, tool and policy.
+// Change is a change of an approval ticket. Its record also has the call that made
+// the ticket: its requester, tool and policy.
 type Change struct {
-	Seq    int64  `json:"seq"`    // place among the changes of all tickets of the store; of two with one number the later happened
-	From   string `json:"from"`   // state; "" = the ticket was made
-	To     string `json:"to"`     // state; the same as From for a vote that did not end the waiting
-	Who    string `json:"who"`    // a subject, or "toolgate" for what no person did
-	Reason string `json:"reason"` // as given, "" when none was
-	Digest string `json:"digest"` // of the arguments that the ticket has, "sha256:<hex>"
+	Seq    int64  `json:"seq"`    // number among the changes of all tickets of the store; of two with one number the later one happened
+	From   string `json:"from"`   // state; "" = the ticket is new
+	To     string `json:"to"`     // state; equal to From for a vote that did not decide the ticket
+	Who    string `json:"who"`    // a subject, or "toolgate" for a change that no person made
+	Reason string `json:"reason"` // as given, "" when there is none
+	Digest string `json:"digest"` // of the ticket's arguments, "sha256:<hex>"
+	// Approvals of Quorum are given after the change. Each and Given have the same
+	// numbers by role, where the policy asks for approvals of each role.
+	Quorum    int            `json:"quorum,omitempty"`
+	Approvals int            `json:"approvals,omitempty"`
+	Each      map[string]int `json:"each,omitempty"`
+	Given     map[string]int `json:"given,omitempty"`
 }
 
 // Record is one line of the log. A caller fills what it knows and keeps the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -74,15 +75,10 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 			b = append(b, `,"replayed":true`...)
 		}
 	case kind == KindTicket && r.Change != nil:
-		b = appendChange(b, r.Change)
+		change, _ := json.Marshal(r.Change) // texts and numbers always marshal
+		b = appendJSON(b, "change", []byte(escapes.Replace(string(change))))
 	}
 	return b
-}
-
-// appendChange appends the change of a ticket.
-func appendChange(b []byte, c *Change) []byte {
-	b = strconv.AppendInt(append(b, `,"change":{"seq":`...), c.Seq, 10)
-	return append(appendTexts(b, "from", c.From, "to", c.To, "who", c.Who, "reason", c.Reason, "digest", c.Digest), '}')
 }
 
 // appendTexts appends members with text values, given as pairs of name and value.

@@ -48,7 +48,10 @@ func voted(call string) *audit.Record {
 		Transport: full.Transport, Era: full.Era, Session: full.Session,
 		Server: full.Server, Tool: full.Tool, Exposed: full.Exposed, Fingerprint: full.Fingerprint,
 		ArgumentsSHA256: strings.Repeat("0e", 32), Policy: full.Policy, Ticket: full.Ticket,
-		Change: &audit.Change{Seq: 3, From: "proposed", To: "denied", Who: "ann", Reason: "not today", Digest: "sha256:" + strings.Repeat("0e", 32)},
+		Change: &audit.Change{
+			Seq: 3, From: "proposed", To: "denied", Who: "ann", Reason: "not today", Digest: "sha256:" + strings.Repeat("0e", 32),
+			Quorum: 3, Approvals: 1, Each: map[string]int{"boss": 1, "finance": 2}, Given: map[string]int{"finance": 1},
+		},
 	}
 }
 

@@ -187,6 +187,7 @@ func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 		Ticket:          t.ID,
 		Change: &audit.Change{
 			Seq: c.Seq, From: string(c.From), To: string(c.To), Who: c.Who, Reason: c.Reason, Digest: c.Digest,
+			Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given,
 		},
 	}
 }

@@ -38,7 +38,7 @@ func payment() approval.Held {
 	sum := sha256.Sum256([]byte(`{"n":1}`))
 	return approval.Held{
 		Principal: policy.Principal{Subject: "agent"}, Server: "s", Tool: "pay", Exposed: "pay", Fingerprint: "sha256:f", Revision: "sha256:r",
-		Arguments: []byte(`{"n":1}`), Digest: "sha256:" + hex.EncodeToString(sum[:]), Approval: policy.Approval{Roles: []string{"approver"}},
+		Arguments: []byte(`{"n":1}`), Digest: "sha256:" + hex.EncodeToString(sum[:]), Approval: policy.Approval{Roles: []string{"approver"}, Quorum: 1, Each: map[string]int{"approver": 1}},
 	}
 }
 
@@ -100,6 +100,9 @@ func TestALostRunIsInTheTrail(t *testing.T) {
 		}
 		if r.Kind == audit.KindTicket && r.Ticket == k.ID {
 			moves = append(moves, r.Change.From+" > "+r.Change.To)
+			if given := min(1, len(moves)-1); r.Change.Quorum != 1 || r.Change.Approvals != given || r.Change.Given["approver"] != given || r.Change.Each["approver"] != 1 {
+				t.Errorf("the record of %s has other approvals: %+v", r.Change.To, r.Change)
+			}
 		}
 		if r.Kind == audit.KindTicket && r.Change.To == "unknown" && r.Instance != second.trail.Instance() {
 			t.Error("the loss is in the trail of another process")

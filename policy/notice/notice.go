@@ -23,6 +23,8 @@ package notice
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -40,12 +42,12 @@ const (
 	Ended     Event = "approval.ended"     // it ran: done, failed or unknown
 )
 
-// machine is who makes the changes that no person makes.
+// byToolgate makes the changes that no person makes.
 const byToolgate = "toolgate"
 
-// eventOf gives the event of a change of a ticket, "" when people need no
-// notice of it: votes that leave it waiting, and the run of an approved call
-// until its end.
+// eventOf returns the event of a change of a ticket, "" when people need no notice:
+// votes that leave the ticket waiting, and the run of an approved call until it
+// ends.
 func eventOf(c approval.Change) Event {
 	switch c.To {
 	case approval.StateProposed:
@@ -64,15 +66,15 @@ func eventOf(c approval.Change) Event {
 	return ""
 }
 
-// Body is what a webhook of format json is sent, a payload of Standard Webhooks.
+// Body is the payload of a webhook of format json, in the form of Standard Webhooks.
 type Body struct {
 	Type      Event     `json:"type"`
 	Timestamp time.Time `json:"timestamp"` // of the change
 	Data      Data      `json:"data"`
 }
 
-// Data is what a notice says of a ticket. Arguments are not in it, nor what an
-// upstream answered: they may be secrets. Texts are cut to 500 characters.
+// Data describes a ticket in a notice. It has neither arguments nor answers of
+// upstreams, which may be secrets. Texts are cut to 500 characters.
 type Data struct {
 	Ticket    string         `json:"ticket"`
 	State     approval.State `json:"state"` // after the change
@@ -85,6 +87,9 @@ type Data struct {
 	Reason    string         `json:"reason"` // why the policy holds it
 	Roles     []string       `json:"roles"`  // an approver has one of these
 	Quorum    int            `json:"quorum"`
+	Approvals int            `json:"approvals"`       // given so far, of Quorum
+	Each      map[string]int `json:"each,omitempty"`  // of Quorum, how many of each role; absent = any of Roles
+	Given     map[string]int `json:"given,omitempty"` // given so far, of Each; an absent role has none
 	Created   time.Time      `json:"created_at"`
 	Expires   time.Time      `json:"expires_at"`
 	By        string         `json:"by,omitempty"`      // who made the change: a subject, or toolgate
@@ -96,12 +101,12 @@ func bodyOf(event Event, t approval.Ticket, c approval.Change, link string) ([]b
 	d := Data{
 		Ticket: t.ID, State: c.To, URL: link, Requester: bound(t.Principal.Subject), Tenant: bound(t.Principal.Tenant),
 		Server: bound(t.Server), Tool: bound(t.Exposed), Rule: bound(t.Rule), Reason: bound(t.Reason),
-		Roles: t.Roles, Quorum: t.Quorum, Created: t.Created.UTC(), Expires: t.Expires.UTC(),
+		Roles: t.Roles, Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given, Created: t.Created.UTC(), Expires: t.Expires.UTC(),
 	}
 	if event != Requested {
 		d.By = bound(c.Who)
 	}
-	// The reason of an end that nobody brought about may quote the upstream.
+	// The reason of a change that no person made may quote the upstream.
 	if event == Decided || event == Ended && c.Who != byToolgate {
 		d.Because = bound(c.Reason)
 	}
@@ -139,13 +144,10 @@ func (b Body) title() string {
 // facts are what people read before they follow the link.
 func (b Body) facts() []fact {
 	d := b.Data
-	roles := strings.Join(d.Roles, ", ")
-	if d.Quorum > 1 {
-		roles = fmt.Sprintf("%d of %s", d.Quorum, roles)
-	}
+	needed, given := d.approvers()
 	all := []fact{
 		{"Requester", d.Requester}, {"Tenant", d.Tenant}, {"Tool", d.Tool}, {"Server", d.Server},
-		{"Rule", d.Rule}, {"Reason", d.Reason}, {"Approvers", roles},
+		{"Rule", d.Rule}, {"Reason", d.Reason}, {"Approvers", needed}, {"Approvals", given},
 	}
 	if b.Type == Requested {
 		all = append(all, fact{"Expires", d.Expires.Format("2006-01-02 15:04:05 UTC")})
@@ -158,6 +160,25 @@ func (b Body) facts() []fact {
 		}
 	}
 	return said
+}
+
+// approvers says which approvals are needed, and how many are given, "" where one
+// is enough.
+func (d Data) approvers() (needed, given string) {
+	roles := strings.Join(d.Roles, ", ")
+	if d.Quorum <= 1 {
+		return roles, ""
+	}
+	needed, given = fmt.Sprintf("%d of %s", d.Quorum, roles), fmt.Sprintf("%d of %d", d.Approvals, d.Quorum)
+	if len(d.Each) > 0 {
+		var each []string
+		for _, role := range slices.Sorted(maps.Keys(d.Each)) {
+			each = append(each, fmt.Sprintf("%d %s", d.Each[role], role))
+			given += fmt.Sprintf(", %s %d of %d", role, d.Given[role], d.Each[role])
+		}
+		needed = fmt.Sprintf("%d: %s", d.Quorum, strings.Join(each, ", "))
+	}
+	return needed, given
 }
 
 // oneLine makes a text that others wrote one line without characters that
