@@ -104,8 +104,9 @@ lacking contains {
 	named
 }
 
-# Conditions on single tools. Most tools have no entry in data.tools. Callers without
-# a grant are denied whatever they send, so the arguments are not looked at.
+# Conditions on single tools. Each begins with the data that it needs, by the name of
+# the tool: OPA's index then passes over it for all other tools. Callers without a grant
+# are denied whatever they send, so the arguments are not looked at.
 
 deny contains verdict if {
 	data.tools[input.tool.exposed]
@@ -121,8 +122,8 @@ deny contains {
 	"reason": sprintf("the model is not on the list for %s", [input.tool.exposed]),
 	"remedy": sprintf("use one of: %s", [concat(", ", models)]),
 } if {
+	data.models[input.tool.exposed]
 	models := data.models[input.tool.exposed]
-	models != false
 	roles.grants != set()
 	not input.arguments.model in models
 }
@@ -135,10 +136,14 @@ deny contains {
 	"reason": sprintf("%s needs a number above zero for: %s", [input.tool.exposed, concat(", ", object.keys(thresholds))]),
 	"remedy": "send the amount as a JSON number, not as text",
 } if {
+	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
 	roles.grants != set()
 	some name, _ in thresholds
-	not positive(input.arguments[name])
+	not {
+		is_number(input.arguments[name])
+		input.arguments[name] > 0
+	}
 	not unmetered(input.tool.exposed)
 }
 
@@ -152,7 +157,11 @@ refuse contains {
 } if {
 	wanted := data.tools[input.tool.exposed].transfers
 	wanted != false
-	not arguments.fit(wanted)
+	not {
+		every name, want in wanted {
+			arguments.fits(name, want)
+		}
+	}
 	not unmetered(input.tool.exposed)
 }
 
@@ -166,7 +175,11 @@ refuse contains {
 } if {
 	wanted := data.tools[input.tool.exposed].arguments
 	wanted != false
-	not arguments.fit(wanted)
+	not {
+		every name, want in wanted {
+			arguments.fits(name, want)
+		}
+	}
 }
 
 # METADATA
@@ -177,6 +190,7 @@ deny contains {
 	"reason": sprintf("the call would use more of %s than its window has left", [input.tool.exposed]),
 	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
 } if {
+	data.usage[input.tool.exposed]
 	meters := data.usage[input.tool.exposed]
 	roles.grants != set()
 	usage.beyond(meters, "deny")
@@ -204,6 +218,7 @@ hold contains {
 	"remedy": "wait for a person to decide",
 	"approval": approval,
 } if {
+	data.tools[input.tool.exposed]
 	data.tools[input.tool.exposed].hold
 }
 
@@ -230,6 +245,7 @@ hold contains {
 	"remedy": "wait for a person to decide, or use less",
 	"approval": approval,
 } if {
+	data.usage[input.tool.exposed]
 	meters := data.usage[input.tool.exposed]
 	roles.grants != set()
 	usage.beyond(meters, "hold")
@@ -244,6 +260,7 @@ hold contains {
 	"remedy": "wait for a person to decide, or stay at or below the threshold",
 	"approval": approval,
 } if {
+	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
 	roles.grants != set()
 	some name, most in thresholds
@@ -297,7 +314,9 @@ granted if true in roles.grants
 
 granted if {
 	some grant in roles.grants
-	arguments.fit(grant.arguments)
+	every name, want in grant.arguments {
+		arguments.fits(name, want)
+	}
 }
 
 # A server's claims about its tools can only tighten.
@@ -314,11 +333,6 @@ unmetered(tool) if {
 
 # Rego compares across types (text is above every number, null below), so the type
 # comes before every comparison.
-positive(amount) if {
-	is_number(amount)
-	amount > 0
-}
-
 above(amount, most) if {
 	is_number(most)
 	is_number(amount)
@@ -330,6 +344,7 @@ above(_, most) if is_number(most) == false
 
 # Without an approver the hold denies: a hold that names no role is an error.
 approval := data.tools[input.tool.exposed].approval if {
+	data.tools[input.tool.exposed]
 	data.tools[input.tool.exposed].approval
 } else := data.approval if {
 	data.approval
@@ -338,12 +353,32 @@ approval := data.tools[input.tool.exposed].approval if {
 # Requests that call no tool.
 
 deny contains verdict if {
-	input.action != "tools/call"
+	input.resource
+	some verdict in refusal
+}
+
+deny contains verdict if {
+	input.prompt
+	some verdict in refusal
+}
+
+deny contains verdict if {
+	input.server
 	some verdict in refusal
 }
 
 allow contains verdict if {
-	input.action != "tools/call"
+	input.resource
+	some verdict in permit
+}
+
+allow contains verdict if {
+	input.prompt
+	some verdict in permit
+}
+
+allow contains verdict if {
+	input.server
 	some verdict in permit
 }
 

@@ -25,31 +25,26 @@ import data.toolgate.lib.arguments
 # description: meters is an entry of data.usage, bound is "hold" or "deny".
 beyond(meters, bound) if {
 	some name, meter in meters
-	most := meter[bound]
-	calls := most.calls
+	most := meter[bound].calls
+	not {
+		is_number(most)
+		is_number(input.usage[name].calls)
+		input.usage[name].calls < most
+	}
 	not left_out(meter)
-	not calls_within(input.usage[name].calls, calls)
 }
 
 beyond(meters, bound) if {
 	some name, meter in meters
-	most := meter[bound]
-	sum := most.sum
+	most := meter[bound].sum
+	not {
+		amount := arguments.lookup(meter.sum)
+		is_number(most)
+		is_number(amount)
+		is_number(input.usage[name].sum)
+		input.usage[name].sum + amount <= most
+	}
 	not left_out(meter)
-	not sum_within(input.usage[name].sum, arguments.lookup(meter.sum), sum)
-}
-
-calls_within(calls, most) if {
-	is_number(most)
-	is_number(calls)
-	calls < most
-}
-
-sum_within(sum, amount, most) if {
-	is_number(most)
-	is_number(amount)
-	is_number(sum)
-	sum + amount <= most
 }
 
 left_out(meter) if {
