@@ -133,7 +133,6 @@ func (q *question) receive(context.Context) *Failure {
 	q.row = row
 	switch {
 	case !ok || q.server == "":
-		q.row.action = q.ask.Method
 		return q.fail(signal.CodeEnvelopeMethod, "method "+q.ask.Method+" is not taken to clients")
 	case q.gate.asking.Load() > int64(q.gate.settings.Load().InFlight):
 		return q.fail(signal.CodeOverloaded, "too many questions of servers are in flight")
@@ -144,7 +143,7 @@ func (q *question) receive(context.Context) *Failure {
 	}
 	q.arguments, q.digest = q.body, digest(q.body)
 	q.about.server = &policy.Server{Name: q.server, Asks: q.ask.Method}
-	if lacks := row.lacks(&q.relayed); lacks != "" {
+	if lacks := q.lacks(); lacks != "" {
 		return q.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}
 	if strings.HasPrefix(q.ask.Method, "tasks/") && q.ask.Method != "tasks/list" {
@@ -266,7 +265,7 @@ func (c *peer) passes(method string, params json.RawMessage) (json.RawMessage, b
 	case ofTask:
 		return c.taskStatus(params)
 	case method == "notifications/resources/list_changed", method == "notifications/prompts/list_changed":
-		c.gate.memory.unlist(owner{c.call.Session, c.who.Subject, c.who.Tenant})
+		c.gate.memory.session(owner{c.call.Session, c.who.Subject, c.who.Tenant}, c.gate.opts.Now()).unlist()
 	}
 	return params, true
 }

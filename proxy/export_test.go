@@ -7,7 +7,9 @@ import (
 
 // The tables, for the test that holds them to the specification.
 
-func Methods() []string       { return slices.Sorted(maps.Keys(methods)) }
+func Methods() []string {
+	return append(slices.Sorted(maps.Keys(methods)), slices.Sorted(maps.Keys(lists))...)
+}
 func Questions() []string     { return slices.Sorted(maps.Keys(questions)) }
 func ClientNotices() []string { return slices.Sorted(maps.Keys(clientNotices)) }
 func ServerNotices() []string { return slices.Sorted(maps.Keys(serverNotices)) }
@@ -15,7 +17,7 @@ func ServerNotices() []string { return slices.Sorted(maps.Keys(serverNotices)) }
 // Free gives the methods that cost no quota, lists but for that of tasks aside.
 func Free() map[string]bool {
 	out := map[string]bool{}
-	for _, table := range []map[string]method{methods, questions} {
+	for _, table := range []map[string]method{methods, lists, questions} {
 		for name, m := range table {
 			if m.free {
 				out[name] = true

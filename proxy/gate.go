@@ -209,7 +209,7 @@ func New(opts Options) (*Gate, error) {
 	if opts.Bus == nil {
 		opts.Bus = silent{}
 	}
-	g := &Gate{opts: opts}
+	g := &Gate{opts: opts, memory: memory{of: map[owner]*session{}}}
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)
 	return g, nil

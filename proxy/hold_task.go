@@ -260,21 +260,16 @@ func (r *relayed) cancelTask(ctx context.Context) *Failure {
 }
 
 // heldTasks returns the principal's tickets that run without their agent, as
-// tasks: a page of their own before all others, nil when there are none.
-func (r *relayed) heldTasks(ctx context.Context) json.RawMessage {
+// tasks: they are before all others, on the first page. Nil when there are none.
+func (r *relayed) heldTasks(ctx context.Context) (list [][]byte) {
 	if _, later := jsonrpc.Get(r.body, "cursor"); later || r.row.list != "tasks" {
 		return nil
 	}
 	tickets, _ := r.gate.ticketsOf(ctx, r.principal)
-	var list []json.RawMessage
 	for _, t := range tickets {
 		if t.Execute && (r.in.Route == "" || r.in.Route == t.Server) {
 			list = append(list, r.taskState(t))
 		}
 	}
-	if list == nil {
-		return nil
-	}
-	page, _ := json.Marshal(map[string]any{"tasks": list}) // objects of our own making
-	return page
+	return list
 }

@@ -1,15 +1,15 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/yosida95/uritemplate/v3"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -19,18 +19,9 @@ import (
 
 // Bounds of looking for what no list of the session has named.
 const (
-	lookFor       = 5 * time.Second // all servers together
-	lookAgain     = 5 * time.Second // before the lists are read anew
-	lookPages     = 20              // of each list
-	maxLooks      = 3               // for one request, while the lists change under it
-	templateBytes = 2 << 10
-)
-
-// The kinds of what has a place.
-const (
-	aResource = "resources"
-	aTemplate = "resourceTemplates"
-	aPrompt   = "prompts"
+	lookFor   = 5 * time.Second // all servers together
+	lookPages = 20              // of each list
+	maxLooks  = 3               // for one request, while the lists change under it
 )
 
 // findServer is for requests about the one server of the route.
@@ -53,9 +44,11 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 // findResource finds the server of a resource. A subscription ends where it was
 // begun, wherever the resource is by now.
 func (r *relayed) findResource(ctx context.Context) *Failure {
-	if server, ok := r.gate.memory.subscription(r); ok {
-		r.server, r.about.resource = server, &policy.Resource{Server: server, URI: r.name}
-		return nil
+	if r.in.Route == "" && r.in.Message.Method == "resources/unsubscribe" {
+		if server := r.session().subscription(r.name); server != "" {
+			r.server, r.about.resource = server, &policy.Resource{Server: server, URI: r.name}
+			return nil
+		}
 	}
 	return r.resourceOf(ctx, aResource, aTemplate)
 }
@@ -70,11 +63,9 @@ func (r *relayed) resourceOf(ctx context.Context, kinds ...string) *Failure {
 }
 
 // findPrompt finds the server of a prompt, and puts the server's own name in
-// place of the exposed one.
-func (r *relayed) findPrompt(ctx context.Context) *Failure { return r.promptOf(ctx) }
-
-// promptOf finds the prompt; path leads to the object in params that names it.
-func (r *relayed) promptOf(ctx context.Context, path ...string) *Failure {
+// place of the exposed one, which is a member of params or, for a completion, of
+// its ref.
+func (r *relayed) findPrompt(ctx context.Context) *Failure {
 	at, ok := r.locate(ctx, aPrompt)
 	if !ok {
 		return r.fail(signal.CodeNotFound, fmt.Sprintf("no prompt is called %q", r.name))
@@ -83,7 +74,11 @@ func (r *relayed) promptOf(ctx context.Context, path ...string) *Failure {
 	if at.name == r.name {
 		return nil
 	}
-	params, err := setAt(r.body, append(path, "name"), jsonrpc.Quote(at.name))
+	named := jsonrpc.Change{Name: "name", Value: jsonrpc.Quote(at.name)}
+	if r.in.Message.Method == "completion/complete" {
+		named = jsonrpc.Change{Name: "ref", Members: []jsonrpc.Change{named}}
+	}
+	params, err := jsonrpc.Edit(r.body, named)
 	if err != nil {
 		return r.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
 	}
@@ -91,24 +86,11 @@ func (r *relayed) promptOf(ctx context.Context, path ...string) *Failure {
 	return nil
 }
 
-// setAt sets the member that path leads to, through objects.
-func setAt(object json.RawMessage, path []string, value json.RawMessage) (json.RawMessage, error) {
-	if len(path) > 1 {
-		inner, _ := jsonrpc.Get(object, path[0])
-		var err error
-		if value, err = setAt(inner, path[1:], value); err != nil {
-			return nil, err
-		}
-	}
-	return jsonrpc.Set(object, path[0], value)
-}
-
 // findReference finds what a completion is for: a prompt, a template, or a
 // resource that is none, by its uri.
 func (r *relayed) findReference(ctx context.Context) *Failure {
-	ref, _ := jsonrpc.Get(r.body, "ref")
-	if textMember(ref, "type") == "ref/prompt" {
-		return r.promptOf(ctx, "ref")
+	if ref, _ := jsonrpc.Get(r.body, "ref"); textMember(ref, "type") == "ref/prompt" {
+		return r.findPrompt(ctx)
 	}
 	return r.resourceOf(ctx, aTemplate, aResource)
 }
@@ -117,55 +99,42 @@ func (r *relayed) findReference(ctx context.Context) *Failure {
 // is there. Where all servers are, it is where a list of the session had it, else
 // where a look at all lists finds it: the first configured server that lists it,
 // then the first whose template describes it.
-func (r *relayed) locate(ctx context.Context, kinds ...string) (place, bool) {
+func (r *relayed) locate(ctx context.Context, kinds ...string) (at place, ok bool) {
 	if r.in.Route != "" {
 		return place{server: r.in.Route, name: r.name}, true
 	}
-	memory := &r.gate.memory
-	if at, ok := memory.placed(&r.call, r.name, kinds); ok {
-		return at, true
-	}
-	for range maxLooks {
-		mine, others := memory.beginLook(&r.call)
-		switch {
-		case mine != nil:
-			r.readLists(ctx, mine)
-		case others != nil:
+	s := r.session()
+	at, ok = s.find(r.name, kinds)
+	for look := 0; !ok && look < maxLooks; look++ {
+		mine, others := s.beginLook(r.start)
+		if mine {
+			r.readLists(ctx, s)
+		} else if others != nil {
 			select {
 			case <-others:
 			case <-ctx.Done():
 			}
 		}
-		if at, ok := memory.placed(&r.call, r.name, kinds); ok || !memory.moved(&r.call) {
-			return at, ok
+		if at, ok = s.find(r.name, kinds); !s.moved() {
+			break
 		}
 	}
-	return place{}, false
-}
-
-// listing is a request whose result names what has a place.
-type listing struct{ method, kind, key string }
-
-var lists = []listing{
-	{"resources/list", aResource, "uri"},
-	{"resources/templates/list", aTemplate, "uriTemplate"},
-	{"prompts/list", aPrompt, "name"},
+	return at, ok
 }
 
 // readLists reads all lists of all servers, side by side: a slow server keeps
 // nobody longer than lookFor.
-func (c *call) readLists(ctx context.Context, look chan struct{}) {
-	g := c.gate
-	defer g.memory.endLook(c, look)
+func (r *relayed) readLists(ctx context.Context, s *session) {
+	defer s.endLook()
 	ctx, stop := context.WithTimeout(ctx, lookFor)
 	defer stop()
 	var servers sync.WaitGroup
-	for _, o := range g.opts.Servers.Offers(ctx) {
+	for _, o := range r.gate.opts.Servers.Offers(ctx) {
 		servers.Go(func() {
-			defer c.survive("looking for a resource")
-			for _, l := range lists {
-				if capability, _, _ := strings.Cut(l.method, "/"); offers(o.Capabilities, capability) {
-					c.readList(ctx, o, l)
+			defer r.survive("looking for a resource")
+			for name, m := range lists {
+				if m.list != "tasks" && offers(o.Capabilities, m.needs...) {
+					r.readList(ctx, s, o, name, m)
 				}
 			}
 		})
@@ -181,19 +150,18 @@ func (c *call) survive(doing string) {
 }
 
 // readList reads one list of one server.
-func (c *call) readList(ctx context.Context, o registry.Offer, l listing) {
+func (r *relayed) readList(ctx context.Context, s *session, o registry.Offer, name string, m method) {
 	params, cursor := json.RawMessage("{}"), ""
 	for range lookPages {
-		page, err := c.gate.enquire(ctx, o.Server, registry.Ask{Method: l.method, Params: params, From: c.from(o.Server)})
+		page, err := r.gate.enquire(ctx, o.Server, registry.Ask{Method: name, Params: params, From: r.from(o.Server)})
 		if err != nil {
-			c.gate.opts.Log.Debug("looking for a resource", "server", o.Server, "method", l.method, "error", err)
+			r.gate.opts.Log.Debug("looking for a resource", "server", o.Server, "method", name, "error", err)
 			return
 		}
-		elements, _ := jsonrpc.Get(page, l.kind)
+		elements, _ := jsonrpc.Get(page, m.list)
 		for e := range jsonrpc.Elements(elements) {
-			raw, _ := jsonrpc.Get(e, l.key)
-			if name, ok := jsonrpc.Text(raw); ok {
-				c.gate.memory.put(c, l.kind, o, name)
+			if name := textMember(e, m.key); name != "" {
+				s.put(m.list, o, name)
 			}
 		}
 		next := textMember(page, "nextCursor")
@@ -205,152 +173,192 @@ func (c *call) readList(ctx context.Context, o registry.Offer, l listing) {
 	}
 }
 
-// put remembers that o has name. The first configured server that has it stays.
-func (m *memory) put(c *call, kind string, o registry.Offer, name string) {
-	shown := name
-	if kind == aPrompt {
-		shown = o.Prefix + name
+// Bounds of one page of a list over all servers.
+const (
+	pageElements = 1_000   // after which a page ends
+	pageRequests = 50      // to servers, for one page
+	cursorBytes  = 8 << 10 // of a server's cursor
+)
+
+// Enumerate answers a request for a list of resources, templates, prompts or
+// tasks as who may use its elements. On the route of one server it is that
+// server's page; where all servers are, one list follows the other, prompts under
+// their exposed names, and a server that fails is left out: its neighbours' lists
+// are worth having without it. Cursors are our own. Like List it leaves no record.
+func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (json.RawMessage, *Failure) {
+	r := g.newRelayed(in)
+	r.principal = who
+	if f := r.receive(ctx); f != nil {
+		return nil, f
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.recallLocked(c.owner(), c.start)
-	key := kind + "\x00" + shown
-	for i, at := range r.places[key] {
-		if at.server == o.Server {
-			r.places[key][i].name = name
-			return
+	if r.row.list == "" {
+		return nil, r.fail(signal.CodeEnvelopeMethod, "method "+in.Message.Method+" asks for no list")
+	}
+	w := gathering{relayed: r, page: json.RawMessage("{}")}
+	requests := 1
+	if in.Route != "" {
+		w.offers = []registry.Offer{{Server: in.Route}}
+	} else {
+		requests = pageRequests
+		w.offers = slices.DeleteFunc(g.opts.Servers.Offers(ctx), func(o registry.Offer) bool { return !offers(o.Capabilities, r.row.needs...) })
+	}
+	if f := w.begin(); f != nil {
+		return nil, f
+	}
+	w.elements = r.heldTasks(ctx)
+	answered := w.elements != nil
+	var last *Failure
+	for asked := 0; w.at < len(w.offers) && asked < requests && len(w.elements) < pageElements; asked++ {
+		given := w.cursor != ""
+		switch f := w.addPage(ctx); {
+		case f == nil:
+			answered = true
+		case asked == 0 && given:
+			return nil, f // the place that the caller named is not there
+		default:
+			last = f
 		}
 	}
-	if r.placed < maxPlaces {
-		r.places[key] = append(r.places[key], place{server: o.Server, name: name, order: o.Order})
-		slices.SortStableFunc(r.places[key], func(a, b place) int { return a.order - b.order })
-		r.placed++
+	if !answered && last != nil && w.at == len(w.offers) {
+		return nil, last
 	}
+	return w.whole()
 }
 
-// placed returns where something is, as far as it is remembered.
-func (m *memory) placed(c *call, name string, kinds []string) (place, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.of[c.owner()]
-	if r == nil {
-		return place{}, false
+// gathering is a page that is being put together.
+type gathering struct {
+	*relayed
+	offers   []registry.Offer
+	at       int             // the server whose turn it is
+	cursor   string          // of that server, "" for its first page
+	page     json.RawMessage // what the elements are put into: of one server its own page
+	elements [][]byte
+}
+
+// addPage adds the next page of the server whose turn it is, as the principal may
+// see it, and continues with the next server after its last. A server that fails
+// has no more pages.
+func (w *gathering) addPage(ctx context.Context) (f *Failure) {
+	o, method := w.offers[w.at], w.in.Message.Method
+	w.server = o.Server
+	cursor := jsonrpc.Change{Name: "cursor"}
+	if w.cursor != "" {
+		cursor.Value = jsonrpc.Quote(w.cursor)
 	}
-	for _, kind := range kinds {
-		if at := r.places[kind+"\x00"+name]; len(at) > 0 {
-			return at[0], true
+	next := ""
+	params, err := jsonrpc.Edit(w.body, cursor)
+	if err == nil {
+		var page json.RawMessage
+		if page, err = w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)}); err == nil {
+			next = textMember(page, "nextCursor")
+			f = w.add(ctx, o, page)
 		}
 	}
-	if !slices.Contains(kinds, aTemplate) {
-		return place{}, false
+	if err != nil {
+		f = w.askFailure(err)
 	}
-	return r.describedLocked(name)
+	switch {
+	case f != nil:
+		w.gate.opts.Log.Warn("leaving a server out of a list", "server", o.Server, "method", method, "error", f.Reason)
+		next = ""
+	case len(next) > cursorBytes && w.in.Route != "":
+		return w.fail(signal.CodeOutputInvalid, "the answer's cursor cannot be carried")
+	case next == w.cursor || len(next) > cursorBytes: // it leads nowhere, or cannot be carried
+		next = ""
+	}
+	if w.cursor = next; next == "" {
+		w.at++
+	}
+	return f
 }
 
-// describedLocked finds the server whose template describes a uri (RFC 6570).
-// The caller must hold the memory's mu.
-func (r *recollection) describedLocked(uri string) (found place, ok bool) {
-	for key, at := range r.places {
-		text, is := strings.CutPrefix(key, aTemplate+"\x00")
-		if !is || len(text) > templateBytes || ok && found.order <= at[0].order {
+// add adds the elements of a page of o that the principal may use. One without a
+// name is left out.
+func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMessage) *Failure {
+	kind := w.row.list
+	list, _ := jsonrpc.Get(page, kind)
+	if len(list) == 0 || list[0] != '[' {
+		return w.fail(signal.CodeOutputInvalid, "the answer holds no list")
+	}
+	for e := range jsonrpc.Elements(list) {
+		name := textMember(e, w.row.key)
+		if name != "" && w.in.Route == "" && kind != "tasks" {
+			w.session().put(kind, o, name)
+		}
+		if name == "" || !w.usable(ctx, name) {
 			continue
 		}
-		t, err := uritemplate.New(text)
-		if err == nil && t.Match(uri) != nil {
-			found, ok = place{server: at[0].server, name: uri, order: at[0].order}, true
+		if kind == aPrompt && o.Prefix != "" { // told apart as tools are
+			var err error
+			if e, err = jsonrpc.Set(e, "name", jsonrpc.Quote(o.Prefix+name)); err != nil {
+				continue
+			}
+		}
+		w.elements = append(w.elements, e)
+	}
+	if w.in.Route != "" {
+		w.page = page
+	}
+	return nil
+}
+
+// usable asks the policy about one element of a list. A task is one that the
+// session has.
+func (r *relayed) usable(ctx context.Context, name string) bool {
+	r.about = about{}
+	switch r.row.list {
+	case aPrompt:
+		r.about.prompt = &policy.Prompt{Server: r.server, Name: name}
+	case "tasks":
+		t := r.session().task("", name, r.start)
+		if t == nil || t.server != r.server {
+			return false
+		}
+		r.about.server = &policy.Server{Name: r.server, Tools: []string{t.tool.Exposed}}
+	default:
+		r.about.resource = &policy.Resource{Server: r.server, URI: name}
+	}
+	r.judge(ctx, r.input())
+	return r.decision.Effect == policy.Allow
+}
+
+// cursorMark begins our own cursors, which say of which list they are, whose turn
+// it is, and the cursor that this server gave.
+const cursorMark = "list"
+
+// whole returns the page with what was gathered, and a cursor of ours if there is
+// more.
+func (w *gathering) whole() (json.RawMessage, *Failure) {
+	list := slices.Concat([]byte("["), bytes.Join(w.elements, []byte(",")), []byte("]"))
+	changes, next := []jsonrpc.Change{{Name: w.row.list, Value: list}}, jsonrpc.Change{Name: "nextCursor"}
+	if w.at < len(w.offers) {
+		parts := []string{cursorMark, w.in.Message.Method, w.offers[w.at].Server, w.cursor}
+		next.Value = jsonrpc.Quote(base64.RawURLEncoding.EncodeToString([]byte(strings.Join(parts, "\x00"))))
+	}
+	if next.Value != nil || textMember(w.page, "nextCursor") != "" {
+		changes = append(changes, next)
+	}
+	out, err := jsonrpc.Edit(w.page, changes...)
+	if err != nil {
+		return nil, w.fail(signal.CodeOutputInvalid, "the answer cannot be read")
+	}
+	return out, nil
+}
+
+// begin goes to where the cursor of the request leads.
+func (w *gathering) begin() *Failure {
+	raw, ok := jsonrpc.Get(w.body, "cursor")
+	if !ok {
+		return nil
+	}
+	text, _ := jsonrpc.Text(raw)
+	plain, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	parts := strings.SplitN(string(plain), "\x00", 4)
+	if err == nil && len(parts) == 4 && parts[0] == cursorMark && parts[1] == w.in.Message.Method && len(parts[3]) <= cursorBytes {
+		w.cursor = parts[3]
+		if w.at = slices.IndexFunc(w.offers, func(o registry.Offer) bool { return o.Server == parts[2] }); w.at >= 0 {
+			return nil
 		}
 	}
-	return found, ok
-}
-
-// subscription returns the server where the subscription that r ends was begun.
-func (m *memory) subscription(r *relayed) (server string, ok bool) {
-	if r.in.Route != "" || r.in.Message.Method != "resources/unsubscribe" {
-		return "", false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if in := m.of[r.owner()]; in != nil {
-		server, ok = in.subscribed[r.name]
-	}
-	return server, ok
-}
-
-// subscribe remembers the subscription that r begins or ends, if it does.
-func (m *memory) subscribe(r *relayed) {
-	if r.in.Route != "" {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	in := m.recallLocked(r.owner(), r.start)
-	switch r.in.Message.Method {
-	case "resources/subscribe":
-		if len(in.subscribed) < maxPlaces {
-			in.subscribed[r.name] = r.server
-		}
-	case "resources/unsubscribe":
-		delete(in.subscribed, r.name)
-	}
-}
-
-// beginLook has c read all lists, until endLook. If somebody else reads them,
-// others is closed at the end. Both are nil when the lists were read less than
-// lookAgain ago.
-func (m *memory) beginLook(c *call) (mine chan struct{}, others <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.recallLocked(c.owner(), c.start)
-	if r.looking != nil || !r.looked.IsZero() && c.start.Sub(r.looked) < lookAgain {
-		return nil, r.looking
-	}
-	r.looking, r.places, r.placed = make(chan struct{}), map[string][]place{}, 0
-	return r.looking, nil
-}
-
-// endLook ends a look of c.
-func (m *memory) endLook(c *call, look chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	close(look)
-	if r := m.recallLocked(c.owner(), c.start); r.looking == look {
-		r.looked, r.looking = c.start, nil
-		if r.stale {
-			r.looked, r.stale = time.Time{}, false
-		}
-	}
-}
-
-// moved reports whether what is remembered of where things are has been
-// forgotten since it was looked for, so that it is worth looking again.
-func (m *memory) moved(c *call) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.of[c.owner()]
-	return r == nil || r.looked.IsZero()
-}
-
-// unlist forgets where things are for o: a server says that its lists have
-// changed.
-func (m *memory) unlist(o owner) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r := m.of[o]; r != nil {
-		r.unlistLocked()
-	}
-}
-
-// unlistAll forgets where things are for everybody.
-func (m *memory) unlistAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range m.of {
-		r.unlistLocked()
-	}
-}
-
-// unlistLocked forgets where things are. The caller must hold the memory's mu.
-func (r *recollection) unlistLocked() {
-	r.looked, r.places, r.placed = time.Time{}, map[string][]place{}, 0
-	r.stale = r.looking != nil
+	return w.fail(signal.CodeEnvelopeParams, "the cursor is none of ours or the list has changed: list again from the start")
 }

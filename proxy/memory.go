@@ -1,9 +1,13 @@
 package proxy
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/yosida95/uritemplate/v3"
 
 	"github.com/toolgate/toolgate/registry"
 )
@@ -11,18 +15,35 @@ import (
 // Bounds of what is remembered. What is forgotten costs the session its own
 // tasks and a new look at lists, and nobody else anything.
 const (
-	maxSessions  = 10_000 // the least recently used is forgotten
-	maxTasks     = 1_000  // of one session; the one that ends first is forgotten
-	maxPlaces    = 10_000 // of one session, resources and prompts together
-	maxQuestions = 100    // of one task
+	maxSessions   = 10_000 // the least recently used is forgotten
+	maxTasks      = 1_000  // of one session; the one that ends first is forgotten
+	maxPlaces     = 10_000 // of one session, resources and prompts together
+	maxQuestions  = 100    // of one task
+	templateBytes = 2 << 10
+	lookAgain     = 5 * time.Second // before the lists of a session are read again
 )
 
 // owner keys what is remembered of a session: a session belongs to one principal,
 // and under another principal's key it remembers nothing.
 type owner struct{ session, subject, tenant string }
 
-func (c *call) owner() owner {
-	return owner{c.in.Session, c.principal.Subject, c.principal.Tenant}
+// memory holds what the gate remembers of sessions between requests. It is safe
+// for concurrent use.
+type memory struct {
+	mu sync.Mutex // protects the fields below
+	of map[owner]*session
+}
+
+// session is what is remembered of one session. It is safe for concurrent use.
+type session struct {
+	used time.Time // protected by memory.mu
+
+	mu         sync.Mutex         // protects the fields below
+	tasks      map[taskKey]*task  // those of servers and those of the client
+	places     map[placeKey]place // where resources and prompts of /mcp are
+	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
+	read       time.Time          // when all lists were read last; zero = they have changed since
+	reading    chan struct{}      // closed when they have been read; nil = nobody reads them
 }
 
 // task is a task that a governed request became: a tool call, which a server runs,
@@ -37,35 +58,19 @@ type task struct {
 	callID string         // of the request that it came of
 	asks   string         // the method of the question; "" for a server's
 
-	// What the task asked of the client, see inputs; protected by memory.mu.
-	shown map[string]*input
+	// What was decided on the questions of the task; protected by session.mu.
+	shown map[string]input
 }
 
-// input is one question of a task and what was decided on it.
+// input is what was decided on one question of a task.
 type input struct {
 	allowed bool
 	redact  []string
 }
 
-// memory holds what the gate remembers of sessions between requests. It is safe
-// for concurrent use.
-type memory struct {
-	mu sync.Mutex // protects the fields below
-	of map[owner]*recollection
-}
-
-// recollection is what is remembered of one session.
-type recollection struct {
-	used       time.Time
-	tasks      map[string]*task   // :: id ⇒ a server's task
-	theirs     map[string]*task   // :: server, NUL and id ⇒ a client's task
-	places     map[string][]place // :: kind, NUL and name ⇒ who has a resource or prompt of /mcp, in configured order
-	placed     int                // how many there are in places
-	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
-	looked     time.Time          // when all lists were read last
-	looking    chan struct{}      // closed when somebody has read them; nil = nobody does
-	stale      bool               // the lists changed while they are being read
-}
+// taskKey names a task within a session: that of a client by the server that asked
+// for it too.
+type taskKey struct{ asker, id string }
 
 // place is where something that is listed on /mcp comes from.
 type place struct {
@@ -74,32 +79,41 @@ type place struct {
 	order  int    // of the server in the configuration
 }
 
-// recallLocked returns the recollection of o. The caller must hold m.mu.
-func (m *memory) recallLocked(o owner, now time.Time) *recollection {
-	r := m.of[o]
-	if r == nil {
-		if len(m.of) >= maxSessions {
-			m.evictLocked()
-		}
-		if m.of == nil {
-			m.of = make(map[owner]*recollection)
-		}
-		r = &recollection{tasks: map[string]*task{}, theirs: map[string]*task{}, places: map[string][]place{}, subscribed: map[string]string{}}
-		m.of[o] = r
-	}
-	r.used = now
-	return r
+// placeKey names what has a place, as it is exposed.
+type placeKey struct{ kind, name string }
+
+// The kinds of what has a place.
+const (
+	aResource = "resources"
+	aTemplate = "resourceTemplates"
+	aPrompt   = "prompts"
+)
+
+// session returns what is remembered of the session of c.
+func (c *call) session() *session {
+	return c.gate.memory.session(owner{c.in.Session, c.principal.Subject, c.principal.Tenant}, c.start)
 }
 
-func (m *memory) evictLocked() {
-	var oldest owner
-	first := true
-	for o, r := range m.of {
-		if first || r.used.Before(m.of[oldest].used) {
-			oldest, first = o, false
+// session returns what is remembered of the session of o, which may be nothing so far.
+func (m *memory) session(o owner, now time.Time) *session {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.of[o]
+	if s == nil {
+		if len(m.of) >= maxSessions {
+			delete(m.of, earliest(m.of, func(s *session) time.Time { return s.used }))
 		}
+		s = &session{tasks: map[taskKey]*task{}, places: map[placeKey]place{}, subscribed: map[string]string{}}
+		m.of[o] = s
 	}
-	delete(m.of, oldest)
+	s.used = now
+	return s
+}
+
+// earliest returns the key of the element of m, which is not empty, that has the
+// earliest time.
+func earliest[K comparable, V any](m map[K]V, at func(V) time.Time) K {
+	return slices.MinFunc(slices.Collect(maps.Keys(m)), func(a, b K) int { return at(m[a]).Compare(at(m[b])) })
 }
 
 // forget drops what is remembered of a session, whoever it belongs to.
@@ -113,96 +127,174 @@ func (m *memory) forget(session string) {
 	}
 }
 
-// keep remembers t, and reports false when another task has its id: a server
-// must not replace one task by another.
-func (m *memory) keep(o owner, t *task, now time.Time) bool {
+// unlist forgets where things are for everybody.
+func (m *memory) unlist() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	in, key := m.recallLocked(o, now).tasks, t.id
-	if t.asks != "" {
-		in, key = m.of[o].theirs, t.server+"\x00"+t.id
+	for _, s := range m.of {
+		s.unlist()
 	}
-	if old := in[key]; old != nil && now.Before(old.expires) {
+}
+
+// keep remembers t, and reports false when another task has its id: a server
+// must not replace one task by another.
+func (s *session) keep(t *task, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := taskKey{id: t.id}
+	if t.asks != "" {
+		key.asker = t.server
+	}
+	if old := s.tasks[key]; old != nil && now.Before(old.expires) {
 		return false
 	}
-	if len(in) >= maxTasks {
-		soonest := ""
-		for k, other := range in {
-			if soonest == "" || other.expires.Before(in[soonest].expires) {
-				soonest = k
-			}
-		}
-		delete(in, soonest)
+	if len(s.tasks) >= maxTasks {
+		delete(s.tasks, earliest(s.tasks, func(t *task) time.Time { return t.expires }))
 	}
-	in[key] = t
+	s.tasks[key] = t
 	return true
 }
 
-// task returns the server's task id of o, nil when there is none.
-func (m *memory) task(o owner, id string, now time.Time) *task {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of[o] == nil {
-		return nil
+// task returns the server's task id, or the client's that asker has begun; nil when
+// there is none.
+func (s *session) task(asker, id string, now time.Time) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tasks[taskKey{asker, id}]; t != nil && now.Before(t.expires) {
+		return t
 	}
-	return alive(m.recallLocked(o, now).tasks[id], now)
+	return nil
 }
 
-// theirTask returns the client's task id that server has begun, nil when there is
-// none.
-func (m *memory) theirTask(o owner, server, id string, now time.Time) *task {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of[o] == nil {
-		return nil
+// asker returns the first server by name that has begun the client's task id, in
+// only or, where only is "", anywhere; "" when there is none.
+func (s *session) asker(only, id string, now time.Time) (first string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, t := range s.tasks {
+		if key.id == id && key.asker != "" && (only == "" || only == key.asker) && now.Before(t.expires) && (first == "" || key.asker < first) {
+			first = key.asker
+		}
 	}
-	return alive(m.recallLocked(o, now).theirs[server+"\x00"+id], now)
-}
-
-func alive(t *task, now time.Time) *task {
-	if t == nil || !now.Before(t.expires) {
-		return nil
-	}
-	return t
+	return first
 }
 
 // shown returns what was decided on a question of t.
-func (m *memory) shown(t *task, key string) (input, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if in := t.shown[key]; in != nil {
-		return *in, true
-	}
-	return input{}, false
+func (s *session) shown(t *task, key string) (in input, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, known = t.shown[key]
+	return in, known
 }
 
 // show remembers what was decided on a question of t, and reports false when t
 // has asked too much.
-func (m *memory) show(t *task, key string, in input) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (s *session) show(t *task, key string, in input) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if t.shown == nil {
-		t.shown = make(map[string]*input)
+		t.shown = make(map[string]input)
 	}
-	if t.shown[key] == nil && len(t.shown) >= maxQuestions {
+	if _, known := t.shown[key]; !known && len(t.shown) >= maxQuestions {
 		return false
 	}
-	t.shown[key] = &in
+	t.shown[key] = in
 	return true
 }
 
-// beginners returns the servers that have begun a task of the client's with id.
-func (m *memory) beginners(o owner, id string, now time.Time) (servers []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of[o] == nil {
-		return nil
+// put remembers that o has what it calls name. The first configured server that has
+// it stays.
+func (s *session) put(kind string, o registry.Offer, name string) {
+	key := placeKey{kind, name}
+	if kind == aPrompt {
+		key.name = o.Prefix + name
 	}
-	for _, t := range m.recallLocked(o, now).theirs {
-		if t.id == id && alive(t, now) != nil {
-			servers = append(servers, t.server)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.places[key]; ok && old.order < o.Order || !ok && len(s.places) >= maxPlaces {
+		return
+	}
+	s.places[key] = place{server: o.Server, name: name, order: o.Order}
+}
+
+// find returns where something is, as far as it is remembered: where it was listed,
+// else, for a resource, at the first configured server whose template describes its
+// uri (RFC 6570).
+func (s *session) find(name string, kinds []string) (found place, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, kind := range kinds {
+		if found, ok = s.places[placeKey{kind, name}]; ok {
+			return found, true
 		}
 	}
-	slices.Sort(servers)
-	return servers
+	if !slices.Contains(kinds, aTemplate) {
+		return place{}, false
+	}
+	for key, at := range s.places {
+		if key.kind != aTemplate || len(key.name) > templateBytes || ok && found.order <= at.order {
+			continue
+		}
+		if t, err := uritemplate.New(key.name); err == nil && t.Match(name) != nil {
+			found, ok = place{server: at.server, name: name, order: at.order}, true
+		}
+	}
+	return found, ok
+}
+
+// beginLook has the caller read all lists, until endLook. If somebody else reads
+// them, others is closed at the end. It is nil, too, when the lists were read less
+// than lookAgain ago.
+func (s *session) beginLook(now time.Time) (mine bool, others <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading != nil || !s.read.IsZero() && now.Sub(s.read) < lookAgain {
+		return false, s.reading
+	}
+	s.read, s.reading = now, make(chan struct{})
+	clear(s.places)
+	return true, nil
+}
+
+// endLook ends the look that the caller has begun.
+func (s *session) endLook() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.reading)
+	s.reading = nil
+}
+
+// moved reports whether lists have changed since they were read, so that it is
+// worth looking again.
+func (s *session) moved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read.IsZero()
+}
+
+// unlist forgets where things are: a server says that its lists have changed.
+func (s *session) unlist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = time.Time{}
+	clear(s.places)
+}
+
+// subscription returns the server where a subscription was begun, "" for none.
+func (s *session) subscription(uri string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.subscribed[uri]
+}
+
+// subscribe remembers the subscription that a request begins or ends, if it does.
+func (s *session) subscribe(method, uri, server string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case strings.HasSuffix(method, "/unsubscribe"):
+		delete(s.subscribed, uri)
+	case strings.HasSuffix(method, "/subscribe") && len(s.subscribed) < maxPlaces:
+		s.subscribed[uri] = server
+	}
 }

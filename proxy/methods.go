@@ -11,64 +11,63 @@ import (
 
 // method is the row of a method that calls no tool.
 type method struct {
-	action string // what the policy is asked, input.action
+	action string // what the policy is asked, input.action; "" = the method's own name
 	free   bool   // costs no quota
-	// read reads from the params what a request is about; nil for nothing.
-	read func(r *relayed) (ok bool)
+	about  string // member of params that says what a request is about, "" for none
 	// find finds the server of a request and the policy's view of what it is
 	// about; nil for lists, whose elements are judged one by one.
 	find func(r *relayed, ctx context.Context) *Failure
 	list string // member of the result that holds the list, "" for no list
 	key  string // member of an element that names it
-	// needs is the capability of servers that have such a list.
+	// needs is the capability of servers that have such a list, or of clients that get
+	// such a question.
 	needs []string
-	// lacks names the capability that a question needs and its client has not
-	// declared, "" when it has all.
-	lacks func(r *relayed) string
 }
 
-// methods has every request of clients that is relayed. A method without a row is
-// refused: nothing is passed on because nobody thought of it. Methods of extensions
-// are in the configuration.
+// methods has every request of clients that is relayed, and lists those that are
+// answered by Enumerate. A method without a row is refused: nothing is passed on
+// because nobody thought of it. Methods of extensions are in the configuration.
 var methods = map[string]method{
-	"resources/list":           {action: "resources/read", list: "resources", key: "uri", needs: []string{"resources"}},
-	"resources/templates/list": {action: "resources/read", list: "resourceTemplates", key: "uriTemplate", needs: []string{"resources"}},
-	"resources/read":           {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource},
-	"resources/subscribe":      {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource},
-	"resources/unsubscribe":    {action: "resources/read", read: (*relayed).readURI, find: (*relayed).findResource, free: true},
-	"prompts/list":             {action: "prompts/get", list: "prompts", key: "name", needs: []string{"prompts"}},
-	"prompts/get":              {action: "prompts/get", read: (*relayed).readPrompt, find: (*relayed).findPrompt},
-	"completion/complete":      {action: "completion/complete", read: (*relayed).readReference, find: (*relayed).findReference, free: true},
-	"logging/setLevel":         {action: "logging/setLevel", read: (*relayed).readLevel, find: (*relayed).findTools, free: true},
+	"resources/read":        {about: "uri", find: (*relayed).findResource},
+	"resources/subscribe":   {action: "resources/read", about: "uri", find: (*relayed).findResource},
+	"resources/unsubscribe": {action: "resources/read", about: "uri", find: (*relayed).findResource, free: true},
+	"prompts/get":           {about: "name", find: (*relayed).findPrompt},
+	"completion/complete":   {about: "ref", find: (*relayed).findReference, free: true},
+	"logging/setLevel":      {about: "level", find: (*relayed).findTools, free: true},
 
-	"tasks/get":    {action: "tasks/get", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
-	"tasks/result": {action: "tasks/result", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
-	"tasks/update": {action: "tasks/update", read: (*relayed).readTaskID, find: (*relayed).findUpdated, free: true},
-	"tasks/cancel": {action: "tasks/cancel", read: (*relayed).readTaskID, find: (*relayed).findTask, free: true},
-	"tasks/list":   {action: "tasks/list", free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
+	"tasks/get":    {about: "taskId", find: (*relayed).findTask, free: true},
+	"tasks/result": {about: "taskId", find: (*relayed).findTask, free: true},
+	"tasks/update": {about: "taskId", find: (*relayed).findUpdated, free: true},
+	"tasks/cancel": {about: "taskId", find: (*relayed).findTask, free: true},
+}
+
+var lists = map[string]method{
+	"resources/list":           {action: "resources/read", list: aResource, key: "uri", needs: []string{"resources"}},
+	"resources/templates/list": {action: "resources/read", list: aTemplate, key: "uriTemplate", needs: []string{"resources"}},
+	"prompts/list":             {action: "prompts/get", list: aPrompt, key: "name", needs: []string{"prompts"}},
+	"tasks/list":               {free: true, list: "tasks", key: "taskId", needs: []string{"tasks", "list"}},
+}
+
+// questions has every request of servers that is relayed to their clients.
+var questions = map[string]method{
+	"sampling/createMessage": {needs: []string{"sampling"}},
+	"elicitation/create":     {needs: []string{"elicitation"}},
+	"roots/list":             {needs: []string{"roots"}, free: true},
+
+	"tasks/get":    {needs: []string{"tasks"}, free: true},
+	"tasks/result": {needs: []string{"tasks"}, free: true},
+	"tasks/list":   {needs: []string{"tasks", "list"}, free: true},
+	"tasks/cancel": {needs: []string{"tasks", "cancel"}, free: true},
 }
 
 // Limited reports whether a rule for rates may name a method of MCP in place of a
 // tool: it costs quota. Those of extensions do too.
 func Limited(name string) bool {
-	for _, table := range []map[string]method{methods, questions} {
-		if m, ok := table[name]; ok && !m.free && m.list == "" {
-			return true
-		}
+	row, ok := methods[name]
+	if !ok {
+		row, ok = questions[name]
 	}
-	return false
-}
-
-// questions has every request of servers that is relayed to their clients.
-var questions = map[string]method{
-	"sampling/createMessage": {action: "sampling/createMessage", lacks: lacksSampling},
-	"elicitation/create":     {action: "elicitation/create", lacks: lacksElicitation},
-	"roots/list":             {action: "roots/list", lacks: lacksRoots, free: true},
-
-	"tasks/get":    {action: "tasks/get", lacks: lacksTasks(), free: true},
-	"tasks/result": {action: "tasks/result", lacks: lacksTasks(), free: true},
-	"tasks/list":   {action: "tasks/list", lacks: lacksTasks("list"), free: true},
-	"tasks/cancel": {action: "tasks/cancel", lacks: lacksTasks("cancel"), free: true},
+	return ok && !row.free
 }
 
 // clientNotices is every notification of clients that is passed to servers, and
@@ -93,97 +92,59 @@ var (
 	}
 )
 
-func (r *relayed) readURI() bool {
-	r.name = textMember(r.body, "uri")
-	return r.name != ""
-}
-
-func (r *relayed) readPrompt() bool {
-	r.name = textMember(r.body, "name")
-	if args, ok := jsonrpc.Get(r.body, "arguments"); ok {
-		if !isObject(args) {
-			return false
-		}
-		r.arguments = args
-	}
-	return r.name != ""
-}
-
-// readReference reads what a completion is for (MCP server/utilities/completion).
-func (r *relayed) readReference() bool {
-	ref, _ := jsonrpc.Get(r.body, "ref")
-	switch textMember(ref, "type") {
-	case "ref/prompt":
-		r.name = textMember(ref, "name")
-	case "ref/resource":
-		r.name = textMember(ref, "uri")
-	}
-	return r.name != ""
-}
-
 // Levels are the severities of log messages, the least severe first (MCP
 // server/utilities/logging, after RFC 5424). It must not be changed.
 var Levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-func (r *relayed) readLevel() bool {
-	r.name = textMember(r.body, "level")
-	return slices.Contains(Levels, r.name)
-}
-
-// lacksSampling looks for what a sampling request needs: tools are a capability
-// of their own (MCP 2025-11-25, client/sampling).
-func lacksSampling(r *relayed) string {
-	if !r.declared("sampling") {
-		return "sampling"
-	}
-	for _, key := range []string{"tools", "toolChoice"} {
-		if _, ok := jsonrpc.Get(r.body, key); ok && !r.declared("sampling", "tools") {
-			return "sampling.tools"
+// readAbout reads from the params what a request is about, and reports false when
+// they do not say it.
+func (r *relayed) readAbout() bool {
+	switch r.name = textMember(r.body, r.row.about); r.row.about {
+	case "name":
+		if args, ok := jsonrpc.Get(r.body, "arguments"); ok {
+			r.arguments = args
 		}
+		return r.name != "" && isObject(r.arguments)
+	case "ref": // MCP server/utilities/completion
+		ref, _ := jsonrpc.Get(r.body, "ref")
+		switch r.name = ""; textMember(ref, "type") {
+		case "ref/prompt":
+			r.name = textMember(ref, "name")
+		case "ref/resource":
+			r.name = textMember(ref, "uri")
+		}
+	case "taskId":
+		r.arguments = r.body
+	case "level":
+		return slices.Contains(Levels, r.name)
 	}
-	return r.lacksTask("sampling", "createMessage")
+	return r.name != ""
 }
 
-// lacksElicitation looks for the mode that is asked for. A client that declares
-// no mode has forms (MCP 2025-11-25, client/elicitation).
-func lacksElicitation(r *relayed) string {
-	_, there := jsonrpc.Get(r.body, "mode")
-	mode := textMember(r.body, "mode")
-	switch {
-	case !r.declared("elicitation"):
-		return "elicitation"
-	case mode == "url" && !r.declared("elicitation", "url"):
-		return "elicitation.url"
-	case there && mode != "form" && mode != "url":
-		return "elicitation." + mode
-	case mode != "url" && r.declared("elicitation", "url") && !r.declared("elicitation", "form"):
-		return "elicitation.form"
+// lacks names the capability that a question needs and its client has not declared,
+// "" when it has all. Tools in sampling are a capability of their own, a client that
+// declares no mode of elicitation has forms, and so are answers by a task (MCP
+// 2025-11-25).
+func (r *relayed) lacks() string {
+	kind, what, _ := strings.Cut(r.in.Message.Method, "/")
+	has := func(key string) bool { _, ok := jsonrpc.Get(r.body, key); return ok }
+	needs := [][]string{r.row.needs}
+	switch mode := textMember(r.body, "mode"); {
+	case kind == "sampling" && (has("tools") || has("toolChoice")):
+		needs = append(needs, []string{kind, "tools"})
+	case kind != "elicitation":
+	case has("mode") && mode != "form":
+		needs = append(needs, []string{kind, mode})
+	case r.declared(kind, "url"):
+		needs = append(needs, []string{kind, "form"})
 	}
-	return r.lacksTask("elicitation", "create")
-}
-
-func lacksRoots(r *relayed) string {
-	if !r.declared("roots") {
-		return "roots"
+	if has("task") && (kind == "sampling" || kind == "elicitation") {
+		needs = append(needs, []string{"tasks", "requests", kind, what})
 	}
-	return ""
-}
-
-// lacksTasks looks for what a question about a task of the client's needs.
-func lacksTasks(path ...string) func(*relayed) string {
-	path = append([]string{"tasks"}, path...)
-	return func(r *relayed) string {
+	for _, path := range needs {
 		if !r.declared(path...) {
 			return strings.Join(path, ".")
 		}
-		return ""
-	}
-}
-
-// lacksTask looks for what a question needs that is to be answered by a task.
-func (r *relayed) lacksTask(kind, request string) string {
-	if _, ok := jsonrpc.Get(r.body, "task"); ok && !r.declared("tasks", "requests", kind, request) {
-		return "tasks.requests." + kind + "." + request
 	}
 	return ""
 }

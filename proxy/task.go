@@ -17,7 +17,7 @@ func (g *Gate) EndSession(session string) { g.memory.forget(session) }
 
 // ListChanged forgets where resources and prompts are, because a server says to
 // everybody that one of its lists has changed.
-func (g *Gate) ListChanged(string, string) { g.memory.unlistAll() }
+func (g *Gate) ListChanged(string, string) { g.memory.unlist() }
 
 // taskOf finds the task in a result that is none yet: the member task of one
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
@@ -49,7 +49,7 @@ func (t *toolCall) replyBegun(state json.RawMessage, id string) *Failure {
 		id: id, server: t.server, expires: t.start.Add(registry.TaskLifetime(lifetimeOf(state))),
 		redact: t.decision.Redact, tool: t.tool, callID: t.signalID,
 	}
-	if t.in.Session == "" || !t.gate.memory.keep(t.owner(), begun, t.start) {
+	if t.in.Session == "" || !t.session().keep(begun, t.start) {
 		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
@@ -74,7 +74,7 @@ func (r *relayed) readTaskID() bool {
 func (r *relayed) findTask(ctx context.Context) *Failure {
 	t := r.ticketTask(ctx)
 	if t == nil {
-		t = r.gate.memory.task(r.owner(), r.name, r.start)
+		t = r.session().task("", r.name, r.start)
 	}
 	if t == nil || r.in.Route != "" && t.server != r.in.Route {
 		return r.unknownTask()
@@ -143,11 +143,11 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 // and takes out what the policy does not let it ask.
 func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
 	for key, request := range jsonrpc.Members(requests) {
-		seen, known := r.gate.memory.shown(r.of, key)
+		seen, known := r.session().shown(r.of, key)
 		if !known {
 			params, _ := jsonrpc.Get(request, "params")
 			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
-			seen.allowed = r.gate.memory.show(r.of, key, seen) && seen.allowed
+			seen.allowed = r.session().show(r.of, key, seen) && seen.allowed
 		}
 		if seen.allowed {
 			continue
@@ -186,7 +186,7 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 func (r *relayed) shownAnswers(answers json.RawMessage) (json.RawMessage, error) {
 	kept := json.RawMessage(`{}`)
 	for key, answer := range jsonrpc.Members(answers) {
-		in, _ := r.gate.memory.shown(r.of, key)
+		in, _ := r.session().shown(r.of, key)
 		if !in.allowed {
 			continue
 		}
@@ -204,7 +204,7 @@ func (r *relayed) shownAnswers(answers json.RawMessage) (json.RawMessage, error)
 // findClientTask finds the client's task that a server asks about, among those
 // that the server has begun itself in this session.
 func (q *question) findClientTask() *Failure {
-	t := q.gate.memory.theirTask(q.owner(), q.server, textMember(q.body, "taskId"), q.start)
+	t := q.session().task(q.server, textMember(q.body, "taskId"), q.start)
 	if t == nil {
 		return q.unknownTask()
 	}
@@ -226,7 +226,7 @@ func (q *question) rememberClientTask(answer json.RawMessage) *Failure {
 		id: textMember(state, "taskId"), server: q.server, expires: q.start.Add(registry.TaskLifetime(lifetimeOf(state))), redact: q.decision.Redact,
 		callID: q.signalID, asks: q.ask.Method,
 	}
-	if t.id == "" || !q.gate.memory.keep(q.owner(), t, q.start) {
+	if t.id == "" || !q.session().keep(t, q.start) {
 		return q.fail(signal.CodeOutputInvalid, "the client began a task under an id that is taken, or none")
 	}
 	return nil
@@ -235,9 +235,23 @@ func (q *question) rememberClientTask(answer json.RawMessage) *Failure {
 // filterClientTasks takes out of a client's list the tasks that the server has
 // not begun in this session.
 func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *Failure) {
-	return q.filter(answer, "tasks", "taskId", func(id string, element json.RawMessage) (json.RawMessage, bool) {
-		return element, q.gate.memory.theirTask(q.owner(), q.server, id, q.start) != nil
+	list, _ := jsonrpc.Get(answer, "tasks")
+	if len(list) == 0 || list[0] != '[' {
+		return nil, q.fail(signal.CodeOutputInvalid, "the answer holds no list")
+	}
+	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
+		if q.session().task(q.server, textMember(e, "taskId"), q.start) == nil {
+			return nil, nil
+		}
+		return e, nil
 	})
+	if err == nil {
+		answer, err = jsonrpc.Set(answer, "tasks", list)
+	}
+	if err != nil {
+		return nil, q.fail(signal.CodeOutputInvalid, "the answer cannot be read")
+	}
+	return answer, nil
 }
 
 // taskStatus holds a server's notification about a task to the task's decision.
@@ -246,7 +260,7 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
 	r := c.gate.newRelayed(c.call)
 	r.principal = c.who
-	r.of = c.gate.memory.task(r.owner(), textMember(params, "taskId"), r.start)
+	r.of = r.session().task("", textMember(params, "taskId"), r.start)
 	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.server != c.server {
 		return nil, false
 	}
