@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,10 +62,6 @@ func approvalList(e *env) *cobra.Command {
 		Example: `  toolgate approval list --mine --token demo-approver
   toolgate approval list --state proposed,approved --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			a, err := e.admin()
-			if err != nil {
-				return err
-			}
 			query := url.Values{"limit": {strconv.Itoa(limit)}}
 			for name, value := range map[string]string{"state": state, "before": before} {
 				if value != "" {
@@ -77,25 +71,14 @@ func approvalList(e *env) *cobra.Command {
 			if mine {
 				query.Set("awaiting", "me")
 			}
-			path := "/v1/approvals?" + query.Encode()
-			if e.output == "json" {
-				return e.relay(c.Context(), a, path)
-			}
 			var found struct {
 				Approvals []ticket
 				Next      string
 			}
-			if err := a.call(c.Context(), "GET", path, nil, &found); err != nil {
-				return err
+			err := e.printAdmin(c.Context(), "/v1/approvals?"+query.Encode(), "tickets", &found)
+			if found.Next != "" {
+				fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
 			}
-			rows := [][]string{}
-			for _, t := range found.Approvals {
-				rows = append(rows, []string{t.ID, t.State, t.Requester, t.Exposed, t.Visible, t.Expires.Local().Format(time.TimeOnly)})
-			}
-			if err := e.table([]string{"ID", "STATE", "REQUESTER", "TOOL", "ARGUMENTS", "EXPIRES"}, rows); err != nil || found.Next == "" {
-				return err
-			}
-			_, err = fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
 			return err
 		},
 	}
@@ -111,51 +94,12 @@ func approvalShow(e *env) *cobra.Command {
 		Use: "show ID", Short: "show one held call whole", Args: cobra.ExactArgs(1),
 		Example: "  toolgate approval show apr_01J… --token demo-approver",
 		RunE: func(c *cobra.Command, args []string) error {
-			a, err := e.admin()
-			if err != nil {
-				return err
-			}
-			path := "/v1/approvals/" + url.PathEscape(args[0])
-			if e.output == "json" {
-				return e.relay(c.Context(), a, path)
-			}
-			var t ticket
-			if err := a.call(c.Context(), "GET", path, nil, &t); err != nil {
-				return err
-			}
-			return e.showTicket(t)
+			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(ticket))
 		},
 	}
 }
 
-func (e *env) showTicket(t ticket) error {
-	decided := "-"
-	if t.DecidedBy != "" {
-		decided = t.DecidedBy
-	}
-	runs := "when the agent calls again"
-	if t.Execute {
-		runs = "as soon as it is approved"
-	}
-	return e.table([]string{t.ID, t.State}, [][]string{
-		{"requester", t.Requester}, {"tool", t.Exposed + " (" + t.Server + "/" + t.Tool + ")"},
-		{"arguments", t.Visible}, {"digest", t.Digest}, {"runs", runs},
-		{"rule", t.Rule + ": " + t.Reason}, {"approver roles", strings.Join(t.Roles, ", ")},
-		{"approvals", t.approvals()},
-		{"created", t.Created.Local().Format(time.RFC3339)}, {"expires", t.Expires.Local().Format(time.RFC3339)},
-		{"decided by", decided}, {"note", t.Note},
-	})
-}
-
-// approvals says how many approvals the ticket has and needs, of each role where
-// the policy asks for that.
-func (t ticket) approvals() string {
-	text := fmt.Sprintf("%d of %d", t.Approvals, t.Quorum)
-	for _, role := range slices.Sorted(maps.Keys(t.Each)) {
-		text += fmt.Sprintf(", %s %d of %d", role, t.Given[role], t.Each[role])
-	}
-	return text
-}
+func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id) }
 
 // approvalVote decides on the digest that the ticket shows at this moment, so
 // that a vote never counts for other arguments than those just read.
@@ -165,19 +109,14 @@ func approvalVote(e *env, verb string) *cobra.Command {
 		Use: verb + " ID", Short: verb + " one held call", Args: cobra.ExactArgs(1),
 		Example: fmt.Sprintf("  toolgate approval %s apr_01J… --reason \"checked with payroll\" --token demo-approver", verb),
 		RunE: func(c *cobra.Command, args []string) error {
-			a, err := e.admin()
-			if err != nil {
-				return err
-			}
-			path := "/v1/approvals/" + url.PathEscape(args[0])
 			if digest == "" {
 				var t ticket
-				if err := a.call(c.Context(), "GET", path, nil, &t); err != nil {
+				if err := e.callAdmin(c.Context(), http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
 					return err
 				}
 				digest = t.Digest
 			}
-			return e.postDecision(c.Context(), a, path+"/"+verb, map[string]string{"reason": reason, "digest": digest})
+			return e.postDecision(c.Context(), ticketPath(args[0])+"/"+verb, map[string]string{"reason": reason, "digest": digest})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why; required to deny")
@@ -186,14 +125,10 @@ func approvalVote(e *env, verb string) *cobra.Command {
 }
 
 // postDecision sends a person's decision on a ticket, and prints the ticket's state.
-func (e *env) postDecision(ctx context.Context, a *admin, path string, word map[string]string) error {
+func (e *env) postDecision(ctx context.Context, path string, decision map[string]string) error {
 	var t ticket
-	if err := a.call(ctx, "POST", path, word, &t); err != nil {
+	if err := e.callAdmin(ctx, http.MethodPost, path, decision, &t); err != nil {
 		return err
 	}
-	if e.output == "json" {
-		return e.json(t)
-	}
-	_, err := fmt.Fprintf(e.out, "%s is %s\n", t.ID, t.State)
-	return err
+	return e.print("decided", t)
 }

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -24,12 +24,7 @@ whether it took effect. Look at the other end first. The call never becomes
 possible again by this: an agent that still wants it has to ask again.`,
 		Example: `  toolgate approval reconcile apr_01J… --outcome done --reason "booked, statement of 3 May" --token demo-approver`,
 		RunE: func(c *cobra.Command, args []string) error {
-			a, err := e.admin()
-			if err != nil {
-				return err
-			}
-			path := "/v1/approvals/" + url.PathEscape(args[0]) + "/reconcile"
-			return e.postDecision(c.Context(), a, path, map[string]string{"outcome": outcome, "reason": reason})
+			return e.postDecision(c.Context(), ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
 		},
 	}
 	c.Flags().StringVar(&outcome, "outcome", "", "done = it took effect, failed = it did not")
@@ -48,15 +43,11 @@ the last seq continues without a gap.`,
 		Example: `  toolgate approval watch --token demo-approver
   toolgate approval watch --after 0 --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			a, err := e.admin()
-			if err != nil {
-				return err
-			}
 			path := "/v1/approvals/watch"
 			if after >= 0 {
 				path += "?after=" + strconv.FormatInt(after, 10)
 			}
-			return e.watch(c.Context(), a, path)
+			return e.watch(c.Context(), path)
 		},
 	}
 	c.Flags().Int64Var(&after, "after", after, "number of the last change that you know; 0 = from the first (default: from now on)")
@@ -76,8 +67,8 @@ type change struct {
 	Approval ticket `json:"approval"`
 }
 
-func (e *env) watch(ctx context.Context, a *admin, path string) error {
-	res, err := a.send(ctx, "GET", path, nil)
+func (e *env) watch(ctx context.Context, path string) error {
+	res, err := e.askAdmin(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
@@ -103,26 +94,10 @@ func (e *env) printChange(line []byte) (int64, error) {
 	if err := json.Unmarshal(line, &c); err != nil {
 		return 0, fmt.Errorf("reading the answer: %w", err)
 	}
-	text := string(line)
-	if e.output != "json" {
-		text = c.text()
+	if e.output == "json" {
+		return c.Seq, e.write(string(line))
 	}
-	if _, err := io.WriteString(e.out, text); err != nil {
-		return 0, fmt.Errorf("printing: %w", err)
-	}
-	return c.Seq, nil
-}
-
-func (c change) text() string {
-	move := c.Change.To
-	if c.Change.From != "" {
-		move = c.Change.From + " → " + c.Change.To
-	}
-	text := fmt.Sprintf("%s  %s  %s  %s for %s, by %s", c.Change.At.Local().Format(time.TimeOnly), c.Approval.ID, move, c.Approval.Exposed, c.Approval.Requester, c.Change.Who)
-	if c.Change.Reason != "" {
-		text += ": " + c.Change.Reason
-	}
-	return oneLine(text) + "\n"
+	return c.Seq, e.write(renderReport("change", c))
 }
 
 // watchEnded reports that the other end hung up, and how to continue.

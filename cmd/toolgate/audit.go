@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
+	"net/http"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -25,18 +24,6 @@ func auditCommand(e *env) *cobra.Command {
 	return group(c, auditTail(e), auditVerify(e))
 }
 
-// trail is the audit directory: of --state, else of the configuration.
-func (e *env) trail() (string, error) {
-	if e.state != "" {
-		return filepath.Join(e.state, "audit"), nil
-	}
-	cfg, err := e.load()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(cfg.State, "audit"), nil
-}
-
 func auditTail(e *env) *cobra.Command {
 	var n int
 	var follow bool
@@ -48,11 +35,7 @@ func auditTail(e *env) *cobra.Command {
 			if e.addr != "" {
 				return e.tailRemote(c.Context(), n, follow)
 			}
-			dir, err := e.trail()
-			if err != nil {
-				return err
-			}
-			return e.tailLocal(c.Context(), dir, n, follow)
+			return e.tailLocal(c.Context(), n, follow)
 		},
 	}
 	c.Flags().IntVarP(&n, "lines", "n", 10, "how many records")
@@ -61,31 +44,31 @@ func auditTail(e *env) *cobra.Command {
 	return c
 }
 
-func (e *env) tailLocal(ctx context.Context, dir string, n int, follow bool) error {
+func (e *env) tailLocal(ctx context.Context, n int, follow bool) error {
+	dir, err := e.trail()
+	if err != nil {
+		return err
+	}
 	for line, err := range audit.Tail(ctx, dir, audit.TailOptions{Records: n, Follow: follow}) {
-		if errors.Is(err, context.Canceled) {
+		switch {
+		case errors.Is(err, context.Canceled):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return missing(err)
 		}
-		if _, err := fmt.Fprintf(e.out, "%s\n", line); err != nil {
-			return fmt.Errorf("printing: %w", err)
+		if err := e.write(string(line) + "\n"); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
-	a, err := e.admin()
-	if err != nil {
-		return err
-	}
 	path := "/v1/audit/tail?n=" + strconv.Itoa(n)
 	if follow {
 		path += "&follow=1"
 	}
-	res, err := a.send(ctx, "GET", path, nil)
+	res, err := e.askAdmin(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
@@ -94,14 +77,6 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 		return fmt.Errorf("reading the trail: %w", err)
 	}
 	return nil
-}
-
-// missing makes a file that is not there a matter of where one looked.
-func missing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return usage(fmt.Errorf("%w\nhint: name the state directory with --state, or the configuration with --config", err))
-	}
-	return err
 }
 
 func auditVerify(e *env) *cobra.Command {
@@ -125,28 +100,17 @@ the noted head. It needs only the files. Exit 0: whole; 20: not, and it says whe
 }
 
 func (e *env) verdict(rep audit.Report) error {
-	bad := error(nil)
-	if !rep.OK() {
-		bad = &exit{code: exitAudit, err: errors.New("the audit trail does not verify")}
-	}
-	if e.output == "json" {
-		return errors.Join(e.json(map[string]any{"ok": rep.OK(), "chains": rep.Chains}), bad)
-	}
 	records := 0
 	for _, c := range rep.Chains {
 		records += c.Records
-		for _, p := range c.Problems {
-			fmt.Fprintf(e.out, "broken: %s\n", p)
-		}
-		for _, t := range c.Torn {
-			fmt.Fprintf(e.out, "torn: %s: an unfinished last line, never acknowledged\n", t)
-		}
-		for _, u := range c.Unfinished {
-			fmt.Fprintf(e.out, "unfinished: decision %d of %s has no outcome: running, or its process died\n", u.Seq, c.Instance)
-		}
 	}
-	if bad == nil {
-		fmt.Fprintf(e.out, "ok: %d records in %d chains\n", records, len(rep.Chains))
+	err := e.print("verified", struct {
+		OK      bool          `json:"ok"`
+		Chains  []audit.Chain `json:"chains"`
+		Records int           `json:"-"`
+	}{rep.OK(), rep.Chains, records})
+	if !rep.OK() {
+		err = errors.Join(err, &exit{code: exitAudit, err: errors.New("the audit trail does not verify")})
 	}
-	return bad
+	return err
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -20,27 +18,11 @@ import (
 // withPins opens the pins of the state directory for f. A toolgate that serves
 // from the same directory takes over what is accepted by itself.
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
-	dir := e.state
-	if dir == "" {
-		cfg, err := e.load()
-		if err != nil {
-			return err
-		}
-		dir = cfg.State
-	}
-	path := filepath.Join(dir, "state.db")
-	if _, err := os.Stat(path); err != nil { // opening would make one
-		return missing(fmt.Errorf("opening the state: %w", err))
-	}
-	db, err := store.Open(ctx, path, store.Migrations())
-	if err != nil {
-		return err
-	}
-	err = f(registry.OpenPins(db, time.Now))
+	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now)) })
 	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {
 		err = usage(err)
 	}
-	return errors.Join(err, db.Close())
+	return err
 }
 
 func toolDiff(e *env) *cobra.Command {
@@ -74,19 +56,8 @@ func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
 	if err != nil {
 		return err
 	}
-	changed, rows := []registry.Pin{}, [][]string{}
-	for _, pin := range pins {
-		if pin.Offered != "" {
-			changed = append(changed, pin)
-			rows = append(rows, []string{pin.Server, pin.Tool, short(pin.Accepted), short(pin.Offered), pin.OfferedAt.Local().Format(time.DateTime)})
-		}
-	}
-	if e.output == "json" {
-		err = e.json(changed)
-	} else {
-		err = e.table([]string{"SERVER", "TOOL", "ACCEPTED", "OFFERED", "SINCE"}, rows)
-	}
-	if err == nil && len(changed) > 0 {
+	changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
+	if err = e.print("pins", changed); err == nil && len(changed) > 0 {
 		err = &exit{code: exitDiffer}
 	}
 	return err
@@ -100,7 +71,7 @@ func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool strin
 	if e.output == "json" {
 		err = e.json(map[string]json.RawMessage{"accepted": accepted, "offered": offered})
 	} else {
-		_, err = e.out.Write(diff.Diff("accepted", lines(accepted), "offered", lines(offered)))
+		err = e.write(printable(string(diff.Diff("accepted", lines(accepted), "offered", lines(offered)))))
 	}
 	if err == nil && !bytes.Equal(accepted, offered) {
 		err = &exit{code: exitDiffer}
@@ -129,11 +100,7 @@ func toolAccept(e *env) *cobra.Command {
 				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {
 					return err
 				}
-				if e.output == "json" {
-					return e.json(map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
-				}
-				_, err := fmt.Fprintf(e.out, "%s of %s is accepted\n", args[1], args[0])
-				return err
+				return e.print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
 			})
 		},
 	}

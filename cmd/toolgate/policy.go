@@ -29,10 +29,10 @@ func policyPath(c *cobra.Command, path *string) {
 	c.Flags().StringVar(path, "path", "", "directory or .tar.gz of the policy (default: as configured)")
 }
 
-// about is the policy that a command is about, and the configuration around it.
-// A policy that is named by its path needs none: it is then empty, unless
-// somebody named one.
-func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Config, error) {
+// policySource returns the policy that a command looks at, and the configuration
+// around it. A policy that is named by its path needs no configuration: it is then
+// empty, unless somebody named one.
+func (e *env) policySource(ctx context.Context, path string) (rego.Options, *config.Config, error) {
 	cfg, err := e.load()
 	switch {
 	case path == "" && err == nil:
@@ -48,6 +48,15 @@ func (e *env) about(ctx context.Context, path string) (rego.Options, *config.Con
 	return rego.Options{Path: path, Timeout: cfg.Policy.Timeout}, cfg, nil
 }
 
-func loadPolicy(ctx context.Context, cfg *config.Config) (*rego.Engine, error) {
-	return rego.Load(ctx, app.PolicyOptions(&cfg.Policy.PolicySource))
+// openPolicy loads the policy that a command looks at.
+func (e *env) openPolicy(ctx context.Context, path string) (*rego.Engine, *config.Config, error) {
+	options, cfg, err := e.policySource(ctx, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	engine, err := rego.Load(ctx, options)
+	if err != nil {
+		return nil, nil, e.unservable(err, options.Path)
+	}
+	return engine, cfg, nil
 }

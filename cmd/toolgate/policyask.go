@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -174,20 +173,17 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 
 // kept reads what the state directory has counted, where there is one.
 func (e *env) kept(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
-	dir := cmp.Or(e.state, cfg.State)
-	if !hasState(dir) {
+	if !hasState(cmp.Or(e.state, cfg.State)) {
 		return nil
 	}
 	use, err := limit.Measure(in.Principal, in.Tool.Exposed, "", in.Arguments, meters)
 	if err != nil {
 		return usage(err)
 	}
-	db, err := store.Open(ctx, filepath.Join(dir, "state.db"), store.Migrations())
-	if err != nil {
+	return e.withStore(ctx, func(db *store.DB) error {
+		in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
 		return err
-	}
-	in.Usage, err = limit.NewUsage(db, nil).Read(ctx, use)
-	return errors.Join(err, db.Close())
+	})
 }
 
 func policyCanI(e *env) *cobra.Command {
@@ -208,13 +204,9 @@ Exit 0: yes; 10: no; 11: held.`,
 }
 
 func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
-	options, cfg, err := e.about(ctx, s.path)
+	engine, cfg, err := e.openPolicy(ctx, s.path)
 	if err != nil {
 		return err
-	}
-	engine, err := rego.Load(ctx, options)
-	if err != nil {
-		return e.unservable(err, options.Path)
 	}
 	in, err := e.call(ctx, s, tool, cfg, engine)
 	if err != nil {
@@ -225,27 +217,12 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	if answer == "" {
 		answer = "no"
 	}
-	if e.output == "json" {
-		err = e.json(map[string]any{"answer": answer, "decision": d})
-	} else {
-		_, err = fmt.Fprintln(e.out, printable(answer+": "+reasoned(&d, failed)))
-	}
+	err = e.print("answer", struct {
+		Answer   string          `json:"answer"`
+		Decision policy.Decision `json:"decision"`
+		Failure  error           `json:"-"`
+	}{answer, d, failed})
 	return errors.Join(err, effectExit(d.Effect))
-}
-
-// reasoned is why a decision is what it is, on one line.
-func reasoned(d *policy.Decision, failed error) string {
-	text := d.Rule
-	if d.Reason != "" {
-		text += ": " + d.Reason
-	}
-	if d.Approval != nil {
-		text += " (" + approvers(d.Approval) + ")"
-	}
-	if failed != nil {
-		text += ": " + failed.Error()
-	}
-	return text
 }
 
 // approvers says how many approvals a held call needs, and by whom.

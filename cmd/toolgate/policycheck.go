@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +54,7 @@ Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
 }
 
 func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
-	options, cfg, err := e.about(ctx, flags.path)
+	options, cfg, err := e.policySource(ctx, flags.path)
 	if err != nil {
 		return err
 	}
@@ -70,114 +69,48 @@ func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
 	found := placed(slips, options.Path)
 	sight := e.survey(ctx, engine, e.callers(cfg, engine, flags.path, flags.subject, nil), tools)
 	found = append(found, sight.findings()...)
-	return e.sayPolicy(engine, found, sight, flags)
+	return e.printChecked(engine, found, sight, flags)
 }
 
-// unservable says why a policy would not serve, with one finding for each fault.
-func (e *env) unservable(err error, root string) error {
-	faults := (rego.Faults)(nil)
-	switch {
-	case e.output == "table":
-		return usage(err)
-	case e.output == "json" && !errors.As(err, &faults):
-		return e.unsound(err)
-	case !errors.As(err, &faults):
-		faults = rego.Faults{{Level: rego.LevelError, Message: err.Error()}}
-	}
-	found := placed(faults, root)
-	if e.output == "json" {
-		return errors.Join(e.json(map[string]any{"ok": false, "findings": found}), usage(err))
-	}
-	return errors.Join(e.github(found), usage(err))
+// checked is the report of policy check.
+type checked struct {
+	OK       bool        `json:"ok"`
+	Revision string      `json:"revision"`
+	Roles    []string    `json:"roles"`
+	Findings []finding   `json:"findings"`
+	Pairs    int         `json:"pairs"`
+	Whole    []wholePair `json:"whole"`
+	Visible  bool        `json:"visible"`
+
+	Reasons []string `json:"-"`
+	Notes   int      `json:"-"` // that are not printed
 }
 
-// placed gives findings of a policy with paths as one sees them from here.
-func placed(slips []rego.Finding, root string) []finding {
-	found := []finding{}
-	for _, s := range slips {
-		f := finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, file: s.File, row: s.Row}
-		if s.File != "" && root != "" && !strings.HasSuffix(root, ".gz") && !path.IsAbs(s.File) {
-			f.file = path.Join(root, s.File)
-			f.Where = strings.Replace(f.Where, s.File, f.file, 1)
-		}
-		found = append(found, f)
-	}
-	return found
-}
-
-func (e *env) sayPolicy(engine *rego.Engine, found []finding, s sight, flags policyChecks) error {
-	count := func(level rego.Level) (n int) {
+func (e *env) printChecked(engine *rego.Engine, found []finding, s sight, flags policyChecks) error {
+	count := func(level string) (n int) {
 		for _, f := range found {
-			if f.Level == string(level) {
+			if f.Level == level {
 				n++
 			}
 		}
 		return n
 	}
-	warnings, notes := count(rego.LevelWarning), count(rego.LevelNote)
 	var failed error
-	if flags.strict && warnings > 0 {
-		failed = usage(fmt.Errorf("the policy has %d warnings", warnings))
+	if n := count(levelWarning); flags.strict && n > 0 {
+		failed = usage(fmt.Errorf("the policy has %d warnings", n))
 	}
-	switch e.output {
-	case "json":
-		return errors.Join(e.json(map[string]any{
-			"ok": failed == nil, "revision": engine.Revision(), "roles": engine.Roles(), "findings": found,
-			"pairs": s.pairs, "whole": s.whole, "visible": engine.DefinesVisible(),
-		}), failed)
-	case "github":
-		return errors.Join(e.github(found), failed)
+	if e.output == "github" {
+		return errors.Join(e.annotate(found), failed)
 	}
-	for _, f := range found {
-		if f.Level != string(rego.LevelNote) || flags.notes {
-			fmt.Fprintln(e.out, printable(f.String()))
-		}
+	c := checked{
+		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
+		Pairs: s.pairs, Whole: s.whole, Visible: engine.DefinesVisible(), Reasons: s.reasons(),
 	}
-	if notes > 0 && !flags.notes {
-		fmt.Fprintf(e.out, "%d notes on style: --notes prints them\n", notes)
+	if !flags.notes && e.output != "json" {
+		c.Notes = count(levelNote)
+		c.Findings = slices.DeleteFunc(found, func(f finding) bool { return f.Level == levelNote })
 	}
-	if len(s.whole) > 0 {
-		fmt.Fprintf(e.out, "for %d of %d pairs of a role and a tool the conditions cannot be told before a call:\n", len(s.whole), s.pairs)
-		for _, line := range s.reasons() {
-			fmt.Fprintln(e.out, "  "+oneLine(line))
-		}
-	}
-	if !engine.DefinesVisible() {
-		fmt.Fprintln(e.out, "no rule data.toolgate.visible: a tool is hidden once it is known that every call is denied")
-	}
-	fmt.Fprintf(e.out, "ok: policy %s, roles %s\n", short(engine.Revision()), strings.Join(engine.Roles(), ", "))
-	return failed
-}
-
-// github prints findings as annotations of a workflow.
-func (e *env) github(found []finding) error {
-	for _, f := range found {
-		level := map[string]string{"error": "error", "warning": "warning"}[f.Level]
-		if level == "" {
-			level = "notice"
-		}
-		if _, err := fmt.Fprintln(e.out, annotation(level, f.file, f.row, f.Message, f.Hint)); err != nil {
-			return fmt.Errorf("printing: %w", err)
-		}
-	}
-	return nil
-}
-
-// annotation is one workflow command of GitHub.
-func annotation(level, file string, row int, message, hint string) string {
-	escape := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
-	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
-	var at []string
-	if file != "" {
-		at = append(at, "file="+property.Replace(file))
-	}
-	if row > 0 {
-		at = append(at, fmt.Sprintf("line=%d", row))
-	}
-	if hint != "" {
-		message += "\nhint: " + hint
-	}
-	return strings.TrimSuffix(fmt.Sprintf("::%s %s", level, strings.Join(at, ",")), " ") + "::" + escape.Replace(message)
+	return errors.Join(e.print("policy-check", c), failed)
 }
 
 // surveyTime bounds how long callers and tools are looked at.
@@ -235,7 +168,7 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 func (s *sight) look(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool, c cell) {
 	s.pairs++
 	if c.May == depends {
-		s.whole = append(s.whole, wholePair{c.caller(), t.Exposed, c.Why})
+		s.whole = append(s.whole, wholePair{c.Caller(), t.Exposed, c.Why})
 	}
 	if !engine.DefinesVisible() {
 		return
@@ -244,10 +177,10 @@ func (s *sight) look(ctx context.Context, engine *rego.Engine, who policy.Princi
 	switch shown, err := engine.Visible(ctx, somebody, t); {
 	case err != nil:
 	case shown && c.May == never:
-		s.useless[t.Exposed] = append(s.useless[t.Exposed], c.caller())
+		s.useless[t.Exposed] = append(s.useless[t.Exposed], c.Caller())
 	case !shown && c.May != never:
 		if o, err := engine.Outline(ctx, somebody, t); err == nil && kindOf(o) != never {
-			s.hidden[t.Exposed] = append(s.hidden[t.Exposed], c.caller())
+			s.hidden[t.Exposed] = append(s.hidden[t.Exposed], c.Caller())
 		}
 	}
 }
@@ -256,7 +189,7 @@ func (s *sight) look(ctx context.Context, engine *rego.Engine, who policy.Princi
 func (s sight) findings() []finding {
 	var found []finding
 	warn := func(code, tool, message, hint string) {
-		found = append(found, finding{Level: "warning", Code: code, Where: "tool " + tool, Message: message, Hint: hint})
+		found = append(found, finding{Level: levelWarning, Code: code, Where: "tool " + tool, Message: message, Hint: hint})
 	}
 	for _, t := range s.uncovered {
 		warn("uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
@@ -268,7 +201,7 @@ func (s sight) findings() []finding {
 		warn("useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", few(s.useless[t])), "let visible be false for callers who are always denied")
 	}
 	if s.cut {
-		found = append(found, finding{Level: "note", Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
+		found = append(found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
 	}
 	return found
 }

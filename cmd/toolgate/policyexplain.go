@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,13 +63,9 @@ type roleAnswer struct {
 }
 
 func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool) error {
-	options, cfg, err := e.about(ctx, s.path)
+	engine, cfg, err := e.openPolicy(ctx, s.path)
 	if err != nil {
 		return err
-	}
-	engine, err := rego.Load(ctx, options)
-	if err != nil {
-		return e.unservable(err, options.Path)
 	}
 	out := explained{Revision: engine.Revision()}
 	if s.asks() {
@@ -88,14 +82,10 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	if out.Explanation, err = engine.Explain(ctx, out.Input, trace); err != nil {
 		return err
 	}
-	if out.Decision.Effect == policy.Deny && out.Input.Calls() && len(out.Ways) == 0 && out.Whole == "" {
+	if out.Hopeless() && out.Whole == "" {
 		out.Roles = whoMay(ctx, engine, knownRoles(cfg, engine), out.Input.Tool)
 	}
-	if e.output == "json" {
-		return e.json(out)
-	}
-	e.sayExplanation(&out)
-	return nil
+	return e.print("explanation", &out)
 }
 
 // recall finds a call in the trail: by its decision, call, request or trace. The
@@ -107,9 +97,6 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	dir, err := e.trail()
 	if err != nil {
 		return nil, nil, err
-	}
-	if _, err := os.Stat(dir); err != nil {
-		return nil, nil, missing(fmt.Errorf("reading the trail: %w", err))
 	}
 	var in *policy.Input
 	var found *recorded
@@ -168,115 +155,30 @@ func whoMay(ctx context.Context, engine *rego.Engine, roles []string, t policy.T
 	for _, role := range roles[:min(len(roles), mostRoles)] {
 		c, err := cellOf(ctx, engine, policy.Principal{Roles: []string{role}}, t)
 		if err == nil && c.May != never {
-			out = append(out, roleAnswer{role, strings.Join(c.lines(), "; ")})
+			out = append(out, roleAnswer{role, strings.Join(c.Lines(), "; ")})
 		}
 	}
 	return out
 }
 
-func (e *env) sayExplanation(x *explained) {
-	if r := x.Recorded; r != nil {
-		e.sayRecorded(x, r)
-	}
-	d := &x.Decision
-	head := string(d.Effect)
-	if d.Rule != "" {
-		head += " by " + d.Rule
-	}
-	if x.Where != "" {
-		head += " (" + x.Where + ")"
-	}
-	e.line(head)
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	line := func(name, text string) {
-		if text != "" {
-			fmt.Fprintf(w, "  %s\t%s\n", name, oneLine(text))
-		}
-	}
-	line("title", x.Title)
-	line("about", x.Description)
-	line("failure", x.Failure)
-	line("reason", d.Reason)
-	line("remedy", d.Remedy)
-	if d.Approval != nil {
-		line("people", approvers(d.Approval))
-	}
-	if d.Limit != nil {
-		line("limit", d.Limit.Rate)
-	}
-	line("redact", strings.Join(d.Redact, ", "))
-	line("policy", short(x.Revision))
-	_ = w.Flush()
-	if len(x.Facts) > 0 {
-		e.line("it read")
-		for _, f := range x.Facts {
-			value := "(nothing)"
-			if f.Value != nil {
-				value = cut(string(f.Value), 200)
-			}
-			fmt.Fprintf(w, "  %s\t%s\n", oneLine(f.Path), oneLine(value))
-		}
-		_ = w.Flush()
-	}
-	e.sayWays(x)
-	if x.Trace != "" {
-		e.line("trace")
-		e.line(indented(x.Trace))
-	}
+// Unasked reports that the recorded call ended before the policy was asked.
+func (x *explained) Unasked() bool { return x.Recorded != nil && x.Recorded.Decision == nil }
+
+// Replaced reports that another policy decided the recorded call.
+func (x *explained) Replaced() bool {
+	return x.Recorded != nil && x.Recorded.Decision != nil && x.Recorded.Decision.Revision != x.Revision
 }
 
-// line prints what may have come from elsewhere.
-func (e *env) line(text string) { fmt.Fprintln(e.out, printable(text)) }
-
-// sayRecorded says what the trail has, and whether the policy is still the same.
-func (e *env) sayRecorded(x *explained, r *recorded) {
-	e.line(fmt.Sprintf("recorded %s: %s called %s%s", r.Time.UTC().Format(time.RFC3339), judgement.PrincipalName(&x.Input.Principal), judgement.SubjectName(x.Input), prefixed(", which ended as ", r.Outcome)))
-	if r.Decision == nil {
-		e.line("the policy was not asked then: the call ended before it, as that of a tool does which the caller cannot see. Asked now, it says:")
-		return
-	}
-	if r.Decision.Revision == x.Revision {
-		return
-	}
-	e.line(fmt.Sprintf("decided then, by policy %s: %s: %s", short(r.Decision.Revision), r.Decision.Effect, reasoned(r.Decision, nil)))
-	same := "the same"
-	if judgement.Compare(r.Decision, &x.Decision) != judgement.Same {
-		same = "something else"
-	}
-	e.line(fmt.Sprintf("the policy is another by now, %s, and says %s:", short(x.Revision), same))
+// SameDecision reports that both policies decide the same.
+func (x *explained) SameDecision() bool {
+	return judgement.Compare(x.Recorded.Decision, &x.Decision) == judgement.Same
 }
 
-func prefixed(before, text string) string {
-	if text == "" {
-		return ""
-	}
-	return before + text
+// Hopeless reports that the caller is denied whatever it sends.
+func (x *explained) Hopeless() bool {
+	return x.Decision.Effect == policy.Deny && x.Input.Calls() && len(x.Ways) == 0
 }
 
-// sayWays says what would have to be other.
-func (e *env) sayWays(x *explained) {
-	for _, w := range x.Ways {
-		verb := "it would be allowed"
-		if w.Decision.Effect == policy.Hold {
-			verb = "it would be held for people"
-		}
-		e.line(fmt.Sprintf("%s (%s) if", verb, w.Decision.Rule))
-		for _, c := range w.Lacking {
-			e.line("  " + c)
-		}
-		for _, c := range w.Open {
-			e.line("  " + c + "   (may hold already)")
-		}
-	}
-	switch {
-	case x.Whole != "" && x.Decision.Effect != policy.Allow:
-		e.line("what would be allowed is not known: " + x.Whole)
-	case len(x.Roles) > 0:
-		e.line("nothing that the caller sends would be allowed; roles that may call it:")
-		for _, r := range x.Roles {
-			e.line("  " + r.Role + ": " + r.May)
-		}
-	case x.Decision.Effect == policy.Deny && x.Input.Calls() && len(x.Ways) == 0:
-		e.line("nothing that the caller sends would be allowed, and no role may call it")
-	}
-}
+// Caller and Called name who called what.
+func (x *explained) Caller() string { return judgement.PrincipalName(&x.Input.Principal) }
+func (x *explained) Called() string { return judgement.SubjectName(x.Input) }

@@ -55,8 +55,7 @@ func (e *env) initPolicy(dir string, force bool) error {
 			return fmt.Errorf("writing the policy: %w", err)
 		}
 	}
-	_, err = fmt.Fprintf(e.out, "wrote %d files to %s\nnext: toolgate policy check %[2]s; toolgate policy test %[2]s\n", len(files), dir)
-	return err
+	return e.write(fmt.Sprintf("wrote %d files to %s\nnext: toolgate policy check %[2]s; toolgate policy test %[2]s\n", len(files), dir))
 }
 
 // starterFiles are the files of a policy of one's own, by slash path.

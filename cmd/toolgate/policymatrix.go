@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/template"
 
 	"github.com/spf13/cobra"
 
@@ -81,13 +79,9 @@ const (
 )
 
 func (e *env) matrix(ctx context.Context, flags policyCells) error {
-	options, cfg, err := e.about(ctx, flags.path)
+	engine, cfg, err := e.openPolicy(ctx, flags.path)
 	if err != nil {
 		return err
-	}
-	engine, err := rego.Load(ctx, options)
-	if err != nil {
-		return e.unservable(err, options.Path)
 	}
 	tools, err := e.knownTools(ctx, cfg, engine, flags.live)
 	if err != nil {
@@ -177,7 +171,7 @@ func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t po
 		if plain, err := engine.Outline(ctx, sample(who), t); err == nil && plain.Whole == "" {
 			other := cell{}
 			other.fill(plain)
-			c.Why, c.Others = "on the subject", strings.Join(other.lines(), "; ")
+			c.Why, c.Others = "on the subject", strings.Join(other.Lines(), "; ")
 		}
 	}
 	return c, nil
@@ -234,8 +228,8 @@ func kindOf(o rego.Outline) string {
 	return sometimes
 }
 
-// lines is the cell as people read it, one line for each verdict.
-func (c cell) lines() []string {
+// Lines is the cell as people read it, one line for each verdict.
+func (c cell) Lines() []string {
 	switch c.May {
 	case depends:
 		text := depends + ": " + c.Why
@@ -282,25 +276,15 @@ func (b branch) Conditions() []string {
 }
 
 func (e *env) printMatrix(engine *rego.Engine, cells []cell) error {
-	switch e.output {
-	case "json":
-		return e.json(map[string]any{"revision": engine.Revision(), "cells": cells})
-	case "markdown":
-		return printMarkdownMatrix(e.out, engine.Revision(), cells)
+	m := matrixReport{engine.Revision(), cells}
+	if e.output == "markdown" {
+		return e.write(renderReport("matrix.md", m.byCaller()))
 	}
-	rows := [][]string{}
-	for _, c := range cells {
-		role, tool := c.caller(), c.Tool
-		for _, line := range c.lines() {
-			rows = append(rows, []string{role, tool, line})
-			role, tool = "", ""
-		}
-	}
-	return e.table([]string{"ROLE", "TOOL", "MAY CALL"}, rows)
+	return e.print("matrix", m)
 }
 
-// caller names the row of a cell.
-func (c cell) caller() string {
+// Caller names the row of a cell.
+func (c cell) Caller() string {
 	switch {
 	case c.Subject == "":
 		return c.Role
@@ -310,12 +294,19 @@ func (c cell) caller() string {
 	return c.Subject + " (" + c.Role + ")"
 }
 
-var matrixTemplate = template.Must(template.New("matrix").Funcs(template.FuncMap{"code": codeMarkdown, "short": short}).Parse(
-	"Policy `{{short .Revision}}`\n\n" +
-		"| role |{{range .Tools}} {{code .}} |{{end}}\n|---|{{range .Tools}}---|{{end}}\n" +
-		"{{range .Rows}}| {{code .Caller}} |{{range .Cells}} {{.}} |{{end}}\n{{end}}" +
-		"{{range $i, $c := .Notes}}{{if not $i}}\n{{end}}{{$c.Number}}. {{code $c.Caller}}, {{code $c.Tool}}:" +
-		"{{if $c.Why}} {{code $c.Why}}{{with $c.Others}}; subjects that the policy does not name: {{code .}}{{end}}{{else}}{{range $c.Branches}}\n   - {{.Verb}}{{range $j, $w := .Conditions}}{{if $j}} and{{else}} when{{end}} {{code $w}}{{end}} ({{.Rule}}){{end}}{{end}}\n{{end}}"))
+// matrixReport is what policy matrix prints.
+type matrixReport struct {
+	Revision string `json:"revision"`
+	Cells    []cell `json:"cells"`
+}
+
+// matrixPage is the report with roles down and tools across, conditions below.
+type matrixPage struct {
+	Revision string
+	Tools    []string
+	Rows     []matrixRow
+	Notes    []matrixNote
+}
 
 type matrixRow struct {
 	Caller string
@@ -325,28 +316,24 @@ type matrixRow struct {
 type matrixNote struct {
 	cell
 	Number int
-	Caller string
 }
 
-// printMarkdownMatrix prints roles down and tools across, conditions below.
-func printMarkdownMatrix(to io.Writer, revision string, cells []cell) error {
-	var tools []string
-	var rows []matrixRow
-	var notes []matrixNote
-	for _, c := range cells {
-		if !slices.Contains(tools, c.Tool) {
-			tools = append(tools, c.Tool)
+func (m matrixReport) byCaller() (p matrixPage) {
+	p.Revision = m.Revision
+	for _, c := range m.Cells {
+		if !slices.Contains(p.Tools, c.Tool) {
+			p.Tools = append(p.Tools, c.Tool)
 		}
-		if len(rows) == 0 || rows[len(rows)-1].Caller != c.caller() {
-			rows = append(rows, matrixRow{Caller: c.caller()})
+		if len(p.Rows) == 0 || p.Rows[len(p.Rows)-1].Caller != c.Caller() {
+			p.Rows = append(p.Rows, matrixRow{Caller: c.Caller()})
 		}
 		text := c.May
 		if text == sometimes || text == depends {
-			notes = append(notes, matrixNote{c, len(notes) + 1, c.caller()})
-			text = fmt.Sprintf("%s (%d)", text, len(notes))
+			p.Notes = append(p.Notes, matrixNote{c, len(p.Notes) + 1})
+			text = fmt.Sprintf("%s (%d)", text, len(p.Notes))
 		}
-		row := &rows[len(rows)-1]
+		row := &p.Rows[len(p.Rows)-1]
 		row.Cells = append(row.Cells, text)
 	}
-	return matrixTemplate.Execute(to, map[string]any{"Revision": revision, "Tools": tools, "Rows": rows, "Notes": notes})
+	return p
 }

@@ -78,7 +78,7 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.sayReplay(rep); err != nil || !rep.Differs() {
+	if err := e.printReplay(rep); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
@@ -97,9 +97,6 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (j
 	dir, err := e.trail()
 	if err != nil {
 		return nil, err
-	}
-	if _, err := os.Stat(dir); err != nil {
-		return nil, missing(err)
 	}
 	judge, err := load()
 	if err != nil {
@@ -133,7 +130,7 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (j
 // to the data of the one that does, and unsigned, as it may be work that nobody has
 // signed yet.
 func (e *env) candidate(ctx context.Context, bundle string) (*rego.Engine, error) {
-	options, cfg, err := e.about(ctx, bundle)
+	options, cfg, err := e.policySource(ctx, bundle)
 	if err != nil {
 		return nil, err
 	}

@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,38 +40,28 @@ Exit 0: also when there are some.`,
 	return c
 }
 
-func (e *env) shadow(ctx context.Context, candidate string, since time.Time, most int) (err error) {
-	trail, err := e.trail()
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(filepath.Dir(trail), "state.db")
-	if _, err := os.Stat(path); err != nil {
-		return missing(err)
-	}
-	db, err := store.Open(ctx, path, store.Migrations())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	totals, err := shadow.Totals(ctx, db)
-	if err != nil {
-		return err
-	}
-	asked, err := chosen(totals, candidate)
-	if err != nil {
-		return err
-	}
-	list := []shadow.Disagreement{}
-	if asked != nil {
-		if list, err = shadow.List(ctx, db, asked.Candidate, since, most); err != nil {
+// shadowReport is what policy shadow prints.
+type shadowReport struct {
+	Candidates    []shadow.Total        `json:"candidates"`
+	Disagreements []shadow.Disagreement `json:"disagreements"`
+	Asked         *shadow.Total         `json:"-"` // the candidate of Disagreements; nil = none was asked
+}
+
+func (e *env) shadow(ctx context.Context, candidate string, since time.Time, most int) error {
+	r := shadowReport{Disagreements: []shadow.Disagreement{}}
+	err := e.withStore(ctx, func(db *store.DB) (err error) {
+		if r.Candidates, err = shadow.Totals(ctx, db); err != nil {
 			return err
 		}
+		if r.Asked, err = chosen(r.Candidates, candidate); err == nil && r.Asked != nil {
+			r.Disagreements, err = shadow.List(ctx, db, r.Asked.Candidate, since, most)
+		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	if e.output == "json" {
-		return e.json(map[string]any{"candidates": totals, "disagreements": list})
-	}
-	return e.sayShadow(asked, list)
+	return e.print("shadow", r)
 }
 
 // chosen is the candidate that a command is about: the one whose revision begins
@@ -90,21 +76,4 @@ func chosen(totals []shadow.Total, candidate string) (*shadow.Total, error) {
 		return nil, usage(fmt.Errorf("no policy with the revision %s was asked\nhint: without --candidate it is the one that was asked last", candidate))
 	}
 	return nil, nil
-}
-
-func (e *env) sayShadow(asked *shadow.Total, list []shadow.Disagreement) error {
-	if asked == nil {
-		_, err := io.WriteString(e.out, "no policy was asked beside the one that serves (toolgate.policy.shadow)\n")
-		return err
-	}
-	fmt.Fprintf(e.out, "policy %s, asked from %s to %s: same %d, changed %d, failed %d, skipped %d\n", short(asked.Candidate),
-		clock(asked.First), clock(asked.Last), asked.Same, asked.Changed, asked.Failed, asked.Skipped)
-	if len(list) == 0 {
-		return nil
-	}
-	rows := make([][]string, len(list))
-	for i, d := range list {
-		rows[i] = []string{clock(d.At), d.DecisionID, d.Principal, d.Tool, d.Was.String(), d.Now.String(), string(d.Difference)}
-	}
-	return e.table([]string{"TIME", "DECISION", "PRINCIPAL", "TOOL", "DECIDED", "WOULD BE", "DIFFERS IN"}, rows)
 }

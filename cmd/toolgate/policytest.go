@@ -54,7 +54,7 @@ func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) 
 	if flags.path == "" && len(args) > 0 {
 		flags.path, args = args[0], args[1:]
 	}
-	options, _, err := e.about(ctx, flags.path)
+	options, _, err := e.policySource(ctx, flags.path)
 	if err != nil {
 		return err
 	}
@@ -63,12 +63,13 @@ func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) 
 	if err != nil {
 		return e.unservable(err, options.Path)
 	}
-	if report.Coverage != nil && options.Path != "" {
+	if report.Coverage != nil {
 		for i, f := range report.Coverage.Files {
 			report.Coverage.Files[i].File = path.Join(options.Path, f.File)
+			report.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
 		}
 	}
-	return errors.Join(e.sayTests(report, flags), testVerdict(report, flags))
+	return errors.Join(e.printTests(report, flags), testVerdict(report, flags))
 }
 
 // testVerdict is the error of tests that failed, were not there, or reached too
@@ -86,62 +87,40 @@ func testVerdict(report *rego.TestReport, flags policyTests) error {
 	return nil
 }
 
-func (e *env) sayTests(report *rego.TestReport, flags policyTests) error {
+// printTests prints a report in the form that -o asks for.
+func (e *env) printTests(report *rego.TestReport, flags policyTests) error {
 	switch e.output {
 	case "json":
-		if report.Cases == nil {
-			report.Cases = []rego.TestCase{}
-		}
+		report.Cases = append([]rego.TestCase{}, report.Cases...) // none is [], not null
 		return e.json(report)
 	case "junit":
-		return e.junit(report)
+		return e.write(xml.Header + renderReport("junit", junit{report}))
 	case "github":
-		return e.testAnnotations(report)
+		return e.annotate(missedFindings(report))
 	}
+	return e.print("tests", struct {
+		*rego.TestReport
+		Verbose, OK     bool
+		Passed, Skipped int
+	}{report, flags.verbose, testVerdict(report, policyTests{}) == nil, report.Count(rego.Passed), report.Count(rego.Skipped)})
+}
+
+// missedFindings are the tests that did not pass and the lines that no test reaches.
+func missedFindings(report *rego.TestReport) (found []finding) {
 	for _, c := range report.Cases {
-		if c.Outcome == rego.Passed && !flags.verbose {
-			continue
-		}
-		fmt.Fprintf(e.out, "%s %s:%d: %s\n", strings.ToUpper(string(c.Outcome)), c.File, c.Row, oneLine(c.Name))
-		for _, text := range []string{c.Message, c.Output, c.Trace} {
-			if text != "" && c.Outcome != rego.Skipped {
-				fmt.Fprintln(e.out, indented(printable(text)))
-			}
+		if c.Outcome != rego.Passed && c.Outcome != rego.Skipped {
+			found = append(found, finding{Level: levelError, file: c.File, row: c.Row, Message: c.Name + ": " + c.Message})
 		}
 	}
-	if report.Coverage != nil {
-		e.sayCoverage(report.Coverage)
+	if report.Coverage == nil {
+		return found
 	}
-	if testVerdict(report, policyTests{}) == nil {
-		fmt.Fprintf(e.out, "ok: %d tests passed%s\n", report.Count(rego.Passed), counted(report.Count(rego.Skipped), ", %d left out (todo_)"))
-	}
-	return nil
-}
-
-// counted is text with a number in it, and nothing for none.
-func counted(n int, text string) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf(text, n)
-}
-
-func indented(text string) string {
-	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
-}
-
-func (e *env) sayCoverage(c *rego.Coverage) {
-	for _, f := range c.Files {
-		if len(f.Missing) == 0 {
-			continue
-		}
-		var rows []string
+	for _, f := range report.Coverage.Files {
 		for _, m := range f.Missing {
-			rows = append(rows, span(m))
+			found = append(found, finding{Level: levelNote, file: f.File, row: m[0], Message: "no test reaches line " + span(m)})
 		}
-		fmt.Fprintf(e.out, "not reached: %s: line %s\n", f.File, strings.Join(slices.Compact(rows), ", "))
 	}
-	fmt.Fprintf(e.out, "coverage: %.1f%% of the policy\n", c.Percent)
+	return found
 }
 
 func span(rows [2]int) string {
@@ -151,98 +130,29 @@ func span(rows [2]int) string {
 	return fmt.Sprintf("%d-%d", rows[0], rows[1])
 }
 
-// testAnnotations prints what a workflow of GitHub shows beside the code.
-func (e *env) testAnnotations(report *rego.TestReport) error {
-	for _, c := range report.Cases {
-		if c.Outcome == rego.Passed || c.Outcome == rego.Skipped {
-			continue
+// junit is a report as JUnit's XML has it.
+type junit struct{ *rego.TestReport }
+
+// Suites returns one report for each file.
+func (j junit) Suites() (suites []junit) {
+	for _, c := range j.Cases {
+		if n := len(suites); n == 0 || suites[n-1].Cases[0].File != c.File {
+			suites = append(suites, junit{new(rego.TestReport)})
 		}
-		if _, err := fmt.Fprintln(e.out, annotation("error", c.File, c.Row, c.Name+": "+c.Message, "")); err != nil {
-			return fmt.Errorf("printing: %w", err)
-		}
+		last := suites[len(suites)-1]
+		last.Cases = append(last.Cases, c)
 	}
-	if report.Coverage == nil {
-		return nil
-	}
-	for _, f := range report.Coverage.Files {
-		for _, m := range f.Missing {
-			fmt.Fprintln(e.out, annotation("notice", f.File, m[0], "no test reaches line "+span(m), ""))
-		}
-	}
-	return nil
+	return suites
 }
 
-// The document that JUnit made a custom.
-type (
-	junitSuites struct {
-		XMLName  xml.Name     `xml:"testsuites"`
-		Name     string       `xml:"name,attr"`
-		Tests    int          `xml:"tests,attr"`
-		Failures int          `xml:"failures,attr"`
-		Errors   int          `xml:"errors,attr"`
-		Skipped  int          `xml:"skipped,attr"`
-		Suites   []junitSuite `xml:"testsuite"`
-	}
-	junitSuite struct {
-		Name     string      `xml:"name,attr"`
-		Tests    int         `xml:"tests,attr"`
-		Failures int         `xml:"failures,attr"`
-		Errors   int         `xml:"errors,attr"`
-		Skipped  int         `xml:"skipped,attr"`
-		Cases    []junitCase `xml:"testcase"`
-	}
-	junitCase struct {
-		Name    string     `xml:"name,attr"`
-		Class   string     `xml:"classname,attr"`
-		File    string     `xml:"file,attr"`
-		Line    int        `xml:"line,attr"`
-		Time    string     `xml:"time,attr"` // seconds
-		Failure *junitText `xml:"failure"`
-		Error   *junitText `xml:"error"`
-		Skipped *struct{}  `xml:"skipped"`
-		Output  string     `xml:"system-out,omitempty"`
-	}
-	junitText struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-)
-
-// junit prints one suite for each file.
-func (e *env) junit(report *rego.TestReport) error {
-	all := junitSuites{
-		Name: "policy " + short(report.Revision), Tests: len(report.Cases),
-		Failures: report.Count(rego.Failed), Errors: report.Count(rego.Errored), Skipped: report.Count(rego.Skipped),
-	}
-	for _, c := range report.Cases {
-		if n := len(all.Suites); n == 0 || all.Suites[n-1].Name != c.File {
-			all.Suites = append(all.Suites, junitSuite{Name: c.File})
-		}
-		all.Suites[len(all.Suites)-1].add(c)
-	}
-	raw, err := xml.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing JUnit: %w", err)
-	}
-	_, err = fmt.Fprintf(e.out, "%s%s\n", xml.Header, raw)
-	return err
+// Counts returns the attributes that say how the tests ended.
+func (j junit) Counts() string {
+	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(j.Cases), j.Count(rego.Failed), j.Count(rego.Errored), j.Count(rego.Skipped))
 }
 
-func (s *junitSuite) add(c rego.TestCase) {
-	out := junitCase{Name: printable(c.Name), Class: c.File, File: c.File, Line: c.Row, Time: fmt.Sprintf("%.6f", c.Seconds), Output: printable(c.Output + c.Trace)}
-	first, _, _ := strings.Cut(printable(c.Message), "\n")
-	text := &junitText{Message: first, Text: printable(c.Message)}
-	s.Tests++
-	switch c.Outcome {
-	case rego.Failed:
-		s.Failures++
-		out.Failure = text
-	case rego.Errored:
-		s.Errors++
-		out.Error = text
-	case rego.Skipped:
-		s.Skipped++
-		out.Skipped = &struct{}{}
-	}
-	s.Cases = append(s.Cases, out)
+// xmlText returns text as character data or as the value of an attribute.
+func xmlText(text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(printable(text))) // a strings.Builder takes everything
+	return b.String()
 }

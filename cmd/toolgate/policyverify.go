@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -44,22 +43,20 @@ func (e *env) verifyDecisions(ctx context.Context, flags *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.sayVerified(rep); err != nil || !rep.Differs() {
+	if err := e.print("verified-decisions", verifiedPage{rep}); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("recorded decisions are not the policy's")}
 }
 
-// sayVerified prints the report of verify-decisions: that of a replay under its own
-// first line.
-func (e *env) sayVerified(rep *replay.Report) error {
-	if e.output == "json" {
-		return e.json(rep)
-	}
-	different := rep.Changed.Count + rep.Adjusted.Count
-	_, err := fmt.Fprintf(e.out, "%d of %d decisions verified, %d differ, %d not judged\n", rep.Same, rep.Judged+rep.Lost(), different, rep.Lost())
-	if err != nil {
-		return fmt.Errorf("printing: %w", err)
-	}
-	return e.sayReplay(rep)
-}
+// verifiedPage is the report of verify-decisions.
+type verifiedPage struct{ *replay.Report }
+
+// Replay returns the same decisions as the report of a replay.
+func (p verifiedPage) Replay() replayPage { return replayPage(p) }
+
+// Different counts the decisions that are not the policy's.
+func (p verifiedPage) Different() int { return p.Changed.Count + p.Adjusted.Count }
+
+// Total counts the decisions that were looked at.
+func (p verifiedPage) Total() int { return p.Judged + p.Lost() }

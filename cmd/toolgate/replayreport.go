@@ -1,60 +1,23 @@
 package main
 
 import (
-	"cmp"
-	"embed"
 	"fmt"
-	"io"
 	"strings"
-	"text/template"
-	"time"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/replay"
 )
 
-//go:embed replay.txt.tmpl replay.md.tmpl
-var replayFiles embed.FS
-
-// replayTemplates print a replayPage for a terminal and as a comment on a pull
-// request. Callers choose names and arguments: the templates pass them through
-// line, code or plain.
-var replayTemplates = template.Must(template.New("").Funcs(template.FuncMap{
-	"line": oneLine, "code": codeMarkdown, "plain": plainMarkdown, "clock": clock, "title": title, "verdict": verdictMarkdown, "cause": causeText,
-	"shares":     func(all []replay.Share) string { return sharesText(all, oneLine) },
-	"codeShares": func(all []replay.Share) string { return sharesText(all, codeMarkdown) },
-	"effects":    func() []policy.Effect { return []policy.Effect{policy.Allow, policy.Hold, policy.Deny} },
-}).ParseFS(replayFiles, "*.tmpl"))
-
 // replayPage is a report as its templates read it.
 type replayPage struct{ *replay.Report }
 
-// sayReplay prints what a replay found.
-func (e *env) sayReplay(rep *replay.Report) error {
-	if e.output == "json" {
-		return e.json(rep)
-	}
-	text := replayText(rep)
+// printReplay prints what a replay found.
+func (e *env) printReplay(rep *replay.Report) error {
 	if e.output == "markdown" {
-		text = replayMarkdown(rep)
+		return e.write(renderReport("replay.md.tmpl", replayPage{rep}))
 	}
-	if _, err := io.WriteString(e.out, printable(text)); err != nil {
-		return fmt.Errorf("printing: %w", err)
-	}
-	return nil
-}
-
-func replayText(rep *replay.Report) string     { return renderReplay("replay.txt.tmpl", rep) }
-func replayMarkdown(rep *replay.Report) string { return renderReplay("replay.md.tmpl", rep) }
-
-// renderReplay panics on an error: only a fault in the template causes one.
-func renderReplay(name string, rep *replay.Report) string {
-	var b strings.Builder
-	if err := replayTemplates.ExecuteTemplate(&b, name, replayPage{rep}); err != nil {
-		panic(err)
-	}
-	return b.String()
+	return e.print("replay.txt.tmpl", replayPage{rep})
 }
 
 // replayPart is one group of changes under its name.
@@ -104,10 +67,7 @@ func (p replayPage) Moved(was, now policy.Effect) int {
 	return 0
 }
 
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
-
-// title returns an ASCII text with its first letter in upper case.
-func title(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func effects() []policy.Effect { return []policy.Effect{policy.Allow, policy.Hold, policy.Deny} }
 
 // sharesShown is how many names a line lists.
 const sharesShown = 8
@@ -135,31 +95,4 @@ func verdictMarkdown(v judgement.Verdict) string {
 		return string(v.Effect)
 	}
 	return string(v.Effect) + " " + codeMarkdown(v.Rule)
-}
-
-// codeMarkdown returns text as Markdown code that ends neither its quotes nor a
-// table cell.
-func codeMarkdown(text string) string {
-	text = strings.ReplaceAll(oneLine(cmp.Or(text, " ")), "|", `\|`)
-	ticks := "`"
-	for strings.Contains(text, ticks) {
-		ticks += "`"
-	}
-	if strings.HasPrefix(text, "`") || strings.HasSuffix(text, "`") {
-		text = " " + text + " "
-	}
-	return ticks + text + ticks
-}
-
-// plainMarkdown returns text with every character escaped that means something in
-// Markdown or HTML.
-func plainMarkdown(text string) string {
-	var b strings.Builder
-	for _, r := range oneLine(text) {
-		if strings.ContainsRune("\\`*_{}[]()<>#+-!|~@&", r) {
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
 }

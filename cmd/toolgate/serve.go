@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -49,7 +48,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 		return err
 	}
 	agents, people := listeners.Agents.Addr().String(), listeners.People.Addr().String()
-	e.banner(a, agents, people, listen != "")
+	_ = e.write(renderReport("banner", e.newBanner(a, agents, people, listen != ""))) // serving matters more
 	a.LogWarnings()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -62,30 +61,32 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	return errors.Join(err, a.Close())
 }
 
-// banner shows people where agents connect, where people look, which demo tokens
-// are configured, and a first call to paste. moved says that the agents' address
-// is not the one that the configuration names.
-func (e *env) banner(a *app.App, agents, people string, moved bool) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "toolgate %s\n\n", version)
-	fmt.Fprintf(&b, "  agents connect   http://%s/mcp   (one server: /mcp/{server})\n", agents)
-	fmt.Fprintf(&b, "  programs call    http://%s/v1/jobs   (described at /v1/openapi.json)\n", agents)
-	fmt.Fprintf(&b, "  people look      http://%s/console/   (health: /readyz)\n", people)
-	fmt.Fprintf(&b, "  policy           %s\n  state            %s\n", short(a.Revision()), a.Config().State)
-	known := 0
+// banner is what serve prints first: where agents connect, where people look, which
+// demo tokens are configured, and a first call to paste.
+type banner struct {
+	Version, Agents, People, Policy, State string
+	Demo                                   []demoToken
+	FirstCall                              string // "" = the tokens of a first call are not configured
+}
+
+type demoToken struct {
+	Token string
+	Roles []string
+}
+
+// newBanner describes a. moved says that the agents' address is not the one that
+// the configuration names.
+func (e *env) newBanner(a *app.App, agents, people string, moved bool) banner {
+	b := banner{Version: version, Agents: agents, People: people, Policy: a.Revision(), State: a.Config().State}
 	for _, t := range a.Config().Identity.Tokens {
 		if d := app.DemoToken(t); d != "" {
-			if known++; known == 1 {
-				fmt.Fprintf(&b, "\n  demo tokens, known to everybody:\n")
-			}
-			fmt.Fprintf(&b, "    %-18s %s\n", d, strings.Join(t.Roles, ", "))
+			b.Demo = append(b.Demo, demoToken{d, t.Roles})
 		}
 	}
-	if known == len(app.DemoTokens) {
-		fmt.Fprintf(&b, "\n  a first call:\n    %s tool call search_internet --args '{\"query\":\"model context protocol\"}' --token demo-researcher%s\n",
-			os.Args[0], e.addressFlags(agents, moved))
+	if len(b.Demo) == len(app.DemoTokens) {
+		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], e.addressFlags(agents, moved))
 	}
-	fmt.Fprintln(e.out, b.String())
+	return b
 }
 
 // addressFlags gives the flags by which a command finds this toolgate.

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 func tokenCommand(e *env) *cobra.Command {
@@ -35,12 +35,12 @@ func tokenCreate(e *env) *cobra.Command {
 				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
 			}
 			token := "tg_" + rand.Text()
-			entry := map[string]any{"subject": subject, "roles": roles, "sha256": identity.HashToken(token)}
+			entry := config.Token{Subject: subject, Roles: roles, SHA256: identity.HashToken(token)}
 			if e.output == "json" {
 				return e.json(map[string]any{"token": token, "entry": entry})
 			}
-			fmt.Fprintf(e.out, "token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
-			return e.json(entry)
+			text := fmt.Sprintf("token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
+			return errors.Join(e.write(text), e.json(entry))
 		},
 	}
 	c.Flags().StringVar(&subject, "subject", "", "who the token stands for")
@@ -57,15 +57,7 @@ func tokenList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, rows := []map[string]any{}, [][]string{}
-			for _, t := range cfg.Identity.Tokens {
-				list = append(list, map[string]any{"subject": t.Subject, "roles": t.Roles, "sha256": t.SHA256})
-				rows = append(rows, []string{t.Subject, strings.Join(t.Roles, ","), t.SHA256[:12] + "…"})
-			}
-			if e.output == "json" {
-				return e.json(list)
-			}
-			return e.table([]string{"SUBJECT", "ROLES", "SHA256"}, rows)
+			return e.print("tokens", append([]config.Token{}, cfg.Identity.Tokens...))
 		},
 	}
 }

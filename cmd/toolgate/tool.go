@@ -41,27 +41,30 @@ func toolList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if e.output == "json" {
-				return e.json(found)
-			}
-			rows := [][]string{}
-			for _, raw := range found {
-				var t struct{ Name, Title, Description string }
-				if err := json.Unmarshal(raw, &t); err != nil {
-					return fmt.Errorf("reading the list: %w", err)
-				}
-				rows = append(rows, []string{t.Name, cut(oneLine(t.Description), 80)})
-			}
-			return e.table([]string{"TOOL", "DESCRIPTION"}, rows)
+			return e.print("tools", found)
 		},
 	}
 	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
 	return c
 }
 
+// listedTool is a tool as tools/list has it.
+type listedTool struct {
+	json.RawMessage
+	Name, Description string
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *listedTool) UnmarshalJSON(text []byte) error {
+	var shown struct{ Name, Description string }
+	err := json.Unmarshal(text, &shown)
+	*t = listedTool{bytes.Clone(text), shown.Name, shown.Description}
+	return err
+}
+
 // list reads every page of tools/list.
-func (a *agent) list(ctx context.Context) ([]json.RawMessage, error) {
-	found := []json.RawMessage{}
+func (a *agent) list(ctx context.Context) ([]listedTool, error) {
+	found := []listedTool{}
 	params := json.RawMessage("{}")
 	for {
 		got, err := a.request(ctx, "tools/list", params)
@@ -72,7 +75,7 @@ func (a *agent) list(ctx context.Context) ([]json.RawMessage, error) {
 			return nil, rpcError(got.Error)
 		}
 		var page struct {
-			Tools      []json.RawMessage
+			Tools      []listedTool
 			NextCursor string
 		}
 		if err := json.Unmarshal(got.Result, &page); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -12,11 +11,7 @@ func versionCommand(e *env) *cobra.Command {
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
 		Example: "  toolgate version -o json",
 		RunE: func(*cobra.Command, []string) error {
-			if e.output == "json" {
-				return e.json(map[string]string{"version": version, "go": runtime.Version()})
-			}
-			_, err := fmt.Fprintf(e.out, "toolgate %s (%s)\n", version, runtime.Version())
-			return err
+			return e.print("version", map[string]string{"version": version, "go": runtime.Version()})
 		},
 	}
 }
