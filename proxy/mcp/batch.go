@@ -41,7 +41,7 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	parts := make([]*exchange, len(all))
 	for i, raw := range all {
 		part := *x
-		s.decode(&part, raw, s.opts.Limits)
+		s.decode(&part, raw)
 		if m := part.call.Message; m != nil && m.Method == "initialize" {
 			x.call.Fault = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "initialize must not be part of a batch"}
 			return nil, false
@@ -107,17 +107,14 @@ func (r *replies) array() []byte {
 	return append(r.body, ']')
 }
 
-// postBatch answers body if it is a batch that its session takes, or one of a
-// session that is lost, and reports whether it was.
+// postBatch answers body, a batch, if its session takes batches or is lost, and
+// reports whether it did.
 func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byte) bool {
 	ids, said := r.Header[headerSession], r.Header[headerVersion]
-	if len(ids) == 0 || !jsonrpc.IsBatch(body) {
-		return false
-	}
-	s := d.session.sessions.find(ids[0], x.who, x.call.Route, false)
+	s := d.session.find(ids[0], x.who, x.call.Route, false)
 	switch {
 	case s == nil || len(ids) > 1:
-		d.decode(x, body, d.opts.Limits)
+		d.decode(x, body)
 		a := d.refuse(x, signal.CodeSessionLost, lostSession)
 		d.observe(x, a)
 		out.finish(a)
@@ -126,7 +123,6 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 	default:
 		x.use(s)
 		d.answerBatch(r.Context(), out, x, body)
-		d.session.sessions.touch(s)
 	}
 	return true
 }
@@ -142,7 +138,7 @@ func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body
 		d.observe(x, a)
 		out.finish(a)
 		return
-	case out.events && (!out.plain || slices.ContainsFunc(parts, d.session.mayNotify)):
+	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).mayNotify)):
 		d.answerBatchOnStream(ctx, out, parts)
 		return
 	}
@@ -170,52 +166,7 @@ func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*
 				t.send(a.body)
 			}
 		})()
-		d.session.sessions.touch(parts[0].session)
 		return answer{}
 	})
 }
 
-// serveBatch serves a line that holds a batch. The answers are sent as one
-// array on one line.
-func (c *stdioClient) serveBatch(x *exchange, data []byte) {
-	d := c.door
-	if s := d.authenticate(x, nil); s != nil {
-		d.decode(x, data, d.opts.Limits)
-		c.reply(x, d.refuseUnauthenticated(x, s))
-		return
-	}
-	parts, ok := d.session.split(x, data)
-	if !ok {
-		c.reply(x, d.refuseFault(x))
-		return
-	}
-	all := &replies{}
-	wait := d.session.runBatch(parts, &c.flying, all.add)
-	for _, x := range parts {
-		c.ready = c.ready || x.isInitialized()
-	}
-	c.flights.Go(func() {
-		wait()
-		if array := all.array(); array != nil {
-			c.send(array)
-		}
-	})
-}
-
-// serveBatch serves a batch. Each answer is sent as its own event.
-func (c *sseClient) serveBatch(out *response, x *exchange, data []byte) {
-	d := c.door
-	parts, ok := d.session.split(x, data)
-	if !ok {
-		a := d.refuseFault(x)
-		d.observe(x, a)
-		out.finish(a)
-		return
-	}
-	wait := d.session.runBatch(parts, &c.flying, c.reply)
-	for _, x := range parts {
-		c.noteInitialized(x)
-	}
-	c.spawn(wait)
-	out.finish(answer{status: http.StatusAccepted})
-}

@@ -1,14 +1,13 @@
 package mcp
 
 import (
-	"container/list"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
@@ -19,15 +18,12 @@ import (
 // Upstream connections are kept for a group as they are for a session, and the
 // group is the Home peer for notifications that belong to no request.
 type clientGroup struct {
+	account
 	key     string // what the road sees
 	route   string
-	owner   string // the principal, for what is counted by principal
 	streams streams
-	place   *list.Element // in clientGroups.order; nil = at work
-
-	// Protected by clientGroups.mu.
-	busy int
-	used time.Time
+	onEnd   func(key string)
+	work    atomic.Int64 // pieces of work under way
 
 	mu        sync.Mutex   // protects the fields below
 	calls     []*multiCall // under way that may ask, the oldest first
@@ -35,32 +31,31 @@ type clientGroup struct {
 	watches   map[string]*watch // :: uri of a resource -> who listens for its updates
 }
 
-// clientGroups holds the groups that are at work or were recently.
+// clientGroups holds the groups that are at work or were recently, and counts
+// what principals use of limited resources.
 type clientGroups struct {
-	ttl  time.Duration
-	max  int
-	now  func() time.Time
-	over func(key string)
-
-	mu     sync.Mutex // protects the fields below
-	byKey  map[string]*clientGroup
-	order  *list.List // of *clientGroup that are not at work, the longest idle first
-	quotas map[string]*quota
-	calls  int // parked, of all principals
+	*table[*clientGroup]
+	onEnd  func(key string)
+	counts map[quota]int // protected by table.mu
 }
 
-// quota counts what one principal uses of resources limited per principal.
-type quota struct{ calls, listens int }
+// quota is a resource that each principal has a limited share of. The zero owner
+// stands for all principals.
+type quota struct {
+	owner owner
+	what  resource
+}
+
+type resource uint8
+
+const (
+	parkedCall   resource = iota // a call that waits for its client
+	openListener                 // a stream of notifications
+)
 
 func newClientGroups(opts Options) *clientGroups {
-	return &clientGroups{
-		ttl: opts.SessionTTL, max: opts.MaxSessions, now: opts.Now, over: opts.Ended,
-		byKey: make(map[string]*clientGroup), order: list.New(), quotas: make(map[string]*quota),
-	}
+	return &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, counts: make(map[quota]int)}
 }
-
-// ownerOf names a principal.
-func ownerOf(who policy.Principal) string { return digestOf(who.Subject, who.Tenant) }
 
 // groupKey returns the key of a group. It can be computed only from all of who,
 // route and capabilities.
@@ -79,163 +74,61 @@ func digestOf(parts ...string) string {
 }
 
 // enter returns the group of who on route and counts one unit of work until
-// leave. When the table is full, the group that has been idle longest ends,
-// preferring one of the same principal; enter returns nil when every group is
-// at work.
+// leave. It returns nil when the table is full of groups at work.
 func (t *clientGroups) enter(who policy.Principal, route string, capabilities json.RawMessage) *clientGroup {
 	key := groupKey(who, route, capabilities)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.byKey[key]
-	if p == nil {
-		if len(t.byKey) >= t.max && !t.shedLocked(ownerOf(who)) {
+	g := t.byKey[key]
+	if g == nil {
+		g = &clientGroup{account: account{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]*watch)}
+		if !t.putLocked(key, g) {
 			return nil
 		}
-		p = &clientGroup{key: key, route: route, owner: ownerOf(who), listeners: make(map[*listener]struct{}), watches: make(map[string]*watch)}
-		t.byKey[key] = p
 	}
-	if p.place != nil {
-		t.order.Remove(p.place)
-		p.place = nil
-	}
-	p.busy++
-	return p
-}
-
-// addWork counts work that continues after its request has ended.
-func (t *clientGroups) addWork(p *clientGroup) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p.busy++
+	g.work.Add(1)
+	return g
 }
 
 // leave ends one unit of work.
-func (t *clientGroups) leave(p *clientGroup) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p.busy--; p.busy == 0 {
-		p.used = t.now()
-		p.place = t.order.PushBack(p)
+func (t *clientGroups) leave(g *clientGroup) {
+	g.touch(t.now())
+	g.work.Add(-1)
+}
+
+// busy implements client.
+func (g *clientGroup) busy(bool) bool { return g.work.Load() > 0 }
+
+// end implements client. A group at work ends with its process.
+func (g *clientGroup) end() {
+	if !g.busy(false) {
+		g.onEnd(g.key)
 	}
 }
 
-// shedLocked ends one idle group, one of owner before any other, and reports
-// whether there was one. The caller must hold t.mu.
-func (t *clientGroups) shedLocked(owner string) bool {
-	victim := t.order.Front()
-	if victim == nil {
+// acquire counts one use of a resource by the owner of g. It returns false when
+// that owner has each of them or all owners together have total.
+func (t *clientGroups) acquire(g *clientGroup, what resource, each, total int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own, all := quota{g.owner, what}, quota{what: what}
+	if t.counts[own] >= each || t.counts[all] >= total {
 		return false
 	}
-	for e := victim; e != nil; e = e.Next() {
-		if e.Value.(*clientGroup).owner == owner {
-			victim = e
-			break
-		}
-	}
-	t.endLocked(victim)
+	t.counts[own]++
+	t.counts[all]++
 	return true
 }
 
-// endLocked ends an idle group. Its end is told before its key can be taken
-// again, so that no connection of its successor is closed for it. The caller
-// must hold t.mu.
-func (t *clientGroups) endLocked(e *list.Element) {
-	p := t.order.Remove(e).(*clientGroup)
-	delete(t.byKey, p.key)
-	t.over(p.key)
-}
-
-// sweep ends the groups that have been idle for too long.
-func (t *clientGroups) sweep() {
+// release ends what acquire counted.
+func (t *clientGroups) release(g *clientGroup, what resource) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for e := t.order.Front(); e != nil && t.now().Sub(e.Value.(*clientGroup).used) > t.ttl; e = t.order.Front() {
-		t.endLocked(e)
+	own, all := quota{g.owner, what}, quota{what: what}
+	t.counts[all]--
+	if t.counts[own]--; t.counts[own] == 0 {
+		delete(t.counts, own)
 	}
-}
-
-// endAll ends every group that is not at work.
-func (t *clientGroups) endAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for e := t.order.Front(); e != nil; e = t.order.Front() {
-		t.endLocked(e)
-	}
-}
-
-// all returns the groups.
-func (t *clientGroups) all() []*clientGroup {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make([]*clientGroup, 0, len(t.byKey))
-	for _, p := range t.byKey {
-		all = append(all, p)
-	}
-	return all
-}
-
-// quotaLocked returns the quota of owner, creating it if needed. The caller
-// must hold t.mu.
-func (t *clientGroups) quotaLocked(owner string) *quota {
-	h := t.quotas[owner]
-	if h == nil {
-		h = &quota{}
-		t.quotas[owner] = h
-	}
-	return h
-}
-
-// releaseQuotaLocked removes the quota of an owner that uses nothing. The
-// caller must hold t.mu.
-func (t *clientGroups) releaseQuotaLocked(owner string) {
-	if h := t.quotas[owner]; h != nil && *h == (quota{}) {
-		delete(t.quotas, owner)
-	}
-}
-
-// park counts a call that waits for its client. It returns false when the
-// principal has each parked calls or all principals together have total.
-func (t *clientGroups) park(p *clientGroup, each, total int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.quotaLocked(p.owner)
-	if h.calls >= each || t.calls >= total {
-		t.releaseQuotaLocked(p.owner)
-		return false
-	}
-	h.calls++
-	t.calls++
-	return true
-}
-
-// unpark ends one parked call.
-func (t *clientGroups) unpark(p *clientGroup) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.quotaLocked(p.owner).calls--
-	t.calls--
-	t.releaseQuotaLocked(p.owner)
-}
-
-// listen counts a notification stream and returns false when the principal has
-// each streams.
-func (t *clientGroups) listen(p *clientGroup, each int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.quotaLocked(p.owner)
-	if h.listens >= each {
-		return false
-	}
-	h.listens++
-	return true
-}
-
-// unlisten ends one notification stream.
-func (t *clientGroups) unlisten(p *clientGroup) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.quotaLocked(p.owner).listens--
-	t.releaseQuotaLocked(p.owner)
 }
 
 var _ registry.Peer = (*clientGroup)(nil)

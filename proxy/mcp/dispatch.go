@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,65 +20,56 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// methodRow is one row of the dispatch table.
-type methodRow struct {
-	handle  func(*sessionServer, *exchange) answer
-	session bool // refused before initialize
-	reaches bool // a server, which may ask and tell before it answers
+// eras says in which revisions a method exists.
+type eras uint8
+
+const (
+	withSession eras = 1 << iota // those before 2026-07-28
+	stateless                    // 2026-07-28
+	always      = withSession | stateless
+)
+
+// method is one row of the dispatch table.
+type method struct {
+	run     func(*core, context.Context, *exchange) outcome
+	in      eras
+	anytime bool   // allowed before initialize; it reaches no server
+	asks    bool   // without a session, its servers may ask the client
+	cached  bool   // without a session, its result says how long it may be kept
+	named   string // without a session, the member of params that header Mcp-Name repeats
 }
 
-// requests is every request method that is served. What has no row is refused
-// and recorded: a method is never passed on because nobody thought of it.
-var requests = map[string]methodRow{
-	"initialize": {handle: (*sessionServer).initialize},
-	"ping":       {handle: (*sessionServer).ping},
-	"tools/list": {handle: (*sessionServer).listTools, session: true, reaches: true},
-	"tools/call": {handle: (*sessionServer).govern, session: true, reaches: true},
-
-	"resources/list":           {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"resources/templates/list": {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"resources/read":           {handle: (*sessionServer).govern, session: true, reaches: true},
-	"resources/subscribe":      {handle: (*sessionServer).govern, session: true, reaches: true},
-	"resources/unsubscribe":    {handle: (*sessionServer).govern, session: true, reaches: true},
-	"prompts/list":             {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"prompts/get":              {handle: (*sessionServer).govern, session: true, reaches: true},
-	"completion/complete":      {handle: (*sessionServer).govern, session: true, reaches: true},
-	"logging/setLevel":         {handle: (*sessionServer).setLevel, session: true, reaches: true},
-	"tasks/get":                {handle: (*sessionServer).govern, session: true, reaches: true},
-	"tasks/result":             {handle: (*sessionServer).govern, session: true, reaches: true},
-	"tasks/list":               {handle: (*sessionServer).enumerate, session: true, reaches: true},
-	"tasks/cancel":             {handle: (*sessionServer).govern, session: true, reaches: true},
+// methods is every request method that is served. Any other is refused and
+// recorded, but for methods of extensions: the gate knows which of those a
+// server has, or the operator has named.
+var methods = map[string]method{
+	"initialize":               {run: (*core).initialize, in: withSession, anytime: true},
+	"ping":                     {run: (*core).ping, in: withSession, anytime: true},
+	"server/discover":          {run: (*core).discover, in: stateless, cached: true},
+	"tools/list":               {run: (*core).listTools, in: always, cached: true},
+	"tools/call":               {run: (*core).govern, in: always, asks: true, named: "name"},
+	"resources/list":           {run: (*core).enumerate, in: always, cached: true},
+	"resources/templates/list": {run: (*core).enumerate, in: always, cached: true},
+	"resources/read":           {run: (*core).govern, in: always, asks: true, cached: true, named: "uri"},
+	"resources/subscribe":      {run: (*core).govern, in: withSession},
+	"resources/unsubscribe":    {run: (*core).govern, in: withSession},
+	"prompts/list":             {run: (*core).enumerate, in: always, cached: true},
+	"prompts/get":              {run: (*core).govern, in: always, asks: true, named: "name"},
+	"completion/complete":      {run: (*core).govern, in: always},
+	"logging/setLevel":         {run: (*core).setLevel, in: withSession},
+	"tasks/get":                {run: (*core).govern, in: always, named: "taskId"},
+	"tasks/update":             {run: (*core).govern, in: stateless, named: "taskId"},
+	"tasks/result":             {run: (*core).govern, in: withSession},
+	"tasks/list":               {run: (*core).enumerate, in: withSession},
+	"tasks/cancel":             {run: (*core).govern, in: always, named: "taskId"},
+	listenMethod:               {in: stateless},
 }
 
-// extension is the row of a method that is not of the protocol: on the road of
-// one server the gate knows whether that server has it.
-var extension = methodRow{handle: (*sessionServer).govern, session: true, reaches: true}
+// listenMethod opens a stream of notifications.
+const listenMethod = "subscriptions/listen"
 
-// rowFor returns the row of the method that x requests.
-func (s *sessionServer) rowFor(x *exchange) (methodRow, bool) {
-	r, ok := requests[x.call.Message.Method]
-	if !ok && x.session != nil && x.call.Route != "" && s.opts.Relayer != nil {
-		return extension, true
-	}
-	return r, ok
-}
-
-// mayNotify reports whether x is a request during which messages may be sent
-// before its answer: the client wants progress or log messages, a server may ask
-// it, or messages wait for it. x may have no session.
-func (s *sessionServer) mayNotify(x *exchange) bool {
-	if x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request || x.session == nil {
-		return false
-	}
-	r, ok := s.rowFor(x)
-	if !ok || !r.reaches {
-		return false
-	}
-	return x.token != nil || x.session.mayBeNotified || x.session.streams.waiting.Load() || *x.session.level.Load() != ""
-}
-
-// doorNotifications is every notification that the door itself understands. Others under
-// "notifications/" are for servers, if there is a Notifier.
+// doorNotifications is every notification that the door itself understands.
+// Others under "notifications/" are for servers, if there is a Notifier.
 var doorNotifications = map[string]func(*exchange){
 	"notifications/cancelled":   (*exchange).cancelRequest,
 	"notifications/progress":    (*exchange).takeProgress,
@@ -88,23 +80,45 @@ var doorNotifications = map[string]func(*exchange){
 type exchange struct {
 	call      proxy.Call
 	who       policy.Principal
+	denied    *authFailure                     // why who is nobody, nil otherwise; HTTP only
 	id        json.RawMessage                  // of the request, nil when none is known
 	token     json.RawMessage                  // progressToken as the client spelled it, nil when it wants no progress
 	declares  bool                             // _meta has members of the revisions without sessions
+	row       method                           // what it requests
 	session   *session                         // nil before initialize
 	stateless *statelessRequest                // nil for a revision with sessions
 	versions  []string                         // the revisions that initialize may agree to, newest first
 	open      func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
+	opened    *session                         // that session
 	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
 	began     time.Time                        // when it was received; zero when nobody observes
-	opened    string                           // key of the session that initialize made
-
-	row    methodRow       // what it asks for, set by admit
-	ctx    context.Context // of the work, set by admit
-	flight string          // key in session's flights; "" = not entered
+	ctx       context.Context                  // of the work, set by admit
+	flight    string                           // key in session's flights; "" = not entered
 }
 
-// answer is the outcome of one message.
+// outcome is what came of a request, before it is put into the words of its
+// revision. The zero value means that our own parts contradict themselves.
+type outcome struct {
+	result          json.RawMessage
+	failure         *proxy.Failure
+	refused         *doorRefusal // by the door, not yet recorded
+	decision, trace string       // in the audit trail, "" when nothing was recorded
+}
+
+// doorRefusal is a refusal by the door that is not yet recorded.
+type doorRefusal struct{ code, reason string }
+
+// refused returns the outcome of a request that the door refuses.
+func refused(code, reason string) outcome {
+	return outcome{refused: &doorRefusal{code, reason}}
+}
+
+// unserved returns the outcome of a method that is not served.
+func unserved(x *exchange) outcome {
+	return refused(signal.CodeEnvelopeMethod, "method "+x.call.Message.Method+" is not served here")
+}
+
+// answer is the answer to one message.
 type answer struct {
 	body    []byte         // one JSON-RPC message, nil = none
 	status  int            // for HTTP
@@ -119,6 +133,20 @@ type answer struct {
 // isCall reports whether x wants a tool called, however malformed.
 func (x *exchange) isCall() bool {
 	return x.call.Message != nil && x.call.Message.Method == "tools/call"
+}
+
+// mayNotify reports whether messages may be sent before the answer to x: the
+// client wants progress or log messages, a server may ask it, or messages wait
+// for it. x may have no session.
+func (x *exchange) mayNotify() bool {
+	s := x.session
+	switch {
+	case x.stateless != nil:
+		return x.token != nil || x.call.Level != ""
+	case s == nil || x.row.anytime || x.call.Message == nil || x.call.Message.Kind != jsonrpc.Request:
+		return false
+	}
+	return x.token != nil || s.mayBeNotified || s.streams.waiting.Load() || *s.level.Load() != ""
 }
 
 // authFailure says why no principal was identified.
@@ -157,6 +185,84 @@ func (c *core) refuseUnauthenticated(x *exchange, s *authFailure) answer {
 	return c.refuse(x, s.code, s.reason)
 }
 
+// admit does everything about x that must happen in order of arrival:
+// notifications, answers and faults are served whole (done is true); a request
+// is looked up and registered in its session. If done is false the caller must
+// run x.
+func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
+	m := x.call.Message
+	switch {
+	case m == nil:
+		x.session.failQuestion(x.id)
+		return s.refuseFault(x), true
+	case m.Kind == jsonrpc.Notification:
+		return s.takeNotification(x), true
+	case m.Kind != jsonrpc.Request:
+		return s.takeAnswer(x), true
+	case x.row.in&withSession != 0:
+	case x.session != nil && x.call.Route != "" && s.opts.Relayer != nil:
+		x.row = method{run: (*core).govern} // of an extension, perhaps
+	default:
+		return s.answerTo(x, unserved(x)), true
+	}
+	switch {
+	case !x.row.anytime && x.session == nil:
+		return s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusBadRequest, "no session: send initialize first, then show its session id"), true
+	case x.session == nil || m.Method == "initialize":
+		x.ctx = s.base
+		return answer{}, false
+	}
+	key := jsonrpc.Key(x.id)
+	ctx, err := x.session.begin(s.base, key)
+	switch {
+	case errors.Is(err, errEnded):
+		return s.refuse(x, signal.CodeSessionLost, "the session has ended"), true
+	case err != nil:
+		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
+	}
+	x.ctx, x.flight = ctx, key
+	return answer{}, false
+}
+
+// run serves an admitted request. A panic ends that request only.
+func (s *sessionServer) run(x *exchange) (a answer) {
+	if x.flight != "" {
+		defer func() { x.session.finish(x.flight, s.opts.Now()) }()
+	}
+	defer s.catch(x, func() { a = s.broken(x) })
+	if x.token != nil {
+		if x.notify != nil {
+			x.call.Progress = progress(x.notify, x.token)
+		}
+		if x.session != nil {
+			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
+		}
+	}
+	a = s.answerTo(x, x.row.run(s.core, x.ctx, x))
+	if errors.Is(context.Cause(x.ctx), errCancelled) {
+		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
+	}
+	return a
+}
+
+// catch recovers from a panic in the work of x, logs it and calls broken.
+func (c *core) catch(x *exchange, broken func()) {
+	if r := recover(); r != nil {
+		c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		broken()
+	}
+}
+
+// serveAndObserve serves x and reports its envelope event.
+func (s *sessionServer) serveAndObserve(x *exchange) answer {
+	a, done := s.admit(x)
+	if !done {
+		a = s.run(x)
+	}
+	s.observe(x, a)
+	return a
+}
+
 // serveAsync admits x and runs it through spawn, for clients that accept
 // answers in any order. At most MaxFlights requests run at a time, counted in
 // flying. reply is called once.
@@ -188,112 +294,73 @@ func (s *sessionServer) admitCounted(x *exchange, flying *atomic.Int64) (a answe
 	return answer{}, false
 }
 
-// admit does everything about x that must happen in order of arrival:
-// notifications, answers and faults are served whole (done is true); a request
-// is looked up and registered in its session. If done is false the caller must
-// run x.
-func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
-	if x.call.Message == nil {
-		x.session.failQuestion(x.id)
-		return s.refuseFault(x), true
+// govern passes x to the gate, which alone judges it. A request that calls no
+// tool needs a Relayer.
+func (c *core) govern(ctx context.Context, x *exchange) outcome {
+	road := c.opts.Gate.Call
+	if x.call.Message.Method != "tools/call" {
+		if c.opts.Relayer == nil {
+			return unserved(x)
+		}
+		road = c.opts.Relayer.Relay
 	}
-	switch x.call.Message.Kind {
-	case jsonrpc.Request:
-	case jsonrpc.Notification:
-		return s.takeNotification(x), true
-	default:
-		return s.takeAnswer(x), true
+	reply, failure := road(ctx, &x.call)
+	if failure != nil || reply == nil { // without either, the gate is broken
+		return outcome{failure: failure}
 	}
-	method := x.call.Message.Method
-	r, ok := s.rowFor(x)
-	x.row = r
-	switch {
-	case !ok:
-		return s.refuse(x, signal.CodeEnvelopeMethod, "method "+method+" is not served here"), true
-	case r.session && x.session == nil:
-		a := s.refuse(x, signal.CodeEnvelopeInvalid, "no session: send initialize first, then show its session id")
-		a.status = http.StatusBadRequest
-		return a, true
-	case x.session == nil || method == "initialize":
-		x.ctx = s.base
-		return answer{}, false
-	}
-	key := jsonrpc.Key(x.id)
-	ctx, err := x.session.begin(s.base, key)
-	switch {
-	case errors.Is(err, errEnded):
-		return s.refuse(x, signal.CodeSessionLost, "the session has ended"), true
-	case err != nil:
-		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error()), true
-	}
-	x.ctx, x.flight = ctx, key
-	return answer{}, false
+	return outcome{result: reply.Result, decision: reply.DecisionID, trace: reply.TraceID}
 }
 
-// run serves an admitted request. A panic ends that request only.
-func (s *sessionServer) run(x *exchange) (a answer) {
-	if x.flight != "" {
-		defer x.session.finish(x.flight)
+// enumerate returns one page of a list as the principal may see it. The page,
+// its cursor included, is the upstream's.
+func (c *core) enumerate(ctx context.Context, x *exchange) outcome {
+	if c.opts.Relayer == nil {
+		return unserved(x)
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			s.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			a = s.broken(x)
-		}
-	}()
-	a = x.row.handle(s, x)
-	if errors.Is(context.Cause(x.ctx), errCancelled) {
-		return answer{silent: true, status: http.StatusAccepted, decision: a.decision, trace: a.trace}
+	result, failure := c.opts.Relayer.Enumerate(ctx, &x.call, x.who)
+	if failure != nil && failure.Kernel.Code == signal.CodeEnvelopeMethod {
+		return refused(failure.Kernel.Code, failure.Reason) // recorded, as for any method that is not served
 	}
-	return a
+	return outcome{result: result, failure: failure}
 }
 
-// govern passes x to the gate, which alone judges it, and returns its answer. A
-// request that calls no tool needs a Relayer.
-func (s *sessionServer) govern(x *exchange) answer {
-	road := s.opts.Gate.Call
+// setLevel keeps the least severe log message that the client wants to hear of,
+// which goes with all that it asks, if the road lets it. The server of a road of
+// its own is told at once.
+func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
+	raw, _ := x.call.Message.Param("level")
+	level, _ := jsonrpc.Text(raw)
 	switch {
-	case x.isCall():
-	case s.opts.Relayer == nil:
-		return s.refuseUnserved(x)
-	default:
-		road = s.opts.Relayer.Relay
+	case c.opts.Relayer == nil:
+		return unserved(x)
+	case !slices.Contains(proxy.Levels, level):
+		return refused(signal.CodeEnvelopeParams, "params.level is not one of "+strings.Join(proxy.Levels, ", "))
 	}
-	if x.token != nil {
-		if x.notify != nil {
-			x.call.Progress = progress(x.notify, x.token)
-		}
-		if x.session != nil {
-			x.call.Later = progress(func(message []byte) { x.session.peer.send(outgoing{message: message}) }, x.token)
-		}
+	x.call.Level = level
+	o := c.govern(ctx, x)
+	if o.result != nil {
+		x.session.level.Store(&level)
 	}
-	reply, failure := road(x.ctx, &x.call)
-	switch {
-	case failure != nil:
-		return s.failed(x, failure)
-	case reply == nil: // fails closed: a gate that says nothing is broken
-		return s.broken(x)
-	}
-	return answer{
-		status: http.StatusOK, body: success(x.id, reply.Result),
-		decision: reply.DecisionID, trace: reply.TraceID,
-	}
+	return o
+}
+
+// ping answers that we are here. It is never limited.
+func (c *core) ping(context.Context, *exchange) outcome {
+	return outcome{result: json.RawMessage(`{}`)}
 }
 
 // takeNotification serves a notification. A notification that names a request
 // method is a call without an id: it is refused, never run and never dropped in
 // silence.
 func (c *core) takeNotification(x *exchange) answer {
-	method := x.call.Message.Method
-	if take, ok := doorNotifications[method]; ok {
+	name := x.call.Message.Method
+	if take, ok := doorNotifications[name]; ok {
 		take(x)
-	} else if !strings.HasPrefix(method, "notifications/") {
-		a := c.refuse(x, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
-		a.status = http.StatusBadRequest
-		return a
+	} else if !strings.HasPrefix(name, "notifications/") {
+		return c.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusBadRequest, "method "+name+" is no notification: it needs an id")
 	} else if x.session != nil && c.opts.Notifier != nil {
 		if f := c.opts.Notifier.Notify(c.base, &x.call); f != nil {
-			c.opts.Log.Debug("a notification is not passed on", "method", method, "session", x.call.Session, "reason", f.Reason)
+			c.opts.Log.Debug("a notification is not passed on", "method", name, "session", x.call.Session, "reason", f.Reason)
 		}
 	}
 	return answer{status: http.StatusAccepted}
@@ -326,6 +393,31 @@ func (x *exchange) cancelRequest() {
 	}
 }
 
+// answerTo puts o into the words of x's revision. Results of the road have been
+// checked already and pass unchanged.
+func (c *core) answerTo(x *exchange, o outcome) answer {
+	switch {
+	case o.refused != nil:
+		return x.withStatus(c.refuse(x, o.refused.code, o.refused.reason))
+	case o.failure != nil && x.stateless != nil:
+		return c.statelessFailure(x, o.failure)
+	case o.failure != nil:
+		return c.failed(x, o.failure)
+	}
+	result, ok := o.result, o.result != nil
+	if x.stateless != nil {
+		result, ok = c.completeResult(result, x.row)
+	}
+	if !ok { // fails closed
+		return c.broken(x)
+	}
+	a := answer{status: http.StatusOK, body: jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, result)), decision: o.decision, trace: o.trace}
+	if x.opened != nil {
+		a.opened = x.opened.id
+	}
+	return a
+}
+
 // refuseFault answers bytes that are not a message. The gate refuses and
 // records them like a call. Over HTTP a refusal whose request id could be read
 // is answered with 200, like any other refusal.
@@ -346,8 +438,16 @@ func (c *core) refuse(x *exchange, code, reason string) answer {
 	return c.failed(x, c.opts.Refuser.Refuse(c.base, &x.call, code, reason))
 }
 
-// failed returns the answer for f in the error dialect of x's route. Authentication failures
-// and lost sessions also have an HTTP status and body of their own.
+// refuseAs is refuse with an HTTP status of its own.
+func (c *core) refuseAs(x *exchange, code string, status int, reason string) answer {
+	a := c.refuse(x, code, reason)
+	a.status = status
+	return a
+}
+
+// failed returns the answer for f in the error dialect of x's route.
+// Authentication failures and lost sessions also have an HTTP status and body of
+// their own.
 func (c *core) failed(x *exchange, f *proxy.Failure) answer {
 	if x.call.Route != "" {
 		return c.failedAs(wire.MCP, x, f)
@@ -368,44 +468,20 @@ func (c *core) failedAs(dialect wire.Dialect, x *exchange, f *proxy.Failure) ans
 	}
 	switch {
 	case reply.Result != nil:
-		a.body = success(x.id, reply.Result)
+		a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, reply.Result))
 	case reply.Error != nil:
-		a.body = jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id), reply.Error))
+		a.body = errorBody(x, reply.Error)
 	}
 	return a
+}
+
+// errorBody returns the response to x that carries an error object.
+func errorBody(x *exchange, object json.RawMessage) []byte {
+	return jsonrpc.OneLine(jsonrpc.NewFailureObject(x.id, object))
 }
 
 // broken answers x with INTERNAL_ERROR when our tables or the gate contradict
 // themselves.
 func (c *core) broken(x *exchange) answer {
-	const code, message = -32603, "Internal error"
-	body, err := wire.CreateErrorResponse(x.id, code, message, nil)
-	if err != nil { // the id is one that was decoded, so there is no such case
-		body = jsonrpc.NewFailure(nil, code, message, nil)
-	}
-	object, _ := jsonrpc.Get(body, "error")
-	return answer{status: http.StatusOK, body: body, fault: object}
-}
-
-// succeed answers x with a result that the door made.
-func (c *core) succeed(x *exchange, result json.RawMessage) answer {
-	body, err := wire.CreateSuccessResponse(x.id, result)
-	if err != nil {
-		return c.broken(x)
-	}
-	return answer{status: http.StatusOK, body: body}
-}
-
-// success returns the response message that carries result unchanged: results
-// of the road have been checked already.
-func success(id, result json.RawMessage) []byte {
-	return jsonrpc.OneLine(jsonrpc.NewSuccess(id, result))
-}
-
-// idOrNull gives the null that JSON-RPC wants where no id is known.
-func idOrNull(id json.RawMessage) json.RawMessage {
-	if id == nil {
-		return json.RawMessage("null")
-	}
-	return id
+	return answer{status: http.StatusOK, body: errorBody(x, wire.Internal), fault: wire.Internal}
 }

@@ -181,7 +181,8 @@ type core struct {
 // belong to a session that initialize opened.
 type sessionServer struct {
 	*core
-	sessions  *sessions
+	sessions  *table[*session]
+	events    *eventLog
 	unmatched atomic.Uint64 // answers that match no open question
 }
 
@@ -227,7 +228,7 @@ func New(opts Options) (*Door, error) {
 	events := newEventLog(opts)
 	d := &Door{
 		core:         c,
-		session:      &sessionServer{core: c, sessions: newSessions(opts, events)},
+		session:      &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
 		stateless:    newStatelessServer(c, events),
 		hosts:        guard.NewHosts(opts.Hosts),
 		events:       events,
@@ -248,7 +249,9 @@ func (d *Door) Close(ctx context.Context) error {
 		return nil
 	}
 	close(d.streams)
-	d.session.sessions.each((*session).closeToQuestions)
+	for _, s := range d.session.sessions.all() {
+		s.closeToQuestions()
+	}
 	var err error
 	select {
 	case <-idle:

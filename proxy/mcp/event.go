@@ -11,18 +11,21 @@ import (
 
 // decode validates data as one envelope. It stores the message, or the fault, in
 // x, with the members of the message that every transport reads.
-func (c *core) decode(x *exchange, data []byte, limits jsonrpc.Limits) {
+func (c *core) decode(x *exchange, data []byte) {
 	if c.opts.Observe != nil {
 		x.began = c.opts.Now()
 	}
-	envelope := wire.Envelope{Profile: c.opts.Profile, Deterministic: c.opts.Deterministic, Limits: limits}
+	envelope := wire.Envelope{Profile: c.opts.Profile, Deterministic: c.opts.Deterministic, Limits: c.opts.Limits}
+	if x.denied != nil {
+		envelope.Limits.Bytes = min(envelope.Limits.Bytes, maxUnauthenticatedBytes)
+	}
 	x.call.Message, x.call.Fault = envelope.Validate(data)
 	m := x.call.Message
 	if m == nil {
 		x.id = x.call.Fault.ID
 		return
 	}
-	x.id = m.ID
+	x.id, x.row = m.ID, methods[m.Method]
 	_, version := m.Meta(metaVersion)
 	_, capabilities := m.Meta(metaCapabilities)
 	x.declares = version || capabilities
@@ -50,8 +53,8 @@ func (c *core) observe(x *exchange, a answer) {
 	if x.call.Message != nil {
 		e.Method = x.call.Message.Method
 	}
-	if e.Session == "" {
-		e.Session = x.opened
+	if e.Session == "" && x.opened != nil {
+		e.Session = x.opened.key
 	}
 	c.opts.Observe(e)
 }

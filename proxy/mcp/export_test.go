@@ -12,7 +12,13 @@ func Canonical(value json.RawMessage) string { return string(canonical(nil, valu
 func (d *Door) Idle() int {
 	d.stateless.groups.mu.Lock()
 	defer d.stateless.groups.mu.Unlock()
-	return d.stateless.groups.order.Len()
+	idle := 0
+	for _, g := range d.stateless.groups.byKey {
+		if !g.busy(false) {
+			idle++
+		}
+	}
+	return idle
 }
 
 // Within is within.

@@ -139,24 +139,22 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
-	x := &exchange{versions: httpVersions, open: d.openSession}
+	x := &exchange{versions: httpVersions, open: d.session.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
-	out.shown = len(r.Header["Authorization"]) > 0
-	denied := d.authenticate(x, r.Header)
-	body, limits, ok := d.readBody(out, r, denied)
-	if !ok || denied == nil && d.postBatch(out, x, r, body) {
+	body, ok := d.readBody(out, r, x)
+	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsonrpc.IsBatch(body) && d.postBatch(out, x, r, body) {
 		return
 	}
-	d.decode(x, body, limits)
+	d.decode(x, body)
 	if x.isStateless(r.Header) {
-		d.stateless.postStateless(r, out, x, denied)
+		d.stateless.postStateless(r, out, x)
 		return
 	}
-	a, ok := d.checkSession(x, denied, r.Header)
+	a, ok := d.checkSession(x, r.Header)
 	switch {
 	case !ok:
 		d.observe(x, a)
-	case events && x.session != nil && (d.session.mayNotify(x) || !plain):
+	case events && x.session != nil && (x.mayNotify() || !plain):
 		d.answerOnStream(r.Context(), out, x.session, func(t *stream) answer {
 			x.useStream(t)
 			return d.session.serveAndObserve(x)
@@ -185,49 +183,42 @@ func (x *exchange) isStateless(h http.Header) bool {
 	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
 }
 
-// readBody reads the body of r and returns it with the limits that its message
-// has to keep: one byte more than the limit is read, so that the decoder sees an
-// excess. An unauthenticated sender gets lower limits. If ok is false, r has been
+// readBody authenticates the sender of r and reads the body: one byte more than
+// the limit, so that the decoder sees an excess. If ok is false, r has been
 // answered.
-func (d *Door) readBody(out *response, r *http.Request, denied *authFailure) (body []byte, limits jsonrpc.Limits, ok bool) {
-	limits = d.opts.Limits
-	if denied != nil {
-		limits.Bytes = min(limits.Bytes, maxUnauthenticatedBytes)
+func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
+	out.shown = len(r.Header["Authorization"]) > 0
+	x.denied = d.authenticate(x, r.Header)
+	limit := d.opts.Limits.Bytes
+	if x.denied != nil {
+		limit = min(limit, maxUnauthenticatedBytes)
 	}
 	_ = out.rc.SetReadDeadline(time.Now().Add(d.opts.IOTimeout)) // fails only for a writer without a network
 	var err error
-	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limits.Bytes) {
+	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limit) {
 		body = make([]byte, n)
 		_, err = io.ReadFull(r.Body, body)
 	} else {
-		body, err = io.ReadAll(io.LimitReader(r.Body, int64(limits.Bytes)+1))
+		body, err = io.ReadAll(io.LimitReader(r.Body, int64(limit)+1))
 	}
 	_ = out.rc.SetReadDeadline(time.Time{})
 	if err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")
-		return nil, limits, false
+		return nil, false
 	}
-	return body, limits, true
+	return body, true
 }
 
-// openSession keeps the session that an HTTP initialize opened.
-func (d *Door) openSession(s *session) (*session, error) {
-	if !d.session.sessions.open(s) {
-		return nil, errNoRoom
-	}
-	return s, nil
-}
-
-// checkSession checks the revision header and finds the session of x; denied is
-// set when the sender is not authenticated. If ok is false, a answers x.
+// checkSession checks the revision header and finds the session of x. If ok is
+// false, a answers x.
 //
 // initialize negotiates in its body, so its headers are ignored. A session that
 // has ended, is unknown or belongs to another principal is lost, without saying
 // which. Bytes that are not a message are refused as such, whatever session they
 // name.
-func (d *Door) checkSession(x *exchange, denied *authFailure, h http.Header) (a answer, ok bool) {
-	if denied != nil {
-		return d.refuseUnauthenticated(x, denied), false
+func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
+	if x.denied != nil {
+		return d.refuseUnauthenticated(x, x.denied), false
 	}
 	m, lines, ids := x.call.Message, h[headerVersion], h[headerSession]
 	if m != nil && m.Method != "initialize" && len(lines) > 0 && (len(lines) > 1 || !slices.Contains(httpVersions, lines[0])) {
@@ -239,25 +230,12 @@ func (d *Door) checkSession(x *exchange, denied *authFailure, h http.Header) (a 
 		return answer{}, true
 	}
 	if len(ids) == 1 {
-		x.use(d.session.sessions.find(ids[0], x.who, x.call.Route, false))
+		x.use(d.session.find(ids[0], x.who, x.call.Route, false))
 	}
 	if x.session == nil && m != nil {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
 	}
 	return answer{}, true
-}
-
-// serveAndObserve serves x and reports its envelope event.
-func (s *sessionServer) serveAndObserve(x *exchange) answer {
-	a, done := s.admit(x)
-	if !done {
-		a = s.run(x)
-	}
-	if x.session != nil {
-		s.sessions.touch(x.session)
-	}
-	s.observe(x, a)
-	return a
 }
 
 // use makes s the session of x.
@@ -277,7 +255,7 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 	if !ok {
 		return
 	}
-	d.session.sessions.end(s)
+	d.session.endSession(s)
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -313,7 +291,7 @@ func (d *Door) requestedSession(w http.ResponseWriter, r *http.Request, route st
 		problem(w, http.StatusBadRequest, "MCP-Protocol-Version is not served here")
 		return nil, false
 	}
-	if s := d.session.sessions.find(ids[0], who, route, false); s != nil && len(ids) == 1 {
+	if s := d.session.find(ids[0], who, route, false); s != nil && len(ids) == 1 {
 		return s, true
 	}
 	problem(w, http.StatusNotFound, lostSession)

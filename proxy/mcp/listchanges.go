@@ -65,12 +65,12 @@ func (d *Door) ListChanged(server, method string) {
 
 // ToolsChangedFor is [Door.ToolsChanged] for the clients of one principal.
 func (d *Door) ToolsChangedFor(who policy.Principal) {
-	d.session.sessions.each(func(s *session) {
-		if s.subject == who.Subject && s.tenant == who.Tenant {
+	owner := ownerOf(who)
+	for _, s := range d.session.sessions.all() {
+		if s.owner == owner {
 			s.changes.add(toolsChanged)
 		}
-	})
-	owner := ownerOf(who)
+	}
 	for _, p := range d.stateless.groups.all() {
 		if p.owner == owner {
 			p.Tell(toolsChanged, nil)
@@ -82,18 +82,18 @@ func (d *Door) ToolsChangedFor(who policy.Principal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.stdioClients {
-		p.changes.add(toolsChanged)
+		p.session.changes.add(toolsChanged)
 	}
 }
 
 // notifyAll notes a change for sessions and listeners on the routes that of
 // accepts, and for every stdio client, whose route is all servers.
 func (d *Door) notifyAll(method string, of func(route string) bool) {
-	d.session.sessions.each(func(s *session) {
+	for _, s := range d.session.sessions.all() {
 		if of(s.route) {
 			s.changes.add(method)
 		}
-	})
+	}
 	for _, p := range d.stateless.groups.all() {
 		if of(p.route) {
 			p.Tell(method, nil)
@@ -102,6 +102,6 @@ func (d *Door) notifyAll(method string, of func(route string) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.stdioClients {
-		p.changes.add(method)
+		p.session.changes.add(method)
 	}
 }

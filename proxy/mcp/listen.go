@@ -17,7 +17,7 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 	if !ok {
 		return
 	}
-	defer d.session.sessions.touch(s)
+	defer func() { s.touch(d.opts.Now()) }()
 	last := r.Header[headerLast]
 	if len(last) == 0 {
 		d.follow(w, r, s, d.events.open(s, false))

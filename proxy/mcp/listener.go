@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -146,10 +147,10 @@ func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send f
 		return s.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
 	}
 	p := x.stateless.group
-	if !s.groups.listen(p, s.opts.MaxListens) {
+	if !s.groups.acquire(p, openListener, s.opts.MaxListens, math.MaxInt) {
 		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
 	}
-	defer s.groups.unlisten(p)
+	defer s.groups.release(p, openListener)
 	l := &listener{id: x.id, lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
 	l.uris = s.watchAll(ctx, x, filter)
 	defer s.unwatchAll(x, l.uris)
@@ -174,7 +175,7 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 		case <-s.streams:
 			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
 				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
-			return answer{status: http.StatusOK, body: success(x.id, meta)}
+			return answer{status: http.StatusOK, body: jsonrpc.NewSuccess(x.id, meta)}
 		case <-again.C:
 			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
 			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {

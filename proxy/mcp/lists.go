@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -21,24 +20,15 @@ const cursorPrefix = "after:"
 // staleCursor is what a client hears of a cursor that leads nowhere.
 const staleCursor = "the cursor is none of ours or the list has changed: list again from the start"
 
-// listTools answers one page of what the principal may see.
-func (s *sessionServer) listTools(x *exchange) answer {
-	result, ok := s.toolPage(x.ctx, x)
-	if !ok {
-		return s.refuse(x, signal.CodeEnvelopeParams, staleCursor)
-	}
-	return answer{status: http.StatusOK, body: success(x.id, result)}
-}
-
-// toolPage is the result of tools/list; ok is false when the cursor of x leads
-// nowhere. The definitions are the upstreams' own bytes.
-func (c *core) toolPage(ctx context.Context, x *exchange) (result json.RawMessage, ok bool) {
+// listTools returns one page of what the principal may see. The definitions are
+// the upstreams' own bytes.
+func (c *core) listTools(ctx context.Context, x *exchange) outcome {
 	tools := c.opts.Gate.List(ctx, &x.call, x.who)
 	name := shownName(x.call.Route)
 	if raw, ok := x.call.Message.Param("cursor"); ok {
 		at := cursorPlace(raw, tools, name)
 		if at < 0 {
-			return nil, false
+			return refused(signal.CodeEnvelopeParams, staleCursor)
 		}
 		tools = tools[at:]
 	}
@@ -47,7 +37,7 @@ func (c *core) toolPage(ctx context.Context, x *exchange) (result json.RawMessag
 		tools = tools[:c.opts.PageSize]
 		next = cursorAfter(name(tools[len(tools)-1]))
 	}
-	return page(tools, x.call.Route, next), true
+	return outcome{result: page(tools, x.call.Route, next)}
 }
 
 // page is the result of tools/list.

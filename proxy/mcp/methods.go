@@ -2,9 +2,9 @@ package mcp
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"unicode"
@@ -28,42 +28,53 @@ const maxClientNameBytes = 128
 var errNoRoom = errors.New("too many sessions are at work")
 
 // initialize opens a session. Capabilities name what is relayed and no more.
-func (s *sessionServer) initialize(x *exchange) answer {
+func (c *core) initialize(_ context.Context, x *exchange) outcome {
 	params := x.call.Message.Params
 	raw, _ := jsonrpc.Get(params, "protocolVersion")
 	wanted, ok := jsonrpc.Text(raw)
 	if !ok {
-		return s.refuse(x, signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
+		return refused(signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
 	}
 	version := x.versions[0]
 	if slices.Contains(x.versions, wanted) {
 		version = wanted
 	}
-	offered := s.offered(x)
-	made := newSession(x.who, x.call.Route, version, clientName(params))
+	offered := c.offered(x)
+	made := newSession(x.who, x.call.Route, version, nameOf(params, "clientInfo"))
 	if made.capabilities, ok = clientCapabilities(params); !ok {
-		return s.refuse(x, signal.CodeEnvelopeInvalid, "params.capabilities is too large")
+		return refused(signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}
 	made.mayBeNotified = mayBeNotified(made.capabilities, offered)
 	opened, err := x.open(made)
 	if errors.Is(err, errNoRoom) {
-		return s.refuse(x, signal.CodeOverloaded, err.Error())
+		return refused(signal.CodeOverloaded, err.Error())
 	} else if err != nil {
-		return s.refuse(x, signal.CodeEnvelopeInvalid, err.Error())
+		return refused(signal.CodeEnvelopeInvalid, err.Error())
 	}
 	opened.changes.clear() // a client that has listed nothing yet has missed no change
-	a := answer{status: http.StatusOK, body: success(x.id, s.initializeResult(version, offered))}
-	a.opened, x.opened = opened.id, opened.key
-	return a
+	x.opened = opened
+	return outcome{result: slices.Concat(
+		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version), []byte(`,"capabilities":`), offered,
+		[]byte(`,"serverInfo":`), c.serverInfo(), []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
 
-// initializeResult returns the result of initialize.
-func (s *sessionServer) initializeResult(version string, offered json.RawMessage) json.RawMessage {
-	return slices.Concat(
-		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version),
-		[]byte(`,"capabilities":`), offered, []byte(`,"serverInfo":{"name":"toolgate","version":`),
-		jsonrpc.Quote(s.opts.Version),
-		[]byte(`},"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})
+// offered is the capabilities of x's road: what its servers offer, as they
+// declared it, and tools, whose list may always change.
+func (c *core) offered(x *exchange) json.RawMessage {
+	const least = `{"tools":{"listChanged":true}}`
+	if c.opts.Relayer == nil {
+		return json.RawMessage(least)
+	}
+	all := c.opts.Offers(c.base, x.call.Route)
+	tools, _ := jsonrpc.Get(all, "tools")
+	tools, err := jsonrpc.Set(tools, "listChanged", json.RawMessage("true"))
+	if err != nil {
+		tools = json.RawMessage(`{"listChanged":true}`)
+	}
+	if all, err = jsonrpc.Set(all, "tools", tools); err != nil {
+		return json.RawMessage(least)
+	}
+	return all
 }
 
 // instructions are for the model.
@@ -95,11 +106,6 @@ func mayBeNotified(can, offered json.RawMessage) bool {
 	})
 }
 
-// clientName returns name/version of params.clientInfo, "" when absent.
-func clientName(params json.RawMessage) string {
-	return nameOf(params, "clientInfo")
-}
-
 // nameOf returns name/version of member in printable form, "" when absent, at
 // most maxClientNameBytes.
 func nameOf(holder json.RawMessage, member string) string {
@@ -121,11 +127,6 @@ func nameOf(holder json.RawMessage, member string) string {
 		return -1
 	}, strings.Join(parts, "/"))
 	return strings.ToValidUTF8(name[:min(len(name), maxClientNameBytes)], "")
-}
-
-// ping answers that we are here. It is never limited.
-func (s *sessionServer) ping(x *exchange) answer {
-	return s.succeed(x, json.RawMessage(`{}`))
 }
 
 // progress sends each params with the client's own token put back. What is no

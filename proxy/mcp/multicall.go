@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +34,6 @@ type attempt struct {
 // again with its answers. The road sees one call and one result.
 type multiCall struct {
 	server  *statelessServer
-	row     statelessRow
 	x       *exchange // the first request
 	id      callID
 	binding binding32 // of x; only where the row asks
@@ -81,10 +78,9 @@ func (s *statelessServer) serveAttempt(ctx context.Context, x *exchange, notify 
 
 // beginCall starts the call of t in a goroutine that Close waits for.
 func (s *statelessServer) beginCall(t *attempt) *multiCall {
-	row, _ := s.statelessRowFor(t.x.call.Message.Method)
-	e := &multiCall{server: s, row: row, x: t.x, attempt: t, earlyAnswers: t.x.stateless.responses, asking: make(chan struct{}, 1), fetched: make(chan struct{})}
+	e := &multiCall{server: s, x: t.x, attempt: t, earlyAnswers: t.x.stateless.responses, asking: make(chan struct{}, 1), fetched: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(s.base)
-	if row.asks {
+	if t.x.row.asks {
 		e.id, e.binding = newCallID(), bindingOf(t.x)
 		t.x.stateless.group.addCall(e)
 	}
@@ -93,7 +89,7 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 		t.x.call.Progress = e.sendProgress
 	}
 	s.work.Continue()
-	s.groups.addWork(t.x.stateless.group)
+	t.x.stateless.group.work.Add(1)
 	go func() {
 		defer s.work.Leave()
 		defer s.groups.leave(t.x.stateless.group)
@@ -107,13 +103,8 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 
 // run takes the call down its road. A panic ends that call only.
 func (m *multiCall) run() (o outcome) {
-	defer func() {
-		if r := recover(); r != nil {
-			m.server.opts.Log.Error("panic in the mcp door", "method", m.x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			o = outcome{}
-		}
-	}()
-	return m.row.work(m.server, m.ctx, m.x)
+	defer m.server.catch(m.x, func() { o = outcome{} })
+	return m.x.row.run(m.server.core, m.ctx, m.x)
 }
 
 // finish delivers the outcome to the current attempt, or keeps it for the
@@ -129,7 +120,7 @@ func (m *multiCall) finish(o outcome) {
 	keep := m.outcome != nil
 	m.mu.Unlock()
 	if t != nil {
-		t.reply <- m.server.statelessAnswer(t.x, o, m.row)
+		t.reply <- m.server.answerTo(t.x, o)
 	}
 	if keep {
 		m.keepOutcome(wait)

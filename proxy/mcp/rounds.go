@@ -136,7 +136,7 @@ func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []re
 
 // askRound implements Ask.
 func (m *multiCall) askRound(ctx context.Context, questions []registry.Question) []registry.Answer {
-	if !m.row.asks {
+	if !m.x.row.asks {
 		return unanswered(questions, "method "+m.x.call.Message.Method+" cannot ask the client in revision "+statelessVersion)
 	}
 	select {
@@ -204,7 +204,7 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
 		m.server.serverInfo(), []byte("}}"))
-	t.reply <- answer{status: http.StatusOK, body: success(t.x.id, result)}
+	t.reply <- answer{status: http.StatusOK, body: jsonrpc.NewSuccess(t.x.id, result)}
 }
 
 // awaitAnswers waits for the answers to r until AnswerTTL has passed.
@@ -281,7 +281,7 @@ func (m *multiCall) continueWith(t *attempt, number uint32) error {
 	case m.outcome != nil:
 		m.closed = true
 		m.acceptAnswersLocked(t) // what was asked beside it
-		t.reply <- m.server.statelessAnswer(t.x, *m.outcome, m.row)
+		t.reply <- m.server.answerTo(t.x, *m.outcome)
 		close(m.fetched)
 	case m.round == nil:
 		m.attempt = t
@@ -319,7 +319,7 @@ func (p *parkedCalls) find(id callID) *multiCall {
 // parkCall registers m and returns false when its principal, or all together,
 // have too many parked calls.
 func (s *statelessServer) parkCall(e *multiCall) bool {
-	if !s.groups.park(e.x.stateless.group, s.opts.MaxParkedEach, s.opts.MaxParked) {
+	if !s.groups.acquire(e.x.stateless.group, parkedCall, s.opts.MaxParkedEach, s.opts.MaxParked) {
 		return false
 	}
 	s.parked.mu.Lock()
@@ -333,7 +333,7 @@ func (s *statelessServer) unparkCall(e *multiCall) {
 	s.parked.mu.Lock()
 	delete(s.parked.byID, e.id)
 	s.parked.mu.Unlock()
-	s.groups.unpark(e.x.stateless.group)
+	s.groups.release(e.x.stateless.group, parkedCall)
 }
 
 func newCallID() (id callID) {

@@ -26,17 +26,15 @@ var (
 // session is one client's conversation. It belongs to one principal and one
 // route; nobody else can use it.
 type session struct {
+	account
 	id            string // what the client shows; random, 130 bits
 	key           string // what the road sees instead of id
-	subject       string
-	tenant        string
 	route         string
 	version       string          // the negotiated revision
 	client        string          // name/version the client gave of itself
 	capabilities  json.RawMessage // capabilities of the client, nil = it named none
 	mayBeNotified bool            // a server of its road may say something before it answers
-	onEnd         func()          // told once, after the last call of an ended session
-	used          time.Time
+	onEnd         func()          // called once, after the last call of an ended session
 	changes       *listChanges
 	peer          *clientPeer         // for what belongs to no request
 	direct        func(outgoing) bool // the one way to the client; nil = whatever stream there is
@@ -61,8 +59,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 	s := &session{
 		id:          rand.Text(),
 		key:         signal.NewID("ses_"),
-		subject:     who.Subject,
-		tenant:      who.Tenant,
+		account:     account{owner: ownerOf(who)},
 		route:       route,
 		version:     version,
 		client:      client,
@@ -92,13 +89,14 @@ func (s *session) begin(base context.Context, id string) (context.Context, error
 	return ctx, nil
 }
 
-// finish unregisters request id.
-func (s *session) finish(id string) {
+// finish unregisters request id, which ended at now.
+func (s *session) finish(id string, now time.Time) {
 	s.mu.Lock()
 	cancel := s.flights[id]
 	delete(s.flights, id)
 	last := s.ended && len(s.flights) == 0
 	s.mu.Unlock()
+	s.used.Store(now.UnixNano())
 	cancel(nil)
 	if last {
 		s.onEnd()
@@ -173,22 +171,12 @@ func (s *session) unanswering() bool {
 	}
 }
 
-// busy reports whether a request, a question or an event stream is open.
-func (s *session) busy() bool {
+// busy implements client: a request or a question is open, or an event stream.
+func (s *session) busy(streams bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.workingLocked() || s.stream != nil
+	return len(s.flights) > 0 || s.questions.Len() > 0 || streams && s.stream != nil
 }
-
-// working reports whether a request is in flight, either way.
-func (s *session) working() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.workingLocked()
-}
-
-// workingLocked is working. The caller must hold s.mu.
-func (s *session) workingLocked() bool { return len(s.flights) > 0 || s.questions.Len() > 0 }
 
 // openStream makes the caller's event stream the one of the session and ends
 // the one before: a client that reconnects must not wait for its dead
@@ -224,3 +212,42 @@ func (s *session) dropStreamLocked() {
 
 // flushChanges sends the pending list changes.
 func (s *session) flushChanges() { s.changes.flush(s.post) }
+
+// openSession keeps the session that an HTTP initialize opened.
+func (s *sessionServer) openSession(made *session) (*session, error) {
+	made.onEnd, made.events = func() { s.opts.Ended(made.key) }, s.events
+	if !s.sessions.put(made.id, made) {
+		return nil, errNoRoom
+	}
+	return made, nil
+}
+
+// find returns the session id if it is alive, of the kind that sse names, and
+// belongs to who on route, and marks it used; otherwise nil, without saying why.
+// An HTTP+SSE session has its own route.
+func (s *sessionServer) find(id string, who policy.Principal, route string, sse bool) *session {
+	t := s.sessions
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := t.byKey[id]
+	switch {
+	case found == nil, found.owner.subject != who.Subject, found.owner.tenant != who.Tenant,
+		sse != (found.sseClient != nil), !sse && found.route != route:
+		return nil
+	case t.now().UnixNano()-found.used.Load() > int64(t.ttl) && !found.busy(true):
+		t.endLocked(id)
+		return nil
+	}
+	found.used.Store(t.now().UnixNano())
+	return found
+}
+
+// endSession ends a session that openSession has kept.
+func (s *sessionServer) endSession(old *session) {
+	t := s.sessions
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byKey[old.id] == old {
+		t.endLocked(old.id)
+	}
+}

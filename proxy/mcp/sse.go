@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"net/http"
-	"sync"
-	"sync/atomic"
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -18,15 +16,8 @@ const messagesPath = "/messages"
 // each message in a request of its own; everything for it is sent on the one
 // event stream with which its session began and ends. Nothing is kept for it.
 type sseClient struct {
-	door    *Door
-	session *session
-	out     *stream
-	flying  atomic.Int64
-
-	mu             sync.Mutex // protects the fields below
-	initialized    bool       // initialize has been answered, and session says what was agreed
-	ready          bool       // the client has sent notifications/initialized
-	pendingChanges bool       // lists changed before that
+	duplex
+	out *stream
 }
 
 // sse opens the stream of an HTTP+SSE client and serves it until the client
@@ -46,15 +37,16 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	s := newSession(who, route, "", "")
-	c := &sseClient{door: d, session: s, out: d.events.openQueue(s)}
+	c := &sseClient{out: d.events.openQueue(s)}
+	c.duplex = duplex{door: d, session: s, send: c.out.notify, spawn: c.spawnFlight}
 	s.sseClient, s.direct = c, c.out.post
 	rd, stream := c.out.attach(), s.openStream()
 	defer rd.detach()
-	if !d.session.sessions.open(s) {
+	if _, err := d.session.openSession(s); err != nil {
 		problem(w, http.StatusServiceUnavailable, errNoRoom.Error())
 		return
 	}
-	defer d.session.sessions.end(s)
+	defer d.session.endSession(s)
 	conn := connection{
 		w: w, rc: http.NewResponseController(w), client: r.Context(),
 		end: stream, wake: s.changes.wake, flush: c.flushChanges, busy: func() bool { return c.flying.Load() > 0 },
@@ -82,151 +74,78 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: true}
-	out.shown = len(r.Header["Authorization"]) > 0
 	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http"}
-	denied := d.authenticate(x, r.Header)
-	body, limits, ok := d.readBody(out, r, denied)
+	body, ok := d.readBody(out, r, x)
 	if !ok {
 		return
 	}
-	var c *sseClient
-	if denied == nil {
-		c = d.sseClientFor(x, r)
-	}
+	c := d.sseClientFor(x, r)
 	if c != nil && x.session.batches(body) {
-		c.serveBatch(out, x, body)
+		out.finish(c.serveBatch(x, body))
 		return
 	}
-	d.decode(x, body, limits)
-	if c != nil {
-		c.serve(out, x)
+	d.decode(x, body)
+	if c == nil {
+		a := d.refuseUnattached(x, body)
+		d.observe(x, a)
+		out.finish(a)
 		return
 	}
-	a := d.refuseUnattached(x, denied, body)
-	d.observe(x, a)
-	out.finish(a)
+	// Work that takes time is accepted first and answered later.
+	status := answer{status: http.StatusAccepted}
+	c.serve(x, func(a answer) {
+		if x.flight == "" && (a.problem != nil || a.body != nil && x.id == nil) {
+			status = a
+			return
+		}
+		c.reply(a)
+	})
+	out.finish(status)
 }
 
 // sseClientFor finds the client that posts x and attaches x to it.
 func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
 	ids := r.URL.Query()["sessionId"]
-	if len(ids) != 1 {
+	if x.denied != nil || len(ids) != 1 {
 		return nil
 	}
-	s := d.session.sessions.find(ids[0], x.who, "", true)
+	s := d.session.find(ids[0], x.who, "", true)
 	if s == nil {
 		return nil
 	}
 	c := s.sseClient
 	x.call.Route = c.session.route
-	x.open, x.notify = c.openSession, c.out.notify
+	x.open, x.notify = c.openSession, c.send
 	x.use(c.current())
 	return c
 }
 
 // refuseUnattached answers a message that belongs to no HTTP+SSE client.
-func (d *Door) refuseUnattached(x *exchange, s *authFailure, body []byte) answer {
+func (d *Door) refuseUnattached(x *exchange, body []byte) answer {
 	switch {
-	case s != nil:
-		return d.refuseUnauthenticated(x, s)
+	case x.denied != nil:
+		return d.refuseUnauthenticated(x, x.denied)
 	case x.call.Message == nil && !jsonrpc.IsBatch(body):
 		return d.refuseFault(x)
 	}
 	return d.refuse(x, signal.CodeSessionLost, "the session is not known here: open /sse again")
 }
 
-// serve serves one message. Work that takes time is accepted first and answered
-// later.
-func (c *sseClient) serve(out *response, x *exchange) {
-	d := c.door
-	status, accepted := answer{status: http.StatusAccepted}, false
-	spawn := func(work func()) {
-		accepted = true
-		c.spawn(work)
-	}
-	d.session.serveAsync(x, &c.flying, spawn, func(a answer) {
-		d.observe(x, a)
-		if !accepted && (a.problem != nil || a.body != nil && x.id == nil) {
-			status = a
-			return
-		}
-		c.reply(a)
-	})
-	c.noteInitialized(x)
-	out.finish(status)
-}
-
-// spawn runs the work of a call in a goroutine that Close waits for. The last
-// one ends the stream of a closing door.
-func (c *sseClient) spawn(work func()) {
+// spawnFlight runs the work of a call in a goroutine that Close waits for. The
+// last one ends the stream of a closing door.
+func (c *sseClient) spawnFlight(work func()) {
 	d := c.door
 	d.work.Continue()
 	go func() {
 		defer d.work.Leave()
 		work()
-		d.session.sessions.touch(c.session)
 		select {
 		case <-d.streams:
 			if c.flying.Load() == 0 {
-				d.session.sessions.end(c.session)
+				d.session.endSession(c.session)
 			}
 		default:
 		}
 	}()
-}
-
-// reply sends the answer a, if it has a body.
-func (c *sseClient) reply(a answer) {
-	if a.body != nil && !a.silent {
-		c.out.send(a.body)
-	}
-}
-
-// openSession stores what initialize negotiated.
-func (c *sseClient) openSession(s *session) (*session, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.initialized {
-		return nil, errTwice
-	}
-	c.initialized = true
-	c.session.version, c.session.client, c.session.capabilities = s.version, s.client, s.capabilities
-	return c.session, nil
-}
-
-// current returns the session of c, nil before initialize.
-func (c *sseClient) current() *session {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.initialized {
-		return nil
-	}
-	return c.session
-}
-
-// noteInitialized notes that the client accepts notifications, if x says so.
-func (c *sseClient) noteInitialized(x *exchange) {
-	if !x.isInitialized() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ready = true
-	if c.pendingChanges {
-		c.pendingChanges = false
-		token(c.session.changes.wake)
-	}
-}
-
-// flushChanges sends the pending list changes once the client accepts
-// notifications.
-func (c *sseClient) flushChanges() {
-	c.mu.Lock()
-	ready := c.ready
-	c.pendingChanges = c.pendingChanges || !ready
-	c.mu.Unlock()
-	if ready {
-		c.session.flushChanges()
-	}
 }

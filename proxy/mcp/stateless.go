@@ -42,58 +42,6 @@ type statelessRequest struct {
 	responses json.RawMessage // params.inputResponses, nil = none
 }
 
-// work does what a request asks for.
-type work func(s *statelessServer, ctx context.Context, x *exchange) outcome
-
-// statelessRow is one row of the dispatch table of revision 2026-07-28.
-type statelessRow struct {
-	work   work
-	asks   bool   // its servers may ask the client
-	cached bool   // its result says how long it may be kept
-	named  string // member of params that header Mcp-Name repeats
-}
-
-// statelessRequests is every request method of revision 2026-07-28 but
-// subscriptions/listen.
-var statelessRequests = map[string]statelessRow{
-	"server/discover":          {work: (*statelessServer).discover, cached: true},
-	"tools/list":               {work: (*statelessServer).listedTools, cached: true},
-	"tools/call":               {work: (*statelessServer).called, asks: true, named: "name"},
-	"resources/list":           {work: (*statelessServer).enumerated, cached: true},
-	"resources/templates/list": {work: (*statelessServer).enumerated, cached: true},
-	"resources/read":           {work: (*statelessServer).relayed, asks: true, cached: true, named: "uri"},
-	"prompts/list":             {work: (*statelessServer).enumerated, cached: true},
-	"prompts/get":              {work: (*statelessServer).relayed, asks: true, named: "name"},
-	"completion/complete":      {work: (*statelessServer).relayed},
-	"tasks/get":                {work: (*statelessServer).relayed, named: "taskId"},
-	"tasks/update":             {work: (*statelessServer).relayed, named: "taskId"},
-	"tasks/cancel":             {work: (*statelessServer).relayed, named: "taskId"},
-}
-
-// listenMethod opens a stream of notifications.
-const listenMethod = "subscriptions/listen"
-
-// removedMethods are the methods that the revision removed. They would be
-// relayed for a client of an older revision, so they are refused by name.
-var removedMethods = []string{
-	"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result",
-}
-
-// statelessRowFor returns the row of method. A method without a row may belong
-// to an extension: the road knows which of those the operator has named and
-// refuses any other.
-func (s *statelessServer) statelessRowFor(method string) (statelessRow, bool) {
-	switch row, ok := statelessRequests[method]; {
-	case ok:
-		return row, true
-	case method == listenMethod:
-		return statelessRow{}, true
-	case s.opts.Relayer == nil || slices.Contains(removedMethods, method):
-		return statelessRow{}, false
-	}
-	return statelessRow{work: (*statelessServer).relayed}, true
-}
-
 // admitStateless checks x up to its client group. h is nil on transports
 // without headers. If ok is false, a answers x.
 func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h http.Header) (a answer, ok bool) {
@@ -145,7 +93,7 @@ func (s *statelessServer) checkRevision(x *exchange, h http.Header) (answer, boo
 }
 
 // supported is the list of the revisions served, newest first.
-func (s *statelessServer) supported(x *exchange) json.RawMessage {
+func (c *core) supported(x *exchange) json.RawMessage {
 	return quoted(append([]string{statelessVersion}, x.versions...)...)
 }
 
@@ -235,16 +183,16 @@ func isAnswers(raw json.RawMessage) bool {
 // the body.
 func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
 	m := x.call.Message
-	row, ok := s.statelessRowFor(m.Method)
+	ok := s.findRow(x)
 	if h != nil {
-		if fault := standardFault(h, m, row.named); fault != "" {
+		if fault := standardFault(h, m, x.row.named); fault != "" {
 			return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
 		}
 	}
 	if !ok {
 		return s.refuseAs(x, signal.CodeEnvelopeMethod, http.StatusNotFound, "method "+m.Method+" is not served in revision "+statelessVersion), false
 	}
-	if row.asks {
+	if x.row.asks {
 		if fault := x.extractAnswers(); fault != "" {
 			return s.refuse(x, signal.CodeEnvelopeParams, fault), false
 		}
@@ -253,19 +201,6 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 		return a, false
 	}
 	return s.checkArgumentHeaders(ctx, x, h)
-}
-
-// argumentFault checks the headers that the tool of a call wants of its
-// arguments. A tool that the caller does not see wants none.
-func (s *statelessServer) argumentFault(ctx context.Context, x *exchange, h http.Header) string {
-	raw, _ := x.call.Message.Param("name")
-	name, _ := jsonrpc.Text(raw)
-	args, _ := x.call.Message.Param("arguments")
-	if t := s.find(ctx, x, name); t != nil {
-		bound, _ := paramheader.Parameters(t.Definition) // an invalid annotation binds nothing
-		return paramheader.Check(h, bound, args)
-	}
-	return ""
 }
 
 // find gives the tool that the sender of x sees under name, nil for none.
@@ -293,23 +228,38 @@ func (s *statelessServer) joinGroup(x *exchange) (answer, bool) {
 }
 
 // checkArgumentHeaders refuses x unless its headers repeat the arguments that
-// the tool's definition names.
+// the tool's definition names. A tool that the caller does not see names none.
 func (s *statelessServer) checkArgumentHeaders(ctx context.Context, x *exchange, h http.Header) (answer, bool) {
-	if h == nil || x.call.Message.Method != "tools/call" {
+	if h == nil || !x.isCall() {
 		return answer{}, true
 	}
-	if fault := s.argumentFault(ctx, x, h); fault != "" {
+	raw, _ := x.call.Message.Param("name")
+	name, _ := jsonrpc.Text(raw)
+	t := s.find(ctx, x, name)
+	if t == nil {
+		return answer{}, true
+	}
+	args, _ := x.call.Message.Param("arguments")
+	bound, _ := paramheader.Parameters(t.Definition) // an invalid annotation binds nothing
+	if fault := paramheader.Check(h, bound, args); fault != "" {
 		s.groups.leave(x.stateless.group)
 		return s.refuseAs(x, signal.CodeHeaderMismatch, http.StatusBadRequest, fault), false
 	}
 	return answer{}, true
 }
 
-// refuseAs refuses x with an HTTP status of its own.
-func (c *core) refuseAs(x *exchange, code string, status int, reason string) answer {
-	a := c.refuse(x, code, reason)
-	a.status = status
-	return a
+// findRow sets the row of x and reports whether its method is served. A method
+// without a row may belong to an extension: the road knows which of those the
+// operator has named and refuses any other.
+func (s *statelessServer) findRow(x *exchange) bool {
+	switch {
+	case x.row.in&stateless != 0:
+		return true
+	case s.opts.Relayer == nil || x.row.in != 0: // the revision removed it
+		return false
+	}
+	x.row = method{run: (*core).govern}
+	return true
 }
 
 // withoutNull removes the id from an error that answers no readable id: in this
@@ -334,6 +284,6 @@ func (x *exchange) withData(a answer, name string, value json.RawMessage) answer
 	if err != nil {
 		return a
 	}
-	a.fault, a.body = object, jsonrpc.OneLine(jsonrpc.NewFailureObject(idOrNull(x.id), object))
+	a.fault, a.body = object, errorBody(x, object)
 	return a
 }

@@ -8,17 +8,16 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// postStateless serves a request without a session; denied is set when the
-// sender is not authenticated:
+// postStateless serves a request without a session:
 //
 //	admitStateless -> checkRevision -> readClient -> checkRequest -> group -> call -> observe -> reply
-func (s *statelessServer) postStateless(r *http.Request, out *response, x *exchange, denied *authFailure) {
+func (s *statelessServer) postStateless(r *http.Request, out *response, x *exchange) {
 	var a answer
-	ok := denied == nil
+	ok := x.denied == nil
 	if ok {
 		a, ok = s.admitStateless(r.Context(), x, r.Header)
 	} else {
-		a = s.refuseUnauthenticated(x, denied)
+		a = s.refuseUnauthenticated(x, x.denied)
 	}
 	switch {
 	case !ok:
@@ -36,12 +35,6 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 	default:
 		out.finish(s.serveStateless(r.Context(), x, nil))
 	}
-}
-
-// mayNotify reports whether something may be sent to the client before the
-// answer to x.
-func (x *exchange) mayNotify() bool {
-	return x.token != nil || x.call.Level != ""
 }
 
 // opensListener reports whether x opens a stream of notifications.
@@ -71,45 +64,39 @@ func (log *eventLog) openUnlogged(o *streams) *reader {
 	return t.attachLocked()
 }
 
-// serveStateless serves a line of a revision without sessions and reports
-// whether x is one.
-func (c *stdioClient) serveStateless(x *exchange) bool {
-	if !x.declares {
-		return false
-	}
+// serveStateless serves a line of a revision without sessions.
+func (c *stdioClient) serveStateless(x *exchange) {
 	d := c.door
 	a, ok := d.stateless.admitStateless(d.base, x, nil)
 	if !ok {
-		c.reply(x, a)
-		return true
+		c.answer(x, a)
+		return
+	}
+	refuse := func(code, reason string) {
+		d.stateless.groups.leave(x.stateless.group)
+		c.answer(x, d.refuse(x, code, reason))
 	}
 	if c.flying.Load() >= int64(d.opts.MaxFlights) {
-		d.stateless.groups.leave(x.stateless.group)
-		c.reply(x, d.refuse(x, signal.CodeOverloaded, "too many requests of this client are in flight"))
-		return true
+		refuse(signal.CodeOverloaded, "too many requests of this client are in flight")
+		return
 	}
 	key := jsonrpc.Key(x.id)
-	ctx, err := c.requests.begin(d.base, key)
+	ctx, err := c.session.begin(d.base, key)
 	if err != nil {
-		d.stateless.groups.leave(x.stateless.group)
-		c.reply(x, d.refuse(x, signal.CodeEnvelopeInvalid, err.Error()))
-		return true
+		refuse(signal.CodeEnvelopeInvalid, err.Error())
+		return
 	}
 	stop := func() {}
 	if x.opensListener() {
 		ctx, stop = c.whileListening(ctx)
 	}
 	c.flying.Add(1)
-	c.flights.Go(func() {
+	c.spawn(func() {
 		defer stop()
 		defer c.flying.Add(-1)
-		defer c.requests.finish(key)
-		a := d.stateless.serveStateless(ctx, x, c.send)
-		if a.body != nil && !a.silent {
-			c.send(a.body)
-		}
+		defer func() { c.session.finish(key, d.opts.Now()) }()
+		c.reply(d.stateless.serveStateless(ctx, x, c.send))
 	})
-	return true
 }
 
 // whileListening returns a context that also ends with the client's input: a
@@ -128,6 +115,6 @@ func (c *stdioClient) cancelRequest(x *exchange) {
 		return
 	}
 	if id, ok := m.Param("requestId"); ok {
-		c.requests.abort(jsonrpc.Key(id))
+		c.session.abort(jsonrpc.Key(id))
 	}
 }

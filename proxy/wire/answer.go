@@ -242,3 +242,7 @@ func encode(v any) (stdjson.RawMessage, error) {
 	}
 	return raw, nil
 }
+
+// Internal is the error object of an answer to which Answer gave an error: a
+// part of toolgate contradicts itself, and only the log says how.
+var Internal = stdjson.RawMessage(`{"code":-32603,"message":"Internal error"}`)
