@@ -169,4 +169,3 @@ func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*
 		return answer{}
 	})
 }
-
