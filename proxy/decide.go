@@ -223,8 +223,8 @@ func (t *toolCall) validate(context.Context) *Failure {
 	}
 	var faults []schema.Fault
 	var err error
-	if judged := t.in.Message.Judged("arguments"); judged.Is(t.body) { // decoded by the door
-		faults, err = t.tool.Input.ValidateValue(judged.Value())
+	if value, ok := t.in.Message.Decoded(t.body); ok { // the door has judged it
+		faults, err = t.tool.Input.ValidateValue(value)
 	} else {
 		faults, err = t.tool.Input.Validate(t.body)
 	}

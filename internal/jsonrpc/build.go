@@ -3,7 +3,8 @@ package jsonrpc
 import (
 	"bytes"
 	"encoding/json"
-	"strconv"
+	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -12,15 +13,18 @@ import (
 // ids, params, results and error objects must be well-formed JSON on one line,
 // as Decode, CheckValue and Set give them.
 
-const versionHead = `{"jsonrpc":"2.0"`
-
 // NewRequest builds a request (JSON-RPC 2.0 §4). A nil id or nil params are left
 // out.
 func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byte {
-	out := make([]byte, 0, len(versionHead)+len(id)+len(method)+len(params)+48)
-	out = appendMember(append(out, versionHead...), "id", id)
+	out := append(make([]byte, 0, len(id)+len(method)+len(params)+64), `{"jsonrpc":"2.0"`...)
+	if id != nil {
+		out = append(append(out, `,"id":`...), id...)
+	}
 	out, _ = jsontext.AppendQuote(append(out, `,"method":`...), method)
-	return append(appendMember(out, "params", params), '}')
+	if params != nil {
+		out = append(append(out, `,"params":`...), params...)
+	}
+	return append(out, '}')
 }
 
 // NewNotification builds a notification (JSON-RPC 2.0 §4.1); nil params are
@@ -31,19 +35,18 @@ func NewNotification(method string, params json.RawMessage) []byte {
 
 // NewSuccess builds an answer with a result (JSON-RPC 2.0 §5).
 func NewSuccess(id, result json.RawMessage) []byte {
-	out := make([]byte, 0, len(versionHead)+len(id)+len(result)+24)
-	out = appendMember(append(out, versionHead...), "id", id)
-	return append(appendMember(out, "result", result), '}')
+	return slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), result, []byte{'}'})
 }
 
 // NewFailure builds an answer with an error object of code, message and data
 // (JSON-RPC 2.0 §5.1). A nil id becomes null, for what had no readable id; nil
 // data is left out.
 func NewFailure(id json.RawMessage, code int, message string, data json.RawMessage) []byte {
-	object := make([]byte, 0, len(message)+len(data)+48)
-	object = strconv.AppendInt(append(object, `{"code":`...), int64(code), 10)
-	object, _ = jsontext.AppendQuote(append(object, `,"message":`...), message)
-	return NewFailureObject(id, append(appendMember(object, "data", data), '}'))
+	object := fmt.Appendf(nil, `{"code":%d,"message":%s`, code, Quote(message))
+	if data != nil {
+		object = append(append(object, `,"data":`...), data...)
+	}
+	return NewFailureObject(id, append(object, '}'))
 }
 
 // NewFailureObject builds an answer with an error object that is passed on. A
@@ -52,18 +55,7 @@ func NewFailureObject(id, errorObject json.RawMessage) []byte {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
-	out := make([]byte, 0, len(versionHead)+len(id)+len(errorObject)+24)
-	out = appendMember(append(out, versionHead...), "id", id)
-	return append(appendMember(out, "error", errorObject), '}')
-}
-
-// appendMember appends a comma and one member, nothing for a nil value.
-func appendMember(out []byte, key string, value []byte) []byte {
-	if value == nil {
-		return out
-	}
-	out = append(append(append(out, ',', '"'), key...), '"', ':')
-	return append(out, value...)
+	return slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"error":`), errorObject, []byte{'}'})
 }
 
 // Text decodes raw as one JSON string. It reports false for anything else:
@@ -103,20 +95,5 @@ func OneLine(message []byte) []byte {
 	if bytes.IndexByte(message, '\n') < 0 && bytes.IndexByte(message, '\r') < 0 {
 		return message
 	}
-	out := bytes.Clone(message)
-	joinLines(out)
-	return out
-}
-
-// joinLines replaces line ends by spaces.
-func joinLines(text []byte) {
-	for _, end := range []byte("\r\n") {
-		for rest := text; ; {
-			i := bytes.IndexByte(rest, end)
-			if i < 0 {
-				break
-			}
-			rest[i], rest = ' ', rest[i+1:]
-		}
-	}
+	return bytes.ReplaceAll(bytes.ReplaceAll(message, []byte{'\r'}, []byte{' '}), []byte{'\n'}, []byte{' '})
 }

@@ -13,8 +13,8 @@ import (
 
 // exceptions are the files that are good JSON and yet have two readings.
 var exceptions = map[string]string{
-	"y_object_duplicated_key.json":           "appears twice",
-	"y_object_duplicated_key_and_value.json": "appears twice",
+	"y_object_duplicated_key.json":           "duplicate key",
+	"y_object_duplicated_key_and_value.json": "duplicate key",
 	"y_object_escaped_null_in_key.json":      "control character",
 }
 

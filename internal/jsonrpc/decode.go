@@ -34,15 +34,8 @@ var paramNames = []string{"name", "arguments", "_meta"}
 //
 // CR and LF between tokens become spaces; all other bytes stay as they are. The
 // message does not alias data. The id of a failure may be null, which is no id.
-func Decode(data []byte, lim Limits) (*Message, error) { return decode(data, lim, false) }
-
-// DecodeOpen is Decode, except that it skips members of the message itself that
-// JSON-RPC does not know (seed 004, additional properties). A name that differs
-// only by case from a known one is refused here too.
-func DecodeOpen(data []byte, lim Limits) (*Message, error) { return decode(data, lim, true) }
-
-func decode(data []byte, lim Limits, open bool) (*Message, error) {
-	s, f := scan(data, lim, zoneTop, open)
+func Decode(data []byte, lim Limits) (*Message, error) {
+	s, f := scan(data, lim, zoneTop)
 	defer s.release()
 	if f != nil {
 		return nil, f
@@ -60,7 +53,7 @@ func decode(data []byte, lim Limits, open bool) (*Message, error) {
 // pair of names that differ only by case instead of refusing the value. The
 // error is always a *Fault.
 func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
-	s, f := scan(data, lim, zoneFree, false)
+	s, f := scan(data, lim, zoneFree)
 	defer s.release()
 	if f == nil {
 		f = s.soft
@@ -243,7 +236,7 @@ func IsBatch(data []byte) bool {
 // array, an empty array, and one of more than most elements.
 func Split(data []byte, lim Limits, most int) ([][]byte, error) {
 	lim.Depth = cmp.Or(max(lim.Depth, 0), defaults.Depth) + 1 // the batch is not part of its messages
-	s, f := scan(data, lim, zoneFree, false)
+	s, f := scan(data, lim, zoneFree)
 	defer s.release()
 	switch {
 	case f != nil && (f.Kind == TooLarge || IsBatch(data)):

@@ -168,17 +168,17 @@ var refusals = []struct {
 	{"null", `null`, jsonrpc.Invalid, "must be an object"},
 	{"empty object", `{}`, jsonrpc.Invalid, "2.0"},
 
-	{"repeated argument", with(`{"amount":1,"amount":1000000}`), jsonrpc.Invalid, `"amount" appears twice`},
-	{"repeated after unescaping", with(`{"amount":1,"\u0061mount":1000000}`), jsonrpc.Invalid, `"amount" appears twice`},
-	{"repeated deep inside", with(`{"a":[{"b":{"c":1,"c":2}}]}`), jsonrpc.Invalid, `"c" appears twice`},
-	{"repeated empty name", with(`{"":1,"":2}`), jsonrpc.Invalid, `"" appears twice`},
-	{"repeated name", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":"a","name":"b"}}`, jsonrpc.Invalid, `"name" appears twice`},
-	{"repeated method", `{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}`, jsonrpc.Invalid, `"method" appears twice`},
-	{"repeated params", `{"jsonrpc":"2.0","id":1,"method":"a","params":{},"params":{}}`, jsonrpc.Invalid, `"params" appears twice`},
-	{"repeated id", `{"jsonrpc":"2.0","id":1,"id":2,"method":"a"}`, jsonrpc.Invalid, `"id" appears twice`},
-	{"repeated _meta", `{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{},"_meta":{}}}`, jsonrpc.Invalid, `"_meta" appears twice`},
-	{"repeated among many", with(many(100, `"k7":0`)), jsonrpc.Invalid, `"k7" appears twice`},
-	{"repeated in a result", `{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":2}}`, jsonrpc.Invalid, `"a" appears twice`},
+	{"repeated argument", with(`{"amount":1,"amount":1000000}`), jsonrpc.Invalid, `duplicate key "amount"`},
+	{"repeated after unescaping", with(`{"amount":1,"\u0061mount":1000000}`), jsonrpc.Invalid, `duplicate key "amount"`},
+	{"repeated deep inside", with(`{"a":[{"b":{"c":1,"c":2}}]}`), jsonrpc.Invalid, `duplicate key "c"`},
+	{"repeated empty name", with(`{"":1,"":2}`), jsonrpc.Invalid, `duplicate key ""`},
+	{"repeated name", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":"a","name":"b"}}`, jsonrpc.Invalid, `duplicate key "name"`},
+	{"repeated method", `{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}`, jsonrpc.Invalid, `duplicate key "method"`},
+	{"repeated params", `{"jsonrpc":"2.0","id":1,"method":"a","params":{},"params":{}}`, jsonrpc.Invalid, `duplicate key "params"`},
+	{"repeated id", `{"jsonrpc":"2.0","id":1,"id":2,"method":"a"}`, jsonrpc.Invalid, `duplicate key "id"`},
+	{"repeated _meta", `{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{},"_meta":{}}}`, jsonrpc.Invalid, `duplicate key "_meta"`},
+	{"repeated among many", with(many(100, `"k7":0`)), jsonrpc.Invalid, `duplicate key "k7"`},
+	{"repeated in a result", `{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":2}}`, jsonrpc.Invalid, `duplicate key "a"`},
 
 	{"NUL in a name", with(`{"name":"ok","name\u0000":"danger"}`), jsonrpc.Invalid, "control character"},
 	{"control character in a name", with(`{"a\u001fb":1}`), jsonrpc.Invalid, "control character"},
@@ -361,7 +361,7 @@ func TestFaultSaysWhatWasWanted(t *testing.T) {
 // nothing else changes.
 func TestDecodeOpen(t *testing.T) {
 	open := `{"jsonrpc":"2.0","id":1,"method":"m","extra":{"a":[1]},"params":{}}`
-	m, err := jsonrpc.DecodeOpen([]byte(open), jsonrpc.Limits{})
+	m, err := jsonrpc.Decode([]byte(open), jsonrpc.Limits{Open: true})
 	if err != nil || m.Kind != jsonrpc.Request || string(m.Raw) != open || string(m.Params) != `{}` {
 		t.Errorf("%+v, %v", m, err)
 	}
@@ -370,7 +370,7 @@ func TestDecodeOpen(t *testing.T) {
 			continue
 		}
 		var f *jsonrpc.Fault
-		if m, err := jsonrpc.DecodeOpen([]byte(tt.text), jsonrpc.Limits{}); m != nil || !errors.As(err, &f) || f.Kind != tt.kind {
+		if m, err := jsonrpc.Decode([]byte(tt.text), jsonrpc.Limits{Open: true}); m != nil || !errors.As(err, &f) || f.Kind != tt.kind {
 			t.Errorf("%s: %v, %v", tt.name, m, err)
 		}
 	}
@@ -378,7 +378,7 @@ func TestDecodeOpen(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"m","extra":1,"extra":2}`, `{"jsonrpc":"2.0","id":1,"method":"m","extra":1,"Extra":2}`,
 		`{"jsonrpc":"2.0","id":1,"method":"m","Params":{}}`, `{"jsonrpc":"2.0","id":1,"method":"m","extra":{"a":1,"A":2}}`,
 	} {
-		if m, err := jsonrpc.DecodeOpen([]byte(text), jsonrpc.Limits{}); m != nil || err == nil {
+		if m, err := jsonrpc.Decode([]byte(text), jsonrpc.Limits{Open: true}); m != nil || err == nil {
 			t.Errorf("%s was accepted", text)
 		}
 	}

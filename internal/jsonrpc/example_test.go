@@ -21,5 +21,5 @@ func Example() {
 
 	// Output:
 	// tools/call "bank__pay" {"name":"pay","arguments":{"amount":1e2}} <nil>
-	// member "amount" appears twice at byte 80 (/params/arguments)
+	// duplicate key "amount" at byte 80 (/params/arguments)
 }

@@ -1,11 +1,14 @@
 package jsonrpc
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Kind tells the four shapes of a JSON-RPC 2.0 message apart.
@@ -37,6 +40,10 @@ type Limits struct {
 	Digits int
 	// Exponent is the largest absolute value of an exponent, default 400.
 	Exponent int
+	// Open makes Decode skip members of the message itself that JSON-RPC does
+	// not know (seed 004, additional properties). A name that differs only by
+	// case from a known one is refused all the same.
+	Open bool
 }
 
 // DefaultLimits are the limits that zero fields stand for: 4 MiB, depth 64,
@@ -120,4 +127,100 @@ func (f *Fault) Error() string {
 		return fmt.Sprintf("%s at byte %d", f.Reason, f.Offset)
 	}
 	return fmt.Sprintf("%s at byte %d (%s)", f.Reason, f.Offset, strings.Trim(strconv.QuoteToGraphic(f.Pointer), `"`))
+}
+
+// maxIndexed bounds the members that a message knows: a search in a longer list
+// costs more than it saves.
+const maxIndexed = 64
+
+// Param returns the member of params called name, as it is spelled. It reports
+// false when there is none. It does not read again what Decode has read.
+func (m *Message) Param(name string) (json.RawMessage, bool) {
+	return m.find(zoneParams, m.Params, name)
+}
+
+// Meta returns the member of params._meta called name, as Param does.
+func (m *Message) Meta(name string) (json.RawMessage, bool) {
+	if same(m.Params, m.read[0]) {
+		return m.find(zoneMeta, m.Params, name)
+	}
+	meta, _ := Get(m.Params, "_meta")
+	return Get(meta, name)
+}
+
+// Member returns the member of result called name, as Param does.
+func (m *Message) Member(name string) (json.RawMessage, bool) {
+	return m.find(zoneResult, m.Result, name)
+}
+
+// find returns a member of an object in zone z, which is owner or inside it.
+func (m *Message) find(z zone, owner json.RawMessage, name string) (json.RawMessage, bool) {
+	if !same(owner, m.read[0]) && !same(owner, m.read[1]) {
+		return Get(owner, name)
+	}
+	for _, member := range m.members {
+		if member.zone == z && string(member.name) == name {
+			return member.value, true
+		}
+	}
+	return nil, false
+}
+
+// same reports whether a and b are the same bytes in memory.
+func same(a, b []byte) bool {
+	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
+}
+
+// Decoded returns the value of raw as the function Value does, where raw is, in
+// memory, a member of params that Decode has read: it makes no second strict
+// pass. It reports false for any other bytes.
+func (m *Message) Decoded(raw json.RawMessage) (any, bool) {
+	for _, own := range m.members {
+		if own.zone == zoneParams && same(own.value, raw) {
+			return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)), true
+		}
+	}
+	return nil, false
+}
+
+// Value decodes one bare JSON value under the rules of CheckValue: objects as
+// map[string]any, arrays as []any, numbers as json.Number with their spelling.
+// A value for which encoding/json would choose between two readings is a
+// *Fault.
+func Value(data []byte, lim Limits) (any, error) {
+	raw, _, err := CheckValue(data, lim)
+	if err != nil {
+		return nil, err
+	}
+	return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)), nil
+}
+
+// build decodes the next value of a text that the strict pass has accepted.
+func build(d *jsontext.Decoder) any {
+	token, _ := d.ReadToken()
+	switch token.Kind() {
+	case '{':
+		out := map[string]any{}
+		for d.PeekKind() == '"' {
+			name, _ := d.ReadToken()
+			key := name.String()
+			out[key] = build(d)
+		}
+		_, _ = d.ReadToken()
+		return out
+	case '[':
+		out := []any{}
+		for next := d.PeekKind(); next != ']' && next != 0; next = d.PeekKind() {
+			out = append(out, build(d))
+		}
+		_, _ = d.ReadToken()
+		return out
+	case '"':
+		return token.String()
+	case '0':
+		return json.Number(token.String())
+	case 't', 'f':
+		return token.Bool()
+	}
+	return nil
 }

@@ -11,35 +11,104 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ErrNotObject is returned by Set and Delete for bytes that are not one
+// ErrNotObject is returned by Edit, Set and Delete for bytes that are not one
 // well-formed JSON object.
 var ErrNotObject = errors.New("not a well-formed JSON object")
 
-// ErrNotValue is returned by Set for a value that is not one well-formed JSON
-// value.
+// ErrNotValue is returned by Edit and Set for a value that is not one
+// well-formed JSON value.
 var ErrNotValue = errors.New("not a well-formed JSON value")
 
-// ErrRepeated is returned by Set and Delete when the object has the member
-// more than once, so that an edit would leave two readings.
+// ErrRepeated is returned by Edit, Set and Delete when the object has the
+// member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// A part is one member of an object or one element of an array, as offsets.
-type part struct {
-	name       []byte // decoded, nil in arrays
-	from       int    // of the name, or of the element
-	value, end int
+// A Reader reads one JSON text part by part and returns the parts as slices of
+// the text. It holds strings to UTF-8 and does not compare names. After a
+// fault every method returns nothing.
+type Reader struct {
+	data    []byte
+	buffer  bytes.Buffer
+	decoder jsontext.Decoder
+	failed  bool
+}
+
+var readers = sync.Pool{New: func() any { return new(Reader) }}
+
+// Read calls read with a Reader of text, which is valid until read returns. It
+// reports whether read has read one well-formed value and nothing follows it.
+func Read(text []byte, read func(*Reader)) bool {
+	r := readers.Get().(*Reader)
+	r.data, r.failed, r.buffer = text, false, *bytes.NewBuffer(text)
+	r.decoder.Reset(&r.buffer, lenient)
+	read(r)
+	whole := !r.failed && len(bytes.TrimLeft(text[r.decoder.InputOffset():], blanks)) == 0
+	r.data, r.buffer = nil, bytes.Buffer{}
+	r.decoder.Reset(&r.buffer)
+	readers.Put(r)
+	return whole
+}
+
+// Kind returns the first byte of the next value, '0' for a number, 'f' or 't'
+// for a boolean, '}' or ']' at the end of an object or array.
+func (r *Reader) Kind() byte { return byte(r.decoder.PeekKind()) }
+
+// Value reads one value and returns it as it is spelled.
+func (r *Reader) Value() json.RawMessage {
+	if r.failed {
+		return nil
+	}
+	value, err := r.decoder.ReadValue()
+	if r.failed = err != nil; r.failed {
+		return nil
+	}
+	end := int(r.decoder.InputOffset())
+	return r.data[end-len(value) : end : end]
+}
+
+// Each reads an object or an array and returns it as it is spelled. It calls
+// visit before each value, which visit must read, with the decoded name in an
+// object. A visit that returns false ends the reading.
+func (r *Reader) Each(visit func(name []byte) bool) json.RawMessage {
+	open, err := r.decoder.ReadToken()
+	if r.failed = r.failed || err != nil || open.Kind() != '{' && open.Kind() != '['; r.failed {
+		return nil
+	}
+	start, isObject := int(r.decoder.InputOffset())-1, open.Kind() == '{'
+	for next := r.decoder.PeekKind(); next != '}' && next != ']'; next = r.decoder.PeekKind() {
+		var name []byte
+		if isObject {
+			if name = r.Value(); bytes.IndexByte(name, '\\') >= 0 {
+				name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
+			} else if name != nil {
+				name = name[1 : len(name)-1]
+			}
+		}
+		if r.failed || !visit(name) || r.failed {
+			return nil
+		}
+	}
+	if _, err = r.decoder.ReadToken(); err != nil {
+		r.failed = true
+		return nil
+	}
+	return r.data[start:r.decoder.InputOffset()]
 }
 
 // Get returns the value of the member of obj called key, as it is spelled. It
 // reports false when there is none, or when obj is not an object as far as it
 // was read: Get reads no further than the member.
-func Get(obj json.RawMessage, key string) (json.RawMessage, bool) {
-	var found json.RawMessage
-	walk(obj, '{', func(p part) bool {
-		if string(p.name) == key {
-			found = p.in(obj)
+func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
+	Read(obj, func(r *Reader) {
+		if r.Kind() == '{' {
+			r.Each(func(name []byte) bool {
+				ok = string(name) == key
+				if value := r.Value(); ok {
+					found, ok = value, value != nil
+				}
+				return !ok
+			})
 		}
-		return found == nil
 	})
 	return found, found != nil
 }
@@ -51,6 +120,14 @@ type Change struct {
 	Name    string
 	Value   json.RawMessage
 	Members []Change
+}
+
+// apply returns what takes the place of old, nil for nothing.
+func (c Change) apply(old json.RawMessage) (json.RawMessage, error) {
+	if c.Members == nil {
+		return c.Value, nil
+	}
+	return Edit(old, c.Members...)
 }
 
 // Set is Edit with one change that sets a member.
@@ -79,49 +156,52 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		}
 		room += len(c.Name) + len(c.Value) + 4
 	}
-	all, ok := parts(obj, '{')
-	if !ok {
-		return nil, ErrNotObject
-	}
 	head := bytes.IndexByte(obj, '{') + 1
-	tail := head
-	if len(all) > 0 {
-		head, tail = all[0].from, all[len(all)-1].end
+	if first := bytes.TrimLeft(obj[head:], blanks); len(first) > 0 && first[0] == '"' {
+		head = len(obj) - len(first)
 	}
-	out := append(make([]byte, 0, room), obj[:head]...)
-	done, kept, gap := make([]bool, len(changes)), false, head // the comma before a member follows gap
-	for _, p := range all {
-		value := obj[p.value:p.end]
-		if i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(p.name) }); i >= 0 {
-			if done[i] {
-				return nil, ErrRepeated
+	out, gap := append(make([]byte, 0, room), obj[:head]...), head // the comma before a member follows gap
+	done, kept, err := make([]bool, len(changes)), false, error(nil)
+	whole := Read(obj, func(r *Reader) {
+		r.Each(func(name []byte) bool {
+			i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
+			value := r.Value()
+			from, end := gap, int(r.decoder.InputOffset())
+			start := end - len(value)
+			gap = end
+			switch {
+			case r.failed || err != nil || i < 0:
+			case done[i]:
+				err = ErrRepeated
+			default:
+				value, err = changes[i].apply(value)
+				done[i] = true
 			}
-			old, inner := value, changes[i].Members
-			if done[i], value = true, changes[i].Value; inner != nil {
-				var err error
-				if value, err = Edit(old, inner...); err != nil {
-					return nil, err
-				}
+			if !kept { // no comma before the first member
+				from = end - len(bytes.TrimLeft(obj[from:end], blanks+","))
 			}
-		}
-		if value != nil {
-			if kept {
-				out = append(out, obj[gap:p.from]...)
+			if value != nil {
+				out, kept = append(append(out, obj[from:start]...), value...), true
 			}
-			out, kept = append(append(out, obj[p.from:p.value]...), value...), true
-		}
-		gap = p.end
+			return true
+		})
+	})
+	switch {
+	case !whole || bytes.TrimLeft(obj, blanks)[0] != '{':
+		return nil, ErrNotObject
+	case err != nil:
+		return nil, err
 	}
 	for i, c := range changes {
-		if done[i] || c.Value == nil && c.Members == nil {
+		if done[i] {
 			continue
 		}
-		value := c.Value
-		if c.Members != nil {
-			var err error
-			if value, err = Edit(json.RawMessage("{}"), c.Members...); err != nil {
-				return nil, err
-			}
+		value, err := c.apply(json.RawMessage("{}"))
+		if err != nil {
+			return nil, err
+		}
+		if value == nil {
+			continue
 		}
 		if kept {
 			out = append(out, ',')
@@ -129,7 +209,7 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		out, _ = jsontext.AppendQuote(out, c.Name)
 		out, kept = append(append(out, ':'), value...), true
 	}
-	if out = append(out, obj[tail:]...); bytes.Equal(out, obj) {
+	if out = append(out, obj[gap:]...); bytes.Equal(out, obj) {
 		return obj, nil
 	}
 	return out, nil
@@ -139,9 +219,8 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		all, _ := parts(obj, '{')
-		for _, p := range all {
-			if !yield(string(p.name), p.in(obj)) {
+		for _, m := range parts(obj, '{') {
+			if !yield(m.Name, m.Value) {
 				return
 			}
 		}
@@ -152,74 +231,28 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		all, _ := parts(arr, '[')
-		for _, p := range all {
-			if !yield(p.in(arr)) {
+		for _, e := range parts(arr, '[') {
+			if !yield(e.Value) {
 				return
 			}
 		}
 	}
 }
 
-// in returns the value of the part of data.
-func (p part) in(data json.RawMessage) json.RawMessage { return data[p.value:p.end:p.end] }
-
-// parts returns the parts of one well-formed object or array, and reports false
-// for anything else.
-func parts(data []byte, open jsontext.Kind) (all []part, ok bool) {
-	if !walk(data, open, func(p part) bool { all = append(all, p); return true }) {
-		return nil, false
-	}
-	return all, true
-}
-
-// A walker reads the parts of one object or array.
-type walker struct {
-	buffer  bytes.Buffer
-	decoder jsontext.Decoder
-}
-
-var walkers = sync.Pool{New: func() any { return new(walker) }}
-
-// walk reads one object or array and nothing after it, and calls visit for each
-// part until it returns false. It reports whether what it has read is
-// well-formed.
-func walk(data []byte, open jsontext.Kind, visit func(part) bool) bool {
-	w := walkers.Get().(*walker)
-	defer walkers.Put(w)
-	w.buffer = *bytes.NewBuffer(data)
-	w.decoder.Reset(&w.buffer, lenient)
-	defer func() { w.buffer = bytes.Buffer{}; w.decoder.Reset(&w.buffer) }()
-	if token, err := w.decoder.ReadToken(); err != nil || token.Kind() != open {
-		return false
-	}
-	for {
-		if end := w.decoder.PeekKind(); end == '}' || end == ']' {
-			_, err := w.decoder.ReadToken()
-			return err == nil && len(bytes.TrimLeft(data[w.decoder.InputOffset():], blanks)) == 0
+// parts returns the members or elements of one well-formed object or array,
+// nothing for other bytes.
+func parts(data []byte, open byte) (all []Change) {
+	whole := Read(data, func(r *Reader) {
+		if r.Kind() != open {
+			return
 		}
-		var p part
-		if open == '{' {
-			name, err := w.decoder.ReadValue()
-			if err != nil {
-				return false
-			}
-			p.from = int(w.decoder.InputOffset()) - len(name)
-			if p.name = name[1 : len(name)-1]; bytes.IndexByte(p.name, '\\') >= 0 {
-				p.name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
-			}
-		}
-		value, err := w.decoder.ReadValue()
-		if err != nil {
-			return false
-		}
-		p.end = int(w.decoder.InputOffset())
-		p.value = p.end - len(value)
-		if open == '[' {
-			p.from = p.value
-		}
-		if !visit(p) {
+		r.Each(func(name []byte) bool {
+			all = append(all, Change{Name: string(name), Value: r.Value()})
 			return true
-		}
+		})
+	})
+	if !whole {
+		return nil
 	}
+	return all
 }

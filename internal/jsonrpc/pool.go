@@ -53,13 +53,9 @@ func (p *Pool[T]) Put(id json.RawMessage, v T) bool {
 	return true
 }
 
-// Match takes the value of id out. It reports false when there is none, or not
-// yet.
-func (p *Pool[T]) Match(id json.RawMessage) (T, bool) { return p.MatchIf(id, nil) }
-
-// MatchIf is Match for a value that ok accepts; any other stays. A nil ok
-// accepts all. ok must not call back into p.
-func (p *Pool[T]) MatchIf(id json.RawMessage, ok func(T) bool) (T, bool) {
+// Match removes the value of id that ok accepts, any value where ok is nil. It
+// reports false when there is none, or not yet. ok must not call back into p.
+func (p *Pool[T]) Match(id json.RawMessage, ok func(T) bool) (T, bool) {
 	key := Key(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,13 +77,7 @@ func (p *Pool[T]) Peek(id json.RawMessage) (T, bool) {
 	return v, found
 }
 
-// Drop removes the value of id and reports whether it was there.
-func (p *Pool[T]) Drop(id json.RawMessage) bool {
-	_, found := p.MatchIf(id, nil)
-	return found
-}
-
-// Len gives how many values wait.
+// Len returns how many values wait.
 func (p *Pool[T]) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -67,7 +67,6 @@ type scanner struct {
 	data     []byte
 	lead     int // length of the white space cut off before data
 	lim      Limits
-	open     bool // members of the message that JSON-RPC does not know are skipped
 	buffer   bytes.Buffer
 	decoder  jsontext.Decoder
 	names    []name   // of the objects that are open
@@ -92,11 +91,11 @@ const blanks = " \t\r\n"
 // nothing returned later aliases data, and replaces the line ends between tokens
 // by spaces: no reading changes, and one line is safe on every transport. The
 // caller must release the scanner.
-func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
+func scan(data []byte, lim Limits, z zone) (*scanner, *Fault) {
 	s := scanners.Get().(*scanner)
-	s.open, s.lim = open, Limits{
+	s.lim = Limits{
 		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
-		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent),
+		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open,
 	}
 	if len(data) > s.lim.Bytes {
 		reason := fmt.Sprintf("more than %d bytes", s.lim.Bytes)
@@ -119,7 +118,7 @@ func scan(data []byte, lim Limits, z zone, open bool) (*scanner, *Fault) {
 	if end := int(s.decoder.InputOffset()); end < len(s.data) {
 		return s, s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
 	}
-	joinLines(s.data) // strings hold no raw line end
+	copy(s.data, OneLine(s.data)) // strings hold no raw line end
 	return s, nil
 }
 
@@ -151,10 +150,11 @@ func (s *scanner) value(z zone) ([]byte, *Fault) {
 		if err != nil {
 			return nil, s.syntax(err)
 		}
-		if kind == '0' {
+		if kind == '0' && (len(raw) > s.lim.Digits || bytes.IndexByte(raw, 'e') >= 0 || bytes.IndexByte(raw, 'E') >= 0) {
 			s.number(raw)
 		}
-		return s.last(len(raw)), nil
+		end := int(s.decoder.InputOffset())
+		return s.data[end-len(raw) : end : end], nil
 	}
 	if _, err := s.decoder.ReadToken(); err != nil {
 		return nil, s.syntax(err)
@@ -183,18 +183,15 @@ func (s *scanner) value(z zone) ([]byte, *Fault) {
 	if _, err := s.decoder.ReadToken(); err != nil {
 		return nil, s.syntax(err)
 	}
-	if len(s.names) > base {
-		s.judgeNames(z, s.names[base:])
-		clear(s.names[base:])
+	if names := s.names[base:]; len(names) > 0 {
+		if agree(names) {
+			s.judgeNames(z, names)
+		}
+		clear(names)
 		s.names = s.names[:base]
 	}
-	return s.last(int(s.decoder.InputOffset()) - start), nil
-}
-
-// last returns the n bytes of the value that was read last.
-func (s *scanner) last(n int) []byte {
-	end := int(s.decoder.InputOffset())
-	return s.data[end-n : end : end]
+	stop := int(s.decoder.InputOffset())
+	return s.data[start:stop:stop], nil
 }
 
 // folds is the folded form of the bytes that stand for themselves in a name, 0
@@ -221,8 +218,8 @@ func (s *scanner) name(z zone) ([]byte, *Fault) {
 	if err != nil {
 		return nil, s.syntax(err)
 	}
-	raw = s.last(len(raw))
-	n := name{int(s.decoder.InputOffset()) - len(raw), raw[1 : len(raw)-1], hashBasis}
+	end := int(s.decoder.InputOffset())
+	n := name{end - len(raw), s.data[end-len(raw)+1 : end-1], hashBasis}
 	for _, c := range n.text {
 		fold := folds[c]
 		if fold == 0 {
@@ -234,11 +231,13 @@ func (s *scanner) name(z zone) ([]byte, *Fault) {
 	s.names = append(s.names, n)
 	switch z {
 	case zoneTop:
-		if !slices.Contains(envelopeNames, string(n.text)) && !s.misspelled(n, envelopeNames) && !s.open {
+		if !slices.Contains(envelopeNames, string(n.text)) && !s.misspelled(n, envelopeNames) && !s.lim.Open {
 			s.refuse(n.at, "unknown member "+brief(n.text))
 		}
 	case zoneParams:
-		s.misspelled(n, paramNames)
+		if !slices.Contains(paramNames, string(n.text)) {
+			s.misspelled(n, paramNames)
+		}
 	}
 	return n.text, nil
 }
@@ -256,11 +255,11 @@ func (s *scanner) rareName(n *name, raw []byte) {
 	}
 }
 
-// misspelled refuses a name that differs only by case from one of known, and
-// reports whether it does.
+// misspelled refuses a name that is not in known and differs only by case from
+// one of them. It reports whether it does.
 func (s *scanner) misspelled(n name, known []string) bool {
 	for _, k := range known {
-		if len(n.text) >= len(k) && string(n.text) != k && bytes.EqualFold(n.text, []byte(k)) {
+		if len(n.text) >= len(k) && bytes.EqualFold(n.text, []byte(k)) {
 			s.refuse(n.at, fmt.Sprintf("member %s differs only by case from %q", brief(n.text), k))
 			return true
 		}
@@ -298,15 +297,12 @@ func (s *scanner) number(raw []byte) {
 // refuses the first repeated name and, except in zoneFree, the first pair that
 // differs only by case. It takes n log n time for n names.
 func (s *scanner) judgeNames(z zone, names []name) {
-	if !agree(names) {
-		return
-	}
 	exact, alike := make(map[string]bool, len(names)), make(map[string][]byte, len(names))
 	var first, second *name
 	for _, n := range names {
 		text := string(n.text)
 		if exact[text] {
-			s.refuse(n.at, fmt.Sprintf("member %s appears twice", brief(n.text)))
+			s.refuse(n.at, "duplicate key "+brief(n.text))
 			continue
 		}
 		exact[text] = true

@@ -73,7 +73,7 @@ func (c *Conn) Lookup(id string) *Call {
 // Settle answers the call whose id is raw in the server's place, if fits agrees,
 // and reports whether it did.
 func (c *Conn) Settle(raw json.RawMessage, fits func(*Call) bool, result json.RawMessage) bool {
-	p, ok := c.calls.MatchIf(raw, fits)
+	p, ok := c.calls.Match(raw, fits)
 	if ok {
 		p.answer(result, nil)
 	}
@@ -82,7 +82,7 @@ func (c *Conn) Settle(raw json.RawMessage, fits func(*Call) bool, result json.Ra
 
 // fault fails a call that waits for its answer.
 func (c *Conn) fault(p *Call, e *Error) {
-	if c.calls.Drop(p.key) {
+	if _, open := c.calls.Match(p.key, nil); open {
 		p.answer(nil, e)
 	}
 }

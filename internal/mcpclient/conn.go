@@ -141,7 +141,7 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	}
 	c.calls.Put(p.key, p)
 	err := c.wire.send(ctx, p)
-	if !c.calls.Drop(p.key) {
+	if _, open := c.calls.Match(p.key, nil); !open {
 		<-p.answered
 		return p.result, p.fault
 	}

@@ -157,11 +157,11 @@ func TestWithdrawn(t *testing.T) {
 func TestInvalidAnswer(t *testing.T) {
 	twice := `"result":{"content":[],"content":[]}`
 	for _, tt := range []struct{ name, media, answer, reason string }{
-		{"one answer", "application/json", `{"jsonrpc":"2.0","id":"1",` + twice + `}`, `member "content" appears twice`},
-		{"one answer without an id", "application/json", `{"jsonrpc":"2.0",` + twice + `}`, `member "content" appears twice`},
+		{"one answer", "application/json", `{"jsonrpc":"2.0","id":"1",` + twice + `}`, `duplicate key "content"`},
+		{"one answer without an id", "application/json", `{"jsonrpc":"2.0",` + twice + `}`, `duplicate key "content"`},
 		{"one answer that is cut off", "application/json", `{"jsonrpc":"2.0","id":"1","result":`, "unexpected end"},
-		{"an event", "text/event-stream", `data: {"jsonrpc":"2.0","id":"1",` + twice + "}\n\n", `member "content" appears twice`},
-		{"an event without an id", "text/event-stream", `data: {"jsonrpc":"2.0",` + twice + "}\n\n", `member "content" appears twice`},
+		{"an event", "text/event-stream", `data: {"jsonrpc":"2.0","id":"1",` + twice + "}\n\n", `duplicate key "content"`},
+		{"an event without an id", "text/event-stream", `data: {"jsonrpc":"2.0",` + twice + "}\n\n", `duplicate key "content"`},
 		{"an event that is cut off", "text/event-stream", `data: {"jsonrpc":"2.0","id":"1","result":` + "\n\n", "unexpected end"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func (c *Conn) take(id json.RawMessage, from source) *Call {
 	if len(id) == 0 || from.only == nil && !from.any {
 		return nil
 	}
-	p, _ := c.calls.MatchIf(id, func(p *Call) bool { return from.only == nil || p == from.only })
+	p, _ := c.calls.Match(id, func(p *Call) bool { return from.only == nil || p == from.only })
 	return p
 }
 

@@ -14,7 +14,7 @@ import (
 var worstQuarantine = map[string]string{
 	"two-names":       "its definition has the keys \"name\" and \"Name\" at \"\"" + variants,
 	"two-properties":  "its definition has the keys \"id\" and \"ID\" at \"/inputSchema/properties\"" + variants,
-	"#20":             `reading its definition: member "description" appears twice at byte 40`, // a-key-twice
+	"#20":             `reading its definition: duplicate key "description" at byte 40`, // a-key-twice
 	"elsewhere":       "its inputSchema is refused: schema refused: it refers to https://elsewhere.example/a: references outside the schema are not followed",
 	"unknown-dialect": "its inputSchema is refused: schema refused: it refers to https://elsewhere.example/schema: references outside the schema are not followed",
 	"boolean-root":    "it has no inputSchema that is an object",

@@ -108,8 +108,7 @@ func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) 
 	return s.ValidateValue(v)
 }
 
-// ValidateValue is Validate for a value that package jsonrpc has decoded, such as
-// that of a jsonrpc.Judged.
+// ValidateValue is Validate for a value that package jsonrpc has decoded.
 func (s *Schema) ValidateValue(v any) (faults []Fault, err error) {
 	defer func() {
 		switch r := recover().(type) {

@@ -162,7 +162,7 @@ func TestCompileRefuses(t *testing.T) {
 	tests := []struct{ name, schema, reason string }{
 		{"no JSON", `{`, "expected a member name"},
 		{"array", `[]`, "object or a boolean"},
-		{"repeated member", `{"type":"string","type":"number"}`, "appears twice"},
+		{"repeated member", `{"type":"string","type":"number"}`, "duplicate key"},
 		{"file", `{"$ref":"file:///etc/hostname"}`, "outside the schema"},
 		{"http", `{"$ref":"http://127.0.0.1:9/x"}`, "outside the schema"},
 		{"no scheme", `{"$ref":"//host/x"}`, "outside the schema"},

@@ -152,7 +152,7 @@ func (qs *questionSet) withdraw(v *clientPeer, reason string) {
 // fail ends q with an error and reports whether q was still open. It does not
 // block.
 func (q *question) fail(reason string) bool {
-	_, open := q.session.questions.Match(q.id)
+	_, open := q.session.questions.Match(q.id, nil)
 	if open {
 		q.answer(registry.Answer{Error: failed(reason)})
 	}
@@ -175,7 +175,7 @@ func (s *session) takeAnswer(m *jsonrpc.Message) bool {
 	if s == nil {
 		return false
 	}
-	q, ok := s.questions.Match(m.ID)
+	q, ok := s.questions.Match(m.ID, nil)
 	if ok {
 		q.answer(registry.Answer{Result: m.Result, Error: m.Error})
 	}

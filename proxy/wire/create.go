@@ -122,7 +122,7 @@ func (e Envelope) created(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
 // What is no response is nobody's and stays. Ids are compared as jsonrpc.Key
 // does.
 func MatchResponseToRequest(id json.RawMessage, pool *jsonrpc.Pool[*jsonrpc.Message]) *jsonrpc.Message {
-	m, _ := pool.MatchIf(id, func(m *jsonrpc.Message) bool {
+	m, _ := pool.Match(id, func(m *jsonrpc.Message) bool {
 		return m.Kind == jsonrpc.Success || m.Kind == jsonrpc.Failure
 	})
 	return m

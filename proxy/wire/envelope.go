@@ -54,11 +54,9 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 	if !e.Profile.Valid() {
 		return nil, &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "the envelope profile is not known"}
 	}
-	decode := jsonrpc.Decode
-	if e.Profile == ProfileStrict {
-		decode = jsonrpc.DecodeOpen
-	}
-	m, err := decode(raw, e.Limits)
+	limits := e.Limits
+	limits.Open = e.Profile == ProfileStrict
+	m, err := jsonrpc.Decode(raw, limits)
 	var f *jsonrpc.Fault
 	switch {
 	case errors.As(err, &f):

@@ -182,7 +182,7 @@ func TestActionAnswers(t *testing.T) {
 			rpc: `{"code":-32000,"message":"no","data":{"issues":[{"code":"c","path":["p", 1e2]}]}}`},
 		{name: "no output", lines: []string{`{"id":ID,"ok":true,"data":{}}`}, want: "output must be an object"},
 		{name: "output is text", lines: []string{`{"id":ID,"ok":true,"data":{"output":"x"}}`}, want: "output must be an object"},
-		{name: "a member twice", lines: []string{`{"id":ID,"ok":true,"data":{"output":{"a":1,"a":2}}}`}, want: "appears twice", drops: 1},
+		{name: "a member twice", lines: []string{`{"id":ID,"ok":true,"data":{"output":{"a":1,"a":2}}}`}, want: "duplicate key", drops: 1},
 		{name: "both", lines: []string{`{"id":ID,"ok":true,"data":{"output":{}},"error":"no"}`}, want: "malformed", drops: 1},
 		{name: "garbage before", lines: []string{"oops", "[]", `{"id":"999","ok":true,"data":{"output":{}}}`, `{"ok":false,"error":"Malformed JSON request"}`, `{"jsonrpc":"2.0","id":ID,"result":{}}x`,
 			`{"id":ID,"ok":true,"data":{"output":{"n":1}}}`}, drops: 5,
