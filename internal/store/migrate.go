@@ -4,12 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"regexp"
-	"strconv"
+	"strings"
 )
 
 //go:embed migrations/*.sql
@@ -33,60 +31,49 @@ const header = `PRAGMA journal_mode = WAL;
 PRAGMA application_id = 0x746f6c67;
 CREATE TABLE schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;`
 
-type migration struct {
-	version   int
-	name, sql string
-}
+type migration struct{ name, sql string }
 
-var migrationName = regexp.MustCompile(`^([0-9]{4})_[a-z0-9_]+\.sql$`)
+var migrationName = regexp.MustCompile(`^[0-9]{4}_[a-z0-9_]+\.sql$`)
 
-// readMigrations gives the steps in order, or an error when the names are not
-// 0001, 0002, ….
+// readMigrations returns the migrations in order. Names that are not 0001_name.sql,
+// 0002_name.sql and so on are an error.
 func readMigrations(from fs.FS) ([]migration, error) {
-	entries, err := fs.ReadDir(from, ".")
+	names, err := fs.Glob(from, "*")
 	if err != nil {
 		return nil, fmt.Errorf("reading migrations: %w", err)
 	}
 	var steps []migration
-	for _, e := range entries {
-		m := migrationName.FindStringSubmatch(e.Name())
-		if m == nil {
-			return nil, fmt.Errorf("reading migrations: %q is not named NNNN_name.sql", e.Name())
+	for i, name := range names {
+		number := fmt.Sprintf("%04d_", i+1)
+		if !migrationName.MatchString(name) || !strings.HasPrefix(name, number) {
+			return nil, fmt.Errorf("reading migrations: %q is not named %sname.sql", name, number)
 		}
-		if n, _ := strconv.Atoi(m[1]); n != len(steps)+1 {
-			return nil, fmt.Errorf("reading migrations: %q should have number %04d", e.Name(), len(steps)+1)
-		}
-		text, err := fs.ReadFile(from, path.Join(".", e.Name()))
+		text, err := fs.ReadFile(from, name)
 		if err != nil {
 			return nil, fmt.Errorf("reading migrations: %w", err)
 		}
-		steps = append(steps, migration{version: len(steps) + 1, name: e.Name(), sql: string(text)})
+		steps = append(steps, migration{name, string(text)})
 	}
 	return steps, nil
 }
 
-// migrate applies what the file lacks, each step in a transaction of its own
-// that holds the write lock: a second process waits, and then finds it done.
+// migrate applies the migrations that the file lacks, each in a transaction of its
+// own that holds the write lock: a second process waits, and then finds it applied.
 func migrate(ctx context.Context, db *sql.DB, steps []migration) error {
-	for {
-		done, err := migrateOne(ctx, db, steps)
-		if done || err != nil {
+	for done := false; !done; {
+		err := transact(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+			done, err = migrateOne(ctx, tx, steps)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// migrateOne applies the first step that is missing; done means none was.
-func migrateOne(ctx context.Context, db *sql.DB, steps []migration) (done bool, err error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) {
-			err = errors.Join(err, rollback)
-		}
-	}()
+// migrateOne applies the first migration that is missing; done means that none is.
+func migrateOne(ctx context.Context, tx *sql.Tx, steps []migration) (done bool, err error) {
 	var have int
 	if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&have); err != nil {
 		return false, err
@@ -98,11 +85,11 @@ func migrateOne(ctx context.Context, db *sql.DB, steps []migration) (done bool, 
 		return true, nil
 	}
 	step := steps[have]
-	if _, err := tx.ExecContext(ctx, step.sql); err != nil {
+	if _, err = tx.ExecContext(ctx, step.sql); err == nil {
+		_, err = tx.ExecContext(ctx, "INSERT INTO schema_version VALUES (?, ?)", have+1, step.name)
+	}
+	if err != nil {
 		return false, fmt.Errorf("applying migration %s: %w", step.name, err)
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO schema_version VALUES (?, ?)", step.version, step.name); err != nil {
-		return false, fmt.Errorf("applying migration %s: %w", step.name, err)
-	}
-	return false, tx.Commit()
+	return false, nil
 }

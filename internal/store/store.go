@@ -29,6 +29,8 @@ var ErrNewer = errors.New("state file is from a newer version")
 const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool
+	// writeTimeout bounds a transaction that no caller can cancel.
+	writeTimeout = 15 * time.Second
 )
 
 // DB is one open database file. It is safe for concurrent use, and so are two
@@ -43,11 +45,11 @@ type DB struct {
 	path string
 }
 
-// Open opens the database at path, makes it when there is no such file, and
-// applies the migrations that it lacks (see [Migrations] for their form). A
-// new file appears only when it is complete, so that an empty, truncated or
-// foreign file is an error (ErrCorrupt) and never an empty start. The file is
-// readable by its owner only (0600), a directory made for it too (0700).
+// Open opens the database at path, creating the file when it does not exist, and
+// applies the migrations that it lacks (see [Migrations] for their form). A new file
+// appears only when it is complete, so that an empty, truncated or foreign file is an
+// error (ErrCorrupt) and never a fresh start. The file is readable by its owner only
+// (0600), and so is a directory that Open creates for it (0700).
 func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 	steps, err := readMigrations(migrations)
 	if err != nil {
@@ -86,10 +88,10 @@ func Memory() (*sql.DB, error) {
 	return db, nil
 }
 
-// Path gives the absolute path of the file.
+// Path returns the absolute path of the file.
 func (db *DB) Path() string { return db.path }
 
-// Close closes both pools. Statements that run are waited for.
+// Close closes both pools and waits for running statements.
 func (db *DB) Close() error {
 	if err := errors.Join(db.Read.Close(), db.Write.Close()); err != nil {
 		return fmt.Errorf("closing state file: %w", err)
@@ -97,9 +99,9 @@ func (db *DB) Close() error {
 	return nil
 }
 
-// ensure makes the file when there is none: complete under another name first,
-// then linked into place, so that of two processes one wins and nobody ever
-// sees half a file.
+// ensure creates the file when it does not exist: complete under another name first,
+// then linked into place, so that of two processes one wins and neither sees half a
+// file.
 func ensure(ctx context.Context, path string, steps []migration) error {
 	switch info, err := os.Stat(path); {
 	case err == nil && info.Mode().Perm()&0o077 != 0:
@@ -177,8 +179,8 @@ func pool(path string, size int, q url.Values) (*sql.DB, error) {
 	return db, nil
 }
 
-// check refuses a file whose pages do not hang together or that this package
-// did not make. It writes nothing.
+// check refuses a file that is damaged or that this package did not create. It
+// writes nothing.
 func check(ctx context.Context, db *sql.DB) error {
 	var id int64
 	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
@@ -197,7 +199,7 @@ func check(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// explain names the file and, where a person can mend it, how.
+// explain adds the file to an error and, where a person can help, a hint.
 func explain(doing, path string, err error) error {
 	var fault *sqlite.Error
 	if errors.As(err, &fault) && !errors.Is(err, ErrCorrupt) {
@@ -220,7 +222,7 @@ func explain(doing, path string, err error) error {
 	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
 }
 
-// SyncDir makes the names in dir durable.
+// SyncDir makes the names of the files in dir durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -229,20 +231,44 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// Update runs do in one transaction that holds the file's write lock, and commits it
+// when do returns nil. A transaction that has begun completes whether or not ctx
+// ends, within 15 s.
+func (db *DB) Update(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer stop()
+	return transact(ctx, db.Write, do)
+}
+
+func transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := do(ctx, tx); err != nil {
+		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
+		return err
+	}
+	return tx.Commit()
+}
+
 // Querier is a [sql.DB] or a [sql.Tx].
 type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Select runs a query and returns what scan makes of each row, in order. The
-// first error ends it, and nothing is returned then.
+// Select runs a query and returns the results of scan for each row, in order; they
+// are never nil without an error. The first error ends it and is returned alone.
 func Select[T any](ctx context.Context, q Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var out []T
+	out := []T{}
 	for rows.Next() {
 		row, err := scan(rows)
 		if err != nil {

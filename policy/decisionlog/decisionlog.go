@@ -22,6 +22,7 @@
 package decisionlog
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -102,12 +104,8 @@ func Open(opts Options) (*Shipper, error) {
 	if opts.DB == nil || opts.Trail == "" || opts.Instances == "" || opts.Mask == nil {
 		return nil, errors.New("opening decision log: store, trail, instances and mask are needed")
 	}
-	if opts.Poll <= 0 {
-		opts.Poll = 250 * time.Millisecond
-	}
-	if opts.Retry <= 0 {
-		opts.Retry = time.Second
-	}
+	opts.Poll = cmp.Or(opts.Poll, 250*time.Millisecond)
+	opts.Retry = cmp.Or(opts.Retry, time.Second)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -139,7 +137,11 @@ func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	s.applied, s.workers = c, workers
 	s.mu.Unlock()
-	s.start(workers)
+	var tasks []func(context.Context)
+	for _, w := range workers {
+		tasks = append(tasks, w.run)
+	}
+	s.tasks.Start(tasks...)
 	return nil
 }
 
@@ -174,29 +176,15 @@ func (s *Shipper) Close(ctx context.Context) error {
 	return s.instance.Close()
 }
 
-// drain waits until a worker has nothing left, or is stopped by a fault.
+// drain waits until a worker has nothing left, or a fault stops it.
 func (s *Shipper) drain(ctx context.Context, w *worker) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for w.isShipping() {
-		if lag, err := s.Lag(ctx, w.name); err != nil || lag == 0 {
+	for {
+		now := w.status()
+		lag, err := s.Lag(ctx, w.name)
+		if !now.shipping || now.fault != "" || err != nil || lag == 0 || !wait.For(ctx, 10*time.Millisecond) {
 			return
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
-}
-
-// start starts the workers. The caller holds s.life.
-func (s *Shipper) start(workers []*worker) {
-	var tasks []func(context.Context)
-	for _, w := range workers {
-		tasks = append(tasks, w.run)
-	}
-	s.tasks.Start(tasks...)
 }
 
 // currentWorkers gives the workers of the applied Config.

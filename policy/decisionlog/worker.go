@@ -20,9 +20,6 @@ const (
 	linger = 50 * time.Millisecond
 	// longestWait bounds the pause after a failed attempt.
 	longestWait = time.Minute
-	// idleRecords is how many records that are no decisions are skipped before the
-	// cursor is saved for their sake.
-	idleRecords = 5000
 )
 
 // A sink accepts events.
@@ -54,11 +51,15 @@ type worker struct {
 	sink    sink
 	log     hclog.Logger
 
-	mu       sync.Mutex   // protects the fields below
-	shipping bool         // this process ships
-	fault    string       // why it cannot continue, "" = it can
-	since    time.Time    // of the oldest event that waits; zero = none
-	reached  audit.Cursor // what is done and is not saved
+	mu  sync.Mutex // protects now
+	now status
+}
+
+// status is the state of a worker.
+type status struct {
+	shipping bool      // this process ships
+	fault    string    // why it cannot continue, "" = it can
+	since    time.Time // of the oldest event that waits; zero = none
 }
 
 func newWorker(s *Shipper, name string, to sink) *worker {
@@ -71,9 +72,9 @@ func (w *worker) run(ctx context.Context) {
 	for tries := 0; ; {
 		ours, err := w.shipper.claimSink(ctx, w.name)
 		if ours {
-			w.update(func() { w.shipping, w.fault, w.reached = true, "", audit.Cursor{} })
+			w.update(func(s *status) { *s = status{shipping: true} })
 			err = w.ship(ctx)
-			w.update(func() { w.shipping, w.since, w.reached = false, time.Time{}, nil })
+			w.update(func(s *status) { *s = status{fault: s.fault} })
 		}
 		if ctx.Err() != nil {
 			break
@@ -84,7 +85,7 @@ func (w *worker) run(ctx context.Context) {
 		} else {
 			pause = max(pause, w.shipper.backoff().After(tries))
 			w.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
-			w.update(func() { w.fault = "its cursor in the state file cannot be read or written" })
+			w.update(func(s *status) { s.fault = "its cursor in the state file cannot be read or written" })
 		}
 		if !wait.For(ctx, pause) {
 			break
@@ -95,8 +96,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// ship ships the events after the sink's cursor until ctx ends or the cursor
-// cannot be saved.
+// ship ships the events after the sink's cursor until ctx ends or the cursor cannot
+// be saved.
 func (w *worker) ship(ctx context.Context) error {
 	cursor, err := w.shipper.loadCursor(ctx, w.name)
 	if err != nil {
@@ -108,17 +109,10 @@ func (w *worker) ship(ctx context.Context) error {
 	reader.Go(func() { w.readTrail(ctx, cursor, events) })
 	defer reader.Wait()
 	defer stop()
-	var idle []event
 	for {
 		batch, ok := gatherBatch(ctx, events)
 		if !ok {
-			return w.skip(ctx, idle)
-		}
-		batch = append(idle, batch...)
-		if idle = nil; countEvents(batch) == 0 && len(batch) < idleRecords {
-			idle = batch
-			w.noteReached(batch)
-			continue
+			return nil
 		}
 		if err := w.shipBatch(ctx, batch, events); err != nil {
 			return err
@@ -208,201 +202,136 @@ func countEvents(batch []event) (n int) {
 	return n
 }
 
-// shipBatch ships batch, with as many of more as it needs to find out whether
-// an event or the sink is at fault. It returns when everything is shipped, ctx
-// has ended, or the cursor cannot be saved.
-func (w *worker) shipBatch(ctx context.Context, batch []event, more <-chan event) error {
-	d := attempt{worker: w, remaining: batch, size: len(batch)}
-	for tries := 0; len(d.remaining) > 0; {
-		w.noteWaiting(d.remaining)
-		before := len(d.remaining)
-		fault, err := d.sendNext(ctx)
-		if err != nil || ctx.Err() != nil {
-			return err
+// shipBatch ships the remaining events, and takes more when it needs them to find
+// out whether an event or the sink is at fault. A batch that the sink refuses is
+// halved until the refused event is found. shipBatch returns when everything is
+// shipped, ctx has ended, or the cursor cannot be saved.
+func (w *worker) shipBatch(ctx context.Context, remaining []event, more <-chan event) error {
+	for tries, size := 0, len(remaining); len(remaining) > 0; {
+		size = min(size, len(remaining))
+		w.noteWaiting(remaining)
+		fault := w.send(ctx, remaining[:size])
+		refused := errors.Is(fault, errRefused)
+		if refused && size > 1 {
+			size /= 2
+			continue
 		}
-		if len(d.remaining) < before {
-			tries = 0
+		refusal := ""
+		if refused {
+			refusal, fault = w.judgeRefusal(ctx, remaining, fault)
 		}
 		if fault == nil {
+			if err := w.finish(ctx, remaining, size, refusal); err != nil {
+				return err
+			}
+			remaining = remaining[size:]
+			tries, size = 0, len(remaining)
 			continue
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 		tries++
 		pause := w.shipper.backoff().Pause(tries, fault)
-		w.update(func() { w.fault = fault.Error() })
-		w.log.Warn("decisions not shipped, retrying", "events", len(d.remaining), "error", fault, "wait", pause.Round(time.Millisecond))
-		w.shipper.opts.Observe(w.name, Retried, countEvents(d.remaining[:d.size]))
+		w.update(func(s *status) { s.fault = fault.Error() })
+		w.log.Warn("decisions not shipped, retrying", "events", len(remaining), "error", fault, "wait", pause.Round(time.Millisecond))
+		w.shipper.opts.Observe(w.name, Retried, countEvents(remaining[:size]))
 		if !wait.For(ctx, pause) {
 			return nil
 		}
-		d.fill(more)
+		for n := min(len(more), batchEvents-len(remaining)); n > 0; n-- { // nothing else receives
+			remaining = append(remaining, <-more)
+		}
 	}
 	return nil
 }
 
-// An attempt is what a sink is sent now.
-type attempt struct {
-	worker    *worker
-	remaining []event
-	size      int // how many of them are tried together
+// send sends the bodies in batch, if there are any.
+func (w *worker) send(ctx context.Context, batch []event) error {
+	var bodies [][]byte
+	for _, e := range batch {
+		if e.body != nil {
+			bodies = append(bodies, e.body)
+		}
+	}
+	if len(bodies) == 0 {
+		return nil
+	}
+	return w.sink.send(ctx, bodies)
 }
 
-// sendNext sends the next events. fault says why the sink did not accept them,
-// and is nil when fewer are to be tried next; err says why the cursor could not
-// be saved.
-func (d *attempt) sendNext(ctx context.Context) (fault, err error) {
-	d.size = min(d.size, len(d.remaining))
-	next := d.remaining[:d.size]
-	fault = d.sendEvents(ctx, next)
-	switch {
-	case fault == nil:
-		return nil, d.finish(ctx, next, nil, "")
-	case !errors.Is(fault, errRefused):
-		return fault, nil
-	case d.size > 1:
-		d.size /= 2
-		return nil, nil
+// judgeRefusal decides about an event, the first of remaining, that the sink refuses
+// by itself. It returns the refusal, and no fault, when the event is to be parked:
+// the sink accepts another event and refuses this one again. Otherwise the sink is at
+// fault, and nothing is parked.
+func (w *worker) judgeRefusal(ctx context.Context, remaining []event, refused error) (refusal string, fault error) {
+	if !w.probeOthers(ctx, remaining) {
+		return "", refused
 	}
-	return d.sendAlone(ctx, fault)
+	if again := w.send(ctx, remaining[:1]); again == nil || !errors.Is(again, errRefused) {
+		return "", again
+	}
+	w.shipper.opts.Observe(w.name, Parked, 1)
+	w.log.Error("decision parked: the sink refuses it and accepts others", "decision", remaining[0].id, "error", refused)
+	return refused.Error(), nil
 }
 
-// sendAlone parks an event that the sink refuses by itself, if the sink accepts
-// another one and refuses this one again. Otherwise the sink is at fault, and
-// nothing is parked.
-func (d *attempt) sendAlone(ctx context.Context, refusal error) (fault, err error) {
-	if !d.probeOthers(ctx) {
-		return refusal, nil
-	}
-	head := d.remaining[:1]
-	switch again := d.sendEvents(ctx, head); {
-	case again == nil:
-		return nil, d.finish(ctx, head, nil, "")
-	case !errors.Is(again, errRefused):
-		return again, nil
-	}
-	d.worker.shipper.opts.Observe(d.worker.name, Parked, 1)
-	d.worker.log.Error("decision parked: the sink refuses it and accepts others", "decision", head[0].id, "error", refusal)
-	return nil, d.finish(ctx, head, &head[0], refusal.Error())
-}
-
-// probeOthers looks for an event that the sink accepts among those after the
-// first, in steps that double, because a fault may be in several. That event is
-// shipped before its turn.
-func (d *attempt) probeOthers(ctx context.Context) bool {
-	for i := 1; i < len(d.remaining); i *= 2 {
-		if p := &d.remaining[i]; p.body != nil && d.sendEvents(ctx, d.remaining[i:i+1]) == nil {
-			p.body = nil
-			d.worker.shipper.opts.Observe(d.worker.name, Shipped, 1)
+// probeOthers looks for an event that the sink accepts among those after the first,
+// in steps that double, because several may be at fault. That event is shipped
+// before its turn.
+func (w *worker) probeOthers(ctx context.Context, remaining []event) bool {
+	for i := 1; i < len(remaining); i *= 2 {
+		if e := &remaining[i]; e.body != nil && w.send(ctx, remaining[i:i+1]) == nil {
+			e.body = nil
+			w.shipper.opts.Observe(w.name, Shipped, 1)
 			return true
 		}
 	}
 	return false
 }
 
-// sendEvents sends the bodies in batch, if there are any.
-func (d *attempt) sendEvents(ctx context.Context, batch []event) error {
-	var events [][]byte
-	for _, p := range batch {
-		if p.body != nil {
-			events = append(events, p.body)
-		}
+// finish saves that the first events of remaining need no further attempt; with a
+// refusal, that the first is parked. It clears the fault and the waiting events
+// before: a sink without lag has neither.
+func (w *worker) finish(ctx context.Context, remaining []event, size int, refusal string) error {
+	w.update(func(s *status) { s.fault = "" })
+	w.noteWaiting(remaining[size:])
+	done, shipped := remaining[:size], countEvents(remaining[:size])
+	var parked *event
+	if refusal != "" {
+		parked, shipped = &done[0], shipped-1
 	}
-	if len(events) == 0 {
-		return nil
-	}
-	return d.worker.sink.send(ctx, events)
-}
-
-// finish saves that batch, the first of what remains, needs no further attempt.
-// The fault and the waiting events are cleared before that: a sink without lag has
-// neither.
-func (d *attempt) finish(ctx context.Context, batch []event, refused *event, fault string) error {
-	d.worker.update(func() { d.worker.fault = "" })
-	d.worker.noteWaiting(d.remaining[len(batch):])
-	var parked []event
-	shipped := countEvents(batch)
-	if refused != nil {
-		parked = append(parked, *refused)
-		shipped--
-	}
-	if err := d.worker.shipper.saveCursor(ctx, d.worker.name, batch, parked, fault); err != nil {
+	if err := w.shipper.saveCursor(ctx, w.name, done, parked, refusal); err != nil {
 		return err
 	}
-	d.worker.shipper.opts.Observe(d.worker.name, Shipped, shipped)
-	d.worker.noteReached(batch)
-	d.remaining = d.remaining[len(batch):]
-	d.size = len(d.remaining)
+	w.shipper.opts.Observe(w.name, Shipped, shipped)
 	return nil
 }
 
-// fill adds events that have come meanwhile, up to a full chunk.
-func (d *attempt) fill(more <-chan event) {
-	for len(d.remaining) < batchEvents {
-		select {
-		case p := <-more:
-			d.remaining = append(d.remaining, p)
-		default:
-			return
-		}
-	}
-}
-
-// skip saves the cursor behind records that are no decisions.
-func (w *worker) skip(ctx context.Context, idle []event) error {
-	if len(idle) == 0 {
-		return nil
-	}
-	return w.shipper.saveCursor(ctx, w.name, idle, nil, "")
-}
-
-// update changes the fields that w.mu protects.
-func (w *worker) update(change func()) {
+// update changes the status.
+func (w *worker) update(change func(*status)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change()
+	change(&w.now)
+}
+
+// status returns the status.
+func (w *worker) status() status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
 }
 
 // noteWaiting records the time of the oldest event that waits.
-func (w *worker) noteWaiting(left []event) {
-	w.update(func() {
-		w.since = time.Time{}
-		for _, p := range left {
-			if p.body != nil && (w.since.IsZero() || p.at.Before(w.since)) {
-				w.since = p.at
+func (w *worker) noteWaiting(remaining []event) {
+	w.update(func(s *status) {
+		s.since = time.Time{}
+		for _, e := range remaining {
+			if e.body != nil && (s.since.IsZero() || e.at.Before(s.since)) {
+				s.since = e.at
 			}
 		}
 	})
-}
-
-// noteReached records how far the worker has come without saving it.
-func (w *worker) noteReached(batch []event) {
-	w.update(func() {
-		for _, p := range batch {
-			w.reached[p.chain] = max(w.reached[p.chain], p.seq)
-		}
-	})
-}
-
-// addReached moves a cursor to where the worker has come without saving it.
-func (w *worker) addReached(at audit.Cursor) {
-	w.update(func() {
-		for chain, seq := range w.reached {
-			at[chain] = max(at[chain], seq)
-		}
-	})
-}
-
-// status gives the time of the oldest event that waits, and the fault that
-// stops the worker.
-func (w *worker) status() (since time.Time, fault string) {
-	w.update(func() { since, fault = w.since, w.fault })
-	return since, fault
-}
-
-// isShipping reports whether this process ships to the sink and nothing stops
-// it.
-func (w *worker) isShipping() (on bool) {
-	w.update(func() { on = w.shipping && w.fault == "" })
-	return on
 }
 
 // backoff is the pause between attempts.

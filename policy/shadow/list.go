@@ -3,12 +3,10 @@ package shadow
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 )
 
@@ -96,18 +94,12 @@ func (t Total) with(later Total) Total {
 }
 
 func write(ctx context.Context, db *store.DB, listed []Disagreement, totals map[string]Total) error {
-	tx, err := db.Write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	err = writeAll(ctx, tx, listed, totals)
-	if err == nil {
-		err = trim(ctx, tx)
-	}
-	if err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
+	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := writeAll(ctx, tx, listed, totals); err != nil {
+			return err
+		}
+		return trim(ctx, tx)
+	})
 }
 
 func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[string]Total) error {
@@ -142,62 +134,41 @@ func trim(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// Totals gives how each candidate of a state came out, the latest first.
+// Totals returns the totals of each candidate of a state, the latest first.
 func Totals(ctx context.Context, db *store.DB) ([]Total, error) {
-	rows, err := db.Read.QueryContext(ctx, `SELECT candidate, first, last, same, changed, failed, skipped FROM shadow_totals ORDER BY last DESC, candidate`)
+	all, err := store.Select(ctx, db.Read, scanTotal,
+		`SELECT candidate, first, last, same, changed, failed, skipped FROM shadow_totals ORDER BY last DESC, candidate`)
 	if err != nil {
-		return nil, fmt.Errorf("reading what a candidate came to: %w", err)
-	}
-	defer rows.Close()
-	all := []Total{}
-	for rows.Next() {
-		var t Total
-		var first, last int64
-		if err := rows.Scan(&t.Candidate, &first, &last, &t.Same, &t.Changed, &t.Failed, &t.Skipped); err != nil {
-			return nil, fmt.Errorf("reading what a candidate came to: %w", err)
-		}
-		t.First, t.Last = time.Unix(0, first).UTC(), time.Unix(0, last).UTC()
-		all = append(all, t)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("reading what a candidate came to: %w", err)
+		return nil, fmt.Errorf("reading the totals of candidates: %w", err)
 	}
 	return all, nil
 }
 
-// List gives the disagreements of candidate ("" = of all of them) since then, the
-// latest first and at most most of them.
+func scanTotal(rows *sql.Rows) (t Total, err error) {
+	var first, last int64
+	err = rows.Scan(&t.Candidate, &first, &last, &t.Same, &t.Changed, &t.Failed, &t.Skipped)
+	t.First, t.Last = time.Unix(0, first).UTC(), time.Unix(0, last).UTC()
+	return t, err
+}
+
+// List returns the disagreements of candidate ("" = of all) since then, the latest
+// first and at most most of them.
 func List(ctx context.Context, db *store.DB, candidate string, since time.Time, most int) ([]Disagreement, error) {
 	from := int64(0)
 	if !since.IsZero() {
 		from = since.UnixNano()
 	}
-	rows, err := db.Read.QueryContext(ctx, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
+	all, err := store.Select(ctx, db.Read, scanDisagreement, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
 		FROM shadow_disagreements WHERE at >= ? AND (? = '' OR candidate = ?) ORDER BY at DESC, decision_id DESC LIMIT ?`, from, candidate, candidate, most)
 	if err != nil {
-		return nil, fmt.Errorf("reading disagreements: %w", err)
-	}
-	defer rows.Close()
-	all := []Disagreement{}
-	for rows.Next() {
-		d, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("reading disagreements: %w", err)
-		}
-		all = append(all, d)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("reading disagreements: %w", err)
 	}
 	return all, nil
 }
 
-func scan(rows *sql.Rows) (Disagreement, error) {
-	var d Disagreement
+func scanDisagreement(rows *sql.Rows) (d Disagreement, err error) {
 	var at int64
-	var difference, was, now string
-	err := rows.Scan(&d.Candidate, &d.DecisionID, &at, &d.Serving, &d.Principal, &d.Tool, &difference, &was, &d.Was.Rule, &now, &d.Now.Rule, &d.Reason)
-	d.At, d.Difference = time.Unix(0, at).UTC(), judgement.Difference(difference)
-	d.Was.Effect, d.Now.Effect = policy.Effect(was), policy.Effect(now)
+	err = rows.Scan(&d.Candidate, &d.DecisionID, &at, &d.Serving, &d.Principal, &d.Tool, &d.Difference, &d.Was.Effect, &d.Was.Rule, &d.Now.Effect, &d.Now.Rule, &d.Reason)
+	d.At = time.Unix(0, at).UTC()
 	return d, err
 }

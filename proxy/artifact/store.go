@@ -22,8 +22,6 @@ import (
 const (
 	defaultTTL = 7 * 24 * time.Hour
 	defaultMax = 1 << 30
-	// writeTimeout bounds a write that no caller can cancel.
-	writeTimeout = 15 * time.Second
 )
 
 // Options are the settings of a [Store]; the zero value is usable.
@@ -184,7 +182,7 @@ func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
 	a := Artifact{ID: idPrefix + p.name, Size: p.size}
 	now := s.opts.Now()
 	var created int64
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, p.size, now.UnixNano()); err != nil {
 			return err
 		}
@@ -260,25 +258,6 @@ func absent(err error) error {
 		return ErrNotFound
 	}
 	return err
-}
-
-// write runs do in one transaction that holds the write lock. Once begun it
-// ends one way or the other, whether or not the caller goes away meanwhile.
-func (s *Store) write(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer stop()
-	tx, err := s.db.Write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := do(ctx, tx); err != nil {
-		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
-		return err
-	}
-	return tx.Commit()
 }
 
 // changed gives how many rows a statement changed.

@@ -79,7 +79,7 @@ func (s *Store) sweepDue(ctx context.Context) error {
 	}
 	var stuck error
 	for some := range slices.Chunk(due, batch) {
-		err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeDue(ctx, tx, some, &stuck) })
+		err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeDue(ctx, tx, some, &stuck) })
 		if err != nil {
 			return errors.Join(stuck, err)
 		}
@@ -124,7 +124,7 @@ func (s *Store) sweepGrants(ctx context.Context) error {
 		if err != nil || !due {
 			return err
 		}
-		err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, dropGrants, cutoff)
 			return err
 		})
@@ -153,7 +153,7 @@ func (s *Store) sweepShards(ctx context.Context) error {
 			return err
 		}
 		for some := range slices.Chunk(suspects, batch) {
-			if err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeOrphans(ctx, tx, some) }); err != nil {
+			if err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeOrphans(ctx, tx, some) }); err != nil {
 				return err
 			}
 		}
