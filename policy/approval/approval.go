@@ -32,6 +32,7 @@ package approval
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -58,20 +59,16 @@ func States() []State {
 	return []State{StateProposed, StateApproved, StateDenied, StateExpired, StateSuperseded, StateDispatching, StateDone, StateFailed, StateUnknown}
 }
 
-// Moves gives the states that from may change to, nil when it is final.
-func Moves(from State) []State {
-	switch from {
-	case StateProposed:
-		return []State{StateApproved, StateDenied, StateExpired, StateSuperseded}
-	case StateApproved:
-		return []State{StateDispatching, StateExpired, StateSuperseded}
-	case StateDispatching:
-		return []State{StateApproved, StateDone, StateFailed, StateUnknown}
-	case StateUnknown:
-		return []State{StateDone, StateFailed}
-	}
-	return nil
+// moves are the changes of state that the package comment lists.
+var moves = map[State][]State{
+	StateProposed:    {StateApproved, StateDenied, StateExpired, StateSuperseded},
+	StateApproved:    {StateDispatching, StateExpired, StateSuperseded},
+	StateDispatching: {StateApproved, StateDone, StateFailed, StateUnknown},
+	StateUnknown:     {StateDone, StateFailed},
 }
+
+// Moves returns the states that from may change to, nil when it is final.
+func Moves(from State) []State { return slices.Clone(moves[from]) }
 
 // Errors of the methods of [Tickets], for errors.Is.
 var (

@@ -2,10 +2,10 @@ package approval
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/signal"
@@ -166,7 +166,7 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 	}
 	k := w.ticket(held)
 	k.Instance = t.opts.Instance
-	if err := w.insert(bound, held.Approval.TTL, k); err != nil {
+	if err := w.insert(bound, k); err != nil {
 		return Claim{}, err
 	}
 	return Claim{Ticket: k.Ticket, Outcome: Pending}, nil
@@ -194,7 +194,7 @@ func (w *writer) supersede(bound string, h Held) error {
 // ticket is the ticket of a held call that nobody has decided on.
 func (w *writer) ticket(h Held) *record {
 	created := w.wall.UTC()
-	return &record{Ticket: Ticket{
+	return &record{deadline: w.now + int64(h.Approval.TTL), Ticket: Ticket{
 		ID: signal.UniqueID("apr_"), State: StateProposed, Principal: h.Principal,
 		Server: h.Server, Tool: h.Tool, Exposed: h.Exposed, Fingerprint: h.Fingerprint,
 		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
@@ -204,28 +204,9 @@ func (w *writer) ticket(h Held) *record {
 	}}
 }
 
-const insertTicket = `INSERT INTO approvals (id, binding, state, subject, tenant, principal, server, tool, exposed, fingerprint,
- digest, arguments, revision, rule, reason, roles, quorum, created, expires, deadline, decision_id, trace_id,
- transport, era, session, made_by, until, execute, each_role)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
-
-func (w *writer) insert(bound string, ttl time.Duration, k *record) error {
-	principal, err := json.Marshal(k.Principal)
-	if err != nil {
-		return err
-	}
-	roles, err := json.Marshal(k.Roles)
-	if err != nil {
-		return err
-	}
-	each, err := eachText(k.Each)
-	if err != nil {
-		return err
-	}
-	err = w.one(insertTicket, k.ID, bound, k.State, k.Principal.Subject, k.Principal.Tenant, string(principal),
-		k.Server, k.Tool, k.Exposed, k.Fingerprint, k.Digest, append([]byte{}, k.Arguments...), k.Revision, k.Rule, k.Reason,
-		string(roles), k.Quorum, k.Created.UnixNano(), k.Expires.UnixNano(), w.now+int64(ttl), k.DecisionID, k.TraceID,
-		k.Transport, k.Era, k.Session, k.Instance, until(k.Principal), k.Execute, each)
+func (w *writer) insert(bound string, k *record) error {
+	fields := append(k.ticketFields(), bound, k.Principal.Subject, k.Principal.Tenant, append([]byte{}, k.Arguments...))
+	err := w.one("INSERT INTO approvals ("+ticketColumns+", binding, subject, tenant, arguments) VALUES (?"+strings.Repeat(", ?", len(fields)-1)+")", fields...)
 	if err != nil {
 		return err
 	}

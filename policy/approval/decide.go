@@ -2,18 +2,20 @@ package approval
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
-// Decide counts one approver's vote. The ticket is approved when Quorum people
-// have said yes, and as many holders of each role as Each says, and denied as soon as one says no. A refused vote changes
-// nothing and is one of ErrNotFound, ErrSelfApproval, ErrNotApprover,
-// ErrExpired, ErrNotPending, ErrReasonRequired, ErrStaleDigest and
-// ErrAlreadyVoted, in this order. Roles are those of the moment of the vote;
-// what becomes of a vote whose approver loses them is with Options.Standing.
+// Decide counts one approver's vote. The ticket is approved when Quorum people have
+// approved, and as many holders of each role as Each requires; one denial denies it.
+// A refused vote changes nothing and returns the first of ErrNotFound,
+// ErrSelfApproval, ErrNotApprover, ErrExpired, ErrNotPending, ErrReasonRequired,
+// ErrStaleDigest and ErrAlreadyVoted that applies. A vote counts with the approver's
+// roles at the moment of the vote; Options.Standing describes the votes of approvers
+// who lose them later.
 func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 	v.Reason = strings.TrimSpace(v.Reason)
 	err := t.alter(ctx, v.ID, func(w *writer, k *record) (refusal, err error) {
@@ -28,8 +30,8 @@ func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 	return t.Get(ctx, v.ID)
 }
 
-// alter changes one ticket, or refuses to. A refusal undoes nothing of the
-// transaction: what was due stays expired, what nobody runs stays unknown.
+// alter changes one ticket, or refuses to. A refusal does not undo the rest of the
+// transaction: expired and unknown tickets stay so.
 func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record) (refusal, err error)) error {
 	var refusal error
 	err := t.write(ctx, func(w *writer) error {
@@ -52,7 +54,7 @@ func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record
 	return refusal
 }
 
-// check says why v may not be counted, nil when it may.
+// check returns why v does not count, nil when it counts.
 func (k *record) check(v Vote) error {
 	switch refusal := k.refuse(v.Approver); {
 	case refusal != nil:
@@ -69,15 +71,11 @@ func (k *record) check(v Vote) error {
 	return nil
 }
 
-// vote stores the vote and, when it settles the matter, moves the ticket.
+// vote stores the vote and, when it decides the ticket, moves it.
 func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
-	roles, err := json.Marshal(v.Approver.Roles)
-	if err != nil {
-		return nil, err
-	}
 	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until, roles)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest, w.wall.UnixNano(), t.opts.Instance, until(v.Approver), string(roles))
+ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest,
+		w.wall.UnixNano(), t.opts.Instance, store.Time{To: &v.Approver.Until}, jsonList(v.Approver.Roles))
 	if errors.Is(err, errMoved) {
 		return ErrAlreadyVoted, nil
 	}

@@ -3,6 +3,7 @@ package approval
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -26,28 +27,19 @@ func (t *Tickets) Runnable(ctx context.Context) ([]Ticket, error) {
 }
 
 func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
-	if err := t.refresh(ctx); err != nil {
-		return nil, fmt.Errorf("listing tickets: %w", err)
-	}
-	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, where+" ORDER BY seq")
+	tickets, err := t.list(ctx, load{arguments: whole.arguments}, where+" ORDER BY seq")
 	if err != nil {
-		return nil, fmt.Errorf("listing tickets: %w", err)
+		return nil, err
 	}
 	theirs := map[string]bool{t.opts.Instance: false}
-	var tickets []Ticket
-	for _, k := range records {
-		alive, asked := theirs[k.Ticket.Instance]
-		if !asked {
-			if alive, err = store.InstanceAlive(t.opts.Dir, k.Ticket.Instance); err != nil {
+	for _, k := range tickets {
+		if _, asked := theirs[k.Instance]; !asked {
+			if theirs[k.Instance], err = store.InstanceAlive(t.opts.Dir, k.Instance); err != nil {
 				return nil, fmt.Errorf("listing tickets: %w", err)
 			}
-			theirs[k.Ticket.Instance] = alive
-		}
-		if !alive {
-			tickets = append(tickets, k.Ticket)
 		}
 	}
-	return tickets, nil
+	return slices.DeleteFunc(tickets, func(k Ticket) bool { return theirs[k.Instance] }), nil
 }
 
 // Answering gives p's own tickets that answer an identical call: those that
@@ -55,16 +47,9 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 // newest first, with results; larger arguments are left out (see
 // ListedArgumentBytes). Nobody has none.
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
-	if err := t.refresh(ctx); err != nil {
-		return nil, fmt.Errorf("listing tickets: %w", err)
-	}
-	records, err := query(ctx, t.db.Read, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
- OR deadline > ? AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
+	return t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
+ OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
 		p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
-	if err != nil {
-		return nil, fmt.Errorf("listing tickets: %w", err)
-	}
-	return ticketsOf(records), nil
 }
 
 // Similar gives the last ticket before id of the same server, tool, exposed name

@@ -39,26 +39,28 @@ func (t *Tickets) get(ctx context.Context, id string) (k record, err error) {
 	return k, details(ctx, tx, &k)
 }
 
-// List gives the tickets that f chooses, newest first, without results, votes
-// and history; larger arguments are left out (see ListedArgumentBytes).
+// List returns the tickets that f chooses, newest first, without results, votes and
+// history; larger arguments are left out (see ListedArgumentBytes).
 func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
-	if err := t.refresh(ctx); err != nil {
-		return nil, fmt.Errorf("listing tickets: %w", err)
-	}
 	tail, args := f.where()
-	records, err := query(ctx, t.db.Read, load{arguments: ListedArgumentBytes}, tail, args...)
+	return t.list(ctx, load{arguments: ListedArgumentBytes}, tail, args...)
+}
+
+// list returns the tickets that tail selects.
+func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) ([]Ticket, error) {
+	var records []record
+	err := t.refresh(ctx)
+	if err == nil {
+		records, err = query(ctx, t.db.Read, l, tail, args...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
 	}
-	return ticketsOf(records), nil
-}
-
-func ticketsOf(records []record) []Ticket {
 	tickets := make([]Ticket, len(records))
 	for i, k := range records {
 		tickets[i] = k.Ticket
 	}
-	return tickets
+	return tickets, nil
 }
 
 const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT value FROM json_each(?)))"

@@ -5,23 +5,20 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/policy"
 )
 
-// record is a ticket with what only this package needs.
+// record is a ticket with the columns that only this package needs.
 type record struct {
 	Ticket
 	instance string // who runs it while it is dispatching
 	deadline int64  // Expires in the store's time
-	reported bool   // an agent has been told that it expired
+	reported bool   // an agent has got the answer that it expired
 }
 
 // load says how much of a ticket is read.
@@ -32,16 +29,27 @@ type load struct {
 
 var whole = load{arguments: 1 << 40, result: true}
 
-// columns are those of scan, in its order. Its two parameters are load's.
-const columns = `SELECT id, state, principal, server, tool, exposed, fingerprint, digest,
- length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END, revision, rule, reason, roles, quorum,
- created, expires, deadline, decision_id, trace_id, decided_by, decision_reason, instance,
- CASE WHEN ? THEN result END, note, attached, reported, transport, era, session, made_by, until, execute, each_role,
+// ticketColumns are the columns that never change after the insert, in the order of
+// ticketFields.
+const ticketColumns = `id, state, principal, server, tool, exposed, fingerprint, digest, revision, rule, reason,
+ roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute`
+
+// ticketFields returns the fields of k that ticketColumns store, as arguments of an
+// INSERT or destinations of a SELECT.
+func (k *record) ticketFields() []any {
+	return []any{&k.ID, &k.State, store.JSON{To: &k.Principal}, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest, &k.Revision, &k.Rule, &k.Reason,
+		store.JSON{To: &k.Roles}, &k.Quorum, store.JSON{To: &k.Each}, store.Time{To: &k.Created}, store.Time{To: &k.Expires}, &k.deadline, &k.DecisionID, &k.TraceID,
+		&k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, store.Time{To: &k.Principal.Until}, &k.Execute}
+}
+
+// selectTicket reads the columns of scan, in its order. Its two parameters are load's.
+const selectTicket = `SELECT ` + ticketColumns + `, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
+ decided_by, decision_reason, instance, CASE WHEN ? THEN result END, note, attached, reported,
  (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 // query returns the tickets that tail selects.
 func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]record, error) {
-	return store.Select(ctx, q, scan, columns+tail, append([]any{l.arguments, l.result}, args...)...)
+	return store.Select(ctx, q, scan, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
 }
 
 // one reads the ticket with an id, or ErrNotFound.
@@ -57,36 +65,14 @@ func one(ctx context.Context, q store.Querier, l load, id string) (record, error
 }
 
 func scan(rows *sql.Rows) (k record, err error) {
-	var principal, roles, each, votes string
 	var arguments, result []byte
-	var created, expires, until int64
-	err = rows.Scan(&k.ID, &k.State, &principal, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest,
-		&k.ArgumentBytes, &arguments, &k.Revision, &k.Rule, &k.Reason, &roles, &k.Quorum,
-		&created, &expires, &k.deadline, &k.DecisionID, &k.TraceID, &k.DecidedBy, &k.DecisionReason, &k.instance,
-		&result, &k.Note, &k.Attached, &k.reported, &k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, &until, &k.Execute, &each, &votes)
+	var approvers [][]string
+	err = rows.Scan(append(k.ticketFields(), &k.ArgumentBytes, &arguments,
+		&k.DecidedBy, &k.DecisionReason, &k.instance, &result, &k.Note, &k.Attached, &k.reported, store.JSON{To: &approvers})...)
 	if err != nil {
-		return record{}, err
+		return record{}, fmt.Errorf("reading ticket %s: %w", k.ID, err)
 	}
 	k.Arguments, k.Result = arguments, result
-	k.Created, k.Expires = wall(created), wall(expires)
-	if err := json.Unmarshal([]byte(principal), &k.Principal); err != nil {
-		return record{}, fmt.Errorf("reading ticket %s: principal: %w", k.ID, err)
-	}
-	if until > 0 {
-		k.Principal.Until = wall(until)
-	}
-	if err := json.Unmarshal([]byte(roles), &k.Roles); err != nil {
-		return record{}, fmt.Errorf("reading ticket %s: roles: %w", k.ID, err)
-	}
-	if each != "" {
-		if err := json.Unmarshal([]byte(each), &k.Each); err != nil {
-			return record{}, fmt.Errorf("reading ticket %s: approvals of each role: %w", k.ID, err)
-		}
-	}
-	var approvers [][]string
-	if err := json.Unmarshal([]byte(votes), &approvers); err != nil {
-		return record{}, fmt.Errorf("reading ticket %s: roles of approvers: %w", k.ID, err)
-	}
 	for _, roles := range approvers {
 		k.countApproval(roles)
 	}
@@ -124,9 +110,7 @@ func details(ctx context.Context, q store.Querier, k *record) (err error) {
 }
 
 func scanBallot(rows *sql.Rows) (b Ballot, err error) {
-	var at int64
-	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, &at)
-	b.At = wall(at)
+	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At})
 	return b, err
 }
 
@@ -134,40 +118,21 @@ const changeColumns = `SELECT seq, ticket, at, who, "from", "to", reason, digest
 
 // scanEvent reads a row of changeColumns. The ticket of the Event has only an ID.
 func scanEvent(rows *sql.Rows) (e Event, err error) {
-	var at int64
 	c := &e.Change
-	err = rows.Scan(&c.Seq, &e.Ticket.ID, &at, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest)
-	c.At, e.Seq = wall(at), c.Seq
+	err = rows.Scan(&c.Seq, &e.Ticket.ID, store.Time{To: &c.At}, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest)
+	e.Seq = c.Seq
 	return e, err
 }
 
-// until is when a principal's credential ends, as the store keeps it.
-func until(p policy.Principal) int64 {
-	if p.Until.IsZero() {
-		return 0
-	}
-	return p.Until.UnixNano()
-}
-
-func wall(nanoseconds int64) time.Time { return time.Unix(0, nanoseconds).UTC() }
-
-// eachText is how the store keeps Ticket.Each.
-func eachText(each map[string]int) (string, error) {
-	if len(each) == 0 {
-		return "", nil
-	}
-	text, err := json.Marshal(each)
-	return string(text), err
-}
-
-// digest names bytes as tickets do.
+// digest returns the name of bytes in tickets, "sha256:<hex>".
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// binding names everything that a call must share with a ticket to be answered
-// by it. Each part carries its length, so that no two lists of parts are one.
+// binding returns a digest of everything that a call must share with a ticket to be
+// answered by it. Each part carries its length, so that different lists of parts
+// never look the same.
 func binding(h Held) string {
 	parts := []string{h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Fingerprint, h.Digest, h.Revision,
 		strconv.Itoa(h.Approval.Quorum)}

@@ -2,25 +2,24 @@ package approval
 
 import (
 	"database/sql"
-	"encoding/json"
-	"fmt"
 	"slices"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
 
-// ballot is what a vote's standing depends on.
+// ballot holds what a vote's standing depends on.
 type ballot struct {
 	subject   string
-	roles     []string // at the vote
-	countedBy string   // instance
-	until     int64    // when the approver's credential ends, 0 = configured
+	roles     []string  // at the vote
+	countedBy string    // instance
+	until     time.Time // when the approver's credential ends, zero = configured
 }
 
-// standing gives the approvals of k whose approvers may still decide, with the
-// roles that they have now as far as that is known, and names the first approver
-// who may not, "" when all may.
+// standing returns the approvals of k whose approvers may still decide, with their
+// current roles as far as these are known, and the first approver who no longer may,
+// "" when all may.
 func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string, err error) {
 	votes, err := w.approvals(k.ID)
 	if err != nil {
@@ -62,18 +61,12 @@ func (w *writer) approvals(id string) ([]ballot, error) {
 }
 
 func scanApproval(rows *sql.Rows) (b ballot, err error) {
-	var roles []byte
-	if err := rows.Scan(&b.subject, &roles, &b.countedBy, &b.until); err != nil {
-		return ballot{}, err
-	}
-	if err := json.Unmarshal(roles, &b.roles); err != nil {
-		return ballot{}, fmt.Errorf("reading the roles of a vote: %w", err)
-	}
-	return b, nil
+	err = rows.Scan(&b.subject, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until})
+	return b, err
 }
 
-// stands reports whether the vote counts now, see Options.Standing, and gives b
-// the roles of now.
+// stands reports whether the vote counts now (see Options.Standing), and sets b's
+// roles to the current ones.
 func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
 	if t.opts.Standing == nil {
 		return true, nil
@@ -83,7 +76,7 @@ func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
 	case known:
 		b.roles = roles
 		return policy.Principal{Subject: b.subject, Roles: roles}.Has(k.Roles...), nil
-	case b.until != 0:
+	case !b.until.IsZero():
 		return true, nil
 	case b.countedBy == t.opts.Instance:
 		return false, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +18,6 @@ import (
 const (
 	defaultTTL  = 15 * time.Minute
 	defaultLive = 64
-	// writeTimeout bounds a write that no caller can cancel.
-	writeTimeout = 15 * time.Second
 	// pollEvery is how soon Wait sees what another process decided.
 	pollEvery = 250 * time.Millisecond
 )
@@ -150,21 +149,14 @@ func (t *Tickets) settleSome(w *writer) error {
 
 // lost reports whether a ticket is dispatching that nobody runs.
 func (t *Tickets) lost(ctx context.Context) (bool, error) {
-	rows, err := t.db.Read.QueryContext(ctx, "SELECT id, instance FROM approvals WHERE state = 'dispatching'")
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	runs, err := store.Select(ctx, t.db.Read, func(rows *sql.Rows) (bool, error) {
 		var id, instance string
 		if err := rows.Scan(&id, &instance); err != nil {
 			return false, err
 		}
-		if runs, err := t.isRun(id, instance); err != nil || !runs {
-			return err == nil, err
-		}
-	}
-	return false, rows.Err()
+		return t.isRun(id, instance)
+	}, "SELECT id, instance FROM approvals WHERE state = 'dispatching'")
+	return slices.Contains(runs, false), err
 }
 
 // isRun reports whether the instance runs the ticket, as far as can be known.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,48 +34,33 @@ type writer struct {
 	changes []Event   // what was done to tickets, in order
 }
 
-// write runs do in one transaction and wakes the waiters when it has changed a
-// ticket. Once begun it ends one way or the other, whether or not the caller
-// goes away meanwhile. An error from do or of Options.Changed undoes everything.
+// write runs do in one transaction, after everything that is due has expired, and
+// wakes the waiters when a ticket has changed. It completes whether or not ctx ends
+// meanwhile. An error of do or of Options.Changed undoes everything.
 func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for {
-		done, err := t.transact(context.WithoutCancel(ctx), do)
-		if done || err != nil {
+	for done := false; !done; { // one transaction expires only so many tickets
+		var w *writer
+		err := t.db.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) (err error) {
+			w = &writer{ctx: ctx, tx: tx, wall: t.opts.Now()}
+			if done, err = w.tick(&t.clock); err == nil && done {
+				err = do(w)
+			}
+			if err != nil {
+				return err
+			}
+			return t.tell(w)
+		})
+		if err != nil {
 			return err
 		}
+		if len(w.changes) > 0 {
+			t.broadcast()
+		}
 	}
-}
-
-// transact expires what is due and then runs do, in one transaction. When more
-// is due than one transaction expires it does only that, and is not done.
-func (t *Tickets) transact(ctx context.Context, do func(*writer) error) (done bool, err error) {
-	ctx, stop := context.WithTimeout(ctx, writeTimeout)
-	defer stop()
-	tx, err := t.db.Write.BeginTx(ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	w := &writer{ctx: ctx, tx: tx, wall: t.opts.Now()}
-	if done, err = w.tick(&t.clock); err == nil && done {
-		err = do(w)
-	}
-	if err == nil {
-		err = t.tell(w)
-	}
-	if err != nil {
-		_ = tx.Rollback() // err says more; a transaction that does not end is undone with its connection
-		return false, err
-	}
-	if err := tx.Commit(); err != nil {
-		return false, err
-	}
-	if len(w.changes) > 0 {
-		t.broadcast()
-	}
-	return done, nil
+	return nil
 }
 
 // tell hands on what w has done. It comes last, so that next to nothing can
@@ -143,7 +129,7 @@ const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, no
 // update, and its line in the history. errMoved means that k is out of date.
 func (w *writer) move(k *record, c change) error {
 	from := k.State
-	if !allowed(from, c.to) {
+	if !slices.Contains(moves[from], c.to) {
 		return fmt.Errorf("moving ticket %s: there is no way from %s to %s", k.ID, from, c.to)
 	}
 	by, why := k.DecidedBy, k.DecisionReason
@@ -157,15 +143,6 @@ func (w *writer) move(k *record, c change) error {
 	}
 	k.State, k.instance, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
 	return w.note(k, from, c.who, c.reason)
-}
-
-func allowed(from, to State) bool {
-	for _, s := range Moves(from) {
-		if s == to {
-			return true
-		}
-	}
-	return false
 }
 
 // one runs a statement that must change exactly one row, else errMoved.
