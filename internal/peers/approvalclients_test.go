@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,38 +12,29 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// patient are the clients that wait for people, in every era that they know,
-// each with the time limits that it has by itself: of TypeScript's 60 s.
-var patient = []peer{
-	{name: "inspector legacy", run: inspectorOf("--protocol-era", "legacy")},
-	{name: "inspector modern", run: inspectorOf("--protocol-era", "modern"), takesTasks: true},
-	{name: "go-sdk legacy", run: goSDKOf(legacyEra), showsCode: true, showsData: true},
-	{name: "go-sdk modern", run: goSDKOf(modernEra), showsCode: true, showsData: true},
-	{name: "typescript 1", run: runTypeScript(1, legacyEra), showsCode: true, showsData: true},
-	{name: "typescript 2 legacy", run: runTypeScript(2, legacyEra), showsCode: true, showsData: true},
-	{name: "typescript 2 modern", run: runTypeScript(2, modernEra), showsCode: true, showsData: true},
-	{name: "mcp-go", run: runMCPGo},
-}
+// waitingPeers are the clients that wait for people, with their own time limits:
+// the shortest is the 60 s of the TypeScript SDK.
+var waitingPeers = append([]peer{inspectorSession, inspectorStateless}, libraries...)
 
-// decision is what people do about a call that waits, and how long they take.
+// decision is a vote on a held call, made delay after its ticket appears.
 type decision struct {
-	args, action string
-	takes        time.Duration
+	args   args
+	action string
+	delay  time.Duration
 }
 
-// await waits until a call with these arguments waits, and gives its ticket.
-func (d desk) await(ctx context.Context, args string) (string, error) {
-	ctx, stop := context.WithTimeout(ctx, 3*patience)
+// pollTicket waits for the ticket of a held call and returns its ID.
+func (d approver) pollTicket(ctx context.Context, args string) (string, error) {
+	ctx, stop := context.WithTimeout(ctx, 3*timeout)
 	defer stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		var found struct{ Approvals []shown }
-		if _, err := d.try(ctx, http.MethodGet, "?state=proposed&limit=1000", "", &found); err != nil {
+		var found struct{ Approvals []ticketView }
+		if _, err := d.request(ctx, http.MethodGet, "?state=proposed&limit=1000", "", &found); err != nil {
 			return "", err
 		}
 		for _, k := range found.Approvals {
@@ -58,159 +50,169 @@ func (d desk) await(ctx context.Context, args string) (string, error) {
 	}
 }
 
-const noInvoice = "there is no invoice"
+const denialReason = "there is no invoice"
 
-// decide decides on calls as soon as each of them waits.
-func (d desk) decide(ctx context.Context, all ...decision) error {
+// decideAll makes decisions in order, each as soon as its ticket appears.
+func (d approver) decideAll(ctx context.Context, all ...decision) error {
 	for _, one := range all {
-		id, err := d.await(ctx, one.args)
+		id, err := d.pollTicket(ctx, argsText(one.args))
 		if err != nil {
 			return err
 		}
-		select { // the time itself is what the test is about
-		case <-time.After(one.takes):
+		select { // the test is about the time that people take
+		case <-time.After(one.delay):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		v, err := d.vote(ctx, id, one.action, `{"reason":"`+noInvoice+`"}`)
+		v, err := d.vote(ctx, id, one.action, `{"reason":"`+denialReason+`"}`)
 		if err != nil || v.status != http.StatusOK {
-			return errors.Join(err, fmt.Errorf("%s %s: %+v", one.action, one.args, v))
+			return errors.Join(err, fmt.Errorf("%s %s: %+v", one.action, argsText(one.args), v))
 		}
 	}
 	return nil
 }
 
-// TestClientsWaitForPeople: clients that nobody here wrote live through a hold in
-// which nobody decides, one in which the call is approved and one in which it is
-// denied, and through an approval and a denial that come after the hold. In the
-// long form the hold is that of a gateway nobody has configured.
+// argsText returns arguments as every client here sends them: keys in order.
+func argsText(args args) string {
+	text, err := json.Marshal(args)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// TestClientsWaitForPeople: third-party clients handle a call that nobody decides
+// on during the hold, and calls that are approved or denied during and after the
+// hold. With TOOLGATE_SOAK=1 the hold is the default of 45 s.
 func TestClientsWaitForPeople(t *testing.T) {
 	t.Parallel()
-	held := map[int]string{2: "2s", 45: "45s"}[rounds(2, 45)]
+	held := fmt.Sprint(shortOrSoak(2, 45), "s")
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay", Definition: payDefinition}}})
 	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: held}))
-	ways := map[string]way{
-		"mcp":   {URL: g.Agents + "/mcp", Token: agentToken},
-		"stdio": {Command: program.Toolgate(t), Dir: g.Dir, Args: []string{"stdio", "--config", "mcp.json", "--token", agentToken}},
-	}
-	t.Run("all", func(t *testing.T) { // so that the server outlives them
-		for _, p := range patient {
-			for name, w := range ways {
-				if p.brief() && name == "stdio" {
+	targets := map[string]target{"mcp": g.route(""), "server": g.route("rec"), "stdio": g.stdio(t, "mcp.json")}
+	t.Run("all", func(t *testing.T) { // the subtests end before the server does
+		for _, p := range waitingPeers {
+			for name, at := range targets {
+				if name == "stdio" && p.short() || name == "server" && p.name != "go-sdk" && p.name != "typescript 1" && shortOrSoak(0, 1) == 0 {
 					continue
 				}
-				wait := waitForPeople
-				if p.takesTasks {
-					wait = waitForTheTask
+				check := checkHeldCalls
+				if p.acceptsTasks {
+					check = checkHeldTasks
 				}
-				t.Run(p.name+"/"+name, func(t *testing.T) {
+				t.Run(p.String()+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					wait(t, g, p, w, rec, p.name+", "+name)
+					tool := "rec__pay"
+					if name == "server" {
+						tool = "pay"
+					}
+					check(t, g, p, at.bare(), tool, rec, p.String()+", "+name)
 				})
 			}
 		}
 	})
 }
 
-// payDefinition has an output schema: clients hold results to it, and must not
-// take what is pending for one.
+// payDefinition has an output schema: clients validate results against it, and
+// must not validate a pending answer.
 var payDefinition = []byte(`{"name":"pay","inputSchema":{"type":"object"},"outputSchema":{"type":"object","required":["who"],"properties":{"who":{"type":"string"}}}}`)
 
-func waitForPeople(t *testing.T, g *gate, p peer, w way, rec *recorder.Recorder, who string) {
+func checkHeldCalls(t *testing.T, g *gate, p peer, at target, tool string, rec *recorder.Recorder, who string) {
 	t.Helper()
-	args := func(what string) string { return fmt.Sprintf(`{"who":%q,"what":%q}`, who, what) }
-	call := func(what string) step { return calling("rec__pay", args(what)) }
-	carol := g.desk()
+	argsOf := func(what string) args { return args{"who": who, "what": what} }
+	call := func(what string) action { return callTool(tool, argsOf(what)) }
+	carol := g.carol()
 
 	var people errgroup.Group
 	people.Go(func() error {
-		return carol.decide(t.Context(), decision{args: args("approved"), action: "approve"}, decision{args: args("denied"), action: "deny"})
+		return carol.decideAll(t.Context(), decision{args: argsOf("approved"), action: "approve"}, decision{args: argsOf("denied"), action: "deny"})
 	})
-	first := p.after(t, w, call("approved"), call("denied"), call("approved later"), call("denied later"))
+	first := p.callAll(t, at, call("approved"), call("denied"), call("approved later"), call("denied later"))
 	if err := people.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	p.wantDone(t, first[0], "")
+	wantDone(t, first[0], "")
 	p.wantDenied(t, first[1])
-	for i, action := range []string{"approve", "deny"} {
-		got := first[2+i]
-		if got.Result == nil {
-			t.Fatalf("a call that nobody decided on: %s (%d)", got.Failed, got.Code)
+	for i, vote := range []string{"approve", "deny"} {
+		status, ticket := first[2+i].ticket(t)
+		if status != "pending" || !strings.Contains(first[2+i].text(t), "waiting for a person") {
+			t.Fatalf("undecided call: %s", first[2+i].text(t))
 		}
-		status, ticket := ticketOf(t, got.Result)
-		if status != "pending" || !strings.Contains(string(got.Result), "waiting for a person") {
-			t.Errorf("a call that nobody decided on: %s", got.Result)
-		}
-		carol.must(t, ticket, action)
+		carol.mustVote(t, ticket, vote)
 	}
-	second := p.after(t, w, call("approved later"), call("denied later"), call("approved later"), call("approved"))
-	p.wantDone(t, second[0], "")
+	second := p.callAll(t, at, call("approved later"), call("denied later"), call("approved later"), call("approved"))
+	wantDone(t, second[0], "")
 	p.wantDenied(t, second[1])
-	p.wantDone(t, second[2], "replayed")
-	p.wantDone(t, second[3], "replayed")
+	wantDone(t, second[2], "replayed")
+	wantDone(t, second[3], "replayed")
 	for what, want := range map[string]int{"approved": 1, "denied": 0, "approved later": 1, "denied later": 0} {
-		wantRuns(t, rec, args(what), want)
+		wantRuns(t, rec, argsText(argsOf(what)), want)
 	}
 }
 
-// waitForTheTask is waitForPeople for a client that takes tasks: its call is one
-// as long as people take, however long others would be held, and is made when it
-// is approved.
-func waitForTheTask(t *testing.T, g *gate, p peer, w way, rec *recorder.Recorder, who string) {
+// checkHeldTasks is checkHeldCalls for a client that accepts tasks: its call is a
+// task until people decide, also after the hold, and runs on approval.
+func checkHeldTasks(t *testing.T, g *gate, p peer, at target, tool string, rec *recorder.Recorder, who string) {
 	t.Helper()
-	args := func(what string) string { return fmt.Sprintf(`{"who":%q,"what":%q}`, who, what) }
-	call := func(what string) step { return calling("rec__pay", args(what)) }
+	argsOf := func(what string) args { return args{"who": who, "what": what} }
+	call := func(what string) action { return callTool(tool, argsOf(what)) }
 	var people errgroup.Group
 	people.Go(func() error {
-		return g.desk().decide(t.Context(), decision{args: args("approved"), action: "approve"},
-			decision{args: args("approved later"), action: "approve", takes: 4 * time.Second}, decision{args: args("denied"), action: "deny"})
+		return g.carol().decideAll(t.Context(), decision{args: argsOf("approved"), action: "approve"},
+			decision{args: argsOf("approved later"), action: "approve", delay: 4 * time.Second}, decision{args: argsOf("denied"), action: "deny"})
 	})
-	got := p.after(t, w, call("approved"), call("approved later"), call("denied"), call("approved"))
+	got := p.callAll(t, at, call("approved"), call("approved later"), call("denied"), call("approved"))
 	if err := people.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	for i, status := range map[int]string{0: "replayed", 1: "replayed", 3: "replayed"} { // what the task came to
-		p.wantDone(t, got[i], status)
+	for _, i := range []int{0, 1, 3} {
+		wantDone(t, got[i], "replayed")
 	}
-	if refused := got[2].Failed + string(got[2].Result); !strings.Contains(refused, noInvoice) {
-		t.Errorf("a denied call: %s", refused)
+	if text := got[2].text(t); !strings.Contains(text, denialReason) {
+		t.Errorf("denied call: %s", text)
 	}
 	for what, want := range map[string]int{"approved": 1, "approved later": 1, "denied": 0} {
-		wantRuns(t, rec, args(what), want)
+		wantRuns(t, rec, argsText(argsOf(what)), want)
 	}
 }
 
-// brief reports whether a client starts anew for each step, which takes seconds:
-// in the short form it goes one way and lists nothing.
-func (p peer) brief() bool {
-	return strings.HasPrefix(p.name, "inspector") && rounds(0, 1) == 0
-}
+// short reports whether a client runs one process per action, which takes seconds.
+// Except with TOOLGATE_SOAK=1 it uses one route and lists no tools.
+func (p peer) short() bool { return p.name == "inspector" && shortOrSoak(0, 1) == 0 }
 
-// after takes the client through calls, once all servers are there.
-func (p peer) after(t *testing.T, w way, calls ...step) []seen {
+// callAll makes calls once every server is ready.
+func (p peer) callAll(t *testing.T, at target, calls ...action) []observation {
 	t.Helper()
-	if p.brief() {
-		return p.run(t, w, calls...)
+	if p.short() {
+		return p.run(t, at, p.revision, calls)
 	}
-	return p.run(t, w, append([]step{listing(1)}, calls...)...)[1:]
+	return p.run(t, at, p.revision, append([]action{listTools(1)}, calls...))[1:]
 }
 
-// wantDone wants the result of a run, with the status that it has by now.
-func (p peer) wantDone(t *testing.T, got seen, status string) {
+// ticket returns the approval status and the ticket of a result.
+func (o observation) ticket(t testing.TB) (status, ticket string) {
 	t.Helper()
-	if got.Result == nil {
-		t.Fatalf("an approved call: %s (%d)", got.Failed, got.Code)
+	if o.Result == nil {
+		t.Fatalf("held call: %s", o.text(t))
 	}
-	if is, _ := ticketOf(t, got.Result); is != status || !strings.Contains(string(got.Result), `"structuredContent"`) {
-		t.Errorf("an approved call has status %q, want %q: %s", is, status, got.Result)
+	return ticketOf(t, json.RawMessage(jsonText(t, o.Result)))
+}
+
+// wantDone checks for the result of an approved call with an approval status.
+func wantDone(t *testing.T, got observation, status string) {
+	t.Helper()
+	if is, _ := got.ticket(t); is != status || got.Result["structuredContent"] == nil {
+		t.Errorf("approved call: status %q, want %q: %s", is, status, got.text(t))
 	}
 }
 
-// wantDenied wants the refusal, with the reason that the approver gave.
-func (p peer) wantDenied(t *testing.T, got seen) {
+// wantDenied checks for a refusal with the approver's reason.
+func (p peer) wantDenied(t *testing.T, got observation) {
 	t.Helper()
-	denial{what: "denied by a person", code: "APPROVAL_DENIED", gateway: -32600}.check(t, p, false, got)
-	if !strings.Contains(got.Failed+string(got.Data), noInvoice) {
-		t.Errorf("the reason is not told: %s %s", got.Failed, got.Data)
+	if text := got.text(t); !strings.Contains(text, denialReason) {
+		t.Errorf("denied call without the reason: %s", text)
+	}
+	if got.Result["isError"] != true { // on /mcp/{server} a refusal is a result
+		denial{name: "denied by a person", code: "APPROVAL_DENIED", gateway: -32600}.check(t, p, false, got)
 	}
 }

@@ -1,10 +1,8 @@
 package peers_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -15,67 +13,54 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// showing are the clients that show people a page when they are asked to.
-var showing = []struct {
-	library
-	era string
-}{
-	{library{name: "go-sdk", play: playGoSDK}, legacyEra},
-	{library{name: "go-sdk", play: playGoSDK}, modernEra},
-	{library{name: "typescript 1", play: playTypeScript(1)}, legacyEra},
-	{library{name: "typescript 2", play: playTypeScript(2)}, legacyEra},
-	{library{name: "typescript 2", play: playTypeScript(2)}, modernEra},
-}
+// pagePeers are the clients that show people a page when the server asks for it.
+var pagePeers = []peer{goSession, goStateless, typescript1, typescript2Session, typescript2Stateless}
 
-// TestClientsShowWhereToApprove: a client that can show a page is given the
-// ticket's while its call waits, in the way of its revision; the person approves
-// there or denies, and the call comes to that. What the client answers, which is
-// always yes, is no approval.
+// TestClientsShowWhereToApprove: a client that can show a page gets the address of
+// the ticket's page while its call is held, in the form of its revision. The vote
+// on the page decides the call. The client's own answer, which is always yes, is
+// no approval.
 func TestClientsShowWhereToApprove(t *testing.T) {
 	t.Parallel()
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: "20s"}))
 	t.Run("all", func(t *testing.T) {
-		for _, c := range showing {
-			t.Run(c.name+" "+c.era, func(t *testing.T) {
+		for _, p := range pagePeers {
+			t.Run(p.String(), func(t *testing.T) {
 				t.Parallel()
-				who := c.name + " " + c.era
-				args := func(what string) map[string]any { return map[string]any{"who": who, "what": what} }
-				carol := g.desk()
+				approved, denied := args{"who": p.String(), "what": "approved"}, args{"who": p.String(), "what": "denied"}
+				carol := g.carol()
 				var people errgroup.Group
 				people.Go(func() error {
-					return carol.decide(t.Context(), decision{args: jsonText(t, args("approved")), action: "approve"}, decision{args: jsonText(t, args("denied")), action: "deny"})
+					return carol.decideAll(t.Context(), decision{args: approved, action: "approve"}, decision{args: denied, action: "deny"})
 				})
-				all := c.play(t, way{URL: g.Agents + "/mcp", Token: agentToken}, c.era, []act{
-					{Op: "call", Name: "rec__pay", Args: args("approved")},
-					{Op: "call", Name: "rec__pay", Args: args("denied")},
-				})
+				all := p.run(t, g.route(""), p.revision, []action{callTool("rec__pay", approved), callTool("rec__pay", denied)})
 				if err := people.Wait(); err != nil {
 					t.Fatal(err)
 				}
 				if all[0].Failed != "" || all[0].Result["isError"] == true {
-					t.Errorf("approved: %+v", all[0])
+					t.Errorf("approved: %s", all[0].text(t))
 				}
-				if all[1].Failed == "" || !strings.Contains(all[1].Failed, noInvoice) {
-					t.Errorf("denied: %+v", all[1])
+				if !strings.Contains(all[1].Failed, denialReason) {
+					t.Errorf("denied: %s", all[1].text(t))
 				}
-				for i, what := range []string{"approved", "denied"} {
-					k := carol.named(t, jsonText(t, args(what)))
-					if len(all[i].Asked) != 1 || all[i].Asked[0].Method != elicitMethod || all[i].Asked[0].Params["mode"] != "url" ||
-						all[i].Asked[0].Params["url"] != g.Admin+"/console/approvals/"+k.ID {
-						t.Errorf("%s: asked %+v", what, all[i].Asked)
+				for i, a := range []args{approved, denied} {
+					page := g.Admin + "/console/approvals/" + carol.ticketFor(t, argsText(a)).ID
+					asked := all[i].Requests
+					if len(asked) != 1 || asked[0].Method != elicitMethod || asked[0].Params["mode"] != "url" || asked[0].Params["url"] != page {
+						t.Errorf("%v: the client was asked %+v, want one URL elicitation for %s", a, asked, page)
 					}
 				}
-				wantRuns(t, rec, jsonText(t, args("approved")), 1)
-				wantRuns(t, rec, jsonText(t, args("denied")), 0)
+				wantRuns(t, rec, argsText(approved), 1)
+				wantRuns(t, rec, argsText(denied), 0)
 			})
 		}
 	})
-	verify(t, g.Dir)
+	verifyTrail(t, g.Dir)
 }
 
-// named gives the newest ticket of a call with these arguments.
-func (d desk) named(t testing.TB, args string) shown {
+// ticketFor returns the newest ticket of a call with these arguments.
+func (d approver) ticketFor(t testing.TB, args string) ticketView {
 	t.Helper()
 	for _, k := range d.list(t, "") {
 		if string(k.Arguments) == args {
@@ -83,51 +68,31 @@ func (d desk) named(t testing.TB, args string) shown {
 		}
 	}
 	t.Fatalf("no ticket for %s", args)
-	return shown{}
+	return ticketView{}
 }
 
-// stateless is a client of the revision without sessions that can show pages or
-// takes tasks, as capabilities say.
-type stateless struct{ url, capabilities string }
+// statelessClient is a client of the stateless revision with capabilities.
+type statelessClient struct{ url, capabilities string }
 
-// ask sends one request and gives its result.
-func (s stateless) ask(t testing.TB, method, name, members string) json.RawMessage {
+// request sends one request and returns its result.
+func (s statelessClient) request(t testing.TB, method, name, members string) json.RawMessage {
 	t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":%s}}}`,
-		method, members, modernEra, s.capabilities)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + agentToken,
-		"MCP-Protocol-Version": modernEra, "Mcp-Method": method, "Mcp-Name": name,
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var text bytes.Buffer
-	if _, err := text.ReadFrom(res.Body); err != nil {
-		t.Fatal(err)
-	}
-	result, ok := jsonrpc.Get(text.Bytes(), "result")
-	if !ok {
-		t.Fatalf("%s: %d %s", method, res.StatusCode, text.Bytes())
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,%s}}`, method, members, statelessMeta(s.capabilities))
+	answer := postStateless(t, s.url, method, name, []byte(body), nil)
+	result, _ := splitAnswer(answer)
+	if result == nil {
+		t.Fatalf("%s: %s", method, answer)
 	}
 	return result
 }
 
-func (s stateless) call(t testing.TB, args, more string) json.RawMessage {
+func (s statelessClient) call(t testing.TB, args, more string) json.RawMessage {
 	t.Helper()
-	return s.ask(t, "tools/call", "rec__pay", `"name":"rec__pay","arguments":`+args+more)
+	return s.request(t, "tools/call", "rec__pay", `"name":"rec__pay","arguments":`+args+more)
 }
 
-// in gives the text at a path of members.
-func in(raw json.RawMessage, path ...string) string {
+// textAt returns the text at a path of members.
+func textAt(raw json.RawMessage, path ...string) string {
 	for _, step := range path {
 		raw, _ = jsonrpc.Get(raw, step)
 	}
@@ -137,139 +102,137 @@ func in(raw json.RawMessage, path ...string) string {
 	return string(raw)
 }
 
-// TestLinksOutliveToolgate: a client that was sent to the page comes back after
-// toolgate was killed and started again, and gets what was approved meanwhile,
-// made once.
+// TestLinksOutliveToolgate: a client that was sent to the approval page comes back
+// after toolgate was killed and started again. Once approved, the call runs once
+// and the client gets its result.
 func TestLinksOutliveToolgate(t *testing.T) {
 	t.Parallel()
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
 	g := serveReady(t, dir)
-	s := stateless{g.Agents + "/mcp", `{"elicitation":{"url":{}}}`}
+	s := statelessClient{g.Agents + "/mcp", `{"elicitation":{"url":{}}}`}
 	const args = `{"n":1}`
 	asked := s.call(t, args, "")
-	state, link := in(asked, "requestState"), in(asked, "inputRequests", "approval", "params", "url")
-	k := g.desk().named(t, args)
-	if in(asked, "resultType") != "input_required" || state == "" || link != g.Admin+"/console/approvals/"+k.ID {
+	state, link := textAt(asked, "requestState"), textAt(asked, "inputRequests", "approval", "params", "url")
+	k := g.carol().ticketFor(t, args)
+	if textAt(asked, "resultType") != "input_required" || state == "" || link != g.Admin+"/console/approvals/"+k.ID {
 		t.Fatalf("asked %s", asked)
 	}
 	g.Kill(t)
 	g = serveReady(t, dir)
 	s.url = g.Agents + "/mcp"
 	back := `,"inputResponses":{"approval":{"action":"accept"}},"requestState":` + jsonText(t, state)
-	if got := s.call(t, args, back); in(got, "_meta", "io.toolgate/approval", "status") != "pending" || in(got, "_meta", "io.toolgate/approval", "ticket") != k.ID {
+	if got := s.call(t, args, back); textAt(got, "_meta", "io.toolgate/approval", "status") != "pending" || textAt(got, "_meta", "io.toolgate/approval", "ticket") != k.ID {
 		t.Errorf("back before the approval: %s", got)
 	}
 	wantRuns(t, rec, args, 0)
-	g.desk().must(t, k.ID, "approve")
-	if got := s.call(t, args, back); in(got, "resultType") != "complete" || in(got, "isError") == "true" {
+	g.carol().mustVote(t, k.ID, "approve")
+	if got := s.call(t, args, back); textAt(got, "resultType") != "complete" || textAt(got, "isError") == "true" {
 		t.Errorf("back after the approval: %s", got)
 	}
-	if got := s.call(t, args, back); in(got, "_meta", "io.toolgate/approval", "status") != "replayed" {
+	if got := s.call(t, args, back); textAt(got, "_meta", "io.toolgate/approval", "status") != "replayed" {
 		t.Errorf("back once more: %s", got)
 	}
 	wantRuns(t, rec, args, 1)
-	verify(t, dir)
+	verifyTrail(t, dir)
 }
 
-// TestHeldCallsAreTasks: a client that takes tasks has one for a held call at
-// once; it runs when it is approved, without its agent, once, and the task tells
-// what came of it, after a restart too. Nobody else has that task.
+// TestHeldCallsAreTasks: a client that accepts tasks gets one for a held call at
+// once. The call runs once on approval, without its agent, and the task has the
+// outcome, also after a restart.
 func TestHeldCallsAreTasks(t *testing.T) {
 	t.Parallel()
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: "20s"})
 	g := serveReady(t, dir)
 	t.Run("libraries", func(t *testing.T) {
-		for major := range 2 {
-			t.Run(fmt.Sprint("typescript ", major+1), func(t *testing.T) {
+		for _, p := range []peer{typescript1, typescript2Session} {
+			t.Run(p.name, func(t *testing.T) {
 				t.Parallel()
-				args := map[string]any{"typescript": major + 1}
+				args := args{"client": p.name}
 				var people errgroup.Group
-				people.Go(func() error {
-					return g.desk().decide(t.Context(), decision{args: jsonText(t, args), action: "approve"})
-				})
-				all := playTypeScript(major+1)(t, way{URL: g.Agents + "/mcp", Token: agentToken}, legacyEra, []act{{Op: "task", Name: "rec__pay", Args: args}})
+				people.Go(func() error { return g.carol().decideAll(t.Context(), decision{args: args, action: "approve"}) })
+				got := p.run(t, g.route(""), p.revision, []action{{Op: "task", Name: "rec__pay", Args: args}})[0]
 				if err := people.Wait(); err != nil {
 					t.Fatal(err)
 				}
-				if all[0].Failed != "" || !strings.Contains(jsonText(t, all[0].Result), `"content"`) || all[0].Result["isError"] == true {
-					t.Errorf("got %+v", all[0])
+				if got.Result["content"] == nil || got.Result["isError"] == true {
+					t.Errorf("task: %s", got.text(t))
 				}
-				wantRuns(t, rec, jsonText(t, args), 1)
+				wantRuns(t, rec, argsText(args), 1)
 			})
 		}
 	})
-	s := stateless{g.Agents + "/mcp", `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`}
-	if found := s.ask(t, "server/discover", "", `"x":1`); in(found, "capabilities", "extensions", "io.modelcontextprotocol/tasks") == "" {
+	s := statelessClient{g.Agents + "/mcp", `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`}
+	if found := s.request(t, "server/discover", "", `"x":1`); textAt(found, "capabilities", "extensions", "io.modelcontextprotocol/tasks") == "" {
 		t.Errorf("discovered %s", found)
 	}
-	const approved, denied = `{"modern":1}`, `{"modern":2}`
+	const approved, denied = `{"n":1}`, `{"n":2}`
 	ids := map[string]string{}
 	for _, args := range []string{approved, denied} {
-		begun := s.call(t, args, "")
-		if ids[args] = in(begun, "taskId"); in(begun, "resultType") != "task" || in(begun, "status") != "working" || ids[args] == "" {
-			t.Fatalf("begun: %s", begun)
+		started := s.call(t, args, "")
+		if ids[args] = textAt(started, "taskId"); textAt(started, "resultType") != "task" || textAt(started, "status") != "working" || ids[args] == "" {
+			t.Fatalf("no task: %s", started)
 		}
 	}
 	get := func(args string) json.RawMessage {
-		return s.ask(t, "tasks/get", ids[args], `"taskId":`+jsonText(t, ids[args]))
+		return s.request(t, "tasks/get", ids[args], `"taskId":`+jsonText(t, ids[args]))
 	}
-	g.desk().must(t, ids[approved], "approve")
-	g.desk().must(t, ids[denied], "deny")
-	program.Await(t, "the task is done", func() bool { return in(get(approved), "status") == "completed" })
+	g.carol().mustVote(t, ids[approved], "approve")
+	g.carol().mustVote(t, ids[denied], "deny")
+	program.Await(t, "the task is done", func() bool { return textAt(get(approved), "status") == "completed" })
 	g.Kill(t)
 	g = serveReady(t, dir)
 	s.url = g.Agents + "/mcp"
-	if got := get(approved); in(got, "result", "resultType") != "complete" || in(got, "result", "isError") == "true" || in(got, "result", "content") == "" {
+	if got := get(approved); textAt(got, "result", "resultType") != "complete" || textAt(got, "result", "isError") == "true" || textAt(got, "result", "content") == "" {
 		t.Errorf("approved: %s", got)
 	}
-	if got := get(denied); in(got, "status") != "completed" || in(got, "result", "isError") != "true" || !strings.Contains(in(got, "statusMessage"), noInvoice) {
+	if got := get(denied); textAt(got, "status") != "completed" || textAt(got, "result", "isError") != "true" || !strings.Contains(textAt(got, "statusMessage"), denialReason) {
 		t.Errorf("denied: %s", got)
 	}
 	wantRuns(t, rec, approved, 1)
 	wantRuns(t, rec, denied, 0)
-	verify(t, dir)
+	verifyTrail(t, dir)
 }
 
-// TestApprovalStatus: the tool is there for who has tickets, as long as they
-// answer, and for nobody else; it tells what came of them.
+// TestApprovalStatus: the tool approval_status is offered to principals with
+// tickets and to nobody else, and reports the state of their tickets.
 func TestApprovalStatus(t *testing.T) {
 	t.Parallel()
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, agents: 1}))
 	mine, other := openHTTP(t, g.Agents+"/mcp", agentToken), openHTTP(t, g.Agents+"/mcp", tokenOf(0))
-	offered := func(d door) bool {
+	offered := func(d rawClient) bool {
 		for _, tool := range list(t, d) {
-			if nameOf(tool) == "approval_status" {
+			if toolName(tool) == "approval_status" {
 				return true
 			}
 		}
 		return false
 	}
 	if offered(mine) {
-		t.Error("it is offered to who has no ticket")
+		t.Error("approval_status is offered to a principal without tickets")
 	}
-	ticket := hold(t, mine, "rec__pay", `{"n":1}`)
+	ticket := holdCall(t, mine, "rec__pay", `{"n":1}`)
 	if !offered(mine) || offered(other) || !offered(openHTTP(t, g.Agents+"/mcp/rec", agentToken)) {
-		t.Error("it is not offered to its requester, or to somebody else, or not on every road")
+		t.Error("approval_status must be offered to the requester on every route, and to nobody else")
 	}
 	if _, failure := call(t, other, "approval_status", `{"ticket":"`+ticket+`"}`); failure == nil {
-		t.Error("somebody else may ask")
+		t.Error("another principal read the ticket")
 	}
 	status := func() json.RawMessage { return mustCall(t, mine, "approval_status", `{"ticket":"`+ticket+`"}`) }
-	if got := status(); in(got, "_meta", "io.toolgate/approval", "status") != "pending" {
+	if got := status(); textAt(got, "_meta", "io.toolgate/approval", "status") != "pending" {
 		t.Errorf("waiting: %s", got)
 	}
 	g.approve(t, ticket)
-	if got := status(); in(got, "_meta", "io.toolgate/approval", "status") != "approved" {
+	if got := status(); textAt(got, "_meta", "io.toolgate/approval", "status") != "approved" {
 		t.Errorf("approved: %s", got)
 	}
-	wantRuns(t, rec, `{"n":1}`, 0) // asking spends nothing
+	wantRuns(t, rec, `{"n":1}`, 0) // reading the status runs nothing
 	mustCall(t, mine, "rec__pay", `{"n":1}`)
-	if got := status(); in(got, "_meta", "io.toolgate/approval", "status") != "replayed" || in(got, "content") == "" {
+	if got := status(); textAt(got, "_meta", "io.toolgate/approval", "status") != "replayed" || textAt(got, "content") == "" {
 		t.Errorf("made: %s", got)
 	}
 	wantRuns(t, rec, `{"n":1}`, 1)
-	verify(t, g.Dir)
+	verifyTrail(t, g.Dir)
 }

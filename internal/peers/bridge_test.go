@@ -10,8 +10,8 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// Clients that start their server themselves, before a toolgate that runs
-// already: the bridge between them takes nothing away.
+// TestBridge connects clients that start their server themselves to a running
+// toolgate, through toolgate stdio --connect.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}, {Name: "steps", Does: recorder.Steps, N: wantSteps}}})
@@ -19,24 +19,24 @@ func TestBridge(t *testing.T) {
 decision := {"effect": "deny", "rule": "asked-for"} if {
 	input.arguments.deny == true
 } else := {"effect": "allow", "rule": "peers"}`}))
-	w := way{Command: program.Toolgate(t), Args: []string{"stdio", "--connect", g.Agents, "--token", agentToken}, Dir: t.TempDir()}
-	for _, p := range []peer{goSDK, mcpGo} {
-		t.Run(p.name, func(t *testing.T) {
+	at := target{Command: program.Toolgate(t), Args: []string{"stdio", "--connect", g.Agents, "--token", agentToken}, Dir: t.TempDir(), Bare: true}
+	for _, p := range []peer{goSession, goStateless, mcpGoSession} {
+		t.Run(p.String(), func(t *testing.T) {
 			t.Parallel()
-			stepping := calling("far__steps", `{}`)
-			stepping.Progress = true
-			got := p.run(t, w, listing(2), calling("far__echo", `{"b":1,"a":"é"}`), calling("far__echo", `{"deny":true}`), stepping)
-			if diff := cmp.Diff([]string{"far__echo", "far__steps"}, got[0].Tools); diff != "" {
-				t.Errorf("listed (-want +got):\n%s%s", diff, got[0].Failed)
+			steps := callTool("far__steps", nil)
+			steps.Progress, steps.Wait = true, map[string]int{progressNote: wantSteps}
+			got := p.run(t, at, p.revision, []action{listTools(2), callTool("far__echo", args{"b": 1, "a": "é"}), callTool("far__echo", args{"deny": true}), steps})
+			if diff := cmp.Diff([]string{"far__echo", "far__steps"}, got[0].Names); diff != "" {
+				t.Errorf("list (-want +got):\n%s%s", diff, got[0].Failed)
 			}
-			if !strings.Contains(string(got[1].Result), `"a":"é"`) {
-				t.Errorf("echo: %s%s", got[1].Result, got[1].Failed)
+			if text := got[1].text(t); !strings.Contains(text, `"a":"é"`) {
+				t.Errorf("echo: %s", text)
 			}
 			if !strings.Contains(got[2].Failed, "Denied by policy") {
-				t.Errorf("denied: %s%s", got[2].Result, got[2].Failed)
+				t.Errorf("denied: %s", got[2].text(t))
 			}
-			if got[3].Result == nil || got[3].Progress < wantSteps {
-				t.Errorf("steps: %d told, %s%s", got[3].Progress, got[3].Result, got[3].Failed)
+			if got[3].Result == nil || got[3].count(progressNote) != wantSteps {
+				t.Errorf("steps: %d notifications, %s", got[3].count(progressNote), got[3].text(t))
 			}
 		})
 	}

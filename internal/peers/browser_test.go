@@ -12,13 +12,12 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// TestDecidedInABrowser: an agent's call is held, and waits; a person signs in at
-// toolgate's own pages with a real browser, finds the call, and decides. The
-// agent has its answer in the hold, and the server has seen what was approved,
-// once, and nothing of what was denied.
+// TestDecidedInABrowser: a person signs in at the console with a real browser, finds
+// a held call and decides. The agent gets its answer during the hold. The server
+// receives the approved call once and the denied call never.
 func TestDecidedInABrowser(t *testing.T) {
 	browser := program.Chromium(t)
-	p := paired(t, setup{hold: "2m"}, recorder.Tool{})
+	p := startPair(t, setup{hold: "2m"}, recorder.Tool{})
 	ctx, stop := context.WithTimeout(browser, 2*time.Minute)
 	defer stop()
 	do := func(actions ...chromedp.Action[chromedp.Void]) {
@@ -44,17 +43,17 @@ func TestDecidedInABrowser(t *testing.T) {
 		{"button[value=deny]", "not this one", "APPROVAL_DENIED", 0},
 	} {
 		args := fmt.Sprintf(`{"n":%d}`, n)
-		answered := begin(t, p.doors[1], "rec__pay", args)
-		id := p.gates[0].desk().asked(t, args).ID
+		answered := startCall(t, p.doors[1], "rec__pay", args)
+		id := p.gates[0].carol().awaitTicket(t, args).ID
 		do(chromedp.Navigate(p.gates[0].Admin+"/console/approvals"), chromedp.WaitVisible("a[href='/console/approvals/"+id+"']"))
 		press("a[href='/console/approvals/" + id + "']")
 		do(chromedp.WaitVisible("textarea[name=reason]"), chromedp.SendKeys("textarea[name=reason]", tc.reason))
 		press(tc.button)
 		a := <-answered
-		if got := came(t, a.text); a.err != nil || got != tc.came {
+		if got := outcome(t, a.text); a.err != nil || got != tc.came {
 			t.Errorf("after %s: %s, %v", tc.button, got, a.err)
 		}
-		if k := p.gates[0].desk().ticket(t, id); k.DecidedBy != "carol" {
+		if k := p.gates[0].carol().ticket(t, id); k.DecidedBy != "carol" {
 			t.Errorf("after %s: decided by %q", tc.button, k.DecidedBy)
 		}
 		wantRuns(t, p.rec, args, tc.runs)

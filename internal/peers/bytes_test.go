@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // bytesPolicy hides one tool, and denies and holds by argument. It has no else,
@@ -36,7 +38,7 @@ decision := {"effect": "allow", "rule": "peers"} if {
 
 // judged are arguments that have one reading, as unusual as they may look. They
 // have to arrive as they are.
-var judged = []struct{ name, args string }{
+var acceptedArguments = []struct{ name, args string }{
 	{"nothing", `{}`},
 	{"big integers", `{"a":9007199254740993,"b":-9223372036854775809,"c":123456789012345678901234567890}`},
 	{"spellings of a number", `{"a":1e2,"b":1E+2,"c":100,"d":100.0,"e":1.00e2,"f":-0,"g":0.1e-7}`},
@@ -52,7 +54,7 @@ var judged = []struct{ name, args string }{
 }
 
 // refused is a message that must reach nobody.
-type refused struct {
+type refusedMessage struct {
 	name    string
 	message string // %s is the prefix of the tools' names
 	code    int    // JSON-RPC code of the answer, 0 for a result with isError
@@ -64,7 +66,7 @@ func envelope(tool, args string) string {
 	return `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"%s__` + tool + `","arguments":` + args + `}}`
 }
 
-var refusals = []refused{
+var refusedMessages = []refusedMessage{
 	{name: "a key twice", message: envelope("echo", `{"a":1,"a":1}`), code: -32600},
 	{name: "a key twice, spelled in two ways", message: envelope("echo", `{"a":1,"\u0061":2}`), code: -32600},
 	{name: "a key twice, deep down", message: envelope("echo", `{"x":[{"a":1,"b":2,"a":3}]}`), code: -32600},
@@ -123,40 +125,40 @@ func TestJudgedBytes(t *testing.T) {
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
 	awaitTools(t, pipe, 6) // of five tools one is hidden and one in quarantine
-	for door, d := range map[string]door{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
+	for door, d := range map[string]rawClient{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
 		for transport, rec := range recorders {
 			t.Run(door+" to "+transport, func(t *testing.T) {
 				mustCall(t, d, transport+"__limited", `{}`) // the one call that the limit allows
-				b := bench{door: d, prefix: transport, rec: rec, all: recorders}
-				for _, tc := range judged {
-					t.Run(tc.name, func(t *testing.T) { b.arrives(t, tc.args, tc.args) })
+				b := byteCheck{door: d, prefix: transport, rec: rec, all: recorders}
+				for _, tc := range acceptedArguments {
+					t.Run(tc.name, func(t *testing.T) { b.wantArrives(t, tc.args, tc.args) })
 				}
 				if door == "HTTP" {
 					// One line on every transport: line ends between tokens become
 					// spaces; a tab stays.
-					t.Run("line ends", func(t *testing.T) { b.arrives(t, "{\r\n\t\"a\": [\n1\n]\r\n}", "{  \t\"a\": [ 1 ]  }") })
+					t.Run("line ends", func(t *testing.T) { b.wantArrives(t, "{\r\n\t\"a\": [\n1\n]\r\n}", "{  \t\"a\": [ 1 ]  }") })
 				}
-				for _, tc := range refusals {
+				for _, tc := range refusedMessages {
 					if !tc.http || door == "HTTP" {
-						t.Run(tc.name, func(t *testing.T) { b.refused(t, tc) })
+						t.Run(tc.name, func(t *testing.T) { b.wantRefused(t, tc) })
 					}
 				}
-				b.arrives(t, `{"last":true}`, `{"last":true}`)
+				b.wantArrives(t, `{"last":true}`, `{"last":true}`)
 			})
 		}
 	}
 }
 
 // bench is one door to one recorder.
-type bench struct {
-	door   door
+type byteCheck struct {
+	door   rawClient
 	prefix string
 	rec    *recorder.Recorder
 	all    map[string]*recorder.Recorder
 }
 
 // received counts every message that any recorder has got.
-func (b bench) received() (n int) {
+func (b byteCheck) received() (n int) {
 	for _, rec := range b.all {
 		n += len(rec.Messages())
 	}
@@ -164,7 +166,7 @@ func (b bench) received() (n int) {
 }
 
 // arrives makes a call and wants its arguments at the server and in the echo.
-func (b bench) arrives(t *testing.T, args, want string) {
+func (b byteCheck) wantArrives(t *testing.T, args, want string) {
 	t.Helper()
 	before := b.received()
 	result := mustCall(t, b.door, b.prefix+"__echo", args)
@@ -185,7 +187,7 @@ func (b bench) arrives(t *testing.T, args, want string) {
 }
 
 // refused sends what must be refused and wants nothing of it at any server.
-func (b bench) refused(t *testing.T, tc refused) {
+func (b byteCheck) wantRefused(t *testing.T, tc refusedMessage) {
 	t.Helper()
 	var before []string
 	for _, rec := range b.all {
@@ -193,7 +195,7 @@ func (b bench) refused(t *testing.T, tc refused) {
 	}
 	message := strings.ReplaceAll(strings.ReplaceAll(tc.message, "%[1]s", b.prefix), "%s", b.prefix)
 	answer := b.door.exchange(t, []byte(message))
-	result, failure := parts(answer)
+	result, failure := splitAnswer(answer)
 	switch {
 	case tc.code == 0 && (failure != nil || !bytes.Contains(result, []byte(`"isError":true`))):
 		t.Errorf("got %s, want a result with isError", answer)
@@ -222,9 +224,9 @@ func clip(text []byte) string {
 	return string(text)
 }
 
-// TestCancelArrives: a cancellation reaches the server, with the id that the
-// call has there, and the caller gets no answer to the call.
-func TestCancelArrives(t *testing.T) {
+// TestCancel: a cancellation reaches the server with the ID of the call at that
+// server, the caller gets no answer to the call, and the trail records it.
+func TestCancel(t *testing.T) {
 	t.Parallel()
 	offered := recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}}
 	recorders := map[string]*recorder.Recorder{"http": recorder.HTTP(t, offered), "stdio": recorder.Stdio(t, offered)}
@@ -238,24 +240,24 @@ func TestCancelArrives(t *testing.T) {
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`
 	for transport, rec := range recorders {
 		t.Run("HTTP to "+transport, func(t *testing.T) {
-			ctx, stop := context.WithTimeout(t.Context(), patience)
+			ctx, stop := context.WithTimeout(t.Context(), timeout)
 			defer stop()
-			over := make(chan []byte, 1)
+			ended := make(chan []byte, 1)
 			own := *agents
 			go func() {
-				text, err := own.try(ctx, callMessage("7", transport+"__hang", `{}`))
-				over <- append(text, fmt.Sprint(err)...)
+				text, err := own.tryExchange(ctx, callMessage("7", transport+"__hang", `{}`))
+				ended <- append(text, fmt.Sprint(err)...)
 			}()
-			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
+			program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
 			agents.exchange(t, []byte(cancel))
 			wantCancelled(t, rec, 1)
-			if got := string(<-over); got != "<nil>" {
+			if got := string(<-ended); got != "<nil>" {
 				t.Errorf("the cancelled call was answered: %s", got)
 			}
 		})
 		t.Run("stdio to "+transport, func(t *testing.T) {
 			pipe.send(t, callMessage("7", transport+"__hang", `{}`))
-			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 2 })
+			program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 2 })
 			pipe.send(t, []byte(cancel))
 			wantCancelled(t, rec, 2)
 			if got := pipe.exchange(t, []byte(`{"jsonrpc":"2.0","id":"after","method":"ping"}`)); !bytes.Contains(got, []byte(`"after"`)) {
@@ -263,10 +265,24 @@ func TestCancelArrives(t *testing.T) {
 			}
 		})
 	}
+	program.Await(t, "the trail has every cancelled call", func() bool { return cancelledIn(t, dir) == 2*len(recorders) })
 }
 
-// wantCancelled waits until a recorder has n cancellations and wants the last
-// to name its last call.
+// cancelledIn returns the number of calls that a trail records as cancelled.
+func cancelledIn(t testing.TB, dir string) (n int) {
+	t.Helper()
+	out, _ := runCommand(t, dir, "audit", "tail", "-n", "1000")
+	for line := range strings.Lines(out) {
+		var r audit.Record
+		if err := json.Unmarshal([]byte(line), &r); err == nil && r.Code == signal.CodeCancelled && r.Tool == "hang" {
+			n++
+		}
+	}
+	return n
+}
+
+// wantCancelled waits until a recorder has n cancellations, and checks that the last
+// one names its last call.
 func wantCancelled(t *testing.T, rec *recorder.Recorder, n int) {
 	t.Helper()
 	var cancelled [][]byte

@@ -23,23 +23,23 @@ import (
 
 // confided is how often a confiding call reports progress before it asks, and
 // again after it.
-const confided = 2
+const progressPerPhase = 2
 
 // confiding is a server with one tool: a call of it reports progress, asks its
 // client for the word that belongs to the call, reports progress again and
 // answers with the word. name is in every message, so that each can be told
 // from those of other calls.
-func confiding(era string) *sdk.Server {
+func newCrowdServer(era string) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "confiding", Version: "1"}, nil)
-	if era == legacyEra {
-		refuseDiscovery(s)
+	if era == sessionRevision {
+		refuseDiscover(s)
 	}
 	type in struct {
 		Name string `json:"name"`
 	}
 	sdk.AddTool(s, &sdk.Tool{Name: "confide"}, func(ctx context.Context, r *sdk.CallToolRequest, in in) (*sdk.CallToolResult, any, error) {
 		report := func(from int) error {
-			for i := range confided {
+			for i := range progressPerPhase {
 				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
 					ProgressToken: r.Params.GetProgressToken(), Progress: float64(from + i), Message: in.Name,
 				}); err != nil {
@@ -64,7 +64,7 @@ func confiding(era string) *sdk.Server {
 		} else if r.Params.RequestState != "asked "+in.Name {
 			return nil, nil, fmt.Errorf("%s came back with the state %q", in.Name, r.Params.RequestState)
 		}
-		if err := report(1 + confided); err != nil {
+		if err := report(1 + progressPerPhase); err != nil {
 			return nil, nil, err
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(in.Name, " ", answer.Content["word"])}}}, nil, nil
@@ -73,7 +73,7 @@ func confiding(era string) *sdk.Server {
 }
 
 // refuseDiscovery makes a server one of the era before.
-func refuseDiscovery(s *sdk.Server) {
+func refuseDiscover(s *sdk.Server) {
 	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			if method == "server/discover" {
@@ -87,45 +87,45 @@ func refuseDiscovery(s *sdk.Server) {
 var wordSchema = map[string]any{"type": "object", "properties": map[string]any{"word": map[string]any{"type": "string"}}, "required": []any{"word"}}
 
 // confidingVar makes this binary a confiding server on stdio.
-const confidingVar = "PEERS_CONFIDING"
+const crowdServerVar = "PEERS_CONFIDING"
 
 // confide is that server; it ends with its input.
-func confide() {
-	if err := confiding(os.Getenv(confidingVar)).Run(context.Background(), &sdk.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
+func runCrowdServer() {
+	if err := newCrowdServer(os.Getenv(crowdServerVar)).Run(context.Background(), &sdk.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.Exit(0)
 }
 
 // confidant is one client of a crowd.
-type confidant struct {
+type crowdClient struct {
 	id, era string
 
-	mu    sync.Mutex        // protects the fields below
-	words map[string]string // :: name of a call under way ⇒ what only this call knows
-	asked map[string]int    // :: name of a call ⇒ how often it was asked
-	heard map[string][]int  // :: name of a call ⇒ its progress in order
-	wrong []string          // what was not meant for it
+	mu          sync.Mutex        // protects the fields below
+	words       map[string]string // :: name of a call under way ⇒ what only this call knows
+	asked       map[string]int    // :: name of a call ⇒ how often it was asked
+	progress    map[string][]int  // :: name of a call ⇒ its progress in order
+	misdirected []string          // what was not meant for it
 }
 
 // told takes what a call says of itself, and notes what is no call of ours.
-func (c *confidant) told(name string, take func()) {
+func (c *crowdClient) record(name string, take func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ours := c.words[name]; !ours {
-		c.wrong = append(c.wrong, fmt.Sprintf("%s was told of %q", c.id, name))
+		c.misdirected = append(c.misdirected, fmt.Sprintf("%s was told of %q", c.id, name))
 		return
 	}
 	take()
 }
 
 // options take progress and answer questions.
-func (c *confidant) options() *sdk.ClientOptions {
+func (c *crowdClient) options() *sdk.ClientOptions {
 	return &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{},
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			answer := &sdk.ElicitResult{Action: "decline"}
-			c.told(r.Params.Message, func() {
+			c.record(r.Params.Message, func() {
 				c.asked[r.Params.Message]++
 				answer = &sdk.ElicitResult{Action: "accept", Content: map[string]any{"word": c.words[r.Params.Message]}}
 			})
@@ -133,11 +133,11 @@ func (c *confidant) options() *sdk.ClientOptions {
 		},
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
 			name := r.Params.Message
-			c.told(name, func() {
+			c.record(name, func() {
 				if r.Params.ProgressToken != "token of "+name {
-					c.wrong = append(c.wrong, fmt.Sprintf("%s: progress of %q has the token %v", c.id, name, r.Params.ProgressToken))
+					c.misdirected = append(c.misdirected, fmt.Sprintf("%s: progress of %q has the token %v", c.id, name, r.Params.ProgressToken))
 				}
-				c.heard[name] = append(c.heard[name], int(r.Params.Progress))
+				c.progress[name] = append(c.progress[name], int(r.Params.Progress))
 			})
 		},
 	}
@@ -145,7 +145,7 @@ func (c *confidant) options() *sdk.ClientOptions {
 
 // converse makes calls in one session, so many at a time, and says what went
 // wrong.
-func (c *confidant) converse(ctx context.Context, w way, calls, together int) (err error) {
+func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together int) (err error) {
 	session, err := sdk.NewClient(&sdk.Implementation{Name: c.id, Version: "1"}, c.options()).
 		Connect(ctx, goTransport(w), &sdk.ClientSessionOptions{ProtocolVersion: c.era})
 	if err != nil {
@@ -174,31 +174,31 @@ func (c *confidant) converse(ctx context.Context, w way, calls, together int) (e
 			return nil
 		})
 	}
-	return errors.Join(all.Wait(), c.lacks(calls))
+	return errors.Join(all.Wait(), c.checkComplete(calls))
 }
 
 // lacks says what did not come, came twice or came out of order. The client
 // handles the last progress later than the answer.
-func (c *confidant) lacks(calls int) error {
+func (c *crowdClient) checkComplete(calls int) error {
 	program.Settles(func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, heard := range c.heard {
-			if len(heard) < 2*confided {
+		for _, heard := range c.progress {
+			if len(heard) < 2*progressPerPhase {
 				return false
 			}
 		}
-		return len(c.heard) == calls
+		return len(c.progress) == calls
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var wrong []error
-	for _, text := range c.wrong {
+	for _, text := range c.misdirected {
 		wrong = append(wrong, errors.New(text))
 	}
 	for name := range c.words {
-		heard := c.heard[name]
-		ordered := len(heard) == 2*confided
+		heard := c.progress[name]
+		ordered := len(heard) == 2*progressPerPhase
 		for i, n := range heard {
 			ordered = ordered && n == i+1
 		}
@@ -210,25 +210,25 @@ func (c *confidant) lacks(calls int) error {
 }
 
 // crowd lets clients converse all at once.
-func crowd(t *testing.T, w way, era string, clients, calls, together int) {
+func runCrowd(t *testing.T, w target, era string, clients, calls, together int) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 3*patience)
+	ctx, stop := context.WithTimeout(t.Context(), 3*timeout)
 	defer stop()
 	var all errgroup.Group
 	for n := range clients {
-		c := &confidant{
+		c := &crowdClient{
 			id: fmt.Sprintf("client %d", n), era: era,
-			words: map[string]string{}, asked: map[string]int{}, heard: map[string][]int{},
+			words: map[string]string{}, asked: map[string]int{}, progress: map[string][]int{},
 		}
-		all.Go(func() error { return c.converse(ctx, w, calls, together) })
+		all.Go(func() error { return c.makeCalls(ctx, w, calls, together) })
 	}
 	if err := all.Wait(); err != nil {
-		t.Error(shortened(err.Error()))
+		t.Error(truncate(err.Error()))
 	}
 }
 
 // shortened leaves out most of a long text.
-func shortened(text string) string {
+func truncate(text string) string {
 	if len(text) > 4000 {
 		return text[:4000] + fmt.Sprintf("… and %d bytes more", len(text)-4000)
 	}
@@ -254,32 +254,32 @@ func TestCrowd(t *testing.T) {
 	}
 	isolated := map[string]any{"isolation": "session", "max_sessions": 128, "timeout": "120s"}
 	pipe := func(era string) map[string]any {
-		return map[string]any{"command": self, "env": map[string]string{confidingVar: era, "GORACE": "atexit_sleep_ms=0"}}
+		return map[string]any{"command": self, "env": map[string]string{crowdServerVar: era, "GORACE": "atexit_sleep_ms=0"}}
 	}
-	servers := []*httptest.Server{confidingAt(t, legacyEra), confidingAt(t, modernEra)}
+	servers := []*httptest.Server{serveCrowdServer(t, sessionRevision), serveCrowdServer(t, statelessRevision)}
 	g := &gate{program.ServeWatched(t, configure(t, setup{results: "off", limits: `{"default": "1000000/1m"}`, servers: []server{
 		{"http-legacy", map[string]any{"type": "http", "url": servers[0].URL}, isolated},
 		{"http-modern", map[string]any{"type": "http", "url": servers[1].URL}, isolated},
-		{"stdio-legacy", pipe(legacyEra), isolated},
-		{"stdio-modern", pipe(modernEra), isolated},
+		{"stdio-legacy", pipe(sessionRevision), isolated},
+		{"stdio-modern", pipe(statelessRevision), isolated},
 	}}))}
 	before := g.goroutines(t)
 	for _, tc := range []struct {
 		server, era              string // the era is the clients'
 		clients, calls, together int
 	}{
-		{"http-legacy", legacyEra, 100, 20, 20},
-		{"http-modern", legacyEra, 20, 20, 20},
-		{"stdio-legacy", legacyEra, 6, 20, 20},
-		{"stdio-modern", legacyEra, 6, 20, 20},
+		{"http-legacy", sessionRevision, 100, 20, 20},
+		{"http-modern", sessionRevision, 20, 20, 20},
+		{"stdio-legacy", sessionRevision, 6, 20, 20},
+		{"stdio-modern", sessionRevision, 6, 20, 20},
 		// So many calls of one principal may wait for answers.
-		{"http-legacy", modernEra, 6, 20, 5},
-		{"http-modern", modernEra, 6, 20, 5},
-		{"stdio-legacy", modernEra, 1, 20, 1}, // nothing tells which call a question belongs to
-		{"stdio-modern", modernEra, 6, 20, 5},
+		{"http-legacy", statelessRevision, 6, 20, 5},
+		{"http-modern", statelessRevision, 6, 20, 5},
+		{"stdio-legacy", statelessRevision, 1, 20, 1}, // nothing tells which call a question belongs to
+		{"stdio-modern", statelessRevision, 6, 20, 5},
 	} {
 		t.Run(tc.server+" "+tc.era, func(t *testing.T) {
-			crowd(t, way{URL: g.Agents + "/mcp/" + tc.server, Token: agentToken}, tc.era, tc.clients, tc.calls, tc.together)
+			runCrowd(t, target{URL: g.Agents + "/mcp/" + tc.server, Token: agentToken}, tc.era, tc.clients, tc.calls, tc.together)
 		})
 	}
 	for _, far := range servers {
@@ -292,7 +292,7 @@ func TestCrowd(t *testing.T) {
 	if !program.Settles(func() bool { after = g.goroutines(t); return after <= before+kept }) {
 		t.Errorf("%d goroutines before the sessions, %d after them", before, after)
 	}
-	gone := offspring(t, g.Cmd.Process.Pid)
+	gone := trackDescendants(t, g.Cmd.Process.Pid)
 	if err := g.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -301,10 +301,10 @@ func TestCrowd(t *testing.T) {
 }
 
 // confidingAt serves a confiding server over HTTP.
-func confidingAt(t *testing.T, era string) *httptest.Server {
+func serveCrowdServer(t *testing.T, era string) *httptest.Server {
 	t.Helper()
-	far := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return confiding(era) },
-		&sdk.StreamableHTTPOptions{Stateless: era == modernEra}))
+	far := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return newCrowdServer(era) },
+		&sdk.StreamableHTTPOptions{Stateless: era == statelessRevision}))
 	t.Cleanup(func() {
 		far.CloseClientConnections()
 		far.Close()

@@ -20,39 +20,39 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// patience is how long anything in these tests may take.
-const patience = program.Patience
+// timeout is the time limit of every wait in these tests.
+const timeout = program.Timeout
 
 func TestMain(m *testing.M) {
-	// A recorder is this binary again; toolgate supervises it, so no child of
-	// the kind that package upstream starts is ever this binary.
+	// toolgate starts the recorders, so this binary never is a child of package
+	// upstream.
 	recorder.Main(func([]string) bool { return false }, nil)
-	if os.Getenv(confidingVar) != "" {
-		confide()
+	if os.Getenv(crowdServerVar) != "" {
+		runCrowdServer()
 	}
-	if os.Getenv(steadyVar) != "" {
-		beSteady()
+	if os.Getenv(restartServerVar) != "" {
+		runRestartServer()
 	}
-	if os.Getenv(steppedVar) != "" {
-		beStepped()
+	if os.Getenv(tracedVar) != "" {
+		runTracer()
 	}
-	abreast()
+	allowParallel()
 	os.Exit(program.Run(m))
 }
 
-// abreast lets more tests run at the same time than there are processors: these
-// wait for processes, and for servers that tell something now and then.
-func abreast() {
+// allowParallel runs more tests at the same time than there are processors: most of
+// their time they wait for processes and for notifications.
+func allowParallel() {
 	flag.Parse()
 	if runtime.GOMAXPROCS(0) < 8 {
 		_ = flag.Set("test.parallel", "3") // it is a flag of every test binary
 	}
 }
 
-// needs skips the test when a third-party part is missing; in CI it fails. It
-// gives the part's absolute path. The path is one of node_modules, or with no
-// slash in it a program.
-func needs(t testing.TB, path string) string {
+// requirePart returns the absolute path of a third-party part: a path below
+// node_modules, or the name of a program. If the part is missing the test skips;
+// with CI=true it fails.
+func requirePart(t testing.TB, path string) string {
 	t.Helper()
 	missing := t.Skipf
 	if os.Getenv("CI") == "true" {
@@ -75,49 +75,41 @@ func needs(t testing.TB, path string) string {
 	return full
 }
 
-// The people of these tests and their bearer tokens: an agent, carol, and dave,
-// who approves too.
+// The bearer tokens of the principals agent, carol and dave. carol and dave are
+// approvers.
 const (
 	agentToken    = "agent-token"
 	approverToken = "approver-token"
 	daveToken     = "dave-token"
 )
 
-// server is one entry of mcpServers with its settings under toolgate.servers.
+// server is an entry of mcpServers with its settings under toolgate.servers.
 type server struct {
 	name            string
 	entry, settings map[string]any
 }
 
-// setup is what a configuration is made of.
+// setup describes a configuration.
 type setup struct {
 	servers []server
 	policy  string // Rego after the package clause, "" allows everything
-	limits  string // JSON, "" limits nothing that a test could reach
-	results string // mode, "" is compact
-	agents  int    // how many more agents there are, each with a token of its own
-	hold    string // how long a call waits for a person, "" answers at once, byClient as its client bears
-	ttl     string // how long its ticket lives, "" is 15 minutes
+	limits  string // JSON, "" for a limit that no test reaches
+	results string // mode, "" for compact
+	agents  int    // number of further agents, each with its own token
+	hold    string // hold time, "" for 0s, holdByClient for the default
+	ttl     string // time to live of a ticket, "" for 15m
 }
 
-// byClient leaves it to the client's name how long a call waits: toolgate-cli
-// does not at all, one that nobody knows as long as any.
-const byClient = "by client"
+// holdByClient leaves the hold time to the client's name: none for toolgate-cli, the
+// longest for an unknown client.
+const holdByClient = "by client"
 
 const allowAll = `decision := {"effect": "allow", "rule": "peers"}`
 
-// configure writes a configuration into a directory of its own and gives that
-// directory.
+// configure writes a configuration into a new directory and returns the directory.
 func configure(t testing.TB, s setup) string {
 	t.Helper()
 	dir := t.TempDir()
-	configureAt(t, filepath.Join(dir, "mcp.json"), s)
-	return dir
-}
-
-// configureAt writes a configuration to path and its policy beside it.
-func configureAt(t testing.TB, path string, s setup) {
-	t.Helper()
 	var servers, settings []string
 	for _, one := range s.servers {
 		servers = append(servers, jsonText(t, one.name)+": "+jsonText(t, one.entry))
@@ -135,7 +127,7 @@ func configureAt(t testing.TB, path string, s setup) {
 		s.results = "compact"
 	}
 	hold := ""
-	if s.hold != byClient {
+	if s.hold != holdByClient {
 		hold = `, "hold": "` + cmp.Or(s.hold, "0s") + `"`
 	}
 	token := func(subject, role, secret string) string {
@@ -145,8 +137,8 @@ func configureAt(t testing.TB, path string, s setup) {
 	for n := range s.agents {
 		tokens = append(tokens, token(fmt.Sprint("agent-", n), "agent", tokenOf(n)))
 	}
-	write(t, filepath.Join(filepath.Dir(path), "policy", "p.rego"), "package toolgate\n\nimport rego.v2\n\n"+s.policy+"\n")
-	write(t, path, fmt.Sprintf(`{
+	write(t, filepath.Join(dir, "policy", "p.rego"), "package toolgate\n\nimport rego.v2\n\n"+s.policy+"\n")
+	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{
   "mcpServers": {%s},
   "toolgate": {
     "state": "state", "policy": {"path": "policy", "timeout": "10s"}, "results": %q, "limits": %s,
@@ -156,9 +148,10 @@ func configureAt(t testing.TB, path string, s setup) {
   }
 }`, strings.Join(servers, ",\n    "), s.results, s.limits, cmp.Or(s.ttl, "15m"), hold, strings.Join(tokens, ", "),
 		strings.Join(settings, ",\n    ")))
+	return dir
 }
 
-// tokenOf is the token of the n-th of the agents that setup adds.
+// tokenOf returns the token of the n-th further agent.
 func tokenOf(n int) string { return fmt.Sprint(agentToken, "-", n) }
 
 func jsonText(t testing.TB, v any) string {
@@ -182,7 +175,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// stdioOf and httpOf are servers that a recorder plays.
+// stdioOf and httpOf return a server entry for a recorder.
 func stdioOf(name string, rec *recorder.Recorder, settings map[string]any) server {
 	return server{name, map[string]any{"command": rec.Command, "args": rec.Args, "env": rec.Env}, settings}
 }
@@ -191,8 +184,8 @@ func httpOf(name string, rec *recorder.Recorder, settings map[string]any) server
 	return server{name, map[string]any{"type": "http", "url": rec.URL}, settings}
 }
 
-// shared is for servers whose one connection all sessions use, so that a test
-// can count what reaches them.
+// shared returns settings with one connection for all sessions, so that a test can
+// count what reaches the server.
 func shared() map[string]any { return map[string]any{"isolation": "shared"} }
 
 // gate is a running toolgate serve.
@@ -208,11 +201,21 @@ func serveReady(t testing.TB, dir string) *gate {
 	return &gate{program.ServeReady(t, dir)}
 }
 
-// command runs one toolgate command to its end and gives its output and exit
-// code.
-func command(t testing.TB, dir string, args ...string) (stdout string, code int) {
+// route is a target on the agents' listener: /mcp, or /mcp/{server} with a name.
+func (g *gate) route(server string) target {
+	return target{URL: strings.TrimSuffix(g.Agents+"/mcp/"+server, "/"), Token: agentToken}
+}
+
+// stdio is a toolgate stdio that the client starts, with a configuration file.
+func (g *gate) stdio(t testing.TB, config string) target {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	return target{Command: program.Toolgate(t), Dir: g.Dir, Args: []string{"stdio", "--config", config, "--token", agentToken}}
+}
+
+// runCommand runs a toolgate command and returns its output and exit code.
+func runCommand(t testing.TB, dir string, args ...string) (stdout string, code int) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), timeout)
 	defer stop()
 	cmd := exec.CommandContext(ctx, program.Toolgate(t), append(args, "--config", "mcp.json")...)
 	cmd.Dir = dir
@@ -229,7 +232,7 @@ func command(t testing.TB, dir string, args ...string) (stdout string, code int)
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// report is what audit verify says.
+// report is the output of audit verify.
 type report struct {
 	OK     bool
 	Chains []struct {
@@ -239,10 +242,10 @@ type report struct {
 	}
 }
 
-// verify runs audit verify over the trail of dir and wants it whole.
-func verify(t testing.TB, dir string) report {
+// verifyTrail runs audit verify on the trail of dir and requires an intact trail.
+func verifyTrail(t testing.TB, dir string) report {
 	t.Helper()
-	out, code := command(t, dir, "audit", "verify", "-o", "json")
+	out, code := runCommand(t, dir, "audit", "verify", "-o", "json")
 	var r report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("reading the report: %v: %s", err, out)
@@ -253,18 +256,18 @@ func verify(t testing.TB, dir string) report {
 	return r
 }
 
-// approve lets carol approve a ticket.
+// approve has carol approve a ticket.
 func (g *gate) approve(t testing.TB, ticket string) {
 	t.Helper()
-	if out, code := command(t, g.Dir, "approval", "approve", ticket, "--token", approverToken, "--addr", g.Admin); code != 0 {
+	if out, code := runCommand(t, g.Dir, "approval", "approve", ticket, "--token", approverToken, "--addr", g.Admin); code != 0 {
 		t.Fatalf("approving %s: exit %d: %s", ticket, code, out)
 	}
 }
 
-// tickets gives the state of every ticket by its id.
+// tickets returns the state of every ticket by ID.
 func (g *gate) tickets(t testing.TB) map[string]string {
 	t.Helper()
-	out, code := command(t, g.Dir, "approval", "list", "-o", "json", "--token", approverToken, "--addr", g.Admin)
+	out, code := runCommand(t, g.Dir, "approval", "list", "-o", "json", "--token", approverToken, "--addr", g.Admin)
 	var found struct{ Approvals []struct{ ID, State string } }
 	if err := json.Unmarshal([]byte(out), &found); err != nil || code != 0 {
 		t.Fatalf("listing tickets: exit %d, %v: %s", code, err, out)

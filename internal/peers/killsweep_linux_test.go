@@ -19,26 +19,26 @@ import (
 // can have. All of them are on one state: each start finds what the kill before
 // it left.
 type sweep struct {
-	rec  *recorder.Recorder
-	dir  string
-	live life
-	seen map[string]int // :: state that a kill left ⇒ how often
+	rec      *recorder.Recorder
+	dir      string
+	scenario scenario
+	left     map[string]int // :: state that a kill left ⇒ how often
 }
 
 // life is what is done with one call: begin before the steps are counted, go on
 // while they are. A request that fails ends it: toolgate is gone.
-type life struct {
+type scenario struct {
 	name, policy, hold string
 	states             []string // that kills leave, each at least once; "" = no ticket
-	alone              bool     // what is approved runs without its agent
-	begin              func(s *sweep, t *testing.T, g *steppedGate, k *killed)
-	goOn               func(s *sweep, t *testing.T, g *steppedGate, k *killed) error
+	runsAlone          bool     // what is approved runs without its agent
+	prepare            func(s *sweep, t *testing.T, g *tracedGate, k *sweptCall)
+	run                func(s *sweep, t *testing.T, g *tracedGate, k *sweptCall) error
 }
 
 // killed is one call, and what had been acknowledged of it when toolgate died.
-type killed struct {
+type sweptCall struct {
 	args   string
-	door   *httpDoor
+	door   *rawHTTP
 	wait   <-chan answer // of a call that waits
 	ticket string        // "" = nobody was told of one
 	voted  bool
@@ -47,11 +47,11 @@ type killed struct {
 }
 
 // ask makes the call, and takes note of what it came to.
-func (k *killed) ask(t *testing.T, text []byte, err error) error {
+func (k *sweptCall) record(t *testing.T, text []byte, err error) error {
 	if err != nil {
 		return err
 	}
-	result, failure := parts(text)
+	result, failure := splitAnswer(text)
 	if result == nil {
 		return fmt.Errorf("the call was refused: %s", failure)
 	}
@@ -63,14 +63,14 @@ func (k *killed) ask(t *testing.T, text []byte, err error) error {
 	return nil
 }
 
-func (k *killed) call(t *testing.T) error {
-	a := <-begin(t, k.door, "rec__pay", k.args)
-	return k.ask(t, a.text, a.err)
+func (k *sweptCall) call(t *testing.T) error {
+	a := <-startCall(t, k.door, "rec__pay", k.args)
+	return k.record(t, a.text, a.err)
 }
 
 // vote is carol's yes.
-func (k *killed) vote(ctx context.Context, g *steppedGate) error {
-	v, err := g.desk().vote(ctx, k.ticket, "approve", `{"reason":"swept"}`)
+func (k *sweptCall) vote(ctx context.Context, g *tracedGate) error {
+	v, err := g.carol().vote(ctx, k.ticket, "approve", `{"reason":"swept"}`)
 	if err == nil && v.status != http.StatusOK {
 		return fmt.Errorf("the vote was refused: %+v", v)
 	}
@@ -80,10 +80,10 @@ func (k *killed) vote(ctx context.Context, g *steppedGate) error {
 
 // askApproveRun is the life of a call whose agent comes back: every step of it
 // counts, from the making of the ticket on.
-var askApproveRun = life{
+var askApproveRun = scenario{
 	name: "asked, approved, called again", policy: holdAll, hold: "0s", states: []string{"", "proposed", "approved", "unknown", "done"},
-	begin: func(*sweep, *testing.T, *steppedGate, *killed) {},
-	goOn: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) error {
+	prepare: func(*sweep, *testing.T, *tracedGate, *sweptCall) {},
+	run: func(_ *sweep, t *testing.T, g *tracedGate, k *sweptCall) error {
 		if err := k.call(t); err != nil {
 			return err
 		}
@@ -95,36 +95,36 @@ var askApproveRun = life{
 }
 
 // approvedWhileHeld is the life of a call that waits when it is approved.
-var approvedWhileHeld = life{
+var approvedWhileHeld = scenario{
 	name: "approved while it waits", policy: holdAll, hold: "60s", states: []string{"proposed", "approved", "unknown", "done"},
-	begin: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) {
-		k.wait = begin(t, k.door, "rec__pay", k.args)
-		k.ticket = g.desk().asked(t, k.args).ID
+	prepare: func(_ *sweep, t *testing.T, g *tracedGate, k *sweptCall) {
+		k.wait = startCall(t, k.door, "rec__pay", k.args)
+		k.ticket = g.carol().awaitTicket(t, k.args).ID
 	},
-	goOn: func(_ *sweep, t *testing.T, g *steppedGate, k *killed) error {
+	run: func(_ *sweep, t *testing.T, g *tracedGate, k *sweptCall) error {
 		if err := k.vote(t.Context(), g); err != nil {
 			return err
 		}
 		a := <-k.wait
-		return k.ask(t, a.text, a.err)
+		return k.record(t, a.text, a.err)
 	},
 }
 
 // executedOnApproval is the life of a call whose agent does not come back before
 // it has run.
-var executedOnApproval = life{
-	name: "executed on approval", hold: "0s", alone: true, states: []string{"proposed", "unknown", "done"},
+var executedOnApproval = scenario{
+	name: "executed on approval", hold: "0s", runsAlone: true, states: []string{"proposed", "unknown", "done"},
 	policy: strings.Replace(holdAll, `["approver"]`, `["approver"], "execute_on_approve": true`, 1),
-	begin: func(_ *sweep, t *testing.T, _ *steppedGate, k *killed) {
+	prepare: func(_ *sweep, t *testing.T, _ *tracedGate, k *sweptCall) {
 		if err := k.call(t); err != nil {
 			t.Fatal(err)
 		}
 	},
-	goOn: func(s *sweep, t *testing.T, g *steppedGate, k *killed) error {
+	run: func(s *sweep, t *testing.T, g *tracedGate, k *sweptCall) error {
 		if err := k.vote(t.Context(), g); err != nil {
 			return err
 		}
-		if !g.Await(t, "the call runs by itself", func() bool { return runs(s.rec)[k.args] > 0 }) {
+		if !g.Await(t, "the call runs by itself", func() bool { return callCounts(s.rec)[k.args] > 0 }) {
 			return errors.New("toolgate is gone")
 		}
 		for !k.done {
@@ -141,11 +141,11 @@ var executedOnApproval = life{
 // still holds, and everything can be brought to its end. The trail is whole.
 func TestKillSweep(t *testing.T) {
 	t.Parallel()
-	needsTracing(t)
-	for _, l := range []life{askApproveRun, approvedWhileHeld, executedOnApproval} {
+	requireTracing(t)
+	for _, l := range []scenario{askApproveRun, approvedWhileHeld, executedOnApproval} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			s := &sweep{rec: recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}}), live: l, seen: map[string]int{}}
+			s := &sweep{rec: recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}}), scenario: l, left: map[string]int{}}
 			s.dir = configure(t, setup{servers: []server{httpOf("rec", s.rec, shared())}, policy: l.policy, hold: l.hold})
 			s.run(t)
 		})
@@ -154,29 +154,29 @@ func TestKillSweep(t *testing.T) {
 
 // run makes the sweep: first a life without a kill, for the number of its steps.
 func (s *sweep) run(t *testing.T) {
-	g := serveStepped(t, s.dir)
+	g := serveTraced(t, s.dir)
 	k, whole := s.round(t, g, 0, 0)
 	t.Logf("%d steps:\n%s", len(whole), strings.Join(whole, "\n"))
 	stops, steps := stopsOf(whole), whole
 	for _, step := range stops {
-		g = serveStepped(t, s.dir)
+		g = serveTraced(t, s.dir)
 		s.check(t, g, k, steps)
 		k, steps = s.round(t, g, step, step)
 	}
-	g = serveStepped(t, s.dir)
+	g = serveTraced(t, s.dir)
 	s.check(t, g, k, steps)
-	tickets := g.desk().all(t)
+	tickets := g.carol().allTickets(t)
 	g.stop(t)
-	t.Logf("%d kills left tickets %v", len(stops), s.seen)
-	for _, state := range s.live.states {
-		if s.seen[state] == 0 {
+	t.Logf("%d kills left tickets %v", len(stops), s.left)
+	for _, state := range s.scenario.states {
+		if s.left[state] == 0 {
 			t.Errorf("no kill left a ticket %q", state)
 		}
 	}
-	if r := verify(t, s.dir); len(r.Chains) != len(stops)+2 {
+	if r := verifyTrail(t, s.dir); len(r.Chains) != len(stops)+2 {
 		t.Errorf("the trail has %d chains of %d starts", len(r.Chains), len(stops)+2)
 	}
-	s.trailed(t, tickets)
+	s.checkTrail(t, tickets)
 }
 
 // stopsOf chooses the steps to stop at: all in the long form. In the short one
@@ -186,7 +186,7 @@ func (s *sweep) run(t *testing.T) {
 func stopsOf(steps []string) (stops []int) {
 	for i, step := range steps {
 		inside := i > 0 && i < len(steps)-1 && steps[i-1] == step && steps[i+1] == step
-		if !inside || i%rounds(5, 1) == 0 {
+		if !inside || i%shortOrSoak(5, 1) == 0 {
 			stops = append(stops, i+1)
 		}
 	}
@@ -197,14 +197,14 @@ func stopsOf(steps []string) (stops []int) {
 // call without a decision on record, no two decisions on one call, and no change
 // of a ticket without its record. A record of a change that a kill has undone
 // may be there too.
-func (s *sweep) trailed(t *testing.T, tickets []shown) {
+func (s *sweep) checkTrail(t *testing.T, tickets []ticketView) {
 	t.Helper()
-	out, code := command(t, s.dir, "audit", "tail", "-n", "1000000")
+	out, code := runCommand(t, s.dir, "audit", "tail", "-n", "1000000")
 	if code != 0 {
 		t.Fatalf("audit tail: exit %d", code)
 	}
 	type step struct{ ticket, from, to, who string }
-	decided, changed, ran := map[string]int{}, map[step]int{}, runs(s.rec)
+	decided, changed, ran := map[string]int{}, map[step]int{}, callCounts(s.rec)
 	for line := range strings.Lines(out) {
 		var r audit.Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
@@ -238,13 +238,13 @@ func (s *sweep) trailed(t *testing.T, tickets []shown) {
 
 // round takes one call as far as it gets when toolgate dies before its step-th
 // step, 0 = when it is through.
-func (s *sweep) round(t *testing.T, g *steppedGate, n, step int) (*killed, []string) {
+func (s *sweep) round(t *testing.T, g *tracedGate, n, step int) (*sweptCall, []string) {
 	t.Helper()
-	k := &killed{args: fmt.Sprintf(`{"n":%d}`, n), door: openHTTP(t, g.Agents+"/mcp", agentToken)}
-	s.live.begin(s, t, g, k)
+	k := &sweptCall{args: fmt.Sprintf(`{"n":%d}`, n), door: openHTTP(t, g.Agents+"/mcp", agentToken)}
+	s.scenario.prepare(s, t, g, k)
 	g.arm(t, step)
-	err := s.live.goOn(s, t, g, k)
-	steps := g.taken(t)[1:]
+	err := s.scenario.run(s, t, g, k)
+	steps := g.recorded(t)[1:]
 	g.stop(t)
 	fell := strings.HasPrefix(steps[len(steps)-1], "dies")
 	if err != nil && !fell {
@@ -255,16 +255,16 @@ func (s *sweep) round(t *testing.T, g *steppedGate, n, step int) (*killed, []str
 
 // check holds what a kill has left to what was acknowledged before it, and brings
 // the call to its end.
-func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
+func (s *sweep) check(t *testing.T, g *tracedGate, k *sweptCall, steps []string) {
 	t.Helper()
-	carol := g.desk()
+	carol := g.carol()
 	id := k.find(t, carol)
-	for s.live.alone && (k.state == "approved" || k.state == "dispatching") {
+	for s.scenario.runsAlone && (k.state == "approved" || k.state == "dispatching") {
 		program.Await(t, "what is approved runs by itself", func() bool { return carol.ticket(t, id).State != k.state })
 		k.state = carol.ticket(t, id).State
 	}
-	ran := runs(s.rec)[k.args]
-	s.seen[k.state]++
+	ran := callCounts(s.rec)[k.args]
+	s.left[k.state]++
 	wrong := func(format string, args ...any) {
 		t.Errorf("%s: %s; ticket %s %q, run %d times; told: ticket %q, voted %v, done %v; toolgate\n%s",
 			k.args, fmt.Sprintf(format, args...), id, k.state, ran, k.ticket, k.voted, k.done, strings.Join(steps, "\n"))
@@ -279,14 +279,14 @@ func (s *sweep) check(t *testing.T, g *steppedGate, k *killed, steps []string) {
 		wrong("a vote was lost")
 	case k.done && k.state != "done":
 		wrong("a result was lost")
-	case !slices.Contains(s.live.states, k.state):
+	case !slices.Contains(s.scenario.states, k.state):
 		wrong("no kill leaves that state")
 	}
 	s.finish(t, g, k, id)
 }
 
 // find gives the ticket of a call, and notes its state.
-func (k *killed) find(t *testing.T, d desk) (id string) {
+func (k *sweptCall) find(t *testing.T, d approver) (id string) {
 	t.Helper()
 	for _, one := range d.list(t, "") {
 		if string(one.Arguments) != k.args {
@@ -303,27 +303,27 @@ func (k *killed) find(t *testing.T, d desk) (id string) {
 // finish calls again, approves what waits and calls until it has an answer. What
 // is unknown stays so and is never run again, everything else has run once at the
 // end.
-func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed, id string) {
+func (s *sweep) finish(t *testing.T, g *tracedGate, k *sweptCall, id string) {
 	t.Helper()
-	before, d := runs(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
-	ask := func() <-chan answer { return begin(t, d, "rec__pay", k.args) }
+	before, d := callCounts(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
+	ask := func() <-chan answer { return startCall(t, d, "rec__pay", k.args) }
 	if k.state == "" || k.state == "proposed" {
 		wait := ask()
-		g.desk().must(t, g.desk().asked(t, k.args).ID, "approve")
+		g.carol().mustVote(t, g.carol().awaitTicket(t, k.args).ID, "approve")
 		<-wait
 	}
 	var end string
 	program.Await(t, "the call has its answer", func() bool {
-		end = came(t, (<-ask()).want(t))
+		end = outcome(t, (<-ask()).mustText(t))
 		return end != "pending" && end != "running"
 	})
-	after := runs(s.rec)[k.args]
+	after := callCounts(s.rec)[k.args]
 	if k.state == "unknown" {
 		if end != "TOOL_FAILED" || after != before {
 			t.Errorf("%s, unknown after the kill, then came to %s and was run %d times, before %d", k.args, end, after, before)
 		}
 		s.reconcile(t, g, k, id)
-		if end, last := came(t, (<-ask()).want(t)), runs(s.rec)[k.args]; end != "TOOL_FAILED" || last != before {
+		if end, last := outcome(t, (<-ask()).mustText(t)), callCounts(s.rec)[k.args]; end != "TOOL_FAILED" || last != before {
 			t.Errorf("%s, found out about, then came to %s and was run %d times, before %d", k.args, end, last, before)
 		}
 		return
@@ -335,17 +335,17 @@ func (s *sweep) finish(t *testing.T, g *steppedGate, k *killed, id string) {
 
 // reconcile has carol say what she found out about a call that is unknown: the
 // server's own record says whether it ran. The agent may not say it.
-func (s *sweep) reconcile(t *testing.T, g *steppedGate, k *killed, id string) {
+func (s *sweep) reconcile(t *testing.T, g *tracedGate, k *sweptCall, id string) {
 	t.Helper()
-	outcome := []string{"failed", "done"}[runs(s.rec)[k.args]]
+	outcome := []string{"failed", "done"}[callCounts(s.rec)[k.args]]
 	body := `{"outcome":"` + outcome + `","reason":"the server's record says so"}`
 	for _, tc := range []struct {
-		who  desk
+		who  approver
 		want verdict
 	}{
-		{desk{g.Admin, agentToken}, verdict{http.StatusForbidden, "SELF_APPROVAL", ""}},
-		{g.desk(), verdict{http.StatusOK, "", outcome}},
-		{desk{g.Admin, daveToken}, verdict{http.StatusConflict, "NOT_UNKNOWN", ""}},
+		{approver{g.Admin, agentToken}, verdict{http.StatusForbidden, "SELF_APPROVAL", ""}},
+		{g.carol(), verdict{http.StatusOK, "", outcome}},
+		{approver{g.Admin, daveToken}, verdict{http.StatusConflict, "NOT_UNKNOWN", ""}},
 	} {
 		if v, err := tc.who.vote(t.Context(), id, "reconcile", body); err != nil || v != tc.want {
 			t.Errorf("%s, found out by %s: %+v, %v, want %+v", k.args, tc.who.token, v, err, tc.want)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -19,31 +18,31 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// answer is what came of a call that a goroutine made.
+// answer is the outcome of a call in the background.
 type answer struct {
 	text []byte
 	err  error
 }
 
-// begun numbers the calls that begin makes: they are under way together.
-var begun atomic.Int64
+// lastCallID numbers the calls of startCall, which run at the same time.
+var lastCallID atomic.Int64
 
-// begin makes a call in the background.
-func begin(t testing.TB, d *httpDoor, tool, args string) <-chan answer {
+// startCall makes a call in the background.
+func startCall(t testing.TB, d *rawHTTP, tool, args string) <-chan answer {
 	t.Helper()
 	done := make(chan answer, 1)
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(stop)
-	copied, id := *d, fmt.Sprint(1000+begun.Add(1))
+	copied, id := *d, fmt.Sprint(1000+lastCallID.Add(1))
 	go func() {
-		text, err := copied.try(ctx, callMessage(id, tool, args))
+		text, err := copied.tryExchange(ctx, callMessage(id, tool, args))
 		done <- answer{text, err}
 	}()
 	return done
 }
 
-// want gives the answer of a call that was begun.
-func (a answer) want(t testing.TB) []byte {
+// mustText returns the answer and fails the test if the call failed.
+func (a answer) mustText(t testing.TB) []byte {
 	t.Helper()
 	if a.err != nil {
 		t.Fatal(a.err)
@@ -51,8 +50,8 @@ func (a answer) want(t testing.TB) []byte {
 	return a.text
 }
 
-// TestUpstreamKilled: an upstream that is killed in mid-call fails that call
-// and nothing else, and comes back by itself.
+// TestUpstreamKilled: a kill of an upstream during a call fails that call and no
+// other, and the upstream is restarted.
 func TestUpstreamKilled(t *testing.T) {
 	for _, isolation := range []string{"shared", "session"} {
 		t.Run(isolation, func(t *testing.T) {
@@ -62,64 +61,30 @@ func TestUpstreamKilled(t *testing.T) {
 			how := map[string]any{"isolation": isolation}
 			g := serveReady(t, configure(t, setup{servers: []server{stdioOf("dying", dying, how), stdioOf("other", other, how)}}))
 			d := openHTTP(t, g.Agents+"/mcp", agentToken)
-			first, late := begin(t, d, "dying__hang", `{}`), begin(t, d, "other__late", `{}`)
-			program.Await(t, "both calls are under way", func() bool { return len(dying.Calls()) == 1 && len(other.Calls()) == 1 })
+			first, late := startCall(t, d, "dying__hang", `{}`), startCall(t, d, "other__late", `{}`)
+			program.Await(t, "both calls run", func() bool { return len(dying.Calls()) == 1 && len(other.Calls()) == 1 })
 			starts := len(dying.Starts())
 			for _, pid := range dying.Starts() {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 			}
-			wantToolFailed(t, (<-first).want(t))
-			if result, failure := parts((<-late).want(t)); result == nil {
+			wantToolFailed(t, (<-first).mustText(t))
+			if result, failure := splitAnswer((<-late).mustText(t)); result == nil {
 				t.Errorf("the call to the other server: %s", failure)
 			}
-			comesBack(t, d, "dying__echo", `{"again":1}`)
+			awaitRecovery(t, d, "dying__echo", `{"again":1}`)
 			if len(dying.Starts()) <= starts {
-				t.Errorf("it was started %d times, before the kill %d", len(dying.Starts()), starts)
+				t.Errorf("the server was started %d times, before the kill %d", len(dying.Starts()), starts)
 			}
 		})
 	}
 }
 
-// TestRealUpstreamKilled is the same with a server that nobody here wrote.
-func TestRealUpstreamKilled(t *testing.T) {
-	t.Parallel()
-	everything := npmServer(t, "server-everything")
-	other := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
-	g := serveReady(t, configure(t, setup{servers: []server{
-		{"everything", map[string]any{"command": needs(t, "node"), "args": []string{everything, "stdio"}}, nil},
-		stdioOf("other", other, nil),
-	}}))
-	d := openHTTP(t, g.Agents+"/mcp", agentToken)
-	mustCall(t, d, "everything__get-sum", `{"a":2,"b":3}`) // its session has a process of its own from here on
-	long := begin(t, d, "everything__"+longRunning, `{"duration":60,"steps":3}`)
-	program.Await(t, "the trail has the decision on the long call", func() bool {
-		out, _ := command(t, g.Dir, "audit", "tail", "-n", "10")
-		return strings.Contains(out, longRunning)
-	})
-	killed := 0
-	for _, i := range descendants(t, g.Cmd.Process.Pid) {
-		if what := commandOf(i); strings.Contains(what, "server-everything") && !strings.Contains(what, "__child") {
-			killed++
-			if err := syscall.Kill(i.pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if killed != 2 {
-		t.Errorf("killed %d processes, want the shared one and the session's", killed)
-	}
-	wantToolFailed(t, (<-long).want(t))
-	mustCall(t, d, "other__echo", `{}`)
-	comesBack(t, d, "everything__get-sum", `{"a":2,"b":3}`)
-}
-
-// wantToolFailed wants what the gateway dialect says of a call whose server
-// went away.
+// wantToolFailed checks for the error on /mcp of a call whose server exited.
 func wantToolFailed(t testing.TB, answer []byte) {
 	t.Helper()
-	_, failure := parts(answer)
+	_, failure := splitAnswer(answer)
 	if failure == nil {
 		t.Fatalf("got %s, want an error", answer)
 	}
@@ -128,93 +93,94 @@ func wantToolFailed(t testing.TB, answer []byte) {
 	}
 }
 
-// comesBack calls until the server serves again. Until then calls say so.
-func comesBack(t testing.TB, d door, tool, args string) {
+// awaitRecovery calls until the server answers. Until then each call must report
+// UPSTREAM_UNAVAILABLE.
+func awaitRecovery(t testing.TB, d rawClient, tool, args string) {
 	t.Helper()
-	program.Await(t, "the server comes back", func() bool {
+	program.Await(t, "the server answers again", func() bool {
 		result, failure := call(t, d, tool, args)
 		if failure != nil {
 			if r := readRefusal(t, failure); r.Data.Code != "UPSTREAM_UNAVAILABLE" {
-				t.Fatalf("while it is away: %s", failure)
+				t.Fatalf("before the server answers again: %s", failure)
 			}
 		}
 		return result != nil
 	})
 }
 
-// TestBadNeighbours: a server that hangs at start and one that crashes keep
-// nobody from the third.
+// TestBadNeighbours: a server that hangs at start and a server that crashes do not
+// delay a third one.
 func TestBadNeighbours(t *testing.T) {
 	t.Parallel()
 	hanging := recorder.Stdio(t, recorder.Config{HangAtStart: true})
 	crashing := recorder.Stdio(t, recorder.Config{CrashAtStart: true})
 	good := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
-	patient := map[string]any{"timeout": patience.String()}
+	slow := map[string]any{"timeout": timeout.String()}
 	began := time.Now()
 	g := serve(t, configure(t, setup{servers: []server{
-		stdioOf("hanging", hanging, patient), stdioOf("crashing", crashing, patient), stdioOf("good", good, patient),
+		stdioOf("hanging", hanging, slow), stdioOf("crashing", crashing, slow), stdioOf("good", good, slow),
 	}}))
 	d := openHTTP(t, g.Agents+"/mcp", agentToken)
 	awaitTools(t, d, 1)
 	mustCall(t, d, "good__echo", `{}`)
-	t.Logf("the third server served %v after the command was given", time.Since(began).Round(time.Millisecond))
+	t.Logf("the third server answered %v after the start", time.Since(began).Round(time.Millisecond))
 	if state := g.State(t, "hanging"); state != "starting" {
-		t.Errorf("the hanging server is %s: the third was served after it had been given up", state)
+		t.Errorf("the hanging server is %s, want starting: the third server waited for its time limit", state)
 	}
 	program.Await(t, "readyz is 200", func() bool { return g.Ready(t) })
 	if state := g.State(t, "hanging"); state != "starting" {
-		t.Errorf("the hanging server is %s: readiness waited for it", state)
+		t.Errorf("the hanging server is %s, want starting: readiness waited for its time limit", state)
 	}
-	program.Await(t, "the crashing server is tried again", func() bool { return len(crashing.Starts()) >= 3 })
+	program.Await(t, "the crashing server is started again", func() bool { return len(crashing.Starts()) >= 3 })
 	if state := g.State(t, "crashing"); state != "failed" {
-		t.Errorf("the crashing server is %s", state)
+		t.Errorf("the crashing server is %s, want failed", state)
 	}
 	mustCall(t, d, "good__echo", `{}`)
 }
 
-// clinging are servers that do not go by themselves: one ignores TERM and the
-// end of its stdin and has started a process in a session of its own, another
-// is from npm.
-func clinging(t testing.TB) (*recorder.Recorder, string) {
+// startLingering configures two servers that do not exit on their own: one ignores
+// TERM and the end of its stdin and starts a process in another session, the other
+// comes from npm.
+func startLingering(t testing.TB) (*recorder.Recorder, string) {
 	t.Helper()
 	rec := recorder.Stdio(t, recorder.Config{
 		IgnoreTERM: true, Grandchild: true,
 		Tools: []recorder.Tool{{Name: "late", Does: recorder.Late, Delay: time.Second}, {Name: "hang", Does: recorder.Hang}},
 	})
 	return rec, configure(t, setup{servers: []server{
-		stdioOf("clinging", rec, nil),
+		stdioOf("lingering", rec, nil),
 		{"memory", map[string]any{
-			"command": needs(t, "node"), "args": []string{npmServer(t, "server-memory")},
+			"command": requirePart(t, "node"), "args": []string{npmServer(t, "server-memory")},
 			"env": map[string]string{"MEMORY_FILE_PATH": filepath.Join(t.TempDir(), "memory.jsonl")},
 		}, nil},
 	}})
 }
 
-// household gives every process below pid, and what the recorder left behind,
-// once want processes of the recorder and of memory run.
-func household(t testing.TB, rec *recorder.Recorder, pid, want int) []identity {
+// awaitProcesses waits until want processes of the recorder and of memory run, and
+// returns every descendant of pid and the processes that the recorder started.
+func awaitProcesses(t testing.TB, rec *recorder.Recorder, pid, want int) []process {
 	t.Helper()
-	var all []identity
+	var all []process
 	program.Await(t, "every process runs", func() bool {
 		all = descendants(t, pid)
 		memory := 0
 		for _, i := range all {
-			if what := commandOf(i); strings.Contains(what, "server-memory") && !strings.Contains(what, "__child") {
+			if what := commandLine(i); strings.Contains(what, "server-memory") && !strings.Contains(what, "__child") {
 				memory++
 			}
 		}
 		return memory >= want && len(rec.Starts()) >= want && len(rec.Grandchildren()) >= want
 	})
 	for _, left := range rec.Grandchildren() {
-		if !slices.ContainsFunc(all, func(i identity) bool { return i.pid == left }) {
-			t.Errorf("process %d is not below toolgate: nobody would end it", left)
+		if !slices.ContainsFunc(all, func(i process) bool { return i.pid == left }) {
+			t.Errorf("process %d is not a descendant of toolgate, so nothing ends it", left)
 		}
-		all = append(all, identify(left))
+		all = append(all, processOf(left))
 	}
 	t.Cleanup(func() {
 		for _, i := range all {
 			if i.alive() {
-				_ = syscall.Kill(i.pid, syscall.SIGKILL) // it may go by itself
+				_ = syscall.Kill(i.pid, syscall.SIGKILL) // it may have exited
 			}
 		}
 	})
@@ -224,38 +190,36 @@ func household(t testing.TB, rec *recorder.Recorder, pid, want int) []identity {
 	return all
 }
 
-// TestKilledLeavesNothing: no process is left after kill -9, with a call under
-// way.
+// TestKilledLeavesNothing: no process remains after kill -9 during a call.
 func TestKilledLeavesNothing(t *testing.T) {
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
-		rec, dir := clinging(t)
+		rec, dir := startLingering(t)
 		g := serveReady(t, dir)
 		d := openHTTP(t, g.Agents+"/mcp", agentToken)
 		mustCall(t, d, "memory__read_graph", `{}`)
-		begin(t, d, "clinging__hang", `{}`)
-		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, g.Cmd.Process.Pid, 2) // shared, and of the session
+		startCall(t, d, "lingering__hang", `{}`)
+		program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
+		all := awaitProcesses(t, rec, g.Cmd.Process.Pid, 2) // the shared process and the session's
 		g.Kill(t)
-		awaitGone(t, all)
+		awaitExit(t, all)
 	})
 	t.Run("stdio", func(t *testing.T) {
 		t.Parallel()
-		rec, dir := clinging(t)
+		rec, dir := startLingering(t)
 		d := openStdio(t, dir)
 		awaitTools(t, d, 2+9)
 		mustCall(t, d, "memory__read_graph", `{}`)
-		d.send(t, callMessage("1", "clinging__hang", `{}`))
-		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, d.proc.Cmd.Process.Pid, 2)
+		d.send(t, callMessage("1", "lingering__hang", `{}`))
+		program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
+		all := awaitProcesses(t, rec, d.proc.Cmd.Process.Pid, 2)
 		d.proc.Kill(t)
-		awaitGone(t, all)
+		awaitExit(t, all)
 	})
 }
 
-// TestOrderlyEnd: on TERM, and for stdio at the end of its input, the call
-// under way is answered, the exit code is 0, no process is left and the trail
-// is closed.
+// TestOrderlyEnd: on TERM, and on the end of input of toolgate stdio, the running
+// call is answered, the exit code is 0, no process remains and the trail is closed.
 func TestOrderlyEnd(t *testing.T) {
 	term := func(t *testing.T, p *program.Process) {
 		t.Helper()
@@ -265,17 +229,17 @@ func TestOrderlyEnd(t *testing.T) {
 	}
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
-		rec, dir := clinging(t)
+		rec, dir := startLingering(t)
 		g := serveReady(t, dir)
-		late := begin(t, openHTTP(t, g.Agents+"/mcp", agentToken), "clinging__late", `{"n":1}`)
-		program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-		all := household(t, rec, g.Cmd.Process.Pid, 1)
+		late := startCall(t, openHTTP(t, g.Agents+"/mcp", agentToken), "lingering__late", `{"n":1}`)
+		program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
+		all := awaitProcesses(t, rec, g.Cmd.Process.Pid, 1)
 		term(t, g.Process)
-		ended(t, g.Process, dir, all, func() []byte { return (<-late).want(t) })
+		checkOrderlyEnd(t, g.Process, dir, all, func() []byte { return (<-late).mustText(t) })
 	})
-	for name, end := range map[string]func(*testing.T, *pipeDoor){
-		"stdio TERM": func(t *testing.T, d *pipeDoor) { term(t, d.proc) },
-		"stdio end of input": func(t *testing.T, d *pipeDoor) {
+	for name, end := range map[string]func(*testing.T, *rawStdio){
+		"stdio TERM": func(t *testing.T, d *rawStdio) { term(t, d.proc) },
+		"stdio end of input": func(t *testing.T, d *rawStdio) {
 			if err := d.in.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -283,131 +247,123 @@ func TestOrderlyEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rec, dir := clinging(t)
+			rec, dir := startLingering(t)
 			d := openStdio(t, dir)
 			awaitTools(t, d, 2+9)
-			d.send(t, callMessage("1", "clinging__late", `{"n":1}`))
-			program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-			all := household(t, rec, d.proc.Cmd.Process.Pid, 1)
+			d.send(t, callMessage("1", "lingering__late", `{"n":1}`))
+			program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
+			all := awaitProcesses(t, rec, d.proc.Cmd.Process.Pid, 1)
 			end(t, d)
-			ended(t, d.proc, dir, all, func() []byte { return d.next(t) })
+			checkOrderlyEnd(t, d.proc, dir, all, func() []byte { return d.next(t) })
 		})
 	}
 }
 
-// ended checks an orderly end.
-func ended(t *testing.T, p *program.Process, dir string, all []identity, answer func() []byte) {
+// checkOrderlyEnd checks the running call, the exit code, the processes and the trail.
+func checkOrderlyEnd(t *testing.T, p *program.Process, dir string, all []process, answer func() []byte) {
 	t.Helper()
 	if got := answer(); !bytes.Contains(got, []byte(`"structuredContent":{"n":1}`)) {
-		t.Errorf("the call under way: %s", got)
+		t.Errorf("the running call: %s", got)
 	}
 	p.Wait(t)
 	if p.Err != nil {
-		t.Errorf("it ended with %v", p.Err)
+		t.Errorf("toolgate exited with %v", p.Err)
 	}
 	for _, i := range all {
 		if i.alive() {
-			t.Errorf("still there: %d %s", i.pid, commandOf(i))
+			t.Errorf("process %d still runs: %s", i.pid, commandLine(i))
 		}
 	}
-	for _, c := range verify(t, dir).Chains {
+	for _, c := range verifyTrail(t, dir).Chains {
 		if !c.Closed || len(c.Unfinished) > 0 {
-			t.Errorf("the chain is not closed, or not finished: %+v", c)
+			t.Errorf("the chain is not closed, or has unfinished calls: %+v", c)
 		}
 	}
 }
 
-// TestClientGone: a client that ends closes all its ends of the pipes at once,
-// stderr too. The call that was under way still gets its outcome record, and
-// the process ends by itself and not by SIGPIPE.
+// TestClientGone: a client that exits closes its ends of stdin, stdout and stderr at
+// once. The running call still gets its outcome record, and toolgate exits without
+// SIGPIPE.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
-	rec, dir := clinging(t)
+	rec, dir := startLingering(t)
 	d := openStdio(t, dir)
 	awaitTools(t, d, 2+9)
-	d.send(t, callMessage("1", "clinging__late", `{"n":1}`))
-	program.Await(t, "the call is under way", func() bool { return len(rec.Calls()) == 1 })
-	all := household(t, rec, d.proc.Cmd.Process.Pid, 1)
-	d.hangUp(t)
+	d.send(t, callMessage("1", "lingering__late", `{"n":1}`))
+	program.Await(t, "the call runs", func() bool { return len(rec.Calls()) == 1 })
+	all := awaitProcesses(t, rec, d.proc.Cmd.Process.Pid, 1)
+	d.closePipes(t)
 	d.proc.Wait(t)
 	var x *exec.ExitError
 	if errors.As(d.proc.Err, &x) && x.ExitCode() < 0 {
-		t.Errorf("it ended with %v", d.proc.Err)
+		t.Errorf("toolgate exited with %v", d.proc.Err)
 	}
-	awaitGone(t, all)
-	for _, c := range verify(t, dir).Chains {
+	awaitExit(t, all)
+	for _, c := range verifyTrail(t, dir).Chains {
 		if !c.Closed || len(c.Unfinished) > 0 {
-			t.Errorf("the chain is not closed, or not finished: %+v", c)
+			t.Errorf("the chain is not closed, or has unfinished calls: %+v", c)
 		}
 	}
 }
 
-// TestApprovalsSurviveKill: what was asked and decided before kill -9 holds
-// after it, and a call that had begun is never made again.
+// TestApprovalsSurviveKill: tickets and decisions survive kill -9, and a call that
+// had started is never made again.
 func TestApprovalsSurviveKill(t *testing.T) {
 	t.Parallel()
-	rounds := 1
-	if os.Getenv("TOOLGATE_SOAK") != "" {
-		rounds = 10
-	}
-	for round := range rounds {
-		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}, {Name: "echo"}}})
-			dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
-			g := serveReady(t, dir)
-			d := openHTTP(t, g.Agents+"/mcp", agentToken)
-			started, waiting, approved := hold(t, d, "rec__hang", `{"n":1}`), hold(t, d, "rec__echo", `{"n":2}`), hold(t, d, "rec__echo", `{"n":3}`)
-			g.approve(t, started)
-			g.approve(t, approved)
-			begin(t, d, "rec__hang", `{"n":1}`)
-			program.Await(t, "the approved call is under way", func() bool { return len(rec.Calls()) == 1 })
-			g.Kill(t)
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}, {Name: "echo"}}})
+	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
+	g := serveReady(t, dir)
+	d := openHTTP(t, g.Agents+"/mcp", agentToken)
+	started, waiting, approved := holdCall(t, d, "rec__hang", `{"n":1}`), holdCall(t, d, "rec__echo", `{"n":2}`), holdCall(t, d, "rec__echo", `{"n":3}`)
+	g.approve(t, started)
+	g.approve(t, approved)
+	startCall(t, d, "rec__hang", `{"n":1}`)
+	program.Await(t, "the approved call runs", func() bool { return len(rec.Calls()) == 1 })
+	g.Kill(t)
 
-			if r := verify(t, dir); len(r.Chains) != 1 || r.Chains[0].Closed || len(r.Chains[0].Unfinished) != 1 || r.Chains[0].Unfinished[0].Tool != "hang" {
-				t.Errorf("the trail does not tell of the one unfinished call: %+v", r)
-			}
-			g = serveReady(t, dir)
-			d = openHTTP(t, g.Agents+"/mcp", agentToken)
-			states := g.tickets(t)
-			if states[started] != "unknown" || states[waiting] != "proposed" || states[approved] != "approved" {
-				t.Errorf("after the restart: started %s, waiting %s, approved %s", states[started], states[waiting], states[approved])
-			}
-			for range 2 { // never again, however often it is asked for
-				_, failure := call(t, d, "rec__hang", `{"n":1}`)
-				if r := readRefusal(t, failure); r.Code != -32000 || r.Data.Code != "TOOL_FAILED" || r.Data.Detail["ticket"] != started {
-					t.Errorf("the call that had begun: %s", failure)
-				}
-			}
-			mustCall(t, d, "rec__echo", `{"n":3}`)
-			if again := hold(t, d, "rec__echo", `{"n":2}`); again != waiting {
-				t.Errorf("the waiting call has ticket %s now, before it had %s", again, waiting)
-			}
-			g.approve(t, waiting)
-			mustCall(t, d, "rec__echo", `{"n":2}`)
-			var got []string
-			for _, c := range rec.Calls() {
-				got = append(got, c.Tool+string(c.Arguments))
-			}
-			if want := []string{`hang{"n":1}`, `echo{"n":3}`, `echo{"n":2}`}; !slices.Equal(got, want) {
-				t.Errorf("the server was called with %v, want %v", got, want)
-			}
-			verify(t, dir)
-		})
+	if r := verifyTrail(t, dir); len(r.Chains) != 1 || r.Chains[0].Closed || len(r.Chains[0].Unfinished) != 1 || r.Chains[0].Unfinished[0].Tool != "hang" {
+		t.Errorf("the trail must report one unfinished call of hang: %+v", r)
 	}
+	g = serveReady(t, dir)
+	d = openHTTP(t, g.Agents+"/mcp", agentToken)
+	states := g.tickets(t)
+	if states[started] != "unknown" || states[waiting] != "proposed" || states[approved] != "approved" {
+		t.Errorf("after the restart: started %s, waiting %s, approved %s", states[started], states[waiting], states[approved])
+	}
+	for range 2 { // every repetition is refused
+		_, failure := call(t, d, "rec__hang", `{"n":1}`)
+		if r := readRefusal(t, failure); r.Code != -32000 || r.Data.Code != "TOOL_FAILED" || r.Data.Detail["ticket"] != started {
+			t.Errorf("the call that had started: %s", failure)
+		}
+	}
+	mustCall(t, d, "rec__echo", `{"n":3}`)
+	if again := holdCall(t, d, "rec__echo", `{"n":2}`); again != waiting {
+		t.Errorf("the waiting call has ticket %s, before the restart %s", again, waiting)
+	}
+	g.approve(t, waiting)
+	mustCall(t, d, "rec__echo", `{"n":2}`)
+	var got []string
+	for _, c := range rec.Calls() {
+		got = append(got, c.Tool+string(c.Arguments))
+	}
+	if want := []string{`hang{"n":1}`, `echo{"n":3}`, `echo{"n":2}`}; !slices.Equal(got, want) {
+		t.Errorf("the server received %v, want %v", got, want)
+	}
+	verifyTrail(t, dir)
 }
 
 const holdAll = `decision := {"effect": "hold", "rule": "always", "reason": "a person decides", "approval": {"roles": ["approver"]}}`
 
-// hold makes a call that is held and gives its ticket.
-func hold(t testing.TB, d door, tool, args string) string {
+// holdCall makes a call that is held and returns its ticket.
+func holdCall(t testing.TB, d rawClient, tool, args string) string {
 	t.Helper()
 	result, failure := call(t, d, tool, args)
 	if result == nil {
-		t.Fatalf("a held call: %s", failure)
+		t.Fatalf("held call: %s", failure)
 	}
 	status, ticket := ticketOf(t, result)
 	if status != "pending" || ticket == "" {
-		t.Fatalf("a held call: %s", result)
+		t.Fatalf("held call: %s", result)
 	}
 	return ticket
 }

@@ -21,7 +21,7 @@ import (
 
 // listed is a server and how many tools it lists, so that nothing is ever
 // compared with nothing.
-type listed struct {
+type listedServer struct {
 	server
 	tools int
 }
@@ -39,8 +39,8 @@ func TestRealDefinitions(t *testing.T) {
 	folder, record := t.TempDir(), filepath.Join(t.TempDir(), "offline")
 	servers := realServers(t, folder, record)
 	t.Cleanup(func() { wantOffline(t, record, 2*len(servers)) }) // when all have ended
-	c := newComparison(t, append(servers, listed{stdioOf("recorder", rec, shared()), 1}), rec)
-	t.Run("lists", func(t *testing.T) { c.lists(t, realQuarantine) })
+	c := newComparison(t, append(servers, listedServer{stdioOf("recorder", rec, shared()), 1}), rec)
+	t.Run("lists", func(t *testing.T) { c.compareLists(t, realQuarantine) })
 	missing := jsonText(t, map[string]string{"path": filepath.Join(folder, "missing")})
 	for _, tc := range []struct{ server, tool, args string }{
 		{"everything", "get-sum", `{"a":1e2,"b":0.1}`},
@@ -50,7 +50,7 @@ func TestRealDefinitions(t *testing.T) {
 		{"memory", "open_nodes", `{"names":["seed"]}`},
 		{"filesystem", "read_text_file", missing}, // answered with isError
 	} {
-		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.result(t, tc.server, tc.tool, tc.args) })
+		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.compareResult(t, tc.server, tc.tool, tc.args) })
 	}
 	for _, tc := range []struct{ method, params, holds string }{
 		{"resources/list", `{}`, `"uri"`},
@@ -60,17 +60,17 @@ func TestRealDefinitions(t *testing.T) {
 		{"prompts/get", `{"name":"args-prompt","arguments":{"city":"Ñandú","state":"<&>"}}`, `"messages"`},
 		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"completable-prompt"},"argument":{"name":"department","value":"E"}}`, `"values"`},
 	} {
-		t.Run("everything "+tc.method, func(t *testing.T) { c.relayed(t, "everything", tc.method, tc.params, tc.holds) })
+		t.Run("everything "+tc.method, func(t *testing.T) { c.compareRelayed(t, "everything", tc.method, tc.params, tc.holds) })
 	}
-	c.end(t)
+	c.stop(t)
 }
 
 // realServers are servers that nobody here wrote, as an operator would enter
 // them, but cut off from the network: they only have to list their tools.
 // folder is theirs, record is where offline.cjs writes to.
-func realServers(t testing.TB, folder, record string) (out []listed) {
+func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	t.Helper()
-	node := needs(t, "node")
+	node := requirePart(t, "node")
 	cut, err := filepath.Abs("../../testdata/npm/offline.cjs")
 	if err != nil {
 		t.Fatal(err)
@@ -98,9 +98,9 @@ func realServers(t testing.TB, folder, record string) (out []listed) {
 		{"chart", 27, []string{"@antv/mcp-server-chart/build/index.js"}},
 		{"eslint", 1, []string{"@eslint/mcp/src/mcp-cli.js"}},
 	} {
-		s.args[0] = needs(t, s.args[0])
+		s.args[0] = requirePart(t, s.args[0])
 		entry := map[string]any{"command": node, "args": s.args, "env": env}
-		out = append(out, listed{server{s.name, entry, shared()}, s.tools})
+		out = append(out, listedServer{server{s.name, entry, shared()}, s.tools})
 	}
 	return out
 }
@@ -130,21 +130,21 @@ func wantOffline(t testing.TB, record string, servers int) {
 // time without it.
 type comparison struct {
 	gate    *gate
-	servers []listed
-	direct  map[string]door
+	servers []listedServer
+	direct  map[string]rawClient
 	tools   map[string][]json.RawMessage // as each server lists them itself
 }
 
 // newComparison starts all of it. The servers are asked directly with what
 // toolgate asks them with, since some offer other tools to other clients: rec,
 // one of them, has heard it.
-func newComparison(t testing.TB, servers []listed, rec *recorder.Recorder) *comparison {
+func newComparison(t testing.TB, servers []listedServer, rec *recorder.Recorder) *comparison {
 	t.Helper()
 	s := setup{results: "off"}
 	for _, one := range servers {
 		s.servers = append(s.servers, one.server)
 	}
-	c := &comparison{servers: servers, direct: map[string]door{}, tools: map[string][]json.RawMessage{}}
+	c := &comparison{servers: servers, direct: map[string]rawClient{}, tools: map[string][]json.RawMessage{}}
 	c.gate = serveReady(t, configure(t, s))
 	first := slices.Index(rec.Methods(), "initialize")
 	if first < 0 {
@@ -155,8 +155,8 @@ func newComparison(t testing.TB, servers []listed, rec *recorder.Recorder) *comp
 		t.Fatalf("a server is initialized with %s", params)
 	}
 	for _, one := range servers {
-		c.direct[one.name] = openDirect(t, one.server, params)
-		c.tools[one.name] = plainList(t, c.direct[one.name])
+		c.direct[one.name] = startDirect(t, one.server, params)
+		c.tools[one.name] = listRaw(t, c.direct[one.name])
 		if n := len(c.tools[one.name]); n != one.tools {
 			t.Errorf("%s lists %d tools, want %d", one.name, n, one.tools)
 		}
@@ -166,7 +166,7 @@ func newComparison(t testing.TB, servers []listed, rec *recorder.Recorder) *comp
 
 // openDirect connects to a server as toolgate would. A child has the same
 // environment, and has to end when its stdin does, with all that it started.
-func openDirect(t testing.TB, s server, params json.RawMessage) door {
+func startDirect(t testing.TB, s server, params json.RawMessage) rawClient {
 	t.Helper()
 	if url, ok := s.entry["url"].(string); ok {
 		return openHTTP(t, url, "")
@@ -178,9 +178,9 @@ func openDirect(t testing.TB, s server, params json.RawMessage) door {
 	}
 	d := spawn(t, cmd)
 	t.Cleanup(func() {
-		gone := offspring(t, cmd.Process.Pid)
+		gone := trackDescendants(t, cmd.Process.Pid)
 		d.in.Close()
-		late := time.AfterFunc(patience, func() {
+		late := time.AfterFunc(timeout, func() {
 			t.Errorf("%s did not end with its stdin", s.name)
 			_ = cmd.Process.Kill()
 		})
@@ -199,7 +199,7 @@ func openDirect(t testing.TB, s server, params json.RawMessage) door {
 
 // plainList gives every tool of every page as it came, in order. It takes the
 // answers apart with the standard library, not with what is under test.
-func plainList(t testing.TB, d door) (tools []json.RawMessage) {
+func listRaw(t testing.TB, d rawClient) (tools []json.RawMessage) {
 	t.Helper()
 	params := json.RawMessage(nil)
 	for {
@@ -224,7 +224,7 @@ func plainList(t testing.TB, d door) (tools []json.RawMessage) {
 // lists compares the lists of both routes with the servers' own. Of what a
 // server lists, the tools in quarantine and no others are missing; one whose
 // definition cannot be read goes by its place.
-func (c *comparison) lists(t *testing.T, quarantine map[string]string) {
+func (c *comparison) compareLists(t *testing.T, quarantine map[string]string) {
 	if diff := cmp.Diff(quarantine, c.quarantine(t)); diff != "" {
 		t.Fatalf("in quarantine (-want +got):\n%s", diff)
 	}
@@ -233,20 +233,20 @@ func (c *comparison) lists(t *testing.T, quarantine map[string]string) {
 	for _, one := range c.servers {
 		var want []json.RawMessage
 		for i, tool := range c.tools[one.name] {
-			_, known := quarantine[one.name+" "+nameOf(tool)]
+			_, known := quarantine[one.name+" "+toolName(tool)]
 			_, nameless := quarantine[one.name+" #"+strconv.Itoa(i)]
 			if !known && !nameless {
 				want = append(want, oneLine(tool))
 			}
 		}
-		wantSame(t, "/mcp/"+one.name, want, plainList(t, openHTTP(t, c.gate.Agents+"/mcp/"+one.name, agentToken)))
+		wantSame(t, "/mcp/"+one.name, want, listRaw(t, openHTTP(t, c.gate.Agents+"/mcp/"+one.name, agentToken)))
 		all, exposed = append(all, want...), append(exposed, names(one.name+"__", want)...)
 	}
-	got := plainList(t, openHTTP(t, c.gate.Agents+"/mcp", agentToken))
+	got := listRaw(t, openHTTP(t, c.gate.Agents+"/mcp", agentToken))
 	if diff := cmp.Diff(exposed, names("", got)); diff != "" {
 		t.Fatalf("/mcp (-want +got):\n%s", diff)
 	}
-	wantSame(t, "/mcp", all, named(t, all, got))
+	wantSame(t, "/mcp", all, withNames(t, all, got))
 }
 
 // quarantine gives what toolgate says it does not serve.
@@ -270,7 +270,7 @@ func oneLine(text json.RawMessage) json.RawMessage {
 }
 
 // named gives tools the names of the originals, spelled as they are there.
-func named(t testing.TB, originals, tools []json.RawMessage) (out []json.RawMessage) {
+func withNames(t testing.TB, originals, tools []json.RawMessage) (out []json.RawMessage) {
 	t.Helper()
 	for i, tool := range tools {
 		name, _ := jsonrpc.Get(originals[i], "name")
@@ -299,9 +299,9 @@ func wantSame(t testing.TB, where string, want, got []json.RawMessage) {
 
 // result compares what a call on the transparent route gives with what the
 // server answers itself.
-func (c *comparison) result(t *testing.T, name, tool, args string) {
-	own := plainResult(t, c.direct[name], tool, args)
-	got := plainResult(t, openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken), tool, args)
+func (c *comparison) compareResult(t *testing.T, name, tool, args string) {
+	own := callRaw(t, c.direct[name], tool, args)
+	got := callRaw(t, openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken), tool, args)
 	if want := oneLine(own); !bytes.Equal(want, got) {
 		t.Errorf("the result is\n%s\nand the server's\n%s", got, want)
 	}
@@ -309,20 +309,20 @@ func (c *comparison) result(t *testing.T, name, tool, args string) {
 
 // relayed wants the same answer to a request that calls no tool, on the road of
 // its server.
-func (c *comparison) relayed(t *testing.T, name, method, params, holds string) {
+func (c *comparison) compareRelayed(t *testing.T, name, method, params, holds string) {
 	message := []byte(`{"jsonrpc":"2.0","id":"r","method":"` + method + `","params":` + params + `}`)
-	want, failure := parts(c.direct[name].exchange(t, message))
+	want, failure := splitAnswer(c.direct[name].exchange(t, message))
 	if want == nil || !strings.Contains(string(want), holds) {
 		t.Fatalf("directly: %s %s", want, failure)
 	}
-	got, failure := parts(openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken).exchange(t, message))
+	got, failure := splitAnswer(openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken).exchange(t, message))
 	if string(oneLine(got)) != string(oneLine(want)) {
 		t.Errorf("through toolgate %s %s\nwant             %s", got, failure, want)
 	}
 }
 
 // plainResult calls a tool and takes the result out with the standard library.
-func plainResult(t testing.TB, d door, tool, args string) json.RawMessage {
+func callRaw(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	t.Helper()
 	text := d.exchange(t, callMessage("7", tool, args))
 	var answer struct{ Result json.RawMessage }
@@ -333,9 +333,9 @@ func plainResult(t testing.TB, d door, tool, args string) json.RawMessage {
 }
 
 // end stops toolgate and wants every server that it started gone.
-func (c *comparison) end(t testing.TB) {
+func (c *comparison) stop(t testing.TB) {
 	t.Helper()
-	gone := offspring(t, c.gate.Cmd.Process.Pid)
+	gone := trackDescendants(t, c.gate.Cmd.Process.Pid)
 	if err := c.gate.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

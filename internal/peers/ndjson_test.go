@@ -107,7 +107,7 @@ func throughNode(t *testing.T, settings map[string]any, flags ...string) nodeAns
 		t.Fatal(err)
 	}
 	dir := configure(t, setup{servers: []server{{"node",
-		map[string]any{"type": "ndjson", "command": needs(t, "node"), "args": []string{filepath.Join(scripts, "server.mjs")}}, settings}}})
+		map[string]any{"type": "ndjson", "command": requirePart(t, "node"), "args": []string{filepath.Join(scripts, "server.mjs")}}, settings}}})
 	args := []string{filepath.Join(scripts, "client.mjs"), "node__", program.Toolgate(t), "ndjson", "--config", filepath.Join(dir, "mcp.json")}
 	stdout, stderr := node(t, nil, append(args, flags...)...)
 	var seen nodeAnswers

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,11 +13,14 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// statelessMeta is what a request of revision 2026-07-28 says of its client.
-const statelessMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+// statelessMeta returns the _meta member of a request of the stateless revision.
+func statelessMeta(capabilities string) string {
+	return fmt.Sprintf(`"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s}`, statelessRevision, capabilities)
+}
 
-// Arguments that headers repeat reach the server by every route, however they
-// are spelled: directly, over stdio --connect, and through a second toolgate.
+// TestParameterHeaders: arguments that headers repeat reach the server by every
+// route and in every spelling: directly, over stdio --connect, and through a
+// second toolgate.
 func TestParameterHeaders(t *testing.T) {
 	t.Parallel()
 	rec := recorder.HTTP(t, recorder.Config{Modern: &recorder.Modern{Tools: []recorder.ModernTool{{Name: "echo", Definition: json.RawMessage(
@@ -25,10 +29,10 @@ func TestParameterHeaders(t *testing.T) {
 	through := server{"near", map[string]any{"type": "http", "url": near.Agents + "/mcp/far", "headers": map[string]any{"Authorization": "Bearer " + agentToken}}, nil}
 	front := serveReady(t, configure(t, setup{servers: []server{through}}))
 	bridge := openCommand(t, nil, program.Toolgate(t), "stdio", "--connect", near.Agents, "--token", agentToken)
-	bridge.exchange(t, []byte(`{"jsonrpc":"2.0","id":"list","method":"tools/list","params":{`+statelessMeta+`}}`))
+	bridge.exchange(t, []byte(`{"jsonrpc":"2.0","id":"list","method":"tools/list","params":{`+statelessMeta("{}")+`}}`))
 
 	request := func(tool, arguments string) []byte {
-		return []byte(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `,` + statelessMeta + `}}`)
+		return []byte(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `,` + statelessMeta("{}") + `}}`)
 	}
 	for _, tt := range []struct{ arguments, header, value string }{
 		{`{"n":9007199254740993}`, "N", "9007199254740993"},
@@ -36,14 +40,14 @@ func TestParameterHeaders(t *testing.T) {
 		{`{"s":""}`, "S", "=?base64??="},
 	} {
 		direct := func(address, tool string) []byte {
-			return postStateless(t, address, tool, request(tool, tt.arguments), http.Header{"Mcp-Param-" + tt.header: {tt.value}})
+			return postStateless(t, address, "tools/call", tool, request(tool, tt.arguments), http.Header{"Mcp-Param-" + tt.header: {tt.value}})
 		}
 		for route, answer := range map[string][]byte{
 			"direct":               direct(near.Agents+"/mcp", "far__echo"),
 			"stdio --connect":      bridge.exchange(t, request("far__echo", tt.arguments)),
 			"toolgate to toolgate": direct(front.Agents+"/mcp", "near__echo"),
 		} {
-			if result, failure := parts(answer); result == nil || failure != nil || strings.Contains(string(result), `"isError":true`) {
+			if result, failure := splitAnswer(answer); result == nil || failure != nil || strings.Contains(string(result), `"isError":true`) {
 				t.Errorf("%s, %s: %s", route, tt.arguments, answer)
 			}
 		}
@@ -62,22 +66,25 @@ func TestParameterHeaders(t *testing.T) {
 	}
 }
 
-// postStateless sends one call of revision 2026-07-28 and returns its answer.
-func postStateless(t *testing.T, address, tool string, body []byte, h http.Header) []byte {
+// postStateless sends one request of the stateless revision with extra headers and
+// returns its answer. name is the tool, or "".
+func postStateless(t testing.TB, address, method, name string, body []byte, extra http.Header) []byte {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), patience)
+	ctx, stop := context.WithTimeout(t.Context(), timeout)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + agentToken,
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool,
-	} {
-		h.Set(name, value)
+	if extra != nil {
+		req.Header = extra
 	}
-	req.Header = h
+	for header, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + agentToken,
+		"Mcp-Protocol-Version": statelessRevision, "Mcp-Method": method, "Mcp-Name": name,
+	} {
+		req.Header.Set(header, value)
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +96,7 @@ func postStateless(t *testing.T, address, tool string, body []byte, h http.Heade
 	}
 	answer := text.Bytes()
 	for line := range bytes.Lines(answer) {
-		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok && isAnswer(bytes.TrimSpace(data)) {
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok && isResponse(bytes.TrimSpace(data)) {
 			return bytes.TrimSpace(data)
 		}
 	}

@@ -3,12 +3,12 @@ package peers_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,137 +19,105 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// upstream is a server that nobody here wrote, with one call whose result is
-// always the same.
+// upstream is a third-party server, with one call whose result never changes.
 type upstream struct {
-	name       string
-	tool, args string
-	direct     func(t testing.TB) door // the same server without toolgate
+	name, tool string
+	args       args
+	direct     func(t testing.TB) rawClient // the same server without toolgate
 }
 
-// exposed is the tool's name on /mcp.
+// exposed returns the tool's name on /mcp.
 func (u upstream) exposed() string { return u.name + "__" + u.tool }
 
-// stage is a toolgate before every upstream: three over stdio, server-everything
-// also over Streamable HTTP and over the older HTTP+SSE.
+// stage is a toolgate with five upstreams: three over stdio, and server-everything
+// over Streamable HTTP and over the older HTTP+SSE.
 type stage struct {
 	*gate
 	upstreams []upstream
-	narrow    string                       // a configuration for toolgate stdio that starts one process only
-	beside    string                       // another that shares the state of serve and has memory alone
-	tools     map[string][]json.RawMessage // by server, as it lists them itself
-	results   map[string]json.RawMessage   // by server, the call's result without toolgate
+	narrow    string                       // configuration with one stdio server, for toolgate stdio
+	tools     map[string][]json.RawMessage // by server, as the server lists them
+	results   map[string]json.RawMessage   // by server, the result without toolgate
 }
 
-// peersPolicy denies and holds by arguments, so that no tool is hidden.
+// peersPolicy denies by argument, so that no tool is hidden.
 const peersPolicy = `
 decision := {"effect": "deny", "rule": "closed-city", "reason": "New York is closed", "remedy": "choose another city"} if {
 	input.tool.name == "get-structured-content"
 	input.arguments.location == "New York"
-} else := {"effect": "hold", "rule": "held-entity", "reason": "a person looks at these", "approval": {"roles": ["approver"]}} if {
-	input.tool.name == "create_entities"
-	some entity in input.arguments.entities
-	entity.entityType == "held"
 } else := {"effect": "allow", "rule": "peers"}`
 
 // longRunning is the tool of server-everything that reports progress.
 const longRunning = "trigger-long-running-operation"
 
-// wantSteps is how many steps of progress are asked for.
+// wantSteps is the number of progress notifications that the tests ask for.
 const wantSteps = 3
 
-// TestPeers puts real clients and real servers together.
+// TestPeers connects third-party clients with third-party servers.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	t.Run("lists", s.testLists)
-	t.Run("results", s.testResults)
+	t.Run("bytes", s.testBytes)
 	t.Run("matrix", s.testMatrix)
 	t.Run("denials", s.testDenials)
-	t.Run("progress", s.testProgress)
-	t.Run("cancel", s.testCancel)
-	t.Run("held", s.testHeld)
 }
 
 func npmServer(t testing.TB, name string) string {
 	t.Helper()
-	return needs(t, "@modelcontextprotocol/"+name+"/dist/index.js")
+	return requirePart(t, "@modelcontextprotocol/"+name+"/dist/index.js")
 }
 
-// newStage starts everything.
+// newStage starts toolgate and the upstreams, and asks each upstream directly
+// for its tools and its result.
 func newStage(t *testing.T) *stage {
-	node := needs(t, "node")
+	node := requirePart(t, "node")
 	everything, memory, files := npmServer(t, "server-everything"), npmServer(t, "server-memory"), npmServer(t, "server-filesystem")
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "files", "hello.txt"), "hello, \u00fcber & <all>\n")
-	graph := filepath.Join(dir, "memory.jsonl")
+	folder, graph := filepath.Join(dir, "files"), filepath.Join(dir, "memory.jsonl")
+	write(t, filepath.Join(folder, "hello.txt"), "hello, \u00fcber & <all>\n")
 	write(t, graph, `{"type":"entity","name":"seed","entityType":"plant","observations":["grows"]}`)
 	remote, legacy := listenOn(t, everything, "streamableHttp")+"/mcp", listenOn(t, everything, "sse")+"/sse"
-	folder := filepath.Join(dir, "files")
-	memoryEnv := map[string]string{"MEMORY_FILE_PATH": graph}
-	command := func(env map[string]string, args ...string) map[string]any {
-		entry := map[string]any{"command": node, "args": args}
-		if env != nil {
-			entry["env"] = env
-		}
-		return entry
-	}
+	// No client here has the older transport. The program behind it is the same.
+	throughHTTP := func(t testing.TB) rawClient { return openHTTP(t, remote, "") }
 	s := &stage{upstreams: []upstream{
-		{"everything", "get-structured-content", `{"location":"Chicago"}`, func(t testing.TB) door { return openCommand(t, nil, node, everything, "stdio") }},
-		{"files", "read_text_file", jsonText(t, map[string]string{"path": filepath.Join(folder, "hello.txt")}), func(t testing.TB) door { return openCommand(t, nil, node, files, folder) }},
-		{"memory", "open_nodes", `{"names":["seed"]}`, func(t testing.TB) door {
+		{"everything", "get-structured-content", args{"location": "Chicago"}, func(t testing.TB) rawClient { return openCommand(t, nil, node, everything, "stdio") }},
+		{"files", "read_text_file", args{"path": filepath.Join(folder, "hello.txt")}, func(t testing.TB) rawClient { return openCommand(t, nil, node, files, folder) }},
+		{"memory", "open_nodes", args{"names": []string{"seed"}}, func(t testing.TB) rawClient {
 			return openCommand(t, []string{"MEMORY_FILE_PATH=" + graph}, node, memory)
 		}},
-		{"remote", "get-structured-content", `{"location":"Los Angeles"}`, func(t testing.TB) door { return openHTTP(t, remote, "") }},
-		{"legacy", "get-annotated-message", `{"messageType":"success","includeImage":true}`, nil},
-	}}
+		{"remote", "get-structured-content", args{"location": "Los Angeles"}, throughHTTP},
+		{"legacy", "get-annotated-message", args{"messageType": "success", "includeImage": true}, throughHTTP},
+	}, tools: map[string][]json.RawMessage{}, results: map[string]json.RawMessage{}}
 	overHTTP := []server{
 		{"remote", map[string]any{"type": "http", "url": remote}, nil},
 		{"legacy", map[string]any{"type": "sse", "url": legacy}, nil},
 	}
 	const limits = `{"default": "100000/1m", "rules": [{"tool": "everything__get-tiny-image", "rate": "1/1h"}]}`
-	s.narrow = filepath.Join(configure(t, setup{policy: peersPolicy, limits: limits, servers: append([]server{
-		{"everything", command(nil, everything, "stdio"), shared()},
-	}, overHTTP...)}), "mcp.json")
-	graphed := server{"memory", command(memoryEnv, memory), shared()}
-	dir = configure(t, setup{policy: peersPolicy, limits: limits, servers: append([]server{
-		{"everything", command(nil, everything, "stdio"), nil},
-		{"files", command(nil, files, folder), nil},
-		graphed,
-	}, overHTTP...)})
-	s.beside = filepath.Join(dir, "beside.json")
-	configureAt(t, s.beside, setup{policy: peersPolicy, servers: []server{graphed}})
-	s.gate = serveReady(t, dir)
-	s.learn(t)
+	first := map[string]any{"command": node, "args": []string{everything, "stdio"}}
+	s.narrow = filepath.Join(configure(t, setup{policy: peersPolicy, limits: limits, servers: append([]server{{"everything", first, shared()}}, overHTTP...)}), "mcp.json")
+	s.gate = serveReady(t, configure(t, setup{policy: peersPolicy, limits: limits, servers: append([]server{
+		{"everything", first, nil},
+		{"files", map[string]any{"command": node, "args": []string{files, folder}}, nil},
+		{"memory", map[string]any{"command": node, "args": []string{memory}, "env": map[string]string{"MEMORY_FILE_PATH": graph}}, shared()},
+	}, overHTTP...)}))
+	for _, u := range s.upstreams {
+		d := u.direct(t)
+		s.tools[u.name] = list(t, d)
+		s.results[u.name] = mustCall(t, d, u.tool, jsonText(t, u.args))
+	}
 	return s
 }
 
-// learn asks each server itself what it offers and answers.
-func (s *stage) learn(t testing.TB) {
-	t.Helper()
-	s.tools, s.results = map[string][]json.RawMessage{}, map[string]json.RawMessage{}
-	for _, u := range s.upstreams {
-		if u.direct == nil {
-			continue
-		}
-		d := u.direct(t)
-		s.tools[u.name] = list(t, d)
-		s.results[u.name] = mustCall(t, d, u.tool, u.args)
-	}
-	// No client here speaks to the older transport by itself; the program
-	// behind it is the same.
-	s.tools["legacy"] = s.tools["remote"]
-	s.results["legacy"] = mustCall(t, s.upstreams[3].direct(t), "get-annotated-message", s.upstreams[4].args)
-}
-
-// listenOn starts server-everything as an HTTP server and gives its base URL.
-// The server takes a port and no address; another process may take the port
-// first, so it is tried again.
+// listenOn starts server-everything as an HTTP server and returns its base URL.
+// The server accepts a port, not an address. If another process takes the port
+// first, listenOn tries the next one.
 func listenOn(t testing.TB, script, mode string) string {
 	t.Helper()
 	for range 5 {
-		port := freePort(t)
-		cmd := exec.Command(needs(t, "node"), script, mode)
+		_, port, err := net.SplitHostPort(program.FreeAddress(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(requirePart(t, "node"), script, mode)
 		cmd.Env = append(os.Environ(), "PORT="+port)
 		program.Tether(cmd)
 		stderr, err := cmd.StderrPipe()
@@ -159,27 +127,27 @@ func listenOn(t testing.TB, script, mode string) string {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		said, drained := make(chan bool, 1), make(chan struct{})
+		listening, drained := make(chan bool, 1), make(chan struct{})
 		go func() {
 			defer close(drained)
 			for in := bufio.NewScanner(stderr); in.Scan(); {
 				if strings.HasSuffix(in.Text(), "on port "+port) {
-					said <- true
+					listening <- true
 				}
 			}
-			close(said)
+			close(listening)
 		}()
 		t.Cleanup(func() {
-			_ = cmd.Process.Kill() // it may have ended already
+			_ = cmd.Process.Kill() // it may have exited
 			<-drained
 			_ = cmd.Wait()
 		})
 		select {
-		case listens := <-said:
-			if listens {
+		case ok := <-listening:
+			if ok {
 				return "http://127.0.0.1:" + port
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatalf("%s does not listen", mode)
 		}
 	}
@@ -187,34 +155,10 @@ func listenOn(t testing.TB, script, mode string) string {
 	return ""
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
-// all, one and pipe are the three ways through the gate.
-func (s *stage) all() way { return way{URL: s.Agents + "/mcp", Token: agentToken} }
-
-func (s *stage) one(name string) way {
-	return way{URL: s.Agents + "/mcp/" + name, Token: agentToken}
-}
-
-func (s *stage) pipe(t testing.TB, config string) way {
-	return way{Command: program.Toolgate(t), Dir: filepath.Dir(config), Args: []string{"stdio", "--config", config, "--token", agentToken}}
-}
-
-// wide is the configuration of serve.
-func (s *stage) wide() string { return filepath.Join(s.Dir, "mcp.json") }
-
-// few are the servers of the narrow configuration.
+// few returns the servers of the narrow configuration.
 func (s *stage) few() []upstream { return append([]upstream{s.upstreams[0]}, s.upstreams[3:]...) }
 
-// count tells how many tools servers have together.
+// count returns the number of tools of servers.
 func (s *stage) count(servers []upstream) (n int) {
 	for _, u := range servers {
 		n += len(s.tools[u.name])
@@ -222,41 +166,74 @@ func (s *stage) count(servers []upstream) (n int) {
 	return n
 }
 
-// counted is a way with the number of tools at its end.
-type counted struct {
-	way  way
-	want int
-}
-
-// both are the two transports, with server-everything behind each transport.
-func (s *stage) both(t testing.TB) map[string]counted {
-	return map[string]counted{"mcp": {s.all(), s.count(s.upstreams)}, "stdio": {s.pipe(t, s.narrow), s.count(s.few())}}
-}
-
-// awaitTools waits until every server behind a door has answered.
-func awaitTools(t testing.TB, d door, n int) {
+// awaitTools waits until a client lists n tools.
+func awaitTools(t testing.TB, d rawClient, n int) {
 	t.Helper()
 	program.Await(t, "every tool is listed", func() bool { return len(list(t, d)) == n })
 }
 
-// testLists: a tool reaches agents byte for byte as its server lists it, but
-// for its name on /mcp and stdio.
-func (s *stage) testLists(t *testing.T) {
+// testBytes compares lists, results and progress byte for byte, over /mcp and
+// over stdio. TestRealDefinitions has more servers, without toolgate's _meta.
+func (s *stage) testBytes(t *testing.T) {
 	var all []string
 	for _, u := range s.upstreams {
 		all = append(all, texts(renamed(t, u.name, s.tools[u.name]))...)
-		got := list(t, openHTTP(t, s.one(u.name).URL, agentToken))
+		got := list(t, openHTTP(t, s.route(u.name).URL, agentToken))
 		if diff := cmp.Diff(texts(s.tools[u.name]), texts(got)); diff != "" {
 			t.Errorf("/mcp/%s (-server +toolgate):\n%s", u.name, diff)
 		}
 	}
 	pipe := openStdio(t, s.Dir)
 	awaitTools(t, pipe, s.count(s.upstreams))
-	for name, d := range map[string]door{"/mcp": openHTTP(t, s.all().URL, agentToken), "stdio": pipe} {
+	for name, d := range map[string]rawClient{"/mcp": openHTTP(t, s.route("").URL, agentToken), "stdio": pipe} {
 		if diff := cmp.Diff(all, texts(list(t, d))); diff != "" {
 			t.Errorf("%s (-server +toolgate):\n%s", name, diff)
 		}
+		for _, u := range s.upstreams {
+			got := mustCall(t, d, u.exposed(), jsonText(t, u.args))
+			if want := string(s.results[u.name]); without(t, got) != want {
+				t.Errorf("%s of %s: got %s, want %s and toolgate's _meta", name, u.name, got, want)
+			}
+		}
+		for _, server := range []string{"everything", "remote", "legacy"} {
+			if diff := cmp.Diff(wantProgress(), progressOf(t, d, server+"__"+longRunning)); diff != "" {
+				t.Errorf("%s, %s: progress (-want +got):\n%s", name, server, diff)
+			}
+		}
 	}
+}
+
+func wantProgress() (all []string) {
+	for i := range wantSteps {
+		all = append(all, fmt.Sprintf("mine %d of %d", i+1, wantSteps))
+	}
+	return all
+}
+
+// progressOf calls a long-running tool with the progress token "mine" and returns
+// the notifications that arrive before the answer, in order.
+func progressOf(t testing.TB, d rawClient, tool string) (all []string) {
+	t.Helper()
+	answer := d.exchange(t, []byte(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"_meta":{"progressToken":"mine"},"name":%q,"arguments":{"duration":0.3,"steps":%d}}}`, tool, wantSteps)))
+	if result, _ := splitAnswer(answer); result == nil {
+		t.Errorf("%s: %s", tool, answer)
+	}
+	for _, note := range d.notifications() {
+		var n struct {
+			Method string
+			Params struct {
+				ProgressToken   string
+				Progress, Total int
+			}
+		}
+		if err := json.Unmarshal(note, &n); err != nil {
+			t.Fatal(err)
+		}
+		if n.Method == progressNote {
+			all = append(all, fmt.Sprintf("%s %d of %d", n.Params.ProgressToken, n.Params.Progress, n.Params.Total))
+		}
+	}
+	return all
 }
 
 func texts(tools []json.RawMessage) []string {
@@ -267,12 +244,12 @@ func texts(tools []json.RawMessage) []string {
 	return out
 }
 
-// renamed gives the tools with the names that agents see.
+// renamed returns the tools with the names that agents see.
 func renamed(t testing.TB, server string, tools []json.RawMessage) []json.RawMessage {
 	t.Helper()
 	var out []json.RawMessage
 	for _, tool := range tools {
-		with, err := jsonrpc.Set(tool, "name", jsonrpc.Quote(server+"__"+nameOf(tool)))
+		with, err := jsonrpc.Set(tool, "name", jsonrpc.Quote(server+"__"+toolName(tool)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,22 +258,7 @@ func renamed(t testing.TB, server string, tools []json.RawMessage) []json.RawMes
 	return out
 }
 
-// testResults: without our own member of _meta a result is the server's, byte
-// for byte, over both doors.
-func (s *stage) testResults(t *testing.T) {
-	pipe := openStdio(t, s.Dir)
-	awaitTools(t, pipe, s.count(s.upstreams))
-	for name, d := range map[string]door{"/mcp": openHTTP(t, s.all().URL, agentToken), "stdio": pipe} {
-		for _, u := range s.upstreams {
-			got := mustCall(t, d, u.exposed(), u.args)
-			if want := string(s.results[u.name]); without(t, got) != want {
-				t.Errorf("%s of %s: got %s, want %s and our _meta", name, u.name, got, want)
-			}
-		}
-	}
-}
-
-// without takes our own member out of a result.
+// without returns a result without toolgate's own member of _meta.
 func without(t testing.TB, result json.RawMessage) string {
 	t.Helper()
 	meta, ok := jsonrpc.Get(result, "_meta")
@@ -318,51 +280,55 @@ func without(t testing.TB, result json.RawMessage) string {
 	return string(result)
 }
 
-// testMatrix: every client lists and calls tools of every server in every way.
-// The inspector starts anew for each step, so it goes to each server once.
+// shortPeers are one client per library, and the inspector.
+var shortPeers = []peer{inspectorSession, goStateless, typescript1, mcpGoSession}
+
+// testMatrix lists and calls tools of every server with every client over /mcp,
+// and with the inspector over stdio. TestRevisions has the other routes; with
+// TOOLGATE_SOAK=1 every client takes them here too.
 func (s *stage) testMatrix(t *testing.T) {
-	for _, p := range peers {
-		everywhere := p.name != "inspector" || os.Getenv("TOOLGATE_SOAK") != ""
-		mcp, one, pipe, config := s.upstreams[:2], s.upstreams[2:4], s.few()[2:], s.narrow
-		if everywhere {
-			mcp, one, pipe, config = s.upstreams, s.upstreams, s.upstreams, s.wide()
-		}
-		listed := s.upstreams
-		if config == s.narrow {
-			listed = s.few()
-		}
-		t.Run(p.name+"/mcp", func(t *testing.T) {
-			t.Parallel()
-			s.visit(t, p, s.all(), s.upstreams, mcp)
-		})
-		t.Run(p.name+"/stdio", func(t *testing.T) {
-			t.Parallel()
-			s.visit(t, p, s.pipe(t, config), listed, pipe)
-		})
-		for _, u := range one {
-			t.Run(p.name+"/mcp/"+u.name, func(t *testing.T) {
+	soak := shortOrSoak(0, 1) == 1
+	for _, p := range shortPeers {
+		inspector := p.name == "inspector"
+		run := func(name string, at target, prefix bool, listed, called []upstream) {
+			t.Run(p.String()+name, func(t *testing.T) {
 				t.Parallel()
-				got := p.run(t, s.one(u.name), listing(len(s.tools[u.name])), calling(u.tool, u.args))
-				if diff := cmp.Diff(names("", s.tools[u.name]), unrooted(got[0].Tools)); diff != "" {
-					t.Errorf("list (-want +got), %s:\n%s", got[0].Failed, diff)
-				}
-				s.check(t, u, got[1])
+				s.visit(t, p, at.bare(), prefix, listed, called)
 			})
+		}
+		called := s.upstreams
+		if inspector && !soak { // one process per call
+			called = called[:2]
+		}
+		run("/mcp", s.route(""), true, s.upstreams, called)
+		if soak {
+			run("/stdio", s.stdio(t, "mcp.json"), true, s.upstreams, s.upstreams)
+			for _, u := range s.upstreams {
+				run("/mcp/"+u.name, s.route(u.name), false, []upstream{u}, []upstream{u})
+			}
+		} else if inspector {
+			run("/stdio", s.stdio(t, s.narrow), true, s.few(), s.few()[2:])
 		}
 	}
 }
 
-// visit lists the tools of all servers and calls one of each that is named.
-func (s *stage) visit(t *testing.T, p peer, w way, all, called []upstream) {
-	steps, want := []step{listing(s.count(all))}, []string(nil)
-	for _, u := range all {
-		want = append(want, names(u.name+"__", s.tools[u.name])...)
+// visit lists the tools of servers and calls one tool of each server in called.
+func (s *stage) visit(t *testing.T, p peer, at target, prefix bool, listed, called []upstream) {
+	actions, want := []action{listTools(s.count(listed))}, []string(nil)
+	nameOf := func(server, tool string) string {
+		if prefix {
+			return server + "__" + tool
+		}
+		return tool
+	}
+	for _, u := range listed {
+		want = append(want, names(nameOf(u.name, ""), s.tools[u.name])...)
 	}
 	for _, u := range called {
-		steps = append(steps, calling(u.exposed(), u.args))
+		actions = append(actions, callTool(nameOf(u.name, u.tool), u.args))
 	}
-	got := p.run(t, w, steps...)
-	if diff := cmp.Diff(want, unrooted(got[0].Tools)); diff != "" {
+	got := p.run(t, at, p.revision, actions)
+	if diff := cmp.Diff(want, unrooted(got[0].Names)); diff != "" {
 		t.Errorf("list (-want +got), %s:\n%s", got[0].Failed, diff)
 	}
 	for i, u := range called {
@@ -370,8 +336,8 @@ func (s *stage) visit(t *testing.T, p peer, w way, all, called []upstream) {
 	}
 }
 
-// unrooted leaves out the tool that server-everything offers to clients with
-// roots alone: some clients here have them.
+// unrooted removes the tool that server-everything offers only to clients with
+// roots: the inspector has them.
 func unrooted(tools []string) []string {
 	return slices.DeleteFunc(tools, func(name string) bool { return strings.HasSuffix(name, "get-roots-list") })
 }
@@ -379,40 +345,107 @@ func unrooted(tools []string) []string {
 func names(prefix string, tools []json.RawMessage) []string {
 	var out []string
 	for _, tool := range tools {
-		out = append(out, prefix+nameOf(tool))
+		out = append(out, prefix+toolName(tool))
 	}
 	return out
 }
 
-// payload is what of a result must come through every client.
-type payload struct {
-	Content           []map[string]any
-	StructuredContent any
-	IsError           bool
+// check compares the result that a client shows with the server's own.
+func (s *stage) check(t *testing.T, u upstream, got observation) {
+	t.Helper()
+	var want map[string]any
+	if err := json.Unmarshal(s.results[u.name], &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plain(want), plain(got.Result)); diff != "" {
+		t.Errorf("%s (-server +client):\n%s\n%s", u.name, diff, got.Failed)
+	}
+	meta, _ := got.Result["_meta"].(map[string]any)
+	own, _ := meta["io.toolgate/result"].(map[string]any)
+	if own["status"] != "ok" {
+		t.Errorf("%s: no io.toolgate/result with status ok in %s", u.name, got.text(t))
+	}
 }
 
-// check compares what a client saw with what the server answers directly.
-func (s *stage) check(t *testing.T, u upstream, got seen) {
-	t.Helper()
-	if got.Result == nil {
-		t.Errorf("%s: %s (%d)", u.name, got.Failed, got.Code)
-		return
-	}
-	var want, have payload
-	var meta struct {
-		Meta map[string]struct{ Status string } `json:"_meta"`
-	}
-	for _, err := range []error{
-		json.Unmarshal(s.results[u.name], &want), json.Unmarshal(got.Result, &have), json.Unmarshal(got.Result, &meta),
-	} {
-		if err != nil {
-			t.Fatalf("%s: %v: %s", u.name, err, got.Result)
+// denial is a call that toolgate refuses, and its error on /mcp and on
+// /mcp/{server}.
+type denial struct {
+	name, tool      string
+	args            args
+	code            string // canonical, in data.code
+	gateway, server int    // JSON-RPC codes; 0 is a result with isError
+}
+
+var denials = []denial{
+	{"denied by policy", "get-structured-content", args{"location": "New York"}, "POLICY_DENIED", -32600, 0},
+	{"invalid arguments", "get-structured-content", args{"location": "Paris"}, "INVALID_TOOL_INPUT", -32600, 0},
+	{"unknown tool", "nothing", nil, "TOOL_NOT_FOUND", -32601, -32602},
+	{"uses up the rate limit", "get-tiny-image", nil, "", 0, 0}, // unless another client has done so
+	{"beyond the rate limit", "get-tiny-image", nil, "RATE_LIMITED", -32001, -32001},
+}
+
+// testDenials checks what the clients show of a refusal, and that their session
+// works after it.
+func (s *stage) testDenials(t *testing.T) {
+	sum := args{"a": 2, "b": 3}
+	for _, p := range shortPeers {
+		for name, w := range map[string]struct {
+			prefix string
+			at     target
+			want   int
+		}{
+			"mcp":    {"everything__", s.route(""), s.count(s.upstreams)},
+			"server": {"", s.route("everything"), len(s.tools["everything"])},
+			"stdio":  {"everything__", s.stdio(t, s.narrow), s.count(s.few())},
+		} {
+			t.Run(p.String()+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				actions, all := []action{listTools(w.want)}, denials
+				if p.name == "inspector" { // it looks a tool up before it calls
+					actions, all = nil, denials[:1]
+				}
+				before := len(actions)
+				for _, d := range all {
+					actions = append(actions, callTool(w.prefix+d.tool, d.args))
+				}
+				got := p.run(t, w.at.bare(), p.revision, append(actions, callTool(w.prefix+"get-sum", sum)))
+				for i, d := range all {
+					d.check(t, p, name == "server", got[before+i])
+				}
+				if last := got[len(got)-1].text(t); !strings.Contains(last, "The sum of 2 and 3 is 5.") {
+					t.Errorf("after the refusals: %s", last)
+				}
+			})
 		}
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("%s (-server +client):\n%s", u.name, diff)
+}
+
+// check compares a refusal with the expected error, as far as the client shows it.
+func (d denial) check(t *testing.T, p peer, server bool, got observation) {
+	t.Helper()
+	want := d.gateway
+	if server {
+		want = d.server
 	}
-	if meta.Meta["io.toolgate/result"].Status != "ok" {
-		t.Errorf("%s: no io.toolgate/result with status ok in %s", u.name, got.Result)
+	switch {
+	case d.code == "":
+		return
+	case want == 0:
+		meta, _ := got.Result["_meta"].(map[string]any)
+		own, _ := meta["io.toolgate/error"].(map[string]any)
+		if got.Result["isError"] != true || own["code"] != d.code {
+			t.Errorf("%s: got %s, want a result with isError and %s", d.name, got.text(t), d.code)
+		}
+		return
+	case got.Failed == "" || got.Result != nil:
+		t.Errorf("%s: got %s, want an error", d.name, got.text(t))
+		return
+	}
+	if !p.showsErrors {
+		return
+	}
+	var data struct{ Code string }
+	if json.Unmarshal(got.Data, &data) != nil || got.Code != want || data.Code != d.code {
+		t.Errorf("%s: got %s, want code %d with %s", d.name, got.text(t), want, d.code)
 	}
 }

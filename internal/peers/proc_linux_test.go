@@ -11,14 +11,14 @@ import (
 )
 
 // identity tells a process from a later one with its number.
-type identity struct {
+type process struct {
 	pid   int
 	start string // clock ticks since boot
 }
 
 // stat reads the fields of /proc/pid/stat after the name (proc(5)): state,
 // parent and so on. They are nil when there is no such process.
-func stat(pid int) []string {
+func readStat(pid int) []string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return nil
@@ -27,22 +27,22 @@ func stat(pid int) []string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 }
 
-func identify(pid int) identity {
-	if f := stat(pid); len(f) > 19 {
-		return identity{pid, f[19]}
+func processOf(pid int) process {
+	if f := readStat(pid); len(f) > 19 {
+		return process{pid, f[19]}
 	}
-	return identity{pid: pid}
+	return process{pid: pid}
 }
 
 // alive reports whether that very process runs. One that nobody has waited for
 // yet does not.
-func (i identity) alive() bool {
-	f := stat(i.pid)
+func (i process) alive() bool {
+	f := readStat(i.pid)
 	return len(f) > 19 && f[19] == i.start && f[0] != "Z" && f[0] != "X"
 }
 
 // descendants gives every process below pid.
-func descendants(t testing.TB, pid int) []identity {
+func descendants(t testing.TB, pid int) []process {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -51,22 +51,22 @@ func descendants(t testing.TB, pid int) []identity {
 	children := make(map[int][]int)
 	for _, e := range entries {
 		if child, err := strconv.Atoi(e.Name()); err == nil {
-			if f := stat(child); len(f) > 1 {
+			if f := readStat(child); len(f) > 1 {
 				parent, _ := strconv.Atoi(f[1])
 				children[parent] = append(children[parent], child)
 			}
 		}
 	}
-	var out []identity
+	var out []process
 	for queue := slices.Clone(children[pid]); len(queue) > 0; queue = queue[1:] {
-		out = append(out, identify(queue[0]))
+		out = append(out, processOf(queue[0]))
 		queue = append(queue, children[queue[0]]...)
 	}
 	return out
 }
 
 // commandOf gives the command line of a process.
-func commandOf(i identity) string {
+func commandLine(i process) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(i.pid) + "/cmdline")
 	if err != nil {
 		return ""
@@ -75,7 +75,7 @@ func commandOf(i identity) string {
 }
 
 // awaitGone waits until none of the processes runs.
-func awaitGone(t testing.TB, who []identity) {
+func awaitExit(t testing.TB, who []process) {
 	t.Helper()
 	var left []string
 	defer func() {
@@ -87,7 +87,7 @@ func awaitGone(t testing.TB, who []identity) {
 		left = nil
 		for _, i := range who {
 			if i.alive() {
-				left = append(left, strconv.Itoa(i.pid)+" "+commandOf(i))
+				left = append(left, strconv.Itoa(i.pid)+" "+commandLine(i))
 			}
 		}
 		return len(left) == 0
@@ -97,11 +97,11 @@ func awaitGone(t testing.TB, who []identity) {
 
 // offspring gives a function that waits until none of the processes runs that
 // are below pid now.
-func offspring(t testing.TB, pid int) func() {
+func trackDescendants(t testing.TB, pid int) func() {
 	t.Helper()
 	who := descendants(t, pid)
 	return func() {
 		t.Helper()
-		awaitGone(t, who)
+		awaitExit(t, who)
 	}
 }

@@ -20,36 +20,36 @@ import (
 
 // door is a way in that takes bytes as they are, so that a test can send what
 // no SDK would.
-type door interface {
+type rawClient interface {
 	// exchange sends one message and gives its answer, nil when there is none.
 	exchange(t testing.TB, message []byte) []byte
 	// heard gives the notifications that came with the last answer.
-	heard() [][]byte
+	notifications() [][]byte
 }
 
-const opening = `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
+const initializeMessage = `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
 
 // httpDoor is one session over Streamable HTTP.
-type httpDoor struct {
+type rawHTTP struct {
 	url, token, session string
 	status              int // of the last answer
 	notes               [][]byte
 }
 
 // heard implements door.
-func (d *httpDoor) heard() [][]byte { return d.notes }
+func (d *rawHTTP) notifications() [][]byte { return d.notes }
 
 // openHTTP initializes a session.
-func openHTTP(t testing.TB, url, token string) *httpDoor {
+func openHTTP(t testing.TB, url, token string) *rawHTTP {
 	t.Helper()
 	return openAs(t, "raw", url, token)
 }
 
 // openAs initializes a session of a client with a name.
-func openAs(t testing.TB, client, url, token string) *httpDoor {
+func openAs(t testing.TB, client, url, token string) *rawHTTP {
 	t.Helper()
-	d := &httpDoor{url: url, token: token}
-	if answer := d.exchange(t, []byte(strings.Replace(opening, "raw", client, 1))); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
+	d := &rawHTTP{url: url, token: token}
+	if answer := d.exchange(t, []byte(strings.Replace(initializeMessage, "raw", client, 1))); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
 		t.Fatalf("initializing %s: %s", url, answer)
 	}
 	d.exchange(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
@@ -57,7 +57,7 @@ func openAs(t testing.TB, client, url, token string) *httpDoor {
 }
 
 // post sends a body.
-func (d *httpDoor) post(ctx context.Context, message []byte) (*http.Response, error) {
+func (d *rawHTTP) post(ctx context.Context, message []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, bytes.NewReader(message))
 	if err != nil {
 		return nil, err
@@ -75,11 +75,11 @@ func (d *httpDoor) post(ctx context.Context, message []byte) (*http.Response, er
 }
 
 // exchange implements door.
-func (d *httpDoor) exchange(t testing.TB, message []byte) []byte {
+func (d *rawHTTP) exchange(t testing.TB, message []byte) []byte {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), timeout)
 	defer stop()
-	answer, err := d.try(ctx, message)
+	answer, err := d.tryExchange(ctx, message)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func (d *httpDoor) exchange(t testing.TB, message []byte) []byte {
 }
 
 // try is exchange for goroutines other than the test's.
-func (d *httpDoor) try(ctx context.Context, message []byte) ([]byte, error) {
+func (d *rawHTTP) tryExchange(ctx context.Context, message []byte) ([]byte, error) {
 	res, err := d.post(ctx, message)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (d *httpDoor) try(ctx context.Context, message []byte) ([]byte, error) {
 		data, ok := bytes.CutPrefix(line, []byte("data:"))
 		switch data = bytes.TrimSpace(data); {
 		case !ok || len(data) == 0:
-		case isAnswer(data):
+		case isResponse(data):
 			last = data
 		default:
 			d.notes = append(d.notes, data)
@@ -116,13 +116,13 @@ func (d *httpDoor) try(ctx context.Context, message []byte) ([]byte, error) {
 }
 
 // isAnswer tells an answer from a notification or a request.
-func isAnswer(message []byte) bool {
+func isResponse(message []byte) bool {
 	_, method := jsonrpc.Get(message, "method")
 	return !method && len(message) > 0
 }
 
 // pipeDoor is one client on a program's stdin and stdout.
-type pipeDoor struct {
+type rawStdio struct {
 	in    io.WriteCloser
 	out   chan []byte
 	proc  *program.Process // nil for a program that is not toolgate
@@ -131,7 +131,7 @@ type pipeDoor struct {
 }
 
 // hangUp closes everything at once, as the end of a client does.
-func (d *pipeDoor) hangUp(t testing.TB) {
+func (d *rawStdio) closePipes(t testing.TB) {
 	t.Helper()
 	for _, end := range d.ends {
 		if err := end.Close(); err != nil {
@@ -141,10 +141,10 @@ func (d *pipeDoor) hangUp(t testing.TB) {
 }
 
 // heard implements door.
-func (d *pipeDoor) heard() [][]byte { return d.notes }
+func (d *rawStdio) notifications() [][]byte { return d.notes }
 
 // openStdio starts toolgate stdio and initializes it.
-func openStdio(t testing.TB, dir string) *pipeDoor {
+func openStdio(t testing.TB, dir string) *rawStdio {
 	t.Helper()
 	var r, w [3]*os.File // of stdin, stdout and stderr
 	for i := range r {
@@ -178,7 +178,7 @@ func openStdio(t testing.TB, dir string) *pipeDoor {
 }
 
 // spawn starts a command that ends with the test's process, and speaks to it.
-func spawn(t testing.TB, cmd *exec.Cmd) *pipeDoor {
+func spawn(t testing.TB, cmd *exec.Cmd) *rawStdio {
 	t.Helper()
 	program.Tether(cmd)
 	in, err := cmd.StdinPipe()
@@ -196,7 +196,7 @@ func spawn(t testing.TB, cmd *exec.Cmd) *pipeDoor {
 }
 
 // openCommand starts another stdio server and initializes it.
-func openCommand(t testing.TB, env []string, name string, args ...string) *pipeDoor {
+func openCommand(t testing.TB, env []string, name string, args ...string) *rawStdio {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -210,17 +210,17 @@ func openCommand(t testing.TB, env []string, name string, args ...string) *pipeD
 	return d
 }
 
-func (d *pipeDoor) initialize(t testing.TB) {
+func (d *rawStdio) initialize(t testing.TB) {
 	t.Helper()
-	if answer := d.exchange(t, []byte(opening)); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
+	if answer := d.exchange(t, []byte(initializeMessage)); !bytes.Contains(answer, []byte(`"protocolVersion":"2025-11-25"`)) {
 		t.Fatalf("initializing: %s", answer)
 	}
 	d.send(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 }
 
 // newPipe reads the answers that come out of a program.
-func newPipe(t testing.TB, in io.WriteCloser, out io.ReadCloser) *pipeDoor {
-	d := &pipeDoor{in: in, out: make(chan []byte, 1024)}
+func newPipe(t testing.TB, in io.WriteCloser, out io.ReadCloser) *rawStdio {
+	d := &rawStdio{in: in, out: make(chan []byte, 1024)}
 	go func() {
 		defer close(d.out)
 		for r := bufio.NewReader(out); ; {
@@ -236,7 +236,7 @@ func newPipe(t testing.TB, in io.WriteCloser, out io.ReadCloser) *pipeDoor {
 }
 
 // send writes one line.
-func (d *pipeDoor) send(t testing.TB, message []byte) {
+func (d *rawStdio) send(t testing.TB, message []byte) {
 	t.Helper()
 	if _, err := d.in.Write(append(bytes.Clone(message), '\n')); err != nil {
 		t.Fatal(err)
@@ -244,17 +244,17 @@ func (d *pipeDoor) send(t testing.TB, message []byte) {
 }
 
 // next gives the next answer.
-func (d *pipeDoor) next(t testing.TB) []byte {
+func (d *rawStdio) next(t testing.TB) []byte {
 	t.Helper()
 	d.notes = nil
-	late := time.After(patience)
+	late := time.After(timeout)
 	for {
 		select {
 		case line, ok := <-d.out:
 			if !ok {
 				t.Fatal("stdout ended before the answer")
 			}
-			if isAnswer(line) {
+			if isResponse(line) {
 				return line
 			}
 			d.notes = append(d.notes, line)
@@ -265,7 +265,7 @@ func (d *pipeDoor) next(t testing.TB) []byte {
 }
 
 // exchange implements door.
-func (d *pipeDoor) exchange(t testing.TB, message []byte) []byte {
+func (d *rawStdio) exchange(t testing.TB, message []byte) []byte {
 	t.Helper()
 	d.send(t, message)
 	return d.next(t)
@@ -280,20 +280,20 @@ func callMessage(id, tool, args string) []byte {
 }
 
 // call calls a tool and gives its result or its error object.
-func call(t testing.TB, d door, tool, args string) (result, failure json.RawMessage) {
+func call(t testing.TB, d rawClient, tool, args string) (result, failure json.RawMessage) {
 	t.Helper()
-	return parts(d.exchange(t, callMessage("7", tool, args)))
+	return splitAnswer(d.exchange(t, callMessage("7", tool, args)))
 }
 
 // parts takes an answer apart.
-func parts(answer []byte) (result, failure json.RawMessage) {
+func splitAnswer(answer []byte) (result, failure json.RawMessage) {
 	result, _ = jsonrpc.Get(answer, "result")
 	failure, _ = jsonrpc.Get(answer, "error")
 	return result, failure
 }
 
 // mustCall calls a tool and wants a result that is no error.
-func mustCall(t testing.TB, d door, tool, args string) json.RawMessage {
+func mustCall(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	t.Helper()
 	result, failure := call(t, d, tool, args)
 	if result == nil || bytes.Contains(result, []byte(`"isError":true`)) {
@@ -303,13 +303,13 @@ func mustCall(t testing.TB, d door, tool, args string) json.RawMessage {
 }
 
 // list gives every tool as it came, in order.
-func list(t testing.TB, d door) []json.RawMessage {
+func list(t testing.TB, d rawClient) []json.RawMessage {
 	t.Helper()
 	var out []json.RawMessage
 	params := ``
 	for {
 		answer := d.exchange(t, []byte(`{"jsonrpc":"2.0","id":"list","method":"tools/list"`+params+`}`))
-		result, _ := parts(answer)
+		result, _ := splitAnswer(answer)
 		tools, ok := jsonrpc.Get(result, "tools")
 		if !ok {
 			t.Fatalf("listing: %s", answer)
@@ -325,7 +325,7 @@ func list(t testing.TB, d door) []json.RawMessage {
 	}
 }
 
-func nameOf(tool json.RawMessage) string {
+func toolName(tool json.RawMessage) string {
 	raw, _ := jsonrpc.Get(tool, "name")
 	name, _ := jsonrpc.Text(raw)
 	return name

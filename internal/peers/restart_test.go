@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 what later revisions deprecate, the revisions before them still have
+//lint:file-ignore SA1019 earlier revisions have what later revisions deprecate
 
 package peers_test
 
@@ -18,22 +18,21 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-const steadyURI = "steady://thing"
+const restartURI = "restart://thing"
 
-// steady is a server whose client has something to lose when it dies: a
-// subscription, a level of logging and calls under way. Tool touch changes the
-// resource, log says something of little and of great weight, hang reports
-// progress once and waits.
-func steady(era string) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "steady", Version: "1"}, &sdk.ServerOptions{
+// newRestartServer returns a server whose clients have state: a subscription, a log
+// level and running calls. Tool touch changes the resource, log sends a message of
+// level info and one of level error, hang reports progress once and waits.
+func newRestartServer(revision string) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "restart", Version: "1"}, &sdk.ServerOptions{
 		SubscribeHandler:   func(context.Context, *sdk.SubscribeRequest) error { return nil },
 		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
 	})
-	if era == legacyEra {
-		refuseDiscovery(s)
+	if revision == sessionRevision {
+		refuseDiscover(s)
 	}
-	s.AddResource(&sdk.Resource{Name: "thing", URI: steadyURI}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: steadyURI, Text: "thing"}}}, nil
+	s.AddResource(&sdk.Resource{Name: "thing", URI: restartURI}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: restartURI, Text: "thing"}}}, nil
 	})
 	tool := func(name string, does func(context.Context, *sdk.CallToolRequest) error) {
 		sdk.AddTool(s, &sdk.Tool{Name: name}, func(ctx context.Context, r *sdk.CallToolRequest, _ any) (*sdk.CallToolResult, any, error) {
@@ -41,11 +40,11 @@ func steady(era string) *sdk.Server {
 		})
 	}
 	tool("touch", func(ctx context.Context, _ *sdk.CallToolRequest) error {
-		return s.ResourceUpdated(ctx, &sdk.ResourceUpdatedNotificationParams{URI: steadyURI})
+		return s.ResourceUpdated(ctx, &sdk.ResourceUpdatedNotificationParams{URI: restartURI})
 	})
 	tool("log", func(ctx context.Context, r *sdk.CallToolRequest) error {
 		for _, level := range []sdk.LoggingLevel{"info", "error"} {
-			if err := r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: level, Data: "said"}); err != nil {
+			if err := r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: level, Data: "logged"}); err != nil {
 				return err
 			}
 		}
@@ -61,112 +60,111 @@ func steady(era string) *sdk.Server {
 	return s
 }
 
-// Variables that make this binary a steady server of an era: on stdio, or over
-// HTTP at an address. It writes its process id down.
+// Environment variables that make this binary a restart server of a revision, on
+// stdio or over HTTP at an address. The server writes its process ID to a directory.
 const (
-	steadyVar   = "PEERS_STEADY"
-	steadyAtVar = "PEERS_STEADY_AT"
-	steadyIDVar = "PEERS_STEADY_PIDS"
+	restartServerVar = "PEERS_RESTART"
+	restartAddrVar   = "PEERS_RESTART_ADDR"
+	restartPIDsVar   = "PEERS_RESTART_PIDS"
 )
 
-func beSteady() {
-	era, at := os.Getenv(steadyVar), os.Getenv(steadyAtVar)
-	err := os.WriteFile(filepath.Join(os.Getenv(steadyIDVar), strconv.Itoa(os.Getpid())), nil, 0o600)
-	if err == nil && at == "" {
-		err = steady(era).Run(context.Background(), &sdk.StdioTransport{})
+func runRestartServer() {
+	revision, addr := os.Getenv(restartServerVar), os.Getenv(restartAddrVar)
+	err := os.WriteFile(filepath.Join(os.Getenv(restartPIDsVar), strconv.Itoa(os.Getpid())), nil, 0o600)
+	if err == nil && addr == "" {
+		err = newRestartServer(revision).Run(context.Background(), &sdk.StdioTransport{})
 	} else if err == nil {
-		one := steady(era)
-		err = http.ListenAndServe(at, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return one },
-			&sdk.StreamableHTTPOptions{Stateless: era == modernEra}))
+		one := newRestartServer(revision)
+		err = http.ListenAndServe(addr, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return one },
+			&sdk.StreamableHTTPOptions{Stateless: revision == statelessRevision}))
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// TestRestart: an upstream that is killed while a client has a subscription, a
-// level of logging and a call under way fails that call once and clearly;
-// afterwards calls work, updates arrive and the level holds, without the client
-// doing anything.
+// TestRestart: a kill of an upstream fails the running call of a client once, with a
+// clear error. After the restart calls work, updates of the client's subscription
+// arrive and its log level holds, without any action of the client.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	for _, far := range []string{legacyEra, modernEra} {
+	for _, server := range []string{sessionRevision, statelessRevision} {
 		for _, transport := range []string{"stdio", "http"} {
-			for _, client := range []string{legacyEra, modernEra} {
-				t.Run(transport+" "+far+", client "+client, func(t *testing.T) {
+			for _, client := range []string{sessionRevision, statelessRevision} {
+				t.Run(transport+" "+server+", client "+client, func(t *testing.T) {
 					t.Parallel()
-					restart(t, transport, far, client)
+					testRestart(t, transport, server, client)
 				})
 			}
 		}
 	}
 }
 
-func restart(t *testing.T, transport, far, client string) {
-	entry, kill := mortal(t, transport, far)
+func testRestart(t *testing.T, transport, revision, client string) {
+	entry, kill := startKillable(t, transport, revision)
 	g := serveReady(t, configure(t, setup{results: "off", servers: []server{{"mortal", entry, map[string]any{"isolation": "session"}}}}))
-	s := &goSession{era: client}
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "survivor", Version: "1"}, s.options()).
-		Connect(t.Context(), goTransport(way{URL: g.Agents + "/mcp/mortal", Token: agentToken}), &sdk.ClientSessionOptions{ProtocolVersion: client})
+	s := &goClient{revision: client}
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "survivor", Version: "1"}, s.options(false)).
+		Connect(t.Context(), goTransport(target{URL: g.Agents + "/mcp/mortal", Token: agentToken}), &sdk.ClientSessionOptions{ProtocolVersion: client})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer session.Close()
 	s.ClientSession = session
-	for _, a := range []act{{Op: "level", Value: "warning"}, {Op: "listen", URI: steadyURI}} {
-		if got := s.play(t, a, 0); got.Failed != "" {
+	for _, a := range []action{{Op: "level", Value: "warning"}, {Op: "subscribe", URI: restartURI}} {
+		if got := s.observe(t, a, 0, s.do); got.Failed != "" {
 			t.Fatalf("%s: %s", a.Op, got.Failed)
 		}
 	}
-	s.lives(t)
-	heard, _ := s.begin(nil)
+	s.checkWorks(t)
+	heard, _ := s.mark(nil)
 	failed := make(chan error, 1)
 	go func() {
-		_, err := s.call(t.Context(), act{Name: "hang", Progress: true}, 99)
+		_, err := s.call(t.Context(), action{Name: "hang", Progress: true}, 99)
 		failed <- err
 	}()
-	s.awaits(t, act{Wait: map[string]int{progressNote: 1}}, heard)
+	s.await(t, action{Wait: map[string]int{progressNote: 1}}, heard)
 	kill()
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), "Tool failed") {
-		t.Errorf("the call under way: %v", err)
+		t.Errorf("the running call: %v", err)
 	}
 	program.Await(t, "the server answers again", func() bool {
-		result, err := s.call(t.Context(), act{Name: "touch"}, 100)
+		result, err := s.call(t.Context(), action{Name: "touch"}, 100)
 		return err == nil && !result.IsError
 	})
-	s.lives(t)
+	s.checkWorks(t)
 }
 
-// lives checks that updates arrive, and log messages from the level on.
-func (s *goSession) lives(t *testing.T) {
+// checkWorks checks that updates arrive, and log messages at or above the level.
+func (s *goClient) checkWorks(t *testing.T) {
 	t.Helper()
 	if !program.Settles(func() bool {
-		got := s.play(t, act{Op: "call", Name: "touch"}, 1)
-		return got.Failed == "" && len(notesOf(t, got.Heard, updatedNote, true)) > 0
+		got := s.observe(t, action{Op: "call", Name: "touch"}, 1, s.do)
+		return got.Failed == "" && len(paramsOf(t, got.Notifications, updatedNote, true)) > 0
 	}) {
 		t.Error("no update arrives")
 	}
-	got := s.play(t, act{Op: "call", Name: "log", Wait: map[string]int{messageNote: 1}}, 2)
+	got := s.observe(t, action{Op: "call", Name: "log", Wait: map[string]int{messageNote: 1}}, 2, s.do)
 	var levels []any
-	for _, n := range got.Heard {
+	for _, n := range got.Notifications {
 		if n.Method == messageNote {
 			levels = append(levels, n.Params["level"])
 		}
 	}
 	if len(levels) != 1 || levels[0] != "error" {
-		t.Errorf("heard log messages %v, want the one error (%s)", levels, got.Failed)
+		t.Errorf("received log messages %v, want one error (%s)", levels, got.Failed)
 	}
 }
 
-// mortal is a steady server in mcp.json, and what kills it. Over HTTP it is
-// started again at once.
-func mortal(t *testing.T, transport, era string) (entry map[string]any, kill func()) {
+// startKillable returns the mcp.json entry of a restart server and a function that
+// kills it. Over HTTP the function also starts it again.
+func startKillable(t *testing.T, transport, revision string) (entry map[string]any, kill func()) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pids := t.TempDir()
-	env := map[string]string{steadyVar: era, steadyIDVar: pids, "GORACE": "atexit_sleep_ms=0"}
+	env := map[string]string{restartServerVar: revision, restartPIDsVar: pids, "GORACE": "atexit_sleep_ms=0"}
 	if transport == "stdio" {
 		return map[string]any{"command": self, "env": env}, func() {
 			entries, err := os.ReadDir(pids)
@@ -176,14 +174,14 @@ func mortal(t *testing.T, transport, era string) (entry map[string]any, kill fun
 			for _, e := range entries {
 				pid, _ := strconv.Atoi(e.Name())
 				if p, err := os.FindProcess(pid); err == nil {
-					_ = p.Kill() // it may be gone already
+					_ = p.Kill() // it may have exited
 				}
 			}
 		}
 	}
 	command := func(at string) *exec.Cmd {
 		cmd := exec.Command(self)
-		cmd.Env = append(os.Environ(), steadyAtVar+"="+at)
+		cmd.Env = append(os.Environ(), restartAddrVar+"="+at)
 		for k, v := range env {
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
@@ -193,8 +191,8 @@ func mortal(t *testing.T, transport, era string) (entry map[string]any, kill fun
 	return map[string]any{"type": "http", "url": "http://" + at}, func() {
 		p.Kill(t)
 		again := program.Launch(t, command(at))
-		if !again.Await(t, "it listens again", func() bool { return program.Listens(at) }) {
-			t.Fatalf("it does not start again: %s", again.Log)
+		if !again.Await(t, "the server listens again", func() bool { return program.Listens(at) }) {
+			t.Fatalf("the server does not start again: %s", again.Log)
 		}
 	}
 }

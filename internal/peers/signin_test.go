@@ -43,7 +43,7 @@ func (c cookies) Cookies(u *url.URL) (list []*http.Cookie) {
 }
 
 // visit is one person with a browser.
-type visit struct {
+type browserSession struct {
 	t    *testing.T
 	http *http.Client
 	at   *url.URL // of the page that is shown
@@ -51,11 +51,11 @@ type visit struct {
 	code int
 }
 
-func newVisit(t *testing.T) *visit {
-	return &visit{t: t, http: &http.Client{Jar: cookies{}, Timeout: patience}}
+func newBrowserSession(t *testing.T) *browserSession {
+	return &browserSession{t: t, http: &http.Client{Jar: cookies{}, Timeout: timeout}}
 }
 
-func (v *visit) show(res *http.Response, err error) *visit {
+func (v *browserSession) show(res *http.Response, err error) *browserSession {
 	v.t.Helper()
 	if err != nil {
 		v.t.Fatal(err)
@@ -69,23 +69,23 @@ func (v *visit) show(res *http.Response, err error) *visit {
 	return v
 }
 
-func (v *visit) open(address string) *visit {
+func (v *browserSession) open(address string) *browserSession {
 	v.t.Helper()
 	return v.show(v.http.Get(address))
 }
 
 var (
-	forms  = regexp.MustCompile(`(?s)<form[^>]*>.*?</form>`)
-	action = regexp.MustCompile(`^<form[^>]* action="([^"]*)"`)
-	hidden = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`)
+	forms      = regexp.MustCompile(`(?s)<form[^>]*>.*?</form>`)
+	formAction = regexp.MustCompile(`^<form[^>]* action="([^"]*)"`)
+	hidden     = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`)
 )
 
 // send fills in the form of the page that is shown, and sends it. With several,
 // it is the one whose address ends with to.
-func (v *visit) send(to string, fields ...string) *visit {
+func (v *browserSession) send(to string, fields ...string) *browserSession {
 	v.t.Helper()
 	for _, text := range forms.FindAllString(v.text, -1) {
-		address := html.UnescapeString(action.FindStringSubmatch(text)[1])
+		address := html.UnescapeString(formAction.FindStringSubmatch(text)[1])
 		if !strings.HasSuffix(address, to) {
 			continue
 		}
@@ -107,7 +107,7 @@ func (v *visit) send(to string, fields ...string) *visit {
 }
 
 // signedIn gives who the console says is signed in, "" for nobody.
-func (v *visit) signedIn(console string) string {
+func (v *browserSession) signedIn(console string) string {
 	v.t.Helper()
 	found := regexp.MustCompile(`signed in as <strong>([^<]*)</strong>`).FindStringSubmatch(v.open(console + "/console/login").text)
 	if found == nil {
@@ -120,8 +120,8 @@ func (v *visit) signedIn(console string) string {
 // toolgate has been told, for people of admin.
 func openProvider(t *testing.T, address, admin string) *program.Process {
 	t.Helper()
-	node, script := needs(t, "node"), filepath.Join("..", "..", "testdata", "npm", "provider.mjs")
-	needs(t, "oidc-provider/package.json")
+	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "provider.mjs")
+	requirePart(t, "oidc-provider/package.json")
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func openProvider(t *testing.T, address, admin string) *program.Process {
 // provider is down, toolgate serves, and tokens still open the door.
 func TestSigningInAtAProvider(t *testing.T) {
 	t.Parallel()
-	needs(t, "oidc-provider/package.json")
+	requirePart(t, "oidc-provider/package.json")
 	address := program.FreeAddress(t)
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay"}}})
 	dir := configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll})
@@ -150,7 +150,7 @@ func TestSigningInAtAProvider(t *testing.T) {
     "console": { "oidc": { "issuer": "http://%s", "client_id": "toolgate", "client_secret": "provider-secret" } },`, address), 1))
 	g := serveReady(t, dir)
 
-	carol := newVisit(t).open(g.Admin + "/console/login/provider")
+	carol := newBrowserSession(t).open(g.Admin + "/console/login/provider")
 	if carol.code != http.StatusServiceUnavailable {
 		t.Errorf("without the provider: %d\n%s", carol.code, carol.text)
 	}
@@ -161,8 +161,8 @@ func TestSigningInAtAProvider(t *testing.T) {
 
 	openProvider(t, address, g.Admin)
 	agent := openHTTP(t, g.Agents+"/mcp", agentToken)
-	ticket := "/console/approvals/" + hold(t, agent, "rec__pay", `{"n":1}`)
-	ann := newVisit(t).open(g.Admin + ticket) // as from a link in a message
+	ticket := "/console/approvals/" + holdCall(t, agent, "rec__pay", `{"n":1}`)
+	ann := newBrowserSession(t).open(g.Admin + ticket) // as from a link in a message
 	ann.open(g.Admin + "/console/login/provider?next=" + ticket)
 	ann.send("", "login", "ann", "password", "any") // who
 	ann.send("")                                    // consent
@@ -172,7 +172,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 	if ann.send("/vote", "vote", "approve"); ann.code != http.StatusOK {
 		t.Fatalf("voting: %d\n%s", ann.code, ann.text)
 	}
-	if got := came(t, agent.exchange(t, callMessage("2", "rec__pay", `{"n":1}`))); got != "done" {
+	if got := outcome(t, agent.exchange(t, callMessage("2", "rec__pay", `{"n":1}`))); got != "done" {
 		t.Errorf("the call that ann approved: %s", got)
 	}
 	wantRuns(t, rec, `{"n":1}`, 1)
@@ -184,7 +184,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 	if who := ann.signedIn(g.Admin); who != "" {
 		t.Errorf("signed out, and yet %q", who)
 	}
-	if res := newVisit(t).open(g.Admin + "/console/login/callback?code=x&state=y"); res.code != http.StatusUnauthorized {
+	if res := newBrowserSession(t).open(g.Admin + "/console/login/callback?code=x&state=y"); res.code != http.StatusUnauthorized {
 		t.Errorf("an answer to nobody's question: %d", res.code)
 	}
 	if text := g.Log.String() + g.Out.String(); strings.Contains(text, "provider-secret") || strings.Contains(text, approverToken) {
@@ -204,7 +204,7 @@ func TestSessionsFollowTheConfiguration(t *testing.T) {
 	}
 	configure(token("carol", "approver", "one") + "," + token("dave", "approver", "two"))
 	g := serve(t, dir)
-	carol, dave := newVisit(t), newVisit(t)
+	carol, dave := newBrowserSession(t), newBrowserSession(t)
 	carol.open(g.Admin+"/console/login").send("/console/login", "token", "one")
 	dave.open(g.Admin+"/console/login").send("/console/login", "token", "two")
 	reloads := 0

@@ -32,12 +32,12 @@ import (
 // number on stdin arms it: it stops the command before so many steps from then
 // on, or never for 0.
 const (
-	steppedVar = "PEERS_STEPPED"
-	stepsVar   = "PEERS_STEPS"
+	tracedVar = "PEERS_STEPPED"
+	stepsVar  = "PEERS_STEPS"
 )
 
 // stepped are the system calls that are steps. All have the file first.
-var stepped = map[uint64]string{
+var tracedCalls = map[uint64]string{
 	unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite64", unix.SYS_WRITEV: "writev",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg",
 	unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync", unix.SYS_FTRUNCATE: "ftruncate",
@@ -54,7 +54,7 @@ type tracer struct {
 }
 
 // beStepped is that tracer. It ends as the command does, and the command with it.
-func beStepped() {
+func runTracer() {
 	runtime.LockOSThread()
 	cmd := exec.Command(os.Args[1], os.Args[2:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -67,8 +67,8 @@ func beStepped() {
 		fmt.Fprintln(os.Stderr, "tracing:", err)
 		os.Exit(2)
 	}
-	t := &tracer{pid: cmd.Process.Pid, dir: os.Getenv(steppedVar), steps: steps}
-	go t.listen()
+	t := &tracer{pid: cmd.Process.Pid, dir: os.Getenv(tracedVar), steps: steps}
+	go t.readOrders()
 	go func() {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
@@ -80,7 +80,7 @@ func beStepped() {
 }
 
 // listen takes orders until there are no more.
-func (t *tracer) listen() {
+func (t *tracer) readOrders() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var n int64
 		if _, err := fmt.Sscan(in.Text(), &n); err == nil {
@@ -117,7 +117,7 @@ func (t *tracer) trace() (code int) {
 		deliver := 0
 		switch sig := ws.StopSignal(); sig {
 		case unix.SIGTRAP | 0x80:
-			t.look(tid)
+			t.checkCall(tid)
 		case unix.SIGTRAP, unix.SIGSTOP: // a new thread, and its first stop
 		default:
 			deliver = int(sig)
@@ -136,21 +136,21 @@ type syscallInfo struct {
 	args [6]uint64
 }
 
-const entry = 1 // PTRACE_SYSCALL_INFO_ENTRY
+const syscallEntry = 1 // PTRACE_SYSCALL_INFO_ENTRY
 
 // look sees what a thread is about to do, and kills the process instead if it is
 // the step to stop at: the kernel then leaves the system call out.
-func (t *tracer) look(tid int) {
+func (t *tracer) checkCall(tid int) {
 	if !t.armed.Load() {
 		return
 	}
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
-	name, is := stepped[info.nr]
-	if errno != 0 || info.op != entry || !is {
+	name, is := tracedCalls[info.nr]
+	if errno != 0 || info.op != syscallEntry || !is {
 		return
 	}
-	what := t.where(tid, info)
+	what := t.describe(tid, info)
 	if what == "" {
 		return
 	}
@@ -164,7 +164,7 @@ func (t *tracer) look(tid int) {
 
 // where tells of a step what it is about: a file of the state, or what is said
 // on a connection; "" for what is no step.
-func (t *tracer) where(tid int, info syscallInfo) string {
+func (t *tracer) describe(tid int, info syscallInfo) string {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.pid, info.args[0]))
 	if err != nil {
 		return ""
@@ -183,14 +183,14 @@ func (t *tracer) where(tid int, info syscallInfo) string {
 }
 
 // steppedGate is a toolgate that can be stopped before any of its steps.
-type steppedGate struct {
+type tracedGate struct {
 	*gate
 	steps string
 	arms  func(k int)
 }
 
 // serveStepped starts toolgate serve under a tracer.
-func serveStepped(t testing.TB, dir string) *steppedGate {
+func serveTraced(t testing.TB, dir string) *tracedGate {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -199,12 +199,12 @@ func serveStepped(t testing.TB, dir string) *steppedGate {
 	steps := filepath.Join(t.TempDir(), "steps")
 	cmd := exec.Command(self, program.Toolgate(t), "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), steppedVar+"="+filepath.Join(dir, "state"), stepsVar+"="+steps)
+	cmd.Env = append(os.Environ(), tracedVar+"="+filepath.Join(dir, "state"), stepsVar+"="+steps)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &steppedGate{gate: &gate{program.Attach(t, program.Launch(t, cmd), dir)}, steps: steps}
+	g := &tracedGate{gate: &gate{program.Attach(t, program.Launch(t, cmd), dir)}, steps: steps}
 	g.arms = func(k int) {
 		if _, err := fmt.Fprintln(in, k); err != nil {
 			t.Fatal(err)
@@ -214,14 +214,14 @@ func serveStepped(t testing.TB, dir string) *steppedGate {
 }
 
 // arm begins to count the steps; toolgate dies before the k-th.
-func (g *steppedGate) arm(t testing.TB, k int) {
+func (g *tracedGate) arm(t testing.TB, k int) {
 	t.Helper()
 	g.arms(k)
-	program.Await(t, "the tracer counts", func() bool { return len(g.taken(t)) > 0 })
+	program.Await(t, "the tracer counts", func() bool { return len(g.recorded(t)) > 0 })
 }
 
 // taken gives the steps since it was armed, that first.
-func (g *steppedGate) taken(t testing.TB) []string {
+func (g *tracedGate) recorded(t testing.TB) []string {
 	t.Helper()
 	text, err := os.ReadFile(g.steps)
 	if err != nil {
@@ -231,23 +231,23 @@ func (g *steppedGate) taken(t testing.TB) []string {
 }
 
 // stop kills toolgate if it still lives, and waits until nothing of it is left.
-func (g *steppedGate) stop(t testing.TB) {
+func (g *tracedGate) stop(t testing.TB) {
 	t.Helper()
-	gone := offspring(t, g.Cmd.Process.Pid)
+	gone := trackDescendants(t, g.Cmd.Process.Pid)
 	_ = g.Cmd.Process.Kill() // the tracer is gone if toolgate is
 	g.Wait(t)
 	gone()
 }
 
 // needsTracing skips the test where processes may not be traced; in CI it fails.
-func needsTracing(t testing.TB) {
+func requireTracing(t testing.TB) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "true")
-	cmd.Env = append(os.Environ(), steppedVar+"=/", stepsVar+"="+os.DevNull)
+	cmd.Env = append(os.Environ(), tracedVar+"=/", stepsVar+"="+os.DevNull)
 	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		missing := t.Skipf

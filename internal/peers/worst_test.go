@@ -57,7 +57,7 @@ func TestWorstDefinitions(t *testing.T) {
 	paged := offered
 	paged.Page = 7
 	child, remote := recorder.Stdio(t, paged), recorder.HTTP(t, offered)
-	c := newComparison(t, []listed{
+	c := newComparison(t, []listedServer{
 		{stdioOf("child", child, shared()), len(offered.Tools)},
 		{httpOf("remote", remote, shared()), len(offered.Tools)},
 	}, child)
@@ -66,10 +66,10 @@ func TestWorstDefinitions(t *testing.T) {
 		for name, reason := range worstQuarantine {
 			quarantine["child "+name], quarantine["remote "+name] = reason, reason
 		}
-		c.lists(t, quarantine)
+		c.compareLists(t, quarantine)
 	})
 	for _, name := range []string{"child", "remote"} {
-		t.Run(name, func(t *testing.T) { c.result(t, name, "answers", `{}`) })
+		t.Run(name, func(t *testing.T) { c.compareResult(t, name, "answers", `{}`) })
 	}
-	c.end(t)
+	c.stop(t)
 }

@@ -141,7 +141,7 @@ func (g *Gate) State(t testing.TB, name string) string {
 // Get makes one GET request, with an Accept header. The test closes the body.
 func Get(t testing.TB, url, accept string) *http.Response {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), Patience)
+	ctx, stop := context.WithTimeout(context.Background(), Timeout)
 	t.Cleanup(stop)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

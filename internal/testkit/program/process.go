@@ -11,7 +11,7 @@ import (
 )
 
 // Patience is how long anything may take before a test gives it up.
-const Patience = 60 * time.Second
+const Timeout = 60 * time.Second
 
 // Text gathers what is written to it. Its zero value is empty; it is safe for
 // concurrent use.
@@ -78,8 +78,8 @@ func (p *Process) end(t testing.TB) {
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
 	select {
 	case <-p.Exited:
-	case <-time.After(Patience / 4):
-		t.Errorf("%s did not end %v after TERM", p, Patience/4)
+	case <-time.After(Timeout / 4):
+		t.Errorf("%s did not end %v after TERM", p, Timeout/4)
 		_ = p.Cmd.Process.Kill() // as above
 		<-p.Exited
 	}
@@ -105,7 +105,7 @@ func (p *Process) Wait(t testing.TB) {
 	t.Helper()
 	select {
 	case <-p.Exited:
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		t.Fatalf("%s did not end:\n%s", p, p.Log)
 	}
 }
@@ -128,7 +128,7 @@ func Await(t testing.TB, what string, holds func() bool) {
 func Settles(holds func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(Patience / 4); !holds(); <-tick.C {
+	for end := time.Now().Add(Timeout / 4); !holds(); <-tick.C {
 		if time.Now().After(end) {
 			return false
 		}
@@ -141,14 +141,14 @@ func poll(t testing.TB, what string, over <-chan struct{}, holds func() bool) bo
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(Patience)
+	deadline := time.After(Timeout)
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-over:
 			return false
 		case <-deadline:
-			t.Fatalf("waited %v in vain: %s", Patience, what)
+			t.Fatalf("waited %v in vain: %s", Timeout, what)
 		}
 	}
 	return true

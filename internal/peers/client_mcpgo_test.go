@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 what later revisions deprecate, the revisions before them still have
+//lint:file-ignore SA1019 earlier revisions have what later revisions deprecate
 
 package peers_test
 
@@ -18,115 +18,114 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// mcpGoSession is one session of mcp-go's client.
-type mcpGoSession struct {
+// mcpGoClient is one session of mcp-go's client.
+type mcpGoClient struct {
 	*client.Client
-	era  string
-	stop func() // ends what it listens to, nil for nothing
+	revision string
+	stop     func() // ends the subscription of the stateless revision, nil without one
 	journal
 }
 
 // Elicit implements client.ElicitationHandler.
-func (s *mcpGoSession) Elicit(_ context.Context, r mcpgo.ElicitationRequest) (*mcpgo.ElicitationResult, error) {
-	s.ask(elicitMethod, r.Params)
+func (s *mcpGoClient) Elicit(_ context.Context, r mcpgo.ElicitationRequest) (*mcpgo.ElicitationResult, error) {
+	s.request(elicitMethod, r.Params)
 	answer := mcpgo.ElicitationResponse{Action: mcpgo.ElicitationResponseActionAccept}
 	if r.Params.Mode != "url" {
 		schema, _ := r.Params.RequestedSchema.(map[string]any)
-		answer.Content = filledIn(schema)
+		answer.Content = fillForm(schema)
 	}
 	return &mcpgo.ElicitationResult{ElicitationResponse: answer}, nil
 }
 
 // CreateMessage implements client.SamplingHandler.
-func (s *mcpGoSession) CreateMessage(_ context.Context, r mcpgo.CreateMessageRequest) (*mcpgo.CreateMessageResult, error) {
-	s.ask(sampleMethod, r.CreateMessageParams)
-	said := struct{ Text string }{}
+func (s *mcpGoClient) CreateMessage(_ context.Context, r mcpgo.CreateMessageRequest) (*mcpgo.CreateMessageResult, error) {
+	s.request(sampleMethod, r.CreateMessageParams)
+	var content struct{ Text string }
 	text, err := json.Marshal(r.Messages[0].Content)
 	if err == nil {
-		err = json.Unmarshal(text, &said)
+		err = json.Unmarshal(text, &content)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &mcpgo.CreateMessageResult{
 		Model:           answeredModel,
-		SamplingMessage: mcpgo.SamplingMessage{Role: mcpgo.RoleAssistant, Content: mcpgo.NewTextContent(sampled(said.Text))},
+		SamplingMessage: mcpgo.SamplingMessage{Role: mcpgo.RoleAssistant, Content: mcpgo.NewTextContent(sampled(content.Text))},
 	}, nil
 }
 
 // ListRoots implements client.RootsHandler.
-func (s *mcpGoSession) ListRoots(context.Context, mcpgo.ListRootsRequest) (*mcpgo.ListRootsResult, error) {
+func (s *mcpGoClient) ListRoots(context.Context, mcpgo.ListRootsRequest) (*mcpgo.ListRootsResult, error) {
 	return &mcpgo.ListRootsResult{Roots: []mcpgo.Root{{URI: rootURI, Name: "root"}}}, nil
 }
 
-// playMCPGo plays acts with mcp-go's client.
-func playMCPGo(t *testing.T, w way, era string, acts []act) []saw {
+// runMCPGo performs actions with mcp-go's client.
+func runMCPGo(t *testing.T, at target, revision string, actions []action) (all []observation) {
 	t.Helper()
-	s := &mcpGoSession{era: era}
-	capabilities := mcpgo.ClientCapabilities{Elicitation: &mcpgo.ElicitationCapability{
-		Form: &struct{}{}, URL: &struct{}{},
-	}}
-	s.Client = client.NewClient(mcpGoTransport(t, w, era), client.WithProtocolVersion(era), client.WithClientCapabilities(capabilities),
-		client.WithElicitationHandler(s), client.WithSamplingHandler(s), client.WithRootsHandler(s))
-	s.OnNotification(func(n mcpgo.JSONRPCNotification) { s.hear(n.Method, n.Params) })
+	s := &mcpGoClient{revision: revision}
+	var capabilities mcpgo.ClientCapabilities
+	options := []client.ClientOption{client.WithProtocolVersion(revision)}
+	if !at.Bare {
+		capabilities.Elicitation = &mcpgo.ElicitationCapability{Form: &struct{}{}, URL: &struct{}{}}
+		options = append(options, client.WithClientCapabilities(capabilities),
+			client.WithElicitationHandler(s), client.WithSamplingHandler(s), client.WithRootsHandler(s))
+	}
+	s.Client = client.NewClient(mcpGoTransport(t, at, revision), options...)
+	s.OnNotification(func(n mcpgo.JSONRPCNotification) { s.notify(n.Method, n.Params) })
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatalf("connecting: %v", err)
 	}
 	if _, err := s.Initialize(t.Context(), mcpgo.InitializeRequest{Params: mcpgo.InitializeParams{Capabilities: capabilities}}); err != nil {
 		t.Fatalf("initializing: %v", err)
 	}
-	if got := s.ProtocolVersion(); got != era {
-		t.Fatalf("it speaks %s, want %s", got, era)
+	if got := s.ProtocolVersion(); got != revision {
+		t.Fatalf("negotiated revision %s, want %s", got, revision)
 	}
-	var out []saw
-	for i, a := range acts {
-		out = append(out, s.play(t, a, i))
+	for i, a := range actions {
+		all = append(all, s.observe(t, a, i, s.do))
 	}
 	if s.stop != nil {
 		s.stop()
 	}
-	if err := s.Close(); err != nil && !w.lingers {
+	if err := s.Close(); err != nil && !at.lingers {
 		t.Errorf("closing: %v", err)
 	}
-	return out
+	return all
 }
 
-// mcpGoTransport connects to a server. The constructor for stdio leaves
-// notifications unheard; Start does not.
-func mcpGoTransport(t *testing.T, w way, era string) transport.Interface {
+// mcpGoTransport connects to a target. NewStdioWithOptions delivers
+// notifications; the constructor that starts the command itself drops them.
+func mcpGoTransport(t *testing.T, at target, revision string) transport.Interface {
 	t.Helper()
-	if w.URL == "" {
-		return transport.NewStdioWithOptions(w.Command, nil, w.Args, transport.WithCommandFunc(
+	if at.URL == "" {
+		return transport.NewStdioWithOptions(at.Command, nil, at.Args, transport.WithCommandFunc(
 			func(_ context.Context, name string, env, args []string) (*exec.Cmd, error) {
 				cmd := exec.Command(name, args...)
-				cmd.Dir, cmd.Env = w.Dir, append(os.Environ(), env...)
+				cmd.Dir, cmd.Env = at.Dir, append(os.Environ(), env...)
 				program.Tether(cmd)
 				return cmd, nil
 			}))
 	}
 	headers := map[string]string{}
-	if w.Token != "" {
-		headers["Authorization"] = "Bearer " + w.Token
+	if at.Token != "" {
+		headers["Authorization"] = "Bearer " + at.Token
 	}
-	// Connections of its own: what one session cancels is nothing to another's.
+	// A cancelled request of one session must not close a connection of another.
 	pool := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(pool.CloseIdleConnections)
 	options := []transport.StreamableHTTPCOption{transport.WithHTTPHeaders(headers), transport.WithHTTPBasicClient(&http.Client{Transport: pool})}
-	if era != modernEra { // it would not try the modern era
+	if revision != statelessRevision { // with it, the client would not try the stateless revision
 		options = append(options, transport.WithContinuousListening())
 	}
-	over, err := transport.NewStreamableHTTP(w.URL, options...)
+	over, err := transport.NewStreamableHTTP(at.URL, options...)
 	if err != nil {
 		t.Fatalf("connecting: %v", err)
 	}
 	return over
 }
 
-// play plays one act, the n-th.
-func (s *mcpGoSession) play(t *testing.T, a act, n int) saw { return s.perform(t, a, n, s.do) }
-
-// do makes the call of an act.
-func (s *mcpGoSession) do(ctx context.Context, a act, n int) (names []string, result any, err error) {
+// do performs one action.
+func (s *mcpGoClient) do(ctx context.Context, a action, n int) (names []string, result any, err error) {
 	switch a.Op {
 	case "call":
 		var request mcpgo.CallToolRequest
@@ -151,24 +150,21 @@ func (s *mcpGoSession) do(ctx context.Context, a act, n int) (names []string, re
 		}})
 	case "level":
 		err = s.SetLevel(ctx, mcpgo.SetLevelRequest{Params: mcpgo.SetLevelParams{Level: mcpgo.LoggingLevel(a.Value)}})
-	case "listen":
+	case "subscribe":
 		err = s.listen(ctx, a)
-	case "hush":
-		if s.era != modernEra {
+	case "unsubscribe":
+		if s.revision != statelessRevision {
 			err = s.Unsubscribe(ctx, mcpgo.UnsubscribeRequest{Params: mcpgo.UnsubscribeParams{URI: a.URI}})
 		}
 	default:
-		program.Settles(func() bool {
-			names, err = s.list(ctx, a.Op)
-			return err != nil || len(names) >= a.Want
-		})
+		names, err = a.repeat(ctx, s.list)
 	}
 	return names, result, err
 }
 
-// listen hears of a resource and, in the modern era, of every list.
-func (s *mcpGoSession) listen(ctx context.Context, a act) (err error) {
-	if s.era != modernEra {
+// listen subscribes to a resource and, in the stateless revision, to every list.
+func (s *mcpGoClient) listen(ctx context.Context, a action) (err error) {
+	if s.revision != statelessRevision {
 		return s.Subscribe(ctx, mcpgo.SubscribeRequest{Params: mcpgo.SubscribeParams{URI: a.URI}})
 	}
 	s.stop, err = s.ListenAsync(context.WithoutCancel(ctx), mcpgo.SubscriptionFilter{
@@ -177,11 +173,11 @@ func (s *mcpGoSession) listen(ctx context.Context, a act) (err error) {
 	return err
 }
 
-// task calls a tool as a task and waits for what comes of it.
-func (s *mcpGoSession) task(ctx context.Context, a act, n int) (any, error) {
+// task calls a tool as a task and waits for its result.
+func (s *mcpGoClient) task(ctx context.Context, a action, n int) (any, error) {
 	response, err := s.GetTransport().SendRequest(ctx, transport.JSONRPCRequest{
 		JSONRPC: "2.0", ID: mcpgo.NewRequestId(fmt.Sprintf("task-%d", n)), Method: "tools/call",
-		Params: map[string]any{"name": a.Name, "arguments": a.Args, "task": map[string]any{"ttl": patience.Milliseconds()}},
+		Params: map[string]any{"name": a.Name, "arguments": a.Args, "task": map[string]any{"ttl": timeout.Milliseconds()}},
 	})
 	if err != nil {
 		return nil, err
@@ -198,7 +194,7 @@ func (s *mcpGoSession) task(ctx context.Context, a act, n int) (any, error) {
 	return s.TaskResult(ctx, request)
 }
 
-func (s *mcpGoSession) list(ctx context.Context, op string) (names []string, err error) {
+func (s *mcpGoClient) list(ctx context.Context, op string) (names []string, err error) {
 	names = []string{}
 	switch op {
 	case "tools":
@@ -230,7 +226,7 @@ func (s *mcpGoSession) list(ctx context.Context, op string) (names []string, err
 			}
 		}
 	default:
-		err = fmt.Errorf("%s is no act of this client", op)
+		err = fmt.Errorf("unknown action %s", op)
 	}
 	return names, err
 }
