@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -93,22 +95,21 @@ func (t *toolCall) follow(ctx context.Context, c approval.Claim) *Failure {
 
 // ended refuses a call whose ticket is over, or that gets none.
 func (t *toolCall) ended(outcome approval.ClaimOutcome, ticket approval.Ticket) *Failure {
+	code, reason, remedy := signal.CodeInternal, "", ""
 	switch outcome {
 	case approval.Denied:
-		return t.fail(signal.CodeApprovalDenied, denial(ticket)).with("ticket", ticket.ID)
+		code, reason = signal.CodeApprovalDenied, denial(ticket)
 	case approval.Expired:
-		return t.fail(signal.CodeApprovalExpired, "nobody approved this call in time").with("ticket", ticket.ID).
-			remedy("call again with the same arguments to ask anew")
+		code, reason, remedy = signal.CodeApprovalExpired, "nobody approved this call in time", "call again with the same arguments to ask anew"
 	case approval.Failed:
-		return t.fail(signal.CodeToolFailed, "the approved call was made and failed: "+ticket.Note).with("ticket", ticket.ID)
+		code, reason = signal.CodeToolFailed, "the approved call was made and failed: "+ticket.Note
 	case approval.Unknown:
-		return t.fail(signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again").with("ticket", ticket.ID).
-			remedy("a person has to find out whether it took effect")
+		code, reason = signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again"
+		remedy = "a person has to find out whether it took effect"
 	case approval.TooMany:
-		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").
-			remedy("wait until some have been decided")
+		code, reason, remedy = signal.CodeOverloaded, "too many of your calls are waiting for approval", "wait until some have been decided"
 	}
-	return t.fail(signal.CodeInternal, "")
+	return t.fail(code, reason).with("ticket", ticket.ID).remedy(remedy)
 }
 
 func denial(t approval.Ticket) string {
@@ -172,4 +173,107 @@ func (c *call) approvalView(state string, t approval.Ticket) map[string]any {
 
 func textResult(text string) json.RawMessage {
 	return json.RawMessage(`{"content":[{"type":"text","text":` + string(jsonrpc.Quote(text)) + `}],"isError":true}`)
+}
+
+// rejudgeRoad lists the stages that a held call passes again: policy, catalogue
+// and identity may have changed since it was judged. Its quota stays spent, and
+// is spent once.
+var rejudgeRoad = []stage[*toolCall]{
+	{"identify", (*toolCall).identifyAgain},
+	{"resolve", (*toolCall).resolve},
+	{"decide", (*toolCall).decide},
+	{"validate", (*toolCall).validate},
+}
+
+// claimAgain judges a call that has waited by what holds now, and claims its
+// ticket. The new judgement decides; a ticket that it contradicts is superseded.
+func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.Claim, *Failure) {
+	if f := t.rejudge(ctx); f != nil {
+		if t.contradicts(ctx, f) {
+			t.gate.supersede(ctx, c.Ticket.ID, "the call would be refused by now: "+f.Reason)
+		}
+		return c, f
+	}
+	switch {
+	case t.decision.Effect == policy.Hold:
+		return t.claim(ctx)
+	case c.Outcome == approval.InFlight:
+		return c, nil // it runs already, and must not run twice at a time
+	case !t.gate.supersede(ctx, c.Ticket.ID, "the call needs no approval any more"):
+		// An approver may have denied it: that nobody is asked any more is no approval.
+		return c, t.fail(signal.CodeApprovalExpired, "this call was not approved while it waited, and by now needs no approval").
+			with("ticket", c.Ticket.ID).remedy("call again with the same arguments")
+	}
+	t.ticket = approval.Ticket{}
+	return approval.Claim{Outcome: approval.Granted}, nil
+}
+
+// rejudge walks t down rejudgeRoad.
+func (t *toolCall) rejudge(ctx context.Context) *Failure {
+	source := t.source
+	t.engine, t.asOf = *t.gate.policy.Load(), t.gate.opts.Now()
+	f := walk(ctx, t, &t.call, rejudgeRoad)
+	if f == nil {
+		t.source = source
+	}
+	return f
+}
+
+// identifyAgain identifies the caller anew. Another principal behind the same
+// credential is a refusal.
+func (t *toolCall) identifyAgain(ctx context.Context) *Failure {
+	who := t.principal
+	if f := t.reidentify(ctx); f != nil {
+		return f
+	}
+	if t.principal.Subject != who.Subject || t.principal.Tenant != who.Tenant {
+		return t.fail(signal.CodeUnauthenticated, "the credential names somebody else by now")
+	}
+	return nil
+}
+
+// supersede ends a live ticket, and reports whether it did.
+func (g *Gate) supersede(ctx context.Context, id, reason string) bool {
+	if g.opts.Book == nil {
+		return false
+	}
+	err := g.opts.Book.Supersede(context.WithoutCancel(ctx), id, "", reason)
+	if err != nil {
+		g.opts.Log.Debug("superseding a ticket", "ticket", id, "error", err)
+	}
+	return err == nil
+}
+
+// contradicts reports whether a refusal means that the terms of the call's ticket
+// are gone, and not only that something is missing at this moment: an expired
+// credential, quota, a policy that fails, a server that starts.
+func (t *toolCall) contradicts(ctx context.Context, f *Failure) bool {
+	switch f.Kernel.Code {
+	case signal.CodePolicyDenied:
+		return t.decision.Rule != ruleFailed
+	case signal.CodeToolQuarantined, signal.CodeSchemaMismatch, signal.CodeEnvelopeInvalid:
+		return true
+	case signal.CodeToolNotFound:
+		_, exists := t.gate.opts.Upstreams.View(ctx, t.in.Route, registry.Downstream{}).Lookup(t.name)
+		return exists // and the policy hides it
+	}
+	return false
+}
+
+// differs says how a ticket differs from the one that the held call t would get
+// now; "" when it does not.
+func (t *toolCall) differs(ticket approval.Ticket) string {
+	roles := slices.Sorted(slices.Values(t.decision.Approval.Roles))
+	switch {
+	case ticket.Principal.Subject != t.principal.Subject || ticket.Principal.Tenant != t.principal.Tenant || ticket.Digest != t.digest,
+		ticket.Server != t.tool.Server || ticket.Tool != t.tool.Name || ticket.Exposed != t.tool.Exposed:
+		return "it is about another call"
+	case ticket.Fingerprint != t.tool.Fingerprint:
+		return "the definition of the tool has changed"
+	case ticket.Revision != t.decision.Revision:
+		return "the policy has changed"
+	case ticket.Quorum != max(1, t.decision.Approval.Quorum) || !maps.Equal(ticket.Each, t.decision.Approval.Each) || !slices.Equal(slices.Sorted(slices.Values(ticket.Roles)), roles):
+		return "others have to approve it by now"
+	}
+	return ""
 }

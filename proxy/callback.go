@@ -141,8 +141,8 @@ func (q *question) receive(context.Context) *Failure {
 	if q.ask.Params != nil {
 		q.body = q.ask.Params
 	}
-	q.arguments, q.digest = q.body, digest(q.body)
-	q.about.server = &policy.Server{Name: q.server, Asks: q.ask.Method}
+	q.about.Arguments, q.digest = q.body, digest(q.body)
+	q.about.Server = &policy.Server{Name: q.server, Asks: q.ask.Method}
 	if lacks := q.lacks(); lacks != "" {
 		return q.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}

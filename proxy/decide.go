@@ -120,13 +120,9 @@ func (t *toolCall) uncounted(ctx context.Context, doing string, err error) *Fail
 	return t.fail(signal.CodeOverloaded, "too many calls are being counted").after(retryUsed).remedy("call again a little later")
 }
 
-// takeTokens takes quota for an allowed request: a denied one costs no token.
-// Rules know the request as subject.
-func (c *call) takeTokens(subject policy.Tool) *Failure {
-	over := c.gate.opts.Limiter.Spend(c.start, c.principal, subject, c.decision.Limit)
-	if over == nil {
-		return nil
-	}
+// limited refuses a request for which an empty bucket gave no token. A denied
+// request costs none.
+func (c *call) limited(over *limit.Exceeded) *Failure {
 	empty := signal.ResourceError("no token is left for "+over.Scope, limiter, map[string]any{"limit": over.Limit})
 	reason := fmt.Sprintf("rate limit %s exceeded; try again in %s", over.Limit, seconds(over.RetryAfter))
 	return c.wrap(signal.CodeRateLimited, empty, reason).with("limit", over.Limit).with("scope", over.Scope).with("rule", over.Rule).
@@ -150,15 +146,20 @@ func (t *toolCall) limit(ctx context.Context) *Failure {
 			return f
 		}
 	}
-	if f := t.takeTokens(t.subject); f != nil || t.usage.use == nil || t.decision.Effect != policy.Allow {
-		return f
-	}
 	spent := t.decision.Limit
+	if over := t.gate.opts.Limiter.Spend(t.start, t.principal, t.subject, spent); over != nil {
+		return t.limited(over)
+	}
+	if t.usage.use == nil || t.decision.Effect != policy.Allow {
+		return nil
+	}
 	if _, f := t.reserve(ctx); f != nil {
 		return f
 	}
-	if t.decision.Limit != nil && (spent == nil || *spent != *t.decision.Limit) {
-		return t.takeTokens(t.subject) // the policy lowers the rate by what has been used
+	if now := t.decision.Limit; now != nil && (spent == nil || *spent != *now) { // the policy lowers the rate by what has been used
+		if over := t.gate.opts.Limiter.Spend(t.start, t.principal, t.subject, now); over != nil {
+			return t.limited(over)
+		}
 	}
 	return nil
 }

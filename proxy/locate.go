@@ -26,7 +26,7 @@ const (
 
 // findServer is for requests about the one server of the route.
 func (r *relayed) findServer(context.Context) *Failure {
-	r.arguments, r.about.server = r.body, &policy.Server{Name: r.server}
+	r.about.Arguments, r.about.Server = r.body, &policy.Server{Name: r.server}
 	return nil
 }
 
@@ -37,7 +37,7 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 	for _, t := range r.gate.opts.Upstreams.View(ctx, r.in.Route, r.from(r.server)).Tools() {
 		names = append(names, t.Exposed)
 	}
-	r.arguments, r.about.server = r.body, &policy.Server{Name: r.server, Tools: names}
+	r.about.Arguments, r.about.Server = r.body, &policy.Server{Name: r.server, Tools: names}
 	return nil
 }
 
@@ -46,7 +46,7 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 func (r *relayed) findResource(ctx context.Context) *Failure {
 	if r.in.Route == "" && r.in.Message.Method == "resources/unsubscribe" {
 		if server := r.session().subscription(r.name); server != "" {
-			r.server, r.about.resource = server, &policy.Resource{Server: server, URI: r.name}
+			r.server, r.about.Resource = server, &policy.Resource{Server: server, URI: r.name}
 			return nil
 		}
 	}
@@ -58,7 +58,7 @@ func (r *relayed) resourceOf(ctx context.Context, kinds ...string) *Failure {
 	if !ok {
 		return r.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", r.name))
 	}
-	r.server, r.about.resource = at.server, &policy.Resource{Server: at.server, URI: at.name}
+	r.server, r.about.Resource = at.server, &policy.Resource{Server: at.server, URI: at.name}
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (r *relayed) findPrompt(ctx context.Context) *Failure {
 	if !ok {
 		return r.fail(signal.CodeNotFound, fmt.Sprintf("no prompt is called %q", r.name))
 	}
-	r.server, r.about.prompt = at.server, &policy.Prompt{Server: at.server, Name: at.name}
+	r.server, r.about.Prompt = at.server, &policy.Prompt{Server: at.server, Name: at.name}
 	if at.name == r.name {
 		return nil
 	}
@@ -305,20 +305,20 @@ func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMess
 // usable asks the policy about one element of a list. A task is one that the
 // session has.
 func (r *relayed) usable(ctx context.Context, name string) bool {
-	r.about = about{}
+	r.about = policy.Input{Arguments: r.about.Arguments}
 	switch r.row.list {
 	case aPrompt:
-		r.about.prompt = &policy.Prompt{Server: r.server, Name: name}
+		r.about.Prompt = &policy.Prompt{Server: r.server, Name: name}
 	case "tasks":
 		t := r.session().task("", name, r.start)
 		if t == nil || t.server != r.server {
 			return false
 		}
-		r.about.server = &policy.Server{Name: r.server, Tools: []string{t.tool.Exposed}}
+		r.about.Server = &policy.Server{Name: r.server, Tools: []string{t.tool.Exposed}}
 	default:
-		r.about.resource = &policy.Resource{Server: r.server, URI: name}
+		r.about.Resource = &policy.Resource{Server: r.server, URI: name}
 	}
-	r.judge(ctx, r.input())
+	r.judgeRelayed(ctx)
 	return r.decision.Effect == policy.Allow
 }
 

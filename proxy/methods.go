@@ -102,9 +102,9 @@ func (r *relayed) readAbout() bool {
 	switch r.name = textMember(r.body, r.row.about); r.row.about {
 	case "name":
 		if args, ok := jsonrpc.Get(r.body, "arguments"); ok {
-			r.arguments = args
+			r.about.Arguments = args
 		}
-		return r.name != "" && isObject(r.arguments)
+		return r.name != "" && isObject(r.about.Arguments)
 	case "ref": // MCP server/utilities/completion
 		ref, _ := jsonrpc.Get(r.body, "ref")
 		switch r.name = ""; textMember(ref, "type") {
@@ -114,7 +114,7 @@ func (r *relayed) readAbout() bool {
 			r.name = textMember(ref, "uri")
 		}
 	case "taskId":
-		r.arguments = r.body
+		r.about.Arguments = r.body
 	case "level":
 		return slices.Contains(Levels, r.name)
 	}

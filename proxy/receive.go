@@ -177,8 +177,7 @@ func (t *toolCall) resolve(ctx context.Context) *Failure {
 	case !ok:
 		return t.unknownTool()
 	}
-	t.subject = toolInput(tool)
-	if !t.gate.visible(ctx, t.engine, t.principal, t.subject) {
+	if t.subject, ok = t.gate.visible(ctx, t.engine, t.principal, tool); !ok {
 		return t.unknownTool()
 	}
 	t.tool, t.server = tool, tool.Server
@@ -211,7 +210,7 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 	engine, view := *g.policy.Load(), g.view(ctx, in, who)
 	var seen []*registry.Tool
 	for _, t := range view.Tools() {
-		if g.visible(ctx, engine, who, toolInput(t)) {
+		if _, ok := g.visible(ctx, engine, who, t); ok {
 			seen = append(seen, t)
 		}
 	}
@@ -228,7 +227,10 @@ func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name st
 	if !ok && name == StatusName && g.offersStatus(ctx, view, who) {
 		return StatusTool()
 	}
-	if !ok || t.Quarantine != "" || !g.visible(ctx, *g.policy.Load(), who, toolInput(t)) {
+	if ok && t.Quarantine == "" {
+		_, ok = g.visible(ctx, *g.policy.Load(), who, t)
+	}
+	if !ok || t.Quarantine != "" {
 		return nil
 	}
 	return t
@@ -240,21 +242,17 @@ func (g *Gate) view(ctx context.Context, in *Call, who policy.Principal) registr
 	return g.opts.Upstreams.View(ctx, in.Route, c.from(""))
 }
 
-// visible hides a tool when the policy says that every call is denied, and
-// when the policy fails.
-func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t policy.Tool) bool {
-	ok, err := engine.Visible(ctx, p, t)
-	if err != nil {
-		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
-		return false
-	}
-	return ok
-}
-
-// toolInput is what a policy knows of t.
-func toolInput(t *registry.Tool) policy.Tool {
-	return policy.Tool{
+// visible returns what a policy knows of t, and whether p sees it. It hides a tool
+// when the policy says that every call is denied, and when the policy fails.
+func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t *registry.Tool) (policy.Tool, bool) {
+	subject := policy.Tool{
 		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
 		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
 	}
+	ok, err := engine.Visible(ctx, p, subject)
+	if err != nil {
+		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
+		return subject, false
+	}
+	return subject, ok
 }

@@ -16,18 +16,10 @@ import (
 // relayed is a request or notification that calls no tool.
 type relayed struct {
 	call
-	row       method
-	arguments json.RawMessage // as the policy sees them
-	about     about
-	of        *task          // what a request about a task is about
-	kernel    *signal.Result // what a task's result came to; nil = plain success
-}
-
-// about is the policy's view of what a request is about; one member is set.
-type about struct {
-	resource *policy.Resource
-	prompt   *policy.Prompt
-	server   *policy.Server
+	row    method
+	about  policy.Input   // what it is about, as the policy sees it
+	of     *task          // what a request about a task is about
+	kernel *signal.Result // what a task's result came to; nil = plain success
 }
 
 // relayRoad lists the stages of a request that calls no tool, but for close. The
@@ -91,7 +83,7 @@ func (r *relayed) receive(context.Context) *Failure {
 	case m.Variants != nil:
 		return r.ambiguous(m.Variants)
 	}
-	r.row, r.server, r.arguments = row, r.in.Route, json.RawMessage("{}")
+	r.row, r.server, r.about.Arguments = row, r.in.Route, json.RawMessage("{}")
 	if f := r.receiveParams(m); f != nil {
 		return f
 	}
@@ -136,7 +128,7 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 		r.decision = r.ownTickets()
 		return nil
 	}
-	r.judge(ctx, r.input())
+	r.judgeRelayed(ctx)
 	switch r.decision.Effect {
 	case policy.Allow:
 		return nil
@@ -147,10 +139,11 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 	return r.denied(r.decision.Reason)
 }
 
-func (r *relayed) input() *policy.Input {
-	return &policy.Input{
-		Action: cmp.Or(r.row.action, r.in.Message.Method), Resource: r.about.resource, Prompt: r.about.prompt, Server: r.about.server, Arguments: r.arguments,
-	}
+// judgeRelayed asks the policy about what the request is about.
+func (r *relayed) judgeRelayed(ctx context.Context) {
+	in := r.about
+	in.Action = cmp.Or(r.row.action, r.in.Message.Method)
+	r.judge(ctx, &in)
 }
 
 // limit takes quota; rules know the request by its method and server.
@@ -158,7 +151,11 @@ func (r *relayed) limit(context.Context) *Failure {
 	if r.row.free {
 		return nil
 	}
-	return r.takeTokens(policy.Tool{Server: r.server, Name: r.in.Message.Method, Exposed: r.in.Message.Method})
+	method := r.in.Message.Method
+	if over := r.gate.opts.Limiter.Spend(r.start, r.principal, policy.Tool{Server: r.server, Name: method, Exposed: method}, r.decision.Limit); over != nil {
+		return r.limited(over)
+	}
+	return nil
 }
 
 // forward sends the judged bytes and replies with the upstream's result. A task
@@ -194,7 +191,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		kernel = signal.Skip("each later request carries it to its server", r.metrics())
 	}
 	r.replyWith(result, kernel)
-	if r.about.resource != nil && r.in.Route == "" {
+	if r.about.Resource != nil && r.in.Route == "" {
 		r.session().subscribe(r.in.Message.Method, r.name, r.server)
 	}
 	return nil
