@@ -6,7 +6,9 @@ package bus
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,13 +30,6 @@ var (
 	ErrNobody = errors.New("nobody may listen without a name")
 )
 
-const (
-	defaultDepth        = 256
-	defaultBytes        = 4 << 20
-	defaultPerPrincipal = 16
-	defaultTotal        = 1024
-)
-
 // Options are the settings of a [Bus]; the zero value is usable.
 type Options struct {
 	Depth        int   // notifications that wait for one subscription; 0 = 256
@@ -46,11 +41,11 @@ type Options struct {
 // Bus carries signals from calls to listeners. It is safe for concurrent use.
 type Bus struct {
 	opts Options
-	live atomic.Int64 // subscriptions that are published to
+	live atomic.Int64 // subscriptions that have not ended
 
-	mu     sync.RWMutex // protects the fields below
-	groups map[owner]*group
-	held   int // subscriptions not closed, the dropped ones too
+	mu     sync.Mutex                // protects the fields below, and the ends of subscriptions
+	groups map[owner][]*Subscription // those not closed, the dropped ones too
+	held   int                       // how many there are in groups
 	closed bool
 }
 
@@ -59,33 +54,28 @@ type owner struct{ tenant, subject string }
 
 func ownerOf(p policy.Principal) owner { return owner{p.Tenant, p.Subject} }
 
-// group is the subscriptions of one principal.
-type group struct {
-	live []*Subscription // appended to or replaced: who reads it keeps what it was
-	held int             // as of Bus
-}
-
 // New gives a bus without listeners.
 func New(opts Options) *Bus {
-	opts.Depth = cmp.Or(max(0, opts.Depth), defaultDepth)
-	opts.Bytes = cmp.Or(max(0, opts.Bytes), defaultBytes)
-	opts.PerPrincipal = cmp.Or(max(0, opts.PerPrincipal), defaultPerPrincipal)
-	opts.Total = cmp.Or(max(0, opts.Total), defaultTotal)
-	return &Bus{opts: opts, groups: map[owner]*group{}}
+	opts.Depth = cmp.Or(max(0, opts.Depth), 256)
+	opts.Bytes = cmp.Or(max(0, opts.Bytes), 4<<20)
+	opts.PerPrincipal = cmp.Or(max(0, opts.PerPrincipal), 16)
+	opts.Total = cmp.Or(max(0, opts.Total), 1024)
+	return &Bus{opts: opts, groups: map[owner][]*Subscription{}}
 }
 
-// Publish tells who's listeners of s, a signal of a call of who. It never
+// Publish sends s, a signal of a call of who, to who's listeners. It never
 // blocks and never fails. The notification is made once for all of them, and
 // not at all when there are none; without any listener on the bus, Publish is
 // one atomic load. Signals published one after the other arrive in that order.
 func (b *Bus) Publish(who policy.Principal, s signal.Signal) {
-	listeners := b.listeners(who)
-	if len(listeners) == 0 {
+	if !b.Listening(who) {
 		return
 	}
 	n := signal.SignalToNotification(s)
-	for _, l := range listeners {
-		l.push(n)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.groups[ownerOf(who)] {
+		l.pushLocked(n)
 	}
 }
 
@@ -93,19 +83,12 @@ func (b *Bus) Publish(who policy.Principal, s signal.Signal) {
 // callers that make signals only to publish them.
 // Without any subscription on the bus, Listening is one atomic load.
 func (b *Bus) Listening(who policy.Principal) bool {
-	return b.live.Load() > 0 && len(b.listeners(who)) > 0
-}
-
-func (b *Bus) listeners(who policy.Principal) []*Subscription {
 	if b.live.Load() == 0 {
-		return nil
+		return false
 	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if g := b.groups[ownerOf(who)]; g != nil {
-		return g.live
-	}
-	return nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.groups[ownerOf(who)], func(s *Subscription) bool { return s.err == nil })
 }
 
 // Subscribe begins to listen to the signals of who's calls. The caller closes
@@ -117,21 +100,15 @@ func (b *Bus) Subscribe(who policy.Principal) (*Subscription, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil, ErrClosed
-	}
 	key := ownerOf(who)
-	g := b.groups[key]
-	if b.held >= b.opts.Total || g != nil && g.held >= b.opts.PerPrincipal {
+	switch {
+	case b.closed:
+		return nil, ErrClosed
+	case b.held >= b.opts.Total || len(b.groups[key]) >= b.opts.PerPrincipal:
 		return nil, ErrTooMany
 	}
-	if g == nil {
-		g = &group{}
-		b.groups[key] = g
-	}
-	s := newSubscription(b, key)
-	g.live = append(g.live, s)
-	g.held++
+	s := &Subscription{bus: b, owner: key, queue: make(chan signal.JSONRPCNotification, b.opts.Depth)}
+	b.groups[key] = append(b.groups[key], s)
 	b.held++
 	b.live.Add(1)
 	return s, nil
@@ -141,50 +118,86 @@ func (b *Bus) Subscribe(who policy.Principal) (*Subscription, error) {
 // ErrClosed. Publish does nothing any more.
 func (b *Bus) Close() {
 	b.mu.Lock()
-	var all []*Subscription
-	for _, g := range b.groups {
-		all = append(all, g.live...)
-		g.live = nil
-	}
-	b.closed = true
-	b.live.Store(0)
-	b.mu.Unlock()
-	for _, s := range all {
-		s.end(ErrClosed)
-	}
-}
-
-// mute stops publishing to s.
-func (b *Bus) mute(s *Subscription) {
-	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.muteLocked(s)
-}
-
-func (b *Bus) muteLocked(s *Subscription) {
-	g := b.groups[s.owner]
-	if g == nil {
-		return // s was closed by another
-	}
-	rest := make([]*Subscription, 0, len(g.live))
-	for _, l := range g.live {
-		if l != s {
-			rest = append(rest, l)
+	b.closed = true
+	for _, group := range b.groups {
+		for _, s := range group {
+			s.endLocked(ErrClosed)
 		}
 	}
-	b.live.Add(int64(len(rest) - len(g.live)))
-	g.live = rest
 }
 
-// release forgets s altogether. It is called once for each subscription.
-func (b *Bus) release(s *Subscription) {
+// Subscription is one listener's queue. It is safe for concurrent use; each
+// notification goes to one caller of Next.
+type Subscription struct {
+	bus   *Bus
+	owner owner
+	queue chan signal.JSONRPCNotification // closed once err is set
+	bytes atomic.Int64                    // of the params in the queue
+	err   error                           // what comes after the queue; protected by bus.mu
+}
+
+// Next waits for the next notification. After the last one it returns, now and
+// forever, ErrDropped or ErrClosed; when ctx ends first, ctx's error.
+func (s *Subscription) Next(ctx context.Context) (signal.JSONRPCNotification, error) {
+	if err := ctx.Err(); err != nil {
+		return signal.JSONRPCNotification{}, err
+	}
+	select {
+	case <-ctx.Done():
+		return signal.JSONRPCNotification{}, ctx.Err()
+	case n, open := <-s.queue:
+		if open {
+			s.bytes.Add(-int64(len(n.Params)))
+			return n, nil
+		}
+	}
+	s.bus.mu.Lock()
+	defer s.bus.mu.Unlock()
+	return signal.JSONRPCNotification{}, s.err
+}
+
+// Close stops listening. A Next that waits returns ErrClosed; what is queued
+// may still be had. Closing again does nothing.
+func (s *Subscription) Close() {
+	b := s.bus
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.muteLocked(s)
-	g := b.groups[s.owner]
-	g.held--
+	s.endLocked(ErrClosed)
+	group := b.groups[s.owner]
+	i := slices.Index(group, s)
+	if i < 0 {
+		return
+	}
 	b.held--
-	if g.held == 0 {
+	if b.groups[s.owner] = slices.Delete(group, i, i+1); len(group) == 1 {
 		delete(b.groups, s.owner)
+	}
+}
+
+// pushLocked queues n, or drops the listener when there is no room. The caller must
+// hold bus.mu.
+func (s *Subscription) pushLocked(n signal.JSONRPCNotification) {
+	if s.err != nil {
+		return
+	}
+	size := int64(len(n.Params))
+	if waiting := s.bytes.Load(); waiting == 0 || waiting+size <= s.bus.opts.Bytes {
+		s.bytes.Add(size) // before the send: Next takes it off again
+		select {
+		case s.queue <- n:
+			return
+		default:
+		}
+	}
+	s.endLocked(ErrDropped)
+}
+
+// endLocked closes the queue; the first reason stays. The caller must hold bus.mu.
+func (s *Subscription) endLocked(reason error) {
+	if s.err == nil {
+		s.err = reason
+		close(s.queue)
+		s.bus.live.Add(-1)
 	}
 }
