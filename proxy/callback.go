@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -16,8 +16,15 @@ import (
 // question is a request of a server to its client.
 type question struct {
 	relayed
-	ask   *registry.Question
 	round *round
+	at    int // its place in the round
+}
+
+// round is the questions that a server asks together.
+type round struct {
+	door    registry.Peer
+	asked   []registry.Question // those that were let pass
+	answers []registry.Answer   // to those asked; nil until the client was asked
 }
 
 // callbackRoad lists the stages of a question that a server has for its client,
@@ -28,14 +35,6 @@ var callbackRoad = []stage[*question]{
 	{"limit", (*question).limit},
 	{"record", (*question).record},
 	{"forward", (*question).forward},
-}
-
-// round is the questions that a server asks together.
-type round struct {
-	peer    *peer
-	left    []*question // those that were let pass
-	once    sync.Once
-	answers []registry.Answer // to those in left
 }
 
 // Ask takes a round of a server's questions to its client. Each goes its own way
@@ -55,14 +54,15 @@ type round struct {
 func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registry.Answer {
 	c.gate.asking.Add(int64(len(questions)))
 	defer c.gate.asking.Add(-int64(len(questions)))
-	r := &round{peer: c}
+	r := &round{door: c.door}
 	last := len(callbackRoad) - 1
 	all, failures := make([]*question, len(questions)), make([]*Failure, len(questions))
 	for i := range questions {
-		q := c.newQuestion(&questions[i], r)
+		q := c.newQuestion(questions[i])
+		q.round, q.at = r, len(r.asked)
 		all[i], failures[i] = q, walk(ctx, q, &q.call, callbackRoad[:last])
 		if failures[i] == nil {
-			r.left = append(r.left, q)
+			r.asked = append(r.asked, questions[i])
 		}
 	}
 	answers := make([]registry.Answer, len(questions))
@@ -76,11 +76,11 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 }
 
 // newQuestion begins the way of one question.
-func (c *peer) newQuestion(ask *registry.Question, r *round) *question {
+func (c *peer) newQuestion(ask registry.Question) *question {
 	in := *c.call
 	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: ask.Method, Params: ask.Params}
 	in.SignalID, in.TraceID = "", c.traceID
-	q := &question{relayed: *c.gate.newRelayed(&in), ask: ask, round: r}
+	q := &question{relayed: *c.gate.newRelayed(&in)}
 	q.id, q.parentID, q.principal, q.server = ask.Key, c.parentID, c.who, c.server
 	return q
 }
@@ -91,7 +91,7 @@ func (c *call) foresee(ctx context.Context, parentID string, ask registry.Questi
 	in := *c.in
 	from := peer{gate: c.gate, server: c.server, call: &in, who: c.principal, parentID: parentID, traceID: c.traceID}
 	from.call.Fault, from.call.Progress = nil, nil
-	q := from.newQuestion(&ask, nil)
+	q := from.newQuestion(ask)
 	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
 		q.replyOK(nil)
@@ -127,35 +127,45 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	return f
 }
 
-// receive finds the question's row and checks what the client declared.
+// receive finds the question's row and checks what the client declared. A question
+// about a task is about one that the server has begun itself in this session.
 func (q *question) receive(context.Context) *Failure {
-	row, ok := questions[q.ask.Method]
-	q.row = row
+	row, ok := questions[q.method]
 	switch {
 	case !ok || q.server == "":
-		return q.fail(signal.CodeEnvelopeMethod, "method "+q.ask.Method+" is not taken to clients")
+		return q.fail(signal.CodeEnvelopeMethod, "method "+q.method+" is not taken to clients")
 	case q.gate.asking.Load() > int64(q.gate.settings.Load().InFlight):
 		return q.fail(signal.CodeOverloaded, "too many questions of servers are in flight")
 	}
-	q.body = json.RawMessage("{}")
-	if q.ask.Params != nil {
-		q.body = q.ask.Params
+	q.row, q.body = row, json.RawMessage("{}")
+	if params := q.in.Message.Params; params != nil {
+		q.body = params
 	}
 	q.about.Arguments, q.digest = q.body, digest(q.body)
-	q.about.Server = &policy.Server{Name: q.server, Asks: q.ask.Method}
+	q.about.Server = &policy.Server{Name: q.server, Asks: q.method}
 	if lacks := q.lacks(); lacks != "" {
 		return q.fail(signal.CodeEnvelopeMethod, "the client did not declare "+lacks)
 	}
-	if strings.HasPrefix(q.ask.Method, "tasks/") && q.ask.Method != "tasks/list" {
-		return q.findClientTask()
+	if strings.HasPrefix(q.method, "tasks/") && q.method != "tasks/list" {
+		if q.of = q.session().task(q.server, textMember(q.body, "taskId"), q.start); q.of == nil {
+			return q.unknownTask()
+		}
+		q.about.Server.Asks = q.of.asks
 	}
 	return nil
 }
 
-// forward answers a question with what the client said to its round.
+// forward answers a question with what the client said to its round, which the
+// first question puts to the client. A door that leaves an answer out has not
+// answered.
 func (q *question) forward(ctx context.Context) *Failure {
 	q.sent = true
-	a := q.round.answer(ctx, q)
+	r := q.round
+	if r.answers == nil {
+		r.answers = make([]registry.Answer, len(r.asked))
+		copy(r.answers, r.door.Ask(ctx, r.asked))
+	}
+	a := r.answers[q.at]
 	switch {
 	case ctx.Err() != nil:
 		return q.fail(signal.CodeCancelled, "the server no longer waits for the client's answer")
@@ -170,41 +180,19 @@ func (q *question) forward(ctx context.Context) *Failure {
 	if f != nil {
 		return f
 	}
-	result, err := redact(result, q.decision.Redact)
-	if err == nil && q.of != nil {
-		result, err = redact(result, q.of.redact)
+	pointers := q.decision.Redact
+	if q.of != nil {
+		pointers = slices.Concat(pointers, q.of.redact)
 	}
-	if err != nil {
-		return q.internal("redacting an answer", err)
-	}
-	q.replyOK(result)
-	return nil
+	return q.replyRedacted(result, signal.OK(nil, q.metrics()), pointers)
 }
 
 // governAnswer limits a client's answer to what the server may know of its tasks.
 func (q *question) governAnswer(answer json.RawMessage) (json.RawMessage, *Failure) {
-	if q.ask.Method == "tasks/list" {
+	if q.method == "tasks/list" {
 		return q.filterClientTasks(answer)
 	}
 	return answer, q.rememberClientTask(answer)
-}
-
-// answer puts the round to the client, once, and returns what it said to q. A
-// door that leaves an answer out has not answered.
-func (r *round) answer(ctx context.Context, q *question) registry.Answer {
-	r.once.Do(func() {
-		asked := make([]registry.Question, len(r.left))
-		for i, other := range r.left {
-			asked[i] = *other.ask
-		}
-		r.answers = r.peer.door.Ask(ctx, asked)
-	})
-	for i, other := range r.left {
-		if other == q && i < len(r.answers) {
-			return r.answers[i]
-		}
-	}
-	return registry.Answer{}
 }
 
 // answerOf is what the server gets. It learns from a refusal that there was one,
@@ -247,25 +235,17 @@ var refusals = map[string]struct {
 // Tell passes a notification of the server's on, if the table of notices names
 // it; what it does not name is dropped and counted.
 func (c *peer) Tell(method string, params json.RawMessage) {
-	if params, ok := c.passes(method, params); ok {
-		c.door.Tell(method, params)
-		return
-	}
-	c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))
-}
-
-// passes reports whether a notification may pass, and gives the params that may.
-func (c *peer) passes(method string, params json.RawMessage) (json.RawMessage, bool) {
 	ofTask, ok := serverNotices[method]
+	ok = c.server != "" && (ok || isNotice(method) && c.gate.extends(c.server, method))
 	switch {
-	case c.server == "":
-		return nil, false
-	case !ok:
-		return params, isNotice(method) && c.gate.extends(c.server, method)
-	case ofTask:
-		return c.taskStatus(params)
-	case method == "notifications/resources/list_changed", method == "notifications/prompts/list_changed":
+	case ok && ofTask:
+		params, ok = c.taskStatus(params)
+	case ok && (method == "notifications/resources/list_changed" || method == "notifications/prompts/list_changed"):
 		c.gate.memory.session(owner{c.call.Session, c.who.Subject, c.who.Tenant}, c.gate.opts.Now()).unlist()
 	}
-	return params, true
+	if !ok {
+		c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))
+		return
+	}
+	c.door.Tell(method, params)
 }

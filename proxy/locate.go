@@ -44,7 +44,7 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 // findResource finds the server of a resource. A subscription ends where it was
 // begun, wherever the resource is by now.
 func (r *relayed) findResource(ctx context.Context) *Failure {
-	if r.in.Route == "" && r.in.Message.Method == "resources/unsubscribe" {
+	if r.in.Route == "" && r.method == "resources/unsubscribe" {
 		if server := r.session().subscription(r.name); server != "" {
 			r.server, r.about.Resource = server, &policy.Resource{Server: server, URI: r.name}
 			return nil
@@ -75,7 +75,7 @@ func (r *relayed) findPrompt(ctx context.Context) *Failure {
 		return nil
 	}
 	named := jsonrpc.Change{Name: "name", Value: jsonrpc.Quote(at.name)}
-	if r.in.Message.Method == "completion/complete" {
+	if r.method == "completion/complete" {
 		named = jsonrpc.Change{Name: "ref", Members: []jsonrpc.Change{named}}
 	}
 	params, err := jsonrpc.Edit(r.body, named)
@@ -239,7 +239,7 @@ type gathering struct {
 // see it, and continues with the next server after its last. A server that fails
 // has no more pages.
 func (w *gathering) addPage(ctx context.Context) (f *Failure) {
-	o, method := w.offers[w.at], w.in.Message.Method
+	o, method := w.offers[w.at], w.method
 	w.server = o.Server
 	cursor := jsonrpc.Change{Name: "cursor"}
 	if w.cursor != "" {
@@ -332,17 +332,13 @@ func (w *gathering) whole() (json.RawMessage, *Failure) {
 	list := slices.Concat([]byte("["), bytes.Join(w.elements, []byte(",")), []byte("]"))
 	changes, next := []jsonrpc.Change{{Name: w.row.list, Value: list}}, jsonrpc.Change{Name: "nextCursor"}
 	if w.at < len(w.offers) {
-		parts := []string{cursorMark, w.in.Message.Method, w.offers[w.at].Server, w.cursor}
+		parts := []string{cursorMark, w.method, w.offers[w.at].Server, w.cursor}
 		next.Value = jsonrpc.Quote(base64.RawURLEncoding.EncodeToString([]byte(strings.Join(parts, "\x00"))))
 	}
 	if next.Value != nil || textMember(w.page, "nextCursor") != "" {
 		changes = append(changes, next)
 	}
-	out, err := jsonrpc.Edit(w.page, changes...)
-	if err != nil {
-		return nil, w.fail(signal.CodeOutputInvalid, "the answer cannot be read")
-	}
-	return out, nil
+	return w.edited(w.page, changes...)
 }
 
 // begin goes to where the cursor of the request leads.
@@ -354,7 +350,7 @@ func (w *gathering) begin() *Failure {
 	text, _ := jsonrpc.Text(raw)
 	plain, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	parts := strings.SplitN(string(plain), "\x00", 4)
-	if err == nil && len(parts) == 4 && parts[0] == cursorMark && parts[1] == w.in.Message.Method && len(parts[3]) <= cursorBytes {
+	if err == nil && len(parts) == 4 && parts[0] == cursorMark && parts[1] == w.method && len(parts[3]) <= cursorBytes {
 		w.cursor = parts[3]
 		if w.at = slices.IndexFunc(w.offers, func(o registry.Offer) bool { return o.Server == parts[2] }); w.at >= 0 {
 			return nil

@@ -126,7 +126,7 @@ func (r *relayed) readAbout() bool {
 // declares no mode of elicitation has forms, and so are answers by a task (MCP
 // 2025-11-25).
 func (r *relayed) lacks() string {
-	kind, what, _ := strings.Cut(r.in.Message.Method, "/")
+	kind, what, _ := strings.Cut(r.method, "/")
 	has := func(key string) bool { _, ok := jsonrpc.Get(r.body, key); return ok }
 	needs := [][]string{r.row.needs}
 	switch mode := textMember(r.body, "mode"); {

@@ -28,8 +28,8 @@ const (
 // says so.
 func (t *toolCall) normalise(ctx context.Context) *Failure {
 	if t.task != nil || len(t.in.Capabilities) > len("{}") {
-		if state, id, ok := t.taskOf(t.raw); ok {
-			return t.replyBegun(state, id)
+		if state, ok := t.taskOf(t.raw); ok {
+			return t.replyBegun(state)
 		}
 	}
 	if !isObject(t.raw) {

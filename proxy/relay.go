@@ -116,7 +116,7 @@ func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 // resolve finds the server and what the request is about there.
 func (r *relayed) resolve(ctx context.Context) *Failure {
 	if r.row.find == nil {
-		return r.fail(signal.CodeEnvelopeMethod, r.in.Message.Method+" is a list, which is not relayed")
+		return r.fail(signal.CodeEnvelopeMethod, r.method+" is a list, which is not relayed")
 	}
 	return r.row.find(r, ctx)
 }
@@ -142,7 +142,7 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 // judgeRelayed asks the policy about what the request is about.
 func (r *relayed) judgeRelayed(ctx context.Context) {
 	in := r.about
-	in.Action = cmp.Or(r.row.action, r.in.Message.Method)
+	in.Action = cmp.Or(r.row.action, r.method)
 	r.judge(ctx, &in)
 }
 
@@ -151,61 +151,61 @@ func (r *relayed) limit(context.Context) *Failure {
 	if r.row.free {
 		return nil
 	}
-	method := r.in.Message.Method
-	if over := r.gate.opts.Limiter.Spend(r.start, r.principal, policy.Tool{Server: r.server, Name: method, Exposed: method}, r.decision.Limit); over != nil {
+	subject := policy.Tool{Server: r.server, Name: r.method, Exposed: r.method}
+	if over := r.gate.opts.Limiter.Spend(r.start, r.principal, subject, r.decision.Limit); over != nil {
 		return r.limited(over)
 	}
 	return nil
 }
 
 // forward sends the judged bytes and replies with the upstream's result. A task
-// that is a ticket is answered here.
+// that is a ticket is answered here; a request for all servers, which is the log
+// level, travels with every later request to each. The answer about a task is held
+// to the decision under which the task was begun.
 func (r *relayed) forward(ctx context.Context) *Failure {
 	if r.ticket.ID != "" {
 		return r.answerTicket(ctx)
 	}
 	r.sent = true
-	raw, err := r.askServer(ctx)
-	if err != nil {
-		return r.elicited(ctx, r.askFailure(err))
+	result, kernel := json.RawMessage("{}"), signal.Skip("each later request carries it to its server", r.metrics())
+	if r.server != "" {
+		var err error
+		result, err = r.gate.enquire(ctx, r.server, registry.Ask{Method: r.method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress})
+		if err != nil {
+			return r.elicited(ctx, r.askFailure(err))
+		}
+		kernel = signal.OK(nil, r.metrics())
 	}
-	if !isObject(raw) {
+	if !isObject(result) {
 		return r.fail(signal.CodeOutputInvalid, "the server's result is no object")
 	}
-	if r.of != nil {
-		held, f := r.governTask(ctx, raw)
-		if f != nil {
-			return f
-		}
-		raw = held
-	}
-	result, err := redact(raw, r.decision.Redact)
-	if err != nil {
-		return r.internal("redacting a result", err)
-	}
-	kernel := signal.OK(nil, r.metrics())
+	var f *Failure
 	switch {
-	case r.kernel != nil:
+	case r.of != nil && r.method == "tasks/result":
+		result, f = r.governTaskResult(ctx, result)
+	case r.of != nil && r.method == "tasks/get":
+		result, f = r.governTaskState(ctx, result)
+	}
+	if f != nil {
+		return f
+	}
+	if r.kernel != nil {
 		kernel = *r.kernel
-	case r.server == "":
-		kernel = signal.Skip("each later request carries it to its server", r.metrics())
 	}
-	r.replyWith(result, kernel)
-	if r.about.Resource != nil && r.in.Route == "" {
-		r.session().subscribe(r.in.Message.Method, r.name, r.server)
+	if f = r.replyRedacted(result, kernel, r.decision.Redact); f == nil && r.about.Resource != nil && r.in.Route == "" {
+		r.session().subscribe(r.method, r.name, r.server)
 	}
-	return nil
+	return f
 }
 
-// askServer puts the request to its server. A request for all servers, which is
-// the log level, travels with every later request to each.
-func (r *relayed) askServer(ctx context.Context) (json.RawMessage, error) {
-	if r.server == "" {
-		return json.RawMessage("{}"), nil
+// replyRedacted replies with a result without what pointers name.
+func (r *relayed) replyRedacted(result json.RawMessage, kernel signal.Result, pointers []string) *Failure {
+	result, err := redact(result, pointers)
+	if err != nil {
+		return r.internal("redacting an answer", err)
 	}
-	return r.gate.enquire(ctx, r.server, registry.Ask{
-		Method: r.in.Message.Method, Params: r.body, From: r.from(r.server), Progress: r.in.Progress,
-	})
+	r.replyWith(result, kernel)
+	return nil
 }
 
 // enquire is the one place where servers are asked for what is no tool call:
@@ -303,7 +303,7 @@ func (r *relayed) receiveNotice(ctx context.Context) *Failure {
 // notifyServers sends the judged bytes. Nobody learns whether a server reads them.
 func (r *relayed) notifyServers(context.Context) *Failure {
 	r.sent = true
-	r.gate.opts.Servers.Notify(r.server, r.in.Session, r.in.Message.Method, r.body)
+	r.gate.opts.Servers.Notify(r.server, r.in.Session, r.method, r.body)
 	r.replyOK(nil)
 	return nil
 }

@@ -26,34 +26,31 @@ func (g *Gate) ListChanged(string, string) { g.memory.unlist() }
 // taskOf finds the task in a result that is none yet: the member task of one
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
 // extension io.modelcontextprotocol/tasks).
-func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, id string, ok bool) {
-	if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) == `"task"` && t.declared("extensions", "io.modelcontextprotocol/tasks") {
+func (t *toolCall) taskOf(result json.RawMessage) (state json.RawMessage, ok bool) {
+	if textMember(result, "resultType") == "task" && t.declared("extensions", "io.modelcontextprotocol/tasks") {
 		state = result
 	} else if t.task != nil {
 		state, _ = jsonrpc.Get(result, "task")
 	}
-	id = textMember(state, "taskId")
-	return state, id, id != ""
+	return state, textMember(state, "taskId") != ""
 }
 
-// lifetimeOf reads how long a task is kept, under its name in either revision.
-func lifetimeOf(state json.RawMessage) json.RawMessage {
-	if ttl, ok := jsonrpc.Get(state, "ttl"); ok {
-		return ttl
+// begin remembers the task in state, which a request came to, with the decision that
+// governs its result. It reports false for a task without an id, and for the id of
+// another task, of which a server that reuses it gets nothing.
+func (c *call) begin(state json.RawMessage, t *task) bool {
+	ttl, ok := jsonrpc.Get(state, "ttl")
+	if !ok {
+		ttl, _ = jsonrpc.Get(state, "ttlMs") // 2026-07-28
 	}
-	ttl, _ := jsonrpc.Get(state, "ttlMs")
-	return ttl
+	t.id, t.expires = textMember(state, "taskId"), c.start.Add(registry.TaskLifetime(ttl))
+	t.server, t.redact, t.callID = c.server, c.decision.Redact, c.signalID
+	return t.id != "" && c.session().keep(t, c.start)
 }
 
-// replyBegun remembers the task that a tool call came to, with the decision that
-// governs its result, and replies with its handle. A server that reuses the id of
-// another task gets nothing through.
-func (t *toolCall) replyBegun(state json.RawMessage, id string) *Failure {
-	begun := &task{
-		id: id, server: t.server, expires: t.start.Add(registry.TaskLifetime(lifetimeOf(state))),
-		redact: t.decision.Redact, tool: t.tool, callID: t.signalID,
-	}
-	if t.in.Session == "" || !t.session().keep(begun, t.start) {
+// replyBegun replies with the handle of the task that a tool call came to.
+func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
+	if t.in.Session == "" || !t.begin(state, &task{tool: t.tool}) {
 		t.ends(approval.StateFailed, nil, "the task's id is taken")
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
@@ -86,41 +83,34 @@ func (c *call) unknownTask() *Failure {
 	return c.fail(signal.CodeNotFound, "no such task")
 }
 
-// governTask holds the answer to a request about a task to the decision under
-// which the task was begun.
-func (r *relayed) governTask(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
-	switch r.in.Message.Method {
-	case "tasks/result":
-		return r.governTaskResult(ctx, answer)
-	case "tasks/get":
-		return r.governTaskState(ctx, answer)
-	}
-	return answer, nil
-}
-
 // governTaskState holds the state of a task to its decision: a result in it to
 // the tool's schema and redaction, and its questions to the policy.
 func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (json.RawMessage, *Failure) {
 	if textMember(answer, "taskId") != r.of.id {
 		return nil, r.fail(signal.CodeOutputInvalid, "the server answered about another task")
 	}
+	var changes []jsonrpc.Change
 	for key, govern := range map[string]func(context.Context, json.RawMessage) (json.RawMessage, *Failure){
 		"result": r.governTaskResult, "inputRequests": r.governTaskQuestions,
 	} {
-		inner, ok := jsonrpc.Get(answer, key)
-		if !ok {
-			continue
-		}
-		held, f := govern(ctx, inner)
-		if f != nil {
-			return nil, f
-		}
-		var err error
-		if answer, err = jsonrpc.Set(answer, key, held); err != nil {
-			return nil, r.fail(signal.CodeOutputInvalid, "the server's answer cannot be read")
+		if inner, ok := jsonrpc.Get(answer, key); ok {
+			held, f := govern(ctx, inner)
+			if f != nil {
+				return nil, f
+			}
+			changes = append(changes, jsonrpc.Change{Name: key, Value: held})
 		}
 	}
-	return answer, nil
+	return r.edited(answer, changes...)
+}
+
+// edited makes changes to what a peer answered.
+func (c *call) edited(answer json.RawMessage, changes ...jsonrpc.Change) (json.RawMessage, *Failure) {
+	out, err := jsonrpc.Edit(answer, changes...)
+	if err != nil {
+		return nil, c.fail(signal.CodeOutputInvalid, "the answer cannot be read")
+	}
+	return out, nil
 }
 
 // governTaskResult makes of the result of a task what the road makes of a tool's
@@ -140,6 +130,7 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 // governTaskQuestions judges what a task asks of the client, each question once,
 // and takes out what the policy does not let it ask.
 func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
+	var refused []jsonrpc.Change
 	for key, request := range jsonrpc.Members(requests) {
 		seen, known := r.session().shown(r.of, key)
 		if !known {
@@ -147,16 +138,11 @@ func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMess
 			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
 			seen.allowed = r.session().show(r.of, key, seen) && seen.allowed
 		}
-		if seen.allowed {
-			continue
+		if !seen.allowed {
+			refused = append(refused, jsonrpc.Change{Name: key})
 		}
-		kept, err := jsonrpc.Delete(requests, key)
-		if err != nil {
-			return nil, r.fail(signal.CodeOutputInvalid, "the server's questions cannot be read")
-		}
-		requests = kept
 	}
-	return requests, nil
+	return r.edited(requests, refused...)
 }
 
 // findUpdated finds the task that answers are for, and keeps of a client's
@@ -169,9 +155,18 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 	if !ok {
 		return nil
 	}
-	params, err := r.shownAnswers(answers)
+	var err error
+	changes := []jsonrpc.Change{}
+	for key, answer := range jsonrpc.Members(answers) {
+		change := jsonrpc.Change{Name: key}
+		if in, _ := r.session().shown(r.of, key); in.allowed && err == nil {
+			change.Value, err = redact(answer, in.redact)
+		}
+		changes = append(changes, change)
+	}
+	params := r.body
 	if err == nil {
-		params, err = jsonrpc.Set(r.body, "inputResponses", params)
+		params, err = jsonrpc.Edit(r.body, jsonrpc.Change{Name: "inputResponses", Members: changes})
 	}
 	if err != nil {
 		return r.fail(signal.CodeEnvelopeInvalid, "params.inputResponses cannot be read")
@@ -180,51 +175,13 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 	return nil
 }
 
-// shownAnswers keeps the answers to questions that the client was shown, redacted.
-func (r *relayed) shownAnswers(answers json.RawMessage) (json.RawMessage, error) {
-	kept := json.RawMessage(`{}`)
-	for key, answer := range jsonrpc.Members(answers) {
-		in, _ := r.session().shown(r.of, key)
-		if !in.allowed {
-			continue
-		}
-		held, err := redact(answer, in.redact)
-		if err == nil {
-			kept, err = jsonrpc.Set(kept, key, held)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return kept, nil
-}
-
-// findClientTask finds the client's task that a server asks about, among those
-// that the server has begun itself in this session.
-func (q *question) findClientTask() *Failure {
-	t := q.session().task(q.server, textMember(q.body, "taskId"), q.start)
-	if t == nil {
-		return q.unknownTask()
-	}
-	q.of, q.about.Server.Asks = t, t.asks
-	return nil
-}
-
 // rememberClientTask remembers the task with which a client answers a question
-// that asked for one.
+// that asked for one. A client may answer at once instead.
 func (q *question) rememberClientTask(answer json.RawMessage) *Failure {
-	if _, ok := jsonrpc.Get(q.body, "task"); !ok {
+	if _, asked := jsonrpc.Get(q.body, "task"); !asked {
 		return nil
 	}
-	state, ok := jsonrpc.Get(answer, "task")
-	if !ok {
-		return nil // the client answered at once, as it may
-	}
-	t := &task{
-		id: textMember(state, "taskId"), server: q.server, expires: q.start.Add(registry.TaskLifetime(lifetimeOf(state))), redact: q.decision.Redact,
-		callID: q.signalID, asks: q.ask.Method,
-	}
-	if t.id == "" || !q.session().keep(t, q.start) {
+	if state, ok := jsonrpc.Get(answer, "task"); ok && !q.begin(state, &task{asks: q.method}) {
 		return q.fail(signal.CodeOutputInvalid, "the client began a task under an id that is taken, or none")
 	}
 	return nil
@@ -237,19 +194,13 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 	if len(list) == 0 || list[0] != '[' {
 		return nil, q.fail(signal.CodeOutputInvalid, "the answer holds no list")
 	}
-	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
+	list, _ = editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
 		if q.session().task(q.server, textMember(e, "taskId"), q.start) == nil {
 			return nil, nil
 		}
 		return e, nil
 	})
-	if err == nil {
-		answer, err = jsonrpc.Set(answer, "tasks", list)
-	}
-	if err != nil {
-		return nil, q.fail(signal.CodeOutputInvalid, "the answer cannot be read")
-	}
-	return answer, nil
+	return q.edited(answer, jsonrpc.Change{Name: "tasks", Value: list})
 }
 
 // taskStatus holds a server's notification about a task to the task's decision.
@@ -394,7 +345,7 @@ func (r *relayed) ticketTask(ctx context.Context) *task {
 
 // answerTicket answers a request about a task that is a ticket; no server has it.
 func (r *relayed) answerTicket(ctx context.Context) *Failure {
-	switch r.in.Message.Method {
+	switch r.method {
 	case "tasks/get":
 		return r.getTask(ctx)
 	case "tasks/result":
