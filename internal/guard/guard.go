@@ -48,8 +48,11 @@ func hostName(host string) string {
 // (requests from other sites) are ours. It fails closed: what cannot be read is
 // not ours. Who asks it must send no CORS header.
 func (h Hosts) Admits(r *http.Request) bool {
-	origins := r.Header["Origin"]
-	return h.ownHost(r) && (len(origins) == 0 || len(origins) == 1 && h.ownOrigin(origins[0]))
+	if origins := r.Header["Origin"]; len(origins) > 1 || len(origins) == 1 && !h.ownOrigin(origins[0]) {
+		return false
+	}
+	name, port, _ := strings.Cut(r.Host, ":")
+	return h[name] && !strings.Contains(port, ":") || h.ownHost(r)
 }
 
 // ownHost reports whether the Host of r is a name of ours, or the very address

@@ -52,6 +52,6 @@ func (p *clientPeer) send(l outgoing) bool {
 
 // useStream makes t the stream for messages that belong to x.
 func (x *exchange) useStream(t *stream) {
-	x.notify = t.notify
+	x.notify = t.send
 	x.call.Peer = &clientPeer{session: x.session, stream: t}
 }

@@ -71,15 +71,13 @@ type streams struct {
 // reader. A stream that belongs to no call replaces the previous one of its
 // kind.
 func (log *eventLog) open(s *session, call bool) *reader {
-	t := &stream{log: log, owner: &s.streams, id: rand.Text(), call: call, prime: primes(s), bytes: streamCost}
 	log.mu.Lock()
 	defer log.mu.Unlock()
+	t := log.addLocked(&stream{owner: &s.streams, id: rand.Text(), call: call, prime: primes(s)})
 	if s.streams.byID == nil {
 		s.streams.byID = make(map[string]*stream)
 	}
 	s.streams.byID[t.id] = t
-	t.owner.bytes += t.bytes
-	log.bytes += t.bytes
 	if t.prime {
 		t.pushLocked(outgoing{})
 	}
@@ -110,13 +108,18 @@ func (t *stream) followLocked() {
 	}
 }
 
-// openQueue begins a stream of s that forgets each event once it was read.
-func (log *eventLog) openQueue(s *session) *stream {
-	t := &stream{log: log, owner: &s.streams, begun: true, once: true, bytes: streamCost}
+// openQueue begins a stream of o that forgets each event once it was read, and
+// returns its first reader. With call, it ends with the answer to a call.
+func (log *eventLog) openQueue(o *streams, call bool) *reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	t.owner.bytes += t.bytes
-	log.bytes += t.bytes
+	return log.addLocked(&stream{owner: o, call: call, begun: !call, once: true}).attachLocked()
+}
+
+// addLocked makes t a stream of log. The caller must hold mu.
+func (log *eventLog) addLocked(t *stream) *stream {
+	t.log = log
+	t.countLocked(streamCost)
 	return t
 }
 

@@ -30,8 +30,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusForbidden, "host or origin is not one of this listener's")
 		return
 	}
-	serve, route := handlerFor(r)
-	if serve == nil {
+	to, route := endpointOf(r)
+	if to == nil {
 		problem(w, http.StatusNotFound, "no such path")
 		return
 	}
@@ -46,38 +46,49 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	serve, ok := to.serve[r.Method]
+	if !ok {
+		notAllowed(w, to.allow, to.hint)
+		return
+	}
 	serve(d, w, r, route)
 }
 
-// routeHandler serves one kind of path for the server route, "" for all
-// servers.
-type routeHandler func(d *Door, w http.ResponseWriter, r *http.Request, route string)
+// endpoint is one kind of path: its methods, and what any other is told.
+type endpoint struct {
+	allow, hint string
+	serve       map[string]func(d *Door, w http.ResponseWriter, r *http.Request, route string)
+}
 
-// handlerFor returns the handler for the path of r and the server that the path
+// The endpoints. Those of mcpEndpoint and sseEndpoint serve the server route, ""
+// for all servers.
+var (
+	mcpEndpoint = &endpoint{"GET, POST, DELETE", "use POST, GET or DELETE", map[string]func(*Door, http.ResponseWriter, *http.Request, string){
+		http.MethodPost: (*Door).post, http.MethodGet: (*Door).listen, http.MethodDelete: (*Door).remove,
+	}}
+	sseEndpoint = &endpoint{"GET", "use GET, and post to the endpoint that it names", map[string]func(*Door, http.ResponseWriter, *http.Request, string){
+		http.MethodGet: (*Door).sse,
+	}}
+	messagesEndpoint = &endpoint{"POST", "use POST", map[string]func(*Door, http.ResponseWriter, *http.Request, string){
+		http.MethodPost: (*Door).message,
+	}}
+)
+
+// endpointOf returns the endpoint for the path of r and the server that the path
 // names, or nil when the path is not served. Only the canonical spelling of a
 // path is.
-func handlerFor(r *http.Request) (routeHandler, string) {
-	path := r.URL.Path
+func endpointOf(r *http.Request) (to *endpoint, route string) {
+	first, name, named := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
-	case r.URL.RawPath != "":
-		return nil, ""
-	case path == "/mcp":
-		return (*Door).streamable, ""
-	case path == "/sse":
-		return (*Door).sse, ""
-	case path == messagesPath:
-		return (*Door).message, ""
+	case r.URL.RawPath != "" || named && (name == "" || strings.Contains(name, "/")) || !strings.HasPrefix(r.URL.Path, "/"):
+	case first == "mcp":
+		return mcpEndpoint, name
+	case first == "sse":
+		return sseEndpoint, name
+	case r.URL.Path == messagesPath:
+		return messagesEndpoint, ""
 	}
-	serve := routeHandler((*Door).streamable)
-	name, ok := strings.CutPrefix(path, "/mcp/")
-	if !ok {
-		serve = (*Door).sse
-		name, ok = strings.CutPrefix(path, "/sse/")
-	}
-	if !ok || name == "" || strings.Contains(name, "/") {
-		return nil, ""
-	}
-	return serve, name
+	return nil, ""
 }
 
 // standardAccept is the Accept header of most clients: both answers, in the order
@@ -96,20 +107,6 @@ func accepts(h http.Header) (plain, events bool) {
 	media, _, _ := strings.Cut(first, ";")
 	prefersEvents := strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
 	return !prefersEvents && guard.Accepts(h, "application/json"), guard.Accepts(h, "text/event-stream")
-}
-
-// streamable serves the one path of Streamable HTTP.
-func (d *Door) streamable(w http.ResponseWriter, r *http.Request, route string) {
-	switch r.Method {
-	case http.MethodPost:
-		d.post(w, r, route)
-	case http.MethodGet:
-		d.listen(w, r, route)
-	case http.MethodDelete:
-		d.remove(w, r, route)
-	default:
-		notAllowed(w, "GET, POST, DELETE", "use POST, GET or DELETE")
-	}
 }
 
 // notAllowed refuses a method.

@@ -24,10 +24,6 @@ type sseClient struct {
 // leaves or stops reading, its session has to make room, or the door closes.
 // Calls in flight continue: that revision cancels with a notification only.
 func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
-	if r.Method != http.MethodGet {
-		notAllowed(w, "GET", "use GET, and post to the endpoint that it names")
-		return
-	}
 	if _, events := accepts(r.Header); !events {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
 		return
@@ -37,10 +33,11 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	s := newSession(who, route, "", "")
-	c := &sseClient{out: d.events.openQueue(s)}
-	c.duplex = duplex{door: d, session: s, send: c.out.notify, spawn: c.spawnFlight}
+	rd := d.events.openQueue(&s.streams, false)
+	c := &sseClient{out: rd.stream}
+	c.duplex = duplex{door: d, session: s, send: c.out.send, spawn: c.spawnFlight}
 	s.sseClient, s.direct = c, c.out.post
-	rd, stream := c.out.attach(), s.openStream()
+	stream := s.openStream()
 	defer rd.detach()
 	if _, err := d.session.openSession(s); err != nil {
 		problem(w, http.StatusServiceUnavailable, errNoRoom.Error())
@@ -65,10 +62,6 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 // event to answer with, because it has no id or no session, is answered as on
 // /mcp.
 func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
-	if r.Method != http.MethodPost {
-		notAllowed(w, "POST", "use POST")
-		return
-	}
 	if !guard.JSONBody(r.Header) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
 		return

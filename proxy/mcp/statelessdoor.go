@@ -29,8 +29,8 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 		s.observe(x, a)
 		out.finish(a)
 	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
-		s.serveStream(r.Context(), out, s.events.openUnlogged(&x.stateless.group.streams), connection{}, func(t *stream) answer {
-			return s.serveStateless(r.Context(), x, t.notify)
+		s.serveStream(r.Context(), out, s.events.openQueue(&x.stateless.group.streams, true), connection{}, func(t *stream) answer {
+			return s.serveStateless(r.Context(), x, t.send)
 		})
 	default:
 		out.finish(s.serveStateless(r.Context(), x, nil))
@@ -51,17 +51,6 @@ func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notif
 	}
 	s.observe(x, a)
 	return a
-}
-
-// openUnlogged begins a stream of o that forgets events once read and ends with
-// an answer. It returns the stream's reader.
-func (log *eventLog) openUnlogged(o *streams) *reader {
-	t := &stream{log: log, owner: o, call: true, once: true, bytes: streamCost}
-	log.mu.Lock()
-	defer log.mu.Unlock()
-	t.owner.bytes += t.bytes
-	log.bytes += t.bytes
-	return t.attachLocked()
 }
 
 // serveStateless serves a line of a revision without sessions.

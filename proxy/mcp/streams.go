@@ -47,14 +47,14 @@ type reader struct {
 // nextLocked is the number of the event that comes next. The caller must hold mu.
 func (t *stream) nextLocked() uint64 { return t.first + uint64(len(t.events)) }
 
-// send adds one message, which must not be changed afterwards, and reports false
-// when the stream has ended. It waits for a reader that is behind by the whole
-// buffer, but not for long.
-func (t *stream) send(message []byte) bool {
+// send adds one message, which must not be changed afterwards; a stream that has
+// ended drops it. It waits for a reader that is behind by the whole buffer, but
+// not for long.
+func (t *stream) send(message []byte) {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
 	t.begun = true
-	return t.addLocked(outgoing{message: message})
+	t.addLocked(outgoing{message: message})
 }
 
 // post is send for what may go another way: it also reports false when nobody
@@ -77,9 +77,6 @@ func (t *stream) postLocked(l outgoing) bool {
 // openLocked reports whether t takes messages and has, or may have again, a
 // reader. The caller must hold mu.
 func (t *stream) openLocked() bool { return !t.done && !t.dropped && (t.begun || t.reader != nil) }
-
-// notify is send for who does not ask.
-func (t *stream) notify(message []byte) { t.send(message) }
 
 // finish ends the stream of a call with its answer. If the stream had not
 // begun, the answer is for its reader to give in another form.
@@ -193,16 +190,9 @@ func token(c chan struct{}) {
 	}
 }
 
-// attach makes a new connection the reader of t, from the oldest event on.
-func (t *stream) attach() *reader {
-	t.log.mu.Lock()
-	defer t.log.mu.Unlock()
-	return t.attachLocked()
-}
-
-// attachLocked is attach. The reader before is cut off: a client that connects
-// again must not wait for its dead connection to be noticed. The caller must
-// hold mu.
+// attachLocked makes a new connection the reader of t, from the oldest event on.
+// It cuts off the reader before: a client that connects again must not wait for
+// its dead connection to be noticed. The caller must hold mu.
 func (t *stream) attachLocked() *reader {
 	t.unparkLocked()
 	t.cutLocked()

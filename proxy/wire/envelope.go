@@ -51,11 +51,14 @@ type Envelope struct {
 // but for bytes that are no JSON (PARSE_ERROR) or too many (TOO_LARGE). A
 // profile that is not known refuses everything.
 func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
-	if !e.Profile.Valid() {
+	limits := e.Limits
+	switch e.Profile {
+	case "", ProfileMCP:
+	case ProfileStrict:
+		limits.Open = true
+	default:
 		return nil, &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "the envelope profile is not known"}
 	}
-	limits := e.Limits
-	limits.Open = e.Profile == ProfileStrict
 	m, err := jsonrpc.Decode(raw, limits)
 	var f *jsonrpc.Fault
 	switch {
