@@ -71,7 +71,10 @@ func (qs *questionSet) send(v *clientPeer, i int) {
 	s.questions.Put(q.id, q)
 	params := qs.all[i].Params
 	if qs.all[i].Progress != nil {
-		params = withToken(params, q.id)
+		if params == nil {
+			params = json.RawMessage(`{}`)
+		}
+		params = setIn(params, q.id, "_meta", "progressToken")
 	}
 	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, qs.all[i].Method, params))
 	switch {
@@ -82,23 +85,22 @@ func (qs *questionSet) send(v *clientPeer, i int) {
 	}
 }
 
-// withToken puts a progress token into params; what is no object stays as it is.
-func withToken(params, token json.RawMessage) json.RawMessage {
-	if params == nil {
-		params = json.RawMessage(`{}`)
+// setIn returns object with value as the member that path names, and objects for
+// those on the way that are none. It returns object itself when it is not an
+// object.
+func setIn(object, value json.RawMessage, path ...string) json.RawMessage {
+	if len(path) > 1 {
+		inner, _ := jsonrpc.Get(object, path[0])
+		if !isObject(inner) {
+			inner = json.RawMessage("{}")
+		}
+		value = setIn(inner, value, path[1:]...)
 	}
-	meta, ok := jsonrpc.Get(params, "_meta")
-	if !ok {
-		meta = json.RawMessage(`{}`)
-	}
-	meta, err := jsonrpc.Set(meta, "progressToken", token)
+	out, err := jsonrpc.Set(object, path[0], value)
 	if err != nil {
-		return params
+		return object
 	}
-	if out, err := jsonrpc.Set(params, "_meta", meta); err == nil {
-		return out
-	}
-	return params
+	return out
 }
 
 // wait collects the answers until all are there, ctx ends, or the client can no

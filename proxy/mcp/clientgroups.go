@@ -146,7 +146,7 @@ func (g *clientGroup) Ask(ctx context.Context, round []registry.Question) []regi
 	if e == nil {
 		return unanswered(round, "the client can be asked in the course of its own requests only")
 	}
-	return e.askRound(ctx, round)
+	return e.Ask(ctx, round)
 }
 
 // addCall registers a call whose servers may ask the client.

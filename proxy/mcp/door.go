@@ -140,11 +140,7 @@ func (o Options) withDefaults() Options {
 	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
 	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
-	def := jsonrpc.DefaultLimits()
-	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, def.Bytes)
-	o.Limits.Depth = cmp.Or(o.Limits.Depth, def.Depth)
-	o.Limits.Digits = cmp.Or(o.Limits.Digits, def.Digits)
-	o.Limits.Exponent = cmp.Or(o.Limits.Exponent, def.Exponent)
+	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Stdio = cmp.Or(o.Stdio, identity.Credential{Local: true})
 	if o.Offers == nil {
 		o.Offers = func(context.Context, string) json.RawMessage { return nil }
@@ -191,7 +187,7 @@ type sessionServer struct {
 type statelessServer struct {
 	*core
 	groups *clientGroups
-	parked parkedCalls
+	parked sync.Map // :: callID -> *multiCall that was parked at least once
 	signer *stateSigner
 	events *eventLog
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Canonical is canonical.
-func Canonical(value json.RawMessage) string { return string(canonical(nil, value)) }
+func Canonical(value json.RawMessage) string { return string(canonical(value)) }
 
 // Idle is how many parties have no work.
 func (d *Door) Idle() int {

@@ -98,18 +98,7 @@ func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) 
 	if params == nil {
 		params = json.RawMessage("{}")
 	}
-	meta, _ := jsonrpc.Get(params, "_meta")
-	if !isObject(meta) {
-		meta = json.RawMessage("{}")
-	}
-	meta, err := jsonrpc.Set(meta, metaSubscription, l.id)
-	if err != nil {
-		return nil, false
-	}
-	if params, err = jsonrpc.Set(params, "_meta", meta); err != nil {
-		return nil, false
-	}
-	message, err := wire.CreateNotification(method, params)
+	message, err := wire.CreateNotification(method, setIn(params, l.id, "_meta", metaSubscription))
 	return message, err == nil
 }
 

@@ -24,9 +24,8 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 // the upstreams' own bytes.
 func (c *core) listTools(ctx context.Context, x *exchange) outcome {
 	tools := c.opts.Gate.List(ctx, &x.call, x.who)
-	name := shownName(x.call.Route)
 	if raw, ok := x.call.Message.Param("cursor"); ok {
-		at := cursorPlace(raw, tools, name)
+		at := cursorPlace(raw, tools, x.call.Route)
 		if at < 0 {
 			return refused(signal.CodeEnvelopeParams, staleCursor)
 		}
@@ -35,23 +34,27 @@ func (c *core) listTools(ctx context.Context, x *exchange) outcome {
 	var next string
 	if len(tools) > c.opts.PageSize {
 		tools = tools[:c.opts.PageSize]
-		next = cursorAfter(name(tools[len(tools)-1]))
+		next = cursorAfter(shownName(tools[len(tools)-1], x.call.Route))
 	}
 	return outcome{result: page(tools, x.call.Route, next)}
 }
 
-// page is the result of tools/list.
+// page returns the result of tools/list.
 func page(tools []*registry.Tool, route, next string) json.RawMessage {
 	size := 32 + len(next)
 	for _, t := range tools {
-		size += len(shown(t, route)) + 1
+		size += len(t.Definition) + len(t.Exposed) + 1
 	}
 	out := append(make([]byte, 0, size), `{"tools":[`...)
 	for i, t := range tools {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, shown(t, route)...)
+		if route == "" {
+			out = append(out, t.Listed...)
+		} else {
+			out = append(out, t.Definition...)
+		}
 	}
 	out = append(out, ']')
 	if next != "" {
@@ -60,20 +63,12 @@ func page(tools []*registry.Tool, route, next string) json.RawMessage {
 	return append(out, '}')
 }
 
-// shown is the definition of t as route lists it.
-func shown(t *registry.Tool, route string) json.RawMessage {
+// shownName returns the name of t as route lists it.
+func shownName(t *registry.Tool, route string) string {
 	if route == "" {
-		return t.Listed
+		return t.Exposed
 	}
-	return t.Definition
-}
-
-// shownName gives the name of a tool as route lists it.
-func shownName(route string) func(*registry.Tool) string {
-	if route == "" {
-		return func(t *registry.Tool) string { return t.Exposed }
-	}
-	return func(t *registry.Tool) string { return t.Name }
+	return t.Name
 }
 
 // cursorAfter is the cursor of the page that follows tool name.
@@ -83,7 +78,7 @@ func cursorAfter(name string) string {
 
 // cursorPlace is where the page of the cursor raw starts, -1 when raw is no
 // cursor for tools.
-func cursorPlace(raw json.RawMessage, tools []*registry.Tool, name func(*registry.Tool) string) int {
+func cursorPlace(raw json.RawMessage, tools []*registry.Tool, route string) int {
 	text, ok := jsonrpc.Text(raw)
 	if !ok {
 		return -1
@@ -96,7 +91,7 @@ func cursorPlace(raw json.RawMessage, tools []*registry.Tool, name func(*registr
 	if !ok {
 		return -1
 	}
-	at := slices.IndexFunc(tools, func(t *registry.Tool) bool { return name(t) == last })
+	at := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, route) == last })
 	if at < 0 {
 		return -1
 	}

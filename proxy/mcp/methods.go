@@ -66,15 +66,10 @@ func (c *core) offered(x *exchange) json.RawMessage {
 		return json.RawMessage(least)
 	}
 	all := c.opts.Offers(c.base, x.call.Route)
-	tools, _ := jsonrpc.Get(all, "tools")
-	tools, err := jsonrpc.Set(tools, "listChanged", json.RawMessage("true"))
-	if err != nil {
-		tools = json.RawMessage(`{"listChanged":true}`)
-	}
-	if all, err = jsonrpc.Set(all, "tools", tools); err != nil {
+	if !isObject(all) {
 		return json.RawMessage(least)
 	}
-	return all
+	return setIn(all, json.RawMessage("true"), "tools", "listChanged")
 }
 
 // instructions are for the model.

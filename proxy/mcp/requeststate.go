@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -39,7 +38,16 @@ type (
 	binding32 [32]byte
 )
 
-const claimBytes = len(callID{}) + 4 + 8 + len(binding32{}) + 1
+// signedClaim is the form of a claim in a requestState, big endian.
+type signedClaim struct {
+	Call        callID
+	Round       uint32
+	Until       int64 // Unix time in milliseconds
+	Binding     binding32
+	Restartable bool
+}
+
+var claimBytes = binary.Size(signedClaim{})
 
 // StateKeyBytes is how long Options.StateKey is.
 const StateKeyBytes = 32
@@ -60,15 +68,7 @@ func newStateSigner(key []byte) *stateSigner {
 
 // sign encodes c as a requestState.
 func (n *stateSigner) sign(c claim) string {
-	raw := make([]byte, 0, claimBytes+sha256.Size)
-	raw = append(raw, c.call[:]...)
-	raw = binary.BigEndian.AppendUint32(raw, c.round)
-	raw = binary.BigEndian.AppendUint64(raw, uint64(c.until.UnixMilli()))
-	raw = append(raw, c.binding[:]...)
-	raw = append(raw, 0)
-	if c.restartable {
-		raw[len(raw)-1] = 1
-	}
+	raw, _ := binary.Append(nil, binary.BigEndian, signedClaim{c.call, c.round, c.until.UnixMilli(), c.binding, c.restartable}) // its size is fixed
 	return base64.RawURLEncoding.EncodeToString(append(raw, n.mac(raw)...))
 }
 
@@ -82,13 +82,9 @@ func (n *stateSigner) read(text string) (claim, error) {
 	if !hmac.Equal(mac, n.mac(said)) {
 		return claim{}, errForged
 	}
-	var c claim
-	said = said[copy(c.call[:], said):]
-	c.round = binary.BigEndian.Uint32(said)
-	c.until = time.UnixMilli(int64(binary.BigEndian.Uint64(said[4:])))
-	copy(c.binding[:], said[12:])
-	c.restartable = said[12+len(c.binding)] == 1
-	return c, nil
+	var c signedClaim
+	_, _ = binary.Decode(said, binary.BigEndian, &c) // claimBytes are enough
+	return claim{c.Call, c.Round, time.UnixMilli(c.Until), c.Binding, c.Restartable}, nil
 }
 
 func (n *stateSigner) mac(said []byte) []byte {
@@ -106,44 +102,23 @@ func bindingOf(x *exchange) binding32 {
 	if err != nil {
 		params = x.call.Message.Params
 	}
-	for _, part := range []string{x.who.Subject, x.who.Tenant, x.call.Route, x.call.Message.Method, string(canonical(nil, params))} {
+	for _, part := range []string{x.who.Subject, x.who.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params))} {
 		sum := sha256.Sum256([]byte(part))
 		h.Write(sum[:])
 	}
 	return binding32(h.Sum(nil))
 }
 
-// canonical adds value to out in one spelling: no spaces, members in the order
-// of their names, texts as we quote them. Numbers stay as they are.
-func canonical(out []byte, value json.RawMessage) []byte {
-	switch {
-	case isObject(value):
-		return canonicalObject(out, value)
-	case len(value) > 0 && value[0] == '[':
-		out = append(out, '[')
-		for element := range jsonrpc.Elements(value) {
-			out = append(canonical(out, element), ',')
-		}
-		return append(out, ']')
+// canonical spells value so that equal values are spelled alike. Numbers stay as
+// they are.
+func canonical(value json.RawMessage) []byte {
+	plain, err := jsonrpc.Value(value, jsonrpc.Limits{})
+	if err != nil { // larger than a message may be by default
+		return value
 	}
-	if text, ok := jsonrpc.Text(value); ok {
-		return append(out, jsonrpc.Quote(text)...)
+	text, err := json.Marshal(plain)
+	if err != nil {
+		return value
 	}
-	return append(out, value...)
-}
-
-func canonicalObject(out []byte, value json.RawMessage) []byte {
-	members := map[string]json.RawMessage{}
-	var names []string
-	for name, member := range jsonrpc.Members(value) {
-		members[name] = member
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	out = append(out, '{')
-	for _, name := range names {
-		out = append(append(out, jsonrpc.Quote(name)...), ':')
-		out = append(canonical(out, members[name]), ',')
-	}
-	return append(out, '}')
+	return text
 }

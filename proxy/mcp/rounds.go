@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -131,11 +130,6 @@ func paramsOf(q registry.Question) json.RawMessage {
 // waits for the answers. Rounds of one call follow each other in the order in
 // which they come.
 func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []registry.Answer {
-	return m.askRound(ctx, questions)
-}
-
-// askRound implements Ask.
-func (m *multiCall) askRound(ctx context.Context, questions []registry.Question) []registry.Answer {
 	if !m.x.row.asks {
 		return unanswered(questions, "method "+m.x.call.Message.Method+" cannot ask the client in revision "+statelessVersion)
 	}
@@ -256,15 +250,18 @@ func (s *statelessServer) resumeCall(t *attempt) (*multiCall, error) {
 	case !s.opts.Now().Before(c.until):
 		return nil, errExpired
 	}
-	e := s.parked.find(c.call)
-	if err = errGone; e != nil {
-		err = e.continueWith(t, c.round)
+	var m *multiCall
+	if parked, ok := s.parked.Load(c.call); ok {
+		m = parked.(*multiCall)
+		err = m.continueWith(t, c.round)
+	} else {
+		err = errGone
 	}
 	if errors.Is(err, errGone) && c.restartable {
 		t.x.stateless.responses = nil
 		return s.beginCall(t), nil
 	}
-	return e, err
+	return m, err
 }
 
 // continueWith makes t the current attempt. number is the round that the client
@@ -304,36 +301,20 @@ func (m *multiCall) acceptAnswersLocked(t *attempt) bool {
 	return true
 }
 
-// parkedCalls are the calls that have been parked at least once.
-type parkedCalls struct {
-	mu   sync.Mutex // protects the field below
-	byID map[callID]*multiCall
-}
-
-func (p *parkedCalls) find(id callID) *multiCall {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.byID[id]
-}
-
 // parkCall registers m and returns false when its principal, or all together,
 // have too many parked calls.
-func (s *statelessServer) parkCall(e *multiCall) bool {
-	if !s.groups.acquire(e.x.stateless.group, parkedCall, s.opts.MaxParkedEach, s.opts.MaxParked) {
+func (s *statelessServer) parkCall(m *multiCall) bool {
+	if !s.groups.acquire(m.x.stateless.group, parkedCall, s.opts.MaxParkedEach, s.opts.MaxParked) {
 		return false
 	}
-	s.parked.mu.Lock()
-	defer s.parked.mu.Unlock()
-	s.parked.byID[e.id] = e
+	s.parked.Store(m.id, m)
 	return true
 }
 
 // unparkCall removes m.
-func (s *statelessServer) unparkCall(e *multiCall) {
-	s.parked.mu.Lock()
-	delete(s.parked.byID, e.id)
-	s.parked.mu.Unlock()
-	s.groups.release(e.x.stateless.group, parkedCall)
+func (s *statelessServer) unparkCall(m *multiCall) {
+	s.parked.Delete(m.id)
+	s.groups.release(m.x.stateless.group, parkedCall)
 }
 
 func newCallID() (id callID) {

@@ -41,17 +41,18 @@ type session struct {
 	questions     jsonrpc.Pool[*question]
 	questionCount atomic.Uint64 // ids given to questions
 	unreachable   chan struct{} // closed when the client will answer nothing any more
-	events        *eventLog     // set when the session is opened; nil over stdio
-	streams       streams       // protected by replay.mu
-	sseClient     *sseClient    // the client of HTTP+SSE that it belongs to; nil = none
+	// closeToQuestions closes unreachable, so that open questions fail.
+	closeToQuestions func()
+	events           *eventLog  // set when the session is opened; nil over stdio
+	streams          streams    // protected by replay.mu
+	sseClient        *sseClient // the client of HTTP+SSE that it belongs to; nil = none
 
 	level atomic.Pointer[string] // least severe log message that the client wants, "" = it has not said
 
-	mu                sync.Mutex                         // protects the fields below
-	flights           map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
-	stream            chan struct{}                      // closed to end the open event stream; nil = none is open
-	closedToQuestions bool                               // gone is closed
-	ended             bool
+	mu      sync.Mutex                         // protects the fields below
+	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
+	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
+	ended   bool
 }
 
 // newSession makes the session that who opens on route.
@@ -69,6 +70,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		flights:     make(map[string]context.CancelCauseFunc),
 	}
 	s.peer = &clientPeer{session: s}
+	s.closeToQuestions = sync.OnceFunc(func() { close(s.unreachable) })
 	s.level.Store(new(string))
 	return s
 }
@@ -112,11 +114,8 @@ func (s *session) abort(id string) {
 	}
 }
 
-// abortAll cancels every request of s for cause; s may be nil.
+// abortAll cancels every request of s for cause.
 func (s *session) abortAll(cause error) {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, cancel := range s.flights {
@@ -130,7 +129,7 @@ func (s *session) end() {
 	s.mu.Lock()
 	was := s.ended
 	s.ended = true
-	s.closeToQuestionsLocked()
+	s.closeToQuestions()
 	s.dropStreamLocked()
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
@@ -139,25 +138,6 @@ func (s *session) end() {
 	}
 	if last {
 		s.onEnd()
-	}
-}
-
-// closeToQuestions fails the questions to the client, who will not answer any
-// more. s may be nil.
-func (s *session) closeToQuestions() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closeToQuestionsLocked()
-}
-
-// closeToQuestionsLocked is closeToQuestions. The caller must hold s.mu.
-func (s *session) closeToQuestionsLocked() {
-	if !s.closedToQuestions {
-		s.closedToQuestions = true
-		close(s.unreachable)
 	}
 }
 

@@ -29,8 +29,7 @@ const (
 
 func newStatelessServer(c *core, events *eventLog) *statelessServer {
 	return &statelessServer{
-		core: c, groups: newClientGroups(c.opts), parked: parkedCalls{byID: make(map[callID]*multiCall)},
-		signer: newStateSigner(c.opts.StateKey), events: events,
+		core: c, groups: newClientGroups(c.opts), signer: newStateSigner(c.opts.StateKey), events: events,
 	}
 }
 
@@ -208,9 +207,8 @@ func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *r
 	if f, ok := s.opts.Gate.(Finder); ok {
 		return f.Find(ctx, &x.call, x.who, name)
 	}
-	shown := shownName(x.call.Route)
 	tools := s.opts.Gate.List(ctx, &x.call, x.who)
-	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shown(t) == name }); i >= 0 {
+	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, x.call.Route) == name }); i >= 0 {
 		return tools[i]
 	}
 	return nil
@@ -275,15 +273,7 @@ func (x *exchange) withoutNull(a answer) answer {
 
 // withData adds a member to the data of the error that a is.
 func (x *exchange) withData(a answer, name string, value json.RawMessage) answer {
-	data, _ := jsonrpc.Get(a.fault, "data")
-	data, err := jsonrpc.Set(data, name, value)
-	if err != nil {
-		return a
-	}
-	object, err := jsonrpc.Set(a.fault, "data", data)
-	if err != nil {
-		return a
-	}
-	a.fault, a.body = object, errorBody(x, object)
+	a.fault = setIn(a.fault, value, "data", name)
+	a.body = errorBody(x, a.fault)
 	return a
 }

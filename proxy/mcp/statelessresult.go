@@ -32,17 +32,7 @@ func (c *core) statelessCapabilities(x *exchange) json.RawMessage {
 	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !c.opts.Tasks {
 		return offered
 	}
-	if !isObject(extensions) {
-		extensions = json.RawMessage("{}")
-	}
-	extensions, err := jsonrpc.Set(extensions, extensionTasks, json.RawMessage("{}"))
-	if err != nil {
-		return offered
-	}
-	if with, err := jsonrpc.Set(offered, "extensions", extensions); err == nil {
-		return with
-	}
-	return offered
+	return setIn(offered, json.RawMessage("{}"), "extensions", extensionTasks)
 }
 
 // extensionTasks is the extension that lets a server answer a call with a task.
@@ -56,31 +46,20 @@ func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessa
 	if kind, ok := jsonrpc.Text(raw); typed && (!ok || kind == "input_required") {
 		return nil, false
 	}
-	var err error
-	set := func(name string, value json.RawMessage) {
-		if err == nil {
-			result, err = jsonrpc.Set(result, name, value)
-		}
+	if !isObject(result) {
+		return nil, false
 	}
 	if !typed {
-		set("resultType", json.RawMessage(`"complete"`))
+		result = setIn(result, json.RawMessage(`"complete"`), "resultType")
 	}
 	if row.cached {
 		ttl, _ := jsonrpc.Get(result, "ttlMs")
-		if n, e := strconv.ParseInt(string(ttl), 10, 64); e != nil || n < 0 {
-			set("ttlMs", json.RawMessage("0"))
+		if n, err := strconv.ParseInt(string(ttl), 10, 64); err != nil || n < 0 {
+			result = setIn(result, json.RawMessage("0"), "ttlMs")
 		}
-		set("cacheScope", json.RawMessage(`"private"`)) // what the policy has filtered is one principal's
+		result = setIn(result, json.RawMessage(`"private"`), "cacheScope") // what the policy has filtered is one principal's
 	}
-	meta, _ := jsonrpc.Get(result, "_meta")
-	if !isObject(meta) {
-		meta = json.RawMessage("{}")
-	}
-	if err == nil {
-		meta, err = jsonrpc.Set(meta, metaServer, c.serverInfo())
-	}
-	set("_meta", meta)
-	return result, err == nil
+	return setIn(result, c.serverInfo(), "_meta", metaServer), true
 }
 
 // serverInfo is who answers.
@@ -131,23 +110,12 @@ func (a *answer) isResult() bool {
 
 // notFound adds to an error object which resource x wanted.
 func notFound(object json.RawMessage, x *exchange) json.RawMessage {
+	data, _ := jsonrpc.Get(object, "data")
 	uri, ok := x.call.Message.Param("uri")
-	if !ok {
+	if _, said := jsonrpc.Get(data, "uri"); said || !ok || data != nil && !isObject(data) {
 		return object
 	}
-	data, there := jsonrpc.Get(object, "data")
-	if !there {
-		data = json.RawMessage("{}")
-	}
-	if _, said := jsonrpc.Get(data, "uri"); said {
-		return object
-	}
-	if with, err := jsonrpc.Set(data, "uri", uri); err == nil {
-		if whole, err := jsonrpc.Set(object, "data", with); err == nil {
-			return whole
-		}
-	}
-	return object
+	return setIn(object, uri, "data", "uri")
 }
 
 // withStatus gives a the HTTP status that revision 2026-07-28 wants for a method
