@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -121,12 +120,9 @@ func argumentsText(k approval.Ticket) string {
 }
 
 func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	f, mine, err := filter(r.URL)
+	f, err := listFilter(r.URL, p)
 	if err != nil {
 		return err
-	}
-	if f.Viewer = p; mine {
-		f.Awaiting = p
 	}
 	found, err := c.opts.Approvals.List(r.Context(), f)
 	if err != nil {
@@ -145,40 +141,27 @@ func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principa
 	return answer(w, page)
 }
 
-// filter reads the query of a list; mine asks for what waits for the caller. A
-// parameter that is not known is refused: a filter that was silently ignored
-// would show too much.
-func filter(u *url.URL) (f approval.Filter, mine bool, err error) {
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return f, false, badRequest("the query cannot be read", "")
-	}
-	f.Limit = defaultTickets
-	for name, values := range query {
-		if len(values) > 1 {
-			return f, false, badRequest(fmt.Sprintf("%q is given twice", Visible(name)), "")
-		}
-		switch value := values[0]; name {
-		case "state":
+// listFilter reads the query of a list by p.
+func listFilter(u *url.URL, p policy.Principal) (approval.Filter, error) {
+	f := approval.Filter{Viewer: p, Limit: defaultTickets}
+	err := readQuery(u, map[string]func(string) error{
+		"state": func(value string) (err error) {
 			f.States, err = states(value)
-		case "awaiting":
-			if mine = value == "me"; !mine {
-				err = badRequest("awaiting is me: what waits for your vote", "")
+			return err
+		},
+		"awaiting": func(value string) error {
+			if f.Awaiting = p; value != "me" {
+				return badRequest("awaiting is me: what waits for your vote", "")
 			}
-		case "before":
+			return nil
+		},
+		"before": func(value string) error {
 			f.Before = value
-		case "limit":
-			if f.Limit, err = strconv.Atoi(value); err != nil || f.Limit < 1 || f.Limit > maxTickets {
-				err = badRequest(fmt.Sprintf("limit is a number from 1 to %d", maxTickets), "")
-			}
-		default:
-			err = badRequest(fmt.Sprintf("there is no parameter %q", Visible(name)), "state, awaiting, before and limit are known")
-		}
-		if err != nil {
-			return f, false, err
-		}
-	}
-	return f, mine, nil
+			return nil
+		},
+		"limit": number(&f.Limit, 1, maxTickets, fmt.Sprintf("limit is a number from 1 to %d", maxTickets)),
+	})
+	return f, err
 }
 
 // states reads one or more, with commas between them; nothing is all.

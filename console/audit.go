@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -27,8 +26,16 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	if c.opts.Audit == nil {
 		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no audit trail here"}
 	}
-	n, follow, err := tailQuery(r.URL)
-	if err != nil {
+	n, follow := tailLines, false
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
+		"follow": func(value string) (err error) {
+			if follow, err = strconv.ParseBool(value); err != nil {
+				err = badRequest("follow is 1 or 0", "")
+			}
+			return err
+		},
+	}); err != nil {
 		return err
 	}
 	ctx, stop := c.life(r.Context())
@@ -67,27 +74,4 @@ func (c *Console) life(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
-}
-
-func tailQuery(u *url.URL) (n int, follow bool, err error) {
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return 0, false, badRequest("the query cannot be read", "")
-	}
-	n = tailLines
-	for name, values := range query {
-		switch name {
-		case "n":
-			if n, err = strconv.Atoi(values[0]); err != nil || n < 0 || n > maxLines {
-				return 0, false, badRequest(fmt.Sprintf("n is a number from 0 to %d", maxLines), "")
-			}
-		case "follow":
-			if follow, err = strconv.ParseBool(values[0]); err != nil {
-				return 0, false, badRequest("follow is 1 or 0", "")
-			}
-		default:
-			return 0, false, badRequest(fmt.Sprintf("there is no parameter %q", name), "n and follow are known")
-		}
-	}
-	return n, follow, nil
 }

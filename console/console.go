@@ -25,8 +25,10 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -136,6 +138,7 @@ type Upstream struct {
 // use.
 type Console struct {
 	opts     Options
+	home     *url.URL // Options.URL
 	mux      *http.ServeMux
 	sessions *sessions
 	throttle *throttle
@@ -145,11 +148,12 @@ type Console struct {
 
 // New builds a Console. An option that is required and missing is an error.
 func New(opts Options) (*Console, error) {
-	if opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil {
-		return nil, errors.New("building the console: reconciler, feed and archive are required")
+	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Identify == nil || opts.Again == nil || opts.Status == nil {
+		return nil, errors.New("building the console: approvals, reconciler, feed, archive, identify, again and status are required")
 	}
-	if opts.Approvals == nil || opts.Identify == nil || opts.Again == nil || opts.Status == nil {
-		return nil, errors.New("building the console: approvals, identify, again and status are required")
+	home, err := url.Parse(opts.URL)
+	if err != nil {
+		return nil, fmt.Errorf("building the console: %w", err)
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -158,7 +162,7 @@ func New(opts Options) (*Console, error) {
 		opts.Log = hclog.NewNullLogger()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Console{opts: opts, mux: http.NewServeMux(), ctx: ctx, close: cancel}
+	c := &Console{opts: opts, home: home, mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
 	c.throttle = newThrottle(opts.Now)
 	for _, routes := range []map[string]map[string]handler{c.routes(), c.pages()} {

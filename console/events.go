@@ -3,8 +3,8 @@ package console
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/policy/approval"
@@ -23,9 +23,8 @@ const heartbeat = 20 * time.Second
 func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		var err error
-		if after, err = strconv.ParseInt(last, 10, 64); err != nil || after < 0 {
-			return badRequest("Last-Event-ID is none of ours", "")
+		if err := number(&after, 0, math.MaxInt64, "Last-Event-ID is none of ours")(last); err != nil {
+			return err
 		}
 	}
 	ctx, stop := c.life(r.Context())

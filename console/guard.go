@@ -2,10 +2,10 @@ package console
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
@@ -48,35 +48,17 @@ func (c *Console) admit(r *http.Request) error {
 
 // knows reports whether hostport, a Host header, names this listener.
 func (c *Console) knows(hostport string) bool {
-	host := hostOf(hostport)
+	host := guard.HostName(hostport)
 	_, err := netip.ParseAddr(host)
-	literal := err == nil
-	if guard.Loopback(host) {
-		return true
-	}
-	if u, err := url.Parse(c.opts.URL); err == nil && u.Host != "" && strings.EqualFold(u.Host, hostport) {
-		return true
-	}
-	for _, ours := range c.opts.Hosts {
-		if ours != "" && strings.EqualFold(host, ours) {
-			return true
-		}
-		if every, err := netip.ParseAddr(ours); literal && err == nil && every.IsUnspecified() {
-			return true
-		}
-	}
-	return false
+	return guard.Loopback(host) || c.atHome(hostport) || slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
+		every, unparsed := netip.ParseAddr(ours)
+		return ours != "" && strings.EqualFold(host, ours) || err == nil && unparsed == nil && every.IsUnspecified()
+	})
 }
 
-// hostOf leaves the port off a Host header.
-func hostOf(hostport string) string {
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		return h
-	}
-	if strings.HasPrefix(hostport, "[") && strings.HasSuffix(hostport, "]") {
-		return hostport[1 : len(hostport)-1]
-	}
-	return hostport
+// atHome reports whether hostport is that of Options.URL.
+func (c *Console) atHome(hostport string) bool {
+	return c.home.Host != "" && strings.EqualFold(c.home.Host, hostport)
 }
 
 // asker is a handler that knows who asks.

@@ -83,7 +83,7 @@ func (c *Console) inbox(w http.ResponseWriter, r *http.Request, v visitor) error
 			return err
 		}
 	}
-	return c.app(w, http.StatusOK, "inbox.html", data)
+	return render(w, appCSP, http.StatusOK, "inbox.html", data)
 }
 
 func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {

@@ -23,17 +23,8 @@ const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; fo
 // no text, and ask us.
 const appCSP = pageCSP + "; script-src 'self'; connect-src 'self'"
 
-// html answers with a page, whole or not at all.
-func (c *Console) html(w http.ResponseWriter, status int, name string, data any) error {
-	return render(w, status, pageCSP, name, data)
-}
-
-// app answers with a page of the approvals.
-func (c *Console) app(w http.ResponseWriter, status int, name string, data any) error {
-	return render(w, status, appCSP, name, data)
-}
-
-func render(w http.ResponseWriter, status int, csp, name string, data any) error {
+// render answers with a page, whole or not at all.
+func render(w http.ResponseWriter, csp string, status int, name string, data any) error {
 	var body bytes.Buffer
 	if err := pages.ExecuteTemplate(&body, name, data); err != nil {
 		return err
@@ -48,7 +39,7 @@ func render(w http.ResponseWriter, status int, csp, name string, data any) error
 // refusePage answers with err as a page.
 func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) error {
 	p := c.problem(r, err)
-	return c.html(w, p.Status, "problem.html", p)
+	return render(w, pageCSP, p.Status, "problem.html", p)
 }
 
 // page says how things stand, in counts: whoever reads it has shown no token.
@@ -66,5 +57,5 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 		}
 		data.Held, data.Counted = n, true
 	}
-	return c.html(w, http.StatusOK, "page.html", data)
+	return render(w, pageCSP, http.StatusOK, "page.html", data)
 }

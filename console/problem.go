@@ -3,7 +3,12 @@ package console
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/toolgate/toolgate/policy/approval"
@@ -96,4 +101,39 @@ func answer(w http.ResponseWriter, value any) error {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(text, '\n')) // a reader that went away needs no answer
 	return nil
+}
+
+// readQuery reads the parameters of a query, each with the function of its name. A
+// parameter that is not known or given twice is refused: a filter that was silently
+// ignored would show too much.
+func readQuery(u *url.URL, known map[string]func(value string) error) error {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return badRequest("the query cannot be read", "")
+	}
+	for name, values := range query {
+		read := known[name]
+		switch {
+		case read == nil:
+			return badRequest(fmt.Sprintf("there is no parameter %q", Visible(name)), strings.Join(slices.Sorted(maps.Keys(known)), ", ")+" are known")
+		case len(values) > 1:
+			return badRequest(fmt.Sprintf("%q is given twice", Visible(name)), "")
+		}
+		if err := read(values[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// number reads a number from least to most into n, and refuses others with detail.
+func number[N int | int64](n *N, least, most int64, detail string) func(string) error {
+	return func(value string) error {
+		read, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || read < least || read > most {
+			return badRequest(detail, "")
+		}
+		*n = N(read)
+		return nil
+	}
 }

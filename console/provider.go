@@ -36,10 +36,10 @@ func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 		return c.refusePage(w, r, noProvider)
 	case !c.throttle.allow(r):
 		return c.tooOften(w, r, entry{Next: to})
-	case !c.atHome(r) && r.URL.Query().Has("moved"):
+	case !c.atHome(r.Host) && r.URL.Query().Has("moved"):
 		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
 			Hint: "a proxy in front has to pass the Host header on as it came"})
-	case !c.atHome(r):
+	case !c.atHome(r.Host):
 		http.Redirect(w, r, c.opts.URL+"/console/login/provider?moved=1&next="+url.QueryEscape(to), http.StatusSeeOther)
 		return nil
 	case !c.private(r):
@@ -84,11 +84,4 @@ func (c *Console) arrive(w http.ResponseWriter, r *http.Request) error {
 	}
 	c.enter(w, r, p, c.opts.Provider.Again, s.Next)
 	return nil
-}
-
-// atHome reports whether the browser asked at Options.URL, which says where the
-// provider sends it back.
-func (c *Console) atHome(r *http.Request) bool {
-	u, err := url.Parse(c.opts.URL)
-	return err == nil && strings.EqualFold(u.Host, r.Host)
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -92,30 +93,22 @@ func whenRun(k approval.Ticket) string {
 	return who + ", it runs at once if the agent still waits, else when it asks again."
 }
 
-// standing says where k stands, for people.
+// standings say where a ticket in a state stands, for people; % is who decided.
+var standings = map[approval.State]string{
+	approval.StateProposed:    "waits for a decision",
+	approval.StateApproved:    "approved by %, has not run yet",
+	approval.StateDenied:      "denied by %",
+	approval.StateExpired:     "expired: nothing was sent",
+	approval.StateSuperseded:  "superseded: nothing was sent",
+	approval.StateDispatching: "approved by %, running now",
+	approval.StateDone:        "has run",
+	approval.StateFailed:      "has failed",
+	approval.StateUnknown:     "may or may not have run: somebody has to find out",
+}
+
+// standing says where k stands.
 func standing(k approval.Ticket) string {
-	by := Visible(k.DecidedBy)
-	switch k.State {
-	case approval.StateProposed:
-		return "waits for a decision"
-	case approval.StateApproved:
-		return "approved by " + by + ", has not run yet"
-	case approval.StateDenied:
-		return "denied by " + by
-	case approval.StateExpired:
-		return "expired: nothing was sent"
-	case approval.StateSuperseded:
-		return "superseded: nothing was sent"
-	case approval.StateDispatching:
-		return "approved by " + by + ", running now"
-	case approval.StateDone:
-		return "has run"
-	case approval.StateFailed:
-		return "has failed"
-	case approval.StateUnknown:
-		return "may or may not have run: somebody has to find out"
-	}
-	return string(k.State)
+	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
 }
 
 func count(n int, one, many string) string {

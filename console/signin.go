@@ -38,7 +38,7 @@ type entry struct {
 
 func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	if v, ok := c.visitor(w, r); ok {
-		return c.html(w, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
+		return render(w, pageCSP, http.StatusOK, "login.html", entry{Subject: v.Subject, CSRF: v.csrf})
 	}
 	return c.askWho(w, r, http.StatusOK, entry{Next: next(r.URL.Query().Get("next"))})
 }
@@ -50,7 +50,7 @@ func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s e
 		s.CSRF = rand.Text()
 		setCookie(w, entryCookie, s.CSRF)
 	}
-	return c.html(w, status, "login.html", s)
+	return render(w, pageCSP, status, "login.html", s)
 }
 
 // signIn begins a session for a token. Only its hash is kept, so that a token
@@ -114,10 +114,7 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request, _ visitor) err
 // that serves Options.URL. Elsewhere a browser drops Secure cookies, and a
 // token would be readable under way.
 func (c *Console) private(r *http.Request) bool {
-	if u, err := url.Parse(c.opts.URL); err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, r.Host) {
-		return true
-	}
-	return r.TLS != nil || guard.Loopback(hostOf(r.Host))
+	return c.home.Scheme == "https" && c.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
 }
 
 // next is where to go after signing in: only ever a page of ours.

@@ -54,7 +54,7 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 	if refused != nil {
 		status, data.Refused, data.Typed = refused.Status, refused, r.PostForm.Get("reason")
 	}
-	return c.app(w, status, "ticket.html", data)
+	return render(w, appCSP, status, "ticket.html", data)
 }
 
 func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {

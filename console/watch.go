@@ -2,9 +2,8 @@ package console
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/toolgate/toolgate/policy"
@@ -20,8 +19,10 @@ type told struct {
 // watch streams the changes of the tickets that p sees, one a line. Who p is,
 // is found out anew for every line.
 func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
-	after, err := watchQuery(r.URL)
-	if err != nil {
+	after := int64(-1)
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"after": number(&after, 0, math.MaxInt64, "after is the seq of the last line that you have"),
+	}); err != nil {
 		return err
 	}
 	ctx, stop := c.life(r.Context())
@@ -48,24 +49,4 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Princip
 		}
 	}
 	return nil
-}
-
-func watchQuery(u *url.URL) (after int64, err error) {
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return 0, badRequest("the query cannot be read", "")
-	}
-	after = -1
-	for name, values := range query {
-		switch {
-		case name != "after":
-			return 0, badRequest("there is no parameter "+strconv.Quote(Visible(name)), "after is known")
-		case len(values) > 1:
-			return 0, badRequest(`"after" is given twice`, "")
-		}
-		if after, err = strconv.ParseInt(values[0], 10, 64); err != nil || after < 0 {
-			return 0, badRequest("after is the seq of the last line that you have", "")
-		}
-	}
-	return after, nil
 }

@@ -115,7 +115,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.limits = limit.New(limitRules(cfg))
 	a.bus = bus.New(bus.Options{})
-	if a.state, err = openState(ctx, cfg, a.stateOptions()); err != nil {
+	if err = a.openState(ctx, cfg); err != nil {
 		return nil, err
 	}
 	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version})
@@ -144,13 +144,13 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
 	a.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
-		Gate: a.gate, Ledger: tickets, OnDecided: a.metrics.waited, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
+		Gate: a.gate, Ledger: tickets, OnDecided: a.metrics.observeWait, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
 	})
 	if err != nil {
 		return err
 	}
 	a.upstreams.OnChange(a.worker.Recheck)
-	a.metrics.pending(tickets.Held)
+	a.addGauges()
 	return nil
 }
 

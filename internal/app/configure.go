@@ -25,12 +25,8 @@ func prepareTools(cfg *config.Config) {
 		if s.Command != "toolgate" || s.Env[ToolsDir] != "" {
 			continue
 		}
-		env := maps.Clone(s.Env)
-		if env == nil {
-			env = map[string]string{}
-		}
-		env[ToolsDir] = filepath.Join(cfg.State, "tools")
-		cfg.Servers[i].Env = env
+		cfg.Servers[i].Env = map[string]string{ToolsDir: filepath.Join(cfg.State, "tools")}
+		maps.Copy(cfg.Servers[i].Env, s.Env)
 	}
 }
 
@@ -60,7 +56,7 @@ func identityConfig(cfg *config.Config, role string) identity.Config {
 		c.Tokens = append(c.Tokens, identity.Token(t))
 	}
 	for _, j := range cfg.Identity.JWT {
-		c.JWT = append(c.JWT, identity.JWT{Issuer: j.Issuer, Audience: j.Audience, JWKS: j.JWKS, RolesClaim: j.RolesClaim})
+		c.JWT = append(c.JWT, identity.JWT(j))
 	}
 	return c
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/policy"
@@ -30,7 +32,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
 		},
-		Metrics: a.metrics.handler(), Hosts: hostsOf(cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
+		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	})
 }
 

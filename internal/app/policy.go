@@ -44,7 +44,6 @@ func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
 	a.policy = &servingPolicy{
 		log: a.log, metrics: a.metrics, exchanged: a.policyExchanged, source: loaded.source, engine: loaded.engine,
 	}
-	a.metrics.policy(a.Revision)
 	a.metrics.loads.WithLabelValues(loadTaken).Inc()
 	a.policy.noteLoad(loaded)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/internal/wait"
@@ -34,18 +33,11 @@ type shadowPolicy struct {
 
 // openShadow makes the shadow policy of an App that serves listeners.
 func (a *App) openShadow() *shadowPolicy {
-	asked := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "toolgate_shadow_total", Help: "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.",
-	}, []string{"outcome"})
-	for _, o := range []shadow.Outcome{shadow.Same, shadow.Changed, shadow.Failed, shadow.Skipped} {
-		asked.WithLabelValues(string(o))
-	}
-	a.metrics.registry.MustRegister(asked)
 	cfg := a.Config()
 	p := &shadowPolicy{log: a.log.Named("shadow"), end: func() {}}
 	p.worker = shadow.New(shadow.Options{
 		DB: a.state.db, Trail: filepath.Join(cfg.State, "audit"), Log: p.log,
-		Observe: func(o shadow.Outcome) { asked.WithLabelValues(string(o)).Inc() },
+		Observe: func(o shadow.Outcome) { a.metrics.shadow.WithLabelValues(string(o)).Inc() },
 	})
 	p.apply(cfg)
 	a.mu.Lock()

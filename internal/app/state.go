@@ -3,15 +3,12 @@ package app
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
@@ -37,23 +34,6 @@ type state struct {
 	key       []byte // see mcp.Options.StateKey
 }
 
-// stateOptions are what the parts of a state ask the rest of an App.
-type stateOptions struct {
-	version  string
-	log      hclog.Logger
-	metrics  *metrics
-	link     func(ticket string) string                                     // address of a ticket's page
-	mask     func(context.Context, json.RawMessage) (policy.Mask, error)    // of the policy that serves
-	standing func(subject, tenant string) (roles []string, configured bool) // of an approver, now
-}
-
-func (a *App) stateOptions() stateOptions {
-	return stateOptions{
-		version: a.options.Version, log: a.log, metrics: a.metrics,
-		link: a.ticketPage, mask: a.policy.mask, standing: a.standing,
-	}
-}
-
 // ticketPage gives the address of the page of a ticket.
 func (a *App) ticketPage(id string) string {
 	return consoleURL(a.Config()) + "/console/approvals/" + id
@@ -65,54 +45,49 @@ func (a *App) standing(subject, tenant string) ([]string, bool) {
 	return now.Roles, err == nil
 }
 
-// openState opens the state directory. On an error nothing is left open.
-func openState(ctx context.Context, cfg *config.Config, o stateOptions) (_ *state, err error) {
+// openState opens the state directory. What it opened before an error, Close
+// closes.
+func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
+		return fmt.Errorf("making the state directory: %w", err)
 	}
 	s := &state{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+	a.state = s
 	if s.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
-		return nil, err
+		return err
 	}
 	if s.key, err = stateKey(cfg.State); err != nil {
-		return nil, err
+		return err
 	}
-	if err = s.openTrail(ctx, cfg, o); err != nil {
-		return nil, err
+	if err = a.openTrail(ctx, cfg); err != nil {
+		return err
 	}
 	if s.notices, err = notice.New(notice.Options{
-		DB: s.db, Link: o.link, Observe: o.metrics.observeNotice, Log: o.log.Named("notices"),
+		DB: s.db, Link: a.ticketPage, Observe: a.metrics.observeNotice, Log: a.log.Named("notices"),
 	}, noticeChannels(cfg)); err != nil {
-		return nil, err
+		return err
 	}
 	// The trail and the outbox are there already: tickets that a dead process was
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
 		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
-		Changed: s.recordTicket, Standing: o.standing,
+		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	s.notices.Start()
-	if s.artifacts, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), s.db, artifact.Options{
-		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: o.log.Named("artifacts"),
-	}); err != nil {
-		return nil, err
-	}
-	return s, nil
+	s.artifacts, err = artifact.Open(ctx, filepath.Join(cfg.State, "artifacts"), s.db, artifact.Options{
+		TTL: cfg.Artifacts.TTL, MaxBytes: int64(cfg.Artifacts.MaxMiB) << 20, Log: a.log.Named("artifacts"),
+	})
+	return err
 }
 
 // openTrail opens the audit trail, the log of envelopes, and the log of decisions
 // that reads the trail.
-func (s *state) openTrail(ctx context.Context, cfg *config.Config, o stateOptions) (err error) {
-	failed := func(doing string, cause error) { o.log.Error(doing, "error", cause) }
+func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
+	s, failed := a.state, func(doing string, cause error) { a.log.Error(doing, "error", cause) }
 	if s.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
-		Durability: audit.Durability(cfg.Audit.Durability), Version: o.version, OnError: failed,
+		Durability: audit.Durability(cfg.Audit.Durability), Version: a.options.Version, OnError: failed,
 	}); err != nil {
 		return err
 	}
@@ -123,12 +98,11 @@ func (s *state) openTrail(ctx context.Context, cfg *config.Config, o stateOption
 	}
 	if s.decisions, err = decisionlog.Open(decisionlog.Options{
 		DB: s.db, Trail: filepath.Join(cfg.State, "audit"), Instances: filepath.Join(cfg.State, "instances"),
-		Mask: o.mask, Labels: map[string]string{"app": "toolgate", "version": o.version},
-		Observe: o.metrics.observeDecisions, Log: o.log.Named("decisions"),
+		Mask: a.policy.mask, Labels: map[string]string{"app": "toolgate", "version": a.options.Version},
+		Observe: a.metrics.observeDecisions, Log: a.log.Named("decisions"),
 	}); err != nil {
 		return err
 	}
-	o.metrics.registry.MustRegister(decisionLag{s.decisions})
 	return s.decisions.Apply(ctx, decisionSinks(cfg))
 }
 

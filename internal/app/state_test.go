@@ -26,11 +26,10 @@ func stateOf(t *testing.T, dir string) *state {
 	}
 	cfg := &config.Config{State: dir}
 	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &servingPolicy{}, cfg: cfg}
-	s, err := openState(t.Context(), cfg, a.stateOptions())
-	if err != nil {
+	if err := a.openState(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return a.state
 }
 
 // payment is a call that people approve.

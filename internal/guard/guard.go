@@ -29,14 +29,14 @@ func NewHosts(names []string) Hosts {
 	set := Hosts{"localhost": true, "127.0.0.1": true, "::1": true}
 	for _, name := range names {
 		if name != "" {
-			set[hostName(name)] = true
+			set[HostName(name)] = true
 		}
 	}
 	return set
 }
 
-// hostName gives the name in host[:port], lower case and without brackets.
-func hostName(host string) string {
+// HostName returns the name in host[:port], lower case and without brackets.
+func HostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -58,7 +58,7 @@ func (h Hosts) Admits(r *http.Request) bool {
 // ownHost reports whether the Host of r is a name of ours, or the very address
 // that the connection came to: rebinding needs a name.
 func (h Hosts) ownHost(r *http.Request) bool {
-	name := hostName(r.Host)
+	name := HostName(r.Host)
 	if h[name] {
 		return true
 	}
@@ -80,7 +80,7 @@ func (h Hosts) ownOrigin(origin string) bool {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return false
 	}
-	return u.Path == "" && u.RawQuery == "" && u.Fragment == "" && h[hostName(u.Host)]
+	return u.Path == "" && u.RawQuery == "" && u.Fragment == "" && h[HostName(u.Host)]
 }
 
 // JSONBody reports whether the one Content-Type is application/json in UTF-8,

@@ -1,0 +1,190 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/decisionlog"
+	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/policy/shadow"
+	"github.com/toolgate/toolgate/policy/verify"
+	"github.com/toolgate/toolgate/proxy"
+)
+
+// metrics are what /metrics shows. No label names a person, and tools appear
+// only under the names of the catalogue, so that callers cannot add series.
+type metrics struct {
+	registry  *prometheus.Registry
+	calls     *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	notices   *prometheus.CounterVec
+	waits     *prometheus.HistogramVec
+	shipped   *prometheus.CounterVec
+	unshipped *prometheus.CounterVec
+	loads     *prometheus.CounterVec
+	verified  *prometheus.CounterVec
+	shadow    *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help, label string, buckets ...float64) *prometheus.HistogramVec {
+		return promauto.With(registry).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label})
+	}
+	m := &metrics{
+		registry: registry,
+		calls:    counter("toolgate_calls_total", "Tool calls that were closed, by the policy's effect and the kernel code of a refusal.", "server", "tool", "effect", "code"),
+		seconds: histogram("toolgate_call_duration_seconds", "Time from receiving a call to closing it.", "server",
+			.0005, .001, .005, .01, .05, .1, .5, 1, 5, 30),
+		notices: counter("toolgate_notices_total", "Attempts to deliver a notice about a ticket, by kind and host of the channel and by outcome.", "channel", "outcome"),
+		waits: histogram("toolgate_approval_wait_seconds", "Time for which a held call waited for people, by the state that ended it, in all processes on this state.", "outcome",
+			1, 5, 15, 45, 120, 300, 900, 3600, 14400, 86400),
+		shipped: counter("toolgate_decision_log_shipped_total", "Decisions that a sink of the decision log has accepted.", "sink"),
+		unshipped: counter("toolgate_decision_log_failed_total", "Decisions that were not sent as they are: retried or parked by the sink, masked to their id because the mask failed, "+
+			"dropped by the policy, or lost because the record cannot be read.", "sink", "outcome"),
+		loads:    counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
+		verified: counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
+		shadow:   counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
+	}
+	for _, o := range verify.Outcomes() {
+		m.verified.WithLabelValues(string(o))
+	}
+	for _, o := range []shadow.Outcome{shadow.Same, shadow.Changed, shadow.Failed, shadow.Skipped} {
+		m.shadow.WithLabelValues(string(o))
+	}
+	return m
+}
+
+func (m *metrics) observe(o proxy.Observation) {
+	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
+	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
+}
+
+func (m *metrics) observeNotice(channel string, o notice.Outcome) {
+	m.notices.WithLabelValues(channel, string(o)).Inc()
+}
+
+func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
+	if o == decisionlog.Shipped {
+		m.shipped.WithLabelValues(sink).Add(float64(n))
+		return
+	}
+	m.unshipped.WithLabelValues(sink, string(o)).Add(float64(n))
+}
+
+// observeWait is called once for each ticket that leaves state proposed.
+func (m *metrics) observeWait(ended approval.State, waited time.Duration) {
+	m.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
+}
+
+// addGauge adds a gauge whose series, by the value of its one label, are read at
+// each scrape. Reading has a second.
+func (m *metrics) addGauge(name, help, label string, read func(context.Context) map[string]float64) {
+	m.registry.MustRegister(gauge{prometheus.NewDesc(name, help, []string{label}, nil), read})
+}
+
+type gauge struct {
+	desc *prometheus.Desc
+	read func(context.Context) map[string]float64
+}
+
+// Describe implements prometheus.Collector.
+func (g gauge) Describe(to chan<- *prometheus.Desc) { to <- g.desc }
+
+// Collect implements prometheus.Collector.
+func (g gauge) Collect(to chan<- prometheus.Metric) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	for label, value := range g.read(ctx) {
+		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, label)
+	}
+}
+
+// addGauges adds the gauges that read the state and the policy of a.
+func (a *App) addGauges() {
+	a.metrics.addGauge("toolgate_policy_info", "The policy that serves: 1, labelled with its revision.", "revision",
+		func(context.Context) map[string]float64 { return map[string]float64{a.Revision(): 1} })
+	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
+		func(ctx context.Context) map[string]float64 {
+			troubles, _ := a.state.decisions.Troubles(ctx) // what cannot be read is not shown
+			lags := make(map[string]float64)
+			for _, t := range troubles {
+				lags[t.Sink] = float64(t.Lag)
+			}
+			return lags
+		})
+	promauto.With(a.metrics.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "toolgate_approvals_pending", Help: "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
+	}, func() float64 {
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		n, err := a.state.tickets.Held(ctx)
+		if err != nil {
+			return -1
+		}
+		return float64(n)
+	})
+}
+
+// verification verifies a sample of the decisions of an App while it serves.
+type verification struct {
+	sampler *verify.Sampler
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+}
+
+// startVerification starts verifying. The caller must call close before the audit
+// trail closes.
+func (a *App) startVerification() *verification {
+	ctx, stop := context.WithCancel(context.Background())
+	v := &verification{stop: stop, sampler: verify.New(verify.Options{
+		Share:   a.Config().Policy.Verify.Sample,
+		Record:  a.state.trail.Outcome,
+		Observe: func(o verify.Outcome) { a.metrics.verified.WithLabelValues(string(o)).Inc() },
+		Log:     a.log.Named("verify"),
+	})}
+	v.done.Go(func() { v.sampler.Run(ctx) })
+	return v
+}
+
+// close stops verifying and waits for the decision that is being verified.
+func (v *verification) close() {
+	v.stop()
+	v.done.Wait()
+}
+
+// sampled is an engine whose decisions are sampled. Decisions that the engine failed
+// to make are denials and are not sampled.
+type sampled struct {
+	*rego.Engine
+	reference *rego.Reference
+	sampler   *verify.Sampler
+}
+
+// The gate uses more of an engine than proxy.Policy.
+var _ proxy.Metered = (*sampled)(nil)
+
+func (v *verification) watch(engine *rego.Engine) *sampled {
+	return &sampled{Engine: engine, reference: engine.Reference(), sampler: v.sampler}
+}
+
+// Decide implements proxy.Policy.
+func (s *sampled) Decide(ctx context.Context, in *policy.Input) (policy.Decision, error) {
+	d, err := s.Engine.Decide(ctx, in)
+	if err == nil {
+		s.sampler.Offer(in, &d, s.reference)
+	}
+	return d, err
+}
