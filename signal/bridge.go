@@ -1,9 +1,9 @@
 package signal
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 )
 
 // JSONRPCError is the error object of JSON-RPC 2.0.
@@ -43,18 +43,18 @@ type ToolCall struct {
 // signal's body. The error for any other signal is a *KernelError of category
 // INPUT and code CodeSchemaMismatch (seed 002, signal_to_tool_call).
 func SignalToToolCall(s Signal) (ToolCall, error) {
-	name := s.body.text("tool")
-	args, _ := s.body.member("args")
+	name := s.form.Body.text("tool")
+	args, _ := s.form.Body.member("args")
 	var fault error
 	switch {
-	case s.kind != Data:
-		fault = fmt.Errorf("%w: %q is not data", ErrInvalidKind, string(s.kind))
+	case s.form.Kind != Data:
+		fault = fmt.Errorf("%w: %q is not data", ErrInvalidKind, string(s.form.Kind))
 	case name == "":
 		fault = fmt.Errorf("%w: no tool", ErrInvalidBody)
-	case !strings.HasPrefix(args, "{"):
+	case !bytes.HasPrefix(args, []byte("{")):
 		fault = fmt.Errorf("%w: args is no object", ErrInvalidBody)
 	default:
-		return ToolCall{Name: name, Arguments: json.RawMessage(args)}, nil
+		return ToolCall{Name: name, Arguments: bytes.Clone(args)}, nil
 	}
 	return ToolCall{}, asError(mismatch(fault, "signal_to_tool_call"))
 }

@@ -1,6 +1,10 @@
 package signal
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
 
 // Option adds to a signal what its factory has no argument for.
 type Option func(*lineage)
@@ -8,7 +12,7 @@ type Option func(*lineage)
 type lineage struct {
 	tags   map[string]string
 	parent string
-	size   int
+	size   *int
 }
 
 // WithTags gives the signal tags; see Create for how they are merged.
@@ -18,10 +22,13 @@ func WithTags(tags map[string]string) Option { return func(l *lineage) { l.tags 
 func WithParent(id string) Option { return func(l *lineage) { l.parent = id } }
 
 // WithSize adds the member size, in bytes, to the body of a FILE signal.
-func WithSize(n int64) Option { return func(l *lineage) { l.size = int(n) } }
+func WithSize(n int64) Option {
+	size := int(n)
+	return func(l *lineage) { l.size = &size }
+}
 
 func lineageOf(options []Option) lineage {
-	l := lineage{size: -1}
+	var l lineage
 	for _, o := range options {
 		o(&l)
 	}
@@ -31,7 +38,7 @@ func lineageOf(options []Option) lineage {
 // CreateText makes a TEXT signal with body {"text": text}. Bytes that are not
 // UTF-8 become U+FFFD. Refuses as Create does.
 func CreateText(text string, origin ModuleRef, traceID string, tags map[string]string, options ...Option) (Signal, error) {
-	return create(Text, body{form: formText, raw: quote(text)}, origin, traceID, tags, lineageOf(options).parent)
+	return create(Text, textBody(jsonrpc.Quote(text)), origin, traceID, tags, lineageOf(options).parent)
 }
 
 // CreateData makes a DATA signal with body {"data": data, "schema": schema},
@@ -49,7 +56,11 @@ func CreateData(data any, schema string, origin ModuleRef, traceID string, tags 
 // is null, a file without a place in a file system. Refuses as Create does.
 func CreateFile(fileID, fileType, path string, origin ModuleRef, traceID string, options ...Option) (Signal, error) {
 	l := lineageOf(options)
-	return create(File, fileBody(fileID, fileType, path, "", l.size), origin, traceID, l.tags, l.parent)
+	f := fileBody{ID: fileID, Type: fileType, Size: l.size}
+	if path != "" {
+		f.Path = &path
+	}
+	return create(File, f.body(), origin, traceID, l.tags, l.parent)
 }
 
 // CreateCommand makes a COMMAND signal with body {"action", "target",
@@ -78,19 +89,18 @@ func CreateErrorSignal(err *KernelError, origin ModuleRef, traceID string, optio
 		return Signal{}, fault
 	}
 	l := lineageOf(options)
-	return create(Data, dataBody(string(appendError(nil, err, 0)), SchemaError), origin, traceID, l.tags, l.parent)
+	return create(Data, dataBody(encode(err.form(0)), SchemaError), origin, traceID, l.tags, l.parent)
 }
 
 // ErrorOf gives the error that an error signal carries, and whether s is one.
 func ErrorOf(s Signal) (*KernelError, bool) {
-	if s.kind != Data || s.body.text("schema") != SchemaError {
+	if s.form.Kind != Data || s.form.Body.text("schema") != SchemaError {
 		return nil, false
 	}
-	raw, _ := s.body.member("data")
+	raw, _ := s.form.Body.member("data")
 	var e KernelError
-	err := e.UnmarshalJSON([]byte(raw))
-	if err == nil {
-		return &e, true
+	if e.UnmarshalJSON(raw) != nil {
+		return nil, false
 	}
-	return nil, false
+	return &e, true
 }

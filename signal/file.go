@@ -1,6 +1,7 @@
 package signal
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -8,13 +9,15 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 const anyBytes = "application/octet-stream"
 
 // inline is what a content block holds itself, not by reference.
 type inline struct {
-	lexeme string // a JSON string: text, or bytes in base64
+	lexeme json.RawMessage // a JSON string: text, or bytes in base64
 	base64 bool
 	mime   string
 	uri    string // of an embedded resource
@@ -25,78 +28,57 @@ type inline struct {
 func (b *block) inline(kind string) (in inline, ok bool) {
 	switch kind {
 	case "image", "audio", "file":
-		in = inline{b.data, true, b.mimeOr(anyBytes), ""}
+		in = inline{b.members[blockData], true, b.mimeOr(anyBytes), ""}
 	case "resource":
-		if !strings.HasPrefix(b.resource, "{") {
+		var r block
+		jsonrpc.Read(b.members[blockResource], func(p *jsonrpc.Reader) { r, ok = readBlock(p) })
+		if !ok {
 			return in, false
 		}
-		p := newScanner(b.resource)
-		r := readBlock(p)
-		if p.bad {
-			return in, false
+		uri, _ := jsonrpc.Text(r.members[blockURI])
+		if isText(r.members[blockText]) {
+			return inline{r.members[blockText], false, r.mimeOr("text/plain"), uri}, true
 		}
-		uri, _ := unquote(r.uri)
-		if strings.HasPrefix(r.text, `"`) {
-			return inline{r.text, false, r.mimeOr("text/plain"), uri}, true
-		}
-		in = inline{r.inlineBlob, true, r.mimeOr(anyBytes), uri}
+		in = inline{r.members[blockBlob], true, r.mimeOr(anyBytes), uri}
 	}
-	return in, strings.HasPrefix(in.lexeme, `"`)
+	return in, isText(in.lexeme)
 }
 
 func (b *block) mimeOr(fallback string) string {
-	if mime, ok := unquote(b.mime); ok && mime != "" {
-		return mime
-	}
-	return fallback
+	mime, _ := jsonrpc.Text(b.members[blockMIME])
+	return cmp.Or(mime, fallback)
 }
 
-// reader gives the bytes, false for a string that cannot be decoded.
-func (in inline) reader() (io.Reader, bool) {
-	text, ok := unquote(in.lexeme)
+// reader returns the bytes.
+func (in inline) reader() io.Reader {
+	text, _ := jsonrpc.Text(in.lexeme)
 	if in.base64 {
-		return base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)), ok
+		return base64.NewDecoder(base64.StdEncoding, strings.NewReader(text))
 	}
-	return strings.NewReader(text), ok
-}
-
-// hash names the bytes without holding them decoded.
-func (in inline) hash() (id string, size int, ok bool) {
-	r, ok := in.reader()
-	if !ok {
-		return "", 0, false
-	}
-	h := sha256.New()
-	n, err := io.Copy(h, r)
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), int(n), err == nil
+	return strings.NewReader(text)
 }
 
 // file maps a block of content that is a file: what it holds by its SHA-256,
 // what it points at by uri or path.
 func (b *block) file(kind string) (payload, bool) {
+	var f fileBody
 	if in, ok := b.inline(kind); ok {
-		if id, size, ok := in.hash(); ok {
-			return filePayload(id, in.mime, "", in.uri, size), true
-		}
-		return payload{}, false
+		hash := sha256.New()
+		n, err := io.Copy(hash, in.reader())
+		size := int(n)
+		f = fileBody{ID: "sha256:" + hex.EncodeToString(hash.Sum(nil)), Type: in.mime, URI: in.uri, Size: &size}
+		return payload{kind: File, body: f.body()}, err == nil
 	}
 	if kind != "resource_link" && kind != "file" {
 		return payload{}, false
 	}
-	if uri, ok := unquote(b.uri); ok && uri != "" {
-		return filePayload(uri, b.mimeOr(anyBytes), "", "", -1), true
+	f.Type = b.mimeOr(anyBytes)
+	if f.ID, _ = jsonrpc.Text(b.members[blockURI]); f.ID == "" && kind == "file" {
+		raw, _ := jsonrpc.Get(b.raw, "path")
+		f.ID, _ = jsonrpc.Text(raw)
+		f.Path = &f.ID
 	}
-	if kind == "file" {
-		raw, _ := member(b.raw, "path")
-		if path, ok := unquote(raw); ok && path != "" {
-			return filePayload(path, b.mimeOr(anyBytes), path, "", -1), true
-		}
-	}
-	return payload{}, false
-}
-
-func filePayload(id, mime, path, uri string, size int) payload {
-	return payload{kind: File, body: fileBody(id, mime, path, uri, size)}
+	return payload{kind: File, body: f.body()}, f.ID != ""
 }
 
 // InlineFile gives the bytes behind a FILE signal: result is the MCP tool
@@ -117,16 +99,12 @@ func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType stri
 }
 
 func (b *block) bytes() (data []byte, mediaType string, ok bool) {
-	kind, _ := unquote(b.kind)
+	kind, _ := jsonrpc.Text(b.members[blockType])
 	in, ok := b.inline(kind)
 	if !ok {
 		return nil, "", false
 	}
-	src, ok := in.reader()
-	if !ok {
-		return nil, "", false
-	}
-	data, err := io.ReadAll(src)
+	data, err := io.ReadAll(in.reader())
 	if err != nil {
 		return nil, "", false
 	}

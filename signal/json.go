@@ -1,130 +1,47 @@
 package signal
 
 import (
-	"bytes"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The JSON forms are appended by hand, because one is built for each call.
-// They are read strictly: unknown, duplicate and differently cased members,
-// trailing bytes and whatever the validators refuse.
+// Each type has one struct for its JSON form, for writing and for reading. Reading
+// is strict: unknown, duplicate and differently cased members, trailing bytes and
+// whatever the validators refuse.
 
-// MarshalJSON gives {id, kind, body, origin, trace_id, tags, created_at,
+// asItIs writes strings that are not UTF-8 with U+FFFD and raw values as they are.
+var asItIs = json.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true), jsontext.PreserveRawStrings(true))
+
+// encode returns the JSON form of a struct of this package, which has no value
+// that JSON cannot hold.
+func encode(form any) []byte {
+	raw, _ := json.Marshal(form, asItIs)
+	return raw
+}
+
+// MarshalJSON returns {id, kind, body, origin, trace_id, tags, created_at,
 // parent_id}; an absent parent is null. It never fails.
-func (s Signal) MarshalJSON() ([]byte, error) { return s.append(nil, ""), nil }
+func (s Signal) MarshalJSON() ([]byte, error) { return encode(&s.form), nil }
 
-// MarshalJSON gives {status, signals, error, metrics, reason?}. It never
+// MarshalJSON returns {status, signals, error, metrics, reason?}. It never
 // fails.
 func (r Result) MarshalJSON() ([]byte, error) { return Full(r), nil }
 
-// MarshalJSON gives {code, category, severity, message, source,
+// MarshalJSON returns {code, category, severity, message, source,
 // retry_eligible, detail, cause}. It never fails: a detail that JSON cannot
 // hold is replaced by {"unencodable": reason}.
-func (e *KernelError) MarshalJSON() ([]byte, error) { return appendError(nil, e, 0), nil }
+func (e *KernelError) MarshalJSON() ([]byte, error) { return encode(e.form(0)), nil }
 
-// Full gives the JSON form of r, with whole bodies.
-func Full(r Result) stdjson.RawMessage { return appendResult(make([]byte, 0, 1024), &r, nil, false) }
+// Full returns the JSON form of r, with whole bodies.
+func Full(r Result) stdjson.RawMessage { return encode(r.form(nil)) }
 
-// appendResult appends the JSON form of r. A signal that has one of refs has it
-// in place of its body; a compact form leaves out an absent error.
-func appendResult(dst []byte, r *Result, refs []string, compact bool) []byte {
-	dst = appendQuote(append(dst, `{"status":`...), string(r.Status))
-	dst = appendSignals(append(dst, `,"signals":`...), r.Signals, refs)
-	if r.Error != nil || !compact {
-		dst = appendError(append(dst, `,"error":`...), r.Error, 0)
-	}
-	return appendMetrics(dst, r)
-}
-
-// appendSignals appends a list of signals; see appendResult for refs.
-func appendSignals(dst []byte, signals []Signal, refs []string) []byte {
-	dst = append(dst, '[')
-	for i := range signals {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		ref := ""
-		if i < len(refs) {
-			ref = refs[i]
-		}
-		dst = signals[i].append(dst, ref)
-	}
-	return append(dst, ']')
-}
-
-// appendMetrics appends the metrics and the reason, and closes the object. A
-// duration that JSON has no number for is 0.
-func appendMetrics(dst []byte, r *Result) []byte {
-	m := r.Metrics
-	if math.IsNaN(m.DurationMS) || math.IsInf(m.DurationMS, 0) {
-		m.DurationMS = 0
-	}
-	dst = strconv.AppendFloat(append(dst, `,"metrics":{"duration_ms":`...), m.DurationMS, 'g', -1, 64)
-	dst = strconv.AppendInt(append(dst, `,"token_count":`...), int64(m.TokenCount), 10)
-	dst = strconv.AppendBool(append(dst, `,"cache_hit":`...), m.CacheHit)
-	dst = append(appendModule(append(dst, `,"module_ref":`...), m.ModuleRef), '}')
-	if r.Reason != "" {
-		dst = appendQuote(append(dst, `,"reason":`...), r.Reason)
-	}
-	return append(dst, '}')
-}
-
-func appendModule(dst []byte, r ModuleRef) []byte {
-	dst = strconv.AppendInt(append(dst, `{"tier":`...), int64(r.Tier), 10)
-	dst = appendQuote(append(dst, `,"module":`...), r.Module)
-	return append(appendQuote(append(dst, `,"function":`...), r.Function), '}')
-}
-
-// append appends the JSON form, with ref in place of the body unless it is "".
-func (s *Signal) append(dst []byte, ref string) []byte {
-	dst = appendQuote(append(dst, `{"id":`...), s.id)
-	dst = appendQuote(append(dst, `,"kind":`...), string(s.kind))
-	if ref != "" {
-		dst = appendQuote(append(dst, `,"ref":`...), ref)
-	} else {
-		dst = s.body.append(append(dst, `,"body":`...))
-	}
-	dst = appendModule(append(dst, `,"origin":`...), s.origin)
-	dst = appendQuote(append(dst, `,"trace_id":`...), s.traceID)
-	dst = append(dst, `,"tags":{`...)
-	for i, t := range s.tags {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendQuote(append(appendQuote(dst, t.key), ':'), t.value)
-	}
-	dst = s.createdAt.AppendFormat(append(dst, `},"created_at":"`...), time.RFC3339Nano)
-	dst = append(dst, `","parent_id":`...)
-	if s.parentID == "" {
-		return append(dst, "null}"...)
-	}
-	return append(appendQuote(dst, s.parentID), '}')
-}
-
-func appendError(dst []byte, e *KernelError, depth int) []byte {
-	if e == nil || depth > maxCauses {
-		return append(dst, "null"...)
-	}
-	dst = appendQuote(append(dst, `{"code":`...), e.Code)
-	dst = appendQuote(append(dst, `,"category":`...), string(e.Category))
-	dst = appendQuote(append(dst, `,"severity":`...), string(e.Severity))
-	dst = appendQuote(append(dst, `,"message":`...), e.Message)
-	dst = appendModule(append(dst, `,"source":`...), e.Source)
-	dst = strconv.AppendBool(append(dst, `,"retry_eligible":`...), e.RetryEligible)
-	dst = append(append(dst, `,"detail":`...), e.DetailJSON()...)
-	dst = appendError(append(dst, `,"cause":`...), e.Cause, depth+1)
-	return append(dst, '}')
-}
-
-// DetailJSON gives the detail as a JSON object, {} when there is none. It
+// DetailJSON returns the detail as a JSON object, {} when there is none. It
 // never fails: see MarshalJSON.
 func (e *KernelError) DetailJSON() stdjson.RawMessage {
 	if len(e.Detail) == 0 {
@@ -132,9 +49,9 @@ func (e *KernelError) DetailJSON() stdjson.RawMessage {
 	}
 	raw, err := encodeValue(e.Detail)
 	if err != nil {
-		raw = `{"unencodable":` + quote(err.Error()) + `}`
+		return stdjson.RawMessage(`{"unencodable":` + quote(err.Error()) + `}`)
 	}
-	return stdjson.RawMessage(raw)
+	return raw
 }
 
 type moduleJSON struct {
@@ -164,9 +81,9 @@ func (r *ModuleRef) UnmarshalJSON(data []byte) error {
 // strictly refuses unknown members, and null for what has no null: json/v2
 // would read it as the zero value.
 var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.JoinUnmarshalers(
-	refuseNull[string](), refuseNull[bool](), refuseNull[int](), refuseNull[float64](), refuseNull[map[string]string](),
+	refuseNull[string](), refuseNull[bool](), refuseNull[int](), refuseNull[float64](), refuseNull[tags](),
 	refuseNull[Kind](), refuseNull[Status](), refuseNull[Category](), refuseNull[Severity](), refuseNull[time.Time](),
-	refuseNull[[]signalJSON](),
+	refuseNull[[]signalForm](),
 )))
 
 func refuseNull[T any]() *json.Unmarshalers {
@@ -182,40 +99,27 @@ func decodeStrict(data []byte, into any) error {
 	return json.Unmarshal(data, into, strictly)
 }
 
-type signalJSON struct {
-	ID        string            `json:"id"`
-	Kind      Kind              `json:"kind"`
-	Ref       *string           `json:"ref,omitzero"`
-	Body      jsontext.Value    `json:"body"`
-	Origin    ModuleRef         `json:"origin"`
-	TraceID   string            `json:"trace_id"`
-	Tags      map[string]string `json:"tags"`
-	CreatedAt time.Time         `json:"created_at"`
-	ParentID  *string           `json:"parent_id"` // null for none
+// A signalForm is a Signal as JSON has it; a compact view has Ref in place of
+// Body.
+type signalForm struct {
+	ID        string    `json:"id"`
+	Kind      Kind      `json:"kind"`
+	Ref       *string   `json:"ref,omitzero"`
+	Body      body      `json:"body,omitzero"`
+	Origin    ModuleRef `json:"origin"`
+	TraceID   string    `json:"trace_id"`
+	Tags      tags      `json:"tags"`
+	CreatedAt time.Time `json:"created_at"`
+	ParentID  *string   `json:"parent_id"` // nil for none
 }
 
-// envelope gives the signal without its body.
-func (in *signalJSON) envelope() Signal {
-	s := Signal{
-		id: in.ID, kind: in.Kind, origin: in.Origin, traceID: in.TraceID,
-		tags: sortTags(in.Tags), createdAt: in.CreatedAt.UTC(),
-	}
-	if in.ParentID != nil {
-		s.parentID = *in.ParentID
-	}
-	return s
-}
-
-func (in *signalJSON) signal() (Signal, error) {
-	s := in.envelope()
-	if in.Ref != nil || in.Body.Kind() != '{' {
+// signal checks what was read.
+func (f *signalForm) signal() (Signal, error) {
+	if f.Ref != nil {
 		return Signal{}, ErrInvalidBody
 	}
-	raw, err := strictValue(in.Body)
-	if err != nil {
-		return Signal{}, fmt.Errorf("%w: %w", ErrInvalidBody, err)
-	}
-	s.body = objectBody(raw)
+	f.CreatedAt = f.CreatedAt.UTC()
+	s := Signal{*f}
 	return s, s.check()
 }
 
@@ -223,19 +127,19 @@ func (in *signalJSON) signal() (Signal, error) {
 // ErrInvalidSignal, as is anything that MarshalJSON would not have written
 // but for order and white space.
 func (s *Signal) UnmarshalJSON(data []byte) error {
-	var in signalJSON
-	if err := decodeStrict(data, &in); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
+	var in signalForm
+	err := decodeStrict(data, &in)
+	if err == nil {
+		var out Signal
+		if out, err = in.signal(); err == nil {
+			*s = out
+			return nil
+		}
 	}
-	out, err := in.signal()
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
-	}
-	*s = out
-	return nil
+	return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
 }
 
-type errorJSON struct {
+type errorForm struct {
 	Code          string         `json:"code"`
 	Category      Category       `json:"category"`
 	Severity      Severity       `json:"severity"`
@@ -243,13 +147,23 @@ type errorJSON struct {
 	Source        ModuleRef      `json:"source"`
 	RetryEligible *bool          `json:"retry_eligible"`
 	Detail        jsontext.Value `json:"detail"`
-	Cause         *errorJSON     `json:"cause"`
+	Cause         *errorForm     `json:"cause"`
+}
+
+// form returns the form of e, nil beyond maxCauses.
+func (e *KernelError) form(depth int) *errorForm {
+	if e == nil || depth > maxCauses {
+		return nil
+	}
+	return &errorForm{
+		e.Code, e.Category, e.Severity, e.Message, e.Source, &e.RetryEligible, jsontext.Value(e.DetailJSON()), e.Cause.form(depth + 1),
+	}
 }
 
 // UnmarshalJSON reads a KernelError strictly; what Validate refuses is
 // ErrInvalidError. Numbers in the detail are json.Number.
 func (e *KernelError) UnmarshalJSON(data []byte) error {
-	var in *errorJSON
+	var in *errorForm
 	err := decodeStrict(data, &in)
 	if err == nil {
 		var out *KernelError
@@ -261,64 +175,74 @@ func (e *KernelError) UnmarshalJSON(data []byte) error {
 	return fmt.Errorf("%w: %w", ErrInvalidError, err)
 }
 
-func (in *errorJSON) kernel(depth int) (*KernelError, error) {
-	if in == nil || depth > maxCauses {
+func (f *errorForm) kernel(depth int) (out *KernelError, err error) {
+	switch {
+	case f == nil || depth > maxCauses:
 		return nil, errors.New("no error, or too many causes")
-	}
-	if in.RetryEligible == nil {
+	case f.RetryEligible == nil:
 		return nil, errors.New("no retry_eligible")
+	case len(f.Detail) > 0 && f.Detail.Kind() != '{':
+		return nil, errors.New("detail is no object")
 	}
-	detail, err := decodeDetail(in.Detail)
-	if err != nil {
-		return nil, err
+	out = &KernelError{
+		Code: f.Code, Category: f.Category, Severity: f.Severity, Message: f.Message,
+		Source: f.Source, RetryEligible: *f.RetryEligible,
 	}
-	out := &KernelError{
-		Code: in.Code, Category: in.Category, Severity: in.Severity, Message: in.Message,
-		Source: in.Source, RetryEligible: *in.RetryEligible, Detail: detail,
+	if len(f.Detail) > len("{}") {
+		if out.Detail, err = decodeObject(f.Detail); err != nil {
+			return nil, err
+		}
 	}
-	if in.Cause != nil {
-		if out.Cause, err = in.Cause.kernel(depth + 1); err != nil {
+	if f.Cause != nil {
+		if out.Cause, err = f.Cause.kernel(depth + 1); err != nil {
 			return nil, err
 		}
 	}
 	return out, out.validate()
 }
 
-func decodeDetail(raw jsontext.Value) (map[string]any, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	if raw.Kind() != '{' {
-		return nil, errors.New("detail is no object")
-	}
-	var m map[string]any
-	dec := stdjson.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	if err := dec.Decode(&m); err != nil {
-		return nil, err
-	}
-	if len(m) == 0 {
-		return nil, nil
-	}
-	return m, nil
-}
-
-type resultJSON struct {
+type resultForm struct {
 	Status  Status       `json:"status"`
-	Signals []signalJSON `json:"signals"`
+	Signals []signalForm `json:"signals"`
 	Error   *KernelError `json:"error"`
 	Metrics *Metrics     `json:"metrics"`
-	Reason  string       `json:"reason"`
+	Reason  string       `json:"reason,omitzero"`
+}
+
+// A resultView is a resultForm that leaves out an absent error.
+type resultView struct {
+	Status  Status       `json:"status"`
+	Signals []signalForm `json:"signals"`
+	Error   *KernelError `json:"error,omitzero"`
+	Metrics *Metrics     `json:"metrics"`
+	Reason  string       `json:"reason,omitzero"`
+}
+
+// form returns the form of r. A signal that has one of refs has it in place of
+// its body. A duration that JSON has no number for is 0.
+func (r *Result) form(refs []string) *resultForm {
+	f := &resultForm{r.Status, make([]signalForm, len(r.Signals)), r.Error, &r.Metrics, r.Reason}
+	for i := range r.Signals {
+		f.Signals[i] = r.Signals[i].form
+		if i < len(refs) && refs[i] != "" {
+			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], body{}
+		}
+	}
+	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
+		metrics := r.Metrics
+		f.Metrics, metrics.DurationMS = &metrics, 0
+	}
+	return f
 }
 
 // result assembles and checks a Result, reading each signal with read.
-func (in *resultJSON) result(read func(*signalJSON) (Signal, error)) (Result, error) {
-	if in.Metrics == nil {
+func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, error) {
+	if f.Metrics == nil {
 		return Result{}, errors.New("no metrics")
 	}
-	out := Result{Status: in.Status, Error: in.Error, Metrics: *in.Metrics, Reason: in.Reason}
-	for i := range in.Signals {
-		s, err := read(&in.Signals[i])
+	out := Result{Status: f.Status, Error: f.Error, Metrics: *f.Metrics, Reason: f.Reason}
+	for i := range f.Signals {
+		s, err := read(&f.Signals[i])
 		if err != nil {
 			return Result{}, fmt.Errorf("signal %d: %w", i, err)
 		}
@@ -330,14 +254,79 @@ func (in *resultJSON) result(read func(*signalJSON) (Signal, error)) (Result, er
 // UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
 // ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
 func (r *Result) UnmarshalJSON(data []byte) error {
-	var in resultJSON
+	var in resultForm
 	err := decodeStrict(data, &in)
 	if err == nil {
 		var out Result
-		if out, err = in.result((*signalJSON).signal); err == nil {
+		if out, err = in.result((*signalForm).signal); err == nil {
 			*r = out
 			return nil
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrInvalidResult, err)
+}
+
+// Compact returns the view of a Result that travels beside an MCP tool result:
+// {status, signals, error?, metrics, reason?}, where a signal has "ref", a
+// JSON Pointer into that tool result, in place of its body. refs are those of
+// FromToolResult, one for each signal in order; a signal beyond them, or with the
+// ref "", keeps its body. Expand is the inverse. It never fails.
+func Compact(r Result, refs []string) stdjson.RawMessage {
+	return encode((*resultView)(r.form(refs)))
+}
+
+// Expand gives back the Result of a compact view and the tool result it points
+// into. It returns ErrInvalidView for a view that is malformed or points at
+// nothing, ErrInvalidToolResult for bytes that are no tool result; the Result
+// it returns passes ValidateResult.
+func Expand(view, toolResult stdjson.RawMessage) (Result, error) {
+	var in resultForm
+	if err := decodeStrict(view, &in); err != nil {
+		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
+	}
+	source := source{result: toolResult}
+	out, err := in.result(source.read)
+	if err != nil {
+		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
+	}
+	return out, nil
+}
+
+// source finds payloads by their ref.
+type source struct {
+	result []byte
+	from   ModuleRef // what payloads were made for
+	tool   string
+	parts  []payload // nil until split
+}
+
+func (src *source) read(f *signalForm) (Signal, error) {
+	if f.Ref == nil {
+		return f.signal()
+	}
+	ref := *f.Ref
+	if f.Body.raw != nil {
+		return Signal{}, fmt.Errorf("%w: both body and ref", ErrInvalidBody)
+	}
+	if err := src.split(f.Origin, f.Tags.value(TagTool)); err != nil {
+		return Signal{}, err
+	}
+	for _, p := range src.parts {
+		if p.ref == ref && p.kind == f.Kind {
+			f.Ref, f.Body = nil, p.body
+			return f.signal()
+		}
+	}
+	return Signal{}, fmt.Errorf("%w: nothing of kind %s at %q", ErrInvalidBody, f.Kind, ref)
+}
+
+// split takes the result apart; error signals name their origin and tool in
+// the body, so those decide whether the parts at hand still fit.
+func (src *source) split(origin ModuleRef, tool string) error {
+	if src.parts != nil && src.from == origin && src.tool == tool {
+		return nil
+	}
+	parts, err := split(src.result, origin, tool)
+	src.parts, src.from, src.tool = parts, origin, tool
+	return err
 }

@@ -1,11 +1,11 @@
 package signal
 
 import (
-	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -16,34 +16,32 @@ const MethodSignal = "notifications/signal"
 // Its JSON form is {jsonrpc: "2.0", method, params?}. Treat it as immutable:
 // then it is safe for concurrent use.
 type JSONRPCNotification struct {
-	Method string          // not empty
-	Params json.RawMessage // a JSON object, nil for none
+	Method string             // not empty
+	Params stdjson.RawMessage // a JSON object, nil for none
 }
 
 // SignalToNotification makes the bus message of a Signal: method
 // "notifications/signal", params {"signal": its JSON form} (seed 002,
 // signal_to_notification). It never fails.
 func SignalToNotification(s Signal) JSONRPCNotification {
-	params := s.append(append(make([]byte, 0, 512), `{"signal":`...), "")
-	return JSONRPCNotification{Method: MethodSignal, Params: append(params, '}')}
+	params := struct {
+		Signal *signalForm `json:"signal"`
+	}{&s.form}
+	return JSONRPCNotification{Method: MethodSignal, Params: encode(params)}
 }
 
 // MarshalJSON gives the JSON form on one line; ErrInvalidNotification for one
 // without a method or with params that are no JSON object.
 func (n JSONRPCNotification) MarshalJSON() ([]byte, error) {
-	if err := n.check(); err != nil {
+	err := n.check()
+	var raw []byte
+	if err == nil {
+		raw, err = json.Marshal(notificationForm{"2.0", n.Method, jsontext.Value(n.Params)}, asItIs, jsontext.AllowDuplicateNames(false))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidNotification, err)
 	}
-	dst := make([]byte, 0, len(n.Method)+len(n.Params)+48)
-	dst = appendQuote(append(dst, `{"jsonrpc":"2.0","method":`...), n.Method)
-	if n.Params == nil {
-		return append(dst, '}'), nil
-	}
-	params, err := strictValue(bytes.Clone(n.Params))
-	if err != nil {
-		return nil, fmt.Errorf("%w: params: %w", ErrInvalidNotification, err)
-	}
-	return append(append(append(dst, `,"params":`...), params...), '}'), nil
+	return raw, nil
 }
 
 func (n JSONRPCNotification) check() error {
@@ -56,21 +54,21 @@ func (n JSONRPCNotification) check() error {
 	return nil
 }
 
-type notificationJSON struct {
+type notificationForm struct {
 	Version string         `json:"jsonrpc"`
 	Method  string         `json:"method"`
-	Params  jsontext.Value `json:"params"`
+	Params  jsontext.Value `json:"params,omitzero"`
 }
 
 // UnmarshalJSON reads the JSON form strictly: a request, with its id, is no
 // notification. The error is ErrInvalidNotification.
 func (n *JSONRPCNotification) UnmarshalJSON(data []byte) error {
-	var in notificationJSON
+	var in notificationForm
 	err := decodeStrict(data, &in)
 	if err == nil && in.Version != "2.0" {
 		err = errors.New(`jsonrpc is not "2.0"`)
 	}
-	out := JSONRPCNotification{Method: in.Method, Params: json.RawMessage(in.Params)}
+	out := JSONRPCNotification{Method: in.Method, Params: stdjson.RawMessage(in.Params)}
 	if err == nil {
 		err = out.check()
 	}

@@ -2,23 +2,50 @@ package signal
 
 import (
 	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // JobRequest is what an HTTP client asks of the kernel (seed 002,
 // http_request_to_signal). Its JSON form is {query?, job_type?, depth?,
 // max_steps?, tool?, args?}; a zero field is not given.
 type JobRequest struct {
-	Query    string          // what the user asks, in words; required without a tool
-	JobType  string          // what kind of job it is
-	Depth    int             // how deep to go, 0 to 2147483647
-	MaxSteps int             // at most so many steps, 0 to 2147483647
-	Tool     string          // the tool to call, by the name agents use
-	Args     json.RawMessage // a JSON object for that tool, nil for {}
+	Query    string             // what the user asks, in words; required without a tool
+	JobType  string             // what kind of job it is
+	Depth    int                // how deep to go, 0 to 2147483647
+	MaxSteps int                // at most so many steps, 0 to 2147483647
+	Tool     string             // the tool to call, by the name agents use
+	Args     stdjson.RawMessage // a JSON object for that tool, nil for {}
+}
+
+type jobForm struct {
+	Query    string         `json:"query"`
+	JobType  word           `json:"job_type,omitzero"`
+	Depth    int            `json:"depth,omitzero"`
+	MaxSteps int            `json:"max_steps,omitzero"`
+	Tool     word           `json:"tool,omitzero"`
+	Args     jsontext.Value `json:"args,omitzero"`
+}
+
+// A word is a string that is not empty.
+type word string
+
+// UnmarshalJSON refuses any other value.
+func (w *word) UnmarshalJSON(raw []byte) error {
+	text, _ := jsonrpc.Text(raw)
+	if *w = word(text); text == "" {
+		return errors.New(wantWord)
+	}
+	return nil
 }
 
 // Validate returns ErrInvalidRequest, with the member, when r asks for
@@ -52,10 +79,14 @@ const maxName = 64
 
 const (
 	wantCount  = "must be an integer from 0 to 2147483647"
-	wantString = "must be a string"
 	wantWord   = "must be a string that is not empty"
 	wantObject = "must be an object"
 )
+
+// wants says what each member must be.
+var wants = map[string]string{
+	"query": "must be a string", "job_type": wantWord, "tool": wantWord, "depth": wantCount, "max_steps": wantCount, "args": wantObject,
+}
 
 func badMember(name, want string) error {
 	return fmt.Errorf("%w: %s %s", ErrInvalidRequest, name, want)
@@ -67,104 +98,44 @@ func (r JobRequest) MarshalJSON() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	dst := appendQuote([]byte(`{"query":`), r.Query)
-	if r.JobType != "" {
-		dst = appendQuote(append(dst, `,"job_type":`...), r.JobType)
-	}
-	if r.Depth > 0 {
-		dst = strconv.AppendInt(append(dst, `,"depth":`...), int64(r.Depth), 10)
-	}
-	if r.MaxSteps > 0 {
-		dst = strconv.AppendInt(append(dst, `,"max_steps":`...), int64(r.MaxSteps), 10)
-	}
-	if r.Tool != "" {
-		dst = appendQuote(append(dst, `,"tool":`...), r.Tool)
-	}
-	if r.Args != nil {
-		args, err := strictValue(bytes.Clone(r.Args))
-		if err != nil {
-			return nil, fmt.Errorf("%w: args: %w", ErrInvalidRequest, err)
-		}
-		dst = append(append(dst, `,"args":`...), args...)
-	}
-	return append(dst, '}'), nil
+	return encode(jobForm{r.Query, word(r.JobType), r.Depth, r.MaxSteps, word(r.Tool), jsontext.Value(r.Args)}), nil
 }
 
 // UnmarshalJSON reads a JobRequest strictly; an unknown, duplicate or
 // differently cased member, a value of another type (null included) and what
 // Validate refuses are ErrInvalidRequest. Args keeps its bytes.
 func (r *JobRequest) UnmarshalJSON(data []byte) error {
-	whole, err := strictValue(bytes.Clone(data))
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidRequest, err)
+	var in jobForm
+	if err := decodeStrict(data, &in); err != nil {
+		return badJob(err)
 	}
-	if whole[0] != '{' {
-		return fmt.Errorf("%w: no object", ErrInvalidRequest)
-	}
-	var out JobRequest
-	p := newScanner(string(data))
-	if p.bad {
-		return fmt.Errorf("%w: nested too deeply", ErrInvalidRequest)
-	}
-	p.each(func(name string) {
-		value := p.value()
-		if err == nil {
-			err = out.set(name, value)
-		}
-	})
-	if err == nil {
-		err = out.Validate()
-	}
-	if err != nil {
+	out := JobRequest{in.Query, string(in.JobType), in.Depth, in.MaxSteps, string(in.Tool), stdjson.RawMessage(in.Args)}
+	if err := out.Validate(); err != nil {
 		return err
 	}
 	*r = out
 	return nil
 }
 
-func (r *JobRequest) set(name, raw string) error {
-	switch name {
-	case "query":
-		return setText(&r.Query, name, raw, wantString, true)
-	case "job_type":
-		return setText(&r.JobType, name, raw, wantWord, false)
-	case "tool":
-		return setText(&r.Tool, name, raw, wantWord, false)
-	case "depth":
-		return setCount(&r.Depth, name, raw)
-	case "max_steps":
-		return setCount(&r.MaxSteps, name, raw)
-	case "args":
-		if raw[0] != '{' {
-			return badMember(name, wantObject)
-		}
-		r.Args = json.RawMessage(raw)
-		return nil
+// badJob words an error of the decoder for a person.
+func badJob(err error) error {
+	var at *json.SemanticError
+	if !errors.As(err, &at) {
+		return fmt.Errorf("%w: %w", ErrInvalidRequest, err)
 	}
-	for _, known := range []string{"query", "job_type", "tool", "depth", "max_steps", "args"} {
+	name := at.JSONPointer.LastToken()
+	if want := wants[name]; want != "" {
+		return badMember(name, want)
+	}
+	for known := range wants {
 		if strings.EqualFold(name, known) {
 			return fmt.Errorf("%w: member %q is spelled %q", ErrInvalidRequest, cut(name, maxName), known)
 		}
 	}
-	return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, cut(name, maxName))
-}
-
-func setText(into *string, name, raw, want string, empty bool) error {
-	text, ok := unquote(raw)
-	if !ok || text == "" && !empty {
-		return badMember(name, want)
+	if errors.Is(err, json.ErrUnknownName) {
+		return fmt.Errorf("%w: member %q is unknown", ErrInvalidRequest, cut(name, maxName))
 	}
-	*into = text
-	return nil
-}
-
-func setCount(into *int, name, raw string) error {
-	n, err := strconv.ParseUint(raw, 10, 31)
-	if err != nil {
-		return badMember(name, wantCount)
-	}
-	*into = int(n)
-	return nil
+	return fmt.Errorf("%w: no object", ErrInvalidRequest)
 }
 
 // gateway is the boundary at which requests of users come in.
@@ -212,10 +183,10 @@ func ToolCallSignal(r JobRequest, parent Signal) (Signal, error) {
 	if err := parent.check(); err != nil {
 		return Signal{}, fmt.Errorf("%w: parent: %w", ErrInvalidSignal, err)
 	}
-	args := strings.Trim(string(r.Args), " \t\r\n")
-	if args == "" {
-		args = "{}"
+	args := bytes.Trim(r.Args, " \t\r\n")
+	if r.Args == nil {
+		args = []byte("{}")
 	}
 	tags := map[string]string{TagSourceType: "user", TagTool: r.Tool}
-	return create(Data, callBody(r.Tool, args), gateway("tool_call_signal"), parent.traceID, tags, parent.id)
+	return create(Data, callBody(r.Tool, bytes.Clone(args)), gateway("tool_call_signal"), parent.form.TraceID, tags, parent.form.ID)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,32 +67,23 @@ func httpStatus(c Category) int {
 
 // MarshalJSON gives the JSON form on one line. It never fails.
 func (p ProblemDetails) MarshalJSON() ([]byte, error) {
-	dst := appendQuote([]byte(`{"type":`), p.Type)
-	dst = appendQuote(append(dst, `,"title":`...), p.Title)
-	dst = strconv.AppendInt(append(dst, `,"status":`...), int64(p.Status), 10)
-	dst = appendQuote(append(dst, `,"detail":`...), p.Detail)
-	dst = appendError(append(dst, `,"extensions":{"error":`...), p.Extensions.Error, 0)
-	dst = append(dst, '}')
-	if p.RetryAfter != 0 {
-		dst = strconv.AppendInt(append(dst, `,"retry_after":`...), int64(p.RetryAfter), 10)
-	}
-	return append(dst, '}'), nil
+	return encode(problemForm{p.Type, Category(p.Title), p.Status, p.Detail, encode(p.Extensions), p.RetryAfter}), nil
 }
 
-type problemJSON struct {
+type problemForm struct {
 	Type       string         `json:"type"`
 	Title      Category       `json:"title"`
 	Status     int            `json:"status"`
 	Detail     string         `json:"detail"`
 	Extensions jsontext.Value `json:"extensions"`
-	RetryAfter int            `json:"retry_after"`
+	RetryAfter int            `json:"retry_after,omitzero"`
 }
 
 // UnmarshalJSON reads the JSON form strictly but for further members, which a
 // reader has to ignore (RFC 7807 §3.2); ErrInvalidResponse for anything else,
 // and for a type, title or detail against the error in the extensions.
 func (p *ProblemDetails) UnmarshalJSON(data []byte) error {
-	var in problemJSON
+	var in problemForm
 	err := json.Unmarshal(data, &in, strictly, json.RejectUnknownMembers(false))
 	var more ProblemExtensions
 	if err == nil {
@@ -109,14 +99,14 @@ func (p *ProblemDetails) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (in *problemJSON) extensions() (more ProblemExtensions, err error) {
+func (in *problemForm) extensions() (more ProblemExtensions, err error) {
 	if in.Extensions.Kind() != '{' {
 		return more, errors.New("no extensions")
 	}
 	return more, decodeStrict(in.Extensions, &more)
 }
 
-func (in *problemJSON) check(e *KernelError) error {
+func (in *problemForm) check(e *KernelError) error {
 	code, ours := strings.CutPrefix(in.Type, problemType)
 	switch {
 	case !ours || !ValidCode(code):
@@ -180,46 +170,30 @@ func successOf(r Result) SuccessResponse {
 	return SuccessResponse{Status: r.Status, Data: r.Signals, Error: r.Error, Metrics: r.Metrics, Reason: r.Reason}
 }
 
-func (s SuccessResponse) result() Result {
-	return Result{Status: s.Status, Signals: s.Data, Error: s.Error, Metrics: s.Metrics, Reason: s.Reason}
-}
-
 // MarshalJSON gives the JSON form, with whole bodies, on one line. It never
 // fails.
 func (s SuccessResponse) MarshalJSON() ([]byte, error) {
-	dst := append(appendQuote([]byte(`{"status":`), string(s.Status)), `,"data":`...)
-	dst = appendSignals(dst, s.Data, nil)
-	if s.Error != nil {
-		dst = appendError(append(dst, `,"error":`...), s.Error, 0)
-	}
-	r := s.result()
-	dst = appendMetrics(dst, &r)
-	dst = dst[:len(dst)-1]
-	for _, m := range [3][2]string{{"trace_id", s.TraceID}, {"decision_id", s.DecisionID}, {"ticket", s.Ticket}} {
-		if m[1] != "" {
-			dst = append(append(append(dst, `,"`...), m[0]...), `":`...)
-			dst = appendQuote(dst, m[1])
-		}
-	}
-	return append(dst, '}'), nil
+	r := Result{s.Status, s.Data, s.Error, s.Metrics, s.Reason}
+	f := r.form(nil)
+	return encode(successForm{f.Status, &f.Signals, f.Error, f.Metrics, f.Reason, s.TraceID, s.DecisionID, s.Ticket}), nil
 }
 
-type successJSON struct {
+type successForm struct {
 	Status  Status        `json:"status"`
-	Data    *[]signalJSON `json:"data"`
-	Error   *KernelError  `json:"error"`
+	Data    *[]signalForm `json:"data"`
+	Error   *KernelError  `json:"error,omitzero"`
 	Metrics *Metrics      `json:"metrics"`
-	Reason  string        `json:"reason"`
+	Reason  string        `json:"reason,omitzero"`
 
-	TraceID    string `json:"trace_id"`
-	DecisionID string `json:"decision_id"`
-	Ticket     string `json:"ticket"`
+	TraceID    string `json:"trace_id,omitzero"`
+	DecisionID string `json:"decision_id,omitzero"`
+	Ticket     string `json:"ticket,omitzero"`
 }
 
 // UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
 // else and for what ValidateResult would refuse.
 func (s *SuccessResponse) UnmarshalJSON(data []byte) error {
-	var in successJSON
+	var in successForm
 	err := decodeStrict(data, &in)
 	switch {
 	case err != nil:
@@ -230,7 +204,7 @@ func (s *SuccessResponse) UnmarshalJSON(data []byte) error {
 	}
 	if err == nil {
 		var r Result
-		if r, err = (&resultJSON{in.Status, *in.Data, in.Error, in.Metrics, in.Reason}).result((*signalJSON).signal); err == nil {
+		if r, err = (&resultForm{in.Status, *in.Data, in.Error, in.Metrics, in.Reason}).result((*signalForm).signal); err == nil {
 			*s = successOf(r)
 			s.TraceID, s.DecisionID, s.Ticket = in.TraceID, in.DecisionID, in.Ticket
 			return nil

@@ -5,6 +5,7 @@
 package signal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -94,63 +95,58 @@ func (r ModuleRef) Validate() error {
 // Signal is the atomic unit of data. It never changes after creation: a value
 // may be copied, shared and read from several goroutines. The zero Signal is
 // not valid. See Create for the only way to make one.
-type Signal struct {
-	id        string
-	kind      Kind
-	body      body
-	origin    ModuleRef
-	traceID   string
-	tags      []tag // sorted by key, shared between copies
-	createdAt time.Time
-	parentID  string
-}
+type Signal struct{ form signalForm }
 
 // ID is "sig_" and a ULID: unique, sortable by time.
-func (s Signal) ID() string { return s.id }
+func (s Signal) ID() string { return s.form.ID }
 
 // Kind says what the signal carries.
-func (s Signal) Kind() Kind { return s.kind }
+func (s Signal) Kind() Kind { return s.form.Kind }
 
-// Body gives a fresh copy of the payload; numbers are json.Number, exact.
-func (s Signal) Body() map[string]any { return s.body.decode() }
+// Body returns a fresh copy of the payload; numbers are json.Number, exact.
+func (s Signal) Body() map[string]any {
+	m, err := decodeObject(s.form.Body.object())
+	if err != nil {
+		return map[string]any{}
+	}
+	return m
+}
 
 // Origin is who created the signal.
-func (s Signal) Origin() ModuleRef { return s.origin }
+func (s Signal) Origin() ModuleRef { return s.form.Origin }
 
 // TraceID correlates the signals of one pipeline.
-func (s Signal) TraceID() string { return s.traceID }
+func (s Signal) TraceID() string { return s.form.TraceID }
 
 // CreatedAt is when the signal was made, in UTC.
-func (s Signal) CreatedAt() time.Time { return s.createdAt }
+func (s Signal) CreatedAt() time.Time { return s.form.CreatedAt }
 
 // ParentID is the id of the signal or call that caused this one, or "".
-func (s Signal) ParentID() string { return s.parentID }
+func (s Signal) ParentID() string {
+	if s.form.ParentID == nil {
+		return ""
+	}
+	return *s.form.ParentID
+}
 
-// Tags gives a copy of the tags.
+// Tags returns a copy of the tags.
 func (s Signal) Tags() map[string]string {
-	tags := make(map[string]string, len(s.tags))
-	for _, t := range s.tags {
-		tags[t.key] = t.value
+	copied := make(map[string]string, len(s.form.Tags))
+	for _, t := range s.form.Tags {
+		copied[t.key] = t.value
 	}
-	return tags
+	return copied
 }
 
-// Tag gives one tag, "" when it is absent.
-func (s Signal) Tag(key string) string {
-	for _, t := range s.tags {
-		if t.key == key {
-			return t.value
-		}
-	}
-	return ""
-}
+// Tag returns one tag, "" when it is absent.
+func (s Signal) Tag(key string) string { return s.form.Tags.value(key) }
 
 // Equal reports whether both signals have the same JSON form.
 func (s Signal) Equal(other Signal) bool {
-	return string(s.append(nil, "")) == string(other.append(nil, ""))
+	return bytes.Equal(encode(&s.form), encode(&other.form))
 }
 
-// Create makes a Signal: it generates the id, stamps the time and copies body
+// Create makes a Signal: it generates the id, stamps the time and copies content
 // and tags deeply. Tags are merged over the defaults tier and module of the
 // origin and source_type "system"; a given tag wins over a default. An empty
 // parentID means that nothing caused it.
@@ -159,22 +155,25 @@ func (s Signal) Equal(other Signal) bool {
 // bad tag with the sentinel of each. Whether the body keeps the conventions of
 // its kind is asked of ValidateSignal, at the boundaries (seed 002,
 // create_signal).
-func Create(kind Kind, body map[string]any, origin ModuleRef, traceID string, tags map[string]string, parentID string) (Signal, error) {
+func Create(kind Kind, content map[string]any, origin ModuleRef, traceID string, tags map[string]string, parentID string) (Signal, error) {
 	if !kind.Valid() {
 		return Signal{}, fmt.Errorf("%w: %q", ErrInvalidKind, string(kind))
 	}
-	raw, err := encodeBody(body)
+	if content == nil {
+		content = map[string]any{}
+	}
+	raw, err := encodeValue(content)
 	if err != nil {
 		return Signal{}, err
 	}
-	return create(kind, raw, origin, traceID, tags, parentID)
+	return create(kind, body{raw: raw}, origin, traceID, tags, parentID)
 }
 
-func create(kind Kind, b body, origin ModuleRef, traceID string, tags map[string]string, parentID string) (Signal, error) {
+func create(kind Kind, b body, origin ModuleRef, traceID string, given map[string]string, parentID string) (Signal, error) {
 	if err := origin.Validate(); err != nil {
 		return Signal{}, err
 	}
-	merged, err := mergeTags(origin, tags)
+	merged, err := mergeTags(origin, given)
 	if err != nil {
 		return Signal{}, err
 	}
@@ -182,9 +181,13 @@ func create(kind Kind, b body, origin ModuleRef, traceID string, tags map[string
 }
 
 // stamp trusts its arguments: create and FromToolResult have checked them.
-func stamp(kind Kind, b body, origin ModuleRef, traceID string, tags []tag, parentID string, now time.Time) Signal {
-	return Signal{
-		id: NewID("sig_"), kind: kind, body: b, origin: origin, traceID: traceID,
-		tags: tags, createdAt: now.UTC().Round(0), parentID: parentID,
+func stamp(kind Kind, b body, origin ModuleRef, traceID string, merged tags, parentID string, now time.Time) Signal {
+	f := signalForm{
+		ID: NewID("sig_"), Kind: kind, Body: b, Origin: origin, TraceID: traceID,
+		Tags: merged, CreatedAt: now.UTC().Round(0),
 	}
+	if parentID != "" {
+		f.ParentID = &parentID
+	}
+	return Signal{f}
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The tags that are read without parsing a body: the table "Tag Conventions"
@@ -28,7 +31,38 @@ const (
 	TagMaxSteps = "max_steps"   // likewise
 )
 
+// tags are sorted by key.
+type tags []tag
+
 type tag struct{ key, value string }
+
+// value returns the value of key, "" when it is absent.
+func (ts tags) value(key string) string {
+	for _, t := range ts {
+		if t.key == key {
+			return t.value
+		}
+	}
+	return ""
+}
+
+// MarshalJSONTo writes an object.
+func (ts tags) MarshalJSONTo(e *jsontext.Encoder) error {
+	_ = e.WriteToken(jsontext.BeginObject) // what fails here fails at the end too
+	for _, t := range ts {
+		_ = e.WriteToken(jsontext.String(t.key))
+		_ = e.WriteToken(jsontext.String(t.value))
+	}
+	return e.WriteToken(jsontext.EndObject)
+}
+
+// UnmarshalJSONFrom reads an object of strings.
+func (ts *tags) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	var m map[string]string
+	err := json.UnmarshalDecode(d, &m)
+	*ts = sortTags(m)
+	return err
+}
 
 // tagRule is what a standard tag may say. A tag without a rule is free.
 type tagRule struct {
@@ -70,23 +104,23 @@ func isRatio(v string) bool {
 	return true
 }
 
-func mergeTags(origin ModuleRef, given map[string]string) ([]tag, error) {
+func mergeTags(origin ModuleRef, given map[string]string) (tags, error) {
 	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
 	maps.Copy(merged, given)
-	tags := sortTags(merged)
-	return tags, checkTags(tags)
+	sorted := sortTags(merged)
+	return sorted, sorted.check()
 }
 
-func sortTags(m map[string]string) []tag {
-	tags := make([]tag, 0, len(m))
+func sortTags(m map[string]string) tags {
+	sorted := make(tags, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		tags = append(tags, tag{k, m[k]})
+		sorted = append(sorted, tag{k, m[k]})
 	}
-	return tags
+	return sorted
 }
 
-func checkTags(tags []tag) error {
-	for _, t := range tags {
+func (ts tags) check() error {
+	for _, t := range ts {
 		if t.key == "" || !utf8.ValidString(t.key) {
 			return fmt.Errorf("%w: key %q is empty or no UTF-8", ErrInvalidTag, t.key)
 		}

@@ -1,31 +1,49 @@
 package signal
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // maxErrorMessage bounds, in bytes, the message of the KernelError made from a
 // tool's error text; the whole text stays in the signal's body.
 const maxErrorMessage = 1024
 
-// toolResult is an MCP tool result taken apart, values still as JSON text.
+// A toolResult is an MCP tool result taken apart, values as they are spelled. A
+// member that is absent or null is nil.
 type toolResult struct {
 	blocks     []block
-	content    string // set when content is no array
-	structured string // "" when absent or null
+	content    json.RawMessage // where content is no array
+	structured json.RawMessage
 	isError    bool
 }
 
-// block is one content block; a member that is absent is "".
+// A block is one content block: its bytes and the members that matter, nil where
+// one is absent.
 type block struct {
-	raw                                               string
-	kind, text, data, mime, uri, resource, inlineBlob string
+	raw     json.RawMessage
+	members [len(blockMembers)]json.RawMessage
 }
+
+var blockMembers = [...]string{"type", "text", "data", "mimeType", "uri", "resource", "blob"}
+
+// The indexes into members.
+const (
+	blockType = iota
+	blockText
+	blockData
+	blockMIME
+	blockURI
+	blockResource
+	blockBlob
+)
 
 // payload is what one signal carries and where in the result it stands.
 type payload struct {
@@ -57,16 +75,16 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	tags := make([]tag, 0, 5) // sorted by key, as a Signal keeps them
+	shared := make(tags, 0, 5) // sorted by key
 	if from.DecisionID != "" {
-		tags = append(tags, tag{TagDecision, from.DecisionID})
+		shared = append(shared, tag{TagDecision, from.DecisionID})
 	}
-	tags = append(tags, tag{TagModule, from.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(from.Origin.Tier)}, tag{TagTool, from.Tool})
+	shared = append(shared, tag{TagModule, from.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(from.Origin.Tier)}, tag{TagTool, from.Tool})
 	now := Now()
 	signals := make([]Signal, len(payloads))
 	refs := make([]string, len(payloads))
 	for i := range payloads {
-		signals[i] = stamp(payloads[i].kind, payloads[i].body, from.Origin, from.TraceID, tags, from.ParentID, now)
+		signals[i] = stamp(payloads[i].kind, payloads[i].body, from.Origin, from.TraceID, shared, from.ParentID, now)
 		refs[i] = payloads[i].ref
 	}
 	return signals, refs, nil
@@ -100,11 +118,14 @@ func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
 		p.ref = "/content/" + strconv.Itoa(i)
 		out = append(out, p)
 	}
-	for _, rest := range [...]struct{ ref, raw, schema string }{
-		{"/content", r.content, "mcp.content.unknown"},
-		{"/structuredContent", r.structured, "json"},
+	for _, rest := range [...]struct {
+		ref, schema string
+		raw         json.RawMessage
+	}{
+		{"/content", "mcp.content.unknown", r.content},
+		{"/structuredContent", "json", r.structured},
 	} {
-		if rest.raw == "" {
+		if rest.raw == nil {
 			continue
 		}
 		p, err := dataPayload(rest.raw, rest.schema)
@@ -117,85 +138,77 @@ func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
 	return out, nil
 }
 
-// parseToolResult takes a result apart. Members that are null are absent.
-func parseToolResult(result []byte) (toolResult, error) {
-	var r toolResult
-	p := newScanner(result)
-	if !utf8.Valid(result) || p.d.PeekKind() != '{' {
-		return r, fmt.Errorf("%w: no object of UTF-8 text", ErrInvalidToolResult)
-	}
-	seen, twice := make([]string, 0, 3), ""
-	p.each(func(name string) {
-		switch name {
-		case "content":
-			if p.d.PeekKind() != '[' {
-				r.content = strings.TrimPrefix(p.value(), "null")
-				break
-			}
-			p.each(func(string) { r.blocks = append(r.blocks, readBlock(p)) })
-		case "structuredContent":
-			r.structured = strings.TrimPrefix(p.value(), "null")
-		case "isError":
-			r.isError = p.value() == "true"
-		default:
-			p.value()
+// parseToolResult takes a copy of result apart.
+func parseToolResult(result []byte) (r toolResult, err error) {
+	var seen [3]bool // content, structuredContent, isError
+	whole := jsonrpc.Read(bytes.Clone(result), func(p *jsonrpc.Reader) {
+		if p.Kind() != '{' {
 			return
 		}
-		if slices.Contains(seen, name) {
-			twice = name
-		}
-		seen = append(seen, name)
+		p.Each(func(name []byte) bool {
+			known := slices.Index([]string{"content", "structuredContent", "isError"}, string(name))
+			switch {
+			case known == 0 && p.Kind() == '[':
+				p.Each(func([]byte) bool {
+					b, ok := readBlock(p)
+					r.blocks = append(r.blocks, b)
+					return ok
+				})
+			case known == 0:
+				r.content = notNull(p.Value())
+			case known == 1:
+				r.structured = notNull(p.Value())
+			case known == 2:
+				r.isError = string(p.Value()) == "true"
+			default:
+				return p.Value() != nil
+			}
+			repeated := seen[known]
+			seen[known] = true
+			return !repeated
+		})
 	})
-	switch {
-	case p.bad || strings.TrimLeft(p.s[p.d.InputOffset():], " \t\r\n") != "":
-		return r, fmt.Errorf("%w: malformed JSON near byte %d", ErrInvalidToolResult, p.d.InputOffset())
-	case twice != "":
-		return r, fmt.Errorf("%w: member %q twice", ErrInvalidToolResult, twice)
+	if !whole {
+		return r, fmt.Errorf("%w: no JSON object, or one with a known member twice", ErrInvalidToolResult)
 	}
 	return r, nil
 }
 
-// readBlock reads one content block. A known member that is there twice is a
-// fault.
-func readBlock(p *scanner) (b block) {
-	if p.d.PeekKind() != '{' {
-		return block{raw: p.value()}
+func notNull(value json.RawMessage) json.RawMessage {
+	if string(value) == "null" {
+		return nil
 	}
-	b.raw = p.each(func(name string) {
-		value := p.value()
-		var field *string
-		switch name {
-		case "type":
-			field = &b.kind
-		case "text":
-			field = &b.text
-		case "data":
-			field = &b.data
-		case "blob":
-			field = &b.inlineBlob
-		case "mimeType":
-			field = &b.mime
-		case "uri":
-			field = &b.uri
-		case "resource":
-			field = &b.resource
-		default:
-			return
+	return value
+}
+
+// readBlock reads one content block. It reports false for one with a known member
+// twice.
+func readBlock(p *jsonrpc.Reader) (b block, ok bool) {
+	if p.Kind() != '{' {
+		b.raw = p.Value()
+		return b, b.raw != nil
+	}
+	b.raw = p.Each(func(name []byte) bool {
+		value := p.Value()
+		known := slices.Index(blockMembers[:], string(name))
+		if known < 0 {
+			return true
 		}
-		p.bad = p.bad || *field != ""
-		*field = value
+		repeated := b.members[known] != nil
+		b.members[known] = value
+		return !repeated
 	})
-	return b
+	return b, b.raw != nil
 }
 
 // payload maps one block. A block that lacks what its type requires is kept
 // whole as DATA: the tool has run, and its answer is not to be lost.
 func (b *block) payload() (payload, error) {
-	kind, _ := unquote(b.kind)
+	kind, _ := jsonrpc.Text(b.members[blockType])
 	switch kind {
 	case "text":
-		if strings.HasPrefix(b.text, `"`) {
-			return textPayload(b.text), nil
+		if isText(b.members[blockText]) {
+			return textPayload(b.members[blockText]), nil
 		}
 	case "json":
 		if value, ok := b.jsonValue(); ok {
@@ -212,40 +225,46 @@ func (b *block) payload() (payload, error) {
 	return dataPayload(b.raw, "mcp.content."+kind)
 }
 
-func dataPayload(raw, schema string) (payload, error) {
-	value, err := strictValue([]byte(wellFormed(raw)))
-	return payload{kind: Data, body: dataBody(value, schema)}, err
+// dataPayload overwrites raw.
+func dataPayload(raw []byte, schema string) (payload, error) {
+	value, err := strictValue(raw)
+	if err != nil {
+		return payload{}, err
+	}
+	return payload{kind: Data, body: dataBody(value, schema)}, nil
 }
 
 // jsonValue is the value of a block of type json, seed 002's JSONContent; MCP
 // itself has no such type.
-func (b *block) jsonValue() (string, bool) {
-	if b.data != "" {
-		return b.data, true
+func (b *block) jsonValue() (json.RawMessage, bool) {
+	if b.members[blockData] != nil {
+		return b.members[blockData], true
 	}
-	return member(b.raw, "json")
+	return jsonrpc.Get(b.raw, "json")
 }
 
-// textPayload gives DATA for text that is a JSON object or array with one
+func isText(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '"' }
+
+// textPayload returns DATA for text that is a JSON object or array with one
 // reading, TEXT for any other.
-func textPayload(lexeme string) payload {
-	start := strings.TrimLeft(lexeme[1:], " ")
+func textPayload(lexeme json.RawMessage) payload {
+	start := bytes.TrimLeft(lexeme[1:], " ")
 	if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
-		text, _ := unquote(lexeme)
+		text, _ := jsonrpc.Text(lexeme)
 		if c := strings.TrimLeft(text, " \t\r\n"); c != "" && (c[0] == '{' || c[0] == '[') {
-			if value, err := strictValue([]byte(text)); err == nil {
-				return payload{kind: Data, body: dataBody(value, "json")}
+			if p, err := dataPayload([]byte(text), "json"); err == nil {
+				return p
 			}
 		}
 	}
-	return payload{kind: Text, body: body{form: formText, raw: wellFormed(lexeme)}}
+	return payload{kind: Text, body: textBody(lexeme)}
 }
 
 // failure wraps a result with isError: one error signal with all its texts.
 func (r *toolResult) failure(origin ModuleRef, tool string) payload {
 	var texts []string
 	for i := range r.blocks {
-		if text, ok := unquote(r.blocks[i].text); ok && text != "" {
+		if text, _ := jsonrpc.Text(r.blocks[i].members[blockText]); text != "" {
 			texts = append(texts, text)
 		}
 	}
@@ -257,9 +276,9 @@ func (r *toolResult) failure(origin ModuleRef, tool string) payload {
 	if text == "" {
 		e.Message = "the tool reported an error without text"
 	}
-	b := dataBody(string(appendError(nil, e, 0)), SchemaError)
+	b := dataBody(encode(e.form(0)), SchemaError)
 	if e.Message != text && text != "" {
-		b = objectBody(string(b.appendExtra(nil, `,"text":`+quote(text))))
+		b.tail = strings.TrimSuffix(b.tail, "}") + `,"text":` + quote(text) + "}"
 	}
 	return payload{kind: Data, ref: r.failureRef(), body: b}
 }

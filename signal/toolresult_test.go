@@ -33,8 +33,8 @@ var toolResults = []struct {
 	{"text", `{"content":[{"type":"text","text":"hello"}]}`, []one{{"text", "/content/0", `{"text":"hello"}`}}},
 	{"text keeps its escapes", `{"content":[{"type":"text","text":"a\"\u00e9\n\ud83d\ude00"}]}`,
 		[]one{{"text", "/content/0", `{"text":"a\"\u00e9\n\ud83d\ude00"}`}}},
-	{"text with half a surrogate is mended", `{"content":[{"type":"text","text":"\\ud83d \ud83d \ude00 \ud83d\u0041 \uD83D\uDE00"}]}`,
-		[]one{{"text", "/content/0", `{"text":"\\ud83d \ufffd \ufffd \ufffd\u0041 \uD83D\uDE00"}`}}},
+	{"text that spells an escape", `{"content":[{"type":"text","text":"\\ud83d \uD83D\uDE00"}]}`,
+		[]one{{"text", "/content/0", `{"text":"\\ud83d \uD83D\uDE00"}`}}},
 	{"JSON text: an object", `{"content":[{"type":"text","text":"\n {\"n\": 12345678901234567890,\n \"l\": [ ]}"}]}`,
 		[]one{{"data", "/content/0", `{"data":{"n":12345678901234567890,"l":[]},"schema":"json"}`}}},
 	{"JSON text: a list", `{"content":[{"type":"text","text":"[1, {\"a\":2}]"}]}`,
@@ -131,7 +131,8 @@ func TestToolResultToSignalRefuses(t *testing.T) {
 		`{"content":[],"content":[]}`, `{"content":[],"\u0063ontent":[]}`, `{"isError":true,"isError":false}`, `{"structuredContent":1,"structuredContent":2}`,
 		`{"structuredContent":{"a":1,"a":2}}`, `{"content":[{"type":"text","type":"image","text":"a"}]}`, `{"content":[{"type":"text","text":"a","text":"b"}]}`, `{"content":[{"type":"x","y":{"a":1,"a":2}}]}`,
 		"{\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}", "{\"a\":\"\n\"}", `{"a":"\x"}`, `{"a":"\u12g4"}`, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":1e}`, `{"a":-}`,
-		`{"a":tru}`, `{"a":nul}`, `{a:1}`, `{"a" 1}`, `{"a":1 "b":2}`, `{"a":"`, `{"a":"\`, `{"a":` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + `}`,
+		`{"a":tru}`, `{"a":nul}`, `{a:1}`, `{"a" 1}`, `{"a":1 "b":2}`, `{"a":"`, `{"a":"\`, `{"a":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`,
+		`{"content":[{"type":"text","text":"\ud83d"}]}`, `{"content":[{"type":"text","text":"\ude00"}]}`, `{"content":[{"type":"text","text":"\ud83d\u0041"}]}`,
 	}
 	for _, result := range bad {
 		signals, refs, err := signal.FromToolResult([]byte(result), signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_1"})

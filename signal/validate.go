@@ -1,6 +1,7 @@
 package signal
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -47,30 +48,31 @@ func mismatch(fault error, function string) *KernelError {
 }
 
 func (s Signal) check() error {
+	f := &s.form
 	switch {
-	case !validID(s.id, "sig_"):
-		return fmt.Errorf("id %q is not sig_ and a ULID", s.id)
-	case !s.kind.Valid():
-		return fmt.Errorf("%w: %q", ErrInvalidKind, string(s.kind))
-	case s.traceID == "":
+	case !validID(f.ID, "sig_"):
+		return fmt.Errorf("id %q is not sig_ and a ULID", f.ID)
+	case !f.Kind.Valid():
+		return fmt.Errorf("%w: %q", ErrInvalidKind, string(f.Kind))
+	case f.TraceID == "":
 		return errors.New("no trace_id")
-	case s.createdAt.IsZero() || s.createdAt.Year() < 1 || s.createdAt.Year() > 9999:
+	case f.CreatedAt.IsZero() || f.CreatedAt.Year() < 1 || f.CreatedAt.Year() > 9999:
 		return errors.New("created_at is not a time of years 1 to 9999")
 	}
-	if err := s.origin.Validate(); err != nil {
+	if err := f.Origin.Validate(); err != nil {
 		return err
 	}
-	if err := checkTags(s.tags); err != nil {
+	if err := f.Tags.check(); err != nil {
 		return err
 	}
-	return s.body.check(s.kind)
+	return f.Body.check(f.Kind)
 }
 
 // convention is one rule of the table "Body Conventions Per Kind" of seed 002.
 type convention struct {
 	key  string
 	want string
-	ok   func(raw string) bool
+	ok   func(raw json.RawMessage) bool
 	opt  bool // may be absent
 }
 
@@ -83,12 +85,8 @@ var conventions = map[Kind][]convention{
 }
 
 func (b body) check(kind Kind) error {
-	if b.form == formText && kind == Text || (b.form == formData || b.form == formCall) && kind == Data {
-		return nil
-	}
-	object := b.object()
 	for _, c := range conventions[kind] {
-		raw, found := member(object, c.key)
+		raw, found := b.member(c.key)
 		if !found && c.opt {
 			continue
 		}
@@ -99,13 +97,13 @@ func (b body) check(kind Kind) error {
 	return nil
 }
 
-func isAny(string) bool        { return true }
-func isString(raw string) bool { return raw[0] == '"' }
-func isPath(raw string) bool   { return raw == "null" || isString(raw) }
-func isBool(raw string) bool   { return raw == "true" || raw == "false" }
-func isTarget(raw string) bool { return new(ModuleRef).UnmarshalJSON([]byte(raw)) == nil }
-func isSequence(raw string) bool {
-	_, err := strconv.ParseUint(raw, 10, 63)
+func isAny(json.RawMessage) bool        { return true }
+func isString(raw json.RawMessage) bool { return raw[0] == '"' }
+func isPath(raw json.RawMessage) bool   { return string(raw) == "null" || isString(raw) }
+func isBool(raw json.RawMessage) bool   { return string(raw) == "true" || string(raw) == "false" }
+func isTarget(raw json.RawMessage) bool { return new(ModuleRef).UnmarshalJSON(raw) == nil }
+func isSequence(raw json.RawMessage) bool {
+	_, err := strconv.ParseUint(string(raw), 10, 63)
 	return err == nil
 }
 

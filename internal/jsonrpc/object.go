@@ -42,7 +42,8 @@ func Read(text []byte, read func(*Reader)) bool {
 	r.data, r.failed, r.buffer = text, false, *bytes.NewBuffer(text)
 	r.decoder.Reset(&r.buffer, lenient)
 	read(r)
-	whole := !r.failed && len(bytes.TrimLeft(text[r.decoder.InputOffset():], blanks)) == 0
+	end := r.decoder.InputOffset()
+	whole := !r.failed && end > 0 && len(bytes.TrimLeft(text[end:], blanks)) == 0
 	r.data, r.buffer = nil, bytes.Buffer{}
 	r.decoder.Reset(&r.buffer)
 	readers.Put(r)
