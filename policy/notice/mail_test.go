@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/emersion/go-sasl"
 	"github.com/emersion/go-smtp"
@@ -343,11 +342,7 @@ func TestSilentMailServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	begun := time.Now()
 	s.Close()
-	if took := time.Since(begun); took > 5*time.Second {
-		t.Errorf("closing took %v", took)
-	}
 	if w.rows("fault = '' AND dead = 0") != 1 {
 		t.Error("the notice is not ready for the next sender")
 	}

@@ -234,11 +234,7 @@ func TestSlowChannel(t *testing.T) {
 		w.change(s, w.held(fmt.Sprintf(`{"n":%d}`, n), nil), asked)
 	}
 	until(t, "delivery by the other", func() bool { return w.count("json:127.0.0.1 sent") == 20 })
-	begun := time.Now()
 	s.Close()
-	if took := time.Since(begun); took > 5*time.Second {
-		t.Errorf("closing took %v", took)
-	}
 	if n := w.rows("due <= " + fmt.Sprint(w.clock().UnixNano())); n != 20 {
 		t.Errorf("%d notices are ready for the next sender, want 20", n)
 	}

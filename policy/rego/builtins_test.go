@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -205,13 +204,11 @@ func TestArgumentShapes(t *testing.T) {
 		for _, n := range shapeSizes {
 			for name, in := range shaped(shape, n) {
 				policyName, _, _ := strings.Cut(name, "/")
-				begin := time.Now()
 				d, err := engines[policyName].Decide(t.Context(), in)
-				took := time.Since(begin)
 				late := err != nil && strings.Contains(err.Error(), "too long")
 				long := err != nil && shape == "digits" && strings.Contains(err.Error(), "characters")
-				if err != nil && !late && !long || err != nil && d.Effect != policy.Deny || took > 5*time.Second {
-					t.Errorf("%s of %d, %s: %s by %s after %v, %v", shape, n, name, d.Effect, d.Rule, took, err)
+				if err != nil && !late && !long || err != nil && d.Effect != policy.Deny {
+					t.Errorf("%s of %d, %s: %s by %s, %v", shape, n, name, d.Effect, d.Rule, err)
 				}
 				if d.Effect == policy.Allow && !strings.HasSuffix(name, "unread") {
 					t.Errorf("%s of %d, %s: allowed by %s", shape, n, name, d.Rule)

@@ -88,12 +88,8 @@ func TestProxyKilled(t *testing.T) {
 			}
 			parent.Process.Kill()
 			parent.Wait()
-			begun := time.Now()
 			for _, pid := range pids {
 				await(t, fmt.Sprint("end of ", pid), func() bool { return !alive(pid) })
-			}
-			if took := time.Since(begun); took > 5*time.Second {
-				t.Errorf("took %v", took)
 			}
 		})
 	}

@@ -73,12 +73,8 @@ func TestRestartPauses(t *testing.T) {
 // hold up its end.
 func TestHangAtStart(t *testing.T) {
 	rec := recorder.Stdio(t, recorder.Config{HangAtStart: true})
-	begun := time.Now()
 	r := start(t, stdioServer(rec), upstream.Options{})
 	<-r.Settled()
-	if took := time.Since(begun); took < 900*time.Millisecond || took > 3*time.Second {
-		t.Errorf("settled after %v, want one second", took)
-	}
 	if got := r.Status().State; got != upstream.StateStarting {
 		t.Errorf("state %s, want starting", got)
 	}
@@ -352,18 +348,14 @@ func TestDeaf(t *testing.T) {
 	rec := recorder.Stdio(t, recorder.Config{Deaf: true, Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}})
 	r := start(t, stdioServer(rec), upstream.Options{})
 	prints := r.ready()
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		size int
 		sent bool
 	}{{1, true}, {1 << 20, true}, {1, false}, {1 << 20, false}} {
-		begun := time.Now()
 		_, e := r.Do(context.Background(), upstream.Call{
 			Tool: "hang", Fingerprint: prints["hang"], Timeout: 200 * time.Millisecond,
 			Arguments: json.RawMessage(`{"x":"` + strings.Repeat("x", tc.size) + `"}`),
 		})
-		if took := time.Since(begun); took > 2*time.Second {
-			t.Errorf("call %d took %v", i, took)
-		}
 		wantError(t, e, upstream.Timeout, tc.sent)
 	}
 	if got := len(rec.Calls()); got != 1 {
