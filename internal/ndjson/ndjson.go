@@ -6,7 +6,6 @@ package ndjson
 
 import (
 	"encoding/json"
-	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -54,56 +53,22 @@ func clip(s string) string {
 	return s[:most] + "..."
 }
 
-// Issue is one fault of a request. Code, Message and Path are those of the
+// Issue is one fault of a request. Code, message and path are those of the
 // protocol; the other members are left out when they are zero.
 type Issue struct {
-	Code    string
-	Message string
+	Code    string `json:"code"`
+	Message string `json:"message"`
 	// Path is where the fault is; string for a member, int for an element. It
 	// starts at what was judged: the request, the payload or the input.
-	Path []any
+	Path []any `json:"path"`
 	// Ticket is the approval ticket that a call waits for.
-	Ticket string
+	Ticket string `json:"ticket,omitzero"`
 	// RetryAfterMS is when to ask again, in milliseconds.
-	RetryAfterMS int64
+	RetryAfterMS int64 `json:"retry_after_ms,omitzero"`
 	// Remedy is what would make the request pass.
-	Remedy string
+	Remedy string `json:"remedy,omitzero"`
 	// DecisionID names the call in the audit trail.
-	DecisionID string
-}
-
-// append writes the issue as JSON.
-func (i *Issue) append(out []byte) []byte {
-	out = append(append(out, `{"code":`...), jsonrpc.Quote(i.Code)...)
-	out = append(append(out, `,"message":`...), jsonrpc.Quote(i.Message)...)
-	out = append(out, `,"path":[`...)
-	for n, step := range i.Path {
-		if n > 0 {
-			out = append(out, ',')
-		}
-		switch step := step.(type) {
-		case int:
-			out = strconv.AppendInt(out, int64(step), 10)
-		case string:
-			out = append(out, jsonrpc.Quote(step)...)
-		}
-	}
-	out = append(out, ']')
-	out = appendText(out, "ticket", i.Ticket)
-	if i.RetryAfterMS > 0 {
-		out = strconv.AppendInt(append(out, `,"retry_after_ms":`...), i.RetryAfterMS, 10)
-	}
-	out = appendText(out, "remedy", i.Remedy)
-	return append(appendText(out, "decision_id", i.DecisionID), '}')
-}
-
-// appendText writes a member unless it is empty.
-func appendText(out []byte, key, value string) []byte {
-	if value == "" {
-		return out
-	}
-	out = append(append(append(out, `,"`...), key...), `":`...)
-	return append(out, jsonrpc.Quote(value)...)
+	DecisionID string `json:"decision_id,omitzero"`
 }
 
 // Fault is why a line is no request.

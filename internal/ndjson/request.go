@@ -1,12 +1,16 @@
 package ndjson
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -98,14 +102,14 @@ func (r *reader) refuse(code, message string, path ...any) {
 
 // fault makes the fault of the issues.
 func (r *reader) fault() *Fault {
-	at := ""
+	var at jsontext.Pointer
 	if r.text == InvalidPayload {
 		at = "/payload"
 	}
 	for _, step := range r.issues[0].Path {
-		at += "/" + escape.Replace(fmt.Sprint(step))
+		at = at.AppendToken(fmt.Sprint(step))
 	}
-	cause := &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: r.text + ": " + r.issues[0].Message, Pointer: at, ID: r.id}
+	cause := &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: r.text + ": " + r.issues[0].Message, Pointer: string(at), ID: r.id}
 	return &Fault{Text: r.text, Issues: r.issues, ID: r.id, Cause: cause}
 }
 
@@ -165,17 +169,13 @@ func (r *reader) payload(req *Request, raw json.RawMessage) {
 
 // members splits an object and refuses the members that are not known.
 func (r *reader) members(object json.RawMessage, known ...string) map[string]json.RawMessage {
-	out := make(map[string]json.RawMessage, len(known))
-	for name, value := range jsonrpc.Members(object) {
-		out[name] = value
-	}
 	for name := range jsonrpc.Members(object) {
 		if !slices.Contains(known, name) {
 			r.refuse("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip(name)))
 			break
 		}
 	}
-	return out
+	return maps.Collect(jsonrpc.Members(object))
 }
 
 // str reads a member that must be there and be a string.
@@ -191,40 +191,22 @@ func (r *reader) str(name string, raw json.RawMessage) (string, bool) {
 	return text, ok
 }
 
+// typeNames gives the types of JSON by their first byte; any other is a number.
+var typeNames = map[byte]string{'{': "object", '[': "array", '"': "string", 't': "boolean", 'f': "boolean", 'n': "null"}
+
 // wrongType says which type came in place of another.
 func wrongType(want string, raw json.RawMessage) string {
-	got := "number"
-	switch raw[0] {
-	case '{':
-		got = "object"
-	case '[':
-		got = "array"
-	case '"':
-		got = "string"
-	case 't', 'f':
-		got = "boolean"
-	case 'n':
-		got = "null"
-	}
-	return "Expected " + want + ", received " + got
+	return "Expected " + want + ", received " + cmp.Or(typeNames[raw[0]], "number")
 }
-
-var (
-	escape   = strings.NewReplacer("~", "~0", "/", "~1")
-	unescape = strings.NewReplacer("~1", "/", "~0", "~")
-)
 
 // Path gives the steps of a JSON Pointer (RFC 6901) into value: an int where
 // value has an array, else a string. "" has no steps.
 func Path(value json.RawMessage, pointer string) []any {
-	if pointer == "" {
-		return nil
-	}
 	var out []any
-	for step := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		step = unescape.Replace(step)
-		if n, element, ok := elementAt(value, step); ok {
-			out, value = append(out, n), element
+	for step := range jsontext.Pointer(pointer).Tokens() {
+		elements := slices.Collect(jsonrpc.Elements(value))
+		if n, err := strconv.Atoi(step); err == nil && n >= 0 && n < len(elements) {
+			out, value = append(out, n), elements[n]
 			continue
 		}
 		out = append(out, step)
@@ -233,39 +215,13 @@ func Path(value json.RawMessage, pointer string) []any {
 	return out
 }
 
-// elementAt gives the element that step names, if value is an array.
-func elementAt(value json.RawMessage, step string) (int, json.RawMessage, bool) {
-	at, err := strconv.Atoi(step)
-	if err != nil || at < 0 {
-		return 0, nil, false
-	}
-	n := 0
-	for element := range jsonrpc.Elements(value) {
-		if n == at {
-			return n, element, true
-		}
-		n++
-	}
-	return 0, nil, false
-}
-
 // NewList builds a list_actions request.
 func NewList(id string) []byte {
-	return append(head(id, ListActions, 0), '}')
+	return slices.Concat([]byte(`{"id":`), jsonrpc.Quote(id), []byte(`,"type":"list_actions"}`))
 }
 
 // NewInvoke builds an invoke request. Name and input are written as they are:
 // they must be a JSON string and a JSON object, each on one line.
 func NewInvoke(id string, name, input json.RawMessage) []byte {
-	out := head(id, Invoke, len(name)+len(input)+40)
-	out = append(append(out, `,"payload":{"action":`...), name...)
-	out = append(append(out, `,"input":`...), input...)
-	return append(out, '}', '}')
-}
-
-// head begins a request.
-func head(id, kind string, room int) []byte {
-	out := append(make([]byte, 0, len(id)+len(kind)+room+24), `{"id":`...)
-	out = append(append(out, jsonrpc.Quote(id)...), `,"type":"`...)
-	return append(append(out, kind...), '"')
+	return slices.Concat([]byte(`{"id":`), jsonrpc.Quote(id), []byte(`,"type":"invoke","payload":{"action":`), name, []byte(`,"input":`), input, []byte(`}}`))
 }

@@ -3,7 +3,11 @@ package ndjson
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -135,34 +139,20 @@ func (r *Response) Answer() (*Answer, error) {
 // NewSuccess builds a response with data, which is written as it is. A nil id
 // is left out.
 func NewSuccess(id, data json.RawMessage) []byte {
-	out := begin(id, len(data)+24)
-	return append(append(append(out, `"ok":true,"data":`...), data...), '}')
+	if id == nil {
+		return slices.Concat([]byte(`{"ok":true,"data":`), data, []byte{'}'})
+	}
+	return slices.Concat([]byte(`{"id":`), id, []byte(`,"ok":true,"data":`), data, []byte{'}'})
 }
 
 // NewFailure builds a response with an error and its issues, if there are any.
 // A nil id is left out.
 func NewFailure(id json.RawMessage, text string, issues []Issue) []byte {
-	out := begin(id, len(text)+40)
-	out = append(append(out, `"ok":false,"error":`...), jsonrpc.Quote(text)...)
-	for i := range issues {
-		if i == 0 {
-			out = append(out, `,"issues":[`...)
-		} else {
-			out = append(out, ',')
-		}
-		out = issues[i].append(out)
-	}
-	if len(issues) > 0 {
-		out = append(out, ']')
-	}
-	return append(out, '}')
-}
-
-// begin writes the id.
-func begin(id json.RawMessage, room int) []byte {
-	out := append(make([]byte, 0, len(id)+room+8), '{')
-	if id == nil {
-		return out
-	}
-	return append(append(append(out, `"id":`...), id...), ',')
+	out, _ := jsonv2.Marshal(struct { // what is not UTF-8 is replaced: an answer must be sent
+		ID     jsontext.Value `json:"id,omitzero"`
+		OK     bool           `json:"ok"`
+		Error  string         `json:"error"`
+		Issues []Issue        `json:"issues,omitempty"`
+	}{jsontext.Value(id), false, text, issues}, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
+	return out
 }

@@ -2,7 +2,11 @@ package ndjson
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
@@ -83,34 +87,32 @@ func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
 // counts where it is well formed.
 func answer(name string, reply *proxy.Reply) json.RawMessage {
 	own := claims(reply.Result)
-	boundary, uncertain, assumed := notice(reply.Tool), uncertainty(reply.Kernel.Status), assumptions(reply)
+	boundary, uncertain := notice(reply.Tool), uncertainty(reply.Kernel.Status)
 	if text, ok := jsonrpc.Text(own["boundaryNotice"]); ok && text != "" {
 		boundary = text
 	}
 	if text, ok := jsonrpc.Text(own["uncertainty"]); ok && slices.Contains(uncertainties, text) {
 		uncertain = text
 	}
-	if list, ok := texts(own["assumptions"]); ok {
-		assumed = list
+	var assumed []string
+	if err := jsonv2.Unmarshal(own["assumptions"], &assumed); err != nil || assumed == nil {
+		assumed = assumptions(reply)
 	}
+	list, _ := jsonv2.Marshal(assumed, jsontext.AllowInvalidUTF8(true))
 	return slices.Concat(
 		[]byte(`{"action":`), jsonrpc.Quote(name),
 		[]byte(`,"boundaryNotice":`), jsonrpc.Quote(boundary),
 		[]byte(`,"uncertainty":`), jsonrpc.Quote(uncertain),
-		[]byte(`,"assumptions":`), quoteAll(assumed),
+		[]byte(`,"assumptions":`), list,
 		[]byte(`,"output":`), output(reply), []byte(`}`),
 	)
 }
 
 // claims is what an action says of itself in a tool result.
 func claims(result json.RawMessage) map[string]json.RawMessage {
-	out := map[string]json.RawMessage{}
 	meta, _ := jsonrpc.Get(result, "_meta")
 	own, _ := jsonrpc.Get(meta, ndjson.MetaAction)
-	for name, value := range jsonrpc.Members(own) {
-		out[name] = value
-	}
-	return out
+	return maps.Collect(jsonrpc.Members(own))
 }
 
 // uncertainties are the three levels of the protocol.
@@ -125,34 +127,6 @@ func uncertainty(s signal.Status) string {
 		return "medium"
 	}
 	return "high"
-}
-
-// texts reads a list of strings, and reports whether it is one.
-func texts(raw json.RawMessage) ([]string, bool) {
-	if len(raw) == 0 || raw[0] != '[' {
-		return nil, false
-	}
-	out := []string{}
-	for element := range jsonrpc.Elements(raw) {
-		text, ok := jsonrpc.Text(element)
-		if !ok {
-			return nil, false
-		}
-		out = append(out, text)
-	}
-	return out, true
-}
-
-// quoteAll writes a list of strings.
-func quoteAll(list []string) []byte {
-	out := []byte{'['}
-	for i, text := range list {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, jsonrpc.Quote(text)...)
-	}
-	return append(out, ']')
 }
 
 // assumptions are what the call passed on: the rule and, where it was held,

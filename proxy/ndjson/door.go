@@ -9,6 +9,7 @@
 package ndjson
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -74,15 +75,9 @@ func New(opts Options) (*Door, error) {
 	if opts.Gate == nil || opts.Refuser == nil {
 		return nil, errors.New("making the ndjson door: no gate")
 	}
-	if opts.Credential == (identity.Credential{}) {
-		opts.Credential = identity.Credential{Local: true}
-	}
-	if opts.MaxFlights == 0 {
-		opts.MaxFlights = 64
-	}
-	if opts.Drain == 0 {
-		opts.Drain = 30 * time.Second
-	}
+	opts.Credential = cmp.Or(opts.Credential, identity.Credential{Local: true})
+	opts.MaxFlights = cmp.Or(opts.MaxFlights, 64)
+	opts.Drain = cmp.Or(opts.Drain, 30*time.Second)
 	if opts.Ended == nil {
 		opts.Ended = func(string) {}
 	}
