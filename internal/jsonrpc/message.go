@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -119,6 +120,15 @@ type Fault struct {
 	// ID is the request's id where the whole message was read and it has
 	// exactly one valid id; else nil.
 	ID json.RawMessage
+}
+
+// FaultOf returns the Fault that err is. For any other error it returns an
+// Invalid fault with the error's text, so that callers fail closed.
+func FaultOf(err error) *Fault {
+	if f, ok := errors.AsType[*Fault](err); ok {
+		return f
+	}
+	return &Fault{Kind: Invalid, Reason: err.Error()}
 }
 
 // Error says why and where in one line.

@@ -3,7 +3,6 @@ package ndjson
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,10 +52,7 @@ func Decode(line []byte) (*Request, error) {
 
 // faulty makes the fault of bytes that CheckValue has refused.
 func faulty(line []byte, err error) *Fault {
-	f, ok := errors.AsType[*jsonrpc.Fault](err)
-	if !ok { // fails closed: CheckValue gives nothing else
-		f = &jsonrpc.Fault{Kind: jsonrpc.Parse, Reason: err.Error()}
-	}
+	f := jsonrpc.FaultOf(err)
 	if f.Kind == jsonrpc.Parse {
 		return &Fault{Text: Malformed, Cause: f}
 	}

@@ -2,7 +2,6 @@ package ndjson
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
@@ -35,7 +34,7 @@ var responseNames = []string{"id", "ok", "data", "error", "issues"}
 func DecodeResponse(line []byte, lim jsonrpc.Limits) (*Response, error) {
 	raw, _, err := jsonrpc.CheckValue(line, lim)
 	if err != nil {
-		if f, ok := errors.AsType[*jsonrpc.Fault](err); ok && f.Kind == jsonrpc.Invalid {
+		if f := jsonrpc.FaultOf(err); f.Kind == jsonrpc.Invalid {
 			f.ID = certainID(line)
 		}
 		return nil, err

@@ -35,7 +35,7 @@ func refusal(code, reason string) wire.Failure {
 func errorObject(w wire.Failure) json.RawMessage {
 	reply, err := wire.Answer(wire.Gateway, w)
 	if err != nil || reply.Error == nil { // every code used here has a row
-		return json.RawMessage(`{"code":-32603,"message":"Internal error"}`)
+		return wire.Internal
 	}
 	return reply.Error
 }

@@ -34,7 +34,7 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	}
 	all, err := jsonrpc.Split(data, s.opts.Limits, maxBatch)
 	if err != nil {
-		x.call.Fault = faultIn(err)
+		x.call.Fault = jsonrpc.FaultOf(err)
 		x.id = x.call.Fault.ID
 		return nil, false
 	}

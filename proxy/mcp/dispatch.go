@@ -229,7 +229,12 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 	if x.flight != "" {
 		defer func() { x.session.finish(x.flight, s.opts.Now()) }()
 	}
-	defer s.catch(x, func() { a = s.broken(x) })
+	defer func() {
+		if fault := recover(); fault != nil {
+			s.logPanic(x, fault)
+			a = s.broken(x)
+		}
+	}()
 	if x.token != nil {
 		if x.notify != nil {
 			x.call.Progress = progress(x.notify, x.token)
@@ -245,12 +250,9 @@ func (s *sessionServer) run(x *exchange) (a answer) {
 	return a
 }
 
-// catch recovers from a panic in the work of x, logs it and calls broken.
-func (c *core) catch(x *exchange, broken func()) {
-	if r := recover(); r != nil {
-		c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-		broken()
-	}
+// logPanic logs a panic in the work of x.
+func (c *core) logPanic(x *exchange, fault any) {
+	c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 }
 
 // serveAndObserve serves x and reports its envelope event.

@@ -184,7 +184,7 @@ func (x *exchange) isStateless(h http.Header) bool {
 // the limit, so that the decoder sees an excess. If ok is false, r has been
 // answered.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
-	out.shown = len(r.Header["Authorization"]) > 0
+	out.asked = r.Header
 	x.denied = d.authenticate(x, r.Header)
 	limit := d.opts.Limits.Bytes
 	if x.denied != nil {
@@ -261,12 +261,12 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
 	c, ok := identity.FromHeader(r.Header)
 	if !ok {
-		unauthorized(w, nil, true)
+		refusal(w, r.Header, http.StatusUnauthorized, nil)
 		return policy.Principal{}, false
 	}
 	who, failure := d.opts.Gate.Identify(r.Context(), c)
 	if failure != nil || !who.Valid() {
-		unauthorized(w, failure, c.Bearer != "")
+		refusal(w, r.Header, http.StatusUnauthorized, failure)
 		return policy.Principal{}, false
 	}
 	return who, true

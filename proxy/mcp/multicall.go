@@ -103,7 +103,12 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 
 // run takes the call down its road. A panic ends that call only.
 func (m *multiCall) run() (o outcome) {
-	defer m.server.catch(m.x, func() { o = outcome{} })
+	defer func() {
+		if fault := recover(); fault != nil {
+			m.server.logPanic(m.x, fault)
+			o = outcome{}
+		}
+	}()
 	return m.x.row.run(m.server.core, m.ctx, m.x)
 }
 

@@ -2,12 +2,13 @@ package mcp
 
 import (
 	"encoding/json"
-	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -27,9 +28,9 @@ type response struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
-	plain   bool // the client reads application/json
-	events  bool // the client reads text/event-stream
-	shown   bool // the client showed a credential
+	plain   bool        // the client reads application/json
+	events  bool        // the client reads text/event-stream
+	asked   http.Header // of the request
 }
 
 // finish sends the answer.
@@ -40,7 +41,7 @@ func (o *response) finish(a answer) {
 	}
 	switch {
 	case a.problem != nil:
-		failureProblem(o.w, a.status, a.problem, o.shown)
+		refusal(o.w, o.asked, a.status, a.problem)
 	case a.silent && o.events:
 		beginEvents(o.w) // an event stream without an answer: every client survives it
 	case a.body == nil:
@@ -95,40 +96,19 @@ func writeAll(w http.ResponseWriter, rc *http.ResponseController, data []byte) e
 
 // problem sends a refusal of the transport as problem details (RFC 9457).
 func problem(w http.ResponseWriter, status int, detail string) {
-	body := []byte(`{"type":"about:blank","title":`)
-	body = append(body, jsonrpc.Quote(http.StatusText(status))...)
-	body = append(body, `,"status":`...)
-	body = strconv.AppendInt(body, int64(status), 10)
-	body = append(append(body, `,"detail":`...), jsonrpc.Quote(detail)...)
-	writeProblem(w, status, append(body, '}'))
+	writeProblem(w, status, fmt.Appendf(nil, `{"type":"about:blank","title":%s,"status":%d,"detail":%s}`,
+		jsonrpc.Quote(http.StatusText(status)), status, jsonrpc.Quote(detail)))
 }
 
-// failureProblem sends a recorded refusal as problem details.
-func failureProblem(w http.ResponseWriter, status int, f *proxy.Failure, shown bool) {
+// refusal sends f, which may be nil for 401, in the words of the error table.
+func refusal(w http.ResponseWriter, asked http.Header, status int, f *proxy.Failure) {
 	if status == http.StatusUnauthorized {
-		unauthorized(w, f, shown)
-		return
+		guard.Challenge(w.Header(), asked)
 	}
-	refusal(w, status, f)
-}
-
-// unauthorized sends 401 with the challenge of RFC 6750, which names an error
-// only when a credential was shown.
-func unauthorized(w http.ResponseWriter, f *proxy.Failure, shown bool) {
-	challenge := `Bearer realm="toolgate"`
-	if shown {
-		challenge += `, error="invalid_token"`
-	}
-	w.Header().Set("WWW-Authenticate", challenge)
 	if f == nil {
-		problem(w, http.StatusUnauthorized, "missing or unknown bearer token")
+		problem(w, status, "missing or unknown bearer token")
 		return
 	}
-	refusal(w, http.StatusUnauthorized, f)
-}
-
-// refusal sends f in the words of the error table.
-func refusal(w http.ResponseWriter, status int, f *proxy.Failure) {
 	reply, err := wire.Problem(wire.Failure(*f))
 	if err != nil { // a code without a row: the status is all that is certain
 		problem(w, status, http.StatusText(status))
@@ -212,13 +192,4 @@ func faultOf(r wire.Reply) json.RawMessage {
 	meta, _ := jsonrpc.Get(r.Result, "_meta")
 	data, _ := jsonrpc.Get(meta, wire.MetaError)
 	return data
-}
-
-// faultIn is the fault that the codec promises.
-func faultIn(err error) *jsonrpc.Fault {
-	var f *jsonrpc.Fault
-	if !errors.As(err, &f) { // fails closed
-		f = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error()}
-	}
-	return f
 }

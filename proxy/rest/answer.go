@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -97,12 +96,4 @@ func (h *Handler) write(w http.ResponseWriter, status int, media []string, body 
 		_ = rc.Flush() // under the deadline, not after it
 	}
 	_ = rc.SetWriteDeadline(time.Time{}) // the connection goes on to its next request
-}
-
-// faultOf returns the fault that the decoder reported.
-func faultOf(err error) *jsonrpc.Fault {
-	if fault, ok := errors.AsType[*jsonrpc.Fault](err); ok {
-		return fault
-	}
-	return &jsonrpc.Fault{Kind: jsonrpc.Parse, Reason: "the body cannot be read"}
 }

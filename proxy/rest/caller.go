@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -119,22 +120,12 @@ func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool
 
 // refuseCaller answers a stranger.
 func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
-	h.challenge(w, r.Header)
+	guard.Challenge(w.Header(), r.Header)
 	if f.DecisionID == "" {
 		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
 		return
 	}
 	h.failed(w, f)
-}
-
-// challenge says how to authenticate (RFC 6750 section 3), naming an error
-// only when a credential was shown.
-func (h *Handler) challenge(w http.ResponseWriter, head http.Header) {
-	challenge := `Bearer realm="toolgate"`
-	if len(head["Authorization"]) > 0 {
-		challenge += `, error="invalid_token"`
-	}
-	w.Header().Set("WWW-Authenticate", challenge)
 }
 
 // plain reports whether the caller reads JSON, and answers 406 when not.
@@ -161,22 +152,19 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request, limit int64) ([]b
 	return data, err
 }
 
-// traceOf reads the W3C Trace Context header traceparent: the header itself
-// and its trace id, or "" and a new id when there is none that is valid.
+// traceparentForm is the form of the header of that name (W3C Trace Context), but
+// for ids of zeros only.
+var traceparentForm = regexp.MustCompile(`^(?:[0-9a-e][0-9a-f]|f[0-9a-e])-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$`)
+
+// traceOf reads the header traceparent. It returns the header itself and its
+// trace id, or "" and a new id when there is none that is valid.
 func traceOf(head http.Header) (traceparent, id string) {
 	if lines := head["Traceparent"]; len(lines) == 1 {
-		if parts := strings.Split(lines[0], "-"); len(parts) == 4 && parts[0] != "ff" &&
-			hexed(parts[0], 2) && hexed(parts[1], 32) && hexed(parts[2], 16) && hexed(parts[3], 2) &&
-			strings.Trim(parts[1], "0") != "" && strings.Trim(parts[2], "0") != "" {
-			return lines[0], parts[1]
+		if ids := traceparentForm.FindStringSubmatch(lines[0]); ids != nil && strings.Trim(ids[1], "0") != "" && strings.Trim(ids[2], "0") != "" {
+			return lines[0], ids[1]
 		}
 	}
 	return "", signal.NewID("trc_")
-}
-
-// hexed reports whether s is n lower-case hexadecimal digits.
-func hexed(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // setCall puts the tools/call that the road shall judge into in: arguments is
@@ -198,6 +186,6 @@ func (in *intake) setCall(id, name string, arguments json.RawMessage) {
 func (in *intake) setMessage(m *jsonrpc.Message, err error) {
 	in.call.Message = m
 	if err != nil {
-		in.call.Message, in.call.Fault = nil, faultOf(err)
+		in.call.Message, in.call.Fault = nil, jsonrpc.FaultOf(err)
 	}
 }

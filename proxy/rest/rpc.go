@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -124,35 +123,36 @@ func (h *Handler) callTool(ctx context.Context, in *intake) answer {
 	return answer{result: reply.Result, traceID: reply.TraceID, decisionID: reply.DecisionID}
 }
 
-// reply tells the observer of a and sends it.
+// reply reports a to the observer and sends it.
 func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a answer) {
 	switch {
 	case a.failure != nil:
 		h.replyFailure(w, r, in, a.failure)
 	case a.result != nil:
-		h.tell(in, a, wire.StatusOK, nil)
+		h.observe(in, a, wire.StatusOK, nil)
 		h.write(w, http.StatusOK, jsonType, jsonrpc.NewSuccess(in.call.Message.ID, a.result))
 	case in.call.Message != nil && in.call.Message.Kind != jsonrpc.Request:
-		h.tell(in, a, wire.StatusAccepted, nil)
+		h.observe(in, a, wire.StatusAccepted, nil)
 		h.write(w, http.StatusAccepted, nil, nil)
 	default: // fails closed: a gate that says nothing is broken
-		h.replyBroken(w, in, errors.New("the gate gave neither reply nor failure"))
+		h.replyFailure(w, r, in, &proxy.Failure{Kernel: &signal.KernelError{}, Reason: "the gate gave neither reply nor failure"})
 	}
 }
 
 // replyFailure sends a refusal in dialect canonical with its row's status.
-// Authentication is the transport's own business.
+// Authentication is the transport's own business. A failure without a row is a
+// fault of toolgate's own, which the log describes.
 func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intake, f *proxy.Failure) {
 	made, err := wire.Answer(wire.Canonical, wire.Failure(*f))
 	if err != nil {
-		h.replyBroken(w, in, err)
-		return
+		h.opts.Log.Error("answering over rest", "error", err, "reason", f.Reason)
+		made = wire.Reply{Error: wire.Internal, HTTP: http.StatusInternalServerError}
 	}
 	status := wire.StatusError
 	if made.Silent {
 		status = wire.StatusCancelled
 	}
-	h.tell(in, answer{traceID: f.TraceID, decisionID: f.DecisionID}, status, made.Error)
+	h.observe(in, answer{traceID: f.TraceID, decisionID: f.DecisionID}, status, made.Error)
 	switch {
 	case made.Silent:
 		h.write(w, made.HTTP, nil, nil)
@@ -162,15 +162,6 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 		retryAfter(w, f.RetryAfter)
 		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id(), made.Error))
 	}
-}
-
-// replyBroken sends the INTERNAL_ERROR of a part of ours that contradicts
-// itself; the log has why.
-func (h *Handler) replyBroken(w http.ResponseWriter, in *intake, err error) {
-	h.opts.Log.Error("answering over rest", "error", err)
-	object := json.RawMessage(`{"code":-32603,"message":"Internal error"}`)
-	h.tell(in, answer{}, wire.StatusError, object)
-	h.write(w, http.StatusInternalServerError, jsonType, jsonrpc.NewFailureObject(in.id(), object))
 }
 
 // id is the request id to answer with, nil when none is known.
@@ -184,8 +175,8 @@ func (in *intake) id() json.RawMessage {
 	return nil
 }
 
-// tell tells the observer of the envelope in, which was answered with status.
-func (h *Handler) tell(in *intake, a answer, status string, errorObject json.RawMessage) {
+// observe reports the envelope in, which was answered with status.
+func (h *Handler) observe(in *intake, a answer, status string, errorObject json.RawMessage) {
 	e := wire.Event{
 		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id()),
 		Status: status, Duration: h.opts.Now().Sub(in.begun), Error: errorObject,

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -60,14 +59,10 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 		return nil, &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "the envelope profile is not known"}
 	}
 	m, err := jsonrpc.Decode(raw, limits)
-	var f *jsonrpc.Fault
-	switch {
-	case errors.As(err, &f):
-		return nil, f
-	case err != nil: // fails closed: Decode promises a Fault
-		return nil, &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error()}
+	if err != nil {
+		return nil, jsonrpc.FaultOf(err)
 	}
-	if f = e.judge(m); f != nil {
+	if f := e.judge(m); f != nil {
 		f.ID = m.ID
 		return nil, f
 	}
