@@ -6,7 +6,9 @@
 // short request and waits for a short answer pays more for them than for the
 // request itself. This Transport writes the request and reads the answer in
 // place, with the parsers of net/http; https is left to another RoundTripper,
-// because a server may choose HTTP/2 there.
+// because a server may choose HTTP/2 there. A request on an idle connection costs
+// three system calls: one that finds the connection still open, one write, and
+// one read when the answer is there.
 //
 //	t := keepalive.New(&http.Transport{ForceAttemptHTTP2: true})
 //	defer t.CloseIdleConnections()
@@ -27,6 +29,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -39,7 +42,7 @@ type Transport struct {
 	secure *http.Transport
 
 	mu    sync.Mutex         // protects the fields below
-	idle  map[string][]*conn // :: host:port ⇒ idle connections, the longest idle first
+	idle  map[string][]*conn // :: host of a URL ⇒ idle connections, the longest idle first
 	timer *time.Timer        // closes expired connections; nil = none are idle
 }
 
@@ -55,12 +58,18 @@ func New(secure *http.Transport) *Transport {
 type conn struct {
 	net.Conn
 	t     *Transport
-	addr  string
+	raw   syscall.RawConn // nil where the connection has none
+	host  string          // that it was dialled for, as in its URL
+	used  bool            // it has carried a request
 	r     *bufio.Reader
 	w     *bufio.Writer
 	limit io.LimitedReader // of the response header
-	since time.Time        // idle since
+	since time.Time        // when it became idle
 }
+
+// errStale reports an idle connection that the server has closed, or on which it
+// has sent something of its own accord. Nothing was written to it.
+var errStale = errors.New("the idle connection is stale")
 
 // RoundTrip implements http.RoundTripper. It returns the cause of the request's
 // context when that ends first; the connection is then closed. The body of a
@@ -69,28 +78,32 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "http" {
 		return t.secure.RoundTrip(req)
 	}
-	c, err := t.connect(req)
-	if err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close() // the contract of RoundTripper; the error that counts is err
-		}
-		return nil, err
-	}
 	ctx := req.Context()
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	res, err := c.exchange(req)
-	if err != nil {
+	for {
+		c, err := t.connect(req)
+		if err != nil {
+			if req.Body != nil {
+				_ = req.Body.Close() // the contract of RoundTripper; the error that counts is err
+			}
+			return nil, err
+		}
+		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+		res, err := c.exchange(req)
+		if err == nil {
+			b := &body{ReadCloser: res.Body, c: c, ctx: ctx, stop: stop, reuse: !res.Close && !req.Close}
+			if res.Body == http.NoBody {
+				b.finish(true)
+			} else {
+				res.Body = b
+			}
+			return res, nil
+		}
 		stop()
 		_ = c.Close() // err says more
-		return nil, causeOf(ctx, err)
+		if !errors.Is(err, errStale) {
+			return nil, causeOf(ctx, err)
+		}
 	}
-	b := &body{ReadCloser: res.Body, c: c, ctx: ctx, stop: stop, reuse: !res.Close && !req.Close}
-	if res.Body == http.NoBody {
-		b.finish(true)
-	} else {
-		res.Body = b
-	}
-	return res, nil
 }
 
 // CloseIdleConnections closes the connections that no request uses.
@@ -104,61 +117,34 @@ func (t *Transport) CloseIdleConnections() {
 // connect returns a connection for req: the one that became idle last, or a new
 // one.
 func (t *Transport) connect(req *http.Request) (*conn, error) {
-	addr := req.URL.Host
+	host := req.URL.Host
+	t.mu.Lock()
+	if all := t.idle[host]; len(all) > 0 {
+		c := all[len(all)-1]
+		all[len(all)-1] = nil
+		t.idle[host] = all[:len(all)-1]
+		t.mu.Unlock()
+		return c, nil
+	}
+	t.mu.Unlock()
+	addr, dial := host, t.secure.DialContext
 	if req.URL.Port() == "" {
 		addr = net.JoinHostPort(req.URL.Hostname(), "80")
 	}
-	for c := t.take(addr); c != nil; c = t.take(addr) {
-		if c.r.Buffered() == 0 && open(c.Conn) {
-			return c, nil
-		}
-		_ = c.Close() // the server has closed it, or sent what nobody asked for
-	}
-	dial := t.secure.DialContext
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
-	raw, err := dial(req.Context(), "tcp", addr)
+	socket, err := dial(req.Context(), "tcp", addr)
 	if err != nil {
 		return nil, causeOf(req.Context(), err)
 	}
-	c := &conn{Conn: raw, t: t, addr: addr, w: bufio.NewWriter(raw)}
-	c.limit.R = raw
+	c := &conn{Conn: socket, t: t, host: host, w: bufio.NewWriter(socket)}
+	if sc, ok := socket.(syscall.Conn); ok {
+		c.raw, _ = sc.SyscallConn() // without it the connection is not examined
+	}
+	c.limit.R = socket
 	c.r = bufio.NewReader(&c.limit)
 	return c, nil
-}
-
-// take removes the idle connection to addr that was used last, nil for none.
-func (t *Transport) take(addr string) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := t.idle[addr]
-	if len(all) == 0 {
-		return nil
-	}
-	c := all[len(all)-1]
-	all[len(all)-1] = nil
-	t.idle[addr] = all[:len(all)-1]
-	return c
-}
-
-// put keeps c for the next request, or closes it when enough are idle.
-func (t *Transport) put(c *conn) {
-	most := t.secure.MaxIdleConnsPerHost
-	if most == 0 {
-		most = http.DefaultMaxIdleConnsPerHost
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.idle[c.addr]) >= most {
-		_ = c.Close() // nothing is lost
-		return
-	}
-	c.since = time.Now()
-	t.idle[c.addr] = append(t.idle[c.addr], c)
-	if t.timer == nil {
-		t.timer = time.AfterFunc(t.timeout(), t.expire)
-	}
 }
 
 // timeout returns how long a connection may be idle.
@@ -180,17 +166,17 @@ func (t *Transport) expire() {
 // zero time = all. The caller must hold t.mu.
 func (t *Transport) closeIdleLocked(before time.Time) {
 	left := false
-	for addr, all := range t.idle {
+	for host, all := range t.idle {
 		n := 0
 		for n < len(all) && (before.IsZero() || !all[n].since.After(before)) {
 			_ = all[n].Close() // nothing is lost
 			n++
 		}
 		if n == len(all) {
-			delete(t.idle, addr)
+			delete(t.idle, host)
 			continue
 		}
-		t.idle[addr], left = slices.Delete(all, 0, n), true
+		t.idle[host], left = slices.Delete(all, 0, n), true
 	}
 	if t.timer != nil {
 		t.timer.Stop()
@@ -201,27 +187,21 @@ func (t *Transport) closeIdleLocked(before time.Time) {
 	}
 }
 
-// exchange writes req and reads the head of its response. A server may answer and
-// close before it has read all of req, so a failure to write is reported only
-// when there is no response.
+// exchange writes req and reads the head of its final response; interim ones
+// (1xx) are dropped. A server may answer and close before it has read all of req,
+// so a failure to write is reported only when there is no response. The error is
+// errStale when nothing was written.
 func (c *conn) exchange(req *http.Request) (*http.Response, error) {
-	written := req.Write(c.w)
-	if written == nil {
-		written = c.w.Flush()
+	var written error
+	if !c.await(func() bool {
+		if written = req.Write(c.w); written == nil {
+			written = c.w.Flush()
+		}
+		return written == nil
+	}) {
+		return nil, errStale
 	}
-	res, err := c.readHead(req)
-	switch {
-	case err == nil:
-		res.Close = res.Close || written != nil
-		return res, nil
-	case written != nil:
-		return nil, written
-	}
-	return nil, err
-}
-
-// readHead reads the head of the final response: interim ones (1xx) are dropped.
-func (c *conn) readHead(req *http.Request) (*http.Response, error) {
+	c.used = true
 	c.limit.N = c.t.secure.MaxResponseHeaderBytes
 	if c.limit.N <= 0 {
 		c.limit.N = 64 << 10
@@ -229,13 +209,17 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	for {
 		res, err := http.ReadResponse(c.r, req)
 		switch {
-		case err != nil && c.limit.N <= 0:
-			return nil, errHeaderTooLarge
-		case err != nil:
-			return nil, err
-		case res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols:
+		case err == nil && res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
+		case err == nil:
 			c.limit.N = 1<<63 - 1 // the body is bounded by its reader
+			res.Close = res.Close || written != nil
 			return res, nil
+		case written != nil:
+			return nil, written
+		case c.limit.N <= 0:
+			return nil, errHeaderTooLarge
+		default:
+			return nil, err
 		}
 	}
 }
@@ -278,15 +262,28 @@ func (b *body) Close() error {
 	return nil
 }
 
-// finish gives the connection back, or closes it when it cannot serve another
-// request: the response is not at its end, or the context has cut it off.
+// finish gives the connection back for the next request. It closes a connection
+// that cannot serve one, because the response is not at its end or the context
+// has cut it off, and one beyond those that may be idle.
 func (b *body) finish(whole bool) {
 	if !b.done.CompareAndSwap(false, true) {
 		return
 	}
-	if b.stop() && whole && b.reuse {
-		b.c.t.put(b.c)
+	t, c := b.c.t, b.c
+	most := t.secure.MaxIdleConnsPerHost
+	if most == 0 {
+		most = http.DefaultMaxIdleConnsPerHost
+	}
+	reuse := b.stop() && whole && b.reuse && c.r.Buffered() == 0
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !reuse || len(t.idle[c.host]) >= most {
+		_ = c.Close() // the response was read, or nobody wants it
 		return
 	}
-	_ = b.c.Close() // the response was read, or nobody wants it
+	c.since = time.Now()
+	t.idle[c.host] = append(t.idle[c.host], c)
+	if t.timer == nil {
+		t.timer = time.AfterFunc(t.timeout(), t.expire)
+	}
 }
