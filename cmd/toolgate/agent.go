@@ -172,9 +172,7 @@ func answerTo(id json.RawMessage, text []byte) (answer, bool) {
 // post sends one message and returns a response with a good status; the caller
 // closes its body.
 func (a *agent) post(ctx context.Context, message []byte) (*http.Response, error) {
-	h := http.Header{}
-	a.session.Set(h)
-	res, err := a.endpoint.Post(ctx, h, message, nil)
+	res, err := a.endpoint.Post(ctx, a.endpoint.Headers(a.session), message, nil)
 	if err != nil {
 		return nil, unreachable(ctx, a.endpoint.URL.String())
 	}

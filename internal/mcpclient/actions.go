@@ -10,66 +10,41 @@ import (
 	"github.com/toolgate/toolgate/internal/ndjson"
 )
 
-// framing is what the messages to and from a server look like. Calls are always
-// MCP methods, params and results, whatever the server speaks.
-type framing interface {
-	// request makes the line of a call. With an error nothing may be sent.
-	request(p *Call) ([]byte, *Error)
-	// receive takes one line from the server.
-	receive(c *Conn, line []byte)
-}
-
-// messageFrames are JSON-RPC messages.
-type messageFrames struct{}
-
-func (messageFrames) request(p *Call) ([]byte, *Error) {
-	return jsonrpc.NewRequest(p.key, p.Method, p.Params), nil
-}
-
-func (messageFrames) receive(c *Conn, line []byte) {
-	_ = c.receive(line, source{any: true}) // a refused message is counted
-}
-
-// actionFrames are those of the NDJSON action protocol: tools are its actions.
-// Arguments and output pass byte for byte; params._meta has no place in it.
-type actionFrames struct{}
-
-// request turns tools/list into list_actions and tools/call into invoke. A line
-// beyond what the protocol allows is refused.
-func (actionFrames) request(p *Call) ([]byte, *Error) {
+// writeAction makes the line of a call for a server of the NDJSON action protocol,
+// whose actions appear as tools: tools/list becomes list_actions and tools/call
+// becomes invoke. Arguments and output pass byte for byte; params._meta has no
+// place in it. A line beyond what the protocol allows is refused.
+func (p *Call) writeAction() *Error {
 	switch p.Method {
 	case "tools/list":
-		return ndjson.NewList(p.ID), nil
+		p.line = ndjson.NewList(p.ID)
+		return nil
 	case "tools/call":
 	default:
-		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("the server has no %s", p.Method)}
+		return &Error{Kind: Unavailable, Err: fmt.Errorf("the server has no %s", p.Method)}
 	}
 	name, _ := jsonrpc.Get(p.Params, "name")
 	input, ok := jsonrpc.Get(p.Params, "arguments")
 	if !ok {
 		input = json.RawMessage(`{}`)
 	}
-	line := ndjson.NewInvoke(p.ID, name, input)
-	if len(line) > ndjson.MaxLine {
-		return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("the call is %d bytes long, and the server takes at most %d\nhint: send less, or a reference in place of the data", len(line), ndjson.MaxLine)}
+	if p.line = ndjson.NewInvoke(p.ID, name, input); len(p.line) > ndjson.MaxLine {
+		return &Error{Kind: TooLarge, Err: fmt.Errorf("the call is %d bytes long, and the server takes at most %d\nhint: send less, or a reference in place of the data", len(p.line), ndjson.MaxLine)}
 	}
-	return line, nil
+	return nil
 }
 
-// receive takes one response. One that nobody waits for is dropped and counted;
-// a malformed one fails its call where the id is certain.
-func (actionFrames) receive(c *Conn, line []byte) {
+// receiveAction handles one response. One that nobody waits for is dropped and
+// counted; a malformed one fails its call where the id is certain.
+func (c *Conn) receiveAction(line []byte) {
 	r, err := ndjson.DecodeResponse(line, c.limits)
 	if err != nil {
-		if p, data := c.takeLooseActions(line); p != nil {
-			p.answer(definitions(data))
-			return
-		}
-		_ = c.receiveFaulty(line, malformed(err), source{any: true})
+		_ = c.receiveFaulty(line, malformed(err), source{any: true}) // a refused message is counted
 		return
 	}
 	c.garbage.Store(0)
-	p := c.take(r.ID, source{any: true})
+	id, _ := jsonrpc.Text(r.ID)
+	p := c.take(id, source{any: true})
 	switch {
 	case p == nil:
 		c.opts.Dropped.Add(1)
@@ -80,16 +55,6 @@ func (actionFrames) receive(c *Conn, line []byte) {
 	default:
 		p.answer(toolResult(r))
 	}
-}
-
-// takeLooseActions finds the data in a list answer that strict decoding refused,
-// as takeLoose does.
-func (c *Conn) takeLooseActions(line []byte) (*Call, json.RawMessage) {
-	members, err := LooseMembers(line)
-	if err != nil || string(members["ok"]) != "true" || members["data"] == nil || !c.isLoose(members["id"]) {
-		return nil, nil
-	}
-	return c.take(members["id"], source{any: true}), members["data"]
 }
 
 // errorObject writes a refusal as a JSON-RPC error object.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 // Options are what a Conn needs besides its transport.
@@ -45,32 +49,34 @@ type wire interface {
 
 // Conn is one connection to a server. It is safe for concurrent use.
 type Conn struct {
-	opts    Options
-	wire    wire
-	frames  framing
-	limits  jsonrpc.Limits
-	calls   jsonrpc.Pool[*Call]
-	garbage atomic.Int64 // messages in a row that made no sense
+	opts     Options
+	wire     wire
+	endpoint *Endpoint // nil over stdio
+	actions  bool      // the server speaks the NDJSON action protocol
+	limits   jsonrpc.Limits
+	garbage  atomic.Int64 // messages in a row that made no sense
 
 	life     context.Context // ends when the connection is dead
 	end      context.CancelCauseFunc
 	closeOne sync.Once
 
-	revision atomic.Pointer[spoken]
+	spoken atomic.Pointer[spoken]
 
-	mu      sync.Mutex // protects the fields below
+	mu      sync.Mutex       // protects the fields below
+	calls   map[string]*Call // :: id ⇒ call that waits for its answer
 	tasks   sync.WaitGroup
 	closing bool // no task may begin any more
 }
 
-// spoken is the revision in which messages are sent.
+// spoken is how messages are sent: in which session and revision.
 type spoken struct {
-	revision  string
+	Session
 	stateless bool
+	header    http.Header // of every POST, never changed; nil over stdio
 }
 
-// New makes a connection without a transport. The caller adds one with OpenStdio,
-// OpenHTTP or OpenSSE before anything else, and closes the connection.
+// New returns a connection without a transport. The caller adds one with
+// OpenStdio, OpenHTTP or OpenSSE before anything else, and closes the connection.
 func New(opts Options) *Conn {
 	if opts.IDs == nil {
 		opts.IDs = new(atomic.Int64)
@@ -84,9 +90,9 @@ func New(opts Options) *Conn {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	c := &Conn{opts: opts, frames: messageFrames{}, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}}
+	c := &Conn{opts: opts, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}, calls: make(map[string]*Call)}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	c.revision.Store(&spoken{})
+	c.speakIn(Session{})
 	return c
 }
 
@@ -100,8 +106,15 @@ func (c *Conn) Life() context.Context { return c.life }
 // Dead reports whether the connection has ended.
 func (c *Conn) Dead() bool { return c.life.Err() != nil }
 
-// Fail declares the connection dead. The first cause stays.
-func (c *Conn) Fail(cause *Error) { c.end(cause) }
+// Fail ends the connection and the calls that wait. The first cause stays.
+func (c *Conn) Fail(cause *Error) {
+	c.end(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.calls {
+		p.stop()
+	}
+}
 
 // Close ends the connection and waits until nothing of it is left.
 func (c *Conn) Close() {
@@ -128,24 +141,78 @@ func (c *Conn) Go(f func()) bool {
 	return !c.closing
 }
 
+// Call is one request to a server. Its exported fields are set before Do.
+type Call struct {
+	ID     string // from Conn.NextID; decimal digits, also fit for a progress token
+	Method string
+	Params json.RawMessage // sent as they are, nil for none
+	// Bound are the parameters that headers repeat (paramheader).
+	Bound []paramheader.Parameter
+	// Loose accepts a result that strict decoding refuses, if its envelope is
+	// sound: the elements of a list are judged one by one later.
+	Loose bool
+	// Owner belongs to the caller.
+	Owner any
+
+	key      json.RawMessage // the id on the wire
+	line     []byte          // what goes on the wire
+	stop     func()          // ends the context in which the call is sent
+	state    atomic.Int32    // kept, claimed or withdrawn
+	unsent   atomic.Bool     // the transport had it, and it is certain that no byte went
+	done     atomic.Bool     // the fields below are set
+	answered chan struct{}   // closed then; made by Do
+	result   json.RawMessage
+	fault    *Error
+}
+
+// The states of a call. It leaves the first one once: nothing is sent twice.
+const (
+	kept      = iota // no byte has been written
+	claimed          // the transport writes the call
+	withdrawn        // the transport must not write it
+)
+
+// claim reports whether the transport may write the call.
+func (p *Call) claim() bool {
+	return p.state.CompareAndSwap(kept, claimed) || p.state.Load() == claimed
+}
+
+// answer sets the outcome. Whoever removed the call from its table calls it.
+func (p *Call) answer(result json.RawMessage, fault *Error) {
+	p.result, p.fault = result, fault
+	p.done.Store(true)
+	close(p.answered)
+}
+
+// Answered reports whether the answer has arrived. It may be called at any time,
+// also before Do.
+func (p *Call) Answered() bool { return p.done.Load() }
+
 // Do sends a call and waits for its answer, until ctx ends or the connection
 // does. A call is used once.
 func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	p.key, p.answered = jsonrpc.Quote(p.ID), make(chan struct{})
-	var e *Error
-	if p.line, e = c.frames.request(p); e != nil {
+	if !c.actions {
+		p.line = jsonrpc.NewRequest(p.key, p.Method, p.Params)
+	} else if e := p.writeAction(); e != nil {
 		return nil, e
 	}
-	if e := c.ended(ctx, true); e != nil {
-		return nil, e
+	sending, stop := context.WithCancel(ctx)
+	defer stop()
+	p.stop = stop
+	c.mu.Lock()
+	if c.life.Err() != nil || ctx.Err() != nil {
+		c.mu.Unlock()
+		return nil, c.ended(ctx, true)
 	}
-	c.calls.Put(p.key, p)
-	err := c.wire.send(ctx, p)
-	if _, open := c.calls.Match(p.key, nil); !open {
+	c.calls[p.ID] = p
+	c.mu.Unlock()
+	err := c.wire.send(sending, p)
+	if c.take(p.ID, source{only: p}) == nil {
 		<-p.answered
 		return p.result, p.fault
 	}
-	unsent := p.withdraw()
+	unsent := p.state.CompareAndSwap(kept, withdrawn) || p.unsent.Load()
 	switch e := c.ended(ctx, unsent); {
 	case e != nil:
 		return nil, e
@@ -153,6 +220,99 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 		return nil, &Error{Kind: Unavailable, Err: err}
 	}
 	return nil, failed(err)
+}
+
+// await waits for the answer of a call, or the end of ctx.
+func (p *Call) await(ctx context.Context) error {
+	select {
+	case <-p.answered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// source says which calls a stream may answer: the one that it was opened for,
+// or, where all share one stream, any.
+type source struct {
+	only *Call
+	any  bool
+}
+
+// take removes the call with an id that a stream may answer from the table. The
+// caller answers it. It returns nil when there is none.
+func (c *Conn) take(id string, from source) *Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.calls[id]
+	if p == nil || p != from.only && !from.any {
+		return nil
+	}
+	delete(c.calls, id)
+	return p
+}
+
+// Settle answers a call in the server's place, and reports whether it waited.
+func (c *Conn) Settle(p *Call, result json.RawMessage, fault *Error) bool {
+	if c.take(p.ID, source{only: p}) == nil {
+		return false
+	}
+	p.answer(result, fault)
+	return true
+}
+
+// Lookup returns the call with an id that waits for its answer, nil for none.
+func (c *Conn) Lookup(id string) *Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[id]
+}
+
+// Only returns the one call that waits for its answer and fits, nil when there is
+// none or more than one.
+func (c *Conn) Only(fits func(*Call) bool) *Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found *Call
+	for _, p := range c.calls {
+		if !fits(p) {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = p
+	}
+	return found
+}
+
+// maxGarbage is how many messages in a row may make no sense before the
+// connection is given up.
+const maxGarbage = 100
+
+// receive handles one message of the server. The error is ErrMalformed with the
+// *jsonrpc.Fault of a message that strict decoding refused; the connection
+// continues, and a call that the message certainly answers has failed with it.
+func (c *Conn) receive(raw []byte, from source) error {
+	msg, err := jsonrpc.Decode(raw, c.limits)
+	if err != nil {
+		return c.receiveFaulty(raw, malformed(err), from)
+	}
+	c.garbage.Store(0)
+	if msg.Kind != jsonrpc.Success && msg.Kind != jsonrpc.Failure {
+		c.opts.Handle(msg, from.only)
+		return nil
+	}
+	id, _ := jsonrpc.Text(msg.ID)
+	switch p := c.take(id, from); {
+	case p == nil:
+		c.opts.Dropped.Add(1)
+	case msg.Kind == jsonrpc.Failure:
+		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: msg.Error})
+	default:
+		p.answer(msg.Result, nil)
+	}
+	return nil
 }
 
 // ended returns how the end of the connection or of ctx ends a call, nil when
@@ -184,30 +344,80 @@ func (c *Conn) Died(unsent bool) *Error {
 // ctx or the connection ends.
 func (c *Conn) Post(ctx context.Context, line []byte) error { return c.wire.post(ctx, line, false) }
 
-// within returns ctx, which also ends with the connection.
-func (c *Conn) within(ctx context.Context) (context.Context, func()) {
-	ctx, stop := context.WithCancel(ctx)
-	detach := context.AfterFunc(c.life, stop)
-	return ctx, func() {
-		detach()
-		stop()
-	}
-}
-
 // Offer sends a message that has no answer. It does not block, and drops the
 // message when too many wait.
 func (c *Conn) Offer(line []byte) { _ = c.wire.post(c.life, line, true) } // as the comment says
 
 // IsMCP reports whether the server speaks MCP, and may be initialized and sent
 // notifications.
-func (c *Conn) IsMCP() bool { return c.frames == messageFrames{} }
-
-// IsHTTP reports whether requests have streams and headers of their own.
-func (c *Conn) IsHTTP() bool {
-	_, ok := c.wire.(*httpWire)
-	return ok
-}
+func (c *Conn) IsMCP() bool { return !c.actions }
 
 // ClosesStreams reports whether a call is cancelled by closing the stream of its
 // answer, and by nothing else (MCP 2026-07-28 basic/patterns/cancellation).
-func (c *Conn) ClosesStreams() bool { return c.Stateless() && c.IsHTTP() }
+func (c *Conn) ClosesStreams() bool { return c.Stateless() && c.endpoint != nil }
+
+// Revisions are the MCP revisions with a handshake that a Conn speaks, newest
+// first; StatelessRevisions those without one, whose every request says what the
+// server has to know of its client.
+var (
+	Revisions          = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+	StatelessRevisions = []string{"2026-07-28"}
+)
+
+// Speak sets the revision in which messages are sent from now on, "" for none
+// yet. No call may be under way.
+func (c *Conn) Speak(revision string) {
+	c.speakIn(Session{ID: c.spoken.Load().ID, Revision: revision})
+}
+
+// speakIn sets the session in which messages are sent from now on.
+func (c *Conn) speakIn(s Session) {
+	next := &spoken{Session: s, stateless: slices.Contains(StatelessRevisions, s.Revision)}
+	if c.endpoint != nil {
+		next.header = c.endpoint.Headers(s)
+	}
+	c.spoken.Store(next)
+}
+
+// Revision returns the revision agreed on, "" for none.
+func (c *Conn) Revision() string { return c.spoken.Load().Session.Revision }
+
+// Stateless reports whether the connection speaks a revision without a
+// handshake.
+func (c *Conn) Stateless() bool { return c.spoken.Load().stateless }
+
+// Initialize opens a session (MCP basic/lifecycle) and returns the result of the
+// server. Over Streamable HTTP it also opens the stream of the server's own
+// messages, which a goroutine reads that Close waits for: what a server asks
+// during a call may come on that stream, and is lost before it is open.
+func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.RawMessage) (json.RawMessage, error) {
+	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, Revisions[0], capabilities, clientInfo)
+	result, e := c.Do(ctx, &Call{ID: c.NextID(), Method: "initialize", Params: params})
+	if e != nil {
+		return nil, fmt.Errorf("initializing: %w", e)
+	}
+	raw, _ := jsonrpc.Get(result, "protocolVersion")
+	revision, _ := jsonrpc.Text(raw)
+	if !slices.Contains(Revisions, revision) {
+		return nil, fmt.Errorf("initializing: the server speaks MCP revision %q, which is not one of %v", revision, Revisions)
+	}
+	c.Speak(revision)
+	if err := c.Post(ctx, jsonrpc.NewNotification("notifications/initialized", nil)); err != nil {
+		return nil, fmt.Errorf("initializing: %w", err)
+	}
+	if w, ok := c.wire.(*httpWire); ok && !w.shared {
+		w.awaitStream(ctx)
+	}
+	return result, nil
+}
+
+// Ping asks whether the server still knows the session, and fails the connection
+// if not.
+func (c *Conn) Ping(ctx context.Context) {
+	if c.Stateless() {
+		return // there is nothing that a server could have forgotten
+	}
+	if _, e := c.Do(ctx, &Call{ID: c.NextID(), Method: "ping"}); e != nil && e.Lost {
+		c.Fail(e)
+	}
+}

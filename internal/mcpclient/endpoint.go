@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -47,8 +47,8 @@ type Endpoint struct {
 // Session is what the answer to initialize agreed on. The zero value is none.
 type Session struct{ ID, Revision string }
 
-// Set adds the session to the headers of a request.
-func (s Session) Set(h http.Header) {
+// set adds the session to the headers of a request.
+func (s Session) set(h http.Header) {
 	if s.ID != "" {
 		h[headerSession] = []string{s.ID}
 	}
@@ -86,9 +86,9 @@ func Passing(status int) bool {
 	return status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 }
 
-// outBody is the body of a POST. net/http writes nothing of a request before it
-// begins to read the body, so the first read is the moment of sending. It offers
-// nothing but io.ReadCloser: net/http would take a shorter way.
+// outBody reads the body of a POST. net/http writes nothing of a request before
+// it begins to read the body, so the first read is the moment of sending. It
+// offers nothing but io.Reader: net/http would take a shorter way.
 type outBody struct {
 	r     bytes.Reader
 	claim func() bool // nil when it was called
@@ -104,73 +104,61 @@ func (b *outBody) Read(buf []byte) (int, error) {
 	return b.r.Read(buf)
 }
 
-// Close implements io.Closer.
-func (b *outBody) Close() error { return nil }
+// Headers returns the headers of a POST in a session.
+func (e *Endpoint) Headers(s Session) http.Header {
+	h := http.Header{"Content-Type": {mediaJSON}, "Accept": {mediaJSON + ", " + mediaEvents}}
+	s.set(h)
+	maps.Copy(h, e.Header)
+	return h
+}
 
-// Post sends one message with the headers h, which it adds to. Claim is called
-// once, right before the first byte of the request is written, and prevents that
-// by returning false; nil always agrees. If the connection fails, net/http sends
-// the request again only when no byte of it was written. The caller closes the
-// body of the response.
+// Post sends one message with the headers h, which begin with those of Headers
+// and are not changed. Claim is called right before the first byte of the request
+// is written, and prevents that by returning false; nil always agrees. If the
+// connection fails, net/http sends the request again only when no byte of it was
+// written, and claim is called again. The caller closes the body of the response.
 func (e *Endpoint) Post(ctx context.Context, h http.Header, message []byte, claim func() bool) (*http.Response, error) {
-	h["Content-Type"], h["Accept"] = contentTypes, accepts
-	if claim != nil {
-		claim = sync.OnceValue(claim)
-	}
+	req := &http.Request{Method: http.MethodPost, Header: h, ContentLength: int64(len(message))}
 	body := func() (io.ReadCloser, error) {
 		b := &outBody{claim: claim}
 		b.r.Reset(message)
-		return b, nil
+		return io.NopCloser(b), nil
 	}
-	req := e.request(ctx, http.MethodPost, h)
 	req.Body, _ = body()
-	req.ContentLength = int64(len(message))
 	if h["Idempotency-Key"] == nil && h["X-Idempotency-Key"] == nil { // with one of these net/http repeats a POST after bytes were written
 		req.GetBody = body
 	}
-	return e.roundTrip(req)
+	return e.roundTrip(ctx, req)
 }
 
-// roundTrip sends a request.
-func (e *Endpoint) roundTrip(req *http.Request) (*http.Response, error) {
-	res, err := e.Transport.RoundTrip(req)
+// roundTrip sends a request to the endpoint.
+func (e *Endpoint) roundTrip(ctx context.Context, req *http.Request) (*http.Response, error) {
+	req.URL, req.Host, req.Proto, req.ProtoMajor, req.ProtoMinor = e.URL, e.URL.Host, "HTTP/1.1", 1, 1
+	res, err := e.Transport.RoundTrip(req.WithContext(ctx))
 	if err != nil && e.Broken != nil {
 		e.Broken(err)
 	}
 	return res, err
 }
 
-// The headers of every POST; they are never changed.
-var (
-	contentTypes = []string{mediaJSON}
-	accepts      = []string{mediaJSON + ", " + mediaEvents}
-)
-
-// request makes a request without a body.
-func (e *Endpoint) request(ctx context.Context, method string, h http.Header) *http.Request {
-	for name, values := range e.Header {
-		h[name] = values
-	}
-	req := &http.Request{Method: method, URL: e.URL, Host: e.URL.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-	return req.WithContext(ctx)
-}
-
 // Open asks for an event stream with GET: the one that at was read from, or the
 // session's own. The caller closes the body of the response.
 func (e *Endpoint) Open(ctx context.Context, s Session, at *Position) (*http.Response, error) {
 	h := http.Header{"Accept": {mediaEvents}}
-	s.Set(h)
+	s.set(h)
 	if at.Last != "" {
 		h[headerLast] = []string{at.Last}
 	}
-	return e.roundTrip(e.request(ctx, http.MethodGet, h))
+	maps.Copy(h, e.Header)
+	return e.roundTrip(ctx, &http.Request{Method: http.MethodGet, Header: h})
 }
 
 // End ends a session with DELETE. A server may refuse that.
 func (e *Endpoint) End(ctx context.Context, s Session) {
 	h := http.Header{}
-	s.Set(h)
-	if res, err := e.roundTrip(e.request(ctx, http.MethodDelete, h)); err == nil {
+	s.set(h)
+	maps.Copy(h, e.Header)
+	if res, err := e.roundTrip(ctx, &http.Request{Method: http.MethodDelete, Header: h}); err == nil {
 		res.Body.Close()
 	}
 }

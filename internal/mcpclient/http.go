@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -28,12 +29,13 @@ const (
 	streamHead  = time.Second     // that the handshake waits for the head of the session's stream
 )
 
-// httpWire carries messages over Streamable HTTP: each call has a response of
-// its own.
+// httpWire carries messages over Streamable HTTP, where each call has a response
+// of its own, or over HTTP+SSE (MCP 2024-11-05), where one event stream brings all
+// answers and is the connection.
 type httpWire struct {
 	c       *Conn
-	e       Endpoint
-	session atomic.Value  // the session's id, a string
+	e       *Endpoint
+	shared  bool          // HTTP+SSE
 	posts   chan struct{} // a slot for each message without an answer that is sent
 	lossies atomic.Int64
 }
@@ -41,18 +43,9 @@ type httpWire struct {
 // OpenHTTP connects to a Streamable HTTP endpoint. Header goes with every request
 // and takes precedence over all others. Base makes the connections.
 func (c *Conn) OpenHTTP(address string, header http.Header, base http.RoundTripper) error {
-	w, err := newHTTPWire(c, address, header, base)
-	if err == nil {
-		c.wire = w
-	}
-	return err
-}
-
-// newHTTPWire makes a transport for c.
-func newHTTPWire(c *Conn, address string, header http.Header, base http.RoundTripper) (*httpWire, error) {
 	target, err := url.Parse(address)
 	if err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https" {
-		return nil, fmt.Errorf("the url %q is not an http or https address", address)
+		return fmt.Errorf("the url %q is not an http or https address", address)
 	}
 	if password, ok := target.User.Password(); ok && header.Get("Authorization") == "" {
 		if header = header.Clone(); header == nil {
@@ -61,8 +54,10 @@ func newHTTPWire(c *Conn, address string, header http.Header, base http.RoundTri
 		(&http.Request{Header: header}).SetBasicAuth(target.User.Username(), password)
 	}
 	w := &httpWire{c: c, posts: make(chan struct{}, maxPosts)}
-	w.e = Endpoint{URL: target, Header: header, Transport: base, MaxBytes: c.limits.Bytes, Pause: streamPause, Log: c.opts.Log, Broken: w.broken}
-	return w, nil
+	w.e = &Endpoint{URL: target, Header: header, Transport: base, MaxBytes: c.limits.Bytes, Pause: streamPause, Log: c.opts.Log, Broken: w.broken}
+	c.wire, c.endpoint = w, w.e
+	c.speakIn(Session{})
+	return nil
 }
 
 // broken ends the connection to a server that cannot be dialled.
@@ -72,55 +67,43 @@ func (w *httpWire) broken(err error) {
 	}
 }
 
-// current returns the session in which messages are sent.
-func (w *httpWire) current() Session {
-	id, _ := w.session.Load().(string)
-	return Session{ID: id, Revision: w.c.revision.Load().revision}
-}
-
-// headers makes the headers of a call.
-func (w *httpWire) headers(p *Call) http.Header {
-	h := make(http.Header, 8)
-	w.current().Set(h)
-	if w.c.revision.Load().stateless {
-		paramheader.Set(h, p.Method, p.Params, p.Bound)
-	}
-	return h
-}
-
 // send implements wire.
 func (w *httpWire) send(ctx context.Context, p *Call) error {
-	ctx, stop := w.c.within(ctx)
-	defer stop()
-	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
+	said := w.c.spoken.Load()
+	header := said.header
+	if said.stateless {
+		header = make(http.Header, len(said.header)+3)
+		paramheader.Set(header, p.Method, p.Params, p.Bound)
+		maps.Copy(header, said.header)
+	}
+	res, err := w.e.Post(ctx, header, p.line, p.claim)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if p.Method == "initialize" && res.StatusCode == http.StatusOK {
-		w.session.Store(SessionID(res))
+	switch media := Media(res); {
+	case w.shared && res.StatusCode/100 == 2: // the answer comes on the shared stream
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
+		return p.await(ctx)
+	case res.StatusCode == http.StatusOK && (media == mediaJSON || media == mediaEvents):
+		if p.Method == "initialize" {
+			w.c.speakIn(Session{ID: SessionID(res)})
+		}
+		if media == mediaEvents {
+			return w.follow(ctx, res, p)
+		}
+		body, err := ReadBody(res, w.c.limits.Bytes)
+		switch {
+		case err == nil:
+			return cmp.Or(w.c.receive(body, source{only: p}), ErrMalformed) // which counts only if it was no answer
+		case !errors.Is(err, ErrTooLong):
+			return fmt.Errorf("reading the answer: %w", err)
+		}
+		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
+	default:
+		w.refused(res, p)
 	}
-	switch {
-	case IsJSON(res):
-		return w.answered(res, p)
-	case IsEvents(res):
-		return w.follow(ctx, res, p)
-	}
-	w.refused(res, p)
 	return nil
-}
-
-// answered takes the one JSON message of a response.
-func (w *httpWire) answered(res *http.Response, p *Call) error {
-	body, err := ReadBody(res, w.c.limits.Bytes)
-	switch {
-	case errors.Is(err, ErrTooLong):
-		w.c.fault(p, tooLarge(w.c.limits.Bytes))
-		return nil
-	case err != nil:
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	return cmp.Or(w.c.receive(body, source{only: p}), ErrMalformed) // which counts only if it was no answer
 }
 
 // follow takes the events of a response.
@@ -131,9 +114,9 @@ func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) erro
 			fault = err
 		}
 	}}
-	err := w.e.Follow(ctx, res.Body, w.current(), !w.c.Stateless(), to)
+	err := w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), to)
 	if errors.Is(err, ErrTooLong) {
-		w.c.fault(p, tooLarge(w.c.limits.Bytes))
+		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
 	}
 	return errors.Join(err, fault)
 }
@@ -158,7 +141,7 @@ func (w *httpWire) refused(res *http.Response, p *Call) {
 	case res.StatusCode/100 == 2:
 		e.Err = fmt.Errorf("the server answered with status %d and content type %q", res.StatusCode, Media(res))
 	}
-	w.c.fault(p, e)
+	w.c.Settle(p, nil, e)
 }
 
 // lost reports whether a response means that the server forgot the session, and
@@ -167,7 +150,7 @@ func (w *httpWire) refused(res *http.Response, p *Call) {
 // codes that SDKs use for their transport. To a request without a session, only
 // another server than before answers so.
 func (w *httpWire) lost(res *http.Response, msg *jsonrpc.Message, ours bool) bool {
-	if w.current().ID == "" && !w.c.Stateless() {
+	if said := w.c.spoken.Load(); said.ID == "" && !said.stateless {
 		return false
 	}
 	ofTransport := false
@@ -201,19 +184,18 @@ func (w *httpWire) post(ctx context.Context, line []byte, lossy bool) error {
 
 // deliver sends one message that has no answer.
 func (w *httpWire) deliver(ctx context.Context, line []byte) error {
-	ctx, detach := w.c.within(ctx)
-	defer detach()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(w.c.life, stop)()
 	select {
 	case w.posts <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-w.posts }()
-	ctx, stop := context.WithTimeout(ctx, postTimeout)
+	ctx, stop = context.WithTimeout(ctx, postTimeout)
 	defer stop()
-	h := make(http.Header, 4)
-	w.current().Set(h)
-	res, err := w.e.Post(ctx, h, line, nil)
+	res, err := w.e.Post(ctx, w.c.spoken.Load().header, line, nil)
 	if err != nil {
 		return err
 	}
@@ -248,7 +230,7 @@ func (w *httpWire) awaitStream(ctx context.Context) {
 func (w *httpWire) listen(answered func()) {
 	take := func(data []byte) { _ = w.c.receive(data, source{}) } // a refused message is counted
 	for known := false; ; {
-		opened, status := w.e.Listen(w.c.life, w.current(), take, answered)
+		opened, status := w.e.Listen(w.c.life, w.c.spoken.Load().Session, take, answered)
 		known = known || opened
 		if !known || status != http.StatusNotFound {
 			return
@@ -264,9 +246,9 @@ func (w *httpWire) listen(answered func()) {
 
 // close implements wire: the connections belong to base.
 func (w *httpWire) close() {
-	if s := w.current(); s.ID != "" && !w.c.Stateless() {
+	if said := w.c.spoken.Load(); said.ID != "" && !said.stateless {
 		ctx, stop := context.WithTimeout(context.Background(), endTimeout)
 		defer stop()
-		w.e.End(ctx, s)
+		w.e.End(ctx, said.Session)
 	}
 }

@@ -9,29 +9,23 @@ import (
 	"time"
 )
 
-// sseWire carries messages over HTTP+SSE (MCP 2024-11-05): one event stream,
-// which is the connection, brings all answers, and messages are posted to the
-// address that its first event names.
-type sseWire struct{ *httpWire }
-
 // OpenSSE connects to an HTTP+SSE server. It waits for the address of its
 // messages until ctx ends or patience is over. Header and base are as in
 // OpenHTTP.
 func (c *Conn) OpenSSE(ctx context.Context, address string, header http.Header, base http.RoundTripper, patience time.Duration) error {
-	inner, err := newHTTPWire(c, address, header, base)
-	if err != nil {
+	if err := c.OpenHTTP(address, header, base); err != nil {
 		return err
 	}
-	w := sseWire{inner}
-	c.wire = w
+	w := c.wire.(*httpWire)
+	w.shared = true
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { c.Fail(&Error{Kind: Timeout, Sent: true, Err: ctx.Err()}) })()
-	return w.open()
+	return w.openShared()
 }
 
-// open opens the stream and reads it up to the address of messages.
-func (w sseWire) open() error {
+// openShared opens the stream of all answers and reads it up to the address of messages.
+func (w *httpWire) openShared() error {
 	res, err := w.e.Open(w.c.life, Session{}, &Position{})
 	if err != nil {
 		return err
@@ -60,20 +54,20 @@ func (w sseWire) open() error {
 	}
 	w.c.Go(func() {
 		defer res.Body.Close()
-		w.read(events)
+		w.readShared(events)
 	})
 	return nil
 }
 
-// read takes the events of the stream to its end, which ends the connection.
-func (w sseWire) read(events *Events) {
+// readShared handles the events of the stream to its end, which ends the connection.
+func (w *httpWire) readShared(events *Events) {
 	for {
 		event, err := events.Next()
 		switch {
 		case errors.Is(err, ErrTooLong):
 			fault := tooLarge(w.c.limits.Bytes)
 			if p := w.c.named(event.Data); p != nil {
-				w.c.fault(p, fault)
+				w.c.Settle(p, nil, fault)
 			}
 			w.c.Fail(failed(fault.Err))
 			return
@@ -85,23 +79,3 @@ func (w sseWire) read(events *Events) {
 		}
 	}
 }
-
-// send implements wire.
-func (w sseWire) send(ctx context.Context, p *Call) error {
-	ctx, stop := w.c.within(ctx)
-	defer stop()
-	res, err := w.e.Post(ctx, w.headers(p), p.line, p.claim)
-	if err != nil {
-		return err
-	}
-	if res.StatusCode/100 != 2 {
-		w.refused(res, p)
-	} else {
-		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
-	}
-	res.Body.Close()
-	return w.c.await(ctx, p)
-}
-
-// close implements wire: the end of the stream ends the session.
-func (w sseWire) close() {}

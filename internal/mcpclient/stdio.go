@@ -54,9 +54,7 @@ type outLine struct {
 // OpenStdio connects to a process by its stdin and stdout. With actions the
 // server speaks the NDJSON action protocol, and its actions appear as tools.
 func (c *Conn) OpenStdio(in io.Writer, out io.Reader, process Process, actions bool) {
-	if actions {
-		c.frames = actionFrames{}
-	}
+	c.actions = actions
 	w := &stdioWire{c: c, in: in, out: out, process: process, wakeup: make(chan struct{}, 1)}
 	c.wire = w
 	w.tasks.Go(w.read)
@@ -68,7 +66,7 @@ func (w *stdioWire) send(ctx context.Context, p *Call) error {
 	if err := w.enqueue(outLine{p, p.line}, maxQueued); err != nil {
 		return err
 	}
-	return w.c.await(ctx, p)
+	return p.await(ctx)
 }
 
 // post implements wire. A server that reads nothing gets nothing.
@@ -167,8 +165,17 @@ func (w *stdioWire) read() {
 			w.ended(err)
 			return
 		case len(line) > 0:
-			w.c.frames.receive(w.c, line)
+			w.receive(line)
 		}
+	}
+}
+
+// receive handles one line of the server.
+func (w *stdioWire) receive(line []byte) {
+	if w.c.actions {
+		w.c.receiveAction(line)
+	} else {
+		_ = w.c.receive(line, source{any: true}) // a refused message is counted
 	}
 }
 
@@ -190,7 +197,7 @@ func (w *stdioWire) ended(err error) {
 func (w *stdioWire) tooLong(head []byte) {
 	cause := tooLarge(w.c.limits.Bytes)
 	if p := w.c.named(head); p != nil {
-		w.c.fault(p, cause)
+		w.c.Settle(p, nil, cause)
 		cause = failed(errors.New("the server was restarted: it sent an answer beyond the size limit to another call"))
 	}
 	w.c.Fail(cause)

@@ -31,14 +31,14 @@ func eraOf(m *jsonrpc.Message) era {
 
 // headers returns the headers of m itself; s is the session it is sent in.
 func (t *talk) headers(m *jsonrpc.Message, e era, s session) http.Header {
-	h := make(http.Header, 8)
 	if !e.stateless {
-		s.Set(h)
-		return h
+		return t.endpoint.Headers(s.Session)
 	}
+	stateless := mcpclient.Session{}
 	if paramheader.Plain(e.version) {
-		mcpclient.Session{Revision: e.version}.Set(h)
+		stateless.Revision = e.version
 	}
+	h := t.endpoint.Headers(stateless)
 	paramheader.Set(h, m.Method, m.Params, t.parametersOf(m))
 	return h
 }

@@ -111,9 +111,7 @@ func (t *talk) cancelAll() {
 	s := t.currentSession()
 	for _, id := range t.waiting() {
 		params := append(append([]byte(`{"requestId":`), id...), `,"reason":"the client has gone"}`...)
-		h := http.Header{}
-		s.Set(h)
-		if res, err := t.endpoint.Post(ctx, h, jsonrpc.NewNotification("notifications/cancelled", params), nil); err == nil {
+		if res, err := t.endpoint.Post(ctx, t.endpoint.Headers(s.Session), jsonrpc.NewNotification("notifications/cancelled", params), nil); err == nil {
 			res.Body.Close()
 		}
 	}

@@ -144,9 +144,10 @@ func unnamed(params, meta json.RawMessage) json.RawMessage {
 
 // endSubscription ends a subscription that the server cancels over stdio.
 func (c *conn) endSubscription(params json.RawMessage) {
-	id, _ := jsonrpc.Get(params, "requestId")
-	listening := func(call *mcpclient.Call) bool { p := pendingOf(call); return p != nil && p.onNotice != nil }
-	if !c.Settle(id, listening, json.RawMessage(`{}`)) {
+	raw, _ := jsonrpc.Get(params, "requestId")
+	id, _ := jsonrpc.Text(raw)
+	p := pendingOf(c.Lookup(id))
+	if p == nil || p.onNotice == nil || !c.Settle(&p.Call, json.RawMessage(`{}`), nil) {
 		c.dropped.Add(1)
 	}
 }

@@ -1,0 +1,109 @@
+package mcpclient
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+// receiveFaulty handles a message that strict decoding refused with e: an answer
+// whose id is certain fails its call, anything else is dropped and counted. It
+// returns the cause of e, or nil for a loose result.
+func (c *Conn) receiveFaulty(raw []byte, e *Error, from source) error {
+	if p, result := c.takeLoose(raw, from); p != nil {
+		if c.actions {
+			p.answer(definitions(result))
+		} else {
+			p.answer(result, nil)
+		}
+		return nil
+	}
+	c.opts.Dropped.Add(1)
+	if fault, ok := errors.AsType[*jsonrpc.Fault](e.Err); ok {
+		id, _ := jsonrpc.Text(fault.ID)
+		if p := c.take(id, from); p != nil {
+			p.answer(nil, e)
+			return e.Err
+		}
+	}
+	if c.garbage.Add(1) >= maxGarbage {
+		c.Fail(failed(errors.New("the upstream sends nothing but garbage")))
+	}
+	return e.Err
+}
+
+// malformed fails a call whose answer makes no sense.
+func malformed(err error) *Error { return failed(fmt.Errorf("%w: %w", ErrMalformed, err)) }
+
+// takeLoose finds the result in a list answer that strict decoding refused, so
+// that one bad tool does not hide the others. Only the envelope has to be sound.
+func (c *Conn) takeLoose(raw []byte, from source) (*Call, json.RawMessage) {
+	members, err := LooseMembers(raw)
+	result := members["result"]
+	if c.actions {
+		result = members["data"]
+	}
+	id, _ := jsonrpc.Text(members["id"])
+	p := c.Lookup(id)
+	if err != nil || result == nil || p == nil || !p.Loose || members["error"] != nil || members["method"] != nil || c.actions && string(members["ok"]) != "true" {
+		return nil, nil
+	}
+	return c.take(id, from), result
+}
+
+// named finds the call whose id stands in the head of a message that was not
+// read to its end.
+func (c *Conn) named(head []byte) *Call {
+	const most = 256
+	head = bytes.ReplaceAll(head[:min(len(head), most)], []byte(" "), nil)
+	_, rest, ok := bytes.Cut(head, []byte(`"id":"`))
+	if !ok {
+		return nil
+	}
+	id, _, _ := bytes.Cut(rest, []byte{'"'})
+	return c.Lookup(string(id))
+}
+
+// loose lets values be anything that is JSON in shape.
+var loose = jsonv2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+// LooseMembers splits an object whose own names are unique, and leaves its
+// values unexamined.
+func LooseMembers(raw []byte) (map[string]json.RawMessage, error) {
+	dec := jsontext.NewDecoder(bytes.NewReader(raw), loose)
+	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+		return nil, errors.Join(ErrMalformed, err)
+	}
+	out := make(map[string]json.RawMessage)
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		key := name.String()
+		value, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		if _, dup := out[key]; dup {
+			return nil, fmt.Errorf("%w: two members %q", ErrMalformed, key)
+		}
+		out[key] = bytes.Clone(value)
+	}
+	_, err := dec.ReadToken()
+	return out, err
+}
+
+// LooseElements splits an array and leaves its elements unexamined.
+func LooseElements(raw []byte) (out []json.RawMessage, err error) {
+	if err = jsonv2.Unmarshal(raw, &out, loose); err != nil || raw[0] != '[' {
+		return nil, errors.Join(ErrMalformed, err)
+	}
+	return out, nil
+}
