@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,27 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/registry/config"
 )
+
+// Call is one judged tools/call.
+type Call struct {
+	Tool        string          // the upstream's name
+	Fingerprint string          // of the definition that was judged
+	Arguments   json.RawMessage // sent as they are, nil for none
+	Meta        json.RawMessage // params._meta without progressToken, nil for none
+	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
+	From        Downstream      // for whom
+	Timeout     time.Duration   // 0 = the server's
+	// Progress receives notifications/progress without our token, in order, from
+	// one goroutine at a time and never after Do has returned; nil for none. It
+	// should not block.
+	Progress func(params json.RawMessage)
+	// Later receives those of the task that came of the call, if one did, when
+	// Do has returned, for as long as the task lives and at most a day, or until
+	// the connection ends; nil for none.
+	Later func(params json.RawMessage)
+}
 
 // Do sends a call and waits for its answer, which it returns byte for byte. The
 // call is sent at most once. The only exception is an HTTP server that refused
@@ -16,9 +37,9 @@ import (
 // tool whose definition on this connection differs from the one that was judged
 // is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	return s.send(ctx, call.From, call.Timeout, request{
-		method: "tools/call", params: paramsOf(call), progress: call.Progress, later: call.Later, tool: call.Tool, fingerprint: call.Fingerprint,
-	})
+	return s.send(ctx, &request{Call: call, method: "tools/call", params: object(
+		member{"name", jsonrpc.Quote(call.Tool)}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta},
+	)})
 }
 
 // Ask is one request that calls no tool.
@@ -33,8 +54,7 @@ type Ask struct {
 // Ask sends a request that calls no tool and waits for its answer, within the
 // server's timeout and otherwise as Do does.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
-	r := request{method: ask.Method, params: ask.Params, progress: ask.Progress}
-	return s.send(ctx, ask.From, 0, r)
+	return s.send(ctx, &request{Call: Call{From: ask.From, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
 }
 
 // Notify passes a client's notification to the connection of its downstream
@@ -46,88 +66,65 @@ func (s *Server) Notify(session, method string, params json.RawMessage) {
 		return
 	}
 	s.mu.Lock()
-	sl := s.slots[session]
-	s.mu.Unlock()
-	if sl == nil {
-		return
-	}
-	select {
-	case <-sl.ready:
-		// Without a handshake, there is nothing that a client has to tell.
-		if sl.s != nil && sl.s.conn.IsMCP() && !sl.s.conn.Stateless() && !sl.s.conn.Dead() {
-			sl.s.conn.Offer(jsonrpc.NewNotification(method, params))
-		}
-	default: // a connection that is being opened has nothing to be told of
+	defer s.mu.Unlock()
+	// A connection that is being opened has missed nothing. Without a handshake
+	// there is nothing that a client could report.
+	if sess := s.slots[session].opened(); sess != nil && sess.conn.IsMCP() && !sess.conn.Stateless() && !sess.conn.Dead() {
+		sess.conn.Offer(jsonrpc.NewNotification(method, params))
 	}
 }
 
 // send makes a request for a client, on the connection of its session where it
-// has one.
-func (s *Server) send(ctx context.Context, from Downstream, timeout time.Duration, r request) (json.RawMessage, *Error) {
+// has one. It tries once more when the server has forgotten the session.
+func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	if !s.calls.Enter() {
 		return nil, errStopping()
 	}
 	defer s.calls.Leave()
-	if timeout <= 0 {
-		timeout = s.cfg.Timeout
-	}
-	ctx, clock := withDeadline(ctx, timeout)
+	ctx, clock := withDeadline(ctx, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout))
 	defer clock.done()
-	r.ofClient, r.from, r.clock = true, from, clock
-	cl := s.acquireClient(from)
-	if cl == nil {
-		if ofSession[r.method] {
-			return nil, &Error{Kind: Unavailable, Err: errShared}
+	r.ofClient, r.clock = true, clock
+	var cl *client
+	if r.From.Session != "" && s.cfg.Isolation != config.IsolationShared {
+		cl = s.acquireClient(r.From)
+		defer s.releaseClient(r.From.Session, cl)
+		cl.enter(clock)
+		defer cl.leave(clock)
+		if e := cl.reserveSubscription(r); e != nil {
+			return nil, e
 		}
-		return s.attempt(ctx, nil, r)
-	}
-	defer s.releaseClient(from.Session, cl)
-	cl.enter(clock)
-	defer cl.leave(clock)
-	if !ofSession[r.method] {
-		return s.attempt(ctx, cl, r)
-	}
-	if e := cl.reserveSubscription(r); e != nil {
-		return nil, e
+	} else if ofSession[r.method] {
+		return nil, &Error{Kind: Unavailable, Err: errShared}
 	}
 	result, e := s.attempt(ctx, cl, r)
-	cl.recordOutcome(r, e == nil)
+	if e != nil && e.Lost {
+		result, e = s.attempt(ctx, cl, r)
+	}
+	if cl != nil && ofSession[r.method] {
+		cl.recordOutcome(r, e == nil)
+	}
 	return result, e
 }
 
-// attempt makes a request on the connection of its client. It tries once more
-// when the server has forgotten the session.
-func (s *Server) attempt(ctx context.Context, cl *client, r request) (json.RawMessage, *Error) {
-	key := r.from.Session
-	for again := true; ; again = false {
-		sess, done, e := s.session(ctx, key, cl)
-		if e != nil {
-			return nil, e
-		}
-		if r.method == "tools/call" && sess.profile.Load().Offers(r.tool) != r.fingerprint {
-			done()
-			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.tool)}
-		}
-		result, e := s.request(ctx, sess, r)
-		if e != nil && e.Lost {
-			sess.conn.Fail(e)
-			s.forget(key, sess)
-		}
-		done()
-		if e == nil || !e.Lost || !again {
-			return result, e
-		}
+// attempt makes a request once, on the connection of its client and in the
+// revision that the server speaks there.
+func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result json.RawMessage, e *Error) {
+	sess, sl, e := s.session(ctx, r.From.Session, cl)
+	if e != nil {
+		return nil, e
 	}
-}
-
-// request makes a request on a connection, in the revision that its server
-// speaks.
-func (s *Server) request(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
-	stateless, do := sess.conn.Stateless(), s.inSession
+	if sl != nil {
+		defer s.idle(sl)
+	}
+	if r.method == "tools/call" && sess.profile.Load().prints[r.Tool] != r.Fingerprint {
+		return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.Tool)}
+	}
+	stateless := sess.conn.Stateless()
 	if stateless {
-		do = s.stateless
+		result, e = s.stateless(ctx, sess, r)
+	} else {
+		result, e = s.inSession(ctx, sess, r)
 	}
-	result, e := do(ctx, sess, r)
 	switch {
 	case e == nil:
 		return result, nil
@@ -136,15 +133,19 @@ func (s *Server) request(ctx context.Context, sess *session, r request) (json.Ra
 	case codeOf(e) == codeHeaders:
 		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
 	}
+	if e.Lost {
+		sess.conn.Fail(e)
+		s.forget(r.From.Session, sess)
+	}
 	return nil, e
 }
 
 // inSession makes a request on an initialized connection. It first sets the log
 // level that the client wants.
-func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+func (s *Server) inSession(ctx context.Context, sess *session, r *request) (json.RawMessage, *Error) {
 	sets := r.method == "logging/setLevel"
-	if r.from.Level != "" && !sets && sess.conn.client != nil {
-		s.setLevel(ctx, sess, r.from.Level)
+	if r.From.Level != "" && !sets && sess.conn.client != nil {
+		s.setLevel(ctx, sess, r.From.Level)
 	}
 	result, e := sess.conn.do(ctx, r)
 	if e != nil {
@@ -156,96 +157,67 @@ func (s *Server) inSession(ctx context.Context, sess *session, r request) (json.
 	return result, nil
 }
 
-// paramsOf builds the params of tools/call by concatenation.
-func paramsOf(call Call) json.RawMessage {
-	name := jsonrpc.Quote(call.Tool)
-	out := make([]byte, 0, len(name)+len(call.Arguments)+len(call.Meta)+40)
-	out = append(append(out, `{"name":`...), name...)
-	if call.Arguments != nil {
-		out = append(append(out, `,"arguments":`...), call.Arguments...)
-	}
-	if call.Task != nil {
-		out = append(append(out, `,"task":`...), call.Task...)
-	}
-	if call.Meta != nil {
-		out = append(append(out, `,"_meta":`...), call.Meta...)
-	}
-	return append(out, '}')
-}
-
-// nothing is a release that has nothing to do.
-func nothing() {}
-
-// session returns the connection of a client, or with nil the shared one, and a
-// function that releases it.
-func (s *Server) session(ctx context.Context, key string, cl *client) (*session, func(), *Error) {
-	shared, e := s.awaitShared(ctx)
-	if e != nil {
-		return nil, nil, e
-	}
-	if cl == nil {
-		return shared, nothing, nil
-	}
-	sl, e := s.slot(key, cl)
-	if e != nil {
-		return nil, nil, e
-	}
-	release := func() { s.idle(sl) }
-	select {
-	case <-sl.ready:
-	case <-ctx.Done():
-		release()
-		return nil, nil, ctxError(ctx)
-	}
-	if sl.err != nil {
-		release()
-		return nil, nil, &Error{Kind: Unavailable, Err: sl.err}
-	}
-	return sl.s, release, nil
-}
-
-// awaitShared returns the shared connection. It waits only while the connection
-// is being opened for the first time or after a lost session.
-func (s *Server) awaitShared(ctx context.Context) (*session, *Error) {
+// session returns the connection of a client with its slot, which the caller
+// releases with idle, or for a nil client the shared connection. It waits for the
+// shared connection while that is being opened for the first time or after a lost
+// session.
+func (s *Server) session(ctx context.Context, key string, cl *client) (*session, *slot, *Error) {
 	for {
 		s.mu.Lock()
 		shared, patient, wake, err := s.shared, s.patient, s.wake, s.status.Err
+		if shared != nil && !shared.conn.Dead() {
+			if cl != nil {
+				return s.ownSession(ctx, key, cl)
+			}
+			s.mu.Unlock()
+			return shared, nil, nil
+		}
 		s.mu.Unlock()
-		switch {
-		case shared != nil && !shared.conn.Dead():
-			return shared, nil
-		case shared == nil && !patient:
+		if shared == nil && !patient {
 			if err == nil {
 				err = errors.New("it is not connected")
 			}
-			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s is not available: %w", s.cfg.Name, err)}
+			return nil, nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s is not available: %w", s.cfg.Name, err)}
 		}
 		select {
 		case <-wake:
 		case <-s.life.Done():
-			return nil, errStopping()
+			return nil, nil, errStopping()
 		case <-ctx.Done():
-			return nil, ctxError(ctx)
+			return nil, nil, ctxError(ctx)
 		}
 	}
 }
 
-// slot returns the slot of a client, opening it if needed, and marks it as in
-// use.
-func (s *Server) slot(key string, cl *client) (*slot, *Error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// ownSession returns the connection of a client, opening it if needed. The caller
+// must hold s.mu, which it unlocks.
+func (s *Server) ownSession(ctx context.Context, key string, cl *client) (*session, *slot, *Error) {
 	sl, e := s.slotLocked(key, cl)
 	if e == nil {
 		sl.busy++
 	}
-	return sl, e
+	s.mu.Unlock()
+	if e != nil {
+		return nil, nil, e
+	}
+	select {
+	case <-sl.ready:
+		if sl.err == nil {
+			return sl.s, sl, nil
+		}
+		e = &Error{Kind: Unavailable, Err: sl.err}
+	case <-ctx.Done():
+		e = ctxError(ctx)
+	}
+	s.idle(sl)
+	return nil, nil, e
 }
 
-// slotLocked is slot without the mark. The caller must hold s.mu.
+// slotLocked returns the slot of a client, opening it if needed. The caller must
+// hold s.mu.
 func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	sl := s.slots[key]
-	if sl != nil && sl.dead() {
+	if sess := sl.opened(); sess != nil && sess.conn.Dead() {
 		delete(s.slots, key)
 		sl = nil
 	}
@@ -311,15 +283,7 @@ func (s *Server) idle(sl *slot) {
 func (s *Server) forget(key string, sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.slots[key]
-	if sl == nil {
-		return
-	}
-	select {
-	case <-sl.ready:
-		if sl.s == sess {
-			delete(s.slots, key)
-		}
-	default:
+	if s.slots[key].opened() == sess {
+		delete(s.slots, key)
 	}
 }

@@ -65,12 +65,9 @@ func (c *client) end() {
 	c.home, c.level, c.subscriptions, c.over = nil, "", nil, true
 }
 
-// acquireClient returns the client of a request, creating it if needed, and
-// counts one use. It returns nil for a request on the shared connection.
+// acquireClient returns the client of a session, creating it if needed, and
+// counts one use.
 func (s *Server) acquireClient(from Downstream) *client {
-	if from.Session == "" || s.cfg.Isolation == "shared" {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[from.Session]
@@ -83,12 +80,9 @@ func (s *Server) acquireClient(from Downstream) *client {
 	return c
 }
 
-// releaseClient ends one use of a client. A client without uses and without
-// state is removed.
+// releaseClient ends one use of a client. A client without uses and without state
+// is removed.
 func (s *Server) releaseClient(key string, c *client) {
-	if c == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.uses--; c.uses == 0 && s.clients[key] == c && !c.remembers() {

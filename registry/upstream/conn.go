@@ -26,13 +26,13 @@ const (
 type conn struct {
 	*mcpclient.Conn
 	opts          *Options
-	changed       chan struct{} // has one element when the tool list changed
-	announced     atomic.Bool   // the server said so
-	client        *client       // the session that has it, nil for the shared connection
-	queue         queue         // of notifications and questions in the course of no request
-	asks          asks
+	changed       chan struct{}         // has one element when the tool list changed
+	announced     atomic.Bool           // the server said so
+	client        *client               // the session that has it, nil for the shared connection
+	queue         queue                 // of notifications and questions in the course of no request
+	asked         jsonrpc.Pool[*asking] // :: the server's id ⇒ question that wants an answer
+	asking        atomic.Int64          // questions that are asked or whose answer is being sent
 	taskListeners taskListeners
-	pendings      pendings
 
 	offer    json.RawMessage // capabilities, set when it is connected
 	info     json.RawMessage // clientInfo
@@ -65,65 +65,50 @@ func (c *conn) close() {
 	})
 }
 
-// request is one request of ours.
+// request is one request of ours. Its Call says for whom it is made, and what
+// is reported meanwhile; for a tools/call it also names the tool.
 type request struct {
+	Call
 	method string
 	params json.RawMessage
-	loose  bool
-	// progress receives what the upstream tells meanwhile, nil for nothing.
-	progress func(json.RawMessage)
-	// later receives what the upstream tells of the task that came of the request.
-	later func(json.RawMessage)
+	// loose is as in mcpclient.Call.
+	loose bool
 	// lasting requests are not cancelled upstream when ctx ends.
 	lasting bool
-	// ofClient, from and clock are as in pending.
+	// ofClient requests are made for a client, and not on our own account.
 	ofClient bool
-	from     Downstream
-	clock    *deadline
-	// tool is what tools/call calls, fingerprint its definition that was judged,
-	// and bound its parameters that headers repeat.
-	tool, fingerprint string
-	bound             []paramheader.Parameter
+	// clock is the deadline of a client's request, nil for any other.
+	clock *deadline
+	// bound are the parameters that headers repeat.
+	bound []paramheader.Parameter
 	// onNotice takes what comes on the stream of subscriptions/listen, nil for any
 	// other request.
 	onNotice func(*jsonrpc.Message)
 }
 
-// do sends a request and waits for its answer, or until ctx ends.
-func (c *conn) do(ctx context.Context, r request) (json.RawMessage, *Error) {
-	p, e := c.prepare(r)
-	if e != nil {
-		return nil, e
-	}
-	if p.ofClient {
-		c.pendings.add(p)
-		defer c.pendings.remove(p)
-	}
-	if r.later != nil {
-		c.taskListeners.expect(p.ID, r.later)
-	}
-	result, e := c.Do(ctx, &p.Call)
-	if r.later != nil {
-		c.taskListeners.answered(p.ID, result, c.opts.Now())
-	}
-	late := !p.Answered()
-	if late {
-		c.asks.endFor(p)
-	}
-	p.queue.finish(late)
-	c.asks.endFor(p)
-	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() {
-		c.cancel(p, e.Kind)
-	}
-	return result, e
+// pending is one request that waits for its answer.
+type pending struct {
+	mcpclient.Call
+	request *request
+	life    context.Context // ends soon after the request, and not before
+	queue   queue           // of notifications and questions in its course
 }
 
-// prepare makes the call of a request.
-func (c *conn) prepare(r request) (*pending, *Error) {
-	p := &pending{ofClient: r.ofClient, from: r.from, clock: r.clock, progress: r.progress, onNotice: r.onNotice}
+// pendingOf returns the request that a call belongs to, nil for none.
+func pendingOf(call *mcpclient.Call) *pending {
+	if call == nil {
+		return nil
+	}
+	p, _ := call.Owner.(*pending)
+	return p
+}
+
+// do sends a request and waits for its answer, or until ctx ends.
+func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
+	p := &pending{request: r, life: ctx}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Loose: r.loose, Owner: p}
 	var err error
-	if r.progress != nil || r.later != nil {
+	if r.Progress != nil || r.Later != nil {
 		if p.Params, err = withToken(p.Params, p.ID); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding a progress token: %w", err)}
 		}
@@ -133,7 +118,19 @@ func (c *conn) prepare(r request) (*pending, *Error) {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}
-	return p, nil
+	if r.Later != nil {
+		c.taskListeners.expect(p.ID, r.Later)
+	}
+	result, e := c.Do(ctx, &p.Call)
+	if r.Later != nil {
+		c.taskListeners.answered(p.ID, result, c.opts.Now())
+	}
+	late := !p.Answered()
+	p.queue.finish(late)
+	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() {
+		c.cancel(p, e.Kind)
+	}
+	return result, e
 }
 
 // withToken puts a progress token into params._meta.

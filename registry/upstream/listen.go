@@ -74,7 +74,7 @@ func (s *Server) listenForChanges(c *conn) bool {
 	for n, again := 0, false; filter != nil; n++ {
 		began := s.opts.Now()
 		var granted, acknowledged atomic.Bool
-		_, e := c.do(c.Life(), request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
+		_, e := c.do(c.Life(), &request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
 			if msg.Method != methodAcknowledged {
 				s.changed(c, msg)
 				return
@@ -139,12 +139,8 @@ func (s *Server) relistOwn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
-		select {
-		case <-sl.ready:
-			if sl.s != nil {
-				sl.s.conn.signal()
-			}
-		default: // it lists them anyway
+		if sess := sl.opened(); sess != nil { // any other lists them anyway
+			sess.conn.signal()
 		}
 	}
 }

@@ -29,7 +29,7 @@ type subscription struct {
 
 // reserveSubscription makes room for the subscription that a request asks for,
 // and refuses the request when there is none.
-func (c *client) reserveSubscription(r request) *Error {
+func (c *client) reserveSubscription(r *request) *Error {
 	uri, ok := uriOf(r, "resources/subscribe")
 	if !ok {
 		return nil
@@ -48,7 +48,7 @@ func (c *client) reserveSubscription(r request) *Error {
 
 // recordOutcome records the outcome of a request that changes the state of its
 // connection. It follows reserveSubscription.
-func (c *client) recordOutcome(r request, done bool) {
+func (c *client) recordOutcome(r *request, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if level, ok := levelOf(r); ok && done && !c.over {
@@ -96,7 +96,7 @@ func (c *client) subscribed() bool {
 }
 
 // uriOf returns the uri of a request, if it has the given method.
-func uriOf(r request, method string) (string, bool) {
+func uriOf(r *request, method string) (string, bool) {
 	if r.method != method {
 		return "", false
 	}
@@ -105,7 +105,7 @@ func uriOf(r request, method string) (string, bool) {
 }
 
 // levelOf returns the level that a request sets, if it sets one.
-func levelOf(r request) (string, bool) {
+func levelOf(r *request) (string, bool) {
 	if r.method != "logging/setLevel" {
 		return "", false
 	}
@@ -129,7 +129,7 @@ func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 	}
 	ctx, stop := context.WithTimeout(ctx, levelTimeout)
 	defer stop()
-	_, e := s.conn.do(ctx, request{method: "logging/setLevel", params: object(member{"level", jsonrpc.Quote(level)})})
+	_, e := s.conn.do(ctx, &request{method: "logging/setLevel", params: object(member{"level", jsonrpc.Quote(level)})})
 	if e != nil && (e.Lost || e.Kind == Cancelled) {
 		return // the request that waits for it meets with the same
 	}
@@ -140,7 +140,7 @@ func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 }
 
 // recordLevel records a level that the client has set itself.
-func (s *session) recordLevel(r request) {
+func (s *session) recordLevel(r *request) {
 	if level, ok := levelOf(r); ok {
 		s.levelMu.Lock()
 		defer s.levelMu.Unlock()
@@ -158,7 +158,7 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	} else {
 		srv.setLevel(ctx, s, level)
 		for _, sub := range held {
-			if _, e := s.conn.do(ctx, request{method: "resources/subscribe", params: sub.params}); e != nil {
+			if _, e := s.conn.do(ctx, &request{method: "resources/subscribe", params: sub.params}); e != nil {
 				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
 			}
 		}

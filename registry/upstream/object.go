@@ -14,7 +14,11 @@ type member struct {
 
 // object writes the members that are there.
 func object(members ...member) json.RawMessage {
-	out := []byte{'{'}
+	size := 2
+	for _, m := range members {
+		size += len(m.name) + len(m.value) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
 	for _, m := range members {
 		if m.value == nil {
 			continue

@@ -113,8 +113,8 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.profiles.known[string(from.Capabilities)]
-	if sl := s.slots[from.Session]; sl != nil && sl.alive() {
-		p = sl.s.profile.Load()
+	if sess := s.slots[from.Session].opened(); sess != nil && !sess.conn.Dead() {
+		p = sess.profile.Load()
 	}
 	switch {
 	case p != nil && p == s.listed:
@@ -149,12 +149,12 @@ func (s *Server) openFor(ctx context.Context, from Downstream) {
 	defer s.calls.Leave()
 	cl := s.acquireClient(from)
 	defer s.releaseClient(from.Session, cl)
-	_, done, e := s.session(ctx, from.Session, cl)
+	_, sl, e := s.session(ctx, from.Session, cl)
 	if e != nil {
 		s.log.Debug("listing the tools for a session", "error", e)
 		return
 	}
-	done()
+	s.idle(sl)
 }
 
 // openingLocked records that a connection with some capabilities is being

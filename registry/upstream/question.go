@@ -3,8 +3,6 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -20,89 +18,22 @@ const (
 
 // asking is one request of the server that is put to a client.
 type asking struct {
-	id     json.RawMessage // the server's own
-	peer   Peer
-	course *pending // in whose course it came, nil for none
-	round  []Question
-	life   context.Context
-	end    context.CancelFunc
-	clock  interface {
+	id    json.RawMessage // the server's own
+	peer  Peer
+	round []Question
+	life  context.Context // ends with the request in whose course it came, too
+	end   func()
+	clock interface {
 		hold()
 		release()
 	}
 	back queue // what the client reports meanwhile, all of it before the answer
 }
 
-// asks are the questions of one connection. The zero value is ready.
-type asks struct {
-	under atomic.Int64 // how many are asked or whose answer is being sent
-
-	mu   sync.Mutex         // protects the fields below
-	live map[string]*asking // :: server's id ⇒ question that wants an answer
-}
-
-// add adds a question. It reports whether there is room, and whether the
-// question's id is free.
-func (s *asks) add(a *asking) (room, free bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.live == nil {
-		s.live = make(map[string]*asking)
-	}
-	key := jsonrpc.Key(a.id)
-	if s.live[key] != nil {
-		return true, false
-	}
-	if s.under.Load() >= maxAsking {
-		return false, true
-	}
-	s.under.Add(1)
-	s.live[key] = a
-	return true, true
-}
-
-// remove removes a question, and reports whether the server still waits for its
-// answer.
-func (s *asks) remove(a *asking) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := jsonrpc.Key(a.id)
-	if s.live[key] != a {
-		return false
-	}
-	delete(s.live, key)
-	return true
-}
-
-// withdraw ends a question that the server has cancelled.
-func (s *asks) withdraw(id json.RawMessage) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := jsonrpc.Key(id)
-	if a := s.live[key]; a != nil {
-		delete(s.live, key)
-		a.end()
-	}
-}
-
-// endFor ends the questions that came in the course of p.
-func (s *asks) endFor(p *pending) {
-	p.over.Store(true)
-	if s.under.Load() == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, a := range s.live {
-		if a.course == p {
-			a.end()
-		}
-	}
-}
-
 // respond answers a request of the server. A ping is answered at once, and
 // everything else by the client that it concerns. Where there is no client the
-// method does not exist. A stateless server has no requests.
+// method does not exist. A stateless server has no requests. A request with the
+// id of one that waits is dropped: an answer would be taken for that to the first.
 func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if c.Stateless() {
 		c.dropped.Add(1)
@@ -118,41 +49,33 @@ func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 		return
 	}
 	a := c.newAsking(msg, peer, course)
-	room, free := c.asks.add(a)
-	switch {
-	case !free:
-		c.dropped.Add(1) // an answer would be taken for that to the first one
+	if !c.asked.Put(a.id, a) {
+		c.dropped.Add(1)
 		a.end()
-		return
-	case !room:
-		a.end()
-		c.refuse(a)
 		return
 	}
 	a.clock.hold()
-	if course != nil && course.over.Load() {
-		a.end()
-	}
-	if !order.offer(func(muted bool) { c.askClient(a, muted) }) {
+	if c.asking.Add(1) > maxAsking || !order.offer(func(muted bool) { c.askClient(a, muted) }) {
 		if c.endQuestion(a) {
-			c.refuse(a)
+			c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 		}
-		c.asks.under.Add(-1)
+		c.asking.Add(-1)
 	}
-}
-
-// refuse answers a question beyond the limit.
-func (c *conn) refuse(a *asking) {
-	c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 }
 
 // newAsking makes a question of a request.
 func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *asking {
-	a := &asking{id: msg.ID, peer: peer, course: course, clock: &c.client.waiting}
-	if course != nil && course.clock != nil {
-		a.clock = course.clock
+	a := &asking{id: msg.ID, peer: peer, clock: &c.client.waiting}
+	life := c.Life()
+	if course != nil {
+		life = course.life
+		if course.request.clock != nil {
+			a.clock = course.request.clock
+		}
 	}
-	a.life, a.end = context.WithTimeout(c.Life(), maxQuestion)
+	ctx, stop := context.WithTimeout(life, maxQuestion)
+	detach := context.AfterFunc(c.Life(), stop)
+	a.life, a.end = ctx, func() { detach(); stop() }
 	params, token := withoutToken(msg.Params)
 	q := Question{Method: msg.Method, Params: params}
 	if token != nil {
@@ -169,7 +92,7 @@ func (c *conn) askClient(a *asking, muted bool) {
 		a.end()
 	}
 	begun := c.Go(func() {
-		defer c.asks.under.Add(-1)
+		defer c.asking.Add(-1)
 		var answers []Answer
 		if a.life.Err() == nil {
 			answers = a.peer.Ask(a.life, a.round)
@@ -181,7 +104,7 @@ func (c *conn) askClient(a *asking, muted bool) {
 	})
 	if !begun {
 		c.endQuestion(a)
-		c.asks.under.Add(-1)
+		c.asking.Add(-1)
 	}
 }
 
@@ -189,7 +112,8 @@ func (c *conn) askClient(a *asking, muted bool) {
 func (c *conn) endQuestion(a *asking) bool {
 	a.end()
 	a.clock.release()
-	return c.asks.remove(a)
+	_, waits := c.asked.Match(a.id, func(other *asking) bool { return other == a })
+	return waits
 }
 
 // line returns the answer to the server, with the client's bytes.

@@ -91,12 +91,12 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
 	c.Speak(mcpclient.StatelessRevisions[0])
-	result, e := c.do(ctx, request{method: methodDiscover, lasting: true})
+	result, e := c.do(ctx, &request{method: methodDiscover, lasting: true})
 	if codeOf(e) == codeUnsupported {
 		data, _ := jsonrpc.Get(e.RPC, "data")
 		if common := commonRevision(data, "supported"); common != "" {
 			c.Speak(common)
-			result, e = c.do(ctx, request{method: methodDiscover, lasting: true})
+			result, e = c.do(ctx, &request{method: methodDiscover, lasting: true})
 		}
 	}
 	if e == nil {

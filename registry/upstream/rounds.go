@@ -31,14 +31,14 @@ var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources
 //
 // Each round is a request of its own. The client's time does not count against
 // the deadline.
-func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.RawMessage, *Error) {
+func (s *Server) stateless(ctx context.Context, sess *session, r *request) (json.RawMessage, *Error) {
 	if result, e, ok := sess.conn.answeredHere(r.method); ok {
 		return result, e
 	}
 	if result, e, ok := sess.subscribed(ctx, r); ok {
 		return result, e
 	}
-	r.bound = sess.parametersOf(r.tool)
+	r.bound = sess.parametersOf(r.Tool)
 	params := r.params
 	for n := 1; ; n++ {
 		result, e := sess.conn.do(ctx, r)
@@ -63,7 +63,7 @@ func (s *Server) stateless(ctx context.Context, sess *session, r request) (json.
 
 // answered asks the client the server's questions, and returns the params of
 // the next round: those of the first, with the answers and the server's state.
-func (c *conn) answered(ctx context.Context, r request, params, result json.RawMessage) (json.RawMessage, *Error) {
+func (c *conn) answered(ctx context.Context, r *request, params, result json.RawMessage) (json.RawMessage, *Error) {
 	if !mayAsk[r.method] {
 		return nil, failed(fmt.Errorf("%w: a question in answer to %s", mcpclient.ErrMalformed, r.method))
 	}
@@ -121,8 +121,8 @@ func questions(result json.RawMessage) ([]Question, error) {
 }
 
 // ask puts a round to the client and returns inputResponses.
-func (c *conn) ask(ctx context.Context, r request, round []Question) (json.RawMessage, *Error) {
-	if c.client == nil || r.from.Peer == nil {
+func (c *conn) ask(ctx context.Context, r *request, round []Question) (json.RawMessage, *Error) {
+	if c.client == nil || r.From.Peer == nil {
 		e := rpcFault(codeCapability, fmt.Sprintf("the server asks for %s, and there is no client to ask", round[0].Method),
 			object(member{"requiredCapabilities", required(round)}))
 		e.Sent = true
@@ -130,7 +130,7 @@ func (c *conn) ask(ctx context.Context, r request, round []Question) (json.RawMe
 	}
 	r.clock.hold()
 	within, stop := context.WithTimeout(ctx, maxQuestion)
-	answers := r.from.Peer.Ask(within, round)
+	answers := r.From.Peer.Ask(within, round)
 	stop()
 	r.clock.release()
 	switch {

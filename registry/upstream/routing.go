@@ -15,8 +15,8 @@ func (c *conn) recipient(during *mcpclient.Call) (peer Peer, order *queue, cours
 	if c.client == nil {
 		return nil, nil, nil
 	}
-	if p := c.requestDuring(during); p != nil && p.from.Peer != nil {
-		return p.from.Peer, &p.queue, p
+	if p := c.requestDuring(during); p != nil && p.request.From.Peer != nil {
+		return p.request.From.Peer, &p.queue, p
 	}
 	return c.client.peer(), &c.queue, nil
 }
@@ -24,11 +24,12 @@ func (c *conn) recipient(during *mcpclient.Call) (peer Peer, order *queue, cours
 // requestDuring returns the client request in whose course a message came: that
 // of the stream, or, on a shared stream, the only one under way.
 func (c *conn) requestDuring(during *mcpclient.Call) *pending {
-	if during == nil {
-		return c.pendings.sole()
-	}
-	if p := pendingOf(during); p != nil && p.ofClient && !p.Answered() {
-		return p
+	ofClient := func(call *mcpclient.Call) bool { p := pendingOf(call); return p != nil && p.request.ofClient }
+	switch {
+	case during == nil:
+		return pendingOf(c.Only(ofClient))
+	case ofClient(during) && !during.Answered():
+		return pendingOf(during)
 	}
 	return nil
 }
@@ -41,7 +42,9 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 		c.progressed(msg.Params)
 	case "notifications/cancelled":
 		id, _ := msg.Param("requestId")
-		c.asks.withdraw(id)
+		if a, ok := c.asked.Match(id, nil); ok {
+			a.end()
+		}
 	case methodTools:
 		c.announced.Store(true)
 		c.signal()
@@ -92,7 +95,7 @@ func (c *conn) progressed(params json.RawMessage) {
 	}
 	order, tell := &c.queue, c.taskListeners.find(id, c.opts.Now())
 	if p := pendingOf(c.Lookup(id)); p != nil {
-		order, tell = &p.queue, p.progress
+		order, tell = &p.queue, p.request.Progress
 	}
 	if tell == nil {
 		return

@@ -293,21 +293,3 @@ func (s *Server) Close(ctx context.Context) {
 	defer s.mu.Unlock()
 	s.shared, s.status = nil, Status{State: StateStopped, Since: s.opts.Now()}
 }
-
-// Call is one judged tools/call.
-type Call struct {
-	Tool        string          // the upstream's name
-	Fingerprint string          // of the definition that was judged
-	Arguments   json.RawMessage // sent as they are, nil for none
-	Meta        json.RawMessage // params._meta, nil for none
-	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
-	From        Downstream      // for whom
-	Timeout     time.Duration   // 0 = the server's
-	// Progress receives notifications/progress without our token, in order,
-	// never after Do has returned; nil for none.
-	Progress func(params json.RawMessage)
-	// Later receives those of the task that came of the call, if one did, when
-	// Do has returned, for as long as the task lives and at most a day, or until
-	// the connection ends; nil for none.
-	Later func(params json.RawMessage)
-}

@@ -95,7 +95,7 @@ func (s *session) first(ctx context.Context) ([]json.RawMessage, error) {
 
 // page requests one page. The cursor is nil after the last one.
 func (s *session) page(ctx context.Context, params json.RawMessage) (tools []json.RawMessage, cursor json.RawMessage, err error) {
-	result, e := s.conn.do(ctx, request{method: "tools/list", params: params, loose: true})
+	result, e := s.conn.do(ctx, &request{method: "tools/list", params: params, loose: true})
 	if e != nil {
 		if code, _ := jsonrpc.Get(e.RPC, "code"); string(code) == "-32601" {
 			return nil, nil, nil // a server without tools
@@ -282,32 +282,26 @@ type slot struct {
 	last time.Time
 }
 
-// alive reports whether a slot has a connection that serves.
-func (sl *slot) alive() bool {
+// opened returns the connection of a slot, nil for a nil slot, while it is being
+// opened, and when that failed.
+func (sl *slot) opened() *session {
+	if sl == nil {
+		return nil
+	}
 	select {
 	case <-sl.ready:
-		return sl.s != nil && !sl.s.conn.Dead()
+		return sl.s
 	default:
-		return false
+		return nil
 	}
 }
 
-// dead reports whether the connection of a slot has ended.
-func (sl *slot) dead() bool {
-	select {
-	case <-sl.ready:
-		return sl.s != nil && sl.s.conn.Dead()
-	default:
-		return false
-	}
-}
-
-// needed reports whether the connection of a slot must stay open while idle:
-// its client has subscriptions, or its server waits for an answer.
+// needed reports whether the connection of a slot must stay open while idle: it is
+// being opened, its client has subscriptions, or its server waits for an answer.
 func (sl *slot) needed() bool {
 	select {
 	case <-sl.ready:
-		return sl.of.subscribed() || sl.s != nil && sl.s.conn.asks.under.Load() > 0
+		return sl.of.subscribed() || sl.s != nil && sl.s.conn.asking.Load() > 0
 	default:
 		return true
 	}

@@ -52,7 +52,7 @@ func clientInfo(version string) json.RawMessage {
 
 // addClientMeta adds the _meta of a stateless request to params, and replaces
 // what another hop said there. All other bytes stay.
-func (c *conn) addClientMeta(r request, params json.RawMessage) (json.RawMessage, error) {
+func (c *conn) addClientMeta(r *request, params json.RawMessage) (json.RawMessage, error) {
 	if params == nil {
 		params = json.RawMessage(`{}`)
 	}
@@ -74,15 +74,15 @@ func (c *conn) addClientMeta(r request, params json.RawMessage) (json.RawMessage
 // claims returns the client capabilities and the log level of a request, nil
 // for no level. Requests on the shared connection claim nothing, because nobody
 // could be asked or notified.
-func (c *conn) claims(r request) (capabilities, level json.RawMessage) {
+func (c *conn) claims(r *request) (capabilities, level json.RawMessage) {
 	if c.client == nil {
 		return json.RawMessage(`{}`), nil
 	}
-	capabilities = r.from.Capabilities
+	capabilities = r.From.Capabilities
 	if isEmpty(capabilities) {
 		capabilities = c.client.clientCapabilities()
 	}
-	name := r.from.Level
+	name := r.From.Level
 	if name == "" {
 		name, _ = c.client.remembered()
 	}
@@ -105,7 +105,7 @@ func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 		return
 	}
 	msg.Params = params
-	p.onNotice(msg)
+	p.request.onNotice(msg)
 }
 
 // subscription returns the listening request to which a notification belongs,
@@ -118,7 +118,7 @@ func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pe
 		during = c.Lookup(id)
 	}
 	p := pendingOf(during)
-	if p == nil || p.onNotice == nil {
+	if p == nil || p.request.onNotice == nil {
 		return nil, nil
 	}
 	if named {
@@ -147,7 +147,7 @@ func (c *conn) endSubscription(params json.RawMessage) {
 	raw, _ := jsonrpc.Get(params, "requestId")
 	id, _ := jsonrpc.Text(raw)
 	p := pendingOf(c.Lookup(id))
-	if p == nil || p.onNotice == nil || !c.Settle(&p.Call, json.RawMessage(`{}`), nil) {
+	if p == nil || p.request.onNotice == nil || !c.Settle(&p.Call, json.RawMessage(`{}`), nil) {
 		c.dropped.Add(1)
 	}
 }

@@ -27,7 +27,7 @@ type stream struct {
 
 // subscribed handles resources/subscribe and resources/unsubscribe, and reports
 // whether r is one of them.
-func (s *session) subscribed(ctx context.Context, r request) (json.RawMessage, *Error, bool) {
+func (s *session) subscribed(ctx context.Context, r *request) (json.RawMessage, *Error, bool) {
 	if r.method != "resources/subscribe" && r.method != "resources/unsubscribe" {
 		return nil, nil, false
 	}
@@ -193,7 +193,7 @@ func (c *conn) listenFor(st *stream) *Error {
 		uris = append(uris, jsonrpc.Quote(uri)...)
 	}
 	filter := object(member{"resourceSubscriptions", append(uris, ']')})
-	_, e := c.do(st.life, request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
+	_, e := c.do(st.life, &request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
 		switch msg.Method {
 		case methodAcknowledged:
 			if st.conclude(nil, !grants(msg.Params)) {
