@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -30,16 +31,14 @@ const (
 
 // child is one running stdio server with its streams.
 type child struct {
-	stdin  *os.File
-	stdout *os.File
+	stdin  io.WriteCloser
+	stdout io.ReadCloser
 	cmd    *exec.Cmd
 	leash  io.Closer     // closing it ends the process and all that it started
 	exited chan struct{} // closed when the process is gone
-	err    error         // how it went, read after exited
+	fate   string        // how it went, read after exited
 	drains sync.WaitGroup
-
-	mu       sync.Mutex // protects the fields below
-	lastLine string     // the last line on stderr
+	last   atomic.Pointer[string] // line on stderr
 }
 
 // startChild starts the server's command in a process group of its own. The
@@ -53,29 +52,28 @@ func startChild(cfg config.Server, executable string, log hclog.Logger) (*child,
 	if err != nil {
 		return nil, err
 	}
-	pipes, err := openPipes()
-	if err != nil {
-		return nil, err
-	}
 	cmd, leash, err := command(executable, path, cfg.Args)
 	if err != nil {
-		pipes.close()
 		return nil, err
 	}
 	cmd.Dir, cmd.Env = cfg.Dir, append(cmd.Env, env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes[0].r, pipes[1].w, pipes[2].w
-	err = cmd.Start()
+	c := &child{cmd: cmd, leash: leash, exited: make(chan struct{})}
+	var stderr io.ReadCloser
+	if c.stdin, err = cmd.StdinPipe(); err == nil {
+		c.stdout, err = cmd.StdoutPipe()
+	}
+	if err == nil {
+		stderr, err = cmd.StderrPipe()
+	}
+	if err == nil {
+		err = cmd.Start() // closes the pipes when it fails
+	}
 	started(cmd)
 	if err != nil {
-		pipes.close()
 		leash.Close()
 		return nil, fmt.Errorf("starting %s: %w", cfg.Command, err)
 	}
-	pipes[0].r.Close()
-	pipes[1].w.Close()
-	pipes[2].w.Close()
-	c := &child{stdin: pipes[0].w, stdout: pipes[1].r, cmd: cmd, leash: leash, exited: make(chan struct{})}
-	c.drains.Go(func() { c.drain(pipes[2].r, log) })
+	c.drains.Go(func() { c.drain(stderr, log) })
 	go c.wait()
 	return c, nil
 }
@@ -96,45 +94,21 @@ func resolve(cfg config.Server, executable string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// pipe is both ends of an operating system pipe.
-type pipe struct{ r, w *os.File }
-
-// pipes are those of stdin, stdout and stderr.
-type pipes [3]pipe
-
-// openPipes opens three pipes or none.
-func openPipes() (pipes, error) {
-	var out pipes
-	for i := range out {
-		r, w, err := os.Pipe()
-		if err != nil {
-			out.close()
-			return out, fmt.Errorf("opening a pipe: %w", err)
-		}
-		out[i] = pipe{r, w}
-	}
-	return out, nil
-}
-
-// close closes what is open.
-func (p pipes) close() {
-	for _, end := range p {
-		if end.r != nil {
-			end.r.Close()
-			end.w.Close()
-		}
-	}
-}
-
-// wait records how the process ended.
+// wait records how the process ended. It leaves the pipes open, from which the
+// last output is yet to be read; Cmd.Wait would close them.
 func (c *child) wait() {
-	c.err = c.cmd.Wait()
+	state, err := c.cmd.Process.Wait()
+	if c.cmd.ProcessState = state; err != nil {
+		c.fate = err.Error()
+	} else {
+		c.fate = state.String()
+	}
 	close(c.exited)
 }
 
 // drain reads stderr to its end, line by line, so that the pipe never fills
 // up, and logs what is not too much of it.
-func (c *child) drain(r *os.File, log hclog.Logger) {
+func (c *child) drain(r io.ReadCloser, log hclog.Logger) {
 	defer r.Close()
 	lines := bufio.NewReaderSize(r, stderrLine)
 	window, count := time.Now(), 0
@@ -143,7 +117,8 @@ func (c *child) drain(r *os.File, log hclog.Logger) {
 		if err != nil {
 			return
 		}
-		c.setLast(string(line))
+		text := string(line)
+		c.last.Store(&text)
 		for more && err == nil {
 			_, more, err = lines.ReadLine()
 		}
@@ -151,23 +126,9 @@ func (c *child) drain(r *os.File, log hclog.Logger) {
 			window, count = now, 0
 		}
 		if count++; count <= stderrLines && log.IsDebug() {
-			log.Debug("stderr", "line", c.last())
+			log.Debug("stderr", "line", text)
 		}
 	}
-}
-
-// setLast keeps a line of stderr for the message about an exit.
-func (c *child) setLast(line string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lastLine = line
-}
-
-// last gives the last line of stderr.
-func (c *child) last() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lastLine
 }
 
 // Exited is closed when the process has ended.
@@ -176,14 +137,10 @@ func (c *child) Exited() <-chan struct{} { return c.exited }
 // Fate says how the process ended. It may be called after Exited only.
 func (c *child) Fate() error {
 	c.drains.Wait()
-	what := "exit status 0"
-	if c.err != nil {
-		what = c.err.Error()
+	if last := c.last.Load(); last != nil && *last != "" {
+		return fmt.Errorf("the server ended: %s: %s", c.fate, mcpclient.Clip([]byte(*last)))
 	}
-	if last := c.last(); last != "" {
-		return fmt.Errorf("the server ended: %s: %s", what, mcpclient.Clip([]byte(last)))
-	}
-	return fmt.Errorf("the server ended: %s", what)
+	return fmt.Errorf("the server ended: %s", c.fate)
 }
 
 // Stop ends the process and everything that it started: stdin is closed, then

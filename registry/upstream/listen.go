@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"strconv"
@@ -66,47 +67,62 @@ func (s *Server) followLists(sess *session) {
 	}
 }
 
-// listenForChanges subscribes to changes of lists until the connection ends,
-// and renews the subscription when it ends. It returns false when the server
-// announces no changes or refuses the subscription.
+// listenForChanges subscribes to changes of lists until the connection ends. It
+// returns false when the server announces no changes, refuses the subscription or
+// promises nothing.
 func (s *Server) listenForChanges(c *conn) bool {
 	filter, _ := changes(c.offer)
-	for n, again := 0, false; filter != nil; n++ {
-		began := s.opts.Now()
-		var granted, acknowledged atomic.Bool
-		_, e := c.do(c.Life(), &request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
-			if msg.Method != methodAcknowledged {
-				s.changed(c, msg)
-				return
-			}
-			acknowledged.Store(true)
-			granted.Store(grants(msg.Params))
-			if again { // who knows what changed meanwhile
-				for _, l := range listened {
-					s.changed(c, &jsonrpc.Message{Method: l.method})
-				}
-			}
-		}})
+	if filter == nil {
+		return false
+	}
+	again, refused := false, false
+	c.listen(c.Life(), filter, func(msg *jsonrpc.Message) {
 		switch {
-		case c.Dead():
-			return true
-		case e != nil && c.markLost(e).Lost:
-			c.Fail(e)
-			return true
-		case !acknowledged.Load() && e != nil && e.RPC != nil, acknowledged.Load() && !granted.Load():
-			return false
+		case msg.Method != methodAcknowledged:
+			s.changed(c, msg)
+		case again: // who knows what changed meanwhile
+			for _, l := range listened {
+				s.changed(c, &jsonrpc.Message{Method: l.method})
+			}
 		}
-		again = again || acknowledged.Load()
-		if s.opts.Now().Sub(began) >= stableAfter {
+		again = true
+	}, func(e *Error, acknowledged, granted bool) bool {
+		refused = !c.Dead() && (acknowledged && !granted || !acknowledged && e != nil && e.RPC != nil)
+		return refused
+	})
+	return !refused
+}
+
+// listen keeps a subscription open until life ends, and renews it when it ends.
+// Notice handles every notification on it. Ended is called when the server has
+// ended it, perhaps without an acknowledgement or granting nothing, and prevents
+// the renewal by returning true.
+func (c *conn) listen(life context.Context, filter json.RawMessage, notice func(*jsonrpc.Message), ended func(e *Error, acknowledged, granted bool) bool) {
+	for n := 0; ; n++ {
+		began := c.opts.Now()
+		var acknowledged, granted atomic.Bool
+		_, e := c.do(life, &request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
+			if msg.Method == methodAcknowledged {
+				granted.Store(grants(msg.Params))
+				acknowledged.Store(true)
+			}
+			notice(msg)
+		}})
+		if e != nil && c.markLost(e).Lost {
+			c.Fail(e)
+		}
+		if ended(e, acknowledged.Load(), granted.Load()) || life.Err() != nil {
+			return
+		}
+		if c.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
 		select {
-		case <-s.opts.After(pause(n)):
-		case <-c.Life().Done():
-			return true
+		case <-c.opts.After(pause(n)):
+		case <-life.Done():
+			return
 		}
 	}
-	return false
 }
 
 // grants reports whether an acknowledgement promises any notification.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	jsonv2 "github.com/go-json-experiment/json"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
@@ -145,55 +147,12 @@ func (c *conn) beginStream(ctx context.Context, uris []string) (*stream, *Error)
 	}
 }
 
-// keepStream keeps a stream open until it is ended. A failure before the
+// keepStream keeps a stream open until it is ended. A failure before the first
 // acknowledgement is a refusal; after it, the stream is opened again.
 func (c *conn) keepStream(st *stream) {
 	defer st.end()
-	for n := 0; ; n++ {
-		began := c.opts.Now()
-		e := c.listenFor(st)
-		if e == nil {
-			e = failed(errors.New("the server ended the subscription at once"))
-		}
-		st.conclude(e, false)
-		if c.markLost(e).Lost {
-			c.Fail(e)
-		}
-		if st.life.Err() != nil || st.refusal != nil || st.empty {
-			return
-		}
-		if c.opts.Now().Sub(began) >= stableAfter {
-			n = 0
-		}
-		select {
-		case <-c.opts.After(pause(n)):
-		case <-st.life.Done():
-			return
-		}
-	}
-}
-
-// conclude records the server's first response to a stream, and reports whether
-// it was the first.
-func (st *stream) conclude(refusal *Error, empty bool) (first bool) {
-	st.settle.Do(func() {
-		st.refusal, st.empty, first = refusal, empty, true
-		close(st.settled)
-	})
-	return first
-}
-
-// listenFor sends one listening request and waits for its end.
-func (c *conn) listenFor(st *stream) *Error {
-	uris := []byte{'['}
-	for i, uri := range st.uris {
-		if i > 0 {
-			uris = append(uris, ',')
-		}
-		uris = append(uris, jsonrpc.Quote(uri)...)
-	}
-	filter := object(member{"resourceSubscriptions", append(uris, ']')})
-	_, e := c.do(st.life, &request{method: methodListen, params: object(member{"notifications", filter}), onNotice: func(msg *jsonrpc.Message) {
+	uris, _ := jsonv2.Marshal(st.uris) // strings cannot fail
+	c.listen(st.life, object(member{"resourceSubscriptions", uris}), func(msg *jsonrpc.Message) {
 		switch msg.Method {
 		case methodAcknowledged:
 			if st.conclude(nil, !grants(msg.Params)) {
@@ -207,6 +166,21 @@ func (c *conn) listenFor(st *stream) *Error {
 		default:
 			c.dropped.Add(1)
 		}
-	}})
-	return e
+	}, func(e *Error, _, _ bool) bool {
+		if e == nil {
+			e = failed(errors.New("the server ended the subscription at once"))
+		}
+		st.conclude(e, false)
+		return st.refusal != nil || st.empty
+	})
+}
+
+// conclude records the server's first response to a stream, and reports whether
+// it was the first.
+func (st *stream) conclude(refusal *Error, empty bool) (first bool) {
+	st.settle.Do(func() {
+		st.refusal, st.empty, first = refusal, empty, true
+		close(st.settled)
+	})
+	return first
 }
