@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 
+	jsonv2 "github.com/go-json-experiment/json"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -28,23 +30,18 @@ func offerOf(cfg config.Server, order int, declared json.RawMessage) Offer {
 	return o
 }
 
-// sharable takes out of capabilities what clients cannot share a connection for.
-// What cannot be taken out of is nothing.
+// sharable returns capabilities without what clients cannot share a connection
+// for, nil for malformed ones.
 func sharable(declared json.RawMessage) json.RawMessage {
-	out := declared
-	var err error
-	for _, name := range []string{"logging", "tasks"} {
-		if out, err = jsonrpc.Delete(out, name); err != nil {
+	changes := []jsonrpc.Change{{Name: "logging"}, {Name: "tasks"}}
+	if resources, ok := jsonrpc.Get(declared, "resources"); ok {
+		rest, err := jsonrpc.Delete(resources, "subscribe")
+		if err != nil {
 			return nil
 		}
+		changes = append(changes, jsonrpc.Change{Name: "resources", Value: rest})
 	}
-	resources, ok := jsonrpc.Get(out, "resources")
-	if !ok {
-		return out
-	}
-	if resources, err = jsonrpc.Delete(resources, "subscribe"); err == nil {
-		out, err = jsonrpc.Set(out, "resources", resources)
-	}
+	out, err := jsonrpc.Edit(declared, changes...)
 	if err != nil {
 		return nil
 	}
@@ -66,19 +63,6 @@ func (r *Registry) Offers(ctx context.Context) []Offer {
 	return out
 }
 
-// united are the capabilities that all servers can have together, with the
-// members that they may have.
-var united = []struct {
-	name    string
-	members []string
-}{
-	{"tools", []string{"listChanged"}},
-	{"resources", []string{"subscribe", "listChanged"}},
-	{"prompts", []string{"listChanged"}},
-	{"completions", nil},
-	{"logging", nil},
-}
-
 // Offered is what a route offers, an object: on that of one server what that
 // offers, nil while it is not known, and with route "" the union of all, as far
 // as it can be had of all together. It waits as Offers does.
@@ -95,77 +79,89 @@ func (r *Registry) Offered(ctx context.Context, route string) json.RawMessage {
 	return nil
 }
 
-// Union is what can be had of one of offers at least.
-func Union(offers []Offer) json.RawMessage {
-	out := json.RawMessage("{}")
-	for _, c := range united {
-		value, any := json.RawMessage("{}"), false
-		for _, o := range offers {
-			declared, ok := jsonrpc.Get(o.Capabilities, c.name)
-			any = any || ok
-			for _, m := range c.members {
-				if v, _ := jsonrpc.Get(declared, m); string(v) == "true" {
-					value, _ = jsonrpc.Set(value, m, v) // both are objects of our own making
-				}
-			}
-		}
-		if any {
-			out, _ = jsonrpc.Set(out, c.name, value)
-		}
-	}
-	return withTasks(withExtensions(out, offers), offers)
+// A union holds the capabilities that all servers can have together.
+type union struct {
+	Tools       *feature                   `json:"tools,omitzero"`
+	Resources   *feature                   `json:"resources,omitzero"`
+	Prompts     *feature                   `json:"prompts,omitzero"`
+	Completions *feature                   `json:"completions,omitzero"`
+	Logging     *feature                   `json:"logging,omitzero"`
+	Extensions  map[string]json.RawMessage `json:"extensions,omitzero"`
+	Tasks       *taskFeature               `json:"tasks,omitzero"`
+}
+
+// feature is one capability, with the members that it may have.
+type feature struct {
+	Subscribe   bool `json:"subscribe,omitzero"`   // of resources
+	ListChanged bool `json:"listChanged,omitzero"` // of tools, resources and prompts
+}
+
+// taskFeature is the capability to run tool calls as tasks (MCP 2025-11-25).
+type taskFeature struct {
+	Requests json.RawMessage `json:"requests"`
+	Cancel   *struct{}       `json:"cancel,omitzero"`
+	List     *struct{}       `json:"list,omitzero"`
 }
 
 // extensions are those that work where all servers are: what they add is in
 // tools, resources and requests about tasks.
 var extensions = []string{"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/ui"}
 
-// withExtensions adds each extension that a server has, as the first declares it.
-func withExtensions(out json.RawMessage, offers []Offer) json.RawMessage {
-	value := json.RawMessage("{}")
-	for _, name := range extensions {
-		for _, o := range offers {
-			declared, _ := jsonrpc.Get(o.Capabilities, "extensions")
-			if v, ok := jsonrpc.Get(declared, name); ok {
-				value, _ = jsonrpc.Set(value, name, v)
-				break
+// Union returns what at least one of offers has. Each extension is as the first
+// server declares it.
+func Union(offers []Offer) json.RawMessage {
+	var out union
+	for _, o := range offers {
+		for name, to := range map[string]**feature{
+			"tools": &out.Tools, "resources": &out.Resources, "prompts": &out.Prompts, "completions": &out.Completions, "logging": &out.Logging,
+		} {
+			if _, ok := jsonrpc.Get(o.Capabilities, name); !ok {
+				continue
+			}
+			if *to == nil {
+				*to = new(feature)
+			}
+			subscribe, _ := o.member(name, "subscribe")
+			changed, _ := o.member(name, "listChanged")
+			(*to).Subscribe = (*to).Subscribe || name == "resources" && string(subscribe) == "true"
+			(*to).ListChanged = (*to).ListChanged || name != "completions" && name != "logging" && string(changed) == "true"
+		}
+		for _, name := range extensions {
+			if value, ok := o.member("extensions", name); ok && out.Extensions[name] == nil {
+				if out.Extensions == nil {
+					out.Extensions = make(map[string]json.RawMessage)
+				}
+				out.Extensions[name] = value
 			}
 		}
+		out.addTasks(o)
 	}
-	if len(value) > len("{}") {
-		out, _ = jsonrpc.Set(out, "extensions", value)
-	}
-	return out
+	text, _ := jsonv2.Marshal(out, jsonv2.Deterministic(true)) // its raw parts are well-formed
+	return text
 }
 
-// withTasks adds the tasks of tool calls (MCP 2025-11-25), if a server has them:
-// listing and cancelling only when each that has tasks can do it.
-func withTasks(out json.RawMessage, offers []Offer) json.RawMessage {
-	found, list, cancel := false, true, true
-	for _, o := range offers {
-		tasks, ok := jsonrpc.Get(o.Capabilities, "tasks")
-		if !ok {
-			continue
-		}
-		requests, _ := jsonrpc.Get(tasks, "requests")
-		tools, _ := jsonrpc.Get(requests, "tools")
-		if _, ok := jsonrpc.Get(tools, "call"); !ok {
-			continue
-		}
-		_, lists := jsonrpc.Get(tasks, "list")
-		_, cancels := jsonrpc.Get(tasks, "cancel")
-		found, list, cancel = true, list && lists, cancel && cancels
+// addTasks adds the tasks of tool calls, if a server has them: listing and
+// cancelling only when each that has tasks can do it.
+func (u *union) addTasks(o Offer) {
+	if _, ok := o.member("tasks", "requests", "tools", "call"); !ok {
+		return
 	}
-	if !found {
-		return out
+	if u.Tasks == nil {
+		u.Tasks = &taskFeature{Requests: json.RawMessage(`{"tools":{"call":{}}}`), Cancel: new(struct{}), List: new(struct{})}
 	}
-	value := json.RawMessage(`{"requests":{"tools":{"call":{}}}}`)
-	if cancel {
-		value, _ = jsonrpc.Set(value, "cancel", json.RawMessage("{}"))
+	if _, ok := o.member("tasks", "cancel"); !ok {
+		u.Tasks.Cancel = nil
 	}
-	if list {
-		value, _ = jsonrpc.Set(value, "list", json.RawMessage("{}"))
+	if _, ok := o.member("tasks", "list"); !ok {
+		u.Tasks.List = nil
 	}
-	out, _ = jsonrpc.Set(out, "tasks", value)
-	return out
+}
+
+// member returns a value within the capabilities, and whether it is there.
+func (o Offer) member(path ...string) (value json.RawMessage, ok bool) {
+	value, ok = o.Capabilities, true
+	for _, name := range path {
+		value, ok = jsonrpc.Get(value, name)
+	}
+	return value, ok
 }

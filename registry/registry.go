@@ -6,7 +6,6 @@ package registry
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -286,71 +285,18 @@ func (r *Registry) servers() []*running { return (*r.running.Load())[""] }
 
 // Settle waits until every upstream has answered, failed or had a second
 // since it was started, or until ctx ends.
-func (r *Registry) Settle(ctx context.Context) { r.settle(ctx, "") }
+func (r *Registry) Settle(ctx context.Context) { r.View(ctx, "", Downstream{}) }
 
 // Settled reports whether Settle would return at once.
 func (r *Registry) Settled() bool {
 	for _, s := range r.servers() {
 		select {
-		case <-s.Settled():
+		case <-s.settled:
 		default:
 			return false
 		}
 	}
 	return true
-}
-
-// Forward sends a judged call to its upstream and gives the raw result. The
-// error is always a *ForwardError. A tool that is quarantined by now, or has
-// another definition than t, is not called: the control fails closed.
-func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
-	now := r.catalogue.Load().byName[t.Server][t.Name]
-	switch {
-	case now == nil:
-		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
-	case now.Quarantine != "" || t.Quarantine != "":
-		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined: %s", t.Name, now.Quarantine+t.Quarantine)}
-	case now.Fingerprint != t.Fingerprint:
-		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
-	}
-	servers := (*r.running.Load())[t.Server]
-	if len(servers) == 0 {
-		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", t.Server)}
-	}
-	result, err := servers[0].Do(ctx, upstream.Call{
-		Tool: t.Name, Fingerprint: t.Fingerprint, Timeout: t.Timeout,
-		Arguments: out.Arguments, Meta: out.Meta, Task: out.Task, From: out.From, Progress: out.Progress, Later: out.Later,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
-}
-
-// Ask sends a judged request that calls no tool to a server and gives the raw
-// result. The error is always a *ForwardError.
-func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMessage, error) {
-	up := r.server(server)
-	if up == nil {
-		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", server)}
-	}
-	result, err := up.Ask(ctx, ask)
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
-}
-
-// Notify passes a notification of a client's on to the connections that its
-// session has: that to one server, or with server "" every one.
-func (r *Registry) Notify(server, session, method string, params json.RawMessage) {
-	if server == "" {
-		for _, up := range r.servers() {
-			up.Notify(session, method, params)
-		}
-	} else if up := r.server(server); up != nil {
-		up.Notify(session, method, params)
-	}
 }
 
 // Capabilities is what a server says that it can do, nil while it is not

@@ -50,26 +50,8 @@ type Tool struct {
 }
 
 // Outgoing is one tools/call that has been judged. Its bytes are sent as they
-// are.
-type Outgoing struct {
-	// Arguments is the judged JSON object, nil to send none.
-	Arguments json.RawMessage
-	// Meta is params._meta without progressToken, nil when there is none.
-	Meta json.RawMessage
-	// Task is params.task, with which the caller wants a task in place of a
-	// result (MCP 2025-11-25, tasks); nil when there is none.
-	Task json.RawMessage
-	// From says for whom the call is made.
-	From Downstream
-	// Progress receives the params of notifications/progress with our token
-	// removed, in the order sent, from one goroutine at a time and never after
-	// Forward has returned. It should not block. Nil means none is wanted.
-	Progress func(params json.RawMessage)
-	// Later is the same for the task that came of the call, if one did, after
-	// Forward has returned: until the task's time is over, at most a day, or the
-	// connection ends.
-	Later func(params json.RawMessage)
-}
+// are. Forward sets the fields that name the tool.
+type Outgoing = upstream.Call
 
 // Ask is one request that calls no tool; see package upstream.
 type Ask = upstream.Ask

@@ -73,13 +73,19 @@ type profiles struct {
 	missed  map[string]bool          // :: capabilities ⇒ somebody did not wait for that
 }
 
+// Isolated reports whether sessions have connections of their own, which may offer
+// other tools than the shared one.
+func (s *Server) Isolated() bool {
+	return s.cfg.Isolation != config.IsolationShared && s.cfg.Type != config.TypeNDJSON
+}
+
 // Profile returns what the connection of a client offers or would offer, nil
 // when that equals the shared connection. It opens a connection only for
 // capabilities that no connection had so far, and waits for it until ctx ends, for
 // at most five seconds. Without a connection by then, the client gets what the
 // shared connection offers.
 func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
-	if from.Session == "" || s.cfg.Isolation == "shared" || s.cfg.Type == config.TypeNDJSON {
+	if from.Session == "" || !s.Isolated() {
 		return nil
 	}
 	p, found := s.knownProfile(from)

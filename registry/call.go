@@ -2,6 +2,8 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -26,7 +28,13 @@ type View struct {
 // client of the same capabilities had one so far; where it cannot be had within
 // five seconds, the client sees what those see that can do nothing.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
-	servers := r.settle(ctx, route)
+	servers := (*r.running.Load())[route]
+	for _, s := range servers {
+		select {
+		case <-s.settled:
+		case <-ctx.Done():
+		}
+	}
 	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
 	if from.Session != "" {
 		v.servers = servers
@@ -47,11 +55,10 @@ func (v View) Lookup(name string) (*Tool, bool) {
 		return v.discover(name)
 	}
 	for _, s := range v.servers {
-		if s.name != t.Server {
-			continue
-		}
-		if p := v.profile(s); p != nil {
-			return t, p.Offers(t.Name) == t.Fingerprint
+		if s.name == t.Server && s.isolated {
+			if p := v.profile(s); p != nil {
+				return t, p.Offers(t.Name) == t.Fingerprint
+			}
 		}
 	}
 	return t, !t.own
@@ -219,6 +226,8 @@ func (r *Registry) entryOf(s *running) *entry {
 type running struct {
 	*upstream.Server
 	name, prefix string
+	settled      <-chan struct{} // Server.Settled
+	isolated     bool            // Server.Isolated
 }
 
 // upstreamName gives the server's own name for the tool that goes by name on a
@@ -239,7 +248,7 @@ func newFleet(entries []*entry) *fleet {
 	f := make(fleet, len(entries)+1)
 	for _, e := range entries {
 		if e.server != nil {
-			s := &running{e.server, e.cfg.Name, e.cfg.Prefix}
+			s := &running{e.server, e.cfg.Name, e.cfg.Prefix, e.server.Settled(), e.server.Isolated()}
 			f[""] = append(f[""], s)
 			f[s.name] = []*running{s}
 		}
@@ -247,16 +256,53 @@ func newFleet(entries []*entry) *fleet {
 	return &f
 }
 
-// settle returns the servers of a route after it has waited for them as Settle
-// does.
-func (r *Registry) settle(ctx context.Context, route string) []*running {
-	servers := (*r.running.Load())[route]
-	for _, s := range servers {
-		select {
-		case <-s.Settled():
-		case <-ctx.Done():
-			return servers
-		}
+// Forward sends a judged call to its upstream and gives the raw result. The
+// error is always a *ForwardError. A tool that is quarantined by now, or has
+// another definition than t, is not called: the control fails closed.
+func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
+	now := r.catalogue.Load().byName[t.Server][t.Name]
+	switch {
+	case now == nil:
+		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
+	case now.Quarantine != "" || t.Quarantine != "":
+		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("tool %s is quarantined: %s", t.Name, now.Quarantine+t.Quarantine)}
+	case now.Fingerprint != t.Fingerprint:
+		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}
-	return servers
+	servers := (*r.running.Load())[t.Server]
+	if len(servers) == 0 {
+		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", t.Server)}
+	}
+	out.Tool, out.Fingerprint, out.Timeout = t.Name, t.Fingerprint, t.Timeout
+	result, err := servers[0].Do(ctx, out)
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// Ask sends a judged request that calls no tool to a server and gives the raw
+// result. The error is always a *ForwardError.
+func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMessage, error) {
+	up := r.server(server)
+	if up == nil {
+		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", server)}
+	}
+	result, err := up.Ask(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// Notify passes a notification of a client's on to the connections that its
+// session has: that to one server, or with server "" every one.
+func (r *Registry) Notify(server, session, method string, params json.RawMessage) {
+	if server == "" {
+		for _, up := range r.servers() {
+			up.Notify(session, method, params)
+		}
+	} else if up := r.server(server); up != nil {
+		up.Notify(session, method, params)
+	}
 }
