@@ -10,7 +10,16 @@ import (
 	"net/url"
 )
 
-// Format is the form of what a webhook is sent.
+// Faults of attempts are stored, logged and shown, so their texts are chosen here and
+// in package delivery, and never repeat what a library or a server says: addresses
+// hold secrets, and servers quote the requests that they got.
+var (
+	errGone   = errors.New("it answered with status 410: it wants no more notices")
+	errSecret = errors.New("the secret after whsec_ is not base64")
+	errNoTLS  = errors.New("it offers no encryption, or no sign-in that may be used")
+)
+
+// Format is the form of a webhook's payload.
 type Format string
 
 // The formats.
@@ -20,18 +29,18 @@ const (
 	Teams Format = "teams" // a message with an Adaptive Card, for Teams' workflows
 )
 
-// Channel says where people are told: exactly one of Webhook and Email. Its
-// fields may be secrets and are not for printing.
+// Channel is the configuration of a destination: exactly one of Webhook and Email.
+// Its fields may be secrets and are not for printing.
 type Channel struct {
-	Webhook string // http or https URL that is posted to
-	Secret  string // signs what is posted: "whsec_" and base64, or the key itself; "" = unsigned
-	Format  Format // of what is posted; "" = JSON
+	Webhook string // http or https URL
+	Secret  string // signs the payload: "whsec_" and base64, or the key itself; "" = unsigned
+	Format  Format // of the payload; "" = JSON
 
-	Email []string // addresses, each told by a mail of its own
-	SMTP  string   // smtp:// or smtps:// URL of the mail server, with user and password if it wants them
-	From  string   // address that mails come from
+	Email []string // addresses; each gets a mail of its own
+	SMTP  string   // smtp:// or smtps:// URL of the mail server, with user and password if it requires them
+	From  string   // sender's address
 
-	Roles []string // only tickets that one of these may decide; empty = all
+	Roles []string // only tickets that one of these roles may decide; empty = all
 }
 
 // A channel is one destination.
@@ -48,12 +57,12 @@ type channel struct {
 func (c *channel) wake() {
 	select {
 	case c.due <- struct{}{}:
-	default: // it has been told
+	default: // the worker is going to look already
 	}
 }
 
-// buildChannels makes channels of their configuration, or says which one it
-// cannot make.
+// buildChannels builds the channels of a configuration. Its error says which one is
+// invalid.
 func (s *Sender) buildChannels(from []Channel) ([]*channel, error) {
 	var built []*channel
 	for i, f := range from {
@@ -102,7 +111,8 @@ func address(text string, schemes ...string) (*url.URL, error) {
 	return nil, fmt.Errorf("not a URL of %v with a host", schemes)
 }
 
-// channelKey names a destination in the store without showing it.
+// channelKey returns a digest that names a destination in the store: the destination
+// itself may be a secret.
 func channelKey(kind, place string) string {
 	sum := sha256.Sum256([]byte(kind + " " + place))
 	return hex.EncodeToString(sum[:16])

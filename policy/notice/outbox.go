@@ -31,10 +31,10 @@ var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
 // A notice is a row of the outbox that this process tries to deliver.
 type notice struct {
-	id, ticket string
-	body       []byte
-	until      time.Time
-	tries      int // this one included
+	id, channel, ticket string
+	body                []byte
+	until               time.Time
+	tries               int // including this one
 }
 
 // Enqueue writes a notice of change c, after which the ticket is t, for each
@@ -72,31 +72,29 @@ func (s *Sender) Enqueue(ctx context.Context, tx *sql.Tx, t approval.Ticket, c a
 	return nil
 }
 
-// claimNext leases the next notice of a channel and counts the attempt. It
-// returns nil when none is due. Later notices of a ticket wait for the earlier
-// ones.
+// claimNext leases the next notice of a channel and counts the attempt. It returns
+// nil when none is due. Later notices of a ticket wait for earlier ones.
 func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error) {
 	now := s.opts.Now()
-	n, until := notice{}, int64(0)
+	n := notice{channel: channel}
 	err := s.opts.DB.Write.QueryRowContext(ctx, `UPDATE notices SET due = ?, tries = tries + 1 WHERE seq = (
   SELECT n.seq FROM notices n WHERE n.channel = ? AND n.dead = 0 AND n.due <= ? AND n.until > ? AND NOT EXISTS (
    SELECT 1 FROM notices e WHERE e.channel = n.channel AND e.ticket = n.ticket AND e.dead = 0 AND e.seq < n.seq)
   ORDER BY n.seq LIMIT 1)
  RETURNING id, ticket, body, until, tries`,
-		now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).Scan(&n.id, &n.ticket, &n.body, &until, &n.tries)
+		now.Add(leaseTTL).UnixNano(), channel, now.UnixNano(), now.UnixNano()).Scan(&n.id, &n.ticket, &n.body, store.Time{To: &n.until}, &n.tries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claiming a notice: %w", err)
 	}
-	n.until = time.Unix(0, until)
 	return &n, nil
 }
 
-// deleteNotice ends the attempt that delivered n. An attempt whose lease ran
-// out, because this process slept, is no longer its own: then deleteNotice,
-// retry and giveUp change nothing.
+// deleteNotice ends the attempt that delivered n. When the lease has run out because
+// this process slept, another attempt owns the row: then deleteNotice, retry and
+// giveUp change nothing.
 func (s *Sender) deleteNotice(ctx context.Context, n *notice) error {
 	return s.endAttempt(ctx, "DELETE FROM notices WHERE id = ? AND tries = ?", n.id, n.tries)
 }
@@ -124,47 +122,40 @@ func (s *Sender) endAttempt(ctx context.Context, statement string, args ...any) 
 	return nil
 }
 
-// giveUpExpired marks the notices as dead that nobody delivered in time, on
-// channels of every process, and deletes those that have been dead for deadTTL.
-func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, channels []string, err error) {
+// giveUpExpired marks the notices as dead that nobody delivered in time, on the
+// channels of every process, and deletes those that have been dead for deadTTL. It
+// writes only if there are any.
+func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	now := s.opts.Now()
 	var due bool
 	err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM notices WHERE until <= ? AND (dead = 0 AND due <= ? OR until <= ?))",
 		now.UnixNano(), now.UnixNano(), now.Add(-deadTTL).UnixNano()).Scan(&due)
 	if err != nil || !due {
-		return nil, nil, err
+		return nil, err
 	}
-	rows, err := s.opts.DB.Write.QueryContext(ctx, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
- WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, ticket, tries, channel`, now.UnixNano(), now.UnixNano())
-	if err != nil {
-		return nil, nil, err
+	late, err = store.Select(ctx, s.opts.DB.Write, scanExpired, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
+ WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
+	if err == nil {
+		_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var n notice
-		var channel string
-		if err := rows.Scan(&n.id, &n.ticket, &n.tries, &channel); err != nil {
-			return nil, nil, err
-		}
-		late, channels = append(late, n), append(channels, channel)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return nil, nil, err
-	}
-	_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
-	return late, channels, err
+	return late, err
 }
 
-// Trouble is what one channel could not deliver.
+func scanExpired(rows *sql.Rows) (n notice, err error) {
+	err = rows.Scan(&n.id, &n.channel, &n.ticket, &n.tries)
+	return n, err
+}
+
+// Trouble describes what one channel could not deliver.
 type Trouble struct {
-	Channel string // its name, "" when it is configured no more
+	Channel string // its name, "" when it is no longer configured
 	Waiting int    // notices that have failed and are tried again
-	Dead    int    // notices that were given up, within a week
-	Ticket  string // of the latest of them
-	Fault   string // of the latest of them
+	Dead    int    // notices that were given up within a week
+	Ticket  string // of the latest failed notice
+	Fault   string // of the latest failed notice
 }
 
-// Troubles gives the channels that have not delivered everything.
+// Troubles returns the channels that have not delivered everything.
 func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 	// The bare columns are those of the row that max(seq) is of.
 	found, err := store.Select(ctx, s.opts.DB.Read, s.scanTrouble, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices

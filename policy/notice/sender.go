@@ -1,6 +1,7 @@
 package notice
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -14,40 +15,41 @@ import (
 
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// Outcome is how an attempt to deliver a notice ended.
+// Outcome is the result of an attempt to deliver a notice.
 type Outcome string
 
 // The outcomes. A notice that is given up without a last attempt counts as Dead.
 const (
 	Sent   Outcome = "sent"
-	Failed Outcome = "failed" // it is retried
-	Dead   Outcome = "dead"   // it is not
+	Failed Outcome = "failed" // it is tried again
+	Dead   Outcome = "dead"   // it is given up
 )
 
 // Options are the settings of a [Sender]. DB and Link are needed.
 type Options struct {
 	DB *store.DB
-	// Link gives the address of the page of a ticket, which every notice shows.
+	// Link returns the address of a ticket's page, which every notice shows.
 	Link func(ticket string) string
-	// Poll is how soon what other processes wrote, and what has come due, is
-	// seen; 0 = 1 s.
+	// Poll is the pause between two looks for notices that are due or that other
+	// processes wrote; 0 = 1 s.
 	Poll time.Duration
 	// Roots are the certificate authorities of webhooks and mail servers; nil = the system's.
 	Roots *x509.CertPool
 	// Now is the wall clock; nil = time.Now.
 	Now func() time.Time
-	// Observe counts how each attempt on a named channel ended; nil = nothing
-	// does. It is called by several goroutines.
+	// Observe counts the outcome of each attempt by channel name; nil = nothing is
+	// counted. Several goroutines call it.
 	Observe func(channel string, o Outcome)
 	Log     hclog.Logger // nil = none
 }
 
-// A Sender keeps the outbox of one store and delivers what is in it. It is safe
-// for concurrent use, and any number of Senders, in any number of processes,
-// may share the store: each delivers for the channels that it knows.
+// A Sender keeps the outbox of one store and delivers its notices. It is safe for
+// concurrent use, and any number of Senders, in any number of processes, may share
+// the store: each delivers on the channels that it has.
 type Sender struct {
 	opts    Options
 	dial    dialer           // of mail servers
@@ -60,15 +62,12 @@ type Sender struct {
 	channels []*channel
 }
 
-// New gives a Sender for channels. Until Start it accepts notices and sends
-// none.
+// New returns a Sender for channels. Until Start it accepts notices and sends none.
 func New(opts Options, channels []Channel) (*Sender, error) {
 	if opts.DB == nil || opts.Link == nil {
 		return nil, errors.New("making a sender of notices: store and link are needed")
 	}
-	if opts.Poll <= 0 {
-		opts.Poll = time.Second
-	}
+	opts.Poll = cmp.Or(opts.Poll, time.Second)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -84,7 +83,7 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	return s, err
 }
 
-// Start begins to deliver. Close ends it.
+// Start starts delivering. The caller must Close the Sender.
 func (s *Sender) Start() {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -94,9 +93,9 @@ func (s *Sender) Start() {
 	}
 }
 
-// Apply replaces the channels, unless they are the same. After an error the
-// channels are those of before. Notices for a removed channel are delivered by
-// another process that has it, or given up in time.
+// Apply replaces the channels, unless they are equal. After an error the channels are
+// unchanged. Notices for a removed channel are delivered by another process that has
+// it, or given up when their time is over.
 func (s *Sender) Apply(channels []Channel) error {
 	built, err := s.buildChannels(channels)
 	if err != nil {
@@ -122,8 +121,8 @@ func (s *Sender) Apply(channels []Channel) error {
 	return nil
 }
 
-// Close stops delivering and waits for the end of it. An attempt that it breaks
-// off is repeated by the next process that delivers.
+// Close stops delivering and waits until the workers have ended. The next process
+// that delivers repeats an interrupted attempt.
 func (s *Sender) Close() {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -180,8 +179,8 @@ func (s *Sender) sendOnce(ctx context.Context, c *channel, n *notice) {
 	}
 }
 
-// recordAttempt ends an attempt. The outcome is "" when this process broke the
-// attempt off.
+// recordAttempt ends an attempt. The outcome is "" when the end of ctx interrupted
+// the attempt.
 func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault error) (Outcome, error) {
 	log := s.opts.Log.With("channel", c.name, "notice", n.id, "ticket", n.ticket, "try", n.tries)
 	if fault == nil {
@@ -202,33 +201,27 @@ func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault
 
 // expire gives up notices whose time is over, until ctx ends.
 func (s *Sender) expire(ctx context.Context) {
-	poll := time.NewTicker(s.opts.Poll)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-poll.C:
-		}
-		late, keys, err := s.giveUpExpired(ctx)
+	for wait.For(ctx, s.opts.Poll) {
+		late, err := s.giveUpExpired(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.opts.Log.Error("sweeping notices", "error", err)
 		}
-		for i, n := range late {
-			s.opts.Log.Error("notice given up", "channel", s.channelName(keys[i]), "notice", n.id, "ticket", n.ticket, "tries", n.tries)
-			s.opts.Observe(s.channelName(keys[i]), Dead)
+		for _, n := range late {
+			name := s.channelName(n.channel)
+			s.opts.Log.Error("notice given up", "channel", name, "notice", n.id, "ticket", n.ticket, "tries", n.tries)
+			s.opts.Observe(name, Dead)
 		}
 	}
 }
 
-// currentChannels gives the applied channels.
+// currentChannels returns the applied channels.
 func (s *Sender) currentChannels() []*channel {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.channels
 }
 
-// channelsFor gives the channels whose roles may decide t.
+// channelsFor returns the channels whose roles may decide t.
 func (s *Sender) channelsFor(t approval.Ticket) (found []*channel) {
 	for _, c := range s.currentChannels() {
 		if len(c.roles) == 0 || slices.ContainsFunc(c.roles, func(r string) bool { return slices.Contains(t.Roles, r) }) {
@@ -238,7 +231,7 @@ func (s *Sender) channelsFor(t approval.Ticket) (found []*channel) {
 	return found
 }
 
-// channelName gives the name of the channel with a key, "" when it is not
+// channelName returns the name of the channel with a key, "" when it is not
 // configured.
 func (s *Sender) channelName(key string) string {
 	for _, c := range s.currentChannels() {

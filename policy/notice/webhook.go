@@ -1,6 +1,7 @@
 package notice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -16,16 +17,13 @@ import (
 // whsec begins a secret that is written in base64.
 const whsec = "whsec_"
 
-// webhook makes the channel of a webhook.
+// webhook returns the channel of a webhook.
 func (s *Sender) webhook(f Channel) (*channel, error) {
 	u, err := address(f.Webhook, "https", "http")
 	if err != nil {
 		return nil, err
 	}
-	format := f.Format
-	if format == "" {
-		format = JSON
-	}
+	format := cmp.Or(f.Format, JSON)
 	render, err := renderer(format)
 	if err != nil {
 		return nil, err
@@ -50,7 +48,8 @@ type hook struct {
 	client *delivery.Client
 }
 
-// signer reads a secret, nil when there is none. Its error does not quote it.
+// signer returns the signer of a secret, nil when there is none. Its error does not
+// quote the secret.
 func signer(secret string) (*standardwebhooks.Webhook, error) {
 	switch {
 	case secret == "":
@@ -65,36 +64,26 @@ func signer(secret string) (*standardwebhooks.Webhook, error) {
 	return w, nil
 }
 
-// send posts n. An answer of 410 is errGone.
+// send posts n with the headers of Standard Webhooks 1.0: a repeated notice has the
+// same id and a new time. An answer of 410 is errGone.
 func (h *hook) send(ctx context.Context, n *notice) error {
 	body, err := h.render(n)
 	if err != nil {
 		return err
 	}
-	header := http.Header{}
-	if err := h.headers(header, n.id, body); err != nil {
-		return err
+	now, header := h.now(), http.Header{}
+	header.Set(standardwebhooks.HeaderWebhookID, n.id)
+	header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	if h.sign != nil {
+		signature, err := h.sign.Sign(n.id, now, body)
+		if err != nil {
+			return errSecret
+		}
+		header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	}
 	err = h.client.Post(ctx, h.url, header, body)
 	if answer := (*delivery.StatusError)(nil); errors.As(err, &answer) && answer.Status == http.StatusGone {
 		return errGone
 	}
 	return err
-}
-
-// headers are those of Standard Webhooks 1.0. The id of a repeat is that of the
-// first try, the time is its own.
-func (h *hook) headers(to http.Header, id string, body []byte) error {
-	now := h.now()
-	to.Set(standardwebhooks.HeaderWebhookID, id)
-	to.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
-	if h.sign == nil {
-		return nil
-	}
-	signature, err := h.sign.Sign(id, now, body)
-	if err != nil {
-		return errSecret
-	}
-	to.Set(standardwebhooks.HeaderWebhookSignature, signature)
-	return nil
 }
