@@ -89,17 +89,17 @@ func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
 // safe for concurrent use.
 type EnvelopeLog struct {
 	opts    EnvelopeOptions
-	wake    chan struct{} // holds one: the buffer is not empty
-	hurry   chan struct{} // holds one: the buffer is half full
+	wake    chan struct{} // capacity 1: there is something to write
+	hurry   chan struct{} // capacity 1: the buffer is half full
 	closing chan struct{} // closed by Close
 	done    chan struct{} // closed when the writer has ended
 	once    sync.Once
-	err     error // of the end, valid after done
+	err     error // of closing the file, valid after done
 
 	mu      sync.Mutex // protects the fields below
 	buf     []byte     // whole lines that wait for the writer
 	count   int64      // of the lines in buf
-	dropped int64      // events that no line has told of
+	dropped int64      // events that are in no line and no count of a line
 	closed  bool
 }
 
@@ -149,21 +149,22 @@ func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 	}
 	before := len(l.buf)
 	l.buf = appendEnvelope(l.buf, &e, &l.opts, 0)
-	switch size := len(l.buf); {
-	case size > l.opts.BufferBytes:
+	size := len(l.buf)
+	if size <= l.opts.BufferBytes {
+		l.count++
+	} else {
 		l.buf = l.buf[:before]
 		l.dropped++
-		signalTo(l.hurry)
-		return
-	case size > l.opts.BufferBytes/2:
-		signalTo(l.hurry)
-	case before == 0:
+	}
+	if before == 0 {
 		signalTo(l.wake)
 	}
-	l.count++
+	if size > l.opts.BufferBytes/2 {
+		signalTo(l.hurry)
+	}
 }
 
-// signalTo leaves word in c, which holds one.
+// signalTo sends to c, unless c holds a signal already.
 func signalTo(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -184,62 +185,46 @@ func (l *EnvelopeLog) Close() error {
 	return l.err
 }
 
-// run is the one goroutine that writes; Close waits for it. Without events it
-// sleeps.
+// run is the only goroutine that writes; Close waits for it. Without events it sleeps.
 func (l *EnvelopeLog) run(f *envelopeFiles) {
 	defer close(l.done)
-	timer := time.NewTimer(l.opts.Flush)
-	timer.Stop()
 	var spare []byte
 	for open := true; open; {
-		if cap(spare) > maxSpare {
-			spare = nil
-		}
 		select {
 		case <-l.wake:
-			timer.Reset(l.opts.Flush)
-			continue
-		case <-timer.C:
-		case <-l.hurry:
+			select {
+			case <-time.After(l.opts.Flush):
+			case <-l.hurry:
+			case <-l.closing:
+			}
 		case <-l.closing:
 			open = false
 		}
+		if cap(spare) > maxSpare {
+			spare = nil
+		}
 		spare = l.flush(f, spare[:0])
 	}
-	timer.Stop()
-	l.err = f.end(l.left())
+	l.err = f.end(l.dropped) // nothing writes any more
 }
 
-// flush writes the buffer and puts spare in its place. What could not be
-// written counts as dropped.
+// flush writes the buffer and replaces it with spare. Events that it could not write
+// count as dropped.
 func (l *EnvelopeLog) flush(f *envelopeFiles, spare []byte) []byte {
 	l.mu.Lock()
 	lines, count, dropped := l.buf, l.count, l.dropped
 	l.buf, l.count, l.dropped = spare, 0, 0
 	l.mu.Unlock()
 	if dropped > 0 {
-		told := EnvelopeEvent{Time: l.opts.Now(), Status: envelopeDropped}
-		lines = appendEnvelope(lines, &told, &l.opts, dropped)
+		gap := EnvelopeEvent{Time: l.opts.Now(), Status: envelopeDropped}
+		lines = appendEnvelope(lines, &gap, &l.opts, dropped)
 	}
-	if len(lines) == 0 {
-		return lines
-	}
-	if err := f.write(lines); err != nil {
+	if len(lines) > 0 && f.write(lines) != nil {
 		l.mu.Lock()
 		l.dropped += count + dropped
 		l.mu.Unlock()
 	}
 	return lines
-}
-
-// left says what was never told.
-func (l *EnvelopeLog) left() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d events were not written", l.dropped)
 }
 
 // appendEnvelope appends the line of e, which has every member whatever e lacks.

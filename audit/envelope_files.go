@@ -16,7 +16,7 @@ import (
 // latestName is the symbolic link to the newest file.
 const latestName = ".latest"
 
-// envelopeName is what our files are called, and the ones that a run goes on in.
+// envelopeName matches the names of our files, also of the further files of a run.
 var envelopeName = regexp.MustCompile(`^([0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9A-Za-z_-]{1,64}?|deterministic(?:-[0-9]+)?)(?:_[0-9]{6})?\.jsonl$`)
 
 // envelopeFiles are the files of one run. Only one goroutine uses it.
@@ -29,7 +29,7 @@ type envelopeFiles struct {
 	file   File        // nil: the next write creates one
 	info   os.FileInfo // of file, to see that it is still there
 	size   int64
-	failed bool // the last write failed, and that has been told
+	failed bool // the last write failed and was reported
 }
 
 func newEnvelopeFiles(dir string, opts EnvelopeOptions) *envelopeFiles {
@@ -40,7 +40,7 @@ func newEnvelopeFiles(dir string, opts EnvelopeOptions) *envelopeFiles {
 	return f
 }
 
-// open creates the next file, makes it the latest and lets the oldest go.
+// open creates the next file, links .latest to it and removes the oldest files.
 func (f *envelopeFiles) open() error {
 	if f.number == 0 && f.opts.Deterministic {
 		f.replace()
@@ -50,7 +50,7 @@ func (f *envelopeFiles) open() error {
 		return err
 	}
 	f.file, f.path, f.size = file, filepath.Join(f.dir, name), 0
-	f.info, _ = os.Stat(f.path) // without it the file is taken to be there
+	f.info, _ = os.Stat(f.path) // without it, gone reports false
 	if err := f.link(name); err != nil {
 		f.opts.OnError("pointing .latest at the envelope log", err)
 	}
@@ -58,11 +58,10 @@ func (f *envelopeFiles) open() error {
 	return nil
 }
 
-// replace removes the files of the deterministic run before this one. Where that
-// still lives, this one is deterministic-2.jsonl, and so on.
+// replace removes the files of the last deterministic run. While the process of that
+// run lives, this run is deterministic-2.jsonl, and so on.
 func (f *envelopeFiles) replace() {
-	files := f.list()
-	living := f.living(files)
+	files, living := f.list()
 	for n := 2; living[f.base]; n++ {
 		f.base = fmt.Sprintf("deterministic-%d", n)
 	}
@@ -86,8 +85,8 @@ func (f *envelopeFiles) create() (file File, name string, err error) {
 	return file, name, err
 }
 
-// createLocked creates path and locks it until it is closed, or its process ends.
-// A file that another process removed before it was locked is fs.ErrExist.
+// createLocked creates path and locks it until it is closed or its process ends. When
+// another process removes the file before it is locked, the error is fs.ErrExist.
 func createLocked(path string) (File, error) {
 	f, err := CreateFile(path)
 	if err != nil {
@@ -114,8 +113,7 @@ func locked(path string) bool {
 	return errors.Is(filelock.TryShare(f), filelock.ErrHeld)
 }
 
-// link points .latest at name. A reader finds the old or the new one, never
-// none.
+// link points .latest at name. A reader always finds the old or the new file.
 func (f *envelopeFiles) link(name string) error {
 	temporary := filepath.Join(f.dir, latestName+"-"+f.opts.Instance)
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,44 +128,36 @@ func (f *envelopeFiles) link(name string) error {
 	return nil
 }
 
-// list gives the names of our files, the least recently written first.
-func (f *envelopeFiles) list() []string {
+// list returns the names of our files, the least recently written first, and the
+// runs of living processes, which hold a lock on a file.
+func (f *envelopeFiles) list() (names []string, living map[string]bool) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
 		f.opts.OnError("listing envelope logs", err)
-		return nil
 	}
-	var names []string
 	written := map[string]time.Time{}
+	living = map[string]bool{}
 	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() && envelopeName.MatchString(entry.Name()) {
-			names = append(names, entry.Name())
-			written[entry.Name()] = info.ModTime()
+		name := entry.Name()
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() && envelopeName.MatchString(name) {
+			names = append(names, name)
+			written[name] = info.ModTime()
+			if locked(filepath.Join(f.dir, name)) {
+				living[runOf(name)] = true
+			}
 		}
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return written[a].Compare(written[b]) })
-	return names
+	return names, living
 }
 
-// runOf gives what the names of the files of one run have in common.
+// runOf returns the common part of the names of a run's files.
 func runOf(name string) string { return envelopeName.FindStringSubmatch(name)[1] }
 
-// living gives the runs whose process still writes: it holds a lock on a file.
-func (f *envelopeFiles) living(names []string) map[string]bool {
-	runs := map[string]bool{}
-	for _, name := range names {
-		if locked(filepath.Join(f.dir, name)) {
-			runs[runOf(name)] = true
-		}
-	}
-	return runs
-}
-
-// prune removes the oldest files, except the current one and those of other runs
-// that live.
+// prune removes the oldest files, except the current one and those of other living
+// runs.
 func (f *envelopeFiles) prune() {
-	names := f.list()
-	living := f.living(names)
+	names, living := f.list()
 	for _, name := range names[:max(0, len(names)-f.opts.Keep)] {
 		if run := runOf(name); !living[run] || run == f.base && name != filepath.Base(f.path) {
 			f.remove(name)
@@ -181,8 +171,8 @@ func (f *envelopeFiles) remove(name string) {
 	}
 }
 
-// write appends whole lines. After an error none of them counts as written, and
-// the next write tries a new file. Of failures in a row the first is told.
+// write appends whole lines. After an error none of them counts as written, and the
+// next write tries a new file. The first of several failures in a row is reported.
 func (f *envelopeFiles) write(lines []byte) error {
 	err := f.append(lines)
 	if err != nil {
@@ -220,7 +210,7 @@ func (f *envelopeFiles) gone() bool {
 	return err != nil || !os.SameFile(f.info, now)
 }
 
-// leave gives the file up.
+// leave closes the file; the next write creates another.
 func (f *envelopeFiles) leave() {
 	if f.file == nil {
 		return
@@ -231,13 +221,16 @@ func (f *envelopeFiles) leave() {
 	f.file = nil
 }
 
-// end flushes and closes the file; left is what could not be written before.
-func (f *envelopeFiles) end(left error) error {
-	if f.file != nil {
-		left = errors.Join(left, f.file.Sync(), f.file.Close())
+// end flushes and closes the file. dropped events could not be written before.
+func (f *envelopeFiles) end(dropped int64) (err error) {
+	if dropped > 0 {
+		err = fmt.Errorf("%d events were not written", dropped)
 	}
-	if left != nil {
-		return fmt.Errorf("closing envelope log: %w", left)
+	if f.file != nil {
+		err = errors.Join(err, f.file.Sync(), f.file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("closing envelope log: %w", err)
 	}
 	return nil
 }
