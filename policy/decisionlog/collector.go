@@ -36,8 +36,8 @@ func newCollector(c Config, roots *x509.CertPool) (*collector, error) {
 	return h, nil
 }
 
-// send posts one chunk. The events are at fault, perhaps, only where the status
-// says so; what can be repaired at the other end, a token or a path, is tried
+// send posts one chunk. Only some statuses mean that the events may be at fault;
+// faults that can be repaired at the collector, such as a token or a path, are tried
 // again.
 func (h *collector) send(ctx context.Context, events [][]byte) error {
 	chunk, err := chunkOf(events)
@@ -54,7 +54,7 @@ func (h *collector) send(ctx context.Context, events [][]byte) error {
 	return err
 }
 
-// refusedError is an answer that refuses events for what they are.
+// refusedError is an answer that refuses the events themselves.
 type refusedError struct{ error }
 
 // Is makes it errRefused.
@@ -62,7 +62,7 @@ func (refusedError) Is(target error) bool { return target == errRefused }
 
 func (h *collector) close() { h.client.Close() }
 
-// chunkOf is a gzipped JSON array.
+// chunkOf returns a gzipped JSON array.
 func chunkOf(events [][]byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

@@ -39,7 +39,7 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Config says where decisions are shipped. It may hold secrets and is not for
+// Config lists the destinations of decisions. It may hold secrets and is not for
 // printing. The zero Config ships nothing.
 type Config struct {
 	File    string            // path of the file that lines are appended to; "" = none
@@ -48,14 +48,14 @@ type Config struct {
 	Headers map[string]string // sent with every chunk
 }
 
-// Outcome is how the shipping of an event ended.
+// Outcome is the result of shipping an event.
 type Outcome string
 
 // The outcomes. An event that is Masked is Shipped later, with its id only.
 const (
 	Shipped Outcome = "shipped"
 	Dropped Outcome = "dropped" // the policy drops it
-	Retried Outcome = "retried" // the sink did not accept it, it is sent again
+	Retried Outcome = "retried" // the sink did not accept it; it is sent again
 	Parked  Outcome = "parked"  // the sink refused it and accepted others
 	Masked  Outcome = "masked"  // its mask failed
 	Lost    Outcome = "lost"    // its record cannot be read
@@ -69,18 +69,18 @@ type Options struct {
 	Mask      Masker
 	// Labels are in every event, in addition to the id of the process that decided.
 	Labels map[string]string
-	// Poll is how soon new records, and a sink that its process has left, are
-	// seen; 0 = 250 ms.
+	// Poll is the pause between two looks for new records, and for a sink that its
+	// process has released; 0 = 250 ms.
 	Poll time.Duration
-	// Retry is the pause after a failed attempt; it doubles with each further one, up to
-	// a minute. 0 = 1 s.
+	// Retry is the pause after the first failed attempt; it doubles with each further
+	// one, up to a minute. 0 = 1 s.
 	Retry time.Duration
 	// Roots are the certificate authorities of collectors; nil = the system's.
 	Roots *x509.CertPool
 	// Now is the wall clock; nil = time.Now.
 	Now func() time.Time
-	// Observe counts n events of a sink by their outcome; nil = nothing does. It is
-	// called by several goroutines.
+	// Observe counts n events of a sink by their outcome; nil = nothing is counted.
+	// Several goroutines call it.
 	Observe func(sink string, o Outcome, n int)
 	Log     hclog.Logger // nil = none
 }
@@ -98,8 +98,7 @@ type Shipper struct {
 	workers []*worker
 }
 
-// Open gives a Shipper that ships nothing until Apply. The caller must Close
-// it.
+// Open returns a Shipper that ships nothing until Apply. The caller must Close it.
 func Open(opts Options) (*Shipper, error) {
 	if opts.DB == nil || opts.Trail == "" || opts.Instances == "" || opts.Mask == nil {
 		return nil, errors.New("opening decision log: store, trail, instances and mask are needed")
@@ -118,8 +117,8 @@ func Open(opts Options) (*Shipper, error) {
 	return &Shipper{opts: opts}, nil
 }
 
-// Apply ships to the sinks of c from now on, and to no others. What is recorded
-// after it returns is shipped. After an error the sinks are those of before.
+// Apply ships to the sinks of c from now on, and to no others. Records that are
+// written after it returns are shipped. After an error the sinks are unchanged.
 func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -145,8 +144,8 @@ func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	return nil
 }
 
-// register makes this process and its sinks known to others. The caller holds
-// s.life.
+// register makes this process and its sinks known to other processes. The caller
+// holds s.life.
 func (s *Shipper) register(ctx context.Context, workers []*worker) (err error) {
 	if s.instance == nil && len(workers) > 0 {
 		if s.instance, err = store.HoldInstance(s.opts.Instances, signal.UniqueID("dlg_")); err != nil {
@@ -161,8 +160,8 @@ func (s *Shipper) register(ctx context.Context, workers []*worker) (err error) {
 	return nil
 }
 
-// Close ships what is left in the trail, as long as ctx lasts and no fault
-// stops it, and ends the Shipper. The next process ships the rest.
+// Close ships the rest of the trail, unless ctx ends or a fault stops it, and ends
+// the Shipper. The next process ships the remaining events.
 func (s *Shipper) Close(ctx context.Context) error {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -187,14 +186,14 @@ func (s *Shipper) drain(ctx context.Context, w *worker) {
 	}
 }
 
-// currentWorkers gives the workers of the applied Config.
+// currentWorkers returns the workers of the applied Config.
 func (s *Shipper) currentWorkers() []*worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.workers
 }
 
-// buildWorkers makes the workers of c.
+// buildWorkers returns the workers of c.
 func (s *Shipper) buildWorkers(c Config) (workers []*worker, err error) {
 	if c.File != "" {
 		workers = append(workers, newWorker(s, "file", &file{path: c.File}))

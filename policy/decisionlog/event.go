@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// decisionPath is the query in the form of OPA's API.
+	// decisionPath is the query, in the form of OPA's API.
 	decisionPath = "toolgate/decision"
-	// bundleName is what OPA would have called the policy.
+	// bundleName is the name that OPA would give the policy.
 	bundleName = "toolgate"
 )
 
@@ -38,38 +38,41 @@ type Event struct {
 	Custom      map[string]string   `json:"custom,omitempty"`
 }
 
-// Bundle is a policy that an event was decided by.
+// Bundle identifies the policy that made a decision.
 type Bundle struct {
 	Revision string `json:"revision,omitempty"`
 }
 
-// result is a decision as the policy answered it.
+// result is a decision as the policy returned it.
 type result struct {
-	Effect   string          `json:"effect"`
-	Rule     string          `json:"rule,omitempty"`
-	Reason   string          `json:"reason,omitempty"`
-	Remedy   string          `json:"remedy,omitempty"`
+	Effect string `json:"effect"`
+	Rule   string `json:"rule,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+	terms
+}
+
+// terms are the parts of a decision that bind the call.
+type terms struct {
 	Approval json.RawMessage `json:"approval,omitempty"`
 	Limit    json.RawMessage `json:"limit,omitempty"`
 	Redact   json.RawMessage `json:"redact,omitempty"`
 }
 
-// obligations are what a record has of a decision beside its verdict.
+// obligations are the parts of a decision that a record keeps next to its verdict.
 type obligations struct {
-	Approval json.RawMessage   `json:"approval"`
-	Limit    json.RawMessage   `json:"limit"`
-	Redact   json.RawMessage   `json:"redact"`
-	Labels   map[string]string `json:"labels"`
+	terms
+	Labels map[string]string `json:"labels"`
 }
 
-// isDecision reports whether r is the record of its call that holds the
-// policy's input: one record of each decision does.
+// isDecision reports whether r holds the policy's input: one record of each decision
+// does.
 func isDecision(r *audit.Record) bool {
 	return (r.Kind == audit.KindDecision || r.Kind == audit.KindOutcome) && r.Policy.Effect != "" && len(r.Input) > 0
 }
 
-// eventOf makes the event of a decision. Where the trail holds the input in a
-// form that cannot be judged again, the event has no input and says why.
+// eventOf returns the event of a decision. When the record's input cannot be decoded,
+// the event has no input and says why.
 func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	e := &Event{
 		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
@@ -90,7 +93,7 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	if len(o.Labels) > 0 {
 		e.RuleLabels = []map[string]string{o.Labels}
 	}
-	judged := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.Approval, o.Limit, o.Redact}
+	judged := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.terms}
 	in, d, err := judgement.Decode(r)
 	switch {
 	case err != nil:
@@ -112,9 +115,9 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 // id is shipped.
 type Masker func(ctx context.Context, event json.RawMessage) (policy.Mask, error)
 
-// masked gives e as it is shipped, nil when the policy drops it. It fails
-// closed: when the mask fails, the event has nothing but its id, its time and
-// that fault, and the error says why.
+// masked returns e as it is shipped, nil when the policy drops it. It fails closed:
+// when the mask fails, the event has only its id, its time and a note of the failure,
+// and the error says why.
 func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 	whole, err := encode(e)
 	if err != nil {
@@ -144,7 +147,7 @@ func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 	return body, err
 }
 
-// encode writes one line of JSON in which texts are left as they are.
+// encode returns v as one line of JSON without HTML escapes.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

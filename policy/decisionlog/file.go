@@ -13,8 +13,8 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 )
 
-// A file appends events to a file, one line each. It creates a file again that
-// was moved away or removed, so that rotation needs no signal.
+// A file appends events to a file, one line each. It creates the file again when it
+// was moved or removed, so that rotation needs no signal.
 type file struct {
 	path string
 	f    *os.File    // nil = not open
@@ -23,8 +23,8 @@ type file struct {
 
 var errNotRegular = errors.New("is not a regular file")
 
-// send returns when the events are on disk. It removes what it could not write
-// whole.
+// send returns when the events are on disk. When it fails, it removes the part that
+// it has written.
 func (s *file) send(_ context.Context, events [][]byte) error {
 	if s.f != nil && s.moved() {
 		s.close()
@@ -57,8 +57,8 @@ func (s *file) close() {
 	}
 }
 
-// moved reports whether the path leads to another file than the open one, or to
-// none.
+// moved reports whether the path leads to another file than the open one, or to no
+// file.
 func (s *file) moved() bool {
 	info, err := os.Stat(s.path)
 	return err != nil || !os.SameFile(info, s.info)
@@ -82,8 +82,8 @@ func (s *file) open() (err error) {
 	return err
 }
 
-// cutTornLine removes a last line in which a process died: its event is shipped
-// again.
+// cutTornLine removes a last line without a line feed: the process died while it wrote
+// it, and its event is shipped again.
 func (s *file) cutTornLine() error {
 	end := s.info.Size()
 	part := make([]byte, 64<<10)
@@ -107,8 +107,8 @@ func (s *file) cut(to, end int64) error {
 	return s.f.Truncate(to)
 }
 
-// describeFault is a fault of the file without its path, which messages show
-// next to it.
+// describeFault returns a fault of the file without its path, which messages show
+// anyway.
 func describeFault(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {

@@ -5,64 +5,66 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/policy"
 )
 
-// errShape is a mask that leads through something that has no members: what it
-// was written to hide may be there instead.
-var errShape = errors.New("masking event: a path leads through what is neither an object nor a list by that index")
+// errShape reports a mask whose path leads through a value that has no members: what
+// the mask was written to hide may be elsewhere.
+var errShape = errors.New("a path leads through what is neither an object nor a list by that index")
 
-// gone stands in the place of a removed value until all rules are applied, so
-// that the indices of a list mean what they meant when the rules were made.
+// gone replaces a removed value until all rules are applied, so that the indices of a
+// list stay as they were when the rules were made.
 type gone struct{}
 
-// hide applies rules to the input and the result of e, and to who asked, who
-// stands in the input. What a path does not lead to is hidden already. After an
-// error e must not be shipped.
+// maskedParts are the parts of an Event that a mask may change.
+type maskedParts struct {
+	Input  json.RawMessage `json:"input,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// hide applies rules to the input and the result of e, and to RequestedBy, which is
+// in the input. A path that leads to nothing is already hidden. After an error e must
+// not be shipped.
 func (e *Event) hide(rules []policy.MaskRule) error {
+	parts := maskedParts{e.Input, e.Result}
 	document := map[string]any{}
-	for name, raw := range map[string]json.RawMessage{"input": e.Input, "result": e.Result} {
-		if len(raw) == 0 {
-			continue
-		}
-		v, err := decode(raw)
-		if err != nil {
-			return fmt.Errorf("masking event: %w", err)
-		}
-		document[name] = v
+	text, err := encode(parts)
+	if err == nil {
+		err = decode(text, &document)
 	}
 	for _, r := range rules {
-		if err := e.apply(document, r); err != nil {
-			return err
+		if err == nil {
+			err = e.apply(document, r)
 		}
+	}
+	if err != nil {
+		return fmt.Errorf("masking event: %w", err)
 	}
 	e.RequestedBy = subject(document)
-	for name, to := range map[string]*json.RawMessage{"input": &e.Input, "result": &e.Result} {
-		*to = nil
-		v, there := swept(document)[name]
-		if !there {
-			continue
-		}
-		var err error
-		if *to, err = encode(v); err != nil {
-			return fmt.Errorf("masking event: %w", err)
-		}
+	if text, err = encode(swept(document)); err == nil {
+		parts = maskedParts{}
+		err = json.Unmarshal(text, &parts)
 	}
+	if err != nil {
+		return fmt.Errorf("masking event: %w", err)
+	}
+	e.Input, e.Result = parts.Input, parts.Result
 	return nil
 }
 
 func (e *Event) apply(document map[string]any, r policy.MaskRule) error {
 	var value any = gone{}
 	if r.Value != nil {
-		var err error
-		if value, err = decode(r.Value); err != nil {
-			return fmt.Errorf("masking event: %w", err)
+		if err := decode(r.Value, &value); err != nil {
+			return err
 		}
 	}
-	done, err := replace(document, steps(r.Path), value)
+	done, err := replace(document, slices.Collect(jsontext.Pointer(r.Path).Tokens()), value)
 	switch {
 	case err != nil || !done:
 		return err
@@ -74,17 +76,8 @@ func (e *Event) apply(document map[string]any, r policy.MaskRule) error {
 	return nil
 }
 
-// steps are the parts of a pointer (RFC 6901) that begins with a slash.
-func steps(path string) []string {
-	parts := strings.Split(path[1:], "/")
-	for i, p := range parts {
-		parts[i] = strings.ReplaceAll(strings.ReplaceAll(p, "~1", "/"), "~0", "~")
-	}
-	return parts
-}
-
-// replace puts value at path below node, and reports whether it did. What was
-// removed stays so. Objects that are not there are made for a value, as OPA does.
+// replace sets value at path below node, and reports whether it did. A removed value
+// stays removed. Missing objects on the path are created for a value, as OPA does.
 func replace(node any, path []string, value any) (bool, error) {
 	switch v := node.(type) {
 	case map[string]any:
@@ -122,7 +115,7 @@ func replaceMember(object map[string]any, path []string, value any) (bool, error
 	return replace(child, path[1:], value)
 }
 
-// swept is node without what was removed.
+// swept returns node without removed values.
 func swept[T any](node T) T {
 	switch v := any(node).(type) {
 	case map[string]any:
@@ -145,7 +138,7 @@ func swept[T any](node T) T {
 	return node
 }
 
-// subject is who asked, as far as the document still has it.
+// subject returns the principal of the document, "" when it was removed.
 func subject(document map[string]any) string {
 	input, _ := document["input"].(map[string]any)
 	principal, _ := input["principal"].(map[string]any)
@@ -153,9 +146,9 @@ func subject(document map[string]any) string {
 	return s
 }
 
-// decode reads one JSON value, numbers exact.
-func decode(raw json.RawMessage) (v any, err error) {
+// decode decodes one JSON value; numbers stay exact.
+func decode(raw json.RawMessage, to any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	return v, d.Decode(&v)
+	return d.Decode(to)
 }

@@ -26,7 +26,7 @@ const (
 type sink interface {
 	// send delivers events, each one line of JSON, all of them or none. Its error is
 	// fit for people to read. errRefused in its chain means that the sink refuses
-	// the events for what they are.
+	// these events and may accept others.
 	send(ctx context.Context, events [][]byte) error
 	// close releases what the sink holds open.
 	close()
@@ -120,7 +120,7 @@ func (w *worker) ship(ctx context.Context) error {
 	}
 }
 
-// readTrail makes events of the records after cursor until ctx ends.
+// readTrail sends the events of the records after cursor until ctx ends.
 func (w *worker) readTrail(ctx context.Context, cursor audit.Cursor, to chan<- event) {
 	last := ""
 	for r, err := range audit.Follow(ctx, w.shipper.opts.Trail, cursor, w.shipper.opts.Poll) {
@@ -144,8 +144,8 @@ func (w *worker) readTrail(ctx context.Context, cursor audit.Cursor, to chan<- e
 	}
 }
 
-// makeEvent makes the event of a record. ok is false when ctx ended while the
-// mask was evaluated: its answer is then not known.
+// makeEvent returns the event of a record. ok is false when ctx ended while the mask
+// was evaluated: its result is then unknown.
 func (w *worker) makeEvent(ctx context.Context, r *audit.Record) (event, bool) {
 	p := event{chain: r.Instance, seq: r.Seq, id: r.DecisionID, at: r.Time}
 	if !isDecision(r) {
@@ -170,8 +170,8 @@ func (w *worker) makeEvent(ctx context.Context, r *audit.Record) (event, bool) {
 	return p, true
 }
 
-// gatherBatch takes events until they fill a chunk or none has come for a
-// while.
+// gatherBatch takes events until they fill a chunk or linger has passed since the
+// first. ok is false when ctx has ended.
 func gatherBatch(ctx context.Context, from <-chan event) (batch []event, ok bool) {
 	var quiet <-chan time.Time
 	size := 0
@@ -192,7 +192,7 @@ func gatherBatch(ctx context.Context, from <-chan event) (batch []event, ok bool
 	return batch, true
 }
 
-// countEvents gives the number of events in batch that have a body.
+// countEvents returns the number of events in batch that have a body.
 func countEvents(batch []event) (n int) {
 	for _, p := range batch {
 		if p.body != nil {
