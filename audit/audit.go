@@ -1,38 +1,38 @@
-// Package audit remembers what was decided and what came of it: an append-only
-// log of one JSON record per line, chained by SHA-256, in which a call that is
-// not recorded is a call that is not made.
+// Package audit is the trail of decisions and outcomes: an append-only log with one
+// JSON record per line, chained by SHA-256. It is a gate, not only a log: a call that
+// cannot be recorded is not made, and a result that cannot be recorded is withheld.
+// The example of the package shows one call.
 //
 // # Files
 //
-// A process writes to a directory of its own, <root>/<instance>/, which holds
-// segments 000001.jsonl, 000002.jsonl, … and a file HEAD. Nobody else writes
-// there, so that processes that share a state directory need no lock. The
-// directories are 0700 and the files 0600: arguments are recorded in full,
-// secrets in them included.
+// Each process writes to a directory of its own, <root>/<instance>/, which holds the
+// segments 000001.jsonl, 000002.jsonl, … and a file HEAD. No other process writes
+// there, so processes that share a state directory need no lock. Directories have mode
+// 0700 and files 0600: arguments are recorded in full, including secrets in them.
 //
 // # Chain
 //
-// The first record is of kind open, and a clean end is a record of kind close.
-// Every line ends with the member hash. The hash of a record is the SHA-256, in
-// lower-case hex, of its line without that member: the bytes before
-// `,"hash":"…"}` followed by `}`, without the line feed. The member prev is the
-// hash of the record before, 64 zeros for the first; seq counts from 1. Both go
-// on from one segment to the next. A verifier needs only the files.
+// The first record is of kind open; a clean end is a record of kind close. Every line
+// ends with the member hash. The hash of a record is the SHA-256, in lower-case hex,
+// of its line without that member: the bytes before `,"hash":"…"}` followed by `}`,
+// without the line feed. The member prev is the hash of the record before, 64 zeros
+// for the first record; seq counts from 1. Both continue from one segment to the next.
+// A verifier needs only the files.
 //
 // # What a chain proves
 //
-// A changed, added, moved or missing record breaks the chain where it happened.
-// A chain whose end was cut is still a chain, so HEAD names the last record as
-// of at most one second or 1000 records ago, and the last of all after a clean
-// end. Records missing against HEAD are reported. Whoever can write to the
-// directory can also rewrite chain and HEAD together, or remove both: against
-// that helps only a head noted elsewhere (Chain.Head of a Report).
+// A changed, added, moved or missing record breaks the chain where it happened. A
+// chain whose end was cut off is still a chain, so HEAD names the last record as of at
+// most one second or 1000 records ago, and after a clean end the last record of all.
+// Verify reports records that are missing against HEAD. Someone who can write to the
+// directory can also rewrite chain and HEAD together, or remove both; only a head that
+// was noted elsewhere (Chain.Head of a Report) reveals that.
 //
 // # Envelope log
 //
-// Beside the chain there is a log of every envelope that a door received, for
-// observation and not as evidence: EnvelopeLog. It has no hashes, never holds a
-// call up and drops events, counted, rather than wait for a disk.
+// EnvelopeLog is a second log, of every envelope that a door received. It serves
+// observation and is not evidence: it has no hashes, never delays a call, and drops
+// events, which it counts, rather than wait for a disk.
 package audit
 
 import (
@@ -40,26 +40,26 @@ import (
 	"time"
 )
 
-// Kind says what a record is about.
+// Kind is the event that a record describes.
 type Kind string
 
 // The kinds of records.
 const (
 	KindOpen     Kind = "open"     // first record of a chain
 	KindDecision Kind = "decision" // a call is about to be made
-	KindOutcome  Kind = "outcome"  // what a call came to, refusals included
+	KindOutcome  Kind = "outcome"  // a call has ended, or was refused
 	KindTicket   Kind = "ticket"   // an approval ticket is about to change
 	KindClose    Kind = "close"    // last record after a clean end
 )
 
-// Outcome says what a call came to.
+// Outcome is the result of a call.
 type Outcome string
 
 // The outcomes. The stage at which a call ended is Record.Stage.
 const (
 	Allowed   Outcome = "allowed"   // the upstream's result was passed on
 	Denied    Outcome = "denied"    // refused by policy or by a person
-	Held      Outcome = "held"      // waits for a person
+	Held      Outcome = "held"      // waits for a person's decision
 	Limited   Outcome = "limited"   // over a rate or a bound
 	Invalid   Outcome = "invalid"   // the envelope or the arguments are wrong
 	Unknown   Outcome = "unknown"   // no such tool for this principal
@@ -67,7 +67,7 @@ const (
 	Cancelled Outcome = "cancelled" // the caller gave up
 )
 
-// Principal is who made a call.
+// Principal identifies the caller.
 type Principal struct {
 	Subject string   `json:"subject"`
 	Roles   []string `json:"roles"`
@@ -75,7 +75,7 @@ type Principal struct {
 	Tenant  string   `json:"tenant,omitempty"`
 }
 
-// Policy is the verdict that a record carries.
+// Policy is the policy's decision on a call.
 type Policy struct {
 	Effect   string `json:"effect"`             // allow, hold or deny; "" = the policy was not asked
 	Rule     string `json:"rule,omitempty"`     // identifier of the rule that decided
@@ -104,10 +104,10 @@ type Change struct {
 	Given     map[string]int `json:"given,omitempty"`
 }
 
-// Record is one line of the log. A caller fills what it knows and keeps the
-// Record: the log reads it only until Decision, Outcome or Ticket returns, and
-// never writes to it. The members of the first group are the log's own and are only
-// read back.
+// Record is one line of the log. A caller fills the fields that it knows and keeps the
+// Record: the log reads it only until Decision, Outcome or Ticket returns, and never
+// writes to it. The log sets the members of the first group itself; callers only read
+// them.
 type Record struct {
 	V        int    `json:"v"` // version of the form, 1
 	Seq      uint64 `json:"seq"`
@@ -136,30 +136,30 @@ type Record struct {
 	Tool        string `json:"tool"`    // as the upstream calls it
 	Exposed     string `json:"exposed"` // as the agent called it
 	Fingerprint string `json:"fingerprint"`
-	// Arguments are the judged bytes. What is not one line of JSON in UTF-8 is
+	// Arguments are the judged bytes. A value that is not one line of JSON in UTF-8 is
 	// recorded as a JSON string of its text.
 	Arguments json.RawMessage `json:"arguments,omitempty"`
 	// ArgumentsSHA256 is lower-case hex; "" = the log computes it from Arguments.
 	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
 
 	Policy Policy `json:"policy,omitzero"`
-	// Input is an object of what the policy judged beside the other members of the
-	// record; nil when the policy was not asked, or when the decision record of the
-	// same call has it. Package policy/judgement writes and reads it.
+	// Input is an object with the policy's input, except for the members that the
+	// record has anyway; nil when the policy was not asked, or when the decision record
+	// of the same call has it. Package policy/judgement writes and reads it.
 	Input  json.RawMessage `json:"input,omitempty"`
 	Ticket string          `json:"ticket,omitempty"` // approval ticket
-	// Task is params.task of a tool call whose result is to be a task (MCP
-	// 2025-11-25, tasks), an object; nil when none was wanted.
+	// Task is params.task, an object, of a tool call that asks for a task (MCP
+	// 2025-11-25, tasks); nil for other calls.
 	Task json.RawMessage `json:"task,omitempty"`
 
 	Change *Change `json:"change,omitempty"` // ticket records only
 
 	Outcome      Outcome `json:"outcome,omitempty"`       // outcome records only, as is all below
-	Stage        string  `json:"stage,omitempty"`         // where on the road the call ended
+	Stage        string  `json:"stage,omitempty"`         // the stage at which the call ended
 	Code         string  `json:"code,omitempty"`          // kernel code of a refusal
 	DurationMS   float64 `json:"duration_ms,omitempty"`   // milliseconds, kept to the microsecond
 	ResultSHA256 string  `json:"result_sha256,omitempty"` // lower-case hex
 	ResultBytes  int     `json:"result_bytes,omitempty"`
 	Error        string  `json:"error,omitempty"`
-	Replayed     bool    `json:"replayed,omitempty"` // the stored result of an earlier run was given
+	Replayed     bool    `json:"replayed,omitempty"` // the result is the stored one of an earlier run
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// EnvelopeSchemaVersion is the version of the form of an envelope event, which
-// docs/schemas/envelope-event.json describes.
+// EnvelopeSchemaVersion is the version of the JSON Schema of an envelope event,
+// docs/schemas/envelope-event.json.
 const EnvelopeSchemaVersion = "1"
 
 const (
-	// envelopeDropped is the status of the line that says how many events are
-	// missing before it.
+	// envelopeDropped is the status of a line that counts the events missing before
+	// it.
 	envelopeDropped = "dropped"
-	// maxEnvelopeText cuts one text of an event, in bytes: a method may be as
-	// long as a message.
+	// maxEnvelopeText bounds one text of an event, in bytes: a method may be as long
+	// as a message.
 	maxEnvelopeText = 512
-	// maxEnvelopeError is how long an error may be to be kept, in bytes: an
-	// upstream's may be as long as a message.
+	// maxEnvelopeError bounds an error that is kept whole, in bytes: an upstream's
+	// error may be as long as a message.
 	maxEnvelopeError = 16 << 10
 )
 
@@ -55,10 +55,10 @@ type EnvelopeOptions struct {
 	Now           func() time.Time                // nil = time.Now
 	Flush         time.Duration                   // longest time until an event is in the file; 0 = 200 ms
 	BufferBytes   int                             // events beyond it are dropped until the next flush; 0 = 4 MiB
-	FileBytes     int64                           // a file is ended at this size; 0 = 64 MiB
-	Keep          int                             // newest files of all runs that are kept; 0 = 16
+	FileBytes     int64                           // size at which a file ends; 0 = 64 MiB
+	Keep          int                             // number of files that are kept, the newest of all runs; 0 = 16
 	OpenFile      func(path string) (File, error) // creates a new file; nil = one that is locked while it is open
-	OnError       func(doing string, cause error) // told of every failure; nil = nobody. Must not block
+	OnError       func(doing string, cause error) // receives every failure; nil = none. Must not block
 }
 
 func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
@@ -82,11 +82,11 @@ func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
 	return o
 }
 
-// EnvelopeLog is the structured log of envelopes (seed 004): one JSON line per
-// envelope that a door received, refused ones included. It serves observation,
-// not evidence, so it is the opposite of a Log: it never holds a call up, and
-// when the disk is too slow or full it drops events and says how many. It is
-// safe for concurrent use.
+// EnvelopeLog is the structured log of envelopes (seed 004): one JSON line for each
+// envelope that a door received, also when it was refused. It serves observation, not
+// evidence, so it is the opposite of a Log: it never delays a call, and when the disk
+// is too slow or full it drops events and records how many. It is safe for concurrent
+// use.
 type EnvelopeLog struct {
 	opts    EnvelopeOptions
 	wake    chan struct{} // capacity 1: there is something to write
@@ -103,14 +103,14 @@ type EnvelopeLog struct {
 	closed  bool
 }
 
-// maxSpare bounds the memory that an idle log holds on to, in bytes.
+// maxSpare bounds the memory that an idle log keeps, in bytes.
 const maxSpare = 1 << 20
 
-// OpenEnvelopes begins a run, whose files are in dir, which is created when
-// missing. The first event makes the first file and points <dir>/.latest at it, so
-// that a process without an event leaves nothing. A directory that cannot be made
-// is an error; of files and links that cannot, OnError is told. The caller must
-// Close the log.
+// OpenEnvelopes begins a run with files in dir, creating dir when it is missing. The
+// first event creates the first file and links <dir>/.latest to it, so that a process
+// without events leaves no file. A directory that cannot be created is an error; files
+// and links that cannot be created are reported to OnError. The caller must Close the
+// log.
 func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	opts = opts.withDefaults()
 	if !instanceName.MatchString(opts.Instance) {
@@ -127,9 +127,9 @@ func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	return l, nil
 }
 
-// Write notes e. It returns at once and never fails: e is in the file after at
-// most Flush and at Close, or a later line counts it as dropped. After Close it
-// does nothing.
+// Write adds e to the log. It returns at once and never fails: e is in the file after
+// Flush at the latest, or a later line counts it as dropped. After Close it does
+// nothing.
 func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 	if e.Time.IsZero() || l.opts.Deterministic {
 		e.Time = l.opts.Now()
@@ -172,8 +172,8 @@ func signalTo(c chan struct{}) {
 	}
 }
 
-// Close writes what is buffered and ends the file. Later calls return what the
-// first one did.
+// Close writes the buffered events and closes the file. Later calls return the result
+// of the first.
 func (l *EnvelopeLog) Close() error {
 	l.once.Do(func() {
 		l.mu.Lock()

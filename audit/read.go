@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// ErrNoRecord is returned for a line that is no record.
+// ErrNoRecord reports a line that is not a record.
 var ErrNoRecord = errors.New("the line is no record")
 
 // Parse decodes one line. It checks no hash: Verify does. The error is ErrNoRecord.

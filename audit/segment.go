@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// maxLine bounds a line that is read back, in bytes. Nothing longer is written.
+// maxLine bounds a line that is read back, in bytes. No longer line is written.
 const maxLine = 64 << 20
 
 var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
@@ -64,11 +64,10 @@ func segmentPath(dir string, number int) string {
 type segment struct {
 	file   *os.File
 	lines  *bufio.Scanner // nil = not begun, or at the end
-	offset int64          // of the line that next gives next
+	offset int64          // of the next line
 }
 
-// openSegment opens the segment with a number in dir, at an offset at which a
-// line begins.
+// openSegment opens a segment in dir at offset, where a line begins.
 func openSegment(dir string, number int, offset int64) (*segment, error) {
 	f, err := os.Open(segmentPath(dir, number))
 	if err != nil {
@@ -77,7 +76,7 @@ func openSegment(dir string, number int, offset int64) (*segment, error) {
 	return &segment{file: f, offset: offset}, nil
 }
 
-// scan begins to read at offset.
+// scan starts reading at offset.
 func (s *segment) scan() error {
 	s.lines = bufio.NewScanner(s.file)
 	s.lines.Buffer(make([]byte, 16<<10), maxLine)
@@ -86,7 +85,7 @@ func (s *segment) scan() error {
 	return err
 }
 
-// splitLine is a bufio.SplitFunc that gives lines with a line feed only.
+// splitLine is a bufio.SplitFunc that returns only lines that end with a line feed.
 func splitLine(data []byte, _ bool) (int, []byte, error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return i + 1, data[:i], nil
@@ -94,8 +93,8 @@ func splitLine(data []byte, _ bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// next gives the next line without its line feed, valid until the next call.
-// After io.EOF a file that has grown has more. A line longer than maxLine is
+// next returns the next line without its line feed, valid until the next call. After
+// io.EOF, a file that has grown has more lines. A line longer than maxLine is
 // bufio.ErrTooLong.
 func (s *segment) next() ([]byte, error) {
 	if s.lines == nil {
@@ -117,7 +116,7 @@ func (s *segment) next() ([]byte, error) {
 
 func (s *segment) close() { _ = s.file.Close() } // it was only read
 
-// firstLine gives the first line of a segment, nil when there is none.
+// firstLine returns the first line of a segment, nil when it has none.
 func firstLine(dir string, number int) ([]byte, error) {
 	s, err := openSegment(dir, number, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,8 +133,8 @@ func firstLine(dir string, number int) ([]byte, error) {
 	return line, err
 }
 
-// lastLines gives where the last lines of a segment begin, at most n of them,
-// and how many they are. It reads backwards, as far as it must.
+// lastLines returns the offset of the last lines of a segment, at most n, and their
+// number. It reads backwards, no further than it must.
 func lastLines(path string, n int) (offset int64, found int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -164,8 +163,8 @@ func lastLines(path string, n int) (offset int64, found int, err error) {
 	return 0, found, nil
 }
 
-// lineNumber reads the number of a record without decoding its line; 0 when the
-// line is no record.
+// lineNumber returns the number of a record without decoding its line; 0 when the line
+// is not a record.
 func lineNumber(line []byte) uint64 {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"v":1,"seq":`))
 	digits, _, comma := bytes.Cut(rest, []byte{','})
@@ -176,8 +175,8 @@ func lineNumber(line []byte) uint64 {
 	return n
 }
 
-// lineTime reads the time of a record without decoding its line; zero when the
-// line is no record. The member stands before anything that a caller can choose.
+// lineTime returns the time of a record without decoding its line; zero when the line
+// is not a record. The member comes before every text that a caller can choose.
 func lineTime(line []byte) time.Time {
 	_, rest, _ := bytes.Cut(line, []byte(`"time":"`))
 	text, _, _ := bytes.Cut(rest, []byte{'"'})

@@ -16,14 +16,14 @@ import (
 	"slices"
 )
 
-// keepLinks is how many records a failed write can leave behind and still be
-// told from a break: more than a few segments hold.
+// keepLinks is the largest number of records that a failed write may leave behind
+// without Verify taking them for a break: more than a few segments hold.
 const keepLinks = 1 << 19
 
-// Verify checks every chain under root, from the files alone. The error says
-// that the files could not be read; what is wrong with a chain is in its
-// Problems. A log that is being written to may be verified: records that arrive
-// meanwhile may or may not be part of the Report.
+// Verify checks every chain under root, from the files alone. The error reports files
+// that could not be read; faults of a chain are in its Problems. A log may be verified
+// while it is written to: records that arrive meanwhile may or may not be part of the
+// Report.
 func Verify(root string) (Report, error) {
 	dirs, err := os.ReadDir(root)
 	if err != nil {
@@ -49,9 +49,9 @@ type check struct {
 	chain Chain
 	place Place // of the current line
 
-	known   bool                  // seq below is certain
+	known   bool                  // seq is certain
 	seq     uint64                // of the last record
-	hashes  [2][sha256.Size]byte  // as stated and as computed: either may be meant
+	hashes  [2][sha256.Size]byte  // of the last record, as stated and as computed
 	links   []link                // of the records so far, the newest keepLinks of them
 	first   bool                  // the current line is the first of its segment
 	open    map[string]Unfinished // by call id
@@ -65,7 +65,7 @@ func newCheck(root, instance string) *check {
 }
 
 func (c *check) run() error {
-	// HEAD comes first: records that arrive later must not look missing.
+	// HEAD is read first: records that arrive later must not look missing.
 	c.head, c.headErr = readHead(filepath.Join(c.root, c.chain.Instance))
 	numbers, err := segments(filepath.Join(c.root, c.chain.Instance))
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *check) file(number int) error {
 	if old := len(c.links) - keepLinks; old > 0 {
 		c.links = slices.Delete(c.links, 0, old)
 	}
-	// A log that is being written to would otherwise run ahead of its reader.
+	// Without a bound, a log that is being written to could run ahead of its reader.
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
@@ -144,8 +144,8 @@ func (c *check) torn() {
 	c.chain.Torn = append(c.chain.Torn, c.place)
 }
 
-// line checks one whole line. One fault is one problem: what follows a broken
-// line is compared with what that line says as well as with what it should say.
+// line checks one whole line. One fault is one problem: the line after a broken one
+// may chain to the hash that the broken line states or to its computed hash.
 func (c *check) line(line []byte) {
 	computed, stated, ok := splitHash(line)
 	rec := new(Record)
@@ -181,8 +181,8 @@ func (c *check) fault(err error) {
 	c.place = at
 }
 
-// follows checks the place of an intact record in the chain. It returns false
-// for one that stands where another belongs and is to be passed over.
+// follows checks the position of an intact record in the chain. It returns false for
+// a record out of place, which is skipped.
 func (c *check) follows(rec *Record) bool {
 	if rec.V != formVersion {
 		c.problem("record %d has the form of version %d, this program knows %d", rec.Seq, rec.V, formVersion)
@@ -221,9 +221,9 @@ func (c *check) matches(prev string) bool {
 	return h == c.hashes[0] || h == c.hashes[1]
 }
 
-// branches reports whether rec, the first of its segment, chains to a record
-// further up than the last one: what stands between was left behind by a failed
-// write, and none of it was acknowledged.
+// branches reports whether rec, the first record of its segment, chains to an earlier
+// record than the last one: a failed write left the records between behind, and none
+// of them was acknowledged.
 func (c *check) branches(rec *Record) bool {
 	for i, l := range slices.Backward(c.links) {
 		if l.seq+1 == rec.Seq && hex.EncodeToString(l.hash[:]) == rec.Prev {
