@@ -1,7 +1,6 @@
-// Package approval keeps the tickets of held calls: a durable record of what
-// an agent asked for, what people decided about it, and what became of it. A
-// ticket is one state machine. These are all of its moves, and each is one
-// conditional update in the store:
+// Package approval keeps the tickets of held calls: durable records of what an agent
+// asked for, what people decided, and how the call ended. A ticket is a state machine.
+// The table lists all of its moves; each is one conditional update in the store:
 //
 //	from         to           when
 //	(none)       proposed     a held call finds no ticket that answers it
@@ -15,7 +14,7 @@
 //	dispatching  approved     it is certain that nothing was sent; the old expiry stays
 //	dispatching  done         the upstream answered
 //	dispatching  failed       the upstream answered with an error
-//	dispatching  unknown      nobody can say whether it ran: timeout, crash, lost connection
+//	dispatching  unknown      whether it ran is not known: timeout, crash, lost connection
 //	unknown      done         a person found that it took effect
 //	unknown      failed       a person found that it did not
 //
@@ -23,8 +22,8 @@
 // and one that may have run never runs again.
 //
 // A ticket answers calls that have its binding: requester, server, tool, tool
-// fingerprint, argument digest, policy revision and obligation. Anything else
-// is another ticket.
+// fingerprint, argument digest, policy revision and obligation. Any other call has
+// another ticket.
 //
 // Everything fails closed: an error of the store is an error of the call.
 package approval
@@ -38,7 +37,7 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// State is where a ticket stands. The package comment has the moves.
+// State is the state of a ticket. The package comment lists the moves.
 type State string
 
 // The states of a ticket.
@@ -112,19 +111,19 @@ type Ticket struct {
 
 	DecisionID, TraceID string // of the call that made the ticket
 
-	// How that call came in, see policy.Request, and by which downstream session
-	// ("" = none). A ticket is not bound to any of it.
+	// How that call was received (see policy.Request), and by which downstream session
+	// ("" = none). None of it is part of the binding.
 	Transport, Era, Session string
-	// Instance is the process that made the ticket, see [Options].
+	// Instance is the process that created the ticket, see [Options].
 	Instance string
-	// Execute says that the call runs as soon as it is approved, whether or not
-	// the agent comes back for it.
+	// Execute says that the call runs as soon as it is approved, whether or not the
+	// agent calls again.
 	Execute bool
 
-	DecidedBy, DecisionReason string // whose vote ended the waiting, and why
+	DecidedBy, DecisionReason string // the deciding vote: its approver and reason
 
 	Result   json.RawMessage // of a call that is done, or the error object of one that failed; nil when none, too large to keep, or past Expires
-	Note     string          // what there is to say about the outcome, "" when nothing
+	Note     string          // about the outcome, "" when there is nothing to note
 	Attached int             // identical calls that found the ticket waiting
 
 	Approvals int            // votes for it so far, of Quorum
@@ -142,13 +141,13 @@ type Ballot struct {
 	At      time.Time
 }
 
-// Change is one line of a ticket's history. A vote that did not end the
-// waiting is a Change from proposed to proposed.
+// Change is one line of a ticket's history. A vote that did not decide the ticket is a
+// Change from proposed to proposed.
 type Change struct {
 	Seq      int64 // place among the changes of all tickets of the store, ascending, from 1
 	At       time.Time
-	Who      string // a subject, or "toolgate" for what no person did
-	From, To State  // From is "" when the ticket was made
+	Who      string // a subject, or "toolgate" for a change that no person made
+	From, To State  // From is "" for a new ticket
 	Reason   string
 	Digest   string
 }
@@ -163,7 +162,7 @@ func (t Ticket) VisibleTo(p policy.Principal) bool {
 	return own || t.MayDecide(p)
 }
 
-// refuse says why p is no approver of t, nil when p is one.
+// refuse returns why p is not an approver of t, nil when p is one.
 func (t Ticket) refuse(p policy.Principal) error {
 	switch {
 	case p.Valid() && p.Subject == t.Principal.Subject:
@@ -174,7 +173,7 @@ func (t Ticket) refuse(p policy.Principal) error {
 	return nil
 }
 
-// Held is a call that policy wants held.
+// Held is a call that the policy holds.
 type Held struct {
 	Principal             policy.Principal
 	Server, Tool, Exposed string
@@ -185,14 +184,14 @@ type Held struct {
 	Rule, Reason          string
 	Approval              policy.Approval // TTL 0 = Options.TTL, Quorum 0 = 1
 	DecisionID, TraceID   string
-	// How the call came in, for people; not part of the binding.
+	// How the call was received, for people; not part of the binding.
 	Transport, Era, Session string
-	// Execute makes the call run as soon as it is approved. On a ticket that is
-	// found it is kept once it is set.
+	// Execute makes the call run as soon as it is approved. Once set, it stays set on
+	// the ticket.
 	Execute bool
 }
 
-// ClaimOutcome is what a ticket answers to a held call.
+// ClaimOutcome is a ticket's answer to a held call.
 type ClaimOutcome string
 
 // The outcomes of a Claim. Only Granted may be sent, and only once.
@@ -204,11 +203,11 @@ const (
 	Failed   ClaimOutcome = "failed"    // it ran and failed: see Ticket.Note and Result
 	Unknown  ClaimOutcome = "unknown"   // it may have run
 	Denied   ClaimOutcome = "denied"    // a person said no: see Ticket.DecisionReason
-	Expired  ClaimOutcome = "expired"   // said once; the next identical call is asked about anew
+	Expired  ClaimOutcome = "expired"   // answered once; the next identical call gets a new ticket
 	TooMany  ClaimOutcome = "too_many"  // the requester has MaxLive calls waiting; no ticket was made
 )
 
-// Claim is a ticket and what it answers. Ticket is zero for TooMany.
+// Claim is a ticket and its answer. Ticket is zero for TooMany.
 type Claim struct {
 	Ticket  Ticket
 	Outcome ClaimOutcome
@@ -220,10 +219,10 @@ type Vote struct {
 	Approver policy.Principal
 	Approve  bool
 	Reason   string // needed for a denial
-	Digest   string // of the arguments that the approver saw; "" = not said
+	Digest   string // of the arguments that the approver saw; "" = not checked
 }
 
-// Finding is what a person found out about a call whose outcome was unknown.
+// Finding is a person's finding about a call whose outcome was unknown.
 type Finding struct {
 	ID         string
 	Approver   policy.Principal
@@ -231,12 +230,12 @@ type Finding struct {
 	Reason     string // needed: how the person knows
 }
 
-// Event is a change of one ticket, as Follow tells it.
+// Event is a change of one ticket, as Follow yields it.
 type Event struct {
 	Seq    int64 // of Change
 	Change Change
-	// Ticket is as in a list, and as it is when the event is told: it may have
-	// changed again since.
+	// Ticket is the ticket as in a list, at the time of the yield: it may have changed
+	// again since the Change.
 	Ticket Ticket
 }
 

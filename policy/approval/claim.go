@@ -11,14 +11,14 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// claims is how often a claim starts anew when the ticket moved under it.
+// claims is how often a claim is tried when the ticket changes meanwhile.
 const claims = 3
 
-// Claim finds or makes the ticket of a held call and says what it answers.
-// When that is Granted, the grant is already spent, durably: the caller sends
-// the call once and then calls Finish, or Release when it is certain that
-// nothing was sent. A grant is given to one of any number of callers, in any
-// number of processes. Every error refuses the call.
+// Claim finds or creates the ticket of a held call and returns its answer. When that is
+// Granted, the grant is already spent, durably: the caller sends the call once and
+// then calls Finish, or Release when it is certain that nothing was sent. Of any
+// number of callers, in any number of processes, one gets the grant. Every error
+// refuses the call.
 func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 	if t.closed() {
 		return Claim{}, ErrClosed
@@ -38,8 +38,8 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 	}
 }
 
-// complete fills what the policy left to the defaults and refuses a call that
-// no ticket could be bound to.
+// complete sets the defaults of the approval and refuses a call that no ticket could
+// be bound to.
 func (h *Held) complete(ttl time.Duration) error {
 	h.Approval.Roles = slices.Clone(h.Approval.Roles)
 	slices.Sort(h.Approval.Roles)
@@ -90,9 +90,9 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 	return c, nil
 }
 
-// answer says what the latest ticket of a binding answers; "" means that it no
-// longer answers anything and a new one is due. A ticket that waits is from now
-// on one that execute wants run.
+// answer returns the answer of the latest ticket of a binding; "" means that it no
+// longer answers calls and a new ticket is due. When execute is set, a waiting ticket
+// keeps it.
 func (t *Tickets) answer(w *writer, k *record, execute bool) (ClaimOutcome, error) {
 	if k.State == StateDispatching {
 		if err := t.settle(w, k); err != nil {
@@ -120,13 +120,12 @@ func (t *Tickets) answer(w *writer, k *record, execute bool) (ClaimOutcome, erro
 	return final[k.State], nil
 }
 
-// final is what the final states answer until the ticket's expiry. A state
-// that is not listed answers nothing.
+// final maps the final states to their answers until the ticket's expiry. A state that
+// is not listed does not answer.
 var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, StateUnknown: Unknown, StateDenied: Denied}
 
-// spend gives the grant of an approved ticket, when those who approved it may
-// still do so. When they may not, their approval counts for nothing: the ticket
-// ends and people are asked anew.
+// spend gives the grant of an approved ticket if its approvers may still approve it.
+// If not, the ticket is superseded, and people are asked again.
 func (t *Tickets) spend(w *writer, k *record) (ClaimOutcome, error) {
 	votes, gone, err := t.standing(w, k)
 	if err != nil {
@@ -149,8 +148,8 @@ func (t *Tickets) grant(w *writer, k *record) error {
 	return err
 }
 
-// propose makes a ticket, unless its requester has enough of them waiting. It
-// supersedes what waits for the same call under other terms.
+// propose creates a ticket, unless its requester has the most that may wait. It
+// supersedes the tickets of the same call under other terms.
 func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 	if err := w.supersede(bound, held); err != nil {
 		return Claim{}, err
@@ -174,8 +173,8 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 
 const otherTerms = "the call came again under another policy, tool definition or obligation"
 
-// supersede ends the tickets that wait for the same call under another policy,
-// definition or obligation: nobody should decide on those any more.
+// supersede ends the live tickets of the same call under another policy, definition or
+// obligation: nobody should decide on them.
 func (w *writer) supersede(bound string, h Held) error {
 	stale, err := w.query(load{}, `WHERE subject = ? AND tenant = ? AND state IN ('proposed', 'approved')
  AND server = ? AND tool = ? AND exposed = ? AND digest = ? AND binding <> ?`,
@@ -191,7 +190,7 @@ func (w *writer) supersede(bound string, h Held) error {
 	return nil
 }
 
-// ticket is the ticket of a held call that nobody has decided on.
+// ticket returns a new ticket for a held call.
 func (w *writer) ticket(h Held) *record {
 	created := w.wall.UTC()
 	return &record{deadline: w.now + int64(h.Approval.TTL), Ticket: Ticket{

@@ -6,19 +6,18 @@ import (
 	"fmt"
 )
 
-// Release gives a grant back, with its old expiry. It is only for a call of
-// which it is certain that nothing was sent; whatever is less certain is
-// Finish with StateUnknown. ErrNotDispatching when this instance does not run
-// the ticket.
+// Release returns a grant, with its old expiry. It is only for a call of which it is
+// certain that nothing was sent; for anything less certain call Finish with
+// StateUnknown. The error is ErrNotDispatching when this instance does not run the
+// ticket.
 func (t *Tickets) Release(ctx context.Context, id string) error {
 	return t.end(ctx, id, change{to: StateApproved, reason: "nothing was sent"})
 }
 
-// Finish stores what became of a granted call: StateDone with its result,
-// StateFailed or StateUnknown with a note. A result above MaxResultBytes is
-// left out and the note says so. ErrNotDispatching when this instance does not
-// run the ticket. When Finish fails the ticket is unknown to every later call:
-// it never runs again.
+// Finish stores the outcome of a granted call: StateDone with its result, StateFailed
+// or StateUnknown with a note. A result above MaxResultBytes is left out and the note
+// says so. The error is ErrNotDispatching when this instance does not run the ticket.
+// When Finish fails, every later call finds the ticket unknown: it never runs again.
 func (t *Tickets) Finish(ctx context.Context, id string, state State, result []byte, note string) error {
 	if state != StateDone && state != StateFailed && state != StateUnknown {
 		return fmt.Errorf("ending the run of ticket %s: %q is no outcome", id, state)
@@ -34,8 +33,8 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 	return t.end(ctx, id, change{to: state, reason: reason, result: result, note: note})
 }
 
-// end closes the run of a ticket. The call is over whoever waits for it, so a
-// caller that went away does not stop it.
+// end ends the run of a ticket. The call is over in any case, so the end of ctx does
+// not interrupt it.
 func (t *Tickets) end(ctx context.Context, id string, c change) error {
 	defer t.setRunning(id, false)
 	err := t.write(context.WithoutCancel(ctx), func(w *writer) error {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
@@ -13,10 +12,9 @@ import (
 // followed is how many changes are read at once.
 const followed = 100
 
-// Follow tells every change of a ticket with a number above after, in order, as
-// it is committed, by this process or another; after < 0 means those that come
-// after the call of Follow itself. The end of ctx ends the sequence without an
-// error, an error of the store ends it with one.
+// Follow yields every change of a ticket with a number above after, in order, once it
+// is committed, by this process or another; after < 0 starts at the call of Follow.
+// The end of ctx ends the sequence without an error, an error of the store with one.
 func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, error] {
 	var failed error
 	if after < 0 {
@@ -33,10 +31,8 @@ func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, erro
 	}
 }
 
-// follow yields until ctx ends or nobody listens.
+// follow yields until ctx ends or the caller stops.
 func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, error) bool) error {
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
 	for {
 		changed := t.changes()
 		events, err := t.since(ctx, after)
@@ -48,47 +44,33 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 				return nil
 			}
 		}
-		if len(events) == followed {
-			continue
-		}
-		select {
-		case <-ctx.Done():
+		if len(events) < followed && awaitChange(ctx, changed) != nil {
 			return nil
-		case <-changed:
-		case <-poll.C:
 		}
 	}
 }
 
-// since reads the next changes after a number. Numbers are given under the
+// since returns the next changes after a number. Numbers are assigned under the
 // store's write lock, so none appears behind one that was read.
-func (t *Tickets) since(ctx context.Context, after int64) ([]Event, error) {
-	if err := t.refresh(ctx); err != nil {
-		return nil, err
-	}
-	tx, err := t.db.Read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	events, err := store.Select(ctx, tx, scanEvent, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
-	if err != nil || len(events) == 0 {
-		return nil, err
-	}
-	var ids []string
-	for _, e := range events {
-		ids = append(ids, e.Ticket.ID)
-	}
-	records, err := query(ctx, tx, load{arguments: ListedArgumentBytes}, "WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids))
-	if err != nil {
-		return nil, err
-	}
-	tickets := map[string]Ticket{}
-	for _, k := range records {
-		tickets[k.ID] = k.Ticket
-	}
-	for i, e := range events {
-		events[i].Ticket = tickets[e.Ticket.ID]
-	}
-	return events, nil
+func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err error) {
+	err = t.view(ctx, func(tx *sql.Tx) error {
+		events, err = store.Select(ctx, tx, scanEvent, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
+		if err != nil || len(events) == 0 {
+			return err
+		}
+		var ids []string
+		for _, e := range events {
+			ids = append(ids, e.Ticket.ID)
+		}
+		records, err := query(ctx, tx, load{arguments: ListedArgumentBytes}, "WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids))
+		for _, k := range records {
+			for i := range events {
+				if events[i].Ticket.ID == k.ID {
+					events[i].Ticket = k.Ticket
+				}
+			}
+		}
+		return err
+	})
+	return events, err
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// answered is how many tickets Answering gives.
+// answered is the largest number of tickets that Answering returns.
 const answered = 100
 
-// Live gives the tickets that wait for a decision or for their call, made by
-// this instance or by one that is dead, oldest first, arguments whole, without
-// results. Those of other processes that live are theirs to judge: they may
-// have another policy and other tools.
+// Live returns the tickets that wait for a decision or for their call and were created
+// by this instance or by a dead one, oldest first, with whole arguments, without
+// results. Other living processes judge their own tickets: they may have another
+// policy and other tools.
 func (t *Tickets) Live(ctx context.Context) ([]Ticket, error) {
 	return t.ours(ctx, "WHERE state IN ('proposed', 'approved')")
 }
 
-// Runnable gives the approved tickets that are to run without their agent, of
-// which the same is true. Who runs one claims it like everybody else.
+// Runnable returns the tickets of Live that are approved and are to run without their
+// agent. To run one, claim it like any call.
 func (t *Tickets) Runnable(ctx context.Context) ([]Ticket, error) {
 	return t.ours(ctx, "WHERE state = 'approved' AND execute = 1")
 }
@@ -42,20 +42,19 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 	return slices.DeleteFunc(tickets, func(k Ticket) bool { return theirs[k.Instance] }), nil
 }
 
-// Answering gives p's own tickets that answer an identical call: those that
-// live or run, and the final ones before their expiry; the newest hundred,
-// newest first, with results; larger arguments are left out (see
-// ListedArgumentBytes). Nobody has none.
+// Answering returns p's own tickets that answer an identical call: those that are live
+// or running, and the final ones before their expiry; the newest hundred, newest
+// first, with results. Larger arguments are left out (see ListedArgumentBytes).
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
 	return t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
  OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
 		p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
 }
 
-// Similar gives the last ticket before id of the same server, tool, exposed name
-// and tenant that people approved, arguments whole, without its result, whoever
-// asked for it and whatever became of the call. ErrNotFound when there is none,
-// or no ticket id. Not everybody who may see the one may see the other.
+// Similar returns the last ticket before id of the same server, tool, exposed name and
+// tenant that people approved, with whole arguments and without its result, whoever
+// the requester and whatever the outcome. ErrNotFound reports that there is none, or
+// that id does not exist. Somebody who may see one of the two may not see the other.
 func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
 	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, `WHERE decided_by <> '' AND state <> 'denied'
  AND (server, tool, exposed, tenant) = (SELECT server, tool, exposed, tenant FROM approvals WHERE id = ?)

@@ -15,7 +15,7 @@ const (
 	maxLimit     = 1000
 )
 
-// Get gives one ticket, whole, or ErrNotFound.
+// Get returns one whole ticket. ErrNotFound reports that it does not exist.
 func (t *Tickets) Get(ctx context.Context, id string) (Ticket, error) {
 	k, err := t.get(ctx, id)
 	if err != nil {
@@ -25,18 +25,27 @@ func (t *Tickets) Get(ctx context.Context, id string) (Ticket, error) {
 }
 
 func (t *Tickets) get(ctx context.Context, id string) (k record, err error) {
+	err = t.view(ctx, func(tx *sql.Tx) error {
+		if k, err = one(ctx, tx, whole, id); err != nil {
+			return err
+		}
+		return details(ctx, tx, &k)
+	})
+	return k, err
+}
+
+// view runs do in one transaction that only reads, after everything that is due has
+// expired.
+func (t *Tickets) view(ctx context.Context, do func(*sql.Tx) error) error {
 	if err := t.refresh(ctx); err != nil {
-		return record{}, err
+		return err
 	}
 	tx, err := t.db.Read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
-		return record{}, err
+		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	if k, err = one(ctx, tx, whole, id); err != nil {
-		return record{}, err
-	}
-	return k, details(ctx, tx, &k)
+	return do(tx)
 }
 
 // List returns the tickets that f chooses, newest first, without results, votes and
@@ -65,7 +74,7 @@ func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) ([
 
 const hasRole = "EXISTS (SELECT 1 FROM json_each(roles) WHERE value IN (SELECT value FROM json_each(?)))"
 
-// where writes f as SQL; its values are parameters.
+// where returns f as SQL and the values of its parameters.
 func (f Filter) where() (string, []any) {
 	terms, args := []string{"1"}, []any{}
 	add := func(term string, values ...any) {
@@ -109,7 +118,7 @@ func jsonList[S ~string](list []S) string {
 	return string(text)
 }
 
-// Held counts the calls that wait for a decision.
+// Held returns the number of calls that wait for a decision.
 func (t *Tickets) Held(ctx context.Context) (n int, err error) {
 	if err = t.refresh(ctx); err == nil {
 		err = t.db.Read.QueryRowContext(ctx, "SELECT count(*) FROM approvals WHERE state = 'proposed'").Scan(&n)
@@ -120,13 +129,10 @@ func (t *Tickets) Held(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// Wait returns nil when the ticket waits for no decision any more, whoever
-// made it, in this process or in another; ctx.Err() when ctx ends before, and
-// ErrNotFound when there is no such ticket. The caller claims again to learn
-// what was decided.
+// Wait returns nil once the ticket no longer waits for a decision, whoever created it,
+// in this process or in another; ctx.Err() when ctx ends before, and ErrNotFound when
+// the ticket does not exist. The caller claims again to learn the decision.
 func (t *Tickets) Wait(ctx context.Context, id string) error {
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
 	for {
 		changed := t.changes()
 		waits, err := t.waits(ctx, id)
@@ -136,13 +142,24 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 		if !waits {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		case <-poll.C:
+		if err := awaitChange(ctx, changed); err != nil {
+			return err
 		}
 	}
+}
+
+// awaitChange waits for a change in this process, or for as long as a change of another
+// process may go unseen. Its error is that of ctx.
+func awaitChange(ctx context.Context, changed <-chan struct{}) error {
+	poll := time.NewTimer(pollEvery)
+	defer poll.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-poll.C:
+	}
+	return nil
 }
 
 func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
@@ -157,9 +174,9 @@ func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
 	return s == StateProposed, err
 }
 
-// refresh expires what is due, and settles what dead processes were running, so
-// that no reader sees a ticket wait that nobody can decide any more, or run that
-// nobody runs. It writes only then.
+// refresh expires the tickets that are due, and settles those that dead processes were
+// running, so that no reader sees a ticket waiting that nobody can decide, or running
+// that nobody runs. It writes only if there are such tickets.
 func (t *Tickets) refresh(ctx context.Context) error {
 	if err := t.recover(ctx); err != nil {
 		return err

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Reconcile ends the doubt about a call whose outcome was unknown: it was done,
-// or it failed. It never makes the call possible again: whoever wants it calls
-// anew after the ticket's expiry. A refused finding changes nothing and is one
-// of ErrNotFound, ErrSelfApproval, ErrNotApprover, ErrNotUnknown and
-// ErrReasonRequired, in this order; one person suffices, whatever the quorum.
+// Reconcile settles a call whose outcome was unknown: it was done, or it failed. The
+// ticket never allows the call again; a new call is possible after the ticket's
+// expiry. A refused finding changes nothing and returns the first of ErrNotFound,
+// ErrSelfApproval, ErrNotApprover, ErrNotUnknown and ErrReasonRequired that applies.
+// One person suffices, whatever the quorum.
 func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
 	f.Reason = strings.TrimSpace(f.Reason)
 	err := t.alter(ctx, f.ID, func(w *writer, k *record) (refusal, err error) {
@@ -31,7 +31,7 @@ func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
 	return t.Get(ctx, f.ID)
 }
 
-// checkFinding says why f does not count, nil when it does.
+// checkFinding returns why f does not count, nil when it counts.
 func (k *record) checkFinding(f Finding) error {
 	switch refusal := k.refuse(f.Approver); {
 	case refusal != nil:
@@ -44,8 +44,8 @@ func (k *record) checkFinding(f Finding) error {
 	return nil
 }
 
-// Supersede ends a ticket that nobody should decide on or spend any more; who is
-// a subject, "" for what no person did. ErrNotFound, or ErrNotLive when it is
+// Supersede ends a ticket that nobody should decide on or spend; who is a subject, ""
+// when no person ends it. The error is ErrNotFound, or ErrNotLive when the ticket is
 // neither waiting nor approved.
 func (t *Tickets) Supersede(ctx context.Context, id, who, reason string) error {
 	err := t.alter(ctx, id, func(w *writer, k *record) (refusal, err error) {

@@ -18,39 +18,40 @@ import (
 const (
 	defaultTTL  = 15 * time.Minute
 	defaultLive = 64
-	// pollEvery is how soon Wait sees what another process decided.
+	// pollEvery is how often Wait looks for changes of other processes.
 	pollEvery = 250 * time.Millisecond
 )
 
 // Options are the settings of [Tickets]; the zero value is usable.
 type Options struct {
-	// Dir is where the processes that share the store show that they live;
-	// "" = instances, beside the store's file.
+	// Dir holds the locks of the living processes that share the store; "" =
+	// instances, next to the store's file.
 	Dir string
-	// TTL is how long a ticket lives when the policy does not say; 0 = 15 minutes.
+	// TTL is the lifetime of a ticket when the policy does not set one; 0 = 15
+	// minutes.
 	TTL time.Duration
-	// MaxLive is how many calls of one principal may wait for a decision at
-	// once; 0 = 64.
+	// MaxLive is the largest number of calls of one principal that may wait for a
+	// decision; 0 = 64.
 	MaxLive int
 	// Now is the wall clock; nil = time.Now.
 	Now func() time.Time
-	// Instance names this process among those that share the store. It must be
-	// new in every process; "" = one is made.
+	// Instance names this process among those that share the store. It must be unique;
+	// "" = a new name.
 	Instance string
-	// Changed is told of every change of a ticket that is made here, votes that
-	// do not end the waiting too, in order and one at a time, at the end of the
-	// change's transaction tx: what it writes there is kept with the change or
-	// not at all, and its error undoes the change. t is the ticket after the
-	// change, without arguments and result. It must not use the Tickets, nor the
-	// store but by tx. When the commit itself fails it was told of a change that
-	// did not happen; the next change then has the same Seq. nil = nobody.
+	// Changed is called for every change of a ticket in this process, including votes
+	// that do not decide it, in order and one at a time, at the end of the change's
+	// transaction tx: its writes to tx are committed with the change or not at all,
+	// and its error undoes the change. t is the ticket after the change, without
+	// arguments and result. Changed must not use the Tickets, nor the store except
+	// through tx. When the commit itself fails, Changed was called for a change that
+	// did not happen; the next change then has the same Seq. nil = none.
 	Changed func(ctx context.Context, tx *sql.Tx, t Ticket, c Change) error
-	// Standing gives the roles that an approver has now; known is false for one
-	// that no configured credential names. A vote counts when it is cast and when
-	// the grant is spent only if its approver still has one of the ticket's roles.
-	// Of one who is not known a vote counts if the credential was one that ends by
-	// itself (Principal.Until), or if it was counted by another process that lives
-	// and may know the approver. nil = everybody keeps the roles of the vote.
+	// Standing returns the current roles of an approver; known is false when no
+	// configured credential names the approver. A vote counts, when it is cast and
+	// when the grant is spent, only if its approver still has one of the ticket's
+	// roles. The vote of an unknown approver counts if the credential was one that
+	// expires (Principal.Until), or if another living process counted it, which may
+	// know the approver. nil = every approver keeps the roles of the vote.
 	Standing func(subject, tenant string) (roles []string, known bool)
 }
 
@@ -65,12 +66,12 @@ type Tickets struct {
 	mu       sync.Mutex // protects the fields below
 	instance *store.Instance
 	running  map[string]struct{} // tickets granted here and neither finished nor released
-	changed  chan struct{}       // closed and replaced when a ticket changed state here
+	changed  chan struct{}       // closed and replaced when a ticket changes here
 }
 
-// New gives the tickets in db, which has the migrations of [store.Migrations].
-// It shows the other processes that this one lives, until Close, and turns
-// what dead ones were running into unknown. Nothing is ever run again by it.
+// New returns the tickets in db, which has the migrations of [store.Migrations]. Until
+// Close, other processes see that this one lives. New moves the tickets that dead
+// processes were running to unknown; it never runs a call again.
 func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -94,8 +95,8 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	return t, nil
 }
 
-// Close ends the sign of life. What still runs here becomes unknown to the
-// others, so callers finish it first. The store stays open.
+// Close releases the instance lock. Other processes then move tickets that still run
+// here to unknown, so callers finish them first. The store stays open.
 func (t *Tickets) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,8 +117,8 @@ func (t *Tickets) closed() bool {
 	return t.instance == nil
 }
 
-// recover settles the tickets that nobody runs: those of dead processes, and
-// those whose outcome could not be stored here. It writes only if there are any.
+// recover settles the tickets that nobody runs: those of dead processes, and those
+// whose outcome this process could not store. It writes only if there are any.
 func (t *Tickets) recover(ctx context.Context) error {
 	for {
 		lost, err := t.lost(ctx)
@@ -159,7 +160,8 @@ func (t *Tickets) lost(ctx context.Context) (bool, error) {
 	return slices.Contains(runs, false), err
 }
 
-// isRun reports whether the instance runs the ticket, as far as can be known.
+// isRun reports whether the instance runs the ticket. An error means that this cannot
+// be determined.
 func (t *Tickets) isRun(id, instance string) (bool, error) {
 	if instance == t.opts.Instance {
 		return t.runs(id), nil
@@ -167,9 +169,9 @@ func (t *Tickets) isRun(id, instance string) (bool, error) {
 	return store.InstanceAlive(t.opts.Dir, instance)
 }
 
-// settle makes a dispatching ticket unknown when nobody runs it: its process
-// is dead, or it is this one, which knows that it does not run it. Only a
-// process that is certainly gone counts as dead.
+// settle moves a dispatching ticket to unknown when nobody runs it: its process is
+// dead, or it is this process, which does not run it. Only a process that has
+// certainly ended counts as dead.
 func (t *Tickets) settle(w *writer, k *record) error {
 	runs, err := t.isRun(k.ID, k.instance)
 	if err != nil || runs {
@@ -182,7 +184,7 @@ func (t *Tickets) settle(w *writer, k *record) error {
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
 }
 
-// runs reports whether a grant of this Tickets is out for the ticket.
+// runs reports whether this process has a grant of the ticket.
 func (t *Tickets) runs(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +202,7 @@ func (t *Tickets) setRunning(id string, on bool) {
 	delete(t.running, id)
 }
 
-// changes gives a channel that is closed at the next change of state here.
+// changes returns a channel that is closed at the next change in this process.
 func (t *Tickets) changes() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

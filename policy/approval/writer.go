@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// errMoved means that a ticket was no longer where it had been read.
+// errMoved reports that a ticket has changed since it was read.
 var errMoved = errors.New("the ticket was changed by somebody else")
 
 const (
-	// tickEvery is how exactly the store remembers the time for the processes to
-	// come. What was seen expired is remembered exactly.
+	// tickEvery is the precision of the time that the store keeps for later processes.
+	// Expired tickets are kept exactly.
 	tickEvery = time.Second
-	// movesAtOnce is how many tickets one transaction expires or settles: each is
-	// told to Options.Changed, which takes its time, and a transaction has little
-	// of it.
+	// movesAtOnce is how many tickets one transaction expires or settles: for each it
+	// calls Options.Changed, which takes time, and a transaction must be short.
 	movesAtOnce = 64
 )
 
-// toolgate is who did what no person did.
+// toolgate makes the changes that no person makes.
 const toolgate = "toolgate"
 
 // writer is one transaction that holds the store's write lock.
@@ -31,7 +30,7 @@ type writer struct {
 	tx      *sql.Tx
 	now     int64     // in the store's time
 	wall    time.Time // for people
-	changes []Event   // what was done to tickets, in order
+	changes []Event   // of tickets, in order
 }
 
 // write runs do in one transaction, after everything that is due has expired, and
@@ -63,8 +62,8 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 	return nil
 }
 
-// tell hands on what w has done. It comes last, so that next to nothing can
-// undo what others were told.
+// tell calls Options.Changed for each change of w. It comes last, so that after it only
+// a failing commit can undo a change.
 func (t *Tickets) tell(w *writer) error {
 	if t.opts.Changed == nil {
 		return nil
@@ -77,9 +76,9 @@ func (t *Tickets) tell(w *writer) error {
 	return nil
 }
 
-// tick moves the store's time on, expires what is due, so that whatever was
-// once seen expired stays so, and forgets the results that no call gets any
-// more. It reports whether nothing that is due is left.
+// tick advances the store's time, expires the tickets that are due, so that a ticket
+// once seen as expired stays so, and deletes the results that no call can get. done
+// is false when more tickets are due.
 func (w *writer) tick(c *clock) (done bool, err error) {
 	var seen int64
 	if err := w.tx.QueryRowContext(w.ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
@@ -112,12 +111,12 @@ func (w *writer) query(l load, tail string, args ...any) ([]record, error) {
 	return query(w.ctx, w.tx, l, tail, args...)
 }
 
-// change is a move of a ticket: where to, who did it and why, and the fields
-// that come with the new state.
+// change is a move of a ticket: the new state, who makes the move and why, and the
+// fields that come with the new state.
 type change struct {
 	to          State
 	who, reason string // of the history; who "" = toolgate
-	instance    string // who runs it from now on
+	instance    string // the process that runs it from now on
 	result      []byte
 	note        string
 }
@@ -125,8 +124,8 @@ type change struct {
 const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, note = ?, decided_by = ?, decision_reason = ?
  WHERE id = ? AND state = ? AND instance = ? AND (? OR deadline > ?)`
 
-// move is the only way in which a ticket changes its state: one conditional
-// update, and its line in the history. errMoved means that k is out of date.
+// move is the only way to change the state of a ticket: one conditional update, and a
+// line in the history. errMoved reports that k is out of date.
 func (w *writer) move(k *record, c change) error {
 	from := k.State
 	if !slices.Contains(moves[from], c.to) {
@@ -145,13 +144,14 @@ func (w *writer) move(k *record, c change) error {
 	return w.note(k, from, c.who, c.reason)
 }
 
-// one runs a statement that must change exactly one row, else errMoved.
+// one executes a statement that must change exactly one row; otherwise it returns
+// errMoved.
 func (w *writer) one(statement string, args ...any) error {
 	_, err := w.row(statement, args...)
 	return err
 }
 
-// row is one, and gives the number of the row that an INSERT made.
+// row is like one, and returns the number of the row that an INSERT added.
 func (w *writer) row(statement string, args ...any) (int64, error) {
 	res, err := w.tx.ExecContext(w.ctx, statement, args...)
 	if err != nil {
@@ -166,8 +166,8 @@ func (w *writer) row(statement string, args ...any) (int64, error) {
 	return res.LastInsertId()
 }
 
-// note adds a line to the history of k, which is in its new state already, and
-// to what is told of this transaction.
+// note adds a line to the history of k, which already has its new state, and to the
+// changes of the transaction.
 func (w *writer) note(k *record, from State, who, reason string) error {
 	if who == "" {
 		who = toolgate
