@@ -1,5 +1,5 @@
-# toolgate: two commands, make run and make test; the others are parts of them
-# or longer forms. Go, make, git and Node's npm are all that is needed.
+# The main targets are run and test. The others are parts of them or longer forms.
+# They need Go, make, git and npm.
 
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -16,15 +16,15 @@ build:
 run: build
 	bin/toolgate serve --config mcp.json
 
-# Every test, with the race detector. A part that is missing makes its test
-# skip with a reason; with CI=true it fails. What runs whole programs, browsers
-# and other people's clients runs by itself, so that it has the machine.
+# Every test, with the race detector. A test whose part is missing skips with a
+# reason; with CI=true it fails. The packages that start whole programs, browsers
+# and third-party clients run one after the other, alone.
 WHOLE = cmd/toolgate internal/peers
 test: npm
 	$(GO) test -race -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
 	$(GO) test -race -timeout $(TIMEOUT) -p 1 $(addprefix ./,$(WHOLE))
 
-# Rules that tools can hold.
+# Rules that tools check.
 check: lint vuln
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -39,13 +39,13 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/staticcheck
 vuln: $(TOOLS)/govulncheck
 	@sh .ci/vuln $(TOOLS)/govulncheck
 
-# The tools have a module of their own, so that nothing of theirs is shipped.
+# The tools have their own module, so that none of their dependencies is shipped.
 $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck &: .ci/lint/go.mod .ci/lint/go.sum
 	mkdir -p $(TOOLS)
 	cd .ci/lint && $(GO) build -o ../../$(TOOLS)/ tool
 	touch $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck
 
-# MCP servers and clients that nobody here wrote, for the tests.
+# Third-party MCP servers and clients for the tests.
 npm: testdata/npm/node_modules/.package-lock.json
 
 testdata/npm/node_modules/.package-lock.json: testdata/npm/package-lock.json
@@ -54,9 +54,9 @@ testdata/npm/node_modules/.package-lock.json: testdata/npm/package-lock.json
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
 
 # The official MCP conformance suite, directly against a server and again through
-# toolgate: what passes directly has to pass through it, but for what
-# testdata/conformance/baseline.json names. RUNS=5 finds what is unsteady,
-# UPDATE=1 writes the baseline anew.
+# toolgate. A check that passes directly has to pass through toolgate, unless
+# testdata/conformance/baseline.json names it. RUNS=5 finds unsteady checks,
+# UPDATE=1 rewrites the baseline.
 RUNS ?= 1
 test-conformance: testdata/conformance/node_modules/.package-lock.json
 	TOOLGATE_CONFORMANCE=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) ./internal/conformance -args -runs $(RUNS) $(if $(UPDATE),-update)
@@ -68,13 +68,13 @@ testdata/conformance/node_modules/.package-lock.json: testdata/conformance/packa
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-# Every fuzz target for a while: make fuzz FUZZTIME=5m
+# Every fuzz target for FUZZTIME: make fuzz FUZZTIME=5m
 FUZZTIME ?= 20s
 fuzz:
 	@set -e; for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 		echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
 
-# The sweeps and repeats in their long form.
+# All tests three times, in their long form: TOOLGATE_SOAK=1.
 soak: npm
 	TOOLGATE_SOAK=1 $(GO) test -race -timeout 2h -count=3 ./...
 
