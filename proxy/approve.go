@@ -89,28 +89,33 @@ func (t *toolCall) follow(ctx context.Context, c approval.Claim) *Failure {
 		return t.pending(c)
 	case approval.Replay:
 		return t.replyStored(ctx, c.Ticket)
+	case approval.TooMany:
+		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").remedy("wait until some have been decided")
 	}
-	return t.ended(c.Outcome, c.Ticket)
+	return t.ended(c.Ticket)
 }
 
-// ended refuses a call whose ticket is over, or that gets none.
-func (t *toolCall) ended(outcome approval.ClaimOutcome, ticket approval.Ticket) *Failure {
+// ended refuses a call whose ticket is over without a result.
+func (t *toolCall) ended(ticket approval.Ticket) *Failure {
 	code, reason, remedy := signal.CodeInternal, "", ""
-	switch outcome {
-	case approval.Denied:
+	switch ticket.State {
+	case approval.StateDenied:
 		code, reason = signal.CodeApprovalDenied, denial(ticket)
-	case approval.Expired:
-		code, reason, remedy = signal.CodeApprovalExpired, "nobody approved this call in time", "call again with the same arguments to ask anew"
-	case approval.Failed:
+	case approval.StateExpired:
+		code, reason, remedy = signal.CodeApprovalExpired, "nobody approved this call in time", askAnew
+	case approval.StateSuperseded:
+		code, remedy = signal.CodeApprovalExpired, askAnew
+		reason = "the request was taken back, because it was withdrawn or its terms have changed; nothing was done"
+	case approval.StateFailed:
 		code, reason = signal.CodeToolFailed, "the approved call was made and failed: "+ticket.Note
-	case approval.Unknown:
+	case approval.StateUnknown:
 		code, reason = signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again"
 		remedy = "a person has to find out whether it took effect"
-	case approval.TooMany:
-		code, reason, remedy = signal.CodeOverloaded, "too many of your calls are waiting for approval", "wait until some have been decided"
 	}
 	return t.fail(code, reason).with("ticket", ticket.ID).remedy(remedy)
 }
+
+const askAnew = "call again with the same arguments to ask anew"
 
 func denial(t approval.Ticket) string {
 	if t.DecisionReason == "" {

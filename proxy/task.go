@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,7 +55,7 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 	}
 	t.ends(approval.StateDone, t.raw, "")
 	kernel := signal.OK(nil, t.metrics())
-	result, err := t.withMeta(t.raw, kernel)
+	result, err := jsonrpc.Edit(t.raw, t.resultMeta(kernel)...)
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the server's answer cannot carry _meta")
 	}
@@ -250,18 +249,14 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	}
 	kernel := signal.OK(nil, t.metrics())
 	if underWay(ticket) {
-		kernel = t.undecided(ticket, cmp.Or(ticketWords[ticket.State], string(ticket.State)), ticketText(ticket))
+		kernel = t.undecided(ticket, stateWord(ticket), ticketText(ticket))
 	}
-	shape := jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)}
-	result := t.taskState(ticket)
+	result, shape := t.taskState(ticket), jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)}
 	if t.task != nil {
-		shape = jsonrpc.Change{Name: "task", Value: result}
-		result = json.RawMessage("{}")
+		result, shape = json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: result}
 	}
-	result, err := jsonrpc.Edit(result, shape)
-	if err == nil {
-		result, err = t.withMeta(result, kernel, jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))})
-	}
+	view := jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))}
+	result, err := jsonrpc.Edit(result, append(t.resultMeta(kernel, view), shape)...)
 	if err != nil {
 		return t.internal("shaping a task", err)
 	}
@@ -272,16 +267,16 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	return nil
 }
 
-// withMeta puts members, and unless results are off a Result without signals, into
+// resultMeta puts members, and unless results are off a Result without signals, into
 // the _meta of a result that is no tool's.
-func (c *call) withMeta(result json.RawMessage, kernel signal.Result, members ...jsonrpc.Change) (json.RawMessage, error) {
+func (c *call) resultMeta(kernel signal.Result, members ...jsonrpc.Change) []jsonrpc.Change {
 	if c.gate.settings.Load().Results != "off" {
 		members = append(members, jsonrpc.Change{Name: metaResult, Value: signal.Compact(kernel, nil)})
 	}
 	if len(members) == 0 {
-		return result, nil
+		return nil
 	}
-	return jsonrpc.Edit(result, jsonrpc.Change{Name: "_meta", Members: members})
+	return []jsonrpc.Change{{Name: "_meta", Members: members}}
 }
 
 // underWay reports whether something may still become of t.
@@ -307,21 +302,18 @@ func (c *call) taskState(t approval.Ticket) json.RawMessage {
 		status = "completed"
 	}
 	changed := t.Created
-	for _, move := range t.History {
-		if move.At.After(changed) {
-			changed = move.At
-		}
+	if n := len(t.History); n > 0 {
+		changed = t.History[n-1].At
 	}
 	message := ticketText(t)
 	if link := c.gate.approvalPage(t); link != "" && t.State == approval.StateProposed {
 		message += " Approvers decide at " + link
 	}
-	state, _ := json.Marshal(map[string]any{ // texts and numbers
+	return marshal(map[string]any{
 		"taskId": t.ID, "status": status, "statusMessage": message,
 		"createdAt": t.Created.UTC().Format(time.RFC3339Nano), "lastUpdatedAt": changed.UTC().Format(time.RFC3339Nano),
 		ttl: t.Expires.Sub(t.Created).Milliseconds(), poll: pollTask.Milliseconds(),
 	})
-	return state
 }
 
 // pollTask is the polling interval that a task suggests to its client.
@@ -396,11 +388,14 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 		}
 		r.ticket = t
 	}
-	reply, f := r.taskResult(ctx)
+	if r.ticket.State != approval.StateDone { // what an identical call would get
+		return r.callFor(r.ticket).ended(r.ticket)
+	}
+	reply, f := r.storedResult(ctx, r.ticket)
 	if f != nil {
 		return f
 	}
-	related := append(append([]byte(`{"taskId":`), jsonrpc.Quote(r.ticket.ID)...), '}')
+	related := marshal(map[string]string{"taskId": r.ticket.ID})
 	result, err := jsonrpc.Edit(reply.Result, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
 	if err != nil {
 		return r.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
@@ -419,26 +414,6 @@ func (g *Gate) watchTicket(ctx context.Context, t approval.Ticket) error {
 	}
 	pause(ctx)
 	return ctx.Err()
-}
-
-// claimOutcomes are what an identical call gets from a ticket in its end state.
-var claimOutcomes = map[approval.State]approval.ClaimOutcome{
-	approval.StateDenied: approval.Denied, approval.StateExpired: approval.Expired,
-	approval.StateFailed: approval.Failed, approval.StateUnknown: approval.Unknown,
-}
-
-// taskResult returns what an identical call would get from the ticket, which is
-// over. A refusal can be said in a tool's result.
-func (r *relayed) taskResult(ctx context.Context) (*Reply, *Failure) {
-	if r.ticket.State == approval.StateDone {
-		return r.storedResult(ctx, r.ticket)
-	}
-	t := r.callFor(r.ticket)
-	if outcome, ok := claimOutcomes[r.ticket.State]; ok {
-		return nil, t.ended(outcome, r.ticket)
-	}
-	return nil, t.fail(signal.CodeApprovalExpired, "the request was taken back, because it was withdrawn or its terms have changed; nothing was done").
-		with("ticket", r.ticket.ID).remedy("call again with the same arguments to ask anew")
 }
 
 // cancelTask withdraws the request for approval. A call that is being made or is

@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -54,7 +57,7 @@ type TicketWorkerOptions struct {
 	// OnCreated is called with the requester of each new ticket, of this process or
 	// another; it must not block. nil = not called.
 	OnCreated func(who policy.Principal)
-	Log       hclog.Logger
+	Log       hclog.Logger // nil = that of the gate
 }
 
 // TicketWorker works on tickets without their agents: it makes calls that run upon
@@ -90,15 +93,7 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 	if opts.Gate == nil || opts.Ledger == nil || opts.Gate.opts.Book == nil {
 		return nil, errors.New("making the ticket worker: a gate with a book and a ledger are required")
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
-	if opts.OnDecided == nil {
-		opts.OnDecided = func(approval.State, time.Duration) {}
-	}
-	if opts.OnCreated == nil {
-		opts.OnCreated = func(policy.Principal) {}
-	}
+	opts.Log = cmp.Or(opts.Log, opts.Gate.opts.Log)
 	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), tries: map[string]*try{}}
 	w.life, w.cancel = context.WithCancel(context.Background())
 	ctx, stop := context.WithCancel(w.life)
@@ -169,10 +164,10 @@ func (w *TicketWorker) follow(ctx context.Context) {
 
 func (w *TicketWorker) heard(e approval.Event) {
 	c := e.Change
-	if c.From == "" {
+	if c.From == "" && w.opts.OnCreated != nil {
 		w.opts.OnCreated(e.Ticket.Principal)
 	}
-	if c.From == approval.StateProposed && c.To != approval.StateProposed {
+	if c.From == approval.StateProposed && c.To != approval.StateProposed && w.opts.OnDecided != nil {
 		w.opts.OnDecided(c.To, c.At.Sub(e.Ticket.Created))
 	}
 	if c.To == approval.StateApproved && e.Ticket.Execute {
@@ -211,7 +206,9 @@ func (w *TicketWorker) dispatch(ctx context.Context) time.Duration {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.forgetLocked(tickets)
+	maps.DeleteFunc(w.tries, func(id string, a *try) bool {
+		return !a.running && !slices.ContainsFunc(tickets, func(t approval.Ticket) bool { return t.ID == id })
+	})
 	next, now := lookOver, time.Now()
 	for _, t := range tickets {
 		a := w.tries[t.ID]
@@ -232,20 +229,8 @@ func (w *TicketWorker) dispatch(ctx context.Context) time.Duration {
 	return next
 }
 
-// forgetLocked drops what is known of tickets that are not to run any more.
-func (w *TicketWorker) forgetLocked(tickets []approval.Ticket) {
-	there := make(map[string]bool, len(tickets))
-	for _, t := range tickets {
-		there[t.ID] = true
-	}
-	for id, a := range w.tries {
-		if !there[id] && !a.running {
-			delete(w.tries, id)
-		}
-	}
-}
-
-// run makes one call. If nothing was sent, the ticket is approved as before and
+// run makes one call, of an approved ticket, on the road of every call; it may spend
+// this ticket only. If nothing was sent, the ticket is approved as before and
 // its turn comes again; if something was, the ticket has its end state.
 func (w *TicketWorker) run(t approval.Ticket, a *try) {
 	defer wish(w.news)
@@ -259,7 +244,14 @@ func (w *TicketWorker) run(t approval.Ticket, a *try) {
 	if !w.stands(w.life, t) {
 		return
 	}
-	reply, err := w.opts.Gate.resume(w.life, t)
+	var reply *Reply
+	in, err := callOf(t)
+	if err == nil {
+		var f *Failure
+		if reply, f = w.opts.Gate.Call(w.life, in); f != nil {
+			err = f
+		}
+	}
 	switch {
 	case err != nil:
 		w.opts.Log.Warn("making an approved call", "ticket", t.ID, "tool", t.Exposed, "error", err)
@@ -269,25 +261,10 @@ func (w *TicketWorker) run(t approval.Ticket, a *try) {
 	}
 }
 
-// resume makes the call of an approved ticket without its agent. It takes the
-// road of every call, and may spend this ticket only.
-func (g *Gate) resume(ctx context.Context, ticket approval.Ticket) (*Reply, error) {
-	in, err := callOf(ticket)
-	if err != nil {
-		return nil, err
-	}
-	reply, f := g.Call(ctx, in)
-	if f != nil {
-		return nil, f
-	}
-	return reply, nil
-}
-
 // callOf returns the call that a ticket was made for: the stored bytes, and the
 // requester to be identified again. It belongs to no session, which may be over.
 func callOf(ticket approval.Ticket) (*Call, error) {
-	params := append(append([]byte(`{"name":`), jsonrpc.Quote(ticket.Exposed)...), `,"arguments":`...)
-	params = append(append(params, ticket.Arguments...), '}')
+	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(ticket.Exposed), ticket.Arguments)
 	m, err := jsonrpc.Decode(jsonrpc.NewRequest(jsonrpc.Quote(ticket.ID), "tools/call", params), jsonrpc.Limits{})
 	if err != nil {
 		return nil, err
@@ -328,18 +305,18 @@ func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool,
 	}
 	switch {
 	case t.otherRole(ticket):
-		return false, ""
-	case f != nil && f.Kernel.Code == signal.CodeUnauthenticated && !t.mayReturn(ticket):
-		return false, "the requester is not known any more"
-	case f != nil && t.contradicts(ctx, f):
-		return false, "the call would be refused by now: " + f.Reason
-	case f != nil:
-		return false, ""
-	}
-	if f = t.onlyFor(ticket); f != nil {
+	case f == nil:
+		f = t.onlyFor(ticket)
+		if f == nil {
+			return true, ""
+		}
 		return false, f.Reason
+	case f.Kernel.Code == signal.CodeUnauthenticated && !t.mayReturn(ticket):
+		return false, "the requester is not known any more"
+	case t.contradicts(ctx, f):
+		return false, "the call would be refused by now: " + f.Reason
 	}
-	return true, ""
+	return false, ""
 }
 
 // otherRole reports whether the ticket is of the local principal of a process
