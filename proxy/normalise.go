@@ -229,10 +229,13 @@ func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []sign
 			if err == nil && !slices.Contains(ids, a.ID) {
 				ids, o.links = append(ids, a.ID), append(o.links, resourceLink(set.ArtifactURL, a)...)
 			}
+			slim := s
 			if err == nil && !file {
-				s, err = fileFor(s, a)
+				slim, err = signal.CreateFile(a.ID, a.Type, "", s.Origin(), s.TraceID(), signal.WithTags(s.Tags()), signal.WithParent(s.ParentID()), signal.WithSize(a.Size))
 			}
-			if err != nil {
+			if err == nil {
+				s = slim
+			} else {
 				fault = t.notKept(err)
 			}
 		}
@@ -261,21 +264,9 @@ func payload(s signal.Signal) (data []byte, media string) {
 // notKept is the fault of a result of which a part could not be stored.
 func (t *toolCall) notKept(err error) *signal.KernelError {
 	t.gate.opts.Log.Error("keeping an artifact", "decision", t.decisionID, "error", err)
-	fault, err := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded,
+	fault, _ := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded, // a valid code
 		"a part of the result could not be kept as an artifact", t.source, false, nil, nil)
-	if err != nil {
-		return t.fail(signal.CodeInternal, "").Kernel
-	}
 	return fault
-}
-
-// fileFor returns the FILE signal that stands for s, or s and an error.
-func fileFor(s signal.Signal, a artifact.Artifact) (signal.Signal, error) {
-	file, err := signal.CreateFile(a.ID, a.Type, "", s.Origin(), s.TraceID(), signal.WithTags(s.Tags()), signal.WithParent(s.ParentID()), signal.WithSize(a.Size))
-	if err != nil {
-		return s, err
-	}
-	return file, nil
 }
 
 // resourceLink is the content block for an artifact (MCP server/tools, "Resource

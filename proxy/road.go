@@ -3,14 +3,19 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -169,4 +174,231 @@ func walk[R any](ctx context.Context, r R, c *call, stages []stage[R]) (f *Failu
 		}
 	}
 	return nil
+}
+
+// record writes the decision to the audit trail. No record, no call: what was
+// taken for it, a grant included, is given back when it is closed.
+func (c *call) record(ctx context.Context) *Failure {
+	c.recorded = true
+	if err := c.gate.opts.Recorder.Decision(context.WithoutCancel(ctx), c.newRecord(true)); err != nil {
+		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
+		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").
+			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))
+	}
+	return nil
+}
+
+// auditLog is the origin of errors about records.
+var auditLog = signal.ModuleRef{Tier: 0, Module: "audit", Function: "decision"}
+
+// close is the last stage: it settles the request and writes the one outcome
+// record, which carries the decision, so that a refusal can be explained. It runs
+// detached from the caller, who cannot cancel a record by hanging up.
+func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
+	g, ctx := c.gate, context.WithoutCancel(ctx)
+	if f != nil {
+		c.reply = nil
+		g.suggestDelay(f)
+	}
+	if c.settle != nil {
+		c.settle(ctx)
+	}
+	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start)}
+	rec := c.newRecord(!c.recorded) // what was judged is in the decision record, if there is one
+	rec.DurationMS = float64(o.Duration.Microseconds()) / 1000
+	if f != nil {
+		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], audit.Failed), f.Kernel.Code, f.Reason
+	} else {
+		rec.Outcome, rec.Stage, rec.Replayed = audit.Allowed, "close", c.replayed
+		if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
+			rec.Outcome = audit.Held
+		}
+		sum := sha256.Sum256(c.reply.Result)
+		rec.ResultSHA256, rec.ResultBytes = hex.EncodeToString(sum[:]), len(c.reply.Result)
+	}
+	if err := g.opts.Recorder.Outcome(ctx, rec); err != nil {
+		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
+		c.reply, f = nil, c.unrecorded(f)
+	}
+	if rec.Method == "" && rec.Tool != "" {
+		o.Server, o.Tool = rec.Server, rec.Exposed
+	}
+	if f != nil {
+		o.Code = f.Kernel.Code
+	}
+	g.opts.Observe(o)
+	if g.opts.Bus.Listening(c.principal) {
+		c.publishOutcome(f)
+	}
+	return c.reply, f
+}
+
+// suggestDelay gives a transient failure that a retry may fix the configured delay
+// (seed 002, error_to_problem_details). Wrong input has to be corrected instead.
+func (g *Gate) suggestDelay(f *Failure) {
+	if k := f.Kernel; f.RetryAfter == 0 && k.RetryEligible && k.Severity == signal.Transient && k.Category != signal.Input {
+		f.RetryAfter = g.settings.Load().RetryAfter
+	}
+}
+
+// unrecorded is the failure of a request whose outcome could not be recorded. A
+// call that may have been made must not look like one to retry.
+func (c *call) unrecorded(f *Failure) *Failure {
+	if f != nil && f.Kernel.Code == signal.CodeAuditUnavailable {
+		return f
+	}
+	if !c.sent {
+		return c.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made")
+	}
+	out := c.fail(signal.CodeAuditUnavailable, "the call may have been made, and its outcome could not be recorded; the result is withheld")
+	out.Kernel.RetryEligible = false
+	return out.remedy("find out whether the call took effect before making it again")
+}
+
+// newRecord returns a record of what is known of c, whatever became of it; with
+// judged also what the policy judged, so that it can be judged again.
+func (c *call) newRecord(judged bool) *audit.Record {
+	r := &audit.Record{
+		CallID: c.signalID, DecisionID: c.decisionID, TraceID: c.traceID, ParentID: c.parentID,
+		Principal: audit.Principal{Subject: c.principal.Subject, Roles: c.principal.Roles, Client: c.principal.Client, Tenant: c.principal.Tenant},
+		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id,
+		Method: c.method, Server: c.server, Exposed: c.name, ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
+		Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,
+		Policy: audit.Policy{
+			Effect: string(c.decision.Effect), Rule: c.decision.Rule,
+			Reason: c.decision.Reason, Remedy: c.decision.Remedy, Revision: c.decision.Revision,
+			Obligations: judgement.EncodeObligations(&c.decision),
+		},
+	}
+	if c.tool != nil {
+		r.Tool, r.Exposed, r.Fingerprint = c.tool.Name, c.tool.Exposed, c.tool.Fingerprint
+	}
+	if judged {
+		r.Arguments = c.body
+		if c.asked != nil {
+			r.Input = judgement.EncodeInput(c.asked, r)
+		}
+	}
+	return r
+}
+
+// outcomes maps each refusal to its word; a code without a row is failed.
+var outcomes = map[string]audit.Outcome{
+	signal.CodeEnvelopeParse:    audit.Invalid,
+	signal.CodeEnvelopeInvalid:  audit.Invalid,
+	signal.CodeEnvelopeMethod:   audit.Invalid,
+	signal.CodeEnvelopeTooLarge: audit.Invalid,
+	signal.CodeSchemaMismatch:   audit.Invalid,
+	signal.CodeHeaderMismatch:   audit.Invalid,
+	signal.CodeEnvelopeParams:   audit.Invalid,
+	signal.CodeEnvelopeVersion:  audit.Invalid,
+	signal.CodeToolNotFound:     audit.Unknown,
+	signal.CodeNotFound:         audit.Unknown,
+	signal.CodeUnauthenticated:  audit.Denied,
+	signal.CodeSessionLost:      audit.Denied,
+	signal.CodePolicyDenied:     audit.Denied,
+	signal.CodeToolQuarantined:  audit.Denied,
+	signal.CodeApprovalDenied:   audit.Denied,
+	signal.CodeApprovalExpired:  audit.Denied,
+	signal.CodeRateLimited:      audit.Limited,
+	signal.CodeOverloaded:       audit.Limited,
+	signal.CodeCancelled:        audit.Cancelled,
+}
+
+// giveBack ends what a held call has of its ticket, and gives back what was taken
+// for a call that was certainly not sent: the counted usage and the grant. A call
+// that was sent and has no end state is unknown. A store that fails leaves usage
+// counted, and the ticket dispatching, which the next start turns into unknown:
+// never into a second run.
+func (t *toolCall) giveBack(ctx context.Context) {
+	log := t.gate.opts.Log
+	if !t.sent && t.usage.reserved != nil {
+		if err := t.gate.opts.Usage.Return(ctx, t.usage.reserved); err != nil {
+			log.Error("giving back what a call would have used", "decision", t.decisionID, "error", err)
+		}
+	}
+	if !t.hold.granted {
+		return
+	}
+	var err error
+	tickets, id := t.gate.opts.Tickets, t.ticket.ID
+	switch {
+	case !t.sent:
+		err = tickets.Release(ctx, id)
+	case t.hold.end == "":
+		err = tickets.Finish(ctx, id, approval.StateUnknown, nil, "the call broke off inside toolgate")
+	default:
+		err = tickets.Finish(ctx, id, t.hold.end, t.hold.result, t.hold.note)
+	}
+	if err != nil {
+		log.Error("settling a ticket", "ticket", id, "state", string(t.hold.end), "error", err)
+	}
+}
+
+// ends notes the end state of a call that was sent, for its ticket.
+func (t *toolCall) ends(s approval.State, result []byte, note string) {
+	t.hold.end, t.hold.result, t.hold.note = s, result, note
+}
+
+// silent is the Bus without listeners.
+type silent struct{}
+
+func (silent) Listening(policy.Principal) bool         { return false }
+func (silent) Publish(policy.Principal, signal.Signal) {}
+
+// publishOutcome puts what became of a request on the bus, for its principal:
+// the signals of its result as the rules of composition let them pass (seed 002),
+// a failure as an error signal, a cancellation as the command abort. The cause of
+// an internal error is for the log.
+func (c *call) publishOutcome(f *Failure) {
+	var result signal.Result
+	switch {
+	case f == nil:
+		result = c.reply.Kernel
+	case f.Kernel.Code == signal.CodeInternal:
+		result = signal.Fail(c.fail(signal.CodeInternal, "").Kernel, c.metrics())
+	default:
+		result = signal.Fail(f.Kernel, c.metrics())
+	}
+	next := signal.Compose(result)
+	for _, s := range next.Signals {
+		c.publish(s, signal.ValidateSignal(s))
+	}
+	tags := c.tags()
+	lineage := []signal.Option{signal.WithTags(tags), signal.WithParent(c.signalID)}
+	switch {
+	case f != nil && f.Kernel.Code == signal.CodeCancelled:
+		c.publish(signal.CreateCommand("abort", c.source, c.source, c.traceID, map[string]any{"reason": f.Reason}, lineage...))
+	case next.Stop != nil:
+		tags[signal.TagNext] = "escalate"
+		if next.Retry {
+			tags[signal.TagNext] = "retry"
+		}
+		c.publish(signal.CreateErrorSignal(next.Stop, c.source, c.traceID, lineage...))
+	}
+}
+
+// tags are those of a signal about a request that is not part of its result.
+func (c *call) tags() map[string]string {
+	return map[string]string{signal.TagTool: c.name, signal.TagDecision: c.decisionID}
+}
+
+// publish puts one signal on the bus. One that could not be made is logged: the
+// bus is telemetry and fails no call.
+func (c *call) publish(s signal.Signal, err error) {
+	if err != nil {
+		c.gate.opts.Log.Error("making a signal for the bus", "decision", c.decisionID, "error", err)
+		return
+	}
+	c.gate.opts.Bus.Publish(c.principal, s)
+}
+
+// publishChunk puts the next STREAM signal on the bus.
+func (t *toolCall) publishChunk(text string, final bool, params json.RawMessage) {
+	body := map[string]any{"chunk": text, "sequence": t.chunks, "final": final}
+	if params != nil {
+		body["progress"] = params
+	}
+	t.chunks++
+	t.publish(signal.Create(signal.Stream, body, t.source, t.traceID, t.tags(), t.signalID))
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -148,12 +147,8 @@ func (s *statusCall) replyStatus(ctx context.Context, tickets []approval.Ticket,
 	for i, t := range tickets {
 		words[i], data[i] = ticketText(t), s.describeTicket(t)
 	}
-	structured, err := json.Marshal(map[string]any{"tickets": data})
-	if err != nil {
-		return s.fail(signal.CodeInternal, "")
-	}
-	result := slices.Concat([]byte(`{"content":[{"type":"text","text":`), jsonrpc.Quote(strings.Join(words, "\n\n")),
-		[]byte(`}],"structuredContent":`), structured, []byte{'}'})
+	result := fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"structuredContent":%s}`,
+		jsonrpc.Quote(strings.Join(words, "\n\n")), marshal(map[string]any{"tickets": data}))
 	return s.replyResult(ctx, result, nil, view)
 }
 
