@@ -1,10 +1,10 @@
 package console
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"text/template"
 )
 
 func live(w http.ResponseWriter, _ *http.Request) error {
@@ -34,38 +34,18 @@ func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, statusText(s, r.URL.Query().Has("verbose"))) // a reader that went away needs no answer
+	_ = statusText.Execute(w, struct {
+		Status
+		Verbose bool
+	}{s, r.URL.Query().Has("verbose")}) // a reader that went away needs no answer
 	return nil
 }
 
-func statusText(s Status, verbose bool) string {
-	text := "ready\n"
-	if !s.Ready {
-		text = "not ready\n"
-	}
-	if !verbose {
-		return text
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%spolicy %s\n", text, Visible(s.Revision))
-	if s.Shadow != "" {
-		fmt.Fprintf(&b, "shadow %s\n", Visible(s.Shadow))
-	}
-	for _, u := range s.Upstreams {
-		fmt.Fprintf(&b, "upstream %s %s, tools %d", Visible(u.Name), Visible(u.State), u.Tools)
-		if u.Quarantined > 0 {
-			fmt.Fprintf(&b, ", quarantined %d", u.Quarantined)
-		}
-		if u.Error != "" {
-			fmt.Fprintf(&b, ": %s", Visible(u.Error))
-		}
-		b.WriteByte('\n')
-		for _, warning := range u.Warnings {
-			fmt.Fprintf(&b, "warning: %s: %s\n", Visible(u.Name), Visible(warning))
-		}
-	}
-	for _, warning := range s.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", Visible(warning))
-	}
-	return b.String()
-}
+// statusText is the answer to /readyz as text.
+var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible}).Parse(`{{if not .Ready}}not {{end}}ready
+{{if .Verbose}}policy {{visible .Revision}}
+{{with .Shadow}}shadow {{visible .}}
+{{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Error}}: {{visible .}}{{end}}
+{{range .Warnings}}warning: {{visible $u.Name}}: {{visible .}}
+{{end}}{{end}}{{range .Warnings}}warning: {{visible .}}
+{{end}}{{end}}`))

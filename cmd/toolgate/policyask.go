@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +66,7 @@ func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Co
 	if in.Tool, err = e.supposedTool(ctx, s, tool, cfg, engine); err != nil {
 		return nil, err
 	}
-	if in.Arguments, err = e.readObject("args", s.args); err != nil {
+	if in.Arguments, err = e.object("args", s.args); err != nil {
 		return nil, err
 	}
 	if s.at != "" {
@@ -83,7 +82,7 @@ func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
 	if tool != "" {
 		return nil, usage(errors.New("--input has its tool\nhint: leave out the name"))
 	}
-	raw, err := e.readObject("input", flag)
+	raw, err := e.object("input", flag)
 	if err != nil {
 		return nil, err
 	}
@@ -92,22 +91,6 @@ func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
 		return nil, usage(fmt.Errorf("--input: %w\nhint: docs/schemas/policy-input.json says what it is", err))
 	}
 	return in, nil
-}
-
-// readObject reads a flag that is a JSON object, as strictly as calls are read.
-func (e *env) readObject(name, flag string) (json.RawMessage, error) {
-	if file, ok := strings.CutPrefix(flag, "@"); ok {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			return nil, usage(fmt.Errorf("reading --%s: %w", name, err))
-		}
-		flag = string(raw)
-	}
-	object, err := e.arguments(flag)
-	if err != nil && name != "args" {
-		err = usage(errors.New(strings.Replace(err.Error(), "--args", "--"+name, 1)))
-	}
-	return object, err
 }
 
 func (s *supposed) principal(cfg *config.Config) policy.Principal {
@@ -128,10 +111,7 @@ func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *c
 	if err != nil {
 		return policy.Tool{}, err
 	}
-	t := toolNamed(cfg, name)
-	if i := slices.IndexFunc(known, func(t policy.Tool) bool { return t.Exposed == name }); i >= 0 {
-		t = known[i]
-	}
+	t := toolsNamed(cfg, known, name)[0]
 	if s.server != "" {
 		t.Server = s.server
 	}
@@ -139,7 +119,7 @@ func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *c
 		t.Risk = s.risk
 	}
 	if s.annotations != "" {
-		t.Annotations, err = e.readObject("annotations", s.annotations)
+		t.Annotations, err = e.object("annotations", s.annotations)
 	}
 	return t, err
 }
@@ -154,7 +134,7 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 		in.Usage[m.Name] = policy.Reading{Sum: "0"}
 	}
 	if s.usage != "" {
-		raw, err := e.readObject("usage", s.usage)
+		raw, err := e.object("usage", s.usage)
 		if err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 		return err
 	}
 	if len(flags.tools) > 0 {
-		tools = toolsNamed(cfg, tools, flags.tools)
+		tools = toolsNamed(cfg, tools, flags.tools...)
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
@@ -112,7 +112,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.
-func toolsNamed(cfg *config.Config, known []policy.Tool, names []string) []policy.Tool {
+func toolsNamed(cfg *config.Config, known []policy.Tool, names ...string) []policy.Tool {
 	var tools []policy.Tool
 	for _, name := range names {
 		t := toolNamed(cfg, name)

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -98,34 +100,36 @@ tool answered; 5: it answered with an error; 10: denied; 11: a person has to app
 		Example: `  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
   echo '{"action":"balance","asset":"USD"}' | toolgate tool call manage_wallet --args - --token demo-treasurer`,
 		RunE: func(c *cobra.Command, names []string) error {
-			object, err := e.arguments(args)
+			object, err := e.object("args", args)
 			if err != nil {
 				return err
 			}
 			return e.callTool(c.Context(), names[0], object)
 		},
 	}
-	c.Flags().StringVar(&args, "args", "{}", "arguments as a JSON object, - reads stdin")
+	c.Flags().StringVar(&args, "args", "{}", "arguments as a JSON object; @FILE reads a file, - stdin")
 	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
 	return c
 }
 
-// arguments reads --args as strictly as the server will, so that a slip is
-// said without one.
-func (e *env) arguments(flag string) (json.RawMessage, error) {
-	text := []byte(flag)
-	if flag == "-" {
-		var err error
-		if text, err = io.ReadAll(e.in); err != nil {
-			return nil, fmt.Errorf("reading arguments: %w", err)
-		}
+// object reads a flag that is a JSON object, or names where to read one: @FILE, or -
+// for stdin. It is as strict as the server, so that a slip is found without one.
+func (e *env) object(name, flag string) (json.RawMessage, error) {
+	text, err := []byte(flag), error(nil)
+	if file, ok := strings.CutPrefix(flag, "@"); ok {
+		text, err = os.ReadFile(file)
+	} else if flag == "-" {
+		text, err = io.ReadAll(e.in)
+	}
+	if err != nil {
+		return nil, usage(fmt.Errorf("reading --%s: %w", name, err))
 	}
 	object, _, err := jsonrpc.CheckValue(text, jsonrpc.Limits{})
 	if err == nil && !bytes.HasPrefix(object, []byte("{")) {
 		err = errors.New("a value that is no object")
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("--args is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", err))
+		return nil, usage(fmt.Errorf("--%s is not a JSON object: %w\nhint: --args '{\"query\":\"mcp\"}'", name, err))
 	}
 	return object, nil
 }
