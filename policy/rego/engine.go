@@ -16,7 +16,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -77,16 +76,15 @@ type Engine struct {
 	findings []Finding
 }
 
-// Load reads, compiles and tries a policy. It returns an error that says what
-// to mend when the policy cannot serve: a caller that has an older Engine
-// keeps it.
+// Load reads, compiles and tries a policy. When the policy cannot serve, Load
+// returns an error that says what to fix; a caller with an older Engine keeps it.
 func Load(ctx context.Context, o Options) (*Engine, error) {
 	e, err := build(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.try(ctx); err != nil {
-		return nil, fmt.Errorf("trying policy: %w", err)
+		return nil, err
 	}
 	return e, nil
 }

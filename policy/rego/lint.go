@@ -23,6 +23,7 @@ const (
 	codeVisible    = "visible-reads-call"
 	codeNoVisible  = "no-visible"
 	codeOperand    = "unbounded-builtin"
+	codeKeys       = "keys-from-call"
 )
 
 var (

@@ -106,6 +106,31 @@ func TestComparisons(t *testing.T) {
 	}
 }
 
+// TestKeysFromCall is the table of object literals that could end the process.
+func TestKeysFromCall(t *testing.T) {
+	for body, refused := range map[string]bool{
+		`x := {input.arguments.from: 1, input.arguments.to: 2}; x.a`:                         true,
+		`count({input.arguments.from: true, "a": true}) == 2`:                                true,
+		`a := input.arguments; {a.from: 1, a.to: 2} == {"a": 2}`:                             true,
+		`f := lower(input.arguments.from); {f: 1, lower(input.arguments.to): 2} == {"a": 2}`: true,
+		`not count({input.request.id: 1, "b": 2}) == 2`:                                      true,
+		`some k in ["a", "b"]; {k: 1, "b": input.arguments.x} == {"a": 1, "b": 2}`:           false,
+		`{input.arguments.from: 1} == {"a": 1}`:                                              false,
+		`{input.principal.subject: 1, input.tool.name: 2} == {"a": 1}`:                       false,
+		`count({input.arguments.from, input.arguments.to}) == 2`:                             false,
+		`{k: v | some k, v in input.arguments} == {"a": 1}`:                                  false,
+	} {
+		want := []string{}
+		if refused {
+			want = append(want, "error keys-from-call p.rego:7")
+		}
+		got := slices.DeleteFunc(said(found(t, "p.rego", rule(allowR, body))), func(line string) bool { return !strings.Contains(line, "keys-from-call") })
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", body, got, want)
+		}
+	}
+}
+
 // TestShapes is the table of decisions that the engine would refuse.
 func TestShapes(t *testing.T) {
 	for head, want := range map[string]string{

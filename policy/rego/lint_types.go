@@ -2,6 +2,7 @@ package rego
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -63,9 +64,27 @@ func lintComparisons(m *ast.Module) []Finding {
 	return found
 }
 
-// callVisitor is given each call of a function with what is known of types and
-// names where it stands.
+// callVisitor is called for each call of a function, with the types and names that
+// are known there, and for each object literal of several members, as a call of
+// objectLiteral with the keys as operands.
 type callVisitor func(t *typing, op string, operands []*ast.Term, l *ast.Location)
+
+const objectLiteral = "{}"
+
+// lintKeys finds object literals with keys from the call: OPA's evaluator overflows
+// its stack when such keys coincide and the object is unified with a pattern.
+func lintKeys(modules map[string]*ast.Module) []Finding {
+	var found []Finding
+	for _, m := range modules {
+		lintCalls(m, func(t *typing, op string, keys []*ast.Term, l *ast.Location) {
+			if op == objectLiteral && slices.ContainsFunc(keys, func(k *ast.Term) bool { return mentionsCall(k) || fromCall(t.ref(k)) }) {
+				found = append(found, at(l, LevelError, codeKeys, "a key of this object comes from the call: where two keys are the same, OPA's evaluator can overflow its stack and end the process",
+					"write a set, or an object comprehension"))
+			}
+		})
+	}
+	return found
+}
 
 // lintCalls visits the calls of a module as it was written.
 func lintCalls(m *ast.Module, visit callVisitor) {
@@ -106,6 +125,10 @@ func (t *typing) visit(x any, visit callVisitor) {
 			}
 		case ast.Call:
 			visit(t, x[0].String(), x[1:], x[0].Location)
+		case ast.Object:
+			if keys := x.Keys(); len(keys) > 1 {
+				visit(t, objectLiteral, keys, keys[0].Location)
+			}
 		case ast.Body:
 			if len(x) > 0 && len(root) > 0 && x[0] == root[0] {
 				return false

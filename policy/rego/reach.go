@@ -20,23 +20,21 @@ const reachTimeout = 2 * time.Second
 // findings are in the order of their places and have those that Warnings has;
 // an error, as of Load, means that the policy cannot serve.
 func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
-	e, err := Load(ctx, o)
+	e, err := build(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	f, _, err := o.read()
+	found := append(slices.Clone(e.findings), lintKeys(e.sources.modules)...)
+	if len(found) == len(e.findings) { // with such keys a trial may end the process
+		if err := e.try(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	p, err := e.sources.compile(ctx) // a program of its own: partial evaluation writes to the rules
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := parse(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := s.compile(ctx) // a program of its own: partial evaluation writes to the rules
-	if err != nil {
-		return nil, nil, err
-	}
-	found := append(slices.Clone(e.findings), p.unusedRules()...)
+	found = append(found, p.unusedRules()...)
 	found = append(found, lintVisible(p.compiler)...)
 	found = append(found, p.neverFires(ctx)...)
 	sortFindings(found)

@@ -110,15 +110,7 @@ func Test(ctx context.Context, o TestOptions) (*TestReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, _, err := o.Policy.read()
-	if err != nil {
-		return nil, err
-	}
-	s, err := parse(f)
-	if err != nil {
-		return nil, err
-	}
-	t := &suite{engine: e, sources: s, run: run, trace: o.Trace, modules: maps.Clone(s.modules)}
+	t := &suite{engine: e, sources: e.sources, run: run, trace: o.Trace, modules: maps.Clone(e.sources.modules)}
 	if o.Coverage {
 		t.cover = cover.New()
 	}

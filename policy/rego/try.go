@@ -38,12 +38,12 @@ func (e *Engine) try(ctx context.Context) error {
 		for _, tool := range slices.Concat(e.toolsOf(role), e.metered(), []string{unknownTool}) {
 			for _, arguments := range odd {
 				if err := trial.tryOne(ctx, role, tool, arguments); err != nil {
-					return err
+					return fmt.Errorf("trying policy: %w", err)
 				}
 			}
 		}
 		if err := trial.tryOthers(ctx, role); err != nil {
-			return err
+			return fmt.Errorf("trying policy: %w", err)
 		}
 	}
 	return nil
