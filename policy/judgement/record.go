@@ -48,7 +48,7 @@ type tool struct {
 func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	b := append(make([]byte, 0, 256), '{')
 	if !in.Calls() {
-		b = member(b, "action", in.Action)
+		b = document(b, "action", in.Action)
 	}
 	p, recorded := &in.Principal, &r.Principal
 	if p.Subject != recorded.Subject || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) {
@@ -62,10 +62,10 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 			{"exposed", in.Tool.Exposed, r.Exposed}, {"fingerprint", in.Tool.Fingerprint, r.Fingerprint},
 		} {
 			if m.judged != m.recorded {
-				b = member(b, m.name, m.judged)
+				b = document(b, m.name, m.judged)
 			}
 		}
-		b = member(b, "risk", in.Tool.Risk)
+		b = append(append(append(b, `"risk":`...), jsonrpc.Quote(in.Tool.Risk)...), ',')
 		if len(in.Tool.Annotations) > 0 {
 			b = append(value(append(b, `"annotations":`...), in.Tool.Annotations), ',')
 		}
@@ -91,13 +91,7 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 	return b
 }
 
-// member appends a member and a comma.
-func member(b []byte, name, text string) []byte {
-	b = append(append(append(b, '"'), name...), `":`...)
-	return append(append(b, jsonrpc.Quote(text)...), ',')
-}
-
-// document appends a member whose value is one of toolgate's own types, and a comma.
+// document appends a member, whose value is text or one of toolgate's own types, and a comma.
 func document(b []byte, name string, v any) []byte {
 	raw, err := json.Marshal(v)
 	if err != nil {

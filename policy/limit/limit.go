@@ -8,6 +8,7 @@
 package limit
 
 import (
+	"cmp"
 	"container/list"
 	"strings"
 	"sync"
@@ -103,8 +104,18 @@ type bucket struct {
 
 // demand is one bucket that a call needs.
 type demand struct {
-	rule   *rule // nil = extra
+	rule   *rule // nil = the bucket that the policy asks for
+	key    bucketKey
+	rate   Rate
 	bucket *bucket
+}
+
+// name names the limit in a refusal.
+func (d *demand) name() string {
+	if d.rule == nil {
+		return "policy " + d.key.policyKey
+	}
+	return d.rule.name
 }
 
 // New returns a Limiter with full buckets. A rule whose rate is invalid refuses
@@ -197,6 +208,8 @@ func (l *Limiter) dropStaleLocked() {
 //
 // The bucket for extra belongs to this principal and extra.Key ("" = the
 // exposed name of the tool); calls with different rates under one key share it.
+//
+// Buckets created for a call that is then refused are full, so they change nothing.
 func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra *policy.Limit) *Exceeded {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,14 +218,35 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	}
 	l.latest = now
 	var few [8]demand
-	wanted, refusal := l.demandsLocked(few[:0], now, &p, &t, extra)
-	if refusal != nil {
-		return refusal
-	}
-	for i := range wanted {
-		if wanted[i].bucket.tokens.TokensAt(now) < 1 {
-			return reserve(wanted, now, &p)
+	wanted := few[:0]
+	for _, r := range l.rules {
+		if r.matches(&p, &t) {
+			wanted = append(wanted, demand{rule: r, rate: r.Rate, key: bucketKey{rule: r.id}})
 		}
+	}
+	if len(wanted) == 0 && l.fallback != nil {
+		wanted = append(wanted, demand{rule: l.fallback, rate: l.fallback.Rate, key: bucketKey{rule: l.fallback.id}})
+	}
+	if extra != nil {
+		d := demand{key: bucketKey{policyKey: cmp.Or(extra.Key, t.Exposed)}}
+		var err error
+		if d.rate, err = ParseRate(extra.Rate); err != nil || extra.Burst < 0 {
+			return &Exceeded{Rule: d.name(), Scope: p.Subject, Limit: extra.Rate}
+		}
+		d.rate.Burst = extra.Burst
+		wanted = append(wanted, d)
+	}
+	short := false
+	for i := range wanted {
+		d := &wanted[i]
+		d.key.subject, d.key.tenant = p.Subject, p.Tenant
+		if d.bucket = l.bucketLocked(d.key, d.rate, now); d.bucket == nil {
+			return l.noRoomLocked(d, now)
+		}
+		short = short || d.bucket.tokens.TokensAt(now) < 1
+	}
+	if short {
+		return reserve(wanted, now)
 	}
 	for i := range wanted {
 		wanted[i].bucket.tokens.AllowN(now, 1)
@@ -220,48 +254,10 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	return nil
 }
 
-// demandsLocked returns the buckets that the call needs. Buckets created for a
-// call that is then refused are full, so they change nothing. The caller must
-// hold l.mu.
-func (l *Limiter) demandsLocked(wanted []demand, now time.Time, p *policy.Principal, t *policy.Tool, extra *policy.Limit) ([]demand, *Exceeded) {
-	for _, r := range l.rules {
-		if r.matches(p, t) {
-			wanted = append(wanted, demand{rule: r})
-		}
-	}
-	if len(wanted) == 0 && l.fallback != nil {
-		wanted = append(wanted, demand{rule: l.fallback})
-	}
-	for i := range wanted {
-		d := &wanted[i]
-		key := bucketKey{rule: d.rule.id, subject: p.Subject, tenant: p.Tenant}
-		if d.bucket = l.bucketLocked(key, d.rule.Rate, now); d.bucket == nil {
-			return nil, l.noRoomLocked(d.rule.name, d.rule.Rate, p, now)
-		}
-	}
-	if extra == nil {
-		return wanted, nil
-	}
-	key := bucketKey{policyKey: extra.Key, subject: p.Subject, tenant: p.Tenant}
-	if key.policyKey == "" {
-		key.policyKey = t.Exposed
-	}
-	rate, err := ParseRate(extra.Rate)
-	rate.Burst = extra.Burst
-	if err != nil || !rate.valid() {
-		return nil, &Exceeded{Rule: "policy " + key.policyKey, Scope: p.Subject, Limit: extra.Rate}
-	}
-	b := l.bucketLocked(key, rate, now)
-	if b == nil {
-		return nil, l.noRoomLocked("policy "+key.policyKey, rate, p, now)
-	}
-	return append(wanted, demand{bucket: b}), nil
-}
-
 // reserve is for when a token may be missing: it reserves a token from every
 // bucket and returns all of them when any would have to wait. The caller must
 // hold the Limiter's mu, so that nobody spends in between.
-func reserve(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
+func reserve(wanted []demand, now time.Time) *Exceeded {
 	var longest *demand
 	var wait time.Duration
 	reserved := make([]*xrate.Reservation, len(wanted))
@@ -278,9 +274,85 @@ func reserve(wanted []demand, now time.Time, p *policy.Principal) *Exceeded {
 	for _, r := range reserved {
 		r.CancelAt(now)
 	}
-	name := "policy " + longest.bucket.key.policyKey
-	if longest.rule != nil {
-		name = longest.rule.name
+	return &Exceeded{Rule: longest.name(), Scope: longest.key.subject, Limit: longest.rate.String(), RetryAfter: wait}
+}
+
+// evictionScan is how many of the least recently used buckets are examined for
+// eviction. It bounds the cost of one call.
+const evictionScan = 64
+
+// bucketLocked returns the bucket of key, adjusted to rate, and marks it as
+// used. It returns nil when rate is invalid or there is no room. The caller must
+// hold l.mu.
+func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) *bucket {
+	if e := l.buckets[key]; e != nil {
+		b := e.Value.(*bucket)
+		if b.rate != rate && !b.adjust(rate, now) {
+			return nil
+		}
+		l.used.MoveToBack(e)
+		return b
 	}
-	return &Exceeded{Rule: name, Scope: p.Subject, Limit: longest.bucket.rate.String(), RetryAfter: wait}
+	if !rate.valid() {
+		return nil
+	}
+	if len(l.buckets) >= l.maxBuckets && !l.evictLocked(now) {
+		return nil
+	}
+	b := &bucket{key: key, rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
+	l.buckets[key] = l.used.PushBack(b)
+	return b
+}
+
+// adjust changes the rate of b and reports whether rate is valid. Spent tokens
+// stay spent: a larger bucket does not start full.
+func (b *bucket) adjust(rate Rate, now time.Time) bool {
+	if !rate.valid() {
+		return false
+	}
+	b.tokens.SetLimitAt(now, rate.limit())
+	b.tokens.SetBurstAt(now, rate.burst())
+	b.rate = rate
+	return true
+}
+
+// evictLocked removes one full bucket among the least recently used and reports
+// whether it found one. Removing a full bucket changes no decision. The caller
+// must hold l.mu.
+func (l *Limiter) evictLocked(now time.Time) bool {
+	e := l.used.Front()
+	for n := 0; e != nil && n < evictionScan; n++ {
+		if b := e.Value.(*bucket); b.tokens.TokensAt(now) >= float64(b.rate.burst()) {
+			l.removeLocked(e)
+			return true
+		}
+		e = e.Next()
+	}
+	return false
+}
+
+// removeLocked removes the bucket in e. The caller must hold l.mu.
+func (l *Limiter) removeLocked(e *list.Element) {
+	delete(l.buckets, l.used.Remove(e).(*bucket).key)
+}
+
+// noRoomLocked returns the refusal of a call whose bucket has no room.
+// RetryAfter is when one of the least recently used buckets is full again. An
+// invalid rate never passes. The caller must hold l.mu.
+func (l *Limiter) noRoomLocked(d *demand, now time.Time) *Exceeded {
+	refused := &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String()}
+	if !d.rate.valid() {
+		return refused
+	}
+	e := l.used.Front()
+	for n := 0; e != nil && n < evictionScan; n++ {
+		b := e.Value.(*bucket)
+		missing := float64(b.rate.burst()) - b.tokens.TokensAt(now)
+		wait := time.Duration(missing / float64(b.rate.limit()) * float64(time.Second))
+		if refused.RetryAfter == 0 || wait < refused.RetryAfter {
+			refused.RetryAfter = max(wait, time.Nanosecond)
+		}
+		e = e.Next()
+	}
+	return refused
 }

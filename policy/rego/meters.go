@@ -15,11 +15,6 @@ import (
 // maxWindow bounds how far back a meter counts: what is counted is kept that long.
 const maxWindow = 366 * 24 * time.Hour
 
-// Meters gives what the policy wants counted when t is called, data.usage[exposed],
-// in the order of the names; nil for nothing. The slice is shared and must not be
-// written to.
-func (e *Engine) Meters(t policy.Tool) []policy.Meter { return e.program.meters[t.Exposed] }
-
 // readMeters reads data.usage: tool ⇒ name ⇒ meter. It gives all faults at once,
 // each with its path.
 func readMeters(data map[string]any) (map[string][]policy.Meter, error) {

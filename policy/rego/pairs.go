@@ -52,49 +52,6 @@ func newPairs(size int, r reads) *pairs {
 
 // find returns the pair of p and t, from the cache or made.
 func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
-	hash := c.hash(p, t)
-	c.mu.Lock()
-	known := c.young[hash]
-	if known == nil {
-		if known = c.old[hash]; known != nil && c.same(known, p, t) {
-			c.add(hash, known)
-		}
-	}
-	c.mu.Unlock()
-	if known != nil && c.same(known, p, t) {
-		return known, nil
-	}
-	known = &pair{principal: *p, tool: *t, principalTerm: principalTerm(p)}
-	known.principal.Roles, known.tool.Annotations = slices.Clone(p.Roles), bytes.Clone(t.Annotations)
-	var err error
-	if known.toolTerm, err = toolTerm(t); err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known.forgotten = !c.add(hash, known)
-	return known, nil
-}
-
-// add makes k young, unless its owner has its share. The caller must hold c.mu.
-func (c *pairs) add(hash uint64, k *pair) bool {
-	generation := max(1, c.size/2)
-	if len(c.young) >= generation {
-		c.young, c.old = make(map[uint64]*pair), c.young
-		clear(c.owners)
-	}
-	if c.reads.client {
-		owner := maphash.String(c.seed, k.principal.Subject+"\x00"+k.principal.Tenant)
-		if c.owners[owner] >= max(1, generation/ownerShare) {
-			return false
-		}
-		c.owners[owner]++
-	}
-	c.young[hash] = k
-	return true
-}
-
-func (c *pairs) hash(p *policy.Principal, t *policy.Tool) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
 	parts := [...]string{t.Server, t.Exposed, t.Fingerprint, "", "", ""}
@@ -117,7 +74,42 @@ func (c *pairs) hash(p *policy.Principal, t *policy.Tool) uint64 {
 			_ = h.WriteByte(0)
 		}
 	}
-	return h.Sum64()
+	hash := h.Sum64()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.young[hash]; known != nil && c.same(known, p, t) {
+		return known, nil
+	}
+	if known := c.old[hash]; known != nil && c.same(known, p, t) {
+		c.add(hash, known)
+		return known, nil
+	}
+	known := &pair{principal: *p, tool: *t, principalTerm: principalTerm(p)}
+	known.principal.Roles, known.tool.Annotations = slices.Clone(p.Roles), bytes.Clone(t.Annotations)
+	var err error
+	if known.toolTerm, err = toolTerm(t); err != nil {
+		return nil, err
+	}
+	known.forgotten = !c.add(hash, known)
+	return known, nil
+}
+
+// add makes k young, unless its owner has its share. The caller must hold c.mu.
+func (c *pairs) add(hash uint64, k *pair) bool {
+	generation := max(1, c.size/2)
+	if len(c.young) >= generation {
+		c.young, c.old = make(map[uint64]*pair), c.young
+		clear(c.owners)
+	}
+	if c.reads.client {
+		owner := maphash.String(c.seed, k.principal.Subject+"\x00"+k.principal.Tenant)
+		if c.owners[owner] >= max(1, generation/ownerShare) {
+			return false
+		}
+		c.owners[owner]++
+	}
+	c.young[hash] = k
+	return true
 }
 
 // same reports whether k answers for p and t.
