@@ -57,7 +57,7 @@ type Way struct {
 // watched, to say why: it is for people, and costs many times as much. An error
 // means that there is nothing to explain; a policy that fails is explained.
 func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Explanation, error) {
-	input, err := document(in)
+	input, err := termOf(in, topdown.NewCancel())
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
 	}

@@ -16,9 +16,8 @@ func LoadUntried(ctx context.Context, o Options) (*Engine, error) { return build
 
 // DecideFully is Decide without what was worked out before the call.
 func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Decision, error) {
-	known := &pair{principalTerm: principalTerm(&in.Principal)}
-	var err error
-	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
+	known, err := newPair(&in.Principal, &in.Tool)
+	if err != nil {
 		return e.failed(err)
 	}
 	return e.close(e.evaluate(ctx, in, known, e.timeout))

@@ -2,12 +2,10 @@ package rego
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,35 +18,18 @@ import (
 
 var (
 	keyAction    = ast.StringTerm("action")
-	keyResource  = ast.StringTerm("resource")
-	keyPrompt    = ast.StringTerm("prompt")
-	keyTools     = ast.StringTerm("tools")
-	keyAsks      = ast.StringTerm("asks")
 	actionCall   = ast.StringTerm(policy.ActionCall)
 	keyPrincipal = ast.StringTerm("principal")
 	keyTool      = ast.StringTerm("tool")
 	keyArguments = ast.StringTerm("arguments")
 	keyRequest   = ast.StringTerm("request")
 
-	keyURI         = ast.StringTerm("uri")
-	keySubject     = ast.StringTerm("subject")
-	keyRoles       = ast.StringTerm("roles")
-	keyClient      = ast.StringTerm("client")
-	keyTenant      = ast.StringTerm("tenant")
-	keyServer      = ast.StringTerm("server")
-	keyName        = ast.StringTerm("name")
-	keyExposed     = ast.StringTerm("exposed")
-	keyRisk        = ast.StringTerm("risk")
-	keyAnnotations = ast.StringTerm("annotations")
-	keyFingerprint = ast.StringTerm("fingerprint")
-	keyID          = ast.StringTerm("id")
-	keyTransport   = ast.StringTerm("transport")
-	keyEra         = ast.StringTerm("era")
-	keyTraceID     = ast.StringTerm("trace_id")
-	keyTime        = ast.StringTerm("time")
-	keyUsage       = ast.StringTerm("usage")
-	keyCalls       = ast.StringTerm("calls")
-	keySum         = ast.StringTerm("sum")
+	keyID        = ast.StringTerm("id")
+	keyTransport = ast.StringTerm("transport")
+	keyEra       = ast.StringTerm("era")
+	keyTraceID   = ast.StringTerm("trace_id")
+	keyTime      = ast.StringTerm("time")
+	keyUsage     = ast.StringTerm("usage")
 )
 
 // member is one member of an object under construction.
@@ -56,61 +37,13 @@ func member(key *ast.Term, value string) [2]*ast.Term {
 	return [2]*ast.Term{key, ast.StringTerm(value)}
 }
 
-func principalTerm(p *policy.Principal) *ast.Term {
-	members := append(make([][2]*ast.Term, 0, 4), member(keySubject, p.Subject),
-		[2]*ast.Term{keyRoles, textsTerm(p.Roles)})
-	if p.Client != "" {
-		members = append(members, member(keyClient, p.Client))
+// termOf returns v as a policy sees it, in its form as JSON.
+func termOf(v any, stop topdown.Cancel) (*ast.Term, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encoding input: %w", err)
 	}
-	if p.Tenant != "" {
-		members = append(members, member(keyTenant, p.Tenant))
-	}
-	return ast.ObjectTerm(members...)
-}
-
-func toolTerm(t *policy.Tool) (*ast.Term, error) {
-	members := append(make([][2]*ast.Term, 0, 6), member(keyServer, t.Server), member(keyName, t.Name),
-		member(keyExposed, t.Exposed), member(keyRisk, t.Risk), member(keyFingerprint, t.Fingerprint))
-	if len(t.Annotations) > 0 {
-		v, err := parseJSON(t.Annotations)
-		if err != nil {
-			return nil, fmt.Errorf("reading annotations: %w", err)
-		}
-		members = append(members, [2]*ast.Term{keyAnnotations, v})
-	}
-	return ast.ObjectTerm(members...), nil
-}
-
-// subjectMember is what a request that calls no tool is about.
-func subjectMember(in *policy.Input) ([2]*ast.Term, error) {
-	switch {
-	case in.Resource != nil && in.Prompt == nil && in.Server == nil:
-		return [2]*ast.Term{keyResource, ast.ObjectTerm(member(keyServer, in.Resource.Server), member(keyURI, in.Resource.URI))}, nil
-	case in.Prompt != nil && in.Resource == nil && in.Server == nil:
-		return [2]*ast.Term{keyPrompt, ast.ObjectTerm(member(keyServer, in.Prompt.Server), member(keyName, in.Prompt.Name))}, nil
-	case in.Server != nil && in.Resource == nil && in.Prompt == nil:
-		return [2]*ast.Term{keyServer, serverTerm(in.Server)}, nil
-	}
-	return [2]*ast.Term{}, errors.New("neither one resource nor one prompt nor one server")
-}
-
-func serverTerm(s *policy.Server) *ast.Term {
-	members := append(make([][2]*ast.Term, 0, 3), member(keyName, s.Name))
-	if s.Tools != nil {
-		members = append(members, [2]*ast.Term{keyTools, textsTerm(s.Tools)})
-	}
-	if s.Asks != "" {
-		members = append(members, member(keyAsks, s.Asks))
-	}
-	return ast.ObjectTerm(members...)
-}
-
-func textsTerm(texts []string) *ast.Term {
-	terms := make([]*ast.Term, len(texts))
-	for i, s := range texts {
-		terms[i] = ast.StringTerm(s)
-	}
-	return ast.ArrayTerm(terms...)
+	return readJSON(raw, stop)
 }
 
 func requestTerm(r *policy.Request) *ast.Term {
@@ -118,43 +51,39 @@ func requestTerm(r *policy.Request) *ast.Term {
 		member(keyTraceID, r.TraceID), member(keyTime, r.Time.UTC().Format(time.RFC3339Nano)))
 }
 
-// inputTerm is in as a policy sees it. known holds the terms of the principal
+// inputTerm returns in as a policy sees it. known holds the terms of the principal
 // and the tool; it is nil for a request that calls no tool.
 func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, error) {
 	args, err := argumentsTerm(in.Arguments, stop)
 	if err != nil {
 		return nil, err
 	}
-	members := append(make([][2]*ast.Term, 0, 6), [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
 	if known == nil {
-		subject, err := subjectMember(in)
-		return ast.NewObject(append(members, member(keyAction, in.Action), [2]*ast.Term{keyPrincipal, principalTerm(&in.Principal)}, subject)...), err
+		about := 0
+		for _, there := range [...]bool{in.Resource != nil, in.Prompt != nil, in.Server != nil} {
+			if there {
+				about++
+			}
+		}
+		if about != 1 {
+			return nil, errors.New("neither one resource nor one prompt nor one server")
+		}
+		t, err := termOf(in, stop)
+		if err != nil {
+			return nil, err
+		}
+		return t.Value, nil
 	}
-	members = append(members, [2]*ast.Term{keyAction, actionCall},
-		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
+	members := append(make([][2]*ast.Term, 0, 6), [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)},
+		[2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
 	if in.Usage != nil {
-		usage, err := usageTerm(in.Usage)
+		usage, err := termOf(in.Usage, stop)
 		if err != nil {
 			return nil, err
 		}
 		members = append(members, [2]*ast.Term{keyUsage, usage})
 	}
 	return ast.NewObject(members...), nil
-}
-
-// usageTerm reads what the meters of a tool stand at.
-func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
-	members := make([][2]*ast.Term, 0, len(usage))
-	for name, r := range usage {
-		sum, err := parseJSON([]byte(cmp.Or(r.Sum, "0")))
-		if err != nil {
-			return nil, fmt.Errorf("reading usage %s: %w", name, err)
-		}
-		members = append(members, [2]*ast.Term{ast.StringTerm(name), ast.ObjectTerm(
-			[2]*ast.Term{keyCalls, ast.NumberTerm(json.Number(strconv.FormatInt(r.Calls, 10)))},
-			[2]*ast.Term{keySum, sum})})
-	}
-	return ast.ObjectTerm(members...), nil
 }
 
 // argumentsTerm reads the judged bytes; absent arguments are no members. It ends

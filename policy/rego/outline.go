@@ -97,9 +97,13 @@ func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term
 		known, err := e.pairs.find(&p, &t)
 		return known, callMembers, err
 	}
-	tool, err := toolTerm(&t)
-	roles := ast.ObjectTerm([2]*ast.Term{keyRoles, textsTerm(p.Roles)})
-	return &pair{principalTerm: roles, toolTerm: tool}, slices.Concat(callMembers, callerMembers), err
+	known, err := newPair(&policy.Principal{Roles: p.Roles}, &t)
+	if err != nil {
+		return nil, nil, err
+	}
+	roles := ast.StringTerm("roles")
+	known.principalTerm = ast.ObjectTerm([2]*ast.Term{roles, known.principalTerm.Get(roles)})
+	return known, slices.Concat(callMembers, callerMembers), nil
 }
 
 // branches finds the verdicts of a pair by partial evaluation.

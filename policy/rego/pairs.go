@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -22,6 +23,16 @@ type pair struct {
 	constant      atomic.Pointer[constant] // nil = nobody has looked
 	shown         atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
 	forgotten     bool                     // it is not in the cache: nothing found is of use later
+}
+
+// newPair returns the pair of copies of p and t.
+func newPair(p *policy.Principal, t *policy.Tool) (k *pair, err error) {
+	k = &pair{principal: *p, tool: *t}
+	k.principal.Roles, k.tool.Annotations = append([]string{}, p.Roles...), bytes.Clone(t.Annotations)
+	if k.principalTerm, err = termOf(k.principal, topdown.NewCancel()); err == nil {
+		k.toolTerm, err = termOf(k.tool, topdown.NewCancel())
+	}
+	return k, err
 }
 
 // pairs is a cache of at most size pairs, in two generations: when the young
@@ -84,10 +95,8 @@ func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
 		c.add(hash, known)
 		return known, nil
 	}
-	known := &pair{principal: *p, tool: *t, principalTerm: principalTerm(p)}
-	known.principal.Roles, known.tool.Annotations = slices.Clone(p.Roles), bytes.Clone(t.Annotations)
-	var err error
-	if known.toolTerm, err = toolTerm(t); err != nil {
+	known, err := newPair(p, t)
+	if err != nil {
 		return nil, err
 	}
 	known.forgotten = !c.add(hash, known)

@@ -2,8 +2,6 @@ package rego
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
@@ -12,19 +10,10 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// document is in as a policy sees it, as one term.
-func document(in *policy.Input) (*ast.Term, error) {
-	raw, err := json.Marshal(in)
-	if err != nil {
-		return nil, fmt.Errorf("writing input: %w", err)
-	}
-	return parseJSON(raw)
-}
-
 // traced evaluates in whole, with tracers that look on. It is for people and
 // costs many times what Decide does.
 func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdown.QueryTracer) (ast.Value, error) {
-	input, err := document(in)
+	input, err := termOf(in, topdown.NewCancel())
 	if err != nil {
 		return nil, err
 	}

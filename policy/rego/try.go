@@ -86,9 +86,8 @@ func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.R
 		Request:   policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)},
 		Usage:     e.unused(tool),
 	}
-	known := &pair{principalTerm: principalTerm(&in.Principal)}
-	var err error
-	if known.toolTerm, err = toolTerm(&in.Tool); err != nil {
+	known, err := newPair(&in.Principal, &in.Tool)
+	if err != nil {
 		return err
 	}
 	if _, err := e.evaluate(ctx, in, known, e.timeout); err != nil && !errors.Is(err, errUndefined) {
