@@ -10,7 +10,7 @@ import (
 	"path"
 	"runtime"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,14 +41,14 @@ type Progress struct {
 	At      time.Time // of the last record
 }
 
-// chunk is what a worker is handed at once.
-type chunk struct {
-	first   int // number of the first record
-	records []*audit.Record
+// entry is one record to judge again.
+type entry struct {
+	number int // of the record, from 1
+	record *audit.Record
 }
 
 const (
-	chunkRecords  = 64
+	queued        = 256  // entries that wait for a worker
 	progressEvery = 1024 // records
 )
 
@@ -66,78 +66,77 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge jud
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	r := run{judge: judge, opts: o, chunks: make(chan chunk, o.Workers), total: newTally(o.Examples)}
+	r := run{judge: judge, opts: o, entries: make(chan entry, queued), total: newTally(o.Examples)}
 	group, inner := errgroup.WithContext(ctx)
-	tallies := make([]*tally, o.Workers)
-	for i := range tallies {
-		tallies[i] = newTally(o.Examples)
-		group.Go(func() error { return r.work(inner, tallies[i]) })
+	for range o.Workers {
+		group.Go(func() error { return r.work(inner) })
 	}
 	group.Go(func() error {
-		defer close(r.chunks)
+		defer close(r.entries)
 		return r.read(inner, records)
 	})
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("replaying: %w", err)
-	}
-	for _, t := range tallies {
-		r.total.add(t)
 	}
 	return r.total.report(judge.Revision()), nil
 }
 
 // run is one Run.
 type run struct {
-	judge           judgement.Judge
-	opts            Options
-	chunks          chan chunk
-	total           *tally // of the reader, until the workers have ended
-	judged, changed atomic.Int64
+	judge   judgement.Judge
+	opts    Options
+	entries chan entry
+
+	mu       sync.Mutex // protects the fields below
+	total    *tally
+	progress Progress
 }
 
-// read hands what is wanted of the records to the workers.
+// read sends the wanted records to the workers.
 func (r *run) read(ctx context.Context, records iter.Seq2[*audit.Record, error]) error {
-	next := chunk{first: 1}
-	read := 0
+	read, number := 0, 0
 	for rec, err := range records {
 		switch {
 		case errors.Is(err, audit.ErrNoRecord):
-			r.total.skip(audit.ErrNoRecord, "")
+			r.skip(audit.ErrNoRecord, "")
 			continue
 		case err != nil:
 			return err
 		case !r.opts.Until.IsZero() && rec.Time.After(r.opts.Until):
-			return r.hand(ctx, next)
+			return nil
 		}
 		if read++; read%progressEvery == 0 {
-			r.tell(read, rec.Time)
+			r.reportProgress(read, rec.Time)
 		}
 		if !r.wanted(rec) {
 			continue
 		}
-		if next.records = append(next.records, rec); len(next.records) == chunkRecords {
-			if err := r.hand(ctx, next); err != nil {
-				return err
-			}
-			next = chunk{first: next.first + chunkRecords}
+		number++
+		select {
+		case r.entries <- entry{number, rec}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
-	return r.hand(ctx, next)
+	return nil
 }
 
-func (r *run) hand(ctx context.Context, c chunk) error {
-	select {
-	case r.chunks <- c:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+func (r *run) reportProgress(read int, at time.Time) {
+	if r.opts.Progress == nil {
+		return
 	}
+	r.mu.Lock()
+	p := r.progress
+	r.mu.Unlock()
+	p.Records, p.At = read, at
+	r.opts.Progress(p)
 }
 
-func (r *run) tell(read int, at time.Time) {
-	if r.opts.Progress != nil {
-		r.opts.Progress(Progress{Records: read, Judged: int(r.judged.Load()), Changed: int(r.changed.Load()), At: at})
-	}
+// skip counts a record that cannot be judged again.
+func (r *run) skip(err error, decision string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	note(r.total.unjudged, err.Error(), decision)
 }
 
 // wanted reports whether the filters let rec pass.
@@ -156,22 +155,20 @@ func (r *run) wanted(rec *audit.Record) bool {
 	})
 }
 
-func (r *run) work(ctx context.Context, t *tally) error {
-	for c := range r.chunks {
-		for i, rec := range c.records {
-			if err := r.again(ctx, t, c.first+i, rec); err != nil {
-				return err
-			}
+func (r *run) work(ctx context.Context) error {
+	for e := range r.entries {
+		if err := r.again(ctx, e.number, e.record); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // again judges one record again.
-func (r *run) again(ctx context.Context, t *tally, number int, rec *audit.Record) error {
+func (r *run) again(ctx context.Context, number int, rec *audit.Record) error {
 	if r.opts.Revision != "" && rec.Policy.Revision != "" && rec.Policy.Revision != r.opts.Revision {
 		if _, _, err := judgement.Decode(rec); !judgement.Silent(err) {
-			t.skip(fmt.Errorf("judged by another policy, %s", rec.Policy.Revision), rec.DecisionID)
+			r.skip(fmt.Errorf("judged by another policy, %s", rec.Policy.Revision), rec.DecisionID)
 		}
 		return nil
 	}
@@ -182,12 +179,14 @@ func (r *run) again(ctx context.Context, t *tally, number int, rec *audit.Record
 	case judgement.Silent(err):
 		return nil
 	case err != nil:
-		t.skip(err, rec.DecisionID)
+		r.skip(err, rec.DecisionID)
 		return nil
 	}
-	r.judged.Add(1)
-	if t.count(number, rec, again) != judgement.Same {
-		r.changed.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.progress.Judged++
+	if r.total.count(number, rec, again) != judgement.Same {
+		r.progress.Changed++
 	}
 	return nil
 }

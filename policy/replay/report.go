@@ -93,7 +93,7 @@ type Cause struct {
 // argumentsShown is how much of arguments an example shows, in bytes.
 const argumentsShown = 160
 
-// tally counts. Only one goroutine uses it.
+// tally counts; the caller synchronizes.
 type tally struct {
 	examples                  int
 	judged, same              int
@@ -120,13 +120,11 @@ func newTally(examples int) *tally {
 	}
 }
 
-// skip counts what could not be judged again.
-func (t *tally) skip(err error, decision string) { note(t.unjudged, err.Error(), decision, 1) }
-
 // maxCauses bounds the causes that are told apart: some may hold words of callers.
 const maxCauses = 100
 
-func note(causes map[string]Cause, cause, decision string, n int) {
+// note counts a cause. Of the decisions where it occurs, the one with the lowest id is kept.
+func note(causes map[string]Cause, cause, decision string) {
 	c, known := causes[cause]
 	if !known && len(causes) >= maxCauses {
 		cause = "others"
@@ -135,7 +133,7 @@ func note(causes map[string]Cause, cause, decision string, n int) {
 	if c.DecisionID == "" || decision != "" && decision < c.DecisionID {
 		c.DecisionID = decision
 	}
-	causes[cause] = Cause{cause, c.Count + n, c.DecisionID}
+	causes[cause] = Cause{cause, c.Count + 1, c.DecisionID}
 }
 
 // count counts a decision that was judged again, and returns its difference.
@@ -149,7 +147,7 @@ func (t *tally) count(number int, r *audit.Record, again *judgement.Retrial) jud
 	was, now := again.Was, &again.Now
 	t.revisions[was.Revision]++
 	if again.Failed != nil {
-		note(t.errors, again.Failed.Error(), r.DecisionID, 1)
+		note(t.errors, again.Failed.Error(), r.DecisionID)
 	}
 	if was.Rule == judgement.RuleFailed {
 		t.failed.add(t.examples, example(number, r, again), was, now)
@@ -197,65 +195,22 @@ func cut(text string) string {
 	return text[:end] + "…"
 }
 
+// add counts a change and keeps the first examples of its group.
 func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
 	c.count++
 	c.principals[e.Principal]++
 	c.tools[e.Tool]++
-	c.turn(Turn{Was: judgement.VerdictOf(was), Now: judgement.VerdictOf(now), Count: 1, Examples: []Example{e}}, examples)
-}
-
-// turn adds to a group, of whose examples the first ones stay.
-func (c *changes) turn(more Turn, examples int) {
-	key := [2]judgement.Verdict{more.Was, more.Now}
+	key := [2]judgement.Verdict{judgement.VerdictOf(was), judgement.VerdictOf(now)}
 	t := c.rules[key]
 	if t == nil {
-		t = &Turn{Was: more.Was, Now: more.Now}
+		t = &Turn{Was: key[0], Now: key[1]}
 		c.rules[key] = t
 	}
-	t.Count += more.Count
-	for _, e := range more.Examples {
-		at, _ := slices.BinarySearchFunc(t.Examples, e.number, func(a Example, n int) int { return cmp.Compare(a.number, n) })
-		if at < examples {
-			t.Examples = slices.Insert(t.Examples, at, e)
-			t.Examples = t.Examples[:min(len(t.Examples), examples)]
-		}
-	}
-}
-
-// add adds what another has counted.
-func (t *tally) add(o *tally) {
-	t.judged, t.same = t.judged+o.judged, t.same+o.same
-	if t.first.IsZero() || !o.first.IsZero() && o.first.Before(t.first) {
-		t.first = o.first
-	}
-	if o.last.After(t.last) {
-		t.last = o.last
-	}
-	sum(t.revisions, o.revisions)
-	sum(t.effects, o.effects)
-	t.changed.merge(&o.changed, t.examples)
-	t.adjusted.merge(&o.adjusted, t.examples)
-	t.failed.merge(&o.failed, t.examples)
-	for _, c := range o.errors {
-		note(t.errors, c.Cause, c.DecisionID, c.Count)
-	}
-	for _, c := range o.unjudged {
-		note(t.unjudged, c.Cause, c.DecisionID, c.Count)
-	}
-}
-
-func (c *changes) merge(o *changes, examples int) {
-	c.count += o.count
-	sum(c.principals, o.principals)
-	sum(c.tools, o.tools)
-	for _, t := range o.rules {
-		c.turn(*t, examples)
-	}
-}
-
-func sum[K comparable](to, more map[K]int) {
-	for k, n := range more {
-		to[k] += n
+	t.Count++
+	at, _ := slices.BinarySearchFunc(t.Examples, e.number, func(a Example, n int) int { return cmp.Compare(a.number, n) })
+	if at < examples {
+		t.Examples = slices.Insert(t.Examples, at, e)
+		t.Examples = t.Examples[:min(len(t.Examples), examples)]
 	}
 }
 
