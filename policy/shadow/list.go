@@ -36,22 +36,27 @@ type Total struct {
 	Candidate string    `json:"candidate"`
 	First     time.Time `json:"first"`
 	Last      time.Time `json:"last"`
-	Same      int       `json:"same"`
-	Changed   int       `json:"changed"`
-	Failed    int       `json:"failed"`
-	Skipped   int       `json:"skipped"`
+	Counts
 }
 
-func (t *Total) count(o Outcome) {
+// Counts are the decisions of each outcome.
+type Counts struct {
+	Same    int `json:"same"`
+	Changed int `json:"changed"`
+	Failed  int `json:"failed"`
+	Skipped int `json:"skipped"`
+}
+
+func (c *Counts) count(o Outcome) {
 	switch o {
 	case Same:
-		t.Same++
+		c.Same++
 	case Changed:
-		t.Changed++
+		c.Changed++
 	case Failed:
-		t.Failed++
+		c.Failed++
 	case Skipped:
-		t.Skipped++
+		c.Skipped++
 	}
 }
 
@@ -95,13 +100,11 @@ func (t Total) with(later Total) Total {
 
 func write(ctx context.Context, db *store.DB, listed []Disagreement, totals map[string]Total) error {
 	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if err := writeAll(ctx, tx, listed, totals); err != nil {
-			return err
-		}
-		return trim(ctx, tx)
+		return writeAll(ctx, tx, listed, totals)
 	})
 }
 
+// writeAll writes, and keeps the newest.
 func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[string]Total) error {
 	for _, d := range listed {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_disagreements
@@ -120,11 +123,6 @@ func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map
 			return err
 		}
 	}
-	return nil
-}
-
-// trim keeps the newest.
-func trim(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `DELETE FROM shadow_disagreements WHERE rowid IN
 		(SELECT rowid FROM shadow_disagreements ORDER BY at DESC LIMIT -1 OFFSET ?)`, keptDisagreements)
 	if err == nil {

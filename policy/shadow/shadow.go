@@ -86,13 +86,10 @@ type candidate struct {
 type Status struct {
 	Candidate string    // its revision, "" = there is none
 	Since     time.Time // when it was set
-	Same      int
-	Changed   int
-	Failed    int
-	Skipped   int
-	Unlisted  int       // of Changed and Failed, those that were too many to keep
-	Last      time.Time // of the last decision that was dealt with
-	Faults    []string  // why disagreements are not kept or decisions not read
+	Counts
+	Unlisted int       // of Changed and Failed, those that were too many to keep
+	Last     time.Time // of the last decision that was dealt with
+	Faults   []string  // why disagreements are not kept or decisions not read
 }
 
 // New makes a worker without a candidate.
@@ -267,16 +264,7 @@ func (w *Worker) note(c *candidate, r *audit.Record, o Outcome, d *Disagreement)
 	if d != nil && !keep {
 		s.Unlisted++
 	}
-	switch o {
-	case Same:
-		s.Same++
-	case Changed:
-		s.Changed++
-	case Failed:
-		s.Failed++
-	case Skipped:
-		s.Skipped++
-	}
+	s.count(o)
 }
 
 // fault notes what goes wrong with doing something, nil when it goes well again.
