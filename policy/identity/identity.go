@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/toolgate/toolgate/policy"
 )
 
@@ -87,7 +89,7 @@ type state struct {
 	tokens   map[[sha256.Size]byte]policy.Principal
 	subjects map[string]policy.Principal // of tokens and of the local principal
 	issuers  map[string]*issuer
-	verified *verifiedTokens
+	verified *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
 	local    policy.Principal
 	required bool
 	now      func() time.Time
@@ -251,8 +253,11 @@ func newState(c Config, old *state) (*state, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.verified = newVerifiedTokens(maxVerified)
 	var faults []error
+	var err error
+	if s.verified, err = lru.New[[sha256.Size]byte, verifiedToken](maxVerified); err != nil {
+		faults = append(faults, err)
+	}
 	for i, t := range c.Tokens {
 		if err := s.addToken(t); err != nil {
 			faults = append(faults, fmt.Errorf("tokens[%d]: %w", i, err))

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -93,8 +92,8 @@ func checkIssuer(j JWT) error {
 // jwt verifies token, or recalls that it did so a moment ago.
 func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (policy.Principal, error) {
 	now := s.now()
-	if p, ok := s.verified.get(sum, now); ok {
-		return p, nil
+	if known, ok := s.verified.Get(sum); ok && now.Before(known.until) {
+		return known.principal, nil
 	}
 	is, err := s.issuerOf(token)
 	if err != nil {
@@ -112,7 +111,7 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 	if t.Expiry.Before(until) {
 		until = t.Expiry
 	}
-	s.verified.put(sum, p, now, until)
+	s.verified.Add(sum, verifiedToken{p, until})
 	return p, nil
 }
 
@@ -251,49 +250,8 @@ func (t *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// verifiedTokens remembers who showed a token that was verified, by the
-// token's hash, until a time. It holds at most limit entries.
-type verifiedTokens struct {
-	limit int
-
-	mu      sync.RWMutex // protects the fields below
-	entries map[[sha256.Size]byte]verifiedToken
-}
-
+// verifiedToken is who showed a token, which needs no other look until then.
 type verifiedToken struct {
 	principal policy.Principal
 	until     time.Time
-}
-
-func newVerifiedTokens(limit int) *verifiedTokens {
-	return &verifiedTokens{limit: limit, entries: make(map[[sha256.Size]byte]verifiedToken)}
-}
-
-func (v *verifiedTokens) get(sum [sha256.Size]byte, now time.Time) (policy.Principal, bool) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	e, ok := v.entries[sum]
-	return e.principal, ok && now.Before(e.until)
-}
-
-func (v *verifiedTokens) put(sum [sha256.Size]byte, p policy.Principal, now, until time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.entries) >= v.limit {
-		v.shrinkLocked(now)
-	}
-	v.entries[sum] = verifiedToken{principal: p, until: until}
-}
-
-// shrinkLocked drops what has run out, and everything when that frees nothing:
-// a forgotten token is only verified once more.
-func (v *verifiedTokens) shrinkLocked(now time.Time) {
-	for sum, e := range v.entries {
-		if !now.Before(e.until) {
-			delete(v.entries, sum)
-		}
-	}
-	if len(v.entries) >= v.limit {
-		clear(v.entries)
-	}
 }

@@ -174,14 +174,9 @@ func release(ctx context.Context, tx *sql.Tx, ticket string) error {
 	return err
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // read returns what the meters read; without leaves out the run that answers
 // this very call.
-func (u *Usage) read(ctx context.Context, q querier, use *Use, without bool) (map[string]policy.Reading, error) {
+func (u *Usage) read(ctx context.Context, q store.Querier, use *Use, without bool) (map[string]policy.Reading, error) {
 	readings := make(map[string]policy.Reading, len(use.shares))
 	for i := range use.shares {
 		s := &use.shares[i]
@@ -202,31 +197,23 @@ const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant =
  AND NOT (? AND ticket <> '' AND digest = ? AND answers > ?)`
 
 // stands adds up what lies in the window of one meter.
-func (u *Usage) stands(ctx context.Context, q querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
+func (u *Usage) stands(ctx context.Context, q store.Querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
 	now := u.now()
-	rows, err := q.QueryContext(ctx, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per,
-		now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
-	if err != nil {
-		return r, err
-	}
-	defer rows.Close()
+	slices, err := store.Select(ctx, q, func(rows *sql.Rows) (r policy.Reading, err error) {
+		return r, rows.Scan(&r.Calls, &r.Sum)
+	}, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
 	var total, one apd.Decimal
-	for rows.Next() {
-		var calls int64
-		var sum string
-		if err := rows.Scan(&calls, &sum); err != nil {
-			return r, err
-		}
-		if _, _, err := exact.SetString(&one, sum); err != nil {
-			return r, fmt.Errorf("reading %q: %w", sum, err)
+	for _, slice := range slices {
+		if _, _, err := exact.SetString(&one, slice.Sum.String()); err != nil {
+			return r, fmt.Errorf("reading %q: %w", slice.Sum, err)
 		}
 		if _, err := exact.Add(&total, &total, &one); err != nil {
-			return r, fmt.Errorf("adding %q: %w", sum, err)
+			return r, fmt.Errorf("adding %q: %w", slice.Sum, err)
 		}
-		r.Calls += calls
+		r.Calls += slice.Calls
 	}
 	r.Sum = json.Number(plain(&total))
-	return r, rows.Err()
+	return r, err
 }
 
 // row is what finds one slice.
