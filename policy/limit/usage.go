@@ -199,18 +199,19 @@ const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant =
 // stands adds up what lies in the window of one meter.
 func (u *Usage) stands(ctx context.Context, q store.Querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
 	now := u.now()
-	slices, err := store.Select(ctx, q, func(rows *sql.Rows) (r policy.Reading, err error) {
-		return r, rows.Scan(&r.Calls, &r.Sum)
+	parts, err := store.Select(ctx, q, func(rows *sql.Rows) (r policy.Reading, err error) {
+		err = rows.Scan(&r.Calls, &r.Sum)
+		return r, err
 	}, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
 	var total, one apd.Decimal
-	for _, slice := range slices {
-		if _, _, err := exact.SetString(&one, slice.Sum.String()); err != nil {
-			return r, fmt.Errorf("reading %q: %w", slice.Sum, err)
+	for _, part := range parts {
+		if _, _, err := exact.SetString(&one, part.Sum.String()); err != nil {
+			return r, fmt.Errorf("reading %q: %w", part.Sum, err)
 		}
 		if _, err := exact.Add(&total, &total, &one); err != nil {
-			return r, fmt.Errorf("adding %q: %w", slice.Sum, err)
+			return r, fmt.Errorf("adding %q: %w", part.Sum, err)
 		}
-		r.Calls += slice.Calls
+		r.Calls += part.Calls
 	}
 	r.Sum = json.Number(plain(&total))
 	return r, err
