@@ -1,6 +1,7 @@
-// Package guard refuses what a browser was tricked into sending, and what two
-// readers may read differently: the checks on host, origin, media type and
-// accepted answers that every door over HTTP makes before it reads a body.
+// Package guard holds the checks that every HTTP listener makes before it reads a
+// body: host and origin, against requests that a browser was tricked into
+// sending; media type, against bodies that two readers read differently; and the
+// accepted types of answers.
 package guard
 
 import (
@@ -23,8 +24,7 @@ func Loopback(host string) bool {
 // listener is addressed. It is safe for concurrent use once it is made.
 type Hosts map[string]bool
 
-// NewHosts gives the set of loopback and names; a name may carry a port, which
-// says nothing.
+// NewHosts returns the set of loopback and names. A port in a name is ignored.
 func NewHosts(names []string) Hosts {
 	set := Hosts{"localhost": true, "127.0.0.1": true, "::1": true}
 	for _, name := range names {
@@ -45,8 +45,8 @@ func HostName(host string) string {
 }
 
 // Admits reports whether both the Host of r (DNS rebinding) and its Origin
-// (requests from other sites) are ours. It fails closed: what cannot be read is
-// not ours. Who asks it must send no CORS header.
+// (requests from other sites) are ours. It fails closed: a
+// header that cannot be read is not ours. The caller must send no CORS header.
 func (h Hosts) Admits(r *http.Request) bool {
 	if origins := r.Header["Origin"]; len(origins) > 1 || len(origins) == 1 && !h.ownOrigin(origins[0]) {
 		return false
@@ -132,7 +132,7 @@ func Accepts(h http.Header, media string) bool {
 	return accepted
 }
 
-// fits says how closely a media range names media: 0 not at all, 3 exactly.
+// fits returns how closely a media range names media: 0 not at all, 3 exactly.
 func fits(name, media string) int {
 	if strings.EqualFold(name, media) {
 		return 3

@@ -21,7 +21,7 @@ func (d *Drain) Enter() bool {
 	return true
 }
 
-// Continue counts work that goes on after the work that started it. It is never
+// Continue counts work that continues after the work that started it. It is never
 // refused, so that work must not have left yet.
 func (d *Drain) Continue() {
 	d.mu.Lock()

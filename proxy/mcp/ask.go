@@ -10,8 +10,8 @@ import (
 	"github.com/toolgate/toolgate/registry"
 )
 
-// maxNotes is how many reports of progress wait for whoever asked; what is more
-// is dropped, so that a client's messages are never held up by a server.
+// maxProgress bounds the progress reports that wait for a server. Further
+// reports are dropped, so that a server never holds up a client's messages.
 const maxProgress = 64
 
 // Why a question has no answer of the client.
@@ -22,7 +22,7 @@ const (
 	sessionOver = "the session of the client has ended"
 )
 
-// question is one request to a client that waits for its answer.
+// A question is one request to a client that waits for its answer.
 type question struct {
 	id      json.RawMessage // ours, and the progress token too
 	at      int             // place in its inquiry

@@ -29,7 +29,7 @@ const (
 	always      = withSession | stateless
 )
 
-// method is one row of the dispatch table.
+// A method is one row of the dispatch table.
 type method struct {
 	run     func(*core, context.Context, *exchange) outcome
 	in      eras
@@ -96,8 +96,8 @@ type exchange struct {
 	flight    string                           // key in session's flights; "" = not entered
 }
 
-// outcome is what came of a request, before it is put into the words of its
-// revision. The zero value means that our own parts contradict themselves.
+// An outcome is the result of a request before it is worded for its revision.
+// The zero value means that toolgate's own parts contradict each other.
 type outcome struct {
 	result          json.RawMessage
 	failure         *proxy.Failure
@@ -326,9 +326,9 @@ func (c *core) enumerate(ctx context.Context, x *exchange) outcome {
 	return outcome{result: result, failure: failure}
 }
 
-// setLevel keeps the least severe log message that the client wants to hear of,
-// which goes with all that it asks, if the road lets it. The server of a road of
-// its own is told at once.
+// setLevel stores the least severe level of log messages that the client wants,
+// if the road allows it. The level goes with every later request; the server of
+// a single-server route gets it at once.
 func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
 	raw, _ := x.call.Message.Param("level")
 	level, _ := jsonrpc.Text(raw)
@@ -346,7 +346,7 @@ func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
 	return o
 }
 
-// ping answers that we are here. It is never limited.
+// ping answers the client's liveness check. It is never limited.
 func (c *core) ping(context.Context, *exchange) outcome {
 	return outcome{result: json.RawMessage(`{}`)}
 }

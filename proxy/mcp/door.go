@@ -1,16 +1,18 @@
-// Package mcp is where MCP clients come in: the Streamable HTTP door for the
-// revisions 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28, the HTTP+SSE door
-// of 2024-11-05, and the stdio door. They are thin: they frame messages, know
-// sessions and pass every tools/call to the gate as raw bytes. One dispatch
-// table serves the revisions with sessions and one the revision without, so that
-// the same rules hold whatever the transport.
+// Package mcp serves MCP clients: the Streamable HTTP door for the revisions
+// 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28, the HTTP+SSE door of
+// 2024-11-05, and the stdio door. A door frames messages, knows sessions and
+// passes every tools/call to the gate as raw bytes; it judges no call itself. One
+// dispatch table serves every revision and transport, so that the same rules
+// hold everywhere.
 //
 //	HTTP      guard -> media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 //	HTTP+SSE  guard -> media -> identify -> body -> decode            -> session -> dispatch -> observe -> event
-//	stdio                                   line -> decode -> identify           -> dispatch -> observe -> reply
+//	stdio                                   line -> identify -> decode           -> dispatch -> observe -> reply
 //
-// An event stream is a row of events that outlives its connections (stream): a
-// client that lost one names the last event that it had and gets the rest.
+// A revision with sessions opens one with initialize. A request of 2026-07-28
+// belongs to a client group instead: the requests of one principal, route and set
+// of capabilities. An event stream outlives its connections: a client that lost
+// one names the last event that it had and gets the rest.
 package mcp
 
 import (
@@ -32,94 +34,90 @@ import (
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
-// Options are what a Door needs. Gate and Refuser are required, the zero value
-// of everything else has a meaning.
+// Options configure a Door. Gate and Refuser are required; the zero value of
+// every other field has the meaning that its comment gives.
 type Options struct {
 	Gate    Gate
 	Refuser Refuser
 	// Relayer serves resources, prompts and completions on /mcp/{server}; nil =
 	// they are not served.
 	Relayer Relayer
-	// Notifier takes the notifications of clients that are for servers; nil =
-	// they are dropped.
+	// Notifier passes notifications of clients to servers; nil = they are dropped.
 	Notifier Notifier
-	// Offers gives the capabilities of the server {name}, "" for all of them, as
-	// far as they are relayed: what it gives is advertised as it is, but for
-	// tools, which always are and may always change. It gives nil when they are
-	// not known; nil = nothing but tools is advertised.
+	// Offers returns the relayed capabilities of the server name, or of all
+	// servers for "", and nil when they are not known. They are advertised as they
+	// are, except tools, which are always advertised with a list that may change.
+	// Nil = only tools are advertised.
 	Offers func(ctx context.Context, name string) json.RawMessage
-	// HasServer reports whether /mcp/{name} exists; nil = no server has a road
-	// of its own.
+	// HasServer reports whether /mcp/{name} exists; nil = no server has a route of
+	// its own.
 	HasServer func(name string) bool
-	// Errors is the dialect of /mcp and stdio; "" = wire.Gateway. The road of
-	// one server always speaks wire.MCP.
+	// Errors is the dialect of /mcp and stdio; "" = wire.Gateway. /mcp/{server}
+	// always speaks wire.MCP.
 	Errors wire.Dialect
-	// Version is what serverInfo says; "" = "dev".
+	// Version is the version in serverInfo; "" = "dev".
 	Version string
-	// Profile is what a message must be like; "" = wire.ProfileMCP.
+	// Profile says what a valid message is; "" = wire.ProfileMCP.
 	Profile wire.Profile
-	// Deterministic makes wire.ProfileStrict want a UUID as a request's id.
+	// Deterministic makes wire.ProfileStrict require a UUID as the id of a request.
 	Deterministic bool
-	// Observe is told of every envelope that was received, once, when its
-	// answer is known and before it is sent; nil = nobody wants to know. It is
-	// called from many goroutines, must not block and must not call back into
-	// the Door.
+	// Observe is called once for every envelope received, when its answer is known
+	// and before it is sent; nil = envelopes are not reported. It is called from
+	// many goroutines, must not block and must not call back into the Door.
 	Observe func(wire.Event)
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
-	// Hosts are the names, without port, besides loopback under which the
-	// listener may be addressed and from which an Origin may come.
+	// Hosts are the names, without port, under which the listener may be addressed
+	// and from which an Origin may come, in addition to loopback.
 	Hosts []string
-	// Stdio is what the stdio door shows for each message; the zero value is
-	// the local user.
+	// Stdio is the credential of the stdio door; the zero value is the local user.
 	Stdio identity.Credential
 	// SessionTTL is how long a session may be idle; 0 = 30 minutes.
 	SessionTTL time.Duration
-	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the
-	// oldest idle one ends, the opener's own first.
+	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the oldest
+	// idle session ends, one of the same principal before any other.
 	MaxSessions int
 	// MaxFlights is how many requests of one stdio client run at a time; 0 = 256.
 	MaxFlights int
-	// PageSize is how many tools one tools/list answer carries; 0 = 1,000.
+	// PageSize is the number of tools in one answer to tools/list; 0 = 1,000.
 	PageSize int
 	// AnswerTTL is how long a call of a client without a session waits for the
-	// client to answer a server's questions; 0 = 10 minutes.
+	// client's answers to a server's questions; 0 = 10 minutes.
 	AnswerTTL time.Duration
-	// Tasks says that the gate answers held calls with tasks for clients that know
-	// them; those without a session are told.
+	// Tasks says that the gate answers held calls with tasks. The capability is
+	// advertised to clients without a session.
 	Tasks bool
-	// StateKey signs what such a client is given to come back with
-	// (requestState): StateKeyBytes that nobody else knows. Doors with the same key
-	// take what another gave out where the request may begin anew; nil = a key of
-	// its own.
+	// StateKey signs the requestState of clients without a session: StateKeyBytes
+	// secret bytes. Doors with the same key accept each other's states where the
+	// request can start again from the beginning; nil = a random key.
 	StateKey []byte
-	// MaxParked is how many calls may wait so, MaxParkedEach how many of one
-	// principal; 0 = 4,096 and 1,024.
+	// MaxParked is how many calls may wait for answers of their clients,
+	// MaxParkedEach how many of one principal; 0 = 4,096 and 1,024.
 	MaxParked, MaxParkedEach int
-	// MaxListens is how many streams of notifications one principal may have
-	// open without a session; 0 = 32.
+	// MaxListens is how many notification streams one principal may have open
+	// without a session; 0 = 32.
 	MaxListens int
 	// Heartbeat is the silence after which an event stream sends a comment, and
-	// after which the credential of who listens without a session is checked
-	// again; 0 = 20 s.
+	// the interval at which the credential of a notification stream without a
+	// session is checked again; 0 = 20 s.
 	Heartbeat time.Duration
-	// StreamLife is after how long an event stream of a 2025-11-25 client is
-	// closed for the client to come back to it (MCP 2025-11-25, transports:
-	// polling); 0 = never.
+	// StreamLife is the age at which an event stream of a 2025-11-25 client is
+	// closed, so that the client reconnects (MCP 2025-11-25, transports: polling);
+	// 0 = never.
 	StreamLife time.Duration
-	// Replay bounds what is kept for clients that lost an event stream.
+	// EventLog bounds the events kept for clients that lost an event stream.
 	EventLog EventLog
 	// IOTimeout bounds reading one request body and writing one message; 0 = 30 s.
 	IOTimeout time.Duration
-	// Drain is how long the stdio door waits at the end of its input for calls
-	// in flight; 0 = 30 s.
+	// Drain is how long the stdio door waits at the end of its input for calls in
+	// flight; 0 = 30 s.
 	Drain time.Duration
-	// Ended is told the key (proxy.Call.Session) of each session that is over,
-	// once and after its last call; nil = nobody wants to know. It must neither
-	// block nor call back into the Door. The key of clients without a session is
-	// over when it was idle for SessionTTL, and may begin again.
+	// Ended is called with the key (proxy.Call.Session) of each session that is
+	// over, once and after its last call; nil = ends are not reported. It must
+	// neither block nor call back into the Door. The key of clients without a
+	// session ends after SessionTTL without a request, and may come back.
 	Ended func(session string)
-	// Log is told of faults of our own; nil discards.
+	// Log takes faults of the door's own; nil discards them.
 	Log hclog.Logger
 	// Now is the clock of session idleness and events; nil = time.Now.
 	Now func() time.Time
@@ -234,11 +232,11 @@ func New(opts Options) (*Door, error) {
 	return d, nil
 }
 
-// Close ends the event streams, refuses new requests with 503, so that what was
-// asked of clients has no answer, waits for the calls in flight until ctx ends,
-// and cancels those that are left. It returns
-// ctx's error in that case. Call it before http.Server.Shutdown, which would
-// wait for the event streams. A second Close does nothing.
+// Close ends the event streams and refuses new requests with 503; questions to
+// clients fail. It waits for the calls in flight until ctx ends, then cancels
+// those that are left and returns ctx's error. Call it before
+// http.Server.Shutdown, which would wait for the event streams. A second Close
+// does nothing.
 func (d *Door) Close(ctx context.Context) error {
 	idle, was := d.work.Close()
 	if !was {

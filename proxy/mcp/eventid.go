@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// streamID is how long the name of a stream is: what rand.Text gives.
+// streamID is the length of a stream's name, which rand.Text makes.
 const streamID = 26
 
-// eventID names event n of a stream. A stream's name is random, so an id says
-// nothing but how many events its own reader has had.
+// eventID returns the id of event n of a stream. A stream's name is random, so
+// an id reveals only how many events its own reader has had.
 func eventID(stream string, n uint64) string {
 	return stream + "-" + strconv.FormatUint(n, 10)
 }
 
-// parseEventID takes an id of eventID apart and reports whether text is one, in
-// the one spelling there is.
+// parseEventID splits an id that eventID made. It returns false for any other
+// spelling.
 func parseEventID(text string) (stream string, n uint64, ok bool) {
 	stream, digits, found := strings.Cut(text, "-")
 	if !found || len(stream) != streamID || len(digits) > 20 {

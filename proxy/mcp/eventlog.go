@@ -33,7 +33,7 @@ func (l EventLog) withDefaults() EventLog {
 	return l
 }
 
-// What keeping costs in bytes, beside the messages.
+// The cost of keeping an event or a stream, in bytes, in addition to its messages.
 const (
 	eventCost  = 64
 	streamCost = 1 << 10
@@ -54,10 +54,10 @@ func newEventLog(opts Options) *eventLog {
 	return &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, over: list.New()}
 }
 
-// streams are the event streams of one session, protected by replay.mu.
+// streams are the event streams of one session. eventLog.mu protects them.
 type streams struct {
 	byID    map[string]*stream
-	over    []*stream // those in replay.over, in its order
+	over    []*stream // those in eventLog.over, in its order
 	bytes   int       // kept
 	flying  []*stream // of requests that have no answer yet, the oldest first
 	listen  *stream   // the one that no call began; nil = none
@@ -90,8 +90,8 @@ func (log *eventLog) open(s *session, call bool) *reader {
 	return t.attachLocked()
 }
 
-// followLocked makes t the stream of its session that belongs to no call. What
-// nobody has read of the one before moves to t. The caller must hold mu.
+// followLocked makes t the stream of its session that belongs to no call.
+// Unread events of the previous one move to t. The caller must hold mu.
 func (t *stream) followLocked() {
 	was := t.owner.listen
 	t.begun, t.owner.listen = true, t
@@ -108,8 +108,9 @@ func (t *stream) followLocked() {
 	}
 }
 
-// openQueue begins a stream of o that forgets each event once it was read, and
-// returns its first reader. With call, it ends with the answer to a call.
+// openQueue begins a stream of o that drops each event once it is read, and
+// returns its first reader. With call, the stream ends with the answer to a
+// call.
 func (log *eventLog) openQueue(o *streams, call bool) *reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
@@ -123,13 +124,13 @@ func (log *eventLog) addLocked(t *stream) *stream {
 	return t
 }
 
-// primes reports whether s speaks a revision in which a stream begins with an
-// event that has an id and no data, so that it can be continued before anything
-// was said (MCP 2025-11-25, transports: SEP-1699). Older clients take an empty
+// primes reports whether the streams of s begin with an event that has an id
+// and no data, so that a client can resume them before the first message (MCP
+// 2025-11-25, transports: SEP-1699). Clients of older revisions take an empty
 // event for a broken message.
 func primes(s *session) bool { return s.version == "2025-11-25" }
 
-// resumption is what came of asking for a stream again.
+// resumption is the result of resuming a stream.
 type resumption uint8
 
 const (
@@ -138,8 +139,8 @@ const (
 	drained            // the stream is over and its reader has had it all
 )
 
-// resume continues the stream of s after the one event that ids names. It
-// forgets the events before.
+// resume continues the stream of s after the one event that ids names, and
+// drops the events before it.
 func (log *eventLog) resume(s *session, ids []string) (*reader, resumption) {
 	name, n, ok := parseEventID(ids[0])
 	if !ok || len(ids) > 1 {
@@ -195,8 +196,8 @@ func (log *eventLog) sweep() {
 	}
 }
 
-// parkLocked puts t where it can be asked for until there is no more room, if
-// nobody reads it and nothing more will come. The caller must hold mu.
+// parkLocked keeps t for a client that may resume it, if nobody reads t and it
+// is complete. The caller must hold mu.
 func (t *stream) parkLocked() {
 	r := t.log
 	switch {
@@ -212,7 +213,8 @@ func (t *stream) parkLocked() {
 	r.shedLocked(t.owner, 0)
 }
 
-// unparkLocked takes t back for a reader. The caller must hold mu.
+// unparkLocked ends what parkLocked began, for a reader. The caller must hold
+// mu.
 func (t *stream) unparkLocked() {
 	if t.place == nil {
 		return
@@ -224,8 +226,8 @@ func (t *stream) unparkLocked() {
 	}
 }
 
-// shedLocked forgets streams that are over until cost more bytes of o have
-// room, and reports whether they have. The caller must hold mu.
+// shedLocked drops complete streams until cost more bytes of o fit, and reports
+// whether they do. The caller must hold mu.
 func (log *eventLog) shedLocked(o *streams, cost int) bool {
 	for o.bytes+cost > log.limits.Session && len(o.over) > 0 {
 		o.over[0].dropLocked()
@@ -236,7 +238,7 @@ func (log *eventLog) shedLocked(o *streams, cost int) bool {
 	return o.bytes+cost <= log.limits.Session && log.bytes+cost <= log.limits.Total
 }
 
-// dropLocked forgets t. The caller must hold mu.
+// dropLocked drops t and its events. The caller must hold mu.
 func (t *stream) dropLocked() {
 	if t.dropped {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/toolgate/toolgate/registry"
 )
 
-// Gate is what the doors need of the road. Its methods are called from many
-// goroutines at a time.
+// Gate is the road, as far as the doors need it. Its methods are called from
+// many goroutines at a time.
 type Gate interface {
 	// Call governs one tools/call, or refuses one message that could not be
 	// decoded (in.Fault). Exactly one of its results is set.
@@ -23,7 +23,7 @@ type Gate interface {
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
 
-// Finder is what a Gate is too that need not list all tools to give one.
+// Finder is implemented by a Gate that can find one tool without listing all.
 type Finder interface {
 	// Find gives the tool that who sees under name on the route of in, nil for
 	// none.
@@ -40,7 +40,7 @@ type Relayer interface {
 	Enumerate(ctx context.Context, in *proxy.Call, who policy.Principal) (json.RawMessage, *proxy.Failure)
 }
 
-// Notifier is the road of notifications from clients that are for servers.
+// Notifier is the road of notifications from clients to servers.
 type Notifier interface {
 	// Notify governs one notification and passes it on; a Failure says why it did
 	// not. It waits for no server.

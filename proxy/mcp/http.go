@@ -54,7 +54,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	serve(d, w, r, route)
 }
 
-// endpoint is one kind of path: its methods, and what any other is told.
+// An endpoint is one kind of path with its methods, and the answer to any other
+// method.
 type endpoint struct {
 	allow, hint string
 	serve       map[string]func(d *Door, w http.ResponseWriter, r *http.Request, route string)

@@ -8,23 +8,23 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// toolsChanged is what a client hears when its tools may be others.
+// toolsChanged reports that the client's list of tools may have changed.
 const toolsChanged = "notifications/tools/list_changed"
 
-// kinds are the notifications that say no more than that something changed, so
-// that two are worth one.
+// listMethods are the notifications that report a changed list and nothing
+// more, so that two are worth one.
 var listMethods = []string{toolsChanged, "notifications/resources/list_changed", "notifications/prompts/list_changed"}
 
 // listChanges holds the list-change notifications that one client has not
 // received; repeated changes become one. It is safe for concurrent use.
 type listChanges struct {
-	wake    chan struct{} // holds a token when there is some
-	pending atomic.Uint32 // a bit for each of kinds
+	wake    chan struct{} // holds a token when changes are pending
+	pending atomic.Uint32 // a bit for each of listMethods
 }
 
 func newListChanges() *listChanges { return &listChanges{wake: make(chan struct{}, 1)} }
 
-// add notes a change and returns false when method is not one of listMethods.
+// add notes a change. It returns false when method is not one of listMethods.
 func (c *listChanges) add(method string) bool {
 	i := slices.Index(listMethods, method)
 	if i < 0 {
@@ -38,7 +38,7 @@ func (c *listChanges) add(method string) bool {
 // clear drops the pending changes.
 func (c *listChanges) clear() { c.pending.Store(0) }
 
-// flush sends the pending changes; one that cannot be sent stays pending.
+// flush sends the pending changes. A change that cannot be sent stays pending.
 func (c *listChanges) flush(send func(outgoing) bool) {
 	unheard := c.pending.Swap(0)
 	for i, method := range listMethods {
@@ -86,7 +86,7 @@ func (d *Door) ToolsChangedFor(who policy.Principal) {
 	}
 }
 
-// notifyAll notes a change for sessions and listeners on the routes that of
+// notifyAll notes a change for the sessions and listeners whose route of
 // accepts, and for every stdio client, whose route is all servers.
 func (d *Door) notifyAll(method string, of func(route string) bool) {
 	for _, s := range d.session.sessions.all() {

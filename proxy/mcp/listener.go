@@ -15,29 +15,29 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// resourceUpdated is what a client hears of a resource that it listens for.
+// resourceUpdated reports a change of a resource that a client listens for.
 const resourceUpdated = "notifications/resources/updated"
 
-// heard are the notifications that a client listens for (MCP 2026-07-28,
-// subscriptions/listen).
+// listenable are the notifications that a client can listen for (MCP
+// 2026-07-28, subscriptions/listen).
 var listenable = append(slices.Clone(listMethods), resourceUpdated)
 
-// filters are the members of a filter that want changes of a list, and the
-// capability that promises them.
+// filters maps the members of a filter that ask for list changes to the
+// notification, and to the capability that promises it.
 var filters = []struct{ member, method, capability string }{
 	{"toolsListChanged", toolsChanged, "tools"},
 	{"promptsListChanged", "notifications/prompts/list_changed", "prompts"},
 	{"resourcesListChanged", "notifications/resources/list_changed", "resources"},
 }
 
-// maxWatched bounds the resources that one stream listens for; those beyond are
-// not acknowledged.
+// maxWatched bounds the resources of one stream. Those beyond are not
+// acknowledged.
 const maxWatched = 256
 
 // maxWaiting bounds the notifications that wait for one reader.
 const maxWaiting = 512
 
-// listener is one open subscriptions/listen.
+// A listener is one open subscriptions/listen request.
 type listener struct {
 	id    json.RawMessage // of the request
 	lists []string        // the changes of lists that it wants
@@ -49,7 +49,7 @@ type listener struct {
 }
 
 // wants reports whether l listens for a notification. An update may name a part
-// of the resource that is listened for.
+// of the resource that l listens for.
 func (l *listener) wants(method string, params json.RawMessage) bool {
 	if method != resourceUpdated {
 		return slices.Contains(l.lists, method)
@@ -68,8 +68,8 @@ func within(uri, own string) bool {
 	return uri[:len(own)] == own && (own[len(own)-1] == '/' || next == '/' || next == '#' || next == '?')
 }
 
-// deliver leaves a notification under the id of l to be sent. It never blocks:
-// what waits already is said once, and what is too much is dropped.
+// deliver queues a notification under the id of l. It never blocks: it drops a
+// notification that is queued already, and one beyond maxWaiting.
 func (l *listener) deliver(method string, params json.RawMessage) {
 	message, ok := l.tagged(method, params)
 	if !ok {
@@ -84,7 +84,7 @@ func (l *listener) deliver(method string, params json.RawMessage) {
 	}
 }
 
-// take gives what waits to be sent.
+// take returns and clears the queue.
 func (l *listener) take() [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *listener) take() [][]byte {
 	return all
 }
 
-// tagged is a notification that says for which listener it is.
+// tagged returns a notification that names the request of l.
 func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) {
 	if params == nil {
 		params = json.RawMessage("{}")
@@ -102,8 +102,8 @@ func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) 
 	return message, err == nil
 }
 
-// acknowledgement is the first message of a stream: it names what is listened
-// for.
+// acknowledgement returns the first message of a stream, which names what l
+// listens for.
 func (l *listener) acknowledgement() []byte {
 	filter := []byte{'{'}
 	for _, f := range filters {
@@ -127,9 +127,9 @@ func trimComma(list []byte) []byte {
 	return list
 }
 
-// serveListener serves the subscriptions/listen x until its client leaves, its
-// credential is no longer valid, or the door closes. It returns the answer that
-// ends the stream.
+// serveListener serves the subscriptions/listen request x until its client
+// leaves, its credential is no longer valid, or the door closes. It returns the
+// answer that ends the stream.
 func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send func([]byte)) answer {
 	filter, _ := x.call.Message.Param("notifications")
 	if !isObject(filter) {
@@ -149,7 +149,7 @@ func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send f
 	return s.pumpListener(ctx, x, l, send)
 }
 
-// pumpListener sends the notifications of l until the end of its stream.
+// pumpListener sends the notifications of l until its stream ends.
 func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *listener, send func([]byte)) answer {
 	again := time.NewTicker(s.opts.Heartbeat)
 	defer again.Stop()
@@ -174,7 +174,7 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 	}
 }
 
-// listsFor gives the changes of lists that filter wants and the route has.
+// listsFor returns the list changes that filter asks for and the route offers.
 func (s *statelessServer) listsFor(x *exchange, filter json.RawMessage) []string {
 	offered := s.offered(x)
 	var lists []string
@@ -202,9 +202,9 @@ func (g *clientGroup) removeListener(l *listener) {
 	delete(g.listeners, l)
 }
 
-// watch is what a client group listens for at one resource. Its lock is held while its
-// server is asked, so that the last one to leave and the next one to come do
-// not overtake each other.
+// A watch is the subscription of a client group to one resource. Its lock is
+// held while the server is asked, so that the last stream to leave and the next
+// to come do not overtake each other.
 type watch struct {
 	users int // protected by clientGroup.mu; who hold or want it
 
@@ -212,8 +212,8 @@ type watch struct {
 	live int        // streams that it is subscribed for
 }
 
-// watchAll subscribes to the resources that filter names, and gives those that
-// the road let pass.
+// watchAll subscribes to the resources that filter names, and returns those
+// that the road allowed.
 func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
 	wanted, _ := jsonrpc.Get(filter, "resourceSubscriptions")
 	var uris []string
@@ -229,7 +229,8 @@ func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json
 	return uris
 }
 
-// watchOne subscribes to uri unless another stream of the group has.
+// watchOne subscribes to uri unless another stream of the group has subscribed,
+// and reports whether the stream may listen.
 func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string) bool {
 	w := x.stateless.group.watch(uri)
 	w.mu.Lock()
@@ -244,7 +245,7 @@ func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string)
 	return ok
 }
 
-// unwatchAll ends what watchAll began; the last stream of a group ends the
+// unwatchAll ends what watchAll began. The last stream of a group ends the
 // subscription.
 func (s *statelessServer) unwatchAll(x *exchange, uris []string) {
 	for _, uri := range uris {
@@ -259,7 +260,7 @@ func (s *statelessServer) unwatchAll(x *exchange, uris []string) {
 	}
 }
 
-// watch gives the watch on uri, held until unwatch.
+// watch returns the watch on uri, which the caller holds until unwatch.
 func (g *clientGroup) watch(uri string) *watch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -282,8 +283,8 @@ func (g *clientGroup) unwatch(uri string) {
 	}
 }
 
-// subscribe takes the request that older revisions have for it down the road,
-// on the account of x, and reports whether it passed.
+// subscribe sends the request of older revisions down the road, on the account
+// of x, and reports whether it passed.
 func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, uri string) bool {
 	if s.opts.Relayer == nil {
 		return false

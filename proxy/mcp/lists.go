@@ -12,12 +12,12 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// cursorPrefix marks our own cursors; the rest is the name of the last tool of
-// the page before, so that a list that changed in between is continued where
-// it was left, or refused when that tool has gone.
+// cursorPrefix marks toolgate's own cursors. The rest is the name of the last
+// tool of the previous page, so that a list that changed meanwhile continues
+// where it was left, or is refused when that tool is gone.
 const cursorPrefix = "after:"
 
-// staleCursor is what a client hears of a cursor that leads nowhere.
+// staleCursor refuses a cursor that names no place in the list.
 const staleCursor = "the cursor is none of ours or the list has changed: list again from the start"
 
 // listTools returns one page of what the principal may see. The definitions are
@@ -71,13 +71,13 @@ func shownName(t *registry.Tool, route string) string {
 	return t.Name
 }
 
-// cursorAfter is the cursor of the page that follows tool name.
+// cursorAfter returns the cursor of the page that follows the tool name.
 func cursorAfter(name string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + name))
 }
 
-// cursorPlace is where the page of the cursor raw starts, -1 when raw is no
-// cursor for tools.
+// cursorPlace returns the index at which the page of the cursor raw starts, -1
+// when raw is not a cursor of tools.
 func cursorPlace(raw json.RawMessage, tools []*registry.Tool, route string) int {
 	text, ok := jsonrpc.Text(raw)
 	if !ok {

@@ -2,8 +2,8 @@ package mcp
 
 import "slices"
 
-// Bounds of a mailbox. It is for what is said between two streams, so it is
-// small; what it holds counts as kept for the session (Replay).
+// Bounds of a mailbox. It serves the time between two streams, so it is
+// small; its messages count as kept for the session (EventLog).
 const (
 	maxMailbox      = 64
 	maxMailboxBytes = 256 << 10
@@ -12,7 +12,7 @@ const (
 // outgoing is one message on its way to a client.
 type outgoing struct {
 	message  []byte    // on one line; nil = an event without data
-	question *question // that it asks; nil = it asks nothing
+	question *question // that the message asks; nil = none
 }
 
 // cost returns the bytes that keeping o takes.

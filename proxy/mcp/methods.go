@@ -21,7 +21,7 @@ var (
 	olderVersions = append(slices.Clone(httpVersions), "2024-11-05")
 )
 
-// clientBytes bounds what is kept of the name that a client gives itself.
+// maxClientNameBytes bounds the name that is kept for a client.
 const maxClientNameBytes = 128
 
 // errNoRoom is reported by exchange.open when no session can be kept.
@@ -58,8 +58,8 @@ func (c *core) initialize(_ context.Context, x *exchange) outcome {
 		[]byte(`,"serverInfo":`), c.serverInfo(), []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
 
-// offered is the capabilities of x's road: what its servers offer, as they
-// declared it, and tools, whose list may always change.
+// offered returns the capabilities of x's route: those that its servers
+// declare, and tools, whose list may always change.
 func (c *core) offered(x *exchange) json.RawMessage {
 	const least = `{"tools":{"listChanged":true}}`
 	if c.opts.Relayer == nil {
@@ -72,11 +72,11 @@ func (c *core) offered(x *exchange) json.RawMessage {
 	return setIn(all, json.RawMessage("true"), "tools", "listChanged")
 }
 
-// instructions are for the model.
+// instructions tell the model how toolgate answers.
 const instructions = "Every tool call is checked against policy. " +
 	"A refusal says why and what would make the call pass; a call that waits for approval says so."
 
-// canBytes bounds what is kept of what a client says that it can do.
+// maxCapabilitiesBytes bounds the capabilities that are kept for a client.
 const maxCapabilitiesBytes = 64 << 10
 
 // clientCapabilities returns a copy of params.capabilities, nil when there are
@@ -101,8 +101,8 @@ func mayBeNotified(can, offered json.RawMessage) bool {
 	})
 }
 
-// nameOf returns name/version of member in printable form, "" when absent, at
-// most maxClientNameBytes.
+// nameOf returns name/version of the member of holder in printable form, at
+// most maxClientNameBytes long, and "" when there is none.
 func nameOf(holder json.RawMessage, member string) string {
 	info, ok := jsonrpc.Get(holder, member)
 	if !ok {
@@ -124,8 +124,9 @@ func nameOf(holder json.RawMessage, member string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxClientNameBytes)], "")
 }
 
-// progress sends each params with the client's own token put back. What is no
-// notification then is not relayed.
+// progress returns a function that sends params of notifications/progress with
+// the client's own token put back. Params that make no valid notification are
+// dropped.
 func progress(notify func([]byte), token json.RawMessage) func(json.RawMessage) {
 	return func(params json.RawMessage) {
 		params, err := jsonrpc.Set(params, "progressToken", token)

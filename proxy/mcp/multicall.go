@@ -16,8 +16,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// errLate is the cause with which questions end that the client left without an
-// answer.
+// errNoAnswer reports that the client did not answer a server's question in
+// time.
 var errNoAnswer = errors.New("the client did not answer in time")
 
 // An attempt is one HTTP request of a multi-round call. It ends with the
@@ -48,7 +48,7 @@ type multiCall struct {
 	rounds       uint32         // number of the last round
 	sentRound    uint32         // number of the last round that the client has heard of
 	expires      time.Time      // when the parked call ends; zero = it was never parked
-	outcome      *outcome       // what came of it while it was parked
+	outcome      *outcome       // its outcome, while it is parked
 	fetched      chan struct{}  // closed when the client has it
 	closed       bool           // accepts no further attempt
 }
@@ -185,7 +185,8 @@ func (m *multiCall) sendProgress(params json.RawMessage) {
 
 var _ registry.Peer = (*multiCall)(nil)
 
-// unheard are notifications that the revision has not, or has for others.
+// unrelayed are notifications that revision 2026-07-28 does not have, or sends
+// in another way.
 var unrelayed = []string{
 	"notifications/elicitation/complete", "notifications/tasks/status", "notifications/cancelled", "notifications/progress",
 }

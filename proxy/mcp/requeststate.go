@@ -13,7 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-// Why a requestState is refused. Each is told to the client as it is.
+// The reasons to refuse a requestState; clients get them as they are.
 var (
 	errForged   = errors.New("requestState is none that was given out here, or was changed")
 	errForeign  = errors.New("requestState was given for another request: send it with the params of the request that it answers, as the same principal and on the same path")

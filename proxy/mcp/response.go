@@ -23,7 +23,7 @@ var (
 	noSniff     = []string{"nosniff"}
 )
 
-// response is the answer to one POST in one piece.
+// A response is the HTTP answer to one POST.
 type response struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
@@ -33,9 +33,9 @@ type response struct {
 	asked   http.Header // of the request
 }
 
-// finish sends the answer.
+// finish sends the answer a, a plain one in one piece with its length.
 func (o *response) finish(a answer) {
-	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection goes on to its next request
+	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	if a.opened != "" {
 		o.w.Header()[headerSession] = []string{a.opened}
 	}
@@ -70,8 +70,8 @@ func beginEvents(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// writeEvent sends message, one line, as one event and flushes it. A message of
-// no bytes is an event that only tells its id, and when to come back.
+// writeEvent sends message, one line, as one event and flushes it. An empty
+// message makes an event that only carries its id and the time to come back.
 func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, message []byte) error {
 	event := make([]byte, 0, len(id)+len(message)+32)
 	if id != "" {
@@ -183,8 +183,8 @@ func (c *core) observe(x *exchange, a answer) {
 	c.opts.Observe(e)
 }
 
-// faultOf is what a refusal says: the error object, or what stands for one in
-// a result.
+// faultOf returns the error object of a refusal, or the data that stands for
+// one in a result.
 func faultOf(r wire.Reply) json.RawMessage {
 	if r.Error != nil || r.Result == nil {
 		return r.Error

@@ -277,7 +277,7 @@ func (m *multiCall) continueWith(t *attempt, number uint32) error {
 		return errAnswered
 	case m.outcome != nil:
 		m.closed = true
-		m.acceptAnswersLocked(t) // what was asked beside it
+		m.acceptAnswersLocked(t) // of a round that was open meanwhile
 		t.reply <- m.server.answerTo(t.x, *m.outcome)
 		close(m.fetched)
 	case m.round == nil:

@@ -40,11 +40,11 @@ type session struct {
 	direct        func(outgoing) bool // the one way to the client; nil = whatever stream there is
 	questions     jsonrpc.Pool[*question]
 	questionCount atomic.Uint64 // ids given to questions
-	unreachable   chan struct{} // closed when the client will answer nothing any more
+	unreachable   chan struct{} // closed when the client will answer nothing further
 	// closeToQuestions closes unreachable, so that open questions fail.
 	closeToQuestions func()
 	events           *eventLog  // set when the session is opened; nil over stdio
-	streams          streams    // protected by replay.mu
+	streams          streams    // protected by eventLog.mu
 	sseClient        *sseClient // the client of HTTP+SSE that it belongs to; nil = none
 
 	level atomic.Pointer[string] // least severe log message that the client wants, "" = it has not said
@@ -141,7 +141,7 @@ func (s *session) end() {
 	}
 }
 
-// unanswering reports whether the client will not answer any more.
+// unanswering reports whether the client will answer nothing further.
 func (s *session) unanswering() bool {
 	select {
 	case <-s.unreachable:

@@ -9,20 +9,23 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// messagesPath is where clients of HTTP+SSE post, whatever their road.
+// messagesPath is the path that every HTTP+SSE client posts to, whatever its
+// route.
 const messagesPath = "/messages"
 
-// sseClient is one client of HTTP+SSE (MCP 2024-11-05, transports). It posts
-// each message in a request of its own; everything for it is sent on the one
-// event stream with which its session began and ends. Nothing is kept for it.
+// A sseClient is one client of HTTP+SSE (MCP 2024-11-05, transports). It posts
+// each message in a request of its own and gets every answer on one event
+// stream, which begins and ends with its session. Its events are not kept for
+// resumption.
 type sseClient struct {
 	duplex
 	out *stream
 }
 
 // sse opens the stream of an HTTP+SSE client and serves it until the client
-// leaves or stops reading, its session has to make room, or the door closes.
-// Calls in flight continue: that revision cancels with a notification only.
+// leaves or stops reading, its session makes room for another, or the door
+// closes. Calls in flight continue: in that revision only a notification
+// cancels a call.
 func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	if _, events := accepts(r.Header); !events {
 		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
@@ -54,13 +57,13 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	}
 }
 
-// message serves one message, or batch, of an HTTP+SSE client:
+// message serves one message, or one batch, of an HTTP+SSE client:
 //
 //	media -> identify -> body -> decode -> session -> dispatch -> observe -> event
 //
-// The request is answered with 202 and its message with an event. What has no
-// event to answer with, because it has no id or no session, is answered as on
-// /mcp.
+// The request is answered with 202 and its message with an event. A message
+// without an id or without a session has no event to answer it, and is answered
+// as on /mcp.
 func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	if !guard.JSONBody(r.Header) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
@@ -97,7 +100,8 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	out.finish(status)
 }
 
-// sseClientFor finds the client that posts x and attaches x to it.
+// sseClientFor returns the client that posts x, nil for none, and attaches x to
+// it.
 func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
 	ids := r.URL.Query()["sessionId"]
 	if x.denied != nil || len(ids) != 1 {

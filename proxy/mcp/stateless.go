@@ -13,8 +13,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// modernVersion is the first revision without sessions: each request says in
-// its params._meta who asks, in which revision and with what capabilities.
+// statelessVersion is the first revision without sessions: each request names
+// its client, revision and capabilities in params._meta.
 const statelessVersion = "2026-07-28"
 
 // Keys of _meta that belong to this hop (MCP 2026-07-28, base protocol).

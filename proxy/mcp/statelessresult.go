@@ -12,8 +12,8 @@ import (
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
-// discover says which revisions are served and what the route of x can do (MCP
-// 2026-07-28, server/discover).
+// discover returns the revisions that are served and the capabilities of x's
+// route (MCP 2026-07-28, server/discover).
 func (c *core) discover(_ context.Context, x *exchange) outcome {
 	return outcome{result: slices.Concat(
 		[]byte(`{"supportedVersions":`), c.supported(x), []byte(`,"capabilities":`), c.statelessCapabilities(x),
@@ -62,7 +62,7 @@ func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessa
 	return setIn(result, c.serverInfo(), "_meta", metaServer), true
 }
 
-// serverInfo is who answers.
+// serverInfo returns the name and version of toolgate.
 func (c *core) serverInfo() json.RawMessage {
 	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(c.opts.Version), []byte{'}'})
 }
@@ -108,7 +108,7 @@ func (a *answer) isResult() bool {
 	return ok
 }
 
-// notFound adds to an error object which resource x wanted.
+// notFound adds the uri of the resource that x asked for to an error object.
 func notFound(object json.RawMessage, x *exchange) json.RawMessage {
 	data, _ := jsonrpc.Get(object, "data")
 	uri, ok := x.call.Message.Param("uri")

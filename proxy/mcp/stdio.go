@@ -116,9 +116,8 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 	c.reply(a)
 }
 
-// drain waits for the requests in flight, whose questions to the client are not
-// answered any more, then ends the session. It gives the write error, if there
-// was one.
+// drain waits for the requests in flight, whose open questions to the client
+// fail, then ends the session. It returns the write error, if there was one.
 func (c *stdioClient) drain() error {
 	c.stopListening()
 	c.session.closeToQuestions()

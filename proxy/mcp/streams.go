@@ -7,35 +7,35 @@ import (
 )
 
 // sendTimeout bounds how long an event waits for a reader that is behind by a
-// whole buffer. After that the reader loses its connection: it must not hold up
-// the upstream that reports.
+// whole buffer. The reader then loses its connection, so that it does not hold
+// up the upstream that reports.
 const sendTimeout = 2 * time.Second
 
-// stream is a row of events for one client. It outlives its connections: who
-// shows the id of an event gets what came after it. replay.mu protects all that
-// changes.
+// A stream is a row of events for one client. It outlives its connections: a
+// client that shows the id of an event gets the events after it. eventLog.mu
+// protects the fields that change.
 type stream struct {
 	log   *eventLog
 	owner *streams
 	id    string
 	call  bool // it ends with the answer to a call
 	prime bool // its connections begin with an event without data
-	once  bool // nobody can ask again, so an event that was read is forgotten
+	once  bool // it cannot be resumed, so that an event is dropped once it is read
 
 	events  []outgoing // kept
 	first   uint64     // number of events[0]
 	unread  uint64     // number of the first event that no connection has carried
-	bytes   int        // what keeping them costs
-	begun   bool       // the client may know of it
-	done    bool       // nothing more will come
+	bytes   int        // cost of keeping them
+	begun   bool       // the client may know the stream
+	done    bool       // no event will follow
 	dropped bool
 	answer  *answer       // of a call that ended before the stream had begun
 	reader  *reader       // nil = nobody is connected
-	place   *list.Element // in replay.over
+	place   *list.Element // in eventLog.over
 	since   time.Time     // when it was put there
 }
 
-// reader is one connection's place in a stream.
+// A reader is the position of one connection in a stream.
 type reader struct {
 	stream *stream
 	next   uint64        // number of the event to read
@@ -44,7 +44,7 @@ type reader struct {
 	gone   chan struct{} // closed when the stream is another reader's
 }
 
-// nextLocked is the number of the event that comes next. The caller must hold mu.
+// nextLocked returns the number of the next event. The caller must hold mu.
 func (t *stream) nextLocked() uint64 { return t.first + uint64(len(t.events)) }
 
 // send adds one message, which must not be changed afterwards; a stream that has
@@ -57,8 +57,8 @@ func (t *stream) send(message []byte) {
 	t.addLocked(outgoing{message: message})
 }
 
-// post is send for what may go another way: it also reports false when nobody
-// can ever read t, because its client has gone before it heard of it.
+// post is send for a message that can take another way: it returns false when
+// nobody can ever read t, because its client left before it heard of t.
 func (t *stream) post(l outgoing) bool {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -74,12 +74,12 @@ func (t *stream) postLocked(l outgoing) bool {
 	return t.addLocked(l)
 }
 
-// openLocked reports whether t takes messages and has, or may have again, a
-// reader. The caller must hold mu.
+// openLocked reports whether t accepts messages and has, or may get, a reader.
+// The caller must hold mu.
 func (t *stream) openLocked() bool { return !t.done && !t.dropped && (t.begun || t.reader != nil) }
 
-// finish ends the stream of a call with its answer. If the stream had not
-// begun, the answer is for its reader to give in another form.
+// finish ends the stream of a call with its answer. If the client has not heard
+// of the stream, its reader sends the answer in another form.
 func (t *stream) finish(a answer) {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *stream) finish(a answer) {
 	t.parkLocked()
 }
 
-// doneLocked says that nothing more will come. The caller must hold mu.
+// doneLocked marks t as complete. The caller must hold mu.
 func (t *stream) doneLocked() {
 	t.done = true
 	if i := slices.Index(t.owner.flying, t); i >= 0 {
@@ -102,9 +102,9 @@ func (t *stream) doneLocked() {
 	}
 }
 
-// addLocked makes room for l and adds it, or reports false when the stream
-// has ended. The caller must hold mu, which is let go while a reader is waited
-// for.
+// addLocked makes room for l and adds it, or returns false when the stream has
+// ended. The caller must hold mu; addLocked releases it while it waits for a
+// reader.
 func (t *stream) addLocked(l outgoing) bool {
 	var limit <-chan time.Time
 	for len(t.events) > 0 && !t.fitsLocked(l.cost()) {
@@ -126,8 +126,8 @@ func (t *stream) addLocked(l outgoing) bool {
 	return true
 }
 
-// awaitLocked waits until rd has read something, and cuts it off when that takes
-// too long. The caller must hold mu, which is let go meanwhile.
+// awaitLocked waits until rd has read an event, and disconnects rd when that
+// takes too long. The caller must hold mu; awaitLocked releases it meanwhile.
 func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
 	t.log.mu.Unlock()
 	late := false
@@ -143,7 +143,8 @@ func (t *stream) awaitLocked(rd *reader, limit <-chan time.Time) {
 	}
 }
 
-// fitsLocked reports whether cost more bytes have room. The caller must hold mu.
+// fitsLocked reports whether there is room for cost more bytes. The caller must
+// hold mu.
 func (t *stream) fitsLocked(cost int) bool {
 	lim := t.log.limits
 	return len(t.events) < lim.Events && t.bytes+cost <= lim.Stream && t.log.shedLocked(t.owner, cost)
@@ -156,8 +157,8 @@ func (t *stream) pushLocked(l outgoing) {
 	t.signalLocked()
 }
 
-// dropHeadLocked forgets the oldest event. A question that nobody has read is
-// not answered any more. The caller must hold mu.
+// dropHeadLocked drops the oldest event. A question that nobody has read fails.
+// The caller must hold mu.
 func (t *stream) dropHeadLocked() {
 	t.countLocked(-t.events[0].cost())
 	if t.first >= t.unread {
@@ -168,14 +169,15 @@ func (t *stream) dropHeadLocked() {
 	t.first++
 }
 
-// countLocked adds n bytes to what is kept. The caller must hold mu.
+// countLocked adds n bytes to the size of t, of its owner and of the log. The
+// caller must hold mu.
 func (t *stream) countLocked(n int) {
 	t.bytes += n
 	t.owner.bytes += n
 	t.log.bytes += n
 }
 
-// signalLocked tells the reader to look. The caller must hold mu.
+// signalLocked wakes the reader. The caller must hold mu.
 func (t *stream) signalLocked() {
 	if t.reader != nil {
 		token(t.reader.wake)
@@ -204,7 +206,7 @@ func (t *stream) attachLocked() *reader {
 	return rd
 }
 
-// cutLocked ends the connection of t's reader. The caller must hold mu.
+// cutLocked disconnects the reader of t. The caller must hold mu.
 func (t *stream) cutLocked() {
 	if t.reader != nil {
 		close(t.reader.gone)
@@ -212,7 +214,7 @@ func (t *stream) cutLocked() {
 	}
 }
 
-// detach leaves the stream: the connection is over.
+// detach leaves the stream because the connection has ended.
 func (rd *reader) detach() {
 	t := rd.stream
 	t.log.mu.Lock()
@@ -223,8 +225,8 @@ func (rd *reader) detach() {
 	}
 }
 
-// begin says that the client is going to hear of the stream. It gives the
-// answer of a call that has ended before that; then the stream is not needed.
+// begin marks the stream as known to the client. If the call ended before that,
+// begin returns its answer, and the stream is not needed.
 func (rd *reader) begin() *answer {
 	t := rd.stream
 	t.log.mu.Lock()
@@ -235,8 +237,9 @@ func (rd *reader) begin() *answer {
 	return t.answer
 }
 
-// read gives the next event and its id, "" for a stream that nobody can ask
-// for again. ok is false when there is none, and over when there will be none.
+// read returns the next event and its id, which is "" for a stream that cannot
+// be resumed. ok is false when there is no event yet, and over is true when
+// there will be none.
 func (rd *reader) read() (id string, message []byte, ok, over bool) {
 	t := rd.stream
 	t.log.mu.Lock()

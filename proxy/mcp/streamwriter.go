@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// patience is how long a call that may report goes on before its client gets
-	// the head of an event stream, so that it can ask for the answer again.
+	// streamDelay is how long a call that may report runs before its client gets the
+	// head of an event stream, so that the client can ask for the answer again.
 	streamDelay = time.Second
-	// retryField asks a client to wait that many milliseconds before it comes back
-	// to a stream that was closed.
+	// retryField asks a client to wait that many milliseconds before it reconnects
+	// to a closed stream.
 	retryField = "retry: 1000\n"
 )
 
 // answerOnStream answers a request of s with an event stream, or in one piece
-// when nothing was sent before the answer. work runs in a goroutine that Close
-// waits for: it continues when the client disconnects, and its answer can be
-// fetched with Last-Event-ID.
+// when nothing is sent before the answer. It runs work in a goroutine that
+// Close waits for: work continues when the client disconnects, and the client
+// can fetch the answer with Last-Event-ID.
 func (d *Door) answerOnStream(ctx context.Context, out *response, s *session, work func(*stream) answer) {
 	d.serveStream(ctx, out, d.events.open(s, true), connection{wake: s.changes.wake, flush: s.flushChanges}, work)
 }
 
-// serveStream is answerOnStream for the stream of rd; conn names what else is
-// sent on it.
+// serveStream is answerOnStream for the stream of rd. conn says what else is
+// sent on the stream.
 func (c *core) serveStream(ctx context.Context, out *response, rd *reader, conn connection, work func(*stream) answer) {
 	t := rd.stream
 	defer rd.detach()
@@ -67,8 +67,8 @@ func (rd *reader) waitFirst(ctx context.Context) bool {
 	return true
 }
 
-// connection is one HTTP response that carries a stream. Channels and functions
-// may be nil.
+// A connection is one HTTP response that carries a stream. Channels and
+// functions may be nil.
 type connection struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
@@ -80,8 +80,8 @@ type connection struct {
 }
 
 // pump writes the events of rd to the client until the stream is over, the
-// client has gone, a write takes longer than IOTimeout, or conn has to end. It
-// buffers no event but the one that it writes.
+// client has left, a write takes longer than IOTimeout, or conn has to end. It
+// buffers one event only.
 func (c *core) pump(conn connection, rd *reader) {
 	defer func() { _ = conn.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	heartbeat := time.NewTicker(c.opts.Heartbeat)
@@ -118,8 +118,9 @@ func (c *core) pump(conn connection, rd *reader) {
 	}
 }
 
-// ends returns what closes a connection of t early: closing for a stream that no
-// call ends, and life where the client knows how to come back (StreamLife).
+// ends returns what closes a connection of t early: closing for a stream that
+// belongs to no call, and life for a client that knows how to come back
+// (StreamLife).
 func (c *core) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, stop func() bool) {
 	if !t.call {
 		closing = c.streams

@@ -233,7 +233,7 @@ func sentence(row Row, f Failure) string {
 	return text
 }
 
-// encode gives JSON on one line; text that is not UTF-8 is mended, not
+// encode returns JSON on one line; text that is not UTF-8 is replaced, not
 // refused, since an answer there must be.
 func encode(v any) (stdjson.RawMessage, error) {
 	raw, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
