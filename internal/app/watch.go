@@ -2,13 +2,17 @@ package app
 
 import (
 	"context"
-	"io/fs"
-	"maps"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -23,13 +27,9 @@ type Reload struct {
 	Asked <-chan os.Signal               // a value asks for a reload, changed files or not; nil = nobody asks
 }
 
-// watchEvery is how often files are looked at. A change is taken over when nothing
-// changed from one look to the next, as editors write in several steps, or after
-// watchMost looks.
-const (
-	watchEvery = 200 * time.Millisecond
-	watchMost  = 5
-)
+// debounce is how long a burst of file events is gathered: editors write in
+// several steps.
+const debounce = 100 * time.Millisecond
 
 // reloadStatus is what people are shown of reloads.
 type reloadStatus struct {
@@ -38,67 +38,61 @@ type reloadStatus struct {
 }
 
 // watch reloads when asked and when a watched file changes, until ctx ends. A
-// reload that fails changes nothing; the log and /readyz report it. Files are polled:
-// that also finds changes on network volumes and behind symbolic links.
+// reload that fails changes nothing and is said in the log and on /readyz.
 func (a *App) watch(ctx context.Context, r Reload) error {
 	if r.Next == nil {
 		<-ctx.Done()
 		return nil
 	}
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	looks := 1 // since the change that is not taken over, 0 = there is none; files may have changed since they were read
-	for seen := stampFiles(a.Config()); ; {
+	events, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching configuration: %w", err)
+	}
+	defer func() { _ = events.Close() }() // nothing was written
+	w := &fileWatch{events: events, log: a.log}
+	w.follow(a.Config())
+	pending := burst{}
+	pending.add(time.Now()) // for what has changed since it was read
+	for {
 		asked := false
 		select {
 		case <-ctx.Done():
 			return nil
+		case ev := <-events.Events:
+			if w.covers(ev.Name) {
+				pending.add(time.Now())
+			}
+			continue
+		case err := <-events.Errors:
+			if err != nil {
+				a.log.Warn("watching configuration", "error", err)
+			}
+			continue
 		case <-r.Asked:
 			asked = true
-		case <-tick.C:
-			before := seen
-			seen = stampFiles(a.Config())
-			changed := !maps.Equal(before, seen)
-			if changed || looks > 0 {
-				looks++
-			}
-			if looks == 0 || changed && looks < watchMost {
-				continue
-			}
+		case <-pending.over:
 		}
-		looks = 0
+		pending = burst{}
 		a.reloadOnce(ctx, r, asked)
+		if w.follow(a.Config()) {
+			pending.add(time.Now())
+		}
 	}
 }
 
-// stamp tells one content of a file from another.
-type stamp struct {
-	size, modified int64 // bytes, Unix nanoseconds
+// burst gathers events until they pause, but not for ever.
+type burst struct {
+	first time.Time
+	over  <-chan time.Time
 }
 
-// stampFiles returns the stamps of the files that cfg was read from, those of
-// policies in directories included. A file that cannot be read has none: loading it
-// says why.
-func stampFiles(cfg *config.Config) map[string]stamp {
-	paths := slices.Clone(cfg.Files)
-	for _, s := range []*config.PolicySource{&cfg.Policy.PolicySource, cfg.Policy.Shadow} {
-		if s != nil && s.Path != "" && !s.Remote() {
-			paths = append(paths, s.Path)
-		}
+func (b *burst) add(now time.Time) {
+	if b.over == nil {
+		b.first = now
 	}
-	stamps := make(map[string]stamp)
-	for _, path := range paths {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real
-		}
-		_ = filepath.WalkDir(path, func(path string, _ fs.DirEntry, _ error) error {
-			if info, err := os.Stat(path); err == nil {
-				stamps[path] = stamp{info.Size(), info.ModTime().UnixNano()}
-			}
-			return nil
-		})
+	if now.Sub(b.first) < 10*debounce {
+		b.over = time.After(debounce)
 	}
-	return stamps
 }
 
 // reloadOnce reloads and logs the outcome.
@@ -176,6 +170,71 @@ func needRestart(begun, next *config.Config) (names []string) {
 		}
 	}
 	return names
+}
+
+// fileWatch watches the directories of every file that was read. Directories,
+// because editors and Kubernetes replace files instead of writing to them. What
+// is behind a symbolic link is watched too.
+type fileWatch struct {
+	events *fsnotify.Watcher
+	log    hclog.Logger
+	files  map[string]bool
+	trees  []string // directories, with all that they hold
+}
+
+// covers tells whether an event at path may be about what was read. What it
+// lets through falsely is found to be unchanged.
+func (w *fileWatch) covers(path string) bool {
+	return w.files[path] || strings.HasPrefix(filepath.Base(path), "..") || // how Kubernetes exchanges files
+		slices.ContainsFunc(w.trees, func(tree string) bool { return strings.HasPrefix(path, tree) })
+}
+
+// follow watches what cfg was read from, and reports whether that is more than
+// before.
+func (w *fileWatch) follow(cfg *config.Config) (more bool) {
+	before := len(w.events.WatchList())
+	w.files, w.trees = map[string]bool{}, nil
+	policies := []string{cfg.Policy.Path}
+	if cfg.Policy.Shadow != nil {
+		policies = append(policies, cfg.Policy.Shadow.Path)
+	}
+	policies = slices.DeleteFunc(policies, func(path string) bool { return path == "" || strings.Contains(path, "://") })
+	for _, path := range slices.Concat(cfg.Files, policies) {
+		for _, path := range []string{path, behind(path)} {
+			w.files[path] = true
+			w.addDir(filepath.Dir(path))
+		}
+	}
+	for _, path := range policies {
+		w.trees = append(w.trees, path+string(filepath.Separator), behind(path)+string(filepath.Separator))
+		w.addTree(behind(path))
+	}
+	return len(w.events.WatchList()) > before
+}
+
+// behind gives what a path leads to, or the path itself when it leads nowhere.
+func behind(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+// addTree watches a directory and all below it. What cannot be read says so
+// when it is loaded.
+func (w *fileWatch) addTree(root string) {
+	_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			w.addDir(path)
+		}
+		return nil
+	})
+}
+
+func (w *fileWatch) addDir(dir string) {
+	if err := w.events.Add(dir); err != nil && !errors.Is(err, fsnotify.ErrClosed) {
+		w.log.Warn("watching configuration", "directory", dir, "error", err, "hint", "send SIGHUP after a change")
+	}
 }
 
 // changed compares what was read with what serves.
