@@ -217,12 +217,18 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, p policy.Princi
 	if err != nil {
 		return err
 	}
-	if _, err := c.visible(r, p); err != nil {
-		return err
-	}
-	k, err := c.opts.Approvals.Decide(r.Context(), approval.Vote{
-		ID: r.PathValue("id"), Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest,
+	return c.settle(w, r, p, func(id string) (approval.Ticket, error) {
+		return c.opts.Approvals.Decide(r.Context(), approval.Vote{ID: id, Approver: p, Approve: action == "approve", Reason: body.Reason, Digest: body.Digest})
 	})
+}
+
+// settle answers with the ticket as change leaves it. A ticket that p may not see is
+// not changed.
+func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Principal, change func(id string) (approval.Ticket, error)) error {
+	k, err := c.visible(r, p)
+	if err == nil {
+		k, err = change(k.ID)
+	}
 	if err != nil {
 		return err
 	}
@@ -242,19 +248,13 @@ func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Pri
 	if body.Outcome != string(approval.StateDone) && body.Outcome != string(approval.StateFailed) {
 		return badRequest("the body is not "+shape, example)
 	}
-	if _, err := c.visible(r, p); err != nil {
-		return err
-	}
-	k, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{
-		ID: r.PathValue("id"), Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason,
+	return c.settle(w, r, p, func(id string) (approval.Ticket, error) {
+		k, err := c.opts.Reconciler.Reconcile(r.Context(), approval.Finding{ID: id, Approver: p, TookEffect: body.Outcome == string(approval.StateDone), Reason: body.Reason})
+		if errors.Is(err, approval.ErrReasonRequired) {
+			err = problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
+		}
+		return k, err
 	})
-	if errors.Is(err, approval.ErrReasonRequired) {
-		return problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a finding needs a reason", Hint: "say how you know"}
-	}
-	if err != nil {
-		return err
-	}
-	return answer(w, view(k, p))
 }
 
 // read reads the body of a decision into a struct: one JSON object, no member

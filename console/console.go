@@ -165,10 +165,8 @@ func New(opts Options) (*Console, error) {
 	c := &Console{opts: opts, home: home, mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
 	c.throttle = newThrottle(opts.Now)
-	for _, routes := range []map[string]map[string]handler{c.routes(), c.pages()} {
-		for pattern, methods := range routes {
-			c.mux.Handle(pattern, c.serve(methods))
-		}
+	for pattern, methods := range c.routes() {
+		c.mux.Handle(pattern, c.serve(methods))
 	}
 	return c, nil
 }
@@ -183,24 +181,33 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (c *Console) routes() map[string]map[string]handler {
 	return map[string]map[string]handler{
-		"/{$}":                         {http.MethodGet: redirect},
-		"/":                            {},
-		"/livez":                       {http.MethodGet: live},
-		"/readyz":                      {http.MethodGet: c.ready},
-		"/metrics":                     {http.MethodGet: c.metrics},
-		"/console":                     {http.MethodGet: redirect},
-		"/console/{$}":                 {http.MethodGet: c.page},
-		"/console/style.css":           {http.MethodGet: asset("text/css", styleText)},
-		"/console/login":               {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
-		"/console/login/provider":      {http.MethodGet: c.depart},
-		"/console/login/callback":      {http.MethodGet: c.arrive},
-		"/console/logout":              {http.MethodPost: c.submit(c.signOut)},
-		"/v1/approvals":                {http.MethodGet: c.as(c.list)},
-		"/v1/approvals/{id}":           {http.MethodGet: c.as(c.show)},
-		"/v1/approvals/{id}/{action}":  {http.MethodPost: c.as(c.decide)},
-		"/v1/approvals/watch":          {http.MethodGet: c.as(c.watch)},
-		"/v1/approvals/{id}/reconcile": {http.MethodPost: c.as(c.reconcile)},
-		"/v1/audit/tail":               {http.MethodGet: c.as(c.audit)},
+		"/{$}":                              {http.MethodGet: redirect},
+		"/":                                 {},
+		"/livez":                            {http.MethodGet: live},
+		"/readyz":                           {http.MethodGet: c.ready},
+		"/metrics":                          {http.MethodGet: c.metrics},
+		"/console":                          {http.MethodGet: redirect},
+		"/console/{$}":                      {http.MethodGet: c.page},
+		"/console/style.css":                {http.MethodGet: asset("text/css", styleText)},
+		"/console/login":                    {http.MethodGet: c.signInPage, http.MethodPost: c.signIn},
+		"/console/login/provider":           {http.MethodGet: c.depart},
+		"/console/login/callback":           {http.MethodGet: c.arrive},
+		"/console/logout":                   {http.MethodPost: c.submit(c.signOut)},
+		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
+		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
+		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
+		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},
+		"/console/approvals/{id}/reconcile": {http.MethodPost: c.submit(c.finding)},
+		"/console/events":                   {http.MethodGet: c.visit(c.events)},
+		"/console/htmx-4.0.1.js":            {http.MethodGet: asset("text/javascript", htmxScript)},
+		"/console/hx-sse-4.0.1.js":          {http.MethodGet: asset("text/javascript", sseScript)},
+		"/console/console.js":               {http.MethodGet: asset("text/javascript", ownScript)},
+		"/v1/approvals":                     {http.MethodGet: c.as(c.list)},
+		"/v1/approvals/{id}":                {http.MethodGet: c.as(c.show)},
+		"/v1/approvals/{id}/{action}":       {http.MethodPost: c.as(c.decide)},
+		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
+		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
+		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
 	}
 }
 

@@ -141,18 +141,3 @@ func inboxPath(view, before string) string {
 	}
 	return (&url.URL{Path: "/console/approvals", RawQuery: query.Encode()}).String()
 }
-
-// pages are the routes of the approvals' pages and of what they load.
-func (c *Console) pages() map[string]map[string]handler {
-	return map[string]map[string]handler{
-		"/console/approvals":                {http.MethodGet: c.visit(c.inbox)},
-		"/console/approvals/{id}":           {http.MethodGet: c.visit(c.ticketPage)},
-		"/console/approvals/{id}/arguments": {http.MethodGet: c.visit(c.arguments)},
-		"/console/approvals/{id}/vote":      {http.MethodPost: c.submit(c.vote)},
-		"/console/approvals/{id}/reconcile": {http.MethodPost: c.submit(c.finding)},
-		"/console/events":                   {http.MethodGet: c.visit(c.events)},
-		"/console/htmx-4.0.1.js":            {http.MethodGet: asset("text/javascript", htmxScript)},
-		"/console/hx-sse-4.0.1.js":          {http.MethodGet: asset("text/javascript", sseScript)},
-		"/console/console.js":               {http.MethodGet: asset("text/javascript", ownScript)},
-	}
-}

@@ -19,14 +19,7 @@ const textBytes = 64 << 10
 // and tabs between its tokens this is the same value: such characters stand
 // only inside its strings, where the escape means the character.
 func Visible(s string) string {
-	clean := true
-	for _, r := range s {
-		if hidden(r) {
-			clean = false
-			break
-		}
-	}
-	if clean {
+	if !strings.ContainsFunc(s, hidden) {
 		return s
 	}
 	var b strings.Builder
