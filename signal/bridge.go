@@ -2,6 +2,7 @@ package signal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 )
@@ -18,19 +19,7 @@ type JSONRPCError struct {
 // -32600, anything else -32603. Data is the detail. What an agent is answered
 // is chosen by proxy/wire, which overlays this by code and hides causes.
 func ErrorToJSONRPC(e *KernelError) JSONRPCError {
-	return JSONRPCError{Code: rpcCode(e.Category), Message: e.Message, Data: e.DetailJSON()}
-}
-
-func rpcCode(c Category) int {
-	switch c {
-	case Input:
-		return -32602
-	case External:
-		return -32003
-	case Policy:
-		return -32600
-	}
-	return -32603
+	return JSONRPCError{Code: cmp.Or(categories[e.Category].rpc, -32603), Message: e.Message, Data: e.DetailJSON()}
 }
 
 // ToolCall is what a tools/call asks for.

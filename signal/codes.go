@@ -2,6 +2,7 @@ package signal
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -90,37 +91,12 @@ func ErrorFor(code, message string, source ModuleRef, detail map[string]any, cau
 	return CreateError(code, t.category, t.severity, message, source, t.retry, detail, cause)
 }
 
+var convention = regexp.MustCompile(`^T[0-7](_[A-Z][A-Z0-9]*){2,}$`)
+
 // ValidCode reports whether code is T{tier}_{MODULE}_{REASON}: tier 0 to 7,
 // then at least two words of capitals and digits that start with a capital.
 // CodeInternal is valid too.
-func ValidCode(code string) bool {
-	if code == CodeInternal {
-		return true
-	}
-	if len(code) < 3 || code[0] != 'T' || code[1] < '0' || code[1] > '7' || code[2] != '_' {
-		return false
-	}
-	words := 0
-	for word := range strings.SplitSeq(code[3:], "_") {
-		if !codeWord(word) {
-			return false
-		}
-		words++
-	}
-	return words >= 2
-}
-
-func codeWord(w string) bool {
-	if w == "" || w[0] < 'A' || w[0] > 'Z' {
-		return false
-	}
-	for _, c := range []byte(w) {
-		if (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
-}
+func ValidCode(code string) bool { return code == CodeInternal || convention.MatchString(code) }
 
 // sourceCode names an error after the place it comes from.
 func sourceCode(source ModuleRef, reason string) string {
@@ -128,7 +104,7 @@ func sourceCode(source ModuleRef, reason string) string {
 		return (r < 'A' || r > 'Z') && (r < '0' || r > '9')
 	})
 	for i, w := range words {
-		if !codeWord(w) {
+		if w[0] <= '9' {
 			words[i] = "M" + w
 		}
 	}

@@ -54,49 +54,55 @@ func (e *KernelError) DetailJSON() stdjson.RawMessage {
 	return raw
 }
 
-type moduleJSON struct {
+type moduleForm struct {
 	Tier     *int   `json:"tier"`
 	Module   string `json:"module"`
 	Function string `json:"function"`
 }
 
+func (f *moduleForm) ref() (ModuleRef, error) {
+	if f.Tier == nil {
+		return ModuleRef{}, errors.New("no tier")
+	}
+	r := ModuleRef{*f.Tier, f.Module, f.Function}
+	return r, r.Validate()
+}
+
 // UnmarshalJSON reads a module reference; it returns ErrInvalidOrigin for one
 // that Validate refuses or that names no tier.
 func (r *ModuleRef) UnmarshalJSON(data []byte) error {
-	var in moduleJSON
-	if err := decodeStrict(data, &in); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidOrigin, err)
-	}
-	if in.Tier == nil {
-		return fmt.Errorf("%w: no tier", ErrInvalidOrigin)
-	}
-	out := ModuleRef{*in.Tier, in.Module, in.Function}
-	if err := out.Validate(); err != nil {
-		return err
-	}
-	*r = out
-	return nil
+	return read(data, r, ErrInvalidOrigin, (*moduleForm).ref)
 }
 
 // strictly refuses unknown members, and null for what has no null: json/v2
 // would read it as the zero value.
-var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.JoinUnmarshalers(
-	refuseNull[string](), refuseNull[bool](), refuseNull[int](), refuseNull[float64](), refuseNull[tags](),
-	refuseNull[Kind](), refuseNull[Status](), refuseNull[Category](), refuseNull[Severity](), refuseNull[time.Time](),
-	refuseNull[[]signalForm](),
-)))
+var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(refuseNull)))
 
-func refuseNull[T any]() *json.Unmarshalers {
-	return json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ *T) error {
-		if d.PeekKind() == 'n' {
+func refuseNull(d *jsontext.Decoder, into any) error {
+	if d.PeekKind() == 'n' {
+		switch into.(type) {
+		case **string, **KernelError, **errorForm: // nil is a value
+		default:
 			return errors.New("null is no value")
 		}
-		return errors.ErrUnsupported // go on with the usual way
-	})
+	}
+	return errors.ErrUnsupported // continue in the usual way
 }
 
-func decodeStrict(data []byte, into any) error {
-	return json.Unmarshal(data, into, strictly)
+// read decodes data strictly as a form F and sets *into to what convert makes of
+// it. Any error wraps wrong, and then *into is as it was.
+func read[F, T any](data []byte, into *T, wrong error, convert func(*F) (T, error), options ...json.Options) error {
+	var form F
+	err := json.Unmarshal(data, &form, append([]json.Options{strictly}, options...)...)
+	var out T
+	if err == nil {
+		out, err = convert(&form)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", wrong, err)
+	}
+	*into = out
+	return nil
 }
 
 // A signalForm is a Signal as JSON has it; a compact view has Ref in place of
@@ -127,16 +133,7 @@ func (f *signalForm) signal() (Signal, error) {
 // ErrInvalidSignal, as is anything that MarshalJSON would not have written
 // but for order and white space.
 func (s *Signal) UnmarshalJSON(data []byte) error {
-	var in signalForm
-	err := decodeStrict(data, &in)
-	if err == nil {
-		var out Signal
-		if out, err = in.signal(); err == nil {
-			*s = out
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrInvalidSignal, err)
+	return read(data, s, ErrInvalidSignal, (*signalForm).signal)
 }
 
 type errorForm struct {
@@ -163,42 +160,35 @@ func (e *KernelError) form(depth int) *errorForm {
 // UnmarshalJSON reads a KernelError strictly; what Validate refuses is
 // ErrInvalidError. Numbers in the detail are json.Number.
 func (e *KernelError) UnmarshalJSON(data []byte) error {
-	var in *errorForm
-	err := decodeStrict(data, &in)
-	if err == nil {
-		var out *KernelError
-		if out, err = in.kernel(0); err == nil {
-			*e = *out
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrInvalidError, err)
+	return read(data, e, ErrInvalidError, func(f *errorForm) (KernelError, error) { return f.kernel(0) })
 }
 
-func (f *errorForm) kernel(depth int) (out *KernelError, err error) {
+func (f *errorForm) kernel(depth int) (e KernelError, err error) {
 	switch {
-	case f == nil || depth > maxCauses:
-		return nil, errors.New("no error, or too many causes")
+	case depth > maxCauses:
+		return e, errors.New("too many causes")
 	case f.RetryEligible == nil:
-		return nil, errors.New("no retry_eligible")
+		return e, errors.New("no retry_eligible")
 	case len(f.Detail) > 0 && f.Detail.Kind() != '{':
-		return nil, errors.New("detail is no object")
+		return e, errors.New("detail is no object")
 	}
-	out = &KernelError{
+	e = KernelError{
 		Code: f.Code, Category: f.Category, Severity: f.Severity, Message: f.Message,
 		Source: f.Source, RetryEligible: *f.RetryEligible,
 	}
 	if len(f.Detail) > len("{}") {
-		if out.Detail, err = decodeObject(f.Detail); err != nil {
-			return nil, err
+		if e.Detail, err = decodeObject(f.Detail); err != nil {
+			return e, err
 		}
 	}
 	if f.Cause != nil {
-		if out.Cause, err = f.Cause.kernel(depth + 1); err != nil {
-			return nil, err
+		cause, err := f.Cause.kernel(depth + 1)
+		if err != nil {
+			return e, err
 		}
+		e.Cause = &cause
 	}
-	return out, out.validate()
+	return e, e.validate()
 }
 
 type resultForm struct {
@@ -254,16 +244,7 @@ func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, err
 // UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
 // ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
 func (r *Result) UnmarshalJSON(data []byte) error {
-	var in resultForm
-	err := decodeStrict(data, &in)
-	if err == nil {
-		var out Result
-		if out, err = in.result((*signalForm).signal); err == nil {
-			*r = out
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrInvalidResult, err)
+	return read(data, r, ErrInvalidResult, func(f *resultForm) (Result, error) { return f.result((*signalForm).signal) })
 }
 
 // Compact returns the view of a Result that travels beside an MCP tool result:
@@ -279,17 +260,10 @@ func Compact(r Result, refs []string) stdjson.RawMessage {
 // into. It returns ErrInvalidView for a view that is malformed or points at
 // nothing, ErrInvalidToolResult for bytes that are no tool result; the Result
 // it returns passes ValidateResult.
-func Expand(view, toolResult stdjson.RawMessage) (Result, error) {
-	var in resultForm
-	if err := decodeStrict(view, &in); err != nil {
-		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
-	}
+func Expand(view, toolResult stdjson.RawMessage) (out Result, err error) {
 	source := source{result: toolResult}
-	out, err := in.result(source.read)
-	if err != nil {
-		return Result{}, fmt.Errorf("%w: %w", ErrInvalidView, err)
-	}
-	return out, nil
+	err = read(view, &out, ErrInvalidView, func(f *resultForm) (Result, error) { return f.result(source.read) })
+	return out, err
 }
 
 // source finds payloads by their ref.

@@ -17,14 +17,14 @@ const (
 	Policy     Category = "policy"     // blocked by a guardrail, an identity or a role
 )
 
-// Valid reports whether c is one of the five categories.
-func (c Category) Valid() bool {
-	switch c {
-	case Input, Processing, External, Resource, Policy:
-		return true
-	}
-	return false
+// categories has the HTTP status and the JSON-RPC code of each category (seed 002,
+// error_to_problem_details, error_to_jsonrpc_error).
+var categories = map[Category]struct{ http, rpc int }{
+	Input: {400, -32602}, Processing: {500, -32603}, External: {502, -32003}, Resource: {429, -32603}, Policy: {403, -32600},
 }
+
+// Valid reports whether c is one of the five categories.
+func (c Category) Valid() bool { _, ok := categories[c]; return ok }
 
 // Severity says how bad a failure is.
 type Severity string

@@ -60,21 +60,16 @@ type notificationForm struct {
 	Params  jsontext.Value `json:"params,omitzero"`
 }
 
+func (f *notificationForm) notification() (JSONRPCNotification, error) {
+	n := JSONRPCNotification{Method: f.Method, Params: stdjson.RawMessage(f.Params)}
+	if f.Version != "2.0" {
+		return n, errors.New(`jsonrpc is not "2.0"`)
+	}
+	return n, n.check()
+}
+
 // UnmarshalJSON reads the JSON form strictly: a request, with its id, is no
 // notification. The error is ErrInvalidNotification.
 func (n *JSONRPCNotification) UnmarshalJSON(data []byte) error {
-	var in notificationForm
-	err := decodeStrict(data, &in)
-	if err == nil && in.Version != "2.0" {
-		err = errors.New(`jsonrpc is not "2.0"`)
-	}
-	out := JSONRPCNotification{Method: in.Method, Params: stdjson.RawMessage(in.Params)}
-	if err == nil {
-		err = out.check()
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidNotification, err)
-	}
-	*n = out
-	return nil
+	return read(data, n, ErrInvalidNotification, (*notificationForm).notification)
 }

@@ -106,7 +106,7 @@ func (r JobRequest) MarshalJSON() ([]byte, error) {
 // Validate refuses are ErrInvalidRequest. Args keeps its bytes.
 func (r *JobRequest) UnmarshalJSON(data []byte) error {
 	var in jobForm
-	if err := decodeStrict(data, &in); err != nil {
+	if err := json.Unmarshal(data, &in, strictly); err != nil {
 		return badJob(err)
 	}
 	out := JobRequest{in.Query, string(in.JobType), in.Depth, in.MaxSteps, string(in.Tool), stdjson.RawMessage(in.Args)}

@@ -1,6 +1,7 @@
 package signal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -39,7 +40,7 @@ const problemType = "urn:toolgate:error:"
 // (seed 002, error_to_problem_details).
 func ErrorToProblemDetails(e *KernelError, delay time.Duration) ProblemDetails {
 	p := ProblemDetails{
-		Type: problemType + e.Code, Title: string(e.Category), Status: httpStatus(e.Category),
+		Type: problemType + e.Code, Title: string(e.Category), Status: cmp.Or(categories[e.Category].http, 500),
 		Detail: e.Message, Extensions: ProblemExtensions{Error: e},
 	}
 	switch {
@@ -49,20 +50,6 @@ func ErrorToProblemDetails(e *KernelError, delay time.Duration) ProblemDetails {
 		p.RetryAfter = int(math.Ceil(delay.Seconds()))
 	}
 	return p
-}
-
-func httpStatus(c Category) int {
-	switch c {
-	case Input:
-		return 400
-	case External:
-		return 502
-	case Resource:
-		return 429
-	case Policy:
-		return 403
-	}
-	return 500
 }
 
 // MarshalJSON gives the JSON form on one line. It never fails.
@@ -83,27 +70,18 @@ type problemForm struct {
 // reader has to ignore (RFC 7807 §3.2); ErrInvalidResponse for anything else,
 // and for a type, title or detail against the error in the extensions.
 func (p *ProblemDetails) UnmarshalJSON(data []byte) error {
-	var in problemForm
-	err := json.Unmarshal(data, &in, strictly, json.RejectUnknownMembers(false))
-	var more ProblemExtensions
-	if err == nil {
-		more, err = in.extensions()
-	}
-	if err == nil {
-		err = in.check(more.Error)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidResponse, err)
-	}
-	*p = ProblemDetails{in.Type, string(in.Title), in.Status, in.Detail, more, in.RetryAfter}
-	return nil
+	return read(data, p, ErrInvalidResponse, (*problemForm).problem, json.RejectUnknownMembers(false))
 }
 
-func (in *problemForm) extensions() (more ProblemExtensions, err error) {
-	if in.Extensions.Kind() != '{' {
-		return more, errors.New("no extensions")
+func (f *problemForm) problem() (ProblemDetails, error) {
+	p := ProblemDetails{Type: f.Type, Title: string(f.Title), Status: f.Status, Detail: f.Detail, RetryAfter: f.RetryAfter}
+	if f.Extensions.Kind() != '{' {
+		return p, errors.New("no extensions")
 	}
-	return more, decodeStrict(in.Extensions, &more)
+	if err := json.Unmarshal(f.Extensions, &p.Extensions, strictly); err != nil {
+		return p, err
+	}
+	return p, f.check(p.Extensions.Error)
 }
 
 func (in *problemForm) check(e *KernelError) error {
@@ -193,22 +171,18 @@ type successForm struct {
 // UnmarshalJSON reads the JSON form strictly; ErrInvalidResponse for anything
 // else and for what ValidateResult would refuse.
 func (s *SuccessResponse) UnmarshalJSON(data []byte) error {
-	var in successForm
-	err := decodeStrict(data, &in)
+	return read(data, s, ErrInvalidResponse, (*successForm).success)
+}
+
+func (f *successForm) success() (SuccessResponse, error) {
 	switch {
-	case err != nil:
-	case in.Status == StatusError:
-		err = errors.New("status error is no success")
-	case in.Data == nil:
-		err = errors.New("no data")
+	case f.Status == StatusError:
+		return SuccessResponse{}, errors.New("status error is no success")
+	case f.Data == nil:
+		return SuccessResponse{}, errors.New("no data")
 	}
-	if err == nil {
-		var r Result
-		if r, err = (&resultForm{in.Status, *in.Data, in.Error, in.Metrics, in.Reason}).result((*signalForm).signal); err == nil {
-			*s = successOf(r)
-			s.TraceID, s.DecisionID, s.Ticket = in.TraceID, in.DecisionID, in.Ticket
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrInvalidResponse, err)
+	r, err := (&resultForm{f.Status, *f.Data, f.Error, f.Metrics, f.Reason}).result((*signalForm).signal)
+	s := successOf(r)
+	s.TraceID, s.DecisionID, s.Ticket = f.TraceID, f.DecisionID, f.Ticket
+	return s, err
 }

@@ -1,5 +1,7 @@
 package signal
 
+import "slices"
+
 // Status says how a function went.
 type Status string
 
@@ -13,11 +15,7 @@ const (
 
 // Valid reports whether s is one of the four statuses.
 func (s Status) Valid() bool {
-	switch s {
-	case StatusOK, StatusPartial, StatusError, StatusSkip:
-		return true
-	}
-	return false
+	return slices.Contains([]Status{StatusOK, StatusPartial, StatusError, StatusSkip}, s)
 }
 
 // Metrics is the telemetry of one Result.

@@ -3,6 +3,7 @@ package signal
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -74,8 +75,8 @@ var tagRules = map[string]tagRule{
 	TagUrgency:    {"low, normal, high or critical", among("low", "normal", "high", "critical")},
 	TagDomain:     {"a word", func(v string) bool { return v != "" }},
 	TagComplexity: {"trivial, simple, moderate or complex", among("trivial", "simple", "moderate", "complex")},
-	TagConfidence: {"a decimal from 0.0 to 1.0", isRatio},
-	TagGrounding:  {"a decimal from 0.0 to 1.0", isRatio},
+	TagConfidence: {"a decimal from 0.0 to 1.0", ratio.MatchString},
+	TagGrounding:  {"a decimal from 0.0 to 1.0", ratio.MatchString},
 	TagSourceType: {"user, tool, agent or system", among("user", "tool", "agent", "system")},
 }
 
@@ -83,26 +84,9 @@ func among(words ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(words, v) }
 }
 
-// isRatio takes plain decimals only: readers in other languages disagree on
+// ratio matches plain decimals only: readers in other languages disagree on
 // exponents, signs and bare points.
-func isRatio(v string) bool {
-	if v == "" || v[0] != '0' && v[0] != '1' {
-		return false
-	}
-	rest := v[1:]
-	if rest == "" {
-		return true
-	}
-	if len(rest) < 2 || rest[0] != '.' {
-		return false
-	}
-	for _, c := range []byte(rest[1:]) {
-		if c < '0' || c > '9' || v[0] == '1' && c != '0' {
-			return false
-		}
-	}
-	return true
-}
+var ratio = regexp.MustCompile(`^(0(\.[0-9]+)?|1(\.0+)?)$`)
 
 func mergeTags(origin ModuleRef, given map[string]string) (tags, error) {
 	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}

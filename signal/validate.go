@@ -68,15 +68,15 @@ func (s Signal) check() error {
 	return f.Body.check(f.Kind)
 }
 
-// convention is one rule of the table "Body Conventions Per Kind" of seed 002.
-type convention struct {
+// bodyRule is one rule of the table "Body Conventions Per Kind" of seed 002.
+type bodyRule struct {
 	key  string
 	want string
 	ok   func(raw json.RawMessage) bool
 	opt  bool // may be absent
 }
 
-var conventions = map[Kind][]convention{
+var bodyRules = map[Kind][]bodyRule{
 	Text:    {{"text", "a string", isString, false}},
 	Data:    {{"data", "any value", isAny, false}, {"schema", "a string", isString, false}},
 	File:    {{"file_id", "a string", isString, false}, {"file_type", "a string", isString, false}, {"path", "a string or null", isPath, true}},
@@ -85,7 +85,7 @@ var conventions = map[Kind][]convention{
 }
 
 func (b body) check(kind Kind) error {
-	for _, c := range conventions[kind] {
+	for _, c := range bodyRules[kind] {
 		raw, found := b.member(c.key)
 		if !found && c.opt {
 			continue
