@@ -29,8 +29,6 @@ type ToolIO struct {
 // SchemaRegistry loads the I/O schemas of tools, each definition once. It is
 // safe for concurrent use.
 type SchemaRegistry struct {
-	compiled *schema.Cache
-
 	mu    sync.Mutex // protects the fields below
 	known map[string]*ToolIO
 }
@@ -40,7 +38,7 @@ const maxToolIO = 4096
 
 // NewSchemaRegistry makes an empty one.
 func NewSchemaRegistry() *SchemaRegistry {
-	return &SchemaRegistry{compiled: schema.NewCache(), known: map[string]*ToolIO{}}
+	return &SchemaRegistry{known: map[string]*ToolIO{}}
 }
 
 // LoadToolIO gives the I/O schema of t under the name toolID (seed 004,
@@ -52,7 +50,7 @@ func (r *SchemaRegistry) LoadToolIO(toolID string, t *Tool) (*ToolIO, error) {
 	r.mu.Unlock()
 	if cached == nil {
 		var err error
-		if cached, err = r.compile(t.Definition); err != nil {
+		if cached, err = compileToolIO(t.Definition); err != nil {
 			return nil, err
 		}
 		r.mu.Lock()
@@ -67,9 +65,9 @@ func (r *SchemaRegistry) LoadToolIO(toolID string, t *Tool) (*ToolIO, error) {
 	return &out, nil
 }
 
-// compile reads inputSchema, which has to be there and be for an object, and
+// compileToolIO reads inputSchema, which has to be there and be for an object, and
 // outputSchema, which may be absent.
-func (r *SchemaRegistry) compile(definition json.RawMessage) (*ToolIO, error) {
+func compileToolIO(definition json.RawMessage) (*ToolIO, error) {
 	io := &ToolIO{Output: anyObject}
 	var ok bool
 	if io.Input, ok = jsonrpc.Get(definition, "inputSchema"); !ok || len(io.Input) == 0 || io.Input[0] != '{' {
@@ -79,7 +77,7 @@ func (r *SchemaRegistry) compile(definition json.RawMessage) (*ToolIO, error) {
 		return nil, fmt.Errorf("its inputSchema is for %s, and arguments are an object", clip(string(kind)))
 	}
 	var err error
-	if io.input, err = r.compiled.Compile(io.Input); err != nil {
+	if io.input, err = schema.Compile(io.Input); err != nil {
 		return nil, fmt.Errorf("its inputSchema is refused: %w", err)
 	}
 	raw, ok := jsonrpc.Get(definition, "outputSchema")
@@ -87,7 +85,7 @@ func (r *SchemaRegistry) compile(definition json.RawMessage) (*ToolIO, error) {
 		return io, nil
 	}
 	io.Output = raw
-	if io.output, err = r.compiled.Compile(raw); err != nil {
+	if io.output, err = schema.Compile(raw); err != nil {
 		return nil, fmt.Errorf("its outputSchema is refused: %w", err)
 	}
 	return io, nil

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -306,7 +307,7 @@ func (s *scanner) judgeNames(z zone, names []name) {
 			continue
 		}
 		exact[text] = true
-		key := foldedText(text)
+		key := strings.Map(folded, text)
 		if other, ok := alike[key]; !ok {
 			alike[key] = n.text
 		} else if second == nil {
@@ -359,13 +360,4 @@ func folded(r rune) rune {
 		least = min(least, n)
 	}
 	return least
-}
-
-// foldedText is equal for texts that differ only by case.
-func foldedText(text string) string {
-	key := make([]rune, 0, len(text))
-	for _, r := range text {
-		key = append(key, folded(r))
-	}
-	return string(key)
 }

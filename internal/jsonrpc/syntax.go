@@ -51,23 +51,15 @@ func (s *scanner) syntax(err error) *Fault {
 // missing says what a text that ends too early lacks. Its last token starts at
 // start.
 func (s *scanner) missing(start int) string {
-	if start < len(s.data) && s.data[start] == '"' {
-		return "unfinished string"
-	}
-	kind, _ := s.decoder.StackIndex(s.decoder.StackDepth())
-	if start < len(s.data) || kind == 0 {
-		return "unexpected end"
-	}
-	opened := strings.IndexByte("{[,", s.data[len(s.data)-1]) >= 0
 	switch {
-	case s.wantsName() && opened:
+	case start < len(s.data) && s.data[start] == '"':
+		return "unfinished string"
+	case start < len(s.data) || !s.wantsName():
+		return "unexpected end"
+	case strings.IndexByte("{,", s.data[len(s.data)-1]) >= 0:
 		return "expected a member name"
-	case s.wantsName():
-		return "expected a comma or the end of an object"
-	case kind == '[' && !opened:
-		return "expected a comma or the end of an array"
 	}
-	return "unexpected end"
+	return "expected a comma or the end of an object"
 }
 
 // wantsName reports whether the next token has to be the name of a member.

@@ -115,7 +115,7 @@ func (m *meter) visit(v any, applied map[*node]float64) {
 				add(n.down.patterns...)
 				add(n.down.members...)
 			})
-			m.names(key, all)
+			m.below(key, all, func(n *node, add func(...*node)) { add(n.down.names...) })
 		}
 	case []any:
 		for i, item := range v {
@@ -145,11 +145,6 @@ func (m *meter) below(item any, all map[*node]float64, edges func(*node, func(..
 	if len(applied) > 0 {
 		m.visit(item, applied)
 	}
-}
-
-// names visits a member's name.
-func (m *meter) names(key string, all map[*node]float64) {
-	m.below(key, all, func(n *node, add func(...*node)) { add(n.down.names...) })
 }
 
 // price is the weight of one visit to v.

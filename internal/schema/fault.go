@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strconv"
@@ -127,7 +128,7 @@ func search(v any, member, at string) (string, bool) {
 		if _, ok := v[member]; ok {
 			return at, true
 		}
-		for _, key := range sortedKeys(v) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			if found, ok := search(v[key], member, at+pointer([]string{key})); ok {
 				return found, true
 			}
@@ -197,7 +198,7 @@ func (r *report) allowed(e *jsonschema.ValidationError) string {
 	if len(s.Properties) == 0 {
 		return "no other members"
 	}
-	names := sortedKeys(s.Properties)
+	names := slices.Sorted(maps.Keys(s.Properties))
 	for i, name := range names {
 		names[i] = quoted(name)
 	}

@@ -1,7 +1,8 @@
 package schema
 
 import (
-	"sort"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -111,14 +112,14 @@ func (g *graph) connect(n *node, seen map[*jsonschema.Schema]*node) {
 	if s.DynamicRef != nil {
 		to(&n.inPlace, s.DynamicRef.Ref)
 	}
-	for _, key := range sortedKeys(s.Dependencies) {
+	for _, key := range slices.Sorted(maps.Keys(s.Dependencies)) {
 		to(&n.inPlace, asSchema(s.Dependencies[key]))
 	}
-	for _, key := range sortedKeys(s.DependentSchemas) {
+	for _, key := range slices.Sorted(maps.Keys(s.DependentSchemas)) {
 		to(&n.inPlace, s.DependentSchemas[key])
 	}
 	n.down.props = map[string]*node{}
-	for _, key := range sortedKeys(s.Properties) {
+	for _, key := range slices.Sorted(maps.Keys(s.Properties)) {
 		n.down.props[key] = g.add(s.Properties[key], seen)
 	}
 	for _, sch := range s.PatternProperties {
@@ -173,10 +174,19 @@ func (g *graph) connectDynamic(seen map[*jsonschema.Schema]*node) {
 	}
 	for _, n := range g.nodes {
 		if d := n.sch.DynamicRef; d != nil && d.Anchor != "" && d.Ref.DynamicAnchor == d.Anchor {
-			n.inPlace = distinct(append(n.inPlace, anchors[d.Anchor]...))
+			n.meet(anchors[d.Anchor])
 		}
 		if r := n.sch.RecursiveRef; r != nil && r.RecursiveAnchor {
-			n.inPlace = distinct(append(n.inPlace, recursive...))
+			n.meet(recursive)
+		}
+	}
+}
+
+// meet adds those of nodes in place that are not there yet.
+func (n *node) meet(nodes []*node) {
+	for _, to := range nodes {
+		if !slices.Contains(n.inPlace, to) {
+			n.inPlace = append(n.inPlace, to)
 		}
 	}
 }
@@ -217,7 +227,7 @@ func (n *node) each(visit func(*node)) {
 			visit(next)
 		}
 	}
-	for _, key := range sortedKeys(n.down.props) {
+	for _, key := range slices.Sorted(maps.Keys(n.down.props)) {
 		visit(n.down.props[key])
 	}
 }
@@ -226,25 +236,4 @@ func (n *node) each(visit func(*node)) {
 func asSchema(v any) *jsonschema.Schema {
 	s, _ := v.(*jsonschema.Schema)
 	return s
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
-}
-
-// distinct drops repeated nodes, keeping the order.
-func distinct(list []*node) []*node {
-	seen, out := map[*node]bool{}, list[:0:0]
-	for _, n := range list {
-		if !seen[n] {
-			seen[n] = true
-			out = append(out, n)
-		}
-	}
-	return out
 }

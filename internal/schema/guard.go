@@ -57,19 +57,16 @@ func inspect(raw json.RawMessage) (any, *Refused) {
 	case bool:
 		return doc, nil
 	case map[string]any:
-		if s, ok := doc["$schema"]; ok && !isString(s) {
-			return nil, refused("$schema must be a string")
+		if s, ok := doc["$schema"]; ok {
+			if _, ok = s.(string); !ok {
+				return nil, refused("$schema must be a string")
+			}
 		}
 		c := census{odd: map[string]bool{}}
 		c.count(doc)
 		return doc, c.judge()
 	}
 	return nil, refused("a schema must be an object or a boolean")
-}
-
-func isString(v any) bool {
-	_, ok := v.(string)
-	return ok
 }
 
 // census counts what makes compiling expensive.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -189,7 +190,7 @@ func (o *Own) subschema(address string) map[string]any {
 // members lists the properties of a subschema, sorted.
 func members(at map[string]any) []string {
 	properties, _ := at["properties"].(map[string]any)
-	return sortedKeys(properties)
+	return slices.Sorted(maps.Keys(properties))
 }
 
 // required lists the first member that each alternative requires.

@@ -392,15 +392,10 @@ func TestFormatRegexOfAnInstanceIsNotKept(t *testing.T) {
 }
 
 func TestSchemaIsSafeForConcurrentUse(t *testing.T) {
-	c := schema.NewCache()
+	s := mustCompile(t, payment)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			s, err := c.Compile(json.RawMessage(payment))
-			if err != nil {
-				t.Error(err)
-				return
-			}
 			for range 20 {
 				if faults, err := s.Validate(json.RawMessage(paid)); err != nil || len(faults) > 0 {
 					t.Error(faults, err)
@@ -411,37 +406,10 @@ func TestSchemaIsSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCacheCompilesOnce(t *testing.T) {
-	c := schema.NewCache()
-	first, err := c.Compile(json.RawMessage(payment))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := c.Compile(json.RawMessage(payment))
-	if err != nil || first != second {
-		t.Errorf("the second compilation gave another schema (%v)", err)
-	}
-	for range 2 {
-		if s, err := c.Compile(json.RawMessage(`{"$ref":"#"}`)); err == nil || s != nil {
-			t.Errorf("a refusal was forgotten: %v, %v", s, err)
-		}
-	}
-}
-
 func BenchmarkCompile(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := schema.Compile(json.RawMessage(payment)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkCacheHit(b *testing.B) {
-	c := schema.NewCache()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := c.Compile(json.RawMessage(payment)); err != nil {
 			b.Fatal(err)
 		}
 	}
