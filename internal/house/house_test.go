@@ -252,7 +252,8 @@ func TestOneCallSiteToUpstreams(t *testing.T) {
 			case "Forward":
 				sites = append(sites, s.fset.Position(call.Pos()).String())
 			case "Ask":
-				if s.path != "proxy/relay.go" && s.path != "proxy/callback.go" && s.path != "proxy/approve.go" {
+				// clientgroups.go hands on what the road has asked it.
+				if !slices.Contains([]string{"proxy/relay.go", "proxy/callback.go", "proxy/approve.go", "proxy/mcp/clientgroups.go"}, s.path) {
 					t.Errorf("%s: Ask is called beside the road", s.fset.Position(call.Pos()))
 				}
 			}

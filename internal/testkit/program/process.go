@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Patience is how long anything may take before a test gives it up.
+// Timeout is how long anything may take before a test gives it up.
 const Timeout = 60 * time.Second
 
 // Text gathers what is written to it. Its zero value is empty; it is safe for
@@ -123,7 +123,7 @@ func Await(t testing.TB, what string, holds func() bool) {
 	poll(t, what, nil, holds)
 }
 
-// Settles polls for a quarter of Patience at most, and reports whether the
+// Settles polls for a quarter of Timeout at most, and reports whether the
 // condition came to hold: for tests that say themselves what is missing then.
 func Settles(holds func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -25,7 +25,7 @@ func TestGuard(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left := survivors(Patience); len(left) != 0 {
+	if left := survivors(Timeout); len(left) != 0 {
 		t.Errorf("found %v after the orphan ended", left)
 	}
 }
