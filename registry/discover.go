@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -75,7 +76,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()
-	} else if err := upstream.CheckHeaders(definition); err != nil && cfg.Type == config.TypeHTTP {
+	} else if _, err := paramheader.Parameters(definition); err != nil && cfg.Type == config.TypeHTTP {
 		t.Quarantine = err.Error()
 	}
 	if !validName.MatchString(name) {

@@ -116,7 +116,7 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result js
 	if sl != nil {
 		defer s.idle(sl)
 	}
-	if r.method == "tools/call" && sess.profile.Load().prints[r.Tool] != r.Fingerprint {
+	if r.method == "tools/call" && sess.profile.Load().offers[r.Tool].Fingerprint != r.Fingerprint {
 		return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.Tool)}
 	}
 	stateless := sess.conn.Stateless()
@@ -143,7 +143,7 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result js
 // inSession makes a request on an initialized connection. It first sets the log
 // level that the client wants.
 func (s *Server) inSession(ctx context.Context, sess *session, r *request) (json.RawMessage, *Error) {
-	sets := r.method == "logging/setLevel"
+	sets := r.method == methodSetLevel
 	if r.From.Level != "" && !sets && sess.conn.client != nil {
 		s.setLevel(ctx, sess, r.From.Level)
 	}
@@ -152,7 +152,9 @@ func (s *Server) inSession(ctx context.Context, sess *session, r *request) (json
 		return nil, sess.conn.markLost(e)
 	}
 	if sets {
-		sess.recordLevel(r)
+		sess.levelMu.Lock()
+		sess.level = text(r, "level")
+		sess.levelMu.Unlock()
 	}
 	return result, nil
 }

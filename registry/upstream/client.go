@@ -18,6 +18,7 @@ type client struct {
 	capabilities  json.RawMessage
 	level         string         // that it has set, "" for none
 	subscriptions []subscription // in the order of their beginning
+	subscribing   int            // requests for subscriptions that are under way
 	over          bool
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
 const (
@@ -166,7 +165,7 @@ func (s *Server) relistOwn() {
 // lifetime.
 func (s *Server) pollTools(sess *session) {
 	for {
-		d := sess.freshFor()
+		d := time.Duration(sess.fresh.Load())
 		if d == 0 {
 			return
 		}
@@ -180,29 +179,13 @@ func (s *Server) pollTools(sess *session) {
 	}
 }
 
-// recordFreshness records how long the result of tools/list is valid (ttlMs,
-// MCP 2026-07-28 server/utilities/caching), between 30 seconds and a day.
-func (s *session) recordFreshness(ttl json.RawMessage) {
+// freshness returns how long a result of tools/list is valid (ttlMs, MCP
+// 2026-07-28 server/utilities/caching): from 30 seconds to a day, or 0 when the
+// server did not say.
+func freshness(ttl json.RawMessage) time.Duration {
 	ms, err := strconv.ParseInt(string(ttl), 10, 64)
-	d := time.Duration(0)
-	if err == nil && ms > 0 {
-		d = min(max(time.Duration(min(ms, mostFresh.Milliseconds()))*time.Millisecond, leastFresh), mostFresh)
+	if err != nil || ms <= 0 {
+		return 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fresh = d
-}
-
-// freshFor returns how long the tools are valid, 0 when the server did not say.
-func (s *session) freshFor() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fresh
-}
-
-// parametersOf returns the parameters of a tool that headers repeat.
-func (s *session) parametersOf(tool string) []paramheader.Parameter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.headers[tool]
+	return max(time.Duration(min(ms, mostFresh.Milliseconds()))*time.Millisecond, leastFresh)
 }

@@ -12,6 +12,10 @@ import (
 )
 
 const (
+	methodSetLevel    = "logging/setLevel"
+	methodSubscribe   = "resources/subscribe"
+	methodUnsubscribe = "resources/unsubscribe"
+
 	// maxSubscriptions bounds the resources of one server that one downstream
 	// session is subscribed to.
 	maxSubscriptions = 256
@@ -19,30 +23,25 @@ const (
 	levelTimeout = 5 * time.Second
 )
 
-// subscription is a resource that a session is subscribed to, or is about to
-// be. It is renewed on the session's next connection.
+// subscription is a resource that a session is subscribed to. It is renewed on
+// the session's next connection.
 type subscription struct {
 	uri    string
 	params json.RawMessage // of resources/subscribe, as they were sent
-	held   bool            // the server has agreed
 }
 
 // reserveSubscription makes room for the subscription that a request asks for,
 // and refuses the request when there is none.
 func (c *client) reserveSubscription(r *request) *Error {
-	uri, ok := uriOf(r, "resources/subscribe")
-	if !ok {
+	if r.method != methodSubscribe {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.indexLocked(uri) >= 0:
-		return nil
-	case len(c.subscriptions) >= maxSubscriptions:
+	if len(c.subscriptions)+c.subscribing >= maxSubscriptions && c.indexLocked(text(r, "uri")) < 0 {
 		return &Error{Kind: Unavailable, Err: fmt.Errorf("the session is subscribed to %d resources of the server, which is the most\nhint: unsubscribe from some", maxSubscriptions)}
 	}
-	c.subscriptions = append(c.subscriptions, subscription{uri: uri, params: r.params})
+	c.subscribing++
 	return nil
 }
 
@@ -51,22 +50,22 @@ func (c *client) reserveSubscription(r *request) *Error {
 func (c *client) recordOutcome(r *request, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if level, ok := levelOf(r); ok && done && !c.over {
-		c.level = level
+	if r.method == methodSubscribe {
+		c.subscribing--
 	}
-	if uri, ok := uriOf(r, "resources/subscribe"); ok {
-		switch i := c.indexLocked(uri); {
-		case i < 0 && done && !c.over: // one that failed in between took it out
-			c.subscriptions = append(c.subscriptions, subscription{uri: uri, params: r.params, held: true})
-		case i < 0:
-		case done:
-			c.subscriptions[i].params, c.subscriptions[i].held = r.params, true
-		case !c.subscriptions[i].held:
-			c.subscriptions = slices.Delete(c.subscriptions, i, i+1)
-		}
+	if !done || c.over {
+		return
 	}
-	if uri, ok := uriOf(r, "resources/unsubscribe"); ok && done {
-		c.subscriptions = slices.DeleteFunc(c.subscriptions, func(s subscription) bool { return s.uri == uri })
+	uri := text(r, "uri")
+	switch i := c.indexLocked(uri); {
+	case r.method == methodSetLevel:
+		c.level = text(r, "level")
+	case r.method == methodUnsubscribe && i >= 0:
+		c.subscriptions = slices.Delete(c.subscriptions, i, i+1)
+	case r.method == methodSubscribe && i >= 0:
+		c.subscriptions[i].params = r.params
+	case r.method == methodSubscribe && uri != "":
+		c.subscriptions = append(c.subscriptions, subscription{uri, r.params})
 	}
 }
 
@@ -81,12 +80,7 @@ func (c *client) indexLocked(uri string) int {
 func (c *client) remembered() (level string, held []subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.subscriptions {
-		if s.held {
-			held = append(held, s)
-		}
-	}
-	return c.level, held
+	return c.level, slices.Clone(c.subscriptions)
 }
 
 // subscribed reports whether the client is subscribed to resources.
@@ -95,22 +89,11 @@ func (c *client) subscribed() bool {
 	return len(held) > 0
 }
 
-// uriOf returns the uri of a request, if it has the given method.
-func uriOf(r *request, method string) (string, bool) {
-	if r.method != method {
-		return "", false
-	}
-	raw, _ := jsonrpc.Get(r.params, "uri")
-	return jsonrpc.Text(raw)
-}
-
-// levelOf returns the level that a request sets, if it sets one.
-func levelOf(r *request) (string, bool) {
-	if r.method != "logging/setLevel" {
-		return "", false
-	}
-	raw, _ := jsonrpc.Get(r.params, "level")
-	return jsonrpc.Text(raw)
+// text returns the string that a request has as a parameter, "" for none.
+func text(r *request, name string) string {
+	raw, _ := jsonrpc.Get(r.params, name)
+	value, _ := jsonrpc.Text(raw)
+	return value
 }
 
 // setLevel makes the server log from a level on, if it supports logging. A
@@ -129,7 +112,7 @@ func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 	}
 	ctx, stop := context.WithTimeout(ctx, levelTimeout)
 	defer stop()
-	_, e := s.conn.do(ctx, &request{method: "logging/setLevel", params: object(member{"level", jsonrpc.Quote(level)})})
+	_, e := s.conn.do(ctx, &request{method: methodSetLevel, params: object(member{"level", jsonrpc.Quote(level)})})
 	if e != nil && (e.Lost || e.Kind == Cancelled) {
 		return // the request that waits for it meets with the same
 	}
@@ -137,15 +120,6 @@ func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 		srv.log.Warn("setting the log level", "level", level, "error", e)
 	}
 	s.level = level
-}
-
-// recordLevel records a level that the client has set itself.
-func (s *session) recordLevel(r *request) {
-	if level, ok := levelOf(r); ok {
-		s.levelMu.Lock()
-		defer s.levelMu.Unlock()
-		s.level = level
-	}
 }
 
 // restoreState applies the client's log level and subscriptions to a new
@@ -158,7 +132,7 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	} else {
 		srv.setLevel(ctx, s, level)
 		for _, sub := range held {
-			if _, e := s.conn.do(ctx, &request{method: "resources/subscribe", params: sub.params}); e != nil {
+			if _, e := s.conn.do(ctx, &request{method: methodSubscribe, params: sub.params}); e != nil {
 				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)
 			}
 		}
@@ -169,7 +143,7 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	}
 	s.conn.queue.offer(unlessMuted(func() {
 		for _, sub := range held {
-			home.Tell("notifications/resources/updated", object(member{"uri", jsonrpc.Quote(sub.uri)}))
+			home.Tell(methodUpdated, object(member{"uri", jsonrpc.Quote(sub.uri)}))
 		}
 	}))
 }
@@ -238,4 +212,4 @@ func (s *Server) reopenAfterPause(key string, cl *client, n int) {
 var errShared = errors.New("the server has one connection for all sessions\nhint: set isolation to session")
 
 // ofSession are the methods that change the state of their connection.
-var ofSession = map[string]bool{"logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true}
+var ofSession = map[string]bool{methodSetLevel: true, methodSubscribe: true, methodUnsubscribe: true}

@@ -225,40 +225,6 @@ func TestMirroredArguments(t *testing.T) {
 	}
 }
 
-func TestCheckHeaders(t *testing.T) {
-	property := func(p string) string { return `{"type":"object","properties":{"p":` + p + `}}` }
-	for _, tt := range []struct {
-		name, schema string
-		fine         bool
-	}{
-		{"none", `{"type":"object"}`, true},
-		{"boolean schema", `true`, true},
-		{"string", property(`{"type":"string","x-mcp-header":"Region"}`), true},
-		{"nested", property(property(`{"type":"integer","x-mcp-header":"R"}`)), true},
-		{"a property of that name", `{"properties":{"x-mcp-header":{"type":"object"}}}`, true},
-		{"data", property(`{"type":"object","default":{"x-mcp-header":1},"enum":[{"x-mcp-header":""}]}`), true},
-		{"empty", property(`{"type":"string","x-mcp-header":""}`), false},
-		{"not text", property(`{"type":"string","x-mcp-header":5}`), false},
-		{"space", property(`{"type":"string","x-mcp-header":"a b"}`), false},
-		{"line end", property(`{"type":"string","x-mcp-header":"a\r\nb"}`), false},
-		{"not ASCII", property(`{"type":"string","x-mcp-header":"ä"}`), false},
-		{"number", property(`{"type":"number","x-mcp-header":"R"}`), false},
-		{"object", property(`{"type":"object","x-mcp-header":"R"}`), false},
-		{"no type", property(`{"x-mcp-header":"R"}`), false},
-		{"twice", `{"properties":{"a":{"type":"string","x-mcp-header":"R"},"b":{"properties":{"c":{"type":"string","x-mcp-header":"r"}}}}}`, false},
-		{"root", `{"type":"string","x-mcp-header":"R"}`, false},
-		{"items", property(`{"type":"array","items":{"type":"string","x-mcp-header":"R"}}`), false},
-		{"anyOf", property(`{"anyOf":[{"type":"string","x-mcp-header":"R"}]}`), false},
-		{"then", `{"then":{"properties":{"p":{"type":"string","x-mcp-header":"R"}}}}`, false},
-		{"$defs", `{"$defs":{"d":{"type":"string","x-mcp-header":"R"}}}`, false},
-		{"patternProperties", `{"patternProperties":{"^a":{"type":"string","x-mcp-header":"R"}}}`, false},
-	} {
-		if err := upstream.CheckHeaders(json.RawMessage(`{"name":"t","inputSchema":` + tt.schema + `}`)); (err == nil) != tt.fine {
-			t.Errorf("%s: %v", tt.name, err)
-		}
-	}
-}
-
 // What comes in the course of a call: progress without our token, and the rest
 // as it is, to the client of the call and to no other.
 func TestModernCourse(t *testing.T) {

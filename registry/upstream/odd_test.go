@@ -209,14 +209,3 @@ func FuzzHeaderValue(f *testing.F) {
 		}
 	})
 }
-
-// Whatever a definition holds is read or refused.
-func FuzzCheckHeaders(f *testing.F) {
-	for _, seed := range []string{
-		`{"name":"a","inputSchema":{"properties":{"p":{"type":"string","x-mcp-header":"R"}}}}`,
-		`{"inputSchema":{"items":[{"x-mcp-header":1}],"properties":[]}}`, `{"inputSchema":true}`, `[]`, `{"inputSchema":{"properties":{"p":null}}}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, definition []byte) { _ = upstream.CheckHeaders(definition) })
-}

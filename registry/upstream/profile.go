@@ -6,11 +6,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 const (
-	// maxProfiles bounds the profiles of one server that are remembered.
+	// maxProfiles bounds the profiles of one server that are remembered; beyond it
+	// all are forgotten.
 	maxProfiles = 16
 	// profilePatience is how long a list waits for a connection that it has to
 	// be asked on.
@@ -24,7 +26,7 @@ type Profile struct {
 	// name the first counts, and those without a name are left out.
 	Tools []Offer
 
-	prints map[string]string // :: tool name ⇒ fingerprint
+	offers map[string]Offer // :: name ⇒ tool
 }
 
 // Offer is one tool that a connection listed.
@@ -32,29 +34,32 @@ type Offer struct {
 	Name        string
 	Fingerprint string
 	Definition  json.RawMessage
+
+	bound []paramheader.Parameter // arguments that headers repeat
 }
 
 // newProfile makes a profile of a list.
 func newProfile(definitions []json.RawMessage) *Profile {
-	p := &Profile{prints: make(map[string]string, len(definitions))}
+	p := &Profile{offers: make(map[string]Offer, len(definitions))}
 	for _, definition := range definitions {
 		name, ok := NameOf(definition)
-		if _, dup := p.prints[name]; !ok || dup {
+		if _, dup := p.offers[name]; !ok || dup {
 			continue
 		}
-		print := Fingerprint(definition)
-		p.prints[name] = print
-		p.Tools = append(p.Tools, Offer{name, print, definition})
+		o := Offer{Name: name, Fingerprint: Fingerprint(definition), Definition: definition}
+		o.bound, _ = paramheader.Parameters(definition) // a tool with an invalid one is not called over HTTP
+		p.offers[name] = o
+		p.Tools = append(p.Tools, o)
 	}
 	return p
 }
 
-// Offers gives the fingerprint of a tool, "" when it is not offered.
+// Offers returns the fingerprint of a tool, "" when it is not offered.
 func (p *Profile) Offers(tool string) string {
 	if p == nil {
 		return ""
 	}
-	return p.prints[tool]
+	return p.offers[tool].Fingerprint
 }
 
 // same reports whether two profiles list the same in the same order.
@@ -67,10 +72,14 @@ func (p *Profile) same(other *Profile) bool {
 // profiles are what the connections of clients listed, by the capabilities
 // that they were initialized with. They are protected by Server.mu.
 type profiles struct {
-	known   map[string]*Profile      // :: capabilities ⇒ what the last such connection listed at first
-	order   []string                 // keys of known, the oldest first
-	opening map[string]chan struct{} // :: capabilities ⇒ closed when a connection has listed or failed
-	missed  map[string]bool          // :: capabilities ⇒ somebody did not wait for that
+	known   map[string]*Profile // :: capabilities ⇒ what the last such connection listed at first
+	opening map[string]*opening // :: capabilities ⇒ connection that is being opened
+}
+
+// An opening is a connection that is being opened.
+type opening struct {
+	done   chan struct{} // closed when the connection has listed or failed
+	missed bool          // a list was given out meanwhile
 }
 
 // Isolated reports whether sessions have connections of their own, which may offer
@@ -97,20 +106,13 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	if !s.awaitOpening(ctx, string(from.Capabilities)) {
 		s.openFor(ctx, from)
 	}
-	if p, found = s.knownProfile(from); !found {
-		s.missProfile(string(from.Capabilities))
-	}
-	return p
-}
-
-// missProfile records that a list was given out while the connection that knows
-// better was still being opened.
-func (s *Server) missProfile(can string) {
+	p, found = s.knownProfile(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.profiles.opening[can] != nil {
-		s.profiles.missed[can] = true
+	if o := s.profiles.opening[string(from.Capabilities)]; o != nil && !found {
+		o.missed = true
 	}
+	return p
 }
 
 // knownProfile returns the profile of a client, and whether it is known without
@@ -141,7 +143,7 @@ func (s *Server) awaitOpening(ctx context.Context, can string) bool {
 		return false
 	}
 	select {
-	case <-opening:
+	case <-opening.done:
 	case <-ctx.Done():
 	}
 	return true
@@ -171,48 +173,25 @@ func (s *Server) openingLocked(can json.RawMessage) (opened func(*session)) {
 	if isEmpty(can) || s.profiles.opening[key] != nil {
 		return func(*session) {}
 	}
-	if s.profiles.opening == nil {
-		s.profiles.opening, s.profiles.missed = make(map[string]chan struct{}), make(map[string]bool)
-	}
-	ready := make(chan struct{})
-	s.profiles.opening[key] = ready
+	o := &opening{done: make(chan struct{})}
+	s.profiles.opening[key] = o
 	return func(sess *session) {
 		s.mu.Lock()
-		missed := s.profiles.missed[key] && sess != nil
 		delete(s.profiles.opening, key)
-		delete(s.profiles.missed, key)
-		close(ready)
+		close(o.done)
 		if sess != nil {
-			s.profiles.learn(key, sess.profile.Load())
+			if len(s.profiles.known) >= maxProfiles {
+				clear(s.profiles.known)
+			}
+			s.profiles.known[key] = sess.profile.Load()
 		}
+		missed := o.missed && sess != nil
 		s.mu.Unlock()
 		if missed {
 			s.opts.Relisted()
 		}
 	}
 }
-
-// learn adds a profile and drops the oldest beyond the limit.
-func (p *profiles) learn(can string, profile *Profile) {
-	p.forget(can)
-	if len(p.order) >= maxProfiles {
-		p.forget(p.order[0])
-	}
-	if p.known == nil {
-		p.known = make(map[string]*Profile)
-	}
-	p.known[can] = profile
-	p.order = append(p.order, can)
-}
-
-// forget drops one profile.
-func (p *profiles) forget(can string) {
-	delete(p.known, can)
-	p.order = slices.DeleteFunc(p.order, func(key string) bool { return key == can })
-}
-
-// forgetAll drops all profiles.
-func (p *profiles) forgetAll() { p.known, p.order = nil, nil }
 
 // sharedListed records what the shared connection has listed, for the first
 // time or again. When that changed, the profiles of other connections are
@@ -221,14 +200,14 @@ func (s *Server) sharedListed(sess *session, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if first {
-		s.profiles.forgetAll()
+		clear(s.profiles.known)
 	}
 	if now := sess.profile.Load(); s.listed != nil && now.same(s.listed) {
 		sess.profile.Store(s.listed)
 		return
 	}
 	s.listed = sess.profile.Load()
-	s.profiles.forgetAll()
+	clear(s.profiles.known)
 }
 
 // adopt replaces the profile of a connection by the shared one when they are
@@ -250,7 +229,7 @@ func (s *Server) ownListed(sess *session, before *Profile) *Profile {
 		return now
 	}
 	s.mu.Lock()
-	s.profiles.forget(string(sess.conn.client.clientCapabilities()))
+	delete(s.profiles.known, string(sess.conn.client.clientCapabilities()))
 	s.mu.Unlock()
 	s.opts.Relisted()
 	return now

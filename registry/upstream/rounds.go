@@ -38,7 +38,7 @@ func (s *Server) stateless(ctx context.Context, sess *session, r *request) (json
 	if result, e, ok := sess.subscribed(ctx, r); ok {
 		return result, e
 	}
-	r.bound = sess.parametersOf(r.Tool)
+	r.bound = sess.profile.Load().offers[r.Tool].bound
 	params := r.params
 	for n := 1; ; n++ {
 		result, e := sess.conn.do(ctx, r)

@@ -79,7 +79,8 @@ func Start(cfg config.Server, opts Options) *Server {
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger, settled: make(chan struct{}),
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
-		status: Status{State: StateStarting, Since: opts.Now()},
+		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*opening)},
+		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = 30 * time.Second

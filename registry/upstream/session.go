@@ -16,7 +16,6 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
-	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -45,12 +44,10 @@ type session struct {
 
 	profile atomic.Pointer[Profile] // what was listed last
 
+	fresh atomic.Int64 // nanoseconds for which the list is valid, 0 when the server did not say
+
 	turn    chan struct{} // has an element while streams are opened and ended
 	streams []*stream     // of subscriptions; turn protects it
-
-	mu      sync.Mutex                         // protects the fields below
-	headers map[string][]paramheader.Parameter // :: tool name ⇒ arguments that headers repeat
-	fresh   time.Duration                      // how long the server takes its list to hold, 0 = it did not say
 }
 
 // list requests the tools, page by page, and records them.
@@ -68,7 +65,9 @@ func (s *session) list(ctx context.Context) ([]json.RawMessage, error) {
 		case len(all) > maxTools:
 			return nil, fmt.Errorf("listing tools: more than %d", maxTools)
 		case cursor == nil:
-			s.remember(all)
+			if now := newProfile(all); !now.same(s.profile.Load()) { // an unchanged list keeps its Profile
+				s.profile.Store(now)
+			}
 			return all, nil
 		case seen[string(cursor)]:
 			return nil, errors.New("listing tools: the server repeats a cursor")
@@ -118,7 +117,7 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 			tools[i] = line
 		}
 	}
-	s.recordFreshness(members["ttlMs"])
+	s.fresh.Store(int64(freshness(members["ttlMs"])))
 	if cursor = members["nextCursor"]; len(cursor) > 0 && cursor[0] != '"' {
 		cursor = nil // null, or nothing that could be a cursor
 	}
@@ -128,32 +127,6 @@ func (s *session) page(ctx context.Context, params json.RawMessage) (tools []jso
 		}
 	}
 	return tools, cursor, nil
-}
-
-// remember records the listed tools. An unchanged list keeps its Profile.
-func (s *session) remember(all []json.RawMessage) {
-	headers := make(map[string][]paramheader.Parameter)
-	for _, definition := range all {
-		name, ok := NameOf(definition)
-		if _, dup := headers[name]; ok && !dup {
-			headers[name], _ = paramheader.Parameters(definition) // with a wrong one it is not called over HTTP
-		}
-	}
-	s.mu.Lock()
-	s.headers = headers
-	s.mu.Unlock()
-	if now := newProfile(all); !now.same(s.profile.Load()) {
-		s.profile.Store(now)
-	}
-}
-
-// CheckHeaders reports the first x-mcp-header annotation of a tool definition
-// that breaks the rules, nil when all are valid. A tool with an invalid one must
-// not be used over Streamable HTTP (MCP 2026-07-28
-// basic/transports/streamable-http, "Schema Extension").
-func CheckHeaders(definition json.RawMessage) error {
-	_, err := paramheader.Parameters(definition)
-	return err
 }
 
 // NameOf returns the name in a tool definition that may otherwise be malformed,

@@ -30,11 +30,11 @@ type stream struct {
 // subscribed handles resources/subscribe and resources/unsubscribe, and reports
 // whether r is one of them.
 func (s *session) subscribed(ctx context.Context, r *request) (json.RawMessage, *Error, bool) {
-	if r.method != "resources/subscribe" && r.method != "resources/unsubscribe" {
+	if r.method != methodSubscribe && r.method != methodUnsubscribe {
 		return nil, nil, false
 	}
-	uri, ok := uriOf(r, r.method)
-	if !ok {
+	uri := text(r, "uri")
+	if uri == "" {
 		return nil, rpcFault("-32602", "params.uri must be a string", nil), true
 	}
 	select {
@@ -44,7 +44,7 @@ func (s *session) subscribed(ctx context.Context, r *request) (json.RawMessage, 
 		return nil, ctxError(ctx), true
 	}
 	change := s.unwatchResource
-	if r.method == "resources/subscribe" {
+	if r.method == methodSubscribe {
 		change = s.watchResource
 	}
 	return json.RawMessage(`{}`), change(ctx, uri), true
