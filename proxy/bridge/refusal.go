@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -146,22 +147,19 @@ func (p problem) failure(res *http.Response) wire.Failure {
 	return w
 }
 
+// statusCodes are the kernel codes of statuses that say why.
+var statusCodes = map[int]string{
+	http.StatusUnauthorized: signal.CodeUnauthenticated, http.StatusForbidden: signal.CodeUnauthenticated,
+	http.StatusRequestEntityTooLarge: signal.CodeEnvelopeTooLarge, http.StatusTooManyRequests: signal.CodeRateLimited,
+	http.StatusServiceUnavailable: signal.CodeUpstreamUnavailable,
+}
+
 // codeOfStatus returns the kernel code of a status without further detail. A
 // status that another server behind the endpoint may have caused is a failure;
 // any other refusal means that the request reached nobody.
 func codeOfStatus(status int) string {
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return signal.CodeUnauthenticated
-	case http.StatusRequestEntityTooLarge:
-		return signal.CodeEnvelopeTooLarge
-	case http.StatusTooManyRequests:
-		return signal.CodeRateLimited
-	case http.StatusServiceUnavailable:
-		return signal.CodeUpstreamUnavailable
-	}
 	if status/100 == 3 || status/100 == 4 {
-		return signal.CodeUpstreamUnavailable
+		return cmp.Or(statusCodes[status], signal.CodeUpstreamUnavailable)
 	}
-	return signal.CodeToolFailed
+	return cmp.Or(statusCodes[status], signal.CodeToolFailed)
 }

@@ -255,16 +255,6 @@ func (c *core) logPanic(x *exchange, fault any) {
 	c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 }
 
-// serveAndObserve serves x and reports its envelope event.
-func (s *sessionServer) serveAndObserve(x *exchange) answer {
-	a, done := s.admit(x)
-	if !done {
-		a = s.run(x)
-	}
-	s.observe(x, a)
-	return a
-}
-
 // serveAsync admits x and runs it through spawn, for clients that accept
 // answers in any order. At most MaxFlights requests run at a time, counted in
 // flying. reply is called once.

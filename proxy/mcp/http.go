@@ -149,19 +149,27 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	a, ok := d.checkSession(x, r.Header)
-	switch {
-	case !ok:
+	if !ok {
 		d.observe(x, a)
-	case events && x.session != nil && (x.mayNotify() || !plain):
-		d.answerOnStream(r.Context(), out, x.session, func(t *stream) answer {
-			x.useStream(t)
-			return d.session.serveAndObserve(x)
-		})
+		out.finish(a)
 		return
-	default:
-		a = d.session.serveAndObserve(x)
 	}
-	out.finish(a)
+	serve := func() answer {
+		a, done := d.session.admit(x)
+		if !done {
+			a = d.session.run(x)
+		}
+		d.observe(x, a)
+		return a
+	}
+	if !events || x.session == nil || plain && !x.mayNotify() {
+		out.finish(serve())
+		return
+	}
+	d.answerOnStream(r.Context(), out, x.session, func(t *stream) answer {
+		x.useStream(t)
+		return serve()
+	})
 }
 
 // isStateless reports whether x is a request of a revision without sessions, by

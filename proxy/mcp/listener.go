@@ -105,26 +105,17 @@ func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) 
 // acknowledgement returns the first message of a stream, which names what l
 // listens for.
 func (l *listener) acknowledgement() []byte {
-	filter := []byte{'{'}
+	filter := json.RawMessage("{}")
 	for _, f := range filters {
 		if slices.Contains(l.lists, f.method) {
-			filter = append(append(filter, jsonrpc.Quote(f.member)...), ":true,"...)
+			filter = setIn(filter, json.RawMessage("true"), f.member)
 		}
 	}
 	if len(l.uris) > 0 {
-		filter = append(append(filter, `"resourceSubscriptions":`...), quoted(l.uris...)...)
+		filter = setIn(filter, quoted(l.uris...), "resourceSubscriptions")
 	}
-	filter = append(trimComma(filter), '}')
-	params := append(append([]byte(`{"notifications":`), filter...), '}')
-	message, _ := l.tagged("notifications/subscriptions/acknowledged", params)
+	message, _ := l.tagged("notifications/subscriptions/acknowledged", setIn(json.RawMessage("{}"), filter, "notifications"))
 	return message
-}
-
-func trimComma(list []byte) []byte {
-	if n := len(list) - 1; list[n] == ',' {
-		return list[:n]
-	}
-	return list
 }
 
 // serveListener serves the subscriptions/listen request x until its client

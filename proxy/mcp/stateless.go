@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"slices"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy"
@@ -96,16 +99,10 @@ func (c *core) supported(x *exchange) json.RawMessage {
 	return quoted(append([]string{statelessVersion}, x.versions...)...)
 }
 
-// quoted is an array of texts.
+// quoted returns texts as a JSON array.
 func quoted(texts ...string) json.RawMessage {
-	out := []byte{'['}
-	for i, text := range texts {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, jsonrpc.Quote(text)...)
-	}
-	return append(out, ']')
+	out, _ := jsonv2.Marshal(texts, jsontext.AllowInvalidUTF8(true)) // cannot fail
+	return out
 }
 
 // readClient reads what _meta says about the client. It returns what is

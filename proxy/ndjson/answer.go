@@ -2,6 +2,7 @@ package ndjson
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -36,12 +37,10 @@ func actions(tools []*registry.Tool) json.RawMessage {
 func appendAction(out []byte, t *registry.Tool) []byte {
 	raw, _ := jsonrpc.Get(t.Definition, "description")
 	description, _ := jsonrpc.Text(raw)
-	out = append(append(out, `{"action":`...), jsonrpc.Quote(t.Exposed)...)
-	out = append(append(out, `,"description":`...), jsonrpc.Quote(description)...)
-	out = append(append(out, `,"boundaryNotice":`...), jsonrpc.Quote(notice(t))...)
+	out = fmt.Appendf(out, `{"action":%s,"description":%s,"boundaryNotice":%s`, jsonrpc.Quote(t.Exposed), jsonrpc.Quote(description), jsonrpc.Quote(notice(t)))
 	for _, name := range []string{"inputSchema", "outputSchema"} {
 		if value, ok := jsonrpc.Get(t.Definition, name); ok {
-			out = append(append(append(append(out, `,"`...), name...), `":`...), value...)
+			out = fmt.Appendf(out, `,%q:%s`, name, value)
 		}
 	}
 	return append(out, '}')

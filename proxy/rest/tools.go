@@ -2,6 +2,7 @@ package rest
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -63,24 +64,17 @@ func toolsQuery(u *url.URL) (name string, filtered, ok bool) {
 // appendTool appends one tool. Title, annotations and schemas are the
 // upstream's own bytes.
 func appendTool(body []byte, t *registry.Tool, io *registry.ToolIO) []byte {
-	body = append(append(body, `{"name":`...), jsonrpc.Quote(t.Exposed)...)
-	body = append(append(body, `,"server":`...), jsonrpc.Quote(t.Server)...)
-	body = append(append(body, `,"tool":`...), jsonrpc.Quote(t.Name)...)
+	body = fmt.Appendf(body, `{"name":%s,"server":%s,"tool":%s`, jsonrpc.Quote(t.Exposed), jsonrpc.Quote(t.Server), jsonrpc.Quote(t.Name))
 	if title, ok := textOf(t, "title"); ok {
-		body = append(append(body, `,"title":`...), jsonrpc.Quote(title)...)
+		body = fmt.Appendf(body, `,"title":%s`, jsonrpc.Quote(title))
 	}
 	description, _ := textOf(t, "description")
-	body = append(append(body, `,"description":`...), jsonrpc.Quote(description)...)
-	body = append(append(body, `,"risk":`...), jsonrpc.Quote(t.Risk)...)
 	annotations := t.Annotations
 	if len(annotations) == 0 || annotations[0] != '{' {
 		annotations = []byte("{}")
 	}
-	body = append(append(body, `,"annotations":`...), annotations...)
-	body = append(append(body, `,"fingerprint":`...), jsonrpc.Quote(t.Fingerprint)...)
-	body = append(append(body, `,"input_schema":`...), io.Input...)
-	body = append(append(body, `,"output_schema":`...), io.Output...)
-	return append(body, '}')
+	return fmt.Appendf(body, `,"description":%s,"risk":%s,"annotations":%s,"fingerprint":%s,"input_schema":%s,"output_schema":%s}`,
+		jsonrpc.Quote(description), jsonrpc.Quote(t.Risk), annotations, jsonrpc.Quote(t.Fingerprint), io.Input, io.Output)
 }
 
 // textOf gives a string member of t's definition, and whether it is there.

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -109,7 +110,7 @@ func (e Envelope) request(m *jsonrpc.Message) *jsonrpc.Fault {
 	if len(faults) > 0 {
 		return schemaFault(faults)
 	}
-	if id, _ := jsonrpc.Text(m.ID); e.Deterministic && !isUUID(id) {
+	if id, _ := jsonrpc.Text(m.ID); e.Deterministic && !uuid.MatchString(id) {
 		return fault("/id", "a UUID", "another string")
 	}
 	return nil
@@ -194,23 +195,5 @@ func short(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// isUUID reports the text form of a UUID (RFC 9562 §4).
-func isUUID(s string) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch i {
-		case 8, 13, 18, 23:
-			if c != '-' {
-				return false
-			}
-		default:
-			if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
-				return false
-			}
-		}
-	}
-	return true
-}
+// uuid is the text form of a UUID (RFC 9562 §4).
+var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)

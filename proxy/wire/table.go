@@ -88,17 +88,7 @@ type RPC struct{ Gateway, Canonical, Kernel, MCP int }
 
 // In gives the code of one dialect, 0 for an unknown one.
 func (r RPC) In(d Dialect) int {
-	switch d {
-	case Gateway:
-		return r.Gateway
-	case Canonical:
-		return r.Canonical
-	case Kernel:
-		return r.Kernel
-	case MCP:
-		return r.MCP
-	}
-	return 0
+	return map[Dialect]int{Gateway: r.Gateway, Canonical: r.Canonical, Kernel: r.Kernel, MCP: r.MCP}[d]
 }
 
 // Row is one line of the table.
