@@ -200,8 +200,8 @@ type Door struct {
 	events    *eventLog
 	janitor   sync.WaitGroup
 
-	mu           sync.Mutex                // protects the field below
-	stdioClients map[*stdioClient]struct{} // being served
+	mu           sync.Mutex             // protects the field below
+	stdioClients map[*stdioClient]owner // those being served, with the principal of their last line
 }
 
 // New makes a Door. It fails when Gate or Refuser is missing, or the profile is
@@ -226,7 +226,7 @@ func New(opts Options) (*Door, error) {
 		stateless:    newStatelessServer(c, events),
 		hosts:        guard.NewHosts(opts.Hosts),
 		events:       events,
-		stdioClients: make(map[*stdioClient]struct{}),
+		stdioClients: make(map[*stdioClient]owner),
 	}
 	d.janitor.Go(d.reap)
 	return d, nil

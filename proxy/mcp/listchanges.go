@@ -50,7 +50,9 @@ func (c *listChanges) flush(send func(outgoing) bool) {
 
 // ToolsChanged notifies every client that its list of tools may have changed.
 // It never blocks; changes that a client has not yet received become one.
-func (d *Door) ToolsChanged() { d.notifyAll(toolsChanged, func(string) bool { return true }) }
+func (d *Door) ToolsChanged() {
+	d.notifyAll(toolsChanged, func(owner, string) bool { return true })
+}
 
 // ListChanged notifies the clients on the route of server, or of all servers,
 // that one of its lists may have changed. method is
@@ -59,49 +61,33 @@ func (d *Door) ToolsChanged() { d.notifyAll(toolsChanged, func(string) bool { re
 // become one.
 func (d *Door) ListChanged(server, method string) {
 	if slices.Contains(listMethods, method) {
-		d.notifyAll(method, func(route string) bool { return route == "" || route == server })
+		d.notifyAll(method, func(_ owner, route string) bool { return route == "" || route == server })
 	}
 }
 
 // ToolsChangedFor is [Door.ToolsChanged] for the clients of one principal.
 func (d *Door) ToolsChangedFor(who policy.Principal) {
-	owner := ownerOf(who)
-	for _, s := range d.session.sessions.all() {
-		if s.owner == owner {
-			s.changes.add(toolsChanged)
-		}
-	}
-	for _, p := range d.stateless.groups.all() {
-		if p.owner == owner {
-			p.Tell(toolsChanged, nil)
-		}
-	}
-	if at, f := d.opts.Gate.Identify(d.base, d.opts.Stdio); f != nil || ownerOf(at) != owner {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for p := range d.stdioClients {
-		p.session.changes.add(toolsChanged)
-	}
+	d.notifyAll(toolsChanged, func(of owner, _ string) bool { return of == ownerOf(who) })
 }
 
-// notifyAll notes a change for the sessions and listeners whose route of
-// accepts, and for every stdio client, whose route is all servers.
-func (d *Door) notifyAll(method string, of func(route string) bool) {
+// notifyAll notes a change for the clients whose principal and route concerns
+// accepts. The route of a stdio client is all servers.
+func (d *Door) notifyAll(method string, concerns func(of owner, route string) bool) {
 	for _, s := range d.session.sessions.all() {
-		if of(s.route) {
+		if concerns(s.owner, s.route) {
 			s.changes.add(method)
 		}
 	}
-	for _, p := range d.stateless.groups.all() {
-		if of(p.route) {
-			p.Tell(method, nil)
+	for _, g := range d.stateless.groups.all() {
+		if concerns(g.owner, g.route) {
+			g.Tell(method, nil)
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for p := range d.stdioClients {
-		p.session.changes.add(method)
+	for c, of := range d.stdioClients {
+		if concerns(of, "") {
+			c.session.changes.add(method)
+		}
 	}
 }

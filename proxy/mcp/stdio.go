@@ -41,21 +41,26 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
 	defer d.work.Leave()
-	d.noteStdioClient(c, true)
-	defer d.noteStdioClient(c, false)
+	d.noteStdioClient(c, policy.Principal{})
+	defer d.dropStdioClient(c)
 	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
 	err := c.loop(ctx, lines)
 	lines.Stop(in)
 	return errors.Join(err, c.drain())
 }
 
-// noteStdioClient registers or unregisters a client for changes of lists.
-func (d *Door) noteStdioClient(c *stdioClient, served bool) {
+// noteStdioClient registers c for changes of lists, as a client of who.
+func (d *Door) noteStdioClient(c *stdioClient, who policy.Principal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if delete(d.stdioClients, c); served {
-		d.stdioClients[c] = struct{}{}
-	}
+	d.stdioClients[c] = ownerOf(who)
+}
+
+// dropStdioClient ends what noteStdioClient began.
+func (d *Door) dropStdioClient(c *stdioClient) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.stdioClients, c)
 }
 
 // loop takes lines until there are none or c must stop.
@@ -91,6 +96,7 @@ func (c *stdioClient) serveLine(data []byte) {
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.current())
 	denied := d.authenticate(x, nil)
+	d.noteStdioClient(c, x.who)
 	if denied == nil && x.session.batches(data) {
 		if a := c.serveBatch(x, data); a.body != nil {
 			c.reply(a)
