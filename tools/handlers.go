@@ -16,16 +16,15 @@ import (
 	"github.com/toolgate/toolgate/tools/wallet"
 )
 
-// ErrArguments is in the chain of a handler's error when the arguments are not
-// what the contract asks for. The road refuses such calls before they get here.
+// ErrArguments is in the chain of a handler's error when the arguments do not match
+// the contract. toolgate refuses such calls before it forwards them.
 var ErrArguments = errors.New("bad arguments")
 
 // defaultResults is the contract's default of num_results.
 const defaultResults = 5
 
-// handlers are the tools by name. An error that a handler returns becomes a
-// JSON-RPC error, as the specification of the standard tools asks for an
-// internal failure.
+// handlers are the tools by name. An error of a handler becomes a JSON-RPC error,
+// which the specification of the standard tools requires for internal failures.
 func handlers(s Searcher, r Renderer, l Ledger) map[string]server.ToolHandlerFunc {
 	return map[string]server.ToolHandlerFunc{
 		"search_internet": handler(func(ctx context.Context, in searchArgs) (*mcp.CallToolResult, error) { return doSearch(ctx, s, in) }),
@@ -35,7 +34,7 @@ func handlers(s Searcher, r Renderer, l Ledger) map[string]server.ToolHandlerFun
 }
 
 // handler decodes the argument bytes strictly: names in their exact case, no
-// member twice, none unknown.
+// duplicate and no unknown members.
 func handler[A any](do func(context.Context, A) (*mcp.CallToolResult, error)) server.ToolHandlerFunc {
 	return func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var in A
@@ -52,14 +51,14 @@ func handler[A any](do func(context.Context, A) (*mcp.CallToolResult, error)) se
 
 type searchArgs struct {
 	Query      string   `json:"query"`
-	NumResults *float64 `json:"num_results"` // the contract's integer, which JSON may write 5.0 or 5e0
+	NumResults *float64 `json:"num_results"` // an integer in the contract, which JSON may write as 5.0 or 5e0
 }
 
 func doSearch(ctx context.Context, s Searcher, in searchArgs) (*mcp.CallToolResult, error) {
 	n := defaultResults
 	if in.NumResults != nil {
 		if n = int(*in.NumResults); float64(n) != *in.NumResults {
-			return nil, fmt.Errorf("%w: num_results is no integer", ErrArguments)
+			return nil, fmt.Errorf("%w: num_results is not an integer", ErrArguments)
 		}
 	}
 	results, err := s.Search(ctx, in.Query, n)
@@ -102,7 +101,7 @@ func doMedia(ctx context.Context, r Renderer, in mediaArgs) (*mcp.CallToolResult
 type walletArgs struct {
 	Action      string         `json:"action"`
 	Asset       string         `json:"asset"`
-	Amount      jsontext.Value `json:"amount"` // as it was written
+	Amount      jsontext.Value `json:"amount"` // unchanged
 	Destination string         `json:"destination"`
 }
 
@@ -118,7 +117,7 @@ func doWallet(ctx context.Context, l Ledger, in walletArgs) (*mcp.CallToolResult
 	switch in.Action {
 	case "balance":
 	case "transfer":
-		// A client that hangs up must not leave it open whether money moved.
+		// A client that disconnects must not leave a transfer undecided.
 		ctx = context.WithoutCancel(ctx)
 		tx, err := l.Transfer(ctx, in.Asset, string(in.Amount), in.Destination)
 		if err != nil {
@@ -132,12 +131,12 @@ func doWallet(ctx context.Context, l Ledger, in walletArgs) (*mcp.CallToolResult
 	if err != nil && out.Transaction == nil {
 		return nil, err
 	}
-	out.Balances = balances // none after a transfer: that it was made is what counts
+	out.Balances = balances // none if they cannot be read after a transfer: the transfer is the result
 	return structured(out)
 }
 
-// structured gives v as structured content and as the same JSON in text, for
-// clients that know only text.
+// structured returns v as structured content and as the same JSON in text, for
+// clients without structured content.
 func structured(v any) (*mcp.CallToolResult, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package tools is the MCP server of the standard tools: search_internet,
+// Package tools is the MCP server of the standard tools search_internet,
 // generate_media and manage_wallet, with the contracts of package contract and
-// the backends that work offline. It governs nothing: the road in front of it
-// does. Arguments are read from their bytes, so numbers of any size stay exact.
+// offline backends. It checks no permissions: toolgate does so before it calls the
+// server. Arguments are decoded from their bytes, so numbers of any size stay exact.
 package tools
 
 import (
@@ -25,7 +25,7 @@ import (
 
 // Searcher finds documents.
 type Searcher interface {
-	// Search gives at most n results, best first. It is called concurrently.
+	// Search returns at most n results, best first. It is called concurrently.
 	Search(ctx context.Context, query string, n int) ([]search.Result, error)
 }
 
@@ -38,7 +38,7 @@ type Renderer interface {
 
 // Ledger keeps a wallet.
 type Ledger interface {
-	// Balances gives the balance of asset, of every asset when it is "".
+	// Balances returns the balance of asset, or of every asset if it is "".
 	Balances(ctx context.Context, asset string) ([]wallet.Balance, error)
 	// Transfer moves amount, the lexeme of a JSON number, and returns when the
 	// transfer is durable. After an error nothing has moved.
@@ -53,17 +53,16 @@ var (
 
 // Options are the settings of Serve.
 type Options struct {
-	Dir    string    // directory of what the tools keep (wallet.db); required, created when missing
-	Docs   string    // folder of documents to search; "" = those that come with the program
-	Models []string  // models of generate_media; none = all of package media
-	Log    io.Writer // what the server itself has to say, one line each; nil = nowhere
+	Dir    string    // directory of the wallet (wallet.db); required, created if missing
+	Docs   string    // folder of documents to search; "" for the embedded ones
+	Models []string  // models of generate_media; empty for all of package media
+	Log    io.Writer // log of the server, one line per message; nil for none
 }
 
-// Serve speaks MCP over in and out, a message per line, until in ends or ctx
-// does; both are a clean end and return nil. A transfer that runs when they end is
-// finished first. When ctx ends, a Read of in that is under way is left behind.
-// mcp-go knows one stdio session per process: Serve must not run twice at a
-// time.
+// Serve speaks MCP over in and out, one message per line, until in or ctx ends; both
+// return nil. It finishes a running transfer first. When ctx ends, a Read of in may
+// still be blocked. mcp-go has one stdio session per process: Serve must not run
+// twice at a time.
 func Serve(ctx context.Context, opts Options, in io.Reader, out io.Writer) error {
 	s, closeAll, err := newServer(ctx, opts)
 	if err != nil {
@@ -118,8 +117,8 @@ func openIndex(folder string) (*search.Index, error) {
 	return search.New(docs)
 }
 
-// bind makes a server that offers every contract. A contract without a handler
-// is an error, and so is a handler without a contract.
+// bind returns a server that offers every contract. A contract without a handler and
+// a handler without a contract are errors.
 func bind(by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
 	s := server.NewMCPServer("toolgate-tools", version(), server.WithToolCapabilities(false), server.WithRecovery())
 	contracts := contract.Tools()
@@ -129,7 +128,7 @@ func bind(by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
 	for _, c := range contracts {
 		handler, ok := by[c.Name]
 		if !ok {
-			return nil, fmt.Errorf("binding tools: nothing handles %s", c.Name)
+			return nil, fmt.Errorf("binding tools: %s has no handler", c.Name)
 		}
 		tool, err := toolOf(c)
 		if err != nil {
@@ -140,7 +139,7 @@ func bind(by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
 	return s, nil
 }
 
-// toolOf carries a contract over with its schemas as they are.
+// toolOf returns a contract as an mcp-go tool with its schemas unchanged.
 func toolOf(c contract.Tool) (mcp.Tool, error) {
 	var d struct {
 		Name         string             `json:"name"`

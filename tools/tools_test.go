@@ -23,7 +23,7 @@ import (
 	"github.com/toolgate/toolgate/tools"
 )
 
-// serve runs the server until the test ends and gives the client's ends of its
+// serve runs the server until the test ends and returns the client's ends of its
 // pipes.
 func serve(t testing.TB, opts tools.Options) (in io.WriteCloser, out io.ReadCloser) {
 	t.Helper()
@@ -65,8 +65,8 @@ func call(t testing.TB, s *mcp.ClientSession, tool, args string) (*mcp.CallToolR
 	return s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
 }
 
-// reply calls and decodes the structured content, which must be the text
-// content too and must be as the contract says.
+// reply makes a call and decodes the structured content. It must equal the text
+// content and match the contract.
 func reply(t testing.TB, s *mcp.ClientSession, tool, args string) (map[string]any, *mcp.CallToolResult) {
 	t.Helper()
 	got, err := call(t, s, tool, args)
@@ -100,7 +100,7 @@ func checkOutput(t testing.TB, tool, output string) {
 		t.Fatal(err)
 	}
 	if faults, err := s.Validate(json.RawMessage(output)); err != nil || len(faults) > 0 {
-		t.Errorf("%s: output is not as the contract says: %v %v\n%s", tool, faults, err, output)
+		t.Errorf("%s: the output does not match the contract: %v %v\n%s", tool, faults, err, output)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestContractsAreListedAsTheyAre(t *testing.T) {
 		got[tool["name"].(string)] = tool
 	}
 	if len(got) != len(contract.Tools()) {
-		t.Errorf("%d tools are listed", len(got))
+		t.Errorf("%d tools are listed, want one per contract", len(got))
 	}
 	for _, c := range contract.Tools() {
 		var want map[string]any
@@ -157,7 +157,7 @@ func TestSearch(t *testing.T) {
 	}
 	got, _ = reply(t, s, "search_internet", `{"query":"xyzzyplugh"}`)
 	if n := len(got["results"].([]any)); n != 0 {
-		t.Errorf("%d results for no word", n)
+		t.Errorf("%d results for a query without words", n)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestMedia(t *testing.T) {
 	}
 	sum := sha256.Sum256(data)
 	if got["sha256"] != hex.EncodeToString(sum[:]) || got["bytes"] != float64(len(data)) || got["width"] != 640.0 || got["height"] != 360.0 {
-		t.Errorf("particulars %v of %d bytes", got, len(data))
+		t.Errorf("picture %v of %d bytes", got, len(data))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// checksOf makes results of one scenario from the text of a checks.json.
+// checksOf returns the results of one scenario from the text of a checks.json.
 func checksOf(t *testing.T, text string) results {
 	t.Helper()
 	checks, err := readChecks([]byte(text))
@@ -23,17 +23,17 @@ func TestLostBetween(t *testing.T) {
 	const warn, info = `{"id":"a","status":"WARNING","errorMessage":"hm"}`, `{"id":"a","status":"INFO"}`
 	for _, tc := range []struct {
 		name, direct, through string
-		want                  string // the message, "" for not lost
+		want                  string // the message of a lost check, "" for none
 	}{
 		{"passes both ways", pass, pass, ""},
 		{"fails through toolgate", pass, fail, "no"},
 		{"only warns through toolgate", pass, warn, "hm"},
-		{"is not made through toolgate", pass, info, "the check was not made"},
-		{"is missing through toolgate", pass, "", "the check was not made"},
-		{"passes less often", pass + "," + pass, pass, "the check was not made"},
+		{"is not run through toolgate", pass, info, "the check did not run"},
+		{"is missing through toolgate", pass, "", "the check did not run"},
+		{"passes less often", pass + "," + pass, pass, "the check did not run"},
 		{"passes more often", pass, pass + "," + pass, ""},
 		{"passes and fails", pass, pass + "," + fail, "no"},
-		{"fails, and is not made directly", "", fail, "no"},
+		{"fails, and does not run directly", "", fail, "no"},
 		{"fails, and warns directly", warn, fail, "no"},
 		{"fails both ways", fail, fail, ""},
 		{"fails directly alone", fail, pass, ""},
@@ -52,7 +52,7 @@ func TestLostBetween(t *testing.T) {
 	}
 	t.Run("the whole scenario is missing", func(t *testing.T) {
 		if got := lostBetween(checksOf(t, "["+pass+"]"), results{}); len(got) != 1 {
-			t.Errorf("lost %v", got)
+			t.Errorf("lost %v, want one check", got)
 		}
 	})
 }
@@ -70,14 +70,14 @@ func TestFaults(t *testing.T) {
 	known := expected{Lost: map[string]reason{"s": {Why: "not relayed", Checks: []string{"a"}}}}
 	for _, tc := range []struct {
 		name string
-		runs [][]check // what each run lost
+		runs [][]check // lost checks of each run
 		want []string
 	}{
 		{"as the baseline says", [][]check{{a}, {a}}, nil},
 		{"a regression", [][]check{{a, b}}, []string{"s b: lost through toolgate in 1 of 1 runs: m"}},
-		{"a regression now and then", [][]check{{a}, {a, b}}, []string{"s b: lost through toolgate in 1 of 2 runs: m"}},
-		{"a mend", [][]check{{}}, []string{"s a: in the baseline, and is not lost any more: take it out"}},
-		{"a mend now and then", [][]check{{}, {a}}, []string{"s a: unsteady, lost in 1 of 2 runs: m"}},
+		{"a regression in some runs", [][]check{{a}, {a, b}}, []string{"s b: lost through toolgate in 1 of 2 runs: m"}},
+		{"a fix", [][]check{{}}, []string{"s a: in the baseline, but not lost: remove it"}},
+		{"a fix in some runs", [][]check{{}, {a}}, []string{"s a: unsteady, lost in 1 of 2 runs: m"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			y := newTally()
@@ -92,13 +92,13 @@ func TestFaults(t *testing.T) {
 				t.Error(d)
 			}
 			if got := y.faults(known.renewed(1, y)); len(tc.runs) == 1 && got != nil {
-				t.Errorf("the renewed baseline does not hold: %v", got)
+				t.Errorf("the renewed baseline has faults: %v", got)
 			}
 		})
 	}
 }
 
-func TestBaselineIsForReading(t *testing.T) {
+func TestBaselineHasReasons(t *testing.T) {
 	known := readBaseline(t)
 	var want []string
 	for _, s := range suites {
@@ -110,7 +110,7 @@ func TestBaselineIsForReading(t *testing.T) {
 	}
 	for name, e := range known {
 		if e.Direct == 0 {
-			t.Errorf("%s: nothing passes directly, so nothing is compared", name)
+			t.Errorf("%s: no check passes directly, so the comparison is empty", name)
 		}
 		for beginning, why := range e.Apart {
 			if beginning == "" || why == "" {

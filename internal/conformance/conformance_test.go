@@ -9,17 +9,17 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the baseline anew, keeping its reasons")
-	runs   = flag.Int("runs", 1, "how often to run each suite, to find what is unsteady")
+	update = flag.Bool("update", false, "rewrite the baseline, keeping its reasons")
+	runs   = flag.Int("runs", 1, "how often to run each suite, to find unsteady checks")
 )
 
-// suite is one way of running the conformance suite.
+// suite is one way to run the conformance suite.
 type suite struct {
 	name   string // in the baseline
 	script string // below node_modules
 	args   []string
-	server []string // flags of the everything-server, nil where a client is tested
-	apart  []string // beginnings of the names of scenarios that are left out
+	server []string // flags of the everything-server, nil when a client is tested
+	apart  []string // prefixes of scenarios that are left out
 }
 
 const (
@@ -27,8 +27,8 @@ const (
 	next   = "conformance-next/dist/index.js"
 )
 
-// The everything-server speaks both eras, but 2026-07-28 only when stateless,
-// and asks nothing of its clients then in the era before.
+// The everything-server has both kinds of revision, but 2026-07-28 only when
+// stateless. A stateless server requests nothing from clients of earlier revisions.
 var suites = []suite{
 	{name: "stable", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=false"}},
 	{name: "next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=false"}},
@@ -54,8 +54,8 @@ func (s suite) through(t *testing.T) results {
 	return runServerSuite(t, s, startToolgate(t, startServer(t, s.server...)))
 }
 
-// TestScenarios: what passes directly passes through toolgate, but for what the
-// baseline names.
+// TestScenarios: every check that passes directly passes through toolgate, except
+// for those in the baseline.
 func TestScenarios(t *testing.T) {
 	if os.Getenv("TOOLGATE_CONFORMANCE") != "1" {
 		t.Skip("TOOLGATE_CONFORMANCE is not 1: make test-conformance runs it")
@@ -70,7 +70,7 @@ func TestScenarios(t *testing.T) {
 				return
 			}
 			if want := known[s.name].Direct; direct != want {
-				t.Errorf("%d checks pass directly, want %d: the suite or the server is another", direct, want)
+				t.Errorf("%d checks pass directly, want %d: the suite or the server has changed", direct, want)
 			}
 			for _, fault := range y.faults(known[s.name]) {
 				t.Error(fault)
@@ -82,9 +82,9 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// compare runs a suite directly and through toolgate, as often as the flag
-// says, each time with processes of its own. It gives the fewest checks that
-// passed directly, and what was lost.
+// compare runs a suite directly and through toolgate, as often as the flag says,
+// each time with new processes. It returns the smallest number of checks that passed
+// directly, and the lost checks.
 func compare(t *testing.T, s suite) (fewest int, y *tally) {
 	y = newTally()
 	for i := range *runs {

@@ -17,13 +17,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(program.Run(m)) }
 
-// The servers and the client that nobody here wrote. The module pins them.
+// The third-party server and client. go.mod pins their version.
 var (
 	everything = program.Built("github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
 	client     = program.Built("github.com/modelcontextprotocol/go-sdk/conformance/everything-client")
 )
 
-// startServer starts the everything-server and gives its URL.
+// startServer starts the everything-server and returns its URL.
 func startServer(t testing.TB, args ...string) string {
 	t.Helper()
 	_, addr := program.LaunchAt(t, func(addr string) *exec.Cmd {
@@ -32,7 +32,7 @@ func startServer(t testing.TB, args ...string) string {
 	return "http://" + addr
 }
 
-// transparent is a toolgate that allows everything and adds nothing.
+// transparent is a configuration that allows everything and adds nothing.
 const transparent = `{
   "mcpServers": {"everything": {"type": "http", "url": %q}},
   "toolgate": {
@@ -48,8 +48,8 @@ import rego.v2
 decision := {"effect": "allow", "rule": "conformance"}
 `
 
-// startToolgate starts toolgate serve before the server at url and gives the
-// URL of the transparent route to it.
+// startToolgate starts toolgate serve in front of the server at url and returns the
+// URL of /mcp/{server}.
 func startToolgate(t testing.TB, url string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,20 +64,20 @@ func startToolgate(t testing.TB, url string) string {
 	return program.ServeReady(t, dir).Agents + "/mcp/everything"
 }
 
-// What TestClientThroughToolgate is told by environment: the real client, and the
-// scenarios that are left out.
+// Environment variables of TestClientThroughToolgate: the third-party client, and
+// the scenarios that are left out.
 const (
 	clientVar = "TOOLGATE_CONFORMANCE_CLIENT"
 	apartVar  = "TOOLGATE_CONFORMANCE_APART"
 )
 
-// TestClientThroughToolgate is started by the suite in the place of a client: it
-// puts a toolgate between the suite's server, whose URL is its argument, and
-// the real client.
+// TestClientThroughToolgate runs in place of a client when the suite starts this
+// binary. It starts toolgate in front of the suite's server, whose URL is its
+// argument, and runs the third-party client.
 func TestClientThroughToolgate(t *testing.T) {
 	real := os.Getenv(clientVar)
 	if real == "" {
-		t.Skip("only the suite starts it")
+		t.Skip("the suite runs this test")
 	}
 	if apart(strings.Fields(os.Getenv(apartVar)), os.Getenv("MCP_CONFORMANCE_SCENARIO")) {
 		return
@@ -89,15 +89,14 @@ func TestClientThroughToolgate(t *testing.T) {
 	}
 }
 
-// runServerSuite runs the suite against the server at url and gives its
-// results.
+// runServerSuite runs the suite against the server at url.
 func runServerSuite(t testing.TB, s suite, url string) results {
 	t.Helper()
 	return runSuite(t, nil, s, "server", "--url", url)
 }
 
-// runClientSuite runs the suite against the client, directly or with a
-// toolgate before each of the suite's servers, and gives its results.
+// runClientSuite runs the suite with the client, directly or through a toolgate in
+// front of each of the suite's servers.
 func runClientSuite(t testing.TB, s suite, through bool) results {
 	t.Helper()
 	command, env := client(t), []string(nil)
@@ -112,7 +111,7 @@ func runClientSuite(t testing.TB, s suite, through bool) results {
 	return runSuite(t, env, s, "client", "--timeout", "120000", "--command", command)
 }
 
-// runSuite runs the suite in one of its modes.
+// runSuite runs the suite in one of its modes and returns its results.
 func runSuite(t testing.TB, env []string, s suite, mode ...string) results {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,7 +123,7 @@ func runSuite(t testing.TB, env []string, s suite, mode ...string) results {
 	cmd.WaitDelay = 5 * time.Second
 	program.Tether(cmd)
 	out, err := cmd.CombinedOutput()
-	// It exits with 1 when checks fail, which the results tell better.
+	// It exits with 1 when checks fail; the results say which.
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		t.Fatalf("running the suite: %v\n%s", err, out)
 	}
@@ -133,7 +132,7 @@ func runSuite(t testing.TB, env []string, s suite, mode ...string) results {
 
 const modules = "../../testdata/conformance/node_modules"
 
-// installed gives the path of a file below node_modules, which has to be there.
+// installed returns the path of an installed file below node_modules.
 func installed(t testing.TB, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(modules, pattern))
@@ -143,7 +142,8 @@ func installed(t testing.TB, pattern string) string {
 	return found[0]
 }
 
-// node gives the path of the Node that came with the suite: it needs 22.
+// node returns the path of the Node that was installed with the suite, which needs
+// version 22.
 func node(t testing.TB) string {
 	t.Helper()
 	full, err := filepath.Abs(installed(t, "node-*/bin/node"))

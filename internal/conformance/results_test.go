@@ -15,21 +15,20 @@ import (
 	"testing"
 )
 
-// outcome is how often one check of a scenario passed and failed. The suite
-// makes some checks more than once under one id, and warns or informs with
-// others, which is neither.
+// outcome is how often one check of a scenario passed and failed. The suite makes
+// some checks several times with one ID; a warning or information is neither.
 type outcome struct {
 	passed, failed int
-	message        string // of the last time it did not pass
+	message        string // of the last check that did not pass
 }
 
-// results are the outcomes of a run, by scenario and the check's id.
+// results are the outcomes of a run, by scenario and check ID.
 type results map[string]map[string]outcome
 
-// passed is how many checks passed in all.
+// passed returns the number of checks that passed.
 func (r results) passed() int { return r.sum(func(o outcome) int { return o.passed }) }
 
-// failed is how many checks failed in all.
+// failed returns the number of checks that failed.
 func (r results) failed() int { return r.sum(func(o outcome) int { return o.failed }) }
 
 func (r results) sum(of func(outcome) int) (n int) {
@@ -41,15 +40,15 @@ func (r results) sum(of func(outcome) int) (n int) {
 	return n
 }
 
-// resultDir is how the suite names the directory of a scenario's results, with
-// the scenario's name before the time. That name may have a slash in it.
+// resultDir matches the suite's directory of a scenario: the scenario's name, which
+// may contain a slash, and the time.
 var resultDir = regexp.MustCompile(`^(?:server-)?(.+)-\d{4}-\d{2}-\d{2}T[\d-]+Z$`)
 
-// unfinished is the check that stands for a scenario that broke off: the suite
-// counts it as failed and writes nothing of it.
+// unfinished stands for the checks of a scenario that was aborted: the suite counts
+// it as failed and writes no checks.
 const unfinished = "the-scenario-ends"
 
-// readResults reads what a suite wrote below dir.
+// readResults reads the files of a suite below dir.
 func readResults(t testing.TB, dir string, s suite) results {
 	t.Helper()
 	found := results{}
@@ -73,7 +72,7 @@ func readResults(t testing.TB, dir string, s suite) results {
 	return found
 }
 
-// apart reports whether a scenario is one of those that are left out.
+// apart reports whether a scenario is left out.
 func apart(beginnings []string, scenario string) bool {
 	return slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(scenario, b) })
 }
@@ -82,7 +81,7 @@ func apart(beginnings []string, scenario string) bool {
 func readScenario(dir string) (map[string]outcome, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "checks.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]outcome{unfinished: {failed: 1, message: "the scenario broke off"}}, nil
+		return map[string]outcome{unfinished: {failed: 1, message: "the scenario was aborted"}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -118,30 +117,30 @@ func readChecks(text []byte) (map[string]outcome, error) {
 // check names one check of a scenario.
 type check struct{ scenario, id string }
 
-// lostBetween gives every check that toolgate loses, with the suite's message:
-// that passes directly and fails or passes less often through it, or that does
-// not fail directly and fails through it.
+// lostBetween returns the checks that toolgate loses, with the suite's message:
+// checks that pass directly and fail or pass less often through toolgate, and checks
+// that do not fail directly and fail through toolgate.
 func lostBetween(direct, through results) map[check]string {
 	lost := map[check]string{}
 	for scenario, checks := range direct {
 		for id, want := range checks {
 			got := through[scenario][id]
 			if want.failed == 0 && want.passed > got.passed {
-				lost[check{scenario, id}] = cmp.Or(got.message, "the check was not made")
+				lost[check{scenario, id}] = cmp.Or(got.message, "the check did not run")
 			}
 		}
 	}
 	for scenario, checks := range through {
 		for id, got := range checks {
 			if got.failed > 0 && direct[scenario][id].failed == 0 {
-				lost[check{scenario, id}] = cmp.Or(got.message, "it failed")
+				lost[check{scenario, id}] = cmp.Or(got.message, "the check failed")
 			}
 		}
 	}
 	return lost
 }
 
-// tally is what was lost in how many of several runs.
+// tally counts the lost checks of several runs.
 type tally struct {
 	runs    int
 	times   map[check]int
@@ -158,15 +157,15 @@ func (y *tally) add(lost map[check]string) {
 	}
 }
 
-// lost gives the checks that were lost at least once, in order.
+// lost returns the checks that were lost at least once, in order.
 func (y *tally) lost() []check {
 	return slices.SortedFunc(maps.Keys(y.times), func(a, b check) int {
 		return cmp.Or(cmp.Compare(a.scenario, b.scenario), cmp.Compare(a.id, b.id))
 	})
 }
 
-// faults compares with the baseline: what is lost without being named there, what
-// is named there and passes, and what does now this and now that.
+// faults compares with the baseline: checks that are lost and not in it, checks in
+// it that pass, and checks that are lost in some runs only.
 func (y *tally) faults(known expected) (faults []string) {
 	for _, c := range y.lost() {
 		switch n := y.times[c]; {
@@ -179,7 +178,7 @@ func (y *tally) faults(known expected) (faults []string) {
 	for _, scenario := range slices.Sorted(maps.Keys(known.Lost)) {
 		for _, id := range known.Lost[scenario].Checks {
 			if y.times[check{scenario, id}] == 0 {
-				faults = append(faults, fmt.Sprintf("%s %s: in the baseline, and is not lost any more: take it out", scenario, id))
+				faults = append(faults, fmt.Sprintf("%s %s: in the baseline, but not lost: remove it", scenario, id))
 			}
 		}
 	}
@@ -188,17 +187,17 @@ func (y *tally) faults(known expected) (faults []string) {
 
 // expected is the baseline of one suite.
 type expected struct {
-	// Direct is how many checks pass without toolgate, so that nothing is ever
-	// compared with nothing.
+	// Direct is the number of checks that pass without toolgate, so that no
+	// comparison is empty.
 	Direct int `json:"direct"`
-	// Apart are the beginnings of the names of scenarios that have no meaning
-	// with a proxy in the middle, each with the reason.
+	// Apart are prefixes of scenarios that have no meaning with a proxy in between,
+	// with the reason.
 	Apart map[string]string `json:"apart,omitempty"`
 	// Lost are the checks that do not pass through toolgate, by scenario.
 	Lost map[string]reason `json:"lost"`
 }
 
-// reason says of the checks of a scenario why toolgate loses them.
+// reason is why toolgate loses the checks of a scenario.
 type reason struct {
 	Why    string   `json:"why"`
 	Checks []string `json:"checks"`
@@ -206,8 +205,8 @@ type reason struct {
 
 func (e expected) has(c check) bool { return slices.Contains(e.Lost[c.scenario].Checks, c.id) }
 
-// renewed gives a baseline of what was lost just now. A scenario that had a
-// reason keeps it; another gets the suite's message, for a person to replace.
+// renewed returns a baseline of the lost checks. A scenario keeps its reason; a new
+// one gets the suite's message, for a person to replace.
 func (e expected) renewed(direct int, y *tally) expected {
 	next := expected{Direct: direct, Apart: e.Apart, Lost: map[string]reason{}}
 	for _, c := range y.lost() {
@@ -235,7 +234,7 @@ func readBaseline(t testing.TB) map[string]expected {
 	return known
 }
 
-// writeBaseline writes them, sorted.
+// writeBaseline writes the baselines in order.
 func writeBaseline(t testing.TB, known map[string]expected) {
 	t.Helper()
 	text, err := json.MarshalIndent(known, "", "  ")

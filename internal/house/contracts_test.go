@@ -12,8 +12,8 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/corpus"
 )
 
-// seedFunctions is every function that the specification documents name; each
-// has a row in docs/contracts.md.
+// seedFunctions are the functions that the specification documents name. Each has a
+// row in docs/contracts.md.
 var seedFunctions = strings.Fields(`
 	validate_message_envelope create_request create_notification create_success_response create_error_response match_response_to_request
 	list_actions invoke
@@ -61,7 +61,7 @@ func contracts(t *testing.T) []contract {
 	return rows
 }
 
-func TestContractsNameWhatExists(t *testing.T) {
+func TestContractsNameDeclarations(t *testing.T) {
 	symbols, tests := declared(t)
 	for _, row := range contracts(t) {
 		if len(row.symbols) == 0 || len(row.tests) == 0 {
@@ -69,18 +69,18 @@ func TestContractsNameWhatExists(t *testing.T) {
 		}
 		for _, s := range row.symbols {
 			if !symbols[s] && !isFile(t, s) {
-				t.Errorf("docs/contracts.md:%d: there is no %s", row.line, s)
+				t.Errorf("docs/contracts.md:%d: %s is not declared", row.line, s)
 			}
 		}
 		for _, s := range row.tests {
 			if !tests[s] && !isFile(t, s) {
-				t.Errorf("docs/contracts.md:%d: there is no test %s", row.line, s)
+				t.Errorf("docs/contracts.md:%d: test %s is not declared", row.line, s)
 			}
 		}
 	}
 }
 
-func TestContractsAreWhole(t *testing.T) {
+func TestContractsHaveEveryFunction(t *testing.T) {
 	rows := contracts(t)
 	for _, f := range seedFunctions {
 		word := regexp.MustCompile(`(^|[^a-z_])` + f + `($|[^a-z_])`)
@@ -90,15 +90,15 @@ func TestContractsAreWhole(t *testing.T) {
 	}
 }
 
-// isFile reports whether a name with a slash and an ending is a file of the
-// project that is not empty.
+// isFile reports whether a name with a slash is a file of the project that is not
+// empty.
 func isFile(t *testing.T, name string) bool {
 	info, err := os.Stat(filepath.Join(corpus.Checkout(t), filepath.FromSlash(name)))
 	return strings.Contains(name, "/") && err == nil && info.Mode().IsRegular() && info.Size() > 0
 }
 
-// declared gives every name of the program and every test, as package path, dot
-// and name; methods and struct fields have their type between.
+// declared returns every declared name and every test, as package path, dot and
+// name. Methods and struct fields have their type in between.
 func declared(t *testing.T) (symbols, tests map[string]bool) {
 	symbols, tests = map[string]bool{}, map[string]bool{}
 	for _, s := range sources(t) {
@@ -119,7 +119,7 @@ func declared(t *testing.T) (symbols, tests map[string]bool) {
 	return symbols, tests
 }
 
-// namesOf gives what a declaration declares.
+// namesOf returns the names that a declaration declares.
 func namesOf(d ast.Decl) (names []string) {
 	if f, ok := d.(*ast.FuncDecl); ok {
 		if f.Recv == nil {

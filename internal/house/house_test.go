@@ -1,5 +1,5 @@
-// Package house_test holds the rules of the repository: what every package,
-// name, function and import has to be. It tests the source, not the program.
+// Package house_test checks the rules for packages, names, functions and imports.
+// It tests the source, not the program.
 package house_test
 
 import (
@@ -36,8 +36,7 @@ var parsed struct {
 	err   error
 }
 
-// sources returns every Go file of the project. Files under testdata are not
-// the project's own.
+// sources returns every Go file of the project except those below testdata.
 func sources(t *testing.T) []source {
 	t.Helper()
 	top := corpus.Checkout(t)
@@ -119,8 +118,8 @@ func TestEveryExportedNameHasAComment(t *testing.T) {
 	}
 }
 
-// undocumented gives the exported names that d declares without a comment. A
-// comment on a group speaks for all of the group.
+// undocumented returns the exported names of d without a comment. A comment on a
+// group covers the whole group.
 func undocumented(d ast.Decl) []string {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -224,15 +223,15 @@ func TestPackageNames(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, bad := range []string{"util", "helper", "common", "manager", "misc"} {
 			if strings.Contains(s.ast.Name.Name, bad) || strings.Contains(path.Base(s.path), bad) {
-				t.Errorf("%s: the name %q says nothing", s.path, bad)
+				t.Errorf("%s: the name %q is not descriptive", s.path, bad)
 			}
 		}
 	}
 }
 
-// There is one way to an upstream's tools: the forward stage of the road. What
-// calls no tool has its own, in the road of relayed requests. The word of a held
-// call goes to its own client, and asks no server.
+// TestOneCallSiteToUpstreams: one place calls an upstream's tools, the stage forward
+// of the road. Requests that call no tool and questions to clients have their own
+// call sites.
 func TestOneCallSiteToUpstreams(t *testing.T) {
 	var sites []string
 	for _, s := range sources(t) {
@@ -254,7 +253,7 @@ func TestOneCallSiteToUpstreams(t *testing.T) {
 			case "Ask":
 				// clientgroups.go hands on what the road has asked it.
 				if !slices.Contains([]string{"proxy/relay.go", "proxy/callback.go", "proxy/approve.go", "proxy/mcp/clientgroups.go"}, s.path) {
-					t.Errorf("%s: Ask is called beside the road", s.fset.Position(call.Pos()))
+					t.Errorf("%s: Ask is called outside the road", s.fset.Position(call.Pos()))
 				}
 			}
 			return true

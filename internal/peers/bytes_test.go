@@ -16,8 +16,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// bytesPolicy hides one tool, and denies and holds by argument. It has no else,
-// so that it can be seen without arguments that the one tool is never allowed.
+// bytesPolicy hides one tool, and denies and holds by argument. It has no else, so
+// that toolgate finds without arguments that tool never is always denied.
 const bytesPolicy = `
 decision := {"effect": "deny", "rule": "asked-for"} if {
 	input.tool.name != "never"
@@ -36,8 +36,8 @@ decision := {"effect": "allow", "rule": "peers"} if {
 	not input.arguments.hold
 }`
 
-// judged are arguments that have one reading, as unusual as they may look. They
-// have to arrive as they are.
+// acceptedArguments are unusual arguments with exactly one reading. They arrive
+// unchanged.
 var acceptedArguments = []struct{ name, args string }{
 	{"nothing", `{}`},
 	{"big integers", `{"a":9007199254740993,"b":-9223372036854775809,"c":123456789012345678901234567890}`},
@@ -53,15 +53,15 @@ var acceptedArguments = []struct{ name, args string }{
 	{"a megabyte", `{"a":"` + strings.Repeat("x", 1<<20) + `"}`},
 }
 
-// refused is a message that must reach nobody.
+// refusedMessage is a message that no server may receive.
 type refusedMessage struct {
 	name    string
 	message string // %s is the prefix of the tools' names
 	code    int    // JSON-RPC code of the answer, 0 for a result with isError
-	http    bool   // over HTTP only: on stdio it is no single line
+	http    bool   // over HTTP only: it is not a single line
 }
 
-// envelope is a tools/call whose parts a test may bend.
+// envelope returns a tools/call message for a tool and arguments.
 func envelope(tool, args string) string {
 	return `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"%s__` + tool + `","arguments":` + args + `}}`
 }
@@ -105,8 +105,8 @@ var refusedMessages = []refusedMessage{
 	{name: "an argument too many", message: envelope("typed", `{"n":1,"m":1}`), code: -32600},
 }
 
-// TestJudgedBytes: what was judged is what arrives, byte for byte, over both
-// doors and both transports, and what is refused reaches nobody.
+// TestJudgedBytes: the judged bytes arrive unchanged at the server, over HTTP and
+// stdio on both sides, and a refused message reaches no server.
 func TestJudgedBytes(t *testing.T) {
 	t.Parallel()
 	offered := recorder.Config{Tools: []recorder.Tool{
@@ -124,7 +124,7 @@ func TestJudgedBytes(t *testing.T) {
 	})
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
-	awaitTools(t, pipe, 6) // of five tools one is hidden and one in quarantine
+	awaitTools(t, pipe, 6) // of five tools per server one is hidden and one quarantined
 	for door, d := range map[string]rawClient{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
 		for transport, rec := range recorders {
 			t.Run(door+" to "+transport, func(t *testing.T) {
@@ -134,8 +134,7 @@ func TestJudgedBytes(t *testing.T) {
 					t.Run(tc.name, func(t *testing.T) { b.wantArrives(t, tc.args, tc.args) })
 				}
 				if door == "HTTP" {
-					// One line on every transport: line ends between tokens become
-					// spaces; a tab stays.
+					// Line ends between tokens become spaces; a tab stays.
 					t.Run("line ends", func(t *testing.T) { b.wantArrives(t, "{\r\n\t\"a\": [\n1\n]\r\n}", "{  \t\"a\": [ 1 ]  }") })
 				}
 				for _, tc := range refusedMessages {
@@ -149,7 +148,7 @@ func TestJudgedBytes(t *testing.T) {
 	}
 }
 
-// bench is one door to one recorder.
+// byteCheck is one client with one recorder.
 type byteCheck struct {
 	door   rawClient
 	prefix string
@@ -157,7 +156,7 @@ type byteCheck struct {
 	all    map[string]*recorder.Recorder
 }
 
-// received counts every message that any recorder has got.
+// received returns the number of messages that all recorders have received.
 func (b byteCheck) received() (n int) {
 	for _, rec := range b.all {
 		n += len(rec.Messages())
@@ -165,18 +164,18 @@ func (b byteCheck) received() (n int) {
 	return n
 }
 
-// arrives makes a call and wants its arguments at the server and in the echo.
+// wantArrives makes a call and checks its arguments at the server and in the echo.
 func (b byteCheck) wantArrives(t *testing.T, args, want string) {
 	t.Helper()
 	before := b.received()
 	result := mustCall(t, b.door, b.prefix+"__echo", args)
 	if got := b.received() - before; got != 1 {
-		t.Errorf("the servers got %d messages, want 1", got)
+		t.Errorf("the servers received %d messages, want 1", got)
 	}
 	calls := b.rec.Calls()
 	last := calls[len(calls)-1]
 	if last.Tool != "echo" || string(last.Arguments) != want {
-		t.Errorf("%s got %s, want echo with %s", last.Tool, clip(last.Arguments), clip([]byte(want)))
+		t.Errorf("%s received %s, want echo with %s", last.Tool, clip(last.Arguments), clip([]byte(want)))
 	}
 	if !bytes.Contains(last.Raw, []byte(`"arguments":`+want)) {
 		t.Errorf("the message was %s", clip(last.Raw))
@@ -186,7 +185,8 @@ func (b byteCheck) wantArrives(t *testing.T, args, want string) {
 	}
 }
 
-// refused sends what must be refused and wants nothing of it at any server.
+// wantRefused sends a message that must be refused, and checks that no server
+// receives anything.
 func (b byteCheck) wantRefused(t *testing.T, tc refusedMessage) {
 	t.Helper()
 	var before []string
@@ -213,7 +213,7 @@ func (b byteCheck) wantRefused(t *testing.T, tc refusedMessage) {
 	slices.Sort(before)
 	slices.Sort(after)
 	if !slices.Equal(before, after) {
-		t.Errorf("something reached a server")
+		t.Errorf("a server received a message")
 	}
 }
 

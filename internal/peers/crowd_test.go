@@ -21,23 +21,22 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// confided is how often a confiding call reports progress before it asks, and
-// again after it.
+// progressPerPhase is the number of progress notifications of a call before its
+// question, and again after it.
 const progressPerPhase = 2
 
-// confiding is a server with one tool: a call of it reports progress, asks its
-// client for the word that belongs to the call, reports progress again and
-// answers with the word. name is in every message, so that each can be told
-// from those of other calls.
-func newCrowdServer(era string) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "confiding", Version: "1"}, nil)
-	if era == sessionRevision {
+// newCrowdServer returns a server with one tool. A call reports progress, asks its
+// client for the word of the call, reports progress again and answers with the word.
+// Each message has the name of its call, so that messages of different calls differ.
+func newCrowdServer(revision string) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "crowd", Version: "1"}, nil)
+	if revision == sessionRevision {
 		refuseDiscover(s)
 	}
 	type in struct {
 		Name string `json:"name"`
 	}
-	sdk.AddTool(s, &sdk.Tool{Name: "confide"}, func(ctx context.Context, r *sdk.CallToolRequest, in in) (*sdk.CallToolResult, any, error) {
+	sdk.AddTool(s, &sdk.Tool{Name: "ask"}, func(ctx context.Context, r *sdk.CallToolRequest, in in) (*sdk.CallToolResult, any, error) {
 		report := func(from int) error {
 			for i := range progressPerPhase {
 				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
@@ -54,7 +53,7 @@ func newCrowdServer(era string) *sdk.Server {
 			if err := report(1); err != nil {
 				return nil, nil, err
 			}
-			if _, modern := r.Params.Meta[sdk.MetaKeyProtocolVersion]; modern {
+			if _, stateless := r.Params.Meta[sdk.MetaKeyProtocolVersion]; stateless {
 				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"word": ask}, RequestState: "asked " + in.Name}, nil, nil
 			}
 			var err error
@@ -62,7 +61,7 @@ func newCrowdServer(era string) *sdk.Server {
 				return nil, nil, err
 			}
 		} else if r.Params.RequestState != "asked "+in.Name {
-			return nil, nil, fmt.Errorf("%s came back with the state %q", in.Name, r.Params.RequestState)
+			return nil, nil, fmt.Errorf("%s returned with the state %q", in.Name, r.Params.RequestState)
 		}
 		if err := report(1 + progressPerPhase); err != nil {
 			return nil, nil, err
@@ -72,7 +71,7 @@ func newCrowdServer(era string) *sdk.Server {
 	return s
 }
 
-// refuseDiscovery makes a server one of the era before.
+// refuseDiscover makes a server one with sessions only.
 func refuseDiscover(s *sdk.Server) {
 	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
@@ -86,10 +85,10 @@ func refuseDiscover(s *sdk.Server) {
 
 var wordSchema = map[string]any{"type": "object", "properties": map[string]any{"word": map[string]any{"type": "string"}}, "required": []any{"word"}}
 
-// confidingVar makes this binary a confiding server on stdio.
+// crowdServerVar makes this binary a crowd server of a revision, on stdio.
 const crowdServerVar = "PEERS_CONFIDING"
 
-// confide is that server; it ends with its input.
+// runCrowdServer is that server. It exits when its stdin ends.
 func runCrowdServer() {
 	if err := newCrowdServer(os.Getenv(crowdServerVar)).Run(context.Background(), &sdk.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, err)
@@ -97,29 +96,30 @@ func runCrowdServer() {
 	os.Exit(0)
 }
 
-// confidant is one client of a crowd.
+// crowdClient is one client of a crowd.
 type crowdClient struct {
-	id, era string
+	id, revision string
 
 	mu          sync.Mutex        // protects the fields below
-	words       map[string]string // :: name of a call under way ⇒ what only this call knows
-	asked       map[string]int    // :: name of a call ⇒ how often it was asked
+	words       map[string]string // :: name of a running call ⇒ its word
+	asked       map[string]int    // :: name of a call ⇒ number of its questions
 	progress    map[string][]int  // :: name of a call ⇒ its progress in order
-	misdirected []string          // what was not meant for it
+	misdirected []string          // messages of calls of other clients
 }
 
-// told takes what a call says of itself, and notes what is no call of ours.
+// record calls take for a message of one of the client's calls, and notes any other
+// message as misdirected.
 func (c *crowdClient) record(name string, take func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ours := c.words[name]; !ours {
-		c.misdirected = append(c.misdirected, fmt.Sprintf("%s was told of %q", c.id, name))
+		c.misdirected = append(c.misdirected, fmt.Sprintf("%s received a message of %q", c.id, name))
 		return
 	}
 	take()
 }
 
-// options take progress and answer questions.
+// options returns handlers that record progress and answer questions.
 func (c *crowdClient) options() *sdk.ClientOptions {
 	return &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{},
@@ -143,11 +143,11 @@ func (c *crowdClient) options() *sdk.ClientOptions {
 	}
 }
 
-// converse makes calls in one session, so many at a time, and says what went
-// wrong.
+// makeCalls makes calls in one session, a number of them at a time, and returns
+// every fault.
 func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together int) (err error) {
 	session, err := sdk.NewClient(&sdk.Implementation{Name: c.id, Version: "1"}, c.options()).
-		Connect(ctx, goTransport(w), &sdk.ClientSessionOptions{ProtocolVersion: c.era})
+		Connect(ctx, goTransport(w), &sdk.ClientSessionOptions{ProtocolVersion: c.revision})
 	if err != nil {
 		return fmt.Errorf("%s: connecting: %w", c.id, err)
 	}
@@ -161,7 +161,7 @@ func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together i
 		c.words[name] = word
 		c.mu.Unlock()
 		all.Go(func() error {
-			params := &sdk.CallToolParams{Name: "confide", Arguments: map[string]any{"name": name}}
+			params := &sdk.CallToolParams{Name: "ask", Arguments: map[string]any{"name": name}}
 			params.SetProgressToken("token of " + name)
 			result, err := session.CallTool(ctx, params)
 			if err != nil {
@@ -177,14 +177,14 @@ func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together i
 	return errors.Join(all.Wait(), c.checkComplete(calls))
 }
 
-// lacks says what did not come, came twice or came out of order. The client
-// handles the last progress later than the answer.
+// checkComplete reports progress and questions that are missing, repeated or out of
+// order. The client handles the last progress notification later than the answer.
 func (c *crowdClient) checkComplete(calls int) error {
 	program.Settles(func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, heard := range c.progress {
-			if len(heard) < 2*progressPerPhase {
+		for _, progress := range c.progress {
+			if len(progress) < 2*progressPerPhase {
 				return false
 			}
 		}
@@ -197,27 +197,27 @@ func (c *crowdClient) checkComplete(calls int) error {
 		wrong = append(wrong, errors.New(text))
 	}
 	for name := range c.words {
-		heard := c.progress[name]
-		ordered := len(heard) == 2*progressPerPhase
-		for i, n := range heard {
+		progress := c.progress[name]
+		ordered := len(progress) == 2*progressPerPhase
+		for i, n := range progress {
 			ordered = ordered && n == i+1
 		}
 		if !ordered || c.asked[name] != 1 {
-			wrong = append(wrong, fmt.Errorf("%s: heard progress %v, was asked %d times", name, heard, c.asked[name]))
+			wrong = append(wrong, fmt.Errorf("%s: progress %v, %d questions", name, progress, c.asked[name]))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-// crowd lets clients converse all at once.
-func runCrowd(t *testing.T, w target, era string, clients, calls, together int) {
+// runCrowd runs clients at the same time.
+func runCrowd(t *testing.T, w target, revision string, clients, calls, together int) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 3*timeout)
 	defer stop()
 	var all errgroup.Group
 	for n := range clients {
 		c := &crowdClient{
-			id: fmt.Sprintf("client %d", n), era: era,
+			id: fmt.Sprintf("client %d", n), revision: revision,
 			words: map[string]string{}, asked: map[string]int{}, progress: map[string][]int{},
 		}
 		all.Go(func() error { return c.makeCalls(ctx, w, calls, together) })
@@ -227,7 +227,7 @@ func runCrowd(t *testing.T, w target, era string, clients, calls, together int) 
 	}
 }
 
-// shortened leaves out most of a long text.
+// truncate cuts a long text.
 func truncate(text string) string {
 	if len(text) > 4000 {
 		return text[:4000] + fmt.Sprintf("… and %d bytes more", len(text)-4000)
@@ -243,18 +243,17 @@ func jsonTextOf(result *sdk.CallToolResult) string {
 	return string(text)
 }
 
-// TestCrowd: many sessions with many calls each at the same time, each with
-// progress and a question in its course. Every notification and every question
-// reaches its call, none is lost and none comes twice; afterwards nothing is
-// left of them.
+// TestCrowd: many sessions with many concurrent calls, each with progress and a
+// question. Every notification and every question reaches its own call exactly once.
+// Afterwards no goroutine and no process of them remains.
 func TestCrowd(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	isolated := map[string]any{"isolation": "session", "max_sessions": 128, "timeout": "120s"}
-	pipe := func(era string) map[string]any {
-		return map[string]any{"command": self, "env": map[string]string{crowdServerVar: era, "GORACE": "atexit_sleep_ms=0"}}
+	pipe := func(revision string) map[string]any {
+		return map[string]any{"command": self, "env": map[string]string{crowdServerVar: revision, "GORACE": "atexit_sleep_ms=0"}}
 	}
 	servers := []*httptest.Server{serveCrowdServer(t, sessionRevision), serveCrowdServer(t, statelessRevision)}
 	g := &gate{program.ServeWatched(t, configure(t, setup{results: "off", limits: `{"default": "1000000/1m"}`, servers: []server{
@@ -265,28 +264,27 @@ func TestCrowd(t *testing.T) {
 	}}))}
 	before := g.goroutines(t)
 	for _, tc := range []struct {
-		server, era              string // the era is the clients'
+		server, revision         string // revision of the clients
 		clients, calls, together int
 	}{
 		{"http-legacy", sessionRevision, 100, 20, 20},
 		{"http-modern", sessionRevision, 20, 20, 20},
 		{"stdio-legacy", sessionRevision, 6, 20, 20},
 		{"stdio-modern", sessionRevision, 6, 20, 20},
-		// So many calls of one principal may wait for answers.
+		// The number of calls of one principal that may wait for answers is bounded.
 		{"http-legacy", statelessRevision, 6, 20, 5},
 		{"http-modern", statelessRevision, 6, 20, 5},
-		{"stdio-legacy", statelessRevision, 1, 20, 1}, // nothing tells which call a question belongs to
+		{"stdio-legacy", statelessRevision, 1, 20, 1}, // a question on stdio does not name its call
 		{"stdio-modern", statelessRevision, 6, 20, 5},
 	} {
-		t.Run(tc.server+" "+tc.era, func(t *testing.T) {
-			runCrowd(t, target{URL: g.Agents + "/mcp/" + tc.server, Token: agentToken}, tc.era, tc.clients, tc.calls, tc.together)
+		t.Run(tc.server+" "+tc.revision, func(t *testing.T) {
+			runCrowd(t, target{URL: g.Agents + "/mcp/" + tc.server, Token: agentToken}, tc.revision, tc.clients, tc.calls, tc.together)
 		})
 	}
 	for _, far := range servers {
-		far.CloseClientConnections() // of which toolgate keeps idle ones for a while
+		far.CloseClientConnections() // toolgate keeps idle connections
 	}
-	// A client without a session leaves one connection to each server behind,
-	// until that was idle for long.
+	// The connections of stateless clients stay open until their idle time is over.
 	const kept = 4 * 6
 	after := 0
 	if !program.Settles(func() bool { after = g.goroutines(t); return after <= before+kept }) {
@@ -300,11 +298,11 @@ func TestCrowd(t *testing.T) {
 	gone()
 }
 
-// confidingAt serves a confiding server over HTTP.
-func serveCrowdServer(t *testing.T, era string) *httptest.Server {
+// serveCrowdServer serves a crowd server over HTTP.
+func serveCrowdServer(t *testing.T, revision string) *httptest.Server {
 	t.Helper()
-	far := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return newCrowdServer(era) },
-		&sdk.StreamableHTTPOptions{Stateless: era == statelessRevision}))
+	far := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return newCrowdServer(revision) },
+		&sdk.StreamableHTTPOptions{Stateless: revision == statelessRevision}))
 	t.Cleanup(func() {
 		far.CloseClientConnections()
 		far.Close()
@@ -314,7 +312,7 @@ func serveCrowdServer(t *testing.T, era string) *httptest.Server {
 
 var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
 
-// goroutines asks how many there are in toolgate.
+// goroutines returns the number of goroutines in toolgate.
 func (g *gate) goroutines(t testing.TB) int {
 	t.Helper()
 	res := program.Get(t, g.Admin+"/metrics", "")
@@ -325,7 +323,7 @@ func (g *gate) goroutines(t testing.TB) int {
 	}
 	found := goroutinesLine.FindSubmatch(text)
 	if found == nil {
-		t.Fatal("/metrics does not tell how many goroutines there are")
+		t.Fatal("/metrics has no go_goroutines")
 	}
 	n, err := strconv.Atoi(string(found[1]))
 	if err != nil {

@@ -15,38 +15,37 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// sweep stops toolgate before every step of one kind of life that a held call
-// can have. All of them are on one state: each start finds what the kill before
-// it left.
+// sweep kills toolgate before every step of one scenario of a held call. All rounds
+// share one state directory: each start reads what the previous kill left.
 type sweep struct {
 	rec      *recorder.Recorder
 	dir      string
 	scenario scenario
-	left     map[string]int // :: state that a kill left ⇒ how often
+	left     map[string]int // :: state after a kill ⇒ number of kills
 }
 
-// life is what is done with one call: begin before the steps are counted, go on
-// while they are. A request that fails ends it: toolgate is gone.
+// scenario is what people and the agent do with one call: prepare before the steps
+// are counted, run while they are. A failed request ends it: toolgate was killed.
 type scenario struct {
 	name, policy, hold string
-	states             []string // that kills leave, each at least once; "" = no ticket
-	runsAlone          bool     // what is approved runs without its agent
+	states             []string // states after a kill, each at least once; "" for no ticket
+	runsAlone          bool     // an approved call runs without its agent
 	prepare            func(s *sweep, t *testing.T, g *tracedGate, k *sweptCall)
 	run                func(s *sweep, t *testing.T, g *tracedGate, k *sweptCall) error
 }
 
-// killed is one call, and what had been acknowledged of it when toolgate died.
+// sweptCall is one call, and what toolgate had acknowledged of it before the kill.
 type sweptCall struct {
 	args   string
 	door   *rawHTTP
-	wait   <-chan answer // of a call that waits
-	ticket string        // "" = nobody was told of one
+	wait   <-chan answer // of a held call
+	ticket string        // "" before it was acknowledged
 	voted  bool
-	done   bool   // its result was given
-	state  string // of its ticket after the restart, "" = there is none
+	done   bool   // its result was returned
+	state  string // of its ticket after the restart, "" for no ticket
 }
 
-// ask makes the call, and takes note of what it came to.
+// record records the answer of the call.
 func (k *sweptCall) record(t *testing.T, text []byte, err error) error {
 	if err != nil {
 		return err
@@ -68,7 +67,7 @@ func (k *sweptCall) call(t *testing.T) error {
 	return k.record(t, a.text, a.err)
 }
 
-// vote is carol's yes.
+// vote approves the call as carol.
 func (k *sweptCall) vote(ctx context.Context, g *tracedGate) error {
 	v, err := g.carol().vote(ctx, k.ticket, "approve", `{"reason":"swept"}`)
 	if err == nil && v.status != http.StatusOK {
@@ -78,8 +77,8 @@ func (k *sweptCall) vote(ctx context.Context, g *tracedGate) error {
 	return err
 }
 
-// askApproveRun is the life of a call whose agent comes back: every step of it
-// counts, from the making of the ticket on.
+// askApproveRun: the agent calls, carol approves, the agent calls again. Every step
+// counts, from the creation of the ticket on.
 var askApproveRun = scenario{
 	name: "asked, approved, called again", policy: holdAll, hold: "0s", states: []string{"", "proposed", "approved", "unknown", "done"},
 	prepare: func(*sweep, *testing.T, *tracedGate, *sweptCall) {},
@@ -94,7 +93,7 @@ var askApproveRun = scenario{
 	},
 }
 
-// approvedWhileHeld is the life of a call that waits when it is approved.
+// approvedWhileHeld: the call is approved during its hold.
 var approvedWhileHeld = scenario{
 	name: "approved while it waits", policy: holdAll, hold: "60s", states: []string{"proposed", "approved", "unknown", "done"},
 	prepare: func(_ *sweep, t *testing.T, g *tracedGate, k *sweptCall) {
@@ -110,8 +109,7 @@ var approvedWhileHeld = scenario{
 	},
 }
 
-// executedOnApproval is the life of a call whose agent does not come back before
-// it has run.
+// executedOnApproval: the call runs on approval, and its agent returns afterwards.
 var executedOnApproval = scenario{
 	name: "executed on approval", hold: "0s", runsAlone: true, states: []string{"proposed", "unknown", "done"},
 	policy: strings.Replace(holdAll, `["approver"]`, `["approver"], "execute_on_approve": true`, 1),
@@ -124,8 +122,8 @@ var executedOnApproval = scenario{
 		if err := k.vote(t.Context(), g); err != nil {
 			return err
 		}
-		if !g.Await(t, "the call runs by itself", func() bool { return callCounts(s.rec)[k.args] > 0 }) {
-			return errors.New("toolgate is gone")
+		if !g.Await(t, "the call runs on approval", func() bool { return callCounts(s.rec)[k.args] > 0 }) {
+			return errors.New("toolgate has exited")
 		}
 		for !k.done {
 			if err := k.call(t); err != nil {
@@ -137,8 +135,8 @@ var executedOnApproval = scenario{
 }
 
 // TestKillSweep: kill -9 before every write, sync and send of one approve-and-run.
-// After the restart no call has run twice, what people and agents were told
-// still holds, and everything can be brought to its end. The trail is whole.
+// After the restart no call has run twice, every acknowledged state holds, every
+// call can be completed, and the trail is intact.
 func TestKillSweep(t *testing.T) {
 	t.Parallel()
 	requireTracing(t)
@@ -152,7 +150,7 @@ func TestKillSweep(t *testing.T) {
 	}
 }
 
-// run makes the sweep: first a life without a kill, for the number of its steps.
+// run counts the steps of a round without a kill, then makes one round per step.
 func (s *sweep) run(t *testing.T) {
 	g := serveTraced(t, s.dir)
 	k, whole := s.round(t, g, 0, 0)
@@ -170,19 +168,19 @@ func (s *sweep) run(t *testing.T) {
 	t.Logf("%d kills left tickets %v", len(stops), s.left)
 	for _, state := range s.scenario.states {
 		if s.left[state] == 0 {
-			t.Errorf("no kill left a ticket %q", state)
+			t.Errorf("no kill left a ticket in state %q", state)
 		}
 	}
 	if r := verifyTrail(t, s.dir); len(r.Chains) != len(stops)+2 {
-		t.Errorf("the trail has %d chains of %d starts", len(r.Chains), len(stops)+2)
+		t.Errorf("the trail has %d chains, want %d: one per start", len(r.Chains), len(stops)+2)
 	}
 	s.checkTrail(t, tickets)
 }
 
-// stopsOf chooses the steps to stop at: all in the long form. In the short one
-// of several writes to one file in a row, of which only the last can matter,
-// the first, the last and every fifth. No two lives take exactly the same
-// steps, so it goes a little beyond the last.
+// stopsOf returns the steps to stop at: every step with TOOLGATE_SOAK=1. Otherwise,
+// of several writes to one file in a row, only the first, the last and every fifth:
+// only the last can matter. Rounds differ in a few steps, so it includes two steps
+// after the last.
 func stopsOf(steps []string) (stops []int) {
 	for i, step := range steps {
 		inside := i > 0 && i < len(steps)-1 && steps[i-1] == step && steps[i+1] == step
@@ -193,10 +191,9 @@ func stopsOf(steps []string) (stops []int) {
 	return append(stops, len(steps)+1, len(steps)+2)
 }
 
-// trailed holds the trail to what was run and to what became of the tickets: no
-// call without a decision on record, no two decisions on one call, and no change
-// of a ticket without its record. A record of a change that a kill has undone
-// may be there too.
+// checkTrail compares the trail with the calls at the server and with the tickets:
+// no call without a decision, one decision per call, and no ticket change without a
+// record. A record of a change that a kill has undone is permitted.
 func (s *sweep) checkTrail(t *testing.T, tickets []ticketView) {
 	t.Helper()
 	out, code := runCommand(t, s.dir, "audit", "tail", "-n", "1000000")
@@ -226,18 +223,18 @@ func (s *sweep) checkTrail(t *testing.T, tickets []ticketView) {
 	}
 	for args, n := range decided {
 		if n > 1 {
-			t.Errorf("%s was decided on %d times", args, n)
+			t.Errorf("%s has %d decisions, want 1", args, n)
 		}
 	}
 	for args := range ran {
 		if decided[args] == 0 {
-			t.Errorf("%s was run without a record", args)
+			t.Errorf("%s ran without a record", args)
 		}
 	}
 }
 
-// round takes one call as far as it gets when toolgate dies before its step-th
-// step, 0 = when it is through.
+// round makes one call until it is complete or toolgate dies before a step, 0 for
+// never.
 func (s *sweep) round(t *testing.T, g *tracedGate, n, step int) (*sweptCall, []string) {
 	t.Helper()
 	k := &sweptCall{args: fmt.Sprintf(`{"n":%d}`, n), door: openHTTP(t, g.Agents+"/mcp", agentToken)}
@@ -253,26 +250,26 @@ func (s *sweep) round(t *testing.T, g *tracedGate, n, step int) (*sweptCall, []s
 	return k, steps
 }
 
-// check holds what a kill has left to what was acknowledged before it, and brings
-// the call to its end.
+// check compares the state after a kill with what was acknowledged before it, and
+// completes the call.
 func (s *sweep) check(t *testing.T, g *tracedGate, k *sweptCall, steps []string) {
 	t.Helper()
 	carol := g.carol()
 	id := k.find(t, carol)
 	for s.scenario.runsAlone && (k.state == "approved" || k.state == "dispatching") {
-		program.Await(t, "what is approved runs by itself", func() bool { return carol.ticket(t, id).State != k.state })
+		program.Await(t, "the approved call runs", func() bool { return carol.ticket(t, id).State != k.state })
 		k.state = carol.ticket(t, id).State
 	}
 	ran := callCounts(s.rec)[k.args]
 	s.left[k.state]++
 	wrong := func(format string, args ...any) {
-		t.Errorf("%s: %s; ticket %s %q, run %d times; told: ticket %q, voted %v, done %v; toolgate\n%s",
+		t.Errorf("%s: %s; ticket %s %q, %d runs; acknowledged: ticket %q, voted %v, done %v; steps of toolgate\n%s",
 			k.args, fmt.Sprintf(format, args...), id, k.state, ran, k.ticket, k.voted, k.done, strings.Join(steps, "\n"))
 	}
 	most := map[string]int{"unknown": 1, "done": 1}
 	switch {
 	case ran > most[k.state], k.state == "done" && ran != 1:
-		wrong("so many runs are wrong")
+		wrong("wrong number of runs")
 	case k.ticket != "" && id != k.ticket:
 		wrong("a ticket was lost")
 	case k.voted && (k.state == "proposed" || len(carol.ticket(t, id).Votes) != 1):
@@ -280,12 +277,12 @@ func (s *sweep) check(t *testing.T, g *tracedGate, k *sweptCall, steps []string)
 	case k.done && k.state != "done":
 		wrong("a result was lost")
 	case !slices.Contains(s.scenario.states, k.state):
-		wrong("no kill leaves that state")
+		wrong("unexpected state")
 	}
 	s.finish(t, g, k, id)
 }
 
-// find gives the ticket of a call, and notes its state.
+// find returns the ticket of the call and records its state.
 func (k *sweptCall) find(t *testing.T, d approver) (id string) {
 	t.Helper()
 	for _, one := range d.list(t, "") {
@@ -300,9 +297,9 @@ func (k *sweptCall) find(t *testing.T, d approver) (id string) {
 	return id
 }
 
-// finish calls again, approves what waits and calls until it has an answer. What
-// is unknown stays so and is never run again, everything else has run once at the
-// end.
+// finish calls again, approves if needed, and repeats the call until it has an
+// answer. An unknown call stays unknown and never runs again; any other call has run
+// once.
 func (s *sweep) finish(t *testing.T, g *tracedGate, k *sweptCall, id string) {
 	t.Helper()
 	before, d := callCounts(s.rec)[k.args], openHTTP(t, g.Agents+"/mcp", agentToken)
@@ -320,21 +317,21 @@ func (s *sweep) finish(t *testing.T, g *tracedGate, k *sweptCall, id string) {
 	after := callCounts(s.rec)[k.args]
 	if k.state == "unknown" {
 		if end != "TOOL_FAILED" || after != before {
-			t.Errorf("%s, unknown after the kill, then came to %s and was run %d times, before %d", k.args, end, after, before)
+			t.Errorf("%s, unknown after the kill: outcome %s, %d runs, before %d", k.args, end, after, before)
 		}
 		s.reconcile(t, g, k, id)
 		if end, last := outcome(t, (<-ask()).mustText(t)), callCounts(s.rec)[k.args]; end != "TOOL_FAILED" || last != before {
-			t.Errorf("%s, found out about, then came to %s and was run %d times, before %d", k.args, end, last, before)
+			t.Errorf("%s, reconciled: outcome %s, %d runs, before %d", k.args, end, last, before)
 		}
 		return
 	}
 	if end != "done" && end != "replayed" || after != 1 {
-		t.Errorf("%s, %q after the kill, then came to %s and was run %d times", k.args, k.state, end, after)
+		t.Errorf("%s, %q after the kill: outcome %s, %d runs", k.args, k.state, end, after)
 	}
 }
 
-// reconcile has carol say what she found out about a call that is unknown: the
-// server's own record says whether it ran. The agent may not say it.
+// reconcile records as carol whether an unknown call ran, by the calls that the
+// server received. The agent cannot record it.
 func (s *sweep) reconcile(t *testing.T, g *tracedGate, k *sweptCall, id string) {
 	t.Helper()
 	outcome := []string{"failed", "done"}[callCounts(s.rec)[k.args]]
@@ -348,7 +345,7 @@ func (s *sweep) reconcile(t *testing.T, g *tracedGate, k *sweptCall, id string) 
 		{approver{g.Admin, daveToken}, verdict{http.StatusConflict, "NOT_UNKNOWN", ""}},
 	} {
 		if v, err := tc.who.vote(t.Context(), id, "reconcile", body); err != nil || v != tc.want {
-			t.Errorf("%s, found out by %s: %+v, %v, want %+v", k.args, tc.who.token, v, err, tc.want)
+			t.Errorf("%s, reconciled by %s: %+v, %v, want %+v", k.args, tc.who.token, v, err, tc.want)
 		}
 	}
 }

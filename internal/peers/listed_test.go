@@ -19,26 +19,25 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// listed is a server and how many tools it lists, so that nothing is ever
-// compared with nothing.
+// listedServer is a server with its number of tools, so that no comparison is empty.
 type listedServer struct {
 	server
 	tools int
 }
 
-// realQuarantine is which tools of the real servers do not serve, and why:
-// "server tool" to the reason. The guards are made to let real schemas pass.
+// realQuarantine has the tools of real servers that are quarantined, "server tool",
+// with the reason. The schema guards accept all of them.
 var realQuarantine = map[string]string{}
 
-// TestRealDefinitions: what real servers list reaches agents byte for byte and
-// in order on /mcp/{server}, and on /mcp all but the name. With results off so
-// does what they answer.
+// TestRealDefinitions: /mcp/{server} lists the tools of real servers byte for byte
+// and in order; /mcp does so except for the names. With results off, results are
+// equal byte for byte too.
 func TestRealDefinitions(t *testing.T) {
 	t.Parallel()
 	rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}})
 	folder, record := t.TempDir(), filepath.Join(t.TempDir(), "offline")
 	servers := realServers(t, folder, record)
-	t.Cleanup(func() { wantOffline(t, record, 2*len(servers)) }) // when all have ended
+	t.Cleanup(func() { wantOffline(t, record, 2*len(servers)) }) // after every server has exited
 	c := newComparison(t, append(servers, listedServer{stdioOf("recorder", rec, shared()), 1}), rec)
 	t.Run("lists", func(t *testing.T) { c.compareLists(t, realQuarantine) })
 	missing := jsonText(t, map[string]string{"path": filepath.Join(folder, "missing")})
@@ -48,7 +47,7 @@ func TestRealDefinitions(t *testing.T) {
 		{"everything", "get-annotated-message", `{"messageType":"error","includeImage":true}`},
 		{"memory", "read_graph", `{}`},
 		{"memory", "open_nodes", `{"names":["seed"]}`},
-		{"filesystem", "read_text_file", missing}, // answered with isError
+		{"filesystem", "read_text_file", missing}, // a result with isError
 	} {
 		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.compareResult(t, tc.server, tc.tool, tc.args) })
 	}
@@ -65,9 +64,9 @@ func TestRealDefinitions(t *testing.T) {
 	c.stop(t)
 }
 
-// realServers are servers that nobody here wrote, as an operator would enter
-// them, but cut off from the network: they only have to list their tools.
-// folder is theirs, record is where offline.cjs writes to.
+// realServers are third-party servers, configured as an operator would, without
+// access to the network. folder is their directory, record the file that offline.cjs
+// writes.
 func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	t.Helper()
 	node := requirePart(t, "node")
@@ -80,7 +79,7 @@ func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	env := map[string]string{
 		"HOME": folder, "NODE_OPTIONS": `--require "` + cut + `"`, "OFFLINE_RECORD": record, "MEMORY_FILE_PATH": graph,
 		"NOTION_TOKEN": "none",
-		// It asks for newer versions and reports its use otherwise.
+		// Without these it checks for updates and reports its use.
 		"CHROME_DEVTOOLS_MCP_NO_UPDATE_CHECKS": "1", "CHROME_DEVTOOLS_MCP_NO_USAGE_STATISTICS": "1",
 	}
 	for _, s := range []struct {
@@ -105,8 +104,8 @@ func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	return out
 }
 
-// wantOffline wants that the servers were cut off from the network, all of
-// them, and that none had to be.
+// wantOffline checks that every server ran without network access and that none
+// tried to use it.
 func wantOffline(t testing.TB, record string, servers int) {
 	t.Helper()
 	text, err := os.ReadFile(record)
@@ -118,26 +117,26 @@ func wantOffline(t testing.TB, record string, servers int) {
 		if strings.HasPrefix(line, "loaded in ") {
 			loaded++
 		} else {
-			t.Errorf("reaching for the network: %s", line)
+			t.Errorf("a server used the network: %s", line)
 		}
 	}
 	if loaded < servers {
-		t.Errorf("%d processes were cut off from the network, want at least %d", loaded, servers)
+		t.Errorf("%d processes ran without network, want at least %d", loaded, servers)
 	}
 }
 
-// comparison is a toolgate and the servers behind it, each running a second
-// time without it.
+// comparison is a toolgate with its servers, and a second process of each server
+// without toolgate.
 type comparison struct {
 	gate    *gate
 	servers []listedServer
 	direct  map[string]rawClient
-	tools   map[string][]json.RawMessage // as each server lists them itself
+	tools   map[string][]json.RawMessage // the tools as each server lists them
 }
 
-// newComparison starts all of it. The servers are asked directly with what
-// toolgate asks them with, since some offer other tools to other clients: rec,
-// one of them, has heard it.
+// newComparison starts them. It initializes the direct servers with the parameters
+// that toolgate sends, read from the recorder rec: some servers offer other tools to
+// other clients.
 func newComparison(t testing.TB, servers []listedServer, rec *recorder.Recorder) *comparison {
 	t.Helper()
 	s := setup{results: "off"}
@@ -148,11 +147,11 @@ func newComparison(t testing.TB, servers []listedServer, rec *recorder.Recorder)
 	c.gate = serveReady(t, configure(t, s))
 	first := slices.Index(rec.Methods(), "initialize")
 	if first < 0 {
-		t.Fatalf("a server is not initialized: %s", rec.Bytes())
+		t.Fatalf("the recorder was not initialized: %s", rec.Bytes())
 	}
 	params, _ := jsonrpc.Get(rec.Messages()[first], "params")
 	if version, _ := jsonrpc.Get(params, "protocolVersion"); string(version) != `"2025-11-25"` {
-		t.Fatalf("a server is initialized with %s", params)
+		t.Fatalf("the recorder was initialized with %s", params)
 	}
 	for _, one := range servers {
 		c.direct[one.name] = startDirect(t, one.server, params)
@@ -164,8 +163,8 @@ func newComparison(t testing.TB, servers []listedServer, rec *recorder.Recorder)
 	return c
 }
 
-// openDirect connects to a server as toolgate would. A child has the same
-// environment, and has to end when its stdin does, with all that it started.
+// startDirect connects to a server as toolgate does. A child process gets the same
+// environment, and has to exit with its descendants when its stdin ends.
 func startDirect(t testing.TB, s server, params json.RawMessage) rawClient {
 	t.Helper()
 	if url, ok := s.entry["url"].(string); ok {
@@ -181,13 +180,13 @@ func startDirect(t testing.TB, s server, params json.RawMessage) rawClient {
 		gone := trackDescendants(t, cmd.Process.Pid)
 		d.in.Close()
 		late := time.AfterFunc(timeout, func() {
-			t.Errorf("%s did not end with its stdin", s.name)
+			t.Errorf("%s did not exit at the end of its stdin", s.name)
 			_ = cmd.Process.Kill()
 		})
 		defer late.Stop()
-		for range d.out { // until it closes its stdout
+		for range d.out { // until the server closes its stdout
 		}
-		_ = cmd.Wait() // however it ends
+		_ = cmd.Wait() // any exit code
 		gone()
 	})
 	if answer := d.exchange(t, jsonrpc.NewRequest([]byte(`"open"`), "initialize", params)); !bytes.Contains(answer, []byte(`"result"`)) {
@@ -197,8 +196,8 @@ func startDirect(t testing.TB, s server, params json.RawMessage) rawClient {
 	return d
 }
 
-// plainList gives every tool of every page as it came, in order. It takes the
-// answers apart with the standard library, not with what is under test.
+// listRaw returns every tool on every page as it was received, in order. It decodes
+// the answers with the standard library, which is not under test.
 func listRaw(t testing.TB, d rawClient) (tools []json.RawMessage) {
 	t.Helper()
 	params := json.RawMessage(nil)
@@ -221,14 +220,14 @@ func listRaw(t testing.TB, d rawClient) (tools []json.RawMessage) {
 	}
 }
 
-// lists compares the lists of both routes with the servers' own. Of what a
-// server lists, the tools in quarantine and no others are missing; one whose
-// definition cannot be read goes by its place.
+// compareLists compares the lists of both routes with the servers' own. Only
+// quarantined tools are missing. A tool without a readable name is quarantined by
+// its position.
 func (c *comparison) compareLists(t *testing.T, quarantine map[string]string) {
 	if diff := cmp.Diff(quarantine, c.quarantine(t)); diff != "" {
 		t.Fatalf("in quarantine (-want +got):\n%s", diff)
 	}
-	var all []json.RawMessage // as /mcp has to list them, but for the names
+	var all []json.RawMessage // the expected tools of /mcp, except for the names
 	var exposed []string
 	for _, one := range c.servers {
 		var want []json.RawMessage
@@ -249,7 +248,7 @@ func (c *comparison) compareLists(t *testing.T, quarantine map[string]string) {
 	wantSame(t, "/mcp", all, withNames(t, all, got))
 }
 
-// quarantine gives what toolgate says it does not serve.
+// quarantine returns the quarantined tools with their reasons.
 func (c *comparison) quarantine(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -262,14 +261,13 @@ func (c *comparison) quarantine(t testing.TB) map[string]string {
 	return out
 }
 
-// oneLine is what has to become of a definition that was written on several
-// lines: line ends between tokens are spaces, and inside of strings there are
-// none (RFC 8259 section 7).
+// oneLine returns a definition with spaces in place of the line ends between tokens.
+// Strings contain no line ends (RFC 8259 section 7).
 func oneLine(text json.RawMessage) json.RawMessage {
 	return []byte(strings.NewReplacer("\r", " ", "\n", " ").Replace(string(text)))
 }
 
-// named gives tools the names of the originals, spelled as they are there.
+// withNames returns tools with the names of the originals, in the same spelling.
 func withNames(t testing.TB, originals, tools []json.RawMessage) (out []json.RawMessage) {
 	t.Helper()
 	for i, tool := range tools {
@@ -292,23 +290,22 @@ func wantSame(t testing.TB, where string, want, got []json.RawMessage) {
 	}
 	for i := range want {
 		if !bytes.Equal(want[i], got[i]) {
-			t.Errorf("%s lists\n%s\nand the server\n%s", where, got[i], want[i])
+			t.Errorf("%s lists\n%s\nwant\n%s", where, got[i], want[i])
 		}
 	}
 }
 
-// result compares what a call on the transparent route gives with what the
-// server answers itself.
+// compareResult compares a result on /mcp/{server} with the server's own.
 func (c *comparison) compareResult(t *testing.T, name, tool, args string) {
 	own := callRaw(t, c.direct[name], tool, args)
 	got := callRaw(t, openHTTP(t, c.gate.Agents+"/mcp/"+name, agentToken), tool, args)
 	if want := oneLine(own); !bytes.Equal(want, got) {
-		t.Errorf("the result is\n%s\nand the server's\n%s", got, want)
+		t.Errorf("the result is\n%s\nwant\n%s", got, want)
 	}
 }
 
-// relayed wants the same answer to a request that calls no tool, on the road of
-// its server.
+// compareRelayed compares the answer to a request that calls no tool, on
+// /mcp/{server}.
 func (c *comparison) compareRelayed(t *testing.T, name, method, params, holds string) {
 	message := []byte(`{"jsonrpc":"2.0","id":"r","method":"` + method + `","params":` + params + `}`)
 	want, failure := splitAnswer(c.direct[name].exchange(t, message))
@@ -321,7 +318,7 @@ func (c *comparison) compareRelayed(t *testing.T, name, method, params, holds st
 	}
 }
 
-// plainResult calls a tool and takes the result out with the standard library.
+// callRaw calls a tool and decodes the result with the standard library.
 func callRaw(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	t.Helper()
 	text := d.exchange(t, callMessage("7", tool, args))
@@ -332,7 +329,7 @@ func callRaw(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	return answer.Result
 }
 
-// end stops toolgate and wants every server that it started gone.
+// stop stops toolgate and waits until every server that it started has exited.
 func (c *comparison) stop(t testing.TB) {
 	t.Helper()
 	gone := trackDescendants(t, c.gate.Cmd.Process.Pid)

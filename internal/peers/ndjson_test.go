@@ -26,9 +26,9 @@ type actionAnswer struct {
 	}
 }
 
-// The NDJSON protocol in both directions with a second implementation at both
-// ends: a client in Node drives the door, whose one upstream is a server in
-// Node.
+// TestNDJSONBothWays runs the NDJSON action protocol with an independent
+// implementation of client and server: a client in Node starts toolgate ndjson,
+// whose one upstream is a server in Node.
 func TestNDJSONBothWays(t *testing.T) {
 	t.Parallel()
 	seen := throughNode(t, map[string]any{"notice": "what the operator says"}, "--token", agentToken)
@@ -37,7 +37,7 @@ func TestNDJSONBothWays(t *testing.T) {
 		error, notice, uncertainty string
 		assumptions                []string
 	}{
-		// In the server's own words, under the name that the caller used.
+		// The server's own texts, under the exposed name.
 		"reply": {notice: "Non-clinical support; must provide escalation cues when risk is elevated", uncertainty: "medium",
 			assumptions: []string{"Risk level: medium (self-reported or system-assessed)"}},
 		"echo":          {notice: "Repeats what it is told", uncertainty: "low"},
@@ -77,29 +77,29 @@ func TestNDJSONBothWays(t *testing.T) {
 	}
 }
 
-// checkAnonymous wants the responses without an id in the order of their
-// requests: a bad id, malformed JSON, a line that is too long, and two that
-// gave none.
+// checkAnonymous checks the responses without an ID, in the order of their requests:
+// an invalid ID, malformed JSON, a line that is too long, and two requests without
+// ID.
 func checkAnonymous(t *testing.T, got []actionAnswer) {
 	t.Helper()
 	want := []string{"Invalid request envelope", "Malformed JSON request", "Request exceeds maximum size (512 KB)", "", ""}
-	var said []string
+	var errors []string
 	for _, a := range got {
-		said = append(said, a.Error)
+		errors = append(errors, a.Error)
 	}
-	if !slices.Equal(said, want) {
-		t.Errorf("without an id: %q, want %q", said, want)
+	if !slices.Equal(errors, want) {
+		t.Errorf("without ID: %q, want %q", errors, want)
 	}
 }
 
-// nodeAnswers is what client.mjs prints.
+// nodeAnswers is the output of client.mjs.
 type nodeAnswers struct {
 	ByID      map[string]actionAnswer
 	Anonymous []actionAnswer
 	Exit      int
 }
 
-// throughNode has client.mjs drive toolgate ndjson, with server.mjs behind it.
+// throughNode runs client.mjs with toolgate ndjson and server.mjs.
 func throughNode(t *testing.T, settings map[string]any, flags ...string) nodeAnswers {
 	t.Helper()
 	scripts, err := filepath.Abs("../../testdata/ndjson")

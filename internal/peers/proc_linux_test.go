@@ -10,14 +10,14 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// identity tells a process from a later one with its number.
+// process identifies a process, also after its number is used again.
 type process struct {
 	pid   int
 	start string // clock ticks since boot
 }
 
-// stat reads the fields of /proc/pid/stat after the name (proc(5)): state,
-// parent and so on. They are nil when there is no such process.
+// readStat reads the fields of /proc/pid/stat after the name (proc(5)): state,
+// parent and so on. It returns nil if there is no such process.
 func readStat(pid int) []string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -34,14 +34,13 @@ func processOf(pid int) process {
 	return process{pid: pid}
 }
 
-// alive reports whether that very process runs. One that nobody has waited for
-// yet does not.
+// alive reports whether the process runs. A zombie does not run.
 func (i process) alive() bool {
 	f := readStat(i.pid)
 	return len(f) > 19 && f[19] == i.start && f[0] != "Z" && f[0] != "X"
 }
 
-// descendants gives every process below pid.
+// descendants returns every process below pid.
 func descendants(t testing.TB, pid int) []process {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -65,7 +64,7 @@ func descendants(t testing.TB, pid int) []process {
 	return out
 }
 
-// commandOf gives the command line of a process.
+// commandLine returns the command line of a process.
 func commandLine(i process) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(i.pid) + "/cmdline")
 	if err != nil {
@@ -74,16 +73,16 @@ func commandLine(i process) string {
 	return strings.ReplaceAll(string(text), "\x00", " ")
 }
 
-// awaitGone waits until none of the processes runs.
+// awaitExit waits until none of the processes runs.
 func awaitExit(t testing.TB, who []process) {
 	t.Helper()
 	var left []string
 	defer func() {
 		if t.Failed() {
-			t.Logf("still there: %v", left)
+			t.Logf("processes that still run: %v", left)
 		}
 	}()
-	program.Await(t, "no process is left behind", func() bool {
+	program.Await(t, "every process exits", func() bool {
 		left = nil
 		for _, i := range who {
 			if i.alive() {
@@ -95,8 +94,8 @@ func awaitExit(t testing.TB, who []process) {
 	left = nil
 }
 
-// offspring gives a function that waits until none of the processes runs that
-// are below pid now.
+// trackDescendants returns a function that waits until every current descendant of
+// pid has exited.
 func trackDescendants(t testing.TB, pid int) func() {
 	t.Helper()
 	who := descendants(t, pid)

@@ -4,5 +4,5 @@ package peers_test
 
 import "testing"
 
-// offspring looks at nothing outside Linux.
-func offspring(testing.TB, int) func() { return func() {} }
+// trackDescendants does nothing outside Linux.
+func trackDescendants(testing.TB, int) func() { return func() {} }

@@ -18,25 +18,24 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// door is a way in that takes bytes as they are, so that a test can send what
-// no SDK would.
+// rawClient sends bytes unchanged, so that a test can send what no SDK sends.
 type rawClient interface {
-	// exchange sends one message and gives its answer, nil when there is none.
+	// exchange sends one message and returns its answer, nil for none.
 	exchange(t testing.TB, message []byte) []byte
-	// heard gives the notifications that came with the last answer.
+	// notifications returns the notifications before the last answer.
 	notifications() [][]byte
 }
 
 const initializeMessage = `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
 
-// httpDoor is one session over Streamable HTTP.
+// rawHTTP is one session over Streamable HTTP.
 type rawHTTP struct {
 	url, token, session string
 	status              int // of the last answer
 	notes               [][]byte
 }
 
-// heard implements door.
+// notifications implements rawClient.
 func (d *rawHTTP) notifications() [][]byte { return d.notes }
 
 // openHTTP initializes a session.
@@ -74,7 +73,7 @@ func (d *rawHTTP) post(ctx context.Context, message []byte) (*http.Response, err
 	return http.DefaultClient.Do(req)
 }
 
-// exchange implements door.
+// exchange implements rawClient.
 func (d *rawHTTP) exchange(t testing.TB, message []byte) []byte {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), timeout)
@@ -86,7 +85,7 @@ func (d *rawHTTP) exchange(t testing.TB, message []byte) []byte {
 	return answer
 }
 
-// try is exchange for goroutines other than the test's.
+// tryExchange is exchange for goroutines other than the test's.
 func (d *rawHTTP) tryExchange(ctx context.Context, message []byte) ([]byte, error) {
 	res, err := d.post(ctx, message)
 	if err != nil {
@@ -115,22 +114,22 @@ func (d *rawHTTP) tryExchange(ctx context.Context, message []byte) ([]byte, erro
 	return last, nil
 }
 
-// isAnswer tells an answer from a notification or a request.
+// isResponse reports whether a message is a response.
 func isResponse(message []byte) bool {
 	_, method := jsonrpc.Get(message, "method")
 	return !method && len(message) > 0
 }
 
-// pipeDoor is one client on a program's stdin and stdout.
+// rawStdio is one client on the stdin and stdout of a program.
 type rawStdio struct {
 	in    io.WriteCloser
 	out   chan []byte
 	proc  *program.Process // nil for a program that is not toolgate
 	notes [][]byte
-	ends  []io.Closer // all our ends of the program's pipes
+	ends  []io.Closer // the test's ends of the program's pipes
 }
 
-// hangUp closes everything at once, as the end of a client does.
+// closePipes closes every pipe at once, as the exit of a client does.
 func (d *rawStdio) closePipes(t testing.TB) {
 	t.Helper()
 	for _, end := range d.ends {
@@ -140,7 +139,7 @@ func (d *rawStdio) closePipes(t testing.TB) {
 	}
 }
 
-// heard implements door.
+// notifications implements rawClient.
 func (d *rawStdio) notifications() [][]byte { return d.notes }
 
 // openStdio starts toolgate stdio and initializes it.
@@ -165,7 +164,7 @@ func openStdio(t testing.TB, dir string) *rawStdio {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		_, _ = io.Copy(log, r[2]) // until one of the two ends
+		_, _ = io.Copy(log, r[2]) // until either end is closed
 	}()
 	t.Cleanup(func() {
 		r[2].Close()
@@ -177,7 +176,7 @@ func openStdio(t testing.TB, dir string) *rawStdio {
 	return d
 }
 
-// spawn starts a command that ends with the test's process, and speaks to it.
+// spawn starts a command that ends with the test process.
 func spawn(t testing.TB, cmd *exec.Cmd) *rawStdio {
 	t.Helper()
 	program.Tether(cmd)
@@ -203,7 +202,7 @@ func openCommand(t testing.TB, env []string, name string, args ...string) *rawSt
 	d := spawn(t, cmd)
 	t.Cleanup(func() {
 		d.in.Close()
-		_ = cmd.Process.Kill() // it may have ended with its stdin
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
 	})
 	d.initialize(t)
@@ -218,7 +217,7 @@ func (d *rawStdio) initialize(t testing.TB) {
 	d.send(t, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 }
 
-// newPipe reads the answers that come out of a program.
+// newPipe reads the lines of a program.
 func newPipe(t testing.TB, in io.WriteCloser, out io.ReadCloser) *rawStdio {
 	d := &rawStdio{in: in, out: make(chan []byte, 1024)}
 	go func() {
@@ -243,7 +242,7 @@ func (d *rawStdio) send(t testing.TB, message []byte) {
 	}
 }
 
-// next gives the next answer.
+// next returns the next response.
 func (d *rawStdio) next(t testing.TB) []byte {
 	t.Helper()
 	d.notes = nil
@@ -264,14 +263,14 @@ func (d *rawStdio) next(t testing.TB) []byte {
 	}
 }
 
-// exchange implements door.
+// exchange implements rawClient.
 func (d *rawStdio) exchange(t testing.TB, message []byte) []byte {
 	t.Helper()
 	d.send(t, message)
 	return d.next(t)
 }
 
-// callMessage is one tools/call; args is put in as it is, "" for none.
+// callMessage returns a tools/call message with args unchanged, "" for none.
 func callMessage(id, tool, args string) []byte {
 	if args != "" {
 		args = `,"arguments":` + args
@@ -279,20 +278,20 @@ func callMessage(id, tool, args string) []byte {
 	return []byte(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%s%s}}`, id, jsonrpc.Quote(tool), args))
 }
 
-// call calls a tool and gives its result or its error object.
+// call calls a tool and returns its result or its error object.
 func call(t testing.TB, d rawClient, tool, args string) (result, failure json.RawMessage) {
 	t.Helper()
 	return splitAnswer(d.exchange(t, callMessage("7", tool, args)))
 }
 
-// parts takes an answer apart.
+// splitAnswer returns the result or the error object of an answer.
 func splitAnswer(answer []byte) (result, failure json.RawMessage) {
 	result, _ = jsonrpc.Get(answer, "result")
 	failure, _ = jsonrpc.Get(answer, "error")
 	return result, failure
 }
 
-// mustCall calls a tool and wants a result that is no error.
+// mustCall calls a tool and fails the test unless the result is a success.
 func mustCall(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	t.Helper()
 	result, failure := call(t, d, tool, args)
@@ -302,7 +301,7 @@ func mustCall(t testing.TB, d rawClient, tool, args string) json.RawMessage {
 	return result
 }
 
-// list gives every tool as it came, in order.
+// list returns every tool as it was received, in order.
 func list(t testing.TB, d rawClient) []json.RawMessage {
 	t.Helper()
 	var out []json.RawMessage
@@ -331,7 +330,7 @@ func toolName(tool json.RawMessage) string {
 	return name
 }
 
-// refusal is an error object of ours.
+// refusal is an error object of toolgate.
 type refusal struct {
 	Code    int
 	Message string
@@ -352,7 +351,7 @@ func readRefusal(t testing.TB, raw json.RawMessage) refusal {
 	return r
 }
 
-// ticketOf gives status and ticket of a result that an approval is about.
+// ticketOf returns the approval status and the ticket of a result.
 func ticketOf(t testing.TB, result json.RawMessage) (status, ticket string) {
 	t.Helper()
 	var r struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// cookies sends every cookie back to the host and port that set it, as browsers
-// do on loopback, Secure ones too.
+// cookies returns every cookie to the host and port that set it, as browsers do on
+// loopback, also Secure cookies.
 type cookies map[string]map[string]string
 
 func (c cookies) SetCookies(u *url.URL, list []*http.Cookie) {
@@ -42,11 +42,11 @@ func (c cookies) Cookies(u *url.URL) (list []*http.Cookie) {
 	return list
 }
 
-// visit is one person with a browser.
+// browserSession is one person with a browser.
 type browserSession struct {
 	t    *testing.T
 	http *http.Client
-	at   *url.URL // of the page that is shown
+	at   *url.URL // address of the current page
 	text string
 	code int
 }
@@ -80,8 +80,8 @@ var (
 	hidden     = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`)
 )
 
-// send fills in the form of the page that is shown, and sends it. With several,
-// it is the one whose address ends with to.
+// send submits a form of the current page with its hidden fields. to selects the
+// form by the end of its address.
 func (v *browserSession) send(to string, fields ...string) *browserSession {
 	v.t.Helper()
 	for _, text := range forms.FindAllString(v.text, -1) {
@@ -106,7 +106,7 @@ func (v *browserSession) send(to string, fields ...string) *browserSession {
 	return nil
 }
 
-// signedIn gives who the console says is signed in, "" for nobody.
+// signedIn returns the subject that is signed in at the console, "" for none.
 func (v *browserSession) signedIn(console string) string {
 	v.t.Helper()
 	found := regexp.MustCompile(`signed in as <strong>([^<]*)</strong>`).FindStringSubmatch(v.open(console + "/console/login").text)
@@ -116,8 +116,8 @@ func (v *browserSession) signedIn(console string) string {
 	return found[1]
 }
 
-// openProvider starts an OpenID provider that nobody here wrote, on an address that
-// toolgate has been told, for people of admin.
+// openProvider starts a third-party OpenID provider at an address, for the console
+// at admin.
 func openProvider(t *testing.T, address, admin string) *program.Process {
 	t.Helper()
 	node, script := requirePart(t, "node"), filepath.Join("..", "..", "testdata", "npm", "provider.mjs")
@@ -133,8 +133,9 @@ func openProvider(t *testing.T, address, admin string) *program.Process {
 	return p
 }
 
-// People sign in at an OpenID provider, and what they decide counts. While the
-// provider is down, toolgate serves, and tokens still open the door.
+// TestSigningInAtAProvider: people sign in at an OpenID provider and their votes
+// count. While the provider is down toolgate serves, and people can sign in with
+// tokens.
 func TestSigningInAtAProvider(t *testing.T) {
 	t.Parallel()
 	requirePart(t, "oidc-provider/package.json")
@@ -162,9 +163,9 @@ func TestSigningInAtAProvider(t *testing.T) {
 	openProvider(t, address, g.Admin)
 	agent := openHTTP(t, g.Agents+"/mcp", agentToken)
 	ticket := "/console/approvals/" + holdCall(t, agent, "rec__pay", `{"n":1}`)
-	ann := newBrowserSession(t).open(g.Admin + ticket) // as from a link in a message
+	ann := newBrowserSession(t).open(g.Admin + ticket) // the link in a notice
 	ann.open(g.Admin + "/console/login/provider?next=" + ticket)
-	ann.send("", "login", "ann", "password", "any") // who
+	ann.send("", "login", "ann", "password", "any") // sign in
 	ann.send("")                                    // consent
 	if ann.at.String() != g.Admin+ticket || ann.code != http.StatusOK {
 		t.Fatalf("after signing in: %s, %d\n%s", ann.at, ann.code, ann.text)
@@ -173,7 +174,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 		t.Fatalf("voting: %d\n%s", ann.code, ann.text)
 	}
 	if got := outcome(t, agent.exchange(t, callMessage("2", "rec__pay", `{"n":1}`))); got != "done" {
-		t.Errorf("the call that ann approved: %s", got)
+		t.Errorf("the call after the approval: %s", got)
 	}
 	wantRuns(t, rec, `{"n":1}`, 1)
 
@@ -182,17 +183,18 @@ func TestSigningInAtAProvider(t *testing.T) {
 	}
 	ann.send("/logout")
 	if who := ann.signedIn(g.Admin); who != "" {
-		t.Errorf("signed out, and yet %q", who)
+		t.Errorf("signed in as %q after signing out", who)
 	}
 	if res := newBrowserSession(t).open(g.Admin + "/console/login/callback?code=x&state=y"); res.code != http.StatusUnauthorized {
-		t.Errorf("an answer to nobody's question: %d", res.code)
+		t.Errorf("a callback without a sign-in: %d", res.code)
 	}
 	if text := g.Log.String() + g.Out.String(); strings.Contains(text, "provider-secret") || strings.Contains(text, approverToken) {
 		t.Errorf("a secret is in the log:\n%s", text)
 	}
 }
 
-// A session is as good as the token that began it, now: not as it was.
+// TestSessionsFollowTheConfiguration: a console session is valid only as long as the
+// token that began it is configured.
 func TestSessionsFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -212,7 +214,7 @@ func TestSessionsFollowTheConfiguration(t *testing.T) {
 		t.Helper()
 		reloads++
 		configure(tokens)
-		g.Await(t, "it reloads", func() bool { return strings.Count(g.Log.String(), "toolgate: reloaded") == reloads })
+		g.Await(t, "toolgate reloads", func() bool { return strings.Count(g.Log.String(), "toolgate: reloaded") == reloads })
 	}
 	signedIn := func(what, wantCarol, wantDave string) {
 		t.Helper()

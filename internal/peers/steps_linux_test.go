@@ -21,39 +21,43 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// A step is what a program does to the world that a crash leaves behind: a
-// write to a file of its state, the order to bring it to the disk, bytes into a
-// connection. The tests stop toolgate right before a step of their choice, as
-// kill -9 would, by tracing it (ptrace). strace cannot: it counts for each
-// thread apart, and a Go program does not say on which thread it does what.
+// A step is a system call with an effect that survives a crash: a write to a file
+// of the state directory, a sync, or bytes on a connection. The tests kill toolgate
+// right before a chosen step, by tracing it with ptrace. strace counts per thread,
+// and a Go program may use any thread for a step.
 
 // steppedVar makes this binary the tracer of the command in its arguments. It
 // names the directory whose files count; the steps go to the file stepsVar. A
 // number on stdin arms it: it stops the command before so many steps from then
 // on, or never for 0.
 const (
-	tracedVar = "PEERS_STEPPED"
+	// tracedVar makes this binary the tracer of the command in its arguments. Its
+	// value is the directory whose files count; stepsVar names the file that
+	// receives the steps. A number on stdin arms the tracer: it kills the command
+	// before that step, counted from then on, or never for 0.
+	tracedVar = "PEERS_TRACED"
 	stepsVar  = "PEERS_STEPS"
 )
 
-// stepped are the system calls that are steps. All have the file first.
+// tracedCalls are the system calls that are steps. Their first argument is the file.
 var tracedCalls = map[uint64]string{
 	unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite64", unix.SYS_WRITEV: "writev",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg",
 	unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync", unix.SYS_FTRUNCATE: "ftruncate",
 }
 
-// tracer traces one process. Its methods but listen belong to the one thread
-// that may.
+// tracer traces one process. Its methods except readOrders run on the one thread
+// that may trace.
 type tracer struct {
 	pid   int
 	dir   string
 	steps *os.File
 	armed atomic.Bool
-	left  atomic.Int64 // steps to go, when armed; below 1 it goes on
+	left  atomic.Int64 // steps until the kill, when armed; below 1 there is none
 }
 
-// beStepped is that tracer. It ends as the command does, and the command with it.
+// runTracer is that tracer. It exits with the command, and kills the command when it
+// exits.
 func runTracer() {
 	runtime.LockOSThread()
 	cmd := exec.Command(os.Args[1], os.Args[2:]...)
@@ -73,13 +77,13 @@ func runTracer() {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		for range asked {
-			_ = unix.Kill(t.pid, unix.SIGTERM) // it may be gone already
+			_ = unix.Kill(t.pid, unix.SIGTERM) // it may have exited
 		}
 	}()
 	os.Exit(t.trace())
 }
 
-// listen takes orders until there are no more.
+// readOrders reads numbers from stdin.
 func (t *tracer) readOrders() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var n int64
@@ -91,7 +95,7 @@ func (t *tracer) readOrders() {
 	}
 }
 
-// trace lets the process run from one system call to the next, until it is gone.
+// trace lets the process run from one system call to the next until it exits.
 func (t *tracer) trace() (code int) {
 	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 	for ready := false; ; {
@@ -122,7 +126,7 @@ func (t *tracer) trace() (code int) {
 		default:
 			deliver = int(sig)
 		}
-		_ = unix.PtraceSyscall(tid, deliver) // a thread that was killed meanwhile goes no further
+		_ = unix.PtraceSyscall(tid, deliver) // the thread may have been killed
 	}
 }
 
@@ -138,8 +142,8 @@ type syscallInfo struct {
 
 const syscallEntry = 1 // PTRACE_SYSCALL_INFO_ENTRY
 
-// look sees what a thread is about to do, and kills the process instead if it is
-// the step to stop at: the kernel then leaves the system call out.
+// checkCall inspects a system call at its entry. At the step to stop at it kills the
+// process; the kernel then does not execute the call.
 func (t *tracer) checkCall(tid int) {
 	if !t.armed.Load() {
 		return
@@ -159,11 +163,11 @@ func (t *tracer) checkCall(tid int) {
 		return
 	}
 	fmt.Fprintln(t.steps, "dies before", name, what)
-	_ = unix.Kill(t.pid, unix.SIGKILL) // it is stopped, and so there
+	_ = unix.Kill(t.pid, unix.SIGKILL) // it is stopped, so it exists
 }
 
-// where tells of a step what it is about: a file of the state, or what is said
-// on a connection; "" for what is no step.
+// describe names the target of a system call: a file of the state directory, or the
+// first bytes on a connection; "" if the call is no step.
 func (t *tracer) describe(tid int, info syscallInfo) string {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.pid, info.args[0]))
 	if err != nil {
@@ -171,25 +175,25 @@ func (t *tracer) describe(tid int, info syscallInfo) string {
 	}
 	if strings.HasPrefix(path, "socket:") {
 		text := make([]byte, 16)
-		_, _ = unix.PtracePeekData(tid, uintptr(info.args[1]), text) // it is for people
+		_, _ = unix.PtracePeekData(tid, uintptr(info.args[1]), text) // for the failure message only
 		return fmt.Sprintf("socket %q", text)
 	}
 	if in, ok := strings.CutPrefix(path, t.dir+"/"); ok {
 		dir, file := filepath.Split(in)
-		first, _, _ := strings.Cut(dir, "/") // not the name of the instance
+		first, _, _ := strings.Cut(dir, "/") // without the name of the instance
 		return filepath.Join(first, file)
 	}
 	return ""
 }
 
-// steppedGate is a toolgate that can be stopped before any of its steps.
+// tracedGate is a toolgate that can be killed before any of its steps.
 type tracedGate struct {
 	*gate
 	steps string
 	arms  func(k int)
 }
 
-// serveStepped starts toolgate serve under a tracer.
+// serveTraced starts toolgate serve under a tracer.
 func serveTraced(t testing.TB, dir string) *tracedGate {
 	t.Helper()
 	self, err := os.Executable()
@@ -213,14 +217,14 @@ func serveTraced(t testing.TB, dir string) *tracedGate {
 	return g
 }
 
-// arm begins to count the steps; toolgate dies before the k-th.
+// arm starts counting steps; toolgate is killed before the k-th.
 func (g *tracedGate) arm(t testing.TB, k int) {
 	t.Helper()
 	g.arms(k)
 	program.Await(t, "the tracer counts", func() bool { return len(g.recorded(t)) > 0 })
 }
 
-// taken gives the steps since it was armed, that first.
+// recorded returns the steps since arm, the line of arm first.
 func (g *tracedGate) recorded(t testing.TB) []string {
 	t.Helper()
 	text, err := os.ReadFile(g.steps)
@@ -230,16 +234,17 @@ func (g *tracedGate) recorded(t testing.TB) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")[:strings.Count(string(text), "\n")]
 }
 
-// stop kills toolgate if it still lives, and waits until nothing of it is left.
+// stop kills toolgate if it still runs, and waits until every process has exited.
 func (g *tracedGate) stop(t testing.TB) {
 	t.Helper()
 	gone := trackDescendants(t, g.Cmd.Process.Pid)
-	_ = g.Cmd.Process.Kill() // the tracer is gone if toolgate is
+	_ = g.Cmd.Process.Kill() // the tracer exits with toolgate
 	g.Wait(t)
 	gone()
 }
 
-// needsTracing skips the test where processes may not be traced; in CI it fails.
+// requireTracing skips the test if processes cannot be traced; with CI=true it
+// fails.
 func requireTracing(t testing.TB) {
 	t.Helper()
 	self, err := os.Executable()

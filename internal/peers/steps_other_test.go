@@ -2,7 +2,7 @@
 
 package peers_test
 
-const steppedVar = "PEERS_STEPPED"
+const tracedVar = "PEERS_TRACED"
 
-// beStepped is for Linux.
-func beStepped() {}
+// runTracer needs Linux.
+func runTracer() {}

@@ -10,7 +10,8 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
-// worstQuarantine is which of testdata/worst.txtar do not serve, and why.
+// worstQuarantine has the tools of testdata/worst.txtar that are quarantined, with
+// the reason.
 var worstQuarantine = map[string]string{
 	"two-names":       "its definition has the keys \"name\" and \"Name\" at \"\"" + variants,
 	"two-properties":  "its definition has the keys \"id\" and \"ID\" at \"/inputSchema/properties\"" + variants,
@@ -28,7 +29,7 @@ var worstQuarantine = map[string]string{
 
 const variants = ", which differ only in case\nhint: set case_variants to allow for this server if that is meant"
 
-// worstResult has what a typed model of a result would lose, and line ends.
+// worstResult has values that a typed model of a result would change, and line ends.
 const worstResult = `{"zeta":1e2,"isError":false,"content":[
  {"type":"x-unknown","data":{"b":1,"a":9007199254740993}},
  {"x":[],"text":"\u0061 \/ <&> \ud83d\ude00","type":"text","annotations":{"priority":1.0,"x":{}}},
@@ -36,8 +37,8 @@ const worstResult = `{"zeta":1e2,"isError":false,"content":[
  "resultType":"complete","_meta":{"vendor.example/x":[1E+2,-0]},
  "structuredContent":{"n":123456789012345678901234567890,"e":1e2,"m":[],"é":"e\u0301"}, "":null}`
 
-// TestWorstDefinitions is TestRealDefinitions with a server that offers what
-// is hardest to pass on, over both transports, on one page and on many.
+// TestWorstDefinitions is TestRealDefinitions with definitions that are hard to pass
+// on unchanged, over both transports, on one page and on several.
 func TestWorstDefinitions(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/worst.txtar")
@@ -46,9 +47,9 @@ func TestWorstDefinitions(t *testing.T) {
 	}
 	offered := recorder.Config{Tools: []recorder.Tool{
 		{Name: "answers", Result: json.RawMessage(worstResult)},
-		// These cannot be seen in a file.
+		// Invisible characters.
 		{Name: "invisible", Definition: json.RawMessage(`{"name":"invisible","description":"` + "\u2028\u2029\u202e\ufeff\u00ad\u007f" + `","inputSchema":{"properties":{"e` + "\u0301" + `":{},"` + "\u200b" + `":{}}}}`)},
-		// Line ends of another kind, outside and inside of strings.
+		// Other line ends, outside and inside of strings.
 		{Name: "line-ends", Definition: json.RawMessage("{\r\n\"name\":\r\"line-ends\",\n\n\"inputSchema\":{\"description\":\"a\\r\\nb\"\r\n}\n}")},
 	}}
 	for _, f := range archive.Files {

@@ -2,7 +2,7 @@ package wait
 
 import "sync"
 
-// A Drain counts work under way and refuses new work once it is closed. The zero
+// A Drain counts running work and refuses new work once it is closed. The zero
 // value is open. It is safe for concurrent use.
 type Drain struct {
 	mu   sync.Mutex // protects the fields below
@@ -21,8 +21,8 @@ func (d *Drain) Enter() bool {
 	return true
 }
 
-// Continue counts work that continues after the work that started it. It is never
-// refused, so that work must not have left yet.
+// Continue counts work that outlives the work that started it. It is never refused,
+// so call it before that work leaves.
 func (d *Drain) Continue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

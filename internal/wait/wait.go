@@ -1,5 +1,4 @@
-// Package wait waits for time to pass, for somebody to lose interest, or for work
-// to end.
+// Package wait waits for a duration, a cancellation or the end of work.
 package wait
 
 import (
@@ -7,8 +6,8 @@ import (
 	"time"
 )
 
-// For waits until d has passed, and reports whether it has: false means that ctx
-// ended before. Nothing to wait for has passed unless ctx has ended. It is safe for
+// For waits for d and reports whether d has passed: false means that ctx ended
+// first. With d <= 0 it returns at once, false only if ctx has ended. It is safe for
 // concurrent use.
 func For(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {

@@ -1,5 +1,5 @@
-// Package contract holds the contracts of the three standard tools (seed 003)
-// as data: whole MCP tool definitions whose schemas are JSON Schema 2020-12.
+// Package contract has the contracts of the three standard tools (seed 003) as
+// data: complete MCP tool definitions with JSON Schema 2020-12.
 package contract
 
 import (
@@ -20,8 +20,8 @@ type Tool struct {
 	Definition json.RawMessage
 }
 
-// Tools gives the standard tools, in the order in which they are listed. The
-// definitions are the caller's own copies.
+// Tools returns the standard tools in the order in which they are listed. The
+// definitions are copies.
 func Tools() []Tool {
 	tools := make([]Tool, len(names))
 	for i, name := range names {
@@ -30,7 +30,7 @@ func Tools() []Tool {
 	return tools
 }
 
-// Get gives the standard tool of that name, and false when there is none.
+// Get returns the standard tool with a name, and false if there is none.
 func Get(name string) (Tool, bool) {
 	data, err := definitions.ReadFile("definitions/" + name + ".json")
 	if err != nil {

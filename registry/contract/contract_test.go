@@ -11,7 +11,7 @@ import (
 	"github.com/toolgate/toolgate/registry/contract"
 )
 
-// definition is what a client reads of a tool.
+// definition is the part of a tool that a client reads.
 type definition struct {
 	Name         string          `json:"name"`
 	Title        string          `json:"title"`
@@ -40,7 +40,7 @@ func TestTools(t *testing.T) {
 		names = append(names, tool.Name)
 		d := read(t, tool.Name)
 		if d.Name != tool.Name || d.Title == "" || d.Description == "" || len(d.Annotations) == 0 {
-			t.Errorf("definition of %s is not whole: %+v", tool.Name, d)
+			t.Errorf("definition of %s lacks members: %+v", tool.Name, d)
 		}
 		var members map[string]json.RawMessage
 		if err := json.Unmarshal(tool.Definition, &members); err != nil {
@@ -63,7 +63,8 @@ func TestGetUnknown(t *testing.T) {
 	}
 }
 
-// Who changes what Tools gave changes no contract.
+// TestDefinitionsAreCopies: a change of a returned definition does not change the
+// contract.
 func TestDefinitionsAreCopies(t *testing.T) {
 	first := contract.Tools()
 	before := slices.Clone(first[0].Definition)
@@ -74,7 +75,7 @@ func TestDefinitionsAreCopies(t *testing.T) {
 	}
 }
 
-// rows hold a schema against what it must allow and deny.
+// rows are values that a schema accepts and values that it rejects.
 type rows struct{ allow, deny []string }
 
 func (r rows) check(t *testing.T, what string, raw json.RawMessage) {

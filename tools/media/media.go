@@ -1,6 +1,6 @@
-// Package media is the offline renderer behind generate_media: it draws the
-// words of a prompt on a card. It is deterministic, no model is behind it, and
-// every picture says so.
+// Package media is the offline renderer of generate_media: it draws the words of a
+// prompt on a card. It is deterministic and uses no model, and every picture says
+// so.
 package media
 
 import (
@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Provider says in results what made a picture.
+// Provider is the provider that every result names.
 const Provider = "deterministic text renderer, no generative model"
 
 // The errors of Render.
@@ -41,15 +41,15 @@ type Picture struct {
 	Model         string
 }
 
-// style is how a model of ours draws.
+// style is how a model draws.
 type style struct {
-	scale  int // pixels of the picture per pixel of the font
+	scale  int // picture pixels per font pixel
 	margin int
 	colors func(prompt string) (paper, ink, frame color.Color)
 }
 
-// styles are the models. card-1 is dark on light, poster-1 is larger and light
-// on a colour that the prompt decides.
+// styles are the models: card-1 is dark on light; poster-1 is larger, and light on a
+// colour that depends on the prompt.
 var styles = map[string]style{
 	"card-1": {scale: 2, margin: 24, colors: func(string) (paper, ink, frame color.Color) {
 		return color.RGBA{250, 248, 240, 255}, color.RGBA{30, 30, 36, 255}, color.RGBA{180, 172, 150, 255}
@@ -66,15 +66,13 @@ var sizes = map[string]image.Point{
 	"1:1": {512, 512}, "4:3": {640, 480}, "3:4": {480, 640}, "16:9": {640, 360}, "9:16": {360, 640},
 }
 
-// Models gives the names of all models, sorted.
+// Models returns the names of all models, in order.
 func Models() []string { return slices.Sorted(maps.Keys(styles)) }
 
-// Renderer draws with the models it was made for. It is immutable and safe for
-// concurrent use.
+// Renderer draws with a set of models. It is immutable and safe for concurrent use.
 type Renderer struct{ models []string }
 
-// New makes a Renderer for the given models; none means all. A name that is
-// not one of Models is an error.
+// New returns a Renderer for models; none means all. An unknown name is an error.
 func New(models []string) (*Renderer, error) {
 	if len(models) == 0 {
 		models = Models()
@@ -87,9 +85,9 @@ func New(models []string) (*Renderer, error) {
 	return &Renderer{models: slices.Clone(models)}, nil
 }
 
-// Render draws prompt with model; aspect "" is 1:1. The same arguments give the
-// same bytes in the same build of the program. The error is ErrModel for a
-// model that is not among the Renderer's, ErrAspect or ErrPrompt.
+// Render draws prompt with model; aspect "" is 1:1. Equal arguments give equal bytes
+// in one build of the program. The error is ErrModel for a model that the Renderer
+// does not have, ErrAspect or ErrPrompt.
 func (r *Renderer) Render(ctx context.Context, prompt, aspect, model string) (Picture, error) {
 	if !slices.Contains(r.models, model) {
 		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrModel, model)

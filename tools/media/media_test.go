@@ -42,10 +42,10 @@ func TestEveryModelInEveryShape(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := img.Bounds().Size(); s.X != want[0] || s.Y != want[1] || got.Width != s.X || got.Height != s.Y {
-				t.Errorf("%s %s: %v, said %dx%d, want %v", model, aspect, s, got.Width, got.Height, want)
+				t.Errorf("%s %s: %v, reported %dx%d, want %v", model, aspect, s, got.Width, got.Height, want)
 			}
 			if sum := sha256.Sum256(got.PNG); got.SHA256 != hex.EncodeToString(sum[:]) || got.MIME != "image/png" || got.Model != model {
-				t.Errorf("%s %s: wrong particulars", model, aspect)
+				t.Errorf("%s %s: wrong size, digest or type", model, aspect)
 			}
 			again, err := r.Render(t.Context(), "a red fox", aspect, model)
 			if err != nil || !bytes.Equal(again.PNG, got.PNG) {
@@ -92,7 +92,7 @@ func TestRenderRefuses(t *testing.T) {
 		}
 	}
 	if _, err := media.New([]string{"card-1", "nope"}); !errors.Is(err, media.ErrModel) {
-		t.Errorf("an unknown model is accepted: %v", err)
+		t.Errorf("unknown model: %v, want an error", err)
 	}
 }
 

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/image/math/fixed"
 )
 
-// The measures of the font, in its pixels.
+// Size of the font in font pixels.
 const (
 	charWidth  = 7
 	lineHeight = 15
 	ascent     = 11
 )
 
-// columns gives how many characters fit into a line of area.
+// columns returns the number of characters that fit into a line of area.
 func columns(area image.Rectangle, scale int) int {
 	return max(1, area.Dx()/(charWidth*scale))
 }
 
-// wrap breaks text into at most lines lines of at most width characters, at
-// spaces where it can. What does not fit is replaced by an ellipsis.
+// wrap breaks text into at most lines lines of at most width characters, at spaces
+// where possible. An ellipsis replaces the rest.
 func wrap(text string, width, lines int) []string {
 	var out []string
 	line := []rune{}
@@ -60,7 +60,7 @@ func wrap(text string, width, lines int) []string {
 	return out
 }
 
-// visible gives the runes of a word that take up a place.
+// visible returns the runes of a word that have a width.
 func visible(word string) []rune {
 	var out []rune
 	for _, r := range word {

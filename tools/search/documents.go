@@ -14,10 +14,10 @@ import (
 	"unicode/utf8"
 )
 
-// Document is one text that can be found.
+// Document is one text in the index.
 type Document struct {
-	ID    string // path in its folder, without the ending
-	Title string // first heading, else the id
+	ID    string // path in its folder, without the extension
+	Title string // first heading, or the ID
 	URL   string
 	Text  string // without the heading
 }
@@ -31,7 +31,7 @@ const (
 //go:embed documents/*.md
 var embedded embed.FS
 
-// Embedded gives the documents that come with the program.
+// Embedded returns the documents that are part of the program.
 func Embedded() ([]Document, error) {
 	sub, err := fs.Sub(embedded, "documents")
 	if err != nil {
@@ -40,9 +40,8 @@ func Embedded() ([]Document, error) {
 	return read(sub, func(name string) string { return "doc:" + strings.TrimSuffix(name, path.Ext(name)) })
 }
 
-// Folder reads the files *.md, *.markdown and *.txt below dir, as they are now.
-// Hidden files and folders are left out and links are not followed. A folder
-// without a document is an error.
+// Folder reads the files *.md, *.markdown and *.txt below dir. It skips hidden files
+// and folders and follows no links. A folder without a document is an error.
 func Folder(dir string) ([]Document, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -52,7 +51,7 @@ func Folder(dir string) ([]Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading documents: %w", err)
 	}
-	defer root.Close() //nolint:errcheck // it was only read
+	defer root.Close() //nolint:errcheck // opened for reading only
 	docs, err := read(root.FS(), func(name string) string {
 		return (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(abs, filepath.FromSlash(name)))}).String()
 	})
@@ -98,7 +97,7 @@ func read(from fs.FS, address func(name string) string) ([]Document, error) {
 // named gives d the id of its file, and that for a title when it has none.
 func (d Document) named(name string, taken map[string]bool) Document {
 	if d.ID = strings.TrimSuffix(name, path.Ext(name)); taken[d.ID] {
-		d.ID = name // a.md beside a.txt
+		d.ID = name // a.md next to a.txt
 	}
 	taken[d.ID] = true
 	if d.Title == "" {
@@ -120,7 +119,7 @@ func readOne(from fs.FS, name string) (Document, error) {
 	if err != nil {
 		return Document{}, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // opened for reading only
 	data, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
 	switch {
 	case err != nil:

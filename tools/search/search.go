@@ -1,6 +1,5 @@
-// Package search is the offline search behind search_internet: a full-text
-// index, in memory, over a folder of documents. It finds what is in the folder
-// and nothing else, and its results say so.
+// Package search is the offline search of search_internet: a full-text index in
+// memory over a folder of documents. Results come from the folder only, and say so.
 //
 //	docs, err := search.Folder("handbook")
 //	index, err := search.New(docs)
@@ -20,13 +19,13 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 )
 
-// Provider says in results who answered, and from what.
+// Provider is the provider that every result names.
 const Provider = "local documents, offline"
 
-// MaxResults bounds the results of one search.
+// MaxResults is the largest number of results of one search.
 const MaxResults = 10
 
-// Result is one document found.
+// Result is one document.
 type Result struct {
 	ID      string  `json:"id"`
 	Title   string  `json:"title"`
@@ -56,7 +55,7 @@ const (
 		WHERE passages MATCH ? AND rank MATCH 'bm25(0, 0, 2, 1)' ORDER BY rank`
 )
 
-// New indexes docs, whose ids must differ. The caller must Close the index.
+// New indexes docs, whose IDs must differ. The caller must Close the index.
 func New(docs []Document) (*Index, error) {
 	db, err := store.Memory()
 	if err != nil {
@@ -110,15 +109,15 @@ func cut(text string, n int) (head, rest string) {
 	return text[:n], text[n:]
 }
 
-// Len gives the number of documents.
+// Len returns the number of documents.
 func (x *Index) Len() int { return x.len }
 
 // Close frees the index.
 func (x *Index) Close() error { return x.db.Close() }
 
-// Search gives the documents that match any word of text, best first, at most
-// n of them and never more than MaxResults. Operators and quotes in text have
-// no meaning. No match is no error: the results are empty.
+// Search returns the documents that match any word of text, best first: at most n,
+// from 1 to MaxResults. Operators and quotes in text have no meaning. Without a
+// match the result is empty.
 func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error) {
 	if n < 1 || n > MaxResults {
 		return nil, fmt.Errorf("searching: num_results is %d, must be 1 to %d", n, MaxResults)
@@ -135,7 +134,7 @@ func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error
 	if err != nil {
 		return nil, fmt.Errorf("searching: %w", err)
 	}
-	defer rows.Close() // rows.Err has what matters
+	defer rows.Close() // rows.Err is checked below
 	for len(results) < n && rows.Next() {
 		var r Result
 		if err := rows.Scan(&r.ID, &r.URL, &r.Title, &r.Snippet, &r.Score); err != nil {
@@ -155,13 +154,13 @@ func (x *Index) Search(ctx context.Context, text string, n int) ([]Result, error
 // maxWords bounds the words of one query that are searched for.
 const maxWords = 64
 
-// stopWords are too frequent in English to find anything by.
+// stopWords are too frequent in English to be searched for.
 var stopWords = strings.Fields(`a an and are as at be but by for from if in into is it no not of on or
 	such that the their then there these they this to was were what which who will with`)
 
-// matchAny gives the FTS5 query that matches any word of text, "" when text has
-// no word to search for. A word is letters, marks and digits, and each is
-// quoted, so that nothing in text is an operator of the query language.
+// matchAny returns the FTS5 query that matches any word of text, "" if text has no
+// word. A word consists of letters, marks and digits. Each is quoted, so that
+// nothing in text is an operator of the query language.
 func matchAny(text string) string {
 	var words []string
 	for word := range strings.FieldsFuncSeq(strings.ToLower(text), func(r rune) bool {
@@ -175,7 +174,7 @@ func matchAny(text string) string {
 	return strings.Join(words, " OR ")
 }
 
-// snippetLen bounds a snippet, in bytes, the ellipsis behind it not counted.
+// snippetLen is the largest size of a snippet in bytes, without the ellipsis.
 const snippetLen = 280
 
 // shorten puts text on one line and bounds its length.

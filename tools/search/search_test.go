@@ -74,7 +74,7 @@ func TestResultsAreBoundedAndStable(t *testing.T) {
 	}
 	for i, r := range first[1:] {
 		if r.Score > first[i].Score {
-			t.Errorf("result %d is better than the one before", i+1)
+			t.Errorf("result %d has a better score than the one before", i+1)
 		}
 	}
 }
@@ -94,8 +94,8 @@ func TestSearchRefuses(t *testing.T) {
 	}
 }
 
-// A caller's text is words only: what the query language of the index gives a
-// meaning to finds the words in it, or nothing.
+// Operators of the index's query language in a query have no meaning: only the
+// words count.
 func TestOperatorsAreWords(t *testing.T) {
 	x := index(t, []search.Document{{ID: "z", Title: "Zebra", Text: "stripes"}, {ID: "o", Title: "Other", Text: "near or not"}}, nil)
 	for query, want := range map[string]int{
@@ -119,16 +119,16 @@ func manyWords(n int) string {
 	return b.String()
 }
 
-// A search that its caller leaves does not take the index with it.
+// A cancelled search leaves the index usable.
 func TestACancelledSearchLeavesTheIndex(t *testing.T) {
 	x := embedded(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := x.Search(ctx, "token bucket", 5); err == nil {
-		t.Error("no error")
+		t.Error("a cancelled search succeeds")
 	}
 	if got, err := x.Search(t.Context(), "token bucket", 5); err != nil || len(got) == 0 {
-		t.Errorf("afterwards: %v, %v", got, err)
+		t.Errorf("after the cancelled search: %v, %v", got, err)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestTheSnippetShowsTheMatch(t *testing.T) {
 	}
 }
 
-// The time of a search grows with the text, not with the square of its matches.
+// The time of a search is linear in the size of the text.
 func TestManyMatchesInOneDocument(t *testing.T) {
 	x := index(t, []search.Document{{ID: "d", Text: strings.Repeat("zebra filler ", 80_000)}}, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -205,7 +205,7 @@ func TestFolderRefuses(t *testing.T) {
 		}
 	}
 	if _, err := search.Folder(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a missing folder is read")
+		t.Error("a missing folder is no error")
 	}
 }
 

@@ -8,24 +8,23 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// exact computes without rounding: what does not fit is an error.
+// exact computes without rounding; a result beyond its precision is an error.
 var exact = func() *apd.Context {
 	c := apd.BaseContext.WithPrecision(100)
 	c.Traps = apd.DefaultTraps | apd.Inexact | apd.Rounded
 	return c
 }()
 
-// The bounds of an amount: well inside the precision of exact, whatever is
-// added up.
+// The bounds of an amount, far below the precision of exact, so that sums are exact.
 const (
 	maxWhole    = 30 // digits before the point
-	maxDecimals = 18 // digits after it
+	maxDecimals = 18 // digits after the point
 )
 
 var number = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$`)
 
-// ErrAmount is returned for what is no amount: not a JSON number, not above
-// zero, or beyond 30 digits before and 18 behind the point.
+// ErrAmount is returned for an invalid amount: not a JSON number, not above zero, or
+// with more than 30 digits before or 18 digits after the point.
 var ErrAmount = errors.New("bad amount")
 
 // parseAmount reads the lexeme of a JSON number, exactly.
@@ -56,7 +55,7 @@ func stored(text string) (*apd.Decimal, error) {
 	return d, nil
 }
 
-// plain writes d without exponent and without trailing zeros.
+// plain writes d without an exponent and without trailing zeros.
 func plain(d *apd.Decimal) string {
 	var r apd.Decimal
 	r.Reduce(d)

@@ -1,6 +1,5 @@
-// Package wallet is the paper wallet behind manage_wallet: a double-entry
-// ledger in SQLite with exact decimals. It moves no money that anybody else
-// would take, and says so.
+// Package wallet is the paper wallet of manage_wallet: a double-entry ledger in
+// SQLite with exact decimals. It moves no real money, and says so.
 package wallet
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Provider says in results what keeps the wallet.
+// Provider is the provider that every result names.
 const Provider = "paper wallet: a local ledger, no real money"
 
 // The errors of a Wallet, besides ErrAmount.
@@ -29,27 +28,27 @@ var (
 	ErrDestination  = errors.New("bad destination")
 )
 
-// Account names in the ledger. Destinations carry a prefix, so that none can
-// name the wallet itself.
+// Account names in the ledger. Destinations have a prefix, so that no destination
+// is the wallet itself.
 const (
 	own     = "wallet"
 	equity  = "equity"
 	payeeOf = "to:"
 )
 
-// openings are the balances that a new wallet begins with, in this order.
+// openings are the balances of a new wallet, in this order.
 var openings = []Balance{{"USD", "10000"}, {"EUR", "5000"}, {"BTC", "1.5"}}
 
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Balance is how much of an asset there is, as an exact decimal.
+// Balance is the balance of an asset as an exact decimal.
 type Balance struct {
 	Asset  string `json:"asset"`
 	Amount string `json:"amount"`
 }
 
-// Transaction is a transfer that was made.
+// Transaction is a completed transfer.
 type Transaction struct {
 	ID          string `json:"id"` // "txn_<ULID>"
 	Asset       string `json:"asset"`
@@ -57,8 +56,8 @@ type Transaction struct {
 	Destination string `json:"destination"`
 }
 
-// Wallet is one ledger file. It is safe for concurrent use, by several
-// processes too.
+// Wallet is one ledger file. It is safe for concurrent use, also by several
+// processes.
 type Wallet struct {
 	db *store.DB
 }
@@ -104,8 +103,8 @@ func (w *Wallet) endow(ctx context.Context) error {
 	})
 }
 
-// Balances tells how much there is of asset, or of every asset when it is "".
-// The error is ErrAsset when the wallet never held it.
+// Balances returns the balance of asset, or of every asset if it is "". The error is
+// ErrAsset if the wallet never held the asset.
 func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) {
 	all, err := store.Select(ctx, w.db.Read, scanBalance,
 		`SELECT asset, amount FROM balances WHERE account = ? AND (? = '' OR asset = ?) ORDER BY rowid`, own, asset, asset)
@@ -123,10 +122,10 @@ func scanBalance(rows *sql.Rows) (b Balance, err error) {
 	return b, err
 }
 
-// Transfer moves an amount, the lexeme of a JSON number, to destination. It
-// returns when the entries are on disk. The error is ErrAmount, ErrAsset,
-// ErrInsufficient or ErrDestination, or the ledger's own; nothing has moved
-// then, unless ctx ended while the entries were being committed.
+// Transfer moves an amount, the lexeme of a JSON number, to destination. It returns
+// when the entries are on disk. The error is ErrAmount, ErrAsset, ErrInsufficient or
+// ErrDestination, or one of the ledger. After an error no money has moved, unless
+// ctx ended during the commit.
 func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string) (Transaction, error) {
 	if strings.TrimSpace(destination) == "" || len(destination) > 1024 {
 		return Transaction{}, fmt.Errorf("transferring: %w", ErrDestination)

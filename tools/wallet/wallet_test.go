@@ -112,8 +112,8 @@ func TestADamagedWalletIsNotAnEmptyOne(t *testing.T) {
 	}
 }
 
-// TestNobodySpendsTwice has two wallets on one file, each with callers that
-// together want more than there is.
+// TestNobodySpendsTwice: two wallets on one file, each with callers that together
+// want more than the balance, never overdraw it.
 func TestNobodySpendsTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wallet.db")
 	wallets := []*wallet.Wallet{open(t, path), open(t, path)}
@@ -135,12 +135,12 @@ func TestNobodySpendsTwice(t *testing.T) {
 	}
 	wg.Wait()
 	if got := balances(t, wallets[0], "EUR")[0].Amount; made != 16 || got != "192" {
-		t.Errorf("%d transfers made, %s left; want 16 and 192", made, got)
+		t.Errorf("%d transfers, %s left; want 16 and 192", made, got)
 	}
 	checkLedger(t, path)
 }
 
-// TestLedgerProperty: whatever is asked for, entries add up to zero and to the
+// TestLedgerProperty: after any transfers, entries add up to zero and to the
 // balances, and the wallet is never below zero.
 func TestLedgerProperty(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wallet.db")
@@ -163,7 +163,7 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// checkLedger reads the file with code of its own.
+// checkLedger reads the file without the package.
 func checkLedger(t fataler, path string) {
 	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
 	if err != nil {

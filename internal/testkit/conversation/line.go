@@ -1,5 +1,5 @@
-// Package conversation is the far end of a server that speaks one message per
-// line, for tests: a client over pipes in the test's own process.
+// Package conversation is the client of a server that speaks one message per line,
+// for tests. It runs over pipes in the test process.
 package conversation
 
 import (
@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// patience is how long an answer may take.
-const patience = 20 * time.Second
+// timeout is the time limit of an answer.
+const timeout = 20 * time.Second
 
-var errSilent = errors.New("nothing was said in time")
+var errSilent = errors.New("no line within the time limit")
 
 // Line is the client's end. One goroutine may send while another receives.
 type Line struct {
@@ -27,8 +27,8 @@ type Line struct {
 	ended bool
 }
 
-// Dial starts to serve. Unless the test calls End, the server is ended with
-// the test, which fails if serve gives an error.
+// Dial starts serve. The server ends with the test, unless the test calls End; the
+// test fails if serve returns an error.
 func Dial(t testing.TB, serve func(context.Context, io.Reader, io.Writer) error) *Line {
 	t.Helper()
 	inR, inW := io.Pipe()
@@ -57,28 +57,28 @@ func (l *Line) Send(line string) {
 	}
 }
 
-// Receive gives the next line, without its end. The test fails if none comes
-// within 20 s.
+// Receive returns the next line, without its line end. The test fails if none
+// arrives within 20 s.
 func (l *Line) Receive() string {
 	l.t.Helper()
-	late := time.AfterFunc(patience, func() { _ = l.pipe.CloseWithError(errSilent) })
+	late := time.AfterFunc(timeout, func() { _ = l.pipe.CloseWithError(errSilent) })
 	defer late.Stop()
 	line, err := l.out.ReadString('\n')
 	if err != nil {
-		l.t.Fatalf("reading what the server says: %v", err)
+		l.t.Fatalf("reading the server's output: %v", err)
 	}
 	return strings.TrimSuffix(line, "\n")
 }
 
-// Ask sends one line and gives the one that comes back.
+// Ask sends one line and returns the next one.
 func (l *Line) Ask(line string) string {
 	l.t.Helper()
 	l.Send(line)
 	return l.Receive()
 }
 
-// Answer gives the next message that is no MCP notification, after those that
-// come before it, each with its line end.
+// Answer returns the next message that is no MCP notification, after the
+// notifications before it, each with its line end.
 func (l *Line) Answer() string {
 	l.t.Helper()
 	var all strings.Builder
@@ -94,8 +94,8 @@ func (l *Line) Answer() string {
 // HangUp ends the server's input; its output can still be received.
 func (l *Line) HangUp() { _ = l.in.Close() }
 
-// End ends the server's input and gives what it still says, and what serve
-// ended with.
+// End ends the server's input and returns its remaining output and the error of
+// serve.
 func (l *Line) End() (rest string, err error) {
 	l.ended = true
 	l.HangUp()

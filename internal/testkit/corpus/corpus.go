@@ -1,5 +1,4 @@
-// Package corpus finds the public test data that tests read where it lies: it
-// is not copied into the project.
+// Package corpus finds public test data outside the project.
 package corpus
 
 import (
@@ -8,10 +7,9 @@ import (
 	"testing"
 )
 
-// Dir gives the directory of the corpus called name, which lies in
-// TOOLGATE_CORPORA or in shared/corpora beside the checkout. A corpus that is
-// missing skips the test, and fails it where CI=true says that every part must
-// be there.
+// Dir returns the directory of a corpus, in TOOLGATE_CORPORA or in shared/corpora
+// next to the checkout. If the corpus is missing the test skips; with CI=true it
+// fails.
 func Dir(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("TOOLGATE_CORPORA")
@@ -28,7 +26,7 @@ func Dir(t testing.TB, name string) string {
 	return dir
 }
 
-// Checkout is the directory of go.mod, above the directory of the test.
+// Checkout returns the directory of go.mod, above the directory of the test.
 func Checkout(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.Abs(".")

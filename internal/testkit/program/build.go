@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// workDir is where programs are built; it goes with the test run.
+// workDir is where programs are built; Run removes it.
 var workDir string
 
 // Run runs the tests of a package and returns the exit code, which is not 0 when
@@ -27,9 +27,9 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Built gives a function that builds the main package at an import path with
-// the flags of go build, once for all tests, and gives the path of the program.
-// It needs Run. A test that cannot build it fails.
+// Built returns a function that builds the main package at an import path with the
+// flags of go build, once for all tests, and returns the path of the program. It
+// needs Run. A build failure fails the test.
 func Built(pkg string, flags ...string) func(t testing.TB) string {
 	build := sync.OnceValues(func() (string, error) {
 		file := filepath.Join(workDir, filepath.Base(pkg)+strings.Join(flags, ""))
@@ -50,8 +50,8 @@ func Built(pkg string, flags ...string) func(t testing.TB) string {
 	}
 }
 
-// BinaryVar names a toolgate that is made already: a release, or what an
-// operator has installed.
+// BinaryVar is an environment variable with the path of a toolgate to test, for
+// example a release.
 const BinaryVar = "TOOLGATE_BINARY"
 
 var (
@@ -61,7 +61,7 @@ var (
 
 const command = "github.com/toolgate/toolgate/cmd/toolgate"
 
-// Toolgate gives the path of the toolgate under test.
+// Toolgate returns the path of the toolgate under test.
 func Toolgate(t testing.TB) string {
 	t.Helper()
 	if made := os.Getenv(BinaryVar); made != "" {
@@ -70,8 +70,8 @@ func Toolgate(t testing.TB) string {
 	return toolgate(t)
 }
 
-// Watched gives the path of a toolgate that looks out for data races where the
-// test itself does, and of the usual one elsewhere.
+// Watched returns the path of a toolgate with the race detector if the test has it,
+// and of the usual one otherwise.
 func Watched(t testing.TB) string {
 	t.Helper()
 	if !raceEnabled {

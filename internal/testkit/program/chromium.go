@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Chromium starts a browser without a past, for chromedp, and ends it with the
-// test. A machine without one skips the test, one that proves (CI=true) fails it.
+// Chromium starts a browser with an empty profile, for chromedp, and stops it with
+// the test. Without a browser the test skips; with CI=true it fails.
 func Chromium(t testing.TB) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")

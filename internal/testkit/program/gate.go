@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// Gate is a toolgate serve that runs.
+// Gate is a running toolgate serve.
 type Gate struct {
 	*Process
-	// Dir is where its mcp.json is.
+	// Dir is the directory of its mcp.json.
 	Dir string
 	// Agents and Admin are the base URLs of its two listeners.
 	Agents, Admin string
@@ -25,8 +25,8 @@ var (
 	adminLine  = regexp.MustCompile(`people look\s+(http://\S+)/console/`)
 )
 
-// Serve starts toolgate serve in a directory with an mcp.json, on free ports,
-// and waits for its listeners, not for its upstreams.
+// Serve starts toolgate serve in a directory with an mcp.json, on free ports, and
+// waits for its listeners but not for its upstreams.
 func Serve(t testing.TB, dir string) *Gate {
 	t.Helper()
 	return serve(t, Toolgate(t), dir)
@@ -39,12 +39,12 @@ func serve(t testing.TB, binary, dir string) *Gate {
 	return Attach(t, Launch(t, cmd), dir)
 }
 
-// Attach waits for the listeners of a toolgate serve that a test has launched in
-// its own way.
+// Attach waits for the listeners of a toolgate serve that the test has launched
+// itself.
 func Attach(t testing.TB, p *Process, dir string) *Gate {
 	t.Helper()
 	g := &Gate{Process: p, Dir: dir}
-	if !g.Await(t, "serve says where it listens", func() bool {
+	if !g.Await(t, "serve prints its addresses", func() bool {
 		a, b := agentsLine.FindStringSubmatch(g.Out.String()), adminLine.FindStringSubmatch(g.Out.String())
 		if a == nil || b == nil {
 			return false
@@ -57,14 +57,14 @@ func Attach(t testing.TB, p *Process, dir string) *Gate {
 	return g
 }
 
-// ServeReady is Serve, and waits until it is ready and all upstreams are.
+// ServeReady is Serve, and also waits until toolgate and all upstreams are ready.
 func ServeReady(t testing.TB, dir string) *Gate {
 	t.Helper()
 	return serveReady(t, Toolgate(t), dir)
 }
 
-// ServeWatched is ServeReady with the toolgate of Watched. A data race fails
-// the test when that ends.
+// ServeWatched is ServeReady with the toolgate of Watched. A data race fails the
+// test.
 func ServeWatched(t testing.TB, dir string) *Gate {
 	t.Helper()
 	var g *Gate
@@ -94,11 +94,11 @@ func (g *Gate) Ready(t testing.TB) bool {
 	return res.StatusCode == http.StatusOK
 }
 
-// Status is what /readyz says as JSON.
+// Status is the JSON answer of /readyz.
 type Status struct {
-	// Ready is whether the instance is.
+	// Ready reports whether toolgate is ready.
 	Ready bool
-	// Upstreams are the servers, each with what /readyz says of it.
+	// Upstreams are the servers.
 	Upstreams []struct {
 		Name, State, Error string
 		Tools              int
@@ -115,7 +115,7 @@ func (s Status) ready() bool {
 	return true
 }
 
-// Status asks /readyz.
+// Status reads /readyz.
 func (g *Gate) Status(t testing.TB) Status {
 	t.Helper()
 	res := Get(t, g.Admin+"/readyz?verbose", "application/json")
@@ -127,7 +127,7 @@ func (g *Gate) Status(t testing.TB) Status {
 	return s
 }
 
-// State gives the state of the server of that name, "" when there is none.
+// State returns the state of a server, "" if there is none of that name.
 func (g *Gate) State(t testing.TB, name string) string {
 	t.Helper()
 	for _, u := range g.Status(t).Upstreams {
@@ -155,8 +155,8 @@ func Get(t testing.TB, url, accept string) *http.Response {
 	return res
 }
 
-// FreeAddress gives a loopback address that was free a moment ago, for programs
-// that cannot say which port they got.
+// FreeAddress returns a loopback address that was free a moment ago, for programs
+// that cannot report their port.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -167,9 +167,9 @@ func FreeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// LaunchAt starts a program that listens on a free address that it is told,
-// and waits until it does. Another process may take the port first, so it is
-// tried again. It gives the program and its address.
+// LaunchAt starts a program that listens on a given address and waits until it does.
+// If another process takes the port first, it tries again. It returns the program
+// and its address.
 func LaunchAt(t testing.TB, command func(address string) *exec.Cmd) (*Process, string) {
 	t.Helper()
 	for range 5 {
@@ -183,7 +183,7 @@ func LaunchAt(t testing.TB, command func(address string) *exec.Cmd) (*Process, s
 	return nil, ""
 }
 
-// Listens reports whether somebody takes connections there.
+// Listens reports whether a connection to the address is accepted.
 func Listens(address string) bool {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {

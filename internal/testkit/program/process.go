@@ -13,8 +13,8 @@ import (
 // Timeout is how long anything may take before a test gives it up.
 const Timeout = 60 * time.Second
 
-// Text gathers what is written to it. Its zero value is empty; it is safe for
-// concurrent use.
+// Text collects the bytes that are written to it. The zero value is empty; it is
+// safe for concurrent use.
 type Text struct {
 	mu   sync.Mutex // protects the fields below
 	text bytes.Buffer
@@ -27,28 +27,27 @@ func (x *Text) Write(p []byte) (int, error) {
 	return x.text.Write(p)
 }
 
-// String gives all that was written so far.
+// String returns everything written so far.
 func (x *Text) String() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.text.String()
 }
 
-// Process is a program that runs. Its methods belong to the test's goroutine.
+// Process is a running program. Call its methods on the test's goroutine.
 type Process struct {
-	// Cmd is the program; whoever launched it does not wait for it.
+	// Cmd is the program. Do not call its Wait.
 	Cmd *exec.Cmd
-	// Out and Log are what it wrote to stdout and stderr, where Cmd did not say
-	// otherwise.
+	// Out and Log are its stdout and stderr, unless Cmd redirects them.
 	Out, Log *Text
-	// Exited is closed when it is gone and waited for.
+	// Exited is closed when the process has exited.
 	Exited chan struct{}
-	// Err is how it ended, read after Exited.
+	// Err is the result of Cmd.Wait; read it after Exited.
 	Err error
 }
 
-// Launch starts a program. It ends with the test, by TERM and if that does not
-// help by KILL; not to end by TERM fails the test.
+// Launch starts a program. At the end of the test it gets TERM, then KILL; a program
+// that does not exit on TERM fails the test.
 func Launch(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Out: &Text{}, Log: &Text{}, Exited: make(chan struct{})}
@@ -58,7 +57,7 @@ func Launch(t testing.TB, cmd *exec.Cmd) *Process {
 	if cmd.Stderr == nil {
 		cmd.Stderr = p.Log
 	}
-	// A program that is killed leaves its pipes to its children for a while.
+	// The children of a killed program hold its pipes for a while.
 	cmd.WaitDelay = 5 * time.Second
 	Tether(cmd)
 	if err := cmd.Start(); err != nil {
@@ -72,10 +71,10 @@ func Launch(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// end is what becomes of a process when its test is over.
+// end stops the process at the end of its test.
 func (p *Process) end(t testing.TB) {
 	t.Helper()
-	_ = p.Cmd.Process.Signal(syscall.SIGTERM) // it may be gone already
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 	select {
 	case <-p.Exited:
 	case <-time.After(Timeout / 4):
@@ -88,10 +87,10 @@ func (p *Process) end(t testing.TB) {
 	}
 }
 
-// String is its command line.
+// String returns the command line.
 func (p *Process) String() string { return strings.Join(p.Cmd.Args, " ") }
 
-// Kill ends the process as a crash would, and waits until it is gone.
+// Kill kills the process as a crash would, and waits until it has exited.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	if err := p.Cmd.Process.Kill(); err != nil {
@@ -100,7 +99,7 @@ func (p *Process) Kill(t testing.TB) {
 	p.Wait(t)
 }
 
-// Wait waits until the process is gone.
+// Wait waits until the process has exited.
 func (p *Process) Wait(t testing.TB) {
 	t.Helper()
 	select {
@@ -110,14 +109,14 @@ func (p *Process) Wait(t testing.TB) {
 	}
 }
 
-// Await polls until a condition holds, and reports whether it did before the
-// process ended.
+// Await polls until a condition holds, and reports whether it did before the process
+// exited.
 func (p *Process) Await(t testing.TB, what string, holds func() bool) bool {
 	t.Helper()
 	return poll(t, what, p.Exited, holds)
 }
 
-// Await polls until a condition holds; what says in words what is waited for.
+// Await polls until a condition holds; what names the condition.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	poll(t, what, nil, holds)
@@ -136,7 +135,8 @@ func Settles(holds func() bool) bool {
 	return true
 }
 
-// poll polls until a condition holds or over is closed, and reports the first.
+// poll polls until a condition holds or over is closed, and reports whether the
+// condition holds.
 func poll(t testing.TB, what string, over <-chan struct{}, holds func() bool) bool {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -148,7 +148,7 @@ func poll(t testing.TB, what string, over <-chan struct{}, holds func() bool) bo
 		case <-over:
 			return false
 		case <-deadline:
-			t.Fatalf("waited %v in vain: %s", Timeout, what)
+			t.Fatalf("timed out after %v: %s", Timeout, what)
 		}
 	}
 	return true

@@ -1,6 +1,6 @@
-// Package publisher is a web server of policy bundles for tests, as OPA's
-// bundle servers are: ETag, conditional requests, long polling. It can be away,
-// answer wrongly and be asked what it was asked.
+// Package publisher is a web server of policy bundles for tests, like OPA's bundle
+// servers: ETag, conditional requests, long polling. Tests can make it fail and read
+// the requests that it received.
 package publisher
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// MediaType is what servers that can wait for changes call a bundle.
+// MediaType is the media type of bundles from servers that support long polling.
 const MediaType = "application/vnd.openpolicyagent.bundles"
 
 // Publisher serves one bundle at every path. It is safe for concurrent use.
@@ -30,27 +30,27 @@ type Publisher struct {
 
 	mu      sync.Mutex // protects the fields below
 	content []byte
-	status  int           // answered instead; 0 = none
-	plain   bool          // knows no ETag and does not wait
+	status  int           // status of every answer, 0 for none
+	plain   bool          // without ETag and long polling
 	changed chan struct{} // closed by every change
 	asked   []*http.Request
-	full    int // answers that held the bundle
+	full    int // answers with the bundle
 	waiting int // requests that wait for a change
 }
 
-// New starts a publisher of nothing, which ends with the test.
+// New starts a publisher without a bundle. It stops with the test.
 func New(t testing.TB) *Publisher {
 	p := &Publisher{changed: make(chan struct{})}
 	s := httptest.NewServer(p)
 	t.Cleanup(func() {
-		p.change(func() { p.status = http.StatusServiceUnavailable }) // so that nobody waits
+		p.change(func() { p.status = http.StatusServiceUnavailable }) // ends every long poll
 		s.Close()
 	})
 	p.URL = s.URL + "/bundle.tar.gz"
 	return p
 }
 
-// Pack makes a bundle of files, by name.
+// Pack returns a bundle of files, by name.
 func Pack(t testing.TB, files map[string]string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -71,15 +71,15 @@ func Pack(t testing.TB, files map[string]string) []byte {
 	return out.Bytes()
 }
 
-// Publish serves content from now on.
+// Publish replaces the bundle.
 func (p *Publisher) Publish(content []byte) {
 	p.change(func() { p.content, p.status = content, 0 })
 }
 
-// Fail answers every request with a status from now on; 0 = answers again.
+// Fail answers every request with a status; 0 ends this.
 func (p *Publisher) Fail(status int) { p.change(func() { p.status = status }) }
 
-// Plain makes it a server of files that knows no ETag and never waits.
+// Plain makes it a plain file server, without ETag and long polling.
 func (p *Publisher) Plain() { p.change(func() { p.plain = true }) }
 
 func (p *Publisher) change(f func()) {
@@ -90,21 +90,21 @@ func (p *Publisher) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-// Asked gives the requests so far.
+// Asked returns the requests so far.
 func (p *Publisher) Asked() []*http.Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.asked)
 }
 
-// Full is the number of answers that held the bundle.
+// Full returns the number of answers that contained the bundle.
 func (p *Publisher) Full() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.full
 }
 
-// Waiting is the number of requests that wait for a change now.
+// Waiting returns the number of requests that wait for a change.
 func (p *Publisher) Waiting() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,10 +137,10 @@ func (p *Publisher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	_, _ = w.Write(content) // a client that went away is its own test
+	_, _ = w.Write(content) // the client may have disconnected
 }
 
-// await waits for a change, with p.mu free meanwhile.
+// await waits for a change; p.mu is unlocked meanwhile.
 func (p *Publisher) await(r *http.Request, d time.Duration) {
 	changed := p.changed
 	p.waiting++
@@ -161,7 +161,7 @@ func tag(content []byte) string {
 	return `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-// wait is how long a request lets the server wait.
+// wait returns how long a request permits the server to wait.
 func wait(r *http.Request) time.Duration {
 	for part := range strings.SplitSeq(r.Header.Get("Prefer"), ";") {
 		if seconds, ok := strings.CutPrefix(part, "wait="); ok {
