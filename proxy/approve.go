@@ -45,7 +45,8 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 		return nil
 	}
 	claim, f := t.claim(ctx)
-	if f == nil && t.takesTask(claim) {
+	// A caller that asked for a task gets one in every state of the ticket.
+	if f == nil && claim.Ticket.ID != "" && (t.task != nil || waits(claim)) && t.knowsTasks() {
 		return t.replyTask(claim)
 	}
 	if f == nil && waits(claim) && t.in.resumed == nil {
@@ -120,10 +121,7 @@ func (t *toolCall) ended(ticket approval.Ticket) *Failure {
 const askAnew = "call again with the same arguments to ask anew"
 
 func denial(t approval.Ticket) string {
-	if t.DecisionReason == "" {
-		return "an approver denied this call"
-	}
-	return "an approver denied this call: " + t.DecisionReason
+	return strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": ")
 }
 
 // pending replies with a tool result that tells a model what is waiting and how

@@ -88,9 +88,7 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
-	in := *c.in
-	from := peer{gate: c.gate, server: c.server, call: &in, who: c.principal, parentID: parentID, traceID: c.traceID}
-	from.call.Fault, from.call.Progress = nil, nil
+	from := peer{gate: c.gate, server: c.server, call: c.in, who: c.principal, parentID: parentID, traceID: c.traceID}
 	q := from.newQuestion(ask)
 	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
@@ -176,7 +174,12 @@ func (q *question) forward(ctx context.Context) *Failure {
 	case !isObject(a.Result):
 		return q.fail(signal.CodeOutputInvalid, "the client's answer is no object")
 	}
-	result, f := q.governAnswer(a.Result)
+	result, f := a.Result, (*Failure)(nil)
+	if q.method == "tasks/list" {
+		result, f = q.filterClientTasks(result)
+	} else {
+		f = q.rememberClientTask(result)
+	}
 	if f != nil {
 		return f
 	}
@@ -185,14 +188,6 @@ func (q *question) forward(ctx context.Context) *Failure {
 		pointers = slices.Concat(pointers, q.of.redact)
 	}
 	return q.replyRedacted(result, signal.OK(nil, q.metrics()), pointers)
-}
-
-// governAnswer limits a client's answer to what the server may know of its tasks.
-func (q *question) governAnswer(answer json.RawMessage) (json.RawMessage, *Failure) {
-	if q.method == "tasks/list" {
-		return q.filterClientTasks(answer)
-	}
-	return answer, q.rememberClientTask(answer)
 }
 
 // answerOf is what the server gets. It learns from a refusal that there was one,

@@ -26,8 +26,7 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 		}
 	}
 	t.judge(ctx, &policy.Input{Tool: t.subject, Arguments: t.body, Usage: t.usage.readings})
-	switch t.decision.Effect {
-	case policy.Allow, policy.Hold:
+	if t.decision.Effect == policy.Allow || t.decision.Effect == policy.Hold {
 		return nil
 	}
 	return t.denied(t.decision.Reason)

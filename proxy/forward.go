@@ -99,10 +99,7 @@ func upstreamError(message string, detail map[string]any) *signal.KernelError {
 }
 
 func upstreamMessage(rpc []byte) string {
-	if text := textMember(rpc, "message"); text != "" {
-		return text
-	}
-	return "the tool answered with an error"
+	return cmp.Or(textMember(rpc, "message"), "the tool answered with an error")
 }
 
 // progress receives the upstream's progress, for the caller and, as STREAM

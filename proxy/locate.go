@@ -46,15 +46,13 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 func (r *relayed) findResource(ctx context.Context) *Failure {
 	if r.in.Route == "" && r.method == "resources/unsubscribe" {
 		if server := r.session().subscription(r.name); server != "" {
-			r.server, r.about.Resource = server, &policy.Resource{Server: server, URI: r.name}
-			return nil
+			return r.resourceAt(place{server: server, name: r.name}, true)
 		}
 	}
-	return r.resourceOf(ctx, aResource, aTemplate)
+	return r.resourceAt(r.locate(ctx, aResource, aTemplate))
 }
 
-func (r *relayed) resourceOf(ctx context.Context, kinds ...string) *Failure {
-	at, ok := r.locate(ctx, kinds...)
+func (r *relayed) resourceAt(at place, ok bool) *Failure {
 	if !ok {
 		return r.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", r.name))
 	}
@@ -92,7 +90,7 @@ func (r *relayed) findReference(ctx context.Context) *Failure {
 	if ref, _ := jsonrpc.Get(r.body, "ref"); textMember(ref, "type") == "ref/prompt" {
 		return r.findPrompt(ctx)
 	}
-	return r.resourceOf(ctx, aTemplate, aResource)
+	return r.resourceAt(r.locate(ctx, aTemplate, aResource))
 }
 
 // locate finds where something of one of kinds is. On the route of one server it

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -79,7 +80,9 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	}
 	var ours []jsonrpc.Change
 	for key := range jsonrpc.Members(meta) {
-		if ofThisHop(key) {
+		// The related task concerns the ends beyond this connection too.
+		mcp := strings.HasPrefix(key, "io.modelcontextprotocol/") && key != "io.modelcontextprotocol/related-task"
+		if mcp || key == "progressToken" || strings.HasPrefix(key, "io.toolgate/") {
 			ours = append(ours, jsonrpc.Change{Name: key})
 		}
 	}
@@ -90,29 +93,14 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	return nil
 }
 
-// ofThisHop reports whether a member of _meta concerns only the two ends of
-// this connection. The related task concerns the ends beyond them too.
-func ofThisHop(key string) bool {
-	if key == "io.modelcontextprotocol/related-task" {
-		return false
-	}
-	return key == "progressToken" || strings.HasPrefix(key, "io.modelcontextprotocol/") || strings.HasPrefix(key, "io.toolgate/")
-}
-
 // undecoded refuses bytes that are no request.
 func (c *call) undecoded(f *jsonrpc.Fault) *Failure {
 	if f == nil {
 		return c.fail(signal.CodeEnvelopeInvalid, "there is no message")
 	}
 	c.id = jsonrpc.IDText(f.ID)
-	code := signal.CodeEnvelopeInvalid
-	switch f.Kind {
-	case jsonrpc.Parse:
-		code = signal.CodeEnvelopeParse
-	case jsonrpc.TooLarge:
-		code = signal.CodeEnvelopeTooLarge
-	}
-	return c.fail(code, f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
+	codes := map[jsonrpc.FaultKind]string{jsonrpc.Parse: signal.CodeEnvelopeParse, jsonrpc.TooLarge: signal.CodeEnvelopeTooLarge}
+	return c.fail(cmp.Or(codes[f.Kind], signal.CodeEnvelopeInvalid), f.Reason).with("pointer", f.Pointer).with("want", f.Want).with("got", f.Got)
 }
 
 // traceID reads version-trace-parent-flags of the W3C Trace Context, "" for what is
@@ -157,13 +145,13 @@ func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.P
 	if err == nil && who.Valid() {
 		return who, nil
 	}
-	c := call{gate: g, source: gateway}
+	c, reason := call{gate: g, source: gateway}, "missing or unknown bearer token"
 	c.source.Function = "identify"
 	if err != nil && !errors.Is(err, identity.ErrUnauthenticated) {
 		g.opts.Log.Error("identifying a caller", "error", err)
-		return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "the credential could not be checked")
+		reason = "the credential could not be checked"
 	}
-	return policy.Principal{}, c.fail(signal.CodeUnauthenticated, "missing or unknown bearer token")
+	return policy.Principal{}, c.fail(signal.CodeUnauthenticated, reason)
 }
 
 // resolve finds the tool of the call as this principal sees it. A tool that does
@@ -228,12 +216,11 @@ func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name st
 		return StatusTool()
 	}
 	if ok && t.Quarantine == "" {
-		_, ok = g.visible(ctx, *g.policy.Load(), who, t)
+		if _, ok := g.visible(ctx, *g.policy.Load(), who, t); ok {
+			return t
+		}
 	}
-	if !ok || t.Quarantine != "" {
-		return nil
-	}
-	return t
+	return nil
 }
 
 // view returns the tools of the route of in, as who's connections offer them.

@@ -61,8 +61,9 @@ func (g *Gate) newRelayed(in *Call) *relayed {
 	return r
 }
 
-// receive finds the method's row and what the request is about.
-func (r *relayed) receive(context.Context) *Failure {
+// receive finds the method's row and what the request is about. Methods that the
+// operator named are about their server.
+func (r *relayed) receive(ctx context.Context) *Failure {
 	m := r.in.Message
 	if m == nil {
 		return r.undecoded(r.in.Fault)
@@ -72,13 +73,14 @@ func (r *relayed) receive(context.Context) *Failure {
 	if !ok {
 		row, ok = lists[m.Method]
 	}
-	if !ok && !isNotice(m.Method) && r.gate.extends(r.in.Route, m.Method) {
+	notice := isNotice(m.Method) && m.Kind == jsonrpc.Notification
+	if !ok && notice == isNotice(m.Method) && r.gate.extends(r.in.Route, m.Method) {
 		row, ok = method{find: (*relayed).findServer}, true
 	}
 	switch {
 	case !ok || r.gate.opts.Servers == nil:
 		return r.fail(signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
-	case m.Kind != jsonrpc.Request:
+	case m.Kind != jsonrpc.Request && !notice:
 		return r.fail(signal.CodeEnvelopeInvalid, m.Method+" needs an id")
 	case m.Variants != nil:
 		return r.ambiguous(m.Variants)
@@ -89,6 +91,9 @@ func (r *relayed) receive(context.Context) *Failure {
 	}
 	if row.about != "" && !r.readAbout() {
 		return r.fail(signal.CodeEnvelopeInvalid, "params do not say what "+m.Method+" is about")
+	}
+	if notice { // its road has no stage resolve
+		return r.findServer(ctx)
 	}
 	return nil
 }
@@ -129,14 +134,14 @@ func (r *relayed) decide(ctx context.Context) *Failure {
 		return nil
 	}
 	r.judgeRelayed(ctx)
+	reason := r.decision.Reason
 	switch r.decision.Effect {
 	case policy.Allow:
 		return nil
-	case policy.Hold:
-		// The record keeps the policy's own reason and the approval that it wants.
-		return r.denied("the policy wants a person to decide, and only tool calls can wait for one")
+	case policy.Hold: // the record keeps the policy's own reason and the approval that it wants
+		reason = "the policy wants a person to decide, and only tool calls can wait for one"
 	}
-	return r.denied(r.decision.Reason)
+	return r.denied(reason)
 }
 
 // judgeRelayed asks the policy about what the request is about.
@@ -222,7 +227,7 @@ func (r *relayed) askFailure(err error) *Failure {
 // noticeRoad lists the stages of a client's notification, but for close. The
 // comment of Notify draws it; a test holds the two equal.
 var noticeRoad = []stage[*relayed]{
-	{"receive", (*relayed).receiveNotice},
+	{"receive", (*relayed).receive},
 	{"identify", (*relayed).identify},
 	{"decide", (*relayed).decide},
 	{"limit", (*relayed).limit},
@@ -250,30 +255,24 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	if in.Message == nil || g.opts.Servers == nil {
 		return r.fail(signal.CodeEnvelopeInvalid, "there is no notification, or nobody to take it to")
 	}
-	ofTask, ok := clientNotices[in.Message.Method]
+	ofTask, ok := clientNotices[r.method]
 	switch {
-	case ok:
-		return r.passNotice(ctx, ofTask)
-	case !ok && !(isNotice(in.Message.Method) && g.extends(in.Route, in.Message.Method)):
-		return r.fail(signal.CodeEnvelopeMethod, "notification "+in.Message.Method+" is not passed on")
+	case !ok && isNotice(r.method) && g.extends(in.Route, r.method):
+		_, f := take(ctx, r, &r.call, noticeRoad)
+		return f
+	case !ok:
+		return r.fail(signal.CodeEnvelopeMethod, "notification "+r.method+" is not passed on")
 	}
-	_, f := take(ctx, r, &r.call, noticeRoad)
-	return f
-}
-
-// passNotice passes a notification on that has nothing to be judged. One about a
-// task goes to the server that has begun it, and to no other.
-func (r *relayed) passNotice(ctx context.Context, ofTask bool) *Failure {
 	if f := r.identify(ctx); f != nil {
 		return f
 	}
-	m, server := r.in.Message, r.in.Route
-	if ofTask {
-		if server = r.session().asker(server, textMember(m.Params, "taskId"), r.start); server == "" {
+	server := in.Route
+	if ofTask { // it goes to the server that has begun the task, and to no other
+		if server = r.session().asker(server, textMember(in.Message.Params, "taskId"), r.start); server == "" {
 			return r.unknownTask()
 		}
 	}
-	r.gate.opts.Servers.Notify(server, r.in.Session, m.Method, m.Params)
+	g.opts.Servers.Notify(server, in.Session, r.method, in.Message.Params)
 	return nil
 }
 
@@ -284,21 +283,6 @@ func (g *Gate) extends(server, method string) bool {
 
 // isNotice tells a notification's name from a request's.
 func isNotice(method string) bool { return strings.HasPrefix(method, "notifications/") }
-
-func (r *relayed) receiveNotice(ctx context.Context) *Failure {
-	m := r.in.Message
-	r.server = r.in.Route
-	switch {
-	case m.Kind != jsonrpc.Notification:
-		return r.fail(signal.CodeEnvelopeInvalid, m.Method+" takes no id")
-	case m.Variants != nil:
-		return r.ambiguous(m.Variants)
-	}
-	if f := r.receiveParams(m); f != nil {
-		return f
-	}
-	return r.findServer(ctx)
-}
 
 // notifyServers sends the judged bytes. Nobody learns whether a server reads them.
 func (r *relayed) notifyServers(context.Context) *Failure {

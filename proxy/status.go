@@ -71,9 +71,6 @@ func (t *toolCall) leave(ctx context.Context) *Failure {
 // offersStatus reports whether who has tickets to ask about, and no server has a
 // tool of that name. A store that fails hides the tool.
 func (g *Gate) offersStatus(ctx context.Context, view registry.View, who policy.Principal) bool {
-	if g.opts.Book == nil {
-		return false
-	}
 	if _, taken := view.Lookup(StatusName); taken {
 		return false
 	}
@@ -119,11 +116,11 @@ func (c *call) ownTickets() policy.Decision {
 // answer describes one ticket, or all when the caller has several and names none.
 func (s *statusCall) answer(ctx context.Context) *Failure {
 	raw, named := jsonrpc.Get(s.body, "ticket")
-	if !named && len(s.tickets) > 1 {
-		return s.replyStatus(ctx, s.tickets, nil)
-	}
 	id, _ := jsonrpc.Text(raw)
-	if !named {
+	switch {
+	case !named && len(s.tickets) > 1:
+		return s.replyStatus(ctx, s.tickets, nil)
+	case !named:
 		id = s.tickets[0].ID
 	}
 	t, f := s.ownTicket(ctx, id)

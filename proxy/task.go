@@ -220,12 +220,6 @@ func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
 // found only where no ticket has it.
 const ticketPrefix = "apr_"
 
-// takesTask reports whether a held call is answered with its ticket as a task. A
-// caller that asked for a task gets one in every state of the ticket.
-func (t *toolCall) takesTask(c approval.Claim) bool {
-	return c.Ticket.ID != "" && (t.task != nil || waits(c)) && t.knowsTasks()
-}
-
 // knowsTasks reports whether the caller of a held call takes a task: it asked for
 // one (2025-11-25), or declares the extension (2026-07-28). A tool that requires
 // a task of its server gets none from the gate.

@@ -303,31 +303,21 @@ func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool,
 	if f == nil {
 		f = t.rejudge(ctx)
 	}
+	// The local principal of a process with another role is somebody else, and a
+	// requester whose token has expired may come back with another.
+	p := ticket.Principal
 	switch {
-	case t.otherRole(ticket):
+	case p.Subject == identity.LocalSubject && p.Until.IsZero() && !slices.Equal(p.Roles, t.principal.Roles):
 	case f == nil:
 		f = t.onlyFor(ticket)
 		if f == nil {
 			return true, ""
 		}
 		return false, f.Reason
-	case f.Kernel.Code == signal.CodeUnauthenticated && !t.mayReturn(ticket):
+	case f.Kernel.Code == signal.CodeUnauthenticated && (p.Until.IsZero() || t.asOf.Before(p.Until)):
 		return false, "the requester is not known any more"
 	case t.contradicts(ctx, f):
 		return false, "the call would be refused by now: " + f.Reason
 	}
 	return false, ""
-}
-
-// otherRole reports whether the ticket is of the local principal of a process
-// with another role, who is somebody else.
-func (t *toolCall) otherRole(ticket approval.Ticket) bool {
-	p := ticket.Principal
-	return p.Subject == identity.LocalSubject && p.Until.IsZero() && !slices.Equal(p.Roles, t.principal.Roles)
-}
-
-// mayReturn reports whether the requester's token has expired, so that the
-// requester may come back with another.
-func (t *toolCall) mayReturn(ticket approval.Ticket) bool {
-	return !ticket.Principal.Until.IsZero() && !t.asOf.Before(ticket.Principal.Until)
 }
