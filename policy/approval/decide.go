@@ -2,11 +2,15 @@ package approval
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // Decide counts one approver's vote. The ticket is approved when Quorum people have
@@ -94,4 +98,133 @@ func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
 		return nil, w.note(k, StateProposed, v.Approver.Subject, v.Reason)
 	}
 	return nil, w.move(k, change{to: StateApproved, who: v.Approver.Subject, reason: v.Reason})
+}
+
+// ballot holds what a vote's standing depends on.
+type ballot struct {
+	subject   string
+	roles     []string  // at the vote
+	countedBy string    // instance
+	until     time.Time // when the approver's credential ends, zero = configured
+}
+
+// standing returns the approvals of k whose approvers may still decide, with their
+// current roles as far as these are known, and the first approver who no longer may,
+// "" when all may.
+func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string, err error) {
+	votes, err := w.approvals(k.ID)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, b := range votes {
+		ok, err := t.stands(k, &b)
+		switch {
+		case err != nil:
+			return nil, "", err
+		case ok:
+			counted = append(counted, b)
+		case gone == "":
+			gone = b.subject
+		}
+	}
+	return counted, gone, nil
+}
+
+// suffice reports whether votes approve k.
+func (k *record) suffice(votes []ballot) bool {
+	for role, n := range k.Each {
+		for _, b := range votes {
+			if slices.Contains(b.roles, role) {
+				n--
+			}
+		}
+		if n > 0 {
+			return false
+		}
+	}
+	return len(votes) >= k.Quorum
+}
+
+// approvals returns the votes for a ticket, oldest first.
+func (w *writer) approvals(id string) ([]ballot, error) {
+	return store.Select(w.ctx, w.tx, scanApproval,
+		"SELECT subject, roles, counted_by, until FROM approval_votes WHERE ticket = ? AND approve = 1 ORDER BY at, subject", id)
+}
+
+func scanApproval(rows *sql.Rows) (b ballot, err error) {
+	err = rows.Scan(&b.subject, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until})
+	return b, err
+}
+
+// stands reports whether the vote counts now (see Options.Standing), and sets b's
+// roles to the current ones.
+func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
+	if t.opts.Standing == nil {
+		return true, nil
+	}
+	roles, known := t.opts.Standing(b.subject, k.Principal.Tenant)
+	switch {
+	case known:
+		b.roles = roles
+		return policy.Principal{Subject: b.subject, Roles: roles}.Has(k.Roles...), nil
+	case !b.until.IsZero():
+		return true, nil
+	case b.countedBy == t.opts.Instance:
+		return false, nil
+	}
+	return store.InstanceAlive(t.opts.Dir, b.countedBy)
+}
+
+// Reconcile settles a call whose outcome was unknown: it was done, or it failed. The
+// ticket never allows the call again; a new call is possible after the ticket's
+// expiry. A refused finding changes nothing and returns the first of ErrNotFound,
+// ErrSelfApproval, ErrNotApprover, ErrNotUnknown and ErrReasonRequired that applies.
+// One person suffices, whatever the quorum.
+func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
+	f.Reason = strings.TrimSpace(f.Reason)
+	err := t.alter(ctx, f.ID, func(w *writer, k *record) (refusal, err error) {
+		if refusal = k.checkFinding(f); refusal != nil {
+			return refusal, nil
+		}
+		c := change{to: StateFailed, who: f.Approver.Subject, reason: f.Reason}
+		found := "did not take effect"
+		if f.TookEffect {
+			c.to, found = StateDone, "took effect"
+		}
+		c.note = fmt.Sprintf("%s found that the call %s: %s", f.Approver.Subject, found, f.Reason)
+		return nil, w.move(k, c)
+	})
+	if err != nil {
+		return Ticket{}, fmt.Errorf("reconciling ticket %q: %w", f.ID, err)
+	}
+	return t.Get(ctx, f.ID)
+}
+
+// checkFinding returns why f does not count, nil when it counts.
+func (k *record) checkFinding(f Finding) error {
+	switch refusal := k.refuse(f.Approver); {
+	case refusal != nil:
+		return refusal
+	case k.State != StateUnknown:
+		return fmt.Errorf("%w: it is %s", ErrNotUnknown, k.State)
+	case f.Reason == "":
+		return ErrReasonRequired
+	}
+	return nil
+}
+
+// Supersede ends a ticket that nobody should decide on or spend; who is a subject, ""
+// when no person ends it. The error is ErrNotFound, or ErrNotLive when the ticket is
+// neither waiting nor approved.
+func (t *Tickets) Supersede(ctx context.Context, id, who, reason string) error {
+	err := t.alter(ctx, id, func(w *writer, k *record) (refusal, err error) {
+		if k.State != StateProposed && k.State != StateApproved {
+			return fmt.Errorf("%w: it is %s", ErrNotLive, k.State), nil
+		}
+		return nil, w.move(k, change{to: StateSuperseded, who: who, reason: reason, note: reason})
+	})
+	if err != nil {
+		return fmt.Errorf("superseding ticket %q: %w", id, err)
+	}
+	return nil
 }

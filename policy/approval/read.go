@@ -6,8 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 )
 
 const (
@@ -192,4 +197,129 @@ func (t *Tickets) refresh(ctx context.Context) error {
 		return err
 	}
 	return t.write(ctx, func(*writer) error { return nil })
+}
+
+// answered is the largest number of tickets that Answering returns.
+const answered = 100
+
+// Live returns the tickets that wait for a decision or for their call and were created
+// by this instance or by a dead one, oldest first, with whole arguments, without
+// results. Other living processes judge their own tickets: they may have another
+// policy and other tools.
+func (t *Tickets) Live(ctx context.Context) ([]Ticket, error) {
+	return t.ours(ctx, "WHERE state IN ('proposed', 'approved')")
+}
+
+// Runnable returns the tickets of Live that are approved and are to run without their
+// agent. To run one, claim it like any call.
+func (t *Tickets) Runnable(ctx context.Context) ([]Ticket, error) {
+	return t.ours(ctx, "WHERE state = 'approved' AND execute = 1")
+}
+
+func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
+	tickets, err := t.list(ctx, load{arguments: whole.arguments}, where+" ORDER BY seq")
+	if err != nil {
+		return nil, err
+	}
+	theirs := map[string]bool{t.opts.Instance: false}
+	for _, k := range tickets {
+		if _, asked := theirs[k.Instance]; !asked {
+			if theirs[k.Instance], err = store.InstanceAlive(t.opts.Dir, k.Instance); err != nil {
+				return nil, fmt.Errorf("listing tickets: %w", err)
+			}
+		}
+	}
+	return slices.DeleteFunc(tickets, func(k Ticket) bool { return theirs[k.Instance] }), nil
+}
+
+// Answering returns p's own tickets that answer an identical call: those that are live
+// or running, and the final ones before their expiry; the newest hundred, newest
+// first, with results. Larger arguments are left out (see ListedArgumentBytes).
+func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
+	return t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
+ OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
+		p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
+}
+
+// Similar returns the last ticket before id of the same server, tool, exposed name and
+// tenant that people approved, with whole arguments and without its result, whoever
+// the requester and whatever the outcome. ErrNotFound reports that there is none, or
+// that id does not exist. Somebody who may see one of the two may not see the other.
+func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
+	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, `WHERE decided_by <> '' AND state <> 'denied'
+ AND (server, tool, exposed, tenant) = (SELECT server, tool, exposed, tenant FROM approvals WHERE id = ?)
+ AND seq < (SELECT seq FROM approvals WHERE id = ?) ORDER BY seq DESC LIMIT 1`, id, id)
+	if err == nil && len(records) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Ticket{}, fmt.Errorf("looking for a ticket like %q: %w", id, err)
+	}
+	return records[0].Ticket, nil
+}
+
+// followed is how many changes are read at once.
+const followed = 100
+
+// Follow yields every change of a ticket with a number above after, in order, once it
+// is committed, by this process or another; after < 0 starts at the call of Follow.
+// The end of ctx ends the sequence without an error, an error of the store with one.
+func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, error] {
+	var failed error
+	if after < 0 {
+		failed = t.db.Read.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM approval_history").Scan(&after)
+	}
+	return func(yield func(Event, error) bool) {
+		err := failed
+		if err == nil {
+			err = t.follow(ctx, after, yield)
+		}
+		if err != nil && ctx.Err() == nil {
+			yield(Event{}, fmt.Errorf("following tickets: %w", err))
+		}
+	}
+}
+
+// follow yields until ctx ends or the caller stops.
+func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, error) bool) error {
+	for {
+		changed := t.changes()
+		events, err := t.since(ctx, after)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if after = e.Seq; !yield(e, nil) {
+				return nil
+			}
+		}
+		if len(events) < followed && awaitChange(ctx, changed) != nil {
+			return nil
+		}
+	}
+}
+
+// since returns the next changes after a number. Numbers are assigned under the
+// store's write lock, so none appears behind one that was read.
+func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err error) {
+	err = t.view(ctx, func(tx *sql.Tx) error {
+		events, err = store.Select(ctx, tx, scanEvent, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
+		if err != nil || len(events) == 0 {
+			return err
+		}
+		var ids []string
+		for _, e := range events {
+			ids = append(ids, e.Ticket.ID)
+		}
+		records, err := query(ctx, tx, load{arguments: ListedArgumentBytes}, "WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids))
+		for _, k := range records {
+			for i := range events {
+				if events[i].Ticket.ID == k.ID {
+					events[i].Ticket = k.Ticket
+				}
+			}
+		}
+		return err
+	})
+	return events, err
 }
