@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// maxAnswerBytes is how much of an answer is read, its head and its body each.
+// maxAnswerBytes bounds the head and the body of an answer, each.
 const maxAnswerBytes = 64 << 10
 
 // The errors of a Client that have no cause of their own.
@@ -23,13 +23,13 @@ var (
 	ErrProtocol = errors.New("the connection broke off, or the answer was none of the protocol")
 )
 
-// StatusError is an answer that accepts nothing.
+// StatusError is an answer with a status other than 2xx.
 type StatusError struct {
 	Status     int
-	RetryAfter time.Duration // how long to wait for the next attempt, at most an hour; 0 = it did not say
+	RetryAfter time.Duration // pause that the answer asks for, at most an hour; 0 = none
 }
 
-// Error gives the status, and nothing of what the answer says.
+// Error returns the status, and nothing from the body of the answer.
 func (e *StatusError) Error() string {
 	text := "it answered with status " + strconv.Itoa(e.Status)
 	if e.Status >= 300 && e.Status < 400 {
@@ -41,8 +41,8 @@ func (e *StatusError) Error() string {
 // Client posts to one destination. It is safe for concurrent use.
 type Client struct{ http *http.Client }
 
-// NewClient gives a Client that believes in the authorities in roots; nil = the
-// system's. It uses the proxies of the environment.
+// NewClient returns a Client that trusts the certificate authorities in roots; nil =
+// the system's. It uses the proxies of the environment.
 func NewClient(roots *x509.CertPool) *Client {
 	return &Client{&http.Client{
 		Transport: &http.Transport{
@@ -53,7 +53,7 @@ func NewClient(roots *x509.CertPool) *Client {
 			IdleConnTimeout:        30 * time.Second,
 			MaxResponseHeaderBytes: maxAnswerBytes,
 		},
-		// A redirect would take the body and its credentials to another place.
+		// A redirect would send the body and its credentials to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -98,7 +98,8 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// Explain says in words of its own why an attempt under ctx had no answer.
+// Explain returns the reason why an attempt under ctx got no answer, in words that
+// hold no secret.
 func Explain(ctx context.Context, err error) error {
 	var (
 		dns   *net.DNSError

@@ -1,6 +1,5 @@
-// Package delivery sends what toolgate has recorded to services of others, which
-// may be slow, away or wrong. It is what the services that ship decisions and
-// notices share:
+// Package delivery sends recorded decisions and notices to services of others, which
+// may be slow, away or faulty. The decision log and the notices share its parts:
 //
 //   - [Client] posts a body and accepts a status of 2xx only. Its errors are fit
 //     for people and hold no secret: they never repeat an address beyond host and
@@ -9,8 +8,8 @@
 //   - [Workers] are the goroutines that send, one for each destination, so that a
 //     slow one delays no other.
 //
-// What is sent next, and what is recorded of an attempt, is the caller's: the
-// decision log keeps a cursor in the audit trail, notices a row each.
+// The caller chooses what is sent next and records the attempts: the decision log
+// keeps a cursor in the audit trail, and each notice is a row in the store.
 package delivery
 
 import (
@@ -23,12 +22,12 @@ import (
 // Timeout bounds one attempt.
 const Timeout = 10 * time.Second
 
-// Backoff is the pause between attempts: First after the first failure, twice as
+// Backoff computes the pause between attempts: First after the first failure, twice as
 // long after each further one, at most Longest.
 type Backoff struct{ First, Longest time.Duration }
 
-// After gives the pause after a number of failures in a row, from 1. A random half
-// of it keeps processes apart that failed together.
+// After returns the pause after a number of failures in a row, from 1. Half of the
+// pause is random, so that processes that failed together do not retry together.
 func (b Backoff) After(failures int) time.Duration {
 	d := b.Longest
 	if failures < 16 {
@@ -37,8 +36,8 @@ func (b Backoff) After(failures int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// Pause gives the pause after a number of failures of which err is the latest: no
-// shorter than its Retry-After, which counts up to Longest.
+// Pause returns the pause after a number of failures, of which err is the latest. The
+// pause is no shorter than the Retry-After of err, which counts up to Longest.
 func (b Backoff) Pause(failures int, err error) time.Duration {
 	return max(b.After(failures), min(retryAfter(err), b.Longest))
 }
@@ -59,7 +58,7 @@ func (w *Workers) Start(tasks ...func(context.Context)) {
 	}
 }
 
-// Stop cancels the tasks, waits for their end, and reports whether there were any.
+// Stop cancels the tasks, waits until they end, and reports whether any were running.
 func (w *Workers) Stop() bool {
 	if w.stop == nil {
 		return false

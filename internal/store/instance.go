@@ -11,17 +11,16 @@ import (
 	"github.com/toolgate/toolgate/internal/filelock"
 )
 
-// Instance is the sign of life of one process: a locked file that the kernel
-// unlocks when the process ends, however it ends.
+// Instance shows that a process lives: a locked file that the kernel unlocks when the
+// process ends, in whatever way.
 type Instance struct {
 	id, name string
 	file     *os.File
 }
 
-// HoldInstance creates and locks dir/<id>.lock until Close or the end of the
-// process. The id names one process only; one that is taken is an error. The
-// file is locked before it gets its name, so nobody ever finds it unlocked
-// while its process lives.
+// HoldInstance creates dir/<id>.lock and holds its lock until Close or the end of the
+// process. The id must be unique; one that is taken is an error. The file is locked
+// before it gets its name, so it is never found unlocked while its process lives.
 func HoldInstance(dir, id string) (*Instance, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("holding instance lock: %w", err)
@@ -44,10 +43,10 @@ func HoldInstance(dir, id string) (*Instance, error) {
 	return &Instance{id: id, name: name, file: file}, nil
 }
 
-// ID gives the id that the lock was made with.
+// ID returns the id of the lock.
 func (i *Instance) ID() string { return i.id }
 
-// Close ends the sign of life and removes the file.
+// Close releases the lock and removes the file.
 func (i *Instance) Close() error {
 	if err := errors.Join(os.Remove(i.name), i.file.Close()); err != nil {
 		return fmt.Errorf("releasing instance lock: %w", err)
@@ -55,8 +54,8 @@ func (i *Instance) Close() error {
 	return nil
 }
 
-// InstanceAlive reports whether a process holds dir/<id>.lock. What cannot be
-// found out is an error, never a death.
+// InstanceAlive reports whether a process holds dir/<id>.lock. When this cannot be
+// determined, it returns an error: a process never counts as dead by mistake.
 func InstanceAlive(dir, id string) (bool, error) {
 	file, err := os.OpenFile(filepath.Join(dir, id+".lock"), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,9 +13,9 @@ import (
 //go:embed migrations/*.sql
 var embedded embed.FS
 
-// Migrations are the tables of state.db, for [Open]: files NNNN_name.sql at
-// the root, numbered from 0001 without a gap. A file that was released is
-// never edited: a change is a new file.
+// Migrations returns the migrations of state.db, for [Open]: files NNNN_name.sql at the
+// root, numbered from 0001 without a gap. A released file is never edited: a change is
+// a new file.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(embedded, "migrations")
 	if err != nil {
@@ -24,9 +24,10 @@ func Migrations() fs.FS {
 	return sub
 }
 
-const applicationID = 0x746f6c67 // "tolg", in the header of every file made here
+const applicationID = 0x746f6c67 // "tolg", in the header of every toolgate state file
 
-// header makes an empty file one of ours. The journal mode stays with the file.
+// header turns an empty file into a toolgate state file. The journal mode stays with
+// the file.
 const header = `PRAGMA journal_mode = WAL;
 PRAGMA application_id = 0x746f6c67;
 CREATE TABLE schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;`

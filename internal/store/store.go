@@ -1,6 +1,7 @@
-// Package store opens the SQLite files in which toolgate keeps what must
-// survive a crash: one writer connection, a pool of readers, and numbered
-// migrations. It knows no tables but its own version table.
+// Package store opens the SQLite files that hold the state which must survive a crash:
+// one writer connection, a pool of readers, and numbered migrations. The only table
+// that it knows is its own version table; the other packages bring theirs as
+// migrations, write with [DB.Update] and read with [Select].
 package store
 
 import (
@@ -18,12 +19,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ErrCorrupt is in the chain of Open's error when the file is there but is not
-// a database that can be trusted. The file is left as it was.
+// ErrCorrupt is in the chain of Open's error when the file exists but is not a database
+// that can be trusted. Open does not change the file.
 var ErrCorrupt = errors.New("state file is damaged")
 
-// ErrNewer is in the chain of Open's error when the file was written by a
-// later version whose migrations are not known here.
+// ErrNewer is in the chain of Open's error when a later version wrote the file, with
+// migrations that this version does not have.
 var ErrNewer = errors.New("state file is from a newer version")
 
 const (
@@ -36,8 +37,8 @@ const (
 // DB is one open database file. It is safe for concurrent use, and so are two
 // DBs on one file, in one process or in two.
 type DB struct {
-	// Write has one connection; each of its transactions takes the file's
-	// write lock when it begins, so what it reads stays true until it ends.
+	// Write has one connection. Each of its transactions takes the file's write lock
+	// when it begins, so the rows that it reads do not change until it ends.
 	Write *sql.DB
 	// Read is a pool whose connections refuse to write.
 	Read *sql.DB
@@ -76,8 +77,8 @@ func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 	return db, nil
 }
 
-// Memory opens an empty database that lives in memory until its Close. It has one
-// connection, so that queries run one after the other.
+// Memory opens an empty database that exists in memory until its Close. It has one
+// connection, so its queries run one after the other.
 func Memory() (*sql.DB, error) {
 	c, err := sqlite.NewConnector(":memory:")
 	if err != nil {

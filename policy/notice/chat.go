@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// renderer gives the function that formats a notice.
+// renderer returns the function that renders a notice in a format.
 func renderer(f Format) (func(*notice) ([]byte, error), error) {
 	switch f {
 	case JSON:
@@ -29,7 +29,7 @@ func chat(message func(Body) any) func(*notice) ([]byte, error) {
 	}
 }
 
-// open is what the link to the page of a ticket is called.
+// open returns the text of the link to the ticket's page.
 func (b Body) open() string {
 	if b.Type == Requested {
 		return "Read it and decide"
@@ -39,9 +39,9 @@ func (b Body) open() string {
 
 type jsonObject = map[string]any
 
-// slack is a message of Slack's Block Kit. What others wrote stands in
-// plain_text, which knows no links, mentions or markup; the notification's text
-// is escaped as Slack wants it.
+// slack returns a message of Slack's Block Kit. Texts of others are plain_text, which
+// has no links, mentions or markup; the notification's text is escaped as Slack
+// requires.
 func slack(b Body) any {
 	const most = 10 // fields of one section
 	var fields []jsonObject
@@ -74,8 +74,8 @@ func truncate(s string, n int) string {
 	return s
 }
 
-// teams is a message with an Adaptive Card. What others wrote stands in runs of
-// text, which know no Markdown.
+// teams returns a message with an Adaptive Card. Texts of others are text runs, which
+// have no Markdown.
 func teams(b Body) any {
 	run := func(text string, bold bool) jsonObject {
 		weight := "Default"

@@ -19,8 +19,8 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 )
 
-// mail makes the channel of one address. Each has its own, so that an address
-// that a server refuses delays no other.
+// mail returns the channel of one address. Each address has its own, so that one that
+// a server refuses does not delay others.
 func (s *Sender) mail(f Channel, to string) (*channel, error) {
 	server, err := address(f.SMTP, "smtp", "smtps")
 	if err != nil {
@@ -46,9 +46,9 @@ func (s *Sender) mail(f Channel, to string) (*channel, error) {
 	return &channel{key: channelKey("email", to), name: "email:" + m.host, send: m.send, close: func() {}}, nil
 }
 
-// mailOptions says how to connect to a server: encrypted, unless it is on this
-// machine and offers no encryption. A password is sent in the clear to this
-// machine only.
+// mailOptions returns the options of a connection to server: encrypted, unless the
+// server is on this machine and offers no encryption. Passwords are sent unencrypted
+// to this machine only.
 func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 	port, err := strconv.ParseUint(cmp.Or(server.Port(), map[string]string{"smtp": "587", "smtps": "465"}[server.Scheme]), 10, 16)
 	if err != nil || port == 0 {
@@ -74,7 +74,7 @@ func mailOptions(server *url.URL, secure *tls.Config) ([]mail.Option, error) {
 type mailer struct {
 	host, from, to string
 	domain         string      // of from, with its @
-	secure         *tls.Config // of a server that is encrypted from the first byte, else nil
+	secure         *tls.Config // of a server that uses TLS from the first byte, else nil
 	options        []mail.Option
 	dial           dialer
 }
@@ -103,15 +103,15 @@ func (m *mailer) send(ctx context.Context, n *notice) error {
 		return explainMail(ctx, err, errNoTLS)
 	}
 	err = client.SendWithSMTPClient(talk, msg)
-	if err == nil || msg.IsDelivered() { // what fails after the server took it is no failure
+	if err == nil || msg.IsDelivered() { // an error after delivery does not count
 		_ = client.CloseWithSMTPClient(talk)
 		return nil
 	}
 	return explainMail(ctx, err, delivery.ErrProtocol)
 }
 
-// message is the mail of a notice. Its id is the notice's, so that mail
-// programs recognize a repeat.
+// message returns the mail of a notice. Its id is the notice's, so that mail programs
+// recognize a repeat.
 func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := msg.From(m.from); err != nil {
@@ -134,9 +134,9 @@ func (m *mailer) message(id string, b Body) (*mail.Msg, error) {
 	return msg, nil
 }
 
-// An smtpConn is one connection to a mail server that ends with ctx. go-mail
-// dials under a context of its own, does not stop waiting for answers when ours
-// ends, and leaves the connection open when the conversation fails.
+// An smtpConn is one connection to a mail server that ends with ctx. go-mail dials with
+// a context of its own, keeps waiting for answers after ctx has ended, and leaves the
+// connection open when the conversation fails.
 type smtpConn struct {
 	ctx       context.Context
 	plain     dialer
@@ -161,7 +161,7 @@ func (c *smtpConn) dial(ctx context.Context, network, address string) (net.Conn,
 func (c *smtpConn) close() {
 	if c.conn != nil {
 		c.stopWatch()
-		_ = c.conn.Close() // what was to be said has been said
+		_ = c.conn.Close() // the conversation is over
 	}
 }
 

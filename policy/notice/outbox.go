@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// leaseTTL is how long an attempt hides its row: longer than an attempt may take
-	// and be recorded.
+	// leaseTTL is how long an attempt reserves its row: longer than an attempt and its
+	// recording may take.
 	leaseTTL = 30 * time.Second
 	// newsTTL is how long a notice of a decision or an end is worth delivering. A
 	// request for a decision is pointless once its ticket has expired.
@@ -29,7 +29,7 @@ const (
 // backoff is the pause between attempts.
 var backoff = delivery.Backoff{First: 2 * time.Second, Longest: 5 * time.Minute}
 
-// A notice is a row of the outbox that this process tries to deliver.
+// A notice is a row of the outbox.
 type notice struct {
 	id, channel, ticket string
 	body                []byte
@@ -111,8 +111,7 @@ func (s *Sender) giveUp(ctx context.Context, n *notice, fault string) error {
 		fault, s.opts.Now().UnixNano(), n.id, n.tries)
 }
 
-// endAttempt executes a statement that ends an attempt, also after the end of
-// ctx.
+// endAttempt executes a statement that ends an attempt, also when ctx has ended.
 func (s *Sender) endAttempt(ctx context.Context, statement string, args ...any) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer stop()
