@@ -11,23 +11,23 @@ const (
 	app    = "internal/app"
 )
 
-// mayImport is the import table of the house: package → which of ours it may
-// import. A trailing /... stands for everything below. internal/... may be
-// imported by all and imports nothing of ours, but for internal/app, which wires
-// the others and which only cmd imports. cmd imports all. A package that is missing here is an
-// error, so that a new room is decided upon.
+// mayImport is the import table: each package with the packages of this module that
+// it may import. A trailing /... means every package below. All packages may import
+// internal/..., which imports none of the others; except internal/app, which
+// connects them and which only cmd imports. cmd imports all. A package without a row
+// fails the test, so that a new package is a decision.
 var mayImport = map[string][]string{
 	app:                  {"signal", "audit", "console", "policy", "policy/...", "proxy", "proxy/...", "registry", "registry/..."},
 	"signal":             {},
 	"audit":              {"signal"},
-	"registry/config":    {"docs/schemas"}, // the schema that editors complete from is the one that files are checked against
+	"registry/config":    {"docs/schemas"}, // the published schema is the one that files are checked against
 	"registry/contract":  {},
 	"registry/upstream":  {"signal", "registry/config"},
 	"registry":           {"signal", "registry/..."},
 	"policy":             {"signal"},
 	"policy/bundle":      {},
-	"policy/rego":        {"policy", "policy/bundle", "docs/schemas"}, // the schema of input is the types that policies are compiled against
-	"policy/fetch":       {},                                          // it brings files and knows nothing of what is in them
+	"policy/rego":        {"policy", "policy/bundle", "docs/schemas"}, // policies are compiled against the published schema of input
+	"policy/fetch":       {},                                          // it does not read the files that it fetches
 	"policy/identity":    {"policy", "signal"},
 	"policy/limit":       {"policy", "signal"},
 	"policy/approval":    {"policy", "signal"},
@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"policy/decisionlog": {"policy", "policy/judgement", "audit", "signal"}, // the trail is its outbox
 	"policy/verify":      {"policy", "policy/judgement", "audit"},           // a difference is a record
 	"policy/shadow":      {"policy", "policy/judgement", "audit"},           // live replay
-	"policy/notice":      {"policy", "policy/approval", "signal"},           // a ticket and its change are what it tells of
+	"policy/notice":      {"policy", "policy/approval", "signal"},           // notices are about tickets and their changes
 	"proxy":              {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":     {"policy"},
 	"proxy/bridge":       {"signal", "proxy/wire"},

@@ -34,12 +34,12 @@ const scanFunction = "internal/jsonrpc.scan"
 // onecall is the program that is measured: a test kit that wires a toolgate.
 const onecall = "internal/testkit/onecall"
 
-// product reports whether s is a file of the product: no test, and no test kit.
+// product reports whether s is a product file: neither a test nor a test kit.
 func product(s source) bool {
 	return !s.isTest && !strings.HasPrefix(s.pkg, "internal/testkit/")
 }
 
-// TestCodeLines prints the code lines of every package and holds their sum.
+// TestCodeLines prints the code lines of every package and checks their sum.
 func TestCodeLines(t *testing.T) {
 	top := corpus.Checkout(t)
 	byPackage, total := map[string]int{}, 0
@@ -69,8 +69,8 @@ func TestCodeLines(t *testing.T) {
 }
 
 // TestOneCall prints the functions and files that one allowed call enters, the
-// second of identical warm ones, and holds their numbers. It builds toolgate
-// with coverage counters, so it runs only where TOOLGATE_MEASURE is set.
+// second of identical warm calls, and checks their numbers. It builds toolgate with
+// coverage counters, so it runs only with TOOLGATE_MEASURE set.
 func TestOneCall(t *testing.T) {
 	if os.Getenv("TOOLGATE_MEASURE") == "" {
 		t.Skip("make check measures a call (TOOLGATE_MEASURE=1)")
@@ -99,12 +99,13 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-// enteredFunctions returns how often one call enters each function, by its file
-// and name. What only some of three calls enter is work in the background.
+// enteredFunctions returns how often one call enters each function, by file and
+// name. Functions that only some of three calls enter are background work and left
+// out.
 func enteredFunctions(t *testing.T) map[string]int {
 	t.Helper()
 	dir := t.TempDir()
-	packages := []string{module + onecall} // main has to have counters for any to be written
+	packages := []string{module + onecall} // without counters in main none are written
 	for _, s := range sources(t) {
 		if pkg := module + s.pkg; product(s) && !slices.Contains(packages, pkg) {
 			packages = append(packages, pkg)
@@ -137,7 +138,8 @@ func command(t *testing.T, name string, args ...string) {
 	}
 }
 
-// functionsIn reads a coverage profile: how often each function was entered.
+// functionsIn reads a coverage profile and returns how often each function was
+// entered.
 func functionsIn(t *testing.T, file string) map[string]int {
 	t.Helper()
 	profiles, err := cover.ParseProfiles(file)
@@ -152,7 +154,7 @@ func functionsIn(t *testing.T, file string) map[string]int {
 	for _, p := range profiles {
 		s, ok := files[p.FileName]
 		if !ok {
-			t.Fatalf("the profile names %s, which is no file of ours", p.FileName)
+			t.Fatalf("the profile names %s, which is not a file of the project", p.FileName)
 		}
 		if !product(s) {
 			continue
@@ -181,7 +183,7 @@ func entries(s source, f *ast.FuncDecl, blocks []cover.ProfileBlock) int {
 	return 0
 }
 
-// functionName is Name or Type.Name.
+// functionName returns Name or Type.Name.
 func functionName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name

@@ -1,8 +1,7 @@
-// Command onecall shows what one allowed call enters: it runs a toolgate with
-// coverage counters, makes warm calls of one tool over /mcp, and writes the
-// counters of each of three further identical calls to a directory of its own.
-// It is built with go build -cover -covermode=atomic; internal/house reads what
-// it writes.
+// Command onecall measures which functions one allowed call enters: it runs a
+// toolgate with coverage counters, makes warm-up calls of one tool over /mcp, and
+// writes the counters of three further identical calls to one directory each.
+// internal/house builds it with -cover -covermode=atomic and reads the counters.
 //
 //	onecall DIRECTORY
 package main
@@ -42,7 +41,7 @@ func main() {
 	}
 }
 
-// run starts a toolgate below dir and measures calls of it.
+// run starts a toolgate below dir and measures calls.
 func run(dir string) (err error) {
 	server := httptest.NewServer(http.HandlerFunc(serveEcho))
 	defer server.Close()
@@ -69,7 +68,7 @@ func run(dir string) (err error) {
 	return errors.Join(err, <-ended, a.Close())
 }
 
-// configure writes the files of a toolgate before the server at url, and reads
+// configure writes the files of a toolgate in front of the server at url, and loads
 // them.
 func configure(dir, url string) (*config.Config, error) {
 	file := filepath.Join(dir, "mcp.json")
@@ -106,8 +105,8 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// measure opens a session at url, warms up, and writes the counters of three
-// calls to dir/1, dir/2 and dir/3.
+// measure opens a session at url, makes warm-up calls, and writes the counters of
+// three calls to dir/1, dir/2 and dir/3.
 func measure(dir, url string) error {
 	session, _, err := post(url, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"onecall","version":"1"}}}`)
 	if err != nil {
@@ -137,8 +136,7 @@ func emit(dir string) error {
 	return errors.Join(os.MkdirAll(dir, 0o700), coverage.WriteMetaDir(dir), coverage.WriteCountersDir(dir))
 }
 
-// post sends one message and returns the session that the answer names, and its
-// body.
+// post sends one message and returns the session of the answer, and its body.
 func post(url, session, message string) (id, answer string, err error) {
 	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader([]byte(message)))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Timeout is how long anything may take before a test gives it up.
+// Timeout is the time limit of every wait.
 const Timeout = 60 * time.Second
 
 // Text collects the bytes that are written to it. The zero value is empty; it is
@@ -122,8 +122,8 @@ func Await(t testing.TB, what string, holds func() bool) {
 	poll(t, what, nil, holds)
 }
 
-// Settles polls for a quarter of Timeout at most, and reports whether the
-// condition came to hold: for tests that say themselves what is missing then.
+// Settles polls for a quarter of Timeout at most, and reports whether the condition
+// holds: for tests with their own failure message.
 func Settles(holds func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// detach puts cmd into a session of its own, out of reach of its group.
+// detach starts cmd in a new session, outside the process group.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

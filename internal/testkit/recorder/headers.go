@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// modernPost takes one message of MCP 2026-07-28 over HTTP.
+// modernPost receives one message of MCP 2026-07-28 over HTTP.
 func (h *httpServer) modernPost(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -35,8 +35,8 @@ func (h *httpServer) modernPost(w http.ResponseWriter, req *http.Request) {
 	h.modern.serve(req.Context(), body, reply.send)
 }
 
-// modernReply is the response to one request: an event stream when anything
-// comes before the answer.
+// modernReply is the response to one request: an event stream if a message precedes
+// the answer.
 type modernReply struct {
 	w  http.ResponseWriter
 	id string
@@ -58,10 +58,10 @@ func (r *modernReply) send(m string) {
 		r.stream = true
 	}
 	fmt.Fprintf(r.w, ": alive\n\ndata: %s\n\n", m)
-	_ = http.NewResponseController(r.w).Flush() // a client that has gone needs no answer
+	_ = http.NewResponseController(r.w).Flush() // the client may have disconnected
 }
 
-// statusOf gives the status with which an answer goes out.
+// statusOf returns the HTTP status of an answer.
 func statusOf(answer string) int {
 	switch {
 	case strings.Contains(answer, `"code":-32601`):
@@ -75,10 +75,10 @@ func statusOf(answer string) int {
 func respond(w http.ResponseWriter, status int, answer string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, answer) // a client that has gone needs no answer
+	_, _ = io.WriteString(w, answer) // the client may have disconnected
 }
 
-// headers tells in what the headers of a request differ from it, "" for nothing.
+// headers describes how the headers of a request differ from its body, "" for not.
 func (m *modern) headers(got http.Header, msg message) string {
 	var params struct {
 		Name, URI string
@@ -86,7 +86,7 @@ func (m *modern) headers(got http.Header, msg message) string {
 	}
 	exact := json.NewDecoder(bytes.NewReader(msg.Params))
 	exact.UseNumber()
-	_ = exact.Decode(&params) // what is no object has none
+	_ = exact.Decode(&params) // only an object has members
 	want := map[string]string{"Mcp-Protocol-Version": revision, "Mcp-Method": msg.Method}
 	switch msg.Method {
 	case "tools/call":
@@ -110,7 +110,7 @@ func (m *modern) headers(got http.Header, msg message) string {
 	return ""
 }
 
-// mirrored adds the headers that repeat the arguments of a call.
+// mirrored adds the headers that repeat arguments of a call.
 func (m *modern) mirrored(tool string, arguments map[string]any, want map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (m *modern) mirrored(tool string, arguments map[string]any, want map[string
 	}
 }
 
-// mirror walks a schema and the arguments side by side.
+// mirror walks a schema and the arguments in parallel.
 func mirror(schema map[string]any, value any, want map[string]string) {
 	if name, ok := schema["x-mcp-header"].(string); ok && value != nil {
 		text := fmt.Sprint(value)
@@ -141,7 +141,7 @@ func mirror(schema map[string]any, value any, want map[string]string) {
 	}
 }
 
-// decodeHeader undoes the marks for what is not safe in a header.
+// decodeHeader decodes the base64 form of values that are not safe in a header.
 func decodeHeader(value string) (string, bool) {
 	inner, marked := strings.CutPrefix(value, "=?base64?")
 	if !marked || !strings.HasSuffix(inner, "?=") {

@@ -16,7 +16,7 @@ type httpServer struct {
 	rec    *Recorder
 	cfg    Config
 	engine *engine
-	modern *modern // nil for a server with a handshake
+	modern *modern // nil for a server with sessions
 	server *httptest.Server
 
 	mu       sync.Mutex // protects the fields below
@@ -45,8 +45,8 @@ func HTTP(t testing.TB, cfg Config) *Recorder {
 	return rec
 }
 
-// SetTools changes what an HTTP recorder offers and, with announce, says so on
-// every open stream.
+// SetTools replaces the tools of an HTTP recorder and, with announce, notifies every
+// open stream.
 func (r *Recorder) SetTools(announce bool, tools ...Tool) {
 	r.http.engine.setTools(tools)
 	if !announce {
@@ -66,7 +66,7 @@ func (r *Recorder) Forget() {
 	clear(r.http.sessions)
 }
 
-// Hush ends the open GET streams of an HTTP recorder.
+// Hush closes the open GET streams of an HTTP recorder.
 func (r *Recorder) Hush() {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
@@ -76,8 +76,8 @@ func (r *Recorder) Hush() {
 	}
 }
 
-// Modernise makes an HTTP recorder that was swapped the modern one again, as a
-// newer release does; its sessions are gone.
+// Modernise makes a swapped HTTP recorder stateless again, as an upgrade does, and
+// drops its sessions.
 func (r *Recorder) Modernise() {
 	r.Forget()
 	r.http.modern.mu.Lock()
@@ -85,16 +85,15 @@ func (r *Recorder) Modernise() {
 	r.http.modern.swapped = false
 }
 
-// Stop makes an HTTP recorder refuse connections from now on, as a server does
-// that has died.
+// Stop makes an HTTP recorder refuse connections, as a crashed server does.
 func (r *Recorder) Stop() {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		r.http.server.Close() // waits for streams that are open
+		r.http.server.Close() // waits for open streams
 	}()
 	for {
-		r.http.server.CloseClientConnections() // also those of clients that came in between
+		r.http.server.CloseClientConnections() // also those opened in the meantime
 		select {
 		case <-closed:
 			return
@@ -103,14 +102,14 @@ func (r *Recorder) Stop() {
 	}
 }
 
-// Sessions counts the sessions that are open on an HTTP recorder.
+// Sessions returns the number of open sessions of an HTTP recorder.
 func (r *Recorder) Sessions() int {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
 	return len(r.http.sessions)
 }
 
-// Watchers counts the open GET streams.
+// Watchers returns the number of open GET streams.
 func (r *Recorder) Watchers() int {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
@@ -138,7 +137,7 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// post takes one message.
+// post receives one message.
 func (h *httpServer) post(w http.ResponseWriter, req *http.Request, id string) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -166,7 +165,7 @@ func (h *httpServer) post(w http.ResponseWriter, req *http.Request, id string) {
 	var last string
 	h.engine.serve(id, body, func(m string) { last = m })
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, last) // a client that has gone needs no answer
+	_, _ = io.WriteString(w, last) // the client may have disconnected
 }
 
 // stream answers with an event stream.

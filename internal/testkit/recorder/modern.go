@@ -11,47 +11,47 @@ import (
 	"sync"
 )
 
-// revision is what a modern recorder speaks.
+// revision is the revision of a stateless recorder.
 const revision = "2026-07-28"
 
-// Modern makes a recorder a server of MCP 2026-07-28. It refuses what that
-// revision forbids, and notes it as a violation.
+// Modern makes a recorder a stateless server (MCP 2026-07-28). It refuses messages
+// that this revision forbids, and records them as violations.
 type Modern struct {
-	// Supports are the revisions that it names, nil for its own.
+	// Supports are the revisions that it reports, nil for its own.
 	Supports []string
 	// Picky refuses the first server/discover with these revisions.
 	Picky bool
-	// Offers are its capabilities, nil for tools whose changes it announces.
+	// Offers are its capabilities, nil for tools with list_changed.
 	Offers json.RawMessage `json:",omitempty"`
 	// TTL is the ttlMs of its lists.
 	TTL   int
 	Tools []ModernTool
 	// Changed are the tools after a "change".
 	Changed []ModernTool
-	// Refuses is the error object for subscriptions/listen, nil for none.
+	// Refuses is the error object of subscriptions/listen, nil for none.
 	Refuses json.RawMessage `json:",omitempty"`
 }
 
-// ModernTool is one tool, or what another method with a name does, such as
-// "prompts/get".
+// ModernTool is one tool, or the behavior of another method, such as "prompts/get".
 type ModernTool struct {
 	Name string
-	// Definition is what tools/list says, nil for a plain one.
+	// Definition is the tool in tools/list, nil for a minimal one.
 	Definition json.RawMessage `json:",omitempty"`
-	// Needs is the client capability without which it is not listed.
+	// Needs is the client capability that the tool requires to be listed.
 	Needs string
-	// Sends is what happens before the answer: a message, in which TOKEN is the
-	// progress token and ID the request's id; or "listeners METHOD PARAMS" for
-	// a notification to all that listen, "end" to end their streams, "tear" to do
-	// so over stdio with notifications/cancelled, "change" for other tools, "swap" for another server, "die" to exit, "hang" to answer only when
-	// the client gives up.
+	// Sends are the actions before the answer: a message to send, in which TOKEN is
+	// the progress token and ID the request's ID; "listeners METHOD PARAMS" for a
+	// notification to every listener; "end" to end their streams; "tear" to do so
+	// over stdio with notifications/cancelled; "change" to change the tools; "swap"
+	// to become a server with sessions; "die" to exit; "hang" to wait until the
+	// client cancels.
 	Sends []string
-	// Answers are given in turn, the last one for good: a result, or an error
-	// object. Nil echoes the params as structuredContent.
+	// Answers are the results or error objects in order; the last one repeats. Nil
+	// echoes the params as structuredContent.
 	Answers []json.RawMessage
 }
 
-// modern serves that revision.
+// modern is a stateless server.
 type modern struct {
 	cfg  Modern
 	note func(kind, payload string)
@@ -61,7 +61,7 @@ type modern struct {
 	calls   map[string]int
 	swapped bool
 	seen    map[string]bool               // ids
-	cancels map[string]context.CancelFunc // :: id ⇒ of a request under way
+	cancels map[string]context.CancelFunc // :: id ⇒ cancels a running request
 	listens map[string]*listening
 }
 
@@ -77,17 +77,17 @@ func newModern(cfg Modern, note func(kind, payload string)) *modern {
 		cancels: make(map[string]context.CancelFunc), listens: make(map[string]*listening)}
 }
 
-// violation notes what a client must not do.
+// violation records a violation of the client.
 func (m *modern) violation(format string, args ...any) {
 	m.note("violation", fmt.Sprintf(format, args...))
 }
 
-// wrongs tells what is wrong with the metadata of a request, "" for nothing.
+// wrongs returns the fault in the metadata of a request, "" for none.
 func wrongs(msg message) string {
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
 	}
-	_ = json.Unmarshal(msg.Params, &params) // what is no object has none
+	_ = json.Unmarshal(msg.Params, &params) // only an object has members
 	var client struct{ Name, Version string }
 	_ = json.Unmarshal(params.Meta["io.modelcontextprotocol/clientInfo"], &client) // as above
 	capabilities := params.Meta["io.modelcontextprotocol/clientCapabilities"]
@@ -102,11 +102,11 @@ func wrongs(msg message) string {
 	return ""
 }
 
-// gone are the methods that the revision has not.
+// gone are the methods that the revision has removed.
 var gone = []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list", "tasks/result"}
 
-// serve answers one message; ctx ends when the client is no longer there. send
-// takes one message for the client.
+// serve answers one message; ctx ends when the client disconnects. send sends one
+// message to the client.
 func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
 	var msg message
 	if json.Unmarshal(raw, &msg) != nil || msg.Method == "" || msg.ID == nil {
@@ -144,14 +144,14 @@ func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
 	}
 }
 
-// notice takes what is no request.
+// notice receives a notification.
 func (m *modern) notice(msg message) {
 	if msg.Method != "notifications/cancelled" {
 		m.violation("a message that is no request: %s", msg.Method)
 		return
 	}
 	var params struct{ RequestID json.RawMessage }
-	_ = json.Unmarshal(msg.Params, &params) // what is no object names nothing
+	_ = json.Unmarshal(msg.Params, &params) // only an object has members
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if end := m.cancels[string(params.RequestID)]; end != nil {
@@ -159,7 +159,7 @@ func (m *modern) notice(msg message) {
 	}
 }
 
-// begin counts a request in, and reports whether its id is new.
+// begin registers a request, and reports whether its ID is new.
 func (m *modern) begin(id string, end context.CancelFunc) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,7 +168,7 @@ func (m *modern) begin(id string, end context.CancelFunc) bool {
 	return !again
 }
 
-// supports gives its revisions, an array.
+// supports returns its revisions as a JSON array.
 func (m *modern) supports() string {
 	names, _ := json.Marshal(append(m.cfg.Supports, revision)[:max(1, len(m.cfg.Supports))])
 	return string(names)
@@ -185,14 +185,14 @@ func (m *modern) offers() json.RawMessage {
 	return m.cfg.Offers
 }
 
-// list gives the result of tools/list.
+// list returns the result of tools/list.
 func (m *modern) list(params json.RawMessage) string {
 	var in struct {
 		Meta struct {
 			Can map[string]json.RawMessage `json:"io.modelcontextprotocol/clientCapabilities"`
 		} `json:"_meta"`
 	}
-	_ = json.Unmarshal(params, &in) // it was read before
+	_ = json.Unmarshal(params, &in) // decoded before without an error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []string
@@ -204,7 +204,7 @@ func (m *modern) list(params json.RawMessage) string {
 	return fmt.Sprintf(`{"resultType":"complete","tools":[%s],"ttlMs":%d,"cacheScope":"private"}`, strings.Join(out, ","), m.cfg.TTL)
 }
 
-// find gives what a request means, and how often it came before.
+// find returns the tool of a request and the number of its earlier calls.
 func (m *modern) find(msg message) (ModernTool, int) {
 	var params callParams
 	_ = json.Unmarshal(msg.Params, &params) // as above
@@ -223,7 +223,7 @@ func (m *modern) find(msg message) (ModernTool, int) {
 	return ModernTool{Name: "?"}, m.calls[name] - 1
 }
 
-// call does what a tool, or another method, does.
+// call performs the actions of a tool or method.
 func (m *modern) call(ctx context.Context, msg message, send func(string)) {
 	tool, n := m.find(msg)
 	if tool.Name == "?" {
@@ -251,7 +251,7 @@ func (m *modern) call(ctx context.Context, msg message, send func(string)) {
 	send(success(msg.ID, string(answer)))
 }
 
-// do does one line of Sends.
+// do performs one line of Sends.
 func (m *modern) do(ctx context.Context, line string, send func(string)) {
 	verb, rest, _ := strings.Cut(line, " ")
 	switch verb {
@@ -282,14 +282,14 @@ func (m *modern) do(ctx context.Context, line string, send func(string)) {
 	}
 }
 
-// isSwapped reports whether another server is there now.
+// isSwapped reports whether the server has sessions now.
 func (m *modern) isSwapped() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.swapped
 }
 
-// announce sends a notification to all that listen.
+// announce sends a notification to every listener.
 func (m *modern) announce(method, params string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,7 +304,7 @@ func (m *modern) announce(method, params string) {
 	}
 }
 
-// listen serves one stream of notifications. It grants what it is asked for.
+// listen serves one stream of notifications with the requested filter.
 func (m *modern) listen(ctx context.Context, end context.CancelFunc, msg message, send func(string)) {
 	if m.cfg.Refuses != nil {
 		send(failure(msg.ID, string(m.cfg.Refuses)))

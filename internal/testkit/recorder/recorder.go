@@ -1,15 +1,15 @@
-// Package recorder is an MCP server for tests. It stores every byte that it
-// receives, so that a test can prove what reached an upstream and that nothing
-// did, and it can be told to misbehave in the ways that upstreams do.
+// Package recorder is an MCP server for tests. It stores every byte that it receives,
+// so that a test can check what reached an upstream, and it can be configured to
+// fail in the ways that upstreams do.
 //
-// Over HTTP it runs in the test's own process:
+// Over HTTP it runs in the test process:
 //
 //	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "add"}}})
 //	// … an upstream of type "http" at rec.URL …
 //	if got := rec.Calls(); len(got) != 0 { … }
 //
-// Over stdio it is the test binary started again, which has to hand over to it
-// first of all:
+// Over stdio it is a second process of the test binary, whose TestMain has to call
+// Main first:
 //
 //	func TestMain(m *testing.M) {
 //		recorder.Main(upstream.IsChild, upstream.ChildMain)
@@ -33,32 +33,32 @@ import (
 	"time"
 )
 
-// What a tool does when it is called. The zero value is Echo.
+// The behavior of a called tool. The zero value is Echo.
 const (
 	Echo    = ""         // answers with its arguments as structuredContent
 	Crash   = "crash"    // reads the call and exits
 	Hang    = "hang"     // never answers
 	Late    = "late"     // answers after Delay
 	Twice   = "twice"    // answers two times
-	WrongID = "wrong_id" // answers somebody else
+	WrongID = "wrong_id" // answers with another ID
 	Both    = "both"     // answers with result and error
 	Flood   = "flood"    // sends N notifications, then answers
 	Big     = "big"      // answers with N bytes of text
-	Garbage = "garbage"  // sends N lines that are no JSON, then answers
+	Garbage = "garbage"  // sends N lines of invalid JSON, then answers
 	Fail    = "fail"     // answers with Error
 	Steps   = "steps"    // sends N progress notifications, then answers
 	Ask     = "ask"      // sends a ping, and a request under the call's own id, then answers
-	Talk    = "talk"     // does what Lines say, then answers
+	Talk    = "talk"     // performs Lines, then answers
 )
 
 // Tool is one tool of a recorder.
 type Tool struct {
 	Name string
-	// Definition is what tools/list says, nil for a plain one.
+	// Definition is the tool in tools/list, nil for a minimal one.
 	Definition json.RawMessage `json:",omitempty"`
 	// Does is one of the constants above.
 	Does string
-	// N is how many, in the unit that Does has.
+	// N is the number of messages, or of bytes for Big.
 	N int
 	// Delay is how long a Late answer takes.
 	Delay time.Duration
@@ -66,18 +66,18 @@ type Tool struct {
 	Result json.RawMessage `json:",omitempty"`
 	// Error is the error object of Fail.
 	Error json.RawMessage `json:",omitempty"`
-	// Lines are what Talk does, one after the other. "await ID" waits for the
-	// client's answer to the request with that id, "await cancelled" for a
-	// notifications/cancelled that names the call; "apart MESSAGE" sends a
-	// message outside the call, over HTTP on the GET stream; anything else is a
-	// message to send. In all of them CALL is the id of the call, TOKEN its
-	// progress token, ARGS its arguments, and SEQ a number that no other call has.
+	// Lines are the actions of Talk, in order. "await ID" waits for the client's
+	// answer to the request with that ID, "await cancelled" for a
+	// notifications/cancelled of the call; "apart MESSAGE" sends a message outside
+	// the call, over HTTP on the GET stream; any other line is a message to send.
+	// CALL stands for the ID of the call, TOKEN for its progress token, ARGS for its
+	// arguments, and SEQ for a number that is unique to the call.
 	Lines []string `json:",omitempty"`
-	// Needs hides the tool from clients without this capability, "" from none.
+	// Needs hides the tool from clients without this capability, "" for all clients.
 	Needs string `json:",omitempty"`
 }
 
-// Config says what a recorder offers and how it misbehaves.
+// Config describes the tools of a recorder and its faults.
 type Config struct {
 	Tools []Tool
 	// Changed are the tools after ChangeAfter calls; with Notify the change is
@@ -85,21 +85,19 @@ type Config struct {
 	Changed     []Tool
 	ChangeAfter int
 	Notify      bool
-	// Page is how many tools one page of tools/list has, 0 for all.
+	// Page is the number of tools on a page of tools/list, 0 for all.
 	Page int
 	// RepeatCursor makes the list endless.
 	RepeatCursor bool
 	// ListResult replaces the result of tools/list.
 	ListResult json.RawMessage `json:",omitempty"`
-	// Revision is the protocol version that initialize answers, "" for 2025-11-25.
+	// Revision is the protocol version in the answer to initialize, "" for 2025-11-25.
 	Revision string
 	// HangAtStart answers nothing at all; CrashAtStart exits at once (stdio).
 	HangAtStart, CrashAtStart bool
-	// IgnoreTERM stays until it is killed: neither the end of stdin nor TERM
-	// end it (stdio).
+	// IgnoreTERM ignores TERM and the end of stdin (stdio).
 	IgnoreTERM bool
-	// Grandchild starts a process in a session of its own that does not end by
-	// itself (stdio).
+	// Grandchild starts a process in another session that does not exit (stdio).
 	Grandchild bool
 	// Sessions makes HTTP answers carry a session id, and 404 for unknown ones.
 	Sessions bool
@@ -113,14 +111,13 @@ type Config struct {
 	Offers json.RawMessage `json:",omitempty"`
 	// Answers are the results of further methods, by name.
 	Answers map[string]json.RawMessage `json:",omitempty"`
-	// Greets are done as Lines are, apart from any call, when the client has
-	// said that it is initialized; over HTTP when it has a GET stream too.
+	// Greets are actions like Lines, outside any call, after
+	// notifications/initialized and, over HTTP, after the GET stream is open.
 	Greets []string `json:",omitempty"`
-	// Modern makes it a server of MCP 2026-07-28, of which the fields above say
-	// nothing; nil for one with a handshake.
+	// Modern makes it a stateless server, to which the fields above do not apply; nil
+	// for a server with sessions.
 	Modern *Modern `json:",omitempty"`
-	// Silent answers nothing to server/discover, and DiesOfProbe exits of it
-	// (stdio).
+	// Silent does not answer server/discover; DiesOfProbe exits on it (stdio).
 	Silent, DiesOfProbe bool
 }
 
@@ -132,10 +129,9 @@ type Call struct {
 	At        time.Time
 }
 
-// Recorder is a running recorder, or one that will run. It is safe for
-// concurrent use.
+// Recorder is a recorder, running or to be started. It is safe for concurrent use.
 type Recorder struct {
-	// URL is where an HTTP recorder listens.
+	// URL is the address of an HTTP recorder.
 	URL string
 	// Command, Args and Env start a stdio recorder.
 	Command string
@@ -143,15 +139,15 @@ type Recorder struct {
 	Env     map[string]string
 
 	t    testing.TB
-	file string // stdio: where it writes to
+	file string // stdio: the file of its record
 	http *httpServer
 
 	mu  sync.Mutex // protects the fields below
 	log []event
 }
 
-// event is one thing that happened: "in" is a message received, "start",
-// "grandchild" and "cancel" speak for themselves.
+// event is one entry of the record. Kind "in" is a received message; others are
+// "start", "grandchild" and "cancel".
 type event struct {
 	at      time.Time
 	pid     int
@@ -159,12 +155,12 @@ type event struct {
 	payload string
 }
 
-// String is how an event stands in the file of a stdio recorder.
+// String returns the line of an event in the file of a stdio recorder.
 func (e event) String() string {
 	return fmt.Sprintf("%d %d %s %s\n", e.at.UnixNano(), e.pid, e.kind, e.payload)
 }
 
-// parseEvent reads String's form.
+// parseEvent parses such a line.
 func parseEvent(line string) (event, bool) {
 	parts := strings.SplitN(line, " ", 4)
 	if len(parts) != 4 {
@@ -175,19 +171,19 @@ func parseEvent(line string) (event, bool) {
 	return event{time.Unix(0, at), pid, parts[2], parts[3]}, err1 == nil && err2 == nil
 }
 
-// Environment variables that make a test binary a recorder.
+// Environment variables of a stdio recorder.
 const (
 	configVar = "RECORDER_CONFIG"
 	fileVar   = "RECORDER_FILE"
 )
 
-// Stdio prepares a recorder that a proxy can start. Several may run at once;
-// all write to one record.
+// Stdio prepares a recorder that a proxy can start. Several processes may run at
+// once; all write to one record.
 func Stdio(t testing.TB, cfg Config) *Recorder {
 	t.Helper()
 	var data strings.Builder
 	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false) // what a test gives to be sent is sent as it is
+	enc.SetEscapeHTML(false) // messages of the test are sent unchanged
 	if err := enc.Encode(cfg); err != nil {
 		t.Fatalf("encoding recorder config: %v", err)
 	}
@@ -203,7 +199,7 @@ func Stdio(t testing.TB, cfg Config) *Recorder {
 	}
 }
 
-// events gives everything that happened so far.
+// events returns the record so far.
 func (r *Recorder) events() []event {
 	if r.file == "" {
 		r.mu.Lock()
@@ -230,7 +226,7 @@ func (r *Recorder) note(kind, payload string) {
 	r.log = append(r.log, event{time.Now(), os.Getpid(), kind, payload})
 }
 
-// ofKind gives the events of one kind.
+// ofKind returns the events of one kind.
 func (r *Recorder) ofKind(kind string) []event {
 	var out []event
 	for _, e := range r.events() {
@@ -241,7 +237,7 @@ func (r *Recorder) ofKind(kind string) []event {
 	return out
 }
 
-// Messages gives every message received, byte for byte, in order.
+// Messages returns every received message, byte for byte, in order.
 func (r *Recorder) Messages() [][]byte {
 	var out [][]byte
 	for _, e := range r.ofKind("in") {
@@ -250,7 +246,7 @@ func (r *Recorder) Messages() [][]byte {
 	return out
 }
 
-// Bytes gives everything that was received, messages parted by line ends.
+// Bytes returns every received message, separated by line ends.
 func (r *Recorder) Bytes() []byte {
 	var out []byte
 	for _, m := range r.Messages() {
@@ -259,7 +255,7 @@ func (r *Recorder) Bytes() []byte {
 	return out
 }
 
-// Methods gives the method of every message received, in order.
+// Methods returns the method of every received message, in order.
 func (r *Recorder) Methods() []string {
 	var out []string
 	for _, m := range r.Messages() {
@@ -271,7 +267,7 @@ func (r *Recorder) Methods() []string {
 	return out
 }
 
-// Calls gives every tools/call received, in order.
+// Calls returns every received tools/call, in order.
 func (r *Recorder) Calls() []Call {
 	var out []Call
 	for _, e := range r.ofKind("in") {
@@ -280,20 +276,20 @@ func (r *Recorder) Calls() []Call {
 		if json.Unmarshal([]byte(e.payload), &msg) != nil || msg.Method != "tools/call" {
 			continue
 		}
-		_ = json.Unmarshal(msg.Params, &params) // what is no object has no arguments
+		_ = json.Unmarshal(msg.Params, &params) // only an object has arguments
 		out = append(out, Call{Tool: params.Name, Arguments: params.Arguments, Raw: []byte(e.payload), At: e.at})
 	}
 	return out
 }
 
-// Violations gives what the client did that MCP 2026-07-28 forbids.
+// Violations returns the messages of clients that MCP 2026-07-28 forbids.
 func (r *Recorder) Violations() []string { return r.payloads("violation") }
 
-// Cancelled gives the ids of the calls that a modern recorder saw given up.
+// Cancelled returns the IDs of the calls that were cancelled at a stateless recorder.
 func (r *Recorder) Cancelled() []string { return r.payloads("cancel") }
 
-// Listens gives the filters with which clients listen now, in the order in
-// which they began.
+// Listens returns the filters of the open listening streams, in the order of their
+// start.
 func (r *Recorder) Listens() []string {
 	open := r.payloads("listen")
 	for _, over := range r.payloads("unlisten") {
@@ -304,7 +300,7 @@ func (r *Recorder) Listens() []string {
 	return open
 }
 
-// payloads gives what events of a kind say.
+// payloads returns the payloads of the events of a kind.
 func (r *Recorder) payloads(kind string) []string {
 	var out []string
 	for _, e := range r.ofKind(kind) {
@@ -313,13 +309,13 @@ func (r *Recorder) payloads(kind string) []string {
 	return out
 }
 
-// Starts gives the process id of every start of a stdio recorder.
+// Starts returns the process ID of every start of a stdio recorder.
 func (r *Recorder) Starts() []int { return r.pids("start") }
 
-// Grandchildren gives the process ids of what it left behind.
+// Grandchildren returns the process IDs of the processes of Grandchild.
 func (r *Recorder) Grandchildren() []int { return r.pids("grandchild") }
 
-// pids gives the numbers that events of a kind carry.
+// pids returns the process IDs in the events of a kind.
 func (r *Recorder) pids(kind string) []int {
 	var out []int
 	for _, e := range r.ofKind(kind) {

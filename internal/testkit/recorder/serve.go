@@ -25,20 +25,20 @@ type callParams struct {
 	} `json:"_meta"`
 }
 
-// engine answers messages as its Config says.
+// engine answers messages according to its Config.
 type engine struct {
 	cfg  Config
 	exit func()        // ends the process, for Crash
-	stop chan struct{} // closed when nobody waits for Hang any more
+	stop chan struct{} // closed at the end of the test, for Hang
 
-	apart func(session, message string) // sends outside any call
+	apart func(session, message string) // sends a message outside any call
 
 	mu      sync.Mutex // protects the fields below
 	calls   int
 	tools   []Tool
 	can     map[string]json.RawMessage // :: session ⇒ the client's capabilities
 	seq     int
-	awaited map[string]chan struct{} // :: what is awaited ⇒ closed when it has come
+	awaited map[string]chan struct{} // :: awaited event ⇒ closed when it has happened
 }
 
 // newEngine makes an engine; exit is what Crash does.
@@ -47,8 +47,7 @@ func newEngine(cfg Config, exit func()) *engine {
 		can: make(map[string]json.RawMessage), awaited: make(map[string]chan struct{})}
 }
 
-// serve answers one message of a session. send takes one message for the
-// client.
+// serve answers one message of a session. send sends one message to the client.
 func (e *engine) serve(session string, raw []byte, send func(string)) {
 	var msg message
 	if json.Unmarshal(raw, &msg) != nil || !e.hear(session, msg) {
@@ -88,7 +87,7 @@ func failure(id json.RawMessage, object string) string {
 	return `{"jsonrpc":"2.0","id":` + string(id) + `,"error":` + object + `}`
 }
 
-// list gives the result of tools/list.
+// list returns the result of tools/list.
 func (e *engine) list(session string, params json.RawMessage) string {
 	if e.cfg.ListResult != nil {
 		return string(e.cfg.ListResult)
@@ -98,7 +97,7 @@ func (e *engine) list(session string, params json.RawMessage) string {
 	var in struct{ Cursor string }
 	_ = json.Unmarshal(params, &in)
 	first := 0
-	_, _ = fmt.Sscanf(in.Cursor, "page-%d", &first) // another cursor is the first page
+	_, _ = fmt.Sscanf(in.Cursor, "page-%d", &first) // any other cursor means the first page
 	tools := e.visibleLocked(session)
 	last := len(tools)
 	next := ""
@@ -116,7 +115,7 @@ func (e *engine) list(session string, params json.RawMessage) string {
 	return `{"tools":[` + strings.Join(out, ",") + `]` + next + `}`
 }
 
-// definition gives what tools/list says of a tool.
+// definition returns a tool in tools/list.
 func (t Tool) definition() string {
 	if t.Definition != nil {
 		return string(t.Definition)
@@ -124,7 +123,7 @@ func (t Tool) definition() string {
 	return `{"name":"` + t.Name + `","inputSchema":{"type":"object"}}`
 }
 
-// call does what the called tool does.
+// call performs the behavior of the called tool.
 func (e *engine) call(session string, msg message, send func(string)) {
 	var params callParams
 	_ = json.Unmarshal(msg.Params, &params)
@@ -164,7 +163,7 @@ func (e *engine) call(session string, msg message, send func(string)) {
 	send(result)
 }
 
-// chatter sends what comes before the answer.
+// chatter sends the messages before the answer.
 func (t Tool) chatter(token json.RawMessage, send func(string)) {
 	for i := range t.N {
 		switch t.Does {
@@ -182,7 +181,7 @@ func (t Tool) chatter(token json.RawMessage, send func(string)) {
 	}
 }
 
-// result gives the result of a call.
+// result returns the result of a call.
 func (t Tool) result(cfg Config, arguments json.RawMessage) string {
 	switch {
 	case cfg.Environ:
@@ -198,8 +197,8 @@ func (t Tool) result(cfg Config, arguments json.RawMessage) string {
 	return `{"content":[],"structuredContent":` + string(arguments) + `}`
 }
 
-// count counts a call and finds its tool; changed is set by the call that
-// changes the tools.
+// count counts a call and finds its tool; changed reports whether this call changes
+// the tools.
 func (e *engine) count(name string) (tool Tool, changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,7 +215,7 @@ func (e *engine) count(name string) (tool Tool, changed bool) {
 	return tool, false
 }
 
-// setTools changes what is offered.
+// setTools replaces the tools.
 func (e *engine) setTools(tools []Tool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

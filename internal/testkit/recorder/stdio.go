@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Main makes this process a recorder, or the supervisor of one, if it was
-// started as such, and does not return then. isChild and childMain are those of
-// package upstream; they are arguments so that this package needs none of ours.
+// Main runs a recorder, or the supervisor of one, if this process was started as
+// such; it does not return then. isChild and childMain are those of package
+// upstream, passed as arguments so that this package does not import it.
 func Main(isChild func([]string) bool, childMain func([]string) int) {
 	if isChild(os.Args[1:]) {
 		os.Exit(childMain(os.Args[1:]))
@@ -49,7 +49,7 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 type process struct {
 	cfg    Config
 	engine *engine
-	modern *modern // nil for a server with a handshake
+	modern *modern // nil for a server with sessions
 
 	mu   sync.Mutex // held while writing to file or stdout
 	file *os.File
@@ -95,8 +95,8 @@ func (p *process) run() {
 	}
 }
 
-// note writes an event down, in one write, so that several processes may share
-// the file.
+// note appends an event with a single write, so that several processes can share the
+// file.
 func (p *process) note(kind, payload string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,10 +107,10 @@ func (p *process) note(kind, payload string) {
 func (p *process) send(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = os.Stdout.WriteString(line + "\n") // a proxy that has gone needs no answer
+	_, _ = os.Stdout.WriteString(line + "\n") // the proxy may have exited
 }
 
-// leave starts a process that nobody ends.
+// leave starts a process that does not exit.
 func (p *process) leave() {
 	cmd := exec.Command("sleep", "600")
 	detach(cmd)

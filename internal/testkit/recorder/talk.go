@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// isRequest reports whether a message wants an answer.
+// isRequest reports whether a message needs an answer.
 func isRequest(body []byte) bool {
 	var msg message
 	return json.Unmarshal(body, &msg) != nil || msg.ID != nil && msg.Method != ""
 }
 
-// hear takes note of what is no request, and reports whether msg is one.
+// hear records a notification or an answer, and reports whether msg is a request.
 func (e *engine) hear(session string, msg message) bool {
 	switch {
 	case msg.Method == "" && msg.ID != nil:
 		e.come("answer " + session + " " + string(msg.ID))
 	case msg.Method == "notifications/cancelled":
 		var params struct{ RequestID json.RawMessage }
-		_ = json.Unmarshal(msg.Params, &params) // what is no object names nothing
+		_ = json.Unmarshal(msg.Params, &params) // only an object has members
 		e.come("cancelled " + session + " " + string(params.RequestID))
 	case msg.Method == "notifications/initialized" && e.cfg.Greets != nil:
 		go e.greet(session)
@@ -27,7 +27,7 @@ func (e *engine) hear(session string, msg message) bool {
 	return msg.Method != "" && msg.ID != nil
 }
 
-// come marks something as having come; it may be awaited before or after.
+// come marks an event as having happened, before or after it is awaited.
 func (e *engine) come(what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,7 +39,7 @@ func (e *engine) come(what string) {
 	}
 }
 
-// await waits until something has come.
+// await waits until an event has happened.
 func (e *engine) await(what string) {
 	e.mu.Lock()
 	c := e.awaitedLocked(what)
@@ -59,7 +59,7 @@ func (e *engine) awaitedLocked(what string) chan struct{} {
 	return c
 }
 
-// greet does what Greets say.
+// greet performs Greets.
 func (e *engine) greet(session string) {
 	if session != "" {
 		e.await("stream " + session)
@@ -67,7 +67,7 @@ func (e *engine) greet(session string) {
 	e.talk(session, message{}, callParams{}, e.cfg.Greets, func(m string) { e.apart(session, m) })
 }
 
-// talk does what lines say.
+// talk performs lines.
 func (e *engine) talk(session string, msg message, params callParams, lines []string, send func(string)) {
 	e.mu.Lock()
 	e.seq++
@@ -100,11 +100,11 @@ func (h *httpServer) apart(session, message string) {
 	}
 }
 
-// offers gives the capabilities that initialize answers, and remembers those
-// of the client.
+// offers returns the capabilities in the answer to initialize, and stores the
+// client's.
 func (e *engine) offers(session string, msg message) string {
 	var params struct{ Capabilities json.RawMessage }
-	_ = json.Unmarshal(msg.Params, &params) // what is no object can nothing
+	_ = json.Unmarshal(msg.Params, &params) // only an object has capabilities
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.can[session] = params.Capabilities
@@ -114,10 +114,10 @@ func (e *engine) offers(session string, msg message) string {
 	return `{"tools":{"listChanged":true}}`
 }
 
-// visibleLocked gives the tools that a client gets to see.
+// visibleLocked returns the tools that a client sees.
 func (e *engine) visibleLocked(session string) []Tool {
 	var can map[string]json.RawMessage
-	_ = json.Unmarshal(e.can[session], &can) // a client that never said can nothing
+	_ = json.Unmarshal(e.can[session], &can) // a client without capabilities has none
 	var out []Tool
 	for _, t := range e.tools {
 		if t.Needs == "" || can[t.Needs] != nil {
