@@ -23,7 +23,7 @@ var ids = struct {
 // See Reproducible for the one mode in which ids are counted.
 func NewID(prefix string) string {
 	if c := counted.Load(); c != nil {
-		return spell(prefix, c.ulid())
+		return prefix + c.ulid().String()
 	}
 	return UniqueID(prefix)
 }
@@ -37,7 +37,7 @@ func UniqueID(prefix string) string {
 	for {
 		id, err := ulid.New(ids.last, ids.entropy)
 		if err == nil {
-			return spell(prefix, id)
+			return prefix + id.String()
 		}
 		ids.last++ // an overflow within one millisecond: the next one has room
 	}
@@ -50,16 +50,6 @@ func Now() time.Time {
 		return c.now()
 	}
 	return time.Now()
-}
-
-// spell returns prefix and the text of id.
-func spell(prefix string, id ulid.ULID) string {
-	buf := make([]byte, 0, 48)
-	buf = append(buf, prefix...)
-	buf = append(buf, make([]byte, ulid.EncodedSize)...)
-	// The buffer has the one size that this can refuse.
-	_ = id.MarshalTextTo(buf[len(prefix):])
-	return string(buf)
 }
 
 // counted is the reproducible mode, nil in the normal one.

@@ -1,14 +1,18 @@
 package signal
 
 import (
+	"bytes"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // Each type has one struct for its JSON form, for writing and for reading. Reading
@@ -29,17 +33,10 @@ func encode(form any) []byte {
 // parent_id}; an absent parent is null. It never fails.
 func (s Signal) MarshalJSON() ([]byte, error) { return encode(&s.form), nil }
 
-// MarshalJSON returns {status, signals, error, metrics, reason?}. It never
-// fails.
-func (r Result) MarshalJSON() ([]byte, error) { return Full(r), nil }
-
 // MarshalJSON returns {code, category, severity, message, source,
 // retry_eligible, detail, cause}. It never fails: a detail that JSON cannot
 // hold is replaced by {"unencodable": reason}.
 func (e *KernelError) MarshalJSON() ([]byte, error) { return encode(e.form(0)), nil }
-
-// Full returns the JSON form of r, with whole bodies.
-func Full(r Result) stdjson.RawMessage { return encode(r.form(nil)) }
 
 // DetailJSON returns the detail as a JSON object, {} when there is none. It
 // never fails: see MarshalJSON.
@@ -191,116 +188,119 @@ func (f *errorForm) kernel(depth int) (e KernelError, err error) {
 	return e, e.validate()
 }
 
-type resultForm struct {
-	Status  Status       `json:"status"`
-	Signals []signalForm `json:"signals"`
-	Error   *KernelError `json:"error"`
-	Metrics *Metrics     `json:"metrics"`
-	Reason  string       `json:"reason,omitzero"`
+// A body is a payload as JSON: head, raw and tail joined are the object, and raw
+// is the value of the last member that head names. Maps are built only when
+// somebody asks. Nobody writes to raw after the body is made, so a Signal never
+// changes.
+type body struct {
+	head string // "" where raw is the whole object
+	raw  []byte
+	tail string
 }
 
-// A resultView is a resultForm that leaves out an absent error.
-type resultView struct {
-	Status  Status       `json:"status"`
-	Signals []signalForm `json:"signals"`
-	Error   *KernelError `json:"error,omitzero"`
-	Metrics *Metrics     `json:"metrics"`
-	Reason  string       `json:"reason,omitzero"`
-}
+// textBody returns {"text": lexeme}; lexeme is a JSON string.
+func textBody(lexeme []byte) body { return body{`{"text":`, lexeme, "}"} }
 
-// form returns the form of r. A signal that has one of refs has it in place of
-// its body. A duration that JSON has no number for is 0.
-func (r *Result) form(refs []string) *resultForm {
-	f := &resultForm{r.Status, make([]signalForm, len(r.Signals)), r.Error, &r.Metrics, r.Reason}
-	for i := range r.Signals {
-		f.Signals[i] = r.Signals[i].form
-		if i < len(refs) && refs[i] != "" {
-			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], body{}
+// dataBody returns {"data": value, "schema": schema}, with "count" for a list.
+func dataBody(value []byte, schema string) body {
+	tail := `,"schema":` + quote(schema)
+	if value[0] == '[' {
+		n := 0
+		for range jsonrpc.Elements(value) {
+			n++
 		}
+		tail += fmt.Sprintf(`,"count":%d`, n)
 	}
-	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
-		metrics := r.Metrics
-		f.Metrics, metrics.DurationMS = &metrics, 0
-	}
-	return f
+	return body{`{"data":`, value, tail + "}"}
 }
 
-// result assembles and checks a Result, reading each signal with read.
-func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, error) {
-	if f.Metrics == nil {
-		return Result{}, errors.New("no metrics")
-	}
-	out := Result{Status: f.Status, Error: f.Error, Metrics: *f.Metrics, Reason: f.Reason}
-	for i := range f.Signals {
-		s, err := read(&f.Signals[i])
-		if err != nil {
-			return Result{}, fmt.Errorf("signal %d: %w", i, err)
-		}
-		out.Signals = append(out.Signals, s)
-	}
-	return out, out.check()
+// callBody keeps the bytes of args for SignalToToolCall; its JSON form is
+// {"data": {tool, args}, "schema": "ToolCallRequest", "tool": tool, "args":
+// args}.
+func callBody(tool string, args []byte) body {
+	tool = quote(tool)
+	return body{fmt.Sprintf(`{"data":{"tool":%s,"args":%s},"schema":"ToolCallRequest","tool":%s,"args":`, tool, args, tool), args, "}"}
 }
 
-// UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
-// ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
-func (r *Result) UnmarshalJSON(data []byte) error {
-	return read(data, r, ErrInvalidResult, func(f *resultForm) (Result, error) { return f.result((*signalForm).signal) })
+// fileBody holds the conventions of FILE. A nil path is null.
+type fileBody struct {
+	ID   string  `json:"file_id"`
+	Type string  `json:"file_type"`
+	Path *string `json:"path"`
+	URI  string  `json:"uri,omitzero"`
+	Size *int    `json:"size,omitzero"` // bytes
 }
 
-// Compact returns the view of a Result that travels beside an MCP tool result:
-// {status, signals, error?, metrics, reason?}, where a signal has "ref", a
-// JSON Pointer into that tool result, in place of its body. refs are those of
-// FromToolResult, one for each signal in order; a signal beyond them, or with the
-// ref "", keeps its body. Expand is the inverse. It never fails.
-func Compact(r Result, refs []string) stdjson.RawMessage {
-	return encode((*resultView)(r.form(refs)))
+func (f fileBody) body() body { return body{raw: encode(f)} }
+
+func (b body) object() []byte { return slices.Concat([]byte(b.head), b.raw, []byte(b.tail)) }
+
+// member returns a member as it is spelled. It reads raw only where raw is the
+// whole object.
+func (b body) member(key string) (stdjson.RawMessage, bool) {
+	switch {
+	case b.head == "":
+		return jsonrpc.Get(b.raw, key)
+	case strings.HasSuffix(b.head, `"`+key+`":`):
+		return b.raw, true
+	}
+	return jsonrpc.Get([]byte(b.head+"null"+b.tail), key)
 }
 
-// Expand gives back the Result of a compact view and the tool result it points
-// into. It returns ErrInvalidView for a view that is malformed or points at
-// nothing, ErrInvalidToolResult for bytes that are no tool result; the Result
-// it returns passes ValidateResult.
-func Expand(view, toolResult stdjson.RawMessage) (out Result, err error) {
-	source := source{result: toolResult}
-	err = read(view, &out, ErrInvalidView, func(f *resultForm) (Result, error) { return f.result(source.read) })
-	return out, err
+// text returns a string member decoded, "" when it is absent or no string.
+func (b body) text(key string) string {
+	raw, _ := b.member(key)
+	s, _ := jsonrpc.Text(raw)
+	return s
 }
 
-// source finds payloads by their ref.
-type source struct {
-	result []byte
-	from   ModuleRef // what payloads were made for
-	tool   string
-	parts  []payload // nil until split
-}
+// MarshalJSONTo writes the object on one line, without white space.
+func (b body) MarshalJSONTo(e *jsontext.Encoder) error { return e.WriteValue(b.object()) }
 
-func (src *source) read(f *signalForm) (Signal, error) {
-	if f.Ref == nil {
-		return f.signal()
+// UnmarshalJSONFrom reads an object; the decoder has only one reading of it.
+func (b *body) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	raw, err := d.ReadValue()
+	if err == nil && raw.Kind() != '{' {
+		err = ErrInvalidBody
 	}
-	ref := *f.Ref
-	if f.Body.raw != nil {
-		return Signal{}, fmt.Errorf("%w: both body and ref", ErrInvalidBody)
+	if err != nil {
+		return err
 	}
-	if err := src.split(f.Origin, f.Tags.value(TagTool)); err != nil {
-		return Signal{}, err
-	}
-	for _, p := range src.parts {
-		if p.ref == ref && p.kind == f.Kind {
-			f.Ref, f.Body = nil, p.body
-			return f.signal()
-		}
-	}
-	return Signal{}, fmt.Errorf("%w: nothing of kind %s at %q", ErrInvalidBody, f.Kind, ref)
-}
-
-// split takes the result apart; error signals name their origin and tool in
-// the body, so those decide whether the parts at hand still fit.
-func (src *source) split(origin ModuleRef, tool string) error {
-	if src.parts != nil && src.from == origin && src.tool == tool {
-		return nil
-	}
-	parts, err := split(src.result, origin, tool)
-	src.parts, src.from, src.tool = parts, origin, tool
+	b.raw, err = strictValue(bytes.Clone(raw))
 	return err
 }
+
+// decodeObject returns object as a map, numbers as json.Number.
+func decodeObject(object []byte) (m map[string]any, err error) {
+	dec := stdjson.NewDecoder(bytes.NewReader(object))
+	dec.UseNumber()
+	return m, dec.Decode(&m)
+}
+
+// encodeValue returns v as JSON on one line, without HTML escapes and with one
+// reading only: encoding/json passes json.RawMessage through unread, and that
+// may hold duplicate names.
+func encodeValue(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := stdjson.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	raw, err := strictValue(buf.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	return raw, nil
+}
+
+// strictValue returns one JSON value without white space, or the reason why it
+// is not one, has two readings or is not UTF-8. It overwrites data.
+func strictValue(data []byte) ([]byte, error) {
+	v := jsontext.Value(data)
+	err := v.Compact(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(false))
+	return v, err
+}
+
+func quote(s string) string { return string(jsonrpc.Quote(s)) }

@@ -1,6 +1,12 @@
 package signal
 
-import "slices"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
 
 // Status says how a function went.
 type Status string
@@ -82,4 +88,125 @@ func Compose(r Result) Next {
 		return Next{Pass: true}
 	}
 	return Next{Signals: r.Signals, Log: r.Error}
+}
+
+// Full returns the JSON form of r, with whole bodies.
+func Full(r Result) json.RawMessage { return encode(r.form(nil)) }
+
+// MarshalJSON returns {status, signals, error, metrics, reason?}. It never
+// fails.
+func (r Result) MarshalJSON() ([]byte, error) { return Full(r), nil }
+
+type resultForm struct {
+	Status  Status       `json:"status"`
+	Signals []signalForm `json:"signals"`
+	Error   *KernelError `json:"error"`
+	Metrics *Metrics     `json:"metrics"`
+	Reason  string       `json:"reason,omitzero"`
+}
+
+// A resultView is a resultForm that leaves out an absent error.
+type resultView struct {
+	Status  Status       `json:"status"`
+	Signals []signalForm `json:"signals"`
+	Error   *KernelError `json:"error,omitzero"`
+	Metrics *Metrics     `json:"metrics"`
+	Reason  string       `json:"reason,omitzero"`
+}
+
+// form returns the form of r. A signal that has one of refs has it in place of
+// its body. A duration that JSON has no number for is 0.
+func (r *Result) form(refs []string) *resultForm {
+	f := &resultForm{r.Status, make([]signalForm, len(r.Signals)), r.Error, &r.Metrics, r.Reason}
+	for i := range r.Signals {
+		f.Signals[i] = r.Signals[i].form
+		if i < len(refs) && refs[i] != "" {
+			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], body{}
+		}
+	}
+	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
+		metrics := r.Metrics
+		f.Metrics, metrics.DurationMS = &metrics, 0
+	}
+	return f
+}
+
+// result assembles and checks a Result, reading each signal with read.
+func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, error) {
+	if f.Metrics == nil {
+		return Result{}, errors.New("no metrics")
+	}
+	out := Result{Status: f.Status, Error: f.Error, Metrics: *f.Metrics, Reason: f.Reason}
+	for i := range f.Signals {
+		s, err := read(&f.Signals[i])
+		if err != nil {
+			return Result{}, fmt.Errorf("signal %d: %w", i, err)
+		}
+		out.Signals = append(out.Signals, s)
+	}
+	return out, out.check()
+}
+
+// UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
+// ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
+func (r *Result) UnmarshalJSON(data []byte) error {
+	return read(data, r, ErrInvalidResult, func(f *resultForm) (Result, error) { return f.result((*signalForm).signal) })
+}
+
+// Compact returns the view of a Result that travels beside an MCP tool result:
+// {status, signals, error?, metrics, reason?}, where a signal has "ref", a
+// JSON Pointer into that tool result, in place of its body. refs are those of
+// FromToolResult, one for each signal in order; a signal beyond them, or with the
+// ref "", keeps its body. Expand is the inverse. It never fails.
+func Compact(r Result, refs []string) json.RawMessage {
+	return encode((*resultView)(r.form(refs)))
+}
+
+// Expand gives back the Result of a compact view and the tool result it points
+// into. It returns ErrInvalidView for a view that is malformed or points at
+// nothing, ErrInvalidToolResult for bytes that are no tool result; the Result
+// it returns passes ValidateResult.
+func Expand(view, toolResult json.RawMessage) (out Result, err error) {
+	source := source{result: toolResult}
+	err = read(view, &out, ErrInvalidView, func(f *resultForm) (Result, error) { return f.result(source.read) })
+	return out, err
+}
+
+// source finds payloads by their ref.
+type source struct {
+	result []byte
+	from   ModuleRef // what payloads were made for
+	tool   string
+	parts  []payload // nil until split
+}
+
+func (src *source) read(f *signalForm) (Signal, error) {
+	if f.Ref == nil {
+		return f.signal()
+	}
+	ref := *f.Ref
+	if f.Body.raw != nil {
+		return Signal{}, fmt.Errorf("%w: both body and ref", ErrInvalidBody)
+	}
+	if err := src.split(f.Origin, f.Tags.value(TagTool)); err != nil {
+		return Signal{}, err
+	}
+	for _, p := range src.parts {
+		if p.ref == ref && p.kind == f.Kind {
+			f.Ref, f.Body = nil, p.body
+			return f.signal()
+		}
+	}
+	return Signal{}, fmt.Errorf("%w: nothing of kind %s at %q", ErrInvalidBody, f.Kind, ref)
+}
+
+// split takes the result apart; error signals name their origin and tool in
+// the body, so those decide whether the parts at hand still fit.
+func (src *source) split(origin ModuleRef, tool string) error {
+	if src.parts != nil && src.from == origin && src.tool == tool {
+		return nil
+	}
+	parts, err := split(src.result, origin, tool)
+	src.parts, src.from, src.tool = parts, origin, tool
+	return err
 }

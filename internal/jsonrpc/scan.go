@@ -22,7 +22,7 @@ const (
 	zoneTop    zone = iota // the message: known names must be spelled exactly
 	zoneParams             // params: the same, and members are indexed
 	zoneMeta               // params._meta: members are indexed
-	zoneResult             // result: members are indexed
+	zoneResult             // result
 	zoneStrict             // anything else that the protocol defines
 	zoneFree               // data of a tool: names that differ only by case are recorded, not refused
 )
@@ -44,7 +44,7 @@ func (z zone) inside(name []byte) zone {
 	return zoneStrict
 }
 
-// A member is one member of an object in a zone before zoneStrict.
+// A member is one member of an object in a zone up to zoneMeta.
 type member struct {
 	zone  zone
 	name  []byte // decoded
@@ -177,7 +177,7 @@ func (s *scanner) value(z zone) ([]byte, *Fault) {
 		if f != nil {
 			return nil, f
 		}
-		if kind == '{' && z < zoneStrict {
+		if kind == '{' && z <= zoneMeta {
 			s.members = append(s.members, member{z, key, raw})
 		}
 	}
