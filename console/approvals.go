@@ -82,7 +82,7 @@ type change struct {
 	Digest string         `json:"digest"`
 }
 
-// view shows k to p.
+// view returns k as p sees it.
 func view(k approval.Ticket, p policy.Principal) ticket {
 	t := ticket{
 		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles,
@@ -194,8 +194,8 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p policy.Principa
 	return answer(w, view(k, p))
 }
 
-// visible gives the ticket that the path names. One that p may not see looks
-// exactly like one that does not exist.
+// visible returns the ticket that the path names. A ticket that p may not see
+// is refused exactly like a missing one.
 func (c *Console) visible(r *http.Request, p policy.Principal) (approval.Ticket, error) {
 	k, err := c.opts.Approvals.Get(r.Context(), r.PathValue("id"))
 	if err == nil && !k.VisibleTo(p) {
@@ -235,7 +235,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Princi
 	return answer(w, view(k, p))
 }
 
-// reconcile takes what a person found out about a call whose outcome is unknown.
+// reconcile records what a person found out about a call of unknown outcome.
 func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	var body struct {
 		Outcome string `json:"outcome"`
@@ -257,8 +257,8 @@ func (c *Console) reconcile(w http.ResponseWriter, r *http.Request, p policy.Pri
 	})
 }
 
-// read reads the body of a decision into a struct: one JSON object, no member
-// twice and none that is not known. Without a body nothing is said.
+// read decodes the body of a decision: one JSON object without duplicate and
+// unknown members. An empty body leaves into unchanged.
 func read(w http.ResponseWriter, r *http.Request, into any, shape, example string) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return problem{Status: http.StatusUnsupportedMediaType, Code: "NOT_JSON", Detail: "the body must be application/json"}

@@ -30,8 +30,8 @@ type leaf struct {
 	lexeme  string // exactly the bytes that were judged
 }
 
-// leaves takes JSON text apart, in its own order. An empty object or array is a
-// leaf. Text that is not one JSON value is an error, and gives nothing.
+// leaves splits JSON text into its values, in order. An empty object or array
+// is a leaf. Text that is not one JSON value is an error.
 func leaves(text []byte) ([]leaf, error) {
 	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	found, err := readLeaves(d, "", nil)
@@ -87,7 +87,7 @@ type row struct {
 	IsGone bool   // only the earlier call had something here: it is Was
 }
 
-// value is one value as it was written, and what there is to know about it.
+// A value is one value as it was written, with remarks for the reader.
 type value struct {
 	Text text // whole
 	// Head and Tail stand for Text until it is opened; empty = it is short.
@@ -124,7 +124,7 @@ func valueOf(lexeme string) value {
 	return v
 }
 
-// unquote gives what a JSON string says.
+// unquote returns the text that a JSON string stands for.
 func unquote(lexeme string) string {
 	said, err := jsontext.AppendUnquote(nil, lexeme)
 	if err != nil {
@@ -176,8 +176,9 @@ func mixedScripts(s string) string {
 	return ""
 }
 
-// plainNumber writes a number that is hard to read, with many digits or an
-// exponent, in groups of three; "" when s is none, or none that is hard.
+// plainNumber returns a number that is hard to read, with many digits or an
+// exponent, in groups of three. It returns "" for other text and for numbers
+// that are easy to read.
 func plainNumber(s string) string {
 	const most = 80 // digits
 	mantissa, exponent, scaled := strings.Cut(strings.ToLower(s), "e")
@@ -206,7 +207,7 @@ func plainNumber(s string) string {
 	return sign + grouped(whole) + strings.TrimSuffix("."+fraction, ".")
 }
 
-// grouped puts a narrow space, which breaks no line, before every third digit.
+// grouped inserts a narrow no-break space before every third digit.
 func grouped(digits string) string {
 	var b strings.Builder
 	for i, d := range digits {
@@ -226,8 +227,8 @@ type part struct {
 	Escape bool // a \uXXXX
 }
 
-// textOf takes apart what Visible gave. Where the text is a JSON string's, an
-// escape that its writer made is one like those that Visible makes.
+// textOf splits the result of Visible. In a JSON string, escapes that its
+// writer made count like those that Visible makes.
 func textOf(visible string) (t text) {
 	from := 0
 	for i := 0; i < len(visible); {

@@ -18,7 +18,7 @@ const (
 	stalled = 30 * time.Second
 )
 
-// audit streams the trail to auditors and approvers, one record a line.
+// audit streams the trail to auditors and approvers, one record per line.
 func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	if !p.Has("auditor", "approver") {
 		return problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the audit trail is for the roles auditor and approver"}
@@ -58,7 +58,8 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	return nil
 }
 
-// writeLine drops a reader that does not read.
+// writeLine writes and flushes one line. It fails for a reader that takes
+// nothing for the time stalled.
 func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte) error {
 	if err := out.SetWriteDeadline(time.Now().Add(stalled)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -69,7 +70,7 @@ func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte)
 	return out.Flush()
 }
 
-// life is the request's context, ended by Close too.
+// life returns the request's context, which Close ends too.
 func (c *Console) life(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)

@@ -1,25 +1,3 @@
-// Package console is the people's listener: health, metrics, one page that
-// says how things stand, and the interface through which approvers decide on
-// held calls and auditors follow the trail. Agents have no business here:
-// nothing that an agent's own listener serves can decide a ticket.
-//
-//	GET  /livez                      the process answers
-//	GET  /readyz[?verbose]           calls are served; verbose says what of
-//	GET  /metrics                    for Prometheus
-//	GET  /console/                   counts and commands, for people
-//	     /console/login, /logout     a session of the pages, by token or provider
-//	     /console/approvals          the pages where people decide, with a session
-//	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
-//	GET  /v1/approvals/watch         ?after=, a JSON line for each change
-//	GET  /v1/approvals/{id}          one ticket, whole
-//	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
-//	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
-//	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
-//	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
-//
-// Everything under /v1 needs a bearer token (RFC 6750); a session is none.
-// Refusals are problem details (RFC 7807) with two members more: code, for
-// programs, and hint. Under /console they are pages.
 package console
 
 import (
@@ -37,54 +15,55 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// Approvals are the held calls. An implementation is safe for concurrent use
-// and reports the errors of package approval.
+// Approvals are the held calls. Implementations are safe for concurrent use and
+// return the errors of package approval.
 type Approvals interface {
 	List(ctx context.Context, f approval.Filter) ([]approval.Ticket, error)
 	Get(ctx context.Context, id string) (approval.Ticket, error)
 	Decide(ctx context.Context, v approval.Vote) (approval.Ticket, error)
 }
 
-// Reconciler takes the word of a person on a call of unknown outcome. It is safe
-// for concurrent use and reports the errors of package approval.
+// A Reconciler records what a person found out about a call of unknown outcome.
+// Implementations are safe for concurrent use and return the errors of package
+// approval.
 type Reconciler interface {
 	Reconcile(ctx context.Context, f approval.Finding) (approval.Ticket, error)
 }
 
-// Feed tells every change of a ticket with a number above after, from the
-// moment of the call when after < 0, until ctx ends. It is safe for concurrent
-// use.
+// A Feed yields every change of a ticket with a number above after, or from the
+// moment of the call when after is negative, until ctx ends. Implementations
+// are safe for concurrent use.
 type Feed interface {
 	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
 }
 
-// Archive knows what was approved before the ticket id: the last call of the
-// same tool, or approval.ErrNotFound. It is safe for concurrent use.
+// An Archive finds the last approved call of the tool of ticket id, or returns
+// approval.ErrNotFound. Implementations are safe for concurrent use.
 type Archive interface {
 	Similar(ctx context.Context, id string) (approval.Ticket, error)
 }
 
-// AuditTail yields the last n lines of the audit trail as they stand in it,
-// without line feeds, and with follow also those to come until ctx ends. An
-// error ends the sequence.
+// An AuditTail yields the last n lines of the audit trail, byte for byte and
+// without line feeds. With follow it also yields the lines written after them
+// until ctx ends. An error ends the sequence.
 type AuditTail func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error]
 
-// Options are what a [Console] stands on.
+// Options configure a [Console].
 type Options struct {
 	// Approvals are the held calls. Required.
 	Approvals Approvals
-	// Reconciler, Feed and Archive are the same calls seen otherwise. Required.
+	// Reconciler, Feed and Archive are further sides of the same calls. Required.
 	Reconciler Reconciler
 	Feed       Feed
 	Archive    Archive
 	// Identify turns a bearer token, never empty, into a principal; an error
 	// is a 401. Required.
 	Identify func(ctx context.Context, bearer string) (policy.Principal, error)
-	// Again identifies a principal that signed in before by what is known now;
-	// sum is the SHA-256 of the token that it showed, 64 hexadecimal digits. Roles
-	// may be others, and an error ends the session. Required.
+	// Again identifies a principal that signed in earlier, with the current
+	// configuration; sum is the SHA-256 of its token, 64 hexadecimal digits. Roles
+	// may have changed, and an error ends the session. Required.
 	Again func(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error)
-	// Provider signs people in elsewhere, beside tokens; nil = there is none. It
+	// Provider signs people in elsewhere, in addition to tokens; nil = none. It
 	// sends browsers back to URL + "/console/login/callback".
 	Provider Provider
 	// URL is where browsers find this listener, without a slash at its end. With
@@ -92,7 +71,7 @@ type Options struct {
 	URL string
 	// Session is how long one stays signed in; 0 = 8 hours.
 	Session time.Duration
-	// Status says how things stand. It is asked at every look and must be
+	// Status returns the status. Every request for a page calls it, so it must be
 	// quick. Required.
 	Status func() Status
 	// Held counts the calls that wait for a decision, for the page; nil leaves
@@ -103,27 +82,27 @@ type Options struct {
 	// Metrics serves /metrics; nil = there are none.
 	Metrics http.Handler
 	// Hosts are the names and addresses, without ports, by which people reach
-	// this listener, beside the loopback ones. An unspecified address (0.0.0.0,
+	// this listener, in addition to the loopback ones. An unspecified address (0.0.0.0,
 	// ::) stands for every IP address literal; a DNS name is always listed.
 	Hosts []string
 	// Version of the program, for the page.
 	Version string
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
-	// Log gets what the caller is not told; nil = nothing is logged.
+	// Log receives the causes of internal errors; nil = nothing is logged.
 	Log hclog.Logger
 }
 
-// Status is how things stand.
+// Status describes a running toolgate.
 type Status struct {
 	Ready     bool       `json:"ready"`
 	Revision  string     `json:"policy_revision"`  // "sha256:<hex>" of the policy that judges
-	Shadow    string     `json:"shadow,omitempty"` // how the policy does that is asked beside it; "" = there is none
+	Shadow    string     `json:"shadow,omitempty"` // counts of the shadow policy; "" = none
 	Upstreams []Upstream `json:"upstreams"`
 	Warnings  []string   `json:"warnings"`
 }
 
-// Upstream is how one upstream stands.
+// Upstream describes one upstream.
 type Upstream struct {
 	Name        string    `json:"name"`
 	State       string    `json:"state"`
@@ -171,12 +150,13 @@ func New(opts Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends every session, and the streams that follow trail or tickets, so
-// that the server can shut down. It does not wait for them: the server does.
+// Close ends every session and every stream that follows the trail or the
+// tickets, so that the server can shut down. It does not wait for the streams:
+// the server does.
 func (c *Console) Close() { c.close() }
 
-// handler answers a request or gives the reason why not, which is answered
-// for it. It must not have written anything when it returns an error.
+// A handler answers a request, or returns the reason for a refusal, which serve
+// writes. A handler that returns an error must not have written anything.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (c *Console) routes() map[string]map[string]handler {
@@ -211,8 +191,8 @@ func (c *Console) routes() map[string]map[string]handler {
 	}
 }
 
-// ServeHTTP answers one request. Requests that a page of another origin may
-// have caused are refused before anything else.
+// ServeHTTP answers one request. It first refuses requests that a page of
+// another origin may have caused.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
 	if err := c.admit(r); err != nil {
@@ -222,7 +202,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// serve chooses the handler of a path by method.
+// serve returns the handler of a path, which chooses by method.
 func (c *Console) serve(methods map[string]handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method

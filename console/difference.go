@@ -2,8 +2,8 @@ package console
 
 import "fmt"
 
-// table shows arguments value by value, and what was otherwise in an earlier
-// call when there is one.
+// A table shows arguments value by value and, where an earlier call exists, how
+// they differ from its arguments.
 type table struct {
 	Rows    []row
 	Missing int  // values that the table does not show, for their number
@@ -15,7 +15,7 @@ type table struct {
 	Changed, Same, Added, Taken int
 }
 
-// Differs says how many values are otherwise, "" when none is.
+// Differs says how many values differ, "" when none does.
 func (t table) Differs() string {
 	n := t.Changed + t.Added + t.Taken
 	if n == 0 {
@@ -24,9 +24,9 @@ func (t table) Differs() string {
 	return fmt.Sprintf("%d of %s", n, count(n+t.Same, "value", "values"))
 }
 
-// compared is the table of arguments beside those of an earlier call, nil when
-// there is none. Values are the same when they are written the same: 1.0 is not
-// 1 here, as it is not to the digest.
+// compared returns the table of arguments, compared with those of an earlier
+// call unless earlier is nil. Values are equal when they are written alike: 1.0
+// differs from 1, as it does for the digest.
 func compared(arguments, earlier []byte) (t table) {
 	now, err := leaves(arguments)
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/toolgate/toolgate/policy/approval"
 )
 
-// heartbeat is how often a stream shows that it lives, and asks whether its
-// reader is still somebody.
+// heartbeat is how often a stream sends a comment to show that it lives, and
+// identifies its reader again.
 const heartbeat = 20 * time.Second
 
-// events tells an open page what has changed, as server-sent events: "changed"
-// with every change of a ticket that the visitor may see, for the lists, and
-// beside it "vote-<id>" or "state-<id>", for the ticket's page. An event carries
-// nothing else: the page fetches itself anew, with all that is checked then. A
-// new stream begins with a "changed", for what happened before it; one that is
-// continued begins where it broke off.
+// events sends server-sent events to an open page: "changed" for every change
+// of a ticket that the visitor may see, which refreshes lists, and "vote-<id>"
+// or "state-<id>", which refresh the page of that ticket. Events carry no data:
+// the page fetches itself again, and that request is checked like any other. A
+// new stream begins with "changed", for what happened before it; a resumed
+// stream continues after its last event.
 func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
 	after := int64(-1)
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
@@ -62,8 +62,9 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 	}
 }
 
-// follow reads the feed beside the stream. The channel is closed when the feed
-// ends; wait returns when its reader has, which needs ctx to end.
+// follow reads the feed in a goroutine of its own. The channel is closed when
+// the feed ends. The caller must end ctx and then call wait, which returns when
+// the goroutine has ended.
 func (c *Console) follow(ctx context.Context, after int64) (changes <-chan approval.Event, wait func()) {
 	ch := make(chan approval.Event)
 	done := make(chan struct{})
@@ -86,7 +87,7 @@ func (c *Console) follow(ctx context.Context, after int64) (changes <-chan appro
 	return ch, func() { <-done }
 }
 
-// eventsOf writes what v hears of a change, "" when that is nothing.
+// eventsOf returns the events of a change for v, "" for none.
 func eventsOf(e approval.Event, v visitor) string {
 	if !e.Ticket.VisibleTo(v.Principal) {
 		return ""

@@ -61,10 +61,10 @@ func (c *Console) atHome(hostport string) bool {
 	return c.home.Host != "" && strings.EqualFold(c.home.Host, hostport)
 }
 
-// asker is a handler that knows who asks.
+// An asker is a handler that knows its caller.
 type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) error
 
-// as lets only those through who say who they are.
+// as serves callers with a valid bearer token.
 func (c *Console) as(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := c.identify(r.Context(), r.Header.Values("Authorization"))
@@ -76,8 +76,8 @@ func (c *Console) as(h asker) handler {
 	}
 }
 
-// identify fails closed: no token, two of them, another scheme, an error or
-// nobody as the answer are all a 401.
+// identify fails closed: a missing token, several tokens, another scheme, an
+// error and an invalid principal are all refused with 401.
 func (c *Console) identify(ctx context.Context, headers []string) (policy.Principal, error) {
 	nobody := problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "missing or unknown bearer token",
 		Hint: "say who asks with --token or TOOLGATE_TOKEN"}

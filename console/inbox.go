@@ -95,7 +95,7 @@ func (c *Console) items(found []approval.Ticket, v visitor) (items []item) {
 	return items
 }
 
-// unclear gives the tickets of unknown outcome that v may settle.
+// unclear returns the tickets of unknown outcome that v may reconcile.
 func (c *Console) unclear(ctx context.Context, v visitor) ([]item, error) {
 	found, err := c.opts.Approvals.List(ctx, approval.Filter{States: []approval.State{approval.StateUnknown}, Viewer: v.Principal, Limit: listed})
 	var mine []approval.Ticket

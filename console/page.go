@@ -16,11 +16,11 @@ var styleText []byte
 // pages are the templates: one page a file, by its name, and the frame of all.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible}).ParseFS(pageTexts, "*.html"))
 
-// pageCSP lets a page have our style sheet and send forms to us, and no more.
+// pageCSP allows a page our style sheet and forms that are sent to us.
 const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; style-src 'self'"
 
-// appCSP lets the pages of the approvals also run our scripts, which may evaluate
-// no text, and ask us.
+// appCSP also allows the pages of approvals our scripts, which may not evaluate
+// text, and requests to us.
 const appCSP = pageCSP + "; script-src 'self'; connect-src 'self'"
 
 // render answers with a page, whole or not at all.
@@ -42,7 +42,7 @@ func (c *Console) refusePage(w http.ResponseWriter, r *http.Request, err error) 
 	return render(w, pageCSP, p.Status, "problem.html", p)
 }
 
-// page says how things stand, in counts: whoever reads it has shown no token.
+// page shows the status in counts: its readers have not signed in.
 func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 	data := struct {
 		Status

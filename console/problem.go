@@ -25,7 +25,7 @@ type problem struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
-// Error gives what the caller is told.
+// Error returns the detail.
 func (p problem) Error() string { return p.Detail }
 
 var notFound = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no such ticket, or it is not yours to see",
@@ -33,7 +33,7 @@ var notFound = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "
 
 var tooLargeBody = problem{Status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Detail: "the body may have 64 KiB"}
 
-// refusals are the answers to the errors of package approval.
+// refusals maps the errors of package approval to refusals.
 var refusals = []struct {
 	err error
 	problem
@@ -55,8 +55,8 @@ var refusals = []struct {
 		Hint: "say why: it is kept, and the agent is told why a call was denied"}},
 }
 
-// refuse answers with err. An error that is nobody's refusal is logged, and
-// the caller learns only that it happened.
+// refuse answers with the problem details of err. The cause of an internal
+// error goes to the log alone.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := c.problem(r, err)
 	w.Header().Set("Content-Type", "application/problem+json")
@@ -64,7 +64,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(p) // a reader that went away needs no answer
 }
 
-// problem is what r is told of err; the log gets the rest.
+// problem returns the refusal for err and logs internal errors.
 func (c *Console) problem(r *http.Request, err error) problem {
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {

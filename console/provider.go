@@ -9,15 +9,16 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// Provider signs people in elsewhere. An implementation is safe for concurrent
-// use, and its errors hold nothing secret.
+// A Provider signs people in elsewhere. Implementations are safe for concurrent use,
+// and their errors contain no secrets.
 type Provider interface {
-	// Begin gives the address to send the browser to, and a secret of letters,
-	// digits, ".", "_" and "-" for Finish, which only this browser is given.
+	// Begin returns the address to send the browser to, and a secret for Finish of
+	// letters, digits, ".", "_" and "-", which only this browser receives.
 	Begin(ctx context.Context) (address, secret string, err error)
-	// Finish says who came back, with the query of the address at which they did.
+	// Finish identifies a visitor who returned; answer is the query of the address
+	// to which the provider sent the browser.
 	Finish(ctx context.Context, secret string, answer url.Values) (policy.Principal, error)
-	// Again identifies somebody anew who signed in before; an error ends the
+	// Again identifies a principal that signed in earlier; an error ends the
 	// session.
 	Again(ctx context.Context, p policy.Principal) (policy.Principal, error)
 }
@@ -27,8 +28,9 @@ const journeyCookie = "__Host-toolgate-journey"
 
 var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}
 
-// depart sends the browser to the provider. It does so from the host to which
-// the provider sends it back, as only that one gets the cookie again.
+// depart redirects the browser to the provider. It first moves the browser to
+// the host of Options.URL, because only the host that sets the cookie receives
+// it when the browser returns.
 func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 	to := next(r.URL.Query().Get("next"))
 	switch {
@@ -56,8 +58,8 @@ func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// arrive begins a session for whoever comes back from the provider, once for
-// each departure.
+// arrive begins a session for a visitor who returns from the provider, once per
+// departure.
 func (c *Console) arrive(w http.ResponseWriter, r *http.Request) error {
 	if c.opts.Provider == nil {
 		return c.refusePage(w, r, noProvider)

@@ -93,7 +93,7 @@ func whenRun(k approval.Ticket) string {
 	return who + ", it runs at once if the agent still waits, else when it asks again."
 }
 
-// standings say where a ticket in a state stands, for people; % is who decided.
+// standings describe the states of a ticket; % is who decided.
 var standings = map[approval.State]string{
 	approval.StateProposed:    "waits for a decision",
 	approval.StateApproved:    "approved by %, has not run yet",
@@ -106,7 +106,7 @@ var standings = map[approval.State]string{
 	approval.StateUnknown:     "may or may not have run: somebody has to find out",
 }
 
-// standing says where k stands.
+// standing describes the state of k.
 func standing(k approval.Ticket) string {
 	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
 }
@@ -118,7 +118,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// left says how long it is from now to t, coarsely.
+// left returns the time from now to t, coarsely.
 func left(now, t time.Time) string {
 	switch d := t.Sub(now); {
 	case d <= 0:

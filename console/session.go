@@ -19,8 +19,8 @@ const (
 	maxSessions    = 4096
 )
 
-// session is one browser that somebody signed in with. What was shown to sign
-// in is not kept: who it is, is found out anew at every request.
+// A session belongs to one browser in which somebody signed in. It does not
+// keep the credential; the visitor is identified again at every request.
 type session struct {
 	principal policy.Principal // as it was at sign-in
 	again     again
@@ -32,11 +32,11 @@ type session struct {
 	seen time.Time // of the last request; sessions.mu protects it
 }
 
-// again identifies a principal that was identified before by what is known
-// now; an error means that it is nobody any more.
+// again identifies a principal again with the current configuration. An error
+// ends the session.
 type again func(ctx context.Context, p policy.Principal) (policy.Principal, error)
 
-// sessions are kept in memory, by the hash of what the cookie holds: a restart
+// sessions are kept in memory under the hash of the cookie's value: a restart
 // signs everybody out. It is safe for concurrent use.
 type sessions struct {
 	life, idle time.Duration
@@ -54,8 +54,8 @@ func newSessions(ctx context.Context, life time.Duration, now func() time.Time) 
 	return &sessions{life: life, idle: min(life, idleSession), now: now, ctx: ctx, open: make(map[[sha256.Size]byte]*session)}
 }
 
-// start begins a session of p and gives what its cookie holds. A credential
-// that ends sooner ends it.
+// start begins a session of p and returns the value of its cookie. The session
+// ends with the credential if that ends sooner.
 func (s *sessions) start(p policy.Principal, a again) (id string) {
 	now := s.now()
 	k := &session{principal: p, again: a, csrf: rand.Text(), until: now.Add(s.life), seen: now}
@@ -71,8 +71,8 @@ func (s *sessions) start(p policy.Principal, a again) (id string) {
 	return id
 }
 
-// shrinkLocked forgets what is over, and the longest unseen session when there
-// is no room for one more.
+// shrinkLocked removes sessions that are over, and the one unseen for longest
+// when there is no room for another.
 func (s *sessions) shrinkLocked(now time.Time) {
 	var oldest [sha256.Size]byte
 	for key, k := range s.open {
@@ -98,8 +98,8 @@ func (s *sessions) dropLocked(key [sha256.Size]byte) {
 	}
 }
 
-// find gives the session that a cookie names, nil when there is none, and
-// counts as use of it.
+// find returns the session of a cookie, nil for none, and counts as use of the
+// session.
 func (s *sessions) find(id string) *session {
 	key := sha256.Sum256([]byte(id))
 	s.mu.Lock()
@@ -113,16 +113,16 @@ func (s *sessions) find(id string) *session {
 	return k
 }
 
-// drop ends the session that a cookie names, if there is one.
+// drop ends the session of a cookie, if one exists.
 func (s *sessions) drop(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropLocked(sha256.Sum256([]byte(id)))
 }
 
-// setCookie sends a cookie that only this host gets back, over a connection
-// that nobody reads. Lax: a link in a message opens a page, but no page of
-// another site can post with it.
+// setCookie sets a cookie for this host alone, over private connections.
+// SameSite=Lax: a link in a message opens a page, and pages of other sites
+// cannot post with the cookie.
 func setCookie(w http.ResponseWriter, name, value string) {
 	c := &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if value == "" {
@@ -131,7 +131,8 @@ func setCookie(w http.ResponseWriter, name, value string) {
 	http.SetCookie(w, c)
 }
 
-// cookie gives the value of a cookie, "" when there is none or more than one.
+// cookie returns the value of a cookie, "" when the request has none or several
+// of that name.
 func cookie(r *http.Request, name string) string {
 	if found := r.CookiesNamed(name); len(found) == 1 {
 		return found[0].Value
@@ -139,7 +140,7 @@ func cookie(r *http.Request, name string) string {
 	return ""
 }
 
-// same compares two secrets; an empty one is like nothing.
+// same compares two secrets in constant time. An empty secret equals nothing.
 func same(a, b string) bool {
 	return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }

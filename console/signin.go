@@ -26,7 +26,7 @@ const (
 	maxNextBytes = 2048
 )
 
-// entry is what the sign-in page shows.
+// An entry is the content of the sign-in page.
 type entry struct {
 	CSRF, Next string
 	Refused    *problem
@@ -43,7 +43,7 @@ func (c *Console) signInPage(w http.ResponseWriter, r *http.Request) error {
 	return c.askWho(w, r, http.StatusOK, entry{Next: next(r.URL.Query().Get("next"))})
 }
 
-// askWho shows the sign-in form, which is made for this browser only.
+// askWho shows the sign-in form with a token for this browser.
 func (c *Console) askWho(w http.ResponseWriter, r *http.Request, status int, s entry) error {
 	s.Closed, s.URL, s.Provider = !c.private(r), c.opts.URL, c.opts.Provider != nil
 	if s.CSRF = cookie(r, entryCookie); s.CSRF == "" && !s.Closed {
@@ -82,7 +82,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// enter begins a session of p, in the place of any that the browser had.
+// enter begins a session of p in place of any session of the browser.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Principal, a again, to string) {
 	c.sessions.drop(cookie(r, sessionCookie))
 	setCookie(w, sessionCookie, c.sessions.start(p, a))
@@ -90,7 +90,7 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Princip
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// noEntry shows the sign-in form again, and why.
+// noEntry shows the sign-in form again, with the reason.
 func (c *Console) noEntry(w http.ResponseWriter, r *http.Request, s entry, p problem) error {
 	s.Refused = &p
 	return c.askWho(w, r, p.Status, s)
@@ -109,10 +109,9 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request, _ visitor) err
 	return nil
 }
 
-// private reports whether what the browser sends stays between it and us: it
-// is on this machine, or the connection is TLS up to us or up to the proxy
-// that serves Options.URL. Elsewhere a browser drops Secure cookies, and a
-// token would be readable under way.
+// private reports whether the connection is private: the browser runs on this
+// machine, or TLS ends here or at the proxy that serves Options.URL. Elsewhere
+// a browser drops Secure cookies, and others could read the token.
 func (c *Console) private(r *http.Request) bool {
 	return c.home.Scheme == "https" && c.atHome(r.Host) || r.TLS != nil || guard.Loopback(guard.HostName(r.Host))
 }

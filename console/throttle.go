@@ -30,8 +30,8 @@ func newThrottle(now func() time.Time) *throttle {
 	return &throttle{now: now, tries: make(map[netip.Addr]*rate.Limiter), rest: rate.NewLimiter(rate.Every(signInEvery), signInBurst)}
 }
 
-// allow counts a try. When more addresses try than can be told apart, the
-// others share what one has: guessing stays slow, and signing in suffers.
+// allow counts an attempt. When more addresses try than the table holds, the
+// others share one limiter: guessing stays slow, at the expense of signing in.
 func (t *throttle) allow(r *http.Request) bool {
 	address, now := addressOf(r), t.now()
 	t.mu.Lock()
@@ -51,7 +51,7 @@ func (t *throttle) allow(r *http.Request) bool {
 	return l.AllowN(now, 1)
 }
 
-// shrinkLocked forgets the addresses that have not tried for a while.
+// shrinkLocked removes addresses that have not tried for a while.
 func (t *throttle) shrinkLocked(now time.Time) {
 	for address, l := range t.tries {
 		if l.TokensAt(now) >= signInBurst {
@@ -60,8 +60,9 @@ func (t *throttle) shrinkLocked(now time.Time) {
 	}
 }
 
-// addressOf is who is counted: an IPv4 address, or an IPv6 network, as whoever
-// has one address of it has all. What cannot be read is one address.
+// addressOf returns the address that is counted: an IPv4 address or an IPv6 /64
+// network, whose addresses belong to one user. Unreadable addresses count as
+// one.
 func addressOf(r *http.Request) netip.Addr {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

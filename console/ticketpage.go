@@ -39,8 +39,8 @@ func (c *Console) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) 
 	return c.showTicket(w, r, v, nil)
 }
 
-// showTicket answers with the page of the ticket that the path names, and with
-// why the visitor's form was refused, if it was.
+// showTicket shows the page of the ticket that the path names and, where
+// refused is set, why the visitor's form changed nothing.
 func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, refused *problem) error {
 	k, err := c.visible(r, v.Principal)
 	if err != nil {
@@ -81,8 +81,8 @@ func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d
 	return d, nil
 }
 
-// earlier is the last approved call like k that p may see; the zero Ticket when
-// there is none.
+// earlier returns the last approved call like k that p may see, the zero Ticket
+// for none.
 func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Principal) (approval.Ticket, error) {
 	found, err := c.opts.Archive.Similar(ctx, k.ID)
 	if errors.Is(err, approval.ErrNotFound) || err == nil && !found.VisibleTo(p) {
@@ -91,8 +91,8 @@ func (c *Console) earlier(ctx context.Context, k approval.Ticket, p policy.Princ
 	return found, err
 }
 
-// rawOf is the visible form of the judged bytes, and how many of them it leaves
-// out at the end.
+// rawOf returns the visible form of the judged bytes and the number of bytes
+// that it leaves out at the end.
 func rawOf(arguments []byte) (text, int) {
 	cut := min(len(arguments), textBytes)
 	for cut < len(arguments) && !utf8.RuneStart(arguments[cut]) {
@@ -101,7 +101,7 @@ func rawOf(arguments []byte) (text, int) {
 	return textOf(Visible(string(arguments[:cut]))), len(arguments) - cut
 }
 
-// way says how a call came in.
+// way says how a call arrived.
 func way(k approval.Ticket) string {
 	named := map[string]string{"http": "MCP over HTTP", "stdio": "MCP over stdio", "ndjson": "NDJSON", "rest": "REST"}
 	s := cmp.Or(named[k.Transport], Visible(k.Transport))
@@ -120,7 +120,7 @@ func ballotOf(k approval.Ticket, p policy.Principal) (approval.Ballot, bool) {
 	return approval.Ballot{}, false
 }
 
-// whyNot says why p has nothing to decide about k.
+// whyNot says why p cannot decide on k.
 func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bool) string {
 	mine := "You denied it."
 	if own.Approve {
@@ -140,8 +140,8 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 	return "There is nothing to decide here."
 }
 
-// arguments gives the judged bytes, to compare their digest or to read what is
-// too long for the page.
+// arguments sends the judged bytes, so that readers can compare their digest
+// and read values that are too long for the page.
 func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) error {
 	k, err := c.visible(r, v.Principal)
 	if err != nil {
@@ -153,8 +153,8 @@ func (c *Console) arguments(w http.ResponseWriter, r *http.Request, v visitor) e
 	return nil
 }
 
-// vote decides with the form of a ticket's page. It is about the arguments that
-// the page showed: a form without their digest is as stale as one with another.
+// vote takes the form of a ticket's page. A form without the digest of the
+// arguments that the page showed is as stale as one with another digest.
 func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error {
 	word := r.PostForm.Get("vote")
 	if word != "approve" && word != "deny" {
@@ -170,7 +170,7 @@ func (c *Console) vote(w http.ResponseWriter, r *http.Request, v visitor) error 
 	return c.settled(w, r, v, err)
 }
 
-// finding says what became of a call of unknown outcome.
+// finding takes the form for a call of unknown outcome.
 func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) error {
 	outcome := r.PostForm.Get("outcome")
 	if outcome != string(approval.StateDone) && outcome != string(approval.StateFailed) {
@@ -182,9 +182,9 @@ func (c *Console) finding(w http.ResponseWriter, r *http.Request, v visitor) err
 	return c.settled(w, r, v, err)
 }
 
-// settled answers a form about a ticket: with its page as it is now, fetched
-// anew when something was changed. Of a ticket that v may not see it says what
-// it says of one that is not there.
+// settled answers a form with the page of its ticket: by a redirect when the
+// form changed something, else with the reason. A ticket that v may not see is
+// refused like a missing one.
 func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err error) error {
 	if err == nil {
 		http.Redirect(w, r, "/console/approvals/"+r.PathValue("id"), http.StatusSeeOther)

@@ -11,13 +11,13 @@ import (
 // textBytes is how much of a ticket's arguments is shown as text.
 const textBytes = 64 << 10
 
-// Visible gives s with everything that a reader would not see, or that would
-// make the reader see something else, written as a JSON escape (\u202e): control
+// Visible returns s with every character that a reader would not see, or that
+// would change what the reader sees, as a JSON escape (\u202e): control
 // characters, line breaks, bidirectional and zero-width characters, tags,
-// variation selectors, blanks other than the space, private and unassigned
-// code points, and stray bytes (as \ufffd). Of a JSON text without line breaks
-// and tabs between its tokens this is the same value: such characters stand
-// only inside its strings, where the escape means the character.
+// variation selectors, blanks other than the space, private and unassigned code
+// points, and stray bytes (as \ufffd). For JSON text without line breaks and
+// tabs between tokens the result is the same value, because such characters
+// stand only inside strings, where the escape means the character.
 func Visible(s string) string {
 	if !strings.ContainsFunc(s, hidden) {
 		return s
@@ -37,8 +37,8 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// blanks are letters, symbols and marks that print nothing, beside what
-// Unicode itself says is no print.
+// blanks are letters, symbols and marks that print nothing although Unicode
+// counts them as printable.
 var blanks = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, // combining grapheme joiner
@@ -67,7 +67,7 @@ func hidden(r rune) bool {
 	return !unicode.IsPrint(r) || unicode.Is(blanks, r)
 }
 
-// shorten cuts a visible text to textBytes and says how much is missing.
+// shorten cuts a visible text to textBytes and says how many bytes are missing.
 func shorten(s string) string {
 	if len(s) <= textBytes {
 		return s

@@ -15,12 +15,12 @@ type visitor struct {
 	session *session
 }
 
-// page is a handler of the pages. Its request's context ends with the session
-// too. Like a handler, it must not have written anything when it returns an
-// error: that is shown as a page.
+// A page is a handler for visitors. The context of its request also ends with
+// the session. A page that returns an error must not have written anything; the
+// error is shown as a page.
 type page func(w http.ResponseWriter, r *http.Request, v visitor) error
 
-// visit lets those read who are signed in, and sends others to sign in first.
+// visit serves signed-in visitors and sends others to the sign-in page.
 func (c *Console) visit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, ok := c.visitor(w, r)
@@ -35,8 +35,8 @@ func (c *Console) visit(h page) handler {
 	}
 }
 
-// submit takes a form of somebody who is signed in, with the session's own
-// csrf field. ServeHTTP has refused other origins before.
+// submit takes forms of signed-in visitors that carry the session's csrf field.
+// ServeHTTP has refused other origins before.
 func (c *Console) submit(h page) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		v, ok := c.visitor(w, r)
@@ -65,7 +65,8 @@ func (c *Console) within(w http.ResponseWriter, r *http.Request, v visitor, h pa
 	return nil
 }
 
-// visitor says who sent r. Whoever is nobody any more is signed out.
+// visitor identifies the sender of r. The session of a visitor who can no
+// longer be identified ends.
 func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool) {
 	id := cookie(r, sessionCookie)
 	k := c.sessions.find(id)
@@ -80,8 +81,9 @@ func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool
 	return v, ok
 }
 
-// still identifies v anew, for what goes on after its request began; false =
-// it is nobody any more. It is no use of the session: only requests are.
+// still identifies v again during a long request. It returns false for a
+// visitor who can no longer be identified. It does not count as use of the
+// session.
 func (c *Console) still(ctx context.Context, v visitor) (visitor, bool) {
 	p, err := v.session.again(ctx, v.session.principal)
 	if err != nil || !p.Valid() || v.session.ctx.Err() != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// told is one line of a watch: a change, and its ticket as it stands now.
+// told is one line of a watch: a change and the current state of its ticket.
 type told struct {
 	Seq    int64  `json:"seq"`
 	Change change `json:"change"`
 	Ticket ticket `json:"approval"`
 }
 
-// watch streams the changes of the tickets that p sees, one a line. Who p is,
-// is found out anew for every line.
+// watch streams the changes of the tickets that p sees, one per line. It
+// identifies p again for every line.
 func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
 	after := int64(-1)
 	if err := readQuery(r.URL, map[string]func(string) error{

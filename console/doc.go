@@ -1,0 +1,27 @@
+// Package console serves people: health, metrics, a status page, the pages and the
+// interface through which approvers decide on held calls, and the audit trail for
+// auditors. Agents use another listener, and nothing there can decide a ticket.
+//
+//	GET  /livez                      200 while the process answers
+//	GET  /readyz[?verbose]           200 when calls are served; verbose adds policy, upstreams and warnings
+//	GET  /metrics                    metrics for Prometheus
+//	GET  /console/                   counts and commands
+//	     /console/login, /logout     a session of the pages, by token or provider
+//	     /console/approvals          the pages where people decide, with a session
+//	GET  /v1/approvals               ?state= &awaiting=me &before= &limit=, newest first
+//	GET  /v1/approvals/watch         ?after=, one JSON line per change
+//	GET  /v1/approvals/{id}          one ticket, whole
+//	POST /v1/approvals/{id}/approve  {"reason"?, "digest"?}
+//	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
+//	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
+//	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
+//
+// Requests under /v1 need a bearer token (RFC 6750); a session does not count there.
+// Refusals are problem details (RFC 7807) with two more members: code, for programs,
+// and hint. Under /console, refusals are pages.
+//
+// Every request passes the same checks first: its Host must name this listener and
+// its Origin must be the same host, so that pages of other sites can neither read nor
+// decide anything. Everything that others wrote is shown in its visible form, see
+// [Visible]: an approver sees the bytes that were judged and nothing else.
+package console
