@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cockroachdb/apd/v3"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -182,13 +182,10 @@ func amountAt(m policy.Meter, arguments json.RawMessage) (*apd.Decimal, *Uncount
 
 var kinds = map[byte]string{'"': "text", '{': "an object", '[': "a list", 't': "true", 'f': "false", 'n': "null"}
 
-var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
-
 // find gives the value at a JSON Pointer (RFC 6901).
 func find(value json.RawMessage, pointer string) (json.RawMessage, bool) {
-	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+	for key := range jsontext.Pointer(pointer).Tokens() {
 		var ok bool
-		key := pointerEscapes.Replace(token)
 		if len(value) > 0 && value[0] == '[' {
 			value, ok = element(value, key)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
 
 	"github.com/toolgate/toolgate/policy"
@@ -262,15 +263,5 @@ func readRate(s string) (count uint64, per time.Duration, err error) {
 	return count, per, nil
 }
 
-// isPointer is the syntax of RFC 6901.
-func isPointer(s string) bool {
-	if s != "" && s[0] != '/' {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] == '~' && (i+1 == len(s) || s[i+1] != '0' && s[i+1] != '1') {
-			return false
-		}
-	}
-	return true
-}
+// isPointer reports whether s is a JSON Pointer (RFC 6901).
+func isPointer(s string) bool { return jsontext.Pointer(s).IsValid() }

@@ -161,22 +161,28 @@ func (e *Engine) eval(ctx context.Context, q *rego.PreparedEvalQuery, within tim
 			rego.EvalExternalCancel(c),
 			rego.EvalMetrics(metrics.NoOp()),
 			rego.EvalInterQueryBuiltinValueCache(e.program.patterns))...)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case len(rs) == 0:
-			return errUndefined
-		case len(rs) > 1 || len(rs[0].Expressions) != 1:
-			return errors.New("more than one result")
 		}
-		t, ok := rs[0].Expressions[0].Value.(*ast.Term)
-		if !ok {
-			return errors.New("result is no term")
-		}
-		v = t.Value
-		return nil
+		v, err = onlyValue(rs)
+		return err
 	})
 	return v, err
+}
+
+// onlyValue returns the one value of a query with keepTerm.
+func onlyValue(rs rego.ResultSet) (ast.Value, error) {
+	switch {
+	case len(rs) == 0:
+		return nil, errUndefined
+	case len(rs) > 1 || len(rs[0].Expressions) != 1:
+		return nil, errors.New("more than one result")
+	}
+	t, ok := rs[0].Expressions[0].Value.(*ast.Term)
+	if !ok {
+		return nil, errors.New("result is no term")
+	}
+	return t.Value, nil
 }
 
 // bounded runs f with a cancel that fires after the time within or when ctx

@@ -103,12 +103,7 @@ func written(t *ast.Term) map[string]*ast.Term {
 // lintLabel holds that a rule that decides can be named: in decisions, in the
 // decision log, and by whoever explains.
 func lintLabel(r *ast.Rule, head map[string]*ast.Term) []Finding {
-	label := ""
-	for _, a := range r.Annotations {
-		if l, ok := a.Labels["rule"].(string); ok {
-			label = l
-		}
-	}
+	label := textLabels(r)["rule"]
 	said := "its id"
 	if id := head["rule"]; id != nil {
 		if s, ok := id.Value.(ast.String); ok {

@@ -34,53 +34,37 @@ func (p *program) prepareLogging(ctx context.Context) (err error) {
 	return nil
 }
 
-// Mask asks the policy what of an event of the decision log may be told; the
-// event, a JSON object, is its input. It fails closed: a rule that cannot be
-// evaluated or read is an error, and then nothing of the event may be. Errors say
-// where, and quote nothing of the event.
-func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
+// Mask returns what the policy hides of an event of the decision log; the event, a
+// JSON object, is its input. Mask fails closed: a rule that cannot be evaluated or
+// read is an error, and then nothing of the event may be shipped. Errors name the
+// place and quote nothing of the event.
+func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (m policy.Mask, err error) {
 	input, err := argumentsTerm(event, topdown.NewCancel())
 	if err != nil {
-		return policy.Mask{}, fmt.Errorf("masking event: %w", err)
+		return m, fmt.Errorf("masking event: %w", err)
 	}
-	m := policy.Mask{}
-	if m.Drop, err = e.dropped(ctx, input.Value); err != nil {
-		return policy.Mask{}, fmt.Errorf("asking %s: %w", dropPath, err)
+	if m.Drop, err = ask(ctx, e, &e.program.logging.drop, input.Value, boolean); err != nil {
+		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", dropPath, err)
 	}
 	if m.Drop {
 		return m, nil
 	}
-	if m.Rules, err = e.masks(ctx, input.Value); err != nil {
-		return policy.Mask{}, fmt.Errorf("asking %s: %w", maskPath, err)
+	if m.Rules, err = ask(ctx, e, &e.program.logging.mask, input.Value, maskRules); err != nil {
+		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", maskPath, err)
 	}
 	return m, nil
 }
 
-func (e *Engine) dropped(ctx context.Context, event ast.Value) (bool, error) {
-	answer, err := e.ask(ctx, &e.program.logging.drop, event)
-	if errors.Is(err, errUndefined) {
-		return false, nil
+// ask evaluates a query about an event and decodes the answer. Undefined is the zero T.
+func ask[T any](ctx context.Context, e *Engine, q *rego.PreparedEvalQuery, event ast.Value, decode func(ast.Value) (T, error)) (out T, err error) {
+	answer, err := e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return event, nil })
+	switch {
+	case errors.Is(err, errUndefined):
+		return out, nil
+	case err != nil:
+		return out, quiet(err)
 	}
-	if err != nil {
-		return false, quiet(err)
-	}
-	return boolean(answer)
-}
-
-func (e *Engine) masks(ctx context.Context, event ast.Value) ([]policy.MaskRule, error) {
-	answer, err := e.ask(ctx, &e.program.logging.mask, event)
-	if errors.Is(err, errUndefined) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, quiet(err)
-	}
-	return maskRules(answer)
-}
-
-// ask evaluates a query about an event.
-func (e *Engine) ask(ctx context.Context, q *rego.PreparedEvalQuery, event ast.Value) (ast.Value, error) {
-	return e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return event, nil })
+	return decode(answer)
 }
 
 // quiet leaves out of OPA's errors what they quote: it may be what a mask hides.

@@ -151,38 +151,21 @@ func (f files) setAt(at []string) (file string, line int) {
 // deepest member on it that there is, where something that is no object stands
 // in the way.
 func lineOf(document []byte, at []string) (line int, ok bool) {
+	var path jsontext.Pointer
+	for _, name := range at {
+		path = path.AppendToken(name)
+	}
 	d := jsontext.NewDecoder(bytes.NewReader(document))
 	for {
 		token, err := d.ReadToken()
-		if err != nil || token.Kind() != '{' {
-			return line, line > 0 && err == nil || len(at) == 0
-		}
-		if len(at) == 0 {
-			return max(line, 1), true
-		}
-		if !seek(d, at[0]) {
+		if err != nil {
 			return 0, false
 		}
-		line = 1 + bytes.Count(document[:d.InputOffset()], []byte("\n"))
-		if at = at[1:]; len(at) == 0 {
-			return line, true
-		}
-	}
-}
-
-// seek reads the members of the object that d is in up to the one of this name,
-// and reports whether there is one.
-func seek(d *jsontext.Decoder, name string) bool {
-	for {
-		token, err := d.ReadToken()
-		if err != nil || token.Kind() != '"' {
-			return false
-		}
-		if token.String() == name {
-			return true
-		}
-		if d.SkipValue() != nil {
-			return false
+		kind, n := d.StackIndex(d.StackDepth())
+		here, name := d.StackPointer(), kind == '{' && n%2 == 1
+		inTheWay := here != "" && here.Contains(path) && !name && token.Kind() != '{' && token.Kind() != '}'
+		if here == path || inTheWay {
+			return 1 + bytes.Count(document[:d.InputOffset()], []byte("\n")), true
 		}
 	}
 }

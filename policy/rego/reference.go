@@ -82,13 +82,8 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 	}
 	rs, err := rego.New(rego.Query(r.engine.program.form.query), rego.Compiler(compiler), rego.Store(r.store()),
 		rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm), rego.Input(document)).Eval(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case len(rs) == 0:
-		return nil, errUndefined
-	case len(rs) > 1 || len(rs[0].Expressions) != 1:
-		return nil, errors.New("more than one result")
 	}
-	return rs[0].Expressions[0].Value.(*ast.Term).Value, nil // see keepTerm
+	return onlyValue(rs)
 }

@@ -417,23 +417,14 @@ func verdict(d *policy.Decision) string {
 // coverage is what the tests reached of the policy itself.
 func (t *suite) coverage() *Coverage {
 	report := t.cover.Report(t.sources.modules)
-	out := &Coverage{}
-	var covered, lines int
-	for _, name := range slices.Sorted(maps.Keys(t.sources.modules)) {
+	out := &Coverage{Percent: report.Coverage}
+	for _, name := range slices.Sorted(maps.Keys(report.Files)) {
 		r := report.Files[name]
-		if r == nil {
-			continue
-		}
 		f := FileCoverage{File: strings.TrimPrefix(name, "/"), Percent: r.Coverage, Missing: [][2]int{}}
 		for _, m := range r.NotCovered {
 			f.Missing = append(f.Missing, [2]int{m.Start.Row, m.End.Row})
 		}
-		covered += r.CoveredLines
-		lines += r.CoveredLines + r.NotCoveredLines
 		out.Files = append(out.Files, f)
-	}
-	if lines > 0 {
-		out.Percent = 100 * float64(covered) / float64(lines)
 	}
 	return out
 }
