@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -30,14 +31,7 @@ func (p Principal) Valid() bool { return p.Subject != "" }
 
 // Has reports whether p holds any of roles.
 func (p Principal) Has(roles ...string) bool {
-	for _, want := range roles {
-		for _, have := range p.Roles {
-			if have == want {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Roles, func(role string) bool { return slices.Contains(roles, role) })
 }
 
 // Tool is what a policy may know of a tool. Annotations are the upstream's own

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -104,12 +105,7 @@ func (u *Use) Fault() *Uncountable { return u.fault }
 
 // counts reports whether any meter counts the call.
 func (u *Use) counts() bool {
-	for i := range u.shares {
-		if u.shares[i].counts {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.shares, func(s share) bool { return s.counts })
 }
 
 // matches reports whether arguments are those of a call that counts.

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// slices is how many parts a window has. A call counts until the last moment of
+	// windowParts is how many parts a window has. A call counts until the last moment of
 	// its part has left the window: for as long as the window, or up to a part longer.
-	slices = 60
+	windowParts = 60
 	// usageTimeout bounds one write and the wait for its turn; what cannot be written
 	// by then is not counted, and the call not made.
 	usageTimeout = 5 * time.Second
@@ -240,7 +240,7 @@ func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {
 		if !s.counts {
 			continue
 		}
-		width := int64(s.meter.Window) / slices
+		width := int64(s.meter.Window) / windowParts
 		r.ends[i] = now - now%width + width
 		sum, err := sumOf(ctx, tx, use, s, r.ends[i])
 		if err != nil {

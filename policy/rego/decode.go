@@ -194,16 +194,19 @@ func texts(v ast.Value, empty string) ([]string, error) {
 		out = append(out, s)
 		return err
 	}
-	var err error
+	err := eachElement(v, "a list", add)
+	return out, err
+}
+
+// eachElement calls f for every element of an array or a set.
+func eachElement(v ast.Value, what string, f func(*ast.Term) error) error {
 	switch v := v.(type) {
 	case *ast.Array:
-		err = v.Iter(add)
+		return v.Iter(f)
 	case ast.Set:
-		err = v.Iter(add)
-	default:
-		err = fmt.Errorf("is %s, not a list", ast.ValueName(v))
+		return v.Iter(f)
 	}
-	return out, err
+	return fmt.Errorf("is %s, not %s", ast.ValueName(v), what)
 }
 
 // count reads a whole number from 1 that fits everywhere.

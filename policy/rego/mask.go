@@ -78,19 +78,11 @@ func quiet(err error) error {
 
 // maskRules reads a set or a list of rules.
 func maskRules(v ast.Value) (rules []policy.MaskRule, err error) {
-	add := func(t *ast.Term) error {
+	err = eachElement(v, "a set of rules", func(t *ast.Term) error {
 		r, err := maskRule(t.Value)
 		rules = append(rules, r)
 		return err
-	}
-	switch v := v.(type) {
-	case ast.Set:
-		err = v.Iter(add)
-	case *ast.Array:
-		err = v.Iter(add)
-	default:
-		err = fmt.Errorf("is %s, not a set of rules", ast.ValueName(v))
-	}
+	})
 	return rules, err
 }
 

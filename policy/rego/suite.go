@@ -17,7 +17,6 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/cover"
-	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/tester"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
@@ -246,18 +245,15 @@ func (t *suite) tracer() topdown.QueryTracer {
 }
 
 func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
-	p, err := t.sources.compile(ctx) // for its store: the runner compiles policy and tests together
-	if err != nil {
-		return nil, err
-	}
-	txn, err := p.store.NewTransaction(ctx, storage.TransactionParams{})
+	store := t.engine.program.store
+	txn, err := store.NewTransaction(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("opening policy data: %w", err)
 	}
-	defer p.store.Abort(ctx, txn)
+	defer store.Abort(ctx, txn)
 	r := tester.NewRunner().
 		SetCompiler(ast.NewCompiler().WithCapabilities(capabilities()).WithEnablePrintStatements(true)).
-		SetStore(p.store).SetModules(t.modules).SetTimeout(testTimeout).
+		SetStore(store).SetModules(t.modules).SetTimeout(testTimeout).
 		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
 	with(r)
 	ch, err := r.RunTests(ctx, txn)

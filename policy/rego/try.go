@@ -28,23 +28,41 @@ var odd = []json.RawMessage{
 	json.RawMessage(`{"action":"transfer","amount":1e3,"model":"","path":"/","query":""}`),
 }
 
-// try judges sample calls and other requests of the roles in data.roles, and of
-// nobody's. Each must come to a decision or to undefined.
+// try evaluates sample calls and other requests of the roles in data.roles, and of a
+// role that has no rights. Each must come to a decision or to undefined.
 func (e *Engine) try(ctx context.Context) error {
-	trial := *e
-	trial.timeout = max(tryTimeout, e.timeout)
 	roles := append([]string{"toolgate-sample-role"}, e.roles[:min(len(e.roles), triedRoles)]...)
 	for _, role := range roles {
+		samples := slices.Clone(others)
 		for _, tool := range slices.Concat(e.toolsOf(role), e.metered(), []string{unknownTool}) {
-			for _, arguments := range odd {
-				if err := trial.tryOne(ctx, role, tool, arguments); err != nil {
+			samples = append(samples, policy.Input{
+				Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: e.unused(tool),
+			})
+		}
+		for _, in := range samples {
+			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
+			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
+			for _, in.Arguments = range odd {
+				if err := e.tryOne(ctx, role, &in); err != nil {
 					return fmt.Errorf("trying policy: %w", err)
 				}
 			}
 		}
-		if err := trial.tryOthers(ctx, role); err != nil {
-			return fmt.Errorf("trying policy: %w", err)
+	}
+	return nil
+}
+
+func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input) (err error) {
+	var known *pair
+	what, hint := "asks for "+in.Action, "look at input.action, and test the type of an argument before using it"
+	if in.Calls() {
+		what, hint = fmt.Sprintf("calls %q", in.Tool.Exposed), "test the type of an argument before using it"
+		if known, err = newPair(&in.Principal, &in.Tool); err != nil {
+			return err
 		}
+	}
+	if _, err := e.evaluate(ctx, in, known, max(tryTimeout, e.timeout)); err != nil && !errors.Is(err, errUndefined) {
+		return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, in.Arguments, cause(err), hint)
 	}
 	return nil
 }
@@ -60,41 +78,6 @@ var others = []policy.Input{
 	{Action: "elicitation/create", Server: &policy.Server{Name: "toolgate-sample", Asks: "elicitation/create"}},
 	{Action: "roots/list", Server: &policy.Server{Name: "toolgate-sample", Asks: "roots/list"}},
 	{Action: "toolgate-sample/thing", Server: &policy.Server{Name: "toolgate-sample"}},
-}
-
-// tryOthers judges samples of requests that call no tool.
-func (e *Engine) tryOthers(ctx context.Context, role string) error {
-	for _, in := range others {
-		for _, arguments := range odd {
-			in.Arguments = arguments
-			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
-			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
-			if _, err := e.evaluate(ctx, &in, nil, e.timeout); err != nil && !errors.Is(err, errUndefined) {
-				return fmt.Errorf("role %q asks for %s with %s: %s (hint: look at input.action, and test the type of an argument before using it)",
-					role, in.Action, arguments, cause(err))
-			}
-		}
-	}
-	return nil
-}
-
-func (e *Engine) tryOne(ctx context.Context, role, tool string, arguments json.RawMessage) error {
-	in := &policy.Input{
-		Principal: policy.Principal{Subject: "toolgate-sample", Roles: []string{role}},
-		Tool:      policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool},
-		Arguments: arguments,
-		Request:   policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)},
-		Usage:     e.unused(tool),
-	}
-	known, err := newPair(&in.Principal, &in.Tool)
-	if err != nil {
-		return err
-	}
-	if _, err := e.evaluate(ctx, in, known, e.timeout); err != nil && !errors.Is(err, errUndefined) {
-		return fmt.Errorf("role %q calls %q with %s: %s (hint: test the type of an argument before using it)",
-			role, tool, arguments, cause(err))
-	}
-	return nil
 }
 
 // metered gives some of the tools that are counted.
