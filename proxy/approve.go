@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -129,18 +128,17 @@ func denial(t approval.Ticket) string {
 // check the output schema of successes only.
 func (t *toolCall) pending(c approval.Claim) *Failure {
 	ticket := c.Ticket
-	state, text := "pending", fmt.Sprintf(
+	text := fmt.Sprintf(
 		"This call is waiting for a person with role %s to approve it (ticket %s, rule %s: %s). Nothing has been done yet. "+
 			"To go on, call %s again with exactly the same arguments in about %d seconds; other arguments make a new request. The request expires at %s.",
 		strings.Join(ticket.Roles, " or "), ticket.ID, ticket.Rule, ticket.Reason, t.name, int(retryPending.Seconds()), ticket.Expires.UTC().Format(time.RFC3339))
 	if c.Outcome == approval.InFlight {
-		state, text = "running", fmt.Sprintf(
-			"This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",
+		text = fmt.Sprintf("This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",
 			ticket.ID, t.name, int(retryPending.Seconds()))
 	}
-	view := t.approvalView(state, ticket)
+	view := t.approvalView(stateWord(ticket), ticket)
 	view["retry_after_ms"] = retryPending.Milliseconds()
-	if f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, state, text)}, view); f != nil {
+	if f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, view); f != nil {
 		return f
 	}
 	t.reply.RetryAfter = retryPending
@@ -149,8 +147,8 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 
 // undecided is the Result of a call that waits for its approval, or for its
 // execution.
-func (t *toolCall) undecided(ticket approval.Ticket, state, text string) signal.Result {
-	f := t.fail(signal.CodeApprovalPending, text).with("ticket", ticket.ID).with("state", state).with("rule", ticket.Rule)
+func (t *toolCall) undecided(ticket approval.Ticket, text string) signal.Result {
+	f := t.fail(signal.CodeApprovalPending, text).with("ticket", ticket.ID).with("state", stateWord(ticket)).with("rule", ticket.Rule)
 	return signal.Fail(f.with("expires_at", ticket.Expires.UTC().Format(time.RFC3339)).Kernel, t.metrics())
 }
 
@@ -374,18 +372,6 @@ func (t *toolCall) reportWaiting(ticket approval.Ticket) {
 
 // progress is what the client has heard while its call waited.
 func (h *hold) progress() float64 { return float64(h.reports) / 1000 }
-
-// growing drops the tool's progress that is not beyond what the client has heard
-// while its call waited: progress only grows (MCP, basic/utilities/progress).
-func (t *toolCall) growing(client func(json.RawMessage)) func(json.RawMessage) {
-	return func(params json.RawMessage) {
-		raw, _ := jsonrpc.Get(params, "progress")
-		if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n <= t.hold.progress() {
-			return
-		}
-		client(params)
-	}
-}
 
 // The revisions of MCP that can show a person a page, each in its own way.
 const (

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -103,16 +104,15 @@ func upstreamMessage(rpc []byte) string {
 }
 
 // progress receives the upstream's progress, for the caller and, as STREAM
-// signals, for the bus.
+// signals, for the bus. The caller gets only what is beyond the progress that was
+// reported while the call waited (MCP, basic/utilities/progress).
 func (t *toolCall) progress() func(json.RawMessage) {
-	client := t.in.Progress
-	if t.hold.reports > 0 {
-		client = t.growing(client)
-	}
 	return func(params json.RawMessage) {
 		t.publishChunk(cmp.Or(textMember(params, "message"), string(params)), false, params)
-		if client != nil {
-			client(params)
+		raw, _ := jsonrpc.Get(params, "progress")
+		n, err := strconv.ParseFloat(string(raw), 64)
+		if t.in.Progress != nil && (err != nil || t.hold.reports == 0 || n > t.hold.progress()) {
+			t.in.Progress(params)
 		}
 	}
 }

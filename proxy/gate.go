@@ -193,11 +193,8 @@ type Gate struct {
 // New returns a Gate, or an error for options that leave a stage without its
 // control.
 func New(opts Options) (*Gate, error) {
-	switch {
-	case opts.Identifier == nil, opts.Policy == nil, opts.Limiter == nil:
-		return nil, errors.New("making the gate: identifier, policy and limiter are required")
-	case opts.Tickets == nil, opts.Recorder == nil, opts.Upstreams == nil:
-		return nil, errors.New("making the gate: tickets, recorder and upstreams are required")
+	if opts.Identifier == nil || opts.Policy == nil || opts.Limiter == nil || opts.Tickets == nil || opts.Recorder == nil || opts.Upstreams == nil {
+		return nil, errors.New("making the gate: identifier, policy, limiter, tickets, recorder and upstreams are required")
 	}
 	opts.Log, opts.Bus = cmp.Or(opts.Log, hclog.NewNullLogger()), cmp.Or[Bus](opts.Bus, silent{})
 	if opts.Now == nil {

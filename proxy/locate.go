@@ -105,17 +105,18 @@ func (r *relayed) locate(ctx context.Context, kinds ...string) (at place, ok boo
 	at, ok = s.find(r.name, kinds)
 	for look := 0; !ok && look < maxLooks; look++ {
 		mine, others := s.beginLook(r.start)
-		if mine {
+		switch {
+		case mine:
 			r.readLists(ctx, s)
-		} else if others != nil {
+		case others == nil: // no list has changed since they were read
+			return place{}, false
+		default:
 			select {
 			case <-others:
 			case <-ctx.Done():
 			}
 		}
-		if at, ok = s.find(r.name, kinds); !s.moved() {
-			break
-		}
+		at, ok = s.find(r.name, kinds)
 	}
 	return at, ok
 }

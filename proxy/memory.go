@@ -264,14 +264,6 @@ func (s *session) endLook() {
 	s.reading = nil
 }
 
-// moved reports whether lists have changed since they were read, so that it is
-// worth looking again.
-func (s *session) moved() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.read.IsZero()
-}
-
 // unlist forgets where things are: a server says that its lists have changed.
 func (s *session) unlist() {
 	s.mu.Lock()

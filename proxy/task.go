@@ -243,7 +243,7 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	}
 	kernel := signal.OK(nil, t.metrics())
 	if underWay(ticket) {
-		kernel = t.undecided(ticket, stateWord(ticket), ticketText(ticket))
+		kernel = t.undecided(ticket, ticketText(ticket))
 	}
 	result, shape := t.taskState(ticket), jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)}
 	if t.task != nil {
