@@ -182,7 +182,7 @@ func textResult(text string) json.RawMessage {
 // and identity may have changed since it was judged. Its quota stays spent, and
 // is spent once.
 var rejudgeRoad = []stage[*toolCall]{
-	{"identify", (*toolCall).identifyAgain},
+	{"identify", (*toolCall).identify},
 	{"resolve", (*toolCall).resolve},
 	{"decide", (*toolCall).decide},
 	{"validate", (*toolCall).validate},
@@ -220,19 +220,6 @@ func (t *toolCall) rejudge(ctx context.Context) *Failure {
 		t.source = source
 	}
 	return f
-}
-
-// identifyAgain identifies the caller anew. Another principal behind the same
-// credential is a refusal.
-func (t *toolCall) identifyAgain(ctx context.Context) *Failure {
-	who := t.principal
-	if f := t.reidentify(ctx); f != nil {
-		return f
-	}
-	if t.principal.Subject != who.Subject || t.principal.Tenant != who.Tenant {
-		return t.fail(signal.CodeUnauthenticated, "the credential names somebody else by now")
-	}
-	return nil
 }
 
 // supersede ends a live ticket, and reports whether it did.

@@ -237,32 +237,30 @@ type gathering struct {
 // addPage adds the next page of the server whose turn it is, as the principal may
 // see it, and continues with the next server after its last. A server that fails
 // has no more pages.
-func (w *gathering) addPage(ctx context.Context) (f *Failure) {
+func (w *gathering) addPage(ctx context.Context) *Failure {
 	o, method := w.offers[w.at], w.method
 	w.server = o.Server
 	cursor := jsonrpc.Change{Name: "cursor"}
 	if w.cursor != "" {
 		cursor.Value = jsonrpc.Quote(w.cursor)
 	}
+	params, f := w.edited(w.body, cursor)
 	next := ""
-	params, err := jsonrpc.Edit(w.body, cursor)
-	if err == nil {
-		var page json.RawMessage
-		if page, err = w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)}); err == nil {
+	if f == nil {
+		page, err := w.gate.enquire(ctx, o.Server, registry.Ask{Method: method, Params: params, From: w.from(o.Server)})
+		if err != nil {
+			f = w.askFailure(err)
+		} else if f = w.add(ctx, o, page); f == nil {
 			next = textMember(page, "nextCursor")
-			f = w.add(ctx, o, page)
 		}
 	}
-	if err != nil {
-		f = w.askFailure(err)
+	if len(next) > cursorBytes && w.in.Route != "" {
+		f = w.fail(signal.CodeOutputInvalid, "the answer's cursor cannot be carried")
 	}
-	switch {
-	case f != nil:
+	if f != nil {
 		w.gate.opts.Log.Warn("leaving a server out of a list", "server", o.Server, "method", method, "error", f.Reason)
-		next = ""
-	case len(next) > cursorBytes && w.in.Route != "":
-		return w.fail(signal.CodeOutputInvalid, "the answer's cursor cannot be carried")
-	case next == w.cursor || len(next) > cursorBytes: // it leads nowhere, or cannot be carried
+	}
+	if f != nil || next == w.cursor || len(next) > cursorBytes { // it leads nowhere, or cannot be carried
 		next = ""
 	}
 	if w.cursor = next; next == "" {

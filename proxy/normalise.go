@@ -115,12 +115,12 @@ func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
 	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
-		faults, err := t.tool.Output.Validate(structured)
-		if err == nil && len(faults) == 0 {
+		switch faults, err := t.tool.Output.Validate(structured); {
+		case err != nil:
+			reason = "the tool's output could not be validated"
+		case len(faults) == 0:
 			return nil, nil
-		}
-		reason = "the tool's output could not be validated"
-		if err == nil {
+		default:
 			reason = "structuredContent breaks the tool's output schema: " + faults[0].String()
 		}
 	}

@@ -115,22 +115,19 @@ func traceID(raw json.RawMessage) string {
 }
 
 // identify takes the principal that the door has identified for this request,
-// or identifies the credential. It fails closed: no principal, no call.
+// or identifies the credential; once more for a call that was held, because tokens
+// are revoked and expire meanwhile. It fails closed: no principal, no call. Another
+// principal behind the same credential is a refusal.
 func (c *call) identify(ctx context.Context) *Failure {
-	if !c.in.Principal.Valid() {
-		return c.reidentify(ctx)
+	who, earlier := c.in.Principal, c.principal
+	if earlier.Valid() || !who.Valid() {
+		var f *Failure
+		if who, f = c.gate.Identify(ctx, c.in.Credential); f != nil {
+			return c.fail(f.Kernel.Code, f.Reason)
+		}
 	}
-	c.principal = c.in.Principal
-	c.principal.Client = c.in.Client
-	return nil
-}
-
-// reidentify asks for the credential's principal now: tokens are revoked and
-// expire while calls are held.
-func (c *call) reidentify(ctx context.Context) *Failure {
-	who, f := c.gate.Identify(ctx, c.in.Credential)
-	if f != nil {
-		return c.fail(f.Kernel.Code, f.Reason)
+	if earlier.Valid() && (who.Subject != earlier.Subject || who.Tenant != earlier.Tenant) {
+		return c.fail(signal.CodeUnauthenticated, "the credential names somebody else by now")
 	}
 	c.principal = who
 	c.principal.Client = c.in.Client
