@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
@@ -303,21 +304,11 @@ func (t *toolCall) await(ctx context.Context, c approval.Claim) (approval.Claim,
 		if c, f = t.claimAgain(ctx, c); f != nil {
 			return c, f
 		}
-		if c.Outcome == before.Outcome && c.Ticket.ID == before.Ticket.ID && !pause(ctx) {
+		if c.Outcome == before.Outcome && c.Ticket.ID == before.Ticket.ID && !wait.For(ctx, lookEvery) {
 			return c, nil
 		}
 	}
 	return c, nil
-}
-
-// pause waits for lookEvery, and reports false when ctx ends first.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(lookEvery):
-		return true
-	}
 }
 
 // waits reports whether a claim may have another answer later.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -196,16 +197,11 @@ func (c *call) callFor(ticket approval.Ticket) *toolCall {
 	return t
 }
 
-// stateWord is the state of a ticket as agents read it.
-func stateWord(t approval.Ticket) string {
-	switch t.State {
-	case approval.StateProposed:
-		return "pending"
-	case approval.StateDispatching:
-		return "running"
-	}
-	return string(t.State)
-}
+// ticketWords are the states of a ticket as agents read them; a state that is
+// not listed is its own word.
+var ticketWords = map[approval.State]string{approval.StateProposed: "pending", approval.StateDispatching: "running"}
+
+func stateWord(t approval.Ticket) string { return cmp.Or(ticketWords[t.State], string(t.State)) }
 
 // describeTicket is what an agent may know of its ticket, as data.
 func (c *call) describeTicket(t approval.Ticket) map[string]any {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/registry"
@@ -373,7 +374,7 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 // awaitTask replies with what the call came to, as soon as it is over.
 func (r *relayed) awaitTask(ctx context.Context) *Failure {
 	for underWay(r.ticket) {
-		if err := r.gate.watchTicket(ctx, r.ticket); err != nil {
+		if !r.gate.watchTicket(ctx, r.ticket) {
 			return r.fail(signal.CodeCancelled, "the caller no longer waits for the task")
 		}
 		t, f := r.ownTicket(ctx, r.ticket.ID)
@@ -399,15 +400,12 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 	return nil
 }
 
-// watchTicket returns when t may have changed, or with an error when ctx ends.
-func (g *Gate) watchTicket(ctx context.Context, t approval.Ticket) error {
-	if t.State == approval.StateProposed && g.opts.Waiter != nil {
-		if err := g.opts.Waiter.Wait(ctx, t.ID); err == nil || ctx.Err() != nil {
-			return ctx.Err()
-		}
+// watchTicket returns when t may have changed, and reports false when ctx ends.
+func (g *Gate) watchTicket(ctx context.Context, t approval.Ticket) bool {
+	if t.State == approval.StateProposed && g.opts.Waiter != nil && g.opts.Waiter.Wait(ctx, t.ID) == nil {
+		return ctx.Err() == nil
 	}
-	pause(ctx)
-	return ctx.Err()
+	return wait.For(ctx, lookEvery)
 }
 
 // cancelTask withdraws the request for approval. A call that is being made or is

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -155,10 +156,7 @@ func (w *TicketWorker) follow(ctx context.Context) {
 			}
 			w.heard(e)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookOver):
-		}
+		wait.For(ctx, lookOver)
 	}
 }
 
