@@ -77,11 +77,10 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 		}
 		return err
 	})
-	granted := c.Outcome == Granted
-	if granted && err != nil {
-		t.setRunning(c.Ticket.ID, false)
-	}
 	if err != nil {
+		if c.Outcome == Granted {
+			t.setRunning(c.Ticket.ID, false)
+		}
 		return Claim{}, err
 	}
 	if c.Outcome != TooMany {
@@ -135,17 +134,12 @@ func (t *Tickets) spend(w *writer, k *record) (ClaimOutcome, error) {
 		why := fmt.Sprintf("%s no longer has a role that may approve this call", gone)
 		return "", w.move(k, change{to: StateSuperseded, reason: why, note: why})
 	}
-	return Granted, t.grant(w, k)
-}
-
-// grant spends the one run of an approved ticket.
-func (t *Tickets) grant(w *writer, k *record) error {
 	t.setRunning(k.ID, true)
-	err := w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
+	err = w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
 	if err != nil {
 		t.setRunning(k.ID, false)
 	}
-	return err
+	return Granted, err
 }
 
 // propose creates a ticket, unless its requester has the most that may wait. It

@@ -2,12 +2,10 @@ package approval
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -100,19 +98,11 @@ func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
 	return nil, w.move(k, change{to: StateApproved, who: v.Approver.Subject, reason: v.Reason})
 }
 
-// ballot holds what a vote's standing depends on.
-type ballot struct {
-	subject   string
-	roles     []string  // at the vote
-	countedBy string    // instance
-	until     time.Time // when the approver's credential ends, zero = configured
-}
-
 // standing returns the approvals of k whose approvers may still decide, with their
 // current roles as far as these are known, and the first approver who no longer may,
 // "" when all may.
 func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string, err error) {
-	votes, err := w.approvals(k.ID)
+	votes, err := ballots(w.ctx, w.tx, k.ID)
 	if err != nil {
 		return nil, "", err
 	}
@@ -124,7 +114,7 @@ func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string,
 		case ok:
 			counted = append(counted, b)
 		case gone == "":
-			gone = b.subject
+			gone = b.Subject
 		}
 	}
 	return counted, gone, nil
@@ -145,28 +135,17 @@ func (k *record) suffice(votes []ballot) bool {
 	return len(votes) >= k.Quorum
 }
 
-// approvals returns the votes for a ticket, oldest first.
-func (w *writer) approvals(id string) ([]ballot, error) {
-	return store.Select(w.ctx, w.tx, scanApproval,
-		"SELECT subject, roles, counted_by, until FROM approval_votes WHERE ticket = ? AND approve = 1 ORDER BY at, subject", id)
-}
-
-func scanApproval(rows *sql.Rows) (b ballot, err error) {
-	err = rows.Scan(&b.subject, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until})
-	return b, err
-}
-
 // stands reports whether the vote counts now (see Options.Standing), and sets b's
 // roles to the current ones.
 func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
-	if t.opts.Standing == nil {
-		return true, nil
+	if t.opts.Standing == nil || !b.Approve {
+		return b.Approve, nil
 	}
-	roles, known := t.opts.Standing(b.subject, k.Principal.Tenant)
+	roles, known := t.opts.Standing(b.Subject, k.Principal.Tenant)
 	switch {
 	case known:
 		b.roles = roles
-		return policy.Principal{Subject: b.subject, Roles: roles}.Has(k.Roles...), nil
+		return policy.Principal{Subject: b.Subject, Roles: roles}.Has(k.Roles...), nil
 	case !b.until.IsZero():
 		return true, nil
 	case b.countedBy == t.opts.Instance:

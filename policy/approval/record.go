@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
@@ -96,11 +97,13 @@ func (k *record) countApproval(roles []string) {
 }
 
 // details reads the votes and the history of k.
-func details(ctx context.Context, q store.Querier, k *record) (err error) {
-	k.Votes, err = store.Select(ctx, q, scanBallot,
-		"SELECT subject, approve, reason, digest, at FROM approval_votes WHERE ticket = ? ORDER BY at, subject", k.ID)
+func details(ctx context.Context, q store.Querier, k *record) error {
+	votes, err := ballots(ctx, q, k.ID)
 	if err != nil {
 		return err
+	}
+	for _, b := range votes {
+		k.Votes = append(k.Votes, b.Ballot)
 	}
 	events, err := store.Select(ctx, q, scanEvent, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
 	for _, e := range events {
@@ -109,8 +112,22 @@ func details(ctx context.Context, q store.Querier, k *record) (err error) {
 	return err
 }
 
-func scanBallot(rows *sql.Rows) (b Ballot, err error) {
-	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At})
+// ballot is a Ballot with the columns that its standing depends on.
+type ballot struct {
+	Ballot
+	roles     []string  // at the vote
+	countedBy string    // instance
+	until     time.Time // when the approver's credential ends, zero = configured
+}
+
+// ballots returns the votes for a ticket, oldest first.
+func ballots(ctx context.Context, q store.Querier, id string) ([]ballot, error) {
+	return store.Select(ctx, q, scanBallot,
+		"SELECT subject, approve, reason, digest, at, roles, counted_by, until FROM approval_votes WHERE ticket = ? ORDER BY at, subject", id)
+}
+
+func scanBallot(rows *sql.Rows) (b ballot, err error) {
+	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until})
 	return b, err
 }
 

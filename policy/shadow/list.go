@@ -143,9 +143,7 @@ func Totals(ctx context.Context, db *store.DB) ([]Total, error) {
 }
 
 func scanTotal(rows *sql.Rows) (t Total, err error) {
-	var first, last int64
-	err = rows.Scan(&t.Candidate, &first, &last, &t.Same, &t.Changed, &t.Failed, &t.Skipped)
-	t.First, t.Last = time.Unix(0, first).UTC(), time.Unix(0, last).UTC()
+	err = rows.Scan(&t.Candidate, store.Time{To: &t.First}, store.Time{To: &t.Last}, &t.Same, &t.Changed, &t.Failed, &t.Skipped)
 	return t, err
 }
 
@@ -165,8 +163,6 @@ func List(ctx context.Context, db *store.DB, candidate string, since time.Time, 
 }
 
 func scanDisagreement(rows *sql.Rows) (d Disagreement, err error) {
-	var at int64
-	err = rows.Scan(&d.Candidate, &d.DecisionID, &at, &d.Serving, &d.Principal, &d.Tool, &d.Difference, &d.Was.Effect, &d.Was.Rule, &d.Now.Effect, &d.Now.Rule, &d.Reason)
-	d.At = time.Unix(0, at).UTC()
+	err = rows.Scan(&d.Candidate, &d.DecisionID, store.Time{To: &d.At}, &d.Serving, &d.Principal, &d.Tool, &d.Difference, &d.Was.Effect, &d.Was.Rule, &d.Now.Effect, &d.Now.Rule, &d.Reason)
 	return d, err
 }
