@@ -54,7 +54,9 @@ const (
 )
 
 func newClientGroups(opts Options) *clientGroups {
-	return &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, counts: make(map[quota]int)}
+	t := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, counts: make(map[quota]int)}
+	t.reuse = true
+	return t
 }
 
 // groupKey returns the key of a group. It can be computed only from all of who,

@@ -208,7 +208,7 @@ func (s *sessionServer) openSession(made *session) (*session, error) {
 func (s *sessionServer) find(id string, who policy.Principal, route string, sse bool) *session {
 	t := s.sessions
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	found := t.byKey[id]
 	switch {
 	case found == nil, found.owner.subject != who.Subject, found.owner.tenant != who.Tenant,
@@ -226,7 +226,7 @@ func (s *sessionServer) find(id string, who policy.Principal, route string, sse 
 func (s *sessionServer) endSession(old *session) {
 	t := s.sessions
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	if t.byKey[old.id] == old {
 		t.endLocked(old.id)
 	}

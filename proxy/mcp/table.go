@@ -53,9 +53,12 @@ type table[T client] struct {
 	ttl time.Duration
 	max int
 	now func() time.Time
+	// reuse says that a key may be taken again after its client has ended.
+	reuse bool
 
 	mu    sync.Mutex // protects the fields below
 	byKey map[string]T
+	ended []T    // removed, and to be ended by unlock
 	held  uint64 // how many there were
 }
 
@@ -69,7 +72,7 @@ func newTable[T client](opts Options) *table[T] {
 // client is at work.
 func (t *table[T]) put(key string, v T) bool {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	return t.putLocked(key, v)
 }
 
@@ -106,19 +109,34 @@ func (t *table[T]) makeRoomLocked(of owner) bool {
 	return true
 }
 
-// endLocked ends the client under key. Its end is reported before its key can be
-// taken again, so that no connection of its successor is closed for it. The
-// caller must hold t.mu.
+// endLocked ends the client under key. The caller must hold t.mu and release it
+// with unlock. With reuse, the end comes before the key can be taken again, so
+// that no connection of a successor is closed for it; otherwise it comes after
+// t.mu is released, so that it holds up nobody.
 func (t *table[T]) endLocked(key string) {
 	v := t.byKey[key]
 	delete(t.byKey, key)
-	v.end()
+	if t.reuse {
+		v.end()
+		return
+	}
+	t.ended = append(t.ended, v)
+}
+
+// unlock releases t.mu and ends the clients that endLocked has removed.
+func (t *table[T]) unlock() {
+	ended := t.ended
+	t.ended = nil
+	t.mu.Unlock()
+	for _, v := range ended {
+		v.end()
+	}
 }
 
 // sweep ends the clients that have been idle for too long.
 func (t *table[T]) sweep() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	for key, v := range t.byKey {
 		if t.now().UnixNano()-v.ledger().used.Load() > int64(t.ttl) && !v.busy(true) {
 			t.endLocked(key)
@@ -129,7 +147,7 @@ func (t *table[T]) sweep() {
 // endAll ends every client.
 func (t *table[T]) endAll() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	for key := range t.byKey {
 		t.endLocked(key)
 	}
@@ -138,6 +156,6 @@ func (t *table[T]) endAll() {
 // all returns the clients.
 func (t *table[T]) all() []T {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	return slices.Collect(maps.Values(t.byKey))
 }
