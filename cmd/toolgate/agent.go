@@ -154,8 +154,7 @@ func (a *agent) exchange(ctx context.Context, id json.RawMessage, message []byte
 // maxAnswer bounds what a command reads of one answer, in bytes.
 const maxAnswer = 16 << 20
 
-// answerTo gives what text answers to the request id, false when it is a
-// message about something else, or none.
+// answerTo returns the answer to request id in text, false for any other text.
 func answerTo(id json.RawMessage, text []byte) (answer, bool) {
 	m, fault := wire.Envelope{Limits: jsonrpc.Limits{Bytes: maxAnswer}}.Validate(text)
 	if fault != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ticket is a held call as the admin listener shows it.
+// A ticket is a held call as the admin listener describes it.
 type ticket struct {
 	ID        string          `json:"id"`
 	State     string          `json:"state"`

@@ -54,7 +54,7 @@ the last seq continues without a gap.`,
 	return c
 }
 
-// change is a line of a watch.
+// A change is one line of a watch.
 type change struct {
 	Seq    int64 `json:"seq"`
 	Change struct {
@@ -88,7 +88,7 @@ func (e *env) watch(ctx context.Context, path string) error {
 	}
 }
 
-// printChange prints one line of a watch, and gives its number.
+// printChange prints one line of a watch and returns its number.
 func (e *env) printChange(line []byte) (int64, error) {
 	var c change
 	if err := json.Unmarshal(line, &c); err != nil {
@@ -100,7 +100,7 @@ func (e *env) printChange(line []byte) (int64, error) {
 	return c.Seq, e.write(renderReport("change", c))
 }
 
-// watchEnded reports that the other end hung up, and how to continue.
+// watchEnded reports that the server ended the connection, and how to continue.
 func watchEnded(err error, last int64) error {
 	hint := "hint: watch again"
 	if last >= 0 {

@@ -71,7 +71,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 	return e.print("check", map[string]any{"ok": true, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found})
 }
 
-// findings are what an app says of itself and of its upstreams.
+// findings lists what an app reports about itself and its upstreams.
 func findings(a *app.App) []finding {
 	found := warnings(a.Findings())
 	for _, u := range a.Upstreams().Status() {

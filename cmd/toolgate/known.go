@@ -18,9 +18,9 @@ import (
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-// knownTools are the tools that a command about a policy speaks of, by exposed
-// name: those that the upstreams list, when live, or else those whose
-// definitions the state directory keeps; and those that data.roles names.
+// knownTools returns the tools that a policy command covers, by exposed name:
+// those that the upstreams list, when live, else those whose definitions the
+// state directory keeps, and those that data.roles names.
 func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) ([]policy.Tool, error) {
 	tools, err := e.listed(ctx, cfg, live)
 	if err != nil {
@@ -35,7 +35,8 @@ func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.E
 	return tools, nil
 }
 
-// listed are the tools that upstreams list now, or are known to have listed.
+// listed returns the tools that upstreams list now, or whose definitions are
+// kept.
 func (e *env) listed(ctx context.Context, cfg *config.Config, live bool) ([]policy.Tool, error) {
 	if live {
 		return e.listLive(ctx, cfg)
@@ -67,8 +68,8 @@ func hasState(dir string) bool {
 	return err == nil
 }
 
-// pinned is the tool of a pin, unless its server is not configured any more or
-// does not offer it.
+// pinned returns the tool of a pin, false if its server is no longer configured
+// or does not offer the tool.
 func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
 	if i < 0 || cfg.Servers[i].Disabled || cfg.Servers[i].Expose != nil && !slices.Contains(cfg.Servers[i].Expose, p.Tool) {
@@ -85,7 +86,7 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 	}, true
 }
 
-// listLive starts the upstreams and asks what they have.
+// listLive starts the upstreams and returns their tools.
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
 	err = e.withUpstreams(ctx, cfg, func(a *app.App) {
 		for _, t := range a.Upstreams().Catalogue().Tools("") {
@@ -104,7 +105,8 @@ func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.
 	return tools, err
 }
 
-// toolNamed is what the configuration says of a tool that nobody has listed.
+// toolNamed returns what the configuration knows about a tool that no server
+// has listed.
 func toolNamed(cfg *config.Config, exposed string) policy.Tool {
 	t := policy.Tool{Name: exposed, Exposed: exposed}
 	longest := -1

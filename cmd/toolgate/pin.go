@@ -16,7 +16,7 @@ import (
 )
 
 // withPins opens the pins of the state directory for f. A toolgate that serves
-// from the same directory takes over what is accepted by itself.
+// from the same directory notices accepted definitions by itself.
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
 	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now)) })
 	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {

@@ -21,8 +21,8 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// supposed is a call that nobody has made: what the flags of explain and can-i
-// say of it.
+// A supposed call is described by the flags of explain and can-i and never
+// made.
 type supposed struct {
 	path                    string
 	roles                   []string
@@ -49,10 +49,10 @@ func (s *supposed) flags(c *cobra.Command) {
 	f.StringVar(&s.input, "input", "", "the whole input as JSON in place of all this; @FILE reads a file, - stdin")
 }
 
-// asks reports whether the flags speak of a call.
+// asks reports whether the flags describe a call.
 func (s *supposed) asks() bool { return len(s.roles) > 0 || s.subject != "" || s.input != "" }
 
-// call is the input that the flags and a tool's name come to.
+// call returns the input that the flags and a tool's name describe.
 func (e *env) call(ctx context.Context, s *supposed, tool string, cfg *config.Config, engine *rego.Engine) (*policy.Input, error) {
 	if s.input != "" {
 		return e.wholeInput(s.input, tool)
@@ -151,7 +151,7 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 	return e.kept(ctx, cfg, meters, in)
 }
 
-// kept reads what the state directory has counted, where there is one.
+// kept reads the usage that the state directory has counted, if it exists.
 func (e *env) kept(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
 	if !hasState(cmp.Or(e.state, cfg.State)) {
 		return nil
@@ -183,6 +183,7 @@ Exit 0: yes; 10: no; 11: held.`,
 	return c
 }
 
+// canI prints the decision on a supposed call.
 func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	engine, cfg, err := e.openPolicy(ctx, s.path)
 	if err != nil {
@@ -205,7 +206,7 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	return errors.Join(err, effectExit(d.Effect))
 }
 
-// approvers says how many approvals a held call needs, and by whom.
+// approvers says how many approvals a held call needs, and from whom.
 func approvers(a *policy.Approval) string {
 	n, what, by := max(a.Quorum, 1), "approval", strings.Join(a.Roles, " or ")
 	if n > 1 {

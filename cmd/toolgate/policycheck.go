@@ -116,7 +116,7 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s sight, flags 
 // surveyTime bounds how long callers and tools are looked at.
 const surveyTime = 20 * time.Second
 
-// sight is what a policy says of callers and tools before any call.
+// A sight is what a policy says about callers and tools before any call.
 type sight struct {
 	pairs     int
 	whole     []wholePair
@@ -126,7 +126,7 @@ type sight struct {
 	cut       bool                // there was no time to look at all of them
 }
 
-// wholePair is a role and a tool of which the conditions are not known.
+// A wholePair is a role and a tool whose conditions are unknown.
 type wholePair struct {
 	Role string `json:"role"`
 	Tool string `json:"tool"`
@@ -219,7 +219,7 @@ func (s sight) reasons() []string {
 	return lines
 }
 
-// few names the first of a list.
+// few names the first three of a list.
 func few(list []string) string {
 	if len(list) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)

@@ -39,7 +39,7 @@ Exit 0: there is an explanation.`,
 	return c
 }
 
-// explained is what explain says.
+// explained is the report of explain.
 type explained struct {
 	Revision string        `json:"revision"` // of the policy that explains
 	Input    *policy.Input `json:"input"`
@@ -48,7 +48,7 @@ type explained struct {
 	Roles    []roleAnswer `json:"roles,omitempty"` // that may call the tool, when the caller may not
 }
 
-// recorded is what the trail has of a call.
+// recorded is what the trail has about a call.
 type recorded struct {
 	Time     time.Time        `json:"time"`
 	ID       string           `json:"decision_id"`
@@ -56,7 +56,7 @@ type recorded struct {
 	Decision *policy.Decision `json:"decision,omitempty"` // nil = the policy was not asked
 }
 
-// roleAnswer is what another role would get.
+// A roleAnswer says what another role may do.
 type roleAnswer struct {
 	Role string `json:"role"`
 	May  string `json:"may"` // in words
@@ -88,8 +88,7 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	return e.print("explanation", &out)
 }
 
-// recall finds a call in the trail: by its decision, call, request or trace. The
-// outcome, which stands last, says how it ended.
+// recall finds a call in the trail by the id of its decision, call or trace.
 func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, error) {
 	if id == "" {
 		return nil, nil, usage(errors.New("name the id of a recorded call, or who calls what\nhint: toolgate policy explain --as ROLE TOOL --args '{…}'"))
@@ -135,8 +134,8 @@ func (e *env) recall(ctx context.Context, id string) (*policy.Input, *recorded, 
 	return nil, nil, usage(fmt.Errorf("no record has the id %s\nhint: it is error.data.decision_id of a refusal; --state names another trail", id))
 }
 
-// supposing is the call of a record about which the policy was not asked: a tool
-// that the caller does not see is not there for it.
+// supposing returns the call of a record for which the policy was not asked: a
+// tool that the caller does not see does not exist for it.
 func supposing(r *audit.Record) *policy.Input {
 	return &policy.Input{
 		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},

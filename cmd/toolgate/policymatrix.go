@@ -157,9 +157,9 @@ func knownRoles(cfg *config.Config, engine *rego.Engine) []string {
 	return slices.Compact(roles)
 }
 
-// cellOf asks the policy about a caller and a tool. Where the conditions cannot be
-// told because the subject is unknown, it adds what subjects get that the policy does
-// not name.
+// cellOf asks the policy about a caller and a tool. Where the conditions depend
+// on the unknown subject, it adds what a subject gets that the policy does not
+// name.
 func cellOf(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool) (cell, error) {
 	c := cell{Role: strings.Join(who.Roles, ", "), Subject: who.Subject, Tool: t.Exposed}
 	o, err := engine.Outline(ctx, who, t)

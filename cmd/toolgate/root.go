@@ -46,7 +46,8 @@ type env struct {
 	temporary string // see scratch
 }
 
-// run starts the program and gives its exit code; tests call it as main does.
+// run executes a command line and returns its exit code; tests call it as main
+// does.
 func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	if upstream.IsChild(args) {
 		return upstream.ChildMain(args)
@@ -102,8 +103,8 @@ func group(c *cobra.Command, members ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// lost is what a command does that needs one of its subcommands. It prints
-// nothing on stdout, where a client that left out "stdio" expects protocol.
+// lost is the action of a command that needs a subcommand. It prints nothing on
+// stdout, where a client that left out "stdio" expects protocol.
 func lost(c *cobra.Command, args []string) error {
 	var names []string
 	for _, s := range c.Commands() {
@@ -139,8 +140,8 @@ func explainArgs(c *cobra.Command) {
 // and json: their names, with commas between.
 const outputs = "outputs"
 
-// settle fills from the environment what no flag gave, and refuses values that
-// the command could not use: forms are those that it has besides table and json.
+// settle fills from the environment what no flag set, and refuses values that
+// the command cannot use; forms are its output forms besides table and json.
 func (e *env) settle(forms string) error {
 	for _, from := range []struct {
 		name string
@@ -209,7 +210,7 @@ const (
 	exitAudit        = 20 // the audit trail does not verify
 )
 
-// exit is an error that knows its exit code. A nil err is silent.
+// An exit is an error with its exit code. A nil err prints nothing.
 type exit struct {
 	code int
 	err  error
@@ -226,7 +227,7 @@ func (x *exit) Unwrap() error { return x.err }
 
 func usage(err error) error { return &exit{code: exitUsage, err: err} }
 
-// report says an error to people and gives its exit code.
+// report prints an error for people and returns its exit code.
 func (e *env) report(err error) int {
 	if err == nil {
 		return exitOK

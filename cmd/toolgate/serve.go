@@ -89,7 +89,7 @@ func (e *env) newBanner(a *app.App, agents, people string, moved bool) banner {
 	return b
 }
 
-// addressFlags gives the flags by which a command finds this toolgate.
+// addressFlags returns the flags with which a command finds this toolgate.
 func (e *env) addressFlags(agents string, moved bool) string {
 	switch {
 	case moved:

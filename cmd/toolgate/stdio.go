@@ -88,8 +88,8 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
-// outlive makes a write to a pipe that nobody reads any more an error instead
-// of our end: a client that goes away takes its ends of stdout and stderr with
-// it, and calls under way still need their outcome recorded. SIGPIPE is caught,
-// not ignored, because children would inherit that.
+// outlive turns a write to a pipe without a reader into an error instead of the
+// end of the process: a client that disappears takes its ends of stdout and
+// stderr along, and calls under way still need their outcome recorded. SIGPIPE
+// is caught, not ignored, because children would inherit that.
 func outlive() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

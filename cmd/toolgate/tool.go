@@ -181,8 +181,8 @@ func (e *env) printContent(result json.RawMessage) error {
 	return nil
 }
 
-// verdictOf gives the exit that a result means: a pending approval and a tool's
-// own error are no success.
+// verdictOf returns the exit of a result: a pending approval and a tool's own
+// error are no success.
 func verdictOf(result json.RawMessage) error {
 	var r struct {
 		IsError bool
@@ -205,7 +205,7 @@ func verdictOf(result json.RawMessage) error {
 	return nil
 }
 
-// rpcError is a refusal as people are told it.
+// rpcError is a JSON-RPC error for people, with its exit code.
 func rpcError(raw json.RawMessage) error {
 	var r struct {
 		Code    int
@@ -225,7 +225,7 @@ func rpcError(raw json.RawMessage) error {
 	return &exit{code: codeFor(r.Data.Code), err: errors.New(text)}
 }
 
-// codeFor gives the exit code of a refusal.
+// codeFor returns the exit code of a refusal.
 func codeFor(code wire.Code) int {
 	switch code {
 	case wire.PolicyDenied, wire.ApprovalDenied, wire.ApprovalExpired, wire.ToolQuarantined, wire.RateLimited, wire.Overloaded:

@@ -50,10 +50,10 @@ type Options struct {
 // ConfigError reports a configuration or a policy that cannot serve.
 type ConfigError struct{ Err error }
 
-// Error gives the cause's text.
+// Error returns the text of the cause.
 func (e *ConfigError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
 func configError(err error) error {
@@ -227,21 +227,22 @@ func (a *App) apply(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// Config gives the configuration that serves. The caller must not change it.
+// Config returns the configuration that serves. The caller must not change it.
 func (a *App) Config() *config.Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.cfg
 }
 
-// Revision gives the revision of the policy that serves.
+// Revision returns the revision of the policy that serves.
 func (a *App) Revision() string { return a.policy.current().Revision() }
 
-// Upstreams gives the servers and their tools.
+// Upstreams returns the registry of servers and their tools.
 func (a *App) Upstreams() *registry.Registry { return a.upstreams }
 
-// WaitForUpstreams returns when every upstream has answered or failed, or ctx
-// ends. Serving waits a second at most; commands that look want to know.
+// WaitForUpstreams returns when every upstream has answered or failed, or when
+// ctx ends. Serving waits one second at most; commands that inspect the
+// upstreams wait here.
 func (a *App) WaitForUpstreams(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -254,8 +255,8 @@ func (a *App) WaitForUpstreams(ctx context.Context) {
 	}
 }
 
-// ticketOpened is called with the principal of each new ticket. The first one
-// gives the principal's agents one tool more: approval_status.
+// ticketOpened is called with the principal of each new ticket. The first
+// ticket adds the tool approval_status to the lists of the principal's agents.
 func (a *App) ticketOpened(who policy.Principal) {
 	notify := a.toolsChangedFor.Load()
 	if notify == nil {

@@ -18,8 +18,8 @@ import (
 // tools' data.
 const ToolsDir = "TOOLGATE_TOOLS_DIR"
 
-// prepareTools gives our own standard tools, where they are an upstream, a place
-// in the state directory.
+// prepareTools gives the standard tools, where they are an upstream, a
+// directory inside the state directory.
 func prepareTools(cfg *config.Config) {
 	for i, s := range cfg.Servers {
 		if s.Command != "toolgate" || s.Env[ToolsDir] != "" {
@@ -98,7 +98,7 @@ func consoleURL(cfg *config.Config) string {
 	return "http://" + Reachable(cfg.Admin)
 }
 
-// Reachable gives an address that reaches a listener from this machine: a
+// Reachable returns an address at which this machine reaches a listener: a
 // listener on every interface has no address of its own.
 func Reachable(listener string) string {
 	host, port, err := net.SplitHostPort(listener)

@@ -36,8 +36,9 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	})
 }
 
-// visitor is who signed in with a token before, by what is configured now: that
-// token still, if it is a configured one, with the roles of now.
+// visitor identifies a principal that signed in with a token earlier, with the
+// current configuration: the token must still be configured, and the roles are
+// the present ones.
 func (a *App) visitor(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
 	tokens := a.Config().Identity.Tokens
 	if slices.ContainsFunc(tokens, func(t config.Token) bool { return t.Subject == p.Subject && t.SHA256 != sum }) {
@@ -46,7 +47,7 @@ func (a *App) visitor(ctx context.Context, p policy.Principal, sum string) (poli
 	return a.auth.Identify(ctx, identity.Credential{Earlier: &p})
 }
 
-// provider is where people sign in other than by token; nil = nowhere.
+// provider returns the identity provider where people sign in, nil for none.
 func (a *App) provider(cfg *config.Config) (console.Provider, error) {
 	o := cfg.Console.OIDC
 	if o == nil {

@@ -10,7 +10,7 @@ import (
 // DemoTokens are the tokens of the shipped mcp.json. Everybody knows them.
 var DemoTokens = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver"}
 
-// DemoToken gives the well-known token that t is, or "".
+// DemoToken returns the well-known token that t is, "" for none.
 func DemoToken(t config.Token) string {
 	for _, d := range DemoTokens {
 		if t.SHA256 == identity.HashToken(d) {

@@ -37,8 +37,8 @@ func (l *Listeners) Close() {
 	_ = l.People.Close()
 }
 
-// Bound gives cfg with the ports that the listeners got where cfg leaves them
-// open, so that others are told the right addresses.
+// Bound returns cfg with the ports that the listeners got where cfg leaves the
+// port open, so that addresses made from cfg are right.
 func (l *Listeners) Bound(cfg *config.Config) *config.Config {
 	c := *cfg
 	for address, l := range map[*string]net.Listener{&c.Listen: l.Agents, &c.Admin: l.People} {
@@ -57,7 +57,7 @@ func listenOn(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// hostsOf gives the names under which a listener may be asked.
+// hostsOf returns the host names that a listener answers to.
 func hostsOf(address string) []string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" {

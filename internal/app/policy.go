@@ -49,8 +49,8 @@ func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// policyExchanged gives a new policy to the road, and to everybody whose tickets
-// or lists it may change.
+// policyExchanged installs a new policy for calls, tickets and the lists of
+// agents.
 func (a *App) policyExchanged(engine *rego.Engine) {
 	a.gate.SetPolicy(a.verify.watch(engine))
 	a.worker.Recheck()
@@ -183,5 +183,5 @@ func (p *servingPolicy) notePoll(s *policySource, err error) {
 	}
 }
 
-// short is how people are shown a revision.
+// short returns a revision as people read it.
 func short(revision string) string { return revision[:min(len(revision), len("sha256:")+12)] }

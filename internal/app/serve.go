@@ -61,7 +61,8 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	return group.Wait()
 }
 
-// route gives a request to the door that its path names.
+// route sends requests under /v1/ to the REST door and all others to the MCP
+// door.
 func route(door *mcp.Door, jobs *rest.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
@@ -156,8 +157,8 @@ func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 	})
 }
 
-// toolIO gives the schemas of tools by their exposed names: those of servers, and
-// of the one tool that is the gate's own.
+// toolIO returns a function that finds the schemas of a tool by its exposed
+// name: of upstreams' tools, and of the one tool that toolgate itself serves.
 func (a *App) toolIO() func(exposed string) (*registry.ToolIO, error) {
 	own := registry.NewSchemaRegistry()
 	return func(exposed string) (*registry.ToolIO, error) {

@@ -46,7 +46,7 @@ func (a *App) openShadow() *shadowPolicy {
 	return p
 }
 
-// shadowPolicy gives the shadow policy, nil where there is none.
+// shadowPolicy returns the shadow policy, nil for none.
 func (a *App) shadowPolicy() *shadowPolicy {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *shadowPolicy) noteFault(err error) {
 	}
 }
 
-// line gives the counts of the candidate, "" when there is none.
+// line returns the counts of the candidate, "" for none.
 func (p *shadowPolicy) line() string {
 	if p == nil {
 		return ""
@@ -176,8 +176,8 @@ func (p *shadowPolicy) warnings() (all []string) {
 	return all
 }
 
-// differs reports whether the candidate at a path of cfg is another one than the
-// one that is asked.
+// differs reports whether the candidate at the path in cfg differs from the one
+// in use.
 func (p *shadowPolicy) differs(ctx context.Context, cfg *config.Config) bool {
 	s := cfg.Policy.Shadow
 	if p == nil || s == nil || s.Remote() {

@@ -13,8 +13,8 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// policySource is where a policy comes from: a path on this machine, or a server
-// and the copy of what it had.
+// A policySource is where a policy comes from: a path on this machine, or a
+// server and the copy of its policy.
 type policySource struct {
 	options rego.Options
 	remote  *fetch.Source // nil = a path on this machine
@@ -96,10 +96,10 @@ func fetchOptions(s *config.PolicySource, dir string) fetch.Options {
 	return fetch.Options{URL: s.Path, Headers: s.Headers, Dir: dir, Min: s.Poll.Min, Max: s.Poll.Max, Long: s.Poll.Long}
 }
 
-// policyDir is where the last good policy from a server lies.
+// policyDir is the directory of the last good policy from a server.
 func policyDir(cfg *config.Config) string { return filepath.Join(cfg.State, "policy") }
 
-// PolicyOptions gives the options that load a policy on this machine.
+// PolicyOptions returns the options that load a policy from this machine.
 func PolicyOptions(s *config.PolicySource) rego.Options {
 	keys := make(map[string]rego.Key, len(s.Keys))
 	for id, k := range s.Keys {
@@ -112,9 +112,10 @@ func PolicyOptions(s *config.PolicySource) rego.Options {
 	}
 }
 
-// FetchPolicy gives a copy in dir of a policy at a URL, for commands that look at
-// it without serving: what the server has now, or else the last good one, and
-// away says why then. Nothing in the state directory changes.
+// FetchPolicy returns a copy in dir of a policy at a URL, for commands that
+// inspect it without serving: the server's present policy, or the last good one
+// when the server cannot be asked; away is then the reason. It changes nothing
+// in the state directory.
 func FetchPolicy(ctx context.Context, cfg *config.Config, dir string) (c *fetch.Copy, away, err error) {
 	s := &cfg.Policy.PolicySource
 	if c, away = fetch.New(fetchOptions(s, dir)).Fetch(ctx); away == nil {

@@ -34,12 +34,12 @@ type state struct {
 	key       []byte // see mcp.Options.StateKey
 }
 
-// ticketPage gives the address of the page of a ticket.
+// ticketPage returns the address of the page of a ticket.
 func (a *App) ticketPage(id string) string {
 	return consoleURL(a.Config()) + "/console/approvals/" + id
 }
 
-// standing gives the roles that an approver of a configured token has now.
+// standing returns the present roles of an approver with a configured token.
 func (a *App) standing(subject, tenant string) ([]string, bool) {
 	now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
 	return now.Roles, err == nil
@@ -137,9 +137,9 @@ func (s *state) close() error {
 	return errors.Join(errs...)
 }
 
-// recordTicket is called for every change of a ticket, in the change's
-// transaction. The trail comes last: what it has cannot be undone any more, but
-// by a commit that fails.
+// recordTicket records a change of a ticket in the transaction of the change.
+// The notices come first and the trail last: only a failing commit can
+// contradict what the trail has.
 func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
 	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
-// stateKey gives the key of the state directory that signs what clients come
-// back with (requestState), and makes it the first time. Processes that share
-// the directory get the same key, however many ask at once.
+// stateKey returns the key of the state directory that signs request states,
+// and creates it on first use. Processes that share the directory get the same
+// key, however many ask at once.
 func stateKey(dir string) ([]byte, error) {
 	path := filepath.Join(dir, "request_state.key")
 	for {
@@ -32,8 +32,8 @@ func stateKey(dir string) ([]byte, error) {
 	}
 }
 
-// makeKey writes a new key that nobody else can read. It comes to path whole or
-// not at all, and never in place of another.
+// makeKey writes a new key that only its owner can read. The file appears at
+// path whole or not at all, and never replaces another.
 func makeKey(dir, path string) (err error) {
 	key := make([]byte, mcp.StateKeyBytes)
 	_, _ = rand.Read(key)                          // never fails

@@ -13,8 +13,8 @@ import (
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-// status is what /readyz says. Policy and listeners are up when it can be
-// asked, so readiness waits for the upstreams' first second only.
+// status returns the content of /readyz. Policy and listeners are up when it is
+// called, so readiness waits for the first second of the upstreams alone.
 func (a *App) status() console.Status {
 	shadow := a.shadowPolicy()
 	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: shadow.line()}
@@ -48,14 +48,14 @@ func (a *App) status() console.Status {
 	return s
 }
 
-// Finding is something that an operator should look at.
+// A Finding is something that an operator should look at.
 type Finding struct {
 	Where   string // file:line:column and key of the configuration, or the part that it is about
 	Message string
 	Hint    string // "" = none
 }
 
-// Warnings lists what configuration and policy alone can say.
+// Warnings lists findings that follow from configuration and policy alone.
 func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
 	found := []Finding{}
 	for _, w := range cfg.Warnings {
@@ -74,21 +74,22 @@ func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
 	return append(found, demoTokens(cfg)...)
 }
 
-// LogWarnings logs what configuration and policy alone can say.
+// LogWarnings logs the findings that follow from configuration and policy
+// alone.
 func (a *App) LogWarnings() {
 	for _, f := range Warnings(a.Config(), a.policy.current()) {
 		a.log.Warn(f.Message, "where", f.Where)
 	}
 }
 
-// Findings lists Warnings, and limit rules that name a tool or a role which
-// nothing has. Before every upstream has answered, it may list too many.
+// Findings lists Warnings and the limit rules whose tool or role does not
+// exist. Before every upstream has answered, it may list too many.
 func (a *App) Findings() []Finding {
 	cfg, engine := a.Config(), a.policy.current()
 	return append(Warnings(cfg, engine), a.unmatchedLimits(cfg, engine.Roles())...)
 }
 
-// unmatchedLimits finds limit rules that name a tool or role which nothing has.
+// unmatchedLimits finds limit rules whose tool or role does not exist.
 func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Finding) {
 	for _, t := range cfg.Identity.Tokens {
 		roles = append(roles, t.Roles...)

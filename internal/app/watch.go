@@ -18,8 +18,8 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// Reload says how Run reads the configuration again, when a file that was read
-// changes or when asked. The zero Reload never does.
+// Reload describes how Run reads the configuration again, when a file changes
+// or on request. The zero Reload never reloads.
 type Reload struct {
 	Begun *config.Config                 // as it was read for Open, ports as written
 	Next  func() (*config.Config, error) // reads it as the next start would; nil = never reload
@@ -31,14 +31,14 @@ type Reload struct {
 // several steps.
 const debounce = 100 * time.Millisecond
 
-// reloadStatus is what people are shown of reloads.
+// reloadStatus describes the last reload for people.
 type reloadStatus struct {
 	failed  string   // why the last reload failed, "" when it went well
 	waiting []string // settings that were changed and need a restart
 }
 
-// watch reloads when asked and when a watched file changes, until ctx ends. A
-// reload that fails changes nothing and is said in the log and on /readyz.
+// watch reloads on request and when a watched file changes, until ctx ends. A
+// reload that fails changes nothing; the log and /readyz report it.
 func (a *App) watch(ctx context.Context, r Reload) error {
 	if r.Next == nil {
 		<-ctx.Done()
@@ -182,15 +182,15 @@ type fileWatch struct {
 	trees  []string // directories, with all that they hold
 }
 
-// covers tells whether an event at path may be about what was read. What it
-// lets through falsely is found to be unchanged.
+// covers reports whether an event at path may concern a file that was read. A
+// file that did not change is found to be unchanged later.
 func (w *fileWatch) covers(path string) bool {
 	return w.files[path] || strings.HasPrefix(filepath.Base(path), "..") || // how Kubernetes exchanges files
 		slices.ContainsFunc(w.trees, func(tree string) bool { return strings.HasPrefix(path, tree) })
 }
 
-// follow watches what cfg was read from, and reports whether that is more than
-// before.
+// follow watches the files that cfg was read from, and reports whether it added
+// any.
 func (w *fileWatch) follow(cfg *config.Config) (more bool) {
 	before := len(w.events.WatchList())
 	w.files, w.trees = map[string]bool{}, nil
@@ -212,7 +212,7 @@ func (w *fileWatch) follow(cfg *config.Config) (more bool) {
 	return len(w.events.WatchList()) > before
 }
 
-// behind gives what a path leads to, or the path itself when it leads nowhere.
+// behind returns the target of a path, or the path itself if it leads nowhere.
 func behind(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -220,8 +220,8 @@ func behind(path string) string {
 	return path
 }
 
-// addTree watches a directory and all below it. What cannot be read says so
-// when it is loaded.
+// addTree watches a directory and all directories below it. A directory that
+// cannot be read is reported when it is loaded.
 func (w *fileWatch) addTree(root string) {
 	_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
