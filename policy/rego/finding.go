@@ -54,11 +54,10 @@ func (f Finding) String() string {
 
 // line is the finding on one line.
 func (f Finding) line() string {
-	text, hint, hinted := strings.Cut(f.String(), "\nhint: ")
-	if hinted {
-		text += " (hint: " + hint + ")"
+	if f.Hint == "" {
+		return f.String()
 	}
-	return text
+	return strings.Replace(f.String(), "\nhint: ", " (hint: ", 1) + ")"
 }
 
 // at is a finding at a place of Rego.

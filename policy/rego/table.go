@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/util"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/toolgate/toolgate/policy"
@@ -140,9 +141,7 @@ func (r *nodeReader) readCase(n *yaml.Node, common map[string]any) (c tableCase,
 // completeInput makes an input of what a person wrote of one.
 func completeInput(said map[string]any) (*policy.Input, error) {
 	var full map[string]any
-	d := json.NewDecoder(strings.NewReader(defaultInput))
-	d.UseNumber()
-	if err := d.Decode(&full); err != nil {
+	if err := util.UnmarshalJSON([]byte(defaultInput), &full); err != nil {
 		return nil, fmt.Errorf("reading the default input: %w", err)
 	}
 	full = merge(full, said)
