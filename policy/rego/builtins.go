@@ -112,11 +112,7 @@ func checkOperands(modules map[string]*ast.Module) error {
 			}
 		})
 	}
-	if len(found) == 0 {
-		return nil
-	}
-	sortFindings(found)
-	return fmt.Errorf("compiling policy:\n%w", found)
+	return found.errorOf("compiling policy")
 }
 
 // fromCall reports whether a reference leads to what a caller sends.

@@ -89,6 +89,15 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// errorOf returns f as the error of doing something, nil when f is empty.
+func (f Faults) errorOf(doing string) error {
+	if len(f) == 0 {
+		return nil
+	}
+	sortFindings(f)
+	return fmt.Errorf("%s:\n%w", doing, f)
+}
+
 // faults gives OPA's errors as ours; any other error as it is.
 func faults(err error) error {
 	var list ast.Errors

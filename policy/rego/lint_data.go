@@ -2,7 +2,6 @@ package rego
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -40,10 +39,7 @@ func (f files) refuseObserve(data map[string]any, from func([]string) string) er
 		one.Hint = "try a changed policy beside the one that serves: policy.shadow"
 		found = append(found, one)
 	}
-	if len(found) == 0 {
-		return nil
-	}
-	return fmt.Errorf("reading policy data:\n%w", found)
+	return found.errorOf("reading policy data")
 }
 
 // pathsOf walks every compiled rule.

@@ -23,16 +23,10 @@ type signed map[string]bundle.FileInfo
 // name reports whether a file is signed, or some file below a folder, which
 // has a slash at its end.
 func (s signed) name(name string) bool {
-	if !strings.HasSuffix(name, "/") {
-		_, ok := s[name]
+	if _, ok := s[name]; ok || !strings.HasSuffix(name, "/") {
 		return ok
 	}
-	for file := range s {
-		if strings.HasPrefix(file, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Keys(s)), func(file string) bool { return strings.HasPrefix(file, name) })
 }
 
 // signed verifies the signature of the policy; nil when no key is configured.

@@ -62,8 +62,7 @@ func formOf(c *ast.Compiler, order map[string]int) (form, error) {
 	}
 	switch {
 	case len(found) > 0:
-		sortFindings(found)
-		return f, fmt.Errorf("compiling policy:\n%w", found)
+		return f, found.errorOf("compiling policy")
 	case len(decides) > 0:
 		return form{query: decisionPath, refs: []ast.Ref{decisionRef}, decode: decodeDecision}, nil
 	case len(f.refs) == 0:

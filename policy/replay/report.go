@@ -243,18 +243,15 @@ func (c *changes) report() Changes {
 
 func shares(counts map[string]int) []Share {
 	out := []Share{}
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		out = append(out, Share{name, counts[name]})
+	for name, n := range counts {
+		out = append(out, Share{name, n})
 	}
-	slices.SortStableFunc(out, func(a, b Share) int { return cmp.Compare(b.Count, a.Count) })
+	slices.SortFunc(out, func(a, b Share) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name)) })
 	return out
 }
 
 func causes(found map[string]Cause) []Cause {
-	out := []Cause{}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		out = append(out, found[name])
-	}
-	slices.SortStableFunc(out, func(a, b Cause) int { return cmp.Compare(b.Count, a.Count) })
+	out := slices.AppendSeq([]Cause{}, maps.Values(found))
+	slices.SortFunc(out, func(a, b Cause) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause)) })
 	return out
 }
