@@ -22,7 +22,7 @@ const hashMember = `,"hash":"`
 const tailLen = len(hashMember) + 2*sha256.Size + len(`"}`)
 
 // appendRecord appends the members of r that a caller of the log knows, without
-// braces. now stands in for a missing time. jsontext's encoder is not used because
+// braces. now replaces a missing time. jsontext's encoder is not used because
 // it rewrites the white space of values that are JSON already.
 func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 	if !r.Time.IsZero() {

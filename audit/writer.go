@@ -228,7 +228,11 @@ func (w *writer) commit(plain, durable []*entry) {
 		w.tryCheckpoint()
 	}
 	if w.file != nil && w.size >= w.opts.SegmentBytes {
-		w.rotate()
+		if err := w.flush(); err != nil {
+			w.opts.OnError("flushing", err)
+			return
+		}
+		w.drop()
 	}
 }
 
@@ -337,15 +341,6 @@ func (w *writer) giveUp(trusted bool) {
 	if keep == 0 && os.Remove(segmentPath(w.dir, w.number)) == nil {
 		w.number--
 	}
-}
-
-// rotate ends a full segment.
-func (w *writer) rotate() {
-	if err := w.flush(); err != nil {
-		w.opts.OnError("flushing", err)
-		return
-	}
-	w.drop()
 }
 
 // tick flushes the segment and updates HEAD when records were written since the
