@@ -364,7 +364,7 @@ const (
 //
 //	a client that takes tasks         the ticket as a task, at once
 //	url elicitation, 2026-07-28       the link in place of the answer; the call waits for the client to come back
-//	url elicitation, 2025-11-25       the link beside the hold
+//	url elicitation, 2025-11-25       the link in addition to the hold
 //	any other                         nothing
 //
 // The link is shown for the call that made the ticket, not for those that find

@@ -5,12 +5,13 @@
 // Each kind of request has one small type: toolCall, relayed (requests that call
 // no tool), question (of a server to its client) and statusCall. All embed call,
 // which has the ids, the principal, the judged bytes and the decision. A road is a
-// literal list of stages; each stage is a method of the request in the file of its
-// name:
+// literal list of stages, and each stage a method of the request:
 //
 //	reply, failure := gate.Call(ctx, &proxy.Call{Message: m, Credential: c, Transport: "http"})
 //
-// Held calls are in the files hold_*.go. A Gate is safe for concurrent use.
+// receive.go has the stages until the tool is known, decide.go those that may refuse
+// it, approve.go what held calls do, and road.go the walk, the records and the close.
+// A Gate is safe for concurrent use.
 package proxy
 
 import (

@@ -32,7 +32,7 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 			return t.replyBegun(state)
 		}
 	}
-	if !isObject(t.raw) {
+	if len(t.raw) == 0 || t.raw[0] != '{' {
 		return t.withhold(t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
 	}
 	var warning *signal.KernelError
@@ -60,7 +60,7 @@ func (t *toolCall) withhold(f *Failure) *Failure {
 	return f
 }
 
-// outcome is a tool's result with what was made of it.
+// outcome is a tool's result with its Signals.
 type outcome struct {
 	result json.RawMessage
 	refs   []string // into result, one for each signal
@@ -71,7 +71,7 @@ type outcome struct {
 
 // replyResult replies with a result as Signals, in the configured mode. It says how
 // the call went (seed 002, Result): the tool's own isError is an error that carries
-// its one error signal, a warning beside signals is partial success, and a warning
+// its one error signal, a warning next to signals is partial success, and a warning
 // alone is failure.
 func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
@@ -107,7 +107,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 }
 
 // checkOutput checks structuredContent against the tool's output schema. In mode
-// warn a fault becomes a degraded error beside the signals; a validator that
+// warn a fault becomes a degraded error next to the signals; a validator that
 // fails counts as a fault.
 func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
 	if isError(t.raw) {
@@ -356,8 +356,9 @@ func repeatStructured(result json.RawMessage) (json.RawMessage, error) {
 	return jsonrpc.Set(result, "content", content)
 }
 
-// editArray returns the array of what edit makes of the elements of arr, nil to leave
-// one out: arr itself when all stay as they are, [] for what is no array.
+// editArray replaces each element of arr by the result of edit, and drops it when that
+// is nil. It returns arr itself when every element stays the same, and [] for a value
+// that is no array.
 func editArray(arr json.RawMessage, edit func(i int, e json.RawMessage) (json.RawMessage, error)) (json.RawMessage, error) {
 	var elements [][]byte
 	i, same := 0, len(arr) > 0 && arr[0] == '['

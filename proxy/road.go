@@ -77,7 +77,7 @@ type call struct {
 	recorded bool // the decision record was offered to the trail
 	replayed bool // the reply is the stored result of an earlier run
 	reply    *Reply
-	settle   func(context.Context) // gives back what an unsent request took; nil = nothing was taken
+	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 }
 
 // gateway is the origin of what no stage has said yet.

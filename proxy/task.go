@@ -113,8 +113,7 @@ func (c *call) edited(answer json.RawMessage, changes ...jsonrpc.Change) (json.R
 	return out, nil
 }
 
-// governTaskResult makes of the result of a task what the road makes of a tool's
-// result.
+// governTaskResult treats the result of a task as the road treats a tool's result.
 func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) (json.RawMessage, *Failure) {
 	t := &toolCall{call: r.call, subject: policy.Tool{Exposed: r.of.tool.Exposed}, raw: result}
 	in := *r.in
@@ -236,7 +235,7 @@ func (t *toolCall) knowsTasks() bool {
 }
 
 // replyTask replies to a held call with its ticket as a task. Such a call runs
-// without its agent, so that settle gives a grant back for the ticket worker.
+// without its agent, so that close gives a grant back for the ticket worker.
 func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	ticket := c.Ticket
 	if c.Outcome == approval.Granted {
