@@ -1,7 +1,3 @@
-// Package signal holds the words that all parts share: Signal, the atomic and
-// immutable unit of data, Result, what a function returns, and KernelError, a
-// failure as data. It has their factories, validators, JSON forms and the
-// bridges to MCP and HTTP as pure mappings; it knows no transport.
 package signal
 
 import (

@@ -23,7 +23,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"mime"
 	"strings"
 	"time"
@@ -76,15 +75,7 @@ func ValidID(id string) bool {
 }
 
 func validName(name string) bool {
-	if len(name) != hexSize {
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return len(name) == hexSize && strings.Trim(name, "0123456789abcdef") == ""
 }
 
 // maxType bounds a media type; longer ones are somebody's mistake.
@@ -102,8 +93,4 @@ func mediaType(given string) string {
 		return OctetStream
 	}
 	return text
-}
-
-func tooLarge(size int, limit int64) error {
-	return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, size, limit)
 }

@@ -87,11 +87,7 @@ func openRoot(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(dir)
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = os.Chmod(dir, 0o700)
-	}
-	if err != nil {
+	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, err
 	}
 	return os.OpenRoot(dir)
@@ -117,37 +113,37 @@ func (s *Store) Close() error {
 // the state file's; then owner may, but need not, have been given data.
 func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, data []byte) (Artifact, error) {
 	if limit := min(MaxSize, s.opts.MaxBytes); int64(len(data)) > limit {
-		return Artifact{}, tooLarge(len(data), limit)
+		return Artifact{}, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), limit)
 	}
 	if !owner.Valid() {
 		return Artifact{}, ErrNobody
 	}
 	p := put{owner: owner, name: strings.TrimPrefix(ID(data), idPrefix), kind: mediaType(given), size: int64(len(data))}
+	a, err := Artifact{}, errVanished
 	if s.intact(p.name, p.size) {
-		a, err := s.record(ctx, p)
-		if !errors.Is(err, errVanished) {
-			return a, putError(err)
-		}
+		a, err = s.record(ctx, p)
 	}
-	var err error
-	if p.draft, err = s.stage(p.name, data); err != nil {
-		return Artifact{}, putError(err)
+	if errors.Is(err, errVanished) {
+		a, err = s.store(ctx, p, data)
 	}
-	defer s.discard(p.draft)
-	a, err := s.record(ctx, p)
 	if err != nil {
-		s.orphans.Store(true)
-		return Artifact{}, putError(err)
+		return Artifact{}, fmt.Errorf("storing artifact: %w", err)
 	}
-	s.count(p.size)
 	return a, nil
 }
 
-func putError(err error) error {
-	if err == nil {
-		return nil
+// store writes data and the rows of p.
+func (s *Store) store(ctx context.Context, p put, data []byte) (a Artifact, err error) {
+	if p.draft, err = s.stage(p.name, data); err != nil {
+		return a, err
 	}
-	return fmt.Errorf("storing artifact: %w", err)
+	defer s.discard(p.draft)
+	if a, err = s.record(ctx, p); err != nil {
+		s.orphans.Store(true)
+		return a, err
+	}
+	s.count(p.size)
+	return a, nil
 }
 
 // count brings the sweeper when much was put since it came.
@@ -186,7 +182,8 @@ func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
 		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, p.size, now.UnixNano()); err != nil {
 			return err
 		}
-		if err := s.forget(ctx, tx, a.ID, now); err != nil {
+		// A new grant to the same principal starts again after it has expired.
+		if _, err := tx.ExecContext(ctx, "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?", a.ID, s.cutoff(now)); err != nil {
 			return err
 		}
 		row := tx.QueryRowContext(ctx, putGrant, a.ID, p.owner.Subject, p.owner.Tenant, p.kind, now.UnixNano(), now.UnixNano())
@@ -200,13 +197,6 @@ func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
 	}
 	a.Created = time.Unix(0, created).UTC()
 	return a, nil
-}
-
-// forget ends the expired grants of one artifact, so that a new one to the
-// same principal starts anew.
-func (s *Store) forget(ctx context.Context, tx *sql.Tx, id string, now time.Time) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?", id, s.cutoff(now))
-	return err
 }
 
 // cutoff is the time at and before which a grant is expired.
@@ -234,7 +224,7 @@ func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artif
 			return a, file, nil
 		}
 	}
-	if err = absent(err); errors.Is(err, ErrNotFound) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sql.ErrNoRows) {
 		return Artifact{}, nil, ErrNotFound
 	}
 	return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
@@ -250,20 +240,4 @@ func (s *Store) find(ctx context.Context, who policy.Principal, id string) (Arti
 	}
 	a.Created = time.Unix(0, created).UTC()
 	return a, nil
-}
-
-// absent makes a missing row or file a missing artifact.
-func absent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sql.ErrNoRows) {
-		return ErrNotFound
-	}
-	return err
-}
-
-// changed gives how many rows a statement changed.
-func changed(res sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
 }

@@ -94,11 +94,11 @@ func (s *Store) sweepDue(ctx context.Context) error {
 // keep its row: nobody shall get it.
 func (s *Store) removeDue(ctx context.Context, tx *sql.Tx, due []victim, stuck *error) error {
 	for _, v := range due {
-		n, err := changed(tx.ExecContext(ctx, "DELETE FROM artifacts WHERE id = ? AND granted = ?", v.id, v.granted))
+		gone, err := tx.ExecContext(ctx, "DELETE FROM artifacts WHERE id = ? AND granted = ?", v.id, v.granted)
 		if err != nil {
 			return err
 		}
-		if n == 1 {
+		if n, _ := gone.RowsAffected(); n == 1 { // the driver counts
 			*stuck = errors.Join(*stuck, s.remove(path(strings.TrimPrefix(v.id, idPrefix))))
 		}
 	}
@@ -135,18 +135,15 @@ func (s *Store) sweepGrants(ctx context.Context) error {
 }
 
 // sweepOrphans removes the files that no row speaks of, when there may be some.
-func (s *Store) sweepOrphans(ctx context.Context) error {
+func (s *Store) sweepOrphans(ctx context.Context) (err error) {
 	if !s.orphans.Swap(false) {
 		return nil
 	}
-	err := s.sweepShards(ctx)
-	if err != nil {
-		s.orphans.Store(true)
-	}
-	return err
-}
-
-func (s *Store) sweepShards(ctx context.Context) error {
+	defer func() {
+		if err != nil {
+			s.orphans.Store(true)
+		}
+	}()
 	for i := range 256 {
 		suspects, err := s.suspects(ctx, fmt.Sprintf("%02x", i))
 		if err != nil {
