@@ -475,5 +475,6 @@ func errorBody(x *exchange, object json.RawMessage) []byte {
 // broken answers x with INTERNAL_ERROR when our tables or the gate contradict
 // themselves.
 func (c *core) broken(x *exchange) answer {
-	return answer{status: http.StatusOK, body: errorBody(x, wire.Internal), fault: wire.Internal}
+	body, _ := wire.CreateErrorResponse(x.id, -32603, "Internal error", nil) // fails for no id that was decoded
+	return answer{status: http.StatusOK, body: body, fault: wire.Internal}
 }

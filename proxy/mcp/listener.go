@@ -155,7 +155,8 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 		case <-s.streams:
 			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
 				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
-			return answer{status: http.StatusOK, body: jsonrpc.NewSuccess(x.id, meta)}
+			body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
+			return answer{status: http.StatusOK, body: body}
 		case <-again.C:
 			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
 			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
