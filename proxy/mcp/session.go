@@ -208,17 +208,17 @@ func (s *sessionServer) openSession(made *session) (*session, error) {
 func (s *sessionServer) find(id string, who policy.Principal, route string, sse bool) *session {
 	t := s.sessions
 	t.mu.Lock()
-	defer t.unlock()
-	found := t.byKey[id]
+	found, now := t.byKey[id], t.now().UnixNano()
+	t.mu.Unlock()
 	switch {
 	case found == nil, found.owner.subject != who.Subject, found.owner.tenant != who.Tenant,
 		sse != (found.sseClient != nil), !sse && found.route != route:
 		return nil
-	case t.now().UnixNano()-found.used.Load() > int64(t.ttl) && !found.busy(true):
-		t.endLocked(id)
+	case now-found.used.Load() > int64(t.ttl) && !found.busy(true):
+		s.endSession(found)
 		return nil
 	}
-	found.used.Store(t.now().UnixNano())
+	found.used.Store(now)
 	return found
 }
 
