@@ -299,15 +299,6 @@ func (r *Registry) Settled() bool {
 	return true
 }
 
-// Capabilities is what a server says that it can do, nil while it is not
-// connected.
-func (r *Registry) Capabilities(server string) json.RawMessage {
-	if up := r.server(server); up != nil {
-		return up.Capabilities()
-	}
-	return nil
-}
-
 // server finds a running upstream by name.
 func (r *Registry) server(name string) *upstream.Server {
 	if name == "" {

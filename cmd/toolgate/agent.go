@@ -135,7 +135,7 @@ func (a *agent) exchange(ctx context.Context, id json.RawMessage, message []byte
 	var ok bool
 	take := func(text []byte) { got, ok = answerTo(id, text) }
 	if mcpclient.IsEvents(res) {
-		if err := a.endpoint.Follow(ctx, res.Body, a.session, true, mcpclient.Receiver{Take: take, Done: func() bool { return ok }}); err != nil {
+		if err := a.endpoint.Follow(ctx, res.Body, a.session, true, take, func() bool { return ok }); err != nil {
 			err = fmt.Errorf("the connection ended before the answer\nhint: toolgate audit tail says what became of the call\n%w", err)
 			return answer{}, &exit{code: exitUnreachable, err: err}
 		}

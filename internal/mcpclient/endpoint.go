@@ -163,31 +163,20 @@ func (e *Endpoint) End(ctx context.Context, s Session) {
 	}
 }
 
-// Receiver takes what comes on an event stream.
-type Receiver struct {
-	// Take takes one message.
-	Take func(data []byte)
-	// Done reports whether nothing more is wanted; nil never is.
-	Done func() bool
-}
-
-// done is r.Done.
-func (r Receiver) done() bool { return r.Done != nil && r.Done() }
-
 // errEnded reports a stream that ended before the answer.
 var errEnded = errors.New("the event stream ended before the answer")
 
 // errGone reports a stream that the server no longer knows.
 var errGone = errors.New("the endpoint does not resume the stream")
 
-// Follow passes on the messages of the event stream that answers a POST until
-// to is done. With resume, a stream that breaks off is continued where it was
+// Follow passes the messages of the event stream that answers a POST to take
+// until done reports that nothing more is wanted. With resume, a stream that breaks off is continued where it was
 // left, if the server gave its events ids; the POST is never sent again. The
 // caller closes body. The error says why the stream ended early.
-func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, to Receiver) error {
+func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, take func(data []byte), done func() bool) error {
 	var at Position
-	err := e.pump(body, &at, to)
-	for n := 0; !to.done(); {
+	err := e.pump(body, &at, take, done)
+	for n := 0; !done(); {
 		if at.fresh || at.retry > 0 && err == nil { // a server that wants to be polled says so
 			n, at.fresh = 0, false
 		}
@@ -195,22 +184,22 @@ func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume
 		if !resume || at.Last == "" || n > maxResumes || errors.Is(err, ErrTooLong) || ctx.Err() != nil {
 			return errors.Join(errEnded, err)
 		}
-		if wait.For(ctx, at.pause(e.Pause, n)); !to.done() {
-			err = e.resume(ctx, s, &at, to)
+		if wait.For(ctx, at.pause(e.Pause, n)); !done() {
+			err = e.resume(ctx, s, &at, take, done)
 		}
 	}
 	return nil
 }
 
 // resume continues a stream at a position. The end of the stream is no error.
-func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, to Receiver) error {
+func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take func(data []byte), done func() bool) error {
 	res, err := e.Open(ctx, s, at)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
 	if IsEvents(res) {
-		return e.pump(res.Body, at, to)
+		return e.pump(res.Body, at, take, done)
 	}
 	if !Passing(res.StatusCode) {
 		at.Last = ""
@@ -218,10 +207,10 @@ func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, to Recei
 	return errGone
 }
 
-// pump passes messages on until the stream ends, which is nil, or to is done.
-func (e *Endpoint) pump(body io.Reader, at *Position, to Receiver) error {
+// pump passes messages to take until the stream ends, which is nil, or done.
+func (e *Endpoint) pump(body io.Reader, at *Position, take func(data []byte), done func() bool) error {
 	events := NewEvents(body, e.MaxBytes, at)
-	for !to.done() {
+	for !done() {
 		event, err := events.Next()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -229,7 +218,7 @@ func (e *Endpoint) pump(body io.Reader, at *Position, to Receiver) error {
 		case err != nil:
 			return err
 		case event.isMessage():
-			to.Take(event.Data)
+			take(event.Data)
 		}
 	}
 	return nil
@@ -276,7 +265,7 @@ func (e *Endpoint) listenOnce(ctx context.Context, s Session, at *Position, take
 		e.Log.Debug("the server has no stream of its own messages", "status", res.StatusCode)
 		return false, res.StatusCode
 	}
-	err = e.pump(res.Body, at, Receiver{Take: take})
+	err = e.pump(res.Body, at, take, func() bool { return false })
 	e.Log.Debug("the stream of the server's own messages ended", "error", err)
 	return true, res.StatusCode
 }

@@ -109,12 +109,8 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 // follow takes the events of a response.
 func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) error {
 	var fault error // of the last message that was refused
-	to := Receiver{Done: p.Answered, Take: func(data []byte) {
-		if err := w.c.receive(data, source{only: p}); err != nil {
-			fault = err
-		}
-	}}
-	err := w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), to)
+	take := func(data []byte) { fault = cmp.Or(w.c.receive(data, source{only: p}), fault) }
+	err := w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), take, p.Answered)
 	if errors.Is(err, ErrTooLong) {
 		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
 	}

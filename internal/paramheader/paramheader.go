@@ -180,7 +180,7 @@ func (a *annotations) add(schema, raw json.RawMessage, path []string) {
 	where := strings.Join(path, ".")
 	header, ok := jsonrpc.Text(raw)
 	if !ok || !token(header) {
-		a.wrong("its parameter %q names the header %s, which is no name of a header", where, clip(raw))
+		a.wrong("its parameter %q names the header %.200s, which is no name of a header", where, raw)
 		return
 	}
 	kind, _ := jsonrpc.Get(schema, "type")
@@ -207,15 +207,6 @@ func token(text string) bool {
 		}
 	}
 	return text != ""
-}
-
-// clip shortens raw for a message to people.
-func clip(raw []byte) string {
-	const most = 200
-	if len(raw) <= most {
-		return string(raw)
-	}
-	return string(raw[:most]) + "…"
 }
 
 // namedBy lists the member of params that Mcp-Name repeats, by method (MCP

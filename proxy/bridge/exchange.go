@@ -127,8 +127,8 @@ func (t *talk) conclude(f *flight, text []byte) {
 // off before the answer it is continued where it was left, if the endpoint gave
 // its events ids; the request is never sent again.
 func (t *talk) follow(f *flight, body io.Reader, s session) {
-	to := mcpclient.Receiver{Take: func(data []byte) { t.relay(f, data) }, Done: func() bool { return t.settled(f) }}
-	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.stateless, to); err != nil {
+	take, done := func(data []byte) { t.relay(f, data) }, func() bool { return t.settled(f) }
+	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.stateless, take, done); err != nil {
 		t.broken(f, "the event stream ended before the answer", err)
 	}
 }

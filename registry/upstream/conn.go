@@ -7,18 +7,10 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
-)
-
-const (
-	// cancelTimeout bounds the sending of one notifications/cancelled.
-	cancelTimeout = 5 * time.Second
-	// maxCancels bounds how many of them are under way at once.
-	maxCancels = 64
 )
 
 // conn is one connection to an upstream, and what belongs to the downstream
@@ -37,7 +29,6 @@ type conn struct {
 	offer    json.RawMessage // capabilities, set when it is connected
 	info     json.RawMessage // clientInfo
 	dropped  *atomic.Int64   // messages that were nobody's
-	cancels  chan struct{}   // a slot for each cancellation under way
 	unbind   func() bool     // undoes the tie to the server's life
 	closeOne sync.Once
 }
@@ -47,7 +38,7 @@ type conn struct {
 func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 	c := &conn{
 		opts: opts, changed: make(chan struct{}, 1), client: cl, info: clientInfo(opts.Version),
-		dropped: dropped, cancels: make(chan struct{}, maxCancels),
+		dropped: dropped,
 	}
 	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, IDs: lastID, Dropped: dropped, Handle: c.handle})
 	return c
@@ -146,29 +137,12 @@ func withToken(params json.RawMessage, id string) (json.RawMessage, error) {
 	return jsonrpc.Set(params, "_meta", meta)
 }
 
-// cancel tells the upstream that nobody waits for p any more. It does not block:
-// the notification is a courtesy.
+// cancel notifies the server that nobody waits for p any longer. The notification
+// is a courtesy: it may be dropped.
 func (c *conn) cancel(p *pending, why ErrorKind) {
-	select {
-	case c.cancels <- struct{}{}:
-	default:
-		return
+	if c.IsMCP() {
+		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(why.String())})))
 	}
-	params := object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(why.String())})
-	c.Go(func() {
-		defer func() { <-c.cancels }()
-		ctx, stop := context.WithTimeout(c.Life(), cancelTimeout)
-		defer stop()
-		_ = c.notify(ctx, "notifications/cancelled", params) // as above
-	})
-}
-
-// notify sends a notification, where the server knows any.
-func (c *conn) notify(ctx context.Context, method string, params json.RawMessage) error {
-	if !c.IsMCP() {
-		return nil
-	}
-	return c.Post(ctx, jsonrpc.NewNotification(method, params))
 }
 
 // initialize opens the MCP session (MCP basic/lifecycle), where there is one.
@@ -195,4 +169,100 @@ func (c *conn) handle(msg *jsonrpc.Message, during *mcpclient.Call) {
 	default:
 		c.notice(msg, during)
 	}
+}
+
+// queueDepth is how much may wait for one receiver; what comes later is
+// dropped until it catches up.
+const queueDepth = 256
+
+// A queue runs functions one after the other, away from the goroutine that
+// reads the connection. Its goroutine lives while there is something to run,
+// and finish waits for it. Each function learns whether the queue is muted,
+// that is, whether nobody wants its effect any longer. The zero value is ready.
+type queue struct {
+	mu      sync.Mutex // protects the fields below
+	waiting []func(muted bool)
+	ended   chan struct{} // closed when the goroutine has ended, nil while there is none
+	closed  bool
+	muted   bool
+}
+
+// offer queues f, and reports false when the queue is full or finished.
+func (q *queue) offer(f func(muted bool)) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || len(q.waiting) >= queueDepth {
+		return false
+	}
+	q.waiting = append(q.waiting, f)
+	if q.ended == nil {
+		q.ended = make(chan struct{})
+		go q.run(q.ended)
+	}
+	return true
+}
+
+// run runs until nothing waits.
+func (q *queue) run(ended chan struct{}) {
+	defer close(ended)
+	for f, muted := q.next(); f != nil; f, muted = q.next() {
+		f(muted)
+	}
+}
+
+// next returns the function to run next, nil when the goroutine is to end.
+func (q *queue) next() (f func(bool), muted bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		q.waiting, q.ended = nil, nil
+		return nil, false
+	}
+	f, q.waiting = q.waiting[0], q.waiting[1:]
+	return f, q.muted
+}
+
+// finish closes the queue and returns when all functions have run. With mute,
+// those that were waiting run muted.
+func (q *queue) finish(mute bool) {
+	q.mu.Lock()
+	q.closed, q.muted = true, mute
+	ended := q.ended
+	q.mu.Unlock()
+	if ended != nil {
+		<-ended
+	}
+}
+
+// member is one member of an object.
+type member struct {
+	name  string
+	value json.RawMessage // nil = the object does not have it
+}
+
+// object writes the members that are there.
+func object(members ...member) json.RawMessage {
+	size := 2
+	for _, m := range members {
+		size += len(m.name) + len(m.value) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
+	for _, m := range members {
+		if m.value == nil {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(append(out, '"'), m.name...), `":`...), m.value...)
+	}
+	return append(out, '}')
+}
+
+// isEmpty reports whether obj has no members, as an empty object or another value.
+func isEmpty(obj json.RawMessage) bool {
+	for range jsonrpc.Members(obj) {
+		return false
+	}
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -128,13 +129,8 @@ func (c *conn) listen(life context.Context, filter json.RawMessage, notice func(
 func grants(params json.RawMessage) bool {
 	promised, _ := jsonrpc.Get(params, "notifications")
 	for _, value := range jsonrpc.Members(promised) {
-		switch {
-		case string(value) == "true":
+		if string(value) == "true" || value[0] == '[' && len(slices.Collect(jsonrpc.Elements(value))) > 0 {
 			return true
-		case value[0] == '[':
-			for range jsonrpc.Elements(value) {
-				return true
-			}
 		}
 	}
 	return false

@@ -116,11 +116,7 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 func commonRevision(obj json.RawMessage, key string) string {
 	offered, _ := jsonrpc.Get(obj, key)
 	var theirs []string
-	for raw := range jsonrpc.Elements(offered) {
-		if revision, ok := jsonrpc.Text(raw); ok {
-			theirs = append(theirs, revision)
-		}
-	}
+	_ = json.Unmarshal(offered, &theirs) // what is no string is no revision
 	for _, ours := range mcpclient.StatelessRevisions {
 		if slices.Contains(theirs, ours) {
 			return ours

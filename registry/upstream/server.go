@@ -52,9 +52,9 @@ type Server struct {
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
-	calls   wait.Drain    // those under way
-	settled chan struct{} // closed when the first attempt is over or had its time
-	settle  sync.Once
+	calls   wait.Drain      // those under way
+	settled context.Context // ends when the first attempt is over or had its time
+	settle  context.CancelFunc
 
 	life  context.Context
 	end   context.CancelFunc
@@ -77,11 +77,12 @@ func Start(cfg config.Server, opts Options) *Server {
 	opts = opts.withDefaults()
 	opts.Logger = opts.Logger.Named(cfg.Name)
 	s := &Server{
-		cfg: cfg, opts: opts, log: opts.Logger, settled: make(chan struct{}),
+		cfg: cfg, opts: opts, log: opts.Logger,
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
 		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*opening)},
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
+	s.settled, s.settle = context.WithTimeout(life, settleTime)
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = 30 * time.Second
 	}
@@ -91,19 +92,11 @@ func Start(cfg config.Server, opts Options) *Server {
 	s.era.Store(&spoken{})
 	s.tasks.Go(s.run)
 	s.tasks.Go(s.sweep)
-	s.tasks.Go(func() {
-		select {
-		case <-time.After(settleTime):
-		case <-s.settled:
-		case <-s.life.Done():
-		}
-		s.settle.Do(func() { close(s.settled) })
-	})
 	return s
 }
 
 // Settled is closed when the server has answered, failed or had a second.
-func (s *Server) Settled() <-chan struct{} { return s.settled }
+func (s *Server) Settled() <-chan struct{} { return s.settled.Done() }
 
 // Status returns the server's state.
 func (s *Server) Status() Status {
@@ -189,7 +182,7 @@ func (s *Server) up(sess *session) {
 	s.shared, s.patient = sess, false
 	s.status = Status{State: StateReady, Since: s.opts.Now()}
 	s.wakeLocked()
-	s.settle.Do(func() { close(s.settled) })
+	s.settle()
 	s.log.Info("server is ready")
 }
 
@@ -203,7 +196,7 @@ func (s *Server) down(err error, patient bool) {
 	}
 	s.status.Err = err
 	s.wakeLocked()
-	s.settle.Do(func() { close(s.settled) })
+	s.settle()
 }
 
 // wakeLocked wakes those that wait for the shared connection.
