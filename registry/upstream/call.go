@@ -257,7 +257,7 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 			sess.conn.Go(func() { s.listenForChanges(sess.conn) })
 		}
 		before := sess.profile.Load()
-		sess.watch(s, func([]json.RawMessage) { before = s.ownListed(sess, before) })
+		sess.watch(s, func([]json.RawMessage, bool) { before = s.ownListed(sess, before) })
 		sess.conn.close()
 	}
 	s.mu.Lock()

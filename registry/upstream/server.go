@@ -161,11 +161,11 @@ func (s *Server) runShared() (err error, lost bool) {
 	}
 	s.reopenSubscribed()
 	before := sess.profile.Load()
-	sess.watch(s, func(tools []json.RawMessage) {
+	sess.watch(s, func(tools []json.RawMessage, announced bool) {
 		s.sharedListed(sess, false)
 		s.opts.Listed(tools)
 		now := sess.profile.Load()
-		if sess.conn.announced.Swap(false) && now == before {
+		if announced && now == before {
 			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
 		}
 		before = now

@@ -140,22 +140,27 @@ func NameOf(definition json.RawMessage) (string, bool) {
 }
 
 // watch lists the tools again when the server announces a change, at most once
-// a second, until the connection ends. A list that fails is requested again.
-func (s *session) watch(srv *Server, listed func([]json.RawMessage)) {
+// a second, until the connection ends. A list that fails is requested again. Listed
+// learns whether the server announced the change.
+func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, announced bool)) {
 	for {
 		select {
 		case <-s.conn.Life().Done():
 			return
 		case <-s.conn.changed:
 		}
+		announced := s.conn.announced.Swap(false) // a later announcement is for the next list
 		ctx, stop := context.WithTimeout(s.conn.Life(), srv.cfg.Timeout)
 		tools, err := s.list(ctx)
 		stop()
 		switch {
 		case err == nil:
-			listed(tools)
+			listed(tools, announced)
 		case !s.conn.Dead():
 			srv.log.Warn("listing changed tools", "error", err)
+			if announced {
+				s.conn.announced.Store(true)
+			}
 			s.conn.signal()
 		}
 		select {

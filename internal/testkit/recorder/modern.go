@@ -156,6 +156,8 @@ func (m *modern) notice(msg message) {
 	defer m.mu.Unlock()
 	if end := m.cancels[string(params.RequestID)]; end != nil {
 		end()
+	} else { // it has overtaken its request: each message has a goroutine
+		m.cancels[string(params.RequestID)] = func() {}
 	}
 }
 
@@ -164,6 +166,9 @@ func (m *modern) begin(id string, end context.CancelFunc) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	again := m.seen[id]
+	if !again && m.cancels[id] != nil { // cancelled already
+		end()
+	}
 	m.seen[id], m.cancels[id] = true, end
 	return !again
 }
