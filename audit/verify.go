@@ -206,7 +206,7 @@ func (c *check) follows(rec *Record) bool {
 	case rec.Seq > c.seq+1:
 		c.problem("%s missing before this line", missing("record", c.seq+1, rec.Seq-1))
 	case rec.Seq <= c.seq:
-		c.problem("record %d stands out of its place: record %d was to follow", rec.Seq, c.seq+1)
+		c.problem("record %d is out of order: record %d was to follow", rec.Seq, c.seq+1)
 		return false
 	default:
 		c.problem("record %d does not chain to the record before it", rec.Seq)

@@ -83,10 +83,10 @@ func TestTamperings(t *testing.T) {
 		"reorder": {inSecond(func(l lines) lines {
 			l[99], l[100] = l[100], l[99]
 			return l
-		}), []string{`^one/000002.jsonl:100 .* record \d+ missing`, `^one/000002.jsonl:101 .* out of its place`}},
+		}), []string{`^one/000002.jsonl:100 .* record \d+ missing`, `^one/000002.jsonl:101 .* is out of order`}},
 		"insert": {inSecond(func(l lines) lines {
 			return slices.Insert(l, 99, l[50])
-		}), []string{`^one/000002.jsonl:100 .* out of its place`}},
+		}), []string{`^one/000002.jsonl:100 .* is out of order`}},
 		"delete": {inSecond(func(l lines) lines {
 			return slices.Delete(l, 99, 102)
 		}), []string{`^one/000002.jsonl:100 .* records \d+ to \d+ missing`}},

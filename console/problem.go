@@ -47,7 +47,7 @@ var refusals = []struct {
 	{approval.ErrNotPending, problem{Status: http.StatusConflict, Code: "NOT_PENDING", Detail: "the ticket is not waiting for a decision",
 		Hint: "toolgate approval show says how it was decided"}},
 	{approval.ErrNotUnknown, problem{Status: http.StatusConflict, Code: "NOT_UNKNOWN", Detail: "the outcome of the call is not in doubt",
-		Hint: "toolgate approval show says what became of it"}},
+		Hint: "toolgate approval show shows its outcome"}},
 	{approval.ErrAlreadyVoted, problem{Status: http.StatusConflict, Code: "ALREADY_VOTED", Detail: "you have voted on this ticket already"}},
 	{approval.ErrStaleDigest, problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the decision is about other arguments than the ticket has",
 		Hint: "read the ticket again and decide on what it shows"}},

@@ -135,7 +135,7 @@ func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bo
 	case asked && k.State == approval.StateProposed:
 		return "It is your own call: somebody else decides."
 	case asked && k.State == approval.StateUnknown:
-		return "It was your own call: somebody else says what became of it."
+		return "It was your own call: somebody else reports its outcome."
 	}
 	return "There is nothing to decide here."
 }

@@ -118,7 +118,7 @@ func (t *toolCall) ended(ticket approval.Ticket) *Failure {
 	return t.fail(code, reason).with("ticket", ticket.ID).remedy(remedy)
 }
 
-const askAnew = "call again with the same arguments to ask anew"
+const askAnew = "call again with the same arguments to ask again"
 
 func denial(t approval.Ticket) string {
 	return strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": ")
@@ -131,7 +131,7 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 	ticket := c.Ticket
 	text := fmt.Sprintf(
 		"This call is waiting for a person with role %s to approve it (ticket %s, rule %s: %s). Nothing has been done yet. "+
-			"To go on, call %s again with exactly the same arguments in about %d seconds; other arguments make a new request. The request expires at %s.",
+			"To continue, call %s again with exactly the same arguments in about %d seconds; other arguments make a new request. The request expires at %s.",
 		strings.Join(ticket.Roles, " or "), ticket.ID, ticket.Rule, ticket.Reason, t.name, int(retryPending.Seconds()), ticket.Expires.UTC().Format(time.RFC3339))
 	if c.Outcome == approval.InFlight {
 		text = fmt.Sprintf("This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",

@@ -30,7 +30,7 @@ const StatusServer = "toolgate"
 var StatusTool = sync.OnceValue(func() *registry.Tool {
 	const input = `{"type":"object","properties":{"ticket":{"type":"string","description":"The ticket to ask for; leave it out for all of yours."}},"additionalProperties":false}`
 	const definition = `{"name":"` + StatusName + `","title":"Approval status",` +
-		`"description":"Tells what has become of your calls that wait, or waited, for a person's approval, and how to go on. Gives the result of a call that was made.",` +
+		`"description":"Reports the state of your calls that wait, or waited, for a person's approval, and how to continue. Gives the result of a call that was made.",` +
 		`"inputSchema":` + input + `,"annotations":{"readOnlyHint":true,"openWorldHint":false}}`
 	compiled, err := schema.Compile(json.RawMessage(input))
 	if err != nil {
@@ -237,9 +237,9 @@ func ticketText(t approval.Ticket) string {
 	case approval.StateDenied:
 		return head + denial(t) + ". Nothing was done."
 	case approval.StateExpired:
-		return head + "nobody approved it in time. Nothing was done. To ask anew, " + again + "."
+		return head + "nobody approved it in time. Nothing was done. To ask again, " + again + "."
 	case approval.StateSuperseded:
-		return head + "taken back, because it was withdrawn or its terms have changed. Nothing was done. To ask anew, " + again + "."
+		return head + "taken back, because it was withdrawn or its terms have changed. Nothing was done. To ask again, " + again + "."
 	case approval.StateFailed:
 		return head + "approved and made, and it failed: " + t.Note
 	case approval.StateDone:

@@ -39,7 +39,7 @@ func auditTail(e *env) *cobra.Command {
 		},
 	}
 	c.Flags().IntVarP(&n, "lines", "n", 10, "how many records")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as records are written")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow the trail as records are written")
 	c.Flags().StringVar(&e.addr, "addr", "", "URL of an admin listener to ask instead")
 	return c
 }

@@ -43,7 +43,7 @@ func tokenCreate(e *env) *cobra.Command {
 			return errors.Join(e.write(text), e.json(entry))
 		},
 	}
-	c.Flags().StringVar(&subject, "subject", "", "who the token stands for")
+	c.Flags().StringVar(&subject, "subject", "", "subject that the token identifies")
 	c.Flags().StringSliceVar(&roles, "roles", nil, "roles, separated by commas")
 	return c
 }

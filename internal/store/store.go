@@ -214,7 +214,7 @@ func explain(doing, path string, err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, ErrCorrupt):
-		hint = "\nhint: restore it from a backup, or move it (and its -wal and -shm files) aside to start anew without the held calls in it"
+		hint = "\nhint: restore it from a backup, or move it (and its -wal and -shm files) aside to start again without the held calls in it"
 	case errors.Is(err, ErrNewer):
 		hint = "\nhint: run the toolgate version that wrote it, or a later one"
 	case errors.Is(err, fs.ErrPermission):

@@ -137,7 +137,7 @@ func masked(ctx context.Context, mask Masker, e *Event) ([]byte, error) {
 	if err != nil {
 		e = &Event{
 			Labels: e.Labels, DecisionID: e.DecisionID, Timestamp: e.Timestamp, Erased: []string{"/input", "/result"},
-			Custom: map[string]string{"mask": "it failed, so that nothing else is told of this decision"},
+			Custom: map[string]string{"mask": "it failed, so nothing else of this decision is shipped"},
 		}
 	}
 	body, fault := encode(e)

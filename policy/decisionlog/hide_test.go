@@ -117,7 +117,7 @@ func TestMaskFailsClosed(t *testing.T) {
 				t.Error("no error")
 			}
 			const want = `{"labels":{"app":"toolgate","id":"chain"},"decision_id":"d1","erased":["/input","/result"],"timestamp":"2026-01-02T03:04:05Z",` +
-				`"custom":{"mask":"it failed, so that nothing else is told of this decision"}}`
+				`"custom":{"mask":"it failed, so nothing else of this decision is shipped"}}`
 			if string(told) != want {
 				t.Errorf("got  %s\nwant %s", told, want)
 			}

@@ -32,7 +32,7 @@ var ErrBusy = errors.New("too much is being counted")
 
 // ErrRefused is returned by Reserve when the call was judged again, on the
 // current readings, and is refused.
-var ErrRefused = errors.New("the call was judged again and may not go on")
+var ErrRefused = errors.New("the call was judged again and may not continue")
 
 // Usage counts what calls have used, for the meters of policies. All processes
 // on one store count together. It is safe for concurrent use. It fails closed:

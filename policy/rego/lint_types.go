@@ -53,7 +53,7 @@ func lintComparisons(m *ast.Module) []Finding {
 			return
 		}
 		t.compare(l, operands, func(l *ast.Location, what string) {
-			f := at(l, LevelWarning, codeComparison, fmt.Sprintf("%s is compared, and no test of its type stands beside it: in Rego a text is above every number and null below", what),
+			f := at(l, LevelWarning, codeComparison, fmt.Sprintf("%s is compared, and no test of its type is next to it: in Rego a text is above every number and null below", what),
 				fmt.Sprintf("is_number(%s), or whatever it has to be, before it in the same body", what))
 			if key := f.Where() + what; !said[key] {
 				said[key] = true

@@ -133,7 +133,7 @@ func (p *program) neverHolds(ctx context.Context, r *ast.Rule, anyData []*ast.Te
 	for e := r; e != nil; e = e.Else {
 		switch {
 		case p.impossible(ctx, e.Body, anyData):
-			found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "take it away, or mend a condition"))
+			found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "remove it, or fix a condition"))
 		case p.impossible(ctx, e.Body, anyData[:1]):
 			// A rule of a library that nobody has configured is no fault.
 			found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
