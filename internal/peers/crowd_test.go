@@ -99,6 +99,7 @@ func runCrowdServer() {
 // crowdClient is one client of a crowd.
 type crowdClient struct {
 	id, revision string
+	session      *sdk.ClientSession // set by makeCalls; the caller closes it
 
 	mu          sync.Mutex        // protects the fields below
 	words       map[string]string // :: name of a running call ⇒ its word
@@ -143,15 +144,15 @@ func (c *crowdClient) options() *sdk.ClientOptions {
 	}
 }
 
-// makeCalls makes calls in one session, a number of them at a time, and returns
+// makeCalls makes calls in a new session, together of them at a time, and returns
 // every fault.
-func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together int) (err error) {
+func (c *crowdClient) makeCalls(ctx context.Context, w target, calls, together int) error {
 	session, err := sdk.NewClient(&sdk.Implementation{Name: c.id, Version: "1"}, c.options()).
 		Connect(ctx, goTransport(w), &sdk.ClientSessionOptions{ProtocolVersion: c.revision})
 	if err != nil {
 		return fmt.Errorf("%s: connecting: %w", c.id, err)
 	}
-	defer func() { err = errors.Join(err, session.Close()) }()
+	c.session = session
 	var all errgroup.Group
 	all.SetLimit(together)
 	for n := range calls {
@@ -215,14 +216,22 @@ func runCrowd(t *testing.T, w target, revision string, clients, calls, together 
 	ctx, stop := context.WithTimeout(t.Context(), 3*timeout)
 	defer stop()
 	var all errgroup.Group
-	for n := range clients {
+	crowd := make([]*crowdClient, clients)
+	for n := range crowd {
 		c := &crowdClient{
 			id: fmt.Sprintf("client %d", n), revision: revision,
 			words: map[string]string{}, asked: map[string]int{}, progress: map[string][]int{},
 		}
+		crowd[n] = c
 		all.Go(func() error { return c.makeCalls(ctx, w, calls, together) })
 	}
-	if err := all.Wait(); err != nil {
+	err := all.Wait()
+	for _, c := range crowd { // in turn: the client gives each DELETE five seconds
+		if c.session != nil {
+			err = errors.Join(err, c.session.Close())
+		}
+	}
+	if err != nil {
 		t.Error(truncate(err.Error()))
 	}
 }
