@@ -174,7 +174,8 @@ func (q *question) forward(ctx context.Context) *Failure {
 	case !isObject(a.Result):
 		return q.fail(signal.CodeOutputInvalid, "the client's answer is no object")
 	}
-	result, f := a.Result, (*Failure)(nil)
+	result := a.Result
+	var f *Failure
 	if q.method == "tasks/list" {
 		result, f = q.filterClientTasks(result)
 	} else {

@@ -286,7 +286,7 @@ func ErrorOf(s Signal) (*KernelError, bool) {
 	raw, _ := s.form.Body.member("data")
 	var e KernelError
 	if e.UnmarshalJSON(raw) != nil {
-		return nil, false
+		return nil, false //nolint:nilerr // then it is none
 	}
 	return &e, true
 }

@@ -294,7 +294,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 			}
 		}
 		if len(events) < followed && awaitChange(ctx, changed) != nil {
-			return nil
+			return nil //nolint:nilerr // ctx has ended
 		}
 	}
 }

@@ -229,7 +229,7 @@ func (w *worker) shipBatch(ctx context.Context, remaining []event, more <-chan e
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the worker ends
 		}
 		tries++
 		pause := w.shipper.backoff().Pause(tries, fault)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/proxy/mcp"
-	"github.com/toolgate/toolgate/proxy/wire"
 )
 
 // BenchmarkDoor is one tools/call through the HTTP door in process, with a
@@ -23,7 +22,7 @@ func BenchmarkDoorObserved(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = l.Close() })
-	benchmarkDoor(b, func(o *mcp.Options) { o.Observe = func(e wire.Event) { l.Write(audit.EnvelopeEvent(e)) } })
+	benchmarkDoor(b, func(o *mcp.Options) { o.Observe = l.Write })
 }
 
 func benchmarkDoor(b *testing.B, change func(*mcp.Options)) {

@@ -202,7 +202,7 @@ func TestEnvelopeEventsGolden(t *testing.T) {
 	}
 	for _, profile := range []wire.Profile{wire.ProfileMCP, wire.ProfileStrict} {
 		for _, way := range []string{"http", "stdio"} {
-			runParity(t, way, profile, func(e wire.Event) { l.Write(audit.EnvelopeEvent(e)) })
+			runParity(t, way, profile, l.Write)
 		}
 	}
 	if err := l.Close(); err != nil {
