@@ -97,6 +97,10 @@ func appendTexts(b []byte, pairs ...string) []byte {
 		if name != "" {
 			b = append(append(append(b, '"'), name...), `":`...)
 		}
+		if isPlain(text) {
+			b = append(append(append(b, '"'), text...), '"')
+			continue
+		}
 		start := len(b)
 		var notUTF8 error
 		if b, notUTF8 = jsontext.AppendQuote(b, text); notUTF8 != nil || strings.Contains(text, "\u2028"[:2]) || strings.IndexByte(text, 0x7f) >= 0 {
@@ -104,6 +108,16 @@ func appendTexts(b []byte, pairs ...string) []byte {
 		}
 	}
 	return b
+}
+
+// isPlain reports whether text is a JSON string as it stands, between quotes.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // escapes replaces characters that jsontext leaves as they are and that end a line,

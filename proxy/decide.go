@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -53,6 +54,7 @@ func (c *call) judge(ctx context.Context, in *policy.Input) {
 		c.gate.opts.Log.Error("judging a "+what, "decision", c.decisionID, "tool", in.Tool.Exposed, "method", c.in.Message.Method, "error", err)
 		c.decision = policy.Decision{Effect: policy.Deny, Rule: ruleFailed, Reason: "the policy could not judge this " + what, Revision: c.engine.Revision()}
 	}
+	c.obligations = judgement.EncodeObligations(&c.decision)
 }
 
 // denied refuses a request for the decision's rule.

@@ -69,9 +69,10 @@ type call struct {
 	task      json.RawMessage // params.task: the caller wants a task instead of a result
 	meta      json.RawMessage // the caller's _meta without the members of this hop
 
-	engine   Policy
-	decision policy.Decision
-	asked    *policy.Input // what decision answers; nil = the policy was not asked
+	engine      Policy
+	decision    policy.Decision
+	asked       *policy.Input   // what decision answers; nil = the policy was not asked
+	obligations json.RawMessage // of decision, as records hold them
 
 	sent     bool // a server may have the request
 	recorded bool // the decision record was offered to the trail
@@ -267,7 +268,7 @@ func (c *call) newRecord(judged bool) *audit.Record {
 		Policy: audit.Policy{
 			Effect: string(c.decision.Effect), Rule: c.decision.Rule,
 			Reason: c.decision.Reason, Remedy: c.decision.Remedy, Revision: c.decision.Revision,
-			Obligations: judgement.EncodeObligations(&c.decision),
+			Obligations: c.obligations,
 		},
 	}
 	if c.tool != nil {
