@@ -5,12 +5,19 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // clientGroup is what the door keeps between requests of clients without a
@@ -185,4 +192,280 @@ func unanswered(round []registry.Question, reason string) []registry.Answer {
 		all[i].Error = failed(reason)
 	}
 	return all
+}
+
+// resourceUpdated reports a change of a resource that a client listens for.
+const resourceUpdated = "notifications/resources/updated"
+
+// listenable are the notifications that a client can listen for (MCP
+// 2026-07-28, subscriptions/listen).
+var listenable = append(slices.Clone(listMethods), resourceUpdated)
+
+// filters maps the members of a filter that ask for list changes to the
+// notification, and to the capability that promises it.
+var filters = []struct{ member, method, capability string }{
+	{"toolsListChanged", toolsChanged, "tools"},
+	{"promptsListChanged", "notifications/prompts/list_changed", "prompts"},
+	{"resourcesListChanged", "notifications/resources/list_changed", "resources"},
+}
+
+// maxWatched bounds the resources of one stream. Those beyond are not
+// acknowledged.
+const maxWatched = 256
+
+// maxWaiting bounds the notifications that wait for one reader.
+const maxWaiting = 512
+
+// A listener is one open subscriptions/listen request.
+type listener struct {
+	id    json.RawMessage // of the request
+	lists []string        // the changes of lists that it wants
+	uris  []string        // the resources whose updates it wants
+	wake  chan struct{}   // holds a token when something waits
+
+	mu      sync.Mutex // protects the field below
+	waiting [][]byte   // messages to send
+}
+
+// wants reports whether l listens for a notification. An update may name a part
+// of the resource that l listens for.
+func (l *listener) wants(method string, params json.RawMessage) bool {
+	if method != resourceUpdated {
+		return slices.Contains(l.lists, method)
+	}
+	raw, _ := jsonrpc.Get(params, "uri")
+	uri, ok := jsonrpc.Text(raw)
+	return ok && slices.ContainsFunc(l.uris, func(own string) bool { return within(uri, own) })
+}
+
+// within reports whether uri is own or a part of it.
+func within(uri, own string) bool {
+	if len(uri) <= len(own) || own == "" {
+		return uri == own
+	}
+	next := uri[len(own)]
+	return uri[:len(own)] == own && (own[len(own)-1] == '/' || next == '/' || next == '#' || next == '?')
+}
+
+// deliver queues a notification under the id of l. It never blocks: it drops a
+// notification that is queued already, and one beyond maxWaiting.
+func (l *listener) deliver(method string, params json.RawMessage) {
+	message, ok := l.tagged(method, params)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := func(other []byte) bool { return string(other) == string(message) }
+	if len(l.waiting) < maxWaiting && !slices.ContainsFunc(l.waiting, same) {
+		l.waiting = append(l.waiting, message)
+		token(l.wake)
+	}
+}
+
+// take returns and clears the queue.
+func (l *listener) take() [][]byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.waiting
+	l.waiting = nil
+	return all
+}
+
+// tagged returns a notification that names the request of l.
+func (l *listener) tagged(method string, params json.RawMessage) ([]byte, bool) {
+	if params == nil {
+		params = json.RawMessage("{}")
+	}
+	message, err := wire.CreateNotification(method, setIn(params, l.id, "_meta", metaSubscription))
+	return message, err == nil
+}
+
+// acknowledgement returns the first message of a stream, which names what l
+// listens for.
+func (l *listener) acknowledgement() []byte {
+	filter := json.RawMessage("{}")
+	for _, f := range filters {
+		if slices.Contains(l.lists, f.method) {
+			filter = setIn(filter, json.RawMessage("true"), f.member)
+		}
+	}
+	if len(l.uris) > 0 {
+		filter = setIn(filter, quoted(l.uris...), "resourceSubscriptions")
+	}
+	message, _ := l.tagged("notifications/subscriptions/acknowledged", setIn(json.RawMessage("{}"), filter, "notifications"))
+	return message
+}
+
+// serveListener serves the subscriptions/listen request x until its client
+// leaves, its credential is no longer valid, or the door closes. It returns the
+// answer that ends the stream.
+func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send func([]byte)) answer {
+	filter, _ := x.call.Message.Param("notifications")
+	if !isObject(filter) {
+		return s.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
+	}
+	p := x.stateless.group
+	if !s.groups.acquire(p, openListener, s.opts.MaxListens, math.MaxInt) {
+		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
+	}
+	defer s.groups.release(p, openListener)
+	l := &listener{id: x.id, lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
+	l.uris = s.watchAll(ctx, x, filter)
+	defer s.unwatchAll(x, l.uris)
+	p.addListener(l)
+	defer p.removeListener(l)
+	send(l.acknowledgement())
+	return s.pumpListener(ctx, x, l, send)
+}
+
+// pumpListener sends the notifications of l until its stream ends.
+func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *listener, send func([]byte)) answer {
+	again := time.NewTicker(s.opts.Heartbeat)
+	defer again.Stop()
+	for {
+		select {
+		case <-l.wake:
+			for _, message := range l.take() {
+				send(message)
+			}
+		case <-ctx.Done():
+			return answer{silent: true, status: http.StatusAccepted}
+		case <-s.streams:
+			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
+				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
+			body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
+			return answer{status: http.StatusOK, body: body}
+		case <-again.C:
+			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
+			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
+				return s.refuse(x, signal.CodeUnauthenticated, "the credential names nobody any more")
+			}
+		}
+	}
+}
+
+// listsFor returns the list changes that filter asks for and the route offers.
+func (s *statelessServer) listsFor(x *exchange, filter json.RawMessage) []string {
+	offered := s.offered(x)
+	var lists []string
+	for _, f := range filters {
+		wanted, _ := jsonrpc.Get(filter, f.member)
+		capability, _ := jsonrpc.Get(offered, f.capability)
+		has, _ := jsonrpc.Get(capability, "listChanged")
+		if string(wanted) == "true" && string(has) == "true" {
+			lists = append(lists, f.method)
+		}
+	}
+	return lists
+}
+
+// addListener subscribes l to notifications of the group.
+func (g *clientGroup) addListener(l *listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listeners[l] = struct{}{}
+}
+
+func (g *clientGroup) removeListener(l *listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.listeners, l)
+}
+
+// A watch is the subscription of a client group to one resource. Its lock is
+// held while the server is asked, so that the last stream to leave and the next
+// to come do not overtake each other.
+type watch struct {
+	users int // protected by clientGroup.mu; who hold or want it
+
+	mu   sync.Mutex // protects the field below
+	live int        // streams that it is subscribed for
+}
+
+// watchAll subscribes to the resources that filter names, and returns those
+// that the road allowed.
+func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
+	wanted, _ := jsonrpc.Get(filter, "resourceSubscriptions")
+	var uris []string
+	for raw := range jsonrpc.Elements(wanted) {
+		uri, ok := jsonrpc.Text(raw)
+		if !ok || slices.Contains(uris, uri) || len(uris) >= maxWatched {
+			continue
+		}
+		if s.watchOne(ctx, x, uri) {
+			uris = append(uris, uri)
+		}
+	}
+	return uris
+}
+
+// watchOne subscribes to uri unless another stream of the group has subscribed,
+// and reports whether the stream may listen.
+func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string) bool {
+	w := x.stateless.group.watch(uri)
+	w.mu.Lock()
+	ok := w.live > 0 || s.subscribe(ctx, x, "resources/subscribe", uri)
+	if ok {
+		w.live++
+	}
+	w.mu.Unlock()
+	if !ok {
+		x.stateless.group.unwatch(uri)
+	}
+	return ok
+}
+
+// unwatchAll ends what watchAll began. The last stream of a group ends the
+// subscription.
+func (s *statelessServer) unwatchAll(x *exchange, uris []string) {
+	for _, uri := range uris {
+		w := x.stateless.group.watch(uri)
+		w.mu.Lock()
+		if w.live--; w.live == 0 {
+			s.subscribe(s.base, x, "resources/unsubscribe", uri)
+		}
+		w.mu.Unlock()
+		x.stateless.group.unwatch(uri)
+		x.stateless.group.unwatch(uri)
+	}
+}
+
+// watch returns the watch on uri, which the caller holds until unwatch.
+func (g *clientGroup) watch(uri string) *watch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.watches[uri]
+	if w == nil {
+		w = &watch{}
+		g.watches[uri] = w
+	}
+	w.users++
+	return w
+}
+
+func (g *clientGroup) unwatch(uri string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w := g.watches[uri]; w != nil {
+		if w.users--; w.users == 0 {
+			delete(g.watches, uri)
+		}
+	}
+}
+
+// subscribe sends the request of older revisions down the road, on the account
+// of x, and reports whether it passed.
+func (s *statelessServer) subscribe(ctx context.Context, x *exchange, method, uri string) bool {
+	if s.opts.Relayer == nil {
+		return false
+	}
+	params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
+	m := &jsonrpc.Message{Kind: jsonrpc.Request, ID: x.id, Method: method, Params: params, Raw: jsonrpc.NewRequest(x.id, method, params)}
+	call := proxy.Call{
+		Message: m, Credential: x.call.Credential, Client: x.call.Client, Route: x.call.Route, Session: x.call.Session,
+		Transport: x.call.Transport, Era: x.call.Era, Capabilities: x.call.Capabilities, Level: x.call.Level, Home: x.call.Home,
+	}
+	reply, failure := s.opts.Relayer.Relay(ctx, &call)
+	return failure == nil && reply != nil
 }

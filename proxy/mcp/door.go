@@ -21,6 +21,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,8 +32,11 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/wait"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
+	"github.com/toolgate/toolgate/registry"
 )
 
 // Options configure a Door. Gate and Refuser are required; the zero value of
@@ -273,4 +278,204 @@ func (d *Door) reap() {
 			return
 		}
 	}
+}
+
+// Gate is the road, as far as the doors need it. Its methods are called from
+// many goroutines at a time.
+type Gate interface {
+	// Call governs one tools/call, or refuses one message that could not be
+	// decoded (in.Fault). Exactly one of its results is set.
+	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
+	// List gives the tools that who may see on the route of in, in the order to
+	// show. Of in it takes the route and for whom the list is.
+	List(ctx context.Context, in *proxy.Call, who policy.Principal) []*registry.Tool
+	// Identify says who shows c; a Failure means nobody.
+	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
+}
+
+// Finder is implemented by a Gate that can find one tool without listing all.
+type Finder interface {
+	// Find gives the tool that who sees under name on the route of in, nil for
+	// none.
+	Find(ctx context.Context, in *proxy.Call, who policy.Principal, name string) *registry.Tool
+}
+
+// Relayer is the road of requests that call no tool. Both methods serve the
+// route of one server alone and refuse any other.
+type Relayer interface {
+	// Relay governs one request for a resource, a prompt or a completion.
+	// Exactly one of its results is set.
+	Relay(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
+	// Enumerate gives one page of a list as who may see it.
+	Enumerate(ctx context.Context, in *proxy.Call, who policy.Principal) (json.RawMessage, *proxy.Failure)
+}
+
+// Notifier is the road of notifications from clients to servers.
+type Notifier interface {
+	// Notify governs one notification and passes it on; a Failure says why it did
+	// not. It waits for no server.
+	Notify(ctx context.Context, in *proxy.Call) *proxy.Failure
+}
+
+// Refuser records what a door itself refuses. code is one of the signal.Code
+// constants; the result is never nil.
+type Refuser interface {
+	Refuse(ctx context.Context, in *proxy.Call, code, reason string) *proxy.Failure
+}
+
+var (
+	_ Finder  = (*proxy.Gate)(nil)
+	_ Gate    = (*proxy.Gate)(nil)
+	_ Relayer = (*proxy.Gate)(nil)
+	_ Refuser = (*proxy.Gate)(nil)
+)
+
+// owner names a principal.
+type owner struct{ subject, tenant string }
+
+func ownerOf(who policy.Principal) owner { return owner{who.Subject, who.Tenant} }
+
+// account says whose a session or client group is, and when it was last used.
+type account struct {
+	owner owner
+	used  atomic.Int64 // Unix time in nanoseconds
+	order uint64       // counts what a table has held
+}
+
+// ledger returns a, for those that embed it.
+func (a *account) ledger() *account { return a }
+
+// touch marks what a belongs to as used: a request that has just ended counts as
+// use.
+func (a *account) touch(now time.Time) { a.used.Store(now.UnixNano()) }
+
+// older reports whether a was used before b.
+func (a *account) older(b *account) bool {
+	if x, y := a.used.Load(), b.used.Load(); x != y {
+		return x < y
+	}
+	return a.order < b.order
+}
+
+// client is what a table holds: a session, or a client group.
+type client interface {
+	ledger() *account
+	// busy reports whether work is under way, or, with streams, an event stream
+	// is open.
+	busy(streams bool) bool
+	// end ends it. It does not block.
+	end()
+}
+
+// table holds clients until they have been idle for ttl, max of them. It is safe
+// for concurrent use.
+type table[T client] struct {
+	ttl time.Duration
+	max int
+	now func() time.Time
+	// reuse says that a key may be taken again after its client has ended.
+	reuse bool
+
+	mu    sync.Mutex // protects the fields below
+	byKey map[string]T
+	ended []T    // removed, and to be ended by unlock
+	held  uint64 // how many there were
+}
+
+func newTable[T client](opts Options) *table[T] {
+	return &table[T]{ttl: opts.SessionTTL, max: opts.MaxSessions, now: opts.Now, byKey: make(map[string]T)}
+}
+
+// put adds v under a key that is free. When the table is full, the client that
+// has been idle longest ends, one of the same owner before any other, so that
+// one principal's flood costs its own clients. It returns false when every
+// client is at work.
+func (t *table[T]) put(key string, v T) bool {
+	t.mu.Lock()
+	defer t.unlock()
+	return t.putLocked(key, v)
+}
+
+// putLocked is put. The caller must hold t.mu.
+func (t *table[T]) putLocked(key string, v T) bool {
+	if len(t.byKey) >= t.max && !t.makeRoomLocked(v.ledger().owner) {
+		return false
+	}
+	t.held++
+	v.ledger().order = t.held
+	v.ledger().touch(t.now())
+	t.byKey[key] = v
+	return true
+}
+
+// makeRoomLocked ends one idle client and reports whether there was one. The
+// caller must hold t.mu.
+func (t *table[T]) makeRoomLocked(of owner) bool {
+	var victim string
+	var best *account
+	for key, v := range t.byKey {
+		a := v.ledger()
+		if best != nil && (a.owner != of && best.owner == of || (a.owner == of) == (best.owner == of) && best.older(a)) {
+			continue
+		}
+		if !v.busy(false) {
+			victim, best = key, a
+		}
+	}
+	if best == nil {
+		return false
+	}
+	t.endLocked(victim)
+	return true
+}
+
+// endLocked ends the client under key. The caller must hold t.mu and release it
+// with unlock. With reuse, the end comes before the key can be taken again, so
+// that no connection of a successor is closed for it; otherwise it comes after
+// t.mu is released, so that it holds up nobody.
+func (t *table[T]) endLocked(key string) {
+	v := t.byKey[key]
+	delete(t.byKey, key)
+	if t.reuse {
+		v.end()
+		return
+	}
+	t.ended = append(t.ended, v)
+}
+
+// unlock releases t.mu and ends the clients that endLocked has removed.
+func (t *table[T]) unlock() {
+	ended := t.ended
+	t.ended = nil
+	t.mu.Unlock()
+	for _, v := range ended {
+		v.end()
+	}
+}
+
+// sweep ends the clients that have been idle for too long.
+func (t *table[T]) sweep() {
+	t.mu.Lock()
+	defer t.unlock()
+	for key, v := range t.byKey {
+		if t.now().UnixNano()-v.ledger().used.Load() > int64(t.ttl) && !v.busy(true) {
+			t.endLocked(key)
+		}
+	}
+}
+
+// endAll ends every client.
+func (t *table[T]) endAll() {
+	t.mu.Lock()
+	defer t.unlock()
+	for key := range t.byKey {
+		t.endLocked(key)
+	}
+}
+
+// all returns the clients.
+func (t *table[T]) all() []T {
+	t.mu.Lock()
+	defer t.unlock()
+	return slices.Collect(maps.Values(t.byKey))
 }

@@ -1,10 +1,22 @@
 package mcp
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/signal"
 )
 
 // errTwice is reported for a second initialize on one connection.
@@ -113,4 +125,425 @@ func (c *duplex) serveBatch(x *exchange, data []byte) answer {
 		c.reply(answer{body: all.array()})
 	})
 	return answer{status: http.StatusAccepted}
+}
+
+// stdioClient is one client on stdin and stdout.
+type stdioClient struct {
+	duplex
+	flights sync.WaitGroup // ready when every request has been answered
+	out     *ndjson.Sink
+
+	listening     context.Context
+	stopListening context.CancelFunc // ends the streams of notifications
+}
+
+// Serve talks to one client over in and out, one JSON-RPC message per line,
+// until in ends, ctx is done or the door closes; then it waits for the calls
+// in flight, at most Options.Drain, and cancels what is left. A line beyond
+// the size limit is refused and the next one is read. Nothing but protocol is
+// written to out, one Write per message.
+//
+// Serve returns nil at the end of input and on ctx; otherwise why reading or
+// writing failed. If in is an io.Closer it is closed when Serve stops before
+// its end, so that no reader is left waiting.
+func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	c := &stdioClient{out: ndjson.NewSink(out)}
+	c.duplex = duplex{door: d, session: newSession(policy.Principal{}, "", "", ""), send: c.out.Send, spawn: c.flights.Go, arrays: true}
+	c.session.direct = func(o outgoing) bool { c.send(o.message); return true }
+	c.listening, c.stopListening = context.WithCancel(d.base)
+	if !d.work.Enter() {
+		return fmt.Errorf("serving stdio: %w", errClosing)
+	}
+	defer d.work.Leave()
+	d.noteStdioClient(c, policy.Principal{})
+	defer d.dropStdioClient(c)
+	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
+	err := c.loop(ctx, lines)
+	lines.Stop(in)
+	return errors.Join(err, c.drain())
+}
+
+// noteStdioClient registers c for changes of lists, as a client of who.
+func (d *Door) noteStdioClient(c *stdioClient, who policy.Principal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stdioClients[c] = ownerOf(who)
+}
+
+// dropStdioClient ends what noteStdioClient began.
+func (d *Door) dropStdioClient(c *stdioClient) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.stdioClients, c)
+}
+
+// loop takes lines until there are none or c must stop.
+func (c *stdioClient) loop(ctx context.Context, lines *ndjson.Lines) error {
+	for {
+		select {
+		case data, ok := <-lines.Next():
+			if !ok {
+				return lines.Err()
+			}
+			c.serveLine(data)
+		case <-c.session.changes.wake:
+			c.flushChanges()
+		case <-c.out.Broken():
+			return nil // drain says why
+		case <-ctx.Done():
+			return nil
+		case <-c.door.streams:
+			return nil
+		}
+	}
+}
+
+// serveLine serves one line:
+//
+//	decode -> identify -> dispatch -> observe -> reply
+func (c *stdioClient) serveLine(data []byte) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return
+	}
+	d := c.door
+	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send}
+	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
+	x.use(c.current())
+	denied := d.authenticate(x, nil)
+	d.noteStdioClient(c, x.who)
+	if denied == nil && x.session.batches(data) {
+		if a := c.serveBatch(x, data); a.body != nil {
+			c.reply(a)
+		}
+		return
+	}
+	d.decode(x, data)
+	switch {
+	case denied != nil:
+		c.answer(x, d.refuseUnauthenticated(x, denied))
+	case x.declares:
+		c.cancelRequest(x)
+		c.serveStateless(x)
+	default:
+		c.cancelRequest(x)
+		c.serve(x, c.reply)
+	}
+}
+
+// answer reports and sends the answer to x.
+func (c *stdioClient) answer(x *exchange, a answer) {
+	c.door.observe(x, a)
+	c.reply(a)
+}
+
+// drain waits for the requests in flight, whose open questions to the client
+// fail, then ends the session. It returns the write error, if there was one.
+func (c *stdioClient) drain() error {
+	c.stopListening()
+	c.session.closeToQuestions()
+	if !ndjson.Drain(&c.flights, c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+		return errors.New("serving stdio: calls do not end")
+	}
+	if s := c.current(); s != nil {
+		s.onEnd = func() { c.door.opts.Ended(s.key) }
+		s.end()
+	}
+	return c.out.Err()
+}
+
+// messagesPath is the path that every HTTP+SSE client posts to, whatever its
+// route.
+const messagesPath = "/messages"
+
+// A sseClient is one client of HTTP+SSE (MCP 2024-11-05, transports). It posts
+// each message in a request of its own and gets every answer on one event
+// stream, which begins and ends with its session. Its events are not kept for
+// resumption.
+type sseClient struct {
+	duplex
+	out *stream
+}
+
+// sse opens the stream of an HTTP+SSE client and serves it until the client
+// leaves or stops reading, its session makes room for another, or the door
+// closes. Calls in flight continue: in that revision only a notification
+// cancels a call.
+func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
+	if _, events := accepts(r.Header); !events {
+		problem(w, http.StatusNotAcceptable, "accept text/event-stream")
+		return
+	}
+	who, ok := d.authenticatedPrincipal(w, r)
+	if !ok {
+		return
+	}
+	s := newSession(who, route, "", "")
+	rd := d.events.openQueue(&s.streams, false)
+	c := &sseClient{out: rd.stream}
+	c.duplex = duplex{door: d, session: s, send: c.out.send, spawn: c.spawnFlight}
+	s.sseClient, s.direct = c, c.out.post
+	stream := s.openStream()
+	defer rd.detach()
+	if _, err := d.session.openSession(s); err != nil {
+		problem(w, http.StatusServiceUnavailable, errNoRoom.Error())
+		return
+	}
+	defer d.session.endSession(s)
+	conn := connection{
+		w: w, rc: http.NewResponseController(w), client: r.Context(),
+		end: stream, wake: s.changes.wake, flush: c.flushChanges, busy: func() bool { return c.flying.Load() > 0 },
+	}
+	beginEvents(w)
+	if d.write(conn, []byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
+		d.pump(conn, rd)
+	}
+}
+
+// message serves one message, or one batch, of an HTTP+SSE client:
+//
+//	media -> identify -> body -> decode -> session -> dispatch -> observe -> event
+//
+// The request is answered with 202 and its message with an event. A message
+// without an id or without a session has no event to answer it, and is answered
+// as on /mcp.
+func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
+	if !guard.JSONBody(r.Header) {
+		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
+		return
+	}
+	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: true}
+	x := &exchange{versions: olderVersions}
+	x.call = proxy.Call{Transport: "http"}
+	body, ok := d.readBody(out, r, x)
+	if !ok {
+		return
+	}
+	c := d.sseClientFor(x, r)
+	if c != nil && x.session.batches(body) {
+		out.finish(c.serveBatch(x, body))
+		return
+	}
+	d.decode(x, body)
+	if c == nil {
+		a := d.refuseUnattached(x, body)
+		d.observe(x, a)
+		out.finish(a)
+		return
+	}
+	// Work that takes time is accepted first and answered later.
+	status := answer{status: http.StatusAccepted}
+	c.serve(x, func(a answer) {
+		if x.flight == "" && (a.problem != nil || a.body != nil && x.id == nil) {
+			status = a
+			return
+		}
+		c.reply(a)
+	})
+	out.finish(status)
+}
+
+// sseClientFor returns the client that posts x, nil for none, and attaches x to
+// it.
+func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
+	ids := r.URL.Query()["sessionId"]
+	if x.denied != nil || len(ids) != 1 {
+		return nil
+	}
+	s := d.session.find(ids[0], x.who, "", true)
+	if s == nil {
+		return nil
+	}
+	c := s.sseClient
+	x.call.Route = c.session.route
+	x.open, x.notify = c.openSession, c.send
+	x.use(c.current())
+	return c
+}
+
+// refuseUnattached answers a message that belongs to no HTTP+SSE client.
+func (d *Door) refuseUnattached(x *exchange, body []byte) answer {
+	switch {
+	case x.denied != nil:
+		return d.refuseUnauthenticated(x, x.denied)
+	case x.call.Message == nil && !jsonrpc.IsBatch(body):
+		return d.refuseFault(x)
+	}
+	return d.refuse(x, signal.CodeSessionLost, "the session is not known here: open /sse again")
+}
+
+// spawnFlight runs the work of a call in a goroutine that Close waits for. The
+// last one ends the stream of a closing door.
+func (c *sseClient) spawnFlight(work func()) {
+	d := c.door
+	d.work.Continue()
+	go func() {
+		defer d.work.Leave()
+		work()
+		select {
+		case <-d.streams:
+			if c.flying.Load() == 0 {
+				d.session.endSession(c.session)
+			}
+		default:
+		}
+	}()
+}
+
+// batchVersion is the one revision with batches; receiving them is a MUST there
+// (MCP 2025-03-26, base protocol).
+const batchVersion = "2025-03-26"
+
+// maxBatch bounds the messages of one batch; together they may be as large as
+// one message.
+const maxBatch = 64
+
+// batches reports whether data is a batch that s, which may be nil, takes.
+// Any other array is refused as what it is: no message.
+func (s *session) batches(data []byte) bool {
+	return s != nil && s.version == batchVersion && jsonrpc.IsBatch(data)
+}
+
+// split takes a batch apart into exchanges that are judged each on its own: x,
+// with its session, is what they have in common. A batch that is refused as a
+// whole leaves its fault in x.
+func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
+	if s.opts.Observe != nil {
+		x.began = s.opts.Now()
+	}
+	all, err := jsonrpc.Split(data, s.opts.Limits, maxBatch)
+	if err != nil {
+		x.call.Fault = jsonrpc.FaultOf(err)
+		x.id = x.call.Fault.ID
+		return nil, false
+	}
+	parts := make([]*exchange, len(all))
+	for i, raw := range all {
+		part := *x
+		s.decode(&part, raw)
+		if m := part.call.Message; m != nil && m.Method == "initialize" {
+			x.call.Fault = &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: "initialize must not be part of a batch"}
+			return nil, false
+		}
+		parts[i] = &part
+	}
+	return parts, true
+}
+
+// runBatch admits parts in order and runs the requests among them concurrently.
+// It calls tell once for each answer, from several goroutines. The caller must
+// call wait, which returns after the last tell.
+func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answer)) (wait func()) {
+	var work sync.WaitGroup
+	var left []*exchange
+	settled := func(x *exchange, a answer) {
+		s.observe(x, a)
+		tell(a)
+	}
+	for _, x := range parts {
+		if a, done := s.admitCounted(x, flying); done {
+			settled(x, a)
+			continue
+		}
+		left = append(left, x)
+	}
+	for _, x := range left { // after all are admitted, so that an id is not taken twice
+		work.Go(func() {
+			defer flying.Add(-1)
+			settled(x, s.run(x))
+		})
+	}
+	return work.Wait
+}
+
+// replies collects the answers to one batch. It is safe for concurrent use.
+type replies struct {
+	mu   sync.Mutex // protects the field below
+	body []byte
+}
+
+// add puts a into the array, if it says something.
+func (r *replies) add(a answer) {
+	if a.body == nil || a.silent {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	open := byte(',')
+	if r.body == nil {
+		open = '['
+	}
+	r.body = append(append(r.body, open), a.body...)
+}
+
+// array gives the answers as one, nil when there are none.
+func (r *replies) array() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body == nil {
+		return nil
+	}
+	return append(r.body, ']')
+}
+
+// postBatch answers body, a batch, if its session takes batches or is lost, and
+// reports whether it did.
+func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byte) bool {
+	ids, said := r.Header[headerSession], r.Header[headerVersion]
+	s := d.session.find(ids[0], x.who, x.call.Route, false)
+	switch {
+	case s == nil || len(ids) > 1:
+		d.decode(x, body)
+		a := d.refuse(x, signal.CodeSessionLost, lostSession)
+		d.observe(x, a)
+		out.finish(a)
+	case !s.batches(body) || len(said) > 1 || len(said) == 1 && said[0] != batchVersion:
+		return false
+	default:
+		x.use(s)
+		d.answerBatch(r.Context(), out, x, body)
+	}
+	return true
+}
+
+// answerBatch answers a batch of x's session. Answers come as an array, or as
+// single events where one of the messages may report or the client reads
+// nothing else.
+func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body []byte) {
+	parts, ok := d.session.split(x, body)
+	switch {
+	case !ok:
+		a := d.refuseFault(x)
+		d.observe(x, a)
+		out.finish(a)
+		return
+	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).mayNotify)):
+		d.answerBatchOnStream(ctx, out, parts)
+		return
+	}
+	var flying atomic.Int64
+	var all replies
+	d.session.runBatch(parts, &flying, all.add)()
+	a := answer{status: http.StatusAccepted, body: all.array()}
+	if a.body != nil {
+		a.status = http.StatusOK
+	}
+	out.finish(a)
+}
+
+// answerBatchOnStream answers parts on one event stream, which can be resumed
+// like the stream of a single request.
+func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*exchange) {
+	out.plain = false // nothing is gained by waiting
+	d.answerOnStream(ctx, out, parts[0].session, func(t *stream) answer {
+		for _, x := range parts {
+			x.useStream(t)
+		}
+		var flying atomic.Int64
+		d.session.runBatch(parts, &flying, func(a answer) {
+			if a.body != nil && !a.silent {
+				t.send(a.body)
+			}
+		})()
+		return answer{}
+	})
 }

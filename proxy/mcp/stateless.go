@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -12,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -272,5 +274,237 @@ func (x *exchange) withoutNull(a answer) answer {
 func (x *exchange) withData(a answer, name string, value json.RawMessage) answer {
 	a.fault = setIn(a.fault, value, "data", name)
 	a.body = errorBody(x, a.fault)
+	return a
+}
+
+// standardFault reports how the headers Mcp-Method and Mcp-Name contradict m, ""
+// when they agree. Member is the member of params that Mcp-Name repeats, "" for
+// a method without one.
+func standardFault(h http.Header, m *jsonrpc.Message, member string) string {
+	if fault := paramheader.CheckText(h, paramheader.Method, m.Method, false); fault != "" || member == "" {
+		return fault
+	}
+	raw, _ := m.Param(member)
+	name, ok := jsonrpc.Text(raw)
+	if !ok {
+		return "params." + member + ", which header " + paramheader.Name + " repeats, is no string"
+	}
+	return paramheader.CheckText(h, paramheader.Name, name, true)
+}
+
+// postStateless serves a request without a session:
+//
+//	admitStateless -> checkRevision -> readClient -> checkRequest -> group -> call -> observe -> reply
+func (s *statelessServer) postStateless(r *http.Request, out *response, x *exchange) {
+	var a answer
+	ok := x.denied == nil
+	if ok {
+		a, ok = s.admitStateless(r.Context(), x, r.Header)
+	} else {
+		a = s.refuseUnauthenticated(x, x.denied)
+	}
+	switch {
+	case !ok:
+		s.observe(x, a)
+		out.finish(a)
+	case x.opensListener() && !out.events:
+		s.groups.leave(x.stateless.group)
+		a = s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream")
+		s.observe(x, a)
+		out.finish(a)
+	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
+		s.serveStream(r.Context(), out, s.events.openQueue(&x.stateless.group.streams, true), connection{}, func(t *stream) answer {
+			return s.serveStateless(r.Context(), x, t.send)
+		})
+	default:
+		out.finish(s.serveStateless(r.Context(), x, nil))
+	}
+}
+
+// opensListener reports whether x opens a stream of notifications.
+func (x *exchange) opensListener() bool { return x.call.Message.Method == listenMethod }
+
+// serveStateless serves x, which has joined its group.
+func (s *statelessServer) serveStateless(ctx context.Context, x *exchange, notify func([]byte)) answer {
+	defer s.groups.leave(x.stateless.group)
+	var a answer
+	if x.opensListener() {
+		a = s.serveListener(ctx, x, notify)
+	} else {
+		a = s.serveAttempt(ctx, x, notify)
+	}
+	s.observe(x, a)
+	return a
+}
+
+// serveStateless serves a line of a revision without sessions.
+func (c *stdioClient) serveStateless(x *exchange) {
+	d := c.door
+	a, ok := d.stateless.admitStateless(d.base, x, nil)
+	if !ok {
+		c.answer(x, a)
+		return
+	}
+	refuse := func(code, reason string) {
+		d.stateless.groups.leave(x.stateless.group)
+		c.answer(x, d.refuse(x, code, reason))
+	}
+	if c.flying.Load() >= int64(d.opts.MaxFlights) {
+		refuse(signal.CodeOverloaded, "too many requests of this client are in flight")
+		return
+	}
+	key := jsonrpc.Key(x.id)
+	ctx, err := c.session.begin(d.base, key)
+	if err != nil {
+		refuse(signal.CodeEnvelopeInvalid, err.Error())
+		return
+	}
+	stop := func() {}
+	if x.opensListener() {
+		ctx, stop = c.whileListening(ctx)
+	}
+	c.flying.Add(1)
+	c.spawn(func() {
+		defer stop()
+		defer c.flying.Add(-1)
+		defer func() { c.session.finish(key, d.opts.Now()) }()
+		c.reply(d.stateless.serveStateless(ctx, x, c.send))
+	})
+}
+
+// whileListening returns a context that also ends with the client's input: a
+// notification stream has no other end to wait for.
+func (c *stdioClient) whileListening(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	unbind := context.AfterFunc(c.listening, cancel)
+	return ctx, func() { unbind(); cancel() }
+}
+
+// cancelRequest cancels the request without a session that x names, if x is
+// such a notification.
+func (c *stdioClient) cancelRequest(x *exchange) {
+	m := x.call.Message
+	if m == nil || m.Kind != jsonrpc.Notification || m.Method != "notifications/cancelled" {
+		return
+	}
+	if id, ok := m.Param("requestId"); ok {
+		c.session.abort(jsonrpc.Key(id))
+	}
+}
+
+// discover returns the revisions that are served and the capabilities of x's
+// route (MCP 2026-07-28, server/discover).
+func (c *core) discover(_ context.Context, x *exchange) outcome {
+	return outcome{result: slices.Concat(
+		[]byte(`{"supportedVersions":`), c.supported(x), []byte(`,"capabilities":`), c.statelessCapabilities(x),
+		[]byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
+}
+
+// statelessCapabilities returns the capabilities of x's route without those
+// that the revision removed, and with the tasks of held calls when the gate has
+// them.
+func (c *core) statelessCapabilities(x *exchange) json.RawMessage {
+	offered := c.offered(x)
+	if without, err := jsonrpc.Delete(offered, "tasks"); err == nil {
+		offered = without
+	}
+	extensions, _ := jsonrpc.Get(offered, "extensions")
+	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !c.opts.Tasks {
+		return offered
+	}
+	return setIn(offered, json.RawMessage("{}"), "extensions", extensionTasks)
+}
+
+// extensionTasks is the extension that lets a server answer a call with a task.
+const extensionTasks = "io.modelcontextprotocol/tasks"
+
+// completeResult adds the members that every result of the revision has. It
+// returns false for bytes that cannot be a result, such as a question that
+// should have been asked on the road.
+func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessage, bool) {
+	raw, typed := jsonrpc.Get(result, "resultType")
+	if kind, ok := jsonrpc.Text(raw); typed && (!ok || kind == "input_required") {
+		return nil, false
+	}
+	if !isObject(result) {
+		return nil, false
+	}
+	if !typed {
+		result = setIn(result, json.RawMessage(`"complete"`), "resultType")
+	}
+	if row.cached {
+		ttl, _ := jsonrpc.Get(result, "ttlMs")
+		if n, err := strconv.ParseInt(string(ttl), 10, 64); err != nil || n < 0 {
+			result = setIn(result, json.RawMessage("0"), "ttlMs")
+		}
+		result = setIn(result, json.RawMessage(`"private"`), "cacheScope") // what the policy has filtered is one principal's
+	}
+	return setIn(result, c.serverInfo(), "_meta", metaServer), true
+}
+
+// serverInfo returns the name and version of toolgate.
+func (c *core) serverInfo() json.RawMessage {
+	return slices.Concat([]byte(`{"name":"toolgate","version":`), jsonrpc.Quote(c.opts.Version), []byte{'}'})
+}
+
+// statelessFailure returns the answer to x for a failure. Codes that the
+// revision removed are replaced.
+func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
+	a := x.withStatus(c.failed(x, f))
+	if a.isResult() && x.call.Message.Method != "tools/call" {
+		a = c.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
+	}
+	if result, ok := jsonrpc.Get(a.body, "result"); ok {
+		if whole, ok := c.completeResult(result, x.row); ok {
+			a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, whole))
+		}
+		return a
+	}
+	code, _ := jsonrpc.Get(f.Upstream, "code")
+	object := a.fault
+	var err error
+	switch string(code) {
+	case "-32021": // what the client lacks is between it and the server
+		a.status, object = http.StatusBadRequest, jsonrpc.OneLine(f.Upstream)
+	case "-32002":
+		object, err = jsonrpc.Set(notFound(object, x), "code", json.RawMessage("-32602"))
+	case "-32020", "-32022", "-32042":
+		if own, _ := jsonrpc.Get(object, "code"); string(own) == string(code) {
+			object, err = jsonrpc.Set(object, "code", json.RawMessage("-32603"))
+		}
+	default:
+		return a
+	}
+	if err != nil || a.body == nil {
+		return c.broken(x)
+	}
+	a.fault, a.body = object, errorBody(x, object)
+	return a
+}
+
+// isResult reports whether a is a result, whatever it says.
+func (a *answer) isResult() bool {
+	_, ok := jsonrpc.Get(a.body, "result")
+	return ok
+}
+
+// notFound adds the uri of the resource that x asked for to an error object.
+func notFound(object json.RawMessage, x *exchange) json.RawMessage {
+	data, _ := jsonrpc.Get(object, "data")
+	uri, ok := x.call.Message.Param("uri")
+	if _, said := jsonrpc.Get(data, "uri"); said || !ok || data != nil && !isObject(data) {
+		return object
+	}
+	return setIn(object, uri, "data", "uri")
+}
+
+// withStatus gives a the HTTP status that revision 2026-07-28 wants for a method
+// that is not served; other refusals of the road stay what they are.
+func (x *exchange) withStatus(a answer) answer {
+	data, _ := jsonrpc.Get(a.fault, "data")
+	raw, _ := jsonrpc.Get(data, "code")
+	if code, _ := jsonrpc.Get(a.fault, "code"); x.stateless != nil && string(code) == "-32601" && string(raw) == `"METHOD_NOT_FOUND"` {
+		a.status = http.StatusNotFound
+	}
 	return a
 }

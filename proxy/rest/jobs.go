@@ -1,12 +1,15 @@
 package rest
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -152,4 +155,179 @@ func (h *Handler) succeed(w http.ResponseWriter, good signal.SuccessResponse) {
 		return
 	}
 	h.write(w, http.StatusOK, jsonType, body)
+}
+
+// rpcPath is the road of /v1/rpc as events name it.
+const rpcPath = "/v1/rpc"
+
+// requests is every request method that is served. What has no row is refused
+// and recorded: a method is never passed on because nobody thought of it.
+// There are no sessions, so there is no initialize.
+var requests = map[string]func(*Handler, context.Context, *intake) answer{
+	"ping":       (*Handler).ping,
+	"tools/list": (*Handler).listTools,
+	"tools/call": (*Handler).callTool,
+}
+
+// answer is what comes of one envelope: a result, a refusal, or nothing.
+type answer struct {
+	result     json.RawMessage
+	failure    *proxy.Failure
+	traceID    string
+	decisionID string
+}
+
+// rpc takes one envelope:
+//
+//	media -> identify -> body -> validate -> dispatch -> event -> answer
+func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
+	in, ok := h.readRequest(w, r)
+	if !ok {
+		return
+	}
+	envelope := h.opts.Envelope
+	envelope.Limits = in.limits
+	m, fault := envelope.Validate(in.body)
+	in.call.Message, in.call.Fault = m, fault
+	if in.unauthenticated != nil {
+		in.unauthenticated = h.recordUnauthenticated(r, in, m != nil && m.Method == "tools/call")
+		h.replyFailure(w, r, in, in.unauthenticated)
+		return
+	}
+	h.reply(w, r, in, h.dispatch(h.calls, in))
+}
+
+// dispatch does what the envelope asks for.
+func (h *Handler) dispatch(ctx context.Context, in *intake) answer {
+	m := in.call.Message
+	switch {
+	case m == nil:
+		return h.refuseFault(ctx, in)
+	case m.Kind == jsonrpc.Notification:
+		return h.notice(ctx, in)
+	case m.Kind != jsonrpc.Request: // an answer, and nothing was asked
+		return answer{}
+	}
+	serve, ok := requests[m.Method]
+	if !ok {
+		return h.turnDown(ctx, in, signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
+	}
+	return serve(h, ctx, in)
+}
+
+// refuseFault answers bytes that are no envelope. The road refuses and records
+// them as it does a call.
+func (h *Handler) refuseFault(ctx context.Context, in *intake) answer {
+	_, failure := h.opts.Gate.Call(ctx, &in.call)
+	return answer{failure: failure}
+}
+
+// notice takes a notification. One that spells a request method is a call that
+// lost its id: it must neither run unseen nor be dropped unsaid.
+func (h *Handler) notice(ctx context.Context, in *intake) answer {
+	if method := in.call.Message.Method; !strings.HasPrefix(method, "notifications/") {
+		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
+	}
+	return answer{}
+}
+
+// turnDown refuses the envelope and has it recorded.
+func (h *Handler) turnDown(ctx context.Context, in *intake, code, reason string) answer {
+	return answer{failure: h.opts.Refuser.Refuse(ctx, &in.call, code, reason)}
+}
+
+// ping answers that we are here.
+func (h *Handler) ping(context.Context, *intake) answer {
+	return answer{result: json.RawMessage(`{}`)}
+}
+
+// listTools answers with all that the principal may see, on one page.
+func (h *Handler) listTools(ctx context.Context, in *intake) answer {
+	if _, ok := in.call.Message.Param("cursor"); ok {
+		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "the cursor is none of ours: the list has one page")
+	}
+	out := []byte(`{"tools":[`)
+	for i, t := range h.opts.Gate.List(ctx, &in.call, in.who) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, t.Listed...)
+	}
+	return answer{result: append(out, "]}"...)}
+}
+
+// callTool passes the call through the gate, which alone judges it.
+func (h *Handler) callTool(ctx context.Context, in *intake) answer {
+	if in.traceparent == "" {
+		in.call.TraceID = "" // the envelope's own _meta may continue a trace
+	}
+	reply, failure := h.opts.Gate.Call(ctx, &in.call)
+	if failure != nil || reply == nil {
+		return answer{failure: failure}
+	}
+	return answer{result: reply.Result, traceID: reply.TraceID, decisionID: reply.DecisionID}
+}
+
+// reply reports a to the observer and sends it.
+func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a answer) {
+	switch {
+	case a.failure != nil:
+		h.replyFailure(w, r, in, a.failure)
+	case a.result != nil:
+		h.observe(in, a, wire.StatusOK, nil)
+		h.write(w, http.StatusOK, jsonType, jsonrpc.NewSuccess(in.call.Message.ID, a.result))
+	case in.call.Message != nil && in.call.Message.Kind != jsonrpc.Request:
+		h.observe(in, a, wire.StatusAccepted, nil)
+		h.write(w, http.StatusAccepted, nil, nil)
+	default: // fails closed: a gate that says nothing is broken
+		h.replyFailure(w, r, in, &proxy.Failure{Kernel: &signal.KernelError{}, Reason: "the gate gave neither reply nor failure"})
+	}
+}
+
+// replyFailure sends a refusal in dialect canonical with its row's status.
+// Authentication is the transport's own business. A failure without a row is a
+// fault of toolgate's own, which the log describes.
+func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intake, f *proxy.Failure) {
+	made, err := wire.Answer(wire.Canonical, wire.Failure(*f))
+	if err != nil {
+		h.opts.Log.Error("answering over rest", "error", err, "reason", f.Reason)
+		made = wire.Reply{Error: wire.Internal, HTTP: http.StatusInternalServerError}
+	}
+	status := wire.StatusError
+	if made.Silent {
+		status = wire.StatusCancelled
+	}
+	h.observe(in, answer{traceID: f.TraceID, decisionID: f.DecisionID}, status, made.Error)
+	switch {
+	case made.Silent:
+		h.write(w, made.HTTP, nil, nil)
+	case made.HTTP == http.StatusUnauthorized:
+		h.refuseCaller(w, r, f)
+	default:
+		retryAfter(w, f.RetryAfter)
+		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id(), made.Error))
+	}
+}
+
+// id is the request id to answer with, nil when none is known.
+func (in *intake) id() json.RawMessage {
+	switch {
+	case in.call.Message != nil:
+		return in.call.Message.ID
+	case in.call.Fault != nil:
+		return in.call.Fault.ID
+	}
+	return nil
+}
+
+// observe reports the envelope in, which was answered with status.
+func (h *Handler) observe(in *intake, a answer, status string, errorObject json.RawMessage) {
+	e := wire.Event{
+		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id()),
+		Status: status, Duration: h.opts.Now().Sub(in.begun), Error: errorObject,
+	}
+	if in.call.Message != nil {
+		e.Method = in.call.Message.Method
+	}
+	h.opts.Observe(e)
 }
