@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -25,67 +28,92 @@ import (
 // is worked out before the call changes no decision, that a hidden tool never
 // gets anything but a denial, and that OPA's plain evaluation of the JSON input
 // agrees. Every second call has the principal and the tool of the one before, so
-// that constant verdicts meet other arguments, requests and usage. With TOOLGATE_SOAK
-// it tries 20,000 policies.
+// that constant verdicts meet other arguments, requests and usage. Every core tries
+// a part of the policies: -rapid.checks of them, with TOOLGATE_SOAK 20,000.
 func TestSameAsFullEvaluation(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "data.json"), []byte(propertyData), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	policies, parts := flag.Lookup("rapid.checks").Value.(flag.Getter).Get().(int), runtime.GOMAXPROCS(0)
 	if os.Getenv("TOOLGATE_SOAK") != "" {
-		t.Cleanup(setFlag(t, "rapid.checks", "20000"))
+		policies = 20_000
 	}
-	var policies, calls, constant, hidden, failed int
-	rapid.Check(t, func(t *rapid.T) {
-		source := generatePolicy(t)
-		if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte(source), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		e, err := rego.LoadUntried(context.Background(), rego.Options{Path: dir, Timeout: testTimeout})
-		if err != nil {
-			t.Skip(err) // not every text is a policy
-		}
-		policies++
-		var before *policy.Input
-		for i := range 6 {
-			in := generateInput(t)
-			if i%2 == 1 {
-				in.Principal, in.Tool = before.Principal, before.Tool
-			}
-			before = in
-			full, fullErr := e.DecideFully(context.Background(), in)
-			got, err := e.Decide(context.Background(), in)
-			if diff := gocmp.Diff(full, got); diff != "" || (err == nil) != (fullErr == nil) {
-				t.Fatalf("policy:\n%s\ninput: %s\nfull evaluation %v, got %v (-full +got):\n%s", source, asJSON(in), fullErr, err, diff)
-			}
-			calls++
-			if e.Constant(context.Background(), in.Principal, in.Tool) {
-				constant++
-			}
-			if again, _ := e.Decide(context.Background(), in); !gocmp.Equal(got, again) {
-				t.Fatalf("policy:\n%s\ninput: %s\nthe first call and the second (-first +second):\n%s", source, asJSON(in), gocmp.Diff(got, again))
-			}
-			shown, err := e.Visible(context.Background(), in.Principal, in.Tool)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !shown {
-				hidden++
-			}
-			if !shown && full.Effect != policy.Deny {
-				t.Fatalf("policy:\n%s\ninput: %s\nhidden, but %s", source, asJSON(in), full.Effect)
-			}
-			if fullErr != nil {
-				failed++
-			}
-			if want := plainVerdict(source, in); want != (verdict{got.Effect, got.Rule, got.Reason}) && fullErr == nil && got.Rule != rego.RuleUndefined || want.Effect != got.Effect {
-				t.Fatalf("policy:\n%s\ninput: %s\ngot %+v, OPA says %+v", source, asJSON(in), got, want)
-			}
+	t.Cleanup(setFlag(t, "rapid.checks", strconv.Itoa((policies+parts-1)/parts)))
+	var total propertyCounts
+	t.Run("parts", func(t *testing.T) {
+		for part := range parts {
+			t.Run(strconv.Itoa(part), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				if err := os.WriteFile(filepath.Join(dir, "data.json"), []byte(propertyData), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				rapid.Check(t, func(t *rapid.T) { tryPolicy(t, dir, &total) })
+			})
 		}
 	})
-	t.Logf("%d policies, %d calls, %d constant, %d hidden, %d failed", policies, calls, constant, hidden, failed)
-	if calls > 300 && (constant < calls/20 || constant > calls/2 || hidden < calls/100 || failed < calls/50) {
+	calls := total.calls.Load()
+	t.Logf("%d policies, %d calls, %d constant, %d hidden, %d failed", total.policies.Load(), calls, total.constant.Load(), total.hidden.Load(), total.failed.Load())
+	if calls > 300 && (total.constant.Load() < calls/20 || total.constant.Load() > calls/2 || total.hidden.Load() < calls/100 || total.failed.Load() < calls/50) {
 		t.Errorf("the generated policies exercise too little")
+	}
+}
+
+// propertyCounts counts what the generated policies exercise.
+type propertyCounts struct{ policies, calls, constant, hidden, failed atomic.Int64 }
+
+// tryPolicy generates a policy and six calls of it.
+func tryPolicy(t *rapid.T, dir string, n *propertyCounts) {
+	source := generatePolicy(t)
+	if err := os.WriteFile(filepath.Join(dir, "p.rego"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := rego.LoadUntried(context.Background(), rego.Options{Path: dir, Timeout: testTimeout})
+	if err != nil {
+		t.Skip(err) // not every text is a policy
+	}
+	plain, err := preparePlain(source)
+	if err != nil {
+		t.Fatalf("policy:\n%s\nplain OPA does not prepare it: %v", source, err)
+	}
+	n.policies.Add(1)
+	var before *policy.Input
+	for i := range 6 {
+		in := generateInput(t)
+		if i%2 == 1 {
+			in.Principal, in.Tool = before.Principal, before.Tool
+		}
+		before = in
+		tryCall(t, e, plain, source, in, n)
+	}
+}
+
+// tryCall compares every way there is to a verdict of one call.
+func tryCall(t *rapid.T, e *rego.Engine, plain plainPolicy, source string, in *policy.Input, n *propertyCounts) {
+	full, fullErr := e.DecideFully(context.Background(), in)
+	got, err := e.Decide(context.Background(), in)
+	if diff := gocmp.Diff(full, got); diff != "" || (err == nil) != (fullErr == nil) {
+		t.Fatalf("policy:\n%s\ninput: %s\nfull evaluation %v, got %v (-full +got):\n%s", source, asJSON(in), fullErr, err, diff)
+	}
+	n.calls.Add(1)
+	if e.Constant(context.Background(), in.Principal, in.Tool) {
+		n.constant.Add(1)
+	}
+	if again, _ := e.Decide(context.Background(), in); !gocmp.Equal(got, again) {
+		t.Fatalf("policy:\n%s\ninput: %s\nthe first call and the second (-first +second):\n%s", source, asJSON(in), gocmp.Diff(got, again))
+	}
+	shown, err := e.Visible(context.Background(), in.Principal, in.Tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !shown {
+		n.hidden.Add(1)
+	}
+	if !shown && full.Effect != policy.Deny {
+		t.Fatalf("policy:\n%s\ninput: %s\nhidden, but %s", source, asJSON(in), full.Effect)
+	}
+	if fullErr != nil {
+		n.failed.Add(1)
+	}
+	if want := plain.verdict(in); want != (verdict{got.Effect, got.Rule, got.Reason}) && fullErr == nil && got.Rule != rego.RuleUndefined || want.Effect != got.Effect {
+		t.Fatalf("policy:\n%s\ninput: %s\ngot %+v, OPA says %+v", source, asJSON(in), got, want)
 	}
 }
 
@@ -114,14 +142,24 @@ type verdict struct {
 	Rule, Reason string
 }
 
-// plainVerdict is the verdict by the shortest way there is through OPA.
-func plainVerdict(source string, in *policy.Input) verdict {
-	denied := verdict{Effect: policy.Deny}
+// plainPolicy is a policy that OPA alone has prepared: nothing of the engine takes
+// part in its verdicts.
+type plainPolicy struct{ oparego.PreparedEvalQuery }
+
+func preparePlain(source string) (plainPolicy, error) {
 	var data map[string]any
 	if err := util.UnmarshalJSON([]byte(propertyData), &data); err != nil {
-		panic(err)
+		return plainPolicy{}, err
 	}
-	decision, err := plainEval(source, data, in)
+	q, err := oparego.New(oparego.Query("data.toolgate.decision"), oparego.Module("p.rego", source), oparego.StrictBuiltinErrors(true),
+		oparego.Store(inmem.NewFromObject(data))).PrepareForEval(context.Background())
+	return plainPolicy{q}, err
+}
+
+// verdict is the verdict by the shortest way there is through OPA.
+func (p plainPolicy) verdict(in *policy.Input) verdict {
+	denied := verdict{Effect: policy.Deny}
+	decision, err := p.decide(in)
 	if err != nil {
 		return denied
 	}
@@ -139,13 +177,12 @@ func plainVerdict(source string, in *policy.Input) verdict {
 	return denied
 }
 
-func plainEval(source string, data map[string]any, in *policy.Input) (map[string]any, error) {
+func (p plainPolicy) decide(in *policy.Input) (map[string]any, error) {
 	var document map[string]any
 	if err := util.UnmarshalJSON(asJSON(in), &document); err != nil {
 		return nil, err
 	}
-	rs, err := oparego.New(oparego.Query("data.toolgate.decision"), oparego.Module("p.rego", source), oparego.StrictBuiltinErrors(true),
-		oparego.Store(inmem.NewFromObject(data)), oparego.Input(document)).Eval(context.Background())
+	rs, err := p.Eval(context.Background(), oparego.EvalInput(document))
 	if err != nil || len(rs) == 0 {
 		return nil, cmp.Or(err, errors.New("undefined"))
 	}
