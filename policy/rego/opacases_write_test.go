@@ -130,7 +130,7 @@ func (c opaCase) parse() ([]*ast.Module, error) {
 		if err != nil {
 			return nil, errors.New("a module or the query does not parse")
 		}
-		out = append(out, m)
+		out = append(out, m.Copy()) // the parser's own terms are shared by all modules
 	}
 	return out, nil
 }
