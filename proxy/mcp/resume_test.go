@@ -408,13 +408,37 @@ func TestPolling(t *testing.T) {
 	if diff := cmp.Diff([]string{progressed(1), reported}, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	old := openAs(t, srv.URL+"/mcp", "alice", "2025-06-18") // knows nothing of it
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	f = old.flow(old.request(http.MethodGet, "").WithContext(ctx))
-	f.next()
-	if ctx.Err() == nil {
-		t.Error("the stream of an older client was closed")
+}
+
+// TestStreamLife: the event stream of a 2025-11-25 client is closed at the age
+// StreamLife; an older client, which could not continue its stream, keeps it.
+func TestStreamLife(t *testing.T) {
+	for version, want := range map[string]time.Duration{"2025-11-25": time.Minute, "2025-06-18": 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate()
+			d, err := mcp.New(mcp.Options{Gate: g, Refuser: g, StreamLife: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, hangUp := context.WithCancel(t.Context())
+			req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/mcp", nil)
+			standardHeaders(req, "alice")
+			req.Header.Set("Mcp-Session-Id", record(d, "alice", "", strings.Replace(initialize, "2025-11-25", version, 1)).Header().Get("Mcp-Session-Id"))
+			ended := make(chan time.Duration, 1)
+			began := time.Now()
+			go func() {
+				d.ServeHTTP(httptest.NewRecorder(), req)
+				ended <- time.Since(began)
+			}()
+			time.Sleep(10 * time.Minute) // of the bubble
+			hangUp()
+			if got := <-ended; got != want {
+				t.Errorf("%s: the stream ended after %v, want %v", version, got, want)
+			}
+			if err := d.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
