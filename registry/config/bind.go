@@ -11,13 +11,16 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 )
 
+// defaultListen is the address of the agents' listener.
+const defaultListen = "127.0.0.1:8787"
+
 // checkBind refuses an address to listen on that is not host:port, and one that
 // other machines can reach while no identity is configured: anybody on the network
 // would be the local principal. An empty host is every interface; a name other than
 // localhost is never looked up and counts as reachable. It fails closed. The
 // message does not name addr, which may have come from a variable.
 func checkBind(addr string, id Identity) (message, hint string) {
-	example := fmt.Sprintf("such as %q", DefaultListen)
+	example := fmt.Sprintf("such as %q", defaultListen)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "is not host:port", example
@@ -42,7 +45,7 @@ func (l *loader) overrides() {
 		}
 	}
 	if c.State == "" {
-		c.State = l.root.resolve(DefaultState)
+		c.State = l.root.resolve(".toolgate")
 	}
 	good := l.listens("listen", &c.Listen, l.opts.Listen)
 	good = l.listens("admin", &c.Admin, l.opts.Admin) && good
@@ -80,33 +83,30 @@ func (l *loader) bindFault(name, flag, addr, message, hint string) {
 	}
 }
 
-// collide reports whether two addresses cannot be listened on at once. Port 0
-// is any free one.
+// collide reports whether two addresses cannot be listened on at once. Port 0 is
+// any free one, and localhost is every loopback address.
 func collide(a, b string) bool {
-	hostA, portA, _ := net.SplitHostPort(a)
-	hostB, portB, _ := net.SplitHostPort(b)
-	numberA, _ := strconv.ParseUint(portA, 10, 16)
-	numberB, _ := strconv.ParseUint(portB, 10, 16)
-	if numberA != numberB || numberA == 0 {
+	hostA, ipA, portA := splitAddress(a)
+	hostB, ipB, portB := splitAddress(b)
+	switch {
+	case portA != portB || portA == 0:
 		return false
-	}
-	return wildcard(hostA) || wildcard(hostB) || sameHost(hostA, hostB)
-}
-
-func wildcard(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "" || err == nil && ip.Unmap().IsUnspecified()
-}
-
-// sameHost takes localhost for both of its addresses.
-func sameHost(a, b string) bool {
-	if strings.EqualFold(a, b) {
+	case hostA == hostB || ipA.IsUnspecified() || ipB.IsUnspecified():
 		return true
+	case hostA == "localhost" || hostB == "localhost":
+		return guard.Loopback(hostA) && guard.Loopback(hostB)
 	}
-	if strings.EqualFold(a, "localhost") || strings.EqualFold(b, "localhost") {
-		return guard.Loopback(a) && guard.Loopback(b)
+	return ipA.IsValid() && ipA == ipB
+}
+
+// splitAddress returns the parts of host:port; the address is invalid for a name,
+// and unspecified for no host.
+func splitAddress(address string) (host string, ip netip.Addr, port uint64) {
+	host, text, _ := net.SplitHostPort(strings.ToLower(address))
+	port, _ = strconv.ParseUint(text, 10, 16)
+	if host == "" {
+		return host, netip.IPv4Unspecified(), port
 	}
-	ipA, errA := netip.ParseAddr(a)
-	ipB, errB := netip.ParseAddr(b)
-	return errA == nil && errB == nil && ipA.Unmap() == ipB.Unmap()
+	ip, _ = netip.ParseAddr(host)
+	return host, ip.Unmap(), port
 }

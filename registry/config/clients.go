@@ -64,14 +64,9 @@ func (l *loader) checkProfile(n *node, c Client) {
 // openNamed reads the file that n names, relative to n's own. It gives nil, with
 // a fault at the name, when that fails.
 func (l *loader) openNamed(n *node) *file {
-	before := len(l.faults)
-	f := l.readNamed(n.resolve(n.value))
-	if len(l.faults) > before {
-		// The place to correct is the key that names the file.
-		last := l.faults[before]
-		l.faults = l.faults[:before]
-		l.files = l.files[:len(l.files)-1]
-		l.fault(n, "names a file that cannot be used: "+last.Message, "")
+	f, cause := l.readNamed(n.resolve(n.value))
+	if cause != "" {
+		l.fault(n, "names a file that cannot be used: "+cause, "")
 		return nil
 	}
 	f.name = n.text // as written: a variable in it is not for people

@@ -43,28 +43,6 @@ const (
 	IsolationShared  = "shared"  // one connection for all
 )
 
-// Defaults of what mcp.json leaves out.
-const (
-	DefaultListen      = "127.0.0.1:8787"
-	DefaultAdmin       = "127.0.0.1:8788"
-	DefaultState       = ".toolgate"
-	DefaultTTL         = 15 * time.Minute
-	DefaultMaxLive     = 64
-	DefaultMaxSessions = 256
-	DefaultTimeout     = 30 * time.Second
-	DefaultSession     = 8 * time.Hour
-
-	DefaultArtifactTTL = 7 * 24 * time.Hour
-	DefaultMaxMiB      = 1024
-	DefaultInlineKiB   = 64
-
-	DefaultMaxLag = 5 * time.Minute
-	// DefaultRetryAfter is Config.RetryAfter unless configured.
-	DefaultRetryAfter = time.Second
-
-	defaultPer = time.Minute // of limits.default, 60/1m
-)
-
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // Fields with a tag are keys of the toolgate object. A Config is not changed
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,

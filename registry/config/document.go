@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,26 +24,15 @@ type file struct {
 	name string // as the caller named it: what people read
 	path string // absolute
 	data []byte
-
-	ends []int // offset of each line end; nil = not looked for yet
 }
+
+// at returns a place in the file, for a fault.
+func (f *file) at(offset int) *node { return &node{file: f, offset: offset} }
 
 // position gives line and column of an offset, both from 1, the column in bytes.
 func (f *file) position(offset int) (line, column int) {
-	if f.ends == nil {
-		f.ends = []int{}
-		for i, c := range f.data {
-			if c == '\n' {
-				f.ends = append(f.ends, i)
-			}
-		}
-	}
-	before, _ := slices.BinarySearch(f.ends, offset)
-	start := 0
-	if before > 0 {
-		start = f.ends[before-1] + 1
-	}
-	return before + 1, offset - start + 1
+	before := f.data[:min(offset, len(f.data))]
+	return bytes.Count(before, []byte{'\n'}) + 1, offset - bytes.LastIndexByte(before, '\n')
 }
 
 var (
@@ -69,10 +59,12 @@ type node struct {
 	file    *file
 	offset  int    // of the value
 	path    string // of the key, "" for the root
+	key     string // of a member, with the offset at which it is written
+	keyAt   int
 	kind    kind
 	text    string // a string decoded, any other literal as written
 	value   string // of a string: text with its variables expanded
-	members []member
+	members []*node
 	items   []*node
 
 	// faulty is set when a fault is reported at this value. It is not decoded then,
@@ -81,26 +73,19 @@ type node struct {
 	unset  *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
 }
 
-// member is one key of an object and its value.
-type member struct {
-	key    string
-	offset int // of the key
-	value  *node
-}
-
-// get gives the value of a key, nil when the object has none. A nil node has no
-// keys.
+// get returns the member with a key, nil when the object has none. A nil node
+// has no members.
 func (n *node) get(key string) *node {
-	if n == nil {
-		return nil
-	}
-	for _, m := range n.members {
+	for _, m := range n.each() {
 		if m.key == key {
-			return m.value
+			return m
 		}
 	}
 	return nil
 }
+
+// named returns the key of a member, as the place of a fault.
+func (n *node) named() *node { return &node{file: n.file, offset: n.keyAt, path: n.path} }
 
 // at follows keys and indexes, nil when they lead nowhere.
 func (n *node) at(path ...string) *node {
@@ -114,13 +99,16 @@ func (n *node) at(path ...string) *node {
 	return n
 }
 
-// members of a nil node are none; so are those of what is no object.
-func (n *node) each() []member {
+// each returns the members of an object, none for a nil node.
+func (n *node) each() []*node {
 	if n == nil {
 		return nil
 	}
 	return n.members
 }
+
+// children ranges over the members or the elements of n.
+func (n *node) children() iter.Seq[*node] { return slices.Values(slices.Concat(n.members, n.items)) }
 
 // json writes n as JSON, its strings expanded and its numbers as written.
 // Without faulty, members at which a fault is reported are left out and elements
@@ -147,9 +135,9 @@ func (n *node) write(to *jsontext.Encoder, faulty bool) {
 	case n.kind == kindObject:
 		_ = to.WriteToken(jsontext.BeginObject)
 		for _, m := range n.members {
-			if faulty || !m.value.faulty {
+			if faulty || !m.faulty {
 				_ = to.WriteToken(jsontext.String(m.key))
-				m.value.write(to, faulty)
+				m.write(to, faulty)
 			}
 		}
 		_ = to.WriteToken(jsontext.EndObject)
@@ -164,11 +152,11 @@ func (l *loader) parse(f *file, root string) *node {
 	// Windows editors put a byte order mark in front; nothing else may.
 	f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
 	if i := invalidUTF8(f.data); i >= 0 {
-		l.faultAt(f, i, "", "is not valid UTF-8", "save the file as UTF-8")
+		l.fault(f.at(i), "is not valid UTF-8", "save the file as UTF-8")
 		return nil
 	}
 	if i := tooDeep(f.data); i >= 0 {
-		l.faultAt(f, i, "", fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
+		l.fault(f.at(i), fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
 		return nil
 	}
 	v, err := hujson.Parse(f.data)
@@ -184,23 +172,23 @@ func (l *loader) parse(f *file, root string) *node {
 func (l *loader) syntaxFault(f *file, err error) {
 	var line, column int
 	if _, scan := fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &line, &column); scan != nil {
-		l.faultAt(f, 0, "", "is not JSON", "")
+		l.fault(f.at(0), "is not JSON", "")
 		return
 	}
-	offset := offsetOf(f.data, line, column)
-	rest := f.data[offset:]
+	at := f.at(offsetOf(f.data, line, column))
+	rest := f.data[at.offset:]
 	switch {
 	case len(bytes.TrimSpace(f.data)) == 0:
-		l.faultAt(f, offset, "", "is empty", `write at least { "mcpServers": {} }`)
+		l.fault(at, "is empty", `write at least { "mcpServers": {} }`)
 	case len(rest) == 0:
-		l.faultAt(f, offset, "", "ends in the middle of a value", "close what is open: a string, a comment, [ or {")
+		l.fault(at, "ends in the middle of a value", "close what is open: a string, a comment, [ or {")
 	case rest[0] == '"' && !literal(token.Find(rest)):
-		l.faultAt(f, offset, "", "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
+		l.fault(at, "has a string that is not JSON", `a backslash is written \\, a tab \t, a line end \n`)
 	case word.Match(rest) && !literal(word.Find(rest)):
-		l.faultAt(f, offset, "", "has a bare word or number that is not JSON", "text goes between double quotes")
+		l.fault(at, "has a bare word or number that is not JSON", "text goes between double quotes")
 	default:
 		r, _ := utf8.DecodeRune(rest)
-		l.faultAt(f, offset, "", fmt.Sprintf("%q is not expected here", r), "look for a missing comma, colon or quote just before")
+		l.fault(at, fmt.Sprintf("%q is not expected here", r), "look for a missing comma, colon or quote just before")
 	}
 }
 
@@ -249,26 +237,23 @@ func (l *loader) convertMembers(n *node, o *hujson.Object) {
 			continue
 		}
 		key := lit.String()
-		at, path := om.Name.StartOffset, join(n.path, key)
 		folded := key
 		if !cased {
 			folded = fold(key)
 		}
-		if first, taken := seen[folded]; taken {
-			l.repeated(n.file, at, path, first, key)
-			continue
+		m := &node{file: n.file, offset: om.Name.StartOffset, path: join(n.path, key)}
+		switch first, taken := seen[folded]; {
+		case taken && first == key:
+			l.fault(m, "is written twice", "keep one of them")
+		case taken:
+			l.fault(m, fmt.Sprintf("differs from %q only in case", first), "keep one of them")
+		default:
+			seen[folded] = key
+			m = l.convert(n.file, om.Value, m.path)
+			m.key, m.keyAt = key, om.Name.StartOffset
+			n.members = append(n.members, m)
 		}
-		seen[folded] = key
-		n.members = append(n.members, member{key, at, l.convert(n.file, om.Value, path)})
 	}
-}
-
-func (l *loader) repeated(f *file, offset int, path, first, key string) {
-	if first == key {
-		l.faultAt(f, offset, path, "is written twice", "keep one of them")
-		return
-	}
-	l.faultAt(f, offset, path, fmt.Sprintf("differs from %q only in case", first), "keep one of them")
 }
 
 // fold maps strings that strings.EqualFold takes for equal to one string.

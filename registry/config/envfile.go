@@ -32,9 +32,9 @@ func (l *loader) dotenv(f *file, to map[string]string) {
 			_, twice := to[name]
 			switch {
 			case fault != "":
-				l.faultAt(f, offset, "", fault, `write NAME=value, NAME='value' or NAME="value"`)
+				l.fault(f.at(offset), fault, `write NAME=value, NAME='value' or NAME="value"`)
 			case twice:
-				l.faultAt(f, offset, "", fmt.Sprintf("%s is set twice", name), "keep one of them")
+				l.fault(f.at(offset), fmt.Sprintf("%s is set twice", name), "keep one of them")
 			default:
 				to[name] = value
 			}

@@ -22,27 +22,24 @@ var clientVariables = map[string]string{
 func (l *loader) expandRoot() {
 	disabled := map[string]bool{}
 	for _, m := range l.root.get(l.container).each() {
-		d := m.value.get("disabled")
+		d := m.get("disabled")
 		disabled[m.key] = d != nil && d.kind == kindTrue
-		l.expandAll(m.value, disabled[m.key])
+		l.expandAll(m, disabled[m.key])
 	}
 	for _, m := range l.settings().each() {
 		if m.key == "servers" {
-			for _, s := range m.value.members {
-				l.expandAll(s.value, disabled[s.key])
+			for _, s := range m.members {
+				l.expandAll(s, disabled[s.key])
 			}
 		} else {
-			l.expandAll(m.value, false)
+			l.expandAll(m, false)
 		}
 	}
 }
 
 func (l *loader) expandAll(n *node, lenient bool) {
-	for _, m := range n.members {
-		l.expandAll(m.value, lenient)
-	}
-	for _, item := range n.items {
-		l.expandAll(item, lenient)
+	for child := range n.children() {
+		l.expandAll(child, lenient)
 	}
 	if n.kind != kindString {
 		return
@@ -56,8 +53,7 @@ func (l *loader) expandAll(n *node, lenient bool) {
 		l.warn(n, message, hint)
 		return
 	}
-	fault := faultAt(n.file, n.offset, n.path, message, hint)
-	n.unset = &fault
+	n.unset = faultAt(n, message, hint)
 }
 
 // expand replaces ${VAR}, ${env:VAR} and ${VAR:-default} in text, once: what a

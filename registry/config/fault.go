@@ -51,11 +51,5 @@ func (f *Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Warning is something that was accepted and should be looked at.
-type Warning Fault
-
-// Place gives the form of Fault.Place.
-func (w Warning) Place() string { return Fault(w).Place() }
-
-// String gives the form of Fault.String.
-func (w Warning) String() string { return Fault(w).String() }
+// Warning describes a setting that was accepted and should be looked at.
+type Warning = Fault

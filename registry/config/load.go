@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // loader is one reading. It collects everything that is wrong.
@@ -33,7 +34,7 @@ func Load(opts Options) (*Config, error) {
 		slices.SortStableFunc(l.faults, l.before)
 		return nil, &Faults{List: l.faults}
 	}
-	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return l.before(Fault(a), Fault(b)) })
+	slices.SortStableFunc(l.warnings, l.before)
 	l.cfg.Warnings = l.warnings
 	sum := sha256.New()
 	for _, f := range l.files {
@@ -60,20 +61,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// defaults returns the settings of a file that has none. A test holds the
+// defaults in the published schema to them.
 func defaults() *Config {
 	return &Config{
-		Listen:    DefaultListen,
-		Admin:     DefaultAdmin,
-		Limits:    Limits{Default: &Rate{Count: 60, Per: defaultPer, Burst: 60}},
-		Policy:    Policy{PolicySource: PolicySource{Timeout: DefaultPolicyTimeout}, Verify: Verify{Sample: DefaultSample}},
-		Approvals: Approvals{TTL: DefaultTTL, MaxLive: DefaultMaxLive},
-		Console:   Console{Session: DefaultSession},
-		Artifacts: Artifacts{TTL: DefaultArtifactTTL, MaxMiB: DefaultMaxMiB, InlineKiB: DefaultInlineKiB},
-		Audit:     Audit{Durability: "sync"},
-		Errors:    "gateway",
-		Results:   "compact",
-
-		RetryAfter: DefaultRetryAfter,
+		Listen:     defaultListen,
+		Admin:      "127.0.0.1:8788",
+		Limits:     Limits{Default: &Rate{Count: 60, Per: time.Minute, Burst: 60}},
+		Policy:     Policy{PolicySource: PolicySource{Timeout: 250 * time.Millisecond}, Verify: Verify{Sample: 0.001}},
+		Approvals:  Approvals{TTL: 15 * time.Minute, MaxLive: 64},
+		Console:    Console{Session: 8 * time.Hour},
+		Artifacts:  Artifacts{TTL: 7 * 24 * time.Hour, MaxMiB: 1024, InlineKiB: 64},
+		Audit:      Audit{Durability: "sync"},
+		Errors:     "gateway",
+		Results:    "compact",
+		RetryAfter: time.Second,
 		Envelope:   "mcp",
 	}
 }
@@ -103,24 +105,21 @@ func (l *loader) settings() *node { return l.root.get("toolgate") }
 
 // addOverlay joins the overlay with the member toolgate.
 func (l *loader) addOverlay(overlay *node) {
-	for i, m := range l.root.members {
-		if m.key == "toolgate" && overlay != nil {
-			if m.value.kind == kindObject {
-				l.root.members[i].value = l.merge(m.value, overlay)
-			}
-			return
-		}
-	}
-	if overlay != nil {
-		l.root.members = append(l.root.members, member{key: "toolgate", value: overlay})
+	switch own := l.settings(); {
+	case overlay == nil:
+	case own == nil:
+		overlay.key = "toolgate"
+		l.root.members = append(l.root.members, overlay)
+	case own.kind == kindObject:
+		l.merge(own, overlay)
 	}
 }
 
 // open reads and parses a file that must be one object; nil when it is not.
 func (l *loader) open(name, root, hint string) *node {
-	f := l.readNamed(name)
-	if f.data == nil {
-		l.faults[len(l.faults)-1].Hint = hint
+	f, cause := l.readNamed(name)
+	if cause != "" {
+		l.faults = append(l.faults, Fault{File: name, Message: cause, Hint: hint})
 		return nil
 	}
 	n := l.parse(f, root)
@@ -131,33 +130,26 @@ func (l *loader) open(name, root, hint string) *node {
 	return n
 }
 
-// readNamed reads a file. When that fails, the last fault says so and data is nil.
-func (l *loader) readNamed(name string) *file {
-	f := &file{name: name, path: name}
+// readNamed reads a file. The cause says why it cannot be read, "" if it can.
+func (l *loader) readNamed(name string) (f *file, cause string) {
+	f = &file{name: name, path: name}
 	if abs, err := filepath.Abs(name); err == nil {
 		f.path = abs
 	}
 	l.files = append(l.files, f)
 	data, err := l.opts.ReadFile(f.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		l.faults = append(l.faults, Fault{File: name, Message: "there is no such file"})
-	case err != nil:
-		var named *fs.PathError
-		if errors.As(err, &named) {
-			err = named.Err
-		}
-		l.faults = append(l.faults, Fault{File: name, Message: fmt.Sprintf("reading it: %v", err)})
-	default:
-		f.data = append([]byte{}, data...)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, "there is no such file"
 	}
-	return f
+	if named, ok := errors.AsType[*fs.PathError](err); ok {
+		err = named.Err
+	}
+	if err != nil {
+		return f, fmt.Sprintf("reading it: %v", err)
+	}
+	f.data = slices.Clone(data)
+	return f, ""
 }
-
-var (
-	errNotRegular = errors.New("it is not a regular file")
-	errTooBig     = fmt.Errorf("it is larger than %d bytes", maxFileBytes)
-)
 
 // readFile reads a regular file of at most maxFileBytes.
 func readFile(path string) ([]byte, error) {
@@ -167,7 +159,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errNotRegular
+		return nil, errors.New("it is not a regular file")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -176,30 +168,28 @@ func readFile(path string) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err == nil && len(data) > maxFileBytes {
-		return nil, errTooBig
+		return nil, fmt.Errorf("it is larger than %d bytes", maxFileBytes)
 	}
 	return data, err
 }
 
-// merge joins the toolgate member and the overlay, key by key. Only what one of
-// them says is taken: two opinions on one key are a fault, even equal ones.
-func (l *loader) merge(a, b *node) *node {
-	out := *a
-	out.members = slices.Clone(a.members)
-	for _, m := range b.members {
-		i := slices.IndexFunc(out.members, func(o member) bool { return fold(o.key) == fold(m.key) })
-		switch {
-		case i < 0:
-			out.members = append(out.members, m)
-		case out.members[i].key == m.key && out.members[i].value.kind == kindObject && m.value.kind == kindObject:
-			out.members[i].value = l.merge(out.members[i].value, m.value)
-		default:
-			line, _ := out.members[i].value.file.position(out.members[i].offset)
-			l.faultAt(m.value.file, m.offset, m.value.path,
-				fmt.Sprintf("is set in %s:%d too", out.members[i].value.file.name, line), "keep one of them")
+// merge adds the members of the overlay to the member toolgate, key by key. A key
+// that both have is a fault, even with equal values.
+func (l *loader) merge(to, from *node) {
+	for _, m := range from.members {
+		i := slices.IndexFunc(to.members, func(o *node) bool { return fold(o.key) == fold(m.key) })
+		if i < 0 {
+			to.members = append(to.members, m)
+			continue
 		}
+		first := to.members[i]
+		if first.key == m.key && first.kind == kindObject && m.kind == kindObject {
+			l.merge(first, m)
+			continue
+		}
+		line, _ := first.file.position(first.keyAt)
+		l.fault(m.named(), fmt.Sprintf("is set in %s:%d too", first.file.name, line), "keep one of them")
 	}
-	return &out
 }
 
 // resolve gives the absolute form of a path that n names; "" stays "".
@@ -218,24 +208,16 @@ func (l *loader) fault(n *node, message, hint string) {
 	if n == nil {
 		return
 	}
-	l.faultAt(n.file, n.offset, n.path, message, hint)
-}
-
-func (l *loader) faultAt(f *file, offset int, path, message, hint string) {
-	l.faults = append(l.faults, faultAt(f, offset, path, message, hint))
+	l.faults = append(l.faults, *faultAt(n, message, hint))
 }
 
 func (l *loader) warn(n *node, message, hint string) {
-	l.warnAt(n.file, n.offset, n.path, message, hint)
+	l.warnings = append(l.warnings, *faultAt(n, message, hint))
 }
 
-func (l *loader) warnAt(f *file, offset int, path, message, hint string) {
-	l.warnings = append(l.warnings, Warning(faultAt(f, offset, path, message, hint)))
-}
-
-func faultAt(f *file, offset int, path, message, hint string) Fault {
-	line, column := f.position(offset)
-	return Fault{File: f.name, Line: line, Column: column, Path: path, Message: message, Hint: hint}
+func faultAt(n *node, message, hint string) *Fault {
+	line, column := n.file.position(n.offset)
+	return &Fault{File: n.file.name, Line: line, Column: column, Path: n.path, Message: message, Hint: hint}
 }
 
 // before orders by file in the order of reading, then by position.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/ecdsa"
 	"crypto/rsa"
@@ -16,15 +17,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/guard"
-)
-
-// Defaults of Policy. DefaultPolicyTimeout bounds one evaluation of the policy
-// that serves; a shadow policy has the bound of the policy that serves.
-const (
-	DefaultPollMin       = 30 * time.Second
-	DefaultPollMax       = 60 * time.Second
-	DefaultSample        = 0.001
-	DefaultPolicyTimeout = 250 * time.Millisecond
 )
 
 // Remote reports whether the policy is at a URL.
@@ -65,7 +57,7 @@ func (l *loader) finishPolicy(n *node) {
 		return
 	}
 	p.Log.File = log.get("file").resolve(p.Log.File)
-	p.Log.MaxLag = cmp.Or(p.Log.MaxLag, DefaultMaxLag)
+	p.Log.MaxLag = cmp.Or(p.Log.MaxLag, 5*time.Minute)
 	l.checkHeaders(log.get("headers"))
 	if at := authorization(log); at != nil && p.Log.Token != "" {
 		l.fault(at, `conflicts with "token", which is sent in that header`, "keep one of them")
@@ -76,7 +68,7 @@ func (l *loader) finishPolicy(n *node) {
 func authorization(n *node) *node {
 	for _, m := range n.get("headers").each() {
 		if strings.EqualFold(m.key, "authorization") {
-			return m.value
+			return m
 		}
 	}
 	return nil
@@ -112,9 +104,9 @@ func (l *loader) finishSource(n *node, s *PolicySource) {
 func (s *PolicySource) place(n *node, path []string) {
 	for _, m := range n.members {
 		at := append(slices.Clip(path), m.key)
-		line, column := m.value.file.position(m.offset)
-		s.Places[pointer(at)] = fmt.Sprintf("%s:%d:%d", m.value.file.name, line, column)
-		s.place(m.value, at)
+		line, column := m.file.position(m.keyAt)
+		s.Places[pointer(at)] = fmt.Sprintf("%s:%d:%d", m.file.name, line, column)
+		s.place(m, at)
 	}
 }
 
@@ -148,7 +140,7 @@ func (l *loader) finishFetching(n *node, s *PolicySource) {
 // moves the other.
 func (l *loader) settlePoll(n *node, p *Poll) {
 	least, most := n.get("min"), n.get("max")
-	p.Min, p.Max = cmp.Or(p.Min, DefaultPollMin), cmp.Or(p.Max, DefaultPollMax)
+	p.Min, p.Max = cmp.Or(p.Min, 30*time.Second), cmp.Or(p.Max, 60*time.Second)
 	switch {
 	case p.Min <= p.Max:
 	case most == nil:
@@ -163,17 +155,17 @@ func (l *loader) settlePoll(n *node, p *Poll) {
 // finishKeys reads the keys that sign the policy.
 func (l *loader) finishKeys(n *node, s *PolicySource) {
 	for _, m := range n.get("keys").each() {
-		if m.value.kind != kindObject || m.value.faulty {
+		if m.kind != kindObject || m.faulty {
 			continue
 		}
 		k := s.Keys[m.key]
 		k.Algorithm = cmp.Or(k.Algorithm, "RS256")
-		at := m.value.get("key")
+		at := m.get("key")
 		if at == nil {
-			at = m.value.get("path")
+			at = m.get("path")
 			k.Key = l.keyFile(at)
 		}
-		if k.Key != "" && m.value.get("key") != nil != (m.value.get("path") != nil) {
+		if k.Key != "" && m.get("key") != nil != (m.get("path") != nil) {
 			l.checkKey(at, k)
 		}
 		s.Keys[m.key] = k
@@ -191,8 +183,10 @@ func (l *loader) keyFile(n *node) string {
 	if n == nil || n.faulty {
 		return ""
 	}
-	f := l.readNamed(n.resolve(n.value))
-	if f.data != nil && strings.TrimSpace(string(f.data)) == "" {
+	f, cause := l.readNamed(n.resolve(n.value))
+	if cause != "" {
+		l.faults = append(l.faults, Fault{File: f.name, Message: cause})
+	} else if len(bytes.TrimSpace(f.data)) == 0 {
 		l.fault(n, "is an empty file", "")
 		return ""
 	}

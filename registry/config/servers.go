@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // otherContainers are where other clients keep servers.
@@ -13,24 +14,24 @@ var otherContainers = []string{"context_servers", "mcp_servers", "mcp", "extensi
 // ours gives the members of mcp.json that are for us. What other clients keep
 // next to them is no fault, unless it looks like a misspelling of what would
 // then be lost.
-func (l *loader) ours(root *node) (found []member) {
+func (l *loader) ours(root *node) (found []*node) {
 	known := []string{"mcpServers", "servers", "toolgate"}
 	for _, m := range root.members {
 		switch near := nearest(m.key, known); {
 		case m.key == "toolgate" || m.key == "$schema":
 			found = append(found, m)
 		case slices.Contains(known, m.key) && l.container != "":
-			l.faultAt(m.value.file, m.offset, m.value.path, fmt.Sprintf("conflicts with %q: they are synonyms", l.container), "join them")
+			l.fault(m.named(), fmt.Sprintf("conflicts with %q: they are synonyms", l.container), "join them")
 		case slices.Contains(known, m.key):
 			l.container = m.key
-			l.keepEntryKeys(m.value)
+			l.keepEntryKeys(m)
 			found = append(found, m)
 		case slices.Contains(otherContainers, m.key):
-			l.faultAt(root.file, m.offset, m.value.path, "holds servers for another client", `put them under "mcpServers"`)
+			l.fault(m.named(), "holds servers for another client", `put them under "mcpServers"`)
 		case near != "":
-			l.faultAt(root.file, m.offset, m.value.path, "unknown key", fmt.Sprintf("did you mean %q?", near))
+			l.fault(m.named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
 		default:
-			l.warnAt(root.file, m.offset, m.value.path, "is ignored", "")
+			l.warn(m.named(), "is ignored", "")
 		}
 	}
 	if l.container == "" {
@@ -47,10 +48,10 @@ var entryKeys = []string{"type", "command", "args", "env", "cwd", "envFile", "ur
 // keepEntryKeys removes the keys of other clients from the servers.
 func (l *loader) keepEntryKeys(servers *node) {
 	for _, s := range servers.members {
-		s.value.members = slices.DeleteFunc(s.value.members, func(m member) bool {
+		s.members = slices.DeleteFunc(s.members, func(m *node) bool {
 			known := slices.Contains(entryKeys, m.key)
 			if !known {
-				l.foreign(s.value.file, m)
+				l.foreign(m)
 			}
 			return !known
 		})
@@ -66,7 +67,7 @@ var (
 
 // foreign reports a key of an entry that is not ours. It is a warning, unless
 // it differs from one of ours in case only: then one of two readers obeys it.
-func (l *loader) foreign(f *file, m member) {
+func (l *loader) foreign(m *node) {
 	message, hint := "is ignored", ""
 	switch near := nearest(m.key, entryKeys); {
 	case slices.Contains(consent, m.key):
@@ -78,15 +79,15 @@ func (l *loader) foreign(f *file, m member) {
 	case m.key == "transport":
 		hint = `write "type"`
 	case m.key == "serverUrl" || m.key == "httpUrl":
-		l.faultAt(f, m.offset, m.value.path, "unknown key", `write "url"`)
+		l.fault(m.named(), "unknown key", `write "url"`)
 		return
 	case near != "" && fold(near) == fold(m.key):
-		l.faultAt(f, m.offset, m.value.path, fmt.Sprintf("differs from %q only in case", near), fmt.Sprintf("write %q", near))
+		l.fault(m.named(), fmt.Sprintf("differs from %q only in case", near), fmt.Sprintf("write %q", near))
 		return
 	case near != "":
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	l.warnAt(f, m.offset, m.value.path, message, hint)
+	l.warn(m.named(), message, hint)
 }
 
 // readServers reads the servers and the settings of each.
@@ -96,11 +97,11 @@ func (l *loader) readServers() {
 	l.checkServed(settings, servers)
 	for _, m := range servers.each() {
 		s := Server{
-			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: DefaultMaxSessions,
-			Timeout: DefaultTimeout, Pin: true, OutputSchema: "warn", CaseVariants: "refuse",
+			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256,
+			Timeout: 30 * time.Second, Pin: true, OutputSchema: "warn", CaseVariants: "refuse",
 		}
-		l.decode(m.value, &s)
-		l.finishEntry(&s, m.value)
+		l.decode(m, &s)
+		l.finishEntry(&s, m)
 		l.decode(settings.get(m.key), &s)
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
@@ -120,7 +121,7 @@ func (l *loader) checkServed(settings, servers *node) {
 		if near := nearest(m.key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		l.faultAt(m.value.file, m.offset, m.value.path, "no server has this name", hint)
+		l.fault(m.named(), "no server has this name", hint)
 	}
 }
 
@@ -190,7 +191,7 @@ var reserved = []string{
 func (l *loader) checkHeaders(n *node) {
 	for _, m := range n.each() {
 		if slices.Contains(reserved, strings.ToLower(m.key)) {
-			l.faultAt(m.value.file, m.offset, m.value.path, "is a header that the transport sets itself", "remove it")
+			l.fault(m.named(), "is a header that the transport sets itself", "remove it")
 		}
 	}
 }

@@ -51,11 +51,8 @@ func (l *loader) reportUnset(n *node) {
 	if n.unset != nil {
 		l.faults = append(l.faults, *n.unset)
 	}
-	for _, m := range n.members {
-		l.reportUnset(m.value)
-	}
-	for _, item := range n.items {
-		l.reportUnset(item)
+	for child := range n.children() {
+		l.reportUnset(child)
 	}
 }
 
@@ -89,7 +86,7 @@ func (l *loader) violation(n *node, v schema.Violation) {
 // alternatives reports an object that has none, or more than one, of the keys
 // that exclude each other.
 func (l *loader) alternatives(n *node, v schema.Violation) {
-	var found []member
+	var found []*node
 	for _, m := range n.members {
 		if slices.Contains(v.Names, m.key) {
 			found = append(found, m)
@@ -100,14 +97,13 @@ func (l *loader) alternatives(n *node, v schema.Violation) {
 		return
 	}
 	last := found[len(found)-1]
-	l.faultAt(n.file, last.offset, last.value.path, fmt.Sprintf("conflicts with %q", found[0].key), "keep one of them")
+	l.fault(last.named(), fmt.Sprintf("conflicts with %q", found[0].key), "keep one of them")
 }
 
 // unknown reports a key that no schema allows.
 func (l *loader) unknown(n *node, key string, v schema.Violation) {
-	i := slices.IndexFunc(n.members, func(m member) bool { return m.key == key })
-	m := n.members[i]
-	m.value.faulty, m.value.unset = true, nil
+	m := n.get(key)
+	m.faulty, m.unset = true, nil
 	message, hint := "unknown key", ""
 	near := nearest(key, v.Want)
 	switch {
@@ -118,7 +114,7 @@ func (l *loader) unknown(n *node, key string, v schema.Violation) {
 	case near != "":
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	l.faultAt(m.value.file, m.offset, m.value.path, message, hint)
+	l.fault(m.named(), message, hint)
 }
 
 // kindNames say a kind to people, and what the schema calls it.
