@@ -40,7 +40,6 @@ const quietAfter = 5 * time.Second
 func Follow(ctx context.Context, root string, after Cursor, poll time.Duration) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		f := follower{root: root, after: maps.Clone(after), chains: map[string]*followed{}}
-		defer f.close()
 		for {
 			if !f.look(ctx, yield) || !wait.For(ctx, cmp.Or(poll, 250*time.Millisecond)) {
 				return
@@ -74,22 +73,10 @@ type follower struct {
 // followed is one chain.
 type followed struct {
 	dir    string
-	after  uint64       // number of the last record that was yielded
-	reader *chainReader // nil = not begun
-	asleep time.Time    // modification time of the directory when it had no more records and no living writer
-	ended  bool         // its close record was yielded
-}
-
-func (f *follower) close() {
-	for _, c := range f.chains {
-		c.closeFile()
-	}
-}
-
-func (c *followed) closeFile() {
-	if c.reader != nil {
-		c.reader.close()
-	}
+	after  uint64    // number of the last record that was yielded
+	at     *position // nil = no record was looked for yet
+	asleep time.Time // modification time of the directory when it had no more records and no living writer
+	ended  bool      // its close record was yielded
 }
 
 // look yields the new records of all chains, and reports whether to continue.
@@ -136,53 +123,49 @@ func (c *followed) look(ctx context.Context, yield func(*Record, error) bool) er
 	if quiet {
 		limit = math.MaxUint64
 	}
-	if err := c.begin(numbers, limit); err != nil {
-		return err
-	}
-	if err := c.yield(ctx, limit, yield); err != nil {
-		return err
+	if limit > c.after {
+		if err := c.yield(ctx, numbers, limit, yield); err != nil {
+			return err
+		}
 	}
 	if quiet {
 		c.asleep = info.ModTime()
-		c.closeFile()
 	}
 	return nil
 }
 
-// begin opens the chain, once it has a record that was not yielded, at the segment
-// of the first such record.
-func (c *followed) begin(numbers []int, limit uint64) error {
-	if c.reader != nil || limit <= c.after {
-		return nil
-	}
+// begin finds the segment of the first record that was not yielded; when there is no
+// such record, c.at stays nil.
+func (c *followed) begin(numbers []int) error {
 	line, _, err := lastLine(c.dir)
 	if number := lineNumber(line); err != nil || number != 0 && number <= c.after {
 		return err
 	}
-	c.reader, err = readAfter(c.dir, numbers, func(first []byte) bool { return lineNumber(first) <= c.after+1 })
+	c.at, err = positionAfter(c.dir, numbers, func(first []byte) bool { return lineNumber(first) <= c.after+1 })
 	return err
 }
 
 // yield yields the records up to limit.
-func (c *followed) yield(ctx context.Context, limit uint64, yield func(*Record, error) bool) error {
-	if c.reader == nil || limit <= c.after {
-		return nil
-	}
-	for segment := c.reader.number; ctx.Err() == nil; {
-		line, number, err := c.reader.peek()
-		if err != nil || line == nil || number > limit {
+func (c *followed) yield(ctx context.Context, numbers []int, limit uint64, yield func(*Record, error) bool) error {
+	if c.at == nil {
+		if err := c.begin(numbers); err != nil || c.at == nil {
 			return err
 		}
-		if c.reader.number != segment {
+	}
+	segment := c.at.number
+	for line, err := range c.at.lines {
+		number := lineNumber(line)
+		if err != nil || number > limit || ctx.Err() != nil {
+			return err
+		}
+		if c.at.number != segment {
 			// After a failed write a segment may repeat numbers with other records.
-			segment, c.after = c.reader.number, min(c.after, max(number, 1)-1)
+			segment, c.after = c.at.number, min(c.after, max(number, 1)-1)
 		}
 		if number != 0 && number <= c.after {
-			c.reader.take()
 			continue
 		}
 		r, err := Parse(line)
-		c.reader.take()
 		if err == nil {
 			c.after, c.ended = r.Seq, r.Kind == KindClose
 		}

@@ -42,27 +42,23 @@ func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, 
 		}()
 		for err == nil && len(waiting) > 0 {
 			s, later := waiting[0], waiting[1:]
-			var line []byte
-			if line, err = s.nextSince(since); err != nil {
-				break
+			if s.line != nil {
+				if err = ctx.Err(); err != nil {
+					break
+				}
+				r, fault := Parse(s.line)
+				if s.line = nil; !yield(r, fault) {
+					return
+				}
 			}
-			if line == nil {
-				s.close()
+			switch err = s.advance(since); {
+			case err != nil:
+			case s.line == nil:
 				waiting = later
-				continue
-			}
-			if n, _ := slices.BinarySearchFunc(later, s, older); n > 0 { // others come first
+			default:
+				n, _ := slices.BinarySearchFunc(later, s, older) // others come first
 				copy(waiting, later[:n])
 				waiting[n] = s
-				continue
-			}
-			if err = ctx.Err(); err != nil {
-				break
-			}
-			r, fault := Parse(line)
-			s.take()
-			if !yield(r, fault) {
-				return
 			}
 		}
 		if err != nil {
@@ -73,8 +69,11 @@ func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, 
 
 // source is one chain of a Read.
 type source struct {
-	*chainReader
-	at time.Time // of the next line; before the chain is opened, of its segment's first
+	*position
+	line  []byte                       // the next, nil = not known
+	at    time.Time                    // of line; before the chain is opened, of its segment's first
+	next  func() ([]byte, error, bool) // nil = not opened
+	close func()
 }
 
 // sourcesSince returns the chains that have records from since on, ordered by the
@@ -86,12 +85,12 @@ func sourcesSince(root string, since time.Time) ([]*source, error) {
 		if err != nil || line == nil || lineTime(line).Before(since) {
 			return err
 		}
-		c, err := readAfter(dir, numbers, func(first []byte) bool { return !lineTime(first).After(since) })
+		at, err := positionAfter(dir, numbers, func(first []byte) bool { return !lineTime(first).After(since) })
 		if err != nil {
 			return err
 		}
-		first, err := firstLine(dir, c.number)
-		all = append(all, &source{c, lineTime(first)})
+		first, err := firstLine(dir, at.number)
+		all = append(all, &source{position: at, at: lineTime(first), close: func() {}})
 		return err
 	})
 	slices.SortFunc(all, older)
@@ -104,21 +103,23 @@ func older(a, b *source) int {
 	return cmp.Or(a.at.Compare(b.at), strings.Compare(a.dir, b.dir))
 }
 
-// nextSince returns the next line from since on, nil when there is none. A line
-// without a time is returned too: the caller has to report it.
-func (s *source) nextSince(since time.Time) ([]byte, error) {
+// advance finds the next line from since on; there may be none. A line without a time
+// counts too: the caller has to report it.
+func (s *source) advance(since time.Time) error {
+	if s.next == nil {
+		s.next, s.close = iter.Pull2(s.lines)
+	}
 	for {
-		line, _, err := s.peek()
-		if err != nil || line == nil {
-			return nil, err
+		line, err, ok := s.next()
+		if err != nil || !ok {
+			return err
 		}
 		at := lineTime(line)
 		if at.IsZero() || !at.Before(since) {
-			if at.After(s.at) {
+			if s.line = line; at.After(s.at) {
 				s.at = at
 			}
-			return line, nil
+			return nil
 		}
-		s.take()
 	}
 }

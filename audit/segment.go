@@ -3,22 +3,22 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // maxLine bounds a line that is read back, in bytes. No longer line is written.
 const maxLine = 64 << 20
-
-var segmentName = regexp.MustCompile(`^([0-9]{6,9})\.jsonl$`)
 
 // eachChain calls do with the directory of each chain under root, ordered by name,
 // until it returns an error. A root that does not exist has no chains.
@@ -43,11 +43,8 @@ func segments(dir string) ([]int, error) {
 	}
 	var numbers []int
 	for _, e := range entries {
-		if m := segmentName.FindStringSubmatch(e.Name()); m != nil {
-			n, err := strconv.Atoi(m[1])
-			if err != nil {
-				return nil, err
-			}
+		n, err := strconv.Atoi(strings.TrimSuffix(e.Name(), ".jsonl"))
+		if err == nil && n >= 0 && e.Name() == segmentName(n) {
 			numbers = append(numbers, n)
 		}
 	}
@@ -55,34 +52,33 @@ func segments(dir string) ([]int, error) {
 	return numbers, nil
 }
 
-func segmentPath(dir string, number int) string {
-	return filepath.Join(dir, fmt.Sprintf("%06d.jsonl", number))
-}
+// segmentName returns the file name of a segment.
+func segmentName(number int) string { return fmt.Sprintf("%06d.jsonl", number) }
 
-// segment reads the whole lines of one file, front to back. It is not safe for
-// concurrent use.
-type segment struct {
-	file   *os.File
-	lines  *bufio.Scanner // nil = not begun, or at the end
-	offset int64          // of the next line
-}
+func segmentPath(dir string, number int) string { return filepath.Join(dir, segmentName(number)) }
 
-// openSegment opens a segment in dir at offset, where a line begins.
-func openSegment(dir string, number int, offset int64) (*segment, error) {
-	f, err := os.Open(segmentPath(dir, number))
-	if err != nil {
-		return nil, err
+// wholeLines yields the lines of the file path from offset on, where a line begins,
+// without their line feeds; a last line without one is left out. A line is valid until
+// the next. A line longer than maxLine is bufio.ErrTooLong.
+func wholeLines(path string, offset int64) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f, err := os.Open(path)
+		if err == nil {
+			defer f.Close()
+			_, err = f.Seek(offset, io.SeekStart)
+		}
+		lines := bufio.NewScanner(f)
+		lines.Buffer(make([]byte, 16<<10), maxLine)
+		lines.Split(splitLine)
+		for err == nil && lines.Scan() {
+			if !yield(lines.Bytes(), nil) {
+				return
+			}
+		}
+		if err = cmp.Or(err, lines.Err()); err != nil {
+			yield(nil, err)
+		}
 	}
-	return &segment{file: f, offset: offset}, nil
-}
-
-// scan starts reading at offset.
-func (s *segment) scan() error {
-	s.lines = bufio.NewScanner(s.file)
-	s.lines.Buffer(make([]byte, 16<<10), maxLine)
-	s.lines.Split(splitLine)
-	_, err := s.file.Seek(s.offset, io.SeekStart)
-	return err
 }
 
 // splitLine is a bufio.SplitFunc that returns only lines that end with a line feed.
@@ -93,44 +89,15 @@ func splitLine(data []byte, _ bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// next returns the next line without its line feed, valid until the next call. After
-// io.EOF, a file that has grown has more lines. A line longer than maxLine is
-// bufio.ErrTooLong.
-func (s *segment) next() ([]byte, error) {
-	if s.lines == nil {
-		if err := s.scan(); err != nil {
-			return nil, err
-		}
-	}
-	if s.lines.Scan() {
-		line := s.lines.Bytes()
-		s.offset += int64(len(line)) + 1
-		return line, nil
-	}
-	if err := s.lines.Err(); err != nil {
-		return nil, err
-	}
-	s.lines = nil
-	return nil, io.EOF
-}
-
-func (s *segment) close() { _ = s.file.Close() } // it was only read
-
 // firstLine returns the first line of a segment, nil when it has none.
 func firstLine(dir string, number int) ([]byte, error) {
-	s, err := openSegment(dir, number, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	for line, err := range wholeLines(segmentPath(dir, number), 0) {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return line, err
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	line, err := s.next()
-	if errors.Is(err, io.EOF) {
-		return nil, nil
-	}
-	return line, err
+	return nil, nil
 }
 
 // lastLines returns the offset of the last lines of a segment, at most n, and their
@@ -184,37 +151,31 @@ func lineTime(line []byte) time.Time {
 	return at
 }
 
-// chainReader reads the lines of a chain in order, segment by segment. It skips the
-// last lines of a segment when the next segment repeats their numbers: a failed
-// write left them behind. It is not safe for concurrent use.
-type chainReader struct {
+// position is a place in a chain: the offset of a line in a segment.
+type position struct {
 	dir    string
-	number int    // of the segment that is being read
-	offset int64  // in that segment, of the line that peek returns
-	next   int    // number of the following segment, 0 = not known
-	bound  uint64 // number of the first record in the following segment, 0 = not known
-	open   *segment
-	line   []byte // returned by peek and not yet taken
+	number int // of the segment
+	offset int64
 }
 
-// readAfter returns a reader that begins with the last segment for whose first line
-// before returns true, or with the first segment.
-func readAfter(dir string, numbers []int, before func(first []byte) bool) (*chainReader, error) {
-	for i := len(numbers) - 1; i > 0; i-- {
-		line, err := firstLine(dir, numbers[i])
+// positionAfter returns the start of the last segment for whose first line before
+// returns true, or of the first segment.
+func positionAfter(dir string, numbers []int, before func(first []byte) bool) (*position, error) {
+	for _, number := range slices.Backward(numbers[1:]) {
+		line, err := firstLine(dir, number)
 		if err != nil {
 			return nil, err
 		}
 		if line != nil && before(line) {
-			return &chainReader{dir: dir, number: numbers[i]}, nil
+			return &position{dir: dir, number: number}, nil
 		}
 	}
-	return &chainReader{dir: dir, number: numbers[0]}, nil
+	return &position{dir: dir, number: numbers[0]}, nil
 }
 
-// readLast returns a reader of the last n lines of a chain.
-func readLast(dir string, numbers []int, n int) (*chainReader, error) {
-	c := &chainReader{dir: dir}
+// lastPosition returns the position before the last n lines of a chain.
+func lastPosition(dir string, numbers []int, n int) (*position, error) {
+	at := &position{dir: dir}
 	for _, number := range slices.Backward(numbers) {
 		offset, found, err := lastLines(segmentPath(dir, number), n)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -223,12 +184,12 @@ func readLast(dir string, numbers []int, n int) (*chainReader, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.number, c.offset = number, offset
+		at.number, at.offset = number, offset
 		if n -= found; n <= 0 {
 			break
 		}
 	}
-	return c, nil
+	return at, nil
 }
 
 // lastLine returns the last line of the chain in dir, nil when it has none, and the
@@ -238,94 +199,58 @@ func lastLine(dir string) ([]byte, []int, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := readLast(dir, numbers, 1)
+	at, err := lastPosition(dir, numbers, 1)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer c.close()
-	line, _, err := c.peek()
-	return line, numbers, err
+	for line, err := range at.lines {
+		return line, numbers, err
+	}
+	return nil, numbers, nil
 }
 
-// peek returns the next line and the number of its record, 0 when the line is not a
-// record; nil when there is no further line now. The line is valid until take or
-// close.
-func (c *chainReader) peek() ([]byte, uint64, error) {
+// lines yields the lines from the position to the present end of the chain, and moves
+// the position behind a line when the caller asks for the next. It skips the last lines
+// of a segment when the next segment repeats their numbers: a failed write left them
+// behind. An error ends the lines.
+func (at *position) lines(yield func([]byte, error) bool) {
 	for {
-		switch ended, err := c.read(); {
-		case err != nil:
-			return nil, 0, fmt.Errorf("reading segment %d: %w", c.number, err)
-		case !ended:
-			number := lineNumber(c.line)
-			if c.bound == 0 || number < c.bound {
-				return c.line, number, nil
-			}
-			c.turn()
-		case c.next != 0:
-			c.turn()
-		default:
-			// The segment may have grown since its end was read.
-			if err := c.look(); err != nil || c.next == 0 {
-				return nil, 0, err
-			}
-		}
-	}
-}
-
-// read reads the next line into c.line, and reports whether the segment has ended
-// instead or no longer exists.
-func (c *chainReader) read() (ended bool, err error) {
-	if c.line != nil {
-		return false, nil
-	}
-	if c.open == nil {
-		c.open, err = openSegment(c.dir, c.number, c.offset)
-		if errors.Is(err, fs.ErrNotExist) {
-			return true, nil
-		}
-		if err == nil {
-			err = c.look()
-		}
+		next, bound, err := at.nextSegment()
 		if err != nil {
-			return false, err
+			yield(nil, err)
+			return
 		}
+		for line, err := range wholeLines(segmentPath(at.dir, at.number), at.offset) {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && bound != 0 && lineNumber(line) >= bound {
+				break
+			}
+			if err != nil {
+				yield(nil, fmt.Errorf("reading segment %d: %w", at.number, err))
+				return
+			}
+			if !yield(line, nil) {
+				return
+			}
+			at.offset += int64(len(line)) + 1
+		}
+		if next == 0 {
+			return
+		}
+		at.number, at.offset = next, 0
 	}
-	c.line, err = c.open.next()
-	if errors.Is(err, io.EOF) {
-		return true, nil
-	}
-	return false, err
 }
 
-// take moves past the line that peek returned.
-func (c *chainReader) take() { c.line, c.offset = nil, c.open.offset }
-
-// look finds the segment after the one that is being read, and the number of its
-// first record.
-func (c *chainReader) look() error {
-	numbers, err := segments(c.dir)
+// nextSegment returns the number of the segment after the position's and the number
+// of its first record, each 0 when not known.
+func (at *position) nextSegment() (next int, bound uint64, err error) {
+	numbers, err := segments(at.dir)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
-	i, _ := slices.BinarySearch(numbers, c.number+1)
+	i, _ := slices.BinarySearch(numbers, at.number+1)
 	if i == len(numbers) {
-		return nil
+		return 0, 0, nil
 	}
-	line, err := firstLine(c.dir, numbers[i])
-	c.next, c.bound = numbers[i], lineNumber(line)
-	return err
-}
-
-// turn moves to the next segment.
-func (c *chainReader) turn() {
-	c.close()
-	c.number, c.offset, c.next, c.bound = c.next, 0, 0, 0
-}
-
-// close closes the file; peek opens it again at the same line.
-func (c *chainReader) close() {
-	if c.open != nil {
-		c.open.close()
-		c.open, c.line = nil, nil
-	}
+	line, err := firstLine(at.dir, numbers[i])
+	return numbers[i], lineNumber(line), err
 }

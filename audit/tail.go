@@ -26,7 +26,7 @@ type TailOptions struct {
 // without an error. Tail needs no running server and checks no hashes.
 func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		t := tail{root: root, chains: map[string]*chainReader{}}
+		t := tail{root: root, chains: map[string]*position{}}
 		lines, err := t.look(max(0, opts.Records))
 		lines = lines[max(0, len(lines)-max(0, opts.Records)):]
 		for {
@@ -50,33 +50,29 @@ func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, 
 // tail is one Tail.
 type tail struct {
 	root   string
-	chains map[string]*chainReader // by directory
+	chains map[string]*position // by directory
 }
 
 // look returns the lines that have arrived since the last look, and the last n of
-// each chain that is new, ordered by time. No file stays open.
+// each chain that is new, ordered by time.
 func (t *tail) look(n int) (all [][]byte, err error) {
 	err = eachChain(t.root, func(dir string) error {
-		c := t.chains[dir]
-		if c == nil {
+		if t.chains[dir] == nil {
 			numbers, err := segments(dir)
 			if err != nil {
 				return err
 			}
-			if c, err = readLast(dir, numbers, n); err != nil {
+			if t.chains[dir], err = lastPosition(dir, numbers, n); err != nil {
 				return err
 			}
-			t.chains[dir] = c
 		}
-		defer c.close()
-		for {
-			line, _, err := c.peek()
-			if err != nil || line == nil {
+		for line, err := range t.chains[dir].lines {
+			if err != nil {
 				return err
 			}
 			all = append(all, bytes.Clone(line))
-			c.take()
 		}
+		return nil
 	})
 	slices.SortStableFunc(all, func(a, b []byte) int { return lineTime(a).Compare(lineTime(b)) })
 	return all, err

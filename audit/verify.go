@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -105,34 +104,32 @@ func missing(noun string, from, to uint64) string {
 
 // file checks the segment that c.place names.
 func (c *check) file(number int) error {
-	s, err := openSegment(filepath.Join(c.root, c.chain.Instance), number, 0)
-	if err != nil {
-		return err
-	}
-	defer s.close()
 	c.first = true
 	if old := len(c.links) - keepLinks; old > 0 {
 		c.links = slices.Delete(c.links, 0, old)
 	}
+	segment := segmentPath(filepath.Join(c.root, c.chain.Instance), number)
 	// Without a bound, a log that is being written to could run ahead of its reader.
-	info, err := s.file.Stat()
+	info, err := os.Stat(segment)
 	if err != nil {
 		return err
 	}
-	for c.place.Offset = 0; c.place.Offset < info.Size(); c.place.Offset = s.offset {
-		c.place.Line++
-		switch line, err := s.next(); {
-		case err == nil:
-			c.line(line)
-		case errors.Is(err, io.EOF):
-			c.torn()
-			return nil
-		case errors.Is(err, bufio.ErrTooLong):
+	for line, err := range wholeLines(segment, 0) {
+		if c.place.Line++; errors.Is(err, bufio.ErrTooLong) {
 			c.problem("the line is longer than any record")
 			return nil
-		default:
+		}
+		if err != nil {
 			return err
 		}
+		c.line(line)
+		if c.place.Offset += int64(len(line)) + 1; c.place.Offset >= info.Size() {
+			return nil
+		}
+	}
+	if c.place.Offset < info.Size() {
+		c.place.Line++
+		c.torn()
 	}
 	return nil
 }
