@@ -22,7 +22,7 @@ func BenchmarkDecision(b *testing.B) {
 				if callers == 1 {
 					r := sample("x")
 					for b.Loop() {
-						if err := l.Decision(b.Context(), r); err != nil {
+						if err := l.Write(audit.KindDecision, r); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -31,7 +31,7 @@ func BenchmarkDecision(b *testing.B) {
 				b.RunParallel(func(pb *testing.PB) {
 					r := sample("x")
 					for pb.Next() {
-						if err := l.Decision(b.Context(), r); err != nil {
+						if err := l.Write(audit.KindDecision, r); err != nil {
 							b.Error(err)
 							return
 						}
@@ -49,7 +49,7 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatal(err)
 	}
 	for range 1000 {
-		if err := l.Outcome(b.Context(), sample("x")); err != nil {
+		if err := l.Write(audit.KindOutcome, sample("x")); err != nil {
 			b.Fatal(err)
 		}
 	}

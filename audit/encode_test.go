@@ -25,7 +25,7 @@ func chainHash(line []byte) string {
 // record writes one outcome and gives its line.
 func record(t testing.TB, l *audit.Log, root string, r *audit.Record) []byte {
 	t.Helper()
-	if err := l.Outcome(t.Context(), r); err != nil {
+	if err := l.Write(audit.KindOutcome, r); err != nil {
 		t.Fatal(err)
 	}
 	for line, err := range audit.Tail(t.Context(), root, audit.TailOptions{Records: 1}) {
@@ -102,7 +102,7 @@ func TestEncodersAgree(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Durability: audit.OS})
 	agree(t, record(t, l, root, sample("x")))
-	if err := l.Ticket(t.Context(), voted("x")); err != nil {
+	if err := l.Write(audit.KindTicket, voted("x")); err != nil {
 		t.Fatal(err)
 	}
 	all := lines(t, root)
@@ -134,7 +134,7 @@ func TestReasonsOfAnyForm(t *testing.T) {
 	for _, text := range []string{"a\nb", `","to":"approved`, "\u2028", "\x00", `\`, "🜁"} {
 		r := voted("x")
 		r.Change.Reason, r.Change.Who = text, text
-		if err := l.Ticket(t.Context(), r); err != nil {
+		if err := l.Write(audit.KindTicket, r); err != nil {
 			t.Fatal(err)
 		}
 		all := lines(t, root)

@@ -92,7 +92,7 @@ func createLocked(path string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := f.(diskFile).File
+	file := f.(*os.File)
 	if err := filelock.Lock(file); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	}

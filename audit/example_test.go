@@ -1,7 +1,6 @@
 package audit_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -27,12 +26,11 @@ func Example() {
 		Server: "standard", Tool: "search_internet", Arguments: json.RawMessage(`{"query":"go"}`),
 		Policy: audit.Policy{Effect: "allow", Rule: "role-may"},
 	}
-	ctx := context.Background()
-	if err := trail.Decision(ctx, record); err != nil {
+	if err := trail.Write(audit.KindDecision, record); err != nil {
 		log.Fatal(err) // not recorded: the call must not be made
 	}
 	record.Outcome, record.Stage = audit.Allowed, "close"
-	if err := trail.Outcome(ctx, record); err != nil {
+	if err := trail.Write(audit.KindOutcome, record); err != nil {
 		log.Fatal(err) // not recorded: the result must be withheld
 	}
 	if err := trail.Close(); err != nil {

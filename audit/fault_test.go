@@ -124,9 +124,9 @@ func runCalls(t *testing.T, d *disk, durability audit.Durability, at int) {
 	want := map[string]bool{}
 	for i := range 20 {
 		r := sample(fmt.Sprint(i))
-		want["decision "+r.CallID] = l.Decision(t.Context(), r) == nil
-		want["outcome "+r.CallID] = l.Outcome(t.Context(), r) == nil
-		want["ticket "+r.CallID] = l.Ticket(t.Context(), r) == nil
+		want["decision "+r.CallID] = l.Write(audit.KindDecision, r) == nil
+		want["outcome "+r.CallID] = l.Write(audit.KindOutcome, r) == nil
+		want["ticket "+r.CallID] = l.Write(audit.KindTicket, r) == nil
 	}
 	closed := l.Close() == nil
 	chain := intact(t, root)
@@ -178,7 +178,7 @@ func TestAFullDiskRefusesAndRecovers(t *testing.T) {
 			l := open(t, root, audit.Options{Durability: durability, OpenFile: d.open, OnError: func(doing string, _ error) { told = append(told, doing) }})
 			step := func(id string, want error) {
 				t.Helper()
-				if err := l.Decision(t.Context(), sample(id)); !errors.Is(err, want) {
+				if err := l.Write(audit.KindDecision, sample(id)); !errors.Is(err, want) {
 					t.Fatalf("%s: got %v, want %v", id, err, want)
 				}
 			}
@@ -206,12 +206,12 @@ func TestADiskThatNeverFlushesAgainRefuses(t *testing.T) {
 	l := open(t, root, audit.Options{OpenFile: d.open})
 	d.set(func(d *disk) { d.syncAt, d.sticky, d.noCut = d.syncs+1, true, true })
 	for i := range 5 {
-		if err := l.Decision(t.Context(), sample(fmt.Sprint(i))); !errors.Is(err, syscall.EIO) {
+		if err := l.Write(audit.KindDecision, sample(fmt.Sprint(i))); !errors.Is(err, syscall.EIO) {
 			t.Fatalf("decision %d: %v", i, err)
 		}
 	}
 	d.set(func(d *disk) { d.faults = faults{} })
-	if err := l.Decision(t.Context(), sample("last")); err != nil {
+	if err := l.Write(audit.KindDecision, sample("last")); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
@@ -239,7 +239,7 @@ func TestAStuckDiskIsATimeout(t *testing.T) {
 		f, err := audit.CreateFile(path)
 		return stuckFile{f, free}, err
 	}})
-	if err := l.Decision(t.Context(), sample("x")); !errors.Is(err, audit.ErrTimeout) {
+	if err := l.Write(audit.KindDecision, sample("x")); !errors.Is(err, audit.ErrTimeout) {
 		t.Errorf("got %v, want a timeout", err)
 	}
 	close(free)
@@ -249,13 +249,13 @@ func TestARemovedSegmentIsReplaced(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Instance: "one"})
 	first := filepath.Join(root, "one", "000001.jsonl")
-	if err := l.Decision(t.Context(), sample("a")); err != nil {
+	if err := l.Write(audit.KindDecision, sample("a")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(first, first+".moved"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Decision(t.Context(), sample("b")); err != nil {
+	if err := l.Write(audit.KindDecision, sample("b")); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
@@ -286,7 +286,7 @@ func TestFullTmpfs(t *testing.T) {
 	l := open(t, dir, audit.Options{Instance: "one"})
 	acked, refused := 0, 0
 	for i := range 100 {
-		switch err := l.Decision(t.Context(), sample(fmt.Sprint(i))); {
+		switch err := l.Write(audit.KindDecision, sample(fmt.Sprint(i))); {
 		case err == nil:
 			acked++
 		case errors.Is(err, syscall.ENOSPC):
@@ -301,7 +301,7 @@ func TestFullTmpfs(t *testing.T) {
 	if err := syscall.Mount("", root, "", syscall.MS_REMOUNT, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Decision(t.Context(), sample("after")); err != nil {
+	if err := l.Write(audit.KindDecision, sample("after")); err != nil {
 		t.Fatalf("space is back: %v", err)
 	}
 	l.Close()

@@ -60,7 +60,7 @@ func TestFollowGoesOnFromItsPlace(t *testing.T) {
 	l := open(t, root, audit.Options{Instance: "a", SegmentBytes: 1500, Checkpoint: time.Millisecond})
 	want := []string{"a 1 open"}
 	for i := range 9 {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, fmt.Sprintf("a %d outcome %d", i+2, i))
@@ -90,7 +90,7 @@ func TestFollowWaitsForHead(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Instance: "a", Checkpoint: time.Hour, CheckpointEvery: 3})
 	for i := range 4 {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ func TestFollowLive(t *testing.T) {
 	done := make(chan []string)
 	go func() { done <- follow(t, root, nil, records+2) }()
 	for i := range records {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -134,7 +134,7 @@ func TestReadersPassOverWhatWasLeftBehind(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Instance: "a"})
 	for i := range 4 {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestFollowGoesOnAfterABrokenLine(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Instance: "a"})
 	for i := range 2 {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -229,7 +229,7 @@ func TestReadMergesByTime(t *testing.T) {
 			}
 			r := sample(fmt.Sprint(i))
 			r.Time = clock()
-			if err := logs[name].Outcome(t.Context(), r); err != nil {
+			if err := logs[name].Write(audit.KindOutcome, r); err != nil {
 				t.Fatal(err)
 			}
 			seqs[name]++

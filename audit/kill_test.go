@@ -2,7 +2,6 @@ package audit_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -24,15 +23,15 @@ func victim(root string) {
 		go func() {
 			for i := 0; ; i++ {
 				r := sample(fmt.Sprintf("%d-%d", c, i))
-				if err := l.Decision(context.Background(), r); err != nil {
+				if err := l.Write(audit.KindDecision, r); err != nil {
 					os.Exit(1)
 				}
 				fmt.Printf("decision %s\n", r.CallID)
-				if err := l.Outcome(context.Background(), r); err != nil {
+				if err := l.Write(audit.KindOutcome, r); err != nil {
 					os.Exit(1)
 				}
 				fmt.Printf("outcome %s\n", r.CallID)
-				if err := l.Ticket(context.Background(), r); err != nil {
+				if err := l.Write(audit.KindTicket, r); err != nil {
 					os.Exit(1)
 				}
 				fmt.Printf("ticket %s\n", r.CallID)

@@ -2,7 +2,6 @@ package audit_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -118,13 +117,13 @@ func TestRecordsComeBack(t *testing.T) {
 			now := time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC)
 			l := open(t, root, audit.Options{Durability: durability, Instance: "one", Version: "v9", Now: func() time.Time { return now }})
 			in := sample("call_1")
-			if err := l.Decision(t.Context(), in); err != nil {
+			if err := l.Write(audit.KindDecision, in); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Outcome(t.Context(), in); err != nil {
+			if err := l.Write(audit.KindOutcome, in); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Ticket(t.Context(), voted("call_1")); err != nil {
+			if err := l.Write(audit.KindTicket, voted("call_1")); err != nil {
 				t.Fatal(err)
 			}
 			if err := l.Close(); err != nil {
@@ -193,7 +192,7 @@ func TestSegmentsFollowEachOther(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{SegmentBytes: 4000})
 	for i := range 50 {
-		if err := l.Decision(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindDecision, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,25 +206,11 @@ func TestSegmentsFollowEachOther(t *testing.T) {
 func TestAClosedLogRefuses(t *testing.T) {
 	l := open(t, t.TempDir(), audit.Options{})
 	l.Close()
-	if err := l.Decision(t.Context(), sample("x")); !errors.Is(err, audit.ErrClosed) {
+	if err := l.Write(audit.KindDecision, sample("x")); !errors.Is(err, audit.ErrClosed) {
 		t.Errorf("decision after close: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Errorf("second close: %v", err)
-	}
-}
-
-func TestTheCallerCannotCancelItsRecord(t *testing.T) {
-	root := t.TempDir()
-	l := open(t, root, audit.Options{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.Decision(ctx, sample("x")); err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if chain := intact(t, root); chain.Records != 3 {
-		t.Errorf("%d records, want 3", chain.Records)
 	}
 }
 
@@ -240,7 +225,7 @@ func TestManyCallersOneChain(t *testing.T) {
 				wg.Go(func() {
 					for i := range calls {
 						r := sample(fmt.Sprintf("%d-%d", c, i))
-						if err := errors.Join(l.Decision(t.Context(), r), l.Outcome(t.Context(), r)); err != nil {
+						if err := errors.Join(l.Write(audit.KindDecision, r), l.Write(audit.KindOutcome, r)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -269,7 +254,7 @@ func TestCloseUnderLoadLosesNothingAcknowledged(t *testing.T) {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("%d-%d", c, i)
-				if err := l.Decision(t.Context(), sample(id)); err != nil {
+				if err := l.Write(audit.KindDecision, sample(id)); err != nil {
 					if !errors.Is(err, audit.ErrClosed) {
 						t.Error(err)
 					}

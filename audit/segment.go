@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -253,4 +255,65 @@ func (at *position) nextSegment() (next int, bound uint64, err error) {
 	}
 	line, err := firstLine(at.dir, numbers[i])
 	return numbers[i], lineNumber(line), err
+}
+
+const headName = "HEAD"
+
+// head is the content of a HEAD file: a record that was on disk at the time.
+type head struct {
+	V    int       `json:"v"`
+	Seq  uint64    `json:"seq"`
+	Hash string    `json:"hash"`
+	Time time.Time `json:"time"`
+}
+
+func writeHead(dir string, at link, now time.Time) error {
+	data, err := json.Marshal(head{V: formVersion, Seq: at.seq, Hash: hex.EncodeToString(at.hash[:]), Time: now.UTC()})
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, headName+".tmp")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, headName))
+}
+
+func readHead(dir string) (head, error) {
+	var h head
+	data, err := os.ReadFile(filepath.Join(dir, headName))
+	if err != nil {
+		return h, err
+	}
+	if err := json.Unmarshal(data, &h); err != nil {
+		return h, fmt.Errorf("reading %s: %w", headName, err)
+	}
+	if h.V != formVersion || len(h.Hash) != 64 {
+		return h, fmt.Errorf("reading %s: not the form of version %d", headName, formVersion)
+	}
+	return h, nil
+}
+
+// File is a segment being written. Write appends at the end; Sync returns when
+// what was written is on disk; Truncate cuts to a size in bytes and moves the
+// end there. A Log calls one method at a time.
+type File interface {
+	io.WriteCloser
+	Sync() error
+	Truncate(size int64) error
+}
+
+// CreateFile creates the segment path, which must not exist, readable by its
+// owner only.
+func CreateFile(path string) (File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }

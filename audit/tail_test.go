@@ -38,7 +38,7 @@ func TestTailMergesChainsByTime(t *testing.T) {
 	for i := range 4 {
 		now = now.Add(time.Second)
 		r := sample(fmt.Sprint(i))
-		if err := []*audit.Log{a, b}[i%2].Decision(t.Context(), r); err != nil {
+		if err := []*audit.Log{a, b}[i%2].Write(audit.KindDecision, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestTailFollows(t *testing.T) {
 	}
 	want("open ")
 	for i := range 10 {
-		if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 		want(fmt.Sprint("outcome ", i))

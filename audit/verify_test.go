@@ -25,7 +25,7 @@ func build(t *testing.T, records int, size int64) string {
 	for range 8 {
 		wg.Go(func() {
 			for i := range (records - 2) / 8 {
-				if err := l.Outcome(t.Context(), sample(fmt.Sprint(i))); err != nil {
+				if err := l.Write(audit.KindOutcome, sample(fmt.Sprint(i))); err != nil {
 					t.Error(err)
 				}
 			}
@@ -185,7 +185,7 @@ func TestEveryCutOfTheLastRecord(t *testing.T) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Instance: "one", Checkpoint: time.Hour})
 	for i := range 5 {
-		if err := l.Decision(t.Context(), sample(fmt.Sprint(i))); err != nil {
+		if err := l.Write(audit.KindDecision, sample(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestVerifyWhileWriting(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 5000 {
-			if err := l.Outcome(t.Context(), sample("x")); err != nil {
+			if err := l.Write(audit.KindOutcome, sample("x")); err != nil {
 				t.Error(err)
 			}
 		}
@@ -250,7 +250,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, junk []byte, at int) {
 		root := t.TempDir()
 		l := open(t, root, audit.Options{Instance: "one", Durability: audit.OS})
-		if err := l.Outcome(t.Context(), sample("x")); err != nil {
+		if err := l.Write(audit.KindOutcome, sample("x")); err != nil {
 			t.Fatal(err)
 		}
 		l.Close()

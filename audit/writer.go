@@ -1,16 +1,21 @@
 package audit
 
 import (
+	"bytes"
 	"cmp"
-	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
@@ -33,60 +38,43 @@ func newEntry() any {
 	return e
 }
 
-// Decision records that a call is about to be made. It returns when the record is
-// on disk (Sync) or written (OS), or with an error after Options.WriteTimeout. The
-// end of ctx does not interrupt it: a caller that hangs up cannot keep its call out
-// of the log. After an error the call must not be made.
-func (l *Log) Decision(ctx context.Context, r *Record) error {
-	return l.put(r, KindDecision, l.opts.Durability == Sync)
-}
-
-// Outcome records how a call ended. It returns when the record is written; like
-// Decision, the end of ctx does not interrupt it. After an error the result must
-// be withheld.
-func (l *Log) Outcome(ctx context.Context, r *Record) error {
-	return l.put(r, KindOutcome, false)
-}
-
-// Ticket records that an approval ticket is about to change (Record.Change). Like
-// Decision, it waits for the disk and the end of ctx does not interrupt it. After
-// an error the ticket must not change.
-func (l *Log) Ticket(ctx context.Context, r *Record) error {
-	return l.put(r, KindTicket, l.opts.Durability == Sync)
-}
-
-// put queues a record and waits until the writer has acknowledged it. An entry
-// returns to the pool only when the writer certainly no longer uses it.
-func (l *Log) put(r *Record, kind Kind, durable bool) error {
+// Write records r: that a call is about to be made (KindDecision), how one ended
+// (KindOutcome), or that an approval ticket is about to change (KindTicket, with
+// Record.Change). It returns when the record is on disk or, for an outcome and under
+// OS, when it is written; with an error after Options.WriteTimeout at the latest. A
+// caller that hangs up cannot keep its call out of the log: no context interrupts
+// Write. After an error the call must not be made, the result must be withheld, or the
+// ticket must not change.
+func (l *Log) Write(kind Kind, r *Record) error {
 	select {
 	case <-l.closing:
-		return fmt.Errorf("writing audit record: %w", ErrClosed)
+		return errClosed
 	default:
 	}
 	e := l.entries.Get().(*entry)
-	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), durable
+	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), kind != KindOutcome && l.opts.Durability == Sync
 	e.timer.Reset(l.opts.WriteTimeout)
 	select {
 	case l.queue <- e:
 	case <-l.done:
-		return fmt.Errorf("writing audit record: %w", ErrClosed)
+		return errClosed
 	case <-e.timer.C:
-		return fmt.Errorf("writing audit record: %w", ErrTimeout)
+		return errTimeout
 	}
 	var err error
 	select {
 	case err = <-e.answer:
 	case <-e.timer.C:
-		return fmt.Errorf("writing audit record: %w", ErrTimeout)
+		return errTimeout
 	case <-l.done:
 		select {
 		case err = <-e.answer:
 		default:
-			return fmt.Errorf("writing audit record: %w", ErrClosed)
+			return errClosed
 		}
 	}
 	e.timer.Stop()
-	if cap(e.body) <= 64<<10 {
+	if cap(e.body) <= 64<<10 { // the writer no longer uses e
 		l.entries.Put(e)
 	}
 	if err != nil {
@@ -94,6 +82,11 @@ func (l *Log) put(r *Record, kind Kind, durable bool) error {
 	}
 	return nil
 }
+
+var (
+	errClosed  = fmt.Errorf("writing audit record: %w", ErrClosed)
+	errTimeout = fmt.Errorf("writing audit record: %w", ErrTimeout)
+)
 
 // run is the only goroutine that writes; Close waits for it. It commits together
 // whatever was queued while the last batch was written.
@@ -183,9 +176,14 @@ func (w *writer) mark(rec *Record, kind Kind) error {
 // entry. Entries that need no flush (plain) come first, so that the lines that a
 // failed flush takes back are exactly the end of the file.
 func (w *writer) commit(plain, durable []*entry) {
-	if err := w.ready(); err != nil {
-		w.refuse("opening segment", err, plain, durable)
-		return
+	if w.opts.Durability == Sync { // lines in a file that was moved would be lost
+		w.leaveIfGone()
+	}
+	if w.file == nil {
+		if err := w.openSegment(); err != nil {
+			w.refuse("opening segment", err, plain, durable)
+			return
+		}
 	}
 	w.buf = w.buf[:0]
 	at := w.at
@@ -252,15 +250,8 @@ func (w *writer) flushed() {
 	w.pending = w.pending[:0]
 }
 
-// ready makes sure that there is a segment to write to. Under Sync it also checks
-// that the file still has its name: lines in a file that was moved would be lost.
-func (w *writer) ready() error {
-	if w.opts.Durability == Sync {
-		w.leaveIfGone()
-	}
-	if w.file != nil {
-		return nil
-	}
+// openSegment creates the next segment.
+func (w *writer) openSegment() error {
 	path := segmentPath(w.dir, w.number+1)
 	f, err := w.opts.OpenFile(path)
 	if err != nil {
@@ -373,11 +364,13 @@ func (w *writer) checkpoint() error {
 
 // flush brings every acknowledged line to the disk.
 func (w *writer) flush() error {
-	if w.file == nil && len(w.pending) == 0 {
+	switch {
+	case w.file == nil && len(w.pending) == 0:
 		return nil
-	}
-	if err := w.ready(); err != nil {
-		return err
+	case w.file == nil:
+		if err := w.openSegment(); err != nil {
+			return err
+		}
 	}
 	if w.synced == w.size {
 		return nil
@@ -390,79 +383,171 @@ func (w *writer) flush() error {
 	return nil
 }
 
-const headName = "HEAD"
+const formVersion = 1
 
-// head is the content of a HEAD file: a record that was on disk at the time.
-type head struct {
-	V    int       `json:"v"`
-	Seq  uint64    `json:"seq"`
-	Hash string    `json:"hash"`
-	Time time.Time `json:"time"`
+// hashMember separates the hashed bytes of a line from their hash.
+const hashMember = `,"hash":"`
+
+// tailLen is the length of a line's end: hashMember, the hash, `"}`.
+const tailLen = len(hashMember) + 2*sha256.Size + len(`"}`)
+
+// appendRecord appends the members of r that a caller of the log knows, without
+// braces. now replaces a missing time. jsontext's encoder is not used because
+// it rewrites the white space of values that are JSON already.
+func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
+	if !r.Time.IsZero() {
+		now = r.Time
+	}
+	b = now.UTC().AppendFormat(b, `"time":"`+time.RFC3339Nano+`"`)
+	b = appendTexts(b, "kind", string(kind))
+	switch kind {
+	case KindOpen:
+		return strconv.AppendInt(append(appendTexts(b, "version", r.Version), `,"pid":`...), int64(r.PID), 10)
+	case KindClose:
+		return b
+	}
+	b = appendTexts(b, "call_id", r.CallID, "decision_id", r.DecisionID, "trace_id", r.TraceID, "parent_id?", r.ParentID)
+	b = appendTexts(append(b, `,"principal":{`...), "subject", r.Principal.Subject)
+	b = append(b, `,"roles":[`...)
+	for _, role := range r.Principal.Roles {
+		b = appendTexts(b, "", role)
+	}
+	b = appendTexts(append(b, ']'), "client?", r.Principal.Client, "tenant?", r.Principal.Tenant)
+	b = appendTexts(append(b, '}'), "transport", r.Transport, "era", r.Era, "route", r.Route, "session?", r.Session, "request_id", r.RequestID,
+		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
+	b = appendJSON(b, "arguments", r.Arguments)
+	digest := r.ArgumentsSHA256
+	if digest == "" && len(r.Arguments) > 0 {
+		sum := sha256.Sum256(r.Arguments)
+		digest = hex.EncodeToString(sum[:])
+	}
+	b = appendTexts(b, "arguments_sha256?", digest)
+	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
+		b = appendTexts(append(b, `,"policy":{`...), "effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
+		b = append(appendJSON(b, "obligations", p.Obligations), '}')
+	}
+	b = appendTexts(appendJSON(b, "input", r.Input), "ticket?", r.Ticket)
+	b = appendJSON(b, "task", r.Task)
+	switch {
+	case kind == KindOutcome:
+		b = appendTexts(b, "outcome", string(r.Outcome), "stage", r.Stage, "code?", r.Code)
+		ms := math.Round(r.DurationMS*1000) / 1000
+		if math.IsNaN(ms) || math.IsInf(ms, 0) {
+			ms = 0 // JSON cannot express it
+		}
+		b = strconv.AppendFloat(append(b, `,"duration_ms":`...), ms, 'f', -1, 64)
+		b = appendTexts(b, "result_sha256?", r.ResultSHA256)
+		if r.ResultBytes != 0 {
+			b = strconv.AppendInt(append(b, `,"result_bytes":`...), int64(r.ResultBytes), 10)
+		}
+		b = appendTexts(b, "error?", r.Error)
+		if r.Replayed {
+			b = append(b, `,"replayed":true`...)
+		}
+	case kind == KindTicket && r.Change != nil:
+		change, _ := json.Marshal(r.Change) // texts and numbers always marshal
+		b = appendJSON(b, "change", []byte(escapes.Replace(string(change))))
+	}
+	return b
 }
 
-func writeHead(dir string, at link, now time.Time) error {
-	data, err := json.Marshal(head{V: formVersion, Seq: at.seq, Hash: hex.EncodeToString(at.hash[:]), Time: now.UTC()})
-	if err != nil {
-		return err
+// appendTexts appends members with text values, given as pairs of name and value.
+// A member whose name ends in "?" is left out when its value is empty; a value
+// whose name is empty is an element of an array. The result has no line break.
+func appendTexts(b []byte, pairs ...string) []byte {
+	for i := 0; i < len(pairs); i += 2 {
+		name, optional := strings.CutSuffix(pairs[i], "?")
+		text := pairs[i+1]
+		if optional && text == "" {
+			continue
+		}
+		if last := b[len(b)-1]; last != '{' && last != '[' {
+			b = append(b, ',')
+		}
+		if name != "" {
+			b = append(append(append(b, '"'), name...), `":`...)
+		}
+		if isPlain(text) {
+			b = append(append(append(b, '"'), text...), '"')
+			continue
+		}
+		start := len(b)
+		b, _ = jsontext.AppendQuote(b, text) // invalid UTF-8 becomes U+FFFD
+		b = append(b[:start], escapes.Replace(string(b[start:]))...)
 	}
-	tmp := filepath.Join(dir, headName+".tmp")
-	if err := writeFile(tmp, append(data, '\n')); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, headName))
+	return b
 }
 
-func writeFile(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
+// isPlain reports whether text is a JSON string as it stands, between quotes.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
 	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = dataSync(f)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return true
 }
 
-func readHead(dir string) (head, error) {
-	var h head
-	data, err := os.ReadFile(filepath.Join(dir, headName))
-	if err != nil {
-		return h, err
+// escapes replaces characters that jsontext leaves as they are and that end a line,
+// or cannot be seen, for some readers; and the one that replaces invalid UTF-8.
+var escapes = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\x7f", `\u007f`, "\ufffd", `\ufffd`)
+
+// appendJSON appends a member whose value is JSON already, byte for byte; nothing
+// for an empty value. A value that is not one line of JSON in UTF-8 is appended as a
+// string of its text: values that were judged are objects, so readers can tell
+// the two apart, and no record is lost because of what a caller sent.
+func appendJSON(b []byte, name string, value []byte) []byte {
+	switch {
+	case len(value) == 0:
+		return b
+	case !isLine(value):
+		return appendTexts(b, name, string(value))
 	}
-	if err := json.Unmarshal(data, &h); err != nil {
-		return h, fmt.Errorf("reading %s: %w", headName, err)
-	}
-	if h.V != formVersion || len(h.Hash) != 64 {
-		return h, fmt.Errorf("reading %s: not the form of version %d", headName, formVersion)
-	}
-	return h, nil
+	return append(append(append(append(b, `,"`...), name...), `":`...), value...)
 }
 
-// File is a segment being written. Write appends at the end; Sync returns when
-// what was written is on disk; Truncate cuts to a size in bytes and moves the
-// end there. A Log calls one method at a time.
-type File interface {
-	io.WriteCloser
-	Sync() error
-	Truncate(size int64) error
+// isLine reports whether value is JSON in UTF-8 without a line break.
+func isLine(value []byte) bool {
+	return !bytes.ContainsAny(value, "\r\n") && jsontext.Value(value).IsValid(jsontext.AllowDuplicateNames(true))
 }
 
-// CreateFile creates the segment path, which must not exist, readable by its
-// owner only.
-func CreateFile(path string) (File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
+// link identifies a record of a chain.
+type link struct {
+	seq  uint64
+	hash [sha256.Size]byte // of the record with number seq
+}
+
+// appendLine appends the whole line, with its line feed, of the record that
+// follows at, and returns the link of that record.
+func appendLine(b []byte, at link, instance string, body []byte) ([]byte, link) {
+	start := len(b)
+	b = append(b, `{"v":1,"seq":`...)
+	b = strconv.AppendUint(b, at.seq+1, 10)
+	b = append(append(b, ','), body...)
+	b = append(append(b, `,"instance":"`...), instance...)
+	b = append(b, `","prev":"`...)
+	b = append(hex.AppendEncode(b, at.hash[:]), `"}`...)
+	next := link{seq: at.seq + 1, hash: sha256.Sum256(b[start:])}
+	b = append(b[:len(b)-1], hashMember...)
+	b = hex.AppendEncode(b, next.hash[:])
+	return append(b, "\"}\n"...), next
+}
+
+// splitHash returns the hash computed over a line and the hash that the line
+// states. The line has no line feed. ok is false when the line does not end with a
+// hash member in the form of appendLine; the hashes are then a best effort.
+func splitHash(line []byte) (computed, stated [sha256.Size]byte, ok bool) {
+	cut := len(line) - tailLen
+	if cut < 0 {
+		return computed, stated, false
 	}
-	return diskFile{f}, nil
+	h := sha256.New()
+	h.Write(line[:cut])
+	h.Write([]byte{'}'})
+	h.Sum(computed[:0])
+	text := line[cut+len(hashMember) : len(line)-2]
+	_, err := hex.Decode(stated[:], text)
+	ok = err == nil && !bytes.ContainsAny(text, "ABCDEF") &&
+		bytes.HasPrefix(line[cut:], []byte(hashMember)) && bytes.HasSuffix(line, []byte(`"}`))
+	return computed, stated, ok
 }
-
-// diskFile is an os.File whose Sync leaves out metadata that no reader needs.
-type diskFile struct{ *os.File }
-
-// Sync flushes the data of the file.
-func (f diskFile) Sync() error { return dataSync(f.File) }

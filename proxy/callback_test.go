@@ -500,12 +500,12 @@ func (l *library) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	return l.bench.Spend(now, p, t, extra)
 }
 
-// Decision fails for one method.
-func (l *library) Decision(ctx context.Context, r *audit.Record) error {
-	if l.unrecorded != "" && r.Method == l.unrecorded {
+// Write fails for the decisions about one method.
+func (l *library) Write(kind audit.Kind, r *audit.Record) error {
+	if kind == audit.KindDecision && l.unrecorded != "" && r.Method == l.unrecorded {
 		return errDisk
 	}
-	return l.bench.Decision(ctx, r)
+	return l.bench.Write(kind, r)
 }
 
 // A server that wants a person to do something first, and says so in an error,

@@ -48,13 +48,12 @@ func (town) Finish(context.Context, string, approval.State, []byte, string) erro
 	return nil
 }
 
-func (town) Decision(_ context.Context, r *audit.Record) error {
+func (town) Write(kind audit.Kind, r *audit.Record) error {
+	if kind == audit.KindOutcome {
+		fmt.Println("closed:", r.Outcome)
+		return nil
+	}
 	fmt.Println("recorded:", r.Policy.Effect, r.Exposed)
-	return nil
-}
-
-func (town) Outcome(_ context.Context, r *audit.Record) error {
-	fmt.Println("closed:", r.Outcome)
 	return nil
 }
 

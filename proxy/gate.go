@@ -77,11 +77,11 @@ type Book interface {
 	Supersede(ctx context.Context, id, who, reason string) error
 }
 
-// Recorder writes the audit trail. Decision returns when the record is as durable
-// as configured; its error refuses the call.
+// Recorder writes the audit trail. Write returns when the record is as durable as
+// configured; its error refuses the call (audit.KindDecision), or withholds its result
+// (audit.KindOutcome).
 type Recorder interface {
-	Decision(ctx context.Context, r *audit.Record) error
-	Outcome(ctx context.Context, r *audit.Record) error
+	Write(kind audit.Kind, r *audit.Record) error
 }
 
 // Upstreams has the tools, and forwards calls to their servers. Forward has one

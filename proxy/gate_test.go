@@ -127,19 +127,18 @@ func (b *bench) Finish(_ context.Context, id string, s approval.State, result []
 	return nil
 }
 
-func (b *bench) Decision(_ context.Context, r *audit.Record) error {
-	b.maybePanic("record")
+func (b *bench) Write(kind audit.Kind, r *audit.Record) error {
+	if kind == audit.KindDecision {
+		b.maybePanic("record")
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if kind == audit.KindOutcome {
+		b.outcomes = append(b.outcomes, *r)
+		return b.outcomeErr
+	}
 	b.decisions = append(b.decisions, *r)
 	return b.decisionErr
-}
-
-func (b *bench) Outcome(_ context.Context, r *audit.Record) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.outcomes = append(b.outcomes, *r)
-	return b.outcomeErr
 }
 
 func (b *bench) maybePanic(stage string) {

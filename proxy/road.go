@@ -181,7 +181,7 @@ func walk[R any](ctx context.Context, r R, c *call, stages []stage[R]) (f *Failu
 // taken for it, a grant included, is given back when it is closed.
 func (c *call) record(ctx context.Context) *Failure {
 	c.recorded = true
-	if err := c.gate.opts.Recorder.Decision(context.WithoutCancel(ctx), c.newRecord(true)); err != nil {
+	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.newRecord(true)); err != nil {
 		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
 		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").
 			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))
@@ -217,7 +217,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		sum := sha256.Sum256(c.reply.Result)
 		rec.ResultSHA256, rec.ResultBytes = hex.EncodeToString(sum[:]), len(c.reply.Result)
 	}
-	if err := g.opts.Recorder.Outcome(ctx, rec); err != nil {
+	if err := g.opts.Recorder.Write(audit.KindOutcome, rec); err != nil {
 		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
 		c.reply, f = nil, c.unrecorded(f)
 	}

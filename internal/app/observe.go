@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/decisionlog"
@@ -151,7 +152,7 @@ func (a *App) startVerification() *verification {
 	ctx, stop := context.WithCancel(context.Background())
 	v := &verification{stop: stop, sampler: verify.New(verify.Options{
 		Share:   a.Config().Policy.Verify.Sample,
-		Record:  a.state.trail.Outcome,
+		Record:  func(_ context.Context, r *audit.Record) error { return a.state.trail.Write(audit.KindOutcome, r) },
 		Observe: func(o verify.Outcome) { a.metrics.verified.WithLabelValues(string(o)).Inc() },
 		Log:     a.log.Named("verify"),
 	})}

@@ -144,7 +144,7 @@ func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket,
 	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
 		return err
 	}
-	return s.trail.Ticket(ctx, ticketRecord(t, c))
+	return s.trail.Write(audit.KindTicket, ticketRecord(t, c))
 }
 
 // ticketRecord is a change of a ticket as the trail has it: the call that made

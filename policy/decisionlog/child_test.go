@@ -51,7 +51,7 @@ func decideForEver(dir string) error {
 	}
 	for i := 0; ; i++ {
 		id := os.Getenv(childName) + "-" + strconv.Itoa(i)
-		if err := trail.Decision(ctx, record(0, id)); err != nil {
+		if err := trail.Write(audit.KindDecision, record(0, id)); err != nil {
 			return err
 		}
 		fmt.Println(id)

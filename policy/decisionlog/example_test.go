@@ -44,7 +44,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	if err := trail.Decision(ctx, &audit.Record{
+	if err := trail.Write(audit.KindDecision, &audit.Record{
 		DecisionID: "dec-1", Principal: audit.Principal{Subject: "agent-7"}, Tool: "search_internet",
 		Policy: audit.Policy{Effect: "allow", Rule: "role-may"}, Input: json.RawMessage(`{}`),
 	}); err != nil {

@@ -92,12 +92,12 @@ func (w *world) decide(n int) (ids []string) {
 func (w *world) record(r *audit.Record) {
 	w.t.Helper()
 	r.CallID = r.DecisionID
-	if err := w.trail.Decision(w.t.Context(), r); err != nil {
+	if err := w.trail.Write(audit.KindDecision, r); err != nil {
 		w.t.Fatal(err)
 	}
 	end := *r
 	end.Input, end.Arguments, end.Outcome = nil, nil, audit.Allowed
-	if err := w.trail.Outcome(w.t.Context(), &end); err != nil {
+	if err := w.trail.Write(audit.KindOutcome, &end); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -73,7 +73,7 @@ func record(id, tool string) *audit.Record {
 func (b *bench) write(records ...*audit.Record) {
 	b.t.Helper()
 	for _, r := range records {
-		if err := b.trail.Outcome(b.t.Context(), r); err != nil {
+		if err := b.trail.Write(audit.KindOutcome, r); err != nil {
 			b.t.Fatal(err)
 		}
 	}

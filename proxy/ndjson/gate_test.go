@@ -161,9 +161,10 @@ func (b *bench) Release(context.Context, string) error { return nil }
 
 func (b *bench) Finish(context.Context, string, approval.State, []byte, string) error { return nil }
 
-func (b *bench) Decision(context.Context, *audit.Record) error { return nil }
-
-func (b *bench) Outcome(_ context.Context, r *audit.Record) error {
+func (b *bench) Write(kind audit.Kind, r *audit.Record) error {
+	if kind != audit.KindOutcome {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.records = append(b.records, string(r.Outcome)+" "+r.Stage)

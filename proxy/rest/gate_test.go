@@ -256,9 +256,10 @@ func (c controls) Release(context.Context, string) error { return nil }
 
 func (c controls) Finish(context.Context, string, approval.State, []byte, string) error { return nil }
 
-func (c controls) Decision(context.Context, *audit.Record) error { return nil }
-
-func (c controls) Outcome(_ context.Context, r *audit.Record) error {
+func (c controls) Write(kind audit.Kind, r *audit.Record) error {
+	if kind != audit.KindOutcome {
+		return nil
+	}
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
 	c.g.outcomes = append(c.g.outcomes, *r)

@@ -19,8 +19,8 @@ func TestTrailIsInTheDocument(t *testing.T) {
 	}
 	made := audit.Change{Seq: 1, To: "proposed", Who: "agent", Digest: "sha256:0"}
 	denied := audit.Change{Seq: 2, From: "proposed", To: "denied", Who: "ann", Reason: "no", Digest: "sha256:0"}
-	err = errors.Join(log.Decision(t.Context(), &audit.Record{}), log.Outcome(t.Context(), &audit.Record{}),
-		log.Ticket(t.Context(), &audit.Record{Change: &made}), log.Ticket(t.Context(), &audit.Record{Change: &denied}), log.Close())
+	err = errors.Join(log.Write(audit.KindDecision, &audit.Record{}), log.Write(audit.KindOutcome, &audit.Record{}),
+		log.Write(audit.KindTicket, &audit.Record{Change: &made}), log.Write(audit.KindTicket, &audit.Record{Change: &denied}), log.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
