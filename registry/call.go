@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,7 +19,7 @@ type View struct {
 	ctx     context.Context
 	from    Downstream
 	route   string
-	servers []*running // that may offer the client something of its own
+	servers []*entry // that may offer the client something of its own
 	now     *Catalogue
 }
 
@@ -28,16 +29,15 @@ type View struct {
 // client of the same capabilities had one so far; where it cannot be had within
 // five seconds, the client sees what those see that can do nothing.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
-	servers := (*r.running.Load())[route]
-	for _, s := range servers {
+	for _, s := range r.Catalogue().running[route] {
 		select {
 		case <-s.settled:
 		case <-ctx.Done():
 		}
 	}
-	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
+	v := View{r: r, ctx: ctx, from: from, route: route, now: r.Catalogue()}
 	if from.Session != "" {
-		v.servers = servers
+		v.servers = v.now.running[route]
 	}
 	return v
 }
@@ -55,7 +55,7 @@ func (v View) Lookup(name string) (*Tool, bool) {
 		return v.discover(name)
 	}
 	for _, s := range v.servers {
-		if s.name == t.Server && s.isolated {
+		if s.cfg.Name == t.Server && s.isolated {
 			if p := v.profile(s); p != nil {
 				return t, p.Offers(t.Name) == t.Fingerprint
 			}
@@ -68,12 +68,15 @@ func (v View) Lookup(name string) (*Tool, bool) {
 // quarantine.
 func (v View) discover(name string) (*Tool, bool) {
 	for _, s := range v.servers {
-		upstreamName, ok := s.upstreamName(v.route, name)
+		own, ok := name, true // the upstream's own name
+		if v.route == "" {
+			own, ok = strings.CutPrefix(name, s.cfg.Prefix)
+		}
 		if !ok {
 			continue
 		}
-		if p := v.profile(s); p.Offers(upstreamName) != "" {
-			if t, ok := v.r.learned(v.now, s, p).offer(s.name, upstreamName, p); ok {
+		if p := v.profile(s); p.Offers(own) != "" {
+			if t, ok := v.r.learned(v.now, s, p).offer(s.cfg.Name, own, p); ok {
 				return t, true
 			}
 		}
@@ -89,15 +92,15 @@ func (v View) discover(name string) (*Tool, bool) {
 // profile returns what s offers the client, or nil when that is what s offers
 // every client. Where one Downstream stands for several servers, its peers have a
 // method For that returns the peer for one server.
-func (v View) profile(s *running) *upstream.Profile {
+func (v View) profile(s *entry) *upstream.Profile {
 	from := v.from
 	if p, ok := from.Peer.(perServer); ok {
-		from.Peer = p.For(s.name)
+		from.Peer = p.For(s.cfg.Name)
 	}
 	if p, ok := from.Home.(perServer); ok {
-		from.Home = p.For(s.name)
+		from.Home = p.For(s.cfg.Name)
 	}
-	return s.Profile(v.ctx, from)
+	return s.server.Profile(v.ctx, from)
 }
 
 // perServer is a Peer that tells servers apart.
@@ -115,12 +118,12 @@ func (v View) Tools() []*Tool {
 	for i, s := range v.servers {
 		p := profiles[i]
 		if p == nil {
-			out = append(out, v.now.shared[s.name]...)
+			out = append(out, v.now.shared[s.cfg.Name]...)
 			continue
 		}
 		c := v.r.learned(v.now, s, p)
 		for _, offer := range p.Tools {
-			if t, ok := c.offer(s.name, offer.Name, p); ok {
+			if t, ok := c.offer(s.cfg.Name, offer.Name, p); ok {
 				out = append(out, t)
 			}
 		}
@@ -154,16 +157,14 @@ func (c *Catalogue) offer(server, name string, p *upstream.Profile) (*Tool, bool
 	return t, true
 }
 
-// learned gives a catalogue that knows all that a connection offers: c, or a
+// learned returns a catalogue that knows all that a connection offers: c, or a
 // newer one.
-func (r *Registry) learned(c *Catalogue, s *running, p *upstream.Profile) *Catalogue {
-	for _, offer := range p.Tools {
-		if !c.known[s.name][offer.Fingerprint] {
-			r.learn(s, p)
-			return r.Catalogue()
-		}
+func (r *Registry) learned(c *Catalogue, s *entry, p *upstream.Profile) *Catalogue {
+	if !slices.ContainsFunc(p.Tools, func(o upstream.Offer) bool { return !s.known[o.Fingerprint] }) {
+		return c
 	}
-	return c
+	r.learn(s.server, p)
+	return r.Catalogue()
 }
 
 // maxOwn bounds the definitions of one server that only some connections list.
@@ -171,97 +172,33 @@ const maxOwn = 1000
 
 // learn adds to a server what only some connection lists. It stays until the
 // server lists something new.
-func (r *Registry) learn(s *running, p *upstream.Profile) {
-	r.building.Lock()
-	defer r.building.Unlock()
-	e := r.entryOf(s)
-	if e == nil {
-		return
-	}
-	r.mu.Lock()
-	own := e.own
-	for _, offer := range p.Tools {
-		if !e.known[offer.Fingerprint] && len(own) < maxOwn {
-			own = append(own, offer.Definition)
-		}
-	}
-	news := len(own) > len(e.own)
-	e.own = own
-	r.mu.Unlock()
-	if news {
-		r.build(e)
-		r.publish()
-	}
-}
-
-// relisted forgets what only some connections of a server listed, because one
-// of them lists something else by now, and has every client look again.
-func (r *Registry) relisted(e *entry) {
-	r.building.Lock()
-	defer r.building.Unlock()
-	r.mu.Lock()
-	e.own = nil
-	tell := r.onChange
-	r.mu.Unlock()
-	r.build(e)
-	r.publish()
-	for _, f := range tell {
-		f()
-	}
-}
-
-// entryOf finds the entry of a server that is running.
-func (r *Registry) entryOf(s *running) *entry {
+func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
-		if e.server == s.Server {
-			return e
+	i := slices.IndexFunc(r.entries, func(e *entry) bool { return e.server == server })
+	if i < 0 {
+		return
+	}
+	e, before := r.entries[i], len(r.entries[i].own)
+	for _, offer := range p.Tools {
+		if !e.known[offer.Fingerprint] && len(e.own) < maxOwn {
+			e.own = append(e.own, offer.Definition)
 		}
 	}
-	return nil
-}
-
-// running is one server that is not disabled.
-type running struct {
-	*upstream.Server
-	name, prefix string
-	settled      <-chan struct{} // Server.Settled
-	isolated     bool            // Server.Isolated
-}
-
-// upstreamName gives the server's own name for the tool that goes by name on a
-// route, and whether it can be one of the server's.
-func (s *running) upstreamName(route, name string) (string, bool) {
-	if route != "" {
-		return name, true
+	if len(e.own) > before {
+		r.rebuildLocked(false, e)
 	}
-	return strings.CutPrefix(name, s.prefix)
-}
-
-// fleet holds the running servers by route: those of "" are all of them, in
-// configured order. It is immutable.
-type fleet map[string][]*running
-
-// newFleet returns the running servers of entries.
-func newFleet(entries []*entry) *fleet {
-	f := make(fleet, len(entries)+1)
-	for _, e := range entries {
-		if e.server != nil {
-			s := &running{e.server, e.cfg.Name, e.cfg.Prefix, e.server.Settled(), e.server.Isolated()}
-			f[""] = append(f[""], s)
-			f[s.name] = []*running{s}
-		}
-	}
-	return &f
 }
 
 // Forward sends a judged call to its upstream and gives the raw result. The
 // error is always a *ForwardError. A tool that is quarantined by now, or has
 // another definition than t, is not called: the control fails closed.
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
-	now := r.catalogue.Load().byName[t.Server][t.Name]
+	c := r.catalogue.Load()
+	servers, now := c.running[t.Server], c.byName[t.Server][t.Name]
 	switch {
+	case len(servers) == 0:
+		return nil, notRunning(t.Server)
 	case now == nil:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
 	case now.Quarantine != "" || t.Quarantine != "":
@@ -269,40 +206,38 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	case now.Fingerprint != t.Fingerprint:
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}
-	servers := (*r.running.Load())[t.Server]
-	if len(servers) == 0 {
-		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", t.Server)}
-	}
 	out.Tool, out.Fingerprint, out.Timeout = t.Name, t.Fingerprint, t.Timeout
-	result, err := servers[0].Do(ctx, out)
+	result, err := servers[0].server.Do(ctx, out)
 	if err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
-// Ask sends a judged request that calls no tool to a server and gives the raw
+// notRunning is the error of a request to a server that is not configured or
+// disabled.
+func notRunning(server string) error {
+	return &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", server)}
+}
+
+// Ask sends a judged request that calls no tool to a server and returns the raw
 // result. The error is always a *ForwardError.
 func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMessage, error) {
-	up := r.server(server)
-	if up == nil {
-		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s is not running", server)}
+	servers := r.Catalogue().running[server]
+	if server == "" || len(servers) == 0 {
+		return nil, notRunning(server)
 	}
-	result, err := up.Ask(ctx, ask)
+	result, err := servers[0].server.Ask(ctx, ask)
 	if err != nil {
 		return nil, err
 	}
 	return result, nil
 }
 
-// Notify passes a notification of a client's on to the connections that its
-// session has: that to one server, or with server "" every one.
+// Notify passes a client's notification to the connections that its session has:
+// the one to server, or with "" all of them.
 func (r *Registry) Notify(server, session, method string, params json.RawMessage) {
-	if server == "" {
-		for _, up := range r.servers() {
-			up.Notify(session, method, params)
-		}
-	} else if up := r.server(server); up != nil {
-		up.Notify(session, method, params)
+	for _, e := range r.Catalogue().running[server] {
+		e.server.Notify(session, method, params)
 	}
 }

@@ -1,18 +1,22 @@
 package registry
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
 
 // Catalogue is every tool of every upstream at one moment, those included that
 // only some clients get to see; what one of them sees is a View. It is
 // immutable and safe for concurrent use; a change is a new Catalogue.
 type Catalogue struct {
-	servers     []string                    // configured order
+	entries     []*entry                    // of all servers, in configured order
+	running     map[string][]*entry         // :: route ⇒ entries that are not disabled; "" is all of them
 	byServer    map[string][]*Tool          // :: server ⇒ its tools in upstream order, quarantined ones included
 	byName      map[string]map[string]*Tool // :: server ⇒ upstream name ⇒ tool
 	serving     map[string]map[string]*Tool // :: route ⇒ name there ⇒ tool that serves
 	listed      map[string][]*Tool          // :: route ⇒ tools that serve; "" is all of them
 	shared      map[string][]*Tool          // :: route ⇒ those of them that every connection lists
-	known       map[string]map[string]bool  // :: server ⇒ fingerprints that tools were made of
 	quarantined []*Tool
 }
 
@@ -40,27 +44,45 @@ func (c *Catalogue) HasServer(name string) bool {
 // its reason. The slice is shared: callers must not change it.
 func (c *Catalogue) Quarantined() []*Tool { return c.quarantined }
 
-// catalogueOf assembles a catalogue from tools per server. Of two tools with
-// one exposed name the later one is quarantined, and before any other the one
-// that only some connections list.
-func catalogueOf(servers []string, tools map[string][]*Tool, known map[string]map[string]bool) *Catalogue {
-	c := &Catalogue{
-		servers:  servers,
-		byServer: make(map[string][]*Tool, len(servers)),
-		byName:   make(map[string]map[string]*Tool, len(servers)),
-		serving:  map[string]map[string]*Tool{"": {}},
-		listed:   make(map[string][]*Tool, len(servers)+1),
-		shared:   make(map[string][]*Tool, len(servers)+1),
-		known:    known,
-	}
+// NewCatalogue assembles a catalogue from tools that are already made, servers
+// in the order given and tools in theirs. Of two tools with one exposed name
+// the later one is quarantined. It is for those who judge against a catalogue
+// without running upstreams.
+func NewCatalogue(servers []string, tools ...*Tool) *Catalogue {
+	var entries []*entry
 	for _, server := range servers {
-		c.byServer[server] = nil
-		c.byName[server] = make(map[string]*Tool, len(tools[server]))
-		c.serving[server] = make(map[string]*Tool, len(tools[server]))
+		e := &entry{cfg: config.Server{Name: server}}
+		for _, t := range tools {
+			if t.Server == server {
+				e.tools = append(e.tools, t)
+			}
+		}
+		entries = append(entries, e)
+	}
+	return newCatalogue(entries)
+}
+
+// newCatalogue assembles a catalogue of entries. Of two tools with one exposed
+// name the later one is quarantined, and before any other the one that only some
+// connections list.
+func newCatalogue(entries []*entry) *Catalogue {
+	c := &Catalogue{
+		running: make(map[string][]*entry), byServer: make(map[string][]*Tool), byName: make(map[string]map[string]*Tool),
+		serving: map[string]map[string]*Tool{"": {}}, listed: make(map[string][]*Tool), shared: make(map[string][]*Tool),
+	}
+	for _, e := range entries {
+		e, name := new(*e), e.cfg.Name
+		c.entries = append(c.entries, e)
+		if e.cfg.Disabled {
+			continue
+		}
+		c.running[""] = append(c.running[""], e)
+		c.running[name] = []*entry{e}
+		c.byServer[name], c.byName[name], c.serving[name] = nil, make(map[string]*Tool), make(map[string]*Tool)
 	}
 	for _, own := range []bool{false, true} {
-		for _, server := range servers {
-			for _, t := range tools[server] {
+		for _, e := range c.running[""] {
+			for _, t := range e.tools {
 				if t.own == own {
 					c.add(t)
 				}
@@ -104,24 +126,20 @@ func (t *Tool) quarantined(reason string) *Tool {
 
 // waitsForPin reports whether a pin keeps a tool back.
 func (c *Catalogue) waitsForPin() bool {
-	for _, t := range c.quarantined {
-		if t.pinned {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.quarantined, func(t *Tool) bool { return t.pinned })
 }
 
 // looksLike reports whether nobody can see that c has taken the place of other.
 // A tool that only some connections list is seen when they do, and that it came
 // to be known here or was forgotten changes nothing for anybody.
 func (c *Catalogue) looksLike(other *Catalogue) bool {
-	if !slices.Equal(c.servers, other.servers) {
+	if !slices.EqualFunc(c.running[""], other.running[""], func(a, b *entry) bool { return a.cfg.Name == b.cfg.Name }) {
 		return false
 	}
-	for _, server := range c.servers {
-		shared := func(t *Tool) bool { return !t.own }
-		if !slices.EqualFunc(only(c.byServer[server], shared), only(other.byServer[server], shared), (*Tool).equal) {
+	own := func(t *Tool) bool { return t.own }
+	for server, tools := range c.byServer {
+		shared, before := slices.DeleteFunc(slices.Clone(tools), own), slices.DeleteFunc(slices.Clone(other.byServer[server]), own)
+		if !slices.EqualFunc(shared, before, (*Tool).equal) {
 			return false
 		}
 		for name, t := range c.byName[server] {
@@ -131,16 +149,6 @@ func (c *Catalogue) looksLike(other *Catalogue) bool {
 		}
 	}
 	return true
-}
-
-// only gives the tools that are of a kind.
-func only(tools []*Tool, kind func(*Tool) bool) (out []*Tool) {
-	for _, t := range tools {
-		if kind(t) {
-			out = append(out, t)
-		}
-	}
-	return out
 }
 
 // equal reports whether two tools say the same. Schemas and annotations are

@@ -52,10 +52,8 @@ func sharable(declared json.RawMessage) json.RawMessage {
 // answered, failed or had its first second, or until ctx ends.
 func (r *Registry) Offers(ctx context.Context) []Offer {
 	r.Settle(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var out []Offer
-	for i, e := range r.entries {
+	for i, e := range r.Catalogue().entries {
 		if e.server != nil {
 			out = append(out, offerOf(e.cfg, i, e.server.Capabilities()))
 		}

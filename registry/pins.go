@@ -50,9 +50,6 @@ type Pin struct {
 // not be written to.
 func (p *Pin) Definition() json.RawMessage { return p.accepted }
 
-// key is what a pin is kept by.
-func (p *Pin) key() pinKey { return pinKey{p.Server, p.Tool} }
-
 // pinKey names a pin.
 type pinKey struct{ server, tool string }
 
@@ -114,7 +111,7 @@ func (p *Pins) Diff(ctx context.Context, server, tool string) (accepted, offered
 // what is accepted is what was looked at. Errors: ErrNoPin, ErrNoOffer,
 // ErrOtherOffer.
 func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) error {
-	err := p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
+	_, err := p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
 		pin := pins[pinKey{server, tool}]
 		switch {
 		case pin == nil:
@@ -157,20 +154,14 @@ func (r *Registry) pin(server string, tools []*Tool) {
 	}
 }
 
-// admit gives the pins of a server after the tools have been noted in them:
+// admit returns the pins of a server after the tools have been recorded in them:
 // unknown ones are accepted, changed ones become offers.
 func (p *Pins) admit(ctx context.Context, server string, tools []*Tool) (map[pinKey]*Pin, error) {
 	pins, err := p.read(ctx, server)
 	if err != nil || len(p.news(pins, tools)) == 0 {
 		return pins, err
 	}
-	err = p.update(ctx, server, func(now map[pinKey]*Pin) ([]*Pin, error) {
-		return p.news(now, tools), nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p.read(ctx, server)
+	return p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) { return p.news(pins, tools), nil })
 }
 
 // news gives the pins that tools change.
@@ -197,7 +188,7 @@ func (p *Pins) news(pins map[pinKey]*Pin, tools []*Tool) []*Pin {
 	return out
 }
 
-// read gives the pins of a server, or with "" all.
+// read returns the pins of a server, or with "" all of them.
 func (p *Pins) read(ctx context.Context, server string) (map[pinKey]*Pin, error) {
 	if p.db != nil {
 		return selectPins(ctx, p.db.Read, server)
@@ -207,45 +198,33 @@ func (p *Pins) read(ctx context.Context, server string) (map[pinKey]*Pin, error)
 	return maps.Clone(p.memory), nil
 }
 
-// update changes pins in one transaction: f sees them as they are and gives
-// those to write.
-func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin) ([]*Pin, error)) error {
-	if p.db != nil {
-		return p.updateDB(ctx, server, f)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	news, err := f(maps.Clone(p.memory))
-	for _, pin := range news {
-		p.memory[pin.key()] = pin
-	}
-	return err
-}
-
-// updateDB is update with a database.
-func (p *Pins) updateDB(ctx context.Context, server string, f func(map[pinKey]*Pin) ([]*Pin, error)) error {
-	tx, err := p.db.Write.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("opening pins: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	pins, err := selectPins(ctx, tx, server)
-	if err != nil {
-		return err
-	}
-	news, err := f(pins)
-	if err != nil {
-		return err
-	}
-	for _, pin := range news {
-		if err := insertPin(ctx, tx, pin); err != nil {
-			return fmt.Errorf("writing a pin: %w", err)
+// update changes pins in one transaction: f gets them as they are and returns
+// those to write. It returns the pins with the changes.
+func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin) ([]*Pin, error)) (pins map[pinKey]*Pin, err error) {
+	change := func(write func(*Pin) error) error {
+		news, err := f(pins)
+		for _, pin := range news {
+			if err = write(pin); err != nil {
+				return fmt.Errorf("writing a pin: %w", err)
+			}
+			pins[pinKey{pin.Server, pin.Tool}] = pin
 		}
+		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("writing pins: %w", err)
+	if p.db == nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		pins = p.memory
+		err = change(func(*Pin) error { return nil })
+		return maps.Clone(pins), err
 	}
-	return nil
+	err = p.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if pins, err = selectPins(ctx, tx, server); err != nil {
+			return err
+		}
+		return change(func(pin *Pin) error { return insertPin(ctx, tx, pin) })
+	})
+	return pins, err
 }
 
 // selectPins returns the pins of a server, or with "" all of them.
@@ -257,7 +236,7 @@ func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey
 	}
 	out := make(map[pinKey]*Pin, len(pins))
 	for _, pin := range pins {
-		out[pin.key()] = pin
+		out[pinKey{pin.Server, pin.Tool}] = pin
 	}
 	return out, nil
 }
@@ -265,9 +244,8 @@ func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey
 func scanPin(rows *sql.Rows) (*Pin, error) {
 	var pin Pin
 	var acceptedAt, offeredAt int64
-	var accepted, offered []byte
-	err := rows.Scan(&pin.Server, &pin.Tool, &pin.Accepted, &accepted, &acceptedAt, &pin.Offered, &offered, &offeredAt)
-	pin.accepted, pin.offered, pin.AcceptedAt = accepted, offered, time.UnixMilli(acceptedAt)
+	err := rows.Scan(&pin.Server, &pin.Tool, &pin.Accepted, (*[]byte)(&pin.accepted), &acceptedAt, &pin.Offered, (*[]byte)(&pin.offered), &offeredAt)
+	pin.AcceptedAt = time.UnixMilli(acceptedAt)
 	if pin.Offered != "" {
 		pin.OfferedAt = time.UnixMilli(offeredAt)
 	}
@@ -276,15 +254,8 @@ func scanPin(rows *sql.Rows) (*Pin, error) {
 
 // insertPin writes a pin in the place of an older one.
 func insertPin(ctx context.Context, tx *sql.Tx, pin *Pin) error {
-	offeredAt := int64(0)
-	if pin.Offered != "" {
-		offeredAt = pin.OfferedAt.UnixMilli()
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO pins (server, tool, accepted, accepted_definition, accepted_at,
-		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (server, tool) DO UPDATE SET accepted = excluded.accepted,
-		accepted_definition = excluded.accepted_definition, accepted_at = excluded.accepted_at,
-		offered = excluded.offered, offered_definition = excluded.offered_definition, offered_at = excluded.offered_at`,
-		pin.Server, pin.Tool, pin.Accepted, []byte(pin.accepted), pin.AcceptedAt.UnixMilli(), pin.Offered, []byte(pin.offered), offeredAt)
+	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO pins (server, tool, accepted, accepted_definition, accepted_at,
+		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, max(0, ?))`, pin.Server, pin.Tool, pin.Accepted,
+		[]byte(pin.accepted), pin.AcceptedAt.UnixMilli(), pin.Offered, []byte(pin.offered), pin.OfferedAt.UnixMilli())
 	return err
 }

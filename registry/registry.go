@@ -6,6 +6,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,30 +52,30 @@ type Registry struct {
 	pins      *Pins
 	schemas   *SchemaRegistry
 	catalogue atomic.Pointer[Catalogue]
-	running   atomic.Pointer[fleet]
 	tasks     sync.WaitGroup
 	life      context.Context // ends with Close
 	end       context.CancelFunc
 
-	building sync.Mutex // held while tools are built and published, so that an older list never follows a newer one
-
-	mu       sync.Mutex // protects the fields below; taken after building
+	mu       sync.Mutex // protects the fields below; held while tools are built and published
 	entries  []*entry
 	onChange []func()
-	onLists  []func(server, method string)
 	closed   bool
+
+	listMu  sync.Mutex // protects onLists
+	onLists []func(server, method string)
 }
 
-// entry is one configured server.
+// entry is one configured server. The entries of the Registry are protected by
+// Registry.mu; a Catalogue has copies, which do not change.
 type entry struct {
-	server *upstream.Server // nil when disabled
-	since  time.Time        // when a disabled server was seen
+	server   *upstream.Server // nil when disabled
+	settled  <-chan struct{}  // Server.Settled
+	isolated bool             // Server.Isolated
+	since    time.Time        // when the entry was made
 
-	// The fields below are protected by Registry.mu, and written with
-	// Registry.building held.
 	cfg         config.Server
 	definitions []json.RawMessage // as last listed
-	own         []json.RawMessage // what only connections of sessions listed since
+	own         []json.RawMessage // that only connections of sessions have listed since
 	known       map[string]bool   // :: fingerprint ⇒ it is one of these two
 	tools       []*Tool
 	warnings    []string
@@ -92,8 +93,7 @@ func New(opts Options) *Registry {
 	r.life, r.end = context.WithCancel(context.Background())
 	r.pins = OpenPins(opts.DB, opts.Now)
 	r.pins.accepted = r.recheck
-	r.catalogue.Store(catalogueOf(nil, nil, nil))
-	r.running.Store(newFleet(nil))
+	r.catalogue.Store(newCatalogue(nil))
 	r.tasks.Go(r.poll)
 	return r
 }
@@ -118,17 +118,17 @@ func (r *Registry) OnChange(f func()) {
 // notifications/resources/list_changed or notifications/prompts/list_changed.
 // It must return soon and must not call Apply or Close.
 func (r *Registry) OnListChanged(f func(server, method string)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.listMu.Lock()
+	defer r.listMu.Unlock()
 	r.onLists = append(r.onLists, f)
 }
 
-// listChanged tells whoever wants to know of a list of a server's.
+// listChanged reports a changed list of a server.
 func (r *Registry) listChanged(server, method string) {
-	r.mu.Lock()
-	tell := r.onLists
-	r.mu.Unlock()
-	for _, f := range tell {
+	r.listMu.Lock()
+	listeners := r.onLists
+	r.listMu.Unlock()
+	for _, f := range listeners {
 		f(server, method)
 	}
 }
@@ -139,18 +139,16 @@ func (r *Registry) listChanged(server, method string) {
 // is gone or another finishes its calls within its timeout and is then
 // stopped. The error is ErrClosed after Close, and nothing else.
 func (r *Registry) Apply(_ context.Context, cfg *config.Config) error {
-	r.building.Lock()
-	defer r.building.Unlock()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.closed {
-		r.mu.Unlock()
 		return ErrClosed
 	}
 	old := make(map[string]*entry, len(r.entries))
 	for _, e := range r.entries {
 		old[e.cfg.Name] = e
 	}
-	entries := make([]*entry, 0, len(cfg.Servers))
+	r.entries = nil
 	for _, server := range cfg.Servers {
 		e := old[server.Name]
 		if e != nil && e.cfg.Identity() == server.Identity() && e.cfg.Disabled == server.Disabled {
@@ -159,18 +157,12 @@ func (r *Registry) Apply(_ context.Context, cfg *config.Config) error {
 		} else {
 			e = r.start(server)
 		}
-		entries = append(entries, e)
+		r.entries = append(r.entries, e)
 	}
-	r.entries = entries
-	r.running.Store(newFleet(entries))
-	r.mu.Unlock()
+	r.rebuildLocked(false, r.entries...)
 	for _, e := range old {
 		r.retire(e)
 	}
-	for _, e := range entries {
-		r.build(e)
-	}
-	r.publish()
 	return nil
 }
 
@@ -183,10 +175,14 @@ func (r *Registry) start(cfg config.Server) *entry {
 	e.server = upstream.Start(cfg, upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Logger: r.log, Now: r.opts.Now,
 		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
-		Listed:      func(definitions []json.RawMessage) { r.listed(e, definitions) },
-		Relisted:    func() { r.relisted(e) },
+		Listed: func(definitions []json.RawMessage) {
+			r.update(e, false, func() { e.definitions, e.own = definitions, nil })
+		},
+		// What only some connections listed may be gone, although the shared list is unchanged.
+		Relisted:    func() { r.update(e, true, func() { e.own = nil }) },
 		ListChanged: func(method string) { r.listChanged(cfg.Name, method) },
 	})
+	e.settled, e.isolated = e.server.Settled(), e.server.Isolated()
 	return e
 }
 
@@ -202,52 +198,31 @@ func (r *Registry) retire(e *entry) {
 	})
 }
 
-// listed takes a new list of definitions from a server.
-func (r *Registry) listed(e *entry, definitions []json.RawMessage) {
-	r.building.Lock()
-	defer r.building.Unlock()
-	r.mu.Lock()
-	e.definitions, e.own = definitions, nil
-	r.mu.Unlock()
-	r.build(e)
-	r.publish()
-}
-
-// build makes the tools of e from what it listed. The caller holds building.
-func (r *Registry) build(e *entry) {
-	r.mu.Lock()
-	cfg, definitions, own := e.cfg, e.definitions, e.own
-	r.mu.Unlock()
-	tools, warnings := r.discover(cfg, definitions, own)
-	known := make(map[string]bool, len(definitions)+len(own))
-	for _, definition := range slices.Concat(definitions, own) {
-		known[upstream.Fingerprint(definition)] = true
-	}
+// update changes what a server listed, and rebuilds its tools.
+func (r *Registry) update(e *entry, notify bool, change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.tools, e.warnings, e.known = tools, warnings, known
+	change()
+	r.rebuildLocked(notify, e)
 }
 
-// publish swaps in the catalogue of the entries as they are now, and tells of it
-// if somebody may see the difference. The caller holds building.
-func (r *Registry) publish() {
-	r.mu.Lock()
-	var servers []string
-	tools, known := make(map[string][]*Tool), make(map[string]map[string]bool)
-	for _, e := range r.entries {
-		if e.server != nil {
-			servers = append(servers, e.cfg.Name)
-			tools[e.cfg.Name], known[e.cfg.Name] = e.tools, e.known
+// rebuildLocked makes the tools of entries from what their servers listed, and
+// publishes the catalogue. It calls the functions of OnChange if a client may see
+// a difference, or notify says so. The caller must hold r.mu, so that an older
+// list never follows a newer one.
+func (r *Registry) rebuildLocked(notify bool, entries ...*entry) {
+	for _, e := range entries {
+		e.tools, e.warnings = r.discover(e.cfg, e.definitions, e.own)
+		e.known = make(map[string]bool, len(e.definitions)+len(e.own))
+		for _, definition := range slices.Concat(e.definitions, e.own) {
+			e.known[upstream.Fingerprint(definition)] = true
 		}
 	}
-	next := catalogueOf(servers, tools, known)
-	var tell []func()
-	if !next.looksLike(r.catalogue.Swap(next)) {
-		tell = r.onChange
-	}
-	r.mu.Unlock()
-	for _, f := range tell {
-		f()
+	next := newCatalogue(r.entries)
+	if !next.looksLike(r.catalogue.Swap(next)) || notify {
+		for _, f := range r.onChange {
+			f()
+		}
 	}
 }
 
@@ -269,19 +244,10 @@ func (r *Registry) poll() {
 
 // recheck builds everything again from what was listed.
 func (r *Registry) recheck() {
-	r.building.Lock()
-	defer r.building.Unlock()
 	r.mu.Lock()
-	entries := r.entries
-	r.mu.Unlock()
-	for _, e := range entries {
-		r.build(e)
-	}
-	r.publish()
+	defer r.mu.Unlock()
+	r.rebuildLocked(false, r.entries...)
 }
-
-// servers returns the running upstreams.
-func (r *Registry) servers() []*running { return (*r.running.Load())[""] }
 
 // Settle waits until every upstream has answered, failed or had a second
 // since it was started, or until ctx ends.
@@ -289,9 +255,9 @@ func (r *Registry) Settle(ctx context.Context) { r.View(ctx, "", Downstream{}) }
 
 // Settled reports whether Settle would return at once.
 func (r *Registry) Settled() bool {
-	for _, s := range r.servers() {
+	for _, e := range r.Catalogue().running[""] {
 		select {
-		case <-s.settled:
+		case <-e.settled:
 		default:
 			return false
 		}
@@ -299,22 +265,11 @@ func (r *Registry) Settled() bool {
 	return true
 }
 
-// server finds a running upstream by name.
-func (r *Registry) server(name string) *upstream.Server {
-	if name == "" {
-		return nil // the route of all servers
-	}
-	for _, s := range (*r.running.Load())[name] {
-		return s.Server
-	}
-	return nil
-}
-
 // EndSession closes the upstream connections of one downstream session. Calls
 // under way on them fail.
 func (r *Registry) EndSession(session string) {
-	for _, s := range r.servers() {
-		s.EndSession(session)
+	for _, e := range r.Catalogue().running[""] {
+		e.server.EndSession(session)
 	}
 }
 
@@ -327,12 +282,43 @@ func (r *Registry) Close(ctx context.Context) error {
 	r.mu.Unlock()
 	if !again {
 		var servers sync.WaitGroup
-		for _, s := range r.servers() {
-			servers.Go(func() { s.Close(ctx) })
+		for _, e := range r.Catalogue().running[""] {
+			servers.Go(func() { e.server.Close(ctx) })
 		}
 		servers.Wait()
 		r.end()
 	}
 	r.tasks.Wait()
 	return nil
+}
+
+// Status returns the state of each configured server, in configured order.
+func (r *Registry) Status() []ServerStatus {
+	c := r.Catalogue()
+	out := make([]ServerStatus, 0, len(c.entries))
+	for _, e := range c.entries {
+		out = append(out, e.status(c.byServer[e.cfg.Name]))
+	}
+	return out
+}
+
+// status returns the state of one server with its tools.
+func (e *entry) status(tools []*Tool) ServerStatus {
+	if e.server == nil {
+		return ServerStatus{Name: e.cfg.Name, State: "disabled", Since: e.since}
+	}
+	s := e.server.Status()
+	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Warnings: slices.Clone(e.warnings)}
+	if s.Err != nil {
+		out.Error = s.Err.Error()
+	}
+	for _, t := range tools {
+		if t.Quarantine == "" {
+			out.Tools++
+			continue
+		}
+		out.Quarantined++
+		out.Warnings = append(out.Warnings, fmt.Sprintf("tool %s is quarantined: %s", t.Name, t.Quarantine))
+	}
+	return out
 }
