@@ -176,8 +176,7 @@ func describe(t testing.TB, a action, o observation) string {
 func paramsOf(t testing.TB, messages []message, method string, methodsOnly bool) (out []string) {
 	t.Helper()
 	for _, m := range messages {
-		// The TypeScript client of the stateless revision reports progress of its own.
-		if text, _ := m.Params["message"].(string); m.Method != method || strings.HasPrefix(text, "Fulfilling input required") {
+		if m.Method != method {
 			continue
 		}
 		delete(m.Params, "progressToken")

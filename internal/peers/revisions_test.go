@@ -168,7 +168,7 @@ func observe(t *testing.T, p peer, at target, prefix bool, servers ...referenceS
 			if prefix && a.Name != "" {
 				a.Name = one.name + "__" + a.Name
 			}
-			actions, of = append(actions, p.adapt(a)), append(of, one.name)
+			actions, of = append(actions, a), append(of, one.name)
 		}
 	}
 	all := map[string]observed{}
@@ -188,16 +188,6 @@ func observe(t *testing.T, p peer, at target, prefix bool, servers ...referenceS
 		}
 	}
 	return all
-}
-
-// adapt waits for one progress notification less with the TypeScript SDK. It
-// handles progress later than an answer that arrives in the same read, and may
-// miss the last.
-func (p peer) adapt(a action) action {
-	if strings.HasPrefix(p.name, "typescript") && a.Wait[progressNote] > 0 {
-		a.Wait = map[string]int{progressNote: a.Wait[progressNote] - 1}
-	}
-	return a
 }
 
 // namesOf returns the names of one server in a list of all, without prefix.

@@ -56,6 +56,11 @@ function connectWith(Stdio, HTTP) {
 const notifications = [];
 const requests = [];
 library.onNotification(async (n) => void notifications.push({ method: n.method, params: n.params ?? {} }));
+// Progress is recorded as it arrives. The client handles a notification later than an
+// answer that arrives in the same read, and then drops it.
+transport.onmessage = ({ method, params }) => {
+  if (method === "notifications/progress") notifications.push({ method, params });
+};
 if (!target.bare) {
   library.answer("roots/list", async () => ({ roots: [{ uri: rootURI, name: "root" }] }));
   library.answer("sampling/createMessage", async ({ params }) => {
@@ -154,9 +159,8 @@ for (const action of actions) {
   const abort = new AbortController();
   const options = { signal: abort.signal };
   if (action.progress || action.cancel) {
-    // The client passes progress to this handler only.
-    options.onprogress = (params) => {
-      notifications.push({ method: "notifications/progress", params });
+    // The handler makes the client request progress.
+    options.onprogress = () => {
       if (action.cancel) abort.abort("cancelled by the test");
     };
   }
