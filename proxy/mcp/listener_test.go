@@ -109,15 +109,16 @@ func TestListenToResources(t *testing.T) {
 	g := newGate()
 	s := &shelf{library: library{g}, book: make(chan string, 100)}
 	d := newDoor(t, g, func(o *mcp.Options) { s.serve(o); o.Relayer = s })
-	one := listen(t, d, "alice", "/mcp/demo", `{"resourceSubscriptions":["a","b"]}`)
-	if got := one.hear(); !strings.Contains(got, `"resourceSubscriptions":["a","b"]`) {
+	// a is the last that the first stream gives up: then its part in b has ended.
+	one := listen(t, d, "alice", "/mcp/demo", `{"resourceSubscriptions":["b","a"]}`)
+	if got := one.hear(); !strings.Contains(got, `"resourceSubscriptions":["b","a"]`) {
 		t.Fatal(got)
 	}
 	two := listen(t, d, "alice", "/mcp/demo", `{"resourceSubscriptions":["b","c"]}`)
 	two.hear()
 	bob := listen(t, d, "bob", "/mcp/demo", `{"resourceSubscriptions":["a","b","c"]}`)
 	bob.hear()
-	if got := s.take(6); got != "subscribe a, subscribe b, subscribe c, subscribe a, subscribe b, subscribe c" {
+	if got := s.take(6); got != "subscribe b, subscribe a, subscribe c, subscribe a, subscribe b, subscribe c" {
 		t.Errorf("subscribed: %s", got)
 	}
 	tell := func(uri string) {
