@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -144,19 +145,19 @@ func upSayer(t *testing.T, base string) func(size int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(a.close)
+	t.Cleanup(a.Close)
 	return func(size int) string {
 		t.Helper()
 		params := fmt.Appendf(nil, `{"name":"up__say","arguments":{"text":%q}}`, strings.Repeat("y", size))
-		got, err := a.request(context.Background(), "tools/call", params)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.Error == nil {
+		_, fault := a.Do(context.Background(), &mcpclient.Call{ID: a.NextID(), Method: "tools/call", Params: params})
+		switch {
+		case fault == nil:
 			return ""
+		case fault.RPC == nil:
+			t.Fatal(fault)
 		}
 		var refused struct{ Data struct{ Code string } }
-		decode(t, got.Error, &refused)
+		decode(t, fault.RPC, &refused)
 		return refused.Data.Code
 	}
 }

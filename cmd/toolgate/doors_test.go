@@ -18,6 +18,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -124,19 +125,25 @@ func throughHTTP(t *testing.T, agents string) door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(a.close)
+	t.Cleanup(a.Close)
 	return func(t *testing.T, c doorCase) string {
-		got, err := a.request(t.Context(), "tools/call", doorParams(c))
-		if err != nil {
-			t.Fatal(err)
+		result, fault := a.Do(t.Context(), &mcpclient.Call{ID: a.NextID(), Method: "tools/call", Params: doorParams(c)})
+		if fault != nil && fault.RPC == nil {
+			t.Fatal(fault)
 		}
-		return rpcCode(t, got)
+		if fault != nil {
+			return rpcCode(t, answer{Error: fault.RPC})
+		}
+		return rpcCode(t, answer{Result: result})
 	}
 }
 
 func doorParams(c doorCase) json.RawMessage {
 	return fmt.Appendf(nil, `{"name":%q,"arguments":%s}`, c.tool, c.args)
 }
+
+// answer is a JSON-RPC answer.
+type answer struct{ Result, Error json.RawMessage }
 
 // rpcCode reads the canonical code from a JSON-RPC answer, whatever its dialect.
 func rpcCode(t *testing.T, a answer) string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
@@ -41,7 +39,8 @@ func await(t *testing.T, path, text string) {
 	t.Fatalf("%s never contains %q", path, text)
 }
 
-// listen opens an event stream, as clients do that want to hear of changes.
+// listen opens a session with its event stream, as clients do that want to hear of
+// changes.
 func listen(t *testing.T, base string) {
 	t.Helper()
 	e := &env{addr: base}
@@ -49,11 +48,7 @@ func listen(t *testing.T, base string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := a.endpoint.Open(t.Context(), a.session, &mcpclient.Position{})
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("listening: %v, %v", res, err)
-	}
-	t.Cleanup(func() { res.Body.Close() })
+	t.Cleanup(a.Close)
 }
 
 // SIGTERM lets the call that is under way finish, refuses new ones, does not

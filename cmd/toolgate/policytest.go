@@ -78,11 +78,11 @@ func testVerdict(report *rego.TestReport, flags policyTests) error {
 	bad := report.Count(rego.Failed) + report.Count(rego.Errored)
 	switch {
 	case len(report.Cases) == 0:
-		return &exit{exitDiffer, errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
+		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
-		return &exit{exitDiffer, fmt.Errorf("%d of %d tests did not pass", bad, len(report.Cases))}
+		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %d tests did not pass", bad, len(report.Cases))}
 	case report.Coverage != nil && report.Coverage.Percent < flags.threshold:
-		return &exit{exitDiffer, fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", report.Coverage.Percent, flags.threshold)}
+		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", report.Coverage.Percent, flags.threshold)}
 	}
 	return nil
 }

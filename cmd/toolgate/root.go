@@ -212,8 +212,9 @@ const (
 
 // An exit is an error with its exit code. A nil err prints nothing.
 type exit struct {
-	code int
-	err  error
+	code     int
+	err      error
+	document any // what -o json prints of it; nil = nothing
 }
 
 func (x *exit) Error() string {
@@ -235,6 +236,9 @@ func (e *env) report(err error) int {
 	code, x, bad := exitUnexpected, (*exit)(nil), (*app.ConfigError)(nil)
 	if errors.As(err, &x) {
 		code = x.code
+		if x.document != nil && e.output == "json" {
+			err = errors.Join(err, e.json(x.document))
+		}
 	} else if errors.As(err, &bad) {
 		code = exitUsage
 	} else if strings.HasPrefix(err.Error(), "unknown command") {

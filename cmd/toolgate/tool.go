@@ -38,7 +38,7 @@ func toolList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer a.close()
+			defer a.Close()
 			found, err := a.list(c.Context())
 			if err != nil {
 				return err
@@ -69,18 +69,15 @@ func (a *agent) list(ctx context.Context) ([]listedTool, error) {
 	found := []listedTool{}
 	params := json.RawMessage("{}")
 	for {
-		got, err := a.request(ctx, "tools/list", params)
+		result, err := a.request(ctx, "tools/list", params)
 		if err != nil {
 			return nil, err
-		}
-		if got.Error != nil {
-			return nil, rpcError(got.Error)
 		}
 		var page struct {
 			Tools      []listedTool
 			NextCursor string
 		}
-		if err := json.Unmarshal(got.Result, &page); err != nil {
+		if err := json.Unmarshal(result, &page); err != nil {
 			return nil, fmt.Errorf("reading the list: %w", err)
 		}
 		found = append(found, page.Tools...)
@@ -139,28 +136,18 @@ func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) e
 	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer a.Close()
 	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
-	got, err := a.request(ctx, "tools/call", params)
+	result, err := a.request(ctx, "tools/call", params)
 	if err != nil {
 		return err
 	}
-	if got.Error != nil {
-		return errors.Join(e.printIfJSON(got.Error), rpcError(got.Error))
-	}
 	if e.output == "json" {
-		err = e.json(got.Result)
+		err = e.json(result)
 	} else {
-		err = e.printContent(got.Result)
+		err = e.printContent(result)
 	}
-	return errors.Join(err, verdictOf(got.Result))
-}
-
-func (e *env) printIfJSON(raw json.RawMessage) error {
-	if e.output != "json" {
-		return nil
-	}
-	return e.json(raw)
+	return errors.Join(err, verdictOf(result))
 }
 
 // printContent prints text blocks and names the others.
@@ -222,7 +209,7 @@ func rpcError(raw json.RawMessage) error {
 	if r.Data.Remedy != "" {
 		text += "\nhint: " + r.Data.Remedy
 	}
-	return &exit{code: codeFor(r.Data.Code), err: errors.New(text)}
+	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), document: raw}
 }
 
 // codeFor returns the exit code of a refusal.

@@ -68,7 +68,8 @@ type App struct {
 	options   Options
 	log       hclog.Logger
 	metrics   *metrics
-	policy    *servingPolicy
+	policy    *policyFeed
+	shadow    *shadowPolicy
 	state     *state
 	auth      *identity.Authenticator
 	limits    *limit.Limiter
@@ -85,7 +86,6 @@ type App struct {
 
 	mu     sync.Mutex // protects the fields below
 	cfg    *config.Config
-	shadow *shadowPolicy // nil where no policy is asked next to the one that serves
 	reload reloadStatus
 }
 
@@ -118,6 +118,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = a.openState(ctx, cfg); err != nil {
 		return nil, err
 	}
+	a.shadow = a.newShadow(cfg)
 	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version})
 	prepareTools(cfg)
 	if err = a.upstreams.Apply(ctx, cfg); err != nil {
@@ -189,7 +190,8 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 
 // apply is Apply for callers that hold a.policy.swap.
 func (a *App) apply(ctx context.Context, cfg *config.Config) error {
-	loaded, err := loadSource(ctx, &cfg.Policy.PolicySource, policyDir(cfg))
+	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
+	loaded, err := source.open(ctx)
 	if err != nil {
 		a.metrics.loads.WithLabelValues(loadRefused).Inc()
 		return err
@@ -221,9 +223,9 @@ func (a *App) apply(ctx context.Context, cfg *config.Config) error {
 	a.mu.Lock()
 	a.cfg = cfg
 	a.mu.Unlock()
-	a.policy.exchange(loaded.source, loaded.engine)
+	a.policy.exchange(source, loaded)
 	a.policy.noteLoad(loaded)
-	a.shadowPolicy().apply(cfg)
+	a.shadow.apply(cfg)
 	return nil
 }
 

@@ -3,7 +3,11 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,37 +25,311 @@ const (
 	loadAway    = "away"    // its server did not give it
 )
 
-// servingPolicy is the policy that serves, and where it comes from.
-type servingPolicy struct {
-	log       hclog.Logger
-	metrics   *metrics
-	exchanged func(*rego.Engine) // called with each policy that begins to serve, but the first
+// A policyFeed keeps one policy as its source has it: the policy that serves, or
+// the shadow policy.
+type policyFeed struct {
+	log     hclog.Logger
+	role    string               // what the policy does, for the log: "serves"
+	count   func(outcome string) // called for each attempt to exchange the policy
+	install func(*rego.Engine)   // called with each policy but the first that serves; nil for none
 
 	swap sync.Mutex // held while configuration or policy is exchanged; locked before mu
 
 	mu     sync.Mutex // protects the fields below
-	engine *rego.Engine
 	source *policySource
-	stale  string // why engine is not what source has, "" when it is
+	engine *rego.Engine // nil = none is loaded
+	copy   *fetch.Copy  // what engine was loaded from, nil for a path on this machine
+	fault  string       // why engine is not what source has, "" when it is
+}
+
+// current returns the policy in use.
+func (f *policyFeed) current() *rego.Engine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.engine
+}
+
+// poll asks the server of the policy for newer ones until ctx ends, and exchanges
+// them. A reload of the configuration may bring another server, or none.
+func (f *policyFeed) poll(ctx context.Context) error {
+	for ctx.Err() == nil {
+		f.mu.Lock()
+		s := f.source
+		f.mu.Unlock()
+		if err := f.pollSource(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pollSource polls one source until ctx ends or another one is in use.
+func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(s.over, stop)()
+	if s.unopened {
+		f.openLate(ctx, s)
+	}
+	if s.remote == nil {
+		<-ctx.Done()
+		return nil
+	}
+	f.mu.Lock()
+	has := f.copy
+	f.mu.Unlock()
+	take := func(ctx context.Context, c *fetch.Copy) error { return f.take(ctx, s, c) }
+	return s.remote.Poll(ctx, has, take, func(err error) {
+		if err != nil && !fetch.Refused(err) {
+			f.count(loadAway)
+		}
+		f.noteFault(s, err)
+	})
+}
+
+// openLate opens a source that is in use before its policy is loaded. A policy
+// that cannot be loaded changes nothing.
+func (f *policyFeed) openLate(ctx context.Context, s *policySource) {
+	s.unopened = false
+	loaded, err := s.open(ctx)
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		f.noteFault(s, err)
+	default:
+		f.exchange(s, loaded)
+		f.noteLoad(loaded)
+		if loaded.engine != nil {
+			f.log.Info("a policy "+f.role, "policy", short(loaded.engine.Revision()))
+		}
+	}
+}
+
+// take exchanges the policy for a newer copy. On an error nothing has changed.
+func (f *policyFeed) take(ctx context.Context, s *policySource, c *fetch.Copy) error {
+	engine, err := s.load(ctx, c)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.count(loadRefused)
+		}
+		return err
+	}
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	if err := s.over.Err(); err != nil {
+		return fmt.Errorf("taking a policy: %w", err) // the configuration has changed meanwhile
+	}
+	f.mu.Lock()
+	f.copy = c
+	same := f.engine != nil && f.engine.Revision() == engine.Revision()
+	f.mu.Unlock()
+	if same {
+		return nil // what was refused in between is gone from the server
+	}
+	f.exchange(s, &loadedPolicy{engine: engine, copy: c})
+	f.log.Info("a new policy "+f.role, "policy", short(engine.Revision()), "from", s.remote.Name())
+	return nil
+}
+
+// exchange makes a policy of s the one in use. The caller must hold f.swap.
+func (f *policyFeed) exchange(s *policySource, loaded *loadedPolicy) {
+	f.install(loaded.engine)
+	f.mu.Lock()
+	if f.source != s {
+		f.source.end()
+		f.source = s
+	}
+	f.engine, f.copy = loaded.engine, loaded.copy
+	f.mu.Unlock()
+	f.count(loadTaken)
+}
+
+// noteLoad notes how loading the policy in use went.
+func (f *policyFeed) noteLoad(loaded *loadedPolicy) {
+	if loaded.unkept != nil {
+		f.log.Error("the policy "+f.role+", and will not when its server is away at the next start", "error", loaded.unkept)
+	}
+	f.mu.Lock()
+	f.fault = ""
+	s := f.source
+	f.mu.Unlock()
+	if loaded.stale != nil {
+		f.count(loaded.outcome)
+		f.noteFault(s, loaded.stale)
+		f.log.Warn("the last good policy "+f.role, "policy", short(loaded.engine.Revision()), "fetched", loaded.copy.Fetched)
+	}
+}
+
+// noteFault notes why the policy in use is not what s has, nil for no reason, and
+// logs a change.
+func (f *policyFeed) noteFault(s *policySource, err error) {
+	now := ""
+	if err != nil {
+		now = err.Error()
+	}
+	f.mu.Lock()
+	before, inUse := f.fault, f.source == s
+	if inUse {
+		f.fault = now
+	}
+	f.mu.Unlock()
+	switch {
+	case !inUse || now == before:
+	case err != nil:
+		f.log.Error("the policy stays as it is", "error", err)
+	case before != "":
+		f.log.Info("the policy is again what its server has", "from", s.remote.Name())
+	}
+}
+
+// differs reports whether the policy at the path in c is not the one in use. A
+// server is polled instead.
+func (f *policyFeed) differs(c *config.PolicySource) bool {
+	if c == nil || c.Remote() {
+		return false
+	}
+	fresh, err := rego.RevisionOf(PolicyOptions(c))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fault != "" || f.engine != nil && (err != nil || fresh != f.engine.Revision())
+}
+
+// A policySource is where a policy comes from: a path on this machine, or a
+// server.
+type policySource struct {
+	config   *config.PolicySource // nil = there is no policy
+	remote   *fetch.Source        // nil = a path on this machine
+	unopened bool                 // poll opens it
+
+	over context.Context // ends when another source is in use
+	end  context.CancelFunc
+}
+
+// loadedPolicy is a policy that can serve.
+type loadedPolicy struct {
+	engine  *rego.Engine // nil = there is no policy
+	copy    *fetch.Copy  // nil for a path on this machine
+	unkept  error        // why the copy could not be kept; nil = it was
+	stale   error        // why engine is the last good policy and not what the source has now; nil = it is
+	outcome string       // of the attempt that failed with stale
+}
+
+// newPolicySource returns the source that c names. A policy from a server is kept
+// in dir once it is known to serve.
+func newPolicySource(c *config.PolicySource, dir string) *policySource {
+	s := &policySource{config: c}
+	s.over, s.end = context.WithCancel(context.Background())
+	if c != nil && c.Remote() {
+		s.remote = fetch.New(fetchOptions(c, dir))
+	}
+	return s
+}
+
+// open loads the policy for the first time. The last good one serves when the
+// server is away or has one that cannot.
+func (s *policySource) open(ctx context.Context) (*loadedPolicy, error) {
+	if s.config == nil {
+		return &loadedPolicy{}, nil
+	}
+	if s.remote == nil {
+		engine, err := rego.Load(ctx, PolicyOptions(s.config))
+		return &loadedPolicy{engine: engine}, err
+	}
+	fetched, err := s.remote.Fetch(ctx)
+	if err != nil {
+		return s.openKept(ctx, err, loadAway)
+	}
+	engine, err := s.load(ctx, fetched)
+	if err == nil {
+		return &loadedPolicy{engine: engine, copy: fetched, unkept: fetched.Keep()}, nil
+	}
+	kept := fetched.Kept
+	err = errors.Join(err, fetched.Drop())
+	if kept || ctx.Err() != nil {
+		return nil, err
+	}
+	return s.openKept(ctx, err, loadRefused)
+}
+
+// openKept loads the last good copy, because of a cause. Without a copy, the cause
+// is the error.
+func (s *policySource) openKept(ctx context.Context, cause error, outcome string) (*loadedPolicy, error) {
+	kept, err := s.remote.Kept()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("there is no last good policy to serve with instead")
+	}
+	if err != nil {
+		return nil, errors.Join(cause, err)
+	}
+	engine, err := s.load(ctx, kept)
+	if err != nil {
+		return nil, errors.Join(cause, err)
+	}
+	return &loadedPolicy{engine: engine, copy: kept, stale: cause, outcome: outcome}, nil
+}
+
+// load makes an engine of a copy.
+func (s *policySource) load(ctx context.Context, c *fetch.Copy) (*rego.Engine, error) {
+	options := PolicyOptions(s.config)
+	options.Path, options.Name = c.Path, path.Base(s.remote.Name())
+	engine, err := rego.Load(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("the policy from %s: %w", s.remote.Name(), err)
+	}
+	return engine, nil
+}
+
+func fetchOptions(s *config.PolicySource, dir string) fetch.Options {
+	return fetch.Options{URL: s.Path, Headers: s.Headers, Dir: dir, Min: s.Poll.Min, Max: s.Poll.Max, Long: s.Poll.Long}
+}
+
+// policyDir is the directory of the last good policy from a server.
+func policyDir(cfg *config.Config) string { return filepath.Join(cfg.State, "policy") }
+
+// PolicyOptions returns the options that load a policy from this machine.
+func PolicyOptions(s *config.PolicySource) rego.Options {
+	keys := make(map[string]rego.Key, len(s.Keys))
+	for id, k := range s.Keys {
+		keys[id] = rego.Key(k)
+	}
+	return rego.Options{
+		Path: s.Path, Data: s.Data, DataAt: s.DataAt,
+		Keys: keys, KeyID: s.Signing.KeyID, Scope: s.Signing.Scope,
+		Timeout: s.Timeout,
+	}
+}
+
+// FetchPolicy returns a copy in dir of a policy at a URL, for commands that
+// inspect it without serving: the server's present policy, or the last good one
+// when the server cannot be asked; away is then the reason. It changes nothing
+// in the state directory.
+func FetchPolicy(ctx context.Context, cfg *config.Config, dir string) (c *fetch.Copy, away, err error) {
+	s := &cfg.Policy.PolicySource
+	if c, away = fetch.New(fetchOptions(s, dir)).Fetch(ctx); away == nil {
+		return c, nil, nil
+	}
+	c, err = fetch.New(fetchOptions(s, policyDir(cfg))).Kept()
+	return c, away, err
 }
 
 // openPolicy loads the policy that serves first.
 func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
-	loaded, err := loadSource(ctx, &cfg.Policy.PolicySource, policyDir(cfg))
+	s := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
+	loaded, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	a.policy = &servingPolicy{
-		log: a.log, metrics: a.metrics, exchanged: a.policyExchanged, source: loaded.source, engine: loaded.engine,
-	}
-	a.metrics.loads.WithLabelValues(loadTaken).Inc()
+	a.policy = &policyFeed{log: a.log, role: "serves", install: a.installPolicy, source: s, engine: loaded.engine, copy: loaded.copy}
+	a.policy.count = func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() }
+	a.policy.count(loadTaken)
 	a.policy.noteLoad(loaded)
 	return nil
 }
 
-// policyExchanged installs a new policy for calls, tickets and the lists of
-// agents.
-func (a *App) policyExchanged(engine *rego.Engine) {
+// installPolicy installs a new policy for calls, tickets and the lists of agents.
+func (a *App) installPolicy(engine *rego.Engine) {
 	a.gate.SetPolicy(a.verify.watch(engine))
 	a.worker.Recheck()
 	if notify := a.toolsChanged.Load(); notify != nil {
@@ -59,128 +337,9 @@ func (a *App) policyExchanged(engine *rego.Engine) {
 	}
 }
 
-func (p *servingPolicy) current() *rego.Engine {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.engine
-}
-
-// mask asks the policy that serves now, whichever one decided.
-func (p *servingPolicy) mask(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
-	return p.current().Mask(ctx, event)
-}
-
-// noteLoad notes how loading the policy went that serves now.
-func (p *servingPolicy) noteLoad(loaded *loadedPolicy) {
-	s := loaded.source
-	if s.unkept != nil {
-		p.log.Error("the policy serves, and will not when its server is away at the next start", "error", s.unkept)
-	}
-	p.mu.Lock()
-	p.stale = ""
-	p.mu.Unlock()
-	if loaded.stale != nil {
-		outcome := loadRefused
-		if s.away {
-			outcome = loadAway
-		}
-		p.metrics.loads.WithLabelValues(outcome).Inc()
-		p.notePoll(s, loaded.stale)
-		p.log.Warn("the last good policy serves", "policy", short(p.current().Revision()), "fetched", s.copy.Fetched)
-	}
-}
-
-// poll asks the server of the policy that serves for newer ones until ctx ends,
-// and exchanges them. A reload of the configuration may bring another server, or
-// none.
-func (p *servingPolicy) poll(ctx context.Context) error {
-	for ctx.Err() == nil {
-		p.mu.Lock()
-		s := p.source
-		p.mu.Unlock()
-		if err := p.pollSource(ctx, s); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pollSource polls one source until ctx ends or another one serves.
-func (p *servingPolicy) pollSource(ctx context.Context, s *policySource) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	defer context.AfterFunc(s.over, stop)()
-	if s.remote == nil {
-		<-ctx.Done()
-		return nil
-	}
-	take := func(ctx context.Context, c *fetch.Copy) error { return p.take(ctx, s, c) }
-	return s.remote.Poll(ctx, s.copy, take, func(err error) {
-		if err != nil && !fetch.Refused(err) {
-			p.metrics.loads.WithLabelValues(loadAway).Inc()
-		}
-		p.notePoll(s, err)
-	})
-}
-
-// take exchanges the policy for a newer copy. On an error nothing has changed.
-func (p *servingPolicy) take(ctx context.Context, s *policySource, c *fetch.Copy) error {
-	engine, err := s.load(ctx, c)
-	if err != nil {
-		if ctx.Err() == nil {
-			p.metrics.loads.WithLabelValues(loadRefused).Inc()
-		}
-		return err
-	}
-	p.swap.Lock()
-	defer p.swap.Unlock()
-	if err := s.over.Err(); err != nil {
-		return fmt.Errorf("taking a policy: %w", err) // the configuration has changed meanwhile
-	}
-	p.mu.Lock()
-	s.copy = c
-	same := p.engine.Revision() == engine.Revision()
-	p.mu.Unlock()
-	if same {
-		return nil // what was refused in between is gone from the server
-	}
-	p.exchange(s, engine)
-	p.log.Info("a new policy serves", "policy", short(engine.Revision()), "from", s.remote.Name())
-	return nil
-}
-
-// exchange makes engine the policy that serves. The caller must hold p.swap.
-func (p *servingPolicy) exchange(s *policySource, engine *rego.Engine) {
-	p.exchanged(engine)
-	p.mu.Lock()
-	p.engine = engine
-	if p.source != s {
-		p.source.end()
-		p.source = s
-	}
-	p.mu.Unlock()
-	p.metrics.loads.WithLabelValues(loadTaken).Inc()
-}
-
-// notePoll notes how asking a policy's server went, and logs a change.
-func (p *servingPolicy) notePoll(s *policySource, err error) {
-	now := ""
-	if err != nil {
-		now = err.Error()
-	}
-	p.mu.Lock()
-	before, serves := p.stale, p.source == s
-	if serves {
-		p.stale = now
-	}
-	p.mu.Unlock()
-	switch {
-	case !serves || now == before:
-	case err != nil:
-		p.log.Error("the policy stays as it is", "error", err)
-	case before != "":
-		p.log.Info("the policy is again what its server has", "from", s.remote.Name())
-	}
+// maskDecision asks the policy that serves now, whichever one decided.
+func (a *App) maskDecision(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
+	return a.policy.current().Mask(ctx, event)
 }
 
 // short returns a revision as people read it.

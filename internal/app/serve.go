@@ -50,8 +50,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return serveHTTP(forPeople, l.People) })
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
-	shadow := a.openShadow()
-	group.Go(func() error { return shadow.run(ctx) })
+	group.Go(func() error { return a.shadow.run(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		people.Close()

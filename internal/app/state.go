@@ -98,7 +98,7 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	if s.decisions, err = decisionlog.Open(decisionlog.Options{
 		DB: s.db, Trail: filepath.Join(cfg.State, "audit"), Instances: filepath.Join(cfg.State, "instances"),
-		Mask: a.policy.mask, Labels: map[string]string{"app": "toolgate", "version": a.options.Version},
+		Mask: a.maskDecision, Labels: map[string]string{"app": "toolgate", "version": a.options.Version},
 		Observe: a.metrics.observeDecisions, Log: a.log.Named("decisions"),
 	}); err != nil {
 		return err

@@ -25,7 +25,7 @@ func stateOf(t *testing.T, dir string) *state {
 		t.Fatal(err)
 	}
 	cfg := &config.Config{State: dir}
-	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &servingPolicy{}, cfg: cfg}
+	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &policyFeed{}, cfg: cfg}
 	if err := a.openState(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,7 @@ import (
 // status returns the content of /readyz. Policy and listeners are up when it is
 // called, so readiness waits for the first second of the upstreams alone.
 func (a *App) status() console.Status {
-	shadow := a.shadowPolicy()
-	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: shadow.line()}
+	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: a.shadow.line()}
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream{
 			Name: u.Name, State: u.State, Tools: u.Tools, Quarantined: u.Quarantined,
@@ -28,7 +27,7 @@ func (a *App) status() console.Status {
 	reload := a.reload
 	a.mu.Unlock()
 	a.policy.mu.Lock()
-	stale, copied := a.policy.stale, a.policy.source.copy
+	stale, copied := a.policy.fault, a.policy.copy
 	a.policy.mu.Unlock()
 	if stale != "" {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the policy that serves may not be what its server has: %s (the one that serves was fetched %s)", stale, copied.Fetched.Format(time.RFC3339)))
@@ -41,7 +40,7 @@ func (a *App) status() console.Status {
 	}
 	s.Warnings = append(s.Warnings, a.undeliveredNotices()...)
 	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
-	s.Warnings = append(s.Warnings, shadow.warnings()...)
+	s.Warnings = append(s.Warnings, a.shadow.warnings()...)
 	for _, f := range a.Findings() {
 		s.Warnings = append(s.Warnings, f.Where+": "+f.Message)
 	}

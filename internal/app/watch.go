@@ -2,8 +2,8 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,10 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -27,9 +23,12 @@ type Reload struct {
 	Asked <-chan os.Signal               // a value asks for a reload, changed files or not; nil = nobody asks
 }
 
-// debounce is how long a burst of file events is gathered: editors write in
-// several steps.
-const debounce = 100 * time.Millisecond
+// pollFiles is how often files are looked at. A change is read once two looks in a
+// row agree, because editors write in several steps, and after maxLooks at most.
+const (
+	pollFiles = 250 * time.Millisecond
+	maxLooks  = 8
+)
 
 // reloadStatus describes the last reload for people.
 type reloadStatus struct {
@@ -37,61 +36,37 @@ type reloadStatus struct {
 	waiting []string // settings that were changed and need a restart
 }
 
-// watch reloads on request and when a watched file changes, until ctx ends. A
-// reload that fails changes nothing; the log and /readyz report it.
+// watch reloads on request and when a file changes, until ctx ends. A reload that
+// fails changes nothing; the log and /readyz report it. The first look is a change,
+// for what has changed since the files were read.
 func (a *App) watch(ctx context.Context, r Reload) error {
 	if r.Next == nil {
 		<-ctx.Done()
 		return nil
 	}
-	events, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watching configuration: %w", err)
-	}
-	defer func() { _ = events.Close() }() // nothing was written
-	w := &fileWatch{events: events, log: a.log}
-	w.follow(a.Config())
-	pending := burst{}
-	pending.add(time.Now()) // for what has changed since it was read
+	tick := time.NewTicker(pollFiles)
+	defer tick.Stop()
+	var seen, read string // what stampFiles returned at the last look, and before the last reload
+	looks := 0            // at files that keep changing
 	for {
 		asked := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case ev := <-events.Events:
-			if w.covers(ev.Name) {
-				pending.add(time.Now())
-			}
-			continue
-		case err := <-events.Errors:
-			if err != nil {
-				a.log.Warn("watching configuration", "error", err)
-			}
-			continue
 		case <-r.Asked:
 			asked = true
-		case <-pending.over:
+		case <-tick.C:
+			before := seen
+			if seen = stampFiles(a.Config()); seen == read {
+				looks = 0
+				continue
+			}
+			if looks++; seen != before && looks < maxLooks {
+				continue
+			}
 		}
-		pending = burst{}
+		read, looks = seen, 0
 		a.reloadOnce(ctx, r, asked)
-		if w.follow(a.Config()) {
-			pending.add(time.Now())
-		}
-	}
-}
-
-// burst gathers events until they pause, but not for ever.
-type burst struct {
-	first time.Time
-	over  <-chan time.Time
-}
-
-func (b *burst) add(now time.Time) {
-	if b.over == nil {
-		b.first = now
-	}
-	if now.Sub(b.first) < 10*debounce {
-		b.over = time.After(debounce)
 	}
 }
 
@@ -133,7 +108,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	if !asked && !a.changed(ctx, cfg) {
+	if !asked && !a.changed(cfg) {
 		return false, nil
 	}
 	if err := a.apply(ctx, cfg); err != nil {
@@ -172,79 +147,33 @@ func needRestart(begun, next *config.Config) (names []string) {
 	return names
 }
 
-// fileWatch watches the directories of every file that was read. Directories,
-// because editors and Kubernetes replace files instead of writing to them. What
-// is behind a symbolic link is watched too.
-type fileWatch struct {
-	events *fsnotify.Watcher
-	log    hclog.Logger
-	files  map[string]bool
-	trees  []string // directories, with all that they hold
-}
-
-// covers reports whether an event at path may concern a file that was read. A
-// file that did not change is found to be unchanged later.
-func (w *fileWatch) covers(path string) bool {
-	return w.files[path] || strings.HasPrefix(filepath.Base(path), "..") || // how Kubernetes exchanges files
-		slices.ContainsFunc(w.trees, func(tree string) bool { return strings.HasPrefix(path, tree) })
-}
-
-// follow watches the files that cfg was read from, and reports whether it added
-// any.
-func (w *fileWatch) follow(cfg *config.Config) (more bool) {
-	before := len(w.events.WatchList())
-	w.files, w.trees = map[string]bool{}, nil
-	policies := []string{cfg.Policy.Path}
-	if cfg.Policy.Shadow != nil {
-		policies = append(policies, cfg.Policy.Shadow.Path)
-	}
-	policies = slices.DeleteFunc(policies, func(path string) bool { return path == "" || strings.Contains(path, "://") })
-	for _, path := range slices.Concat(cfg.Files, policies) {
-		for _, path := range []string{path, behind(path)} {
-			w.files[path] = true
-			w.addDir(filepath.Dir(path))
-		}
-	}
-	for _, path := range policies {
-		w.trees = append(w.trees, path+string(filepath.Separator), behind(path)+string(filepath.Separator))
-		w.addTree(behind(path))
-	}
-	return len(w.events.WatchList()) > before
-}
-
-// behind returns the target of a path, or the path itself if it leads nowhere.
-func behind(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
-	}
-	return path
-}
-
-// addTree watches a directory and all directories below it. A directory that
-// cannot be read is reported when it is loaded.
-func (w *fileWatch) addTree(root string) {
-	_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			w.addDir(path)
+// stampFiles returns the places, sizes and times of the files that cfg was read
+// from, and of all files of its policies. It follows symbolic links, which
+// Kubernetes exchanges.
+func stampFiles(cfg *config.Config) string {
+	var stamps strings.Builder
+	stamp := func(path string, _ fs.DirEntry, _ error) error { // a file that cannot be read is reported when it is loaded
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprintln(&stamps, path, info.Mode(), info.Size(), info.ModTime().UnixNano())
 		}
 		return nil
-	})
-}
-
-func (w *fileWatch) addDir(dir string) {
-	if err := w.events.Add(dir); err != nil && !errors.Is(err, fsnotify.ErrClosed) {
-		w.log.Warn("watching configuration", "directory", dir, "error", err, "hint", "send SIGHUP after a change")
 	}
+	paths := slices.Clone(cfg.Files)
+	for _, s := range []*config.PolicySource{&cfg.Policy.PolicySource, cfg.Policy.Shadow} {
+		if s != nil && s.Path != "" && !s.Remote() {
+			paths = append(paths, s.Path)
+		}
+	}
+	for _, path := range paths {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+		_ = filepath.WalkDir(path, stamp) // stamp returns no error
+	}
+	return stamps.String()
 }
 
 // changed compares what was read with what serves.
-func (a *App) changed(ctx context.Context, cfg *config.Config) bool {
-	if a.Config().SHA256 != cfg.SHA256 || a.shadowPolicy().differs(ctx, cfg) {
-		return true
-	}
-	if cfg.Policy.Remote() {
-		return false // a server is polled
-	}
-	fresh, err := rego.RevisionOf(PolicyOptions(&cfg.Policy.PolicySource))
-	return err != nil || fresh != a.Revision()
+func (a *App) changed(cfg *config.Config) bool {
+	return a.Config().SHA256 != cfg.SHA256 || a.policy.differs(&cfg.Policy.PolicySource) || a.shadow.differs(cfg.Policy.Shadow)
 }
