@@ -84,13 +84,14 @@ func (s *Store) discard(d *draft) {
 }
 
 func (s *Store) makeShard(name string) error {
-	switch err := s.root.Mkdir(name, 0o700); {
-	case errors.Is(err, fs.ErrExist):
+	err := s.root.Mkdir(name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
 		return nil
-	case err != nil:
-		return err
 	}
-	return s.syncDir(".")
+	if err == nil {
+		err = s.syncDir(".")
+	}
+	return err
 }
 
 // place gives the draft of p its name, durably, or sees that the file is
@@ -102,15 +103,11 @@ func (s *Store) place(p put) error {
 		}
 		return s.syncDir(p.name[:2])
 	}
-	switch info, err := s.root.Lstat(path(p.name)); {
-	case errors.Is(err, fs.ErrNotExist):
-		return errVanished
-	case err != nil:
-		return err
-	case info.Size() != p.size:
+	info, err := s.root.Lstat(path(p.name))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != p.size {
 		return errVanished
 	}
-	return nil
+	return err
 }
 
 // syncDir makes the names in a directory durable.
@@ -145,6 +142,8 @@ func (s *Store) open(name string, size int64) (*os.File, error) {
 	return file, nil
 }
 
+// verify checks the size and the hash of a file. It reads a file again only when its
+// inode, size or time of change is another than when its hash was right.
 func (s *Store) verify(file *os.File, name string, size int64) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -153,7 +152,7 @@ func (s *Store) verify(file *os.File, name string, size int64) error {
 	if !info.Mode().IsRegular() || info.Size() != size {
 		return fmt.Errorf("%w: %d bytes instead of %d", ErrDamaged, info.Size(), size)
 	}
-	if s.known(name, info) {
+	if was, ok := s.verified.Get(name); ok && os.SameFile(was, info) && was.ModTime().Equal(info.ModTime()) && was.Size() == info.Size() {
 		return nil
 	}
 	hash := sha256.New()
@@ -166,24 +165,6 @@ func (s *Store) verify(file *os.File, name string, size int64) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	s.remember(name, info)
+	s.verified.Add(name, info)
 	return nil
-}
-
-// known reports whether this very file was verified and nobody has written to
-// it since.
-func (s *Store) known(name string, info os.FileInfo) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was, ok := s.verified[name]
-	return ok && os.SameFile(was, info) && was.ModTime().Equal(info.ModTime()) && was.Size() == info.Size()
-}
-
-func (s *Store) remember(name string, info os.FileInfo) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.verified) >= maxVerified {
-		clear(s.verified)
-	}
-	s.verified[name] = info
 }

@@ -9,11 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -52,8 +52,7 @@ type Store struct {
 	stop    context.CancelFunc
 	swept   chan struct{} // closed when the sweeper has ended
 
-	mu       sync.Mutex             // protects the fields below
-	verified map[string]os.FileInfo // :: name ⇒ the file whose hash was right
+	verified *lru.Cache[string, os.FileInfo] // the files whose hash was right, by name
 }
 
 // Open gives the artifacts in dir, which it makes when there is none, and
@@ -73,7 +72,8 @@ func Open(ctx context.Context, dir string, db *store.DB, opts Options) (*Store, 
 	if err != nil {
 		return nil, fmt.Errorf("opening artifacts: %w", err)
 	}
-	s := &Store{db: db, root: root, opts: opts, full: make(chan struct{}, 1), swept: make(chan struct{}), verified: map[string]os.FileInfo{}}
+	s := &Store{db: db, root: root, opts: opts, full: make(chan struct{}, 1), swept: make(chan struct{})}
+	s.verified, _ = lru.New[string, os.FileInfo](maxVerified) // an error means a size below 1
 	s.orphans.Store(true)
 	if err := s.Sweep(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening artifacts: %w", err), root.Close())
@@ -166,6 +166,8 @@ type put struct {
 	draft      *draft // nil = the file is there
 }
 
+const dropGrants = "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?"
+
 const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
  ON CONFLICT (id) DO UPDATE SET size = excluded.size, granted = max(granted, excluded.granted)`
 
@@ -183,7 +185,7 @@ func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
 			return err
 		}
 		// A new grant to the same principal starts again after it has expired.
-		if _, err := tx.ExecContext(ctx, "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?", a.ID, s.cutoff(now)); err != nil {
+		if _, err := tx.ExecContext(ctx, dropGrants, a.ID, s.cutoff(now)); err != nil {
 			return err
 		}
 		row := tx.QueryRowContext(ctx, putGrant, a.ID, p.owner.Subject, p.owner.Tenant, p.kind, now.UnixNano(), now.UnixNano())

@@ -57,7 +57,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// victim is an artifact that is to go, unless it was granted again since.
+// victim is an artifact to remove, unless it was granted again meanwhile.
 type victim struct {
 	id      string
 	granted int64
@@ -72,40 +72,48 @@ func scanVictim(rows *sql.Rows) (v victim, err error) {
 	return v, err
 }
 
+// sweepDue removes rows and then files. A file that cannot be removed does not keep
+// its row, so nobody gets it; it is tried again as an orphan.
 func (s *Store) sweepDue(ctx context.Context) error {
 	due, err := store.Select(ctx, s.db.Read, scanVictim, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
 	var stuck error
-	for some := range slices.Chunk(due, batch) {
-		err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeDue(ctx, tx, some, &stuck) })
-		if err != nil {
-			return errors.Join(stuck, err)
-		}
-	}
-	if stuck != nil {
-		s.orphans.Store(true)
-	}
-	return stuck
-}
-
-// removeDue removes rows and then files. A file that stays is no reason to
-// keep its row: nobody shall get it.
-func (s *Store) removeDue(ctx context.Context, tx *sql.Tx, due []victim, stuck *error) error {
-	for _, v := range due {
+	err = inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, v victim) error {
 		gone, err := tx.ExecContext(ctx, "DELETE FROM artifacts WHERE id = ? AND granted = ?", v.id, v.granted)
 		if err != nil {
 			return err
 		}
 		if n, _ := gone.RowsAffected(); n == 1 { // the driver counts
-			*stuck = errors.Join(*stuck, s.remove(path(strings.TrimPrefix(v.id, idPrefix))))
+			stuck = errors.Join(stuck, s.remove(path(strings.TrimPrefix(v.id, idPrefix))))
+		}
+		return nil
+	})
+	if stuck != nil {
+		s.orphans.Store(true)
+	}
+	return errors.Join(stuck, err)
+}
+
+// inBatches calls do for each element of all, in transactions of the state file that
+// have at most batch elements each.
+func inBatches[T any](ctx context.Context, s *Store, all []T, do func(context.Context, *sql.Tx, T) error) error {
+	for some := range slices.Chunk(all, batch) {
+		err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+			for i := 0; i < len(some) && err == nil; i++ {
+				err = do(ctx, tx, some[i])
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// remove removes a file that need not be there.
+// remove removes a file; a file that does not exist is no error.
 func (s *Store) remove(name string) error {
 	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -113,83 +121,17 @@ func (s *Store) remove(name string) error {
 	return nil
 }
 
-const dropGrants = `DELETE FROM artifact_grants WHERE (artifact, subject, tenant) IN
- (SELECT artifact, subject, tenant FROM artifact_grants WHERE granted <= ? LIMIT 1000)`
-
-// sweepGrants ends the expired grants of artifacts that others still have.
+// sweepGrants ends the expired grants of artifacts that other principals still have.
 func (s *Store) sweepGrants(ctx context.Context) error {
-	for cutoff := s.cutoff(s.opts.Now()); ; {
-		var due bool
-		err := s.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifact_grants WHERE granted <= ?)", cutoff).Scan(&due)
-		if err != nil || !due {
-			return err
-		}
-		err = s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, dropGrants, cutoff)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// sweepOrphans removes the files that no row speaks of, when there may be some.
-func (s *Store) sweepOrphans(ctx context.Context) (err error) {
-	if !s.orphans.Swap(false) {
-		return nil
-	}
-	defer func() {
-		if err != nil {
-			s.orphans.Store(true)
-		}
-	}()
-	for i := range 256 {
-		suspects, err := s.suspects(ctx, fmt.Sprintf("%02x", i))
-		if err != nil {
-			return err
-		}
-		for some := range slices.Chunk(suspects, batch) {
-			if err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error { return s.removeOrphans(ctx, tx, some) }); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// removeOrphans looks again inside the transaction, where no Put is between
-// its file and its row.
-func (s *Store) removeOrphans(ctx context.Context, tx *sql.Tx, names []string) error {
-	for _, name := range names {
-		var known bool
-		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", idPrefix+name).Scan(&known)
-		if err == nil && !known {
-			err = s.remove(path(name))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// suspects gives the names in one directory that have no row now. Files with
-// other names are not ours to remove.
-func (s *Store) suspects(ctx context.Context, shard string) ([]string, error) {
-	names, err := s.list(shard)
-	names = slices.DeleteFunc(names, func(name string) bool { return !validName(name) || name[:2] != shard })
-	if err != nil || len(names) == 0 {
-		return nil, err
-	}
-	known, err := store.Select(ctx, s.db.Read, scanID, "SELECT id FROM artifacts WHERE id BETWEEN ? AND ? ORDER BY id", idPrefix+shard, idPrefix+shard+"~")
+	cutoff := s.cutoff(s.opts.Now())
+	due, err := store.Select(ctx, s.db.Read, scanID, "SELECT DISTINCT artifact FROM artifact_grants WHERE granted <= ?", cutoff)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return slices.DeleteFunc(names, func(name string) bool {
-		_, found := slices.BinarySearch(known, idPrefix+name)
-		return found
-	}), nil
+	return inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, id string) error {
+		_, err := tx.ExecContext(ctx, dropGrants, id, cutoff)
+		return err
+	})
 }
 
 func scanID(rows *sql.Rows) (id string, err error) {
@@ -197,44 +139,51 @@ func scanID(rows *sql.Rows) (id string, err error) {
 	return id, err
 }
 
-// list gives the names in a directory, none when there is no such directory.
-func (s *Store) list(name string) ([]string, error) {
-	dir, err := s.root.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// sweepOrphans removes the files that have no row, when there may be some. It looks
+// for the row inside the transaction, where no Put is between its file and its row.
+// Files with other names are not the Store's to remove.
+func (s *Store) sweepOrphans(ctx context.Context) error {
+	if !s.orphans.Swap(false) {
+		return nil
 	}
+	files, err := fs.Glob(s.root.FS(), "??/*")
+	err = errors.Join(err, inBatches(ctx, s, files, func(ctx context.Context, tx *sql.Tx, file string) error {
+		name := file[strings.LastIndexByte(file, '/')+1:]
+		if !validName(name) || path(name) != file {
+			return nil
+		}
+		var known bool
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", idPrefix+name).Scan(&known)
+		if err != nil || known {
+			return err
+		}
+		return s.remove(file)
+	}))
 	if err != nil {
-		return nil, err
+		s.orphans.Store(true)
 	}
-	names, err := dir.Readdirnames(-1)
-	return names, errors.Join(err, dir.Close())
+	return err
 }
 
 // sweepDrafts removes the drafts that no process holds.
 func (s *Store) sweepDrafts() error {
-	names, err := s.list(".")
-	for _, name := range names {
-		if strings.HasPrefix(name, draftPrefix) {
-			err = errors.Join(err, s.removeDraft(name))
-		}
+	drafts, err := fs.Glob(s.root.FS(), draftPrefix+"*")
+	for _, name := range drafts {
+		err = errors.Join(err, s.removeDraft(name))
 	}
 	return err
 }
 
 func (s *Store) removeDraft(name string) error {
 	file, err := s.root.OpenFile(name, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // placed or discarded meanwhile
+	if err == nil {
+		defer file.Close()
+		err = filelock.TryLock(file)
 	}
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	err = filelock.TryLock(file)
-	if errors.Is(err, filelock.ErrHeld) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, filelock.ErrHeld): // placed or discarded meanwhile, or alive
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	return s.remove(name)
