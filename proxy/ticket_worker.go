@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/wait"
@@ -25,10 +25,9 @@ const (
 	// grace is the head start of a call that waits for its own approval: the worker
 	// would take its result.
 	grace = 500 * time.Millisecond
-	// The ticket worker tries again after firstRetry when nothing was sent, then after
-	// twice that and so on, but no later than lastRetry.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
+	// A call of which nothing was sent is tried again after twice the wait before the
+	// last try, but no later than lastRetry.
+	lastRetry = time.Minute
 	// lookOver is how soon the ticket worker finds what a process that died left behind.
 	lookOver = 5 * time.Second
 	// maxRuns is how many calls the ticket worker makes at once.
@@ -74,18 +73,10 @@ type TicketWorker struct {
 	cancel context.CancelFunc // ends the calls under way
 	life   context.Context    // of the calls
 	loops  sync.WaitGroup     // ready when the loops have ended
-	runs   sync.WaitGroup     // ready when no call is under way
+	runs   sync.WaitGroup     // ready when no call is under way or waits for its time
 
-	mu      sync.Mutex // protects the fields below
-	tries   map[string]*try
-	running int // calls under way
-}
-
-// try is what is known of a ticket that is to run.
-type try struct {
-	running bool
-	count   int
-	due     time.Time
+	slots *semaphore.Weighted // for calls under way
+	begun sync.Map            // ids of the tickets that have a run
 }
 
 // NewTicketWorker starts a TicketWorker that works until Close, first on what
@@ -95,7 +86,7 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 		return nil, errors.New("making the ticket worker: a gate with a book and a ledger are required")
 	}
 	opts.Log = cmp.Or(opts.Log, opts.Gate.opts.Log)
-	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), tries: map[string]*try{}}
+	w := &TicketWorker{opts: opts, sweep: make(chan struct{}, 1), news: make(chan struct{}, 1), slots: semaphore.NewWeighted(maxRuns)}
 	w.life, w.cancel = context.WithCancel(context.Background())
 	ctx, stop := context.WithCancel(w.life)
 	w.stop = stop
@@ -134,14 +125,14 @@ func (w *TicketWorker) Close(ctx context.Context) error {
 // work is the loop that sweeps and runs.
 func (w *TicketWorker) work(ctx context.Context) {
 	for {
-		next := w.dispatch(ctx)
+		w.dispatch(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.sweep:
 			w.lookThrough(ctx)
 		case <-w.news:
-		case <-time.After(next):
+		case <-time.After(lookOver):
 		}
 	}
 }
@@ -193,52 +184,38 @@ func (w *TicketWorker) stands(ctx context.Context, t approval.Ticket) bool {
 	return ok
 }
 
-// dispatch begins the runs that are due, and says how long there is nothing to do.
-func (w *TicketWorker) dispatch(ctx context.Context) time.Duration {
+// dispatch begins a run of each approved ticket that has none.
+func (w *TicketWorker) dispatch(ctx context.Context) {
 	tickets, err := w.opts.Ledger.Runnable(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			w.opts.Log.Error("looking for approved calls", "error", err)
-		}
-		return lookOver
+	if err != nil && ctx.Err() == nil {
+		w.opts.Log.Error("looking for approved calls", "error", err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	maps.DeleteFunc(w.tries, func(id string, a *try) bool {
-		return !a.running && !slices.ContainsFunc(tickets, func(t approval.Ticket) bool { return t.ID == id })
-	})
-	next, now := lookOver, time.Now()
 	for _, t := range tickets {
-		a := w.tries[t.ID]
-		if a == nil {
-			a = &try{due: now.Add(grace)}
-			w.tries[t.ID] = a
-		}
-		wait := a.due.Sub(now)
-		switch {
-		case a.running:
-		case wait > 0:
-			next = min(next, wait)
-		case w.running < maxRuns:
-			a.running, w.running = true, w.running+1
-			w.runs.Go(func() { w.run(t, a) })
+		if _, begun := w.begun.LoadOrStore(t.ID, true); !begun {
+			w.runs.Go(func() { w.run(ctx, t) })
 		}
 	}
-	return next
 }
 
-// run makes one call, of an approved ticket, on the road of every call; it may spend
-// this ticket only. If nothing was sent, the ticket is approved as before and
-// its turn comes again; if something was, the ticket has its end state.
-func (w *TicketWorker) run(t approval.Ticket, a *try) {
-	defer wish(w.news)
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.running--
-		a.running, a.due = false, time.Now().Add(min(lastRetry, firstRetry<<min(a.count, 10)))
-		a.count++
-	}()
+// run makes the call of an approved ticket, and makes it again as long as the ticket
+// stays approved and ctx lasts.
+func (w *TicketWorker) run(ctx context.Context, t approval.Ticket) {
+	defer w.begun.Delete(t.ID)
+	var err error
+	for after := grace; err == nil && t.State == approval.StateApproved && wait.For(ctx, after); after = min(lastRetry, 2*after) {
+		if w.slots.Acquire(ctx, 1) != nil {
+			return
+		}
+		w.call(t)
+		w.slots.Release(1)
+		t, err = w.opts.Gate.opts.Book.Get(ctx, t.ID)
+	}
+}
+
+// call takes one call, of an approved ticket, down the road of every call; it may
+// spend this ticket only. If nothing was sent, the ticket is approved as before and
+// is tried again; if something was, the ticket has its end state.
+func (w *TicketWorker) call(t approval.Ticket) {
 	if !w.stands(w.life, t) {
 		return
 	}
