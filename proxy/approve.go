@@ -100,28 +100,8 @@ func (t *toolCall) follow(ctx context.Context, c approval.Claim) *Failure {
 
 // ended refuses a call whose ticket is over without a result.
 func (t *toolCall) ended(ticket approval.Ticket) *Failure {
-	code, reason, remedy := signal.CodeInternal, "", ""
-	switch ticket.State {
-	case approval.StateDenied:
-		code, reason = signal.CodeApprovalDenied, denial(ticket)
-	case approval.StateExpired:
-		code, reason, remedy = signal.CodeApprovalExpired, "nobody approved this call in time", askAnew
-	case approval.StateSuperseded:
-		code, remedy = signal.CodeApprovalExpired, askAnew
-		reason = "the request was taken back, because it was withdrawn or its terms have changed; nothing was done"
-	case approval.StateFailed:
-		code, reason = signal.CodeToolFailed, "the approved call was made and failed: "+ticket.Note
-	case approval.StateUnknown:
-		code, reason = signal.CodeToolFailed, "the approved call was begun and its outcome is unknown; it is not made again"
-		remedy = "a person has to find out whether it took effect"
-	}
-	return t.fail(code, reason).with("ticket", ticket.ID).remedy(remedy)
-}
-
-const askAnew = "call again with the same arguments to ask again"
-
-func denial(t approval.Ticket) string {
-	return strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": ")
+	w := words[ticket.State]
+	return t.fail(cmp.Or(w.code, signal.CodeInternal), fill(w.text, ticket, t.name)).with("ticket", ticket.ID).remedy(fill(w.next, ticket, t.name))
 }
 
 // pending replies with a tool result that tells a model what is waiting and how
@@ -129,14 +109,12 @@ func denial(t approval.Ticket) string {
 // check the output schema of successes only.
 func (t *toolCall) pending(c approval.Claim) *Failure {
 	ticket := c.Ticket
-	text := fmt.Sprintf(
-		"This call is waiting for a person with role %s to approve it (ticket %s, rule %s: %s). Nothing has been done yet. "+
-			"To continue, call %s again with exactly the same arguments in about %d seconds; other arguments make a new request. The request expires at %s.",
-		strings.Join(ticket.Roles, " or "), ticket.ID, ticket.Rule, ticket.Reason, t.name, int(retryPending.Seconds()), ticket.Expires.UTC().Format(time.RFC3339))
+	text := "This call is waiting for a person with role {roles} to approve it (ticket {ticket}, rule {rule}: {reason}). Nothing has been done yet. " +
+		"To continue, {again} in about {soon} seconds; other arguments make a new request. The request expires at {expires}."
 	if c.Outcome == approval.InFlight {
-		text = fmt.Sprintf("This call was approved (ticket %s) and is being made now. Call %s again with exactly the same arguments in about %d seconds for its result.",
-			ticket.ID, t.name, int(retryPending.Seconds()))
+		text = "This call was approved (ticket {ticket}) and is being made now. {Again} in about {soon} seconds for its result."
 	}
+	text = fill(text, ticket, t.name)
 	view := t.approvalView(stateWord(ticket), ticket)
 	view["retry_after_ms"] = retryPending.Milliseconds()
 	if f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, view); f != nil {
@@ -344,8 +322,8 @@ func (t *toolCall) reportWaiting(ticket approval.Ticket) {
 		return
 	}
 	t.hold.reports++
-	text := fmt.Sprintf("waiting for a person with role %s to approve this call (ticket %s)", strings.Join(ticket.Roles, " or "), ticket.ID)
-	t.in.Progress(json.RawMessage(fmt.Sprintf(`{"progress":%g,"message":%s}`, t.hold.progress(), jsonrpc.Quote(text))))
+	text := fill("waiting for a person with role {roles} to approve this call (ticket {ticket})", ticket, t.name)
+	t.in.Progress(fmt.Appendf(nil, `{"progress":%g,"message":%s}`, t.hold.progress(), jsonrpc.Quote(text)))
 }
 
 // progress is what the client has heard while its call waited.
@@ -419,8 +397,7 @@ func (t *toolCall) showLink(ctx context.Context, ticket approval.Ticket) (done f
 // showPage asks the client to open the page, and reports whether it answered:
 // its answer says nothing else.
 func (t *toolCall) showPage(ctx context.Context, ticket approval.Ticket) bool {
-	message := fmt.Sprintf("The call of %s waits for a person with role %s (rule %s: %s). The page shows what would be done; approvers decide there.",
-		ticket.Exposed, strings.Join(ticket.Roles, " or "), ticket.Rule, ticket.Reason)
+	message := fill("The call of {tool} waits for a person with role {roles} (rule {rule}: {reason}). The page shows what would be done; approvers decide there.", ticket, t.name)
 	params := marshal(map[string]string{"mode": "url", "elicitationId": ticket.ID, "url": t.gate.approvalPage(ticket), "message": message})
 	answers := t.in.Peer.Ask(ctx, []registry.Question{{Key: keyApproval, Method: "elicitation/create", Params: params, Anew: true}})
 	return len(answers) == 1 && answers[0].Error == nil

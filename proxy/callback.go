@@ -237,7 +237,7 @@ func (c *peer) Tell(method string, params json.RawMessage) {
 	case ok && ofTask:
 		params, ok = c.taskStatus(params)
 	case ok && (method == "notifications/resources/list_changed" || method == "notifications/prompts/list_changed"):
-		c.gate.memory.session(owner{c.call.Session, c.who.Subject, c.who.Tenant}, c.gate.opts.Now()).unlist()
+		c.gate.session(owner{c.call.Session, c.who.Subject, c.who.Tenant}).unlist()
 	}
 	if !ok {
 		c.gate.opts.Log.Debug("dropping a notification", "server", c.server, "method", method, "dropped", c.gate.dropped.Add(1))

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -185,10 +186,10 @@ type Gate struct {
 	opts     Options
 	policy   atomic.Pointer[Policy]
 	settings atomic.Pointer[Settings]
-	inFlight atomic.Int64 // calls under way
-	asking   atomic.Int64 // questions of servers under way
-	dropped  atomic.Int64 // notifications of servers that were not passed on
-	memory   memory
+	inFlight atomic.Int64                // calls under way
+	asking   atomic.Int64                // questions of servers under way
+	dropped  atomic.Int64                // notifications of servers that were not passed on
+	sessions *lru.Cache[owner, *session] // what is remembered of sessions
 }
 
 // New returns a Gate, or an error for options that leave a stage without its
@@ -204,7 +205,8 @@ func New(opts Options) (*Gate, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(Observation) {}
 	}
-	g := &Gate{opts: opts, memory: memory{of: map[owner]*session{}}}
+	g := &Gate{opts: opts}
+	g.sessions, _ = lru.New[owner, *session](maxSessions) // an error means a size below 1
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)
 	return g, nil

@@ -104,27 +104,18 @@ func (r *relayed) locate(ctx context.Context, kinds ...string) (at place, ok boo
 	s := r.session()
 	at, ok = s.find(r.name, kinds)
 	for look := 0; !ok && look < maxLooks; look++ {
-		mine, others := s.beginLook(r.start)
-		switch {
-		case mine:
-			r.readLists(ctx, s)
-		case others == nil: // no list has changed since they were read
-			return place{}, false
-		default:
-			select {
-			case <-others:
-			case <-ctx.Done():
-			}
-		}
+		read, _, _ := s.looks.Do("", func() (any, error) { return s.beginLook(r.start) && r.readLists(ctx), nil })
 		at, ok = s.find(r.name, kinds)
+		if read == false { // no list has changed since they were read
+			break
+		}
 	}
 	return at, ok
 }
 
 // readLists reads all lists of all servers, side by side: a slow server keeps
-// nobody longer than lookFor.
-func (r *relayed) readLists(ctx context.Context, s *session) {
-	defer s.endLook()
+// nobody longer than lookFor. It returns true.
+func (r *relayed) readLists(ctx context.Context) bool {
 	ctx, stop := context.WithTimeout(ctx, lookFor)
 	defer stop()
 	var servers sync.WaitGroup
@@ -133,12 +124,13 @@ func (r *relayed) readLists(ctx context.Context, s *session) {
 			defer r.survive("looking for a resource")
 			for name, m := range lists {
 				if m.list != "tasks" && offers(o.Capabilities, m.needs...) {
-					r.readList(ctx, s, o, name, m)
+					r.readList(ctx, o, name, m)
 				}
 			}
 		})
 	}
 	servers.Wait()
+	return true
 }
 
 // survive keeps a panic in a goroutine of a request from ending the program.
@@ -148,27 +140,13 @@ func (c *call) survive(doing string) {
 	}
 }
 
-// readList reads one list of one server.
-func (r *relayed) readList(ctx context.Context, s *session, o registry.Offer, name string, m method) {
-	params, cursor := json.RawMessage("{}"), ""
-	for range lookPages {
-		page, err := r.gate.enquire(ctx, o.Server, registry.Ask{Method: name, Params: params, From: r.from(o.Server)})
-		if err != nil {
-			r.gate.opts.Log.Debug("looking for a resource", "server", o.Server, "method", name, "error", err)
-			return
-		}
-		elements, _ := jsonrpc.Get(page, m.list)
-		for e := range jsonrpc.Elements(elements) {
-			if name := textMember(e, m.key); name != "" {
-				s.put(m.list, o, name)
-			}
-		}
-		next := textMember(page, "nextCursor")
-		if next == "" || next == cursor {
-			return
-		}
-		cursor = next
-		params = json.RawMessage(`{"cursor":` + string(jsonrpc.Quote(next)) + `}`)
+// readList reads one list of one server, for the places of what it names.
+func (r *relayed) readList(ctx context.Context, o registry.Offer, name string, m method) {
+	own := *r
+	own.row, own.method, own.body = m, name, json.RawMessage("{}")
+	w := gathering{relayed: &own, offers: []registry.Offer{o}, look: true}
+	for pages := 0; pages < lookPages && w.at == 0; pages++ {
+		_ = w.addPage(ctx) // logs its error
 	}
 }
 
@@ -232,6 +210,7 @@ type gathering struct {
 	cursor   string          // of that server, "" for its first page
 	page     json.RawMessage // what the elements are put into: of one server its own page
 	elements [][]byte
+	look     bool // remembers the places only, and gathers no element
 }
 
 // addPage adds the next page of the server whose turn it is, as the principal may
@@ -282,7 +261,7 @@ func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMess
 		if name != "" && w.in.Route == "" && kind != "tasks" {
 			w.session().put(kind, o, name)
 		}
-		if name == "" || !w.usable(ctx, name) {
+		if name == "" || w.look || !w.usable(ctx, name) {
 			continue
 		}
 		if kind == aPrompt && o.Prefix != "" { // told apart as tools are

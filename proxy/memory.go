@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yosida95/uritemplate/v3"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/toolgate/toolgate/registry"
 )
@@ -27,23 +28,15 @@ const (
 // and under another principal's key it remembers nothing.
 type owner struct{ session, subject, tenant string }
 
-// memory holds what the gate remembers of sessions between requests. It is safe
-// for concurrent use.
-type memory struct {
-	mu sync.Mutex // protects the fields below
-	of map[owner]*session
-}
-
 // session is what is remembered of one session. It is safe for concurrent use.
 type session struct {
-	used time.Time // protected by memory.mu
+	looks singleflight.Group // reads all lists
 
 	mu         sync.Mutex         // protects the fields below
 	tasks      map[taskKey]*task  // those of servers and those of the client
 	places     map[placeKey]place // where resources and prompts of /mcp are
 	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
 	read       time.Time          // when all lists were read last; zero = they have changed since
-	reading    chan struct{}      // closed when they have been read; nil = nobody reads them
 }
 
 // task is a task that a governed request became: a tool call, which a server runs,
@@ -89,49 +82,36 @@ const (
 	aPrompt   = "prompts"
 )
 
-// session returns what is remembered of the session of c.
+// session returns what is remembered of the session of c, which may be nothing so far.
 func (c *call) session() *session {
-	return c.gate.memory.session(owner{c.in.Session, c.principal.Subject, c.principal.Tenant}, c.start)
+	return c.gate.session(owner{c.in.Session, c.principal.Subject, c.principal.Tenant})
 }
 
-// session returns what is remembered of the session of o, which may be nothing so far.
-func (m *memory) session(o owner, now time.Time) *session {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.of[o]
-	if s == nil {
-		if len(m.of) >= maxSessions {
-			delete(m.of, earliest(m.of, func(s *session) time.Time { return s.used }))
-		}
-		s = &session{tasks: map[taskKey]*task{}, places: map[placeKey]place{}, subscribed: map[string]string{}}
-		m.of[o] = s
+func (g *Gate) session(o owner) *session {
+	if s, ok := g.sessions.Get(o); ok {
+		return s
 	}
-	s.used = now
+	s := &session{tasks: map[taskKey]*task{}, places: map[placeKey]place{}, subscribed: map[string]string{}}
+	if earlier, ok, _ := g.sessions.PeekOrAdd(o, s); ok {
+		return earlier
+	}
 	return s
 }
 
-// earliest returns the key of the element of m, which is not empty, that has the
-// earliest time.
-func earliest[K comparable, V any](m map[K]V, at func(V) time.Time) K {
-	return slices.MinFunc(slices.Collect(maps.Keys(m)), func(a, b K) int { return at(m[a]).Compare(at(m[b])) })
-}
-
-// forget drops what is remembered of a session, whoever it belongs to.
-func (m *memory) forget(session string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for o := range m.of {
+// EndSession forgets what the gate remembers of a session that is over: its
+// tasks, and where its resources and prompts are.
+func (g *Gate) EndSession(session string) {
+	for _, o := range g.sessions.Keys() {
 		if o.session == session {
-			delete(m.of, o)
+			g.sessions.Remove(o)
 		}
 	}
 }
 
-// unlist forgets where things are for everybody.
-func (m *memory) unlist() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.of {
+// ListChanged forgets where resources and prompts are, because a server says to
+// everybody that one of its lists has changed.
+func (g *Gate) ListChanged(string, string) {
+	for _, s := range g.sessions.Values() {
 		s.unlist()
 	}
 }
@@ -149,7 +129,8 @@ func (s *session) keep(t *task, now time.Time) bool {
 		return false
 	}
 	if len(s.tasks) >= maxTasks {
-		delete(s.tasks, earliest(s.tasks, func(t *task) time.Time { return t.expires }))
+		first := slices.MinFunc(slices.Collect(maps.Keys(s.tasks)), func(a, b taskKey) int { return s.tasks[a].expires.Compare(s.tasks[b].expires) })
+		delete(s.tasks, first)
 	}
 	s.tasks[key] = t
 	return true
@@ -242,26 +223,17 @@ func (s *session) find(name string, kinds []string) (found place, ok bool) {
 	return found, ok
 }
 
-// beginLook has the caller read all lists, until endLook. If somebody else reads
-// them, others is closed at the end. It is nil, too, when the lists were read less
-// than lookAgain ago.
-func (s *session) beginLook(now time.Time) (mine bool, others <-chan struct{}) {
+// beginLook forgets where things are, for all lists to be read, and reports false when
+// they were read less than lookAgain ago.
+func (s *session) beginLook(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reading != nil || !s.read.IsZero() && now.Sub(s.read) < lookAgain {
-		return false, s.reading
+	if !s.read.IsZero() && now.Sub(s.read) < lookAgain {
+		return false
 	}
-	s.read, s.reading = now, make(chan struct{})
+	s.read = now
 	clear(s.places)
-	return true, nil
-}
-
-// endLook ends the look that the caller has begun.
-func (s *session) endLook() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.reading)
-	s.reading = nil
+	return true
 }
 
 // unlist forgets where things are: a server says that its lists have changed.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -197,11 +198,58 @@ func (c *call) callFor(ticket approval.Ticket) *toolCall {
 	return t
 }
 
-// ticketWords are the states of a ticket as agents read them; a state that is
-// not listed is its own word.
-var ticketWords = map[approval.State]string{approval.StateProposed: "pending", approval.StateDispatching: "running"}
+// wording is what agents read of a ticket in one state. See fill for the texts.
+type wording struct {
+	word string // the state; "" = its own name
+	code string // of the failure of an identical call, where the ticket is over without a result
+	text string // what has become of the call
+	next string // what the agent can do
+	runs string // takes the place of next for a call that is made upon approval, where it is not ""
+}
 
-func stateWord(t approval.Ticket) string { return cmp.Or(ticketWords[t.State], string(t.State)) }
+var words = map[approval.State]wording{
+	approval.StateProposed: {
+		word: "pending",
+		text: "waiting for a person with role {roles} to approve it (rule {rule}: {reason}); nothing has been done yet, and the request expires at {expires}",
+		next: "when it is approved, {again} and it is made", runs: "it is made as soon as it is approved",
+	},
+	approval.StateApproved:    {text: "approved", next: "to have it made, {again} before {expires}", runs: "it is about to be made: ask again in a moment for its result"},
+	approval.StateDispatching: {word: "running", text: "approved, and being made now", next: "ask again in a moment for its result"},
+	approval.StateDone:        {text: "approved and made", next: "ask for this ticket to have the result"},
+	approval.StateDenied:      {code: signal.CodeApprovalDenied, text: "{denial}; nothing was done"},
+	approval.StateExpired:     {code: signal.CodeApprovalExpired, text: "nobody approved it in time; nothing was done", next: "{again} to ask again"},
+	approval.StateSuperseded: {
+		code: signal.CodeApprovalExpired, next: "{again} to ask again",
+		text: "the request was taken back, because it was withdrawn or its terms have changed; nothing was done",
+	},
+	approval.StateFailed: {code: signal.CodeToolFailed, text: "the approved call was made and failed: {note}"},
+	approval.StateUnknown: {
+		code: signal.CodeToolFailed, text: "the approved call was begun and its outcome is not known; it is not made again",
+		next: "a person has to find out whether it took effect",
+	},
+}
+
+// fill puts the facts of t into a text: {roles}, {note} and so on. The agent calls
+// the tool by name.
+func fill(text string, t approval.Ticket, name string) string {
+	again := "all " + name + " again with exactly the same arguments"
+	return strings.NewReplacer(
+		"{ticket}", t.ID, "{tool}", t.Exposed, "{roles}", strings.Join(t.Roles, " or "), "{rule}", t.Rule, "{reason}", t.Reason, "{note}", t.Note,
+		"{denial}", strings.TrimSuffix("an approver denied this call: "+t.DecisionReason, ": "), "{expires}", t.Expires.UTC().Format(time.RFC3339),
+		"{again}", "c"+again, "{Again}", "C"+again, "{soon}", strconv.Itoa(int(retryPending.Seconds())),
+	).Replace(text)
+}
+
+func stateWord(t approval.Ticket) string { return cmp.Or(words[t.State].word, string(t.State)) }
+
+// ticketText is the status of a ticket, for a model.
+func ticketText(t approval.Ticket) string {
+	w := words[t.State]
+	if t.Execute {
+		w.next = cmp.Or(w.runs, w.next)
+	}
+	return fill(strings.TrimSuffix("Ticket {ticket}, your call of {tool}: "+w.text+"; "+w.next, "; ")+".", t, t.Exposed)
+}
 
 // describeTicket is what an agent may know of its ticket, as data.
 func (c *call) describeTicket(t approval.Ticket) map[string]any {
@@ -213,37 +261,4 @@ func (c *call) describeTicket(t approval.Ticket) map[string]any {
 		delete(view, "approval_url")
 	}
 	return view
-}
-
-// ticketText is the same in words for a model.
-func ticketText(t approval.Ticket) string {
-	head := fmt.Sprintf("Ticket %s, your call of %s: ", t.ID, t.Exposed)
-	again := fmt.Sprintf("call %s again with exactly the same arguments", t.Exposed)
-	switch t.State {
-	case approval.StateProposed:
-		next := "When it is approved, " + again + " and it is made."
-		if t.Execute {
-			next = "It is made as soon as it is approved."
-		}
-		return head + fmt.Sprintf("waiting for a person with role %s to approve it (rule %s: %s). Nothing has been done yet. %s The request expires at %s.",
-			strings.Join(t.Roles, " or "), t.Rule, t.Reason, next, t.Expires.UTC().Format(time.RFC3339))
-	case approval.StateApproved:
-		if t.Execute {
-			return head + "approved, and about to be made. Ask again in a moment for its result."
-		}
-		return head + "approved. To have it made, " + again + " before " + t.Expires.UTC().Format(time.RFC3339) + "."
-	case approval.StateDispatching:
-		return head + "approved, and being made now. Ask again in a moment for its result."
-	case approval.StateDenied:
-		return head + denial(t) + ". Nothing was done."
-	case approval.StateExpired:
-		return head + "nobody approved it in time. Nothing was done. To ask again, " + again + "."
-	case approval.StateSuperseded:
-		return head + "taken back, because it was withdrawn or its terms have changed. Nothing was done. To ask again, " + again + "."
-	case approval.StateFailed:
-		return head + "approved and made, and it failed: " + t.Note
-	case approval.StateDone:
-		return head + "approved and made. Ask for this ticket to have the result."
-	}
-	return head + "approved and begun, and its outcome is not known. It is not made again; a person has to find out whether it took effect."
 }

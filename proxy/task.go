@@ -15,14 +15,6 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// EndSession forgets what the gate remembers of a session that is over: its
-// tasks, and where its resources and prompts are.
-func (g *Gate) EndSession(session string) { g.memory.forget(session) }
-
-// ListChanged forgets where resources and prompts are, because a server says to
-// everybody that one of its lists has changed.
-func (g *Gate) ListChanged(string, string) { g.memory.unlist() }
-
 // taskOf finds the task in a result that is none yet: the member task of one
 // that was asked for, or all of a result that says so itself (MCP 2026-07-28,
 // extension io.modelcontextprotocol/tasks).
