@@ -208,7 +208,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	rec := c.newRecord(!c.recorded) // what was judged is in the decision record, if there is one
 	rec.DurationMS = float64(o.Duration.Microseconds()) / 1000
 	if f != nil {
-		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], audit.Failed), f.Kernel.Code, f.Reason
+		rec.Outcome, rec.Code, rec.Error = cmp.Or(outcomes[f.Kernel.Code], categories[f.Kernel.Category], audit.Failed), f.Kernel.Code, f.Reason
 	} else {
 		rec.Outcome, rec.Stage, rec.Replayed = audit.Allowed, "close", c.replayed
 		if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
@@ -283,28 +283,14 @@ func (c *call) newRecord(judged bool) *audit.Record {
 	return r
 }
 
-// outcomes maps each refusal to its word; a code without a row is failed.
-var outcomes = map[string]audit.Outcome{
-	signal.CodeEnvelopeParse:    audit.Invalid,
-	signal.CodeEnvelopeInvalid:  audit.Invalid,
-	signal.CodeEnvelopeMethod:   audit.Invalid,
-	signal.CodeEnvelopeTooLarge: audit.Invalid,
-	signal.CodeSchemaMismatch:   audit.Invalid,
-	signal.CodeHeaderMismatch:   audit.Invalid,
-	signal.CodeEnvelopeParams:   audit.Invalid,
-	signal.CodeEnvelopeVersion:  audit.Invalid,
-	signal.CodeToolNotFound:     audit.Unknown,
-	signal.CodeNotFound:         audit.Unknown,
-	signal.CodeUnauthenticated:  audit.Denied,
-	signal.CodeSessionLost:      audit.Denied,
-	signal.CodePolicyDenied:     audit.Denied,
-	signal.CodeToolQuarantined:  audit.Denied,
-	signal.CodeApprovalDenied:   audit.Denied,
-	signal.CodeApprovalExpired:  audit.Denied,
-	signal.CodeRateLimited:      audit.Limited,
-	signal.CodeOverloaded:       audit.Limited,
-	signal.CodeCancelled:        audit.Cancelled,
-}
+// The words for refusals: that of its code, else that of its category, else failed.
+var (
+	outcomes = map[string]audit.Outcome{
+		signal.CodeToolNotFound: audit.Unknown, signal.CodeNotFound: audit.Unknown,
+		signal.CodeSessionLost: audit.Denied, signal.CodeCancelled: audit.Cancelled,
+	}
+	categories = map[signal.Category]audit.Outcome{signal.Input: audit.Invalid, signal.Policy: audit.Denied, signal.Resource: audit.Limited}
+)
 
 // giveBack ends what a held call has of its ticket, and gives back what was taken
 // for a call that was certainly not sent: the counted usage and the grant. A call
