@@ -32,32 +32,6 @@ type hold struct {
 	reports int            // progress reported to the client while the call waited
 }
 
-// approve lets a held call continue only with a grant, which it spends here,
-// before anything is sent. A ticket store that fails refuses the call. A resumed
-// call continues with its own grant or not at all.
-func (t *toolCall) approve(ctx context.Context) *Failure {
-	if own := t.in.resumed; own != nil {
-		if f := t.onlyFor(*own); f != nil {
-			return f
-		}
-	}
-	if t.decision.Effect != policy.Hold {
-		return nil
-	}
-	claim, f := t.claim(ctx)
-	// A caller that asked for a task gets one in every state of the ticket.
-	if f == nil && claim.Ticket.ID != "" && (t.task != nil || waits(claim)) && t.knowsTasks() {
-		return t.replyTask(claim)
-	}
-	if f == nil && waits(claim) && t.in.resumed == nil {
-		claim, f = t.await(ctx, claim)
-	}
-	if f != nil || t.reply != nil {
-		return f
-	}
-	return t.follow(ctx, claim)
-}
-
 // claim finds or makes the ticket of the call, and spends its grant if it has one.
 func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	g := t.gate

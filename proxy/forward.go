@@ -1,15 +1,20 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
+	"github.com/toolgate/toolgate/proxy/artifact"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -156,4 +161,367 @@ func (c *peer) For(server string) registry.Peer {
 	out := *c
 	out.server = server
 	return &out
+}
+
+// The members of _meta that are ours.
+const (
+	metaResult   = "io.toolgate/result"
+	metaApproval = "io.toolgate/approval"
+)
+
+// normalise holds the tool's result to its output schema and to the decision's
+// obligations, and turns it into Signals. A tool's own isError result is a result
+// and passes unchanged. A result that is no object, or that breaks an enforced
+// output schema, is withheld; the call has happened all the same, and its ticket
+// says so.
+func (t *toolCall) normalise(ctx context.Context) *Failure {
+	if t.task != nil || len(t.in.Capabilities) > len("{}") {
+		if state, ok := t.taskOf(t.raw); ok {
+			return t.replyBegun(state)
+		}
+	}
+	if len(t.raw) == 0 || t.raw[0] != '{' {
+		return t.withhold(t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
+	}
+	var warning *signal.KernelError
+	if t.tool.Output != nil && t.tool.OutputMode != "off" {
+		var f *Failure
+		if warning, f = t.checkOutput(); f != nil {
+			return t.withhold(f)
+		}
+	}
+	result := t.raw
+	if len(t.decision.Redact) > 0 {
+		var err error
+		if result, err = redact(result, t.decision.Redact); err != nil {
+			t.ends(approval.StateFailed, nil, "the result could not be redacted and is withheld")
+			return t.internal("redacting a result", err)
+		}
+	}
+	t.hold.end, t.hold.result = approval.StateDone, result
+	return t.replyResult(ctx, result, warning, nil)
+}
+
+// withhold ends a call whose result cannot be given.
+func (t *toolCall) withhold(f *Failure) *Failure {
+	t.ends(approval.StateFailed, nil, f.Reason)
+	return f
+}
+
+// outcome is a tool's result with its Signals.
+type outcome struct {
+	result json.RawMessage
+	refs   []string // into result, one for each signal
+	kernel signal.Result
+	slim   []signal.Signal // kernel's signals for mode signals, large bodies as artifacts; nil in other modes
+	links  []byte          // to what was kept as artifacts, for mode signals: content blocks, each after a comma
+}
+
+// replyResult replies with a result as Signals, in the configured mode. It says how
+// the call went (seed 002, Result): the tool's own isError is an error that carries
+// its one error signal, a warning next to signals is partial success, and a warning
+// alone is failure.
+func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
+	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
+		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID,
+	})
+	if err != nil {
+		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
+	}
+	o := outcome{result: result, refs: refs}
+	isFile := func(s signal.Signal) bool { return s.Kind() == signal.File }
+	if t.gate.opts.Artifacts != nil && (t.gate.settings.Load().Results == "signals" || slices.ContainsFunc(signals, isFile)) {
+		if fault := t.keepArtifacts(ctx, &o, signals); warning == nil {
+			warning = fault
+		}
+	}
+	var failed *signal.KernelError
+	if len(signals) == 1 {
+		failed, _ = signal.ErrorOf(signals[0])
+	}
+	switch m := t.metrics(); {
+	case failed != nil:
+		o.kernel = signal.Fail(failed, m)
+		o.kernel.Signals = signals
+	case warning == nil:
+		o.kernel = signal.OK(signals, m)
+	case len(signals) == 0:
+		o.kernel = signal.Fail(warning, m)
+	default:
+		o.kernel = signal.Partial(signals, warning, m)
+		t.gate.opts.Log.Warn("partial result", "server", t.tool.Server, "tool", t.tool.Name, "decision", t.decisionID, "fault", signal.Compose(o.kernel).Log)
+	}
+	return t.replyShaped(o, view)
+}
+
+// checkOutput checks structuredContent against the tool's output schema. In mode
+// warn a fault becomes a degraded error next to the signals; a validator that
+// fails counts as a fault.
+func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
+	if isError(t.raw) {
+		return nil, nil
+	}
+	reason := "the tool declares an output schema and returned no structuredContent"
+	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
+		switch faults, err := t.tool.Output.Validate(structured); {
+		case err != nil:
+			reason = "the tool's output could not be validated"
+		case len(faults) == 0:
+			return nil, nil
+		default:
+			reason = "structuredContent breaks the tool's output schema: " + faults[0].String()
+		}
+	}
+	f := t.fail(signal.CodeOutputInvalid, reason)
+	if t.tool.OutputMode == "enforce" {
+		return nil, f
+	}
+	f.Kernel.Severity = signal.Degraded
+	return f.Kernel, nil
+}
+
+func isError(result json.RawMessage) bool {
+	v, ok := jsonrpc.Get(result, "isError")
+	return ok && string(v) == "true"
+}
+
+// metrics are those of the request so far; a stored result is a cache hit.
+func (c *call) metrics() signal.Metrics {
+	return signal.Metrics{
+		DurationMS: float64(c.gate.opts.Now().Sub(c.start).Microseconds()) / 1000,
+		CacheHit:   c.replayed, ModuleRef: c.source,
+	}
+}
+
+// replyShaped replies with the result in the configured mode, and with view, if
+// any, in its _meta. Mode signals replaces the content by the Result as one text
+// block, links to what became artifacts behind it, and structuredContent by the
+// Result.
+func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
+	var changes, meta []jsonrpc.Change
+	switch t.gate.settings.Load().Results {
+	case "off":
+	case "full":
+		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Full(o.kernel)}}
+	case "signals":
+		kernel := o.kernel
+		if o.slim != nil {
+			kernel.Signals = o.slim
+		}
+		full := signal.Full(kernel)
+		content := slices.Concat([]byte(`[{"type":"text","text":`), jsonrpc.Quote(string(full)), []byte(`}`), o.links, []byte(`]`))
+		changes = []jsonrpc.Change{{Name: "content", Value: content}, {Name: "structuredContent", Value: full}}
+		meta = []jsonrpc.Change{{Name: metaResult, Value: full}}
+	default:
+		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, o.refs)}}
+	}
+	if view != nil {
+		meta = append(meta, jsonrpc.Change{Name: metaApproval, Value: marshal(view)})
+	}
+	if meta != nil {
+		changes = append(changes, jsonrpc.Change{Name: "_meta", Members: meta})
+	}
+	shaped, err := jsonrpc.Edit(o.result, changes...)
+	if err != nil {
+		t.gate.opts.Log.Error("shaping a result", "decision", t.decisionID, "error", err)
+		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
+	}
+	t.replyWith(shaped, o.kernel)
+	return nil
+}
+
+// marshal encodes texts, numbers and JSON of our own making.
+func marshal(v any) json.RawMessage {
+	text, _ := json.Marshal(v)
+	return text
+}
+
+// replyOK ends a request with a result that carries no signals.
+func (c *call) replyOK(result json.RawMessage) { c.replyWith(result, signal.OK(nil, c.metrics())) }
+
+// replyWith ends a request with its result.
+func (c *call) replyWith(result json.RawMessage, kernel signal.Result) {
+	c.reply = &Reply{
+		Result: result, Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
+		DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision,
+	}
+}
+
+// codeNotKept is the error of a partial result whose bytes could not be stored:
+// the call has been made, and the rest of its result is still useful.
+const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
+
+// keepArtifacts puts the inline bytes behind FILE signals into the artifact
+// store, for the principal of the call. With Results signals it also takes out of
+// the signals what is larger than Inline. A store that fails makes the result
+// partial; what it could not keep stays where it was.
+func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) (fault *signal.KernelError) {
+	set := t.gate.settings.Load()
+	if set.Results == "off" && t.in.Transport != "rest" && t.in.Transport != "ndjson" { // these carry signals in every mode
+		return nil
+	}
+	var ids []string
+	for i, s := range signals {
+		file, slims := s.Kind() == signal.File, set.Results == "signals"
+		var data []byte
+		var media string
+		var keep bool
+		if file {
+			data, media, keep = signal.InlineFile(o.result, o.refs[i])
+		} else if slims {
+			data, media = payload(s)
+			keep = len(data) > set.Inline
+		}
+		if keep {
+			a, err := t.gate.opts.Artifacts.Put(context.WithoutCancel(ctx), t.principal, media, data)
+			if err == nil && !slices.Contains(ids, a.ID) {
+				ids, o.links = append(ids, a.ID), append(o.links, resourceLink(set.ArtifactURL, a)...)
+			}
+			slim := s
+			if err == nil && !file {
+				slim, err = signal.CreateFile(a.ID, a.Type, "", s.Origin(), s.TraceID(), signal.WithTags(s.Tags()), signal.WithParent(s.ParentID()), signal.WithSize(a.Size))
+			}
+			if err == nil {
+				s = slim
+			} else {
+				fault = t.notKept(err)
+			}
+		}
+		if slims {
+			o.slim = append(o.slim, s)
+		}
+	}
+	return fault
+}
+
+// payload returns what a TEXT or DATA signal carries. Errors stay whole: nobody
+// should need a second request to read why.
+func payload(s signal.Signal) (data []byte, media string) {
+	_, failed := signal.ErrorOf(s)
+	switch {
+	case failed:
+	case s.Kind() == signal.Text:
+		text, _ := s.Body()["text"].(string)
+		return []byte(text), "text/plain; charset=utf-8"
+	case s.Kind() == signal.Data:
+		return marshal(s.Body()["data"]), "application/json"
+	}
+	return nil, ""
+}
+
+// notKept is the fault of a result of which a part could not be stored.
+func (t *toolCall) notKept(err error) *signal.KernelError {
+	t.gate.opts.Log.Error("keeping an artifact", "decision", t.decisionID, "error", err)
+	fault, _ := signal.CreateError(codeNotKept, signal.Resource, signal.Degraded, // a valid code
+		"a part of the result could not be kept as an artifact", t.source, false, nil, nil)
+	return fault
+}
+
+// resourceLink is the content block for an artifact (MCP server/tools, "Resource
+// Links"), after a comma.
+func resourceLink(base string, a artifact.Artifact) []byte {
+	return fmt.Appendf(nil, `,{"type":"resource_link","uri":%s,"name":%s,"mimeType":%s,"size":%d}`,
+		jsonrpc.Quote(base+"/v1/artifacts/"+a.ID), jsonrpc.Quote(a.ID), jsonrpc.Quote(a.Type), a.Size)
+}
+
+// redacted replaces a value that a policy removes.
+var redacted = json.RawMessage(`"[redacted]"`)
+
+// redact replaces what the pointers (RFC 6901, into the result) name. A
+// pointer that names nothing removes nothing. Text blocks may repeat
+// structuredContent, so a pointer into the one replaces the other.
+func redact(result json.RawMessage, pointers []string) (json.RawMessage, error) {
+	structured := false
+	for _, ptr := range pointers {
+		tokens := strings.Split(ptr, "/")
+		if tokens[0] != "" || len(tokens) < 2 {
+			return nil, fmt.Errorf("redacting: %q is no pointer below the root", ptr)
+		}
+		for i, token := range tokens {
+			tokens[i] = pointerEscapes.Replace(token)
+		}
+		var err error
+		if result, err = redactAt(result, tokens[1:]); err != nil {
+			return nil, fmt.Errorf("redacting %q: %w", ptr, err)
+		}
+		structured = structured || tokens[1] == "structuredContent"
+	}
+	if !structured {
+		return result, nil
+	}
+	return repeatStructured(result)
+}
+
+var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
+
+// redactAt replaces the value under path, if there is one.
+func redactAt(value json.RawMessage, path []string) (json.RawMessage, error) {
+	if len(path) == 0 {
+		return redacted, nil
+	}
+	if len(value) > 0 && value[0] == '[' {
+		index, err := strconv.Atoi(path[0])
+		if err != nil {
+			return value, nil //nolint:nilerr // an array has no such member
+		}
+		return editArray(value, func(i int, e json.RawMessage) (json.RawMessage, error) {
+			if i != index {
+				return e, nil
+			}
+			return redactAt(e, path[1:])
+		})
+	}
+	inner, ok := jsonrpc.Get(value, path[0])
+	if !ok {
+		return value, nil
+	}
+	inner, err := redactAt(inner, path[1:])
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Set(value, path[0], inner)
+}
+
+// repeatStructured makes every text block say what structuredContent says.
+func repeatStructured(result json.RawMessage) (json.RawMessage, error) {
+	structured, ok := jsonrpc.Get(result, "structuredContent")
+	if !ok {
+		structured = redacted
+	}
+	content, _ := jsonrpc.Get(result, "content")
+	if len(content) == 0 || content[0] != '[' {
+		return result, nil
+	}
+	content, err := editArray(content, func(_ int, block json.RawMessage) (json.RawMessage, error) {
+		if textMember(block, "type") != "text" {
+			return block, nil
+		}
+		return jsonrpc.Set(block, "text", jsonrpc.Quote(string(structured)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Set(result, "content", content)
+}
+
+// editArray replaces each element of arr by the result of edit, and drops it when that
+// is nil. It returns arr itself when every element stays the same, and [] for a value
+// that is no array.
+func editArray(arr json.RawMessage, edit func(i int, e json.RawMessage) (json.RawMessage, error)) (json.RawMessage, error) {
+	var elements [][]byte
+	i, same := 0, len(arr) > 0 && arr[0] == '['
+	for e := range jsonrpc.Elements(arr) {
+		edited, err := edit(i, e)
+		if err != nil {
+			return nil, err
+		}
+		if edited != nil {
+			elements = append(elements, edited)
+		}
+		i, same = i+1, same && bytes.Equal(edited, e)
+	}
+	if same {
+		return arr, nil
+	}
+	return slices.Concat([]byte("["), bytes.Join(elements, []byte(",")), []byte("]")), nil
 }

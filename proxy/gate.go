@@ -9,8 +9,9 @@
 //
 //	reply, failure := gate.Call(ctx, &proxy.Call{Message: m, Credential: c, Transport: "http"})
 //
-// receive.go has the stages until the tool is known, decide.go those that may refuse
-// it, approve.go what held calls do, and road.go the walk, the records and the close.
+// road.go has the walk, the records and the close; decide.go the stages that may
+// refuse a call, approve.go what held calls do, forward.go what is sent and what comes
+// back, relay.go and callback.go the requests that call no tool.
 // A Gate is safe for concurrent use.
 package proxy
 

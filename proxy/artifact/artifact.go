@@ -20,12 +20,25 @@
 package artifact
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"io/fs"
 	"mime"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 )
 
 // MaxSize is how many bytes one artifact may have: 64 MiB.
@@ -93,4 +106,229 @@ func mediaType(given string) string {
 		return OctetStream
 	}
 	return text
+}
+
+const (
+	defaultTTL = 7 * 24 * time.Hour
+	defaultMax = 1 << 30
+)
+
+// Options are the settings of a [Store]; the zero value is usable.
+type Options struct {
+	// TTL is how long a principal can get what it was given, from the last time
+	// it was given it; 0 = 7 days.
+	TTL time.Duration
+	// MaxBytes is how much a sweep leaves on disk, a small file counting as a
+	// block of 4 KiB; 0 = 1 GiB. Between sweeps a process may add an eighth.
+	MaxBytes int64
+	// Now is the clock of created and expired; nil = time.Now.
+	Now func() time.Time
+	// Log gets the failures of the sweeps that nobody waits for; nil = none.
+	Log hclog.Logger
+}
+
+// Store is the artifacts in one directory. It is safe for concurrent use, and
+// any number of Stores, in any number of processes on one machine, may share
+// directory and state file; see the package comment.
+type Store struct {
+	db   *store.DB
+	root *os.Root
+	opts Options
+
+	wrote   atomic.Int64  // disk bytes put since the last sweep
+	full    chan struct{} // asks the sweeper to come early
+	orphans atomic.Bool   // there may be files without a row
+	stop    context.CancelFunc
+	swept   chan struct{} // closed when the sweeper has ended
+
+	verified *lru.Cache[string, os.FileInfo] // the files whose hash was right, by name
+}
+
+// Open gives the artifacts in dir, which it makes when there is none, and
+// closes to other users (0700). db has the migrations of [store.Migrations]
+// and outlives the Store. What is due, and what dead processes left, is
+// removed before Open returns.
+func Open(ctx context.Context, dir string, db *store.DB, opts Options) (*Store, error) {
+	opts.TTL = cmp.Or(max(0, opts.TTL), defaultTTL)
+	opts.MaxBytes = max(block, cmp.Or(max(0, opts.MaxBytes), defaultMax))
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = hclog.NewNullLogger()
+	}
+	root, err := openRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening artifacts: %w", err)
+	}
+	s := &Store{db: db, root: root, opts: opts, full: make(chan struct{}, 1), swept: make(chan struct{})}
+	s.verified, _ = lru.New[string, os.FileInfo](maxVerified) // an error means a size below 1
+	s.orphans.Store(true)
+	if err := s.Sweep(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening artifacts: %w", err), root.Close())
+	}
+	ctx, s.stop = context.WithCancel(context.Background())
+	go s.sweeper(ctx)
+	return s, nil
+}
+
+func openRoot(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenRoot(dir)
+}
+
+// Close waits for the sweeper to end. Files that Get gave stay open; every
+// later call that needs a file is an error (fs.ErrClosed).
+func (s *Store) Close() error {
+	s.stop()
+	<-s.swept
+	if err := s.root.Close(); err != nil {
+		return fmt.Errorf("closing artifacts: %w", err)
+	}
+	return nil
+}
+
+// Put keeps data and gives it to owner: once Put has returned, both survive a
+// crash. Putting the same bytes again renews the grant, and writes the file
+// only when it is not intact. The media type is the one of owner's first Put,
+// in canonical spelling, or OctetStream.
+//
+// It refuses with ErrTooLarge and ErrNobody. Any other error is the disk's or
+// the state file's; then owner may, but need not, have been given data.
+func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, data []byte) (Artifact, error) {
+	if limit := min(MaxSize, s.opts.MaxBytes); int64(len(data)) > limit {
+		return Artifact{}, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), limit)
+	}
+	if !owner.Valid() {
+		return Artifact{}, ErrNobody
+	}
+	p := put{owner: owner, name: strings.TrimPrefix(ID(data), idPrefix), kind: mediaType(given), size: int64(len(data))}
+	a, err := Artifact{}, errVanished
+	if s.intact(p.name, p.size) {
+		a, err = s.record(ctx, p)
+	}
+	if errors.Is(err, errVanished) {
+		a, err = s.store(ctx, p, data)
+	}
+	if err != nil {
+		return Artifact{}, fmt.Errorf("storing artifact: %w", err)
+	}
+	return a, nil
+}
+
+// store writes data and the rows of p.
+func (s *Store) store(ctx context.Context, p put, data []byte) (a Artifact, err error) {
+	if p.draft, err = s.stage(p.name, data); err != nil {
+		return a, err
+	}
+	defer s.discard(p.draft)
+	if a, err = s.record(ctx, p); err != nil {
+		s.orphans.Store(true)
+		return a, err
+	}
+	s.count(p.size)
+	return a, nil
+}
+
+// count brings the sweeper when much was put since it came.
+func (s *Store) count(size int64) {
+	if s.wrote.Add(max(size, block)) <= s.opts.MaxBytes/8 {
+		return
+	}
+	s.wrote.Store(0)
+	select {
+	case s.full <- struct{}{}:
+	default:
+	}
+}
+
+// put is one Put on its way into the state file.
+type put struct {
+	owner      policy.Principal
+	name, kind string
+	size       int64
+	draft      *draft // nil = the file is there
+}
+
+const dropGrants = "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?"
+
+const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
+ ON CONFLICT (id) DO UPDATE SET size = excluded.size, granted = max(granted, excluded.granted)`
+
+const putGrant = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted) VALUES (?, ?, ?, ?, ?, ?)
+ ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted) RETURNING type, created`
+
+// record writes the rows of p and, last before the commit, puts its file in
+// place. errVanished means that there is no draft and no file either.
+func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
+	a := Artifact{ID: idPrefix + p.name, Size: p.size}
+	now := s.opts.Now()
+	var created int64
+	err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, p.size, now.UnixNano()); err != nil {
+			return err
+		}
+		// A new grant to the same principal starts again after it has expired.
+		if _, err := tx.ExecContext(ctx, dropGrants, a.ID, s.cutoff(now)); err != nil {
+			return err
+		}
+		row := tx.QueryRowContext(ctx, putGrant, a.ID, p.owner.Subject, p.owner.Tenant, p.kind, now.UnixNano(), now.UnixNano())
+		if err := row.Scan(&a.Type, &created); err != nil {
+			return err
+		}
+		return s.place(p)
+	})
+	if err != nil {
+		return Artifact{}, err
+	}
+	a.Created = time.Unix(0, created).UTC()
+	return a, nil
+}
+
+// cutoff is the time at and before which a grant is expired.
+func (s *Store) cutoff(now time.Time) int64 { return now.Add(-s.opts.TTL).UnixNano() }
+
+const findArtifact = `SELECT a.size, g.type, g.created FROM artifact_grants g JOIN artifacts a ON a.id = g.artifact
+ WHERE g.artifact = ? AND g.subject = ? AND g.tenant = ? AND g.granted > ?`
+
+// Get gives an artifact and its bytes, from the first on, to a principal that
+// was given it: the same subject of the same tenant, whatever its roles. The
+// caller closes the file; it stays readable when the artifact is swept.
+//
+// ErrNotFound for all others, ErrDamaged when the file is not what was put.
+// The first Get in a process reads the whole file to check its hash (about
+// 50 ms for 64 MiB); later ones do so only when the file's inode, size or time
+// of change is another.
+func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artifact, *os.File, error) {
+	if !who.Valid() || !ValidID(id) {
+		return Artifact{}, nil, ErrNotFound
+	}
+	a, err := s.find(ctx, who, id)
+	if err == nil {
+		var file *os.File
+		if file, err = s.open(strings.TrimPrefix(id, idPrefix), a.Size); err == nil {
+			return a, file, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sql.ErrNoRows) {
+		return Artifact{}, nil, ErrNotFound
+	}
+	return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
+}
+
+// find gives what who was given and still has.
+func (s *Store) find(ctx context.Context, who policy.Principal, id string) (Artifact, error) {
+	a := Artifact{ID: id}
+	var created int64
+	row := s.db.Read.QueryRowContext(ctx, findArtifact, id, who.Subject, who.Tenant, s.cutoff(s.opts.Now()))
+	if err := row.Scan(&a.Size, &a.Type, &created); err != nil {
+		return Artifact{}, err
+	}
+	a.Created = time.Unix(0, created).UTC()
+	return a, nil
 }
