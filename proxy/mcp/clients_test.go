@@ -109,6 +109,11 @@ func TestGoSDKCancel(t *testing.T) { inBothEras(t, testGoSDKCancel) }
 
 func testGoSDKCancel(t *testing.T, era string) {
 	g := newGate()
+	ended := make(chan struct{})
+	g.behave["wait"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+		defer close(ended)
+		return wait(ctx, g, in, args)
+	}
 	srv, _ := newServer(t, g, nil)
 	s := sdkSession(t, srv.URL+"/mcp", era, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,6 +124,7 @@ func testGoSDKCancel(t *testing.T, era string) {
 	if _, err := s.CallTool(ctx, &sdk.CallToolParams{Name: "demo__wait"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want %v", err, context.Canceled)
 	}
+	<-ended // the client sends its cancellation after it has returned
 	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "demo__echo"}); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

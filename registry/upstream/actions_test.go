@@ -305,7 +305,7 @@ func TestActionSupervision(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		cfg, _ := actions(t, scriptedActions{"": listed(twoActions)})
 		r := start(t, cfg, upstream.Options{})
-		_, e := r.Do(t.Context(), upstream.Call{Tool: "a", Fingerprint: r.ready()["a"], Timeout: 50 * time.Millisecond})
+		e := r.timeOut(upstream.Call{Tool: "a", Fingerprint: r.ready()["a"]})
 		wantError(t, e, upstream.Timeout, true)
 	})
 	t.Run("crash", func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -115,15 +114,18 @@ func TestMisbehaviour(t *testing.T) {
 			overAll(t, recorder.Config{Tools: tools}, func(t *testing.T, rec *recorder.Recorder, r *running) {
 				prints := r.ready()
 				call := upstream.Call{Tool: tc.tool, Fingerprint: prints[tc.tool], Arguments: json.RawMessage(`{}`)}
+				var e *upstream.Error
 				if tc.kind == upstream.Timeout {
-					call.Timeout = 200 * time.Millisecond
+					e = r.timeOut(call)
+				} else {
+					_, e = r.Do(context.Background(), call)
 				}
-				_, e := r.Do(context.Background(), call)
 				if tc.kind != 0 {
 					wantError(t, e, tc.kind, true)
 				} else if e != nil {
 					t.Fatal(e)
 				}
+				await(t, "the call arrives", func() bool { return len(rec.Calls()) > 0 })
 				if got := len(rec.Calls()); got != 1 {
 					t.Errorf("%d calls arrived, want 1", got)
 				}

@@ -113,6 +113,17 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// timeOut makes a call that gets no answer within its timeout, by default 50 ms. A
+// call that runs out of time before it is sent is repeated with twice the time.
+func (r *running) timeOut(call upstream.Call) *upstream.Error {
+	for call.Timeout = max(call.Timeout, 50*time.Millisecond); ; call.Timeout *= 2 {
+		_, e := r.Do(context.Background(), call)
+		if e == nil || e.Kind != upstream.Timeout || e.Sent || call.Timeout > patience {
+			return e
+		}
+	}
+}
+
 // call calls a tool with arguments.
 func (r *running) call(prints map[string]string, tool, arguments string) (json.RawMessage, *upstream.Error) {
 	return r.Do(context.Background(), upstream.Call{Tool: tool, Fingerprint: prints[tool], Arguments: json.RawMessage(arguments)})

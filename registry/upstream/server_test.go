@@ -352,12 +352,19 @@ func TestDeaf(t *testing.T) {
 		size int
 		sent bool
 	}{{1, true}, {1 << 20, true}, {1, false}, {1 << 20, false}} {
-		_, e := r.Do(context.Background(), upstream.Call{
+		call := upstream.Call{
 			Tool: "hang", Fingerprint: prints["hang"], Timeout: 200 * time.Millisecond,
 			Arguments: json.RawMessage(`{"x":"` + strings.Repeat("x", tc.size) + `"}`),
-		})
+		}
+		var e *upstream.Error
+		if tc.sent {
+			e = r.timeOut(call)
+		} else {
+			_, e = r.Do(context.Background(), call)
+		}
 		wantError(t, e, upstream.Timeout, tc.sent)
 	}
+	await(t, "the first call arrives", func() bool { return len(rec.Calls()) > 0 })
 	if got := len(rec.Calls()); got != 1 {
 		t.Errorf("%d calls arrived, want 1", got)
 	}
