@@ -166,7 +166,7 @@ func (e *Endpoint) End(ctx context.Context, s Session) {
 // errEnded reports a stream that ended before the answer.
 var errEnded = errors.New("the event stream ended before the answer")
 
-// errGone reports a stream that the server no longer knows.
+// errGone reports a response that is no event stream.
 var errGone = errors.New("the endpoint does not resume the stream")
 
 // Follow passes the messages of the event stream that answers a POST to take
@@ -176,35 +176,37 @@ var errGone = errors.New("the endpoint does not resume the stream")
 func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, take func(data []byte), done func() bool) error {
 	var at Position
 	err := e.pump(body, &at, take, done)
-	for n := 0; !done(); {
-		if at.fresh || at.retry > 0 && err == nil { // a server that wants to be polled says so
-			n, at.fresh = 0, false
+	for !done() {
+		pause := at.pause(e.Pause)
+		if at.retry > 0 && err == nil { // a server that wants to be polled says so
+			at.tries = 1
 		}
-		n++
-		if !resume || at.Last == "" || n > maxResumes || errors.Is(err, ErrTooLong) || ctx.Err() != nil {
+		if !resume || at.Last == "" || at.tries > maxResumes || errors.Is(err, ErrTooLong) || ctx.Err() != nil {
 			return errors.Join(errEnded, err)
 		}
-		if wait.For(ctx, at.pause(e.Pause, n)); !done() {
-			err = e.resume(ctx, s, &at, take, done)
+		if wait.For(ctx, pause); done() {
+			break
+		}
+		var status int
+		if status, err = e.resume(ctx, s, &at, take, done); errors.Is(err, errGone) && !Passing(status) {
+			at.Last = ""
 		}
 	}
 	return nil
 }
 
-// resume continues a stream at a position. The end of the stream is no error.
-func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take func(data []byte), done func() bool) error {
+// resume opens a stream at a position and reads it until the connection ends,
+// which is no error, or done. The status is 0 when there was no response.
+func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take func(data []byte), done func() bool) (status int, err error) {
 	res, err := e.Open(ctx, s, at)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer res.Body.Close()
-	if IsEvents(res) {
-		return e.pump(res.Body, at, take, done)
+	if !IsEvents(res) {
+		return res.StatusCode, errGone
 	}
-	if !Passing(res.StatusCode) {
-		at.Last = ""
-	}
-	return errGone
+	return res.StatusCode, e.pump(res.Body, at, take, done)
 }
 
 // pump passes messages to take until the stream ends, which is nil, or done.
@@ -225,49 +227,32 @@ func (e *Endpoint) pump(body io.Reader, at *Position, take func(data []byte), do
 }
 
 // Listen keeps the GET stream of a session open until ctx ends or the server
-// refuses it, and calls answered whenever the server has answered a request for
-// the stream; it may be nil. It returns whether the stream was ever open, and the status of the
-// refusal, 0 when ctx ended.
+// refuses it. It calls answered, unless it is nil, once or more for each response
+// to a request for the stream, before it reads the stream. It returns whether the
+// stream was ever open, and the status of the refusal, 0 when ctx ended.
 func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte), answered func()) (opened bool, status int) {
 	var at Position
-	for n := 0; ctx.Err() == nil; {
-		open, got := e.listenOnce(ctx, s, &at, take, answered)
-		opened = opened || open
+	done := func() bool {
+		if answered != nil {
+			answered()
+		}
+		return false
+	}
+	for ctx.Err() == nil {
+		status, err := e.resume(ctx, s, &at, take, done)
+		done()
+		e.Log.Debug("the stream of the server's own messages ended", "status", status, "error", err)
+		refused := errors.Is(err, errGone) && !Passing(status)
 		switch {
-		case got == 0 || open || Passing(got):
-		case at.Last != "": // the server may have forgotten the event
+		case refused && at.Last == "":
+			return opened, status
+		case refused: // the server may have forgotten the event
 			at.Last = ""
-		default:
-			return opened, got
 		}
-		if at.fresh {
-			n, at.fresh = 0, false
-		}
-		n++
-		wait.For(ctx, at.pause(e.Pause, n))
+		opened = opened || status != 0 && !errors.Is(err, errGone)
+		wait.For(ctx, at.pause(e.Pause))
 	}
 	return opened, 0
-}
-
-// listenOnce reads one GET stream to its end. The status is 0 when there was no
-// answer.
-func (e *Endpoint) listenOnce(ctx context.Context, s Session, at *Position, take func(data []byte), answered func()) (open bool, status int) {
-	res, err := e.Open(ctx, s, at)
-	if answered != nil {
-		answered()
-	}
-	if err != nil {
-		e.Log.Debug("opening the stream of the server's own messages", "error", err)
-		return false, 0
-	}
-	defer res.Body.Close()
-	if !IsEvents(res) {
-		e.Log.Debug("the server has no stream of its own messages", "status", res.StatusCode)
-		return false, res.StatusCode
-	}
-	err = e.pump(res.Body, at, take, func() bool { return false })
-	e.Log.Debug("the stream of the server's own messages ended", "error", err)
-	return true, res.StatusCode
 }
 
 // ReadBody reads the body of a response of at most most bytes. A longer one is

@@ -3,6 +3,7 @@ package mcpclient
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -27,16 +28,20 @@ type Position struct {
 
 	retry time.Duration // the pause that the server asked for, 0 = none
 	fresh bool          // something arrived since the stream was last opened
+	tries int           // in a row that brought nothing
 }
 
-// pause returns how long to wait before the n-th attempt, from 1, to continue
-// the stream: what the server asked for, or else first, doubled each time and
+// pause counts an attempt to continue the stream and returns how long to wait
+// before it: what the server asked for, or else first, doubled each time and
 // reduced at random so that clients do not return together.
-func (p *Position) pause(first time.Duration, n int) time.Duration {
+func (p *Position) pause(first time.Duration) time.Duration {
+	if p.tries++; p.fresh {
+		p.tries, p.fresh = 1, false
+	}
 	if p.retry > 0 {
 		return max(p.retry, first/10)
 	}
-	d := min(first<<min(n-1, 16), maxPause)
+	d := min(first<<min(p.tries-1, 16), maxPause)
 	return d - rand.N(d/4+1)
 }
 
@@ -51,18 +56,21 @@ func (v *Event) isMessage() bool { return v.Kind == "" || v.Kind == "message" }
 
 // Events reads an event stream. It is not safe for concurrent use.
 type Events struct {
-	in   *bufio.Reader
-	most int // bytes of one event
-	at   *Position
-	text []byte // the line being read
-	lf   bool   // a line feed belongs to the line before
-	head bool   // nothing was read yet
+	lines *bufio.Scanner
+	most  int // bytes of one event
+	at    *Position
+	begun bool   // a line was read
+	lf    bool   // a line feed belongs to the line before
+	long  []byte // the beginning of a line beyond the limit
 }
 
 // NewEvents reads in and keeps at up to date. An event of more than most bytes
 // is an error.
 func NewEvents(in io.Reader, most int, at *Position) *Events {
-	return &Events{in: bufio.NewReader(in), most: most, at: at, head: true}
+	e := &Events{lines: bufio.NewScanner(in), most: most, at: at}
+	e.lines.Buffer(nil, most+4096) // split refuses earlier what is too long
+	e.lines.Split(e.split)
+	return e
 }
 
 // partial is an event that is being read.
@@ -77,83 +85,62 @@ type partial struct {
 // the event holds the beginning of the data.
 func (e *Events) Next() (Event, error) {
 	var v partial
-	for {
-		line, err := e.line()
-		if err == nil {
-			e.at.fresh = true
-		}
-		if len(line) > 0 {
+	for e.lines.Scan() {
+		if line := e.lines.Bytes(); len(line) > 0 {
 			e.field(&v, line)
-		}
-		switch {
-		case len(v.Data) > e.most || errors.Is(err, ErrTooLong):
-			return v.Event, ErrTooLong
-		case err != nil && !(errors.Is(err, io.EOF) && v.has && json.Valid(v.Data)):
-			return Event{}, err
-		case err == nil && len(line) > 0:
+			if len(v.Data) > e.most {
+				return v.Event, ErrTooLong
+			}
 			continue
 		}
-		if v.hasID {
-			e.at.Last = v.id
-		}
-		if len(v.Data) > 0 {
+		if e.end(&v); len(v.Data) > 0 {
 			return v.Event, nil
 		}
 		v = partial{}
-		if err != nil {
-			return Event{}, err
-		}
+	}
+	switch err := e.lines.Err(); {
+	case errors.Is(err, ErrTooLong):
+		e.field(&v, e.long)
+		return v.Event, err
+	case err == nil && v.has && json.Valid(v.Data):
+		e.end(&v)
+		return v.Event, nil
+	default:
+		return Event{}, cmp.Or(err, io.EOF)
 	}
 }
 
-// line returns the next line without its end: LF, CR or both.
-func (e *Events) line() ([]byte, error) {
-	e.text = e.text[:0]
-	for {
-		chunk, err := e.chunk()
-		if err != nil {
-			return e.text, err
-		}
-		end := bytes.IndexAny(chunk, "\r\n")
-		if end < 0 {
-			e.text = append(e.text, chunk...)
-			_, _ = e.in.Discard(len(chunk)) // it was peeked
-		} else {
-			e.text = append(e.text, chunk[:end]...)
-			e.lf = chunk[end] == '\r'
-			_, _ = e.in.Discard(end + 1) // as above
-		}
-		if len(e.text) > e.most+len("data: ") {
-			return e.text, ErrTooLong
-		}
-		if end >= 0 {
-			return e.text, nil
-		}
+// end records the id of an event.
+func (e *Events) end(v *partial) {
+	if v.hasID {
+		e.at.Last = v.id
 	}
 }
 
-// chunk peeks at what has arrived, after a byte order mark at the beginning and
-// the second half of a line end.
-func (e *Events) chunk() ([]byte, error) {
-	for {
-		first, err := e.in.Peek(1)
-		if err != nil {
-			return nil, err
-		}
-		skip := 0
-		if e.head && first[0] == 0xef {
-			if mark, _ := e.in.Peek(3); string(mark) == "\ufeff" {
-				skip = 3
-			}
-		} else if e.lf && first[0] == '\n' {
-			skip = 1
-		}
-		e.head, e.lf = false, false
-		if skip == 0 {
-			return e.in.Peek(e.in.Buffered())
-		}
-		_, _ = e.in.Discard(skip) // it was peeked
+// split is a bufio.SplitFunc for lines that end with LF, CR or both. The first may
+// follow a byte order mark.
+func (e *Events) split(data []byte, atEnd bool) (advance int, line []byte, err error) {
+	line = data
+	if !e.begun {
+		line = bytes.TrimPrefix(data, []byte("\ufeff"))
+	} else if e.lf {
+		line = bytes.TrimPrefix(data, []byte{'\n'})
 	}
+	skipped, end := len(data)-len(line), bytes.IndexAny(line, "\r\n")
+	if end >= 0 {
+		line = line[:end]
+	}
+	switch {
+	case len(line) > e.most+len("data: "):
+		e.long = bytes.Clone(line)
+		return 0, nil, ErrTooLong
+	case end >= 0:
+		e.begun, e.lf, e.at.fresh = true, data[skipped+end] == '\r', true
+		return skipped + end + 1, line, nil
+	case atEnd && len(line) > 0:
+		return len(data), line, nil
+	}
+	return 0, nil, nil
 }
 
 // field reads one field of an event.
