@@ -107,9 +107,8 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 	return result, e
 }
 
-// attempt makes a request once, on the connection of its client and in the
-// revision that the server speaks there.
-func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result json.RawMessage, e *Error) {
+// attempt makes a request once, on the connection of its client.
+func (s *Server) attempt(ctx context.Context, cl *client, r *request) (json.RawMessage, *Error) {
 	sess, sl, e := s.session(ctx, r.From.Session, cl)
 	if e != nil {
 		return nil, e
@@ -117,19 +116,18 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result js
 	if sl != nil {
 		defer s.idle(sl)
 	}
-	if r.method == "tools/call" && sess.profile.Load().offers[r.Tool].Fingerprint != r.Fingerprint {
-		return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.Tool)}
+	if r.method == "tools/call" {
+		offer := sess.profile.Load().offers[r.Tool]
+		if offer.Fingerprint != r.Fingerprint {
+			return nil, &Error{Kind: Quarantined, Err: fmt.Errorf("the server offers %q with another definition on this connection", r.Tool)}
+		}
+		r.bound = offer.bound
 	}
-	stateless := sess.conn.Stateless()
-	if stateless {
-		result, e = s.stateless(ctx, sess, r)
-	} else {
-		result, e = s.inSession(ctx, sess, r)
-	}
+	result, e := sess.request(ctx, r)
 	switch {
 	case e == nil:
 		return result, nil
-	case e.Lost && (stateless || e.RPC != nil):
+	case e.Lost && (sess.conn.Stateless() || e.RPC != nil):
 		s.era.Store(&spoken{}) // another server has taken its place
 	case codeOf(e) == codeHeaders:
 		sess.conn.signal() // it reads the headers otherwise than we do: its tools have changed
@@ -139,25 +137,6 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (result js
 		s.forget(r.From.Session, sess)
 	}
 	return nil, e
-}
-
-// inSession makes a request on an initialized connection. It first sets the log
-// level that the client wants.
-func (s *Server) inSession(ctx context.Context, sess *session, r *request) (json.RawMessage, *Error) {
-	sets := r.method == methodSetLevel
-	if r.From.Level != "" && !sets && sess.conn.client != nil {
-		s.setLevel(ctx, sess, r.From.Level)
-	}
-	result, e := sess.conn.do(ctx, r)
-	if e != nil {
-		return nil, sess.conn.markLost(e)
-	}
-	if sets {
-		sess.levelMu.Lock()
-		sess.level = text(r, "level")
-		sess.levelMu.Unlock()
-	}
-	return result, nil
 }
 
 // session returns the connection of a client with its slot, which the caller
@@ -230,18 +209,20 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	case sl == nil && s.cfg.MaxSessions > 0 && len(s.slots) >= s.cfg.MaxSessions:
 		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s has %d sessions open, which is its most\nhint: raise max_sessions, or set isolation to shared", s.cfg.Name, len(s.slots))}
 	case sl == nil:
-		sl = &slot{ready: make(chan struct{}), of: cl}
+		sl = &slot{ready: make(chan struct{}), of: cl, capabilities: string(cl.clientCapabilities())}
 		s.slots[key] = sl
 		cl.uses++
-		opened := s.openingLocked(cl.clientCapabilities())
-		s.tasks.Go(func() { s.open(key, sl, opened) })
+		if !isEmpty(json.RawMessage(sl.capabilities)) && s.profiles.opening[sl.capabilities] == nil {
+			s.profiles.opening[sl.capabilities] = sl
+		}
+		s.tasks.Go(func() { s.open(key, sl) })
 	}
 	return sl, nil
 }
 
 // open connects a slot, keeps its tools up to date, and removes the slot when
 // the connection has ended.
-func (s *Server) open(key string, sl *slot, opened func(*session)) {
+func (s *Server) open(key string, sl *slot) {
 	cl := sl.of
 	defer s.releaseClient(key, cl)
 	began := s.opts.Now()
@@ -249,9 +230,7 @@ func (s *Server) open(key string, sl *slot, opened func(*session)) {
 	if err == nil {
 		s.adopt(sess)
 	}
-	sl.s, sl.err = sess, err
-	close(sl.ready)
-	opened(sess)
+	s.opened(sl, sess, err)
 	if err == nil {
 		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
 			sess.conn.Go(func() { s.listenForChanges(sess.conn) })

@@ -8,11 +8,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -184,15 +183,11 @@ func (s *supervisor) killAll() {
 
 // descendants lists every process below root.
 func descendants(root int) []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
+	all, _ := procfs.AllProcs() // those that it could read
 	children := make(map[int][]int)
-	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil {
-			parent := parentOf(pid)
-			children[parent] = append(children[parent], pid)
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil {
+			children[stat.PPID] = append(children[stat.PPID], p.PID)
 		}
 	}
 	var out []int
@@ -201,21 +196,4 @@ func descendants(root int) []int {
 		queue = append(queue, children[queue[0]]...)
 	}
 	return out
-}
-
-// parentOf reads a process's parent from /proc (proc(5), stat), 0 when it has
-// gone.
-func parentOf(pid int) int {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
-	}
-	// The name in parentheses may hold anything, parentheses included.
-	rest := string(stat[strings.LastIndexByte(string(stat), ')')+1:])
-	fields := strings.Fields(rest)
-	if len(fields) < 2 {
-		return 0
-	}
-	parent, _ := strconv.Atoi(fields[1])
-	return parent
 }

@@ -26,11 +26,10 @@ type conn struct {
 	asking        atomic.Int64          // questions that are asked or whose answer is being sent
 	taskListeners taskListeners
 
-	offer    json.RawMessage // capabilities, set when it is connected
-	info     json.RawMessage // clientInfo
-	dropped  *atomic.Int64   // messages that were nobody's
-	unbind   func() bool     // undoes the tie to the server's life
-	closeOne sync.Once
+	offer   json.RawMessage // capabilities, set when it is connected
+	info    json.RawMessage // clientInfo
+	dropped *atomic.Int64   // messages that were nobody's
+	unbind  func() bool     // undoes the tie to the server's life
 }
 
 // newConn makes a connection without a transport; dial adds it. It belongs to
@@ -46,14 +45,12 @@ func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 
 // close ends the connection and waits until nothing of it is left.
 func (c *conn) close() {
-	c.closeOne.Do(func() {
-		c.Fail(&Error{Kind: Unavailable, Err: errors.New("the connection was closed")})
-		if c.unbind != nil {
-			c.unbind()
-		}
-		c.queue.finish(true)
-		c.Close()
-	})
+	c.Fail(&Error{Kind: Unavailable, Err: errors.New("the connection was closed")})
+	if c.unbind != nil {
+		c.unbind()
+	}
+	c.queue.finish(true)
+	c.Close()
 }
 
 // request is one request of ours. Its Call says for whom it is made, and what

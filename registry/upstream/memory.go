@@ -98,7 +98,7 @@ func text(r *request, name string) string {
 
 // setLevel makes the server log from a level on, if it supports logging. A
 // server that refuses is asked once for each change.
-func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
+func (s *session) setLevel(ctx context.Context, level string) {
 	if level == "" {
 		return
 	}
@@ -117,7 +117,7 @@ func (srv *Server) setLevel(ctx context.Context, s *session, level string) {
 		return // the request that waits for it meets with the same
 	}
 	if e != nil {
-		srv.log.Warn("setting the log level", "level", level, "error", e)
+		s.conn.opts.Logger.Warn("setting the log level", "level", level, "error", e)
 	}
 	s.level = level
 }
@@ -130,7 +130,7 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	if s.conn.Stateless() {
 		s.listenAgain(ctx, held)
 	} else {
-		srv.setLevel(ctx, s, level)
+		s.setLevel(ctx, level)
 		for _, sub := range held {
 			if _, e := s.conn.do(ctx, &request{method: methodSubscribe, params: sub.params}); e != nil {
 				srv.log.Warn("subscribing again", "uri", sub.uri, "error", e)

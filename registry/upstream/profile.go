@@ -73,13 +73,7 @@ func (p *Profile) same(other *Profile) bool {
 // that they were initialized with. They are protected by Server.mu.
 type profiles struct {
 	known   map[string]*Profile // :: capabilities ⇒ what the last such connection listed at first
-	opening map[string]*opening // :: capabilities ⇒ connection that is being opened
-}
-
-// An opening is a connection that is being opened.
-type opening struct {
-	done   chan struct{} // closed when the connection has listed or failed
-	missed bool          // a list was given out meanwhile
+	opening map[string]*slot    // :: capabilities ⇒ connection that is being opened
 }
 
 // Isolated reports whether sessions have connections of their own, which may offer
@@ -109,8 +103,8 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	p, found = s.knownProfile(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o := s.profiles.opening[string(from.Capabilities)]; o != nil && !found {
-		o.missed = true
+	if sl := s.profiles.opening[string(from.Capabilities)]; sl != nil && !found {
+		sl.missed = true
 	}
 	return p
 }
@@ -143,7 +137,7 @@ func (s *Server) awaitOpening(ctx context.Context, can string) bool {
 		return false
 	}
 	select {
-	case <-opening.done:
+	case <-opening.ready:
 	case <-ctx.Done():
 	}
 	return true
@@ -165,31 +159,25 @@ func (s *Server) openFor(ctx context.Context, from Downstream) {
 	s.idle(sl)
 }
 
-// openingLocked records that a connection with some capabilities is being
-// opened, and returns the function to call when that is over. The caller must
-// hold s.mu.
-func (s *Server) openingLocked(can json.RawMessage) (opened func(*session)) {
-	key := string(can)
-	if isEmpty(can) || s.profiles.opening[key] != nil {
-		return func(*session) {}
-	}
-	o := &opening{done: make(chan struct{})}
-	s.profiles.opening[key] = o
-	return func(sess *session) {
-		s.mu.Lock()
-		delete(s.profiles.opening, key)
-		close(o.done)
+// opened ends the opening of a slot. If it was the first with the capabilities of
+// its client, it records what the connection listed.
+func (s *Server) opened(sl *slot, sess *session, err error) {
+	s.mu.Lock()
+	if s.profiles.opening[sl.capabilities] == sl {
+		delete(s.profiles.opening, sl.capabilities)
 		if sess != nil {
 			if len(s.profiles.known) >= maxProfiles {
 				clear(s.profiles.known)
 			}
-			s.profiles.known[key] = sess.profile.Load()
+			s.profiles.known[sl.capabilities] = sess.profile.Load()
 		}
-		missed := o.missed && sess != nil
-		s.mu.Unlock()
-		if missed {
-			s.opts.Relisted()
-		}
+	}
+	sl.s, sl.err = sess, err
+	missed := sl.missed && sess != nil
+	close(sl.ready)
+	s.mu.Unlock()
+	if missed {
+		s.opts.Relisted()
 	}
 }
 

@@ -76,7 +76,7 @@ func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *aski
 	ctx, stop := context.WithTimeout(life, maxQuestion)
 	detach := context.AfterFunc(c.Life(), stop)
 	a.life, a.end = ctx, func() { detach(); stop() }
-	params, token := withoutToken(msg.Params)
+	params, token := withoutMeta(msg.Params, "progressToken")
 	q := Question{Method: msg.Method, Params: params}
 	if token != nil {
 		q.Progress = func(params json.RawMessage) { c.report(a, token, params) }
@@ -141,15 +141,15 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 	a.back.offer(func(bool) { _ = c.Post(c.Life(), line) })
 }
 
-// withoutToken removes the progress token from the params of a request, and an
-// empty _meta with it. The token is nil when there is none.
-func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
+// withoutMeta removes a member of _meta from params, and an empty _meta with it.
+// The value is nil when there is none.
+func withoutMeta(params json.RawMessage, name string) (rest, value json.RawMessage) {
 	meta, _ := jsonrpc.Get(params, "_meta")
-	token, ok := jsonrpc.Get(meta, "progressToken")
-	if !ok || string(token) == "null" {
+	value, ok := jsonrpc.Get(meta, name)
+	if !ok || string(value) == "null" {
 		return params, nil
 	}
-	meta, err := jsonrpc.Delete(meta, "progressToken")
+	meta, err := jsonrpc.Delete(meta, name)
 	if isEmpty(meta) {
 		meta = nil
 	}
@@ -159,5 +159,5 @@ func withoutToken(params json.RawMessage) (rest, token json.RawMessage) {
 	if err != nil {
 		return params, nil
 	}
-	return rest, token
+	return rest, value
 }

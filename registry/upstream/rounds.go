@@ -21,7 +21,8 @@ const (
 // 2026-07-28 basic/patterns/mrtr, "Supported Requests").
 var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources/read": true}
 
-// stateless makes a request on a stateless connection. The server may answer
+// request makes a request of a client. On an initialized connection it first sets
+// the log level that the client wants. On a stateless one the server may answer
 // with questions: then the client is asked, and the request is sent again with
 // its answers.
 //
@@ -31,23 +32,31 @@ var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources
 //
 // Each round is a request of its own. The client's time does not count against
 // the deadline.
-func (s *Server) stateless(ctx context.Context, sess *session, r *request) (json.RawMessage, *Error) {
-	if result, e, ok := sess.conn.answeredHere(r.method); ok {
-		return result, e
+func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Error) {
+	stateless := s.conn.Stateless()
+	if stateless {
+		if result, e, ok := s.answerHere(ctx, r); ok {
+			return result, e
+		}
+	} else if r.method != methodSetLevel && s.conn.client != nil {
+		s.setLevel(ctx, r.From.Level)
 	}
-	if result, e, ok := sess.subscribed(ctx, r); ok {
-		return result, e
-	}
-	r.bound = sess.profile.Load().offers[r.Tool].bound
 	params := r.params
 	for n := 1; ; n++ {
-		result, e := sess.conn.do(ctx, r)
+		result, e := s.conn.do(ctx, r)
 		switch {
 		case e != nil && n == 1:
-			return nil, sess.conn.markLost(e)
-		case e != nil: // to begin anew would be to do twice what was done so far
+			return nil, s.conn.markLost(e)
+		case e != nil: // a second attempt would repeat what was done so far
 			e.Sent, e.Lost = true, false
 			return nil, e
+		case r.method == methodSetLevel:
+			s.levelMu.Lock()
+			s.level = text(r, "level")
+			s.levelMu.Unlock()
+		}
+		if !stateless {
+			return result, nil
 		}
 		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
 			return result, nil
@@ -55,7 +64,7 @@ func (s *Server) stateless(ctx context.Context, sess *session, r *request) (json
 		if n == maxRounds {
 			return nil, failed(fmt.Errorf("the server asked %d times and did not answer", n))
 		}
-		if r.params, e = sess.conn.answered(ctx, r, params, result); e != nil {
+		if r.params, e = s.conn.answered(ctx, r, params, result); e != nil {
 			return nil, e
 		}
 	}
@@ -114,7 +123,7 @@ func questions(result json.RawMessage) ([]Question, error) {
 		}
 		params, _ := jsonrpc.Get(raw, "params")
 		// Nobody could report under a token: the request that asked is over.
-		params, _ = withoutToken(params)
+		params, _ = withoutMeta(params, "progressToken")
 		round = append(round, Question{Key: key, Method: method, Params: params})
 	}
 	return round, nil

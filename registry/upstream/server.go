@@ -79,7 +79,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
-		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*opening)},
+		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*slot)},
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
 	s.settled, s.settle = context.WithTimeout(life, settleTime)

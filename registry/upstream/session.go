@@ -254,10 +254,13 @@ type slot struct {
 	s     *session
 	err   error
 	of    *client
+	// capabilities are those with which the connection is opened.
+	capabilities string
 
 	// The fields below are protected by Server.mu.
-	busy int
-	last time.Time
+	busy   int
+	last   time.Time
+	missed bool // while it was being opened, a client got another list for it
 }
 
 // opened returns the connection of a slot, nil for a nil slot, while it is being

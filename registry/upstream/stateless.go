@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,8 +113,7 @@ func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 // and its params without the subscription's id. Over HTTP the stream identifies
 // the request, too.
 func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pending, json.RawMessage) {
-	meta, _ := jsonrpc.Get(params, "_meta")
-	name, named := jsonrpc.Get(meta, metaSubscription)
+	rest, name := withoutMeta(params, metaSubscription)
 	if id, ok := jsonrpc.Text(name); ok && during == nil {
 		during = c.Lookup(id)
 	}
@@ -121,25 +121,7 @@ func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pe
 	if p == nil || p.request.onNotice == nil {
 		return nil, nil
 	}
-	if named {
-		params = unnamed(params, meta)
-	}
-	return p, params
-}
-
-// unnamed removes the subscription's id from params.
-func unnamed(params, meta json.RawMessage) json.RawMessage {
-	rest, err := jsonrpc.Delete(meta, metaSubscription)
-	if err != nil {
-		return params
-	}
-	if isEmpty(rest) {
-		rest = nil
-	}
-	if out, err := jsonrpc.Edit(params, jsonrpc.Change{Name: "_meta", Value: rest}); err == nil {
-		return out
-	}
-	return params
+	return p, rest
 }
 
 // endSubscription ends a subscription that the server cancels over stdio.
@@ -152,14 +134,16 @@ func (c *conn) endSubscription(params json.RawMessage) {
 	}
 }
 
-// answeredHere answers a request that a stateless server does not know, and
-// reports whether it did.
-func (c *conn) answeredHere(method string) (json.RawMessage, *Error, bool) {
-	switch method {
+// answerHere answers a request that a stateless server does not know, and reports
+// whether it did.
+func (s *session) answerHere(ctx context.Context, r *request) (json.RawMessage, *Error, bool) {
+	switch r.method {
+	case methodSubscribe, methodUnsubscribe:
+		return json.RawMessage(`{}`), s.subscribe(ctx, r), true
 	case "ping", "logging/setLevel": // the level is remembered and travels with each request
 		return json.RawMessage(`{}`), nil, true
 	case "tasks/get", "tasks/cancel":
-		extensions, _ := jsonrpc.Get(c.offer, "extensions")
+		extensions, _ := jsonrpc.Get(s.conn.offer, "extensions")
 		if _, ok := jsonrpc.Get(extensions, "io.modelcontextprotocol/tasks"); ok {
 			return nil, nil, false
 		}
@@ -167,5 +151,5 @@ func (c *conn) answeredHere(method string) (json.RawMessage, *Error, bool) {
 	default:
 		return nil, nil, false
 	}
-	return nil, rpcFault(codeMethod, fmt.Sprintf("the server speaks MCP %s, which has no %s", c.Revision(), strconv.Quote(method)), nil), true
+	return nil, rpcFault(codeMethod, fmt.Sprintf("the server speaks MCP %s, which has no %s", s.conn.Revision(), strconv.Quote(r.method)), nil), true
 }

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -27,27 +26,22 @@ type stream struct {
 	empty   bool          // it was acknowledged, and nothing promised; set before
 }
 
-// subscribed handles resources/subscribe and resources/unsubscribe, and reports
-// whether r is one of them.
-func (s *session) subscribed(ctx context.Context, r *request) (json.RawMessage, *Error, bool) {
-	if r.method != methodSubscribe && r.method != methodUnsubscribe {
-		return nil, nil, false
-	}
+// subscribe handles resources/subscribe and resources/unsubscribe.
+func (s *session) subscribe(ctx context.Context, r *request) *Error {
 	uri := text(r, "uri")
 	if uri == "" {
-		return nil, rpcFault("-32602", "params.uri must be a string", nil), true
+		return rpcFault("-32602", "params.uri must be a string", nil)
 	}
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return nil, ctxError(ctx), true
+		return ctxError(ctx)
 	}
-	change := s.unwatchResource
 	if r.method == methodSubscribe {
-		change = s.watchResource
+		return s.watchResource(ctx, uri)
 	}
-	return json.RawMessage(`{}`), change(ctx, uri), true
+	return s.unwatchResource(ctx, uri)
 }
 
 // watchResource adds a resource. Over HTTP all resources share one stream,
