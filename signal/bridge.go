@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // JSONRPCError is the error object of JSON-RPC 2.0.
@@ -32,8 +34,8 @@ type ToolCall struct {
 // signal's body. The error for any other signal is a *KernelError of category
 // INPUT and code CodeSchemaMismatch (seed 002, signal_to_tool_call).
 func SignalToToolCall(s Signal) (ToolCall, error) {
-	name := s.form.Body.text("tool")
-	args, _ := s.form.Body.member("args")
+	name := textOf(s.form.Body, "tool")
+	args, _ := jsonrpc.Get(json.RawMessage(s.form.Body), "args")
 	var fault error
 	switch {
 	case s.form.Kind != Data:

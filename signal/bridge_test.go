@@ -3,11 +3,11 @@ package signal_test
 import (
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolgate/toolgate/signal"
 )
@@ -74,7 +74,7 @@ func TestProblemDetailsJSON(t *testing.T) {
 		t.Error(diff)
 	}
 	var back signal.ProblemDetails
-	if err := back.UnmarshalJSON(raw); err != nil {
+	if err := json.Unmarshal(raw, &back); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(p, back); diff != "" {
@@ -152,10 +152,10 @@ func TestSuccessResponseJSON(t *testing.T) {
 				t.Error(diff)
 			}
 			var back signal.SuccessResponse
-			if err := back.UnmarshalJSON(raw); err != nil {
+			if err := json.Unmarshal(raw, &back); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(s, back); diff != "" {
+			if diff := cmp.Diff(s, back, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -171,7 +171,7 @@ func TestSignalToNotification(t *testing.T) {
 		t.Error(diff)
 	}
 	var back signal.JSONRPCNotification
-	if err := back.UnmarshalJSON(raw); err != nil {
+	if err := json.Unmarshal(raw, &back); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(n, back); diff != "" {
@@ -183,69 +183,11 @@ func TestSignalToNotification(t *testing.T) {
 	}
 }
 
-func TestNotificationJSONIsReadStrictly(t *testing.T) {
-	good := []string{`{"jsonrpc":"2.0","method":"m"}`, `{"params":{ "a" : 1 },"method":"m","jsonrpc":"2.0"}`}
-	for _, text := range good {
-		var n, back signal.JSONRPCNotification
-		if err := n.UnmarshalJSON([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		roundTrip(t, n, &back)
-	}
-	bad := []string{
-		``, `null`, `[]`, `{}`, `{"jsonrpc":"2.0"}`, `{"jsonrpc":"1.0","method":"m"}`, `{"method":"m"}`, `{"jsonrpc":"2.0","method":""}`,
-		`{"jsonrpc":"2.0","method":1}`, `{"jsonrpc":"2.0","id":1,"method":"m"}`, `{"jsonrpc":"2.0","method":"m","params":[]}`,
-		`{"jsonrpc":"2.0","method":"m","params":null}`, `{"jsonrpc":"2.0","method":"m","params":{"a":1,"a":2}}`, `{"jsonrpc":"2.0","Method":"m"}`,
-	}
-	for _, text := range bad {
-		var n signal.JSONRPCNotification
-		if err := n.UnmarshalJSON([]byte(text)); !errors.Is(err, signal.ErrInvalidNotification) || n.Method != "" {
-			t.Errorf("%s: got %v", text, err)
-		}
-	}
+func TestNotificationThatIsNoneIsNotWritten(t *testing.T) {
 	for _, n := range []signal.JSONRPCNotification{{}, {Method: "m", Params: json.RawMessage(`[]`)}, {Method: "m", Params: json.RawMessage(`{`)}} {
 		if raw, err := n.MarshalJSON(); !errors.Is(err, signal.ErrInvalidNotification) || raw != nil {
 			t.Errorf("%+v: got %s, %v", n, raw, err)
 		}
-	}
-}
-
-func TestProblemAndSuccessAreReadStrictly(t *testing.T) {
-	problem := string(must(signal.ErrorToProblemDetails(fault, 0).MarshalJSON())(t))
-	success := `{"status":"ok","data":[],"metrics":{"module_ref":{"tier":0,"module":"m","function":"f"}}}`
-	tests := []struct {
-		name, from, to string
-		good           string
-		into           json.Unmarshaler
-	}{
-		{"another type", "urn:toolgate", "urn:other", problem, new(signal.ProblemDetails)},
-		{"a type against its error", "error:T4_GATE_POLICY", "error:T4_GATE_INPUT", problem, new(signal.ProblemDetails)},
-		{"a title against its error", `"title":"policy"`, `"title":"input"`, problem, new(signal.ProblemDetails)},
-		{"a detail against its error", `"detail":"no"`, `"detail":"yes"`, problem, new(signal.ProblemDetails)},
-		{"a status of success", "403", "200", problem, new(signal.ProblemDetails)},
-		{"a retry before -1", `"retry_after":-1`, `"retry_after":-2`, problem, new(signal.ProblemDetails)},
-		{"an unknown member of the extensions", `{"error"`, `{"instance":"x","error"`, problem, new(signal.ProblemDetails)},
-		{"extensions null", problem[strings.Index(problem, `"extensions"`):], `"extensions":null}`, problem, new(signal.ProblemDetails)},
-		{"status error", `"ok"`, `"error"`, success, new(signal.SuccessResponse)},
-		{"no data", `"data":[],`, ``, success, new(signal.SuccessResponse)},
-		{"data null", `"data":[]`, `"data":null`, success, new(signal.SuccessResponse)},
-		{"signals for data", `"data"`, `"signals"`, success, new(signal.SuccessResponse)},
-		{"no metrics", `,"metrics":{"module_ref":{"tier":0,"module":"m","function":"f"}}`, ``, success, new(signal.SuccessResponse)},
-		{"partial without an error", `"ok"`, `"partial"`, success, new(signal.SuccessResponse)},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if err := tt.into.UnmarshalJSON([]byte(tt.good)); err != nil {
-				t.Fatal(err)
-			}
-			text := strings.Replace(tt.good, tt.from, tt.to, 1)
-			if text == tt.good {
-				t.Fatal("nothing was changed")
-			}
-			if err := tt.into.UnmarshalJSON([]byte(text)); !errors.Is(err, signal.ErrInvalidResponse) {
-				t.Errorf("got %v", err)
-			}
-		})
 	}
 }
 

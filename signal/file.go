@@ -30,9 +30,8 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 	case "image", "audio", "file":
 		in = inline{b.members[blockData], true, b.mimeOr(anyBytes), ""}
 	case "resource":
-		var r block
-		jsonrpc.Read(b.members[blockResource], func(p *jsonrpc.Reader) { r, ok = readBlock(p) })
-		if !ok {
+		r := block{raw: b.members[blockResource]}
+		if r.members, ok = jsonrpc.Fields(r.raw, blockMembers...); !ok {
 			return in, false
 		}
 		uri, _ := jsonrpc.Text(r.members[blockURI])
@@ -67,18 +66,17 @@ func (b *block) file(kind string) (payload, bool) {
 		n, err := io.Copy(hash, in.reader())
 		size := int(n)
 		f = fileBody{ID: "sha256:" + hex.EncodeToString(hash.Sum(nil)), Type: in.mime, URI: in.uri, Size: &size}
-		return payload{kind: File, body: f.body()}, err == nil
+		return payload{kind: File, body: encode(f)}, err == nil
 	}
 	if kind != "resource_link" && kind != "file" {
 		return payload{}, false
 	}
 	f.Type = b.mimeOr(anyBytes)
 	if f.ID, _ = jsonrpc.Text(b.members[blockURI]); f.ID == "" && kind == "file" {
-		raw, _ := jsonrpc.Get(b.raw, "path")
-		f.ID, _ = jsonrpc.Text(raw)
+		f.ID, _ = jsonrpc.Text(b.members[blockPath])
 		f.Path = &f.ID
 	}
-	return payload{kind: File, body: f.body()}, f.ID != ""
+	return payload{kind: File, body: encode(f)}, f.ID != ""
 }
 
 // InlineFile gives the bytes behind a FILE signal: result is the MCP tool

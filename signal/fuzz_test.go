@@ -51,9 +51,9 @@ func FuzzResultJSON(f *testing.F) {
 		keepsSchema(t, "result", roundTrip(t, r, &back))
 		keepsSchema(t, "result-view", signal.Compact(r, nil))
 		if success, problem := signal.ResultToHTTPResponse(r, time.Second); problem == nil {
-			keepsSchema(t, "success-response", roundTrip(t, success, new(signal.SuccessResponse)))
+			keepsSchema(t, "success-response", must(success.MarshalJSON())(t))
 		} else {
-			keepsSchema(t, "problem-details", roundTrip(t, problem, new(signal.ProblemDetails)))
+			keepsSchema(t, "problem-details", must(problem.MarshalJSON())(t))
 		}
 		if err := signal.ValidateResult(r); err != nil {
 			t.Fatal(err)
@@ -153,9 +153,8 @@ func inlineFiles(t *testing.T, result []byte, signals []signal.Signal, refs []st
 	}
 }
 
-// Any tool result gives valid signals which its compact view gives back, on
-// one line, or is refused with nothing; the scanner never takes what
-// encoding/json refuses.
+// Any tool result gives valid signals, with a compact view that points into it, on
+// one line, or is refused with nothing. What encoding/json refuses is refused.
 func FuzzFromToolResult(f *testing.F) {
 	for _, tt := range toolResults {
 		f.Add([]byte(tt.result))
@@ -179,12 +178,9 @@ func FuzzFromToolResult(f *testing.F) {
 		inlineFiles(t, data, signals, refs)
 		view := signal.Compact(r, refs)
 		keepsSchema(t, "result-view", view)
-		expanded, err := signal.Expand(view, data)
-		if err != nil {
-			t.Fatalf("%v in %s", err, view)
-		}
-		if !bytes.Equal(signal.Full(r), signal.Full(expanded)) || bytes.ContainsAny(signal.Full(r), "\r\n") {
-			t.Fatalf("expanded to another result\n%s\n%s", signal.Full(r), signal.Full(expanded))
+		pointsInto(t, r, refs, data)
+		if bytes.ContainsAny(signal.Full(r), "\r\n") {
+			t.Fatalf("on several lines: %s", signal.Full(r))
 		}
 	})
 }

@@ -1,8 +1,14 @@
 package signal
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // Category says what kind of failure it is.
@@ -205,4 +211,77 @@ func cloneValue(v any) any {
 		return out
 	}
 	return v
+}
+
+// MarshalJSON returns {code, category, severity, message, source,
+// retry_eligible, detail, cause}. It never fails: a detail that JSON cannot
+// hold is replaced by {"unencodable": reason}.
+func (e *KernelError) MarshalJSON() ([]byte, error) { return encode(e.form(0)), nil }
+
+// DetailJSON returns the detail as a JSON object, {} when there is none. It
+// never fails: see MarshalJSON.
+func (e *KernelError) DetailJSON() json.RawMessage {
+	if len(e.Detail) == 0 {
+		return json.RawMessage("{}")
+	}
+	raw, err := encodeValue(e.Detail)
+	if err != nil {
+		return json.RawMessage(`{"unencodable":` + string(jsonrpc.Quote(err.Error())) + `}`)
+	}
+	return raw
+}
+
+type errorForm struct {
+	Code          string         `json:"code"`
+	Category      Category       `json:"category"`
+	Severity      Severity       `json:"severity"`
+	Message       string         `json:"message"`
+	Source        ModuleRef      `json:"source"`
+	RetryEligible *bool          `json:"retry_eligible"`
+	Detail        jsontext.Value `json:"detail"`
+	Cause         *errorForm     `json:"cause"`
+}
+
+// form returns the form of e, nil beyond maxCauses.
+func (e *KernelError) form(depth int) *errorForm {
+	if e == nil || depth > maxCauses {
+		return nil
+	}
+	return &errorForm{
+		e.Code, e.Category, e.Severity, e.Message, e.Source, &e.RetryEligible, jsontext.Value(e.DetailJSON()), e.Cause.form(depth + 1),
+	}
+}
+
+// UnmarshalJSON reads a KernelError strictly; what Validate refuses is
+// ErrInvalidError. Numbers in the detail are json.Number.
+func (e *KernelError) UnmarshalJSON(data []byte) error {
+	return read(data, e, ErrInvalidError, errorForm{}, func(f *errorForm) (KernelError, error) { return f.kernel(0) })
+}
+
+func (f *errorForm) kernel(depth int) (e KernelError, err error) {
+	switch {
+	case depth > maxCauses:
+		return e, errors.New("too many causes")
+	case f.RetryEligible == nil:
+		return e, errors.New("no retry_eligible")
+	case len(f.Detail) > 0 && f.Detail.Kind() != '{':
+		return e, errors.New("detail is no object")
+	}
+	e = KernelError{
+		Code: f.Code, Category: f.Category, Severity: f.Severity, Message: f.Message,
+		Source: f.Source, RetryEligible: *f.RetryEligible,
+	}
+	if len(f.Detail) > len("{}") {
+		if e.Detail, err = decodeObject(f.Detail); err != nil {
+			return e, err
+		}
+	}
+	if f.Cause != nil {
+		cause, err := f.Cause.kernel(depth + 1)
+		if err != nil {
+			return e, err
+		}
+		e.Cause = &cause
+	}
+	return e, e.validate()
 }

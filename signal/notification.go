@@ -2,7 +2,6 @@ package signal
 
 import (
 	stdjson "encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/go-json-experiment/json"
@@ -33,43 +32,21 @@ func SignalToNotification(s Signal) JSONRPCNotification {
 // MarshalJSON gives the JSON form on one line; ErrInvalidNotification for one
 // without a method or with params that are no JSON object.
 func (n JSONRPCNotification) MarshalJSON() ([]byte, error) {
-	err := n.check()
-	var raw []byte
-	if err == nil {
-		raw, err = json.Marshal(notificationForm{"2.0", n.Method, jsontext.Value(n.Params)}, asItIs, jsontext.AllowDuplicateNames(false))
+	switch {
+	case n.Method == "":
+		return nil, fmt.Errorf("%w: no method", ErrInvalidNotification)
+	case n.Params != nil && jsontext.Value(n.Params).Kind() != '{':
+		return nil, fmt.Errorf("%w: params is no object", ErrInvalidNotification)
 	}
+	raw, err := json.Marshal(notificationForm{"2.0", n.Method, jsontext.Value(n.Params)}, asItIs, jsontext.AllowDuplicateNames(false))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidNotification, err)
 	}
 	return raw, nil
 }
 
-func (n JSONRPCNotification) check() error {
-	switch {
-	case n.Method == "":
-		return errors.New("no method")
-	case n.Params != nil && jsontext.Value(n.Params).Kind() != '{':
-		return errors.New("params is no object")
-	}
-	return nil
-}
-
 type notificationForm struct {
 	Version string         `json:"jsonrpc"`
 	Method  string         `json:"method"`
 	Params  jsontext.Value `json:"params,omitzero"`
-}
-
-func (f *notificationForm) notification() (JSONRPCNotification, error) {
-	n := JSONRPCNotification{Method: f.Method, Params: stdjson.RawMessage(f.Params)}
-	if f.Version != "2.0" {
-		return n, errors.New(`jsonrpc is not "2.0"`)
-	}
-	return n, n.check()
-}
-
-// UnmarshalJSON reads the JSON form strictly: a request, with its id, is no
-// notification. The error is ErrInvalidNotification.
-func (n *JSONRPCNotification) UnmarshalJSON(data []byte) error {
-	return read(data, n, ErrInvalidNotification, (*notificationForm).notification)
 }

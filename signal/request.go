@@ -188,5 +188,7 @@ func ToolCallSignal(r JobRequest, parent Signal) (Signal, error) {
 		args = []byte("{}")
 	}
 	tags := map[string]string{TagSourceType: "user", TagTool: r.Tool}
-	return create(Data, callBody(r.Tool, bytes.Clone(args)), gateway("tool_call_signal"), parent.form.TraceID, tags, parent.form.ID)
+	tool := jsonrpc.Quote(r.Tool)
+	body := fmt.Appendf(nil, `{"data":{"tool":%s,"args":%s},"schema":"ToolCallRequest","tool":%s,"args":%s}`, tool, args, tool, args)
+	return create(Data, body, gateway("tool_call_signal"), parent.form.TraceID, tags, parent.form.ID)
 }

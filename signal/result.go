@@ -121,7 +121,7 @@ func (r *Result) form(refs []string) *resultForm {
 	for i := range r.Signals {
 		f.Signals[i] = r.Signals[i].form
 		if i < len(refs) && refs[i] != "" {
-			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], body{}
+			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], nil
 		}
 	}
 	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
@@ -131,14 +131,14 @@ func (r *Result) form(refs []string) *resultForm {
 	return f
 }
 
-// result assembles and checks a Result, reading each signal with read.
-func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, error) {
+// result assembles and checks a Result.
+func (f *resultForm) result() (Result, error) {
 	if f.Metrics == nil {
 		return Result{}, errors.New("no metrics")
 	}
 	out := Result{Status: f.Status, Error: f.Error, Metrics: *f.Metrics, Reason: f.Reason}
 	for i := range f.Signals {
-		s, err := read(&f.Signals[i])
+		s, err := f.Signals[i].signal()
 		if err != nil {
 			return Result{}, fmt.Errorf("signal %d: %w", i, err)
 		}
@@ -150,63 +150,14 @@ func (f *resultForm) result(read func(*signalForm) (Signal, error)) (Result, err
 // UnmarshalJSON reads a Result strictly; what ValidateResult refuses is
 // ErrInvalidResult, and a bad signal ErrInvalidResult with its own cause.
 func (r *Result) UnmarshalJSON(data []byte) error {
-	return read(data, r, ErrInvalidResult, func(f *resultForm) (Result, error) { return f.result((*signalForm).signal) })
+	return read(data, r, ErrInvalidResult, resultForm{}, (*resultForm).result)
 }
 
 // Compact returns the view of a Result that travels beside an MCP tool result:
 // {status, signals, error?, metrics, reason?}, where a signal has "ref", a
 // JSON Pointer into that tool result, in place of its body. refs are those of
 // FromToolResult, one for each signal in order; a signal beyond them, or with the
-// ref "", keeps its body. Expand is the inverse. It never fails.
+// ref "", keeps its body. It never fails.
 func Compact(r Result, refs []string) json.RawMessage {
 	return encode((*resultView)(r.form(refs)))
-}
-
-// Expand gives back the Result of a compact view and the tool result it points
-// into. It returns ErrInvalidView for a view that is malformed or points at
-// nothing, ErrInvalidToolResult for bytes that are no tool result; the Result
-// it returns passes ValidateResult.
-func Expand(view, toolResult json.RawMessage) (out Result, err error) {
-	source := source{result: toolResult}
-	err = read(view, &out, ErrInvalidView, func(f *resultForm) (Result, error) { return f.result(source.read) })
-	return out, err
-}
-
-// source finds payloads by their ref.
-type source struct {
-	result []byte
-	from   ModuleRef // what payloads were made for
-	tool   string
-	parts  []payload // nil until split
-}
-
-func (src *source) read(f *signalForm) (Signal, error) {
-	if f.Ref == nil {
-		return f.signal()
-	}
-	ref := *f.Ref
-	if f.Body.raw != nil {
-		return Signal{}, fmt.Errorf("%w: both body and ref", ErrInvalidBody)
-	}
-	if err := src.split(f.Origin, f.Tags.value(TagTool)); err != nil {
-		return Signal{}, err
-	}
-	for _, p := range src.parts {
-		if p.ref == ref && p.kind == f.Kind {
-			f.Ref, f.Body = nil, p.body
-			return f.signal()
-		}
-	}
-	return Signal{}, fmt.Errorf("%w: nothing of kind %s at %q", ErrInvalidBody, f.Kind, ref)
-}
-
-// split takes the result apart; error signals name their origin and tool in
-// the body, so those decide whether the parts at hand still fit.
-func (src *source) split(origin ModuleRef, tool string) error {
-	if src.parts != nil && src.from == origin && src.tool == tool {
-		return nil
-	}
-	parts, err := split(src.result, origin, tool)
-	src.parts, src.from, src.tool = parts, origin, tool
-	return err
 }

@@ -2,14 +2,12 @@ package signal
 
 import (
 	"bytes"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -43,17 +41,11 @@ var (
 	ErrInvalidCode = errors.New("invalid error code")
 	// ErrInvalidToolResult is returned when bytes are not an MCP tool result.
 	ErrInvalidToolResult = errors.New("invalid tool result")
-	// ErrInvalidView is returned when bytes are not a compact view of a Result,
-	// or point at something that the tool result does not hold.
-	ErrInvalidView = errors.New("invalid result view")
 	// ErrInvalidRequest is returned for a JobRequest that is malformed; the
 	// message names the member.
 	ErrInvalidRequest = errors.New("invalid job request")
-	// ErrInvalidResponse is returned when a JSON text is not a valid
-	// SuccessResponse or ProblemDetails.
-	ErrInvalidResponse = errors.New("invalid response")
-	// ErrInvalidNotification is returned when a JSONRPCNotification, or its
-	// JSON text, is no notification.
+	// ErrInvalidNotification is returned when a JSONRPCNotification is no
+	// notification.
 	ErrInvalidNotification = errors.New("invalid notification")
 )
 
@@ -92,6 +84,13 @@ func (r ModuleRef) Validate() error {
 	return nil
 }
 
+// UnmarshalJSON reads a module reference strictly. The error is ErrInvalidOrigin,
+// also for one that Validate refuses or that names no tier.
+func (r *ModuleRef) UnmarshalJSON(data []byte) error {
+	type form ModuleRef
+	return read(data, r, ErrInvalidOrigin, form{Tier: -1}, func(f *form) (ModuleRef, error) { return ModuleRef(*f), ModuleRef(*f).Validate() })
+}
+
 // Signal is the atomic unit of data. It never changes after creation: a value
 // may be copied, shared and read from several goroutines. The zero Signal is
 // not valid. See Create for the only way to make one.
@@ -105,7 +104,7 @@ func (s Signal) Kind() Kind { return s.form.Kind }
 
 // Body returns a fresh copy of the payload; numbers are json.Number, exact.
 func (s Signal) Body() map[string]any {
-	m, err := decodeObject(s.form.Body.object())
+	m, err := decodeObject(s.form.Body)
 	if err != nil {
 		return map[string]any{}
 	}
@@ -131,15 +130,19 @@ func (s Signal) ParentID() string {
 
 // Tags returns a copy of the tags.
 func (s Signal) Tags() map[string]string {
-	copied := make(map[string]string, len(s.form.Tags))
-	for _, t := range s.form.Tags {
-		copied[t.key] = t.value
-	}
-	return copied
+	tags, _ := decodeTags(s.form.Tags)
+	return tags
 }
 
 // Tag returns one tag, "" when it is absent.
-func (s Signal) Tag(key string) string { return s.form.Tags.value(key) }
+func (s Signal) Tag(key string) string { return textOf(s.form.Tags, key) }
+
+// textOf returns the text of a member of object, "" when it is absent or no string.
+func textOf(object jsontext.Value, key string) string {
+	raw, _ := jsonrpc.Get(stdjson.RawMessage(object), key)
+	text, _ := jsonrpc.Text(raw)
+	return text
+}
 
 // Equal reports whether both signals have the same JSON form.
 func (s Signal) Equal(other Signal) bool {
@@ -166,10 +169,10 @@ func Create(kind Kind, content map[string]any, origin ModuleRef, traceID string,
 	if err != nil {
 		return Signal{}, err
 	}
-	return create(kind, body{raw: raw}, origin, traceID, tags, parentID)
+	return create(kind, raw, origin, traceID, tags, parentID)
 }
 
-func create(kind Kind, b body, origin ModuleRef, traceID string, given map[string]string, parentID string) (Signal, error) {
+func create(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, given map[string]string, parentID string) (Signal, error) {
 	if err := origin.Validate(); err != nil {
 		return Signal{}, err
 	}
@@ -177,14 +180,14 @@ func create(kind Kind, b body, origin ModuleRef, traceID string, given map[strin
 	if err != nil {
 		return Signal{}, err
 	}
-	return stamp(kind, b, origin, traceID, merged, parentID, Now()), nil
+	return stamp(kind, body, origin, traceID, merged, parentID, Now()), nil
 }
 
 // stamp trusts its arguments: create and FromToolResult have checked them.
-func stamp(kind Kind, b body, origin ModuleRef, traceID string, merged tags, parentID string, now time.Time) Signal {
+func stamp(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, tags jsontext.Value, parentID string, now time.Time) Signal {
 	f := signalForm{
-		ID: NewID("sig_"), Kind: kind, Body: b, Origin: origin, TraceID: traceID,
-		Tags: merged, CreatedAt: now.UTC().Round(0),
+		ID: NewID("sig_"), Kind: kind, Body: body, Origin: origin, TraceID: traceID,
+		Tags: tags, CreatedAt: now.UTC().Round(0),
 	}
 	if parentID != "" {
 		f.ParentID = &parentID
@@ -246,7 +249,7 @@ func CreateFile(fileID, fileType, path string, origin ModuleRef, traceID string,
 	if path != "" {
 		f.Path = &path
 	}
-	return create(File, f.body(), origin, traceID, l.tags, l.parent)
+	return create(File, encode(f), origin, traceID, l.tags, l.parent)
 }
 
 // CreateCommand makes a COMMAND signal with body {"action", "target",
@@ -280,10 +283,10 @@ func CreateErrorSignal(err *KernelError, origin ModuleRef, traceID string, optio
 
 // ErrorOf gives the error that an error signal carries, and whether s is one.
 func ErrorOf(s Signal) (*KernelError, bool) {
-	if s.form.Kind != Data || s.form.Body.text("schema") != SchemaError {
+	if s.form.Kind != Data || textOf(s.form.Body, "schema") != SchemaError {
 		return nil, false
 	}
-	raw, _ := s.form.Body.member("data")
+	raw, _ := jsonrpc.Get(stdjson.RawMessage(s.form.Body), "data")
 	var e KernelError
 	if e.UnmarshalJSON(raw) != nil {
 		return nil, false //nolint:nilerr // then it is none
@@ -311,85 +314,144 @@ const (
 	TagMaxSteps = "max_steps"   // likewise
 )
 
-// tags are sorted by key.
-type tags []tag
+// A type whose fields are not its JSON form has a struct for that. Reading is strict: unknown, duplicate and differently cased members, trailing bytes and
+// whatever the validators refuse.
 
-type tag struct{ key, value string }
+// asItIs writes strings that are not UTF-8 with U+FFFD and raw values as they are.
+var asItIs = json.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true), jsontext.PreserveRawStrings(true), json.Deterministic(true))
 
-// value returns the value of key, "" when it is absent.
-func (ts tags) value(key string) string {
-	for _, t := range ts {
-		if t.key == key {
-			return t.value
+// encode returns the JSON form of a struct of this package, which has no value
+// that JSON cannot hold.
+func encode(form any) []byte {
+	raw, _ := json.Marshal(form, asItIs)
+	return raw
+}
+
+// MarshalJSON returns {id, kind, body, origin, trace_id, tags, created_at,
+// parent_id}; an absent parent is null. It never fails.
+func (s Signal) MarshalJSON() ([]byte, error) { return encode(&s.form), nil }
+
+// strictly refuses unknown members, and null for what has no null: json/v2
+// would read it as the zero value.
+var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(refuseNull)))
+
+func refuseNull(d *jsontext.Decoder, into any) error {
+	if d.PeekKind() == 'n' {
+		switch into.(type) {
+		case **string, **KernelError, **errorForm: // nil is a value
+		default:
+			return errors.New("null is no value")
 		}
 	}
-	return ""
+	return errors.ErrUnsupported // continue in the usual way
 }
 
-// MarshalJSONTo writes an object.
-func (ts tags) MarshalJSONTo(e *jsontext.Encoder) error {
-	_ = e.WriteToken(jsontext.BeginObject) // what fails here fails at the end too
-	for _, t := range ts {
-		_ = e.WriteToken(jsontext.String(t.key))
-		_ = e.WriteToken(jsontext.String(t.value))
+// read decodes data strictly over form and sets *into to what convert makes of it.
+// Any error wraps wrong, and then *into is as it was.
+func read[F, T any](data []byte, into *T, wrong error, form F, convert func(*F) (T, error)) error {
+	err := json.Unmarshal(data, &form, strictly)
+	var out T
+	if err == nil {
+		out, err = convert(&form)
 	}
-	return e.WriteToken(jsontext.EndObject)
-}
-
-// UnmarshalJSONFrom reads an object of strings.
-func (ts *tags) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	var m map[string]string
-	err := json.UnmarshalDecode(d, &m)
-	*ts = sortTags(m)
-	return err
-}
-
-// tagRule is what a standard tag may say. A tag without a rule is free.
-type tagRule struct {
-	want string
-	ok   func(value string) bool
-}
-
-var tagRules = map[string]tagRule{
-	TagUrgency:    {"low, normal, high or critical", among("low", "normal", "high", "critical")},
-	TagDomain:     {"a word", func(v string) bool { return v != "" }},
-	TagComplexity: {"trivial, simple, moderate or complex", among("trivial", "simple", "moderate", "complex")},
-	TagConfidence: {"a decimal from 0.0 to 1.0", ratio.MatchString},
-	TagGrounding:  {"a decimal from 0.0 to 1.0", ratio.MatchString},
-	TagSourceType: {"user, tool, agent or system", among("user", "tool", "agent", "system")},
-}
-
-func among(words ...string) func(string) bool {
-	return func(v string) bool { return slices.Contains(words, v) }
-}
-
-// ratio matches plain decimals only: readers in other languages disagree on
-// exponents, signs and bare points.
-var ratio = regexp.MustCompile(`^(0(\.[0-9]+)?|1(\.0+)?)$`)
-
-func mergeTags(origin ModuleRef, given map[string]string) (tags, error) {
-	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
-	maps.Copy(merged, given)
-	sorted := sortTags(merged)
-	return sorted, sorted.check()
-}
-
-func sortTags(m map[string]string) tags {
-	sorted := make(tags, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		sorted = append(sorted, tag{k, m[k]})
+	if err != nil {
+		return fmt.Errorf("%w: %w", wrong, err)
 	}
-	return sorted
-}
-
-func (ts tags) check() error {
-	for _, t := range ts {
-		if t.key == "" || !utf8.ValidString(t.key) {
-			return fmt.Errorf("%w: key %q is empty or no UTF-8", ErrInvalidTag, t.key)
-		}
-		if rule, ok := tagRules[t.key]; ok && !rule.ok(t.value) {
-			return fmt.Errorf("%w: %s %q is not %s", ErrInvalidTag, t.key, t.value, rule.want)
-		}
-	}
+	*into = out
 	return nil
+}
+
+// A signalForm is a Signal as JSON has it; a compact view has Ref in place of
+// Body.
+type signalForm struct {
+	ID        string         `json:"id"`
+	Kind      Kind           `json:"kind"`
+	Ref       *string        `json:"ref,omitzero"`
+	Body      jsontext.Value `json:"body,omitzero"`
+	Origin    ModuleRef      `json:"origin"`
+	TraceID   string         `json:"trace_id"`
+	Tags      jsontext.Value `json:"tags"`
+	CreatedAt time.Time      `json:"created_at"`
+	ParentID  *string        `json:"parent_id"` // nil for none
+}
+
+// signal checks what was read.
+func (f *signalForm) signal() (Signal, error) {
+	if f.Ref != nil {
+		return Signal{}, ErrInvalidBody
+	}
+	tags, err := decodeTags(f.Tags)
+	if err != nil {
+		return Signal{}, err
+	}
+	f.CreatedAt, f.Tags = f.CreatedAt.UTC(), encode(tags)
+	s := Signal{*f}
+	return s, s.check()
+}
+
+// UnmarshalJSON reads a Signal strictly; what ValidateSignal refuses is
+// ErrInvalidSignal, as is anything that MarshalJSON would not have written
+// but for order and white space.
+func (s *Signal) UnmarshalJSON(data []byte) error {
+	return read(data, s, ErrInvalidSignal, signalForm{}, (*signalForm).signal)
+}
+
+// textBody returns {"text": lexeme}; lexeme is a JSON string.
+func textBody(lexeme []byte) jsontext.Value {
+	return slices.Concat([]byte(`{"text":`), lexeme, []byte("}"))
+}
+
+// dataBody returns {"data": value, "schema": schema}, with "count" for a list.
+func dataBody(value []byte, schema string) jsontext.Value {
+	out := jsontext.Value(slices.Concat([]byte(`{"data":`), value, []byte(`,"schema":`), jsonrpc.Quote(schema)))
+	if value[0] == '[' {
+		n := 0
+		for range jsonrpc.Elements(value) {
+			n++
+		}
+		out = fmt.Appendf(out, `,"count":%d`, n)
+	}
+	return append(out, '}')
+}
+
+// fileBody holds the conventions of FILE. A nil path is null.
+type fileBody struct {
+	ID   string  `json:"file_id"`
+	Type string  `json:"file_type"`
+	Path *string `json:"path"`
+	URI  string  `json:"uri,omitzero"`
+	Size *int    `json:"size,omitzero"` // bytes
+}
+
+// decodeObject returns object as a map, numbers as json.Number.
+func decodeObject(object []byte) (m map[string]any, err error) {
+	dec := stdjson.NewDecoder(bytes.NewReader(object))
+	dec.UseNumber()
+	return m, dec.Decode(&m)
+}
+
+// encodeValue returns v as JSON on one line, without HTML escapes and with one
+// reading only: encoding/json passes json.RawMessage through unread, and that
+// may hold duplicate names.
+func encodeValue(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := stdjson.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	raw, err := strictValue(buf.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidBody, err)
+	}
+	return raw, nil
+}
+
+// strictValue returns one JSON value without white space, or the reason why it
+// is not one, has two readings or is not UTF-8. It overwrites data.
+func strictValue(data []byte) ([]byte, error) {
+	v := jsontext.Value(data)
+	err := v.Compact(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(false))
+	return v, err
 }

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -16,8 +17,8 @@ import (
 // tool's error text; the whole text stays in the signal's body.
 const maxErrorMessage = 1024
 
-// A toolResult is an MCP tool result taken apart, values as they are spelled. A
-// member that is absent or null is nil.
+// A toolResult is an MCP tool result taken apart. Values are slices of it; one that
+// is absent or null is nil.
 type toolResult struct {
 	blocks     []block
 	content    json.RawMessage // where content is no array
@@ -25,16 +26,18 @@ type toolResult struct {
 	isError    bool
 }
 
-// A block is one content block: its bytes and the members that matter, nil where
-// one is absent.
+// A block is one content block: its bytes, and the values of blockMembers, nil for
+// each that is absent.
 type block struct {
 	raw     json.RawMessage
-	members [len(blockMembers)]json.RawMessage
+	members []json.RawMessage
 }
 
-var blockMembers = [...]string{"type", "text", "data", "mimeType", "uri", "resource", "blob"}
+// blockMembers are the members of a content block that matter, and of the resource
+// that is embedded in one.
+var blockMembers = []string{"type", "text", "data", "mimeType", "uri", "resource", "blob", "path", "json"}
 
-// The indexes into members.
+// The indexes into blockMembers.
 const (
 	blockType = iota
 	blockText
@@ -43,13 +46,15 @@ const (
 	blockURI
 	blockResource
 	blockBlob
+	blockPath
+	blockJSON
 )
 
 // payload is what one signal carries and where in the result it stands.
 type payload struct {
 	kind Kind
+	body jsontext.Value
 	ref  string // JSON Pointer
-	body body
 }
 
 // FromToolResult splits an MCP tool result into Signals (seed 002,
@@ -68,24 +73,44 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if err := from.Origin.Validate(); err != nil {
 		return nil, nil, err
 	}
-	payloads, err := split(result, from.Origin, from.Tool)
+	r, err := parseToolResult(result)
 	if err != nil {
 		return nil, nil, err
+	}
+	var payloads []payload
+	if r.isError {
+		payloads = []payload{r.failure(from)}
+	} else {
+		for i := range r.blocks {
+			p, err := r.blocks[i].payload()
+			if err != nil {
+				return nil, nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
+			}
+			p.ref = "/content/" + strconv.Itoa(i)
+			payloads = append(payloads, p)
+		}
+		for _, rest := range [...]struct {
+			ref, schema string
+			raw         json.RawMessage
+		}{{"/content", "mcp.content.unknown", r.content}, {"/structuredContent", "json", r.structured}} {
+			if rest.raw == nil {
+				continue
+			}
+			p, err := dataPayload(rest.raw, rest.schema)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%w: %s: %w", ErrInvalidToolResult, rest.ref, err)
+			}
+			p.ref = rest.ref
+			payloads = append(payloads, p)
+		}
 	}
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	shared := make(tags, 0, 5) // sorted by key
-	if from.DecisionID != "" {
-		shared = append(shared, tag{TagDecision, from.DecisionID})
-	}
-	shared = append(shared, tag{TagModule, from.Origin.Module}, tag{TagSourceType, "tool"}, tag{TagTier, strconv.Itoa(from.Origin.Tier)}, tag{TagTool, from.Tool})
-	now := Now()
-	signals := make([]Signal, len(payloads))
-	refs := make([]string, len(payloads))
-	for i := range payloads {
-		signals[i] = stamp(payloads[i].kind, payloads[i].body, from.Origin, from.TraceID, shared, from.ParentID, now)
-		refs[i] = payloads[i].ref
+	tags := encode(toolTags{from.DecisionID, from.Origin.Module, "tool", strconv.Itoa(from.Origin.Tier), from.Tool})
+	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
+	for i, p := range payloads {
+		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
 	}
 	return signals, refs, nil
 }
@@ -99,198 +124,115 @@ type Lineage struct {
 	DecisionID string // of the decision that let the call pass, "" when there is none
 }
 
-// split is the part that depends on the result alone, so that Expand finds
-// the same payloads again.
-func split(result []byte, origin ModuleRef, tool string) ([]payload, error) {
-	r, err := parseToolResult(result)
-	if err != nil {
-		return nil, err
-	}
-	if r.isError {
-		return []payload{r.failure(origin, tool)}, nil
-	}
-	out := make([]payload, 0, len(r.blocks)+1)
-	for i := range r.blocks {
-		p, err := r.blocks[i].payload()
-		if err != nil {
-			return nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
-		}
-		p.ref = "/content/" + strconv.Itoa(i)
-		out = append(out, p)
-	}
-	for _, rest := range [...]struct {
-		ref, schema string
-		raw         json.RawMessage
-	}{
-		{"/content", "mcp.content.unknown", r.content},
-		{"/structuredContent", "json", r.structured},
-	} {
-		if rest.raw == nil {
-			continue
-		}
-		p, err := dataPayload(rest.raw, rest.schema)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidToolResult, rest.ref, err)
-		}
-		p.ref = rest.ref
-		out = append(out, p)
-	}
-	return out, nil
+// toolTags are the tags of a signal that comes from a tool, in the order of their
+// names.
+type toolTags struct {
+	Decision string `json:"decision_id,omitzero"`
+	Module   string `json:"module"`
+	Source   string `json:"source_type"`
+	Tier     string `json:"tier"`
+	Tool     string `json:"tool"`
 }
 
-// parseToolResult takes a copy of result apart.
+// parseToolResult takes result apart.
 func parseToolResult(result []byte) (r toolResult, err error) {
-	var seen [3]bool // content, structuredContent, isError
-	whole := jsonrpc.Read(bytes.Clone(result), func(p *jsonrpc.Reader) {
-		if p.Kind() != '{' {
-			return
-		}
-		p.Each(func(name []byte) bool {
-			known := slices.Index([]string{"content", "structuredContent", "isError"}, string(name))
-			switch {
-			case known == 0 && p.Kind() == '[':
-				p.Each(func([]byte) bool {
-					b, ok := readBlock(p)
-					r.blocks = append(r.blocks, b)
-					return ok
-				})
-			case known == 0:
-				r.content = notNull(p.Value())
-			case known == 1:
-				r.structured = notNull(p.Value())
-			case known == 2:
-				r.isError = string(p.Value()) == "true"
-			default:
-				return p.Value() != nil
-			}
-			repeated := seen[known]
-			seen[known] = true
-			return !repeated
-		})
-	})
-	if !whole {
+	members, ok := jsonrpc.Fields(result, "content", "structuredContent", "isError")
+	if !ok {
 		return r, fmt.Errorf("%w: no JSON object, or one with a known member twice", ErrInvalidToolResult)
 	}
+	for i, value := range members {
+		if string(value) == "null" {
+			members[i] = nil
+		}
+	}
+	r.content, r.structured, r.isError = members[0], members[1], string(members[2]) == "true"
+	if jsontext.Value(r.content).Kind() != '[' {
+		return r, nil
+	}
+	for raw := range jsonrpc.Elements(r.content) {
+		b := block{raw: raw, members: make([]json.RawMessage, len(blockMembers))}
+		if raw[0] == '{' {
+			if b.members, ok = jsonrpc.Fields(raw, blockMembers...); !ok {
+				return r, fmt.Errorf("%w: content %d has a known member twice", ErrInvalidToolResult, len(r.blocks))
+			}
+		}
+		r.blocks = append(r.blocks, b)
+	}
+	r.content = nil
 	return r, nil
 }
 
-func notNull(value json.RawMessage) json.RawMessage {
-	if string(value) == "null" {
-		return nil
-	}
-	return value
-}
-
-// readBlock reads one content block. It reports false for one with a known member
-// twice.
-func readBlock(p *jsonrpc.Reader) (b block, ok bool) {
-	if p.Kind() != '{' {
-		b.raw = p.Value()
-		return b, b.raw != nil
-	}
-	b.raw = p.Each(func(name []byte) bool {
-		value := p.Value()
-		known := slices.Index(blockMembers[:], string(name))
-		if known < 0 {
-			return true
-		}
-		repeated := b.members[known] != nil
-		b.members[known] = value
-		return !repeated
-	})
-	return b, b.raw != nil
-}
-
-// payload maps one block. A block that lacks what its type requires is kept
-// whole as DATA: the tool has run, and its answer is not to be lost.
+// payload maps one block. Text that is a JSON object or array with one reading is
+// DATA. A block that lacks what its type requires is kept whole as DATA: the tool has
+// run, and its answer is not to be lost.
 func (b *block) payload() (payload, error) {
 	kind, _ := jsonrpc.Text(b.members[blockType])
-	switch kind {
-	case "text":
-		if isText(b.members[blockText]) {
-			return textPayload(b.members[blockText]), nil
+	switch lexeme := b.members[blockText]; {
+	case kind == "text" && isText(lexeme):
+		start := bytes.TrimLeft(lexeme[1:], " ")
+		if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
+			text, _ := jsonrpc.Text(lexeme)
+			if c := jsontext.Value(text).Kind(); c == '{' || c == '[' {
+				if p, err := dataPayload([]byte(text), "json"); err == nil {
+					return p, nil
+				}
+			}
 		}
-	case "json":
-		if value, ok := b.jsonValue(); ok {
-			return dataPayload(value, "json")
+		return payload{kind: Text, body: textBody(lexeme)}, nil
+	case kind == "json": // seed 002's JSONContent; MCP itself has no such type
+		for _, value := range []json.RawMessage{b.members[blockData], b.members[blockJSON]} {
+			if value != nil {
+				return dataPayload(value, "json")
+			}
 		}
+	case kind == "":
+		kind = "unknown"
 	default:
 		if p, ok := b.file(kind); ok {
 			return p, nil
 		}
 	}
-	if kind == "" {
-		kind = "unknown"
-	}
 	return dataPayload(b.raw, "mcp.content."+kind)
 }
 
-// dataPayload overwrites raw.
+func isText(raw json.RawMessage) bool { return jsontext.Value(raw).Kind() == '"' }
+
+// dataPayload returns the DATA of one JSON value, which must have one reading.
 func dataPayload(raw []byte, schema string) (payload, error) {
-	value, err := strictValue(raw)
+	value, err := strictValue(bytes.Clone(raw))
 	if err != nil {
 		return payload{}, err
 	}
 	return payload{kind: Data, body: dataBody(value, schema)}, nil
 }
 
-// jsonValue is the value of a block of type json, seed 002's JSONContent; MCP
-// itself has no such type.
-func (b *block) jsonValue() (json.RawMessage, bool) {
-	if b.members[blockData] != nil {
-		return b.members[blockData], true
-	}
-	return jsonrpc.Get(b.raw, "json")
-}
-
-func isText(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '"' }
-
-// textPayload returns DATA for text that is a JSON object or array with one
-// reading, TEXT for any other.
-func textPayload(lexeme json.RawMessage) payload {
-	start := bytes.TrimLeft(lexeme[1:], " ")
-	if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
-		text, _ := jsonrpc.Text(lexeme)
-		if c := strings.TrimLeft(text, " \t\r\n"); c != "" && (c[0] == '{' || c[0] == '[') {
-			if p, err := dataPayload([]byte(text), "json"); err == nil {
-				return p
-			}
-		}
-	}
-	return payload{kind: Text, body: textBody(lexeme)}
-}
-
 // failure wraps a result with isError: one error signal with all its texts.
-func (r *toolResult) failure(origin ModuleRef, tool string) payload {
+func (r *toolResult) failure(from Lineage) payload {
 	var texts []string
-	for i := range r.blocks {
-		if text, _ := jsonrpc.Text(r.blocks[i].members[blockText]); text != "" {
+	for _, b := range r.blocks {
+		if text, _ := jsonrpc.Text(b.members[blockText]); text != "" {
 			texts = append(texts, text)
 		}
 	}
 	text := strings.Join(texts, "\n")
 	e := &KernelError{
 		Code: CodeToolFailed, Category: External, Severity: Transient, Message: cut(text, maxErrorMessage),
-		Source: origin, Detail: map[string]any{"tool": tool},
+		Source: from.Origin, Detail: map[string]any{"tool": from.Tool},
 	}
 	if text == "" {
 		e.Message = "the tool reported an error without text"
 	}
-	b := dataBody(encode(e.form(0)), SchemaError)
-	if e.Message != text && text != "" {
-		b.tail = strings.TrimSuffix(b.tail, "}") + `,"text":` + quote(text) + "}"
+	p := payload{kind: Data, body: dataBody(encode(e.form(0)), SchemaError), ref: "/content"}
+	if len(e.Message) < len(text) {
+		p.body = fmt.Appendf(p.body[:len(p.body)-1], `,"text":%s}`, jsonrpc.Quote(text))
 	}
-	return payload{kind: Data, ref: r.failureRef(), body: b}
-}
-
-func (r *toolResult) failureRef() string {
 	switch len(r.blocks) {
 	case 0:
-		return "/isError"
+		p.ref = "/isError"
 	case 1:
-		return "/content/0"
+		p.ref = "/content/0"
 	}
-	return "/content"
+	return p
 }
 
 // cut shortens text to at most limit bytes, at the start of a character.

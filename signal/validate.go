@@ -1,11 +1,20 @@
 package signal
 
 import (
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 var validator = ModuleRef{Tier: 0, Module: "validation", Function: "validate"}
@@ -62,17 +71,30 @@ func (s Signal) check() error {
 	if err := f.Origin.Validate(); err != nil {
 		return err
 	}
-	if err := f.Tags.check(); err != nil {
+	tags, err := decodeTags(f.Tags)
+	if err == nil {
+		err = checkTags(tags)
+	}
+	if err != nil {
 		return err
 	}
-	return f.Body.check(f.Kind)
+	for _, rule := range bodyRules[f.Kind] {
+		raw, found := jsonrpc.Get(stdjson.RawMessage(f.Body), rule.key)
+		if !found && rule.opt {
+			continue
+		}
+		if !found || !rule.ok(raw) {
+			return fmt.Errorf("body of kind %s: %s must be %s", f.Kind, rule.key, rule.want)
+		}
+	}
+	return nil
 }
 
 // bodyRule is one rule of the table "Body Conventions Per Kind" of seed 002.
 type bodyRule struct {
 	key  string
 	want string
-	ok   func(raw json.RawMessage) bool
+	ok   func(raw stdjson.RawMessage) bool
 	opt  bool // may be absent
 }
 
@@ -84,25 +106,12 @@ var bodyRules = map[Kind][]bodyRule{
 	Stream:  {{"chunk", "a string", isString, false}, {"sequence", "an integer from 0", isSequence, false}, {"final", "a boolean", isBool, false}},
 }
 
-func (b body) check(kind Kind) error {
-	for _, c := range bodyRules[kind] {
-		raw, found := b.member(c.key)
-		if !found && c.opt {
-			continue
-		}
-		if !found || !c.ok(raw) {
-			return fmt.Errorf("body of kind %s: %s must be %s", kind, c.key, c.want)
-		}
-	}
-	return nil
-}
-
-func isAny(json.RawMessage) bool        { return true }
-func isString(raw json.RawMessage) bool { return raw[0] == '"' }
-func isPath(raw json.RawMessage) bool   { return string(raw) == "null" || isString(raw) }
-func isBool(raw json.RawMessage) bool   { return string(raw) == "true" || string(raw) == "false" }
-func isTarget(raw json.RawMessage) bool { return new(ModuleRef).UnmarshalJSON(raw) == nil }
-func isSequence(raw json.RawMessage) bool {
+func isAny(stdjson.RawMessage) bool        { return true }
+func isString(raw stdjson.RawMessage) bool { return raw[0] == '"' }
+func isPath(raw stdjson.RawMessage) bool   { return string(raw) == "null" || isString(raw) }
+func isBool(raw stdjson.RawMessage) bool   { return string(raw) == "true" || string(raw) == "false" }
+func isTarget(raw stdjson.RawMessage) bool { return new(ModuleRef).UnmarshalJSON(raw) == nil }
+func isSequence(raw stdjson.RawMessage) bool {
 	_, err := strconv.ParseUint(string(raw), 10, 63)
 	return err == nil
 }
@@ -145,6 +154,52 @@ func (r Result) consistent() error {
 		return errors.New("status skip has signals or an error")
 	case r.Status != StatusSkip && r.Reason != "":
 		return fmt.Errorf("status %s has a reason to skip", r.Status)
+	}
+	return nil
+}
+
+// tagRule is what a standard tag may say. A tag without a rule is free.
+type tagRule struct {
+	want string
+	ok   func(value string) bool
+}
+
+var tagRules = map[string]tagRule{
+	TagUrgency:    {"low, normal, high or critical", among("low", "normal", "high", "critical")},
+	TagDomain:     {"a word", func(v string) bool { return v != "" }},
+	TagComplexity: {"trivial, simple, moderate or complex", among("trivial", "simple", "moderate", "complex")},
+	TagConfidence: {"a decimal from 0.0 to 1.0", ratio.MatchString},
+	TagGrounding:  {"a decimal from 0.0 to 1.0", ratio.MatchString},
+	TagSourceType: {"user, tool, agent or system", among("user", "tool", "agent", "system")},
+}
+
+func among(words ...string) func(string) bool {
+	return func(v string) bool { return slices.Contains(words, v) }
+}
+
+// ratio matches plain decimals only: readers in other languages disagree on
+// exponents, signs and bare points.
+var ratio = regexp.MustCompile(`^(0(\.[0-9]+)?|1(\.0+)?)$`)
+
+// mergeTags returns the tags of a signal: given over the defaults of its origin.
+func mergeTags(origin ModuleRef, given map[string]string) (jsontext.Value, error) {
+	merged := map[string]string{TagTier: strconv.Itoa(origin.Tier), TagModule: origin.Module, TagSourceType: "system"}
+	maps.Copy(merged, given)
+	return encode(merged), checkTags(merged)
+}
+
+func decodeTags(raw jsontext.Value) (tags map[string]string, err error) {
+	return tags, json.Unmarshal(raw, &tags, strictly)
+}
+
+func checkTags(tags map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		if key == "" || !utf8.ValidString(key) {
+			return fmt.Errorf("%w: key %q is empty or no UTF-8", ErrInvalidTag, key)
+		}
+		if rule, ok := tagRules[key]; ok && !rule.ok(tags[key]) {
+			return fmt.Errorf("%w: %s %q is not %s", ErrInvalidTag, key, tags[key], rule.want)
+		}
 	}
 	return nil
 }

@@ -24,93 +24,83 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// A Reader reads one JSON text part by part and returns the parts as slices of
-// the text. It holds strings to UTF-8 and does not compare names. After a
-// fault every method returns nothing.
-type Reader struct {
-	data    []byte
+// decoders holds decoders for walk, each with the buffer that it reads.
+var decoders = sync.Pool{New: func() any { return new(reading) }}
+
+type reading struct {
 	buffer  bytes.Buffer
 	decoder jsontext.Decoder
-	failed  bool
 }
 
-var readers = sync.Pool{New: func() any { return new(Reader) }}
-
-// Read calls read with a Reader of text, which is valid until read returns. It
-// reports whether read has read one well-formed value and nothing follows it.
-func Read(text []byte, read func(*Reader)) bool {
-	r := readers.Get().(*Reader)
-	r.data, r.failed, r.buffer = text, false, *bytes.NewBuffer(text)
+// walk reads one object or array and calls visit for each member or element, with
+// the decoded name, nil in an array, and the place of the value in data. It ends
+// when visit returns false. It reports whether data is one well-formed object or array,
+// read to its end, and nothing follows it. Strings must be UTF-8; names may repeat.
+func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
+	r := decoders.Get().(*reading)
+	r.buffer = *bytes.NewBuffer(data)
 	r.decoder.Reset(&r.buffer, lenient)
-	read(r)
-	end := r.decoder.InputOffset()
-	whole := !r.failed && end > 0 && len(bytes.TrimLeft(text[end:], blanks)) == 0
-	r.data, r.buffer = nil, bytes.Buffer{}
-	r.decoder.Reset(&r.buffer)
-	readers.Put(r)
-	return whole
-}
-
-// Kind returns the first byte of the next value, '0' for a number, 'f' or 't'
-// for a boolean, '}' or ']' at the end of an object or array.
-func (r *Reader) Kind() byte { return byte(r.decoder.PeekKind()) }
-
-// Value reads one value and returns it as it is spelled.
-func (r *Reader) Value() json.RawMessage {
-	if r.failed {
-		return nil
+	defer func() {
+		r.buffer = bytes.Buffer{}
+		r.decoder.Reset(&r.buffer)
+		decoders.Put(r)
+	}()
+	d := &r.decoder
+	open, err := d.ReadToken()
+	if err != nil || open.Kind() != '{' && open.Kind() != '[' {
+		return false
 	}
-	value, err := r.decoder.ReadValue()
-	if r.failed = err != nil; r.failed {
-		return nil
-	}
-	end := int(r.decoder.InputOffset())
-	return r.data[end-len(value) : end : end]
-}
-
-// Each reads an object or an array and returns it as it is spelled. It calls
-// visit before each value, which visit must read, with the decoded name in an
-// object. A visit that returns false ends the reading.
-func (r *Reader) Each(visit func(name []byte) bool) json.RawMessage {
-	open, err := r.decoder.ReadToken()
-	if r.failed = r.failed || err != nil || open.Kind() != '{' && open.Kind() != '['; r.failed {
-		return nil
-	}
-	start, isObject := int(r.decoder.InputOffset())-1, open.Kind() == '{'
-	for next := r.decoder.PeekKind(); next != '}' && next != ']'; next = r.decoder.PeekKind() {
+	isObject := open.Kind() == '{'
+	for next := d.PeekKind(); next != '}' && next != ']'; next = d.PeekKind() {
 		var name []byte
 		if isObject {
-			if name = r.Value(); bytes.IndexByte(name, '\\') >= 0 {
-				name, _ = jsontext.AppendUnquote(nil, name) // the decoder has accepted it
-			} else if name != nil {
-				name = name[1 : len(name)-1]
+			spelled, err := d.ReadValue()
+			if err != nil {
+				return false
+			}
+			end := int(d.InputOffset())
+			if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
+				name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
 			}
 		}
-		if r.failed || !visit(name) || r.failed {
-			return nil
+		value, err := d.ReadValue()
+		if err != nil {
+			return false
+		}
+		if end := int(d.InputOffset()); !visit(name, end-len(value), end) {
+			return false
 		}
 	}
-	if _, err = r.decoder.ReadToken(); err != nil {
-		r.failed = true
-		return nil
-	}
-	return r.data[start:r.decoder.InputOffset()]
+	_, err = d.ReadToken()
+	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
 }
 
 // Get returns the value of the member of obj called key, as it is spelled. It
 // reports false when there is none, or when obj is not an object as far as it
 // was read: Get reads no further than the member.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
-	Read(obj, func(r *Reader) {
-		r.Each(func(name []byte) bool {
-			value := r.Value()
-			if name != nil && string(name) == key {
-				found = value
-			}
-			return found == nil
-		})
+	walk(obj, func(name []byte, start, end int) bool {
+		if name != nil && string(name) == key {
+			found = obj[start:end:end]
+		}
+		return found == nil
 	})
 	return found, found != nil
+}
+
+// Fields returns the values of the named members of obj as they are spelled, nil
+// for a member that is absent. It reports false when obj is not one well-formed
+// object, or has one of the members more than once.
+func Fields(obj json.RawMessage, names ...string) (values []json.RawMessage, ok bool) {
+	values, repeated := make([]json.RawMessage, len(names)), false
+	whole := walk(obj, func(name []byte, start, end int) bool {
+		if i := slices.Index(names, string(name)); i >= 0 {
+			repeated = repeated || values[i] != nil
+			values[i] = obj[start:end:end]
+		}
+		return !repeated
+	})
+	return values, whole && bytes.TrimLeft(obj, blanks)[0] == '{'
 }
 
 // A Change sets the member called Name to Value. With Members it edits the object
@@ -120,14 +110,6 @@ type Change struct {
 	Name    string
 	Value   json.RawMessage
 	Members []Change
-}
-
-// apply returns what takes the place of old, nil for nothing.
-func (c Change) apply(old json.RawMessage) (json.RawMessage, error) {
-	if c.Members == nil {
-		return c.Value, nil
-	}
-	return Edit(old, c.Members...)
 }
 
 // Set is Edit with one change that sets a member.
@@ -162,44 +144,40 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	}
 	out, gap := append(make([]byte, 0, room), obj[:head]...), head // the comma before a member follows gap
 	done, kept, err := make([]bool, len(changes)), false, error(nil)
-	whole := Read(obj, func(r *Reader) {
-		r.Each(func(name []byte) bool {
-			i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
-			value := r.Value()
-			from, end := gap, int(r.decoder.InputOffset())
-			start := end - len(value)
-			gap = end
-			switch {
-			case r.failed || err != nil || i < 0:
-			case done[i]:
-				err = ErrRepeated
-			default:
-				value, err = changes[i].apply(value)
-				done[i] = true
-			}
-			if !kept { // no comma before the first member
-				from = end - len(bytes.TrimLeft(obj[from:end], blanks+","))
-			}
-			if value != nil {
-				out, kept = append(append(out, obj[from:start]...), value...), true
-			}
-			return true
-		})
+	change := func(i int, old json.RawMessage) json.RawMessage {
+		if done[i] {
+			err = ErrRepeated
+		}
+		done[i] = true
+		if err != nil || changes[i].Members == nil {
+			return changes[i].Value
+		}
+		var value json.RawMessage
+		value, err = Edit(old, changes[i].Members...)
+		return value
+	}
+	whole := walk(obj, func(name []byte, start, end int) bool {
+		from, value := gap, obj[start:end]
+		gap = end
+		if i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) }); i >= 0 {
+			value = change(i, value)
+		}
+		if !kept { // no comma before the first member
+			from = end - len(bytes.TrimLeft(obj[from:end], blanks+","))
+		}
+		if value != nil {
+			out, kept = append(append(out, obj[from:start]...), value...), true
+		}
+		return true
 	})
-	switch {
-	case !whole || bytes.TrimLeft(obj, blanks)[0] != '{':
+	if !whole || bytes.TrimLeft(obj, blanks)[0] != '{' {
 		return nil, ErrNotObject
-	case err != nil:
-		return nil, err
 	}
 	for i, c := range changes {
 		if done[i] {
 			continue
 		}
-		value, err := c.apply(json.RawMessage("{}"))
-		if err != nil {
-			return nil, err
-		}
+		value := change(i, json.RawMessage("{}"))
 		if value == nil {
 			continue
 		}
@@ -208,6 +186,9 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		}
 		out, _ = jsontext.AppendQuote(out, c.Name)
 		out, kept = append(append(out, ':'), value...), true
+	}
+	if err != nil {
+		return nil, err
 	}
 	if out = append(out, obj[gap:]...); bytes.Equal(out, obj) {
 		return obj, nil
@@ -242,14 +223,12 @@ func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 // parts returns the members or elements of one well-formed object or array,
 // nothing for other bytes.
 func parts(data []byte, open byte) (all []Change) {
-	whole := Read(data, func(r *Reader) {
-		if r.Kind() != open {
-			return
-		}
-		r.Each(func(name []byte) bool {
-			all = append(all, Change{Name: string(name), Value: r.Value()})
-			return true
-		})
+	if first := bytes.TrimLeft(data, blanks); len(first) == 0 || first[0] != open {
+		return nil
+	}
+	whole := walk(data, func(name []byte, start, end int) bool {
+		all = append(all, Change{Name: string(name), Value: data[start:end:end]})
+		return true
 	})
 	if !whole {
 		return nil

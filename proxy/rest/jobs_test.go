@@ -23,13 +23,12 @@ import (
 
 const echoJob = `{"query":"say it","tool":"demo__echo","args":{"n":1}}`
 
-// keepsItsSchema holds an answer of /v1/jobs to the published schema of its kind,
-// and to the reader of the same document.
+// keepsItsSchema holds an answer of /v1/jobs to the published schema of its kind.
 func keepsItsSchema(t *testing.T, got answer) {
 	t.Helper()
-	name, into := "success-response.json", json.Unmarshaler(new(signal.SuccessResponse))
+	name := "success-response.json"
 	if got.head.Get("Content-Type") == "application/problem+json" {
-		name, into = "problem-details.json", new(signal.ProblemDetails)
+		name = "problem-details.json"
 	}
 	text, err := schemas.Files.ReadFile(name)
 	if err != nil {
@@ -42,9 +41,6 @@ func keepsItsSchema(t *testing.T, got answer) {
 	faults, err := s.Validate(json.RawMessage(got.body))
 	if err != nil || len(faults) > 0 {
 		t.Errorf("%s: %v %v in %d %s", name, err, faults, got.status, got.body)
-	}
-	if err := into.UnmarshalJSON([]byte(got.body)); err != nil {
-		t.Errorf("%s: %v in %d %s", name, err, got.status, got.body)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestProblem(t *testing.T) {
 				want["retry_after"] = float64(retry)
 			}
 			var back signal.ProblemDetails
-			if err := back.UnmarshalJSON(reply.Body); err != nil {
+			if err := json.Unmarshal(reply.Body, &back); err != nil {
 				t.Fatalf("not the problem details of seed 002: %v", err)
 			}
 			caused := r.Code != wire.InternalError
