@@ -101,7 +101,9 @@ func TestDifferences(t *testing.T) {
 func TestSentences(t *testing.T) {
 	who := policy.Principal{Subject: "agent\u202e7"}
 	k := func(arguments string) approval.Ticket {
-		return approval.Ticket{Principal: who, Server: "standard", Exposed: "manage_wallet", Arguments: []byte(arguments), ArgumentBytes: len(arguments), Quorum: 1}
+		return approval.Ticket{ArgumentBytes: len(arguments), Held: approval.Held{
+			Principal: who, Server: "standard", Exposed: "manage_wallet", Arguments: []byte(arguments), Approval: policy.Approval{Quorum: 1},
+		}}
 	}
 	start := `agent\u202e7 asks to call manage_wallet of server standard`
 	for arguments, want := range map[string]string{

@@ -203,7 +203,9 @@ func pendingClaim() approval.Claim {
 }
 
 func ticket(state approval.State) approval.Ticket {
-	return approval.Ticket{ID: "apr_1", State: state, Roles: []string{"boss"}, Rule: "H", Reason: "large", Expires: time.Unix(1e9, 0)}
+	return approval.Ticket{
+		Held: approval.Held{Approval: policy.Approval{Roles: []string{"boss"}}, Rule: "H", Reason: "large"}, ID: "apr_1", State: state, Expires: time.Unix(1e9, 0),
+	}
 }
 
 // Each row breaks one control and says what the caller gets. Nothing that was

@@ -72,9 +72,11 @@ func (s *folder) Supersede(_ context.Context, id, who, reason string) error {
 // slip is a ticket of subject's for web__find.
 func slip(id, subject string, state approval.State) approval.Ticket {
 	return approval.Ticket{
-		ID: id, State: state, Principal: policy.Principal{Subject: subject}, Server: "web", Tool: "find", Exposed: "web__find",
-		Arguments: json.RawMessage(`{"n":1}`), Digest: "sha256:d", Roles: []string{"boss"}, Rule: "H", Reason: "large",
-		Created: time.Unix(1e9, 0), Expires: time.Unix(2e9, 0), DecisionReason: "too dear", Note: "it said no",
+		Held: approval.Held{
+			Principal: policy.Principal{Subject: subject}, Server: "web", Tool: "find", Exposed: "web__find",
+			Arguments: json.RawMessage(`{"n":1}`), Digest: "sha256:d", Approval: policy.Approval{Roles: []string{"boss"}}, Rule: "H", Reason: "large",
+		},
+		ID: id, State: state, Created: time.Unix(1e9, 0), Expires: time.Unix(2e9, 0), DecisionReason: "too dear", Note: "it said no",
 		Result: json.RawMessage(`{"content":[{"type":"text","text":"paid"}]}`),
 	}
 }

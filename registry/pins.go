@@ -229,27 +229,29 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 
 // selectPins returns the pins of a server, or with "" all of them.
 func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey]*Pin, error) {
-	pins, err := store.Select(ctx, q, scanPin, `SELECT server, tool, accepted, accepted_definition, accepted_at,
+	rows, err := store.Select(ctx, q, (*pinRow).fields, `SELECT server, tool, accepted, accepted_definition, accepted_at,
 		offered, offered_definition, offered_at FROM pins WHERE ?1 = '' OR server = ?1`, server)
 	if err != nil {
 		return nil, fmt.Errorf("reading pins: %w", err)
 	}
-	out := make(map[pinKey]*Pin, len(pins))
-	for _, pin := range pins {
-		out[pinKey{pin.Server, pin.Tool}] = pin
+	out := make(map[pinKey]*Pin, len(rows))
+	for _, r := range rows {
+		if r.AcceptedAt = time.UnixMilli(r.acceptedAt); r.Offered != "" {
+			r.OfferedAt = time.UnixMilli(r.offeredAt)
+		}
+		out[pinKey{r.Server, r.Tool}] = &r.Pin
 	}
 	return out, nil
 }
 
-func scanPin(rows *sql.Rows) (*Pin, error) {
-	var pin Pin
-	var acceptedAt, offeredAt int64
-	err := rows.Scan(&pin.Server, &pin.Tool, &pin.Accepted, (*[]byte)(&pin.accepted), &acceptedAt, &pin.Offered, (*[]byte)(&pin.offered), &offeredAt)
-	pin.AcceptedAt = time.UnixMilli(acceptedAt)
-	if pin.Offered != "" {
-		pin.OfferedAt = time.UnixMilli(offeredAt)
-	}
-	return &pin, err
+// pinRow is a Pin with its times in milliseconds since 1970.
+type pinRow struct {
+	Pin
+	acceptedAt, offeredAt int64
+}
+
+func (r *pinRow) fields() []any {
+	return []any{&r.Server, &r.Tool, &r.Accepted, (*[]byte)(&r.accepted), &r.acceptedAt, &r.Offered, (*[]byte)(&r.offered), &r.offeredAt}
 }
 
 // insertPin writes a pin in the place of an older one.

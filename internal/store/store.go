@@ -261,9 +261,10 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Select runs a query and returns the results of scan for each row, in order; they
-// are never nil without an error. The first error ends it and is returned alone.
-func Select[T any](ctx context.Context, q Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+// Select runs a query and returns a T for each row, in order; they are never nil without
+// an error. fields returns the destinations of a row's columns in a T. The first error
+// ends it and is returned alone.
+func Select[T any](ctx context.Context, q Querier, fields func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -271,8 +272,8 @@ func Select[T any](ctx context.Context, q Querier, scan func(*sql.Rows) (T, erro
 	defer rows.Close()
 	out := []T{}
 	for rows.Next() {
-		row, err := scan(rows)
-		if err != nil {
+		var row T
+		if err := rows.Scan(fields(&row)...); err != nil {
 			return nil, err
 		}
 		out = append(out, row)

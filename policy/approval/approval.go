@@ -92,33 +92,13 @@ var (
 
 // Ticket is one held call. A Ticket is a copy: changing it changes nothing.
 type Ticket struct {
-	ID        string
-	State     State
-	Principal policy.Principal // the requester, as of the first call
+	Held  // the first call. Its Arguments are nil in a list when over ListedArgumentBytes
+	ID    string
+	State State
 
-	Server, Tool, Exposed string          // the tool: see policy.Tool
-	Fingerprint           string          // of its definition, "sha256:<hex>"
-	Digest                string          // of the judged argument bytes, "sha256:<hex>"
-	Arguments             json.RawMessage // the judged bytes; nil in a list when over ListedArgumentBytes
-	ArgumentBytes         int             // length of the judged bytes
-
-	Revision, Rule, Reason string         // of the policy decision that held the call
-	Roles                  []string       // an approver has one of these; never empty
-	Quorum                 int            // approvals needed, at least 1
-	Each                   map[string]int // see policy.Approval; nil = any of Roles
-
+	ArgumentBytes    int       // length of the judged bytes
 	Created, Expires time.Time // wall clock, UTC
-
-	DecisionID, TraceID string // of the call that made the ticket
-
-	// How that call was received (see policy.Request), and by which downstream session
-	// ("" = none). None of it is part of the binding.
-	Transport, Era, Session string
-	// Instance is the process that created the ticket, see [Options].
-	Instance string
-	// Execute says that the call runs as soon as it is approved, whether or not the
-	// agent calls again.
-	Execute bool
+	Instance         string    // the process that created the ticket, see [Options]
 
 	DecidedBy, DecisionReason string // the deciding vote: its approver and reason
 
@@ -175,19 +155,21 @@ func (t Ticket) refuse(p policy.Principal) error {
 
 // Held is a call that the policy holds.
 type Held struct {
-	Principal             policy.Principal
-	Server, Tool, Exposed string
-	Fingerprint           string
-	Arguments             json.RawMessage // the judged bytes
-	Digest                string          // of Arguments; another digest is an error
-	Revision              string
-	Rule, Reason          string
-	Approval              policy.Approval // TTL 0 = Options.TTL, Quorum 0 = 1
-	DecisionID, TraceID   string
-	// How the call was received, for people; not part of the binding.
+	Principal              policy.Principal // the requester
+	Server, Tool, Exposed  string           // see policy.Tool
+	Fingerprint            string           // of the tool's definition, "sha256:<hex>"
+	Arguments              json.RawMessage  // the judged bytes
+	Digest                 string           // of Arguments, "sha256:<hex>"; another digest is an error
+	Revision, Rule, Reason string           // of the policy decision that holds the call
+	DecisionID, TraceID    string
+	// Approval has the Roles, the Quorum and Each of the ticket. In a call, TTL 0 means
+	// Options.TTL and Quorum 0 means 1.
+	policy.Approval
+	// How the call was received (see policy.Request), and by which downstream session
+	// ("" = none), for people; not part of the binding.
 	Transport, Era, Session string
-	// Execute makes the call run as soon as it is approved. Once set, it stays set on
-	// the ticket.
+	// Execute makes the call run as soon as it is approved, whether or not the agent
+	// calls again. Once set, it stays set on the ticket.
 	Execute bool
 }
 

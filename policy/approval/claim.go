@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -41,18 +42,17 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 // complete sets the defaults of the approval and refuses a call that no ticket could
 // be bound to.
 func (h *Held) complete(ttl time.Duration) error {
-	h.Approval.Roles = slices.Clone(h.Approval.Roles)
-	slices.Sort(h.Approval.Roles)
-	h.Approval.Quorum = max(1, h.Approval.Quorum)
-	if h.Approval.TTL <= 0 {
-		h.Approval.TTL = ttl
+	h.Roles = slices.Sorted(slices.Values(h.Roles))
+	h.Quorum = max(1, h.Quorum)
+	if h.TTL <= 0 {
+		h.TTL = ttl
 	}
 	switch {
 	case !h.Principal.Valid():
 		return errors.New("no principal")
 	case h.Server == "" || h.Tool == "" || h.Fingerprint == "" || h.Revision == "":
 		return errors.New("server, tool, fingerprint and policy revision are needed")
-	case len(h.Approval.Roles) == 0:
+	case len(h.Roles) == 0:
 		return errors.New("no approver role")
 	case h.Digest != digest(h.Arguments):
 		return errors.New("the digest is not that of the arguments")
@@ -93,11 +93,6 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 // longer answers calls and a new ticket is due. When execute is set, a waiting ticket
 // keeps it.
 func (t *Tickets) answer(w *writer, k *record, execute bool) (ClaimOutcome, error) {
-	if k.State == StateDispatching {
-		if err := t.settle(w, k); err != nil {
-			return "", err
-		}
-	}
 	switch k.State {
 	case StateProposed:
 		k.Attached++
@@ -187,14 +182,12 @@ func (w *writer) supersede(bound string, h Held) error {
 // ticket returns a new ticket for a held call.
 func (w *writer) ticket(h Held) *record {
 	created := w.wall.UTC()
-	return &record{deadline: w.now + int64(h.Approval.TTL), Ticket: Ticket{
-		ID: signal.UniqueID("apr_"), State: StateProposed, Principal: h.Principal,
-		Server: h.Server, Tool: h.Tool, Exposed: h.Exposed, Fingerprint: h.Fingerprint,
-		Digest: h.Digest, Arguments: h.Arguments, ArgumentBytes: len(h.Arguments),
-		Revision: h.Revision, Rule: h.Rule, Reason: h.Reason, Roles: h.Approval.Roles, Quorum: h.Approval.Quorum, Each: h.Approval.Each,
-		Created: created, Expires: created.Add(h.Approval.TTL), DecisionID: h.DecisionID, TraceID: h.TraceID,
-		Transport: h.Transport, Era: h.Era, Session: h.Session, Execute: h.Execute,
+	k := &record{deadline: w.now + int64(h.TTL), Ticket: Ticket{
+		Held: h, ID: signal.UniqueID("apr_"), State: StateProposed,
+		ArgumentBytes: len(h.Arguments), Created: created, Expires: created.Add(h.TTL),
 	}}
+	k.Approval = policy.Approval{Roles: h.Roles, Quorum: h.Quorum, Each: h.Each} // as it is stored
+	return k
 }
 
 func (w *writer) insert(bound string, k *record) error {

@@ -42,9 +42,6 @@ func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record
 			refusal = err
 			return nil
 		}
-		if err == nil && k.State == StateDispatching {
-			err = t.settle(w, &k)
-		}
 		if err == nil {
 			refusal, err = do(w, &k)
 		}

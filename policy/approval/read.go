@@ -179,21 +179,16 @@ func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
 	return s == StateProposed, err
 }
 
-// refresh expires the tickets that are due, and settles those that dead processes were
+// refresh writes if there are tickets that are due, or that dead processes were
 // running, so that no reader sees a ticket waiting that nobody can decide, or running
-// that nobody runs. It writes only if there are such tickets.
+// that nobody runs.
 func (t *Tickets) refresh(ctx context.Context) error {
-	if err := t.recover(ctx); err != nil {
-		return err
-	}
 	var seen int64
 	if err := t.db.Read.QueryRowContext(ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
 		return err
 	}
-	var due bool
-	err := t.db.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ?)",
-		t.clock.read(t.opts.Now(), seen)).Scan(&due)
-	if err != nil || !due {
+	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), seen))
+	if err != nil || len(over) == 0 {
 		return err
 	}
 	return t.write(ctx, func(*writer) error { return nil })
@@ -303,7 +298,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 // store's write lock, so none appears behind one that was read.
 func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err error) {
 	err = t.view(ctx, func(tx *sql.Tx) error {
-		events, err = store.Select(ctx, tx, scanEvent, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
+		events, err = store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
 		if err != nil || len(events) == 0 {
 			return err
 		}

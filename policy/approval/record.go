@@ -3,7 +3,6 @@ package approval
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -20,6 +19,8 @@ type record struct {
 	instance string // who runs it while it is dispatching
 	deadline int64  // Expires in the store's time
 	reported bool   // an agent has got the answer that it expired
+
+	approvers [][]string // the roles of each
 }
 
 // load says how much of a ticket is read.
@@ -43,14 +44,33 @@ func (k *record) ticketFields() []any {
 		&k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, store.Time{To: &k.Principal.Until}, &k.Execute}
 }
 
-// selectTicket reads the columns of scan, in its order. Its two parameters are load's.
+// selectTicket reads the columns of record.fields, in its order. Its two parameters are
+// load's.
 const selectTicket = `SELECT ` + ticketColumns + `, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
  decided_by, decision_reason, instance, CASE WHEN ? THEN result END, note, attached, reported,
  (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
+func (k *record) fields() []any {
+	return append(k.ticketFields(), &k.ArgumentBytes, (*[]byte)(&k.Arguments), &k.DecidedBy, &k.DecisionReason, &k.instance,
+		(*[]byte)(&k.Result), &k.Note, &k.Attached, &k.reported, store.JSON{To: &k.approvers})
+}
+
 // query returns the tickets that tail selects.
 func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]record, error) {
-	return store.Select(ctx, q, scan, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
+	records, err := store.Select(ctx, q, (*record).fields, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
+	if err != nil {
+		return nil, fmt.Errorf("reading tickets: %w", err)
+	}
+	for i := range records {
+		k := &records[i]
+		for _, roles := range k.approvers {
+			k.countApproval(roles)
+		}
+		if k.Arguments != nil && digest(k.Arguments) != k.Digest {
+			return nil, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
+		}
+	}
+	return records, nil
 }
 
 // one reads the ticket with an id, or ErrNotFound.
@@ -63,24 +83,6 @@ func one(ctx context.Context, q store.Querier, l load, id string) (record, error
 		return record{}, ErrNotFound
 	}
 	return records[0], nil
-}
-
-func scan(rows *sql.Rows) (k record, err error) {
-	var arguments, result []byte
-	var approvers [][]string
-	err = rows.Scan(append(k.ticketFields(), &k.ArgumentBytes, &arguments,
-		&k.DecidedBy, &k.DecisionReason, &k.instance, &result, &k.Note, &k.Attached, &k.reported, store.JSON{To: &approvers})...)
-	if err != nil {
-		return record{}, fmt.Errorf("reading ticket %s: %w", k.ID, err)
-	}
-	k.Arguments, k.Result = arguments, result
-	for _, roles := range approvers {
-		k.countApproval(roles)
-	}
-	if arguments != nil && digest(arguments) != k.Digest {
-		return record{}, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
-	}
-	return k, nil
 }
 
 // countApproval counts the vote of somebody with these roles.
@@ -105,7 +107,7 @@ func details(ctx context.Context, q store.Querier, k *record) error {
 	for _, b := range votes {
 		k.Votes = append(k.Votes, b.Ballot)
 	}
-	events, err := store.Select(ctx, q, scanEvent, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
+	events, err := store.Select(ctx, q, (*Event).fields, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
 	for _, e := range events {
 		k.History = append(k.History, e.Change)
 	}
@@ -122,23 +124,20 @@ type ballot struct {
 
 // ballots returns the votes for a ticket, oldest first.
 func ballots(ctx context.Context, q store.Querier, id string) ([]ballot, error) {
-	return store.Select(ctx, q, scanBallot,
+	return store.Select(ctx, q, (*ballot).fields,
 		"SELECT subject, approve, reason, digest, at, roles, counted_by, until FROM approval_votes WHERE ticket = ? ORDER BY at, subject", id)
 }
 
-func scanBallot(rows *sql.Rows) (b ballot, err error) {
-	err = rows.Scan(&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until})
-	return b, err
+func (b *ballot) fields() []any {
+	return []any{&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until}}
 }
 
-const changeColumns = `SELECT seq, ticket, at, who, "from", "to", reason, digest FROM approval_history `
+const changeColumns = `SELECT seq, seq, ticket, at, who, "from", "to", reason, digest FROM approval_history `
 
-// scanEvent reads a row of changeColumns. The ticket of the Event has only an ID.
-func scanEvent(rows *sql.Rows) (e Event, err error) {
+// fields are the columns of changeColumns. The ticket of the Event has only an ID.
+func (e *Event) fields() []any {
 	c := &e.Change
-	err = rows.Scan(&c.Seq, &e.Ticket.ID, store.Time{To: &c.At}, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest)
-	e.Seq = c.Seq
-	return e, err
+	return []any{&e.Seq, &c.Seq, &e.Ticket.ID, store.Time{To: &c.At}, &c.Who, &c.From, &c.To, &c.Reason, &c.Digest}
 }
 
 // digest returns the name of bytes in tickets, "sha256:<hex>".
@@ -152,10 +151,10 @@ func digest(data []byte) string {
 // never look the same.
 func binding(h Held) string {
 	parts := []string{h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Fingerprint, h.Digest, h.Revision,
-		strconv.Itoa(h.Approval.Quorum)}
-	parts = append(parts, h.Approval.Roles...)
-	for _, role := range slices.Sorted(maps.Keys(h.Approval.Each)) {
-		parts = append(parts, role, strconv.Itoa(h.Approval.Each[role]))
+		strconv.Itoa(h.Quorum)}
+	parts = append(parts, h.Roles...)
+	for _, role := range slices.Sorted(maps.Keys(h.Each)) {
+		parts = append(parts, role, strconv.Itoa(h.Each[role]))
 	}
 	var text []byte
 	for _, p := range parts {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +84,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
 	t := &Tickets{db: db, opts: opts, instance: held, running: map[string]struct{}{}, changed: make(chan struct{})}
-	err = t.recover(ctx)
+	err = t.refresh(ctx)
 	if err == nil {
 		err = store.SweepInstances(opts.Dir)
 	}
@@ -117,65 +116,41 @@ func (t *Tickets) closed() bool {
 	return t.instance == nil
 }
 
-// recover settles the tickets that nobody runs: those of dead processes, and those
-// whose outcome this process could not store. It writes only if there are any.
-func (t *Tickets) recover(ctx context.Context) error {
-	for {
-		lost, err := t.lost(ctx)
-		if err != nil || !lost {
-			return err
+// over returns the tickets that are due at now, at most one more than a transaction may
+// move, and those that are dispatching and that nobody runs: because their process is
+// dead, or because it is this process and could not store the outcome. Only a process
+// that has certainly ended counts as dead; errUnsure reports that this could not be
+// determined for one.
+func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]record, error) {
+	found, err := query(ctx, q, load{}, `WHERE state = 'dispatching' OR id IN (
+ SELECT id FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) ORDER BY deadline`, now, movesAtOnce+1)
+	over := found[:0]
+	for _, k := range found {
+		var runs bool
+		switch {
+		case k.State != StateDispatching:
+		case k.instance == t.opts.Instance:
+			runs = t.runs(k.ID)
+		default:
+			alive, fault := store.InstanceAlive(t.opts.Dir, k.instance)
+			if runs = alive || fault != nil; fault != nil {
+				err = fmt.Errorf("%w: %w", errUnsure, fault)
+			}
 		}
-		if err := t.write(ctx, t.settleSome); err != nil {
-			return err
-		}
-	}
-}
-
-// settleSome settles as many tickets as one transaction may move.
-func (t *Tickets) settleSome(w *writer) error {
-	tickets, err := w.query(load{}, "WHERE state = ?", StateDispatching)
-	if err != nil {
-		return err
-	}
-	for _, k := range tickets {
-		if len(w.changes) >= movesAtOnce {
-			return nil
-		}
-		if err := t.settle(w, &k); err != nil {
-			return err
+		if !runs {
+			over = append(over, k)
 		}
 	}
-	return nil
+	return over, err
 }
 
-// lost reports whether a ticket is dispatching that nobody runs.
-func (t *Tickets) lost(ctx context.Context) (bool, error) {
-	runs, err := store.Select(ctx, t.db.Read, func(rows *sql.Rows) (bool, error) {
-		var id, instance string
-		if err := rows.Scan(&id, &instance); err != nil {
-			return false, err
-		}
-		return t.isRun(id, instance)
-	}, "SELECT id, instance FROM approvals WHERE state = 'dispatching'")
-	return slices.Contains(runs, false), err
-}
-
-// isRun reports whether the instance runs the ticket. An error means that this cannot
-// be determined.
-func (t *Tickets) isRun(id, instance string) (bool, error) {
-	if instance == t.opts.Instance {
-		return t.runs(id), nil
-	}
-	return store.InstanceAlive(t.opts.Dir, instance)
-}
-
-// settle moves a dispatching ticket to unknown when nobody runs it: its process is
-// dead, or it is this process, which does not run it. Only a process that has
-// certainly ended counts as dead.
+// settle moves a ticket that is over.
 func (t *Tickets) settle(w *writer, k *record) error {
-	runs, err := t.isRun(k.ID, k.instance)
-	if err != nil || runs {
-		return err
+	switch {
+	case k.State == StateProposed:
+		return w.move(k, change{to: StateExpired, reason: "nobody decided in time"})
+	case k.State == StateApproved:
+		return w.move(k, change{to: StateExpired, reason: "the approved call did not come in time"})
 	}
 	why := "the process that ran it died before the outcome was stored"
 	if k.instance == t.opts.Instance {

@@ -10,15 +10,18 @@ import (
 	"time"
 )
 
-// errMoved reports that a ticket has changed since it was read.
-var errMoved = errors.New("the ticket was changed by somebody else")
+var (
+	// errMoved reports that a ticket has changed since it was read.
+	errMoved = errors.New("the ticket was changed by somebody else")
+	// errUnsure reports that a process may or may not be dead.
+	errUnsure = errors.New("whether the process of a ticket lives cannot be determined")
+)
 
 const (
 	// tickEvery is the precision of the time that the store keeps for later processes.
 	// Expired tickets are kept exactly.
 	tickEvery = time.Second
-	// movesAtOnce is how many tickets one transaction expires or settles: for each it
-	// calls Options.Changed, which takes time, and a transaction must be short.
+	// movesAtOnce is how many tickets one transaction settles: for each it calls Options.Changed, which takes time, and a transaction must be short.
 	movesAtOnce = 64
 )
 
@@ -45,7 +48,7 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 		var w *writer
 		err := t.db.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) (err error) {
 			w = &writer{ctx: ctx, tx: tx, wall: t.opts.Now()}
-			if done, err = w.tick(&t.clock); err == nil && done {
+			if done, err = t.tick(w); err == nil && done {
 				err = do(w)
 			}
 			if err != nil {
@@ -77,35 +80,31 @@ func (t *Tickets) tell(w *writer) error {
 	return nil
 }
 
-// tick advances the store's time, expires the tickets that are due, so that a ticket
-// once seen as expired stays so, and deletes the results that no call can get. done
-// is false when more tickets are due.
-func (w *writer) tick(c *clock) (done bool, err error) {
+// tick advances the store's time, deletes the results that no call can get, and settles
+// the tickets that are over, so that a ticket once seen as expired stays so. done is
+// false when there are more.
+func (t *Tickets) tick(w *writer) (done bool, err error) {
 	var seen int64
 	if err := w.tx.QueryRowContext(w.ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
 		return false, err
 	}
-	w.now = c.read(w.wall, seen)
+	w.now = t.clock.read(w.wall, seen)
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approval_clock SET seen = ? WHERE seen <= ?", w.now, w.now-int64(tickEvery)); err != nil {
 		return false, err
 	}
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
 		return false, err
 	}
-	due, err := w.query(load{}, "WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?", w.now, movesAtOnce+1)
-	if err != nil {
+	over, err := t.over(w.ctx, w.tx, w.now)
+	if err != nil && !errors.Is(err, errUnsure) {
 		return false, err
 	}
-	for _, k := range due[:min(len(due), movesAtOnce)] {
-		reason := "nobody decided in time"
-		if k.State == StateApproved {
-			reason = "the approved call did not come in time"
-		}
-		if err := w.move(&k, change{to: StateExpired, reason: reason}); err != nil {
+	for _, k := range over[:min(len(over), movesAtOnce)] {
+		if err := t.settle(w, &k); err != nil {
 			return false, err
 		}
 	}
-	return len(due) <= movesAtOnce, nil
+	return len(over) <= movesAtOnce, nil
 }
 
 func (w *writer) query(l load, tail string, args ...any) ([]record, error) {

@@ -199,10 +199,8 @@ const selectUsage = `SELECT calls, sum FROM usage WHERE subject = ? AND tenant =
 // stands adds up what lies in the window of one meter.
 func (u *Usage) stands(ctx context.Context, q store.Querier, use *Use, s *share, without bool) (r policy.Reading, err error) {
 	now := u.now()
-	parts, err := store.Select(ctx, q, func(rows *sql.Rows) (r policy.Reading, err error) {
-		err = rows.Scan(&r.Calls, &r.Sum)
-		return r, err
-	}, selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
+	parts, err := store.Select(ctx, q, func(r *policy.Reading) []any { return []any{&r.Calls, &r.Sum} },
+		selectUsage, use.subject, use.tenant, use.tool, s.meter.Name, s.per, now.Add(-s.meter.Window).UnixNano(), without, use.digest, now.UnixNano())
 	var total, one apd.Decimal
 	for _, part := range parts {
 		if _, _, err := exact.SetString(&one, part.Sum.String()); err != nil {

@@ -132,7 +132,7 @@ func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	if err != nil || !due {
 		return nil, err
 	}
-	late, err = store.Select(ctx, s.opts.DB.Write, scanExpired, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
+	late, err = store.Select(ctx, s.opts.DB.Write, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
  WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
 	if err == nil {
 		_, err = s.opts.DB.Write.ExecContext(ctx, "DELETE FROM notices WHERE dead = 1 AND until <= ?", now.Add(-deadTTL).UnixNano())
@@ -140,10 +140,7 @@ func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	return late, err
 }
 
-func scanExpired(rows *sql.Rows) (n notice, err error) {
-	err = rows.Scan(&n.id, &n.channel, &n.ticket, &n.tries)
-	return n, err
-}
+func (n *notice) expiredFields() []any { return []any{&n.id, &n.channel, &n.ticket, &n.tries} }
 
 // Trouble describes what one channel could not deliver.
 type Trouble struct {
@@ -157,18 +154,18 @@ type Trouble struct {
 // Troubles returns the channels that have not delivered everything.
 func (s *Sender) Troubles(ctx context.Context) ([]Trouble, error) {
 	// The bare columns are those of the row that max(seq) is of.
-	found, err := store.Select(ctx, s.opts.DB.Read, s.scanTrouble, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices
+	found, err := store.Select(ctx, s.opts.DB.Read, (*Trouble).fields, `SELECT channel, sum(dead = 0), sum(dead), ticket, fault, max(seq) FROM notices
  WHERE fault <> '' GROUP BY channel ORDER BY channel`)
 	if err != nil {
 		return nil, fmt.Errorf("reading notices: %w", err)
 	}
+	for i := range found {
+		found[i].Channel = s.channelName(found[i].Channel)
+	}
 	return found, nil
 }
 
-func (s *Sender) scanTrouble(rows *sql.Rows) (t Trouble, err error) {
-	var key string
-	var seq int64
-	err = rows.Scan(&key, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, &seq)
-	t.Channel = s.channelName(key)
-	return t, err
+// fields are the columns of a Trouble, with the key of the channel for its name.
+func (t *Trouble) fields() []any {
+	return []any{&t.Channel, &t.Waiting, &t.Dead, &t.Ticket, &t.Fault, new(int64)}
 }

@@ -134,7 +134,7 @@ func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map
 
 // Totals returns the totals of each candidate of a state, the latest first.
 func Totals(ctx context.Context, db *store.DB) ([]Total, error) {
-	all, err := store.Select(ctx, db.Read, scanTotal,
+	all, err := store.Select(ctx, db.Read, (*Total).fields,
 		`SELECT candidate, first, last, same, changed, failed, skipped FROM shadow_totals ORDER BY last DESC, candidate`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the totals of candidates: %w", err)
@@ -142,9 +142,8 @@ func Totals(ctx context.Context, db *store.DB) ([]Total, error) {
 	return all, nil
 }
 
-func scanTotal(rows *sql.Rows) (t Total, err error) {
-	err = rows.Scan(&t.Candidate, store.Time{To: &t.First}, store.Time{To: &t.Last}, &t.Same, &t.Changed, &t.Failed, &t.Skipped)
-	return t, err
+func (t *Total) fields() []any {
+	return []any{&t.Candidate, store.Time{To: &t.First}, store.Time{To: &t.Last}, &t.Same, &t.Changed, &t.Failed, &t.Skipped}
 }
 
 // List returns the disagreements of candidate ("" = of all) since then, the latest
@@ -154,7 +153,7 @@ func List(ctx context.Context, db *store.DB, candidate string, since time.Time, 
 	if !since.IsZero() {
 		from = since.UnixNano()
 	}
-	all, err := store.Select(ctx, db.Read, scanDisagreement, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
+	all, err := store.Select(ctx, db.Read, (*Disagreement).fields, `SELECT candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason
 		FROM shadow_disagreements WHERE at >= ? AND (? = '' OR candidate = ?) ORDER BY at DESC, decision_id DESC LIMIT ?`, from, candidate, candidate, most)
 	if err != nil {
 		return nil, fmt.Errorf("reading disagreements: %w", err)
@@ -162,7 +161,6 @@ func List(ctx context.Context, db *store.DB, candidate string, since time.Time, 
 	return all, nil
 }
 
-func scanDisagreement(rows *sql.Rows) (d Disagreement, err error) {
-	err = rows.Scan(&d.Candidate, &d.DecisionID, store.Time{To: &d.At}, &d.Serving, &d.Principal, &d.Tool, &d.Difference, &d.Was.Effect, &d.Was.Rule, &d.Now.Effect, &d.Now.Rule, &d.Reason)
-	return d, err
+func (d *Disagreement) fields() []any {
+	return []any{&d.Candidate, &d.DecisionID, store.Time{To: &d.At}, &d.Serving, &d.Principal, &d.Tool, &d.Difference, &d.Was.Effect, &d.Was.Rule, &d.Now.Effect, &d.Now.Rule, &d.Reason}
 }

@@ -227,15 +227,12 @@ const findVictims = `SELECT id, granted FROM
  (SELECT id, granted, sum(max(size, ?)) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts)
  WHERE granted <= ? OR kept > ? ORDER BY granted, id`
 
-func scanVictim(rows *sql.Rows) (v victim, err error) {
-	err = rows.Scan(&v.id, &v.granted)
-	return v, err
-}
+func (v *victim) fields() []any { return []any{&v.id, &v.granted} }
 
 // sweepDue removes rows and then files. A file that cannot be removed does not keep
 // its row, so nobody gets it; it is tried again as an orphan.
 func (s *Store) sweepDue(ctx context.Context) error {
-	due, err := store.Select(ctx, s.db.Read, scanVictim, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
+	due, err := store.Select(ctx, s.db.Read, (*victim).fields, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -284,7 +281,7 @@ func (s *Store) remove(name string) error {
 // sweepGrants ends the expired grants of artifacts that other principals still have.
 func (s *Store) sweepGrants(ctx context.Context) error {
 	cutoff := s.cutoff(s.opts.Now())
-	due, err := store.Select(ctx, s.db.Read, scanID, "SELECT DISTINCT artifact FROM artifact_grants WHERE granted <= ?", cutoff)
+	due, err := store.Select(ctx, s.db.Read, idField, "SELECT DISTINCT artifact FROM artifact_grants WHERE granted <= ?", cutoff)
 	if err != nil {
 		return err
 	}
@@ -294,10 +291,7 @@ func (s *Store) sweepGrants(ctx context.Context) error {
 	})
 }
 
-func scanID(rows *sql.Rows) (id string, err error) {
-	err = rows.Scan(&id)
-	return id, err
-}
+func idField(id *string) []any { return []any{id} }
 
 // sweepOrphans removes the files that have no row, when there may be some. It looks
 // for the row inside the transaction, where no Put is between its file and its row.

@@ -150,7 +150,9 @@ func (b *bench) Spend(_ time.Time, _ policy.Principal, t policy.Tool, _ *policy.
 }
 
 func (b *bench) Claim(_ context.Context, h approval.Held) (approval.Claim, error) {
-	t := approval.Ticket{ID: "apr_1", Roles: []string{"boss"}, Rule: h.Rule, Reason: h.Reason, Expires: time.Unix(1e9, 0)}
+	t := approval.Ticket{
+		Held: approval.Held{Approval: policy.Approval{Roles: []string{"boss"}}, Rule: h.Rule, Reason: h.Reason}, ID: "apr_1", Expires: time.Unix(1e9, 0),
+	}
 	if h.Tool == "approved" {
 		return approval.Claim{Ticket: t, Outcome: approval.Granted}, nil
 	}

@@ -248,7 +248,8 @@ func (c controls) Spend(_ time.Time, _ policy.Principal, t policy.Tool, _ *polic
 
 func (c controls) Claim(_ context.Context, h approval.Held) (approval.Claim, error) {
 	return approval.Claim{Outcome: approval.Pending, Ticket: approval.Ticket{
-		ID: "apr_1", State: approval.StateProposed, Roles: []string{"boss"}, Rule: "R", Reason: "large", Expires: time.Unix(2e9, 0),
+		Held: approval.Held{Approval: policy.Approval{Roles: []string{"boss"}}, Rule: "R", Reason: "large"},
+		ID:   "apr_1", State: approval.StateProposed, Expires: time.Unix(2e9, 0),
 	}}, nil
 }
 

@@ -388,8 +388,11 @@ var faults = map[string]error{
 func ticketOf(id string) approval.Ticket {
 	at := time.Unix(1e9, 0).UTC()
 	return approval.Ticket{
-		ID: id, State: approval.StateApproved, Principal: alice, Server: "demo", Tool: "held", Exposed: "demo__held", Roles: []string{"approver"}, Quorum: 1,
-		Arguments: json.RawMessage(`{"n":1}`), ArgumentBytes: 7, Created: at, Expires: at.Add(time.Minute),
+		Held: approval.Held{
+			Principal: alice, Server: "demo", Tool: "held", Exposed: "demo__held", Arguments: json.RawMessage(`{"n":1}`),
+			Approval: policy.Approval{Roles: []string{"approver"}, Quorum: 1},
+		},
+		ID: id, State: approval.StateApproved, ArgumentBytes: 7, Created: at, Expires: at.Add(time.Minute),
 		Votes:   []approval.Ballot{{Subject: "ann", Approve: true, Reason: "fine", At: at}},
 		History: []approval.Change{{At: at, Who: "alice", To: approval.StateProposed}, {At: at, Who: "ann", From: approval.StateProposed, To: approval.StateApproved}},
 	}

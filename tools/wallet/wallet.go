@@ -106,7 +106,7 @@ func (w *Wallet) endow(ctx context.Context) error {
 // Balances returns the balance of asset, or of every asset if it is "". The error is
 // ErrAsset if the wallet never held the asset.
 func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) {
-	all, err := store.Select(ctx, w.db.Read, scanBalance,
+	all, err := store.Select(ctx, w.db.Read, (*Balance).fields,
 		`SELECT asset, amount FROM balances WHERE account = ? AND (? = '' OR asset = ?) ORDER BY rowid`, own, asset, asset)
 	if err != nil {
 		return nil, fmt.Errorf("reading balances: %w", err)
@@ -117,10 +117,7 @@ func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) 
 	return all, nil
 }
 
-func scanBalance(rows *sql.Rows) (b Balance, err error) {
-	err = rows.Scan(&b.Asset, &b.Amount)
-	return b, err
-}
+func (b *Balance) fields() []any { return []any{&b.Asset, &b.Amount} }
 
 // Transfer moves an amount, the lexeme of a JSON number, to destination. It returns
 // when the entries are on disk. The error is ErrAmount, ErrAsset, ErrInsufficient or
