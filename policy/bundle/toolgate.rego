@@ -264,7 +264,16 @@ hold contains {
 	thresholds := data.thresholds[input.tool.exposed]
 	roles.grants != set()
 	some name, most in thresholds
-	above(input.arguments[name], most)
+
+	# Rego compares across types (text is above every number, null below), so the type
+	# comes before every comparison. Everything is above a threshold that is not a number.
+	not {
+		is_number(most)
+		not {
+			is_number(input.arguments[name])
+			input.arguments[name] > most
+		}
+	}
 	not unmetered(input.tool.exposed)
 }
 
@@ -330,17 +339,6 @@ unmetered(tool) if {
 	some name, values in data.unmetered[tool]
 	input.arguments[name] in values
 }
-
-# Rego compares across types (text is above every number, null below), so the type
-# comes before every comparison.
-above(amount, most) if {
-	is_number(most)
-	is_number(amount)
-	amount > most
-}
-
-# Everything is above a threshold that is not a number.
-above(_, most) if is_number(most) == false
 
 # Without an approver the hold denies: a hold that names no role is an error.
 approval := data.tools[input.tool.exposed].approval if {

@@ -20,10 +20,11 @@ import rego.v2
 open(schedule) if {
 	is_string(input.request.time)
 	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, input.request.time)
-	now := [time.parse_rfc3339_ns(input.request.time), schedule.zone]
-	clock := time.format(array.concat(now, ["15:04"]))
+	now := time.parse_rfc3339_ns(input.request.time)
+	day := time.weekday([now, schedule.zone])
+	clock := time.format([now, schedule.zone, "15:04"])
 	some span in schedule.open
-	time.weekday(now) in span.days
+	day in span.days
 	span.from <= clock
 	clock < span.to
 }
