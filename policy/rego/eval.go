@@ -1,11 +1,16 @@
 package rego
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
+	"reflect"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -229,4 +234,244 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 	}
 	out.Redact = append([]string(nil), d.Redact...)
 	return out
+}
+
+// pair is one principal and one tool, with what is known of them before any
+// call. Its fields are written before it is shared; the atomic ones once each.
+type pair struct {
+	principal     policy.Principal
+	tool          policy.Tool
+	principalTerm *ast.Term
+	toolTerm      *ast.Term
+	constant      atomic.Pointer[constant] // nil = nobody has looked
+	shown         atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
+	forgotten     bool                     // it is not in the cache: nothing found is of use later
+}
+
+// newPair returns the pair of copies of p and t.
+func newPair(p *policy.Principal, t *policy.Tool) (k *pair, err error) {
+	k = &pair{principal: *p, tool: *t}
+	k.principal.Roles, k.tool.Annotations = append([]string{}, p.Roles...), bytes.Clone(t.Annotations)
+	if k.principalTerm, err = termOf(k.principal, topdown.NewCancel()); err == nil {
+		k.toolTerm, err = termOf(k.tool, topdown.NewCancel())
+	}
+	return k, err
+}
+
+// pairs is a cache of at most size pairs, in two generations: when the young
+// one is full, it becomes the old one and the old one is dropped. Pairs are found
+// by a hash of everything that the policy can tell apart, and then compared, so
+// that equal hashes cost an evaluation and never mix up decisions. It is safe for
+// concurrent use.
+//
+// A policy that reads input.principal.client makes the key something that
+// callers choose. One principal then adds at most an ownerShare of a generation;
+// its other pairs are evaluated whole at every call, so that no caller can flush
+// what is known of others.
+type pairs struct {
+	seed  maphash.Seed
+	reads reads
+	size  int
+
+	mu         sync.Mutex // protects the fields below
+	young, old map[uint64]*pair
+	owners     map[uint64]int // :: principal without client ⇒ its young pairs; only where the policy reads the client
+}
+
+const ownerShare = 8
+
+func newPairs(size int, r reads) *pairs {
+	return &pairs{seed: maphash.MakeSeed(), reads: r, size: size, young: make(map[uint64]*pair), owners: make(map[uint64]int)}
+}
+
+// find returns the pair of p and t, from the cache or made.
+func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	parts := [...]string{t.Server, t.Exposed, t.Fingerprint, "", "", ""}
+	if c.reads.subject {
+		parts[3] = p.Subject
+	}
+	if c.reads.client {
+		parts[4] = p.Client
+	}
+	if c.reads.tenant {
+		parts[5] = p.Tenant
+	}
+	for _, s := range parts {
+		_, _ = h.WriteString(s) // never fails
+		_ = h.WriteByte(0)
+	}
+	if c.reads.roles {
+		for _, r := range p.Roles {
+			_, _ = h.WriteString(r)
+			_ = h.WriteByte(0)
+		}
+	}
+	hash := h.Sum64()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.young[hash]; known != nil && c.same(known, p, t) {
+		return known, nil
+	}
+	if known := c.old[hash]; known != nil && c.same(known, p, t) {
+		c.add(hash, known)
+		return known, nil
+	}
+	known, err := newPair(p, t)
+	if err != nil {
+		return nil, err
+	}
+	known.forgotten = !c.add(hash, known)
+	return known, nil
+}
+
+// add makes k young, unless its owner has its share. The caller must hold c.mu.
+func (c *pairs) add(hash uint64, k *pair) bool {
+	generation := max(1, c.size/2)
+	if len(c.young) >= generation {
+		c.young, c.old = make(map[uint64]*pair), c.young
+		clear(c.owners)
+	}
+	if c.reads.client {
+		owner := maphash.String(c.seed, k.principal.Subject+"\x00"+k.principal.Tenant)
+		if c.owners[owner] >= max(1, generation/ownerShare) {
+			return false
+		}
+		c.owners[owner]++
+	}
+	c.young[hash] = k
+	return true
+}
+
+// same reports whether k answers for p and t.
+func (c *pairs) same(k *pair, p *policy.Principal, t *policy.Tool) bool {
+	return (!c.reads.subject || k.principal.Subject == p.Subject) &&
+		(!c.reads.client || k.principal.Client == p.Client) &&
+		(!c.reads.tenant || k.principal.Tenant == p.Tenant) &&
+		(!c.reads.roles || slices.Equal(k.principal.Roles, p.Roles)) &&
+		k.tool.Server == t.Server && k.tool.Name == t.Name && k.tool.Exposed == t.Exposed &&
+		k.tool.Risk == t.Risk && k.tool.Fingerprint == t.Fingerprint &&
+		bytes.Equal(k.tool.Annotations, t.Annotations)
+}
+
+// constant is what one look at a pair has found: the verdict of every call, or
+// nil when the verdict may depend on the call.
+type constant struct{ verdict *policy.Decision }
+
+var errDepends = errors.New("the verdict depends on the call")
+
+// constantOf returns what is known of every call of a pair, and looks for at
+// most within if nobody has. Only an ended context is an error; what it cuts
+// short is not remembered.
+//
+// The policy is evaluated once, whole, without arguments, request and usage,
+// under a tracer, with rule indexing off, because an index reads the input
+// without an event, and without early exit, which passes over rules that a call
+// can reach. If no expression that is evaluated mentions anything of a
+// call, no call can take another way through the policy: an expression that
+// was reached has the same value in every call, and one that was not reached is
+// reached in none. The policy is then evaluated once more as calls are, and has
+// to answer the same. A failing policy has no constant verdict.
+func (e *Engine) constantOf(ctx context.Context, known *pair, within time.Duration) (*constant, error) {
+	if c := known.constant.Load(); c != nil {
+		return c, nil
+	}
+	begin := time.Now()
+	c := new(constant)
+	found, err := e.traceConstant(ctx, known, within)
+	if err == nil {
+		var whole policy.Decision
+		whole, err = e.close(e.evaluate(ctx, &policy.Input{}, known, within-time.Since(begin)))
+		if err == nil && reflect.DeepEqual(found, whole) {
+			c.verdict = &whole
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	known.constant.Store(c)
+	return c, nil
+}
+
+// traceConstant evaluates the policy without a call. An error means that the
+// verdict is not known to be constant.
+func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Duration) (policy.Decision, error) {
+	input := ast.NewObject([2]*ast.Term{keyAction, actionCall},
+		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
+	t := new(callTracer)
+	v, err := e.eval(ctx, &e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+		t.cancel = c
+		return input, nil
+	}, rego.EvalRuleIndexing(false), rego.EvalEarlyExit(false), rego.EvalQueryTracer(t))
+	if t.depends {
+		return policy.Decision{}, errDepends
+	}
+	if err != nil {
+		return e.close(policy.Decision{}, err)
+	}
+	return e.close(e.program.form.decode(v))
+}
+
+// callTracer finds out whether an evaluation mentions anything of a call, and
+// ends the evaluation when it does.
+type callTracer struct {
+	depends bool
+	cancel  topdown.Cancel
+}
+
+// Enabled implements topdown.QueryTracer.
+func (t *callTracer) Enabled() bool { return !t.depends }
+
+// Config implements topdown.QueryTracer.
+func (t *callTracer) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
+
+// TraceEvent implements topdown.QueryTracer.
+func (t *callTracer) TraceEvent(ev topdown.Event) {
+	if t.depends {
+		return
+	}
+	switch node := ev.Node.(type) {
+	case *ast.Rule:
+		t.depends = ev.Op == topdown.EnterOp && mentionsCall(node.Head)
+	case *ast.Expr:
+		t.depends = ev.Op == topdown.EvalOp && mentionsCall(node)
+	}
+	if t.depends {
+		t.cancel.Cancel()
+	}
+}
+
+// knownBeforeCall are the members of input that are the same in every call of
+// a pair, those included that no call has.
+var knownBeforeCall = map[ast.Value]bool{
+	ast.String("action"): true, ast.String("principal"): true, ast.String("tool"): true,
+	ast.String("resource"): true, ast.String("prompt"): true, ast.String("server"): true,
+}
+
+// mentionsCall reports whether x, or anything within it, mentions a member of
+// input that is not known before a call, or input with a member that is not
+// written out.
+func mentionsCall(x any) bool { return mentionsInput(x, knownBeforeCall) }
+
+// mentionsInput reports whether x mentions members of input other than those
+// in but.
+func mentionsInput(x any, but map[ast.Value]bool) bool {
+	found := false
+	ast.NewGenericVisitor(func(x any) bool {
+		switch x := x.(type) {
+		case ast.Var:
+			found = found || x == "input"
+		case ast.Ref:
+			if x[0].Equal(ast.InputRootDocument) {
+				found = found || len(x) == 1 || !isString(x[1]) || !but[x[1].Value]
+				for _, t := range x[1:] {
+					found = found || mentionsInput(t, but)
+				}
+				return true
+			}
+		}
+		return found
+	}).Walk(x)
+	return found
 }
