@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -237,6 +239,15 @@ type Limit struct {
 	Rate  string `json:"rate"`            // "60/1m"
 	Burst int    `json:"burst,omitempty"` // 0 = the rate's count
 	Key   string `json:"key,omitempty"`   // bucket name; "" = the rule
+}
+
+// ParseRate parses the form of Limit.Rate, COUNT/DURATION: a whole number and a
+// duration with a unit, both above zero.
+func ParseRate(s string) (count int, per time.Duration, ok bool) {
+	number, duration, _ := strings.Cut(s, "/")
+	n, err := strconv.ParseUint(number, 10, 31)
+	per, perErr := time.ParseDuration(duration)
+	return int(n), per, err == nil && n > 0 && perErr == nil && per > 0
 }
 
 // Mask says what of a decision its event in the decision log may not tell: what

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,7 +18,7 @@ import (
 // not become none.
 func decodeDecision(v ast.Value) (policy.Decision, error) {
 	var d policy.Decision
-	err := eachMember(v, "decision", func(name string, v ast.Value) error { return decodeMember(&d, name, v) })
+	err := decisionMembers.read(&d, v, "decision")
 	if err == nil {
 		err = checkDecision(&d)
 	}
@@ -33,30 +31,53 @@ func decodeDecision(v ast.Value) (policy.Decision, error) {
 // obligations are the members of a decision that not every effect has.
 var obligations = []string{"approval", "limit", "redact"}
 
-// decodeMember reads one member of a decision.
-func decodeMember(d *policy.Decision, name string, v ast.Value) (err error) {
-	switch name {
-	case "effect":
-		var effect string
-		effect, err = text(v)
-		d.Effect = policy.Effect(effect)
-	case "rule":
-		d.Rule, err = text(v)
-	case "reason":
-		d.Reason, err = text(v)
-	case "remedy":
-		d.Remedy, err = text(v)
-	case "approval":
-		d.Approval, err = decodeApproval(v)
-	case "limit":
-		d.Limit, err = decodeLimit(v)
-	case "redact":
-		d.Redact, err = texts(v, "")
-	default:
-		err = errors.New("is not known")
-	}
-	return err
+// members reads the members of an object into a T, each by its name.
+type members[T any] map[string]func(to *T, v ast.Value) error
+
+// read reads v into to. A member that is not in m is an error: a misspelt obligation
+// must not become none.
+func (m members[T]) read(to *T, v ast.Value, what string) error {
+	return eachMember(v, what, func(name string, v ast.Value) error { return m.readMember(to, name, v) })
 }
+
+func (m members[T]) readMember(to *T, name string, v ast.Value) error {
+	if read := m[name]; read != nil {
+		return read(to, v)
+	}
+	return errors.New("is not known")
+}
+
+// into returns the reader of a member that is the field of a T.
+func into[T, V any](field func(*T) *V, read func(ast.Value) (V, error)) func(*T, ast.Value) error {
+	return func(to *T, v ast.Value) (err error) {
+		*field(to), err = read(v)
+		return err
+	}
+}
+
+var (
+	decisionMembers = members[policy.Decision]{
+		"effect":   into(func(d *policy.Decision) *policy.Effect { return &d.Effect }, text[policy.Effect]),
+		"rule":     into(func(d *policy.Decision) *string { return &d.Rule }, text[string]),
+		"reason":   into(func(d *policy.Decision) *string { return &d.Reason }, text[string]),
+		"remedy":   into(func(d *policy.Decision) *string { return &d.Remedy }, text[string]),
+		"approval": into(func(d *policy.Decision) **policy.Approval { return &d.Approval }, decodeApproval),
+		"limit":    into(func(d *policy.Decision) **policy.Limit { return &d.Limit }, decodeLimit),
+		"redact":   into(func(d *policy.Decision) *[]string { return &d.Redact }, texts),
+	}
+	approvalMembers = members[policy.Approval]{
+		"roles":              into(func(a *policy.Approval) *[]string { return &a.Roles }, roleNames),
+		"quorum":             decodeQuorum,
+		"ttl":                into(func(a *policy.Approval) *time.Duration { return &a.TTL }, duration),
+		"hold":               into(func(a *policy.Approval) **time.Duration { return &a.Hold }, patience),
+		"execute_on_approve": into(func(a *policy.Approval) *bool { return &a.ExecuteOnApprove }, boolean),
+	}
+	limitMembers = members[policy.Limit]{
+		"rate":  into(func(l *policy.Limit) *string { return &l.Rate }, rate),
+		"burst": into(func(l *policy.Limit) *int { return &l.Burst }, count),
+		"key":   into(func(l *policy.Limit) *string { return &l.Key }, text[string]),
+	}
+)
 
 // checkDecision checks what only shows in the whole decision.
 func checkDecision(d *policy.Decision) error {
@@ -87,23 +108,7 @@ func checkDecision(d *policy.Decision) error {
 
 func decodeApproval(v ast.Value) (*policy.Approval, error) {
 	a := new(policy.Approval)
-	err := eachMember(v, "approval", func(name string, v ast.Value) (err error) {
-		switch name {
-		case "roles":
-			a.Roles, err = texts(v, "a name")
-		case "quorum":
-			err = decodeQuorum(a, v)
-		case "ttl":
-			a.TTL, err = duration(v)
-		case "hold":
-			a.Hold, err = patience(v)
-		case "execute_on_approve":
-			a.ExecuteOnApprove, err = boolean(v)
-		default:
-			err = errors.New("is not known")
-		}
-		return err
-	})
+	err := approvalMembers.read(a, v, "approval")
 	if err == nil && a.Each != nil {
 		each := slices.Sorted(maps.Keys(a.Each))
 		if roles := slices.Sorted(slices.Values(a.Roles)); a.Roles != nil && !slices.Equal(slices.Compact(roles), each) {
@@ -135,21 +140,7 @@ func decodeQuorum(a *policy.Approval, v ast.Value) (err error) {
 
 func decodeLimit(v ast.Value) (*policy.Limit, error) {
 	l := new(policy.Limit)
-	err := eachMember(v, "limit", func(name string, v ast.Value) (err error) {
-		switch name {
-		case "rate":
-			if l.Rate, err = text(v); err == nil {
-				_, _, err = readRate(l.Rate)
-			}
-		case "burst":
-			l.Burst, err = count(v)
-		case "key":
-			l.Key, err = text(v)
-		default:
-			err = errors.New("is not known")
-		}
-		return err
-	})
+	err := limitMembers.read(l, v, "limit")
 	if err == nil && l.Rate == "" {
 		err = errors.New("limit: rate is missing")
 	}
@@ -174,27 +165,29 @@ func eachMember(v ast.Value, what string, f func(name string, v ast.Value) error
 	})
 }
 
-func text(v ast.Value) (string, error) {
+func text[T ~string](v ast.Value) (T, error) {
 	s, ok := v.(ast.String)
 	if !ok {
 		return "", fmt.Errorf("is %s, not a string", ast.ValueName(v))
 	}
-	return string(s), nil
+	return T(s), nil
 }
 
-// texts reads an array or a set of strings; unless empty is "", it says what
-// an empty string there lacks.
-func texts(v ast.Value, empty string) ([]string, error) {
-	var out []string
-	add := func(t *ast.Term) error {
-		s, err := text(t.Value)
-		if err == nil && s == "" && empty != "" {
-			err = fmt.Errorf("has an empty string, not %s", empty)
-		}
+// texts reads an array or a set of strings.
+func texts(v ast.Value) (out []string, err error) {
+	err = eachElement(v, "a list", func(t *ast.Term) error {
+		s, err := text[string](t.Value)
 		out = append(out, s)
 		return err
+	})
+	return out, err
+}
+
+func roleNames(v ast.Value) ([]string, error) {
+	out, err := texts(v)
+	if err == nil && slices.Contains(out, "") {
+		err = errors.New("has an empty string, not a name")
 	}
-	err := eachElement(v, "a list", add)
 	return out, err
 }
 
@@ -231,7 +224,7 @@ func boolean(v ast.Value) (bool, error) {
 }
 
 func duration(v ast.Value) (time.Duration, error) {
-	s, err := text(v)
+	s, err := text[string](v)
 	if err != nil {
 		return 0, err
 	}
@@ -244,7 +237,7 @@ func duration(v ast.Value) (time.Duration, error) {
 
 // patience reads a duration that may be 0.
 func patience(v ast.Value) (*time.Duration, error) {
-	s, err := text(v)
+	s, err := text[string](v)
 	if err != nil {
 		return nil, err
 	}
@@ -255,15 +248,12 @@ func patience(v ast.Value) (*time.Duration, error) {
 	return &d, nil
 }
 
-// readRate reads count/duration, the syntax of policy/limit.
-func readRate(s string) (count uint64, per time.Duration, err error) {
-	n, duration, _ := strings.Cut(s, "/")
-	count, err = strconv.ParseUint(n, 10, 31)
-	per, derr := time.ParseDuration(duration)
-	if err != nil || count == 0 || derr != nil || per <= 0 {
-		return 0, 0, errors.New("is not count/duration (hint: 60/1m)")
+func rate(v ast.Value) (string, error) {
+	s, err := text[string](v)
+	if _, _, ok := policy.ParseRate(s); err == nil && !ok {
+		err = errors.New("is not count/duration (hint: 60/1m)")
 	}
-	return count, per, nil
+	return s, err
 }
 
 // isPointer reports whether s is a JSON Pointer (RFC 6901).

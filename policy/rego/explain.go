@@ -12,7 +12,6 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
-	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
@@ -65,7 +64,7 @@ func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Exp
 	if out.Decision, err = e.Decide(ctx, in); err != nil {
 		out.Failure = cause(err)
 	}
-	w := &watcher{compiler: e.program.compiler, decision: out.Decision, input: input, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
+	w := &watcher{compiler: e.program.compiler, decision: out.Decision, input: input, data: e.program.data, owner: map[uint64]*ast.Rule{}, read: map[*ast.Rule][]ast.Ref{}, asked: map[*ast.Rule][]*ast.Rule{}}
 	tracers, steps := []topdown.QueryTracer{w}, topdown.NewBufferTracer()
 	if trace {
 		tracers = append(tracers, steps)
@@ -77,7 +76,7 @@ func (e *Engine) Explain(ctx context.Context, in *policy.Input, trace bool) (Exp
 	if w.decided != nil && out.Failure == "" {
 		out.tell(w.decided)
 	}
-	if out.Facts, err = e.facts(ctx, w, input); err != nil {
+	if out.Facts, err = w.facts(); err != nil {
 		return Explanation{}, fmt.Errorf("explaining: %w", err)
 	}
 	if in.Calls() && out.Decision.Effect != policy.Allow {
@@ -103,6 +102,7 @@ func (x *Explanation) tell(r *ast.Rule) {
 type watcher struct {
 	compiler *ast.Compiler
 	input    *ast.Term
+	data     ast.Value
 	owner    map[uint64]*ast.Rule // :: query ⇒ the rule that it is part of
 	read     map[*ast.Rule][]ast.Ref
 	asked    map[*ast.Rule][]*ast.Rule
@@ -194,8 +194,9 @@ func (w *watcher) known(r ast.Ref, locals *ast.ValueMap) ast.Ref {
 	return out
 }
 
-// facts are what the rule that decided has read, or where none did, every rule.
-func (e *Engine) facts(ctx context.Context, w *watcher, input *ast.Term) ([]Fact, error) {
+// facts are what the rule that decided has read, or where none did, every rule:
+// first what is about the call, then what is about the policy.
+func (w *watcher) facts() ([]Fact, error) {
 	rules := map[*ast.Rule]bool{}
 	var take func(r *ast.Rule)
 	take = func(r *ast.Rule) {
@@ -208,25 +209,24 @@ func (e *Engine) facts(ctx context.Context, w *watcher, input *ast.Term) ([]Fact
 	}
 	if w.decided != nil {
 		take(w.decided)
-	} else {
-		for r := range w.read {
-			rules[r] = true
-		}
 	}
 	refs := map[string]ast.Ref{}
-	for r := range rules {
-		for _, ref := range w.read[r] {
-			refs[ref.String()] = ref
+	for r, read := range w.read {
+		for _, ref := range read {
+			if rules[r] || w.decided == nil {
+				refs[ref.String()] = ref
+			}
 		}
 	}
 	facts := []Fact{}
-	for _, path := range slices.SortedFunc(maps.Keys(refs), factsFirst) {
-		if slices.ContainsFunc(slices.Collect(maps.Keys(refs)), func(longer string) bool {
-			return strings.HasPrefix(longer, path+".") || strings.HasPrefix(longer, path+"[")
-		}) {
+	for _, path := range slices.SortedFunc(maps.Keys(refs), func(a, b string) int {
+		return cmp.Or(strings.Compare(b[:1], a[:1]), strings.Compare(a, b))
+	}) {
+		longer := func(other ast.Ref) bool { return len(other) > len(refs[path]) && other.HasPrefix(refs[path]) }
+		if slices.ContainsFunc(slices.Collect(maps.Values(refs)), longer) {
 			continue // what was read of it says more
 		}
-		raw, err := e.lookUp(ctx, refs[path], input)
+		raw, err := w.find(refs[path])
 		if err != nil {
 			return nil, err
 		}
@@ -235,52 +235,17 @@ func (e *Engine) facts(ctx context.Context, w *watcher, input *ast.Term) ([]Fact
 	return facts, nil
 }
 
-// factsFirst puts what is about the call before what is about the policy.
-func factsFirst(a, b string) int {
-	if i, j := strings.HasPrefix(a, "input"), strings.HasPrefix(b, "input"); i != j {
-		if i {
-			return -1
-		}
-		return 1
-	}
-	return strings.Compare(a, b)
-}
-
-// lookUp gives the value at ref as JSON, nil where there is none.
-func (e *Engine) lookUp(ctx context.Context, ref ast.Ref, input *ast.Term) (json.RawMessage, error) {
-	v, err := e.valueAt(ctx, ref, input)
-	if err != nil || v == nil {
-		return nil, err
-	}
-	plain, err := ast.JSON(v)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(plain)
-}
-
-// valueAt gives the value at ref, nil where there is none.
-func (e *Engine) valueAt(ctx context.Context, ref ast.Ref, input *ast.Term) (ast.Value, error) {
+// find returns the value at ref as JSON, nil where there is none.
+func (w *watcher) find(ref ast.Ref) (json.RawMessage, error) {
+	root := w.data
 	if ref[0].Equal(ast.InputRootDocument) {
-		if found, err := input.Value.Find(ref[1:]); err == nil {
-			return found, nil
-		}
-		return nil, nil
+		root = w.input.Value
 	}
-	var path storage.Path
-	for _, t := range ref[1:] {
-		name, ok := t.Value.(ast.String)
-		if !ok {
-			return nil, nil // data is found by text only
-		}
-		path = append(path, string(name))
+	found, err := root.Find(ref[1:])
+	if err != nil {
+		return nil, nil //nolint:nilerr // the only error is that nothing is there
 	}
-	found, err := storage.ReadOne(ctx, e.program.store, path)
-	if storage.IsNotFound(err) {
-		return nil, nil
-	}
-	v, _ := found.(ast.Value)
-	return v, err
+	return valueJSON(found)
 }
 
 // ways finds what of the same tool the same principal may do, or may ask people
@@ -343,15 +308,8 @@ func unmet(ctx context.Context, when []string, input *ast.Term) (lacking, open [
 // holds reports whether a condition of an Outline holds for input; an error
 // means that it is no Rego that stands for itself.
 func holds(ctx context.Context, condition string, input *ast.Term) (bool, error) {
-	m, err := ast.ParseModuleWithOpts("condition", "package condition\nimport rego.v2\nholds if { "+condition+" }", ast.ParserOptions{Capabilities: capabilities()})
-	if err != nil {
-		return false, err
-	}
-	c := ast.NewCompiler().WithCapabilities(capabilities())
-	if c.Compile(map[string]*ast.Module{"condition": m}); c.Failed() {
-		return false, c.Errors
-	}
-	rs, err := rego.New(rego.Compiler(c), rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
+	rs, err := rego.New(rego.Module("condition", "package condition\nimport rego.v2\nholds if { "+condition+" }"), rego.Capabilities(capabilities()),
+		rego.Query("data.condition.holds"), rego.ParsedInput(input.Value)).Eval(ctx)
 	return rs.Allowed(), err
 }
 

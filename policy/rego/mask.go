@@ -92,29 +92,31 @@ func maskRule(v ast.Value) (r policy.MaskRule, err error) {
 		r.Path = string(s)
 		return r, maskable(r.Path)
 	}
-	op, value := "", json.RawMessage("null")
-	err = eachMember(v, "a rule", func(name string, v ast.Value) (err error) {
-		switch name {
-		case "op":
-			op, err = text(v)
-		case "path":
-			r.Path, err = text(v)
-		case "value":
-			value, err = valueJSON(v)
-		default:
-			err = errors.New("is not known")
-		}
-		return err
-	})
-	switch {
-	case err != nil:
+	change := maskChange{Value: json.RawMessage("null")}
+	if err := maskMembers.read(&change, v, "a rule"); err != nil {
 		return r, err
-	case op == "upsert":
-		r.Value = value
-	case op != "remove":
+	}
+	r.Path = change.Path
+	switch change.Op {
+	case "upsert":
+		r.Value = change.Value
+	case "remove":
+	default:
 		return r, errors.New("a rule has neither the op remove nor upsert")
 	}
 	return r, maskable(r.Path)
+}
+
+// maskChange is a rule as a policy writes it, in words of OPA's decision logs.
+type maskChange struct {
+	Op, Path string
+	Value    json.RawMessage
+}
+
+var maskMembers = members[maskChange]{
+	"op":    into(func(c *maskChange) *string { return &c.Op }, text[string]),
+	"path":  into(func(c *maskChange) *string { return &c.Path }, text[string]),
+	"value": into(func(c *maskChange) *json.RawMessage { return &c.Value }, valueJSON),
 }
 
 func valueJSON(v ast.Value) (json.RawMessage, error) {

@@ -52,59 +52,11 @@ func eachMeter(path string, v any, faults *[]error, f func(path, name string, v 
 	}
 }
 
-// meterMembers are what a meter is read from. Its other members are the policy's
-// own, thresholds for one.
-var meterMembers = map[string]func(m *policy.Meter, v any) error{
-	"window": func(m *policy.Meter, v any) error {
-		s, _ := v.(string)
-		d, err := time.ParseDuration(s)
-		if err != nil || d < time.Second || d > maxWindow {
-			return fmt.Errorf("is %s, not a duration from 1s to %v (hint: \"24h\")", jsonOf(v), maxWindow)
-		}
-		m.Window = d
-		return nil
-	},
-	"sum": func(m *policy.Meter, v any) (err error) {
-		m.Sum, err = pointerOf(v)
-		return err
-	},
-	"per": func(m *policy.Meter, v any) error {
-		list, ok := v.([]any)
-		if !ok {
-			return fmt.Errorf("is %s, not a list (hint: [\"/asset\"])", jsonOf(v))
-		}
-		for _, one := range list {
-			p, err := pointerOf(one)
-			if err != nil {
-				return err
-			}
-			m.Per = append(m.Per, p)
-		}
-		return nil
-	},
-	"where": func(m *policy.Meter, v any) error {
-		conditions, ok := v.(map[string]any)
-		if !ok {
-			return fmt.Errorf("is %s, not an object (hint: {\"/action\": [\"transfer\"]})", jsonOf(v))
-		}
-		m.Where = make(map[string][]json.RawMessage, len(conditions))
-		for _, at := range slices.Sorted(maps.Keys(conditions)) {
-			values, ok := conditions[at].([]any)
-			if !isPointer(at) || at == "" || !ok {
-				return fmt.Errorf("%q is no pointer to a list of values (hint: {\"/action\": [\"transfer\"]})", at)
-			}
-			m.Where[at] = []json.RawMessage{}
-			for _, value := range values {
-				m.Where[at] = append(m.Where[at], jsonOf(value))
-			}
-		}
-		return nil
-	},
-}
-
-// readMeter reads one meter; its error begins where in it the fault is.
-func readMeter(name string, v any) (policy.Meter, error) {
-	m := policy.Meter{Name: name}
+// readMeter reads one meter; its error begins with the place of the fault in it.
+// Members that a meter does not know are the policy's own, thresholds for one, unless
+// they look like misspelt ones: those would leave calls uncounted.
+func readMeter(name string, v any) (m policy.Meter, err error) {
+	m.Name = name
 	members, ok := v.(map[string]any)
 	if !ok {
 		return m, errors.New(": is no object (hint: {\"window\": \"24h\", \"sum\": \"/amount\"})")
@@ -112,29 +64,71 @@ func readMeter(name string, v any) (policy.Meter, error) {
 	if _, ok := members["window"]; !ok {
 		return m, errors.New(".window: is missing (hint: \"24h\")")
 	}
-	for member := range members {
-		if _, known := meterMembers[member]; !known && likeMember(member) {
-			return m, fmt.Errorf(".%s: is not known (hint: window, sum, per, where)", member)
+	for _, member := range slices.Sorted(maps.Keys(members)) {
+		v := members[member]
+		switch member {
+		case "window":
+			m.Window, err = windowOf(v)
+		case "sum":
+			m.Sum, err = pointerOf(v)
+		case "per":
+			m.Per, err = pointersOf(v)
+		case "where":
+			m.Where, err = whereOf(v)
+		default:
+			switch strings.TrimSuffix(strings.ToLower(member), "s") {
+			case "window", "sum", "per", "where":
+				err = errors.New("is not known (hint: window, sum, per, where)")
+			}
 		}
-	}
-	for _, member := range slices.Sorted(maps.Keys(meterMembers)) {
-		value, ok := members[member]
-		if !ok {
-			continue
-		}
-		if err := meterMembers[member](&m, value); err != nil {
+		if err != nil {
 			return m, fmt.Errorf(".%s: %w", member, err)
 		}
 	}
 	return m, nil
 }
 
-// likeMember reports whether a member that is the policy's own was meant to be
-// another: what is misspelt must not go uncounted.
-func likeMember(name string) bool {
-	bare := strings.TrimSuffix(strings.ToLower(name), "s")
-	_, known := meterMembers[bare]
-	return known
+func windowOf(v any) (time.Duration, error) {
+	s, _ := v.(string)
+	d, err := time.ParseDuration(s)
+	if err != nil || d < time.Second || d > maxWindow {
+		return 0, fmt.Errorf("is %s, not a duration from 1s to %v (hint: \"24h\")", jsonOf(v), maxWindow)
+	}
+	return d, nil
+}
+
+func pointersOf(v any) (out []string, err error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("is %s, not a list (hint: [\"/asset\"])", jsonOf(v))
+	}
+	for _, one := range list {
+		p, err := pointerOf(one)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func whereOf(v any) (map[string][]json.RawMessage, error) {
+	conditions, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("is %s, not an object (hint: {\"/action\": [\"transfer\"]})", jsonOf(v))
+	}
+	out := make(map[string][]json.RawMessage, len(conditions))
+	for _, at := range slices.Sorted(maps.Keys(conditions)) {
+		values, ok := conditions[at].([]any)
+		if _, err := pointerOf(at); err != nil || !ok {
+			return nil, fmt.Errorf("%q is no pointer to a list of values (hint: {\"/action\": [\"transfer\"]})", at)
+		}
+		out[at] = []json.RawMessage{}
+		for _, value := range values {
+			out[at] = append(out[at], jsonOf(value))
+		}
+	}
+	return out, nil
 }
 
 func pointerOf(v any) (string, error) {

@@ -368,8 +368,8 @@ func (e *Engine) sketch(ref ast.Ref, verdict *ast.Term) (policy.Decision, error)
 	if effect == nil {
 		return policy.Decision{}, errors.New("the effect comes from the call, or is none")
 	}
-	name, err := text(effect.Value)
-	return policy.Decision{Effect: policy.Effect(name), Revision: e.revision}, err
+	name, err := text[policy.Effect](effect.Value)
+	return policy.Decision{Effect: name, Revision: e.revision}, err
 }
 
 var keyEffect = ast.StringTerm("effect")

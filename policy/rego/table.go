@@ -186,7 +186,7 @@ func readWant(v any) (w want, err error) {
 	}
 	w.named, _ = v.(map[string]any)
 	return w, eachMember(value, "the decision", func(name string, v ast.Value) error {
-		err := decodeMember(&w.decision, name, v)
+		err := decisionMembers.readMember(&w.decision, name, v)
 		if e := w.decision.Effect; name == "effect" && err == nil && e != policy.Allow && e != policy.Hold && e != policy.Deny {
 			return fmt.Errorf("is %q, want allow, hold or deny", e)
 		}

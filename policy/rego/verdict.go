@@ -120,7 +120,7 @@ func decodeSet(v ast.Value, effect policy.Effect, other []string, order map[stri
 			if name == "effect" || slices.Contains(obligations, name) && !slices.Contains(other, name) {
 				return fmt.Errorf("has no place in an element of %s", effect)
 			}
-			return decodeMember(&d, name, v)
+			return decisionMembers.readMember(&d, name, v)
 		})
 		if err == nil {
 			err = checkDecision(&d)
@@ -204,8 +204,8 @@ func compareLimits(a, b *policy.Limit) int {
 
 // perSecond is the sustained rate of a limit.
 func perSecond(l *policy.Limit) float64 {
-	n, per, err := readRate(l.Rate)
-	if err != nil {
+	n, per, ok := policy.ParseRate(l.Rate)
+	if !ok {
 		return 0
 	}
 	return float64(n) / (float64(per) / float64(time.Second))
