@@ -27,6 +27,10 @@ var ErrCorrupt = errors.New("state file is damaged")
 // migrations that this version does not have.
 var ErrNewer = errors.New("state file is from a newer version")
 
+// ErrBusy is in the chain of an error when the write lock was not free in the time
+// that UpdateWithin was given. Nothing was written.
+var ErrBusy = errors.New("the state file is busy")
+
 const (
 	busyTimeout = 10 * time.Second // how long a statement waits for another process
 	readers     = 4                // connections of the read pool
@@ -236,16 +240,25 @@ func SyncDir(dir string) error {
 // when do returns nil. A transaction that has begun completes whether or not ctx
 // ends, within 15 s.
 func (db *DB) Update(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	return db.UpdateWithin(ctx, writeTimeout, do)
+}
+
+// UpdateWithin is Update with another time for the transaction, the wait for its turn
+// included.
+func (db *DB) UpdateWithin(ctx context.Context, within time.Duration, do func(context.Context, *sql.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer stop()
 	return transact(ctx, db.Write, do)
 }
 
 func transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -9,13 +9,13 @@ package limit
 
 import (
 	"cmp"
-	"container/list"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	xrate "golang.org/x/time/rate"
 
 	"github.com/toolgate/toolgate/policy"
@@ -77,9 +77,8 @@ type Exceeded struct {
 type Limiter struct {
 	mu         sync.Mutex // protects the fields below
 	rules      []*rule
-	fallback   *rule // nil = no default
-	buckets    map[bucketKey]*list.Element
-	used       *list.List // of *bucket, least recently used first
+	fallback   *rule                              // nil = no default
+	buckets    *simplelru.LRU[bucketKey, *bucket] // its own bound is never reached
 	maxBuckets int
 	latest     time.Time // no clock step back refills or empties a bucket
 	nextID     uint64
@@ -99,7 +98,6 @@ type bucketKey struct {
 }
 
 type bucket struct {
-	key    bucketKey
 	rate   Rate
 	tokens *xrate.Limiter
 }
@@ -128,7 +126,12 @@ func New(r Rules) *Limiter { return NewSized(r, DefaultMaxBuckets) }
 // there is no room, a full bucket among the least recently used is removed,
 // which changes no decision; if none is full, the call is refused.
 func NewSized(r Rules, maxBuckets int) *Limiter {
-	l := &Limiter{buckets: make(map[bucketKey]*list.Element), used: list.New(), maxBuckets: max(1, maxBuckets)}
+	maxBuckets = max(1, maxBuckets)
+	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets+1, nil)
+	if err != nil {
+		panic(err) // the size is above zero
+	}
+	l := &Limiter{buckets: buckets, maxBuckets: maxBuckets}
 	l.Apply(r)
 	return l
 }
@@ -196,9 +199,9 @@ func (l *Limiter) dropStaleLocked() {
 	if l.fallback != nil {
 		live[l.fallback.id] = true
 	}
-	for key, e := range l.buckets {
+	for _, key := range l.buckets.Keys() {
 		if !live[key.rule] {
-			l.removeLocked(e)
+			l.buckets.Remove(key)
 		}
 	}
 }
@@ -231,10 +234,7 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	}
 	if extra != nil {
 		d := demand{key: bucketKey{policyKey: cmp.Or(extra.Key, t.Exposed)}}
-		var err error
-		if d.rate, err = ParseRate(extra.Rate); err != nil || extra.Burst < 0 {
-			return &Exceeded{Rule: d.name(), Scope: p.Subject, Limit: extra.Rate}
-		}
+		d.rate, _ = ParseRate(extra.Rate) // an invalid rate has no bucket
 		d.rate.Burst = extra.Burst
 		wanted = append(wanted, d)
 	}
@@ -242,8 +242,9 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	for i := range wanted {
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
-		if d.bucket = l.bucketLocked(d.key, d.rate, now); d.bucket == nil {
-			return l.noRoomLocked(d, now)
+		var wait time.Duration
+		if d.bucket, wait = l.bucketLocked(d.key, d.rate, now); d.bucket == nil {
+			return &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: wait}
 		}
 		short = short || d.bucket.tokens.TokensAt(now) < 1
 	}
@@ -279,84 +280,54 @@ func reserve(wanted []demand, now time.Time) *Exceeded {
 	return &Exceeded{Rule: longest.name(), Scope: longest.key.subject, Limit: longest.rate.String(), RetryAfter: wait}
 }
 
+// bucketLocked returns the bucket of key, adjusted to rate, and marks it as used.
+// It returns nil when rate is invalid, or when there is no room: then with the time
+// until there may be some. The caller must hold l.mu.
+func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) (*bucket, time.Duration) {
+	if !rate.valid() {
+		return nil, 0
+	}
+	b, known := l.buckets.Get(key)
+	switch {
+	case !known:
+		if wait := l.makeRoomLocked(now); wait > 0 {
+			return nil, wait
+		}
+		b = &bucket{rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
+		l.buckets.Add(key, b)
+	case b.rate != rate: // spent tokens stay spent: a larger bucket does not start full
+		b.tokens.SetLimitAt(now, rate.limit())
+		b.tokens.SetBurstAt(now, rate.burst())
+		b.rate = rate
+	}
+	return b, 0
+}
+
 // evictionScan is how many of the least recently used buckets are examined for
 // eviction. It bounds the cost of one call.
 const evictionScan = 64
 
-// bucketLocked returns the bucket of key, adjusted to rate, and marks it as
-// used. It returns nil when rate is invalid or there is no room. The caller must
-// hold l.mu.
-func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) *bucket {
-	if e := l.buckets[key]; e != nil {
-		b := e.Value.(*bucket)
-		if b.rate != rate && !b.adjust(rate, now) {
-			return nil
-		}
-		l.used.MoveToBack(e)
-		return b
+// makeRoomLocked removes one full bucket, which changes no decision, when there is no
+// room for another bucket. When it examines none that is full, it returns the time
+// until one of those is. The caller must hold l.mu.
+func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
+	if l.buckets.Len() < l.maxBuckets {
+		return 0
 	}
-	if !rate.valid() {
-		return nil
-	}
-	if len(l.buckets) >= l.maxBuckets && !l.evictLocked(now) {
-		return nil
-	}
-	b := &bucket{key: key, rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
-	l.buckets[key] = l.used.PushBack(b)
-	return b
-}
-
-// adjust changes the rate of b and reports whether rate is valid. Spent tokens
-// stay spent: a larger bucket does not start full.
-func (b *bucket) adjust(rate Rate, now time.Time) bool {
-	if !rate.valid() {
-		return false
-	}
-	b.tokens.SetLimitAt(now, rate.limit())
-	b.tokens.SetBurstAt(now, rate.burst())
-	b.rate = rate
-	return true
-}
-
-// evictLocked removes one full bucket among the least recently used and reports
-// whether it found one. Removing a full bucket changes no decision. The caller
-// must hold l.mu.
-func (l *Limiter) evictLocked(now time.Time) bool {
-	e := l.used.Front()
-	for n := 0; e != nil && n < evictionScan; n++ {
-		if b := e.Value.(*bucket); b.tokens.TokensAt(now) >= float64(b.rate.burst()) {
-			l.removeLocked(e)
-			return true
-		}
-		e = e.Next()
-	}
-	return false
-}
-
-// removeLocked removes the bucket in e. The caller must hold l.mu.
-func (l *Limiter) removeLocked(e *list.Element) {
-	delete(l.buckets, l.used.Remove(e).(*bucket).key)
-}
-
-// noRoomLocked returns the refusal of a call whose bucket has no room.
-// RetryAfter is when one of the least recently used buckets is full again. An
-// invalid rate never passes. The caller must hold l.mu.
-func (l *Limiter) noRoomLocked(d *demand, now time.Time) *Exceeded {
-	refused := &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String()}
-	if !d.rate.valid() {
-		return refused
-	}
-	e := l.used.Front()
-	for n := 0; e != nil && n < evictionScan; n++ {
-		b := e.Value.(*bucket)
+	for range evictionScan {
+		key, b, _ := l.buckets.GetOldest()
 		missing := float64(b.rate.burst()) - b.tokens.TokensAt(now)
-		wait := time.Duration(missing / float64(b.rate.limit()) * float64(time.Second))
-		if refused.RetryAfter == 0 || wait < refused.RetryAfter {
-			refused.RetryAfter = max(wait, time.Nanosecond)
+		if missing <= 0 {
+			l.buckets.Remove(key)
+			return 0
 		}
-		e = e.Next()
+		l.buckets.Get(key) // the next scan examines others
+		full := max(time.Duration(missing/float64(b.rate.limit())*float64(time.Second)), time.Nanosecond)
+		if wait == 0 || full < wait {
+			wait = full
+		}
 	}
-	return refused
+	return wait
 }
 
 // Rate is the refill of a bucket: Count calls in every Per, Burst at once.

@@ -22,13 +22,13 @@ const (
 	// usageTimeout bounds one write and the wait for its turn; what cannot be written
 	// by then is not counted, and the call not made.
 	usageTimeout = 5 * time.Second
-	// sweptAtOnce is how many rows that nothing counts any more one write takes out.
+	// sweptAtOnce is how many expired rows one write removes.
 	sweptAtOnce = 256
 )
 
 // ErrBusy is in the chain of an error when the store's write lock was not free
 // in time. Nothing was counted.
-var ErrBusy = errors.New("too much is being counted")
+var ErrBusy = store.ErrBusy
 
 // ErrRefused is returned by Reserve when the call was judged again, on the
 // current readings, and is refused.
@@ -87,7 +87,7 @@ func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.
 		return &Reservation{use: use}, nil
 	}
 	r := &Reservation{use: use, ends: make([]int64, len(use.shares)), wrote: true}
-	err := u.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
 		if err := u.tidy(ctx, tx, use); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 	if !r.wrote {
 		return nil
 	}
-	err := u.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
 		if r.use.ticket != "" {
 			return release(ctx, tx, r.use.ticket)
 		}
@@ -129,32 +129,6 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 		return fmt.Errorf("returning usage: %w", err)
 	}
 	return nil
-}
-
-// write runs do in one transaction that holds the store's write lock. A
-// transaction that has begun completes whether or not the caller gives up.
-func (u *Usage) write(ctx context.Context, do func(context.Context, *sql.Tx) error) (err error) {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), usageTimeout)
-	defer stop()
-	tx, err := u.db.Write.BeginTx(ctx, nil)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ErrBusy, err)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) {
-			err = errors.Join(err, rollback)
-		}
-	}()
-	if err := do(ctx, tx); err != nil {
-		return err
-	}
-	return tx.Commit()
 }
 
 // tidy removes the ticket's earlier reservation and some expired rows.
