@@ -32,12 +32,22 @@ var _ registry.Peer = (*clientPeer)(nil)
 // a stream can carry it. When the client does not answer, the Error of the
 // answer is toolgate's own.
 func (p *clientPeer) Ask(ctx context.Context, all []registry.Question) []registry.Answer {
-	r := newQuestionSet(p.session, all)
-	for i := range all {
-		r.send(p, i)
+	sent, answers := make([]*question, len(all)), make([]registry.Answer, len(all))
+	for i, q := range all {
+		sent[i] = p.ask(q)
 	}
-	r.wait(ctx, p)
-	return r.answers
+	for i, q := range sent {
+		select {
+		case answers[i] = <-q.answer:
+			continue
+		case <-ctx.Done():
+			p.withdraw(sent, unwanted)
+		case <-p.session.unreachable:
+			p.withdraw(sent, sessionOver)
+		}
+		answers[i] = <-q.answer
+	}
+	return answers
 }
 
 // Tell implements registry.Peer. Several list changes that the client has not
@@ -60,10 +70,6 @@ func (x *exchange) useStream(t *stream) {
 	x.call.Peer = &clientPeer{session: x.session, stream: t}
 }
 
-// maxProgress bounds the progress reports that wait for a server. Further
-// reports are dropped, so that a server never holds up a client's messages.
-const maxProgress = 64
-
 // Why a question has no answer of the client.
 const (
 	unreachable = "the client cannot be reached"
@@ -74,65 +80,35 @@ const (
 
 // A question is one request to a client that waits for its answer.
 type question struct {
+	registry.Question
 	id      json.RawMessage // ours, and the progress token too
-	at      int             // place in its inquiry
-	set     *questionSet
 	session *session
+	answer  chan registry.Answer // takes one, from whoever removed the question from the session's pool
 }
 
-// questionSet is the questions of one Ask and their answers.
-type questionSet struct {
-	session  *session
-	all      []registry.Question
-	sent     []*question
-	answers  []registry.Answer
-	open     int        // how many have no answer
-	replies  chan reply // has room for an answer to each question
-	progress chan progressReport
-}
-
-// reply is the answer to question at.
-type reply struct {
-	at     int
-	answer registry.Answer
-}
-
-// progressReport is what the client reports about its work on question at.
-type progressReport struct {
-	at     int
-	params json.RawMessage
-}
-
-func newQuestionSet(s *session, all []registry.Question) *questionSet {
-	return &questionSet{
-		session: s, all: all, open: len(all),
-		sent: make([]*question, len(all)), answers: make([]registry.Answer, len(all)),
-		replies: make(chan reply, len(all)), progress: make(chan progressReport, maxProgress),
-	}
-}
-
-// send sends question i under an id that the session has not used. Ids are
+// ask sends a question under an id that the session has not used. Ids are
 // strings: clients number their own requests, and some take a request for the
 // answer to theirs with the same id.
-func (qs *questionSet) send(v *clientPeer, i int) {
-	s := qs.session
-	q := &question{id: jsonrpc.Quote("ask_" + strconv.FormatUint(s.questionCount.Add(1), 10)), at: i, set: qs, session: s}
-	qs.sent[i] = q
+func (p *clientPeer) ask(asked registry.Question) *question {
+	s := p.session
+	q := &question{Question: asked, session: s, answer: make(chan registry.Answer, 1)}
+	q.id = jsonrpc.Quote("ask_" + strconv.FormatUint(s.questionCount.Add(1), 10))
 	s.questions.Put(q.id, q)
-	params := qs.all[i].Params
-	if qs.all[i].Progress != nil {
+	params := asked.Params
+	if asked.Progress != nil {
 		if params == nil {
 			params = json.RawMessage(`{}`)
 		}
 		params = setIn(params, q.id, "_meta", "progressToken")
 	}
-	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, qs.all[i].Method, params))
+	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, asked.Method, params))
 	switch {
 	case s.unanswering():
 		q.fail(sessionOver)
-	case !v.send(outgoing{message: message, question: q}):
+	case !p.send(outgoing{message: message, question: q}):
 		q.fail(unreachable)
 	}
+	return q
 }
 
 // setIn returns object with value as the member that path names, and objects for
@@ -153,51 +129,15 @@ func setIn(object, value json.RawMessage, path ...string) json.RawMessage {
 	return out
 }
 
-// wait collects the answers until all are there, ctx ends, or the client can no
-// longer answer.
-func (qs *questionSet) wait(ctx context.Context, v *clientPeer) {
-	for qs.open > 0 {
-		select {
-		case n := <-qs.progress:
-			qs.forwardProgress(n)
-		case a := <-qs.replies:
-			qs.accept(a)
-		case <-ctx.Done():
-			qs.withdraw(v, unwanted)
-		case <-qs.session.unreachable:
-			qs.withdraw(nil, sessionOver)
-		}
-	}
-}
-
-// accept stores an answer. Progress that the client reported earlier is
-// forwarded first.
-func (qs *questionSet) accept(a reply) {
-	for len(qs.progress) > 0 {
-		qs.forwardProgress(<-qs.progress)
-	}
-	qs.answers[a.at] = a.answer
-	qs.open--
-}
-
-func (qs *questionSet) forwardProgress(n progressReport) {
-	if report := qs.all[n.at].Progress; report != nil {
-		report(n.params)
-	}
-}
-
-// withdraw ends the open questions with reason. It notifies the client through
-// p about those that the client has received; p is nil when the client is gone.
-func (qs *questionSet) withdraw(v *clientPeer, reason string) {
-	for _, q := range qs.sent {
-		if !q.fail(reason) || v == nil || qs.session.recall(q) {
+// withdraw ends those of the questions sent that are open. It notifies a client
+// that can still be reached about each that it has received.
+func (p *clientPeer) withdraw(sent []*question, reason string) {
+	for _, q := range sent {
+		if !q.fail(reason) || reason == sessionOver || p.session.recall(q) {
 			continue
 		}
 		params := slices.Concat([]byte(`{"requestId":`), q.id, []byte(`,"reason":"`+unwanted+`"}`))
-		v.Tell("notifications/cancelled", params)
-	}
-	for qs.open > 0 {
-		qs.accept(<-qs.replies)
+		p.Tell("notifications/cancelled", params)
 	}
 }
 
@@ -206,14 +146,10 @@ func (qs *questionSet) withdraw(v *clientPeer, reason string) {
 func (q *question) fail(reason string) bool {
 	_, open := q.session.questions.Match(q.id, nil)
 	if open {
-		q.answer(registry.Answer{Error: failed(reason)})
+		q.answer <- registry.Answer{Error: failed(reason)}
 	}
 	return open
 }
-
-// answer delivers the answer to q. Only whoever removed q from the session's
-// pool calls it.
-func (q *question) answer(a registry.Answer) { q.set.replies <- reply{at: q.at, answer: a} }
 
 // failed is the error object of a question that the client did not answer.
 func failed(reason string) json.RawMessage {
@@ -229,7 +165,7 @@ func (s *session) takeAnswer(m *jsonrpc.Message) bool {
 	}
 	q, ok := s.questions.Match(m.ID, nil)
 	if ok {
-		q.answer(registry.Answer{Result: m.Result, Error: m.Error})
+		q.answer <- registry.Answer{Result: m.Result, Error: m.Error}
 	}
 	return ok
 }
@@ -245,21 +181,15 @@ func (s *session) failQuestion(id json.RawMessage) {
 	}
 }
 
-// takeProgress accepts progress that the client reports about a question. It
-// drops the report when maxProgress reports are waiting.
+// takeProgress passes on what the client reports about a question.
 func (s *session) takeProgress(params json.RawMessage) {
 	token, _ := jsonrpc.Get(params, "progressToken")
 	q, ok := s.questions.Peek(token)
-	if !ok {
+	if !ok || q.Progress == nil {
 		return
 	}
-	params, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil {
-		return
-	}
-	select {
-	case q.set.progress <- progressReport{at: q.at, params: params}:
-	default:
+	if params, err := jsonrpc.Delete(params, "progressToken"); err == nil {
+		q.Progress(params)
 	}
 }
 
@@ -286,13 +216,6 @@ func (l outgoing) fail() {
 	}
 }
 
-// mailbox holds messages for a client of Streamable HTTP while no stream can
-// carry them. It is protected by eventLog.mu.
-type mailbox struct {
-	messages []outgoing
-	bytes    int
-}
-
 // post sends o outside the streams of requests and returns false when there is
 // no way.
 func (s *session) post(l outgoing) bool {
@@ -310,10 +233,16 @@ func (s *session) recall(q *question) bool {
 	}
 	s.events.mu.Lock()
 	defer s.events.mu.Unlock()
-	o := &s.streams
-	i := slices.IndexFunc(o.mailbox.messages, func(l outgoing) bool { return l.question == q })
+	m := s.streams.mailbox
+	if m == nil {
+		return false
+	}
+	i := slices.IndexFunc(m.events, func(l outgoing) bool { return l.question == q })
 	if i >= 0 {
-		s.events.removeFromMailboxLocked(o, i)
+		m.removeLocked(i)
+	}
+	if len(m.events) == 0 {
+		m.dropLocked()
 	}
 	return i >= 0
 }
@@ -353,44 +282,20 @@ func (log *eventLog) addToMailboxLocked(o *streams, l outgoing) bool {
 	if o.ended || l.cost() > maxMailboxBytes {
 		return false
 	}
-	for len(o.mailbox.messages) == maxMailbox || o.mailbox.bytes+l.cost() > maxMailboxBytes || !log.shedLocked(o, l.cost()) {
-		if len(o.mailbox.messages) == 0 {
+	if o.mailbox == nil {
+		o.mailbox = &stream{log: log, owner: o}
+	}
+	m := o.mailbox
+	for len(m.events) == maxMailbox || m.bytes+l.cost() > maxMailboxBytes || !log.shedLocked(o, l.cost()) {
+		if len(m.events) == 0 {
 			return false
 		}
-		i := slices.IndexFunc(o.mailbox.messages, func(l outgoing) bool { return l.question == nil })
-		log.removeFromMailboxLocked(o, max(i, 0)).fail()
+		i := slices.IndexFunc(m.events, func(l outgoing) bool { return l.question == nil })
+		m.removeLocked(max(i, 0)).fail()
 	}
-	o.mailbox.messages = append(o.mailbox.messages, l)
-	log.countMailboxLocked(o, l.cost())
+	m.pushLocked(l)
 	o.waiting.Store(true)
 	return true
-}
-
-// removeFromMailboxLocked removes message i from the mailbox. The caller must
-// hold mu.
-func (log *eventLog) removeFromMailboxLocked(o *streams, i int) outgoing {
-	l := o.mailbox.messages[i]
-	o.mailbox.messages = slices.Delete(o.mailbox.messages, i, i+1)
-	log.countMailboxLocked(o, -l.cost())
-	o.waiting.Store(len(o.mailbox.messages) > 0)
-	return l
-}
-
-// countMailboxLocked adds n bytes to what is kept. The caller must hold mu.
-func (log *eventLog) countMailboxLocked(o *streams, n int) {
-	o.mailbox.bytes += n
-	o.bytes += n
-	log.bytes += n
-}
-
-// drainMailboxLocked moves the mailbox of the session onto t, which is new. The
-// caller must hold mu.
-func (t *stream) drainMailboxLocked() {
-	o := t.owner
-	for len(o.mailbox.messages) > 0 {
-		t.begun = true
-		t.addLocked(t.log.removeFromMailboxLocked(o, 0))
-	}
 }
 
 // toolsChanged reports that the client's list of tools may have changed.

@@ -35,7 +35,11 @@ type clientGroup struct {
 	mu        sync.Mutex   // protects the fields below
 	calls     []*multiCall // under way that may ask, the oldest first
 	listeners map[*listener]struct{}
-	watches   map[string]*watch // :: uri of a resource -> who listens for its updates
+
+	// watching protects the field below. It is held while the server is asked, so
+	// that the last stream to leave and the next to come do not overtake each other.
+	watching sync.Mutex
+	watches  map[string]int // :: uri of a resource -> streams that it is subscribed for
 }
 
 // clientGroups holds the groups that are at work or were recently, and counts
@@ -90,7 +94,7 @@ func (t *clientGroups) enter(who policy.Principal, route string, capabilities js
 	defer t.mu.Unlock()
 	g := t.byKey[key]
 	if g == nil {
-		g = &clientGroup{account: account{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]*watch)}
+		g = &clientGroup{account: account{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]int)}
 		if !t.putLocked(key, g) {
 			return nil
 		}
@@ -338,7 +342,7 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 			return answer{status: http.StatusOK, body: body}
 		case <-again.C:
 			who, failure := s.opts.Gate.Identify(s.base, x.call.Credential)
-			if failure != nil || who.Subject != x.who.Subject || who.Tenant != x.who.Tenant {
+			if failure != nil || who.Subject != x.call.Principal.Subject || who.Tenant != x.call.Principal.Tenant {
 				return s.refuse(x, signal.CodeUnauthenticated, "the credential names nobody any more")
 			}
 		}
@@ -373,16 +377,6 @@ func (g *clientGroup) removeListener(l *listener) {
 	delete(g.listeners, l)
 }
 
-// A watch is the subscription of a client group to one resource. Its lock is
-// held while the server is asked, so that the last stream to leave and the next
-// to come do not overtake each other.
-type watch struct {
-	users int // protected by clientGroup.mu; who hold or want it
-
-	mu   sync.Mutex // protects the field below
-	live int        // streams that it is subscribed for
-}
-
 // watchAll subscribes to the resources that filter names, and returns those
 // that the road allowed.
 func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json.RawMessage) []string {
@@ -393,25 +387,22 @@ func (s *statelessServer) watchAll(ctx context.Context, x *exchange, filter json
 		if !ok || slices.Contains(uris, uri) || len(uris) >= maxWatched {
 			continue
 		}
-		if s.watchOne(ctx, x, uri) {
+		if s.watch(ctx, x, uri) {
 			uris = append(uris, uri)
 		}
 	}
 	return uris
 }
 
-// watchOne subscribes to uri unless another stream of the group has subscribed,
+// watch subscribes to uri unless another stream of the group has subscribed,
 // and reports whether the stream may listen.
-func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string) bool {
-	w := x.stateless.group.watch(uri)
-	w.mu.Lock()
-	ok := w.live > 0 || s.subscribe(ctx, x, "resources/subscribe", uri)
+func (s *statelessServer) watch(ctx context.Context, x *exchange, uri string) bool {
+	g := x.stateless.group
+	g.watching.Lock()
+	defer g.watching.Unlock()
+	ok := g.watches[uri] > 0 || s.subscribe(ctx, x, "resources/subscribe", uri)
 	if ok {
-		w.live++
-	}
-	w.mu.Unlock()
-	if !ok {
-		x.stateless.group.unwatch(uri)
+		g.watches[uri]++
 	}
 	return ok
 }
@@ -419,37 +410,13 @@ func (s *statelessServer) watchOne(ctx context.Context, x *exchange, uri string)
 // unwatchAll ends what watchAll began. The last stream of a group ends the
 // subscription.
 func (s *statelessServer) unwatchAll(x *exchange, uris []string) {
+	g := x.stateless.group
+	g.watching.Lock()
+	defer g.watching.Unlock()
 	for _, uri := range uris {
-		w := x.stateless.group.watch(uri)
-		w.mu.Lock()
-		if w.live--; w.live == 0 {
-			s.subscribe(s.base, x, "resources/unsubscribe", uri)
-		}
-		w.mu.Unlock()
-		x.stateless.group.unwatch(uri)
-		x.stateless.group.unwatch(uri)
-	}
-}
-
-// watch returns the watch on uri, which the caller holds until unwatch.
-func (g *clientGroup) watch(uri string) *watch {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	w := g.watches[uri]
-	if w == nil {
-		w = &watch{}
-		g.watches[uri] = w
-	}
-	w.users++
-	return w
-}
-
-func (g *clientGroup) unwatch(uri string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if w := g.watches[uri]; w != nil {
-		if w.users--; w.users == 0 {
+		if g.watches[uri]--; g.watches[uri] == 0 {
 			delete(g.watches, uri)
+			s.subscribe(s.base, x, "resources/unsubscribe", uri)
 		}
 	}
 }

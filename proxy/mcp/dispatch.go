@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -81,8 +80,7 @@ var doorNotifications = map[string]func(*exchange){
 // exchange is one received message with what the door knows about its sender.
 type exchange struct {
 	call      proxy.Call
-	who       policy.Principal
-	denied    *authFailure                     // why who is nobody, nil otherwise; HTTP only
+	denied    *proxy.Failure                   // why call.Principal is nobody, nil otherwise; HTTP only
 	id        json.RawMessage                  // of the request, nil when none is known
 	token     json.RawMessage                  // progressToken as the client spelled it, nil when it wants no progress
 	declares  bool                             // _meta has members of the revisions without sessions
@@ -151,40 +149,38 @@ func (x *exchange) mayNotify() bool {
 	return x.token != nil || s.mayBeNotified || s.streams.waiting.Load() || *s.level.Load() != ""
 }
 
-// authFailure says why no principal was identified.
-type authFailure struct {
-	code, reason string
-	given        *proxy.Failure // as the gate put it, nil when the door refuses
-}
-
 // authenticate stores the credential of h and its principal in x, or returns why
 // there is none. A nil h keeps the credential that x has.
-func (c *core) authenticate(x *exchange, h http.Header) *authFailure {
+func (c *core) authenticate(x *exchange, h http.Header) *proxy.Failure {
+	reason, ok := "the Authorization header is not one bearer token", true
 	if h != nil {
-		shown, ok := identity.FromHeader(h)
-		if !ok {
-			return &authFailure{code: signal.CodeUnauthenticated, reason: "the Authorization header is not one bearer token"}
+		x.call.Credential, ok = identity.FromHeader(h)
+	}
+	if ok {
+		who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
+		switch {
+		case f != nil:
+			return f
+		case who.Valid():
+			x.call.Principal = who
+			return nil
 		}
-		x.call.Credential = shown
+		reason = "missing or unknown bearer token"
 	}
-	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
-	switch {
-	case f != nil:
-		return &authFailure{code: f.Kernel.Code, reason: f.Reason, given: f}
-	case !who.Valid():
-		return &authFailure{code: signal.CodeUnauthenticated, reason: "missing or unknown bearer token"}
-	}
-	x.who, x.call.Principal = who, who
-	return nil
+	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, door, nil, nil) // the code has a row
+	return &proxy.Failure{Kernel: kernel, Reason: reason}
 }
+
+// door is the source of the errors that the door itself finds.
+var door = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
 
 // refuseUnauthenticated refuses a request without a principal. Only tool calls
 // are recorded: an anonymous flood of anything else leaves no trace.
-func (c *core) refuseUnauthenticated(x *exchange, s *authFailure) answer {
-	if s.given != nil && !x.isCall() {
-		return c.failed(x, s.given)
+func (c *core) refuseUnauthenticated(x *exchange, f *proxy.Failure) answer {
+	if !x.isCall() {
+		return c.failed(x, f)
 	}
-	return c.refuse(x, s.code, s.reason)
+	return c.refuse(x, f.Kernel.Code, f.Reason)
 }
 
 // admit does everything about x that must happen in order of arrival:
@@ -257,35 +253,31 @@ func (c *core) logPanic(x *exchange, fault any) {
 	c.opts.Log.Error("panic in the mcp door", "method", x.call.Message.Method, "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
 }
 
-// serveAsync admits x and runs it through spawn, for clients that accept
-// answers in any order. At most MaxFlights requests run at a time, counted in
-// flying. reply is called once.
+// serveAsync admits x, runs it through spawn, and reports and replies with the
+// answer, for clients that accept answers in any order. At most MaxFlights calls
+// run at a time, counted in flying. reply is called once.
 func (s *sessionServer) serveAsync(x *exchange, flying *atomic.Int64, spawn func(func()), reply func(answer)) {
-	if a, done := s.admitCounted(x, flying); done {
+	settle := func(a answer) {
+		s.observe(x, a)
 		reply(a)
+	}
+	if flying.Load() >= int64(s.opts.MaxFlights) && x.isCall() {
+		settle(s.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"))
 		return
 	}
-	spawn(func() {
-		defer flying.Add(-1)
-		reply(s.run(x))
-	})
-}
-
-// admitCounted is admit for serveAsync. If done is false, flying counts x, and
-// the caller must run x and then decrement flying.
-func (s *sessionServer) admitCounted(x *exchange, flying *atomic.Int64) (a answer, done bool) {
-	if flying.Load() >= int64(s.opts.MaxFlights) && x.isCall() {
-		return s.refuse(x, signal.CodeOverloaded, "too many calls of this client are in flight"), true
+	a, done := s.admit(x)
+	if !done && x.flight == "" { // initialize and what came before it keep their order
+		a, done = s.run(x), true
 	}
-	a, done = s.admit(x)
-	switch {
-	case done:
-		return a, true
-	case x.flight == "": // initialize and what came before it keep their order
-		return s.run(x), true
+	if done {
+		settle(a)
+		return
 	}
 	flying.Add(1)
-	return answer{}, false
+	spawn(func() {
+		defer flying.Add(-1)
+		settle(s.run(x))
+	})
 }
 
 // govern passes x to the gate, which alone judges it. A request that calls no
@@ -311,7 +303,7 @@ func (c *core) enumerate(ctx context.Context, x *exchange) outcome {
 	if c.opts.Relayer == nil {
 		return unserved(x)
 	}
-	result, failure := c.opts.Relayer.Enumerate(ctx, &x.call, x.who)
+	result, failure := c.opts.Relayer.Enumerate(ctx, &x.call, x.call.Principal)
 	if failure != nil && failure.Kernel.Code == signal.CodeEnvelopeMethod {
 		return refused(failure.Kernel.Code, failure.Reason) // recorded, as for any method that is not served
 	}
@@ -492,7 +484,7 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 // listTools returns one page of what the principal may see. The definitions are
 // the upstreams' own bytes.
 func (c *core) listTools(ctx context.Context, x *exchange) outcome {
-	tools := c.opts.Gate.List(ctx, &x.call, x.who)
+	tools := c.opts.Gate.List(ctx, &x.call, x.call.Principal)
 	if raw, ok := x.call.Message.Param("cursor"); ok {
 		at := cursorPlace(raw, tools, x.call.Route)
 		if at < 0 {

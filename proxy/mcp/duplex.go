@@ -96,10 +96,7 @@ func (c *duplex) reply(a answer) {
 
 // serve serves one message and calls reply with its answer.
 func (c *duplex) serve(x *exchange, reply func(answer)) {
-	c.door.session.serveAsync(x, &c.flying, c.spawn, func(a answer) {
-		c.door.observe(x, a)
-		reply(a)
-	})
+	c.door.session.serveAsync(x, &c.flying, c.spawn, reply)
 	c.noteInitialized(x)
 }
 
@@ -210,7 +207,7 @@ func (c *stdioClient) serveLine(data []byte) {
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.current())
 	denied := d.authenticate(x, nil)
-	d.noteStdioClient(c, x.who)
+	d.noteStdioClient(c, x.call.Principal)
 	if denied == nil && x.session.batches(data) {
 		if a := c.serveBatch(x, data); a.body != nil {
 			c.reply(a)
@@ -282,7 +279,6 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	c := &sseClient{out: rd.stream}
 	c.duplex = duplex{door: d, session: s, send: c.out.send, spawn: c.spawnFlight}
 	s.sseClient, s.direct = c, c.out.post
-	stream := s.openStream()
 	defer rd.detach()
 	if _, err := d.session.openSession(s); err != nil {
 		problem(w, http.StatusServiceUnavailable, errNoRoom.Error())
@@ -291,7 +287,7 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 	defer d.session.endSession(s)
 	conn := connection{
 		w: w, rc: http.NewResponseController(w), client: r.Context(),
-		end: stream, wake: s.changes.wake, flush: c.flushChanges, busy: func() bool { return c.flying.Load() > 0 },
+		wake: s.changes.wake, flush: c.flushChanges, busy: func() bool { return c.flying.Load() > 0 },
 	}
 	beginEvents(w)
 	if d.write(conn, []byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
@@ -325,9 +321,7 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 	}
 	d.decode(x, body)
 	if c == nil {
-		a := d.refuseUnattached(x, body)
-		d.observe(x, a)
-		out.finish(a)
+		d.reply(out, x, d.refuseUnattached(x, body))
 		return
 	}
 	// Work that takes time is accepted first and answered later.
@@ -349,7 +343,7 @@ func (d *Door) sseClientFor(x *exchange, r *http.Request) *sseClient {
 	if x.denied != nil || len(ids) != 1 {
 		return nil
 	}
-	s := d.session.find(ids[0], x.who, "", true)
+	s := d.session.find(ids[0], x.call.Principal, "", true)
 	if s == nil {
 		return nil
 	}
@@ -429,28 +423,18 @@ func (s *sessionServer) split(x *exchange, data []byte) ([]*exchange, bool) {
 	return parts, true
 }
 
-// runBatch admits parts in order and runs the requests among them concurrently.
-// It calls tell once for each answer, from several goroutines. The caller must
-// call wait, which returns after the last tell.
-func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, tell func(answer)) (wait func()) {
+// runBatch admits parts in order, and then runs the requests among them
+// concurrently, so that no id is taken twice. It calls reply once for each answer,
+// from several goroutines. The caller must call wait, which returns after the last
+// reply.
+func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, reply func(answer)) (wait func()) {
 	var work sync.WaitGroup
-	var left []*exchange
-	settled := func(x *exchange, a answer) {
-		s.observe(x, a)
-		tell(a)
-	}
+	var left []func()
 	for _, x := range parts {
-		if a, done := s.admitCounted(x, flying); done {
-			settled(x, a)
-			continue
-		}
-		left = append(left, x)
+		s.serveAsync(x, flying, func(run func()) { left = append(left, run) }, reply)
 	}
-	for _, x := range left { // after all are admitted, so that an id is not taken twice
-		work.Go(func() {
-			defer flying.Add(-1)
-			settled(x, s.run(x))
-		})
+	for _, run := range left {
+		work.Go(run)
 	}
 	return work.Wait
 }
@@ -489,13 +473,11 @@ func (r *replies) array() []byte {
 // reports whether it did.
 func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byte) bool {
 	ids, said := r.Header[headerSession], r.Header[headerVersion]
-	s := d.session.find(ids[0], x.who, x.call.Route, false)
+	s := d.session.find(ids[0], x.call.Principal, x.call.Route, false)
 	switch {
 	case s == nil || len(ids) > 1:
 		d.decode(x, body)
-		a := d.refuse(x, signal.CodeSessionLost, lostSession)
-		d.observe(x, a)
-		out.finish(a)
+		d.reply(out, x, d.refuse(x, signal.CodeSessionLost, lostSession))
 	case !s.batches(body) || len(said) > 1 || len(said) == 1 && said[0] != batchVersion:
 		return false
 	default:
@@ -512,9 +494,7 @@ func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body
 	parts, ok := d.session.split(x, body)
 	switch {
 	case !ok:
-		a := d.refuseFault(x)
-		d.observe(x, a)
-		out.finish(a)
+		d.reply(out, x, d.refuseFault(x))
 		return
 	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).mayNotify)):
 		d.answerBatchOnStream(ctx, out, parts)

@@ -63,40 +63,41 @@ type streams struct {
 	bytes   int       // kept
 	flying  []*stream // of requests that have no answer yet, the oldest first
 	listen  *stream   // the one that no call began; nil = none
-	mailbox mailbox
-	ended   bool // the session is over: nothing can be asked for
+	mailbox *stream   // what no stream could carry so far, in a stream that nobody reads; nil = nothing
+	ended   bool      // the session is over: nothing can be asked for
 
-	waiting atomic.Bool // whether the mailbox holds something; read without the lock
+	waiting atomic.Bool // whether there is a mailbox; read without the lock
 }
 
 // open begins a stream of s, moves the mailbox onto it, and returns its first
 // reader. A stream that belongs to no call replaces the previous one of its
-// kind.
+// kind. The reader of an ended session is over at once.
 func (log *eventLog) open(s *session, call bool) *reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	t := log.addLocked(&stream{owner: &s.streams, id: rand.Text(), call: call, prime: primes(s)})
-	if s.streams.byID == nil {
-		s.streams.byID = make(map[string]*stream)
+	o := &s.streams
+	t := log.addLocked(&stream{owner: o, id: rand.Text(), call: call, begun: !call, done: o.ended && !call, prime: primes(s)})
+	if o.byID == nil {
+		o.byID = make(map[string]*stream)
 	}
-	s.streams.byID[t.id] = t
+	o.byID[t.id] = t
 	if t.prime {
 		t.pushLocked(outgoing{})
 	}
+	was := o.listen
 	if call {
-		s.streams.flying = append(s.streams.flying, t)
+		o.flying = append(o.flying, t)
 	} else {
-		t.followLocked()
+		o.listen = t
+		t.inheritLocked(was)
 	}
-	t.drainMailboxLocked()
+	t.inheritLocked(o.mailbox)
 	return t.attachLocked()
 }
 
-// followLocked makes t the stream of its session that belongs to no call.
-// Unread events of the previous one move to t. The caller must hold mu.
-func (t *stream) followLocked() {
-	was := t.owner.listen
-	t.begun, t.owner.listen = true, t
+// inheritLocked moves what nobody has read of was, which may be nil, to t and
+// drops was. The caller must hold mu.
+func (t *stream) inheritLocked(was *stream) {
 	if was == nil {
 		return
 	}
@@ -105,6 +106,7 @@ func (t *stream) followLocked() {
 	was.dropLocked()
 	for _, l := range left {
 		if l.message != nil {
+			t.begun = true
 			t.addLocked(l)
 		}
 	}
@@ -112,11 +114,15 @@ func (t *stream) followLocked() {
 
 // openQueue begins a stream of o that drops each event once it is read, and
 // returns its first reader. With call, the stream ends with the answer to a
-// call.
+// call; without, it ends with the session.
 func (log *eventLog) openQueue(o *streams, call bool) *reader {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	return log.addLocked(&stream{owner: o, call: call, begun: !call, once: true}).attachLocked()
+	t := log.addLocked(&stream{owner: o, call: call, begun: !call, once: true})
+	if !call {
+		o.listen = t
+	}
+	return t.attachLocked()
 }
 
 // addLocked makes t a stream of log. The caller must hold mu.
@@ -132,30 +138,22 @@ func (log *eventLog) addLocked(t *stream) *stream {
 // event for a broken message.
 func primes(s *session) bool { return s.version == "2025-11-25" }
 
-// resumption is the result of resuming a stream.
-type resumption uint8
-
-const (
-	resumed resumption = iota
-	unknown            // no such stream of this session, or no longer
-	drained            // the stream is over and its reader has had it all
-)
-
 // resume continues the stream of s after the one event that ids names, and
-// drops the events before it.
-func (log *eventLog) resume(s *session, ids []string) (*reader, resumption) {
+// drops the events before it. It returns false when s has no such stream, or no
+// longer, and no reader when the stream is over and its reader has had it all.
+func (log *eventLog) resume(s *session, ids []string) (*reader, bool) {
 	name, n, ok := parseEventID(ids[0])
 	if !ok || len(ids) > 1 {
-		return nil, unknown
+		return nil, false
 	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	t := s.streams.byID[name]
 	switch {
 	case t == nil || n >= t.nextLocked() || n+1 < t.first:
-		return nil, unknown
+		return nil, false
 	case t.done && n+1 == t.nextLocked():
-		return nil, drained
+		return nil, true
 	}
 	for t.first <= n {
 		t.dropHeadLocked()
@@ -163,23 +161,36 @@ func (log *eventLog) resume(s *session, ids []string) (*reader, resumption) {
 	if t.prime && !t.done && t.fitsLocked(eventCost) {
 		t.pushLocked(outgoing{}) // clients give up on a stream whose connections bring no new id
 	}
-	return t.attachLocked(), resumed
+	return t.attachLocked(), true
 }
 
-// forget drops the kept streams of s. Streams of calls in flight continue for
-// their current readers.
+// forget drops the kept streams of s and ends the one that belongs to no call.
+// Streams of calls in flight continue for their current readers.
 func (log *eventLog) forget(s *session) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	s.streams.ended = true
-	for len(s.streams.mailbox.messages) > 0 {
-		log.removeFromMailboxLocked(&s.streams, 0)
+	o := &s.streams
+	o.ended = true
+	if t := o.listen; t != nil {
+		t.done = true
+		t.signalLocked()
 	}
-	for _, t := range s.streams.byID {
-		if t.reader == nil && (t.done || !t.call) {
+	if o.mailbox != nil {
+		o.mailbox.dropLocked()
+	}
+	for _, t := range o.byID {
+		if t.reader == nil && t.done {
 			t.dropLocked()
 		}
 	}
+}
+
+// listening reports whether a client reads the stream of s that belongs to no
+// call.
+func (log *eventLog) listening(s *session) bool {
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	return s.streams.listen != nil && s.streams.listen.reader != nil
 }
 
 // sweep drops streams of calls that ended longer than EventLog.Keep ago.
@@ -257,8 +268,12 @@ func (t *stream) dropLocked() {
 	t.owner.bytes -= t.bytes
 	t.events, t.bytes = nil, 0
 	delete(t.owner.byID, t.id)
-	if t.owner.listen == t {
+	switch t {
+	case t.owner.listen:
 		t.owner.listen = nil
+	case t.owner.mailbox:
+		t.owner.mailbox = nil
+		t.owner.waiting.Store(false)
 	}
 }
 
@@ -416,13 +431,18 @@ func (t *stream) pushLocked(l outgoing) {
 // dropHeadLocked drops the oldest event. A question that nobody has read fails.
 // The caller must hold mu.
 func (t *stream) dropHeadLocked() {
-	t.countLocked(-t.events[0].cost())
-	if t.first >= t.unread {
-		t.events[0].fail()
+	if l := t.removeLocked(0); t.first > t.unread {
+		l.fail()
 	}
-	t.events[0] = outgoing{}
-	t.events = t.events[1:]
+}
+
+// removeLocked removes and returns one of the events. The caller must hold mu.
+func (t *stream) removeLocked(i int) outgoing {
+	l := t.events[i]
+	t.countLocked(-l.cost())
+	t.events = slices.Delete(t.events, i, i+1)
 	t.first++
+	return l
 }
 
 // countLocked adds n bytes to the size of t, of its owner and of the log. The

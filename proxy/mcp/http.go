@@ -10,7 +10,6 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -150,8 +149,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	}
 	a, ok := d.checkSession(x, r.Header)
 	if !ok {
-		d.observe(x, a)
-		out.finish(a)
+		d.reply(out, x, a)
 		return
 	}
 	serve := func() answer {
@@ -236,7 +234,7 @@ func (d *Door) checkSession(x *exchange, h http.Header) (a answer, ok bool) {
 		return answer{}, true
 	}
 	if len(ids) == 1 {
-		x.use(d.session.find(ids[0], x.who, x.call.Route, false))
+		x.use(d.session.find(ids[0], x.call.Principal, x.call.Route, false))
 	}
 	if x.session == nil && m != nil {
 		return d.refuse(x, signal.CodeSessionLost, lostSession), false
@@ -268,17 +266,12 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 // authenticatedPrincipal identifies the sender of a request without a message.
 // It answers 401 and returns false when there is none.
 func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
-	c, ok := identity.FromHeader(r.Header)
-	if !ok {
-		refusal(w, r.Header, http.StatusUnauthorized, nil)
-		return policy.Principal{}, false
+	x := &exchange{}
+	denied := d.authenticate(x, r.Header)
+	if denied != nil {
+		refusal(w, r.Header, http.StatusUnauthorized, denied)
 	}
-	who, failure := d.opts.Gate.Identify(r.Context(), c)
-	if failure != nil || !who.Valid() {
-		refusal(w, r.Header, http.StatusUnauthorized, failure)
-		return policy.Principal{}, false
-	}
-	return who, true
+	return x.call.Principal, denied == nil
 }
 
 // requestedSession finds the session of a request without a message. It answers

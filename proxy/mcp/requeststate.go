@@ -102,7 +102,7 @@ func bindingOf(x *exchange) binding32 {
 	if err != nil {
 		params = x.call.Message.Params
 	}
-	for _, part := range []string{x.who.Subject, x.who.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params))} {
+	for _, part := range []string{x.call.Principal.Subject, x.call.Principal.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params))} {
 		sum := sha256.Sum256([]byte(part))
 		h.Write(sum[:])
 	}

@@ -34,6 +34,12 @@ type response struct {
 	asked   http.Header // of the request
 }
 
+// reply reports and sends the answer a to x.
+func (c *core) reply(out *response, x *exchange, a answer) {
+	c.observe(x, a)
+	out.finish(a)
+}
+
 // finish sends the answer a, a plain one in one piece with its length.
 func (o *response) finish(a answer) {
 	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
@@ -101,14 +107,10 @@ func problem(w http.ResponseWriter, status int, detail string) {
 		jsonrpc.Quote(http.StatusText(status)), status, jsonrpc.Quote(detail)))
 }
 
-// refusal sends f, which may be nil for 401, in the words of the error table.
+// refusal sends f in the words of the error table.
 func refusal(w http.ResponseWriter, asked http.Header, status int, f *proxy.Failure) {
 	if status == http.StatusUnauthorized {
 		guard.Challenge(w.Header(), asked)
-	}
-	if f == nil {
-		problem(w, status, "missing or unknown bearer token")
-		return
 	}
 	reply, err := wire.Problem(wire.Failure(*f))
 	if err != nil { // a code without a row: the status is all that is certain
@@ -262,7 +264,6 @@ type connection struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	client context.Context // done when the client has gone
-	end    <-chan struct{} // closed when the connection must end
 	wake   <-chan struct{} // holds a token when lists have changed
 	flush  func()          // sends the pending list changes
 	busy   func() bool     // whether answers are due that a closing door waits for
@@ -292,9 +293,6 @@ func (c *core) pump(conn connection, rd *reader) {
 			}
 			return
 		case <-life:
-			return
-		case <-conn.end:
-			c.drain(conn, rd)
 			return
 		case <-rd.gone:
 			return
@@ -362,11 +360,10 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 		d.follow(w, r, s, d.events.open(s, false))
 		return
 	}
-	rd, how := d.events.resume(s, last)
-	switch how {
-	case unknown:
+	switch rd, ok := d.events.resume(s, last); {
+	case !ok:
 		problem(w, http.StatusBadRequest, "Last-Event-ID is none that can be continued: it is not of this session, or too old")
-	case drained:
+	case rd == nil:
 		w.WriteHeader(http.StatusNoContent) // by which event streams say: do not come back
 	default:
 		d.follow(w, r, s, rd)
@@ -378,15 +375,6 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	defer rd.detach()
 	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context(), wake: s.changes.wake, flush: s.flushChanges}
-	if !rd.stream.call {
-		stream := s.openStream()
-		if stream == nil {
-			problem(w, http.StatusNotFound, "the session has ended")
-			return
-		}
-		defer s.closeStream(stream)
-		c.end = stream
-	}
 	beginEvents(w)
 	_ = c.rc.Flush() // the head tells the client that it is being heard
 	d.pump(c, rd)

@@ -56,7 +56,6 @@ type session struct {
 
 	mu      sync.Mutex                         // protects the fields below
 	flights map[string]context.CancelCauseFunc // :: jsonrpc.Key of the request id -> its end
-	stream  chan struct{}                      // closed to end the open event stream; nil = none is open
 	ended   bool
 }
 
@@ -135,7 +134,6 @@ func (s *session) end() {
 	was := s.ended
 	s.ended = true
 	s.closeToQuestions()
-	s.dropStreamLocked()
 	last := !was && len(s.flights) == 0
 	s.mu.Unlock()
 	if s.events != nil {
@@ -160,39 +158,7 @@ func (s *session) unanswering() bool {
 func (s *session) busy(streams bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.flights) > 0 || s.questions.Len() > 0 || streams && s.stream != nil
-}
-
-// openStream makes the caller's event stream the one of the session and ends
-// the one before: a client that reconnects must not wait for its dead
-// connection to be noticed. The result is nil for an ended session, else it is
-// closed when the stream must end.
-func (s *session) openStream() chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return nil
-	}
-	s.dropStreamLocked()
-	s.stream = make(chan struct{})
-	return s.stream
-}
-
-// closeStream forgets stream if it is still the one of the session.
-func (s *session) closeStream(stream chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stream == stream {
-		s.stream = nil
-	}
-}
-
-// dropStreamLocked ends the open event stream. The caller must hold s.mu.
-func (s *session) dropStreamLocked() {
-	if s.stream != nil {
-		close(s.stream)
-		s.stream = nil
-	}
+	return len(s.flights) > 0 || s.questions.Len() > 0 || streams && s.events.listening(s)
 }
 
 // flushChanges sends the pending list changes.
@@ -263,7 +229,7 @@ func (c *core) initialize(_ context.Context, x *exchange) outcome {
 		version = wanted
 	}
 	offered := c.offered(x)
-	made := newSession(x.who, x.call.Route, version, nameOf(params, "clientInfo"))
+	made := newSession(x.call.Principal, x.call.Route, version, nameOf(params, "clientInfo"))
 	if made.capabilities, ok = clientCapabilities(params); !ok {
 		return refused(signal.CodeEnvelopeInvalid, "params.capabilities is too large")
 	}

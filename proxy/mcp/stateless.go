@@ -204,9 +204,9 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 // find gives the tool that the sender of x sees under name, nil for none.
 func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *registry.Tool {
 	if f, ok := s.opts.Gate.(Finder); ok {
-		return f.Find(ctx, &x.call, x.who, name)
+		return f.Find(ctx, &x.call, x.call.Principal, name)
 	}
-	tools := s.opts.Gate.List(ctx, &x.call, x.who)
+	tools := s.opts.Gate.List(ctx, &x.call, x.call.Principal)
 	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, x.call.Route) == name }); i >= 0 {
 		return tools[i]
 	}
@@ -215,7 +215,7 @@ func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *r
 
 // joinGroup finds the client group of x.
 func (s *statelessServer) joinGroup(x *exchange) (answer, bool) {
-	p := s.groups.enter(x.who, x.call.Route, x.call.Capabilities)
+	p := s.groups.enter(x.call.Principal, x.call.Route, x.call.Capabilities)
 	if p == nil {
 		return s.refuse(x, signal.CodeOverloaded, "too many clients are at work"), false
 	}
@@ -305,13 +305,10 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 	}
 	switch {
 	case !ok:
-		s.observe(x, a)
-		out.finish(a)
+		s.reply(out, x, a)
 	case x.opensListener() && !out.events:
 		s.groups.leave(x.stateless.group)
-		a = s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream")
-		s.observe(x, a)
-		out.finish(a)
+		s.reply(out, x, s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream"))
 	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
 		s.serveStream(r.Context(), out, s.events.openQueue(&x.stateless.group.streams, true), connection{}, func(t *stream) answer {
 			return s.serveStateless(r.Context(), x, t.send)
