@@ -285,13 +285,11 @@ func (d *Door) sse(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	defer d.session.endSession(s)
-	conn := connection{
-		w: w, rc: http.NewResponseController(w), client: r.Context(),
-		wake: s.changes.wake, flush: c.flushChanges, busy: func() bool { return c.flying.Load() > 0 },
-	}
-	beginEvents(w)
-	if d.write(conn, []byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
-		d.pump(conn, rd)
+	out := d.respond(w, r)
+	out.wake, out.flush, out.busy = s.changes.wake, c.flushChanges, func() bool { return c.flying.Load() > 0 }
+	out.beginEvents()
+	if out.write([]byte("event: endpoint\ndata: "+messagesPath+"?sessionId="+s.id+"\n\n")) == nil {
+		d.pump(out, rd)
 	}
 }
 
@@ -307,7 +305,8 @@ func (d *Door) message(w http.ResponseWriter, r *http.Request, _ string) {
 		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
 		return
 	}
-	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: true}
+	out := d.respond(w, r)
+	out.plain = true
 	x := &exchange{versions: olderVersions}
 	x.call = proxy.Call{Transport: "http"}
 	body, ok := d.readBody(out, r, x)
@@ -482,7 +481,7 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 		return false
 	default:
 		x.use(s)
-		d.answerBatch(r.Context(), out, x, body)
+		d.answerBatch(out, x, body)
 	}
 	return true
 }
@@ -490,14 +489,14 @@ func (d *Door) postBatch(out *response, x *exchange, r *http.Request, body []byt
 // answerBatch answers a batch of x's session. Answers come as an array, or as
 // single events where one of the messages may report or the client reads
 // nothing else.
-func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body []byte) {
+func (d *Door) answerBatch(out *response, x *exchange, body []byte) {
 	parts, ok := d.session.split(x, body)
 	switch {
 	case !ok:
 		d.reply(out, x, d.refuseFault(x))
 		return
 	case out.events && (!out.plain || slices.ContainsFunc(parts, (*exchange).mayNotify)):
-		d.answerBatchOnStream(ctx, out, parts)
+		d.answerBatchOnStream(out, parts)
 		return
 	}
 	var flying atomic.Int64
@@ -512,9 +511,9 @@ func (d *Door) answerBatch(ctx context.Context, out *response, x *exchange, body
 
 // answerBatchOnStream answers parts on one event stream, which can be resumed
 // like the stream of a single request.
-func (d *Door) answerBatchOnStream(ctx context.Context, out *response, parts []*exchange) {
+func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 	out.plain = false // nothing is gained by waiting
-	d.answerOnStream(ctx, out, parts[0].session, func(t *stream) answer {
+	d.answerOnStream(out, parts[0].session, func(t *stream) answer {
 		for _, x := range parts {
 			x.useStream(t)
 		}

@@ -135,7 +135,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
 		return
 	}
-	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events}
+	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	body, ok := d.readBody(out, r, x)
@@ -164,7 +164,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		out.finish(serve())
 		return
 	}
-	d.answerOnStream(r.Context(), out, x.session, func(t *stream) answer {
+	d.answerOnStream(out, x.session, func(t *stream) answer {
 		x.useStream(t)
 		return serve()
 	})
@@ -191,7 +191,6 @@ func (x *exchange) isStateless(h http.Header) bool {
 // the limit, so that the decoder sees an excess. If ok is false, r has been
 // answered.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
-	out.asked = r.Header
 	x.denied = d.authenticate(x, r.Header)
 	limit := d.opts.Limits.Bytes
 	if x.denied != nil {

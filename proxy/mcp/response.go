@@ -24,14 +24,25 @@ var (
 	noSniff     = []string{"nosniff"}
 )
 
-// A response is the HTTP answer to one POST.
+// A response is the HTTP answer to one request. The last three fields are for
+// one that carries a stream, and may be nil.
 type response struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
-	plain   bool        // the client reads application/json
-	events  bool        // the client reads text/event-stream
-	asked   http.Header // of the request
+	plain   bool            // the client reads application/json
+	events  bool            // the client reads text/event-stream
+	asked   http.Header     // of the request
+	client  context.Context // done when the client has gone
+
+	wake  <-chan struct{} // holds a token when lists have changed
+	flush func()          // sends the pending list changes
+	busy  func() bool     // whether answers are due that a closing door waits for
+}
+
+// respond returns the answer to r.
+func (c *core) respond(w http.ResponseWriter, r *http.Request) *response {
+	return &response{w: w, rc: http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, client: r.Context()}
 }
 
 // reply reports and sends the answer a to x.
@@ -50,18 +61,17 @@ func (o *response) finish(a answer) {
 	case a.problem != nil:
 		refusal(o.w, o.asked, a.status, a.problem)
 	case a.silent && o.events:
-		beginEvents(o.w) // an event stream without an answer: every client survives it
+		o.beginEvents() // an event stream without an answer: every client survives it
 	case a.body == nil:
 		o.w.WriteHeader(a.status)
 	case !o.plain && a.status == http.StatusOK:
-		beginEvents(o.w)
-		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // a writer without deadlines has no network
-		_ = writeEvent(o.w, o.rc, "", a.body)                // a client that has gone needs no answer
+		o.beginEvents()
+		_ = o.writeEvent("", a.body) // a client that has gone needs no answer
 	default:
 		h := o.w.Header()
 		h["Content-Type"], h["Cache-Control"] = jsonType, noStore
 		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}
-		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // as above
+		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network
 		o.w.WriteHeader(a.status)
 		if _, err := o.w.Write(a.body); err == nil {
 			_ = o.rc.Flush() // under the deadline, not after it
@@ -70,16 +80,16 @@ func (o *response) finish(a answer) {
 }
 
 // beginEvents sends the head of an event stream.
-func beginEvents(w http.ResponseWriter) {
-	h := w.Header()
+func (o *response) beginEvents() {
+	h := o.w.Header()
 	h["Content-Type"], h["Cache-Control"] = eventType, noStore
 	h.Set("X-Accel-Buffering", "no") // proxies in between must not collect events
-	w.WriteHeader(http.StatusOK)
+	o.w.WriteHeader(http.StatusOK)
 }
 
 // writeEvent sends message, one line, as one event and flushes it. An empty
 // message makes an event that only carries its id and the time to come back.
-func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, message []byte) error {
+func (o *response) writeEvent(id string, message []byte) error {
 	event := make([]byte, 0, len(id)+len(message)+32)
 	if id != "" {
 		event = append(append(append(event, "id: "...), id...), '\n')
@@ -90,15 +100,16 @@ func writeEvent(w http.ResponseWriter, rc *http.ResponseController, id string, m
 		event = append(event, retryField...)
 	}
 	event = append(append(append(event, "data: "...), message...), "\n\n"...)
-	return writeAll(w, rc, event)
+	return o.write(event)
 }
 
-// writeAll sends data and flushes it.
-func writeAll(w http.ResponseWriter, rc *http.ResponseController, data []byte) error {
-	if _, err := w.Write(data); err != nil {
+// write sends data within IOTimeout.
+func (o *response) write(data []byte) error {
+	_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // as in finish
+	if _, err := o.w.Write(data); err != nil {
 		return err
 	}
-	return rc.Flush()
+	return o.rc.Flush()
 }
 
 // problem sends a refusal of the transport as problem details (RFC 9457).
@@ -210,13 +221,13 @@ const (
 // when nothing is sent before the answer. It runs work in a goroutine that
 // Close waits for: work continues when the client disconnects, and the client
 // can fetch the answer with Last-Event-ID.
-func (d *Door) answerOnStream(ctx context.Context, out *response, s *session, work func(*stream) answer) {
-	d.serveStream(ctx, out, d.events.open(s, true), connection{wake: s.changes.wake, flush: s.flushChanges}, work)
+func (d *Door) answerOnStream(out *response, s *session, work func(*stream) answer) {
+	out.wake, out.flush = s.changes.wake, s.flushChanges
+	d.serveStream(out, d.events.open(s, true), work)
 }
 
-// serveStream is answerOnStream for the stream of rd. conn says what else is
-// sent on the stream.
-func (c *core) serveStream(ctx context.Context, out *response, rd *reader, conn connection, work func(*stream) answer) {
+// serveStream is answerOnStream for the stream of rd.
+func (c *core) serveStream(out *response, rd *reader, work func(*stream) answer) {
 	t := rd.stream
 	defer rd.detach()
 	if !out.plain {
@@ -227,16 +238,15 @@ func (c *core) serveStream(ctx context.Context, out *response, rd *reader, conn 
 		defer c.work.Leave()
 		t.finish(work(t))
 	}()
-	if out.plain && !rd.waitFirst(ctx) {
+	if out.plain && !rd.waitFirst(out.client) {
 		return
 	}
 	if a := rd.begin(); a != nil {
 		out.finish(*a)
 		return
 	}
-	beginEvents(out.w)
-	conn.w, conn.rc, conn.client = out.w, out.rc, ctx
-	c.pump(conn, rd)
+	out.beginEvents()
+	c.pump(out, rd)
 }
 
 // waitFirst waits until the stream has an event or its call an answer, or until
@@ -258,36 +268,25 @@ func (rd *reader) waitFirst(ctx context.Context) bool {
 	return true
 }
 
-// A connection is one HTTP response that carries a stream. Channels and
-// functions may be nil.
-type connection struct {
-	w      http.ResponseWriter
-	rc     *http.ResponseController
-	client context.Context // done when the client has gone
-	wake   <-chan struct{} // holds a token when lists have changed
-	flush  func()          // sends the pending list changes
-	busy   func() bool     // whether answers are due that a closing door waits for
-}
-
 // pump writes the events of rd to the client until the stream is over, the
-// client has left, a write takes longer than IOTimeout, or conn has to end. It
+// client has left, a write takes longer than IOTimeout, or out has to end. It
 // buffers one event only.
-func (c *core) pump(conn connection, rd *reader) {
-	defer func() { _ = conn.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
+func (c *core) pump(out *response, rd *reader) {
+	defer func() { _ = out.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	heartbeat := time.NewTicker(c.opts.Heartbeat)
 	defer heartbeat.Stop()
 	closing, life, stop := c.ends(rd.stream)
 	defer stop()
-	for c.drain(conn, rd) {
+	for out.drain(rd) {
 		var err error
 		select {
 		case <-rd.wake:
-		case <-conn.wake:
-			conn.flush()
+		case <-out.wake:
+			out.flush()
 		case <-heartbeat.C:
-			err = c.write(conn, []byte(": heartbeat\n\n"))
+			err = out.write([]byte(": heartbeat\n\n"))
 		case <-closing:
-			if conn.busy != nil && conn.busy() {
+			if out.busy != nil && out.busy() {
 				closing = nil // the last answer ends the connection
 				continue
 			}
@@ -296,7 +295,7 @@ func (c *core) pump(conn connection, rd *reader) {
 			return
 		case <-rd.gone:
 			return
-		case <-conn.client.Done():
+		case <-out.client.Done():
 			return
 		}
 		if err != nil {
@@ -320,23 +319,16 @@ func (c *core) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, 
 }
 
 // drain writes the events that are ready and reports whether there may be more.
-func (c *core) drain(conn connection, rd *reader) bool {
+func (o *response) drain(rd *reader) bool {
 	for {
 		id, message, ok, over := rd.read()
 		if !ok {
 			return !over
 		}
-		_ = conn.rc.SetWriteDeadline(time.Now().Add(c.opts.IOTimeout)) // fails only for a writer without a network
-		if writeEvent(conn.w, conn.rc, id, message) != nil {
+		if o.writeEvent(id, message) != nil {
 			return false
 		}
 	}
-}
-
-// write sends data within IOTimeout.
-func (c *core) write(conn connection, data []byte) error {
-	_ = conn.rc.SetWriteDeadline(time.Now().Add(c.opts.IOTimeout)) // as in drain
-	return writeAll(conn.w, conn.rc, data)
 }
 
 // headerLast names the last event that a client has had, in canonical form.
@@ -374,8 +366,9 @@ func (d *Door) listen(w http.ResponseWriter, r *http.Request, route string) {
 // its session.
 func (d *Door) follow(w http.ResponseWriter, r *http.Request, s *session, rd *reader) {
 	defer rd.detach()
-	c := connection{w: w, rc: http.NewResponseController(w), client: r.Context(), wake: s.changes.wake, flush: s.flushChanges}
-	beginEvents(w)
-	_ = c.rc.Flush() // the head tells the client that it is being heard
-	d.pump(c, rd)
+	out := d.respond(w, r)
+	out.wake, out.flush = s.changes.wake, s.flushChanges
+	out.beginEvents()
+	_ = out.rc.Flush() // the head tells the client that it is being heard
+	d.pump(out, rd)
 }

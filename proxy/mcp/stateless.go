@@ -310,7 +310,7 @@ func (s *statelessServer) postStateless(r *http.Request, out *response, x *excha
 		s.groups.leave(x.stateless.group)
 		s.reply(out, x, s.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusNotAcceptable, "accept text/event-stream"))
 	case out.events && (x.opensListener() || x.mayNotify() || !out.plain):
-		s.serveStream(r.Context(), out, s.events.openQueue(&x.stateless.group.streams, true), connection{}, func(t *stream) answer {
+		s.serveStream(out, s.events.openQueue(&x.stateless.group.streams, true), func(t *stream) answer {
 			return s.serveStateless(r.Context(), x, t.send)
 		})
 	default:
