@@ -160,11 +160,29 @@ func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 		}
 		return nil, false
 	}
-	value = m.Params
+	return At(m.Params, path...)
+}
+
+// At returns the value at a path of member names in obj, as Get does.
+func At(obj json.RawMessage, path ...string) (value json.RawMessage, ok bool) {
+	value = obj
 	for _, name := range path {
 		value, ok = Get(value, name)
 	}
 	return value, ok
+}
+
+// TextAt returns the string at a path of member names in obj. It reports false
+// when there is none.
+func TextAt(obj json.RawMessage, path ...string) (string, bool) {
+	value, _ := At(obj, path...)
+	return Text(value)
+}
+
+// TextParam returns the string that params has at path, as Param does.
+func (m *Message) TextParam(path ...string) (string, bool) {
+	value, _ := m.Param(path...)
+	return Text(value)
 }
 
 // Meta returns the member of params._meta called name, as Param does.

@@ -396,8 +396,7 @@ func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.Raw
 	if e != nil {
 		return nil, fmt.Errorf("initializing: %w", e)
 	}
-	raw, _ := jsonrpc.Get(result, "protocolVersion")
-	revision, _ := jsonrpc.Text(raw)
+	revision, _ := jsonrpc.TextAt(result, "protocolVersion")
 	if !slices.Contains(Revisions, revision) {
 		return nil, fmt.Errorf("initializing: the server speaks MCP revision %q, which is not one of %v", revision, Revisions)
 	}

@@ -3,6 +3,7 @@ package ndjson
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,44 +11,62 @@ import (
 	"time"
 )
 
-// stopGrace is how long Stop waits for a reader whose input it has closed.
+// stopGrace is how long Serve waits for a reader whose input it has closed.
 const stopGrace = time.Second
 
-// Lines reads lines on a goroutine of its own. The caller must Stop it.
-type Lines struct {
-	next chan []byte
-	err  error         // read after next is closed
-	quit chan struct{} // closed by Stop
-	done chan struct{} // closed when the reader has ended
-}
-
-// NewLines starts to read in. A line, without its end, of more than limit
-// bytes arrives as its first limit+1, which nothing with that limit takes; the
-// rest is skipped, and the next line is read. Empty lines do not arrive.
-func NewLines(in io.Reader, limit int) *Lines {
-	l := &Lines{next: make(chan []byte), quit: make(chan struct{}), done: make(chan struct{})}
-	go func() { // awaited by Stop
-		defer close(l.done)
-		defer close(l.next)
-		l.err = l.read(bufio.NewReaderSize(in, 64<<10), limit)
+// Serve reads lines from in and calls handle with each that is not blank, until in
+// ends, ctx is done, or out is broken. A line, without its end, of more than limit
+// bytes arrives as its first limit+1 bytes, which nothing with that limit accepts;
+// the rest is skipped, and the next line is read.
+//
+// Serve returns nil, or why reading failed. If in is an io.Closer and Serve stops
+// before its end, it closes in, which ends a Read that is under way; one that does
+// not end so (a terminal's) is left to the end of the process.
+func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle func(line []byte)) error {
+	var err error // set before next is closed
+	next, quit, done := make(chan []byte), make(chan struct{}), make(chan struct{})
+	defer stop(in, quit, done)
+	go func() { // stop waits for it
+		defer close(next)
+		defer close(done)
+		err = readLines(bufio.NewReaderSize(in, 64<<10), limit, next, quit)
 	}()
-	return l
+	for ctx.Err() == nil {
+		select {
+		case line, ok := <-next:
+			if !ok {
+				return err
+			}
+			handle(line)
+		case <-out.broken:
+			return nil // Err says why
+		case <-ctx.Done():
+		}
+	}
+	return nil
 }
 
-// Next gives the lines. It is closed at the end of input.
-func (l *Lines) Next() <-chan []byte { return l.next }
+// stop ends readLines, which closes done.
+func stop(in io.Reader, quit chan<- struct{}, done <-chan struct{}) {
+	close(quit)
+	if within(done, 0) {
+		return
+	}
+	if c, ok := in.(io.Closer); ok {
+		_ = c.Close() // it is being abandoned
+		within(done, stopGrace)
+	}
+}
 
-// Err is why input ended, nil at its end. It may be called when Next is closed.
-func (l *Lines) Err() error { return l.err }
-
-// read passes on lines until the end of input, where it returns nil, or Stop.
-func (l *Lines) read(in *bufio.Reader, limit int) error {
+// readLines sends lines to next until the end of input, where it returns nil, or
+// until quit is closed.
+func readLines(in *bufio.Reader, limit int, next chan<- []byte, quit <-chan struct{}) error {
 	for {
-		line, err := ReadLine(in, limit)
-		if len(line) > 0 {
+		line, err := readLine(in, limit)
+		if len(bytes.TrimSpace(line)) > 0 {
 			select {
-			case l.next <- line:
-			case <-l.quit:
+			case next <- line:
+			case <-quit:
 				return nil
 			}
 		}
@@ -60,10 +79,10 @@ func (l *Lines) read(in *bufio.Reader, limit int) error {
 	}
 }
 
-// ReadLine gives the next line without its end, LF or CR LF; of a line with
+// readLine returns the next line without its end, LF or CR LF; of a line with
 // more than limit bytes the first limit+1. The last line of the input comes
 // with io.EOF, what an error cuts off with that error.
-func ReadLine(in *bufio.Reader, limit int) ([]byte, error) {
+func readLine(in *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
@@ -74,29 +93,6 @@ func ReadLine(in *bufio.Reader, limit int) ([]byte, error) {
 		line = bytes.TrimSuffix(line, []byte{'\n'})
 		line = bytes.TrimSuffix(line, []byte{'\r'})
 		return line[:min(len(line), limit+1)], err
-	}
-}
-
-// Stop ends the reader. A Read that is under way ends when in, which must be
-// what NewLines was given, is closed; one that does not (a terminal's) is left
-// to the end of the process.
-func (l *Lines) Stop(in io.Reader) {
-	close(l.quit)
-	select {
-	case <-l.done:
-		return
-	default:
-	}
-	c, ok := in.(io.Closer)
-	if !ok {
-		return
-	}
-	_ = c.Close() // it is being abandoned
-	timer := time.NewTimer(stopGrace)
-	defer timer.Stop()
-	select {
-	case <-l.done:
-	case <-timer.C:
 	}
 }
 
@@ -161,12 +157,10 @@ func Drain(work *sync.WaitGroup, limit time.Duration, cancel func()) bool {
 
 // within reports whether done is closed before limit has passed.
 func within(done <-chan struct{}, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-done:
 		return true
-	case <-timer.C:
+	case <-time.After(limit):
 		return false
 	}
 }

@@ -1,6 +1,7 @@
 package ndjson_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -23,7 +24,7 @@ func TestLines(t *testing.T) {
 	}{
 		{"lines", "a\nbc\n", []string{"a", "bc"}},
 		{"no end after the last", "a\nb", []string{"a", "b"}},
-		{"empty ones", "\n\r\n\na\n", []string{"a"}},
+		{"blank ones", "\n\r\n \t\n\na\n", []string{"a"}},
 		{"CR LF", "abcd\r\nb\r\n", []string{"abcd", "b"}},
 		{"as long as may be", "abcd\n", []string{"abcd"}},
 		{"one too many", "abcde\nb\n", []string{"abcde", "b"}},
@@ -34,43 +35,47 @@ func TestLines(t *testing.T) {
 	} {
 		for how, wrap := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "byte by byte": iotest.OneByteReader} {
 			t.Run(tt.name+", "+how, func(t *testing.T) {
-				in := wrap(strings.NewReader(tt.in))
-				l := ndjson.NewLines(in, 4)
-				defer l.Stop(in)
 				var got []string
-				for line := range l.Next() {
-					got = append(got, string(line))
-				}
-				if diff := cmp.Diff(tt.want, got); diff != "" || l.Err() != nil {
-					t.Errorf("error %v, lines (-want +got):\n%s", l.Err(), diff)
+				err := ndjson.Serve(t.Context(), wrap(strings.NewReader(tt.in)), ndjson.NewSink(io.Discard), 4, func(line []byte) { got = append(got, string(line)) })
+				if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+					t.Errorf("error %v, lines (-want +got):\n%s", err, diff)
 				}
 			})
 		}
 	}
 }
 
-func TestLinesEnd(t *testing.T) {
+func TestServeEnds(t *testing.T) {
 	t.Run("error", func(t *testing.T) {
 		broken := errors.New("broken")
 		in := io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(broken))
-		l := ndjson.NewLines(in, 4)
-		defer l.Stop(in)
-		for range l.Next() {
-		}
-		if err := l.Err(); !errors.Is(err, broken) {
+		if err := ndjson.Serve(t.Context(), in, ndjson.NewSink(io.Discard), 4, func([]byte) {}); !errors.Is(err, broken) {
 			t.Errorf("error %v, want %v", err, broken)
 		}
 	})
-	t.Run("stop while reading", func(t *testing.T) {
-		in, far := io.Pipe()
-		l := ndjson.NewLines(in, 4)
-		l.Stop(in)
-		if _, err := far.Write([]byte("a")); err == nil {
-			t.Error("the input is still open")
+	for name, end := range map[string]func(stop func(), out *ndjson.Sink){
+		"context": func(stop func(), _ *ndjson.Sink) { stop() },
+		"output":  func(_ func(), out *ndjson.Sink) { out.Send([]byte("x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			in, far := io.Pipe()
+			out := ndjson.NewSink(&pen{})
+			go func() { _, _ = io.WriteString(far, "a\n") }()
+			if err := ndjson.Serve(ctx, in, out, 4, func([]byte) { end(stop, out) }); err != nil {
+				t.Errorf("error %v", err)
+			}
+			if _, err := far.Write([]byte("a")); err == nil {
+				t.Error("the input is still open")
+			}
+		})
+	}
+	t.Run("while a line waits", func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		handled := 0
+		err := ndjson.Serve(ctx, strings.NewReader("a\nb\nc\n"), ndjson.NewSink(io.Discard), 4, func([]byte) { handled++; stop() })
+		if handled != 1 || err != nil {
+			t.Errorf("%d lines handled, error %v", handled, err)
 		}
-	})
-	t.Run("stop while a line waits", func(t *testing.T) {
-		in := strings.NewReader("a\nb\n")
-		ndjson.NewLines(in, 4).Stop(in)
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -160,9 +161,7 @@ func newTransport() *http.Transport {
 // closed when Serve stops before its end.
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	t := newTalk(b, out)
-	lines := ndjson.NewLines(in, jsonrpc.DefaultLimits().Bytes)
-	err := t.loop(ctx, lines)
-	lines.Stop(in)
+	err := ndjson.Serve(ctx, in, t.out, jsonrpc.DefaultLimits().Bytes, func(line []byte) { t.queueLine(ctx, line) })
 	return errors.Join(err, t.drain())
 }
 
@@ -180,9 +179,10 @@ type talk struct {
 	out      *ndjson.Sink
 	life     context.Context // of every exchange
 	cancel   context.CancelCauseFunc
-	work     sync.WaitGroup // requests in flight, deliveries
-	streams  sync.WaitGroup // GET streams
-	deadline time.Time      // of the drain; of the loop's goroutine only
+	work     sync.WaitGroup  // lines, requests in flight
+	streams  sync.WaitGroup  // GET streams
+	queue    chan struct{}   // holds an element for each line that is queued or handled
+	last     <-chan struct{} // closed when the last line is handled; of Serve's goroutine only
 
 	mu       sync.Mutex // protects the fields below
 	flights  map[string]*flight
@@ -192,6 +192,7 @@ type talk struct {
 	tried    bool                               // a message went out
 	refused  bool                               // 401 or 403 came
 	heard    bool                               // any other answer came
+	ending   bool                               // the client sends nothing more
 }
 
 // A session is what the answer to initialize granted. The zero value is none.
@@ -211,7 +212,6 @@ type flight struct {
 	cancel  context.CancelFunc
 	written chan struct{} // closed when the request is on its way, or never will be
 	once    sync.Once     // closes written
-	done    chan struct{} // closed when nothing more will come of it
 
 	granted             string // the session id that came with the answer; protected by talk.mu
 	answered, cancelled bool   // likewise
@@ -221,7 +221,10 @@ type flight struct {
 func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
-	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter)}
+	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter), queue: make(chan struct{}, maxQueue)}
+	first := make(chan struct{})
+	close(first)
+	t.last = first
 	t.out = ndjson.NewSink(out)
 	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: maxAnswer, Pause: b.opts.Pause, Log: b.log}
 	if b.opts.Token != "" {
@@ -231,94 +234,58 @@ func newTalk(b *Bridge, out io.Writer) *talk {
 	return t
 }
 
-// loop takes lines until there are none or t must stop:
+// queueLine handles one line in a goroutine, when the lines before it are done
+// with. It waits while maxQueue lines are queued:
 //
 //	line -> envelope -> request:      side by side with others
 //	                 -> initialize:   done before anything else is sent
 //	                 -> notification,
 //	                    answer:       delivered in order, after the requests before it are on their way
-func (t *talk) loop(ctx context.Context, lines *ndjson.Lines) error {
-	var queue [][]byte
-	var busy <-chan struct{} // what the queue waits for
-	var over <-chan time.Time
-	defer func() { t.refuseQueued(queue) }()
-	next := lines.Next()
-	for {
-		for busy == nil && len(queue) > 0 {
-			first := queue[0]
-			if queue = queue[1:]; t.isBatch(first) {
-				queue = append(members(first), queue...)
-				continue
-			}
-			busy = t.takeLine(first)
-		}
-		if next == nil && busy == nil {
-			return lines.Err()
-		}
-		from := next
-		if len(queue) >= maxQueue {
-			from = nil
-		}
-		select {
-		case data, ok := <-from:
-			if ok {
-				queue = append(queue, data)
-				continue
-			}
-			next, over = nil, time.After(t.opts.Drain)
-			t.deadline = time.Now().Add(t.opts.Drain)
-		case <-busy:
-			busy = nil
-		case <-over:
-			return lines.Err()
-		case <-t.out.Broken():
-			t.deadline = time.Now() // nobody reads what would come
-			return nil
-		case <-ctx.Done():
-			return nil
-		}
+func (t *talk) queueLine(ctx context.Context, line []byte) {
+	select {
+	case t.queue <- struct{}{}:
+	case <-t.out.Broken():
+		return
+	case <-ctx.Done():
+		return
 	}
+	before, done := t.last, make(chan struct{})
+	t.last = done
+	t.work.Go(func() {
+		defer close(done)
+		defer func() { <-t.queue }()
+		<-before
+		for _, message := range t.messages(line) {
+			t.takeMessage(message)
+		}
+	})
 }
 
-// isBatch reports whether data is a batch in a session of 2025-03-26, the one
-// revision that has them (base protocol, "Batching"). Elsewhere a batch is not
-// a message.
-func (t *talk) isBatch(data []byte) bool {
-	data = bytes.TrimSpace(data)
-	return len(data) > len("[]") && data[0] == '[' && t.currentSession().Revision == "2025-03-26" && json.Valid(data) && len(members(data)) > 0
+// messages splits a line. In a session of 2025-03-26, the one revision that has
+// batches (base protocol, "Batching"), the messages of a batch are sent one by
+// one, and so are the answers; the transport allows both. Elsewhere a batch is
+// not a message.
+func (t *talk) messages(line []byte) []json.RawMessage {
+	if jsonrpc.IsBatch(line) && t.currentSession().Revision == "2025-03-26" && json.Valid(line) {
+		if all := slices.Collect(jsonrpc.Elements(bytes.TrimSpace(line))); len(all) > 0 {
+			return all
+		}
+	}
+	return []json.RawMessage{line}
 }
 
-// members splits a batch. Its messages are sent one by one, and so are the
-// answers; the transport allows both.
-func members(batch []byte) (all [][]byte) {
-	for part := range jsonrpc.Elements(bytes.TrimSpace(batch)) {
-		all = append(all, part)
-	}
-	return all
-}
-
-// takeLine handles one line. The next line must wait until the returned channel
-// is closed; nil is no wait.
-func (t *talk) takeLine(data []byte) <-chan struct{} {
-	if len(bytes.TrimSpace(data)) == 0 {
-		return nil
-	}
+// takeMessage handles one message of the client. It returns when the next one may
+// be handled.
+func (t *talk) takeMessage(data []byte) {
 	m, fault := wire.Envelope{}.Validate(data)
 	switch {
 	case fault != nil:
 		t.reply(fault.ID, refusal(codeOf(fault), fault.Reason))
-		return nil
 	case m.Kind == jsonrpc.Request:
-		return t.request(m)
-	case m.Method == "notifications/cancelled" && t.cancelFlight(m):
-		return nil
-	}
-	done := make(chan struct{})
-	t.work.Go(func() {
-		defer close(done)
+		t.request(m)
+	case m.Method != "notifications/cancelled" || !t.cancelFlight(m):
 		t.deliver(m)
-	})
-	return done
+	}
 }
 
 // codeOf returns the kernel code of a line that is not a message.
@@ -332,43 +299,54 @@ func codeOf(f *jsonrpc.Fault) string {
 	return signal.CodeEnvelopeInvalid
 }
 
-// request sends m and waits for its answer in a goroutine.
-func (t *talk) request(m *jsonrpc.Message) <-chan struct{} {
+// request sends m and waits for its answer: here for initialize, otherwise in a
+// goroutine.
+func (t *talk) request(m *jsonrpc.Message) {
 	f := &flight{
 		id: m.ID, key: jsonrpc.Key(m.ID), method: m.Method, era: eraOf(m),
-		written: make(chan struct{}), done: make(chan struct{}),
+		written: make(chan struct{}),
 	}
 	f.ctx, f.cancel = context.WithCancel(t.life)
-	if w := t.beginFlight(f); w != nil {
+	if code, reason := t.beginFlight(f); code != "" {
 		f.cancel()
-		t.reply(m.ID, *w)
-		return nil
+		t.reply(m.ID, refusal(code, reason))
+		return
 	}
-	t.work.Go(func() {
-		defer close(f.done)
+	exchange := func() {
 		defer t.finishFlight(f)
 		t.exchange(f, m)
-	})
-	if f.method == "initialize" {
-		return f.done
 	}
-	return nil
+	if f.method == "initialize" {
+		exchange()
+		return
+	}
+	t.work.Go(exchange)
 }
 
 // beginFlight registers f, or returns why it is refused.
-func (t *talk) beginFlight(f *flight) *wire.Failure {
+func (t *talk) beginFlight(f *flight) (code, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, taken := t.flights[f.key]; taken {
-		w := refusal(signal.CodeEnvelopeInvalid, "a request with this id is in flight")
-		return &w
-	}
-	if len(t.flights) >= maxFlights {
-		w := refusal(signal.CodeOverloaded, "too many requests of this client are in flight")
-		return &w
+	switch {
+	case t.flights[f.key] != nil:
+		return signal.CodeEnvelopeInvalid, "a request with this id is in flight"
+	case len(t.flights) >= maxFlights:
+		return signal.CodeOverloaded, "too many requests of this client are in flight"
+	case t.life.Err() != nil:
+		return signal.CodeUpstreamUnavailable, "the bridge closed before the request was sent"
 	}
 	t.flights[f.key] = f
-	return nil
+	t.hangUpLocked(f)
+	return "", ""
+}
+
+// hangUpLocked ends the exchange f without an answer if it would never end by
+// itself and the client sends nothing more. The caller must hold t.mu.
+func (t *talk) hangUpLocked(f *flight) {
+	if t.ending && f.method == "subscriptions/listen" {
+		f.cancelled = true
+		f.cancel()
+	}
 }
 
 // finishFlight ends f, which has been answered by then.
@@ -442,27 +420,24 @@ func (t *talk) cancelFlight(m *jsonrpc.Message) bool {
 	return f.era.stateless
 }
 
-// refuseQueued answers requests that were read and never sent.
-func (t *talk) refuseQueued(queue [][]byte) {
-	for _, data := range queue {
-		if m, _ := (wire.Envelope{}).Validate(data); m != nil && m.Kind == jsonrpc.Request {
-			t.reply(m.ID, refusal(signal.CodeUpstreamUnavailable, "the bridge closed before the request was sent"))
-		}
-	}
-}
-
 // drain waits for what is in flight, then ends the session.
 func (t *talk) drain() error {
-	if t.deadline.IsZero() {
-		t.deadline = time.Now().Add(t.opts.Drain)
+	t.mu.Lock()
+	t.ending = true
+	for _, f := range t.flights {
+		t.hangUpLocked(f)
 	}
-	t.hangUp(func(f *flight) bool { return f.method == "subscriptions/listen" }) // they would never end
+	t.mu.Unlock()
+	limit := t.opts.Drain
+	if t.out.Err() != nil {
+		limit = 0 // nobody reads what would come
+	}
 	var err error
 	stop := func() {
 		t.cancelAll()
 		t.cancel(errClosing)
 	}
-	if !ndjson.Drain(&t.work, time.Until(t.deadline), stop) {
+	if !ndjson.Drain(&t.work, limit, stop) {
 		err = errors.New("serving stdio: requests do not end")
 	}
 	t.endSession(t.currentSession())
@@ -470,18 +445,6 @@ func (t *talk) drain() error {
 	t.cancel(errClosing)
 	t.transport.CloseIdleConnections()
 	return errors.Join(err, t.out.Err(), t.verdict())
-}
-
-// hangUp ends the exchanges that which selects, without an answer.
-func (t *talk) hangUp(which func(*flight) bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, f := range t.flights {
-		if which(f) {
-			f.cancelled = true
-			f.cancel()
-		}
-	}
 }
 
 // verdict returns the error of a talk in which nothing ever got through.

@@ -224,8 +224,7 @@ func readMessages(data []byte) ([]message, bool) {
 
 func readOne(line []byte) (message, bool) {
 	m := message{line: line}
-	raw, _ := jsonrpc.Get(line, "method")
-	m.method, _ = jsonrpc.Text(raw)
+	m.method, _ = jsonrpc.TextAt(line, "method")
 	m.id, _ = jsonrpc.Get(line, "id")
 	if string(m.id) == "null" {
 		m.id = nil
@@ -335,8 +334,7 @@ func readProblem(res *http.Response) problem {
 // reason returns the endpoint's reason for a refusal, or its status.
 func (p problem) reason(res *http.Response) string {
 	if p.rpc != nil {
-		raw, _ := jsonrpc.Get(p.rpc.failure, "message")
-		p.Detail, _ = jsonrpc.Text(raw)
+		p.Detail, _ = jsonrpc.TextAt(p.rpc.failure, "message")
 	}
 	for _, text := range []string{p.Reason, p.Detail, p.Title} {
 		if text != "" {

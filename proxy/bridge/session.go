@@ -23,8 +23,7 @@ func (t *talk) currentSession() session {
 // establishSession begins the session that the answer to initialize granted,
 // and ends the one before it.
 func (t *talk) establishSession(f *flight, result json.RawMessage) {
-	raw, _ := jsonrpc.Get(result, "protocolVersion")
-	version, _ := jsonrpc.Text(raw)
+	version, _ := jsonrpc.TextAt(result, "protocolVersion")
 	if !paramheader.Plain(version) {
 		version = ""
 	}
@@ -145,8 +144,7 @@ func eraOf(m *jsonrpc.Message) era {
 	if m.Method == "" || m.Method == "initialize" {
 		return era{}
 	}
-	raw, _ := m.Meta(metaVersion)
-	version, ok := jsonrpc.Text(raw)
+	version, ok := m.TextParam("_meta", metaVersion)
 	return era{stateless: ok, version: version}
 }
 
@@ -176,8 +174,7 @@ func (t *talk) learnParameters(result json.RawMessage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for tool := range jsonrpc.Elements(tools) {
-		raw, _ := jsonrpc.Get(tool, "name")
-		name, ok := jsonrpc.Text(raw)
+		name, ok := jsonrpc.TextAt(tool, "name")
 		found, _ := paramheader.Parameters(tool)
 		if delete(t.params, name); ok && len(found) > 0 && len(t.params) < maxTools {
 			t.params[name] = found
@@ -191,8 +188,7 @@ func (t *talk) parametersOf(m *jsonrpc.Message) []paramheader.Parameter {
 	if m.Method != "tools/call" {
 		return nil
 	}
-	raw, _ := m.Param("name")
-	name, _ := jsonrpc.Text(raw)
+	name, _ := m.TextParam("name")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.params[name]

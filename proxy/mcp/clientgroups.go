@@ -237,8 +237,7 @@ func (l *listener) wants(method string, params json.RawMessage) bool {
 	if method != resourceUpdated {
 		return slices.Contains(l.lists, method)
 	}
-	raw, _ := jsonrpc.Get(params, "uri")
-	uri, ok := jsonrpc.Text(raw)
+	uri, ok := jsonrpc.TextAt(params, "uri")
 	return ok && slices.ContainsFunc(l.uris, func(own string) bool { return within(uri, own) })
 }
 
@@ -335,7 +334,7 @@ func (s *statelessServer) pumpListener(ctx context.Context, x *exchange, l *list
 			}
 		case <-ctx.Done():
 			return answer{silent: true, status: http.StatusAccepted}
-		case <-s.streams:
+		case <-s.closing.Done():
 			meta := slices.Concat([]byte(`{"resultType":"complete","_meta":{`), jsonrpc.Quote(metaSubscription), []byte{':'}, x.id,
 				[]byte{','}, jsonrpc.Quote(metaServer), []byte{':'}, s.serverInfo(), []byte("}}"))
 			body, _ := wire.CreateSuccessResponse(x.id, meta) // fails for no id that was decoded
@@ -355,8 +354,7 @@ func (s *statelessServer) listsFor(x *exchange, filter json.RawMessage) []string
 	var lists []string
 	for _, f := range filters {
 		wanted, _ := jsonrpc.Get(filter, f.member)
-		capability, _ := jsonrpc.Get(offered, f.capability)
-		has, _ := jsonrpc.Get(capability, "listChanged")
+		has, _ := jsonrpc.At(offered, f.capability, "listChanged")
 		if string(wanted) == "true" && string(has) == "true" {
 			lists = append(lists, f.method)
 		}

@@ -314,8 +314,7 @@ func (c *core) enumerate(ctx context.Context, x *exchange) outcome {
 // if the road allows it. The level goes with every later request; the server of
 // a single-server route gets it at once.
 func (c *core) setLevel(ctx context.Context, x *exchange) outcome {
-	raw, _ := x.call.Message.Param("level")
-	level, _ := jsonrpc.Text(raw)
+	level, _ := x.call.Message.TextParam("level")
 	switch {
 	case c.opts.Relayer == nil:
 		return unserved(x)

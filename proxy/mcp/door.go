@@ -172,8 +172,9 @@ type core struct {
 	opts    Options
 	base    context.Context // parent of every call's context; a client that hangs up does not end it
 	cancel  context.CancelCauseFunc
-	streams chan struct{} // closed by Close: event streams, stdio clients and the janitor end
-	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
+	closing context.Context // ended by Close: event streams, stdio clients and the janitor end
+	close   context.CancelFunc
+	work    wait.Drain // requests, stdio clients, and calls that continue after their request
 }
 
 // sessionServer serves requests of the revisions before 2026-07-28, which
@@ -223,7 +224,8 @@ func New(opts Options) (*Door, error) {
 	}
 	opts = opts.withDefaults()
 	base, cancel := context.WithCancelCause(context.Background())
-	c := &core{opts: opts, base: base, cancel: cancel, streams: make(chan struct{})}
+	c := &core{opts: opts, base: base, cancel: cancel}
+	c.closing, c.close = context.WithCancel(base)
 	events := newEventLog(opts)
 	d := &Door{
 		core:         c,
@@ -247,7 +249,7 @@ func (d *Door) Close(ctx context.Context) error {
 	if !was {
 		return nil
 	}
-	close(d.streams)
+	d.close()
 	for _, s := range d.session.sessions.all() {
 		s.closeToQuestions()
 	}
@@ -274,7 +276,7 @@ func (d *Door) reap() {
 			d.session.sessions.sweep()
 			d.stateless.groups.sweep()
 			d.events.sweep()
-		case <-d.streams:
+		case <-d.closing.Done():
 			return
 		}
 	}

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -154,9 +153,11 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	defer d.work.Leave()
 	d.noteStdioClient(c, policy.Principal{})
 	defer d.dropStdioClient(c)
-	lines := ndjson.NewLines(in, d.opts.Limits.Bytes)
-	err := c.loop(ctx, lines)
-	lines.Stop(in)
+	c.flights.Go(c.sendChanges)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(d.closing, stop)()
+	err := ndjson.Serve(ctx, in, c.out, d.opts.Limits.Bytes, c.serveLine)
 	return errors.Join(err, c.drain())
 }
 
@@ -174,23 +175,14 @@ func (d *Door) dropStdioClient(c *stdioClient) {
 	delete(d.stdioClients, c)
 }
 
-// loop takes lines until there are none or c must stop.
-func (c *stdioClient) loop(ctx context.Context, lines *ndjson.Lines) error {
+// sendChanges sends changes of lists until the client's input has ended.
+func (c *stdioClient) sendChanges() {
 	for {
 		select {
-		case data, ok := <-lines.Next():
-			if !ok {
-				return lines.Err()
-			}
-			c.serveLine(data)
 		case <-c.session.changes.wake:
 			c.flushChanges()
-		case <-c.out.Broken():
-			return nil // drain says why
-		case <-ctx.Done():
-			return nil
-		case <-c.door.streams:
-			return nil
+		case <-c.listening.Done():
+			return
 		}
 	}
 }
@@ -199,9 +191,6 @@ func (c *stdioClient) loop(ctx context.Context, lines *ndjson.Lines) error {
 //
 //	decode -> identify -> dispatch -> observe -> reply
 func (c *stdioClient) serveLine(data []byte) {
-	if len(bytes.TrimSpace(data)) == 0 {
-		return
-	}
 	d := c.door
 	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
@@ -373,7 +362,7 @@ func (c *sseClient) spawnFlight(work func()) {
 		defer d.work.Leave()
 		work()
 		select {
-		case <-d.streams:
+		case <-d.closing.Done():
 			if c.flying.Load() == 0 {
 				d.session.endSession(c.session)
 			}

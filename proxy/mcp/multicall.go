@@ -145,7 +145,7 @@ func (m *multiCall) keepOutcome(wait time.Duration) {
 	case <-m.fetched:
 	case <-timer.C:
 	case <-m.ctx.Done():
-	case <-m.server.streams:
+	case <-m.server.closing.Done():
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -215,8 +215,7 @@ func (m *multiCall) Tell(method string, params json.RawMessage) {
 
 // severe reports whether a log message is at least as severe as level.
 func severe(params json.RawMessage, level string) bool {
-	raw, _ := jsonrpc.Get(params, "level")
-	text, _ := jsonrpc.Text(raw)
+	text, _ := jsonrpc.TextAt(params, "level")
 	is, wanted := slices.Index(proxy.Levels, text), slices.Index(proxy.Levels, level)
 	return wanted >= 0 && is >= wanted
 }
@@ -346,7 +345,7 @@ func (m *multiCall) Ask(ctx context.Context, questions []registry.Question) []re
 		return unanswered(questions, "the question was withdrawn")
 	case <-m.ctx.Done():
 		return unanswered(questions, "the client has gone")
-	case <-m.server.streams:
+	case <-m.server.closing.Done():
 		return unanswered(questions, errClosing.Error())
 	}
 	r, open := newQuestionRound(questions)
@@ -422,7 +421,7 @@ func (m *multiCall) awaitAnswers(ctx context.Context, r *questionRound) []regist
 		reason, over = "the question was withdrawn", false
 	case <-m.ctx.Done():
 		reason = "the client has gone"
-	case <-m.server.streams:
+	case <-m.server.closing.Done():
 		reason = errClosing.Error()
 	}
 	return m.withdrawRound(r, reason, over)

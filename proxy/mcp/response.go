@@ -203,8 +203,7 @@ func faultOf(r wire.Reply) json.RawMessage {
 	if r.Error != nil || r.Result == nil {
 		return r.Error
 	}
-	meta, _ := jsonrpc.Get(r.Result, "_meta")
-	data, _ := jsonrpc.Get(meta, wire.MetaError)
+	data, _ := jsonrpc.At(r.Result, "_meta", wire.MetaError)
 	return data
 }
 
@@ -309,7 +308,7 @@ func (c *core) pump(out *response, rd *reader) {
 // (StreamLife).
 func (c *core) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, stop func() bool) {
 	if !t.call {
-		closing = c.streams
+		closing = c.closing.Done()
 	}
 	if !t.prime || c.opts.StreamLife <= 0 {
 		return closing, nil, func() bool { return true }

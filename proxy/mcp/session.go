@@ -219,8 +219,7 @@ var errNoRoom = errors.New("too many sessions are at work")
 // initialize opens a session. Capabilities name what is relayed and no more.
 func (c *core) initialize(_ context.Context, x *exchange) outcome {
 	params := x.call.Message.Params
-	raw, _ := jsonrpc.Get(params, "protocolVersion")
-	wanted, ok := jsonrpc.Text(raw)
+	wanted, ok := jsonrpc.TextAt(params, "protocolVersion")
 	if !ok {
 		return refused(signal.CodeEnvelopeInvalid, "initialize needs params.protocolVersion, a string")
 	}
@@ -299,8 +298,7 @@ func nameOf(holder json.RawMessage, member string) string {
 	}
 	var parts []string
 	for _, key := range []string{"name", "version"} {
-		raw, _ := jsonrpc.Get(info, key)
-		if text, ok := jsonrpc.Text(raw); ok && text != "" {
+		if text, ok := jsonrpc.TextAt(info, key); ok && text != "" {
 			parts = append(parts, text)
 		}
 	}

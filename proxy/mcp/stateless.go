@@ -111,8 +111,7 @@ func quoted(texts ...string) json.RawMessage {
 // missing, "" when nothing is.
 func (x *exchange) readClient() string {
 	m := x.call.Message
-	raw, _ := m.Meta(metaVersion)
-	if _, ok := jsonrpc.Text(raw); !ok {
+	if _, ok := m.TextParam("_meta", metaVersion); !ok {
 		return "_meta needs " + metaVersion + ", a string"
 	}
 	capabilities, _ := m.Meta(metaCapabilities)
@@ -230,8 +229,7 @@ func (s *statelessServer) checkArgumentHeaders(ctx context.Context, x *exchange,
 	if h == nil || !x.isCall() {
 		return answer{}, true
 	}
-	raw, _ := x.call.Message.Param("name")
-	name, _ := jsonrpc.Text(raw)
+	name, _ := x.call.Message.TextParam("name")
 	t := s.find(ctx, x, name)
 	if t == nil {
 		return answer{}, true
@@ -284,8 +282,7 @@ func standardFault(h http.Header, m *jsonrpc.Message, member string) string {
 	if fault := paramheader.CheckText(h, paramheader.Method, m.Method, false); fault != "" || member == "" {
 		return fault
 	}
-	raw, _ := m.Param(member)
-	name, ok := jsonrpc.Text(raw)
+	name, ok := m.TextParam(member)
 	if !ok {
 		return "params." + member + ", which header " + paramheader.Name + " repeats, is no string"
 	}
@@ -405,8 +402,7 @@ func (c *core) statelessCapabilities(x *exchange) json.RawMessage {
 	if without, err := jsonrpc.Delete(offered, "tasks"); err == nil {
 		offered = without
 	}
-	extensions, _ := jsonrpc.Get(offered, "extensions")
-	if _, has := jsonrpc.Get(extensions, extensionTasks); has || !c.opts.Tasks {
+	if _, has := jsonrpc.At(offered, "extensions", extensionTasks); has || !c.opts.Tasks {
 		return offered
 	}
 	return setIn(offered, json.RawMessage("{}"), "extensions", extensionTasks)
@@ -498,8 +494,7 @@ func notFound(object json.RawMessage, x *exchange) json.RawMessage {
 // withStatus gives a the HTTP status that revision 2026-07-28 wants for a method
 // that is not served; other refusals of the road stay what they are.
 func (x *exchange) withStatus(a answer) answer {
-	data, _ := jsonrpc.Get(a.fault, "data")
-	raw, _ := jsonrpc.Get(data, "code")
+	raw, _ := jsonrpc.At(a.fault, "data", "code")
 	if code, _ := jsonrpc.Get(a.fault, "code"); x.stateless != nil && string(code) == "-32601" && string(raw) == `"METHOD_NOT_FOUND"` {
 		a.status = http.StatusNotFound
 	}

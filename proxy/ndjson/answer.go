@@ -37,8 +37,7 @@ func actions(tools []*registry.Tool) json.RawMessage {
 }
 
 func appendAction(out []byte, t *registry.Tool) []byte {
-	raw, _ := jsonrpc.Get(t.Definition, "description")
-	description, _ := jsonrpc.Text(raw)
+	description, _ := jsonrpc.TextAt(t.Definition, "description")
 	out = fmt.Appendf(out, `{"action":%s,"description":%s,"boundaryNotice":%s`, jsonrpc.Quote(t.Exposed), jsonrpc.Quote(description), jsonrpc.Quote(notice(t)))
 	for _, name := range []string{"inputSchema", "outputSchema"} {
 		if value, ok := jsonrpc.Get(t.Definition, name); ok {
@@ -54,16 +53,8 @@ func notice(t *registry.Tool) string {
 	if t == nil {
 		return noNotice
 	}
-	if meta, ok := jsonrpc.Get(t.Definition, "_meta"); ok {
-		raw, _ := jsonrpc.Get(meta, "boundaryNotice")
-		if text, ok := jsonrpc.Text(raw); ok && text != "" {
-			return text
-		}
-	}
-	if t.Notice != "" {
-		return t.Notice
-	}
-	return noNotice
+	own, _ := jsonrpc.TextAt(t.Definition, "_meta", "boundaryNotice")
+	return cmp.Or(own, t.Notice, noNotice)
 }
 
 // replied puts what the road replied into the protocol's words. The tool's own
@@ -111,8 +102,7 @@ func answer(name string, reply *proxy.Reply) json.RawMessage {
 
 // claims is what an action says of itself in a tool result.
 func claims(result json.RawMessage) map[string]json.RawMessage {
-	meta, _ := jsonrpc.Get(result, "_meta")
-	own, _ := jsonrpc.Get(meta, ndjson.MetaAction)
+	own, _ := jsonrpc.At(result, "_meta", ndjson.MetaAction)
 	return maps.Collect(jsonrpc.Members(own))
 }
 

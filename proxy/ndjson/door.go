@@ -9,7 +9,6 @@
 package ndjson
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -137,36 +136,14 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
-	lines := ndjson.NewLines(in, ndjson.MaxLine)
-	err := c.loop(ctx, lines)
-	lines.Stop(in)
+	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte) { c.serveLine(ctx, line) })
 	err = errors.Join(err, c.drain())
 	d.opts.Ended(c.session)
 	return err
 }
 
-// loop takes lines until there are none or c must stop.
-func (c *client) loop(ctx context.Context, lines *ndjson.Lines) error {
-	for ctx.Err() == nil {
-		select {
-		case line, ok := <-lines.Next():
-			if !ok {
-				return lines.Err()
-			}
-			c.serveLine(ctx, line)
-		case <-c.out.Broken():
-			return nil // drain says why
-		case <-ctx.Done():
-		}
-	}
-	return nil
-}
-
 // serveLine deals with one line; a request without an id is waited for.
 func (c *client) serveLine(ctx context.Context, line []byte) {
-	if len(bytes.TrimSpace(line)) == 0 {
-		return
-	}
 	x := c.door.receive(c.session, line)
 	if refusal := c.door.authenticate(c.ctx, x); refusal != nil {
 		c.send(refusal)

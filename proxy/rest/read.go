@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -75,25 +74,16 @@ func toolsQuery(u *url.URL) (name string, filtered, ok bool) {
 // upstream's own bytes.
 func appendTool(body []byte, t *registry.Tool, io *registry.ToolIO) []byte {
 	body = fmt.Appendf(body, `{"name":%s,"server":%s,"tool":%s`, jsonrpc.Quote(t.Exposed), jsonrpc.Quote(t.Server), jsonrpc.Quote(t.Name))
-	if title, ok := textOf(t, "title"); ok {
+	if title, ok := jsonrpc.TextAt(t.Definition, "title"); ok {
 		body = fmt.Appendf(body, `,"title":%s`, jsonrpc.Quote(title))
 	}
-	description, _ := textOf(t, "description")
+	description, _ := jsonrpc.TextAt(t.Definition, "description")
 	annotations := t.Annotations
 	if len(annotations) == 0 || annotations[0] != '{' {
 		annotations = []byte("{}")
 	}
 	return fmt.Appendf(body, `,"description":%s,"risk":%s,"annotations":%s,"fingerprint":%s,"input_schema":%s,"output_schema":%s}`,
 		jsonrpc.Quote(description), jsonrpc.Quote(t.Risk), annotations, jsonrpc.Quote(t.Fingerprint), io.Input, io.Output)
-}
-
-// textOf gives a string member of t's definition, and whether it is there.
-func textOf(t *registry.Tool, key string) (string, bool) {
-	raw, ok := jsonrpc.Get(t.Definition, key)
-	if !ok {
-		return "", false
-	}
-	return jsonrpc.Text(raw)
 }
 
 // artifact answers with the bytes of one artifact, whole or in ranges, to who
@@ -262,23 +252,10 @@ func (s *stream) send(piece []byte) error {
 func event(n signal.JSONRPCNotification) []byte {
 	message := jsonrpc.NewNotification(n.Method, n.Params)
 	out := make([]byte, 0, len(message)+80)
-	if id, ok := signalID(n.Params); ok {
+	if id, ok := jsonrpc.TextAt(n.Params, "signal", "id"); ok {
 		out = append(append(append(out, "id: "...), id...), '\n')
 	}
 	out = append(out, "event: signal\ndata: "...)
 	out = append(out, jsonrpc.OneLine(message)...)
 	return append(out, "\n\n"...)
-}
-
-// signalID gives the id of the signal in params.
-func signalID(params json.RawMessage) (string, bool) {
-	inner, ok := jsonrpc.Get(params, "signal")
-	if !ok {
-		return "", false
-	}
-	raw, ok := jsonrpc.Get(inner, "id")
-	if !ok {
-		return "", false
-	}
-	return jsonrpc.Text(raw)
 }
