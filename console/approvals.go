@@ -26,7 +26,7 @@ const (
 
 // ticket is approval.Ticket for people. Texts that others wrote are in their
 // visible form; arguments is the value, arguments_text what to show.
-type ticket struct {
+type Ticket struct {
 	ID             string          `json:"id"`
 	State          approval.State  `json:"state"`
 	Requester      string          `json:"requester"`
@@ -62,18 +62,18 @@ type ticket struct {
 	Attached       int             `json:"attached"`
 	MayDecide      bool            `json:"may_decide"`    // whoever asks, as things stand
 	MayReconcile   bool            `json:"may_reconcile"` // likewise, once the outcome is unknown
-	Votes          []ballot        `json:"votes,omitempty"`
-	History        []change        `json:"history,omitempty"`
+	Votes          []Ballot        `json:"votes,omitempty"`
+	History        []Change        `json:"history,omitempty"`
 }
 
-type ballot struct {
+type Ballot struct {
 	Subject string    `json:"subject"`
 	Approve bool      `json:"approve"`
 	Reason  string    `json:"reason,omitempty"`
 	At      time.Time `json:"at"`
 }
 
-type change struct {
+type Change struct {
 	At     time.Time      `json:"at"`
 	Who    string         `json:"who"`
 	From   approval.State `json:"from,omitempty"`
@@ -83,8 +83,8 @@ type change struct {
 }
 
 // view returns k as p sees it.
-func view(k approval.Ticket, p policy.Principal) ticket {
-	t := ticket{
+func view(k approval.Ticket, p policy.Principal) Ticket {
+	t := Ticket{
 		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles,
 		Client: Visible(k.Principal.Client), Tenant: Visible(k.Principal.Tenant),
 		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
@@ -100,7 +100,7 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 		t.Arguments = k.Arguments
 	}
 	for _, b := range k.Votes {
-		t.Votes = append(t.Votes, ballot{Subject: Visible(b.Subject), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
+		t.Votes = append(t.Votes, Ballot{Subject: Visible(b.Subject), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
 	}
 	for _, c := range k.History {
 		t.History = append(t.History, shown(c))
@@ -108,8 +108,8 @@ func view(k approval.Ticket, p policy.Principal) ticket {
 	return t
 }
 
-func shown(c approval.Change) change {
-	return change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest}
+func shown(c approval.Change) Change {
+	return Change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest}
 }
 
 func argumentsText(k approval.Ticket) string {
@@ -128,7 +128,7 @@ func (c *Console) list(w http.ResponseWriter, r *http.Request, p policy.Principa
 	if err != nil {
 		return err
 	}
-	tickets := []ticket{}
+	tickets := []Ticket{}
 	for _, k := range found {
 		if k.VisibleTo(p) {
 			tickets = append(tickets, view(k, p))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/big"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -32,51 +33,31 @@ type leaf struct {
 
 // leaves splits JSON text into its values, in order. An empty object or array
 // is a leaf. Text that is not one JSON value is an error.
-func leaves(text []byte) ([]leaf, error) {
+func leaves(text []byte) (found []leaf, err error) {
 	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	found, err := readLeaves(d, "", nil)
-	if err != nil {
-		return nil, err
+	for first := true; first || d.StackDepth() > 0; first = false {
+		kind := d.PeekKind()
+		within, read := d.StackIndex(d.StackDepth())
+		if kind == '{' || kind == '[' || kind == '}' || kind == ']' || within == '{' && read%2 == 0 {
+			if _, err := d.ReadToken(); err != nil {
+				return nil, err
+			}
+			if end := d.PeekKind(); kind == '{' && end == '}' || kind == '[' && end == ']' {
+				found = append(found, leaf{pointer: string(d.StackPointer()), lexeme: kind.String() + end.String()})
+			}
+			continue
+		}
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, leaf{pointer: string(d.StackPointer()), lexeme: string(value)})
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, badRequest("the text has data after its value", "")
 	}
 	return found, nil
 }
-
-func readLeaves(d *jsontext.Decoder, at string, found []leaf) ([]leaf, error) {
-	open := d.PeekKind()
-	if open != '{' && open != '[' {
-		value, err := d.ReadValue()
-		return append(found, leaf{pointer: at, lexeme: string(value)}), err
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return nil, err
-	}
-	n := 0
-	for ; d.PeekKind() != '}' && d.PeekKind() != ']'; n++ {
-		name := strconv.Itoa(n)
-		if open == '{' {
-			token, err := d.ReadToken()
-			if err != nil {
-				return nil, err
-			}
-			name = token.String()
-		}
-		var err error
-		if found, err = readLeaves(d, at+"/"+pointerToken.Replace(name), found); err != nil {
-			return nil, err
-		}
-	}
-	end, err := d.ReadToken()
-	if err == nil && n == 0 {
-		found = append(found, leaf{pointer: at, lexeme: open.String() + end.String()})
-	}
-	return found, err
-}
-
-// pointerToken writes a name as a reference token of a JSON Pointer.
-var pointerToken = strings.NewReplacer("~", "~0", "/", "~1")
 
 // row is one line of the table of arguments, for people.
 type row struct {
@@ -227,33 +208,28 @@ type part struct {
 	Escape bool // a \uXXXX
 }
 
+// escapes finds the escapes of a visible text. An escaped backslash escapes
+// nothing.
+var escapes = regexp.MustCompile(`(?s)\\(u[0-9a-fA-F]{4}|.)`)
+
 // textOf splits the result of Visible. In a JSON string, escapes that its
 // writer made count like those that Visible makes.
 func textOf(visible string) (t text) {
 	from := 0
-	for i := 0; i < len(visible); {
-		switch {
-		case escapeAt(visible, i):
-			if from < i {
-				t = append(t, part{Text: visible[from:i]})
-			}
-			t = append(t, part{Text: visible[i : i+6], Escape: true})
-			i += 6
-			from = i
-		case visible[i] == '\\':
-			i += 2 // an escaped backslash escapes nothing
-		default:
-			i++
+	for _, at := range escapes.FindAllStringIndex(visible, -1) {
+		if at[1]-at[0] < len(`\u0000`) {
+			continue
 		}
+		if from < at[0] {
+			t = append(t, part{Text: visible[from:at[0]]})
+		}
+		t = append(t, part{Text: visible[at[0]:at[1]], Escape: true})
+		from = at[1]
 	}
 	if from < len(visible) {
 		t = append(t, part{Text: visible[from:]})
 	}
 	return t
-}
-
-func escapeAt(s string, i int) bool {
-	return len(s) >= i+6 && s[i] == '\\' && s[i+1] == 'u' && strings.Trim(s[i+2:i+6], "0123456789abcdefABCDEF") == ""
 }
 
 // String joins the parts.

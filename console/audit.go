@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -40,22 +41,28 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	}
 	ctx, stop := c.life(r.Context())
 	defer stop()
+	c.stream(w, c.opts.Audit(ctx, n, follow), follow)
+	return nil
+}
+
+// stream writes lines as they come. With follow, the reader learns at once that it
+// is connected.
+func (c *Console) stream(w http.ResponseWriter, lines iter.Seq2[[]byte, error], follow bool) {
 	out := http.NewResponseController(w)
 	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
 	w.Header().Set("Content-Type", "application/jsonl")
 	if follow {
-		_ = out.Flush() // the reader learns that it is connected
+		_ = out.Flush()
 	}
-	for line, err := range c.opts.Audit(ctx, n, follow) {
+	for line, err := range lines {
 		if err != nil {
-			c.opts.Log.Error("reading the audit trail", "error", err)
+			c.opts.Log.Warn("ending a stream", "error", err)
 			panic(http.ErrAbortHandler) // a cut stream must not look complete
 		}
-		if err := writeLine(w, out, line); err != nil {
-			return nil
+		if writeLine(w, out, line) != nil {
+			return
 		}
 	}
-	return nil
 }
 
 // writeLine writes and flushes one line. It fails for a reader that takes

@@ -15,11 +15,10 @@ import (
 // what helps to decide.
 type ticketPage struct {
 	shell
-	ticket
+	Ticket
 	face
 	Effect                []phrase
 	WhenRun, Way, Session string
-	Approvals             int
 
 	Table     table
 	Earlier   string // the ticket that the table is compared with, "" = none
@@ -29,10 +28,9 @@ type ticketPage struct {
 	Raw    text
 	RawCut int // bytes of the arguments that Raw leaves out
 
-	MayReconcile bool
-	WhyNot       string   // why the visitor has nothing to decide
-	Refused      *problem // why the visitor's form changed nothing
-	Typed        string   // the reason that stood in it
+	WhyNot  string   // why the visitor has nothing to decide
+	Refused *problem // why the visitor's form changed nothing
+	Typed   string   // the reason that stood in it
 }
 
 func (c *Console) ticketPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -59,8 +57,7 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 
 func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {
 	d = ticketPage{
-		ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: way(k), Session: Visible(k.Session), Approvals: k.Approvals,
-		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(v.Principal),
+		Ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: way(k), Session: Visible(k.Session),
 	}
 	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), "", "/console/approvals/"+k.ID); err != nil {
 		return d, err

@@ -2,40 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
-)
 
-// A ticket is a held call as the admin listener describes it.
-type ticket struct {
-	ID        string          `json:"id"`
-	State     string          `json:"state"`
-	Requester string          `json:"requester"`
-	Server    string          `json:"server"`
-	Tool      string          `json:"tool"`
-	Exposed   string          `json:"exposed"`
-	Digest    string          `json:"digest"`
-	Arguments json.RawMessage `json:"arguments"`
-	Visible   string          `json:"arguments_text"`
-	Rule      string          `json:"rule"`
-	Reason    string          `json:"reason"`
-	Roles     []string        `json:"roles"`
-	Created   time.Time       `json:"created"`
-	Expires   time.Time       `json:"expires"`
-	DecidedBy string          `json:"decided_by"`
-	Note      string          `json:"note"`
-	Approvals int             `json:"approvals"`
-	Quorum    int             `json:"quorum"`
-	Each      map[string]int  `json:"each,omitempty"`
-	Given     map[string]int  `json:"given,omitempty"`
-	Execute   bool            `json:"execute_on_approve"`
-}
+	"github.com/toolgate/toolgate/console"
+)
 
 func approvalCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
@@ -72,7 +47,7 @@ func approvalList(e *env) *cobra.Command {
 				query.Set("awaiting", "me")
 			}
 			var found struct {
-				Approvals []ticket
+				Approvals []console.Ticket
 				Next      string
 			}
 			err := e.printAdmin(c.Context(), "/v1/approvals?"+query.Encode(), "tickets", &found)
@@ -94,7 +69,7 @@ func approvalShow(e *env) *cobra.Command {
 		Use: "show ID", Short: "show one held call whole", Args: cobra.ExactArgs(1),
 		Example: "  toolgate approval show apr_01J… --token demo-approver",
 		RunE: func(c *cobra.Command, args []string) error {
-			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(ticket))
+			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(console.Ticket))
 		},
 	}
 }
@@ -110,7 +85,7 @@ func approvalVote(e *env, verb string) *cobra.Command {
 		Example: fmt.Sprintf("  toolgate approval %s apr_01J… --reason \"checked with payroll\" --token demo-approver", verb),
 		RunE: func(c *cobra.Command, args []string) error {
 			if digest == "" {
-				var t ticket
+				var t console.Ticket
 				if err := e.callAdmin(c.Context(), http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
 					return err
 				}
@@ -126,7 +101,7 @@ func approvalVote(e *env, verb string) *cobra.Command {
 
 // postDecision sends a person's decision on a ticket, and prints the ticket's state.
 func (e *env) postDecision(ctx context.Context, path string, decision map[string]string) error {
-	var t ticket
+	var t console.Ticket
 	if err := e.callAdmin(ctx, http.MethodPost, path, decision, &t); err != nil {
 		return err
 	}

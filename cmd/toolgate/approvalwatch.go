@@ -9,9 +9,10 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/console"
 )
 
 // approvalReconcile records the outcome that somebody found out at the other end.
@@ -54,19 +55,6 @@ the last seq continues without a gap.`,
 	return c
 }
 
-// A change is one line of a watch.
-type change struct {
-	Seq    int64 `json:"seq"`
-	Change struct {
-		At     time.Time `json:"at"`
-		Who    string    `json:"who"`
-		From   string    `json:"from"`
-		To     string    `json:"to"`
-		Reason string    `json:"reason"`
-	} `json:"change"`
-	Approval ticket `json:"approval"`
-}
-
 func (e *env) watch(ctx context.Context, path string) error {
 	res, err := e.askAdmin(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -90,7 +78,7 @@ func (e *env) watch(ctx context.Context, path string) error {
 
 // printChange prints one line of a watch and returns its number.
 func (e *env) printChange(line []byte) (int64, error) {
-	var c change
+	var c console.TicketEvent
 	if err := json.Unmarshal(line, &c); err != nil {
 		return 0, fmt.Errorf("reading the answer: %w", err)
 	}
