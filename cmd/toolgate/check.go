@@ -62,7 +62,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unservable(fmt.Errorf("policy: %w", err), "")
 	}
-	found := warnings(app.Warnings(cfg, engine))
+	found := app.Warnings(cfg, engine)
 	if live {
 		if err := e.withUpstreams(ctx, cfg, func(a *app.App) { found = findings(a) }); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 
 // findings lists what an app reports about itself and its upstreams.
 func findings(a *app.App) []finding {
-	found := warnings(a.Findings())
+	found := a.Findings()
 	for _, u := range a.Upstreams().Status() {
 		faults := slices.Clone(u.Warnings)
 		if u.Error != "" {

@@ -20,34 +20,16 @@ const (
 )
 
 // finding is one fault, warning or note about a configuration or a policy.
-type finding struct {
-	Level   string `json:"level"`          // error, warning or note
-	Code    string `json:"code,omitempty"` // what kind it is, of findings about a policy
-	Where   string `json:"where"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-
-	file string // of Where, and its line; zero = unknown
-	row  int
-}
-
-// warnings are what an app says of itself.
-func warnings(said []app.Finding) []finding {
-	found := make([]finding, len(said))
-	for i, f := range said {
-		found[i] = finding{Level: levelWarning, Where: f.Where, Message: f.Message, Hint: f.Hint}
-	}
-	return found
-}
+type finding = app.Finding
 
 // placed returns findings of a policy with paths as one sees them from here.
 func placed(slips []rego.Finding, root string) []finding {
 	found := make([]finding, len(slips))
 	for i, s := range slips {
-		f := finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, file: s.File, row: s.Row}
+		f := finding{Level: string(s.Level), Code: s.Code, Where: s.Where(), Message: s.Message, Hint: s.Hint, File: s.File, Row: s.Row}
 		if s.File != "" && root != "" && !strings.HasSuffix(root, ".gz") && !path.IsAbs(s.File) {
-			f.file = path.Join(root, s.File)
-			f.Where = strings.Replace(f.Where, s.File, f.file, 1)
+			f.File = path.Join(root, s.File)
+			f.Where = strings.Replace(f.Where, s.File, f.File, 1)
 		}
 		found[i] = f
 	}
@@ -73,13 +55,12 @@ func faultsOf(err error, root string) []finding {
 // unservable is the error of a configuration or a policy that cannot serve, after
 // its faults in the form that -o asks for.
 func (e *env) unservable(err error, root string) error {
-	switch e.output {
-	case "json":
-		return errors.Join(e.json(map[string]any{"ok": false, "findings": faultsOf(err, root)}), usage(err))
-	case "github":
-		return errors.Join(e.annotate(faultsOf(err, root)), usage(err))
+	found := faultsOf(err, root)
+	refused := &exit{code: exitUsage, err: err, document: map[string]any{"ok": false, "findings": found}}
+	if e.output == "github" {
+		return errors.Join(e.annotate(found), refused)
 	}
-	return usage(err)
+	return refused
 }
 
 var (
@@ -93,11 +74,11 @@ func (e *env) annotate(found []finding) error {
 	for _, f := range found {
 		level := map[string]string{levelError: "error", levelWarning: "warning"}[f.Level]
 		fmt.Fprintf(&b, "::%s", cmp.Or(level, "notice"))
-		if f.file != "" {
-			fmt.Fprintf(&b, " file=%s", annotationProperty.Replace(f.file))
+		if f.File != "" {
+			fmt.Fprintf(&b, " file=%s", annotationProperty.Replace(f.File))
 		}
-		if f.row > 0 {
-			fmt.Fprintf(&b, ",line=%d", f.row)
+		if f.Row > 0 {
+			fmt.Fprintf(&b, ",line=%d", f.Row)
 		}
 		if f.Hint != "" {
 			f.Message += "\nhint: " + f.Hint

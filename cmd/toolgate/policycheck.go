@@ -68,7 +68,7 @@ func (e *env) checkPolicy(ctx context.Context, flags policyChecks) error {
 	}
 	found := placed(slips, options.Path)
 	sight := e.survey(ctx, engine, e.callers(cfg, engine, flags.path, flags.subject, nil), tools)
-	found = append(found, sight.findings()...)
+	found = append(found, sight.found...)
 	return e.printChecked(engine, found, sight, flags)
 }
 
@@ -118,12 +118,9 @@ const surveyTime = 20 * time.Second
 
 // A sight is what a policy says about callers and tools before any call.
 type sight struct {
-	pairs     int
-	whole     []wholePair
-	uncovered []string            // tools that no caller may call
-	hidden    map[string][]string // :: tool ⇒ callers who do not see it and could be allowed
-	useless   map[string][]string // :: tool ⇒ callers who see it and are always denied
-	cut       bool                // there was no time to look at all of them
+	pairs int
+	whole []wholePair
+	found []finding
 }
 
 // A wholePair is a role and a tool whose conditions are unknown.
@@ -139,71 +136,62 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 	defer stop()
 	p := e.progress(false)
 	defer p.end()
-	s := sight{whole: []wholePair{}, hidden: map[string][]string{}, useless: map[string][]string{}}
+	s := sight{whole: []wholePair{}}
 	for _, t := range tools {
-		covered := false
+		var covered bool
+		var hidden, useless []string // from callers who could be allowed, for those who never are
 		for _, who := range callers {
 			c, err := cellOf(ctx, engine, who, t)
 			if ctx.Err() != nil {
-				s.cut = true
+				s.found = append(s.found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
 				return s
 			}
 			if err != nil {
 				c.May, c.Why = depends, err.Error()
 			}
-			s.look(ctx, engine, who, t, c)
+			if s.pairs++; c.May == depends {
+				s.whole = append(s.whole, wholePair{c.Caller(), t.Exposed, c.Why})
+			}
 			covered = covered || c.May != never
+			switch shown, may := sees(ctx, engine, who, t, c.May); {
+			case shown && !may:
+				useless = append(useless, c.Caller())
+			case may && !shown:
+				hidden = append(hidden, c.Caller())
+			}
 			p.tell(func() string {
 				return fmt.Sprintf("%d of %d pairs of a role and a tool", s.pairs, len(callers)*len(tools))
 			})
 		}
-		if !covered {
-			s.uncovered = append(s.uncovered, t.Exposed)
-		}
+		s.warn(!covered, "uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
+		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", few(hidden)), "let visible be true for every caller whom some call may be allowed")
+		s.warn(useless != nil, "useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", few(useless)), "let visible be false for callers who are always denied")
 	}
 	return s
 }
 
-// look compares what one caller may do with a tool with whether it sees the tool.
-func (s *sight) look(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool, c cell) {
-	s.pairs++
-	if c.May == depends {
-		s.whole = append(s.whole, wholePair{c.Caller(), t.Exposed, c.Why})
-	}
-	if !engine.DefinesVisible() {
-		return
-	}
-	somebody := sample(who)
-	switch shown, err := engine.Visible(ctx, somebody, t); {
-	case err != nil:
-	case shown && c.May == never:
-		s.useless[t.Exposed] = append(s.useless[t.Exposed], c.Caller())
-	case !shown && c.May != never:
-		if o, err := engine.Outline(ctx, somebody, t); err == nil && kindOf(o) != never {
-			s.hidden[t.Exposed] = append(s.hidden[t.Exposed], c.Caller())
-		}
+// warn adds a finding about a tool if it applies.
+func (s *sight) warn(applies bool, code string, t policy.Tool, message, hint string) {
+	if applies {
+		s.found = append(s.found, finding{Level: levelWarning, Code: code, Where: "tool " + t.Exposed, Message: message, Hint: hint})
 	}
 }
 
-// findings is what people should know of a survey.
-func (s sight) findings() []finding {
-	var found []finding
-	warn := func(code, tool, message, hint string) {
-		found = append(found, finding{Level: levelWarning, Code: code, Where: "tool " + tool, Message: message, Hint: hint})
+// sees reports whether the policy shows a tool to a caller, and whether the caller
+// could be allowed to call it. Both are true where that is not known.
+func sees(ctx context.Context, engine *rego.Engine, who policy.Principal, t policy.Tool, kind string) (shown, may bool) {
+	if !engine.DefinesVisible() {
+		return true, true
 	}
-	for _, t := range s.uncovered {
-		warn("uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
+	shown, err := engine.Visible(ctx, sample(who), t)
+	if err != nil {
+		return true, true
 	}
-	for _, t := range slices.Sorted(maps.Keys(s.hidden)) {
-		warn("hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", few(s.hidden[t])), "let visible be true for every caller whom some call may be allowed")
+	if may = kind != never; may && !shown {
+		o, err := engine.Outline(ctx, sample(who), t)
+		may = err == nil && kindOf(o) != never
 	}
-	for _, t := range slices.Sorted(maps.Keys(s.useless)) {
-		warn("useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", few(s.useless[t])), "let visible be false for callers who are always denied")
-	}
-	if s.cut {
-		found = append(found, finding{Level: levelNote, Code: "survey-cut", Message: fmt.Sprintf("after %v %d pairs of a role and a tool were looked at, and not all", surveyTime, s.pairs)})
-	}
-	return found
+	return shown, may
 }
 
 // reasons says why conditions are not known, and for which pairs, one line for each

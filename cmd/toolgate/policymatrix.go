@@ -201,28 +201,19 @@ func (c *cell) fill(o rego.Outline) {
 
 // kindOf is an Outline in one word.
 func kindOf(o rego.Outline) string {
-	let, stop := 0, 0 // branches that may let a call through, and those that hold or deny it
-	unconditional := false
+	var free, let, stop bool // some branch allows every call, lets calls through, holds or denies calls
 	for _, b := range o.Branches {
-		switch b.Decision.Effect {
-		case policy.Allow:
-			let++
-			unconditional = unconditional || len(b.When) == 0
-		case policy.Hold:
-			let++
-			stop++
-		case policy.Deny:
-			if !b.Idle {
-				stop++
-			}
-		}
+		effect := b.Decision.Effect
+		free = free || effect == policy.Allow && len(b.When) == 0
+		let = let || effect != policy.Deny
+		stop = stop || effect == policy.Hold || effect == policy.Deny && !b.Idle
 	}
 	switch {
 	case o.Whole != "":
 		return depends
-	case let == 0:
+	case !let:
 		return never
-	case unconditional && stop == 0:
+	case free && !stop:
 		return always
 	}
 	return sometimes

@@ -109,7 +109,7 @@ func (e *env) printTests(report *rego.TestReport, flags policyTests) error {
 func missedFindings(report *rego.TestReport) (found []finding) {
 	for _, c := range report.Cases {
 		if c.Outcome != rego.Passed && c.Outcome != rego.Skipped {
-			found = append(found, finding{Level: levelError, file: c.File, row: c.Row, Message: c.Name + ": " + c.Message})
+			found = append(found, finding{Level: levelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
 		}
 	}
 	if report.Coverage == nil {
@@ -117,7 +117,7 @@ func missedFindings(report *rego.TestReport) (found []finding) {
 	}
 	for _, f := range report.Coverage.Files {
 		for _, m := range f.Missing {
-			found = append(found, finding{Level: levelNote, file: f.File, row: m[0], Message: "no test reaches line " + span(m)})
+			found = append(found, finding{Level: levelNote, File: f.File, Row: m[0], Message: "no test reaches line " + span(m)})
 		}
 	}
 	return found

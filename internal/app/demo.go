@@ -31,6 +31,6 @@ func demoTokens(cfg *config.Config) []Finding {
 	if len(known) == 0 {
 		return nil
 	}
-	return []Finding{{"toolgate.identity.tokens", "a demo token is known to everybody: " + strings.Join(known, ", "),
-		"make your own with toolgate token create, and take these out"}}
+	return []Finding{warning("toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
+		"make your own with toolgate token create, and take these out")}
 }

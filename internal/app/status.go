@@ -47,28 +47,37 @@ func (a *App) status() console.Status {
 	return s
 }
 
-// A Finding is something that an operator should look at.
+// A Finding is something that an operator or the author of a policy should look at.
 type Finding struct {
-	Where   string // file:line:column and key of the configuration, or the part that it is about
-	Message string
-	Hint    string // "" = none
+	Level   string `json:"level"`          // error, warning or note
+	Code    string `json:"code,omitempty"` // its kind, of findings about a policy
+	Where   string `json:"where"`          // file:line:column and key of the configuration, or the part that it is about
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+
+	File string `json:"-"` // of Where; "" = unknown
+	Row  int    `json:"-"` // in File, from 1; 0 = unknown
+}
+
+func warning(where, message, hint string) Finding {
+	return Finding{Level: string(rego.LevelWarning), Where: where, Message: message, Hint: hint}
 }
 
 // Warnings lists findings that follow from configuration and policy alone.
 func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
 	found := []Finding{}
 	for _, w := range cfg.Warnings {
-		found = append(found, Finding{w.Place(), w.Message, w.Hint})
+		found = append(found, warning(w.Place(), w.Message, w.Hint))
 	}
 	for _, w := range engine.Warnings() {
-		found = append(found, Finding{"policy", w, ""})
+		found = append(found, warning("policy", w, ""))
 	}
 	if cfg.Deterministic {
-		found = append(found, Finding{"toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"})
+		found = append(found, warning("toolgate.deterministic", "ids and times come from a counter and repeat from run to run", "for golden runs only: nowhere else should anybody rely on such a trail"))
 	}
 	if len(cfg.Approvals.Notify) > 0 && cfg.Console.URL == "" {
-		found = append(found, Finding{"toolgate.approvals.notify", "links in notices lead to " + consoleURL(cfg) + ", where only this machine may get to",
-			"set toolgate.console.url to where people reach the pages"})
+		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
+			"set toolgate.console.url to where people reach the pages"))
 	}
 	return append(found, demoTokens(cfg)...)
 }
@@ -104,10 +113,10 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 	for i, rule := range cfg.Limits.Rules {
 		where := fmt.Sprintf("toolgate.limits.rules[%d]", i)
 		if rule.Tool != "" && !slices.Contains(tools, rule.Tool) && !proxy.Limited(rule.Tool) {
-			found = append(found, Finding{where + ".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"})
+			found = append(found, warning(where+".tool", fmt.Sprintf("no server offers a tool that is exposed as %q", rule.Tool), "toolgate tool list shows the names"))
 		}
 		if rule.Role != "" && !slices.Contains(roles, rule.Role) {
-			found = append(found, Finding{where + ".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""})
+			found = append(found, warning(where+".role", fmt.Sprintf("no token and no policy data has the role %q", rule.Role), ""))
 		}
 	}
 	return found
