@@ -24,8 +24,8 @@ const (
 	maxTickets     = 1000
 )
 
-// ticket is approval.Ticket for people. Texts that others wrote are in their
-// visible form; arguments is the value, arguments_text what to show.
+// A Ticket is a held call in answers of /v1/approvals. Texts that others wrote are
+// in their visible form; arguments is the value, arguments_text what to show.
 type Ticket struct {
 	ID             string          `json:"id"`
 	State          approval.State  `json:"state"`
@@ -66,6 +66,7 @@ type Ticket struct {
 	History        []Change        `json:"history,omitempty"`
 }
 
+// A Ballot is one vote on a ticket.
 type Ballot struct {
 	Subject string    `json:"subject"`
 	Approve bool      `json:"approve"`
@@ -73,6 +74,7 @@ type Ballot struct {
 	At      time.Time `json:"at"`
 }
 
+// A Change is one line of the history of a ticket.
 type Change struct {
 	At     time.Time      `json:"at"`
 	Who    string         `json:"who"`

@@ -8,7 +8,8 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// told is one line of a watch: a change and the current state of its ticket.
+// A TicketEvent is one line of /v1/approvals/watch: a change and the current state
+// of its ticket.
 type TicketEvent struct {
 	Seq    int64  `json:"seq"`
 	Change Change `json:"change"`
