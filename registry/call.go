@@ -29,13 +29,13 @@ type View struct {
 // client of the same capabilities had one so far; where it cannot be had within
 // five seconds, the client sees what those see that can do nothing.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
-	for _, s := range r.Catalogue().running[route] {
+	for _, s := range r.catalogue.Load().running[route] {
 		select {
 		case <-s.settled:
 		case <-ctx.Done():
 		}
 	}
-	v := View{r: r, ctx: ctx, from: from, route: route, now: r.Catalogue()}
+	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
 	if from.Session != "" {
 		v.servers = v.now.running[route]
 	}

@@ -3,8 +3,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
-
-	jsonv2 "github.com/go-json-experiment/json"
+	"slices"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
@@ -77,89 +76,65 @@ func (r *Registry) Offered(ctx context.Context, route string) json.RawMessage {
 	return nil
 }
 
-// A union holds the capabilities that all servers can have together.
-type union struct {
-	Tools       *feature                   `json:"tools,omitzero"`
-	Resources   *feature                   `json:"resources,omitzero"`
-	Prompts     *feature                   `json:"prompts,omitzero"`
-	Completions *feature                   `json:"completions,omitzero"`
-	Logging     *feature                   `json:"logging,omitzero"`
-	Extensions  map[string]json.RawMessage `json:"extensions,omitzero"`
-	Tasks       *taskFeature               `json:"tasks,omitzero"`
-}
-
-// feature is one capability, with the members that it may have.
-type feature struct {
-	Subscribe   bool `json:"subscribe,omitzero"`   // of resources
-	ListChanged bool `json:"listChanged,omitzero"` // of tools, resources and prompts
-}
-
-// taskFeature is the capability to run tool calls as tasks (MCP 2025-11-25).
-type taskFeature struct {
-	Requests json.RawMessage `json:"requests"`
-	Cancel   *struct{}       `json:"cancel,omitzero"`
-	List     *struct{}       `json:"list,omitzero"`
+// features are the capabilities of a union with the members that each may have.
+var features = []struct {
+	name    string
+	members []string
+}{
+	{"tools", []string{"listChanged"}}, {"resources", []string{"subscribe", "listChanged"}}, {"prompts", []string{"listChanged"}},
+	{"completions", nil}, {"logging", nil},
 }
 
 // extensions are those that work where all servers are: what they add is in
 // tools, resources and requests about tasks.
 var extensions = []string{"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/ui"}
 
-// Union returns what at least one of offers has. Each extension is as the first
-// server declares it.
+// Union returns the capabilities that at least one of offers has. Each extension
+// is as the first server declares it. Tool calls can be tasks (MCP 2025-11-25) if
+// one server says so; listing and cancelling tasks needs every such server.
 func Union(offers []Offer) json.RawMessage {
-	var out union
-	for _, o := range offers {
-		for name, to := range map[string]**feature{
-			"tools": &out.Tools, "resources": &out.Resources, "prompts": &out.Prompts, "completions": &out.Completions, "logging": &out.Logging,
-		} {
-			if _, ok := jsonrpc.Get(o.Capabilities, name); !ok {
-				continue
-			}
-			if *to == nil {
-				*to = new(feature)
-			}
-			subscribe, _ := o.member(name, "subscribe")
-			changed, _ := o.member(name, "listChanged")
-			(*to).Subscribe = (*to).Subscribe || name == "resources" && string(subscribe) == "true"
-			(*to).ListChanged = (*to).ListChanged || name != "completions" && name != "logging" && string(changed) == "true"
-		}
-		for _, name := range extensions {
-			if value, ok := o.member("extensions", name); ok && out.Extensions[name] == nil {
-				if out.Extensions == nil {
-					out.Extensions = make(map[string]json.RawMessage)
-				}
-				out.Extensions[name] = value
+	out := json.RawMessage(`{}`)
+	put := func(object *json.RawMessage, name string, value json.RawMessage) {
+		*object, _ = jsonrpc.Set(*object, name, value) // the parts are well-formed
+	}
+	for _, f := range features {
+		feature := json.RawMessage(`{}`)
+		for _, name := range f.members {
+			if slices.ContainsFunc(offers, func(o Offer) bool { return string(o.member(f.name, name)) == "true" }) {
+				put(&feature, name, json.RawMessage(`true`))
 			}
 		}
-		out.addTasks(o)
+		if slices.ContainsFunc(offers, func(o Offer) bool { return o.member(f.name) != nil }) {
+			put(&out, f.name, feature)
+		}
 	}
-	text, _ := jsonv2.Marshal(out, jsonv2.Deterministic(true)) // its raw parts are well-formed
-	return text
+	declared := json.RawMessage(`{}`)
+	for _, name := range extensions {
+		if i := slices.IndexFunc(offers, func(o Offer) bool { return o.member("extensions", name) != nil }); i >= 0 {
+			put(&declared, name, offers[i].member("extensions", name))
+		}
+	}
+	if len(declared) > len(`{}`) {
+		put(&out, "extensions", declared)
+	}
+	tasks := json.RawMessage(`{"requests":{"tools":{"call":{}}}}`)
+	tasking := slices.DeleteFunc(slices.Clone(offers), func(o Offer) bool { return o.member("tasks", "requests", "tools", "call") == nil })
+	for _, name := range []string{"cancel", "list"} {
+		if !slices.ContainsFunc(tasking, func(o Offer) bool { return o.member("tasks", name) == nil }) {
+			put(&tasks, name, json.RawMessage(`{}`))
+		}
+	}
+	if len(tasking) > 0 {
+		put(&out, "tasks", tasks)
+	}
+	return out
 }
 
-// addTasks adds the tasks of tool calls, if a server has them: listing and
-// cancelling only when each that has tasks can do it.
-func (u *union) addTasks(o Offer) {
-	if _, ok := o.member("tasks", "requests", "tools", "call"); !ok {
-		return
-	}
-	if u.Tasks == nil {
-		u.Tasks = &taskFeature{Requests: json.RawMessage(`{"tools":{"call":{}}}`), Cancel: new(struct{}), List: new(struct{})}
-	}
-	if _, ok := o.member("tasks", "cancel"); !ok {
-		u.Tasks.Cancel = nil
-	}
-	if _, ok := o.member("tasks", "list"); !ok {
-		u.Tasks.List = nil
-	}
-}
-
-// member returns a value within the capabilities, and whether it is there.
-func (o Offer) member(path ...string) (value json.RawMessage, ok bool) {
-	value, ok = o.Capabilities, true
+// member returns a value within the capabilities, nil when it is not there.
+func (o Offer) member(path ...string) json.RawMessage {
+	value := o.Capabilities
 	for _, name := range path {
-		value, ok = jsonrpc.Get(value, name)
+		value, _ = jsonrpc.Get(value, name)
 	}
-	return value, ok
+	return value
 }

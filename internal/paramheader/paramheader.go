@@ -135,11 +135,14 @@ var (
 	schemaData   = map[string]bool{"default": true, "enum": true, "const": true, "examples": true}
 )
 
-// schema reads one schema. It is reachable when only properties lead to it;
-// anywhere else an annotation is an error.
+// schema reads a schema, or a list of schemas. It is reachable when only
+// properties lead to it; anywhere else an annotation is an error.
 func (a *annotations) schema(schema json.RawMessage, path []string, depth int, reachable bool) {
 	if depth > maxNesting {
 		return
+	}
+	for element := range jsonrpc.Elements(schema) {
+		a.schema(element, path, depth+1, false)
 	}
 	if raw, ok := jsonrpc.Get(schema, Annotation); ok {
 		if reachable && len(path) > 0 {
@@ -156,21 +159,7 @@ func (a *annotations) schema(schema json.RawMessage, path []string, depth int, r
 				a.schema(property, append(path[:len(path):len(path)], name), depth+1, reachable && key == "properties")
 			}
 		default:
-			a.elsewhere(value, path, depth+1)
-		}
-	}
-}
-
-// elsewhere reads the value of a member that may be a schema or a list of
-// schemas.
-func (a *annotations) elsewhere(value json.RawMessage, path []string, depth int) {
-	if value[0] == '{' {
-		a.schema(value, path, depth, false)
-		return
-	}
-	for element := range jsonrpc.Elements(value) {
-		if depth < maxNesting {
-			a.elsewhere(element, path, depth+1)
+			a.schema(value, path, depth+1, false)
 		}
 	}
 }

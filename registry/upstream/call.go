@@ -38,9 +38,9 @@ type Call struct {
 // tool whose definition on this connection differs from the one that was judged
 // is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
-	return s.send(ctx, &request{Call: call, method: "tools/call", params: object(
-		member{"name", jsonrpc.Quote(call.Tool)}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta},
-	)})
+	r := &request{Call: call, method: "tools/call"}
+	r.params = object(member{"name", jsonrpc.Quote(call.Tool)}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta})
+	return s.send(ctx, r)
 }
 
 // Ask is one request that calls no tool.
@@ -137,6 +137,55 @@ func (s *Server) attempt(ctx context.Context, cl *client, r *request) (json.RawM
 		s.forget(r.From.Session, sess)
 	}
 	return nil, e
+}
+
+// request makes a request of a client. On an initialized connection it first sets
+// the log level that the client wants. On a stateless one the server may answer
+// with questions: then the client is asked, and the request is sent again with
+// its answers.
+//
+//	request ---> input_required: questions, state
+//	             Peer.Ask(questions)
+//	request + answers + state ---> input_required … | result
+//
+// Each round is a request of its own. The client's time does not count against
+// the deadline.
+func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Error) {
+	stateless := s.conn.Stateless()
+	if stateless {
+		if result, e, ok := s.answerHere(ctx, r); ok {
+			return result, e
+		}
+	} else if r.method != methodSetLevel && s.conn.client != nil {
+		s.setLevel(ctx, r.From.Level)
+	}
+	params := r.params
+	for n := 1; ; n++ {
+		result, e := s.conn.do(ctx, r)
+		switch {
+		case e != nil && n == 1:
+			return nil, s.conn.markLost(e)
+		case e != nil: // a second attempt would repeat what was done so far
+			e.Sent, e.Lost = true, false
+			return nil, e
+		case r.method == methodSetLevel:
+			s.levelMu.Lock()
+			s.level = text(r, "level")
+			s.levelMu.Unlock()
+		}
+		if !stateless {
+			return result, nil
+		}
+		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
+			return result, nil
+		}
+		if n == maxRounds {
+			return nil, failed(fmt.Errorf("the server asked %d times and did not answer", n))
+		}
+		if r.params, e = s.conn.answered(ctx, r, params, result); e != nil {
+			return nil, e
+		}
+	}
 }
 
 // session returns the connection of a client with its slot, which the caller

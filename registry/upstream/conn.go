@@ -95,14 +95,19 @@ func pendingOf(call *mcpclient.Call) *pending {
 func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Loose: r.loose, Owner: p}
-	var err error
+	var meta []jsonrpc.Change
 	if r.Progress != nil || r.Later != nil {
-		if p.Params, err = withToken(p.Params, p.ID); err != nil {
-			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding a progress token: %w", err)}
-		}
+		meta = append(meta, jsonrpc.Change{Name: "progressToken", Value: jsonrpc.Quote(p.ID)})
 	}
 	if c.Stateless() {
-		if p.Params, err = c.addClientMeta(r, p.Params); err != nil {
+		meta = append(meta, c.clientMeta(r)...)
+	}
+	if meta != nil {
+		if p.Params == nil {
+			p.Params = json.RawMessage(`{}`)
+		}
+		var err error
+		if p.Params, err = jsonrpc.Edit(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}
@@ -119,19 +124,6 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		c.cancel(p, e.Kind)
 	}
 	return result, e
-}
-
-// withToken puts a progress token into params._meta.
-func withToken(params json.RawMessage, id string) (json.RawMessage, error) {
-	meta, ok := jsonrpc.Get(params, "_meta")
-	if !ok {
-		meta = json.RawMessage(`{}`)
-	}
-	meta, err := jsonrpc.Set(meta, "progressToken", jsonrpc.Quote(id))
-	if err != nil {
-		return nil, err
-	}
-	return jsonrpc.Set(params, "_meta", meta)
 }
 
 // cancel notifies the server that nobody waits for p any longer. The notification

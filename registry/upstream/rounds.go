@@ -21,55 +21,6 @@ const (
 // 2026-07-28 basic/patterns/mrtr, "Supported Requests").
 var mayAsk = map[string]bool{"tools/call": true, "prompts/get": true, "resources/read": true}
 
-// request makes a request of a client. On an initialized connection it first sets
-// the log level that the client wants. On a stateless one the server may answer
-// with questions: then the client is asked, and the request is sent again with
-// its answers.
-//
-//	request ---> input_required: questions, state
-//	             Peer.Ask(questions)
-//	request + answers + state ---> input_required … | result
-//
-// Each round is a request of its own. The client's time does not count against
-// the deadline.
-func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Error) {
-	stateless := s.conn.Stateless()
-	if stateless {
-		if result, e, ok := s.answerHere(ctx, r); ok {
-			return result, e
-		}
-	} else if r.method != methodSetLevel && s.conn.client != nil {
-		s.setLevel(ctx, r.From.Level)
-	}
-	params := r.params
-	for n := 1; ; n++ {
-		result, e := s.conn.do(ctx, r)
-		switch {
-		case e != nil && n == 1:
-			return nil, s.conn.markLost(e)
-		case e != nil: // a second attempt would repeat what was done so far
-			e.Sent, e.Lost = true, false
-			return nil, e
-		case r.method == methodSetLevel:
-			s.levelMu.Lock()
-			s.level = text(r, "level")
-			s.levelMu.Unlock()
-		}
-		if !stateless {
-			return result, nil
-		}
-		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
-			return result, nil
-		}
-		if n == maxRounds {
-			return nil, failed(fmt.Errorf("the server asked %d times and did not answer", n))
-		}
-		if r.params, e = s.conn.answered(ctx, r, params, result); e != nil {
-			return nil, e
-		}
-	}
-}
-
 // answered asks the client the server's questions, and returns the params of
 // the next round: those of the first, with the answers and the server's state.
 func (c *conn) answered(ctx context.Context, r *request, params, result json.RawMessage) (json.RawMessage, *Error) {

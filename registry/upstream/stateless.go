@@ -51,25 +51,14 @@ func clientInfo(version string) json.RawMessage {
 	return object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(version)})
 }
 
-// addClientMeta adds the _meta of a stateless request to params, and replaces
-// what another hop said there. All other bytes stay.
-func (c *conn) addClientMeta(r *request, params json.RawMessage) (json.RawMessage, error) {
-	if params == nil {
-		params = json.RawMessage(`{}`)
-	}
-	meta, ok := jsonrpc.Get(params, "_meta")
-	if !ok {
-		meta = json.RawMessage(`{}`)
-	}
+// clientMeta returns the _meta of a stateless request, which replaces what another
+// hop said there.
+func (c *conn) clientMeta(r *request) []jsonrpc.Change {
 	capabilities, level := c.claims(r)
-	meta, err := jsonrpc.Edit(meta,
-		jsonrpc.Change{Name: metaRevision, Value: jsonrpc.Quote(c.Revision())}, jsonrpc.Change{Name: metaClient, Value: c.info},
-		jsonrpc.Change{Name: metaCapabilities, Value: capabilities}, jsonrpc.Change{Name: metaLevel, Value: level}, jsonrpc.Change{Name: metaSubscription},
-	)
-	if err != nil {
-		return nil, err
+	return []jsonrpc.Change{
+		{Name: metaRevision, Value: jsonrpc.Quote(c.Revision())}, {Name: metaClient, Value: c.info},
+		{Name: metaCapabilities, Value: capabilities}, {Name: metaLevel, Value: level}, {Name: metaSubscription},
 	}
-	return jsonrpc.Set(params, "_meta", meta)
 }
 
 // claims returns the client capabilities and the log level of a request, nil
