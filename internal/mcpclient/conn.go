@@ -62,10 +62,9 @@ type Conn struct {
 
 	spoken atomic.Pointer[spoken]
 
-	mu      sync.Mutex       // protects the fields below
-	calls   map[string]*Call // :: id ⇒ call that waits for its answer
-	tasks   sync.WaitGroup
-	closing bool // no task may begin any more
+	mu    sync.Mutex       // protects calls; held while life ends, and while a task begins
+	calls map[string]*Call // :: id ⇒ call that waits for its answer
+	tasks sync.WaitGroup
 }
 
 // spoken is how messages are sent: in which session and revision.
@@ -108,9 +107,9 @@ func (c *Conn) Dead() bool { return c.life.Err() != nil }
 
 // Fail ends the connection and the calls that wait. The first cause stays.
 func (c *Conn) Fail(cause *Error) {
-	c.end(cause)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.end(cause)
 	for _, p := range c.calls {
 		p.stop()
 	}
@@ -123,22 +122,20 @@ func (c *Conn) Close() {
 		if c.wire != nil {
 			c.wire.close()
 		}
-		c.mu.Lock()
-		c.closing = true
-		c.mu.Unlock()
 		c.tasks.Wait()
 	})
 }
 
 // Go runs f in a goroutine that Close waits for. It reports false, and does
-// nothing, when the connection is being closed.
+// nothing, when the connection has ended.
 func (c *Conn) Go(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closing {
-		c.tasks.Go(f)
+	if c.Dead() {
+		return false
 	}
-	return !c.closing
+	c.tasks.Go(f)
+	return true
 }
 
 // Call is one request to a server. Its exported fields are set before Do.

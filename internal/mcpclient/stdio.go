@@ -8,14 +8,15 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// maxQueued bounds what waits to be written to a server that does not read,
-	// in bytes; maxLossy bounds it for messages that may be dropped.
-	maxQueued = 64 << 20
-	maxLossy  = 1 << 20
+	// maxQueued is how many lines wait to be written to a server that does not
+	// read; maxPosted bounds the bytes of those that may be dropped.
+	maxQueued = 256
+	maxPosted = 1 << 20
 	// fateGrace is how long the end of a process may follow the end of its output.
 	fateGrace = 1500 * time.Millisecond
 )
@@ -37,12 +38,8 @@ type stdioWire struct {
 	out     io.Reader
 	process Process
 	tasks   sync.WaitGroup
-	wakeup  chan struct{} // has an element when there is something to write
-
-	mu     sync.Mutex // protects the fields below
-	queue  []outLine
-	queued int // bytes in queue
-	closed bool
+	queue   chan outLine // what waits to be written
+	posted  atomic.Int64 // bytes of the messages in queue that are no calls
 }
 
 // outLine is one line to write; call is nil unless the line is a request.
@@ -55,7 +52,7 @@ type outLine struct {
 // server speaks the NDJSON action protocol, and its actions appear as tools.
 func (c *Conn) OpenStdio(in io.Writer, out io.Reader, process Process, actions bool) {
 	c.actions = actions
-	w := &stdioWire{c: c, in: in, out: out, process: process, wakeup: make(chan struct{}, 1)}
+	w := &stdioWire{c: c, in: in, out: out, process: process, queue: make(chan outLine, maxQueued)}
 	c.wire = w
 	w.tasks.Go(w.read)
 	w.tasks.Go(w.write)
@@ -63,71 +60,57 @@ func (c *Conn) OpenStdio(in io.Writer, out io.Reader, process Process, actions b
 
 // send implements wire.
 func (w *stdioWire) send(ctx context.Context, p *Call) error {
-	if err := w.enqueue(outLine{p, p.line}, maxQueued); err != nil {
+	if err := w.enqueue(ctx, outLine{p, p.line}); err != nil {
 		return err
 	}
 	return p.await(ctx)
 }
 
-// post implements wire. A server that reads nothing gets nothing.
-func (w *stdioWire) post(_ context.Context, line []byte, lossy bool) error {
-	most := maxQueued
-	if lossy {
-		most = maxLossy
+// post implements wire.
+func (w *stdioWire) post(ctx context.Context, line []byte, lossy bool) error {
+	size, err := int64(len(line)), errors.New("the server does not read what it is sent")
+	switch fits := w.posted.Add(size) <= maxPosted; {
+	case !lossy:
+		err = w.enqueue(ctx, outLine{line: line})
+	case fits:
+		select {
+		case w.queue <- outLine{line: line}:
+			return nil
+		default:
+		}
 	}
-	return w.enqueue(outLine{line: line}, most)
+	if err != nil {
+		w.posted.Add(-size)
+	}
+	return err
 }
 
-// enqueue leaves a line to the writer, unless more than most bytes would wait.
-func (w *stdioWire) enqueue(out outLine, most int) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+// enqueue leaves a line to the writer, and waits while too many are queued.
+func (w *stdioWire) enqueue(ctx context.Context, out outLine) error {
+	select {
+	case w.queue <- out:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.c.life.Done():
 		return io.ErrClosedPipe
 	}
-	if w.queued+len(out.line) > most {
-		return errors.New("the server does not read what it is sent")
-	}
-	w.queue = append(w.queue, out)
-	w.queued += len(out.line)
-	select {
-	case w.wakeup <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
-// next takes a line off the queue.
-func (w *stdioWire) next() (outLine, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.queue) == 0 {
-		w.queue = nil
-		return outLine{}, false
-	}
-	out := w.queue[0]
-	w.queue[0] = outLine{}
-	w.queue = w.queue[1:]
-	w.queued -= len(out.line)
-	return out, true
 }
 
 // write is the goroutine that writes to the process.
 func (w *stdioWire) write() {
 	for {
-		out, ok := w.next()
-		if !ok {
-			select {
-			case <-w.wakeup:
+		select {
+		case out := <-w.queue:
+			if out.call == nil {
+				w.posted.Add(-int64(len(out.line)))
+			} else if !out.call.claim() {
 				continue
-			case <-w.c.life.Done():
+			}
+			if !w.put(out) {
 				return
 			}
-		}
-		if out.call != nil && !out.call.claim() {
-			continue
-		}
-		if !w.put(out) {
+		case <-w.c.life.Done():
 			return
 		}
 	}
@@ -205,9 +188,6 @@ func (w *stdioWire) tooLong(head []byte) {
 
 // close implements wire.
 func (w *stdioWire) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
 	w.process.Stop()
 	w.tasks.Wait()
 }

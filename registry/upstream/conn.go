@@ -118,7 +118,7 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	if r.Later != nil {
 		c.taskListeners.answered(p.ID, result, c.opts.Now())
 	}
-	late := !p.Answered()
+	late := e != nil && !p.Answered()
 	p.queue.finish(late)
 	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() {
 		c.cancel(p, e.Kind)
