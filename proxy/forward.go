@@ -9,7 +9,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -321,13 +322,11 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	if meta != nil {
 		changes = append(changes, jsonrpc.Change{Name: "_meta", Members: meta})
 	}
-	shaped, err := jsonrpc.Edit(o.result, changes...)
-	if err != nil {
-		t.gate.opts.Log.Error("shaping a result", "decision", t.decisionID, "error", err)
-		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
+	shaped, f := t.edited(o.result, changes...)
+	if f == nil {
+		t.replyWith(shaped, o.kernel)
 	}
-	t.replyWith(shaped, o.kernel)
-	return nil
+	return f
 }
 
 // marshal encodes texts, numbers and JSON of our own making.
@@ -433,26 +432,21 @@ var redacted = json.RawMessage(`"[redacted]"`)
 func redact(result json.RawMessage, pointers []string) (json.RawMessage, error) {
 	structured := false
 	for _, ptr := range pointers {
-		tokens := strings.Split(ptr, "/")
-		if tokens[0] != "" || len(tokens) < 2 {
+		path := slices.Collect(jsontext.Pointer(ptr).Tokens())
+		if len(path) == 0 || ptr[0] != '/' {
 			return nil, fmt.Errorf("redacting: %q is no pointer below the root", ptr)
 		}
-		for i, token := range tokens {
-			tokens[i] = pointerEscapes.Replace(token)
-		}
 		var err error
-		if result, err = redactAt(result, tokens[1:]); err != nil {
+		if result, err = redactAt(result, path); err != nil {
 			return nil, fmt.Errorf("redacting %q: %w", ptr, err)
 		}
-		structured = structured || tokens[1] == "structuredContent"
+		structured = structured || path[0] == "structuredContent"
 	}
 	if !structured {
 		return result, nil
 	}
 	return repeatStructured(result)
 }
-
-var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
 
 // redactAt replaces the value under path, if there is one.
 func redactAt(value json.RawMessage, path []string) (json.RawMessage, error) {

@@ -3,7 +3,7 @@
 // forward, normalise and close. Gate.Call runs it; nothing else calls a tool.
 //
 // Each kind of request has one small type: toolCall, relayed (requests that call
-// no tool), question (of a server to its client) and statusCall. All embed call,
+// no tool) and question (of a server to its client). All embed call,
 // which has the ids, the principal, the judged bytes and the decision. A road is a
 // literal list of stages, and each stage a method of the request:
 //

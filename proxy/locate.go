@@ -48,15 +48,14 @@ func (r *relayed) findTools(ctx context.Context) *Failure {
 // findResource finds the server of a resource. A subscription ends where it was
 // begun, wherever the resource is by now.
 func (r *relayed) findResource(ctx context.Context) *Failure {
-	if r.in.Route == "" && r.method == "resources/unsubscribe" {
-		if server := r.session().subscription(r.name); server != "" {
-			return r.resourceAt(place{server: server, name: r.name}, true)
-		}
+	kinds := []string{aResource, aTemplate}
+	switch r.method {
+	case "resources/unsubscribe":
+		kinds = []string{aSubscription, aResource, aTemplate}
+	case "completion/complete": // of a template, or of a resource that is none
+		kinds = []string{aTemplate, aResource}
 	}
-	return r.resourceAt(r.locate(ctx, aResource, aTemplate))
-}
-
-func (r *relayed) resourceAt(at place, ok bool) *Failure {
+	at, ok := r.locate(ctx, kinds...)
 	if !ok {
 		return r.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", r.name))
 	}
@@ -80,21 +79,15 @@ func (r *relayed) findPrompt(ctx context.Context) *Failure {
 	if r.method == "completion/complete" {
 		named = jsonrpc.Change{Name: "ref", Members: []jsonrpc.Change{named}}
 	}
-	params, err := jsonrpc.Edit(r.body, named)
-	if err != nil {
-		return r.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
-	}
-	r.body, r.digest = params, digest(params)
-	return nil
+	return r.setParams(named)
 }
 
-// findReference finds what a completion is for: a prompt, a template, or a
-// resource that is none, by its uri.
+// findReference finds what a completion is for: a prompt, or a resource by its uri.
 func (r *relayed) findReference(ctx context.Context) *Failure {
 	if ref, _ := jsonrpc.Get(r.body, "ref"); textMember(ref, "type") == "ref/prompt" {
 		return r.findPrompt(ctx)
 	}
-	return r.resourceAt(r.locate(ctx, aTemplate, aResource))
+	return r.findResource(ctx)
 }
 
 // locate finds where something of one of kinds is. On the route of one server it
@@ -358,11 +351,10 @@ type owner struct{ session, subject, tenant string }
 type session struct {
 	looks singleflight.Group // reads all lists
 
-	mu         sync.Mutex         // protects the fields below
-	tasks      map[taskKey]*task  // those of servers and those of the client
-	places     map[placeKey]place // where resources and prompts of /mcp are
-	subscribed map[string]string  // :: uri ⇒ the server of a subscription on /mcp
-	read       time.Time          // when all lists were read last; zero = they have changed since
+	mu     sync.Mutex         // protects the fields below
+	tasks  map[taskKey]*task  // those of servers and those of the client
+	places map[placeKey]place // where resources and prompts of /mcp are
+	read   time.Time          // when all lists were read last; zero = they have changed since
 }
 
 // task is a task that a governed request became: a tool call, which a server runs,
@@ -406,6 +398,8 @@ const (
 	aResource = "resources"
 	aTemplate = "resourceTemplates"
 	aPrompt   = "prompts"
+	// A subscription is at the server where it was begun.
+	aSubscription = "subscriptions"
 )
 
 // session returns what is remembered of the session of c, which may be nothing so far.
@@ -417,7 +411,7 @@ func (g *Gate) session(o owner) *session {
 	if s, ok := g.sessions.Get(o); ok {
 		return s
 	}
-	s := &session{tasks: map[taskKey]*task{}, places: map[placeKey]place{}, subscribed: map[string]string{}}
+	s := &session{tasks: map[taskKey]*task{}, places: map[placeKey]place{}}
 	if earlier, ok, _ := g.sessions.PeekOrAdd(o, s); ok {
 		return earlier
 	}
@@ -557,8 +551,8 @@ func (s *session) beginLook(now time.Time) bool {
 	if !s.read.IsZero() && now.Sub(s.read) < lookAgain {
 		return false
 	}
+	s.unlistLocked()
 	s.read = now
-	clear(s.places)
 	return true
 }
 
@@ -566,25 +560,24 @@ func (s *session) beginLook(now time.Time) bool {
 func (s *session) unlist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.read = time.Time{}
-	clear(s.places)
+	s.unlistLocked()
 }
 
-// subscription returns the server where a subscription was begun, "" for none.
-func (s *session) subscription(uri string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.subscribed[uri]
+// unlistLocked is unlist; the caller must hold s.mu.
+func (s *session) unlistLocked() {
+	s.read = time.Time{}
+	maps.DeleteFunc(s.places, func(key placeKey, _ place) bool { return key.kind != aSubscription })
 }
 
 // subscribe remembers the subscription that a request begins or ends, if it does.
 func (s *session) subscribe(method, uri, server string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	key := placeKey{aSubscription, uri}
 	switch {
 	case strings.HasSuffix(method, "/unsubscribe"):
-		delete(s.subscribed, uri)
-	case strings.HasSuffix(method, "/subscribe") && len(s.subscribed) < maxPlaces:
-		s.subscribed[uri] = server
+		delete(s.places, key)
+	case strings.HasSuffix(method, "/subscribe") && len(s.places) < maxPlaces:
+		s.places[key] = place{server: server, name: uri}
 	}
 }

@@ -108,11 +108,7 @@ func (r *relayed) receiveParams(m *jsonrpc.Message) *Failure {
 		if f := r.receiveMeta(meta); f != nil {
 			return f
 		}
-		kept, err := jsonrpc.Set(r.body, "_meta", r.meta)
-		if err != nil {
-			return r.fail(signal.CodeEnvelopeInvalid, "params cannot be read")
-		}
-		r.body = kept
+		return r.setParams(jsonrpc.Change{Name: "_meta", Value: r.meta})
 	}
 	r.digest = digest(r.body)
 	return nil

@@ -90,8 +90,9 @@ type toolCall struct {
 	subject policy.Tool // tool as the policy sees it
 	usage   metering
 	hold    hold
-	raw     json.RawMessage // the upstream's result
-	chunks  int             // STREAM signals published so far
+	raw     json.RawMessage   // the upstream's result
+	chunks  int               // STREAM signals published so far
+	tickets []approval.Ticket // of the principal, for a call of StatusName
 }
 
 // Call takes one tool call down the road:

@@ -44,12 +44,6 @@ var StatusTool = sync.OnceValue(func() *registry.Tool {
 	}
 })
 
-// statusCall is a call of StatusName.
-type statusCall struct {
-	*toolCall
-	tickets []approval.Ticket // of the principal
-}
-
 // leave takes a call of StatusName off the road of other calls, once it was received
 // and identified. A test holds the drawing to the list:
 //
@@ -61,13 +55,13 @@ type statusCall struct {
 //
 // The policy is asked only about a result that is given: see storedResult.
 func (t *toolCall) leave(ctx context.Context) *Failure {
-	var statusRoad = []stage[*statusCall]{
-		{"resolve", (*statusCall).resolve},
-		{"limit", (*statusCall).limit},
-		{"validate", (*statusCall).validate},
-		{"answer", (*statusCall).answer},
+	var statusRoad = []stage[*toolCall]{
+		{"resolve", (*toolCall).resolveStatus},
+		{"limit", (*toolCall).limit},
+		{"validate", (*toolCall).validate},
+		{"answer", (*toolCall).answerStatus},
 	}
-	return walk(ctx, &statusCall{toolCall: t}, &t.call, statusRoad)
+	return walk(ctx, t, &t.call, statusRoad)
 }
 
 // offersStatus reports whether who has tickets to ask about, and no server has a
@@ -92,18 +86,18 @@ func (g *Gate) ticketsOf(ctx context.Context, who policy.Principal) ([]approval.
 	return tickets, err
 }
 
-func (s *statusCall) resolve(ctx context.Context) *Failure {
-	tickets, err := s.gate.ticketsOf(ctx, s.principal)
+func (t *toolCall) resolveStatus(ctx context.Context) *Failure {
+	tickets, err := t.gate.ticketsOf(ctx, t.principal)
 	switch {
 	case err != nil:
-		return s.fail(signal.CodeInternal, "")
+		return t.fail(signal.CodeInternal, "")
 	case len(tickets) == 0:
-		return s.unknownTool()
-	case s.in.Message.Variants != nil:
-		return s.ambiguous(s.in.Message.Variants)
+		return t.unknownTool()
+	case t.in.Message.Variants != nil:
+		return t.ambiguous(t.in.Message.Variants)
 	}
-	s.tickets, s.tool, s.subject = tickets, StatusTool(), policy.Tool{Server: StatusServer, Name: StatusName, Exposed: StatusName, Risk: "low"}
-	s.decision = s.ownTickets()
+	t.tickets, t.tool, t.subject = tickets, StatusTool(), policy.Tool{Server: StatusServer, Name: StatusName, Exposed: StatusName, Risk: "low"}
+	t.decision = t.ownTickets()
 	return nil
 }
 
@@ -115,40 +109,35 @@ func (c *call) ownTickets() policy.Decision {
 	}
 }
 
-// answer describes one ticket, or all when the caller has several and names none.
-func (s *statusCall) answer(ctx context.Context) *Failure {
-	raw, named := jsonrpc.Get(s.body, "ticket")
-	id, _ := jsonrpc.Text(raw)
-	switch {
-	case !named && len(s.tickets) > 1:
-		return s.replyStatus(ctx, s.tickets, nil)
-	case !named:
-		id = s.tickets[0].ID
+// answerStatus describes one ticket, or all when the caller has several and names
+// none, in words and as data.
+func (t *toolCall) answerStatus(ctx context.Context) *Failure {
+	tickets, view := t.tickets, map[string]any(nil)
+	raw, named := jsonrpc.Get(t.body, "ticket")
+	if named || len(tickets) == 1 {
+		id, _ := jsonrpc.Text(raw)
+		if !named {
+			id = tickets[0].ID
+		}
+		ticket, f := t.ownTicket(ctx, id)
+		if f != nil {
+			return f
+		}
+		t.ticket = ticket
+		if ticket.State == approval.StateDone {
+			t.reply, f = t.storedResult(ctx, ticket)
+			t.replayed = f == nil
+			return f
+		}
+		tickets, view = []approval.Ticket{ticket}, t.describeTicket(ticket)
 	}
-	t, f := s.ownTicket(ctx, id)
-	if f != nil {
-		return f
-	}
-	s.ticket = t
-	if t.State != approval.StateDone {
-		return s.replyStatus(ctx, []approval.Ticket{t}, s.describeTicket(t))
-	}
-	reply, f := s.storedResult(ctx, t)
-	if f == nil {
-		s.reply, s.replayed = reply, true
-	}
-	return f
-}
-
-// replyStatus describes tickets, in words and as data.
-func (s *statusCall) replyStatus(ctx context.Context, tickets []approval.Ticket, view map[string]any) *Failure {
 	words, data := make([]string, len(tickets)), make([]map[string]any, len(tickets))
-	for i, t := range tickets {
-		words[i], data[i] = ticketText(t), s.describeTicket(t)
+	for i, ticket := range tickets {
+		words[i], data[i] = ticketText(ticket), t.describeTicket(ticket)
 	}
 	result := fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"structuredContent":%s}`,
 		jsonrpc.Quote(strings.Join(words, "\n\n")), marshal(map[string]any{"tickets": data}))
-	return s.replyResult(ctx, result, nil, view)
+	return t.replyResult(ctx, result, nil, view)
 }
 
 // ownTicket returns a ticket of the principal's own, whole. Another principal's

@@ -47,13 +47,22 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
 	t.ends(approval.StateDone, t.raw, "")
-	kernel := signal.OK(nil, t.metrics())
-	result, err := jsonrpc.Edit(t.raw, t.resultMeta(kernel)...)
-	if err != nil {
-		return t.fail(signal.CodeOutputInvalid, "the server's answer cannot carry _meta")
+	return t.replyHandle(t.raw, signal.OK(nil, t.metrics()))
+}
+
+// replyHandle replies with a task in place of a result, with members and, unless
+// results are off, a Result without signals in its _meta.
+func (t *toolCall) replyHandle(result json.RawMessage, kernel signal.Result, members ...jsonrpc.Change) (f *Failure) {
+	if t.gate.settings.Load().Results != "off" {
+		members = append(members, jsonrpc.Change{Name: metaResult, Value: signal.Compact(kernel, nil)})
 	}
-	t.replyWith(result, kernel)
-	return nil
+	if len(members) > 0 {
+		result, f = t.edited(result, jsonrpc.Change{Name: "_meta", Members: members})
+	}
+	if f == nil {
+		t.replyWith(result, kernel)
+	}
+	return f
 }
 
 // findTask finds the task among those of the session and the tickets of the
@@ -96,13 +105,23 @@ func (r *relayed) governTaskState(ctx context.Context, answer json.RawMessage) (
 	return r.edited(answer, changes...)
 }
 
-// edited makes changes to what a peer answered.
+// edited makes changes to an answer.
 func (c *call) edited(answer json.RawMessage, changes ...jsonrpc.Change) (json.RawMessage, *Failure) {
 	out, err := jsonrpc.Edit(answer, changes...)
 	if err != nil {
-		return nil, c.fail(signal.CodeOutputInvalid, "the answer cannot be read")
+		return nil, c.fail(signal.CodeOutputInvalid, "the answer cannot be edited: "+err.Error())
 	}
 	return out, nil
+}
+
+// setParams makes changes to the params of a request that calls no tool.
+func (r *relayed) setParams(changes ...jsonrpc.Change) *Failure {
+	params, err := jsonrpc.Edit(r.body, changes...)
+	if err != nil {
+		return r.fail(signal.CodeEnvelopeInvalid, "params cannot be edited: "+err.Error())
+	}
+	r.body, r.digest = params, digest(params)
+	return nil
 }
 
 // governTaskResult treats the result of a task as the road treats a tool's result.
@@ -146,24 +165,20 @@ func (r *relayed) findUpdated(ctx context.Context) *Failure {
 	if !ok {
 		return nil
 	}
-	var err error
 	changes := []jsonrpc.Change{}
 	for key, answer := range jsonrpc.Members(answers) {
-		change := jsonrpc.Change{Name: key}
-		if in, _ := r.session().shown(r.of, key); in.allowed && err == nil {
-			change.Value, err = redact(answer, in.redact)
+		change := jsonrpc.Change{Name: key} // deletes the answer
+		if in, _ := r.session().shown(r.of, key); in.allowed {
+			var err error
+			if change.Value, err = redact(answer, in.redact); err != nil {
+				return r.internal("redacting an answer", err)
+			}
 		}
 		changes = append(changes, change)
 	}
-	params := r.body
-	if err == nil {
-		params, err = jsonrpc.Edit(r.body, jsonrpc.Change{Name: "inputResponses", Members: changes})
-	}
-	if err != nil {
-		return r.fail(signal.CodeEnvelopeInvalid, "params.inputResponses cannot be read")
-	}
-	r.body, r.about.Arguments, r.digest = params, params, digest(params)
-	return nil
+	f := r.setParams(jsonrpc.Change{Name: "inputResponses", Members: changes})
+	r.about.Arguments = r.body
+	return f
 }
 
 // rememberClientTask remembers the task with which a client answers a question
@@ -237,32 +252,18 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 	if underWay(ticket) {
 		kernel = t.undecided(ticket, ticketText(ticket))
 	}
-	result, shape := t.taskState(ticket), jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)}
+	state := t.taskState(ticket)
+	result, f := t.edited(state, jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"task"`)})
 	if t.task != nil {
-		result, shape = json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: result}
+		result, f = t.edited(json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: state})
 	}
-	view := jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))}
-	result, err := jsonrpc.Edit(result, append(t.resultMeta(kernel, view), shape)...)
-	if err != nil {
-		return t.internal("shaping a task", err)
+	if f == nil {
+		f = t.replyHandle(result, kernel, jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))})
 	}
-	t.replyWith(result, kernel)
-	if underWay(ticket) {
+	if f == nil && underWay(ticket) {
 		t.reply.RetryAfter = retryPending
 	}
-	return nil
-}
-
-// resultMeta puts members, and unless results are off a Result without signals, into
-// the _meta of a result that is no tool's.
-func (c *call) resultMeta(kernel signal.Result, members ...jsonrpc.Change) []jsonrpc.Change {
-	if c.gate.settings.Load().Results != "off" {
-		members = append(members, jsonrpc.Change{Name: metaResult, Value: signal.Compact(kernel, nil)})
-	}
-	if len(members) == 0 {
-		return nil
-	}
-	return []jsonrpc.Change{{Name: "_meta", Members: members}}
+	return f
 }
 
 // underWay reports whether something may still become of t.
@@ -351,15 +352,12 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 		}
 		result, kernel, r.replayed = reply.Result, reply.Kernel, true
 	}
-	result, err := jsonrpc.Set(result, "resultType", json.RawMessage(`"complete"`))
-	if err == nil {
-		state, err = jsonrpc.Set(state, "result", result)
-	}
-	if err != nil {
-		return r.fail(signal.CodeInternal, "")
+	result, f := r.edited(result, jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"complete"`)})
+	if f == nil {
+		state, f = r.edited(state, jsonrpc.Change{Name: "result", Value: result})
 	}
 	r.replyWith(state, kernel)
-	return nil
+	return f
 }
 
 // awaitTask replies with what the call came to, as soon as it is over.
@@ -382,13 +380,10 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 		return f
 	}
 	related := marshal(map[string]string{"taskId": r.ticket.ID})
-	result, err := jsonrpc.Edit(reply.Result, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
-	if err != nil {
-		return r.fail(signal.CodeOutputInvalid, "the tool's result cannot carry _meta")
-	}
+	result, f := r.edited(reply.Result, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
 	r.replyWith(result, reply.Kernel)
 	r.replayed = true
-	return nil
+	return f
 }
 
 // watchTicket returns when t may have changed, and reports false when ctx ends.
