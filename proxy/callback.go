@@ -92,7 +92,7 @@ func (c *call) foresee(ctx context.Context, parentID string, ask registry.Questi
 	q := from.newQuestion(ask)
 	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {
-		q.replyOK(nil)
+		f = q.replyOK(nil)
 	}
 	_, f = q.close(ctx, f)
 	return input{allowed: f == nil, redact: q.decision.Redact}

@@ -214,6 +214,7 @@ type outcome struct {
 	result json.RawMessage
 	refs   []string // into result, one for each signal
 	kernel signal.Result
+	handle bool            // result is a task, whose shape no mode changes
 	slim   []signal.Signal // kernel's signals for mode signals, large bodies as artifacts; nil in other modes
 	links  []byte          // to what was kept as artifacts, for mode signals: content blocks, each after a comma
 }
@@ -300,7 +301,11 @@ func (c *call) metrics() signal.Metrics {
 // Result.
 func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	var changes, meta []jsonrpc.Change
-	switch t.gate.settings.Load().Results {
+	mode := t.gate.settings.Load().Results
+	if o.handle && mode != "off" {
+		mode = "compact"
+	}
+	switch mode {
 	case "off":
 	case "full":
 		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Full(o.kernel)}}
@@ -322,11 +327,7 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	if meta != nil {
 		changes = append(changes, jsonrpc.Change{Name: "_meta", Members: meta})
 	}
-	shaped, f := t.edited(o.result, changes...)
-	if f == nil {
-		t.replyWith(shaped, o.kernel)
-	}
-	return f
+	return t.replyWith(o.result, o.kernel, changes...)
 }
 
 // marshal encodes texts, numbers and JSON of our own making.
@@ -336,14 +337,23 @@ func marshal(v any) json.RawMessage {
 }
 
 // replyOK ends a request with a result that carries no signals.
-func (c *call) replyOK(result json.RawMessage) { c.replyWith(result, signal.OK(nil, c.metrics())) }
+func (c *call) replyOK(result json.RawMessage) *Failure {
+	return c.replyWith(result, signal.OK(nil, c.metrics()))
+}
 
-// replyWith ends a request with its result.
-func (c *call) replyWith(result json.RawMessage, kernel signal.Result) {
+// replyWith ends a request with its result, to which it makes changes.
+func (c *call) replyWith(result json.RawMessage, kernel signal.Result, changes ...jsonrpc.Change) *Failure {
+	if len(changes) > 0 {
+		var err error
+		if result, err = jsonrpc.Edit(result, changes...); err != nil {
+			return c.fail(signal.CodeOutputInvalid, "the result cannot be edited: "+err.Error())
+		}
+	}
 	c.reply = &Reply{
 		Result: result, Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
 		DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision,
 	}
+	return nil
 }
 
 // codeNotKept is the error of a partial result whose bytes could not be stored:

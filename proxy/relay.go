@@ -205,8 +205,7 @@ func (r *relayed) replyRedacted(result json.RawMessage, kernel signal.Result, po
 	if err != nil {
 		return r.internal("redacting an answer", err)
 	}
-	r.replyWith(result, kernel)
-	return nil
+	return r.replyWith(result, kernel)
 }
 
 // enquire is the one place where servers are asked for what is no tool call:
@@ -284,8 +283,7 @@ func isNotice(method string) bool { return strings.HasPrefix(method, "notificati
 func (r *relayed) notifyServers(context.Context) *Failure {
 	r.sent = true
 	r.gate.opts.Servers.Notify(r.server, r.in.Session, r.method, r.body)
-	r.replyOK(nil)
-	return nil
+	return r.replyOK(nil)
 }
 
 // method is the row of a method that calls no tool.

@@ -47,22 +47,7 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
 	t.ends(approval.StateDone, t.raw, "")
-	return t.replyHandle(t.raw, signal.OK(nil, t.metrics()))
-}
-
-// replyHandle replies with a task in place of a result, with members and, unless
-// results are off, a Result without signals in its _meta.
-func (t *toolCall) replyHandle(result json.RawMessage, kernel signal.Result, members ...jsonrpc.Change) (f *Failure) {
-	if t.gate.settings.Load().Results != "off" {
-		members = append(members, jsonrpc.Change{Name: metaResult, Value: signal.Compact(kernel, nil)})
-	}
-	if len(members) > 0 {
-		result, f = t.edited(result, jsonrpc.Change{Name: "_meta", Members: members})
-	}
-	if f == nil {
-		t.replyWith(result, kernel)
-	}
-	return f
+	return t.replyShaped(outcome{result: t.raw, kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
 }
 
 // findTask finds the task among those of the session and the tickets of the
@@ -258,7 +243,7 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 		result, f = t.edited(json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: state})
 	}
 	if f == nil {
-		f = t.replyHandle(result, kernel, jsonrpc.Change{Name: metaApproval, Value: marshal(t.describeTicket(ticket))})
+		f = t.replyShaped(outcome{result: result, kernel: kernel, handle: true}, t.describeTicket(ticket))
 	}
 	if f == nil && underWay(ticket) {
 		t.reply.RetryAfter = retryPending
@@ -332,8 +317,7 @@ func (r *relayed) answerTicket(ctx context.Context) *Failure {
 	case "tasks/cancel":
 		return r.cancelTask(ctx)
 	}
-	r.replyWith(json.RawMessage("{}"), signal.Skip("a ticket asks its agent nothing", r.metrics()))
-	return nil
+	return r.replyWith(json.RawMessage("{}"), signal.Skip("a ticket asks its agent nothing", r.metrics()))
 }
 
 // getTask replies with the state of the ticket, and the call's result where the
@@ -341,8 +325,7 @@ func (r *relayed) answerTicket(ctx context.Context) *Failure {
 func (r *relayed) getTask(ctx context.Context) *Failure {
 	state := r.taskState(r.ticket)
 	if r.in.Era != eraRounds || underWay(r.ticket) || r.ticket.State == approval.StateSuperseded {
-		r.replyOK(state)
-		return nil
+		return r.replyOK(state)
 	}
 	result, kernel := textResult(ticketText(r.ticket)), signal.OK(nil, r.metrics())
 	if r.ticket.State == approval.StateDone {
@@ -353,11 +336,10 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 		result, kernel, r.replayed = reply.Result, reply.Kernel, true
 	}
 	result, f := r.edited(result, jsonrpc.Change{Name: "resultType", Value: json.RawMessage(`"complete"`)})
-	if f == nil {
-		state, f = r.edited(state, jsonrpc.Change{Name: "result", Value: result})
+	if f != nil {
+		return f
 	}
-	r.replyWith(state, kernel)
-	return f
+	return r.replyWith(state, kernel, jsonrpc.Change{Name: "result", Value: result})
 }
 
 // awaitTask replies with what the call came to, as soon as it is over.
@@ -380,10 +362,9 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 		return f
 	}
 	related := marshal(map[string]string{"taskId": r.ticket.ID})
-	result, f := r.edited(reply.Result, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
-	r.replyWith(result, reply.Kernel)
 	r.replayed = true
-	return f
+	return r.replyWith(reply.Result, reply.Kernel,
+		jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
 }
 
 // watchTicket returns when t may have changed, and reports false when ctx ends.
@@ -405,14 +386,13 @@ func (r *relayed) cancelTask(ctx context.Context) *Failure {
 	case err != nil && !errors.Is(err, approval.ErrNotLive):
 		return r.internal("withdrawing a ticket", err)
 	case stateless:
-		r.replyOK(json.RawMessage("{}"))
-		return nil
+		return r.replyOK(json.RawMessage("{}"))
 	}
 	t, f := r.ownTicket(ctx, r.ticket.ID)
-	if f == nil {
-		r.replyOK(r.taskState(t))
+	if f != nil {
+		return f
 	}
-	return f
+	return r.replyOK(r.taskState(t))
 }
 
 // heldTasks returns the principal's tickets that run without their agent, as
