@@ -74,6 +74,9 @@ const (
 	hexSize  = 2 * sha256.Size
 )
 
+// path is where the file of a is, from the root.
+func (a *Artifact) path() string { return path(strings.TrimPrefix(a.ID, idPrefix)) }
+
 // ID gives the id of data.
 func ID(data []byte) string {
 	sum := sha256.Sum256(data)
@@ -141,7 +144,7 @@ type Store struct {
 	stop    context.CancelFunc
 	swept   chan struct{} // closed when the sweeper has ended
 
-	verified *lru.Cache[string, os.FileInfo] // the files whose hash was right, by name
+	verified *lru.Cache[string, os.FileInfo] // the files whose hash was right, by id
 }
 
 // Open gives the artifacts in dir, which it makes when there is none, and
@@ -207,13 +210,14 @@ func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, d
 	if !owner.Valid() {
 		return Artifact{}, ErrNobody
 	}
-	p := put{owner: owner, name: strings.TrimPrefix(ID(data), idPrefix), kind: mediaType(given), size: int64(len(data))}
-	a, err := Artifact{}, errVanished
-	if s.intact(p.name, p.size) {
-		a, err = s.record(ctx, p)
+	a := Artifact{ID: ID(data), Type: mediaType(given), Size: int64(len(data))}
+	err := errVanished
+	if file, broken := s.open(a); broken == nil {
+		_ = file.Close() // it was only read
+		err = s.record(ctx, owner, &a, nil)
 	}
 	if errors.Is(err, errVanished) {
-		a, err = s.store(ctx, p, data)
+		err = s.store(ctx, owner, &a, data)
 	}
 	if err != nil {
 		return Artifact{}, fmt.Errorf("storing artifact: %w", err)
@@ -221,18 +225,19 @@ func (s *Store) Put(ctx context.Context, owner policy.Principal, given string, d
 	return a, nil
 }
 
-// store writes data and the rows of p.
-func (s *Store) store(ctx context.Context, p put, data []byte) (a Artifact, err error) {
-	if p.draft, err = s.stage(p.name, data); err != nil {
-		return a, err
+// store writes data and the rows of a.
+func (s *Store) store(ctx context.Context, owner policy.Principal, a *Artifact, data []byte) error {
+	draft, err := s.stage(a.path(), data)
+	if err != nil {
+		return err
 	}
-	defer s.discard(p.draft)
-	if a, err = s.record(ctx, p); err != nil {
+	defer s.discard(draft)
+	if err = s.record(ctx, owner, a, draft); err != nil {
 		s.orphans.Store(true)
-		return a, err
+		return err
 	}
-	s.count(p.size)
-	return a, nil
+	s.count(a.Size)
+	return nil
 }
 
 // count brings the sweeper when much was put since it came.
@@ -247,14 +252,6 @@ func (s *Store) count(size int64) {
 	}
 }
 
-// put is one Put on its way into the state file.
-type put struct {
-	owner      policy.Principal
-	name, kind string
-	size       int64
-	draft      *draft // nil = the file is there
-}
-
 const dropGrants = "DELETE FROM artifact_grants WHERE artifact = ? AND granted <= ?"
 
 const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
@@ -263,31 +260,25 @@ const putArtifact = `INSERT INTO artifacts (id, size, granted) VALUES (?, ?, ?)
 const putGrant = `INSERT INTO artifact_grants (artifact, subject, tenant, type, created, granted) VALUES (?, ?, ?, ?, ?, ?)
  ON CONFLICT (artifact, subject, tenant) DO UPDATE SET granted = max(granted, excluded.granted) RETURNING type, created`
 
-// record writes the rows of p and, last before the commit, puts its file in
-// place. errVanished means that there is no draft and no file either.
-func (s *Store) record(ctx context.Context, p put) (Artifact, error) {
-	a := Artifact{ID: idPrefix + p.name, Size: p.size}
+// record writes the rows of a, of which it sets Type and Created, and puts its file
+// in place last before the commit. errVanished means that there is neither a draft
+// nor a file.
+func (s *Store) record(ctx context.Context, owner policy.Principal, a *Artifact, draft *os.File) error {
 	now := s.opts.Now()
-	var created int64
-	err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, p.size, now.UnixNano()); err != nil {
+	return s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, putArtifact, a.ID, a.Size, now.UnixNano()); err != nil {
 			return err
 		}
 		// A new grant to the same principal starts again after it has expired.
 		if _, err := tx.ExecContext(ctx, dropGrants, a.ID, s.cutoff(now)); err != nil {
 			return err
 		}
-		row := tx.QueryRowContext(ctx, putGrant, a.ID, p.owner.Subject, p.owner.Tenant, p.kind, now.UnixNano(), now.UnixNano())
-		if err := row.Scan(&a.Type, &created); err != nil {
+		row := tx.QueryRowContext(ctx, putGrant, a.ID, owner.Subject, owner.Tenant, a.Type, now.UnixNano(), now.UnixNano())
+		if err := row.Scan(&a.Type, store.Time{To: &a.Created}); err != nil {
 			return err
 		}
-		return s.place(p)
+		return s.place(a, draft)
 	})
-	if err != nil {
-		return Artifact{}, err
-	}
-	a.Created = time.Unix(0, created).UTC()
-	return a, nil
 }
 
 // cutoff is the time at and before which a grant is expired.
@@ -308,27 +299,18 @@ func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artif
 	if !who.Valid() || !ValidID(id) {
 		return Artifact{}, nil, ErrNotFound
 	}
-	a, err := s.find(ctx, who, id)
-	if err == nil {
-		var file *os.File
-		if file, err = s.open(strings.TrimPrefix(id, idPrefix), a.Size); err == nil {
-			return a, file, nil
-		}
-	}
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sql.ErrNoRows) {
-		return Artifact{}, nil, ErrNotFound
-	}
-	return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
-}
-
-// find gives what who was given and still has.
-func (s *Store) find(ctx context.Context, who policy.Principal, id string) (Artifact, error) {
 	a := Artifact{ID: id}
-	var created int64
 	row := s.db.Read.QueryRowContext(ctx, findArtifact, id, who.Subject, who.Tenant, s.cutoff(s.opts.Now()))
-	if err := row.Scan(&a.Size, &a.Type, &created); err != nil {
-		return Artifact{}, err
+	err := row.Scan(&a.Size, &a.Type, store.Time{To: &a.Created})
+	var file *os.File
+	if err == nil {
+		file, err = s.open(a)
 	}
-	a.Created = time.Unix(0, created).UTC()
-	return a, nil
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, sql.ErrNoRows):
+		return Artifact{}, nil, ErrNotFound
+	case err != nil:
+		return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
+	}
+	return a, file, nil
 }

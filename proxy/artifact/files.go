@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -31,51 +32,42 @@ const (
 // path is where a file lies, from the root: name is a valid name.
 func path(name string) string { return name[:2] + "/" + name }
 
-// draft is bytes that have no name yet. It is locked until it is discarded or
-// its process ends.
-type draft struct {
-	name string
-	file *os.File
-}
-
-// stage writes data to a new draft, durably, and makes the directory that it
-// will go to.
-func (s *Store) stage(name string, data []byte) (*draft, error) {
-	d, err := s.newDraft()
+// stage writes data to a new draft, durably, and makes the directory of the file that
+// it becomes. A draft is a file that has no name yet; it is locked until it is
+// discarded or its process ends.
+func (s *Store) stage(file string, data []byte) (*os.File, error) {
+	draft, err := s.newDraft()
 	if err != nil {
 		return nil, err
 	}
-	if _, err = d.file.Write(data); err == nil {
-		err = d.file.Sync()
+	if _, err = draft.Write(data); err == nil {
+		err = draft.Sync()
 	}
 	if err == nil {
-		err = s.makeShard(name[:2])
+		err = s.makeDir(filepath.Dir(file))
 	}
 	if err != nil {
-		s.discard(d)
+		s.discard(draft)
 		return nil, err
 	}
-	return d, nil
+	return draft, nil
 }
 
 // newDraft makes an empty file and locks it. A sweep that sees the file
 // between the two takes it for a dead process's; then there is another try.
-func (s *Store) newDraft() (*draft, error) {
+func (s *Store) newDraft() (*os.File, error) {
 	for range stageTries {
-		name := draftPrefix + rand.Text()
-		file, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		draft, err := s.root.OpenFile(draftPrefix+rand.Text(), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		d := &draft{name: name, file: file}
-		err = filelock.TryLock(file)
-		if err == nil {
-			_, err = s.root.Lstat(name)
+		if err = filelock.TryLock(draft); err == nil {
+			_, err = s.root.Lstat(filepath.Base(draft.Name()))
 		}
 		if err == nil {
-			return d, nil
+			return draft, nil
 		}
-		s.discard(d)
+		s.discard(draft)
 		if !errors.Is(err, filelock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -84,12 +76,12 @@ func (s *Store) newDraft() (*draft, error) {
 }
 
 // discard ends a draft; one that was placed has lost its name already.
-func (s *Store) discard(d *draft) {
-	_ = s.root.Remove(d.name) // what stays is swept
-	_ = d.file.Close()
+func (s *Store) discard(draft *os.File) {
+	_ = s.root.Remove(filepath.Base(draft.Name())) // what stays is swept
+	_ = draft.Close()
 }
 
-func (s *Store) makeShard(name string) error {
+func (s *Store) makeDir(name string) error {
 	err := s.root.Mkdir(name, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -100,17 +92,17 @@ func (s *Store) makeShard(name string) error {
 	return err
 }
 
-// place gives the draft of p its name, durably, or sees that the file is
-// there. The caller is in a write transaction.
-func (s *Store) place(p put) error {
-	if p.draft != nil {
-		if err := s.root.Rename(p.draft.name, path(p.name)); err != nil {
+// place gives the draft of a its name, durably; without a draft it checks that the
+// file is there. The caller is in a write transaction.
+func (s *Store) place(a *Artifact, draft *os.File) error {
+	if draft != nil {
+		if err := s.root.Rename(filepath.Base(draft.Name()), a.path()); err != nil {
 			return err
 		}
-		return s.syncDir(p.name[:2])
+		return s.syncDir(filepath.Dir(a.path()))
 	}
-	info, err := s.root.Lstat(path(p.name))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != p.size {
+	info, err := s.root.Lstat(a.path())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != a.Size {
 		return errVanished
 	}
 	return err
@@ -125,54 +117,39 @@ func (s *Store) syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// intact reports whether the file of that name has its bytes.
-func (s *Store) intact(name string, size int64) bool {
-	file, err := s.open(name, size)
-	if err != nil {
-		return false
-	}
-	_ = file.Close() // it was only read
-	return true
-}
-
-// open gives the file of that name when it has its size and its hash.
-func (s *Store) open(name string, size int64) (*os.File, error) {
-	file, err := s.root.Open(path(name))
+// open opens the file of a when it has its size and its hash. It reads a file again
+// only when its inode, size or time of change is another than when its hash was right.
+func (s *Store) open(a Artifact) (_ *os.File, err error) {
+	file, err := s.root.Open(a.path())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.verify(file, name, size); err != nil {
-		_ = file.Close() // err says more
-		return nil, err
-	}
-	return file, nil
-}
-
-// verify checks the size and the hash of a file. It reads a file again only when its
-// inode, size or time of change is another than when its hash was right.
-func (s *Store) verify(file *os.File, name string, size int64) error {
+	defer func() {
+		if err != nil {
+			_ = file.Close() // err says more
+		}
+	}()
 	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() != size {
-		return fmt.Errorf("%w: %d bytes instead of %d", ErrDamaged, info.Size(), size)
-	}
-	if was, ok := s.verified.Get(name); ok && os.SameFile(was, info) && was.ModTime().Equal(info.ModTime()) && was.Size() == info.Size() {
-		return nil
+	switch was, checked := s.verified.Get(a.ID); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || info.Size() != a.Size:
+		return nil, fmt.Errorf("%w: %d bytes instead of %d", ErrDamaged, info.Size(), a.Size)
+	case checked && os.SameFile(was, info) && was.ModTime().Equal(info.ModTime()) && was.Size() == info.Size():
+		return file, nil
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
-		return err
+		return nil, err
 	}
-	if hex.EncodeToString(hash.Sum(nil)) != name {
-		return fmt.Errorf("%w: it has another hash", ErrDamaged)
+	if idPrefix+hex.EncodeToString(hash.Sum(nil)) != a.ID {
+		return nil, fmt.Errorf("%w: it has another hash", ErrDamaged)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
+		return nil, err
 	}
-	s.verified.Add(name, info)
-	return nil
+	s.verified.Add(a.ID, info)
+	return file, nil
 }
 
 const (

@@ -43,9 +43,8 @@ type Bus struct {
 	opts Options
 	live atomic.Int64 // subscriptions that have not ended
 
-	mu     sync.Mutex                // protects the fields below, and the ends of subscriptions
-	groups map[owner][]*Subscription // those not closed, the dropped ones too
-	held   int                       // how many there are in groups
+	mu     sync.Mutex      // protects the fields below, and the ends of subscriptions
+	subs   []*Subscription // those not closed, the dropped ones too
 	closed bool
 }
 
@@ -60,7 +59,7 @@ func New(opts Options) *Bus {
 	opts.Bytes = cmp.Or(max(0, opts.Bytes), 4<<20)
 	opts.PerPrincipal = cmp.Or(max(0, opts.PerPrincipal), 16)
 	opts.Total = cmp.Or(max(0, opts.Total), 1024)
-	return &Bus{opts: opts, groups: map[owner][]*Subscription{}}
+	return &Bus{opts: opts}
 }
 
 // Publish sends s, a signal of a call of who, to who's listeners. It never
@@ -74,8 +73,10 @@ func (b *Bus) Publish(who policy.Principal, s signal.Signal) {
 	n := signal.SignalToNotification(s)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, l := range b.groups[ownerOf(who)] {
-		l.pushLocked(n)
+	for _, l := range b.subs {
+		if l.owner == ownerOf(who) {
+			l.pushLocked(n)
+		}
 	}
 }
 
@@ -88,7 +89,7 @@ func (b *Bus) Listening(who policy.Principal) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.groups[ownerOf(who)], func(s *Subscription) bool { return s.err == nil })
+	return slices.ContainsFunc(b.subs, func(s *Subscription) bool { return s.owner == ownerOf(who) && s.err == nil })
 }
 
 // Subscribe begins to listen to the signals of who's calls. The caller closes
@@ -100,16 +101,20 @@ func (b *Bus) Subscribe(who policy.Principal) (*Subscription, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := ownerOf(who)
+	s := &Subscription{bus: b, owner: ownerOf(who), queue: make(chan signal.JSONRPCNotification, b.opts.Depth)}
+	own := 0
+	for _, other := range b.subs {
+		if other.owner == s.owner {
+			own++
+		}
+	}
 	switch {
 	case b.closed:
 		return nil, ErrClosed
-	case b.held >= b.opts.Total || len(b.groups[key]) >= b.opts.PerPrincipal:
+	case len(b.subs) >= b.opts.Total || own >= b.opts.PerPrincipal:
 		return nil, ErrTooMany
 	}
-	s := &Subscription{bus: b, owner: key, queue: make(chan signal.JSONRPCNotification, b.opts.Depth)}
-	b.groups[key] = append(b.groups[key], s)
-	b.held++
+	b.subs = append(b.subs, s)
 	b.live.Add(1)
 	return s, nil
 }
@@ -120,10 +125,8 @@ func (b *Bus) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	for _, group := range b.groups {
-		for _, s := range group {
-			s.endLocked(ErrClosed)
-		}
+	for _, s := range b.subs {
+		s.endLocked(ErrClosed)
 	}
 }
 
@@ -164,15 +167,7 @@ func (s *Subscription) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.endLocked(ErrClosed)
-	group := b.groups[s.owner]
-	i := slices.Index(group, s)
-	if i < 0 {
-		return
-	}
-	b.held--
-	if b.groups[s.owner] = slices.Delete(group, i, i+1); len(group) == 1 {
-		delete(b.groups, s.owner)
-	}
+	b.subs = slices.DeleteFunc(b.subs, func(other *Subscription) bool { return other == s })
 }
 
 // pushLocked queues n, or drops the listener when there is no room. The caller must
