@@ -21,7 +21,7 @@ func TestTheRoadIsDrawnAsItRuns(t *testing.T) {
 		{"road.go", "road", "Call", []string{"receive", "identify", "resolve", "decide", "limit", "validate", "approve", "record", "forward", "normalise", "close"}},
 		{"relay.go", "relayRoad", "Relay", []string{"receive", "identify", "resolve", "decide", "limit", "record", "forward", "close"}},
 		{"relay.go", "noticeRoad", "Notify", []string{"receive", "identify", "decide", "limit", "record", "forward", "close"}},
-		{"status.go", "statusRoad", "leave", []string{"resolve", "limit", "validate", "answer", "close"}},
+		{"tickets.go", "statusRoad", "leave", []string{"resolve", "limit", "validate", "answer", "close"}},
 		{"callback.go", "callbackRoad", "Ask", []string{"receive", "decide", "limit", "record", "forward", "close"}},
 	} {
 		run, drawn := roadIn(t, tt.file, tt.list, tt.function)
