@@ -45,7 +45,7 @@ func TestPin(t *testing.T) {
 			apply(t, r, server("s", rec))
 			awaitTools(t, r, "s__a", "s__b")
 			accepted, _ := r.Catalogue().Lookup("", "s__a")
-			await(t, "stream", func() bool { return rec.Watchers() > 0 })
+			await(t, "stream", func() bool { return rec.Streams() > 0 })
 			rec.SetTools(true, newTool, recorder.Tool{Name: "b"})
 			awaitTools(t, r, "s__b")
 			quarantined := r.Catalogue().Quarantined()
@@ -128,7 +128,7 @@ func TestNoPin(t *testing.T) {
 	cfg.Pin = false
 	r := open(t, registry.Options{})
 	apply(t, r, cfg)
-	await(t, "stream", func() bool { return rec.Watchers() > 0 })
+	await(t, "stream", func() bool { return rec.Streams() > 0 })
 	before, _ := r.Catalogue().Lookup("", "s__a")
 	rec.SetTools(true, newTool)
 	await(t, "new definition", func() bool {

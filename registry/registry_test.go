@@ -250,7 +250,7 @@ func TestChange(t *testing.T) {
 	cfg.Pin = false
 	apply(t, r, cfg)
 	before, _ := r.Catalogue().Lookup("", "s__a")
-	await(t, "stream", func() bool { return rec.Watchers() > 0 })
+	await(t, "stream", func() bool { return rec.Streams() > 0 })
 	rec.SetTools(true, recorder.Tool{Name: "a", Definition: json.RawMessage(`{"name":"a","title":"new","inputSchema":{"type":"object"}}`)}, recorder.Tool{Name: "b"})
 	awaitTools(t, r, "s__a", "s__b")
 	await(t, "listeners are told", func() bool { return len(told) >= 2 })

@@ -152,7 +152,7 @@ func TestViewFollows(t *testing.T) {
 	if len(told) > 0 {
 		t.Error("everybody was told of a tool that nobody misses")
 	}
-	await(t, "streams", func() bool { return rec.Watchers() == 2 })
+	await(t, "streams", func() bool { return rec.Streams() == 2 })
 	rec.SetTools(true, recorder.Tool{Name: "a"}, recorder.Tool{Name: "c", Needs: "sampling"}, recorder.Tool{Name: "d", Needs: "roots"}, recorder.Tool{Name: "b"})
 	await(t, "told", func() bool { return len(told) > 0 })
 	await(t, "the new tools", func() bool { return seen(t, r, "s", can) == "a c b" })
@@ -266,7 +266,7 @@ func TestCatalogueView(t *testing.T) {
 
 // What changes of lists that are not in the catalogue is handed on.
 func TestListChanged(t *testing.T) {
-	rec := recorder.HTTP(t, recorder.Config{Greets: []string{`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`}, Tools: []recorder.Tool{{Name: "a"}}})
+	rec := recorder.HTTP(t, recorder.Config{OnInitialized: []string{`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`}, Tools: []recorder.Tool{{Name: "a"}}})
 	r := open(t, registry.Options{})
 	told := make(chan string, 1)
 	r.OnListChanged(func(server, method string) { told <- server + " " + method })

@@ -23,7 +23,7 @@ func statelessMeta(capabilities string) string {
 // second toolgate.
 func TestParameterHeaders(t *testing.T) {
 	t.Parallel()
-	rec := recorder.HTTP(t, recorder.Config{Modern: &recorder.Modern{Tools: []recorder.ModernTool{{Name: "echo", Definition: json.RawMessage(
+	rec := recorder.HTTP(t, recorder.Config{Stateless: &recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo", Definition: json.RawMessage(
 		`{"name":"echo","inputSchema":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"},"s":{"type":"string","x-mcp-header":"S"}}}}`)}}}})
 	near := serveReady(t, configure(t, setup{servers: []server{httpOf("far", rec, nil)}}))
 	through := server{"near", map[string]any{"type": "http", "url": near.Agents + "/mcp/far", "headers": map[string]any{"Authorization": "Bearer " + agentToken}}, nil}

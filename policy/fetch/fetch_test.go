@@ -66,8 +66,8 @@ func TestFetch(t *testing.T) {
 		t.Fatalf("keeping: %v", err)
 	}
 	again, err := fetch.New(fetch.Options{URL: p.URL, Dir: dir}).Fetch(t.Context())
-	if err != nil || !again.Kept || read(t, again) != "one" || p.Full() != 2 {
-		t.Errorf("asked again: %+v, %v, %d whole answers; want the copy that is kept", again, err, p.Full())
+	if err != nil || !again.Kept || read(t, again) != "one" || p.FullAnswers() != 2 {
+		t.Errorf("asked again: %+v, %v, %d whole answers; want the copy that is kept", again, err, p.FullAnswers())
 	}
 	if err := again.Drop(); err != nil || read(t, again) != "one" {
 		t.Errorf("dropping what is kept: %v", err)

@@ -85,7 +85,7 @@ func TestLongPolling(t *testing.T) {
 	if kept, err := s.Kept(); err != nil || read(t, kept) != "two" {
 		t.Errorf("after a bad one, kept: %v", err)
 	}
-	if n := len(p.Asked()); n > 4 {
+	if n := len(p.Requests()); n > 4 {
 		t.Errorf("%d requests", n)
 	}
 }

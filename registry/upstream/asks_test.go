@@ -473,7 +473,7 @@ func TestCapabilities(t *testing.T) {
 // session that the connection was opened for, before its first request.
 func TestGreeting(t *testing.T) {
 	cfg := talker()
-	cfg.Greets = []string{`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`, `await 1`, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`}
+	cfg.OnInitialized = []string{`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`, `await 1`, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`}
 	overOwn(t, cfg, func(t *testing.T, rec *recorder.Recorder, r *running) {
 		me, _, home := from("me")
 		me.Capabilities = json.RawMessage(`{"roots":{}}`)

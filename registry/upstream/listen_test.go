@@ -43,10 +43,10 @@ func TestListening(t *testing.T) {
 		o.ListChanged = func(method string) { changed <- method }
 		return o
 	}
-	one, two := recorder.ModernTool{Name: "one"}, recorder.ModernTool{Name: "two"}
-	change := recorder.ModernTool{Name: "change", Sends: []string{
+	one, two := recorder.StatelessTool{Name: "one"}, recorder.StatelessTool{Name: "two"}
+	change := recorder.StatelessTool{Name: "change", Sends: []string{
 		"change", "listeners notifications/tools/list_changed {}", "listeners notifications/prompts/list_changed {}", "listeners notifications/resources/list_changed {}"}}
-	cfg := recorder.Modern{Offers: json.RawMessage(all), Tools: []recorder.ModernTool{one, change}, Changed: []recorder.ModernTool{two, change}}
+	cfg := recorder.Stateless{Capabilities: json.RawMessage(all), Tools: []recorder.StatelessTool{one, change}, Changed: []recorder.StatelessTool{two, change}}
 	overModernWith(t, cfg, opts, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		if _, e := up.send(asClient("s", nil), "one", `{}`); e != nil {
@@ -56,7 +56,7 @@ func TestListening(t *testing.T) {
 		if rec.URL == "" {
 			want = append(want, want[0]) // the process of the session
 		}
-		up.await("it is listened to", func() bool { return slices.Equal(rec.Listens(), want) })
+		up.await("it is listened to", func() bool { return slices.Equal(rec.Listeners(), want) })
 		if rec.URL == "" {
 			if _, e := up.send(asClient("s", nil), "change", `{}`); e != nil {
 				t.Fatal(e)
@@ -92,10 +92,10 @@ func TestListening(t *testing.T) {
 // looked after.
 func TestListeningAgain(t *testing.T) {
 	for _, how := range []string{"end", "tear"} {
-		cfg := recorder.Modern{Tools: []recorder.ModernTool{{Name: "one"}, {Name: "end", Sends: []string{"change", how}}}, Changed: []recorder.ModernTool{{Name: "two"}}}
+		cfg := recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "one"}, {Name: "end", Sends: []string{"change", how}}}, Changed: []recorder.StatelessTool{{Name: "two"}}}
 		overModernWith(t, cfg, soon, func(t *testing.T, rec *recorder.Recorder, up *running) {
 			up.ready()
-			up.await("it is listened to", func() bool { return len(rec.Listens()) == 1 })
+			up.await("it is listened to", func() bool { return len(rec.Listeners()) == 1 })
 			if _, e := up.call(up.last, "end", `{}`); e != nil {
 				t.Fatal(e)
 			}
@@ -110,12 +110,12 @@ func TestListeningAgain(t *testing.T) {
 // no longer holds.
 func TestFreshness(t *testing.T) {
 	refused := json.RawMessage(`{"code":-32601,"message":"no"}`)
-	for name, cfg := range map[string]recorder.Modern{
-		"not offered": {Offers: json.RawMessage(`{"tools":{},"prompts":{"listChanged":true}}`), TTL: 60_000},
-		"refused":     {Refuses: refused, TTL: 60_000},
+	for name, cfg := range map[string]recorder.Stateless{
+		"not offered": {Capabilities: json.RawMessage(`{"tools":{},"prompts":{"listChanged":true}}`), TTL: 60_000},
+		"refused":     {ListenError: refused, TTL: 60_000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg.Tools = []recorder.ModernTool{{Name: "one"}}
+			cfg.Tools = []recorder.StatelessTool{{Name: "one"}}
 			waits := make(chan time.Duration, 1000)
 			opts := func() upstream.Options {
 				return upstream.Options{After: func(d time.Duration) <-chan time.Time {
@@ -143,7 +143,7 @@ func TestFreshness(t *testing.T) {
 func watchedOf(t *testing.T, rec *recorder.Recorder) []string {
 	t.Helper()
 	var got []string
-	for _, filter := range rec.Listens() {
+	for _, filter := range rec.Listeners() {
 		var f struct{ ResourceSubscriptions []string }
 		if err := json.Unmarshal([]byte(filter), &f); err != nil {
 			t.Fatal(err)
@@ -157,10 +157,10 @@ func watchedOf(t *testing.T, rec *recorder.Recorder) []string {
 // Subscriptions of a session are a stream of its own, whose updates reach its
 // home and nobody else.
 func TestSubscriptions(t *testing.T) {
-	update := func(uri string) recorder.ModernTool {
-		return recorder.ModernTool{Name: uri, Sends: []string{`listeners notifications/resources/updated {"uri":"` + uri + `","big":9007199254740993}`}}
+	update := func(uri string) recorder.StatelessTool {
+		return recorder.StatelessTool{Name: uri, Sends: []string{`listeners notifications/resources/updated {"uri":"` + uri + `","big":9007199254740993}`}}
 	}
-	cfg := recorder.Modern{Offers: json.RawMessage(`{"tools":{},"resources":{"subscribe":true}}`), Tools: []recorder.ModernTool{update("a"), update("b"), {Name: "end", Sends: []string{"end"}}}}
+	cfg := recorder.Stateless{Capabilities: json.RawMessage(`{"tools":{},"resources":{"subscribe":true}}`), Tools: []recorder.StatelessTool{update("a"), update("b"), {Name: "end", Sends: []string{"end"}}}}
 	overModernWith(t, cfg, soon, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		home := &peer{}
@@ -187,30 +187,30 @@ func TestSubscriptions(t *testing.T) {
 		if diff := cmp.Diff(`notifications/resources/updated {"uri":"b","big":9007199254740993}`, home.heard()[0]); diff != "" {
 			t.Error(diff)
 		}
-		if rec.URL != "" && len(rec.Listens()) != 1 {
-			t.Errorf("%d streams over HTTP", len(rec.Listens()))
+		if rec.URL != "" && len(rec.Listeners()) != 1 {
+			t.Errorf("%d streams over HTTP", len(rec.Listeners()))
 		}
 		step("a", true, "b")
 		tell("end")
-		up.await("it listens again", func() bool { return len(rec.Listens()) == 1 })
+		up.await("it listens again", func() bool { return len(rec.Listeners()) == 1 })
 		step("b", true)
 		step("b", true)
 		step("a", false, "a")
 		up.EndSession("one")
-		up.await("the session is over", func() bool { return rec.URL == "" || len(rec.Listens()) == 0 })
+		up.await("the session is over", func() bool { return rec.URL == "" || len(rec.Listeners()) == 0 })
 	})
 }
 
 // Who is in nobody's name, and what the server refuses, is not subscribed.
 func TestSubscriptionsRefused(t *testing.T) {
-	cfg := recorder.Modern{Offers: json.RawMessage(`{"tools":{}}`), Refuses: json.RawMessage(`{"code":-32602,"message":"no such resource"}`)}
+	cfg := recorder.Stateless{Capabilities: json.RawMessage(`{"tools":{}}`), ListenError: json.RawMessage(`{"code":-32602,"message":"no such resource"}`)}
 	overModernWith(t, cfg, soon, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		_, e := up.subscribe(upstream.Downstream{}, "a", false)
 		wantError(t, e, upstream.Unavailable, false)
 		_, e = up.subscribe(asClient("one", &peer{}), "a", false)
 		wantError(t, e, upstream.Failed, true)
-		if string(e.RPC) != string(cfg.Refuses) {
+		if string(e.RPC) != string(cfg.ListenError) {
 			t.Errorf("got %s", e.RPC)
 		}
 		if got, e := up.subscribe(asClient("one", &peer{}), "a", true); e != nil || got != `{}` {
@@ -222,7 +222,7 @@ func TestSubscriptionsRefused(t *testing.T) {
 // A server that is another one after a restart is spoken to as that one.
 func TestServerOfAnotherEra(t *testing.T) {
 	tools := []recorder.Tool{{Name: "echo"}, {Name: "swap"}}
-	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: tools, Modern: &recorder.Modern{Tools: []recorder.ModernTool{{Name: "echo"}, {Name: "swap", Sends: []string{"swap"}}}}})
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: tools, Stateless: &recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo"}, {Name: "swap", Sends: []string{"swap"}}}}})
 	cfg := httpServer(rec)
 	cfg.Isolation = "session"
 	up := start(t, cfg, soon())
@@ -235,7 +235,7 @@ func TestServerOfAnotherEra(t *testing.T) {
 	if !slices.Contains(rec.Methods(), "initialize") || rec.Sessions() == 0 {
 		t.Errorf("methods %q", rec.Methods())
 	}
-	rec.Modernise()
+	rec.Upgrade()
 	for range 2 {
 		if _, e := up.send(asClient("one", nil), "echo", `{}`); e != nil {
 			t.Fatal(e)
@@ -246,8 +246,8 @@ func TestServerOfAnotherEra(t *testing.T) {
 // What a session subscribed to is subscribed to again on its next connection,
 // and its client looks after what may have changed in between.
 func TestSubscriptionsAfterRestart(t *testing.T) {
-	cfg := recorder.Modern{Offers: json.RawMessage(`{"tools":{},"resources":{"subscribe":true}}`), Tools: []recorder.ModernTool{{Name: "die", Sends: []string{"die"}}}}
-	rec := recorder.Stdio(t, recorder.Config{Modern: &cfg})
+	cfg := recorder.Stateless{Capabilities: json.RawMessage(`{"tools":{},"resources":{"subscribe":true}}`), Tools: []recorder.StatelessTool{{Name: "die", Sends: []string{"die"}}}}
+	rec := recorder.Stdio(t, recorder.Config{Stateless: &cfg})
 	server := stdioServer(rec)
 	server.Isolation = "session"
 	up := start(t, server, soon())

@@ -19,7 +19,7 @@ import (
 func library() recorder.Config {
 	return recorder.Config{
 		Tools:  []recorder.Tool{{Name: "echo"}, {Name: "crash", Does: recorder.Crash}},
-		Offers: json.RawMessage(`{"tools":{},"logging":{},"resources":{"subscribe":true}}`),
+		Capabilities: json.RawMessage(`{"tools":{},"logging":{},"resources":{"subscribe":true}}`),
 		Answers: map[string]json.RawMessage{
 			"logging/setLevel": json.RawMessage(`{}`), "resources/subscribe": json.RawMessage(`{}`),
 			"resources/unsubscribe": json.RawMessage(`{}`), "ping": json.RawMessage(`{}`),
@@ -82,7 +82,7 @@ func TestSaidAgain(t *testing.T) {
 			if rec.URL == "" {
 				r.do(t.Context(), me, "crash", `{}`)
 			} else {
-				rec.Forget()
+				rec.ForgetSessions()
 			}
 		}
 		for _, say := range []struct{ method, params string }{
@@ -146,7 +146,7 @@ func TestSubscribedAgain(t *testing.T) {
 				t.Fatal("no crash")
 			}
 		} else {
-			rec.Forget()
+			rec.ForgetSessions()
 			r.call(map[string]string{"echo": r.fingerprint("echo")}, "echo", `{}`) // the shared connection finds out
 		}
 		expected := []string{`tell notifications/resources/updated {"uri":"a:1"}`, `tell notifications/resources/updated {"uri":"a:2"}`}
@@ -197,9 +197,9 @@ func TestSubscribedAfterSilentRestart(t *testing.T) {
 	if e := r.ask(me, "resources/subscribe", `{"uri":"a:1"}`); e != nil {
 		t.Fatal(e)
 	}
-	r.await("streams", func() bool { return rec.Watchers() == 2 })
-	rec.Forget()
-	rec.Hush()
+	r.await("streams", func() bool { return rec.Streams() == 2 })
+	rec.ForgetSessions()
+	rec.CloseStreams()
 	r.await("told", func() bool { return len(home.read()) == 1 })
 	if got := strings.Count(string(rec.Bytes()), "resources/subscribe"); got != 2 {
 		t.Errorf("subscribed %d times, want twice", got)
@@ -268,7 +268,7 @@ func TestLevel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := library()
 			if !tc.logs {
-				cfg.Offers = nil
+				cfg.Capabilities = nil
 			}
 			overLibrary(t, cfg, upstream.Options{}, func(t *testing.T, rec *recorder.Recorder, r *running) {
 				for _, level := range tc.levels {

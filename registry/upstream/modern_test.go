@@ -66,18 +66,18 @@ func (p *peer) asked() [][]upstream.Question {
 
 // overModern runs f with a modern recorder over both transports, in isolation
 // "session". The recorder must see nothing that its revision forbids.
-func overModern(t *testing.T, cfg recorder.Modern, f func(*testing.T, *recorder.Recorder, *running)) {
+func overModern(t *testing.T, cfg recorder.Stateless, f func(*testing.T, *recorder.Recorder, *running)) {
 	overModernWith(t, cfg, func() upstream.Options { return upstream.Options{} }, f)
 }
 
-func overModernWith(t *testing.T, cfg recorder.Modern, opts func() upstream.Options, f func(*testing.T, *recorder.Recorder, *running)) {
+func overModernWith(t *testing.T, cfg recorder.Stateless, opts func() upstream.Options, f func(*testing.T, *recorder.Recorder, *running)) {
 	for _, tr := range []struct {
 		name  string
 		start func(testing.TB, recorder.Config) *recorder.Recorder
 		serve func(*recorder.Recorder) config.Server
 	}{{"stdio", recorder.Stdio, stdioServer}, {"http", recorder.HTTP, httpServer}} {
 		t.Run(tr.name, func(t *testing.T) {
-			rec := tr.start(t, recorder.Config{Modern: &cfg})
+			rec := tr.start(t, recorder.Config{Stateless: &cfg})
 			server := tr.serve(rec)
 			server.Isolation = "session"
 			up := start(t, server, opts())
@@ -102,7 +102,7 @@ func (r *running) send(who upstream.Downstream, tool, arguments string) (json.Ra
 // A request says all that the server has to know of its client, whatever its
 // params held before; the arguments go byte for byte.
 func TestModernRequest(t *testing.T) {
-	overModern(t, recorder.Modern{Tools: []recorder.ModernTool{{Name: "echo"}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+	overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo"}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		meta := json.RawMessage(`{"vendor/x":9007199254740993,"io.modelcontextprotocol/protocolVersion":"1999-01-01","io.modelcontextprotocol/logLevel":"debug"}`)
 		call := upstream.Call{Tool: "echo", Fingerprint: up.fingerprint("echo"), Arguments: json.RawMessage(`{ "n" : 9007199254740993 }`), Meta: meta}
@@ -134,7 +134,7 @@ func TestModernRequest(t *testing.T) {
 func TestEra(t *testing.T) {
 	probe := []string{"server/discover"}
 	shaken := []string{"initialize", "notifications/initialized", "tools/list"}
-	tools := []recorder.ModernTool{{Name: "echo"}}
+	tools := []recorder.StatelessTool{{Name: "echo"}}
 	for _, tt := range []struct {
 		name string
 		cfg  recorder.Config
@@ -142,11 +142,11 @@ func TestEra(t *testing.T) {
 		http bool
 	}{
 		{"it does not know the question", recorder.Config{}, slices.Concat(probe, shaken), true},
-		{"it says nothing", recorder.Config{Silent: true}, slices.Concat(probe, shaken), false},
-		{"it dies of the question", recorder.Config{DiesOfProbe: true}, slices.Concat(probe, shaken), false},
-		{"it speaks no revision of ours", recorder.Config{Modern: &recorder.Modern{Supports: []string{"2027-01-01"}}}, slices.Concat(probe, []string{"initialize"}, probe), true},
-		{"it wants to be asked again", recorder.Config{Modern: &recorder.Modern{Picky: true, Tools: tools, Offers: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "server/discover", "tools/list"}, true},
-		{"it speaks ours", recorder.Config{Modern: &recorder.Modern{Supports: []string{"2027-01-01", "2026-07-28"}, Tools: tools, Offers: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "tools/list"}, true},
+		{"it says nothing", recorder.Config{IgnoreDiscover: true}, slices.Concat(probe, shaken), false},
+		{"it dies of the question", recorder.Config{CrashOnDiscover: true}, slices.Concat(probe, shaken), false},
+		{"it speaks no revision of ours", recorder.Config{Stateless: &recorder.Stateless{Revisions: []string{"2027-01-01"}}}, slices.Concat(probe, []string{"initialize"}, probe), true},
+		{"it wants to be asked again", recorder.Config{Stateless: &recorder.Stateless{RefuseFirst: true, Tools: tools, Capabilities: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "server/discover", "tools/list"}, true},
+		{"it speaks ours", recorder.Config{Stateless: &recorder.Stateless{Revisions: []string{"2027-01-01", "2026-07-28"}, Tools: tools, Capabilities: json.RawMessage(`{"tools":{}}`)}}, []string{"server/discover", "tools/list"}, true},
 	} {
 		for _, over := range []string{"stdio", "http"} {
 			if over == "http" && !tt.http {
@@ -175,8 +175,8 @@ func TestEra(t *testing.T) {
 
 // A later connection does what worked before.
 func TestEraIsRemembered(t *testing.T) {
-	for _, modern := range []*recorder.Modern{nil, {Tools: []recorder.ModernTool{{Name: "echo"}}, Offers: json.RawMessage(`{"tools":{}}`)}} {
-		rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}, Modern: modern})
+	for _, modern := range []*recorder.Stateless{nil, {Tools: []recorder.StatelessTool{{Name: "echo"}}, Capabilities: json.RawMessage(`{"tools":{}}`)}} {
+		rec := recorder.Stdio(t, recorder.Config{Tools: []recorder.Tool{{Name: "echo"}}, Stateless: modern})
 		cfg := stdioServer(rec)
 		cfg.Isolation = "session"
 		up := start(t, cfg, upstream.Options{})
@@ -201,8 +201,8 @@ func TestMirroredArguments(t *testing.T) {
 	definition := json.RawMessage(`{"name":"q","inputSchema":{"type":"object","properties":{
 		"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer","x-mcp-header":"count"},"b":{"type":"boolean","x-mcp-header":"B"},
 		"deep":{"type":"object","properties":{"s":{"type":"string","x-mcp-header":"Deep-One"}}}}}}`)
-	cfg := recorder.Modern{Tools: []recorder.ModernTool{{Name: "q", Definition: definition}, {Name: "resources/read"}, {Name: "prompts/get"}}}
-	rec := recorder.HTTP(t, recorder.Config{Modern: &cfg})
+	cfg := recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "q", Definition: definition}, {Name: "resources/read"}, {Name: "prompts/get"}}}
+	rec := recorder.HTTP(t, recorder.Config{Stateless: &cfg})
 	up := start(t, httpServer(rec), upstream.Options{})
 	up.ready()
 	for _, arguments := range []string{
@@ -233,7 +233,7 @@ func TestModernCourse(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":9007199254740993}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`,
 	}
-	overModern(t, recorder.Modern{Tools: []recorder.ModernTool{{Name: "t", Sends: sends}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+	overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "t", Sends: sends}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		var mu sync.Mutex
 		var progress []string
@@ -262,7 +262,7 @@ func TestModernCourse(t *testing.T) {
 
 // A call that is given up is cancelled in the way of its transport.
 func TestModernCancel(t *testing.T) {
-	overModern(t, recorder.Modern{Tools: []recorder.ModernTool{{Name: "t", Sends: []string{"hang"}}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+	overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "t", Sends: []string{"hang"}}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		ctx, stop := context.WithCancel(context.Background())
 		go func() {
@@ -285,7 +285,7 @@ func TestModernErrors(t *testing.T) {
 		`{"code":-32601,"message":"m"}`, `{"code":-32602,"message":"unknown tool","data":9007199254740993}`, `{"code":-32020,"message":"m"}`,
 		`{"code":-32021,"message":"m","data":{"requiredCapabilities":{"sampling":{}}}}`,
 	} {
-		overModern(t, recorder.Modern{Tools: []recorder.ModernTool{{Name: "t", Answers: []json.RawMessage{json.RawMessage(object)}}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+		overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "t", Answers: []json.RawMessage{json.RawMessage(object)}}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 			up.ready()
 			_, e := up.send(asClient("one", nil), "t", `{}`)
 			wantError(t, e, upstream.Failed, true)
@@ -301,7 +301,7 @@ func TestModernErrors(t *testing.T) {
 
 // What older clients send and this revision has not.
 func TestAnsweredForTheServer(t *testing.T) {
-	overModern(t, recorder.Modern{Tools: []recorder.ModernTool{{Name: "completion/complete"}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+	overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "completion/complete"}}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		for _, tt := range []struct{ method, code string }{
 			{"ping", ""}, {"logging/setLevel", ""}, {"completion/complete", ""},

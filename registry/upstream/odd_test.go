@@ -111,11 +111,11 @@ func TestGoneBetweenRounds(t *testing.T) {
 
 // Where all sessions share a connection none can be asked or told.
 func TestModernShared(t *testing.T) {
-	cfg := recorder.Modern{Offers: json.RawMessage(all), Tools: []recorder.ModernTool{
+	cfg := recorder.Stateless{Capabilities: json.RawMessage(all), Tools: []recorder.StatelessTool{
 		{Name: "log", Sends: []string{`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`}},
 		{Name: "ask", Answers: []json.RawMessage{json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`)}},
 	}}
-	rec := recorder.HTTP(t, recorder.Config{Modern: &cfg})
+	rec := recorder.HTTP(t, recorder.Config{Stateless: &cfg})
 	up := start(t, httpServer(rec), soon())
 	up.ready()
 	p := &peer{}
@@ -134,7 +134,7 @@ func TestModernShared(t *testing.T) {
 
 // Subscriptions that come and go at the same time leave those that stayed.
 func TestSubscriptionsAtOnce(t *testing.T) {
-	overModernWith(t, recorder.Modern{Offers: json.RawMessage(`{"tools":{}}`)}, soon, func(t *testing.T, rec *recorder.Recorder, up *running) {
+	overModernWith(t, recorder.Stateless{Capabilities: json.RawMessage(`{"tools":{}}`)}, soon, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		me := asClient("one", &peer{})
 		var all sync.WaitGroup

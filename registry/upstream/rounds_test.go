@@ -65,11 +65,11 @@ func TestRounds(t *testing.T) {
 		{name: "another type", answers: []string{`{"resultType":"task","task":{"taskId":"1"}}`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tool := recorder.ModernTool{Name: "t"}
+			tool := recorder.StatelessTool{Name: "t"}
 			for _, a := range tt.answers {
 				tool.Answers = append(tool.Answers, json.RawMessage(a))
 			}
-			overModern(t, recorder.Modern{Tools: []recorder.ModernTool{tool}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
+			overModern(t, recorder.Stateless{Tools: []recorder.StatelessTool{tool}}, func(t *testing.T, rec *recorder.Recorder, up *running) {
 				up.ready()
 				p := &peer{answer: func(q upstream.Question) upstream.Answer { return tt.client[q.Method] }}
 				got, e := up.send(asClient("one", p), "t", `{"n":1.0}`)
@@ -131,7 +131,7 @@ func sentAgain(t *testing.T, rec *recorder.Recorder) string {
 
 // A question that nobody can answer ends the request.
 func TestRoundWithoutClient(t *testing.T) {
-	cfg := recorder.Modern{Tools: []recorder.ModernTool{{Name: "t", Answers: []json.RawMessage{json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`)}}}}
+	cfg := recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "t", Answers: []json.RawMessage{json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage"}}}`)}}}}
 	overModern(t, cfg, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()
 		_, e := up.call(up.last, "t", `{}`)
@@ -146,7 +146,7 @@ func TestRoundWithoutClient(t *testing.T) {
 func TestRoundsOfMethods(t *testing.T) {
 	required := json.RawMessage(`{"resultType":"input_required","requestState":"1"}`)
 	for method, may := range map[string]bool{"prompts/get": true, "resources/read": true, "completion/complete": false, "prompts/list": false} {
-		cfg := recorder.Modern{Tools: []recorder.ModernTool{{Name: method, Answers: []json.RawMessage{required, json.RawMessage(`{"resultType":"complete"}`)}}}}
+		cfg := recorder.Stateless{Tools: []recorder.StatelessTool{{Name: method, Answers: []json.RawMessage{required, json.RawMessage(`{"resultType":"complete"}`)}}}}
 		overModern(t, cfg, func(t *testing.T, rec *recorder.Recorder, up *running) {
 			up.ready()
 			_, e := up.Ask(context.Background(), upstream.Ask{Method: method, Params: json.RawMessage(`{"name":"n","uri":"n"}`), From: asClient("one", nil)})
@@ -162,9 +162,9 @@ func TestRoundsOfMethods(t *testing.T) {
 func TestRoundsAndTime(t *testing.T) {
 	const shortest = 100 * time.Millisecond
 	asks := []json.RawMessage{json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`), json.RawMessage(done)}
-	cfg := recorder.Modern{Tools: []recorder.ModernTool{{Name: "t", Answers: asks}}}
+	cfg := recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "t", Answers: asks}}}
 	for short := shortest; short < patience/4; short *= 2 {
-		cfg.Tools = append(cfg.Tools, recorder.ModernTool{Name: "t" + short.String(), Answers: asks})
+		cfg.Tools = append(cfg.Tools, recorder.StatelessTool{Name: "t" + short.String(), Answers: asks})
 	}
 	overModern(t, cfg, func(t *testing.T, rec *recorder.Recorder, up *running) {
 		up.ready()

@@ -179,7 +179,7 @@ func TestListChangedOnGet(t *testing.T) {
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "a"}}})
 	r := start(t, httpServer(rec), upstream.Options{})
 	r.ready()
-	r.await("stream", func() bool { return rec.Watchers() == 1 })
+	r.await("stream", func() bool { return rec.Streams() == 1 })
 	rec.SetTools(true, recorder.Tool{Name: "b"})
 	if got := r.next(); got["b"] == "" {
 		t.Errorf("listed %v, want b", got)
@@ -198,7 +198,7 @@ func TestSessionLoss(t *testing.T) {
 		before := len(rec.Calls())
 		for _, forget := range []bool{false, true} {
 			if forget {
-				rec.Forget()
+				rec.ForgetSessions()
 			}
 			_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: "s"}, Arguments: json.RawMessage(`{}`)})
 			if e != nil {
@@ -209,7 +209,7 @@ func TestSessionLoss(t *testing.T) {
 			t.Errorf("%s: %d calls arrived, want 2", isolation, got)
 		}
 		rec.SetTools(false, recorder.Tool{Name: "echo", Definition: json.RawMessage(`{"name":"echo","title":"x","inputSchema":{"type":"object"}}`)})
-		rec.Forget()
+		rec.ForgetSessions()
 		_, e := r.Do(context.Background(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: upstream.Downstream{Session: "s"}})
 		wantError(t, e, upstream.Quarantined, false)
 		rec.SetTools(false, recorder.Tool{Name: "echo"})
@@ -345,7 +345,7 @@ func TestOwnCommand(t *testing.T) {
 // A server that does not read holds up nobody beyond the deadline, and what
 // still waits behind it was certainly not sent.
 func TestDeaf(t *testing.T) {
-	rec := recorder.Stdio(t, recorder.Config{Deaf: true, Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}})
+	rec := recorder.Stdio(t, recorder.Config{StopReading: true, Tools: []recorder.Tool{{Name: "hang", Does: recorder.Hang}}})
 	r := start(t, stdioServer(rec), upstream.Options{})
 	prints := r.ready()
 	for _, tc := range []struct {

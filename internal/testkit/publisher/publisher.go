@@ -90,15 +90,15 @@ func (p *Publisher) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-// Asked returns the requests so far.
-func (p *Publisher) Asked() []*http.Request {
+// Requests returns the requests so far.
+func (p *Publisher) Requests() []*http.Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.asked)
 }
 
-// Full returns the number of answers that contained the bundle.
-func (p *Publisher) Full() int {
+// FullAnswers returns the number of answers that contained the bundle.
+func (p *Publisher) FullAnswers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.full

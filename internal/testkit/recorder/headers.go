@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// modernPost receives one message of MCP 2026-07-28 over HTTP.
-func (h *httpServer) modernPost(w http.ResponseWriter, req *http.Request) {
+// serveStateless receives one message of MCP 2026-07-28 over HTTP.
+func (h *httpServer) serveStateless(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return
@@ -21,23 +21,23 @@ func (h *httpServer) modernPost(w http.ResponseWriter, req *http.Request) {
 	h.rec.note("in", string(body))
 	var msg message
 	if req.Method != http.MethodPost || json.Unmarshal(body, &msg) != nil || msg.ID == nil {
-		h.modern.violation("%s %s", req.Method, body)
+		h.stateless.violation("%s %s", req.Method, body)
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	if wrong := h.modern.headers(req.Header, msg); wrong != "" {
-		h.modern.violation("%s: %s", msg.Method, wrong)
+	if wrong := h.stateless.headers(req.Header, msg); wrong != "" {
+		h.stateless.violation("%s: %s", msg.Method, wrong)
 		text, _ := json.Marshal(wrong)
 		respond(w, http.StatusBadRequest, failure(msg.ID, `{"code":-32020,"message":`+string(text)+`}`))
 		return
 	}
-	reply := &modernReply{w: w, id: string(msg.ID)}
-	h.modern.serve(req.Context(), body, reply.send)
+	reply := &statelessReply{w: w, id: string(msg.ID)}
+	h.stateless.serve(req.Context(), body, reply.send)
 }
 
-// modernReply is the response to one request: an event stream if a message precedes
+// statelessReply is the response to one request: an event stream if a message precedes
 // the answer.
-type modernReply struct {
+type statelessReply struct {
 	w  http.ResponseWriter
 	id string
 
@@ -46,7 +46,7 @@ type modernReply struct {
 }
 
 // send writes one message.
-func (r *modernReply) send(m string) {
+func (r *statelessReply) send(m string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.stream && strings.HasPrefix(m, `{"jsonrpc":"2.0","id":`+r.id+`,`) {
@@ -79,7 +79,7 @@ func respond(w http.ResponseWriter, status int, answer string) {
 }
 
 // headers describes how the headers of a request differ from its body, "" for not.
-func (m *modern) headers(got http.Header, msg message) string {
+func (m *statelessServer) headers(got http.Header, msg message) string {
 	var params struct {
 		Name, URI string
 		Arguments map[string]any
@@ -90,7 +90,7 @@ func (m *modern) headers(got http.Header, msg message) string {
 	want := map[string]string{"Mcp-Protocol-Version": revision, "Mcp-Method": msg.Method}
 	switch msg.Method {
 	case "tools/call":
-		m.mirrored(params.Name, params.Arguments, want)
+		m.parameterHeaders(params.Name, params.Arguments, want)
 		want["Mcp-Name"] = params.Name
 	case "prompts/get":
 		want["Mcp-Name"] = params.Name
@@ -110,8 +110,8 @@ func (m *modern) headers(got http.Header, msg message) string {
 	return ""
 }
 
-// mirrored adds the headers that repeat arguments of a call.
-func (m *modern) mirrored(tool string, arguments map[string]any, want map[string]string) {
+// parameterHeaders adds the headers that repeat arguments of a call.
+func (m *statelessServer) parameterHeaders(tool string, arguments map[string]any, want map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range m.tools {

@@ -13,27 +13,27 @@ import (
 
 // httpServer is a recorder over Streamable HTTP.
 type httpServer struct {
-	rec    *Recorder
-	cfg    Config
-	engine *engine
-	modern *modern // nil for a server with sessions
-	server *httptest.Server
+	rec       *Recorder
+	cfg       Config
+	engine    *engine
+	stateless *statelessServer // nil for a server with sessions
+	server    *httptest.Server
 
 	mu       sync.Mutex // protects the fields below
 	sessions map[string]bool
 	last     int
-	watchers map[chan string]string // :: GET stream ⇒ session
+	streams  map[chan string]string // :: GET stream ⇒ session
 }
 
 // HTTP starts a recorder on the loopback interface; it stops with the test.
 func HTTP(t testing.TB, cfg Config) *Recorder {
 	t.Helper()
 	rec := &Recorder{t: t}
-	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), watchers: make(map[chan string]string)}
+	h := &httpServer{rec: rec, cfg: cfg, sessions: make(map[string]bool), streams: make(map[chan string]string)}
 	h.engine = newEngine(cfg, func() { panic(http.ErrAbortHandler) })
 	h.engine.apart = h.apart
-	if cfg.Modern != nil {
-		h.modern = newModern(*cfg.Modern, rec.note)
+	if cfg.Stateless != nil {
+		h.stateless = newStateless(*cfg.Stateless, rec.note)
 	}
 	h.server = httptest.NewServer(h)
 	rec.http, rec.URL = h, h.server.URL
@@ -54,35 +54,35 @@ func (r *Recorder) SetTools(announce bool, tools ...Tool) {
 	}
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
-	for w := range r.http.watchers {
+	for w := range r.http.streams {
 		w <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 	}
 }
 
-// Forget makes an HTTP recorder forget its sessions, as a restart does.
-func (r *Recorder) Forget() {
+// ForgetSessions makes an HTTP recorder forget its sessions, as a restart does.
+func (r *Recorder) ForgetSessions() {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
 	clear(r.http.sessions)
 }
 
-// Hush closes the open GET streams of an HTTP recorder.
-func (r *Recorder) Hush() {
+// CloseStreams closes the open GET streams of an HTTP recorder.
+func (r *Recorder) CloseStreams() {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
-	for w := range r.http.watchers {
-		delete(r.http.watchers, w)
+	for w := range r.http.streams {
+		delete(r.http.streams, w)
 		close(w)
 	}
 }
 
-// Modernise makes a swapped HTTP recorder stateless again, as an upgrade does, and
+// Upgrade makes a swapped HTTP recorder stateless again, as an upgrade does, and
 // drops its sessions.
-func (r *Recorder) Modernise() {
-	r.Forget()
-	r.http.modern.mu.Lock()
-	defer r.http.modern.mu.Unlock()
-	r.http.modern.swapped = false
+func (r *Recorder) Upgrade() {
+	r.ForgetSessions()
+	r.http.stateless.mu.Lock()
+	defer r.http.stateless.mu.Unlock()
+	r.http.stateless.swapped = false
 }
 
 // Stop makes an HTTP recorder refuse connections, as a crashed server does.
@@ -109,18 +109,18 @@ func (r *Recorder) Sessions() int {
 	return len(r.http.sessions)
 }
 
-// Watchers returns the number of open GET streams.
-func (r *Recorder) Watchers() int {
+// Streams returns the number of open GET streams.
+func (r *Recorder) Streams() int {
 	r.http.mu.Lock()
 	defer r.http.mu.Unlock()
-	return len(r.http.watchers)
+	return len(r.http.streams)
 }
 
 // ServeHTTP implements http.Handler.
 func (h *httpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get("Mcp-Session-Id")
-	if h.modern != nil && !h.modern.isSwapped() {
-		h.modernPost(w, req)
+	if h.stateless != nil && !h.stateless.isSwapped() {
+		h.serveStateless(w, req)
 		return
 	}
 	switch req.Method {
@@ -202,12 +202,12 @@ func (h *httpServer) watch(w http.ResponseWriter, req *http.Request, id string) 
 	}
 	events := make(chan string, 256)
 	h.mu.Lock()
-	h.watchers[events] = id
+	h.streams[events] = id
 	h.mu.Unlock()
 	h.engine.come("stream " + id)
 	defer func() {
 		h.mu.Lock()
-		delete(h.watchers, events)
+		delete(h.streams, events)
 		h.mu.Unlock()
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -103,22 +103,22 @@ type Config struct {
 	Sessions bool
 	// Stream answers calls with an event stream (HTTP).
 	Stream bool
-	// Deaf stops reading after the first call (stdio).
-	Deaf bool
+	// StopReading stops reading after the first call (stdio).
+	StopReading bool
 	// Environ answers each call with the environment (stdio).
 	Environ bool
-	// Offers replaces the capabilities that initialize answers.
-	Offers json.RawMessage `json:",omitempty"`
+	// Capabilities replaces the capabilities that initialize answers.
+	Capabilities json.RawMessage `json:",omitempty"`
 	// Answers are the results of further methods, by name.
 	Answers map[string]json.RawMessage `json:",omitempty"`
-	// Greets are actions like Lines, outside any call, after
+	// OnInitialized are actions like Lines, outside any call, after
 	// notifications/initialized and, over HTTP, after the GET stream is open.
-	Greets []string `json:",omitempty"`
-	// Modern makes it a stateless server, to which the fields above do not apply; nil
+	OnInitialized []string `json:",omitempty"`
+	// Stateless makes it a stateless server, to which the fields above do not apply; nil
 	// for a server with sessions.
-	Modern *Modern `json:",omitempty"`
-	// Silent does not answer server/discover; DiesOfProbe exits on it (stdio).
-	Silent, DiesOfProbe bool
+	Stateless *Stateless `json:",omitempty"`
+	// IgnoreDiscover does not answer server/discover; CrashOnDiscover exits on it (stdio).
+	IgnoreDiscover, CrashOnDiscover bool
 }
 
 // Call is one tools/call as it was received.
@@ -288,9 +288,9 @@ func (r *Recorder) Violations() []string { return r.payloads("violation") }
 // Cancelled returns the IDs of the calls that were cancelled at a stateless recorder.
 func (r *Recorder) Cancelled() []string { return r.payloads("cancel") }
 
-// Listens returns the filters of the open listening streams, in the order of their
+// Listeners returns the filters of the open listening streams, in the order of their
 // start.
-func (r *Recorder) Listens() []string {
+func (r *Recorder) Listeners() []string {
 	open := r.payloads("listen")
 	for _, over := range r.payloads("unlisten") {
 		if i := slices.Index(open, over); i >= 0 {

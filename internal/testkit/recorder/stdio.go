@@ -38,8 +38,8 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 	}
 	p := &process{cfg: cfg, file: file, engine: newEngine(cfg, func() { os.Exit(3) })}
 	p.engine.apart = func(_, message string) { p.send(message) }
-	if cfg.Modern != nil {
-		p.modern = newModern(*cfg.Modern, p.note)
+	if cfg.Stateless != nil {
+		p.stateless = newStateless(*cfg.Stateless, p.note)
 	}
 	p.run()
 	os.Exit(0)
@@ -47,9 +47,9 @@ func Main(isChild func([]string) bool, childMain func([]string) int) {
 
 // process is a recorder on stdin and stdout.
 type process struct {
-	cfg    Config
-	engine *engine
-	modern *modern // nil for a server with sessions
+	cfg       Config
+	engine    *engine
+	stateless *statelessServer // nil for a server with sessions
 
 	mu   sync.Mutex // held while writing to file or stdout
 	file *os.File
@@ -77,16 +77,16 @@ func (p *process) run() {
 		line = strings.TrimSuffix(line, "\n")
 		p.note("in", line)
 		switch probe := strings.Contains(line, `"method":"server/discover"`); {
-		case probe && p.cfg.DiesOfProbe:
+		case probe && p.cfg.CrashOnDiscover:
 			os.Exit(5)
-		case probe && p.cfg.Silent:
+		case probe && p.cfg.IgnoreDiscover:
 			continue
-		case p.modern != nil:
-			go p.modern.serve(context.Background(), []byte(line), p.send)
+		case p.stateless != nil:
+			go p.stateless.serve(context.Background(), []byte(line), p.send)
 			continue
 		}
 		go p.engine.serve("", []byte(line), p.send)
-		if p.cfg.Deaf && strings.Contains(line, `"method":"tools/call"`) {
+		if p.cfg.StopReading && strings.Contains(line, `"method":"tools/call"`) {
 			select {}
 		}
 	}

@@ -21,8 +21,8 @@ func (e *engine) hear(session string, msg message) bool {
 		var params struct{ RequestID json.RawMessage }
 		_ = json.Unmarshal(msg.Params, &params) // only an object has members
 		e.come("cancelled " + session + " " + string(params.RequestID))
-	case msg.Method == "notifications/initialized" && e.cfg.Greets != nil:
-		go e.greet(session)
+	case msg.Method == "notifications/initialized" && e.cfg.OnInitialized != nil:
+		go e.performOnInitialized(session)
 	}
 	return msg.Method != "" && msg.ID != nil
 }
@@ -59,12 +59,12 @@ func (e *engine) awaitedLocked(what string) chan struct{} {
 	return c
 }
 
-// greet performs Greets.
-func (e *engine) greet(session string) {
+// performOnInitialized performs the actions OnInitialized.
+func (e *engine) performOnInitialized(session string) {
 	if session != "" {
 		e.await("stream " + session)
 	}
-	e.talk(session, message{}, callParams{}, e.cfg.Greets, func(m string) { e.apart(session, m) })
+	e.talk(session, message{}, callParams{}, e.cfg.OnInitialized, func(m string) { e.apart(session, m) })
 }
 
 // talk performs lines.
@@ -93,7 +93,7 @@ func (h *httpServer) apart(session, message string) {
 	h.engine.await("stream " + session)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w, of := range h.watchers {
+	for w, of := range h.streams {
 		if of == session {
 			w <- message
 		}
@@ -108,8 +108,8 @@ func (e *engine) offers(session string, msg message) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.can[session] = params.Capabilities
-	if e.cfg.Offers != nil {
-		return string(e.cfg.Offers)
+	if e.cfg.Capabilities != nil {
+		return string(e.cfg.Capabilities)
 	}
 	return `{"tools":{"listChanged":true}}`
 }

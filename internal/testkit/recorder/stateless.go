@@ -14,26 +14,26 @@ import (
 // revision is the revision of a stateless recorder.
 const revision = "2026-07-28"
 
-// Modern makes a recorder a stateless server (MCP 2026-07-28). It refuses messages
+// Stateless makes a recorder a stateless server (MCP 2026-07-28). It refuses messages
 // that this revision forbids, and records them as violations.
-type Modern struct {
-	// Supports are the revisions that it reports, nil for its own.
-	Supports []string
-	// Picky refuses the first server/discover with these revisions.
-	Picky bool
-	// Offers are its capabilities, nil for tools with list_changed.
-	Offers json.RawMessage `json:",omitempty"`
+type Stateless struct {
+	// Revisions are the revisions that it reports, nil for its own.
+	Revisions []string
+	// RefuseFirst refuses the first server/discover with these revisions.
+	RefuseFirst bool
+	// Capabilities are its capabilities, nil for tools with list_changed.
+	Capabilities json.RawMessage `json:",omitempty"`
 	// TTL is the ttlMs of its lists.
 	TTL   int
-	Tools []ModernTool
+	Tools []StatelessTool
 	// Changed are the tools after a "change".
-	Changed []ModernTool
-	// Refuses is the error object of subscriptions/listen, nil for none.
-	Refuses json.RawMessage `json:",omitempty"`
+	Changed []StatelessTool
+	// ListenError is the error object of subscriptions/listen, nil for none.
+	ListenError json.RawMessage `json:",omitempty"`
 }
 
-// ModernTool is one tool, or the behavior of another method, such as "prompts/get".
-type ModernTool struct {
+// StatelessTool is one tool, or the behavior of another method, such as "prompts/get".
+type StatelessTool struct {
 	Name string
 	// Definition is the tool in tools/list, nil for a minimal one.
 	Definition json.RawMessage `json:",omitempty"`
@@ -51,13 +51,13 @@ type ModernTool struct {
 	Answers []json.RawMessage
 }
 
-// modern is a stateless server.
-type modern struct {
-	cfg  Modern
+// statelessServer is a stateless server.
+type statelessServer struct {
+	cfg  Stateless
 	note func(kind, payload string)
 
 	mu      sync.Mutex // protects the fields below
-	tools   []ModernTool
+	tools   []StatelessTool
 	calls   map[string]int
 	swapped bool
 	seen    map[string]bool               // ids
@@ -72,13 +72,13 @@ type listening struct {
 	torn bool
 }
 
-func newModern(cfg Modern, note func(kind, payload string)) *modern {
-	return &modern{cfg: cfg, note: note, tools: cfg.Tools, calls: make(map[string]int), seen: make(map[string]bool),
+func newStateless(cfg Stateless, note func(kind, payload string)) *statelessServer {
+	return &statelessServer{cfg: cfg, note: note, tools: cfg.Tools, calls: make(map[string]int), seen: make(map[string]bool),
 		cancels: make(map[string]context.CancelFunc), listens: make(map[string]*listening)}
 }
 
 // violation records a violation of the client.
-func (m *modern) violation(format string, args ...any) {
+func (m *statelessServer) violation(format string, args ...any) {
 	m.note("violation", fmt.Sprintf(format, args...))
 }
 
@@ -107,7 +107,7 @@ var gone = []string{"initialize", "ping", "logging/setLevel", "resources/subscri
 
 // serve answers one message; ctx ends when the client disconnects. send sends one
 // message to the client.
-func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
+func (m *statelessServer) serve(ctx context.Context, raw []byte, send func(string)) {
 	var msg message
 	if json.Unmarshal(raw, &msg) != nil || msg.Method == "" || msg.ID == nil {
 		m.notice(msg)
@@ -130,8 +130,8 @@ func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
 	}
 	switch msg.Method {
 	case "server/discover":
-		if _, n := m.find(msg); m.cfg.Picky && n == 0 {
-			send(failure(msg.ID, `{"code":-32022,"message":"unsupported","data":{"requested":"?","supported":`+m.supports()+`}}`))
+		if _, n := m.find(msg); m.cfg.RefuseFirst && n == 0 {
+			send(failure(msg.ID, `{"code":-32022,"message":"unsupported","data":{"requested":"?","supported":`+m.revisions()+`}}`))
 			return
 		}
 		send(success(msg.ID, m.discover()))
@@ -145,7 +145,7 @@ func (m *modern) serve(ctx context.Context, raw []byte, send func(string)) {
 }
 
 // notice receives a notification.
-func (m *modern) notice(msg message) {
+func (m *statelessServer) notice(msg message) {
 	if msg.Method != "notifications/cancelled" {
 		m.violation("a message that is no request: %s", msg.Method)
 		return
@@ -162,7 +162,7 @@ func (m *modern) notice(msg message) {
 }
 
 // begin registers a request, and reports whether its ID is new.
-func (m *modern) begin(id string, end context.CancelFunc) bool {
+func (m *statelessServer) begin(id string, end context.CancelFunc) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	again := m.seen[id]
@@ -173,25 +173,25 @@ func (m *modern) begin(id string, end context.CancelFunc) bool {
 	return !again
 }
 
-// supports returns its revisions as a JSON array.
-func (m *modern) supports() string {
-	names, _ := json.Marshal(append(m.cfg.Supports, revision)[:max(1, len(m.cfg.Supports))])
+// revisions returns its revisions as a JSON array.
+func (m *statelessServer) revisions() string {
+	names, _ := json.Marshal(append(m.cfg.Revisions, revision)[:max(1, len(m.cfg.Revisions))])
 	return string(names)
 }
 
-func (m *modern) discover() string {
-	return `{"resultType":"complete","supportedVersions":` + m.supports() + `,"capabilities":` + string(m.offers()) + `,"ttlMs":0,"cacheScope":"private"}`
+func (m *statelessServer) discover() string {
+	return `{"resultType":"complete","supportedVersions":` + m.revisions() + `,"capabilities":` + string(m.capabilities()) + `,"ttlMs":0,"cacheScope":"private"}`
 }
 
-func (m *modern) offers() json.RawMessage {
-	if m.cfg.Offers == nil {
+func (m *statelessServer) capabilities() json.RawMessage {
+	if m.cfg.Capabilities == nil {
 		return json.RawMessage(`{"tools":{"listChanged":true}}`)
 	}
-	return m.cfg.Offers
+	return m.cfg.Capabilities
 }
 
 // list returns the result of tools/list.
-func (m *modern) list(params json.RawMessage) string {
+func (m *statelessServer) list(params json.RawMessage) string {
 	var in struct {
 		Meta struct {
 			Can map[string]json.RawMessage `json:"io.modelcontextprotocol/clientCapabilities"`
@@ -210,7 +210,7 @@ func (m *modern) list(params json.RawMessage) string {
 }
 
 // find returns the tool of a request and the number of its earlier calls.
-func (m *modern) find(msg message) (ModernTool, int) {
+func (m *statelessServer) find(msg message) (StatelessTool, int) {
 	var params callParams
 	_ = json.Unmarshal(msg.Params, &params) // as above
 	name := msg.Method
@@ -225,11 +225,11 @@ func (m *modern) find(msg message) (ModernTool, int) {
 			return t, m.calls[name] - 1
 		}
 	}
-	return ModernTool{Name: "?"}, m.calls[name] - 1
+	return StatelessTool{Name: "?"}, m.calls[name] - 1
 }
 
 // call performs the actions of a tool or method.
-func (m *modern) call(ctx context.Context, msg message, send func(string)) {
+func (m *statelessServer) call(ctx context.Context, msg message, send func(string)) {
 	tool, n := m.find(msg)
 	if tool.Name == "?" {
 		send(failure(msg.ID, `{"code":-32602,"message":"unknown","data":9007199254740993}`))
@@ -257,7 +257,7 @@ func (m *modern) call(ctx context.Context, msg message, send func(string)) {
 }
 
 // do performs one line of Sends.
-func (m *modern) do(ctx context.Context, line string, send func(string)) {
+func (m *statelessServer) do(ctx context.Context, line string, send func(string)) {
 	verb, rest, _ := strings.Cut(line, " ")
 	switch verb {
 	case "hang":
@@ -288,14 +288,14 @@ func (m *modern) do(ctx context.Context, line string, send func(string)) {
 }
 
 // isSwapped reports whether the server has sessions now.
-func (m *modern) isSwapped() bool {
+func (m *statelessServer) isSwapped() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.swapped
 }
 
 // announce sends a notification to every listener.
-func (m *modern) announce(method, params string) {
+func (m *statelessServer) announce(method, params string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, l := range m.listens {
@@ -310,9 +310,9 @@ func (m *modern) announce(method, params string) {
 }
 
 // listen serves one stream of notifications with the requested filter.
-func (m *modern) listen(ctx context.Context, end context.CancelFunc, msg message, send func(string)) {
-	if m.cfg.Refuses != nil {
-		send(failure(msg.ID, string(m.cfg.Refuses)))
+func (m *statelessServer) listen(ctx context.Context, end context.CancelFunc, msg message, send func(string)) {
+	if m.cfg.ListenError != nil {
+		send(failure(msg.ID, string(m.cfg.ListenError)))
 		return
 	}
 	var params struct{ Notifications json.RawMessage }
