@@ -18,7 +18,7 @@ import (
 // library is a server that logs and has resources.
 func library() recorder.Config {
 	return recorder.Config{
-		Tools:  []recorder.Tool{{Name: "echo"}, {Name: "crash", Does: recorder.Crash}},
+		Tools:        []recorder.Tool{{Name: "echo"}, {Name: "crash", Does: recorder.Crash}},
 		Capabilities: json.RawMessage(`{"tools":{},"logging":{},"resources":{"subscribe":true}}`),
 		Answers: map[string]json.RawMessage{
 			"logging/setLevel": json.RawMessage(`{}`), "resources/subscribe": json.RawMessage(`{}`),
