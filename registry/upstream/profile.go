@@ -97,9 +97,7 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	}
 	ctx, stop := context.WithTimeout(ctx, profilePatience)
 	defer stop()
-	if !s.awaitOpening(ctx, string(from.Capabilities)) {
-		s.openFor(ctx, from)
-	}
+	s.awaitProfile(ctx, from)
 	p, found = s.knownProfile(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,6 +112,11 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.knownProfileLocked(from)
+}
+
+// knownProfileLocked is knownProfile for a caller that holds s.mu.
+func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
 	p := s.profiles.known[string(from.Capabilities)]
 	if sess := s.slots[from.Session].opened(); sess != nil && !sess.conn.Dead() {
 		p = sess.profile.Load()
@@ -127,36 +130,37 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 	return nil, s.shared == nil || isEmpty(from.Capabilities)
 }
 
-// awaitOpening waits for a connection that is being opened with the same
-// capabilities, and reports whether there is one.
-func (s *Server) awaitOpening(ctx context.Context, can string) bool {
-	s.mu.Lock()
-	opening := s.profiles.opening[can]
-	s.mu.Unlock()
-	if opening == nil {
-		return false
-	}
-	select {
-	case <-opening.ready:
-	case <-ctx.Done():
-	}
-	return true
-}
-
-// openFor opens the connection of a client.
-func (s *Server) openFor(ctx context.Context, from Downstream) {
+// awaitProfile waits for a connection that is being opened with the capabilities of
+// a client, and opens the client's own if there is none.
+func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 	if !s.calls.Enter() {
 		return
 	}
 	defer s.calls.Leave()
 	cl := s.acquireClient(from)
 	defer s.releaseClient(from.Session, cl)
-	_, sl, e := s.session(ctx, from.Session, cl)
-	if e != nil {
-		s.log.Debug("listing the tools for a session", "error", e)
+	if _, _, e := s.session(ctx, "", nil); e != nil {
 		return
 	}
-	s.idle(sl)
+	s.mu.Lock()
+	_, found := s.knownProfileLocked(from)
+	opening := s.profiles.opening[string(from.Capabilities)]
+	if !found && opening == nil {
+		_, sl, e := s.ownSession(ctx, from.Session, cl) // unlocks
+		if e != nil {
+			s.log.Debug("listing the tools for a session", "error", e)
+			return
+		}
+		s.idle(sl)
+		return
+	}
+	s.mu.Unlock()
+	if !found {
+		select {
+		case <-opening.ready:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // opened ends the opening of a slot. If it was the first with the capabilities of
