@@ -123,7 +123,7 @@ func (s *state) close() error {
 	if s.decisions != nil {
 		ctx, stop := context.WithTimeout(context.Background(), lastShipment)
 		defer stop()
-		errs = append(errs, s.decisions.Close(ctx))
+		s.decisions.Close(ctx)
 	}
 	if s.envelopes != nil {
 		errs = append(errs, s.envelopes.Close())

@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"policy/approval":    {"policy", "signal"},
 	"policy/judgement":   {"policy", "audit"}, // judgements in records of the trail
 	"policy/replay":      {"policy", "policy/judgement", "audit"},
-	"policy/decisionlog": {"policy", "policy/judgement", "audit", "signal"}, // the trail is its outbox
+	"policy/decisionlog": {"policy", "policy/judgement", "audit"}, // the trail is its outbox
 	"policy/verify":      {"policy", "policy/judgement", "audit"},           // a difference is a record
 	"policy/shadow":      {"policy", "policy/judgement", "audit"},           // live replay
 	"policy/notice":      {"policy", "policy/approval", "signal"},           // notices are about tickets and their changes

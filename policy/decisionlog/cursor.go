@@ -4,23 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
-	"github.com/toolgate/toolgate/internal/store"
 )
 
-const (
-	// writeTimeout bounds what is written to the store.
-	writeTimeout = 10 * time.Second
-	// parkedTTL is how long parked events are remembered.
-	parkedTTL = 7 * 24 * time.Hour
-)
-
-// errLost reports that another process ships to the sink.
-var errLost = errors.New("another process ships to it")
+// parkedTTL is how long parked events are remembered.
+const parkedTTL = 7 * 24 * time.Hour
 
 // registerSink adds a sink to the store. A new sink begins with the records from now
 // on; any other continues after its cursor, whichever process shipped to it.
@@ -41,37 +32,6 @@ func (s *Shipper) registerSink(ctx context.Context, sink string) error {
 	})
 }
 
-// claimSink makes this process the one that ships to a sink, unless another living
-// process does, and reports whether it succeeded. Of two processes that replace a
-// dead one, one wins.
-func (s *Shipper) claimSink(ctx context.Context, sink string) (bool, error) {
-	var owner string
-	err := s.opts.DB.Read.QueryRowContext(ctx, "SELECT owner FROM decision_log_sinks WHERE sink = ?", sink).Scan(&owner)
-	if err != nil || owner == s.instance.ID() {
-		return err == nil, err
-	}
-	if owner != "" {
-		alive, err := store.InstanceAlive(s.opts.Instances, owner)
-		if err != nil || alive {
-			return false, err
-		}
-	}
-	res, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = ? WHERE sink = ? AND owner = ?", s.instance.ID(), sink, owner)
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
-}
-
-// releaseSink lets other processes ship to a sink.
-func (s *Shipper) releaseSink(ctx context.Context, sink string) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer stop()
-	_, err := s.opts.DB.Write.ExecContext(ctx, "UPDATE decision_log_sinks SET owner = '' WHERE sink = ? AND owner = ?", sink, s.instance.ID())
-	return err
-}
-
 // loadCursor returns the cursor of a sink.
 func (s *Shipper) loadCursor(ctx context.Context, sink string) (at audit.Cursor, err error) {
 	var text []byte
@@ -83,28 +43,22 @@ func (s *Shipper) loadCursor(ctx context.Context, sink string) (at audit.Cursor,
 }
 
 // saveCursor moves the cursor of a sink behind the events in done. When parked is not
-// nil, it also records that the sink refused this event, and why. It returns
-// errLost, and writes nothing, when another process holds the sink.
+// nil, it also records that the sink refused this event, and why.
 func (s *Shipper) saveCursor(ctx context.Context, sink string, done []event, parked *event, refusal string) error {
 	to, now := audit.Cursor{}, s.opts.Now()
 	for _, e := range done {
 		to[e.chain] = max(to[e.chain], e.seq)
 	}
 	return s.opts.DB.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-		var ours bool
-		err := tx.QueryRowContext(ctx, "SELECT owner = ? FROM decision_log_sinks WHERE sink = ?", s.instance.ID(), sink).Scan(&ours)
-		if err == nil && !ours {
-			err = errLost
-		}
-		if err == nil && parked != nil {
-			_, err = tx.ExecContext(ctx, "INSERT INTO decision_log_parked VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+		if parked != nil {
+			_, err := tx.ExecContext(ctx, "INSERT INTO decision_log_parked VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
 				sink, parked.id, parked.chain, parked.seq, refusal, now.UnixNano())
 			if err == nil {
 				_, err = tx.ExecContext(ctx, "DELETE FROM decision_log_parked WHERE at < ?", now.Add(-parkedTTL).UnixNano())
 			}
-		}
-		if err != nil {
-			return err
+			if err != nil {
+				return err
+			}
 		}
 		return writeCursor(ctx, tx, sink, to)
 	})

@@ -36,7 +36,6 @@ import (
 	"github.com/toolgate/toolgate/internal/delivery"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wait"
-	"github.com/toolgate/toolgate/signal"
 )
 
 // Config lists the destinations of decisions. It may hold secrets and is not for
@@ -65,7 +64,7 @@ const (
 type Options struct {
 	DB        *store.DB
 	Trail     string // directory of the audit trail
-	Instances string // directory of the locks of living processes
+	Instances string // directory of the locks of living processes; a sink has one, too
 	Mask      Masker
 	// Labels are in every event, in addition to the id of the process that decided.
 	Labels map[string]string
@@ -88,11 +87,10 @@ type Options struct {
 // A Shipper ships decisions to the sinks of one Config. It is safe for
 // concurrent use, and any number of processes may share its store and trail.
 type Shipper struct {
-	opts     Options
-	instance *store.Instance // nil until there is a sink
-	life     sync.Mutex      // held by Apply and Close from beginning to end
-	applied  Config
-	tasks    delivery.Workers // one for each sink, so that a slow one delays no other
+	opts    Options
+	life    sync.Mutex // held by Apply and Close from beginning to end
+	applied Config
+	tasks   delivery.Workers // one for each sink, so that a slow one delays no other
 
 	mu      sync.Mutex // protects the fields below
 	workers []*worker
@@ -111,9 +109,7 @@ func Open(opts Options) (*Shipper, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(string, Outcome, int) {}
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	return &Shipper{opts: opts}, nil
 }
 
@@ -129,8 +125,10 @@ func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("opening decision log: %w", err)
 	}
-	if err := s.register(ctx, workers); err != nil {
-		return fmt.Errorf("opening decision log: %w", err)
+	for _, w := range workers {
+		if err := s.registerSink(ctx, w.name); err != nil {
+			return fmt.Errorf("opening decision log: %w", err)
+		}
 	}
 	s.tasks.Stop()
 	s.mu.Lock()
@@ -144,35 +142,15 @@ func (s *Shipper) Apply(ctx context.Context, c Config) error {
 	return nil
 }
 
-// register makes this process and its sinks known to other processes. The caller
-// holds s.life.
-func (s *Shipper) register(ctx context.Context, workers []*worker) (err error) {
-	if s.instance == nil && len(workers) > 0 {
-		if s.instance, err = store.HoldInstance(s.opts.Instances, signal.UniqueID("dlg_")); err != nil {
-			return err
-		}
-	}
-	for _, w := range workers {
-		if err := s.registerSink(ctx, w.name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Close ships the rest of the trail, unless ctx ends or a fault stops it, and ends
 // the Shipper. The next process ships the remaining events.
-func (s *Shipper) Close(ctx context.Context) error {
+func (s *Shipper) Close(ctx context.Context) {
 	s.life.Lock()
 	defer s.life.Unlock()
 	for _, w := range s.currentWorkers() {
 		s.drain(ctx, w)
 	}
 	s.tasks.Stop()
-	if s.instance == nil {
-		return nil
-	}
-	return s.instance.Close()
 }
 
 // drain waits until a worker has nothing left, or a fault stops it.

@@ -58,9 +58,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	if err := shipper.Close(ctx); err != nil {
-		log.Fatal(err)
-	}
+	shipper.Close(ctx)
 
 	text, err := os.ReadFile(file)
 	if err != nil {

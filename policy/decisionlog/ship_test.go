@@ -21,7 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 )
@@ -338,42 +338,34 @@ func TestOneTells(t *testing.T) {
 	}
 }
 
-// A process that has lost a sink to another, because it was taken for dead, moves
-// its place no more.
-func TestLostSink(t *testing.T) {
+// While another process holds the lock of a sink, nothing is shipped to it.
+func TestHeldSink(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	entered, free := make(chan struct{}, 1), make(chan struct{})
-	d := newDesk(t, func([]string) int {
-		select {
-		case entered <- struct{}{}:
-		default:
-		}
-		<-free
-		return http.StatusOK
-	})
-	s := w.shipper(decisionlog.Config{URL: d.URL})
-	w.decide(1)
-	<-entered
-	other, err := store.HoldInstance(filepath.Join(w.dir, "instances"), "other")
+	d := newDesk(t, nil)
+	if err := os.MkdirAll(filepath.Join(w.dir, "instances"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Create(filepath.Join(w.dir, "instances", "decisions-http"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.db.Write.ExecContext(t.Context(), "UPDATE decision_log_sinks SET owner = 'other'"); err != nil {
+	defer other.Close()
+	if err := filelock.TryLock(other); err != nil {
 		t.Fatal(err)
 	}
-	close(free)
-	until(t, "the chunk is taken", func() bool { return len(d.taken()) == 1 })
-	w.decide(1)
-	until(t, "the first is counted out", func() bool { return w.trouble(s).Since.IsZero() })
-	if tr := w.trouble(s); tr.Lag < 4 || len(d.taken()) != 1 {
-		t.Errorf("it goes on: %+v, %v", tr, d.taken())
+	s := w.shipper(decisionlog.Config{URL: d.URL, File: filepath.Join(w.dir, "log.jsonl")})
+	want := w.decide(1)
+	w.caughtUp(s, "file") // the worker of the other sink has had its time, too
+	all, err := s.Troubles(t.Context())
+	if err != nil || len(all) != 2 || all[1].Lag == 0 || all[1].Fault != "" || !all[1].Since.IsZero() || d.tried() != 0 {
+		t.Errorf("it ships: %+v, %v, %v", all, err, d.taken())
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	w.caughtUp(s, "http")
-	same(t, []string{"dec-000001", "dec-000002"}, uniq(d.taken()))
+	same(t, want, d.taken())
 }
 
 // A redirect takes no event and no token anywhere.
@@ -423,9 +415,10 @@ func TestClose(t *testing.T) {
 	want := w.decide(1)
 	w.caughtUp(s, "http")
 	want = append(want, w.decide(3)...)
-	if err := errors.Join(w.trail.Close(), s.Close(t.Context())); err != nil {
+	if err := w.trail.Close(); err != nil {
 		t.Fatal(err)
 	}
+	s.Close(t.Context())
 	same(t, want, d.taken())
 
 	w = newWorld(t)
@@ -433,13 +426,13 @@ func TestClose(t *testing.T) {
 	s = w.shipper(decisionlog.Config{URL: d.URL})
 	w.decide(1)
 	until(t, "a fault", func() bool { return w.trouble(s).Fault != "" })
-	done := make(chan error)
-	go func() { done <- s.Close(t.Context()) }()
+	done := make(chan struct{})
+	go func() {
+		s.Close(t.Context())
+		close(done)
+	}()
 	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
+	case <-done:
 	case <-time.After(patience):
 		t.Fatal("it waits for ever")
 	}

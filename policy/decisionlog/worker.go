@@ -3,6 +3,8 @@ package decisionlog
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/delivery"
+	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/internal/wait"
 )
 
@@ -69,31 +72,39 @@ func newWorker(s *Shipper, name string, to sink) *worker {
 // run ships whenever this process holds the sink, until ctx ends.
 func (w *worker) run(ctx context.Context) {
 	defer w.sink.close()
-	for tries := 0; ; {
-		ours, err := w.shipper.claimSink(ctx, w.name)
-		if ours {
-			w.update(func(s *status) { *s = status{shipping: true} })
-			err = w.ship(ctx)
-			w.update(func(s *status) { *s = status{fault: s.fault} })
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		pause := w.shipper.opts.Poll
-		if tries++; err == nil || errors.Is(err, errLost) {
+	for tries, pause := 0, time.Duration(0); wait.For(ctx, pause); {
+		err := w.shipLocked(ctx)
+		pause = w.shipper.opts.Poll
+		if tries++; err == nil || ctx.Err() != nil {
 			tries = 0
-		} else {
-			pause = max(pause, w.shipper.backoff().After(tries))
-			w.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
-			w.update(func(s *status) { s.fault = "its cursor in the state file cannot be read or written" })
+			continue
 		}
-		if !wait.For(ctx, pause) {
-			break
-		}
+		pause = max(pause, w.shipper.backoff().After(tries))
+		w.log.Error("shipping decisions", "error", err, "wait", pause.Round(time.Millisecond))
+		w.update(func(s *status) { s.fault = "its cursor in the state file cannot be read or written" })
 	}
-	if err := w.shipper.releaseSink(ctx, w.name); err != nil {
-		w.log.Error("releasing a sink of decisions", "error", err)
+}
+
+// shipLocked ships, unless another living process does. The lock ends with the process,
+// so that of those that replace a dead one, one wins.
+func (w *worker) shipLocked(ctx context.Context) error {
+	if err := os.MkdirAll(w.shipper.opts.Instances, 0o700); err != nil {
+		return err
 	}
+	lock, err := os.OpenFile(filepath.Join(w.shipper.opts.Instances, "decisions-"+w.name), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err = filelock.TryLock(lock); err == nil {
+		w.update(func(s *status) { *s = status{shipping: true} })
+		err = w.ship(ctx)
+		w.update(func(s *status) { *s = status{fault: s.fault} })
+	}
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil
+	}
+	return err
 }
 
 // ship ships the events after the sink's cursor until ctx ends or the cursor cannot

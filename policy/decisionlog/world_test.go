@@ -145,7 +145,7 @@ func (w *world) shipperWith(o decisionlog.Options, c decisionlog.Config) *decisi
 func (w *world) end(s *decisionlog.Shipper) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	_ = s.Close(ctx) // the test may have closed it
+	s.Close(ctx) // the test may have closed it
 }
 
 // caughtUp waits until a sink is behind with nothing.
