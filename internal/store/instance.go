@@ -14,8 +14,8 @@ import (
 // Instance shows that a process lives: a locked file that the kernel unlocks when the
 // process ends, in whatever way.
 type Instance struct {
-	id, name string
-	file     *os.File
+	name string
+	file *os.File
 }
 
 // HoldInstance creates dir/<id>.lock and holds its lock until Close or the end of the
@@ -40,11 +40,8 @@ func HoldInstance(dir, id string) (*Instance, error) {
 	if err = errors.Join(err, os.Remove(file.Name())); err != nil {
 		return nil, errors.Join(fmt.Errorf("holding instance lock: %w", err), file.Close())
 	}
-	return &Instance{id: id, name: name, file: file}, nil
+	return &Instance{name: name, file: file}, nil
 }
-
-// ID returns the id of the lock.
-func (i *Instance) ID() string { return i.id }
 
 // Close releases the lock and removes the file.
 func (i *Instance) Close() error {

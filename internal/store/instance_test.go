@@ -21,7 +21,7 @@ func TestInstances(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alive(one.ID(), true)
+	alive("one", true)
 	if second, err := store.HoldInstance(dir, "one"); err == nil {
 		second.Close()
 		t.Error("one id was held twice")

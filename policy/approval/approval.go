@@ -110,6 +110,11 @@ type Ticket struct {
 	Given     map[string]int // votes for it by holders of each role of Each, with their roles at the vote; absent = 0
 	Votes     []Ballot       // filled by Get and Decide
 	History   []Change       // filled by Get and Decide, oldest first
+
+	runner    string     // the instance that runs the call while it is dispatching
+	deadline  int64      // Expires in the store's time
+	reported  bool       // an agent has got the answer that it expired
+	approvers [][]string // the roles of each
 }
 
 // Ballot is one person's vote.
@@ -119,6 +124,10 @@ type Ballot struct {
 	Reason  string
 	Digest  string // of the arguments that the ticket had, "sha256:<hex>"
 	At      time.Time
+
+	roles     []string  // at the vote
+	countedBy string    // instance
+	until     time.Time // when the approver's credential ends, zero = configured
 }
 
 // Change is one line of a ticket's history. A vote that did not decide the ticket is a

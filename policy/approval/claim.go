@@ -70,7 +70,7 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 		if len(found) == 1 {
 			k := &found[0]
 			c.Outcome, err = t.answer(w, k, held.Execute)
-			c.Ticket = k.Ticket
+			c.Ticket = *k
 		}
 		if err == nil && c.Outcome == "" {
 			c, err = t.propose(w, bound, held)
@@ -92,7 +92,7 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 // answer returns the answer of the latest ticket of a binding; "" means that it no
 // longer answers calls and a new ticket is due. When execute is set, a waiting ticket
 // keeps it.
-func (t *Tickets) answer(w *writer, k *record, execute bool) (ClaimOutcome, error) {
+func (t *Tickets) answer(w *writer, k *Ticket, execute bool) (ClaimOutcome, error) {
 	switch k.State {
 	case StateProposed:
 		k.Attached++
@@ -120,7 +120,7 @@ var final = map[State]ClaimOutcome{StateDone: Replay, StateFailed: Failed, State
 
 // spend gives the grant of an approved ticket if its approvers may still approve it.
 // If not, the ticket is superseded, and people are asked again.
-func (t *Tickets) spend(w *writer, k *record) (ClaimOutcome, error) {
+func (t *Tickets) spend(w *writer, k *Ticket) (ClaimOutcome, error) {
 	votes, gone, err := t.standing(w, k)
 	if err != nil {
 		return "", err
@@ -157,7 +157,7 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 	if err := w.insert(bound, k); err != nil {
 		return Claim{}, err
 	}
-	return Claim{Ticket: k.Ticket, Outcome: Pending}, nil
+	return Claim{Ticket: *k, Outcome: Pending}, nil
 }
 
 const otherTerms = "the call came again under another policy, tool definition or obligation"
@@ -180,17 +180,17 @@ func (w *writer) supersede(bound string, h Held) error {
 }
 
 // ticket returns a new ticket for a held call.
-func (w *writer) ticket(h Held) *record {
+func (w *writer) ticket(h Held) *Ticket {
 	created := w.wall.UTC()
-	k := &record{deadline: w.now + int64(h.TTL), Ticket: Ticket{
-		Held: h, ID: signal.UniqueID("apr_"), State: StateProposed,
-		ArgumentBytes: len(h.Arguments), Created: created, Expires: created.Add(h.TTL),
-	}}
+	k := &Ticket{
+		Held: h, ID: signal.UniqueID("apr_"), State: StateProposed, ArgumentBytes: len(h.Arguments),
+		Created: created, Expires: created.Add(h.TTL), deadline: w.now + int64(h.TTL),
+	}
 	k.Approval = policy.Approval{Roles: h.Roles, Quorum: h.Quorum, Each: h.Each} // as it is stored
 	return k
 }
 
-func (w *writer) insert(bound string, k *record) error {
+func (w *writer) insert(bound string, k *Ticket) error {
 	fields := append(k.ticketFields(), bound, k.Principal.Subject, k.Principal.Tenant, append([]byte{}, k.Arguments...))
 	err := w.one("INSERT INTO approvals ("+ticketColumns+", binding, subject, tenant, arguments) VALUES (?"+strings.Repeat(", ?", len(fields)-1)+")", fields...)
 	if err != nil {
@@ -235,7 +235,7 @@ func (t *Tickets) end(ctx context.Context, id string, c change) error {
 		if err != nil {
 			return err
 		}
-		if k.State != StateDispatching || k.instance != t.opts.Instance {
+		if k.State != StateDispatching || k.runner != t.opts.Instance {
 			return ErrNotDispatching
 		}
 		return w.move(&k, c)

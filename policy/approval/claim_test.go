@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -255,7 +256,7 @@ func TestHistory(t *testing.T) {
 		{Subject: "ann", Approve: true, Reason: "looks right", Digest: k.Digest, At: at(1)},
 		{Subject: "bob", Approve: true, Digest: k.Digest, At: at(2)},
 	}
-	if diff := cmp.Diff(votes, got.Votes); diff != "" {
+	if diff := cmp.Diff(votes, got.Votes, cmpopts.IgnoreUnexported(approval.Ballot{})); diff != "" {
 		t.Errorf("votes (-want +got):\n%s", diff)
 	}
 	if got.DecidedBy != "bob" || string(got.Arguments) != hundred || string(got.Result) != answer {

@@ -20,7 +20,7 @@ import (
 // who lose them later.
 func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 	v.Reason = strings.TrimSpace(v.Reason)
-	err := t.alter(ctx, v.ID, func(w *writer, k *record) (refusal, err error) {
+	err := t.alter(ctx, v.ID, func(w *writer, k *Ticket) (refusal, err error) {
 		if refusal = k.check(v); refusal != nil {
 			return refusal, nil
 		}
@@ -34,7 +34,7 @@ func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 
 // alter changes one ticket, or refuses to. A refusal does not undo the rest of the
 // transaction: expired and unknown tickets stay so.
-func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record) (refusal, err error)) error {
+func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *Ticket) (refusal, err error)) error {
 	var refusal error
 	err := t.write(ctx, func(w *writer) error {
 		k, err := one(w.ctx, w.tx, load{}, id)
@@ -54,7 +54,7 @@ func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *record
 }
 
 // check returns why v does not count, nil when it counts.
-func (k *record) check(v Vote) error {
+func (k *Ticket) check(v Vote) error {
 	switch refusal := k.refuse(v.Approver); {
 	case refusal != nil:
 		return refusal
@@ -71,7 +71,7 @@ func (k *record) check(v Vote) error {
 }
 
 // vote stores the vote and, when it decides the ticket, moves it.
-func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
+func (t *Tickets) vote(w *writer, k *Ticket, v Vote) (refusal, err error) {
 	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until, roles)
  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest,
 		w.wall.UnixNano(), t.opts.Instance, store.Time{To: &v.Approver.Until}, jsonList(v.Approver.Roles))
@@ -98,7 +98,7 @@ func (t *Tickets) vote(w *writer, k *record, v Vote) (refusal, err error) {
 // standing returns the approvals of k whose approvers may still decide, with their
 // current roles as far as these are known, and the first approver who no longer may,
 // "" when all may.
-func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string, err error) {
+func (t *Tickets) standing(w *writer, k *Ticket) (counted []Ballot, gone string, err error) {
 	votes, err := ballots(w.ctx, w.tx, k.ID)
 	if err != nil {
 		return nil, "", err
@@ -118,7 +118,7 @@ func (t *Tickets) standing(w *writer, k *record) (counted []ballot, gone string,
 }
 
 // suffice reports whether votes approve k.
-func (k *record) suffice(votes []ballot) bool {
+func (k *Ticket) suffice(votes []Ballot) bool {
 	for role, n := range k.Each {
 		for _, b := range votes {
 			if slices.Contains(b.roles, role) {
@@ -134,7 +134,7 @@ func (k *record) suffice(votes []ballot) bool {
 
 // stands reports whether the vote counts now (see Options.Standing), and sets b's
 // roles to the current ones.
-func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
+func (t *Tickets) stands(k *Ticket, b *Ballot) (bool, error) {
 	if t.opts.Standing == nil || !b.Approve {
 		return b.Approve, nil
 	}
@@ -158,7 +158,7 @@ func (t *Tickets) stands(k *record, b *ballot) (bool, error) {
 // One person suffices, whatever the quorum.
 func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
 	f.Reason = strings.TrimSpace(f.Reason)
-	err := t.alter(ctx, f.ID, func(w *writer, k *record) (refusal, err error) {
+	err := t.alter(ctx, f.ID, func(w *writer, k *Ticket) (refusal, err error) {
 		if refusal = k.checkFinding(f); refusal != nil {
 			return refusal, nil
 		}
@@ -177,7 +177,7 @@ func (t *Tickets) Reconcile(ctx context.Context, f Finding) (Ticket, error) {
 }
 
 // checkFinding returns why f does not count, nil when it counts.
-func (k *record) checkFinding(f Finding) error {
+func (k *Ticket) checkFinding(f Finding) error {
 	switch refusal := k.refuse(f.Approver); {
 	case refusal != nil:
 		return refusal
@@ -193,7 +193,7 @@ func (k *record) checkFinding(f Finding) error {
 // when no person ends it. The error is ErrNotFound, or ErrNotLive when the ticket is
 // neither waiting nor approved.
 func (t *Tickets) Supersede(ctx context.Context, id, who, reason string) error {
-	err := t.alter(ctx, id, func(w *writer, k *record) (refusal, err error) {
+	err := t.alter(ctx, id, func(w *writer, k *Ticket) (refusal, err error) {
 		if k.State != StateProposed && k.State != StateApproved {
 			return fmt.Errorf("%w: it is %s", ErrNotLive, k.State), nil
 		}

@@ -21,22 +21,17 @@ const (
 )
 
 // Get returns one whole ticket. ErrNotFound reports that it does not exist.
-func (t *Tickets) Get(ctx context.Context, id string) (Ticket, error) {
-	k, err := t.get(ctx, id)
-	if err != nil {
-		return Ticket{}, fmt.Errorf("reading ticket %q: %w", id, err)
-	}
-	return k.Ticket, nil
-}
-
-func (t *Tickets) get(ctx context.Context, id string) (k record, err error) {
+func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
 	err = t.view(ctx, func(tx *sql.Tx) error {
 		if k, err = one(ctx, tx, whole, id); err != nil {
 			return err
 		}
 		return details(ctx, tx, &k)
 	})
-	return k, err
+	if err != nil {
+		return Ticket{}, fmt.Errorf("reading ticket %q: %w", id, err)
+	}
+	return k, nil
 }
 
 // view runs do in one transaction that only reads, after everything that is due has
@@ -61,18 +56,13 @@ func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
 }
 
 // list returns the tickets that tail selects.
-func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) ([]Ticket, error) {
-	var records []record
-	err := t.refresh(ctx)
+func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) (tickets []Ticket, err error) {
+	err = t.refresh(ctx)
 	if err == nil {
-		records, err = query(ctx, t.db.Read, l, tail, args...)
+		tickets, err = query(ctx, t.db.Read, l, tail, args...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
-	}
-	tickets := make([]Ticket, len(records))
-	for i, k := range records {
-		tickets[i] = k.Ticket
 	}
 	return tickets, nil
 }
@@ -250,7 +240,7 @@ func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
 	if err != nil {
 		return Ticket{}, fmt.Errorf("looking for a ticket like %q: %w", id, err)
 	}
-	return records[0].Ticket, nil
+	return records[0], nil
 }
 
 // followed is how many changes are read at once.
@@ -310,7 +300,7 @@ func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err e
 		for _, k := range records {
 			for i := range events {
 				if events[i].Ticket.ID == k.ID {
-					events[i].Ticket = k.Ticket
+					events[i].Ticket = k
 				}
 			}
 		}

@@ -8,20 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
 )
-
-// record is a ticket with the columns that only this package needs.
-type record struct {
-	Ticket
-	instance string // who runs it while it is dispatching
-	deadline int64  // Expires in the store's time
-	reported bool   // an agent has got the answer that it expired
-
-	approvers [][]string // the roles of each
-}
 
 // load says how much of a ticket is read.
 type load struct {
@@ -38,26 +27,26 @@ const ticketColumns = `id, state, principal, server, tool, exposed, fingerprint,
 
 // ticketFields returns the fields of k that ticketColumns store, as arguments of an
 // INSERT or destinations of a SELECT.
-func (k *record) ticketFields() []any {
+func (k *Ticket) ticketFields() []any {
 	return []any{&k.ID, &k.State, store.JSON{To: &k.Principal}, &k.Server, &k.Tool, &k.Exposed, &k.Fingerprint, &k.Digest, &k.Revision, &k.Rule, &k.Reason,
 		store.JSON{To: &k.Roles}, &k.Quorum, store.JSON{To: &k.Each}, store.Time{To: &k.Created}, store.Time{To: &k.Expires}, &k.deadline, &k.DecisionID, &k.TraceID,
-		&k.Transport, &k.Era, &k.Session, &k.Ticket.Instance, store.Time{To: &k.Principal.Until}, &k.Execute}
+		&k.Transport, &k.Era, &k.Session, &k.Instance, store.Time{To: &k.Principal.Until}, &k.Execute}
 }
 
-// selectTicket reads the columns of record.fields, in its order. Its two parameters are
+// selectTicket reads the columns of Ticket.fields, in its order. Its two parameters are
 // load's.
 const selectTicket = `SELECT ` + ticketColumns + `, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
  decided_by, decision_reason, instance, CASE WHEN ? THEN result END, note, attached, reported,
  (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
-func (k *record) fields() []any {
-	return append(k.ticketFields(), &k.ArgumentBytes, (*[]byte)(&k.Arguments), &k.DecidedBy, &k.DecisionReason, &k.instance,
+func (k *Ticket) fields() []any {
+	return append(k.ticketFields(), &k.ArgumentBytes, (*[]byte)(&k.Arguments), &k.DecidedBy, &k.DecisionReason, &k.runner,
 		(*[]byte)(&k.Result), &k.Note, &k.Attached, &k.reported, store.JSON{To: &k.approvers})
 }
 
 // query returns the tickets that tail selects.
-func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]record, error) {
-	records, err := store.Select(ctx, q, (*record).fields, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
+func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]Ticket, error) {
+	records, err := store.Select(ctx, q, (*Ticket).fields, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("reading tickets: %w", err)
 	}
@@ -74,19 +63,19 @@ func query(ctx context.Context, q store.Querier, l load, tail string, args ...an
 }
 
 // one reads the ticket with an id, or ErrNotFound.
-func one(ctx context.Context, q store.Querier, l load, id string) (record, error) {
+func one(ctx context.Context, q store.Querier, l load, id string) (Ticket, error) {
 	records, err := query(ctx, q, l, "WHERE id = ?", id)
 	switch {
 	case err != nil:
-		return record{}, err
+		return Ticket{}, err
 	case len(records) == 0:
-		return record{}, ErrNotFound
+		return Ticket{}, ErrNotFound
 	}
 	return records[0], nil
 }
 
 // countApproval counts the vote of somebody with these roles.
-func (k *record) countApproval(roles []string) {
+func (k *Ticket) countApproval(roles []string) {
 	k.Approvals++
 	for role := range k.Each {
 		if slices.Contains(roles, role) {
@@ -99,13 +88,9 @@ func (k *record) countApproval(roles []string) {
 }
 
 // details reads the votes and the history of k.
-func details(ctx context.Context, q store.Querier, k *record) error {
-	votes, err := ballots(ctx, q, k.ID)
-	if err != nil {
+func details(ctx context.Context, q store.Querier, k *Ticket) (err error) {
+	if k.Votes, err = ballots(ctx, q, k.ID); err != nil {
 		return err
-	}
-	for _, b := range votes {
-		k.Votes = append(k.Votes, b.Ballot)
 	}
 	events, err := store.Select(ctx, q, (*Event).fields, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
 	for _, e := range events {
@@ -114,21 +99,13 @@ func details(ctx context.Context, q store.Querier, k *record) error {
 	return err
 }
 
-// ballot is a Ballot with the columns that its standing depends on.
-type ballot struct {
-	Ballot
-	roles     []string  // at the vote
-	countedBy string    // instance
-	until     time.Time // when the approver's credential ends, zero = configured
-}
-
 // ballots returns the votes for a ticket, oldest first.
-func ballots(ctx context.Context, q store.Querier, id string) ([]ballot, error) {
-	return store.Select(ctx, q, (*ballot).fields,
+func ballots(ctx context.Context, q store.Querier, id string) ([]Ballot, error) {
+	return store.Select(ctx, q, (*Ballot).fields,
 		"SELECT subject, approve, reason, digest, at, roles, counted_by, until FROM approval_votes WHERE ticket = ? ORDER BY at, subject", id)
 }
 
-func (b *ballot) fields() []any {
+func (b *Ballot) fields() []any {
 	return []any{&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until}}
 }
 

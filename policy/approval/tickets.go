@@ -121,7 +121,7 @@ func (t *Tickets) closed() bool {
 // dead, or because it is this process and could not store the outcome. Only a process
 // that has certainly ended counts as dead; errUnsure reports that this could not be
 // determined for one.
-func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]record, error) {
+func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticket, error) {
 	found, err := query(ctx, q, load{}, `WHERE state = 'dispatching' OR id IN (
  SELECT id FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) ORDER BY deadline`, now, movesAtOnce+1)
 	over := found[:0]
@@ -129,10 +129,10 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]recor
 		var runs bool
 		switch {
 		case k.State != StateDispatching:
-		case k.instance == t.opts.Instance:
+		case k.runner == t.opts.Instance:
 			runs = t.runs(k.ID)
 		default:
-			alive, fault := store.InstanceAlive(t.opts.Dir, k.instance)
+			alive, fault := store.InstanceAlive(t.opts.Dir, k.runner)
 			if runs = alive || fault != nil; fault != nil {
 				err = fmt.Errorf("%w: %w", errUnsure, fault)
 			}
@@ -145,7 +145,7 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]recor
 }
 
 // settle moves a ticket that is over.
-func (t *Tickets) settle(w *writer, k *record) error {
+func (t *Tickets) settle(w *writer, k *Ticket) error {
 	switch {
 	case k.State == StateProposed:
 		return w.move(k, change{to: StateExpired, reason: "nobody decided in time"})
@@ -153,7 +153,7 @@ func (t *Tickets) settle(w *writer, k *record) error {
 		return w.move(k, change{to: StateExpired, reason: "the approved call did not come in time"})
 	}
 	why := "the process that ran it died before the outcome was stored"
-	if k.instance == t.opts.Instance {
+	if k.runner == t.opts.Instance {
 		why = "its outcome could not be stored"
 	}
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})

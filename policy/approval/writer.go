@@ -107,7 +107,7 @@ func (t *Tickets) tick(w *writer) (done bool, err error) {
 	return len(over) <= movesAtOnce, nil
 }
 
-func (w *writer) query(l load, tail string, args ...any) ([]record, error) {
+func (w *writer) query(l load, tail string, args ...any) ([]Ticket, error) {
 	return query(w.ctx, w.tx, l, tail, args...)
 }
 
@@ -126,7 +126,7 @@ const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, no
 
 // move is the only way to change the state of a ticket: one conditional update, and a
 // line in the history. errMoved reports that k is out of date.
-func (w *writer) move(k *record, c change) error {
+func (w *writer) move(k *Ticket, c change) error {
 	from := k.State
 	if !slices.Contains(moves[from], c.to) {
 		return fmt.Errorf("moving ticket %s: there is no way from %s to %s", k.ID, from, c.to)
@@ -136,11 +136,11 @@ func (w *writer) move(k *record, c change) error {
 		by, why = c.who, c.reason
 	}
 	late := c.to != StateDispatching && (c.to != StateApproved || from == StateDispatching)
-	err := w.one(moveTicket, c.to, c.instance, c.result, c.note, by, why, k.ID, from, k.instance, late, w.now)
+	err := w.one(moveTicket, c.to, c.instance, c.result, c.note, by, why, k.ID, from, k.runner, late, w.now)
 	if err != nil {
 		return err
 	}
-	k.State, k.instance, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
+	k.State, k.runner, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
 	return w.note(k, from, c.who, c.reason)
 }
 
@@ -168,7 +168,7 @@ func (w *writer) row(statement string, args ...any) (int64, error) {
 
 // note adds a line to the history of k, which already has its new state, and to the
 // changes of the transaction.
-func (w *writer) note(k *record, from State, who, reason string) error {
+func (w *writer) note(k *Ticket, from State, who, reason string) error {
 	if who == "" {
 		who = toolgate
 	}
@@ -178,7 +178,7 @@ func (w *writer) note(k *record, from State, who, reason string) error {
 	if err != nil {
 		return err
 	}
-	e := Event{Seq: seq, Ticket: k.Ticket, Change: Change{
+	e := Event{Seq: seq, Ticket: *k, Change: Change{
 		Seq: seq, At: at, Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest,
 	}}
 	e.Ticket.Arguments, e.Ticket.Result = nil, nil

@@ -86,25 +86,19 @@ func (s *file) open() (err error) {
 // it, and its event is shipped again.
 func (s *file) cutTornLine() error {
 	end := s.info.Size()
-	part := make([]byte, 64<<10)
-	for at := end; at > 0; {
-		n := min(at, int64(len(part)))
-		at -= n
-		if _, err := s.f.ReadAt(part[:n], at); err != nil {
+	at, last := end, -1
+	for part := make([]byte, 64<<10); at > 0 && last < 0; {
+		part = part[:min(at, int64(len(part)))]
+		at -= int64(len(part))
+		if _, err := s.f.ReadAt(part, at); err != nil {
 			return err
 		}
-		if i := bytes.LastIndexByte(part[:n], '\n'); i >= 0 {
-			return s.cut(at+int64(i)+1, end)
-		}
+		last = bytes.LastIndexByte(part, '\n')
 	}
-	return s.cut(0, end)
-}
-
-func (s *file) cut(to, end int64) error {
-	if to == end {
-		return nil
+	if to := at + int64(last) + 1; to != end {
+		return s.f.Truncate(to)
 	}
-	return s.f.Truncate(to)
+	return nil
 }
 
 // describeFault returns a fault of the file without its path, which messages show

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -46,7 +47,7 @@ func (e *Event) hide(rules []policy.MaskRule) error {
 		return fmt.Errorf("masking event: %w", err)
 	}
 	e.RequestedBy = subject(document)
-	if text, err = encode(swept(document)); err == nil {
+	if text, err = encode(sweep(document)); err == nil {
 		parts = maskedParts{}
 		err = json.Unmarshal(text, &parts)
 	}
@@ -115,25 +116,21 @@ func replaceMember(object map[string]any, path []string, value any) (bool, error
 	return replace(child, path[1:], value)
 }
 
-// swept returns node without removed values.
-func swept[T any](node T) T {
-	switch v := any(node).(type) {
+// sweep removes the removed values from node and returns it.
+func sweep(node any) any {
+	isGone := func(child any) bool { return child == gone{} }
+	switch v := node.(type) {
 	case map[string]any:
+		maps.DeleteFunc(v, func(_ string, child any) bool { return isGone(child) })
 		for name, child := range v {
-			if child == (gone{}) {
-				delete(v, name)
-				continue
-			}
-			v[name] = swept(child)
+			v[name] = sweep(child)
 		}
 	case []any:
-		kept := v[:0]
-		for _, child := range v {
-			if child != (gone{}) {
-				kept = append(kept, swept(child))
-			}
+		v = slices.DeleteFunc(v, isGone)
+		for i, child := range v {
+			v[i] = sweep(child)
 		}
-		return any(kept).(T)
+		return v
 	}
 	return node
 }
