@@ -34,9 +34,9 @@ var mayImport = map[string][]string{
 	"policy/judgement":   {"policy", "audit"}, // judgements in records of the trail
 	"policy/replay":      {"policy", "policy/judgement", "audit"},
 	"policy/decisionlog": {"policy", "policy/judgement", "audit"}, // the trail is its outbox
-	"policy/verify":      {"policy", "policy/judgement", "audit"},           // a difference is a record
-	"policy/shadow":      {"policy", "policy/judgement", "audit"},           // live replay
-	"policy/notice":      {"policy", "policy/approval", "signal"},           // notices are about tickets and their changes
+	"policy/verify":      {"policy", "policy/judgement", "audit"}, // a difference is a record
+	"policy/shadow":      {"policy", "policy/judgement", "audit"}, // live replay
+	"policy/notice":      {"policy", "policy/approval", "signal"}, // notices are about tickets and their changes
 	"proxy":              {"signal", "audit", "policy", "policy/...", "proxy/artifact", "registry"},
 	"proxy/artifact":     {"policy"},
 	"proxy/bridge":       {"signal", "proxy/wire"},
