@@ -15,14 +15,6 @@ import (
 func approvalCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "approval", Short: "see and decide the calls that wait for a person",
-		Long: `approval talks to the admin listener of a running toolgate. Who asks is said with
---token; a person sees the calls that the person may decide and the person's own,
-and nobody decides a call of the person's own.`,
-		Example: `  toolgate approval list --token demo-approver
-  toolgate approval show apr_01J… --token demo-approver
-  toolgate approval approve apr_01J… --token demo-approver
-  toolgate approval deny apr_01J… --reason "wrong recipient" --token demo-approver
-  toolgate approval watch --token demo-approver`,
 	}
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
 	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
@@ -34,8 +26,6 @@ func approvalList(e *env) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "list", Short: "list held calls, newest first", Args: cobra.NoArgs,
-		Example: `  toolgate approval list --mine --token demo-approver
-  toolgate approval list --state proposed,approved --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			query := url.Values{"limit": {strconv.Itoa(limit)}}
 			for name, value := range map[string]string{"state": state, "before": before} {
@@ -67,7 +57,6 @@ func approvalList(e *env) *cobra.Command {
 func approvalShow(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "show one held call whole", Args: cobra.ExactArgs(1),
-		Example: "  toolgate approval show apr_01J… --token demo-approver",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(console.Ticket))
 		},
@@ -82,7 +71,6 @@ func approvalVote(e *env, verb string) *cobra.Command {
 	var reason, digest string
 	c := &cobra.Command{
 		Use: verb + " ID", Short: verb + " one held call", Args: cobra.ExactArgs(1),
-		Example: fmt.Sprintf("  toolgate approval %s apr_01J… --reason \"checked with payroll\" --token demo-approver", verb),
 		RunE: func(c *cobra.Command, args []string) error {
 			if digest == "" {
 				var t console.Ticket

@@ -20,10 +20,6 @@ func approvalReconcile(e *env) *cobra.Command {
 	var outcome, reason string
 	c := &cobra.Command{
 		Use: "reconcile ID", Short: "say what became of a call whose outcome is unknown", Args: cobra.ExactArgs(1),
-		Long: `reconcile ends the doubt about a call that was sent and of which nobody can say
-whether it took effect. Look at the other end first. The call never becomes
-possible again by this: an agent that still wants it has to ask again.`,
-		Example: `  toolgate approval reconcile apr_01J… --outcome done --reason "booked, statement of 3 May" --token demo-approver`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.postDecision(c.Context(), ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
 		},
@@ -37,12 +33,6 @@ func approvalWatch(e *env) *cobra.Command {
 	after := int64(-1)
 	c := &cobra.Command{
 		Use: "watch", Short: "print every change of the tickets that you see, as it happens", Args: cobra.NoArgs,
-		Long: `watch prints a line for each change until it is interrupted: when, the ticket, from
-which state to which, the tool, who did it and why. With -o json a line is a
-document with seq, change and approval. Where the connection ends, --after with
-the last seq continues without a gap.`,
-		Example: `  toolgate approval watch --token demo-approver
-  toolgate approval watch --after 0 --token demo-approver -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			path := "/v1/approvals/watch"
 			if after >= 0 {

@@ -16,10 +16,6 @@ import (
 func auditCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "audit", Short: "read and verify the audit trail",
-		Example: `  toolgate audit verify
-  toolgate audit verify --state /var/lib/toolgate -o json
-  toolgate audit tail -n 20
-  toolgate audit tail --follow`,
 	}
 	return group(c, auditTail(e), auditVerify(e))
 }
@@ -29,8 +25,6 @@ func auditTail(e *env) *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "tail", Short: "print the last records, one JSON document a line", Args: cobra.NoArgs,
-		Long:    "tail reads the files of the state directory, or with --addr a running toolgate's admin listener (role approver or auditor).",
-		Example: "  toolgate audit tail -n 20 --follow",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if e.addr != "" {
 				return e.tailRemote(c.Context(), n, follow)
@@ -82,9 +76,6 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 func auditVerify(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "verify", Short: "verify every chain of the trail from its files", Args: cobra.NoArgs,
-		Long: `verify recomputes every hash chain under the state directory and compares it with
-the noted head. It needs only the files. Exit 0: whole; 20: not, and it says where.`,
-		Example: "  toolgate audit verify --state .toolgate",
 		RunE: func(*cobra.Command, []string) error {
 			dir, err := e.trail()
 			if err != nil {

@@ -20,15 +20,6 @@ func checkCommand(e *env) *cobra.Command {
 	var offline, schema bool
 	c := &cobra.Command{
 		Use: "check", Short: "check configuration and policy", Args: cobra.NoArgs,
-		Long: `check reads mcp.json, the overlay and the policy as serve would, and says every
-fault at once with file, line and a hint. Exit 0: sound, warnings or not; 2: not.
-It then starts the upstreams, in a state of its own that is not kept, asks each for
-its tools, and warns of those that do not answer and of limit rules that name a tool
-or a role which nothing has. With --offline it starts nothing. With --schema it prints
-the JSON Schema of mcp.json and of the overlay, for editors, and reads no file.`,
-		Example: `  toolgate check
-  toolgate check --config mcp.json --offline -o json
-  toolgate check --schema`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				return e.printSchema()

@@ -30,7 +30,11 @@ func commands(c *cobra.Command) []*cobra.Command {
 }
 
 func TestEveryCommandExplainsItself(t *testing.T) {
-	for _, c := range commands(rootCommand(&env{})) {
+	all := commands(rootCommand(&env{}))
+	if n := strings.Count("\n"+helpText, "\n# "); n != len(all) {
+		t.Errorf("help.md describes %d commands, there are %d", n, len(all))
+	}
+	for _, c := range all {
 		path := c.CommandPath()
 		switch {
 		case c.Short == "" || unicode.IsUpper([]rune(c.Short)[0]) || strings.HasSuffix(c.Short, "."):

@@ -28,11 +28,6 @@ func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error 
 func toolDiff(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted", Args: cobra.MatchAll(cobra.MaximumNArgs(2), noOneArg),
-		Long: `Without arguments diff lists the tools whose definition has changed, which are in
-quarantine until they are accepted. With a server and a tool it shows the difference.
-Exit 12: there is one.`,
-		Example: `  toolgate tool diff
-  toolgate tool diff payments transfer`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.withPins(c.Context(), func(p *registry.Pins) error {
 				if len(args) == 0 {
@@ -93,8 +88,6 @@ func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
 	c := &cobra.Command{
 		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers", Args: cobra.ExactArgs(2),
-		Example: `  toolgate tool accept payments transfer
-  toolgate tool accept payments transfer --fingerprint sha256:…`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.withPins(c.Context(), func(p *registry.Pins) error {
 				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {

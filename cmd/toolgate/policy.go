@@ -14,12 +14,6 @@ import (
 func policyCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "policy", Short: "check, test and explain the policy",
-		Long: `What governance does with a policy before it serves, and asks of it when it does.
-Nothing here needs a running toolgate. --path names another policy than the
-configured one.`,
-		Example: `  toolgate policy check --path my-policy
-  toolgate policy test my-policy
-  toolgate policy matrix --path my-policy -o markdown`,
 	}
 	return group(c, policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
 }

@@ -170,11 +170,6 @@ func policyCanI(e *env) *cobra.Command {
 	var s supposed
 	c := &cobra.Command{
 		Use: "can-i TOOL", Short: "say whether a call would be allowed", Args: cobra.MaximumNArgs(1),
-		Long: `can-i asks the policy about a call that nobody makes: yes, no, or held for people to
-decide. TOOL is the name under which agents call it. Nothing is recorded or counted.
-Exit 0: yes; 10: no; 11: held.`,
-		Example: `  toolgate policy can-i manage_wallet --as treasurer --args '{"action":"transfer","amount":50}'
-  toolgate policy can-i files__write_file --subject agent-7 --args @call.json --time 2026-03-01T22:00:00Z`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.canI(c.Context(), &s, strings.Join(args, ""))
 		},

@@ -25,18 +25,6 @@ func policyCheck(e *env) *cobra.Command {
 	var flags policyChecks
 	c := &cobra.Command{
 		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes", Args: cobra.MaximumNArgs(1),
-		Long: `check compiles the policy as serve would: in OPA's strict mode, against the schema of
-input, without built-ins that reach the network, and tries it on sample calls. POLICY is
-a directory or a bundle; without it the configured policy is checked.
-
-It warns about policies that serve and may not do what their author means: comparisons
-of arguments without a type, decisions of no shape, rules that never fire, data that no
-rule reads, tools that no role may call, tools that are hidden from callers who could be
-allowed, and tools that are shown to callers who never can.
-Exit 0: it would serve; 2: it would not, or with --strict there are warnings.`,
-		Example: `  toolgate policy check
-  toolgate policy check my-policy --strict -o github
-  toolgate policy check --live                      # ask the upstreams what tools there are`,
 		Annotations: map[string]string{outputs: "github"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {

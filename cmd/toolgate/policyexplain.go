@@ -20,16 +20,6 @@ func policyExplain(e *env) *cobra.Command {
 	var trace bool
 	c := &cobra.Command{
 		Use: "explain ID | explain --as ROLE TOOL", Short: "say why a call was decided so, and what would be allowed", Args: cobra.MaximumNArgs(1),
-		Long: `explain takes the decision_id of a refusal, or any other id of a recorded call, finds
-it in the audit trail, and judges the same input again; or it judges a call that
-nobody makes, as can-i does. It names the rule with its place and title, what it
-read, and what would have to be other for the call to be allowed or held. When
-the trail was written under another policy it says what was decided then, too:
---path names that policy, if it is still there.
-Exit 0: there is an explanation.`,
-		Example: `  toolgate policy explain dec_01JQ8Z…
-  toolgate policy explain --as treasurer manage_wallet --args '{"action":"transfer","amount":500}'
-  toolgate policy explain --input @input.json --trace`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.explain(c.Context(), &s, strings.Join(args, ""), trace)
 		},

@@ -20,14 +20,6 @@ func policyInit(e *env) *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "init DIR", Short: "write the default policy into a directory", Args: cobra.ExactArgs(1),
-		Long: `init writes the policy that serves by default into DIR, as the start of your own: the
-rules, the library, data.json, tests, a decision table, the schemas of input and
-decision, and a GitHub workflow that checks changes. The directory must be empty or
-missing; --force writes into any directory and overwrites files of the same names.
-Exit 0: it is written; 2: the directory is not empty.`,
-		Example: `  toolgate policy init my-policy
-  toolgate policy check my-policy
-  toolgate policy test my-policy --threshold 100`,
 		RunE: func(_ *cobra.Command, args []string) error { return e.initPolicy(args[0], force) },
 	}
 	c.Flags().BoolVar(&force, "force", false, "write into a directory that is not empty, and overwrite files")

@@ -25,17 +25,6 @@ func policyMatrix(e *env) *cobra.Command {
 	var flags policyCells
 	c := &cobra.Command{
 		Use: "matrix", Short: "show which role may call which tool, and when", Args: cobra.NoArgs,
-		Long: `matrix reads from the policy itself what each role may do with each tool: always,
-never, allowed when …, held when …. Roles are those of data.roles and of the configured
-tokens. Tools are those that the state directory knows, those that data.roles names, and
-with --live those that the upstreams list. An argument is shown by its name alone.
-
-The subject is unknown: what the policy allows to one subject is a condition. --subject
-asks for one, with the roles of its token unless --roles names others. "depends" says that
-the conditions cannot be told before a call, and why; -o json has all conditions.`,
-		Example: `  toolgate policy matrix
-  toolgate policy matrix --path my-policy --roles treasurer -o markdown
-  toolgate policy matrix --subject agent-7 --tools manage_wallet -o json`,
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE:        func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), flags) },
 	}

@@ -30,17 +30,6 @@ func policyReplay(e *env) *cobra.Command {
 	var flags replayFlags
 	c := &cobra.Command{
 		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet", Args: cobra.NoArgs,
-		Long: `replay reads the audit trail of the state directory and asks another policy what it
-would have decided: the same input, the same time, the same usage. It says what
-would come out otherwise, by rule, principal and tool, with examples, and how many
-decisions could not be judged again and why. Nothing is written and nobody is asked.
-
-The overlay of the configuration, policy.data, is added to --bundle as serve would;
-its signature is not checked. Without --bundle the configured policy judges.
-Exit 0: everything comes out the same; 12: something does not.`,
-		Example: `  toolgate policy replay --bundle ./policy --since 24h
-  toolgate policy replay --bundle build/policy.tar.gz --since 2026-03-01T00:00:00Z --tool 'wallet__*'
-  toolgate policy replay --bundle ./policy --since 168h -o markdown`,
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if e.output == "markdown" && !c.Flags().Changed("arguments") {

@@ -17,12 +17,6 @@ func policyShadow(e *env) *cobra.Command {
 	var most int
 	c := &cobra.Command{
 		Use: "shadow", Short: "list what the policy of policy.shadow would have decided otherwise", Args: cobra.NoArgs,
-		Long: `shadow reads what a serving toolgate has noted about the policy that
-toolgate.policy.shadow names: how often it was asked and how that came out, and the
-latest decisions that it would have made otherwise. It needs no running toolgate.
-Exit 0: also when there are some.`,
-		Example: `  toolgate policy shadow
-  toolgate policy shadow --since 1h -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			from, err := moment(since, "since")
 			if err != nil {

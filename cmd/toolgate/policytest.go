@@ -27,16 +27,6 @@ func policyTest(e *env) *cobra.Command {
 	var flags policyTests
 	c := &cobra.Command{
 		Use: "test [POLICY [TESTS...]]", Short: "run the tests of a policy", Args: cobra.ArbitraryArgs,
-		Long: `test loads a policy as serve would and runs its tests: rules named test_… in files
-named *_test.rego, as the opa command does, and decision tables, which are lists of
-inputs with the decisions that are wanted, in files named *_test.yaml or *_test.json.
-They stand beside the policy, or in TESTS. Without POLICY it is the configured one.
-Exit 0: all passed; 12: not all did, or fewer lines of the policy were reached than
---threshold demands; 2: the policy or a test cannot be read.`,
-		Example: `  toolgate policy test my-policy
-  toolgate policy test my-policy tests --coverage --threshold 100
-  toolgate policy test my-policy --run transfer --verbose --trace
-  toolgate policy test my-policy -o junit > report.xml`,
 		Annotations: map[string]string{outputs: "junit,github"},
 		RunE:        func(c *cobra.Command, args []string) error { return e.testPolicy(c.Context(), flags, args) },
 	}

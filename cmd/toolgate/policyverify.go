@@ -14,18 +14,6 @@ func policyVerify(e *env) *cobra.Command {
 	flags := replayFlags{sameRevision: true}
 	c := &cobra.Command{
 		Use: "verify-decisions", Short: "check recorded decisions against OPA's own evaluation", Args: cobra.NoArgs,
-		Long: `verify-decisions reads the audit trail of the state directory and judges each
-recorded decision again with OPA alone: one fresh evaluation of the whole policy per
-decision, without the caches and the constant verdicts of a running toolgate. A
-decision that comes out differently was not the policy's: report it as a bug of
-toolgate, with the decision ID.
-
-Decisions made by another revision of the policy are counted and not judged; name
-that policy with --bundle. policy.data of the configuration is added to --bundle.
-Exit 0: every decision that was judged is the policy's; 12: at least one is not.`,
-		Example: `  toolgate policy verify-decisions
-  toolgate policy verify-decisions --since 168h --bundle build/policy.tar.gz
-  toolgate policy verify-decisions -o json`,
 		RunE: func(c *cobra.Command, _ []string) error { return e.verifyDecisions(c.Context(), &flags) },
 	}
 	flags.bind(c)

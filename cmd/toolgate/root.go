@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -64,16 +65,8 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 
 func rootCommand(e *env) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "toolgate",
-		Short: "govern what AI agents do with MCP tools",
-		Long: `toolgate stands between AI agents and MCP tool servers. Every tool call is
-judged by policy, limited, validated, held for a person where policy says so,
-recorded, forwarded and normalised.`,
-		Example: `  toolgate serve                                   # serve ./mcp.json
-  toolgate check                                   # is the configuration sound?
-  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
-  toolgate approval list --token demo-approver     # what waits for a person?
-  toolgate audit verify                            # is the trail whole?`,
+		Use:          "toolgate",
+		Short:        "govern what AI agents do with MCP tools",
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.settle(c.Annotations[outputs]) },
 	}
@@ -91,7 +84,7 @@ recorded, forwarded and normalised.`,
 	root.RunE = lost
 	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
 		toolCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e))
-	explainArgs(root)
+	describe(root)
 	return root
 }
 
@@ -119,9 +112,18 @@ func lost(c *cobra.Command, args []string) error {
 	return usage(fmt.Errorf("%s\nhint: one of %s; --help says more", what, strings.Join(names, ", ")))
 }
 
-// explainArgs makes what cobra says about arguments errors of usage, with the
-// line that would have been right.
-func explainArgs(c *cobra.Command) {
+// helpText has the long help and the examples of every command, each under a
+// heading that is the command's path.
+//
+//go:embed help.md
+var helpText string
+
+// describe gives c, and the commands below it, their help, and makes what cobra
+// says about arguments errors of usage, with the line that would have been right.
+func describe(c *cobra.Command) {
+	_, text, _ := strings.Cut("\n"+helpText, "\n# "+c.CommandPath()+"\n")
+	text, _, _ = strings.Cut(text, "\n\n# ")
+	c.Long, c.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\nExamples:\n")
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			err, x := check(c, args), (*exit)(nil)
@@ -132,7 +134,7 @@ func explainArgs(c *cobra.Command) {
 		}
 	}
 	for _, s := range c.Commands() {
-		explainArgs(s)
+		describe(s)
 	}
 }
 

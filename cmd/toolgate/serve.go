@@ -18,12 +18,6 @@ func serveCommand(e *env) *cobra.Command {
 	var listen, adminAddr string
 	c := &cobra.Command{
 		Use: "serve", Short: "serve agents and people", Args: cobra.NoArgs,
-		Long: `serve reads mcp.json, starts its servers side by side and serves agents on
-toolgate.listen (/mcp, /mcp/{server}, /sse, /sse/{server}) and people on
-toolgate.admin (/console/, /v1/approvals, /livez, /readyz, /metrics). SIGTERM drains, SIGHUP reloads, and so
-does a change of any file that was read; a broken file changes nothing.`,
-		Example: `  toolgate serve
-  toolgate serve --config mcp.json --overlay toolgate.json --listen 127.0.0.1:9000`,
 		RunE: func(c *cobra.Command, _ []string) error { return e.serve(c.Context(), listen, adminAddr) },
 	}
 	c.Flags().StringVar(&listen, "listen", "", "address for agents (default: as configured)")

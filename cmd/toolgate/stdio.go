@@ -19,18 +19,6 @@ func stdioCommand(e *env) *cobra.Command {
 	var address string
 	c := &cobra.Command{
 		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Args: cobra.NoArgs,
-		Long: `stdio is for clients that start their servers themselves. The principal is local
-with the role of --role, or the one that --token names. It opens no listener and
-shares the state directory with a running serve, where held calls are decided.
-
-With --connect it is a bridge to a toolgate that runs already, or to any other
-MCP endpoint over Streamable HTTP: it reads no configuration and opens no state,
-and who the caller is, the endpoint decides by the token. A URL without a path
-means /mcp. Redirects are not followed, proxy variables are not read.`,
-		Example: `  toolgate stdio --config mcp.json --role researcher
-  toolgate stdio --token demo-treasurer
-  toolgate stdio --connect http://127.0.0.1:8787 --token demo-researcher
-  TOOLGATE_TOKEN=demo-researcher toolgate stdio --connect https://tools.example/mcp/search`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("connect") {
 				return e.bridge(c, address)

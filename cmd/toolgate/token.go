@@ -15,11 +15,6 @@ import (
 func tokenCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "token", Short: "make and list bearer tokens",
-		Long: `Tokens are kept in the configuration, as SHA-256 only. create prints a new token
-once, and the entry to put under toolgate.identity.tokens; take an entry out again to
-revoke its token. A running toolgate reloads by itself.`,
-		Example: `  toolgate token create --subject agent-7 --roles researcher
-  toolgate token list`,
 	}
 	return group(c, tokenCreate(e), tokenList(e))
 }
@@ -29,7 +24,6 @@ func tokenCreate(e *env) *cobra.Command {
 	var roles []string
 	c := &cobra.Command{
 		Use: "create", Short: "make a token", Args: cobra.NoArgs,
-		Example: "  toolgate token create --subject agent-7 --roles researcher,creator",
 		RunE: func(*cobra.Command, []string) error {
 			if subject == "" || subject == "local" || len(roles) == 0 || slices.Contains(roles, "") {
 				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
@@ -51,7 +45,6 @@ func tokenCreate(e *env) *cobra.Command {
 func tokenList(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "list the configured tokens", Args: cobra.NoArgs,
-		Example: "  toolgate token list -o json",
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := e.load()
 			if err != nil {

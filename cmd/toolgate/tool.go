@@ -20,11 +20,6 @@ import (
 func toolCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "tool", Short: "list, call and accept tools",
-		Long: "list and call talk to a running toolgate as an agent would; diff and accept work on the state directory.",
-		Example: `  toolgate tool list --token demo-researcher
-  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
-  toolgate tool diff payments transfer
-  toolgate tool accept payments transfer`,
 	}
 	return group(c, toolList(e), toolCall(e), toolDiff(e), toolAccept(e))
 }
@@ -32,7 +27,6 @@ func toolCommand(e *env) *cobra.Command {
 func toolList(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "list the tools that a principal sees", Args: cobra.NoArgs,
-		Example: "  toolgate tool list --token demo-researcher -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := e.agent(c.Context())
 			if err != nil {
@@ -92,10 +86,6 @@ func toolCall(e *env) *cobra.Command {
 	var args string
 	c := &cobra.Command{
 		Use: "call NAME", Short: "call one tool", Args: cobra.ExactArgs(1),
-		Long: `call sends one tools/call to a running toolgate and prints the result. Exit 0: the
-tool answered; 5: it answered with an error; 10: denied; 11: a person has to approve.`,
-		Example: `  toolgate tool call search_internet --args '{"query":"mcp"}' --token demo-researcher
-  echo '{"action":"balance","asset":"USD"}' | toolgate tool call manage_wallet --args - --token demo-treasurer`,
 		RunE: func(c *cobra.Command, names []string) error {
 			object, err := e.object("args", args)
 			if err != nil {

@@ -11,11 +11,6 @@ func toolsCommand(e *env) *cobra.Command {
 	var opts tools.Options
 	c := &cobra.Command{
 		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Args: cobra.NoArgs,
-		Long: `tools is an ordinary MCP server with search_internet, generate_media and
-manage_wallet. Its backends are local and say so: a full-text search over a folder
-of documents, a renderer of text cards, and a paper wallet that moves no money.`,
-		Example: `  toolgate tools --docs ./handbook
-  toolgate tools --dir .toolgate/tools`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir

@@ -9,7 +9,6 @@ import (
 func versionCommand(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
-		Example: "  toolgate version -o json",
 		RunE: func(*cobra.Command, []string) error {
 			return e.print("version", map[string]string{"version": version, "go": runtime.Version()})
 		},
