@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -250,4 +251,13 @@ func (e *env) report(err error) int {
 		fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error()))
 	}
 	return code
+}
+
+func versionCommand(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return e.print("version", map[string]string{"version": version, "go": runtime.Version()})
+		},
+	}
 }

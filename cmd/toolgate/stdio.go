@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy/bridge"
+	"github.com/toolgate/toolgate/tools"
 )
 
 func stdioCommand(e *env) *cobra.Command {
@@ -81,3 +82,30 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 // stderr along, and calls under way still need their outcome recorded. SIGPIPE
 // is caught, not ignored, because children would inherit that.
 func outlive() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
+func ndjsonCommand(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "ndjson", Short: "serve the NDJSON action protocol on stdin and stdout", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
+				return a.ServeNDJSON(c.Context(), who, e.in, e.out)
+			})
+		},
+	}
+}
+
+func toolsCommand(e *env) *cobra.Command {
+	var opts tools.Options
+	c := &cobra.Command{
+		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
+				opts.Dir = dir
+			}
+			return tools.Serve(c.Context(), opts, e.in, e.out)
+		},
+	}
+	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "where the paper wallet is kept (or TOOLGATE_TOOLS_DIR)")
+	c.Flags().StringVar(&opts.Docs, "docs", "", "folder of documents to search (default: the embedded ones)")
+	return c
+}

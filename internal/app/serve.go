@@ -5,13 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
@@ -184,4 +192,111 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 		return fmt.Errorf("serving %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// Listeners are the two addresses that Run serves.
+type Listeners struct {
+	Agents net.Listener
+	People net.Listener
+}
+
+// Listen opens the listeners that cfg names.
+func Listen(cfg *config.Config) (*Listeners, error) {
+	agents, err := listenOn(cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	people, err := listenOn(cfg.Admin)
+	if err != nil {
+		return nil, errors.Join(err, agents.Close())
+	}
+	return &Listeners{Agents: agents, People: people}, nil
+}
+
+// Close closes both listeners. Run does so too.
+func (l *Listeners) Close() {
+	_ = l.Agents.Close()
+	_ = l.People.Close()
+}
+
+// Bound returns cfg with the ports that the listeners got where cfg leaves the
+// port open, so that addresses made from cfg are right.
+func (l *Listeners) Bound(cfg *config.Config) *config.Config {
+	c := *cfg
+	for address, l := range map[*string]net.Listener{&c.Listen: l.Agents, &c.Admin: l.People} {
+		if host, port, err := net.SplitHostPort(*address); err == nil && strings.Trim(port, "0") == "" {
+			*address = net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		}
+	}
+	return &c
+}
+
+func listenOn(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w\nhint: is another toolgate serving there? choose another address with --listen or --admin", address, err)
+	}
+	return l, nil
+}
+
+// hostsOf returns the host names that a listener answers to.
+func hostsOf(address string) []string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return nil
+	}
+	return []string{host}
+}
+
+// newServer bounds how long a client may take to send a request. Streams are
+// long, so there is no bound on an answer.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
+// newConsole makes the handler of the people's listener.
+func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
+	provider, err := a.provider(cfg)
+	if err != nil {
+		return nil, configError(err)
+	}
+	return console.New(console.Options{
+		Provider: provider, URL: consoleURL(cfg), Session: cfg.Console.Session,
+		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
+		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
+			return a.auth.Identify(ctx, identity.Credential{Bearer: bearer})
+		},
+		Again: a.visitor,
+		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
+			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
+		},
+		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
+	})
+}
+
+// visitor identifies a principal that signed in with a token earlier, with the
+// current configuration: the token must still be configured, and the roles are
+// the present ones.
+func (a *App) visitor(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
+	tokens := a.Config().Identity.Tokens
+	if slices.ContainsFunc(tokens, func(t config.Token) bool { return t.Subject == p.Subject && t.SHA256 != sum }) {
+		return policy.Principal{}, fmt.Errorf("%w: the token was replaced", identity.ErrUnauthenticated)
+	}
+	return a.auth.Identify(ctx, identity.Credential{Earlier: &p})
+}
+
+// provider returns the identity provider where people sign in, nil for none.
+func (a *App) provider(cfg *config.Config) (console.Provider, error) {
+	o := cfg.Console.OIDC
+	if o == nil {
+		return nil, nil
+	}
+	p, err := a.auth.NewProvider(identity.ProviderConfig{
+		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
+		Scopes: o.Scopes, RolesClaim: o.RolesClaim,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }

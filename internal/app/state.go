@@ -2,9 +2,11 @@ package app
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy/artifact"
+	"github.com/toolgate/toolgate/proxy/mcp"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -164,4 +167,42 @@ func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 			Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given,
 		},
 	}
+}
+
+// stateKey returns the key of the state directory that signs request states,
+// and creates it on first use. Processes that share the directory get the same
+// key, however many ask at once.
+func stateKey(dir string) ([]byte, error) {
+	path := filepath.Join(dir, "request_state.key")
+	for {
+		key, err := os.ReadFile(path)
+		switch {
+		case err == nil && len(key) == mcp.StateKeyBytes:
+			return key, nil
+		case err == nil:
+			return nil, fmt.Errorf("reading %s: %d bytes, want %d\nhint: remove it; what clients were given to come back with is refused then", path, len(key), mcp.StateKeyBytes)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("reading the key of request states: %w", err)
+		}
+		if err := makeKey(dir, path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("making the key of request states: %w", err)
+		}
+	}
+}
+
+// makeKey writes a new key that only its owner can read. The file appears at
+// path whole or not at all, and never replaces another.
+func makeKey(dir, path string) (err error) {
+	key := make([]byte, mcp.StateKeyBytes)
+	_, _ = rand.Read(key)                          // never fails
+	f, err := os.CreateTemp(dir, ".request_state") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // the link keeps it
+	_, err = f.Write(key)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Link(f.Name(), path)
 }

@@ -1,11 +1,14 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
@@ -126,3 +129,88 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 func (a *App) starting() bool {
 	return slices.ContainsFunc(a.upstreams.Status(), func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) })
 }
+
+// DemoTokens are the tokens of the shipped mcp.json. Everybody knows them.
+var DemoTokens = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver"}
+
+// DemoToken returns the well-known token that t is, "" for none.
+func DemoToken(t config.Token) string {
+	for _, d := range DemoTokens {
+		if t.SHA256 == identity.HashToken(d) {
+			return d
+		}
+	}
+	return ""
+}
+
+// demoTokens warns of tokens that everybody knows.
+func demoTokens(cfg *config.Config) []Finding {
+	var known []string
+	for _, t := range cfg.Identity.Tokens {
+		if d := DemoToken(t); d != "" {
+			known = append(known, d)
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	return []Finding{warning("toolgate.identity.tokens", "a demo token is known to everybody: "+strings.Join(known, ", "),
+		"make your own with toolgate token create, and take these out")}
+}
+
+// undeliveredNotices warns of notices that no channel has delivered.
+func (a *App) undeliveredNotices() (warnings []string) {
+	const where = "toolgate.approvals.notify: "
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	troubles, err := a.state.notices.Troubles(ctx)
+	if err != nil {
+		return []string{where + "whether notices were delivered cannot be read"}
+	}
+	for _, t := range troubles {
+		name := t.Channel
+		if name == "" {
+			name = "a channel that is no longer configured"
+		}
+		var what []string
+		if t.Waiting > 0 {
+			what = append(what, fmt.Sprintf("%d not delivered yet", t.Waiting))
+		}
+		if t.Dead > 0 {
+			what = append(what, fmt.Sprintf("%d given up in the last week", t.Dead))
+		}
+		warnings = append(warnings, fmt.Sprintf("%s%s: notices: %s; the latest, of ticket %s: %s", where, name, strings.Join(what, ", "), t.Ticket, t.Fault))
+	}
+	return warnings
+}
+
+// unsentDecisions warns of decisions that no sink has accepted.
+func (a *App) unsentDecisions() (warnings []string) {
+	const where = "toolgate.policy.log."
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	bound := a.Config().Policy.Log.MaxLag
+	troubles, err := a.state.decisions.Troubles(ctx)
+	if err != nil {
+		return []string{"toolgate.policy.log: whether decisions were told cannot be read"}
+	}
+	for _, t := range troubles {
+		var what []string
+		if t.Fault != "" {
+			what = append(what, fmt.Sprintf("not told, the trail is %d records ahead: %s", t.Lag, t.Fault))
+		}
+		if age := time.Since(t.Since); t.Fault == "" && !t.Since.IsZero() && age > bound {
+			what = append(what, fmt.Sprintf("the oldest that is not told is %s old, the trail is %d records ahead", age.Round(time.Second), t.Lag))
+		}
+		if t.Parked > 0 {
+			what = append(what, fmt.Sprintf("%d refused in the last week; the latest, %s: %s", t.Parked, t.Decision, t.Refusal))
+		}
+		if len(what) > 0 {
+			warnings = append(warnings, where+sinkKeys[t.Sink]+": decisions: "+strings.Join(what, "; "))
+		}
+	}
+	return warnings
+}
+
+// sinkKeys are the keys that configure sinks.
+var sinkKeys = map[string]string{"file": "file", "http": "url"}

@@ -1,0 +1,214 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// heartbeat is how often a stream sends a comment to show that it lives, and
+// identifies its reader again.
+const heartbeat = 20 * time.Second
+
+// events sends server-sent events to an open page: "changed" for every change
+// of a ticket that the visitor may see, which refreshes lists, and "vote-<id>"
+// or "state-<id>", which refresh the page of that ticket. Events carry no data:
+// the page fetches itself again, and that request is checked like any other. A
+// new stream begins with "changed", for what happened before it; a resumed
+// stream continues after its last event.
+func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) error {
+	after := int64(-1)
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		if err := number(&after, 0, math.MaxInt64, "Last-Event-ID is none of ours")(last); err != nil {
+			return err
+		}
+	}
+	ctx, stop := c.life(r.Context())
+	changes, wait := c.follow(ctx, after)
+	defer wait()
+	defer stop()
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	if err := writeLine(w, out, []byte("event: changed\ndata:\n")); err != nil {
+		return nil
+	}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		text := ": still here\n"
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			if text = eventsOf(e, v); text == "" {
+				continue
+			}
+		case <-beat.C:
+			var known bool
+			if v, known = c.still(ctx, v); !known {
+				return nil
+			}
+		}
+		if err := writeLine(w, out, []byte(text)); err != nil {
+			return nil
+		}
+	}
+}
+
+// follow reads the feed in a goroutine of its own. The channel is closed when
+// the feed ends. The caller must end ctx and then call wait, which returns when
+// the goroutine has ended.
+func (c *Console) follow(ctx context.Context, after int64) (changes <-chan approval.Event, wait func()) {
+	ch := make(chan approval.Event)
+	done := make(chan struct{})
+	feed := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
+	go func() {
+		defer close(done)
+		defer close(ch)
+		for e, err := range feed {
+			if err != nil {
+				c.opts.Log.Error("following the tickets", "error", err)
+				return
+			}
+			select {
+			case ch <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ch, func() { <-done }
+}
+
+// eventsOf returns the events of a change for v, "" for none.
+func eventsOf(e approval.Event, v visitor) string {
+	if !e.Ticket.VisibleTo(v.Principal) {
+		return ""
+	}
+	kind := "state"
+	if e.Change.From == e.Change.To {
+		kind = "vote"
+	}
+	return fmt.Sprintf("event: %s-%s\ndata:\n\nid: %d\nevent: changed\ndata:\n", kind, e.Ticket.ID, e.Seq)
+}
+
+// A TicketEvent is one line of /v1/approvals/watch: a change and the current state
+// of its ticket.
+type TicketEvent struct {
+	Seq    int64  `json:"seq"`
+	Change Change `json:"change"`
+	Ticket Ticket `json:"approval"`
+}
+
+// watch streams the changes of the tickets that p sees, one per line. It
+// identifies p again for every line.
+func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	after := int64(-1)
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"after": number(&after, 0, math.MaxInt64, "after is the seq of the last line that you have"),
+	}); err != nil {
+		return err
+	}
+	ctx, stop := c.life(r.Context())
+	defer stop()
+	events := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
+	c.stream(w, func(yield func([]byte, error) bool) {
+		for e, err := range events {
+			if err == nil {
+				p, err = c.identify(ctx, r.Header.Values("Authorization"))
+			}
+			var line []byte
+			if err == nil && e.Ticket.VisibleTo(p) {
+				line, err = json.Marshal(TicketEvent{Seq: e.Seq, Change: shown(e.Change), Ticket: view(e.Ticket, p)})
+			}
+			if (line != nil || err != nil) && !yield(line, err) {
+				return
+			}
+		}
+	}, true)
+	return nil
+}
+
+const (
+	tailLines = 10    // when the query does not say
+	maxLines  = 10000 // in one request
+	// stalled is how long a reader may take no line before it is dropped.
+	stalled = 30 * time.Second
+)
+
+// audit streams the trail to auditors and approvers, one record per line.
+func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Principal) error {
+	if !p.Has("auditor", "approver") {
+		return problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the audit trail is for the roles auditor and approver"}
+	}
+	if c.opts.Audit == nil {
+		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no audit trail here"}
+	}
+	n, follow := tailLines, false
+	if err := readQuery(r.URL, map[string]func(string) error{
+		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),
+		"follow": func(value string) (err error) {
+			if follow, err = strconv.ParseBool(value); err != nil {
+				err = badRequest("follow is 1 or 0", "")
+			}
+			return err
+		},
+	}); err != nil {
+		return err
+	}
+	ctx, stop := c.life(r.Context())
+	defer stop()
+	c.stream(w, c.opts.Audit(ctx, n, follow), follow)
+	return nil
+}
+
+// stream writes lines as they come. With follow, the reader learns at once that it
+// is connected.
+func (c *Console) stream(w http.ResponseWriter, lines iter.Seq2[[]byte, error], follow bool) {
+	out := http.NewResponseController(w)
+	defer out.SetWriteDeadline(time.Time{}) //nolint:errcheck // not every writer has deadlines
+	w.Header().Set("Content-Type", "application/jsonl")
+	if follow {
+		_ = out.Flush()
+	}
+	for line, err := range lines {
+		if err != nil {
+			c.opts.Log.Warn("ending a stream", "error", err)
+			panic(http.ErrAbortHandler) // a cut stream must not look complete
+		}
+		if writeLine(w, out, line) != nil {
+			return
+		}
+	}
+}
+
+// writeLine writes and flushes one line. It fails for a reader that takes
+// nothing for the time stalled.
+func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte) error {
+	if err := out.SetWriteDeadline(time.Now().Add(stalled)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// life returns the request's context, which Close ends too.
+func (c *Console) life(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
