@@ -80,6 +80,33 @@ func TestContractsNameDeclarations(t *testing.T) {
 	}
 }
 
+// TestDocumentsNameTests holds that every test and benchmark which a document names
+// exists.
+func TestDocumentsNameTests(t *testing.T) {
+	_, tests := declared(t)
+	exists := map[string]bool{}
+	for name := range tests {
+		_, function, _ := strings.Cut(filepath.Base(name), ".")
+		exists[function] = true
+	}
+	documents, err := filepath.Glob(filepath.Join(corpus.Checkout(t), "docs", "*.md"))
+	if err != nil || len(documents) < 10 {
+		t.Fatalf("%d documents, %v", len(documents), err)
+	}
+	named := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	for _, path := range append(documents, filepath.Join(corpus.Checkout(t), "README.md")) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range named.FindAllString(string(text), -1) {
+			if !exists[name] {
+				t.Errorf("%s: %s is not declared", filepath.Base(path), name)
+			}
+		}
+	}
+}
+
 func TestContractsHaveEveryFunction(t *testing.T) {
 	rows := contracts(t)
 	for _, f := range seedFunctions {
@@ -97,6 +124,8 @@ func isFile(t *testing.T, name string) bool {
 	return strings.Contains(name, "/") && err == nil && info.Mode().IsRegular() && info.Size() > 0
 }
 
+var testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`)
+
 // declared returns every declared name and every test, as package path, dot and
 // name. Methods and struct fields have their type in between.
 func declared(t *testing.T) (symbols, tests map[string]bool) {
@@ -104,7 +133,7 @@ func declared(t *testing.T) (symbols, tests map[string]bool) {
 	for _, s := range sources(t) {
 		if s.isTest {
 			for _, d := range s.ast.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
 					tests[s.pkg+"."+f.Name.Name] = true
 				}
 			}
