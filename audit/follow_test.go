@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -98,11 +99,13 @@ func TestFollowWaitsForHead(t *testing.T) {
 	if diff := cmp.Diff(want, follow(t, root, nil, len(want))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // for a fifth that must not come
-	defer cancel()
-	for r, err := range audit.Follow(ctx, root, audit.Cursor{"a": 4}, time.Millisecond) {
-		t.Errorf("%+v came, %v", r, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // of the bubble
+		defer cancel()
+		for r, err := range audit.Follow(ctx, root, audit.Cursor{"a": 4}, time.Millisecond) {
+			t.Errorf("a fifth record came: %+v, %v", r, err)
+		}
+	})
 	old(t, root, "a") // as if its process had been killed
 	if got := follow(t, root, audit.Cursor{"a": 4}, 1); got[0] != "a 5 outcome 3" {
 		t.Errorf("of a dead chain came %v", got)

@@ -206,7 +206,7 @@ type text []part
 
 type part struct {
 	Text   string
-	Escape bool // a \uXXXX
+	Escape bool // whether Text is an escape, such as \u0000
 }
 
 // escapes finds the escapes of a visible text. An escaped backslash escapes
