@@ -137,7 +137,7 @@ func (g *Gate) Refuse(ctx context.Context, in *Call, code, reason string) *Failu
 func (g *Gate) newCall(in *Call) call {
 	trace := in.TraceID
 	if trace == "" && in.Message != nil {
-		if raw, ok := in.Message.Meta("traceparent"); ok {
+		if raw, ok := in.Message.Param("_meta", "traceparent"); ok {
 			trace = traceID(raw)
 		}
 	}

@@ -49,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 		agrees(t, m)
 		indexed(t, m.Params, func(name string) (json.RawMessage, bool) { return m.Param(name) })
 		meta, _ := jsonrpc.Get(m.Params, "_meta")
-		indexed(t, meta, m.Meta)
+		indexed(t, meta, func(name string) (json.RawMessage, bool) { return m.Param("_meta", name) })
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -78,8 +77,7 @@ type Message struct {
 	// there is none; everywhere else such a pair is a Fault.
 	Variants *Variants
 
-	members []member        // as the pass has met them, nil when they are too many
-	read    json.RawMessage // the Params that have these members
+	members []member // as the pass has met them, nil when they are too many or Params are others
 }
 
 // Variants names two members of one object that differ only by case, which
@@ -148,35 +146,19 @@ const maxIndexed = 64
 // "_meta" and a name in it. It reports false when there is none. It does not read
 // again what Decode has read.
 func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
-	if same(m.Params, m.read) {
-		z := zoneParams
-		if len(path) == 2 {
-			z = zoneMeta
-		}
-		for _, own := range m.members {
-			if own.zone == z && string(own.name) == path[len(path)-1] {
-				return own.value, true
-			}
-		}
-		return nil, false
+	if m.members == nil {
+		return At(m.Params, path...)
 	}
-	return At(m.Params, path...)
-}
-
-// At returns the value at a path of member names in obj, as Get does.
-func At(obj json.RawMessage, path ...string) (value json.RawMessage, ok bool) {
-	value = obj
-	for _, name := range path {
-		value, ok = Get(value, name)
+	z := zoneParams
+	if len(path) == 2 {
+		z = zoneMeta
 	}
-	return value, ok
-}
-
-// TextAt returns the string at a path of member names in obj. It reports false
-// when there is none.
-func TextAt(obj json.RawMessage, path ...string) (string, bool) {
-	value, _ := At(obj, path...)
-	return Text(value)
+	for _, own := range m.members {
+		if own.zone == z && string(own.name) == path[len(path)-1] {
+			return own.value, true
+		}
+	}
+	return nil, false
 }
 
 // TextParam returns the string that params has at path, as Param does.
@@ -185,20 +167,15 @@ func (m *Message) TextParam(path ...string) (string, bool) {
 	return Text(value)
 }
 
-// Meta returns the member of params._meta called name, as Param does.
-func (m *Message) Meta(name string) (json.RawMessage, bool) { return m.Param("_meta", name) }
-
-// same reports whether a and b are the same bytes in memory.
-func same(a, b []byte) bool {
-	return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
-}
+// SetParams replaces the params, for which the message does not vouch.
+func (m *Message) SetParams(params json.RawMessage) { m.Params, m.members = params, nil }
 
 // Decoded returns the value of raw as the function Value does, where raw is, in
 // memory, a member of params that Decode has read: it makes no second strict
 // pass. It reports false for any other bytes.
 func (m *Message) Decoded(raw json.RawMessage) (any, bool) {
 	for _, own := range m.members {
-		if own.zone == zoneParams && same(own.value, raw) {
+		if own.zone == zoneParams && len(own.value) == len(raw) && &own.value[0] == &raw[0] {
 			return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)), true
 		}
 	}
@@ -251,13 +228,6 @@ func build(d *jsontext.Decoder) any {
 // written to logs.
 const maxID = 256
 
-// envelopeNames are the members of a JSON-RPC 2.0 message.
-var envelopeNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
-
-// paramNames are the members of params that decide what a call does. A
-// case-folding peer would take "Arguments" for one of them.
-var paramNames = []string{"name", "arguments", "_meta"}
-
 // Decode reads one message in one strict pass. The error is always a *Fault,
 // and then the message is nil. Decode refuses:
 //
@@ -274,7 +244,6 @@ var paramNames = []string{"name", "arguments", "_meta"}
 // message does not alias data. The id of a failure may be null, which is no id.
 func Decode(data []byte, lim Limits) (*Message, error) {
 	s, f := scan(data, lim, zoneTop)
-	defer s.release()
 	if f != nil {
 		return nil, f
 	}
@@ -292,7 +261,6 @@ func Decode(data []byte, lim Limits) (*Message, error) {
 // error is always a *Fault.
 func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
 	s, f := scan(data, lim, zoneFree)
-	defer s.release()
 	if f == nil {
 		f = s.soft
 	}
@@ -303,7 +271,7 @@ func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
 }
 
 // judge fills m with what the pass has read.
-func (s *scanner) judge(m *Message) *Fault {
+func (s *findings) judge(m *Message) *Fault {
 	if s.data[0] == '[' {
 		return invalid("", "batches are not accepted").wanted("one message", "an array")
 	}
@@ -344,7 +312,7 @@ func (s *scanner) judge(m *Message) *Fault {
 		return invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
 	}
 	if len(s.members) <= maxIndexed {
-		m.members, m.read = slices.Clone(s.members), m.Params
+		m.members = s.members
 	}
 	return m.judgeShape(method)
 }
@@ -437,7 +405,7 @@ func otherID(raw json.RawMessage) string {
 
 // certainID returns a copy of the id where there is no doubt which it is:
 // neither repeated nor misspelled.
-func (s *scanner) certainID() json.RawMessage {
+func (s *findings) certainID() json.RawMessage {
 	var id json.RawMessage
 	for _, own := range s.members {
 		if own.zone != zoneTop || !bytes.EqualFold(own.name, []byte("id")) {
@@ -475,7 +443,6 @@ func IsBatch(data []byte) bool {
 func Split(data []byte, lim Limits, most int) ([][]byte, error) {
 	lim.Depth = cmp.Or(max(lim.Depth, 0), defaults.Depth) + 1 // the batch is not part of its messages
 	s, f := scan(data, lim, zoneFree)
-	defer s.release()
 	switch {
 	case f != nil && (f.Kind == TooLarge || IsBatch(data)):
 		return nil, f

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -24,36 +23,25 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// decoders holds decoders for walk, each with the buffer that it reads.
-var decoders = sync.Pool{New: func() any { return new(reading) }}
-
-type reading struct {
-	buffer  bytes.Buffer
-	decoder jsontext.Decoder
-}
-
-// walk reads one object or array and calls visit for each member or element, with
-// the decoded name, nil in an array, and the place of the value in data. It ends
-// when visit returns false. It reports whether data is one well-formed object or array,
-// read to its end, and nothing follows it. Strings must be UTF-8; names may repeat.
-func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
-	r := decoders.Get().(*reading)
-	r.buffer = *bytes.NewBuffer(data)
-	r.decoder.Reset(&r.buffer, lenient)
+// walk reads one object, or one array, as open says, and calls visit for each member
+// or element, with the decoded name, nil in an array, and the place of the value in
+// data. It ends when visit returns false. It reports whether data is that value, well
+// formed and read to its end, and nothing follows it. Strings must be UTF-8; names may
+// repeat.
+func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end int) bool) bool {
+	s := scanners.Get().(*scanner)
+	s.reset(data)
 	defer func() {
-		r.buffer = bytes.Buffer{}
-		r.decoder.Reset(&r.buffer)
-		decoders.Put(r)
+		s.reset(nil)
+		scanners.Put(s)
 	}()
-	d := &r.decoder
-	open, err := d.ReadToken()
-	if err != nil || open.Kind() != '{' && open.Kind() != '[' {
+	d := &s.decoder
+	if first, err := d.ReadToken(); err != nil || first.Kind() != open {
 		return false
 	}
-	isObject := open.Kind() == '{'
 	for next := d.PeekKind(); next != '}' && next != ']'; next = d.PeekKind() {
 		var name []byte
-		if isObject {
+		if open == '{' {
 			spelled, err := d.ReadValue()
 			if err != nil {
 				return false
@@ -71,7 +59,7 @@ func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
 			return false
 		}
 	}
-	_, err = d.ReadToken()
+	_, err := d.ReadToken()
 	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
 }
 
@@ -79,8 +67,8 @@ func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
 // reports false when there is none, or when obj is not an object as far as it
 // was read: Get reads no further than the member.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
-	walk(obj, func(name []byte, start, end int) bool {
-		if name != nil && string(name) == key {
+	walk(obj, '{', func(name []byte, start, end int) bool {
+		if string(name) == key {
 			found = obj[start:end:end]
 		}
 		return found == nil
@@ -88,19 +76,35 @@ func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
 	return found, found != nil
 }
 
+// At returns the value at a path of member names in obj, as Get does.
+func At(obj json.RawMessage, path ...string) (value json.RawMessage, ok bool) {
+	value = obj
+	for _, name := range path {
+		value, ok = Get(value, name)
+	}
+	return value, ok
+}
+
+// TextAt returns the string at a path of member names in obj. It reports false
+// when there is none.
+func TextAt(obj json.RawMessage, path ...string) (string, bool) {
+	value, _ := At(obj, path...)
+	return Text(value)
+}
+
 // Fields returns the values of the named members of obj as they are spelled, nil
 // for a member that is absent. It reports false when obj is not one well-formed
 // object, or has one of the members more than once.
 func Fields(obj json.RawMessage, names ...string) (values []json.RawMessage, ok bool) {
 	values, repeated := make([]json.RawMessage, len(names)), false
-	whole := walk(obj, func(name []byte, start, end int) bool {
+	whole := walk(obj, '{', func(name []byte, start, end int) bool {
 		if i := slices.Index(names, string(name)); i >= 0 {
 			repeated = repeated || values[i] != nil
 			values[i] = obj[start:end:end]
 		}
 		return !repeated
 	})
-	return values, whole && bytes.TrimLeft(obj, blanks)[0] == '{'
+	return values, whole
 }
 
 // A Change sets the member called Name to Value. With Members it edits the object
@@ -156,7 +160,7 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		value, err = Edit(old, changes[i].Members...)
 		return value
 	}
-	whole := walk(obj, func(name []byte, start, end int) bool {
+	whole := walk(obj, '{', func(name []byte, start, end int) bool {
 		from, value := gap, obj[start:end]
 		gap = end
 		if i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) }); i >= 0 {
@@ -170,7 +174,7 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		}
 		return true
 	})
-	if !whole || bytes.TrimLeft(obj, blanks)[0] != '{' {
+	if !whole {
 		return nil, ErrNotObject
 	}
 	for i, c := range changes {
@@ -200,10 +204,12 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		for _, m := range parts(obj, '{') {
-			if !yield(m.Name, m.Value) {
-				return
-			}
+		var all []Change
+		whole := walk(obj, '{', func(name []byte, start, end int) bool {
+			all = append(all, Change{Name: string(name), Value: obj[start:end:end]})
+			return true
+		})
+		for i := 0; whole && i < len(all) && yield(all[i].Name, all[i].Value); i++ {
 		}
 	}
 }
@@ -212,28 +218,14 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		for _, e := range parts(arr, '[') {
-			if !yield(e.Value) {
-				return
-			}
+		var all []json.RawMessage
+		whole := walk(arr, '[', func(_ []byte, start, end int) bool {
+			all = append(all, arr[start:end:end])
+			return true
+		})
+		for i := 0; whole && i < len(all) && yield(all[i]); i++ {
 		}
 	}
-}
-
-// parts returns the members or elements of one well-formed object or array,
-// nothing for other bytes.
-func parts(data []byte, open byte) (all []Change) {
-	if first := bytes.TrimLeft(data, blanks); len(first) == 0 || first[0] != open {
-		return nil
-	}
-	whole := walk(data, func(name []byte, start, end int) bool {
-		all = append(all, Change{Name: string(name), Value: data[start:end:end]})
-		return true
-	})
-	if !whole {
-		return nil
-	}
-	return all
 }
 
 // The builders below write the bytes they are given without looking at them:
@@ -313,6 +305,25 @@ func IDText(id json.RawMessage) string {
 		return s
 	}
 	return string(id)
+}
+
+// Key gives the form of an id under which two ids are equal exactly when they
+// are the same id (JSON-RPC 2.0 §4): "1" and 1 differ, two spellings of one
+// string do not, and -0 is 0. What is no id has a key that no id has.
+func Key(id json.RawMessage) string {
+	switch {
+	case len(id) == 0:
+		return ""
+	case id[0] != '"':
+		if string(id) == "-0" {
+			return "0"
+		}
+		return string(id)
+	case bytes.IndexByte(id, '\\') < 0:
+		return string(id[:len(id)-1])
+	}
+	text, _ := Text(id)
+	return `"` + text
 }
 
 // OneLine returns message without raw line ends, which JSON allows between

@@ -1,29 +1,9 @@
 package jsonrpc
 
 import (
-	"bytes"
 	"encoding/json"
 	"sync"
 )
-
-// Key gives the form of an id under which two ids are equal exactly when they
-// are the same id (JSON-RPC 2.0 §4): "1" and 1 differ, two spellings of one
-// string do not, and -0 is 0. What is no id has a key that no id has.
-func Key(id json.RawMessage) string {
-	switch {
-	case len(id) == 0:
-		return ""
-	case id[0] != '"':
-		if string(id) == "-0" {
-			return "0"
-		}
-		return string(id)
-	case bytes.IndexByte(id, '\\') < 0:
-		return string(id[:len(id)-1])
-	}
-	text, _ := Text(id)
-	return `"` + text
-}
 
 // Pool holds values by JSON-RPC id: requests that wait for their responses, or
 // responses that wait to be asked for (seed 000, match_response_to_request).

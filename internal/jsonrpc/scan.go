@@ -27,23 +27,6 @@ const (
 	zoneFree               // data of a tool: names that differ only by case are recorded, not refused
 )
 
-// inside returns the zone of the member called name of an object in z.
-func (z zone) inside(name []byte) zone {
-	switch {
-	case z == zoneFree,
-		z == zoneParams && string(name) == "arguments",
-		z == zoneResult && (string(name) == "structuredContent" || string(name) == "tools"):
-		return zoneFree
-	case z == zoneTop && string(name) == "params":
-		return zoneParams
-	case z == zoneTop && string(name) == "result":
-		return zoneResult
-	case z == zoneParams && string(name) == "_meta":
-		return zoneMeta
-	}
-	return zoneStrict
-}
-
 // A member is one member of an object in a zone up to zoneMeta.
 type member struct {
 	zone  zone
@@ -61,25 +44,43 @@ type name struct {
 // A scanner makes the one strict pass. jsontext.Decoder holds the text to the
 // grammar and to UTF-8; the scanner adds the limits, the rules for names, and
 // the list of the members that callers ask for.
-//
-// A fault that ends the pass (no JSON, nested too deep) is returned. Any other
-// is kept in soft, the first only, so that the id can still be read.
 type scanner struct {
+	findings
+	lead    int // length of the white space cut off before data
+	lim     Limits
+	buffer  bytes.Buffer
+	decoder jsontext.Decoder
+	names   []name // of the objects that are open
+}
+
+// findings are what a pass has found. A fault that ends the pass (no JSON, nested too
+// deep) is returned. Any other is kept in soft, the first only, so that the id can
+// still be read.
+type findings struct {
 	data     []byte
-	lead     int // length of the white space cut off before data
-	lim      Limits
-	buffer   bytes.Buffer
-	decoder  jsontext.Decoder
-	names    []name   // of the objects that are open
 	members  []member // in the order in which they end
 	soft     *Fault
 	variants *Variants
 }
 
-// maxKept bounds the memory that an idle scanner holds, in elements of a slice.
+var scanners = sync.Pool{New: func() any { return new(scanner) }}
+
+// maxKept bounds the names and members for which a scanner has room between two
+// passes.
 const maxKept = 1024
 
-var scanners = sync.Pool{New: func() any { return new(scanner) }}
+// reset begins a pass over data. With nil it drops every reference to the data of
+// the pass before.
+func (s *scanner) reset(data []byte) {
+	clear(s.names)
+	clear(s.members)
+	s.findings = findings{data: data, members: s.members[:0]}
+	if s.names = s.names[:0]; max(cap(s.names), cap(s.members)) > maxKept {
+		s.names, s.members = nil, nil
+	}
+	s.buffer = *bytes.NewBuffer(data)
+	s.decoder.Reset(&s.buffer, lenient)
+}
 
 // lenient turns off jsontext's own search for repeated names: the scanner
 // compares names once, for repetition and for case, and continues after a
@@ -90,53 +91,40 @@ const blanks = " \t\r\n"
 
 // scan makes the pass over exactly one value in zone z. It reads a copy, so that
 // nothing returned later aliases data, and replaces the line ends between tokens
-// by spaces: no reading changes, and one line is safe on every transport. The
-// caller must release the scanner.
-func scan(data []byte, lim Limits, z zone) (*scanner, *Fault) {
+// by spaces: no reading changes, and one line is safe on every transport.
+func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	s := scanners.Get().(*scanner)
+	defer func() {
+		s.reset(nil)
+		scanners.Put(s)
+	}()
 	s.lim = Limits{
 		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
 		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open,
 	}
 	if len(data) > s.lim.Bytes {
 		reason := fmt.Sprintf("more than %d bytes", s.lim.Bytes)
-		return s, &Fault{Kind: TooLarge, Reason: reason, Offset: int64(s.lim.Bytes)}
+		return found, &Fault{Kind: TooLarge, Reason: reason, Offset: int64(s.lim.Bytes)}
 	}
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
-	s.data = slices.Clip(bytes.Clone(bytes.TrimRight(text, blanks)))
-	s.buffer = *bytes.NewBuffer(s.data)
-	s.decoder.Reset(&s.buffer, lenient)
+	s.reset(slices.Clip(bytes.Clone(bytes.TrimRight(text, blanks))))
 	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
-		return s, s.hard(Parse, 0, "byte order mark before the message")
+		return found, s.hard(Parse, 0, "byte order mark before the message")
 	}
 	if len(s.data) == 0 {
-		return s, s.hard(Parse, 0, "empty message")
+		return found, s.hard(Parse, 0, "empty message")
 	}
-	if _, f := s.value(z); f != nil {
-		return s, f
+	if _, fault = s.value(z); fault != nil {
+		return found, fault
 	}
 	if end := int(s.decoder.InputOffset()); end < len(s.data) {
-		return s, s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
+		return found, s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
 	}
 	copy(s.data, OneLine(s.data)) // strings hold no raw line end
-	return s, nil
-}
-
-// release returns the scanner to the pool without a reference to the message.
-func (s *scanner) release() {
-	clear(s.names)
-	clear(s.members)
-	if s.names = s.names[:0]; cap(s.names) > maxKept {
-		s.names = nil
-	}
-	if s.members = s.members[:0]; cap(s.members) > maxKept {
-		s.members = nil
-	}
-	s.buffer = bytes.Buffer{}
-	s.decoder.Reset(&s.buffer)
-	s.data, s.soft, s.variants = nil, nil, nil
-	scanners.Put(s)
+	found = s.findings
+	found.members = slices.Clone(s.members)
+	return found, nil
 }
 
 // value reads one value in zone z. It calls itself no deeper than lim.Depth.
@@ -168,10 +156,9 @@ func (s *scanner) value(z zone) ([]byte, *Fault) {
 		var key []byte
 		if kind == '{' {
 			var f *Fault
-			if key, f = s.name(z); f != nil {
+			if key, inner, f = s.name(z); f != nil {
 				return nil, f
 			}
-			inner = z.inside(key)
 		}
 		raw, f := s.value(inner)
 		if f != nil {
@@ -212,12 +199,13 @@ const (
 	hashPrime = 1099511628211
 )
 
-// name reads the name of a member of an object in zone z, and refuses control
-// characters in it, which some decoders drop or stop at.
-func (s *scanner) name(z zone) ([]byte, *Fault) {
+// name reads the name of a member of an object in zone z and returns it with the
+// zone of its value. It refuses control characters, which some decoders drop or stop
+// at.
+func (s *scanner) name(z zone) ([]byte, zone, *Fault) {
 	raw, err := s.decoder.ReadValue()
 	if err != nil {
-		return nil, s.syntax(err)
+		return nil, z, s.syntax(err)
 	}
 	end := int(s.decoder.InputOffset())
 	n := name{end - len(raw), s.data[end-len(raw)+1 : end-1], hashBasis}
@@ -230,17 +218,38 @@ func (s *scanner) name(z zone) ([]byte, *Fault) {
 		n.hash = (n.hash ^ uint64(fold)) * hashPrime
 	}
 	s.names = append(s.names, n)
+	inner := zoneStrict
 	switch z {
+	case zoneFree:
+		inner = zoneFree
 	case zoneTop:
-		if !slices.Contains(envelopeNames, string(n.text)) && !s.misspelled(n, envelopeNames) && !s.lim.Open {
-			s.refuse(n.at, "unknown member "+brief(n.text))
+		switch string(n.text) {
+		case "params":
+			inner = zoneParams
+		case "result":
+			inner = zoneResult
+		case "jsonrpc", "id", "method", "error":
+		default:
+			if !s.misspelled(n, "jsonrpc", "id", "method", "params", "result", "error") && !s.lim.Open {
+				s.refuse(n.at, "unknown member "+brief(n.text))
+			}
 		}
-	case zoneParams:
-		if !slices.Contains(paramNames, string(n.text)) {
-			s.misspelled(n, paramNames)
+	case zoneParams: // a peer that folds case would take "Arguments" for what the call does
+		switch string(n.text) {
+		case "arguments":
+			inner = zoneFree
+		case "_meta":
+			inner = zoneMeta
+		case "name":
+		default:
+			s.misspelled(n, "name", "arguments", "_meta")
+		}
+	case zoneResult:
+		if string(n.text) == "structuredContent" || string(n.text) == "tools" {
+			inner = zoneFree
 		}
 	}
-	return n.text, nil
+	return n.text, inner, nil
 }
 
 // rareName sets the text and the hash of a name with escapes, control
@@ -258,7 +267,7 @@ func (s *scanner) rareName(n *name, raw []byte) {
 
 // misspelled refuses a name that is not in known and differs only by case from
 // one of them. It reports whether it does.
-func (s *scanner) misspelled(n name, known []string) bool {
+func (s *scanner) misspelled(n name, known ...string) bool {
 	for _, k := range known {
 		if len(n.text) >= len(k) && bytes.EqualFold(n.text, []byte(k)) {
 			s.refuse(n.at, fmt.Sprintf("member %s differs only by case from %q", brief(n.text), k))

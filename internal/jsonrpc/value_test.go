@@ -23,10 +23,11 @@ func TestDecoded(t *testing.T) {
 	if diff := cmp.Diff(any(want), got); diff != "" || !ok {
 		t.Error(ok, diff)
 	}
-	var err error
-	if m.Params, err = jsonrpc.Set(m.Params, "arguments", json.RawMessage(`{"a":1,"a":2}`)); err != nil {
+	other, err := jsonrpc.Set(m.Params, "arguments", json.RawMessage(`{"a":1,"a":2}`))
+	if err != nil {
 		t.Fatal(err)
 	}
+	m.SetParams(other)
 	args, _ = m.Param("arguments")
 	if v, ok := m.Decoded(args); string(args) != `{"a":1,"a":2}` || ok || v != nil {
 		t.Error("a message vouches for params that were not read")

@@ -156,10 +156,10 @@ func (c *core) decode(x *exchange, data []byte) {
 		return
 	}
 	x.id, x.row = m.ID, methods[m.Method]
-	_, version := m.Meta(metaVersion)
-	_, capabilities := m.Meta(metaCapabilities)
+	_, version := m.Param("_meta", metaVersion)
+	_, capabilities := m.Param("_meta", metaCapabilities)
 	x.declares = version || capabilities
-	if token, _ := m.Meta("progressToken"); len(token) > 0 && strings.IndexByte(`"-0123456789`, token[0]) >= 0 {
+	if token, _ := m.Param("_meta", "progressToken"); len(token) > 0 && strings.IndexByte(`"-0123456789`, token[0]) >= 0 {
 		x.token = token // a token of another type asks for nothing
 	}
 }

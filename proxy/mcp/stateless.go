@@ -76,7 +76,7 @@ func (s *statelessServer) admitStateless(ctx context.Context, x *exchange, h htt
 // checkRevision refuses a revision that is not served, and a header that
 // contradicts the body.
 func (s *statelessServer) checkRevision(x *exchange, h http.Header) (answer, bool) {
-	raw, said := x.call.Message.Meta(metaVersion)
+	raw, said := x.call.Message.Param("_meta", metaVersion)
 	wanted, isText := jsonrpc.Text(raw)
 	if h != nil && said == isText {
 		if lines := h[headerVersion]; !said && len(lines) == 1 {
@@ -114,11 +114,11 @@ func (x *exchange) readClient() string {
 	if _, ok := m.TextParam("_meta", metaVersion); !ok {
 		return "_meta needs " + metaVersion + ", a string"
 	}
-	capabilities, _ := m.Meta(metaCapabilities)
+	capabilities, _ := m.Param("_meta", metaCapabilities)
 	if !isObject(capabilities) {
 		return "_meta needs " + metaCapabilities + ", an object"
 	}
-	if raw, ok := m.Meta(metaLevel); ok {
+	if raw, ok := m.Param("_meta", metaLevel); ok {
 		level, _ := jsonrpc.Text(raw)
 		if !slices.Contains(proxy.Levels, level) {
 			return metaLevel + " is no log level"
@@ -156,7 +156,8 @@ func (x *exchange) extractAnswers() string {
 		if err != nil {
 			return "params cannot be read"
 		}
-		*member.to, m.Params = raw, left
+		*member.to = raw
+		m.SetParams(left)
 	}
 	x.call.Message = &m
 	return ""

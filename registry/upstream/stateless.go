@@ -94,7 +94,7 @@ func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 		c.notice(msg, during)
 		return
 	}
-	msg.Params = params
+	msg.SetParams(params)
 	p.request.onNotice(msg)
 }
 
