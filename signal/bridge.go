@@ -34,8 +34,9 @@ type ToolCall struct {
 // signal's body. The error for any other signal is a *KernelError of category
 // INPUT and code CodeSchemaMismatch (seed 002, signal_to_tool_call).
 func SignalToToolCall(s Signal) (ToolCall, error) {
-	name := textOf(s.form.Body, "tool")
-	args, _ := jsonrpc.Get(json.RawMessage(s.form.Body), "args")
+	body := json.RawMessage(s.form.Body)
+	name, _ := jsonrpc.TextAt(body, "tool")
+	args, _ := jsonrpc.Get(body, "args")
 	var fault error
 	switch {
 	case s.form.Kind != Data:

@@ -135,13 +135,9 @@ func (s Signal) Tags() map[string]string {
 }
 
 // Tag returns one tag, "" when it is absent.
-func (s Signal) Tag(key string) string { return textOf(s.form.Tags, key) }
-
-// textOf returns the text of a member of object, "" when it is absent or no string.
-func textOf(object jsontext.Value, key string) string {
-	raw, _ := jsonrpc.Get(stdjson.RawMessage(object), key)
-	text, _ := jsonrpc.Text(raw)
-	return text
+func (s Signal) Tag(key string) string {
+	value, _ := jsonrpc.TextAt(stdjson.RawMessage(s.form.Tags), key)
+	return value
 }
 
 // Equal reports whether both signals have the same JSON form.
@@ -283,7 +279,10 @@ func CreateErrorSignal(err *KernelError, origin ModuleRef, traceID string, optio
 
 // ErrorOf gives the error that an error signal carries, and whether s is one.
 func ErrorOf(s Signal) (*KernelError, bool) {
-	if s.form.Kind != Data || textOf(s.form.Body, "schema") != SchemaError {
+	if s.form.Kind != Data {
+		return nil, false
+	}
+	if schema, _ := jsonrpc.TextAt(stdjson.RawMessage(s.form.Body), "schema"); schema != SchemaError {
 		return nil, false
 	}
 	raw, _ := jsonrpc.Get(stdjson.RawMessage(s.form.Body), "data")

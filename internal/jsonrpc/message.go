@@ -430,11 +430,6 @@ func validID(raw json.RawMessage) bool {
 	return raw[0] == '"' || strings.Trim(strings.TrimPrefix(string(raw), "-"), "0123456789") == ""
 }
 
-// IsBatch reports whether data, if it is JSON, is an array.
-func IsBatch(data []byte) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(data, blanks), []byte{'['})
-}
-
 // Split returns the elements of a batch (JSON-RPC 2.0 §6, MCP 2025-03-26). They
 // are the bytes of data with spaces for line ends between tokens, and do not
 // alias it. Each is one well-formed value, nested no deeper than lim; Decode
@@ -443,10 +438,11 @@ func IsBatch(data []byte) bool {
 func Split(data []byte, lim Limits, most int) ([][]byte, error) {
 	lim.Depth = cmp.Or(max(lim.Depth, 0), defaults.Depth) + 1 // the batch is not part of its messages
 	s, f := scan(data, lim, zoneFree)
+	isArray := jsontext.Value(data).Kind() == '['
 	switch {
-	case f != nil && (f.Kind == TooLarge || IsBatch(data)):
+	case f != nil && (f.Kind == TooLarge || isArray):
 		return nil, f
-	case !IsBatch(data):
+	case !isArray:
 		return nil, invalid("", "a batch must be an array").wanted("an array", "something else")
 	}
 	var all [][]byte

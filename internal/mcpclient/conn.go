@@ -188,7 +188,7 @@ func (p *Call) Answered() bool { return p.done.Load() }
 // Do sends a call and waits for its answer, until ctx ends or the connection
 // does. A call is used once.
 func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
-	p.key, p.answered = jsonrpc.Quote(p.ID), make(chan struct{})
+	p.key, p.answered = json.RawMessage(`"`+p.ID+`"`), make(chan struct{})
 	if !c.actions {
 		p.line = jsonrpc.NewRequest(p.key, p.Method, p.Params)
 	} else if e := p.writeAction(); e != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -65,7 +67,8 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 				b = document(b, m.name, m.judged)
 			}
 		}
-		b = append(append(append(b, `"risk":`...), jsonrpc.Quote(in.Tool.Risk)...), ',')
+		b, _ = jsontext.AppendQuote(append(b, `"risk":`...), in.Tool.Risk)
+		b = append(b, ',')
 		if len(in.Tool.Annotations) > 0 {
 			b = append(value(append(b, `"annotations":`...), in.Tool.Annotations), ',')
 		}
@@ -144,8 +147,9 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 		}
 		b := []byte(`{"labels":{`)
 		for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
-			b = append(append(b, jsonrpc.Quote(name)...), ':')
-			b = append(append(b, jsonrpc.Quote(d.Labels[name])...), ',')
+			b, _ = jsontext.AppendQuote(b, name)
+			b, _ = jsontext.AppendQuote(append(b, ':'), d.Labels[name])
+			b = append(b, ',')
 		}
 		return append(b[:len(b)-1], `}}`...)
 	}

@@ -28,6 +28,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
@@ -266,7 +268,7 @@ func (t *talk) queueLine(ctx context.Context, line []byte) {
 // one, and so are the answers; the transport allows both. Elsewhere a batch is
 // not a message.
 func (t *talk) messages(line []byte) []json.RawMessage {
-	if jsonrpc.IsBatch(line) && t.currentSession().Revision == "2025-03-26" && json.Valid(line) {
+	if jsontext.Value(line).Kind() == '[' && t.currentSession().Revision == "2025-03-26" && json.Valid(line) {
 		if all := slices.Collect(jsonrpc.Elements(bytes.TrimSpace(line))); len(all) > 0 {
 			return all
 		}

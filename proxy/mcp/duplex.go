@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
@@ -347,7 +349,7 @@ func (d *Door) refuseUnattached(x *exchange, body []byte) answer {
 	switch {
 	case x.denied != nil:
 		return d.refuseUnauthenticated(x, x.denied)
-	case x.call.Message == nil && !jsonrpc.IsBatch(body):
+	case x.call.Message == nil && jsontext.Value(body).Kind() != '[':
 		return d.refuseFault(x)
 	}
 	return d.refuse(x, signal.CodeSessionLost, "the session is not known here: open /sse again")
@@ -382,7 +384,7 @@ const maxBatch = 64
 // batches reports whether data is a batch that s, which may be nil, takes.
 // Any other array is refused as what it is: no message.
 func (s *session) batches(data []byte) bool {
-	return s != nil && s.version == batchVersion && jsonrpc.IsBatch(data)
+	return s != nil && s.version == batchVersion && jsontext.Value(data).Kind() == '['
 }
 
 // split takes a batch apart into exchanges that are judged each on its own: x,

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
@@ -139,7 +141,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	x := &exchange{versions: httpVersions, open: d.session.openSession}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	body, ok := d.readBody(out, r, x)
-	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsonrpc.IsBatch(body) && d.postBatch(out, x, r, body) {
+	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {
 		return
 	}
 	d.decode(x, body)

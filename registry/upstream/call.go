@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -39,7 +41,8 @@ type Call struct {
 // is not called.
 func (s *Server) Do(ctx context.Context, call Call) (json.RawMessage, *Error) {
 	r := &request{Call: call, method: "tools/call"}
-	r.params = object(member{"name", jsonrpc.Quote(call.Tool)}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta})
+	name, _ := jsontext.AppendQuote(nil, call.Tool)
+	r.params = object(member{"name", name}, member{"arguments", call.Arguments}, member{"task", call.Task}, member{"_meta", call.Meta})
 	return s.send(ctx, r)
 }
 
