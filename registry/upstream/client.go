@@ -22,18 +22,6 @@ type client struct {
 	over          bool
 }
 
-// update records what a request says of its session.
-func (c *client) update(from Downstream) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if from.Home != nil && !c.over {
-		c.home = from.Home
-	}
-	if from.Capabilities != nil {
-		c.capabilities = from.Capabilities
-	}
-}
-
 // peer returns the session's own Peer, nil when the session has ended or has
 // none.
 func (c *client) peer() Peer {
@@ -52,13 +40,6 @@ func (c *client) clientCapabilities() json.RawMessage {
 	return c.capabilities
 }
 
-// remembers reports whether the client has state that a new connection needs.
-func (c *client) remembers() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.level != "" || len(c.subscriptions) > 0
-}
-
 // end clears the client's state. Nothing is sent to it any longer.
 func (c *client) end() {
 	c.mu.Lock()
@@ -66,8 +47,8 @@ func (c *client) end() {
 	c.home, c.level, c.subscriptions, c.over = nil, "", nil, true
 }
 
-// acquireClient returns the client of a session, creating it if needed, and
-// counts one use.
+// acquireClient returns the client of a session, creating it if needed. It counts
+// one use, and records what the request says of its session.
 func (s *Server) acquireClient(from Downstream) *client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +58,14 @@ func (s *Server) acquireClient(from Downstream) *client {
 		s.clients[from.Session] = c
 	}
 	c.uses++
-	c.update(from)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if from.Home != nil && !c.over {
+		c.home = from.Home
+	}
+	if from.Capabilities != nil {
+		c.capabilities = from.Capabilities
+	}
 	return c
 }
 
@@ -86,7 +74,8 @@ func (s *Server) acquireClient(from Downstream) *client {
 func (s *Server) releaseClient(key string, c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.uses--; c.uses == 0 && s.clients[key] == c && !c.remembers() {
+	c.uses--
+	if level, held := c.remembered(); c.uses == 0 && s.clients[key] == c && level == "" && len(held) == 0 {
 		delete(s.clients, key)
 	}
 }

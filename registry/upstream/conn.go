@@ -36,8 +36,8 @@ type conn struct {
 // cl, or with nil to all.
 func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 	c := &conn{
-		opts: opts, changed: make(chan struct{}, 1), client: cl, info: clientInfo(opts.Version),
-		dropped: dropped,
+		opts: opts, changed: make(chan struct{}, 1), client: cl, dropped: dropped,
+		info: object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(opts.Version)}),
 	}
 	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, IDs: lastID, Dropped: dropped, Handle: c.handle})
 	return c
@@ -120,18 +120,11 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	}
 	late := e != nil && !p.Answered()
 	p.queue.finish(late)
-	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() {
-		c.cancel(p, e.Kind)
+	if late && ctx.Err() != nil && e.Sent && !r.lasting && !c.Dead() && !c.ClosesStreams() && c.IsMCP() {
+		// A courtesy, which may be dropped: nobody waits for p any longer.
+		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(e.Kind.String())})))
 	}
 	return result, e
-}
-
-// cancel notifies the server that nobody waits for p any longer. The notification
-// is a courtesy: it may be dropped.
-func (c *conn) cancel(p *pending, why ErrorKind) {
-	if c.IsMCP() {
-		c.Offer(jsonrpc.NewNotification("notifications/cancelled", object(member{"requestId", jsonrpc.Quote(p.ID)}, member{"reason", jsonrpc.Quote(why.String())})))
-	}
 }
 
 // initialize opens the MCP session (MCP basic/lifecycle), where there is one.

@@ -111,15 +111,10 @@ func (c *conn) listen(life context.Context, filter json.RawMessage, notice func(
 		if e != nil && c.markLost(e).Lost {
 			c.Fail(e)
 		}
-		if ended(e, acknowledged.Load(), granted.Load()) || life.Err() != nil {
-			return
-		}
 		if c.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
-		select {
-		case <-c.opts.After(pause(n)):
-		case <-life.Done():
+		if ended(e, acknowledged.Load(), granted.Load()) || !c.opts.sleep(life, pause(n)) {
 			return
 		}
 	}
@@ -162,16 +157,11 @@ func (s *Server) relistOwn() {
 func (s *Server) pollTools(sess *session) {
 	for {
 		d := time.Duration(sess.fresh.Load())
-		if d == 0 {
+		if d == 0 || !s.opts.sleep(sess.conn.Life(), d+rand.N(d/10)) {
 			return
 		}
-		select {
-		case <-s.opts.After(d + rand.N(d/10)):
-			sess.conn.signal()
-			s.relistOwn()
-		case <-sess.conn.Life().Done():
-			return
-		}
+		sess.conn.signal()
+		s.relistOwn()
 	}
 }
 

@@ -157,11 +157,18 @@ func (s *Server) reopenSubscribed() {
 		if !cl.subscribed() {
 			continue
 		}
-		if sl := s.slots[key]; sl != nil {
-			s.tasks.Go(func() { s.probe(sl) })
-		} else {
+		sl := s.slots[key]
+		if sl == nil {
 			s.reopenLocked(key, cl)
+			continue
 		}
+		s.tasks.Go(func() { // the server may have forgotten the session
+			if <-sl.ready; sl.s != nil {
+				ctx, stop := context.WithTimeout(s.life, s.cfg.Timeout)
+				defer stop()
+				sl.s.conn.Ping(ctx)
+			}
+		})
 	}
 }
 
@@ -176,18 +183,6 @@ func (s *Server) reopenLocked(key string, cl *client) {
 	sl.last = s.opts.Now()
 }
 
-// probe asks the server whether it still knows a connection's session, and ends
-// the connection if not.
-func (s *Server) probe(sl *slot) {
-	<-sl.ready
-	if sl.s == nil {
-		return
-	}
-	ctx, stop := context.WithTimeout(s.life, s.cfg.Timeout)
-	defer stop()
-	sl.s.conn.Ping(ctx)
-}
-
 // reopenAfterPause reopens the connection of a client that has subscriptions.
 // Number n counts the connections that ended soon, from 0, and lengthens the
 // pause. While the server is away it does nothing: reopenSubscribed does that
@@ -196,9 +191,7 @@ func (s *Server) reopenAfterPause(key string, cl *client, n int) {
 	if !cl.subscribed() {
 		return
 	}
-	select {
-	case <-s.opts.After(pause(n)):
-	case <-s.life.Done():
+	if !s.opts.sleep(s.life, pause(n)) {
 		return
 	}
 	s.mu.Lock()

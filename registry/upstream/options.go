@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
@@ -72,6 +73,16 @@ func (o Options) withDefaults() Options {
 	o.MaxAnswerBytes = cmp.Or(o.MaxAnswerBytes, 4<<20)
 	o.IdleTTL = cmp.Or(o.IdleTTL, 10*time.Minute)
 	return o
+}
+
+// sleep waits for d on the clock of o, and reports false when ctx ends first.
+func (o *Options) sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-o.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 const (

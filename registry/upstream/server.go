@@ -137,9 +137,7 @@ func (s *Server) run() {
 		s.down(err, false)
 		wait := pause(n)
 		s.log.Warn("server is down", "error", err, "restart_in", wait)
-		select {
-		case <-s.opts.After(wait):
-		case <-s.life.Done():
+		if !s.opts.sleep(s.life, wait) {
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,71 +47,45 @@ func codeOf(e *Error) string {
 	return string(code)
 }
 
-// clientInfo returns how toolgate introduces itself to a server.
-func clientInfo(version string) json.RawMessage {
-	return object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(version)})
-}
-
 // clientMeta returns the _meta of a stateless request, which replaces what another
-// hop said there.
+// hop said there. Requests on the shared connection claim no capabilities and no
+// log level, because nobody could be asked or notified.
 func (c *conn) clientMeta(r *request) []jsonrpc.Change {
-	capabilities, level := c.claims(r)
+	capabilities, level := json.RawMessage(`{}`), json.RawMessage(nil)
+	if c.client != nil {
+		if capabilities = r.From.Capabilities; isEmpty(capabilities) {
+			capabilities = c.client.clientCapabilities()
+		}
+		remembered, _ := c.client.remembered()
+		if name := cmp.Or(r.From.Level, remembered); r.ofClient && name != "" {
+			level = jsonrpc.Quote(name)
+		}
+	}
 	return []jsonrpc.Change{
 		{Name: metaRevision, Value: jsonrpc.Quote(c.Revision())}, {Name: metaClient, Value: c.info},
 		{Name: metaCapabilities, Value: capabilities}, {Name: metaLevel, Value: level}, {Name: metaSubscription},
 	}
 }
 
-// claims returns the client capabilities and the log level of a request, nil
-// for no level. Requests on the shared connection claim nothing, because nobody
-// could be asked or notified.
-func (c *conn) claims(r *request) (capabilities, level json.RawMessage) {
-	if c.client == nil {
-		return json.RawMessage(`{}`), nil
-	}
-	capabilities = r.From.Capabilities
-	if isEmpty(capabilities) {
-		capabilities = c.client.clientCapabilities()
-	}
-	name := r.From.Level
-	if name == "" {
-		name, _ = c.client.remembered()
-	}
-	if r.ofClient && name != "" {
-		level = jsonrpc.Quote(name)
-	}
-	return capabilities, level
-}
-
 // statelessNotice handles a notification of a stateless server. One that names
-// a subscription goes there, and every other as in notice.
+// a subscription goes to its listening request, which over HTTP the stream
+// identifies, too; every other is handled as in notice.
 func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 	if msg.Method == "notifications/cancelled" {
 		c.endSubscription(msg.Params)
 		return
 	}
-	p, params := c.subscription(msg.Params, during)
-	if p == nil {
-		c.notice(msg, during)
+	params, name := withoutMeta(msg.Params, metaSubscription)
+	listening := during
+	if id, ok := jsonrpc.Text(name); ok && during == nil {
+		listening = c.Lookup(id)
+	}
+	if p := pendingOf(listening); p != nil && p.request.onNotice != nil {
+		msg.SetParams(params)
+		p.request.onNotice(msg)
 		return
 	}
-	msg.SetParams(params)
-	p.request.onNotice(msg)
-}
-
-// subscription returns the listening request to which a notification belongs,
-// and its params without the subscription's id. Over HTTP the stream identifies
-// the request, too.
-func (c *conn) subscription(params json.RawMessage, during *mcpclient.Call) (*pending, json.RawMessage) {
-	rest, name := withoutMeta(params, metaSubscription)
-	if id, ok := jsonrpc.Text(name); ok && during == nil {
-		during = c.Lookup(id)
-	}
-	p := pendingOf(during)
-	if p == nil || p.request.onNotice == nil {
-		return nil, nil
-	}
-	return p, rest
+	c.notice(msg, during)
 }
 
 // endSubscription ends a subscription that the server cancels over stdio.
