@@ -1,12 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // decoding reads durations as they are written: a string with a unit, or the
@@ -36,7 +37,7 @@ func (l *loader) decode(n *node, to any) {
 		}
 		at, where := n, (*json.SemanticError)(nil)
 		if errors.As(err, &where) {
-			at = n.at(tokens(where.JSONPointer)...)
+			at = n.at(slices.Collect(where.JSONPointer.Tokens())...)
 		}
 		if at == nil || at.faulty {
 			at = n
@@ -50,13 +51,6 @@ func (l *loader) decode(n *node, to any) {
 	}
 }
 
-func tokens(p jsontext.Pointer) (list []string) {
-	for token := range p.Tokens() {
-		list = append(list, token)
-	}
-	return list
-}
-
 // UnmarshalJSON reads "COUNT/DURATION", or an object with rate and burst. It
 // gives the zero Rate for "off".
 func (r *Rate) UnmarshalJSON(text []byte) error {
@@ -66,11 +60,12 @@ func (r *Rate) UnmarshalJSON(text []byte) error {
 			Burst int  `json:"burst"`
 		}
 		err := json.Unmarshal(text, &o)
-		*r = o.Rate.withBurst(o.Burst)
+		*r = o.Rate
+		r.Burst = cmp.Or(o.Burst, r.Burst)
 		return err
 	}
 	var s string
-	if err := json.Unmarshal(text, &s); err != nil || s == "off" {
+	if err := json.Unmarshal(text, &s); err != nil || s == "" || s == "off" {
 		*r = Rate{}
 		return err
 	}
@@ -79,23 +74,11 @@ func (r *Rate) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a rule whose burst stands next to its rate.
+// UnmarshalJSON reads a rule, which is also an object with rate and burst.
 func (r *LimitRule) UnmarshalJSON(text []byte) error {
 	type plain LimitRule
-	o := struct {
-		plain
-		Burst int `json:"burst"`
-	}{}
-	err := json.Unmarshal(text, &o)
-	*r = LimitRule(o.plain)
-	r.Rate = r.Rate.withBurst(o.Burst)
-	return err
-}
-
-// withBurst sets a configured burst; 0 is none.
-func (r Rate) withBurst(burst int) Rate {
-	if burst > 0 {
-		r.Burst = burst
+	if err := json.Unmarshal(text, (*plain)(r)); err != nil {
+		return err
 	}
-	return r
+	return json.Unmarshal(text, &r.Rate)
 }

@@ -69,8 +69,9 @@ type node struct {
 
 	// faulty is set when a fault is reported at this value. It is not decoded then,
 	// and gets no second fault.
-	faulty bool
-	unset  *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
+	faulty  bool
+	lenient bool   // an unset variable in it is only a warning
+	unset   *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
 }
 
 // get returns the member with a key, nil when the object has none. A nil node

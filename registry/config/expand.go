@@ -17,29 +17,28 @@ var clientVariables = map[string]string{
 	"pathSeparator":           "write / or \\\\",
 }
 
-// expandRoot expands every string of the tree. In a disabled server, a variable
-// that is not set is only a warning.
+// expandRoot expands every string of the servers and the settings. In a disabled
+// server, a variable that is not set is only a warning.
 func (l *loader) expandRoot() {
-	disabled := map[string]bool{}
-	for _, m := range l.root.get(l.container).each() {
-		d := m.get("disabled")
-		disabled[m.key] = d != nil && d.kind == kindTrue
-		l.expandAll(m, disabled[m.key])
-	}
-	for _, m := range l.settings().each() {
-		if m.key == "servers" {
-			for _, s := range m.members {
-				l.expandAll(s, disabled[s.key])
+	entries, settings := l.root.get(l.container), l.settings()
+	for _, m := range entries.each() {
+		if d := m.get("disabled"); d != nil && d.kind == kindTrue {
+			m.lenient = true
+			if own := settings.at("servers", m.key); own != nil {
+				own.lenient = true
 			}
-		} else {
-			l.expandAll(m, false)
 		}
 	}
+	l.expandAll(entries, false)
+	l.expandAll(settings, false)
 }
 
 func (l *loader) expandAll(n *node, lenient bool) {
+	if n == nil {
+		return
+	}
 	for child := range n.children() {
-		l.expandAll(child, lenient)
+		l.expandAll(child, lenient || child.lenient)
 	}
 	if n.kind != kindString {
 		return

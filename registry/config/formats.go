@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/base64"
 	"errors"
+	"math"
 	"net/mail"
 	"net/url"
 	"strings"
@@ -15,11 +16,11 @@ import (
 // people and, on a second line, a hint. It never quotes the value, which may be
 // a secret or come from a variable; %q in it stands for the text as written.
 var formats = map[string]func(string) error{
-	"duration-0s":     atLeast(0),
-	"duration-1ms":    atLeast(time.Millisecond),
+	"duration-0s":     between(0, math.MaxInt64),
+	"duration-1ms":    between(time.Millisecond, math.MaxInt64),
 	"duration-policy": between(time.Millisecond, 10*time.Second),
-	"duration-1s":     atLeast(time.Second),
-	"duration-1m":     atLeast(time.Minute),
+	"duration-1s":     between(time.Second, math.MaxInt64),
+	"duration-1m":     between(time.Minute, math.MaxInt64),
 	"rate":            checkRate,
 	"rate-or-off":     func(s string) error { return unless(s == "off", checkRate, s) },
 	"web-url":         webURL(),
@@ -42,7 +43,7 @@ func unless(fine bool, check func(string) error, s string) error {
 	return check(s)
 }
 
-func atLeast(least time.Duration) func(string) error {
+func between(least, most time.Duration) func(string) error {
 	return func(s string) error {
 		d, err := time.ParseDuration(s)
 		switch {
@@ -50,18 +51,10 @@ func atLeast(least time.Duration) func(string) error {
 			return complain("invalid duration %q", `write a number with a unit, such as "45s", "15m" or "1h30m"`)
 		case d < least:
 			return complain("duration %q is too short: want at least "+least.String(), "")
-		}
-		return nil
-	}
-}
-
-func between(least, most time.Duration) func(string) error {
-	check := atLeast(least)
-	return func(s string) error {
-		if d, err := time.ParseDuration(s); err == nil && d > most {
+		case d > most:
 			return complain("duration %q is too long: want at most "+most.String(), "")
 		}
-		return check(s)
+		return nil
 	}
 }
 

@@ -66,12 +66,12 @@ func (l *loader) finishPolicy(n *node) {
 
 // authorization gives the header Authorization of a section, in any case.
 func authorization(n *node) *node {
-	for _, m := range n.get("headers").each() {
-		if strings.EqualFold(m.key, "authorization") {
-			return m
-		}
+	headers := n.get("headers").each()
+	i := slices.IndexFunc(headers, func(m *node) bool { return strings.EqualFold(m.key, "authorization") })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return headers[i]
 }
 
 // finishSource completes a section that says where a policy comes from.
@@ -90,11 +90,9 @@ func (l *loader) finishSource(n *node, s *PolicySource) {
 	if token := n.get("token"); token != nil && authorization(n) != nil {
 		l.fault(token, `conflicts with the header "Authorization"`, "keep one of them")
 	} else if token != nil && !token.faulty {
-		s.Headers = maps.Clone(s.Headers)
-		if s.Headers == nil {
-			s.Headers = map[string]string{}
-		}
-		s.Headers["Authorization"] = "Bearer " + token.value
+		bearer := map[string]string{"Authorization": "Bearer " + token.value}
+		maps.Copy(bearer, s.Headers)
+		s.Headers = bearer
 	}
 	l.finishKeys(n, s)
 	l.finishFetching(n, s)

@@ -21,16 +21,10 @@ var errRate = errors.New("not a rate of the form COUNT/DURATION")
 // ParseRate reads COUNT/DURATION, such as "60/1m": a whole count of at least
 // 1, and a duration above zero with a unit. Burst becomes the count.
 func ParseRate(s string) (Rate, error) {
-	count, per, ok := strings.Cut(s, "/")
-	if !ok {
-		return Rate{}, fmt.Errorf("reading %q: %w", s, errRate)
-	}
+	count, per, _ := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(count, 10, 31)
-	if err != nil || n == 0 || count[0] == '0' {
-		return Rate{}, fmt.Errorf("reading %q: %w", s, errRate)
-	}
-	d, err := time.ParseDuration(per)
-	if err != nil || d <= 0 {
+	d, errPer := time.ParseDuration(per)
+	if err != nil || errPer != nil || count[0] == '0' || d <= 0 {
 		return Rate{}, fmt.Errorf("reading %q: %w", s, errRate)
 	}
 	return Rate{Count: int(n), Per: d, Burst: int(n)}, nil

@@ -11,15 +11,7 @@ import (
 // Two servers with one Identity can share a connection, so a reload keeps it.
 func (s Server) Identity() string {
 	// Maps are encoded with sorted keys; strings cannot fail to encode.
-	data, _ := json.Marshal(struct {
-		Type, Command string
-		Args          []string
-		Env           map[string]string
-		Dir, URL      string
-		Headers       map[string]string
-		Isolation     string
-		MaxSessions   int
-	}{s.Type, s.Command, s.Args, s.Env, s.Dir, s.URL, s.Headers, s.Isolation, s.MaxSessions})
+	data, _ := json.Marshal([]any{s.Type, s.Command, s.Args, s.Env, s.Dir, s.URL, s.Headers, s.Isolation, s.MaxSessions})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }

@@ -148,29 +148,26 @@ var types = map[string]string{
 	"streamable-http": TypeHTTP, "streamableHttp": TypeHTTP, "streamable_http": TypeHTTP,
 }
 
-// settleType finds out whether a server is a command or an address. The schema
-// has seen to it that it is one of them, and that the type agrees.
+// settleType finds out whether a server is a command or an address, and warns of
+// keys that mean nothing for it. The schema has seen to it that it is one of
+// them, and that the type agrees.
 func (l *loader) settleType(s *Server, n *node) {
-	s.Type = types[s.Type]
-	switch {
-	case n.get("type") != nil:
+	switch kind := n.get("type"); {
+	case kind != nil:
+		s.Type = types[s.Type]
 	case n.get("command") != nil:
 		s.Type = TypeStdio
 	default:
 		s.Type = TypeHTTP
 	}
-	if s.Type != "" {
-		l.dropUseless(s, n)
-	}
-}
-
-// dropUseless warns of keys that mean nothing for this kind of server.
-func (l *loader) dropUseless(s *Server, n *node) {
 	idle := []string{"args", "env", "envFile", "cwd"}
-	if local(s.Type) {
+	switch s.Type {
+	case "":
+		return
+	case TypeStdio, TypeNDJSON:
 		idle = []string{"headers"}
 		s.Headers = nil
-	} else {
+	default:
 		s.Args, s.Env, s.Dir = nil, nil, ""
 	}
 	for _, key := range idle {
@@ -179,8 +176,6 @@ func (l *loader) dropUseless(s *Server, n *node) {
 		}
 	}
 }
-
-func local(kind string) bool { return kind == TypeStdio || kind == TypeNDJSON }
 
 // reserved are the headers that the transport itself sets.
 var reserved = []string{
