@@ -3,7 +3,6 @@ package schema
 import (
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -25,12 +24,10 @@ type graph struct {
 	expanded  float64 // weight of the schema with all references written out
 	recursive bool    // some edge down leads back
 	unique    bool    // uniqueItems is used
-	closures  func() [][]times
 }
 
 // node is one subschema.
 type node struct {
-	id      int
 	sch     *jsonschema.Schema
 	inPlace []*node
 	down    down
@@ -38,7 +35,9 @@ type node struct {
 	perByte float64 // of one visit, for each 32 bytes of a string
 	depth   int     // longest chain in place from here
 	written float64 // weight of all that is applied in place from here
-	state   state
+	state   state   // of checkInPlace
+	total   float64 // weight of all that is reached from here, at most 2*maxExpanded
+	summed  state   // of expand
 }
 
 // down holds the edges to other values.
@@ -76,10 +75,9 @@ func newGraph(root *jsonschema.Schema) (*graph, *Refused) {
 			return nil, fault
 		}
 	}
-	if g.expanded = g.expand(); g.expanded > maxExpanded {
+	if g.expanded = g.expand(g.nodes[0]); g.expanded > maxExpanded && !g.recursive {
 		return nil, refused("more than %d subschemas once its references are expanded", maxExpanded)
 	}
-	g.closures = sync.OnceValue(g.close)
 	return g, nil
 }
 
@@ -88,7 +86,7 @@ func (g *graph) add(sch *jsonschema.Schema, seen map[*jsonschema.Schema]*node) *
 	if n, ok := seen[sch]; ok {
 		return n
 	}
-	n := &node{id: len(g.nodes), sch: sch}
+	n := &node{sch: sch}
 	seen[sch] = n
 	g.nodes = append(g.nodes, n)
 	g.byAddress[sch.Location] = n
@@ -220,6 +218,23 @@ func (n *node) checkInPlace() *Refused {
 	return nil
 }
 
+// expand returns the weight of n with every reference written out. A reference that
+// leads back to a subschema it is reached from makes the schema recursive; how often
+// it is followed depends on the instance, which the meter counts.
+func (g *graph) expand(n *node) float64 {
+	switch n.summed {
+	case open:
+		g.recursive = true
+		return 0
+	case done:
+		return n.total
+	}
+	n.summed, n.total = open, n.weight
+	n.each(func(to *node) { n.total = min(n.total+g.expand(to), 2*maxExpanded) })
+	n.summed = done
+	return n.total
+}
+
 // each visits every edge.
 func (n *node) each(visit func(*node)) {
 	for _, list := range [][]*node{n.inPlace, n.down.patterns, n.down.members, n.down.prefix, n.down.items, n.down.names} {
@@ -227,8 +242,8 @@ func (n *node) each(visit func(*node)) {
 			visit(next)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(n.down.props)) {
-		visit(n.down.props[key])
+	for _, next := range n.down.props {
+		visit(next)
 	}
 }
 
@@ -236,4 +251,63 @@ func (n *node) each(visit func(*node)) {
 func asSchema(v any) *jsonschema.Schema {
 	s, _ := v.(*jsonschema.Schema)
 	return s
+}
+
+// A meter counts the visits that one validation would make. A schema that reaches
+// itself along two ways (think of expression trees) doubles its work with each level
+// of the instance, which no check of the schema alone can bound.
+type meter struct{ left float64 }
+
+// visit spends for one visit of n to v and for what follows from it, until nothing is
+// left. It takes some 20 ns where the validator takes a visit.
+func (m *meter) visit(v any, n *node) {
+	m.left -= n.price(v)
+	m.visitAll(v, n.inPlace)
+	switch v := v.(type) {
+	case map[string]any:
+		for key, item := range v {
+			if m.left < 0 {
+				return
+			}
+			if next, ok := n.down.props[key]; ok {
+				m.visitAll(item, []*node{next})
+			}
+			m.visitAll(item, n.down.patterns)
+			m.visitAll(item, n.down.members)
+			m.visitAll(key, n.down.names)
+		}
+	case []any:
+		for i, item := range v {
+			if m.left < 0 {
+				return
+			}
+			if i < len(n.down.prefix) {
+				m.visitAll(item, n.down.prefix[i:i+1])
+			}
+			m.visitAll(item, n.down.items)
+		}
+	}
+}
+
+func (m *meter) visitAll(v any, nodes []*node) {
+	for _, n := range nodes {
+		if m.left >= 0 {
+			m.visit(v, n)
+		}
+	}
+}
+
+// price is the weight of one visit to v.
+func (n *node) price(v any) float64 {
+	switch v := v.(type) {
+	case string:
+		return n.weight + n.perByte*float64(len(v))/32
+	case []any:
+		if n.sch.UniqueItems {
+			return n.weight + float64(len(v))*float64(len(v))/256
+		}
+	case map[string]any:
+		return n.weight * float64(1+len(v)*len(n.down.patterns))
+	}
+	return n.weight
 }
