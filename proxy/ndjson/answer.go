@@ -20,11 +20,12 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// noNotice is the boundary notice of an action that has none: every response
-// carries one.
+// noNotice is the boundary notice of actions without one: every response has a
+// notice.
 const noNotice = "No boundary notice is given for this action."
 
-// actions is the data of list_actions. Schemas are the upstreams' own bytes.
+// actions returns the data of list_actions. Schemas are the bytes of the
+// upstreams.
 func actions(tools []*registry.Tool) json.RawMessage {
 	out := []byte(`{"actions":[`)
 	for i, t := range tools {
@@ -47,8 +48,8 @@ func appendAction(out []byte, t *registry.Tool) []byte {
 	return append(out, '}')
 }
 
-// notice is the boundary notice of a tool: what its definition says, else what
-// is configured.
+// notice returns the boundary notice of a tool: that of its definition,
+// otherwise the configured one.
 func notice(t *registry.Tool) string {
 	if t == nil {
 		return noNotice
@@ -57,9 +58,9 @@ func notice(t *registry.Tool) string {
 	return cmp.Or(own, t.Notice, noNotice)
 }
 
-// replied puts what the road replied into the protocol's words. The tool's own
-// error, and a call that waits, are failures here: the protocol has no third
-// thing.
+// replied returns the response to a call that the road answered. A tool's own
+// error and a pending call are failures here, because the protocol knows
+// answers and failures only.
 func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
 	e := signal.Compose(reply.Kernel).Stop
 	if e == nil {
@@ -75,8 +76,8 @@ func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
 	}})
 }
 
-// answer is the data of a successful invoke. What the action says of itself
-// counts where it is well formed.
+// answer returns the data of a successful invoke. Well-formed members that the
+// action reports about itself take precedence.
 func answer(name string, reply *proxy.Reply) json.RawMessage {
 	own := claims(reply.Result)
 	boundary, uncertain := notice(reply.Tool), uncertainty(reply.Kernel.Status)
@@ -100,7 +101,7 @@ func answer(name string, reply *proxy.Reply) json.RawMessage {
 	)
 }
 
-// claims is what an action says of itself in a tool result.
+// claims returns what a tool result reports about itself.
 func claims(result json.RawMessage) map[string]json.RawMessage {
 	own, _ := jsonrpc.At(result, "_meta", ndjson.MetaAction)
 	return maps.Collect(jsonrpc.Members(own))
@@ -109,7 +110,7 @@ func claims(result json.RawMessage) map[string]json.RawMessage {
 // uncertainties are the three levels of the protocol.
 var uncertainties = []string{"low", "medium", "high"}
 
-// uncertainty is the level for how a call went.
+// uncertainty returns the level of uncertainty for a status.
 func uncertainty(s signal.Status) string {
 	switch s {
 	case signal.StatusOK:
@@ -120,8 +121,8 @@ func uncertainty(s signal.Status) string {
 	return "high"
 }
 
-// assumptions are what the call passed on: the rule and, where it was held,
-// the approval.
+// assumptions returns the rule that the call passed and, for a held call, the
+// approval.
 func assumptions(reply *proxy.Reply) []string {
 	by := "the policy"
 	if reply.Decision.Rule != "" {
@@ -140,7 +141,8 @@ func assumptions(reply *proxy.Reply) []string {
 	return out
 }
 
-// output is the result's structured content, else the call's Result.
+// output returns the structured content of the result, otherwise the Result of
+// the call.
 func output(reply *proxy.Reply) json.RawMessage {
 	if structured, ok := jsonrpc.Get(reply.Result, "structuredContent"); ok && len(structured) > 0 && structured[0] == '{' {
 		return structured
@@ -148,8 +150,8 @@ func output(reply *proxy.Reply) json.RawMessage {
 	return signal.Full(reply.Kernel)
 }
 
-// failed puts a failure into the protocol's words: its fixed texts where it
-// has one, else the canonical code and the reason.
+// failed returns the response to a failed call: a fixed text of the protocol
+// where it has one, otherwise the canonical code and the reason.
 func (d *Door) failed(x *exchange, f *proxy.Failure) []byte {
 	row, err := wire.ByKernel(f.Kernel.Code)
 	if err != nil {
@@ -177,7 +179,7 @@ func (d *Door) failed(x *exchange, f *proxy.Failure) []byte {
 	return ndjson.NewFailure(x.id(), string(row.Code)+": "+reason, []ndjson.Issue{issue(x, f, row, reason)})
 }
 
-// broken answers x when the gateway failed. It tells the ids and no more.
+// broken returns the response when toolgate itself failed. It has the ids only.
 func (d *Door) broken(x *exchange, decision, trace string) []byte {
 	text := "the gateway failed; its log has the cause"
 	if decision != "" {
@@ -187,7 +189,7 @@ func (d *Door) broken(x *exchange, decision, trace string) []byte {
 		[]ndjson.Issue{{Code: string(wire.InternalError), Message: text, DecisionID: decision}})
 }
 
-// issue is a failure that is one fault.
+// issue returns a failure as one fault.
 func issue(x *exchange, f *proxy.Failure, row wire.Row, reason string) ndjson.Issue {
 	pointer, ok := f.Kernel.Detail["pointer"].(string)
 	if !ok {
@@ -200,7 +202,7 @@ func issue(x *exchange, f *proxy.Failure, row wire.Row, reason string) ndjson.Is
 	}
 }
 
-// inputIssues gives one issue for each fault of the input.
+// inputIssues returns one issue for each fault of the input.
 func inputIssues(x *exchange, f *proxy.Failure, row wire.Row, reason string) []ndjson.Issue {
 	faults, _ := f.Kernel.Detail["faults"].([]schema.Fault)
 	if len(faults) == 0 || x.req == nil {

@@ -1,9 +1,8 @@
-// Package ndjson is where clients of the NDJSON action protocol come in: one
-// request per line, list_actions and invoke, one response per line. Actions are
-// the tools that the principal may see; invoke is a tools/call and takes the
-// same road as every other. The door judges nothing: it frames requests, keeps
-// them from crowding each other, and puts the road's replies into the
-// protocol's words.
+// Package ndjson serves clients of the NDJSON action protocol: one request per line,
+// list_actions or invoke, and one response per line. Actions are the tools that are
+// visible to the principal. An invoke becomes a tools/call and takes the same road as
+// every other call. The door makes no decision: it frames requests, bounds how many
+// run at once, and translates the road's replies into the protocol.
 //
 //	line -> decode -> identify -> dispatch -> reply
 package ndjson
@@ -31,20 +30,20 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Gate is what the door needs of the road. Its methods are called from many
-// goroutines at a time.
+// Gate is the part of the road that the door calls, from many goroutines at
+// once.
 type Gate interface {
 	// Call governs one tools/call, or refuses one line that could not be
 	// decoded (in.Fault). Exactly one of its results is set.
 	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
-	// List gives the tools that who may see on the route of in, in the order to
-	// show. Of in it takes the route and for whom the list is.
+	// List returns the tools that are visible to who on the route of in, in order.
+	// It reads the route and the caller from in.
 	List(ctx context.Context, in *proxy.Call, who policy.Principal) []*registry.Tool
-	// Identify says who shows c; a Failure means nobody.
+	// Identify returns the principal of c, or a Failure if there is none.
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
 
-// Refuser records what the door itself refuses. code is one of the signal.Code
+// Refuser records the refusals of the door. code is one of the signal.Code
 // constants; the result is never nil.
 type Refuser interface {
 	Refuse(ctx context.Context, in *proxy.Call, code, reason string) *proxy.Failure
@@ -55,23 +54,22 @@ var (
 	_ Refuser = (*proxy.Gate)(nil)
 )
 
-// Options are what a Door needs. Gate and Refuser are required, the zero value
-// of everything else has a meaning.
+// Options configure a Door. Gate and Refuser are required; the other fields
+// have a default.
 type Options struct {
 	Gate    Gate
 	Refuser Refuser
-	// Credential is what the door shows for each request; the zero value is the
-	// local user.
+	// Credential authenticates each request; the zero value is the local user.
 	Credential identity.Credential
-	// MaxFlights is how many requests of one client run at a time; 0 = 64.
+	// MaxFlights bounds the requests of one client in flight; 0 = 64.
 	MaxFlights int
-	// Drain is how long Serve waits at the end of its input for requests in
+	// Drain bounds the wait of Serve, at the end of its input, for requests in
 	// flight; 0 = 30 s.
 	Drain time.Duration
-	// Ended is told the key (proxy.Call.Session) of each client that has gone,
-	// once and after its last call; nil = nobody wants to know.
+	// Ended is called with the key (proxy.Call.Session) of each client that has
+	// disconnected, once and after its last call; nil is allowed.
 	Ended func(session string)
-	// Log is told of faults of our own; nil discards.
+	// Log receives toolgate's own faults; nil discards them.
 	Log hclog.Logger
 }
 
@@ -79,7 +77,7 @@ type Options struct {
 // use.
 type Door struct{ opts Options }
 
-// New makes a Door. It fails when Gate or Refuser is missing.
+// New returns a Door. It fails when Gate or Refuser is missing.
 func New(opts Options) (*Door, error) {
 	if opts.Gate == nil || opts.Refuser == nil {
 		return nil, errors.New("making the ndjson door: no gate")
@@ -97,7 +95,7 @@ func New(opts Options) (*Door, error) {
 }
 
 var (
-	// errClosing is the cause with which calls end that outlive the drain.
+	// errClosing is the cause that cancels calls which outlive the drain.
 	errClosing = errors.New("the door is closing")
 	// errDuplicate is reported for a request id that is in flight already.
 	errDuplicate = errors.New("a request with this id is in flight")
@@ -105,13 +103,13 @@ var (
 	errFull = errors.New("too many requests of this client are in flight")
 )
 
-// client is one client being served.
+// client is one connected client.
 type client struct {
 	door    *Door
 	session string          // key of its upstream connections
-	ctx     context.Context // of every call; the end of Serve's context does not end it
+	ctx     context.Context // of every call; outlives the context of Serve
 	cancel  context.CancelCauseFunc
-	flights sync.WaitGroup // ready when every request has been answered
+	flights sync.WaitGroup // done when every request has been answered
 	out     *ndjson.Sink
 
 	mu     sync.Mutex      // protects the fields below
@@ -119,16 +117,16 @@ type client struct {
 	live   map[string]bool // :: id as text ⇒ it is in flight
 }
 
-// Serve talks to one client over in and out until in ends or ctx is done; then
-// it waits for the requests in flight, at most Options.Drain, and cancels what
-// is left. A request without an id is answered before the next line is read;
-// those with an id run side by side and are answered as they finish. A line
-// beyond 512 KB is refused and the next one is read. Nothing but responses is
-// written to out, one Write per line.
+// Serve serves one client over in and out until in ends or ctx is done. It then
+// waits for the requests in flight, at most Options.Drain, and cancels the
+// rest. A request without an id is answered before the next line is read.
+// Requests with an id run concurrently and are answered as they finish. A line
+// longer than 512 KB is refused, and reading continues after it. Serve writes
+// only responses to out, one Write per line.
 //
-// Serve returns nil at the end of input and on ctx; otherwise why reading or
-// writing failed. If in is an io.Closer it is closed when Serve stops before
-// its end, so that no reader is left waiting.
+// Serve returns nil when in ends and when ctx is done, otherwise the error of
+// reading or writing. If in is an io.Closer, Serve closes it when it stops
+// before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &client{
 		door: d, session: "ses_" + rand.Text(), out: ndjson.NewSink(out),
@@ -142,7 +140,7 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// serveLine deals with one line; a request without an id is waited for.
+// serveLine handles one line, and waits for a request without an id.
 func (c *client) serveLine(ctx context.Context, line []byte) {
 	x := c.door.receive(c.session, line)
 	if refusal := c.door.authenticate(c.ctx, x); refusal != nil {
@@ -172,7 +170,7 @@ func (c *client) serveLine(ctx context.Context, line []byte) {
 	}
 }
 
-// beginFlight enters x among the requests in flight.
+// beginFlight adds x to the requests in flight.
 func (c *client) beginFlight(x *exchange) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +188,8 @@ func (c *client) beginFlight(x *exchange) error {
 	return nil
 }
 
-// finishFlight ends x and answers it, in one step: who has read the response
-// may use its id again.
+// finishFlight removes x from the requests in flight and sends its response, in
+// one step: a client that has read the response may use the id again.
 func (c *client) finishFlight(x *exchange, response []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +203,7 @@ func (c *client) finishFlight(x *exchange, response []byte) {
 // send writes one response as one line.
 func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 
-// drain waits for the requests in flight. It gives the write error, if there
+// drain waits for the requests in flight. It returns the write error, if there
 // was one.
 func (c *client) drain() error {
 	if !ndjson.Drain(&c.flights, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
@@ -214,16 +212,16 @@ func (c *client) drain() error {
 	return c.out.Err()
 }
 
-// exchange is one line with what the door knows of it.
+// exchange is one line and its state in the door.
 type exchange struct {
 	call  proxy.Call
-	req   *ndjson.Request // nil when the line is no request
-	fault *ndjson.Fault   // why not
+	req   *ndjson.Request // nil when the line is not a request
+	fault *ndjson.Fault   // why it is not
 	who   policy.Principal
-	at    string // pointer of what the door itself refuses, "" for all of it
+	at    string // pointer to the member that the door refuses, "" = the whole request
 }
 
-// id is the id to answer with, nil when none is known.
+// id returns the id of the response, nil when none is known.
 func (x *exchange) id() json.RawMessage {
 	if x.req != nil {
 		return x.req.ID
@@ -231,7 +229,7 @@ func (x *exchange) id() json.RawMessage {
 	return x.fault.ID
 }
 
-// action is the action as the caller named it.
+// action returns the action as the caller named it.
 func (x *exchange) action() string {
 	if x.req == nil {
 		return ""
@@ -239,8 +237,8 @@ func (x *exchange) action() string {
 	return x.req.Action
 }
 
-// receive decodes a line. An invoke becomes the tools/call that it stands for,
-// with the input's own bytes as arguments.
+// receive decodes a line. An invoke becomes a tools/call whose arguments are
+// the bytes of the input.
 func (d *Door) receive(session string, line []byte) *exchange {
 	x := &exchange{call: proxy.Call{Transport: "ndjson", Credential: d.opts.Credential, Session: session}}
 	req, err := ndjson.Decode(line)
@@ -254,17 +252,17 @@ func (d *Door) receive(session string, line []byte) *exchange {
 	return x
 }
 
-// refuse notes why the line is no request.
+// refuse sets the fault of a line that is not a request.
 func (x *exchange) refuse(err error) {
 	fault, ok := errors.AsType[*ndjson.Fault](err)
-	if !ok { // fails closed: whatever it is, it is no request
+	if !ok { // fails closed: the line is not a request
 		fault = &ndjson.Fault{Text: ndjson.InvalidEnvelope, Cause: &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error()}}
 	}
 	x.req, x.fault, x.call.Message, x.call.Fault = nil, fault, nil, fault.Cause
 }
 
-// setCall makes the message that the road judges. It is decoded like any other,
-// so that nothing passes here that would not pass another door.
+// setCall makes the message that the road judges. It is decoded like the
+// messages of other doors, so that it is held to the same rules.
 func (x *exchange) setCall() {
 	id := x.req.ID
 	if id == nil {
@@ -280,7 +278,7 @@ func (x *exchange) setCall() {
 	x.call.Message = m
 }
 
-// path gives the steps of a pointer into the call's message, as the client
+// path returns the steps of a pointer into the call's message, as the client
 // sees the place in its request.
 func (x *exchange) path(pointer string) []any {
 	if rest, ok := strings.CutPrefix(pointer, "/params/arguments"); ok && x.req != nil {
@@ -289,9 +287,9 @@ func (x *exchange) path(pointer string) []any {
 	return ndjson.Path(nil, pointer)
 }
 
-// authenticate puts the principal behind the door's credential into x, or
-// returns the response that refuses x. Each line is authenticated, so that a
-// revoked token stops its client. Only what wanted an action invoked is recorded.
+// authenticate sets the principal of the door's credential in x, or returns the
+// response that refuses x. Each line is authenticated, so that a revoked token
+// stops its client. Only an invoke is recorded.
 func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 	who, f := d.opts.Gate.Identify(ctx, x.call.Credential)
 	switch {
@@ -306,7 +304,7 @@ func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 	return d.refuse(ctx, x, f.Kernel.Code, f.Reason)
 }
 
-// refuseFlight refuses a request that may not run beside those that do.
+// refuseFlight refuses a request that cannot run next to those in flight.
 func (d *Door) refuseFlight(ctx context.Context, x *exchange, why error) []byte {
 	code := signal.CodeOverloaded
 	if errors.Is(why, errDuplicate) {
@@ -315,22 +313,22 @@ func (d *Door) refuseFlight(ctx context.Context, x *exchange, why error) []byte 
 	return d.refuse(ctx, x, code, why.Error())
 }
 
-// refuse answers x with the refusal code and has it recorded.
+// refuse returns the response with a refusal code, and records it.
 func (d *Door) refuse(ctx context.Context, x *exchange, code, reason string) []byte {
 	return d.failed(x, d.opts.Refuser.Refuse(ctx, &x.call, code, reason))
 }
 
-// refuseFault answers a line that is no request. The gate refuses and records
-// it as it does a call.
+// refuseFault answers a line that is not a request. The gate refuses and
+// records it like a call.
 func (d *Door) refuseFault(ctx context.Context, x *exchange) []byte {
 	_, failure := d.opts.Gate.Call(ctx, &x.call)
-	if failure == nil { // fails closed: a gate that lets this pass is broken
+	if failure == nil { // fails closed: the gate has to refuse
 		return d.broken(x, "", "")
 	}
 	return d.failed(x, failure)
 }
 
-// run does the work of a request.
+// run executes a request.
 func (d *Door) run(ctx context.Context, x *exchange) []byte {
 	if x.req.Type == ndjson.ListActions {
 		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, &x.call, x.who)))
@@ -339,7 +337,7 @@ func (d *Door) run(ctx context.Context, x *exchange) []byte {
 	switch {
 	case failure != nil:
 		return d.failed(x, failure)
-	case reply == nil: // fails closed: a gate that says nothing is broken
+	case reply == nil: // fails closed: the gate has to answer
 		return d.broken(x, "", "")
 	}
 	return d.replied(x, reply)

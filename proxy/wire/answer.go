@@ -14,23 +14,23 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// MetaError is the _meta key under which a tool result that stands for an
-// error carries what error.data would have been.
+// MetaError is the _meta key of a tool result that reports an error. Its value
+// is what error.data would contain.
 const MetaError = "io.toolgate/error"
 
-// internalReason is all that is ever said about an INTERNAL_ERROR.
+// internalReason is the whole message of an INTERNAL_ERROR.
 const internalReason = "the gateway failed; its log has the cause under these ids"
 
 // Failure is a refused or failed call; proxy.Failure converts to it.
 type Failure struct {
 	Kernel     *signal.KernelError // never nil
-	RetryAfter time.Duration       // 0 when there is nothing to wait for
+	RetryAfter time.Duration       // 0 = unknown
 	Reason     string              // for the agent, one sentence
-	Remedy     string              // what would make it pass, "" when nothing does
+	Remedy     string              // what would make the call pass, "" = nothing
 	DecisionID string              // in the audit trail
 	TraceID    string              //
 	Upstream   stdjson.RawMessage  // the error object as the upstream sent it, or nil
-	Plain      bool                // of a request that calls no tool: there is no tool's result to say it in
+	Plain      bool                // the request calls no tool, so no tool result can carry the failure
 }
 
 // Reply is an answer: the value of the member result or error of a JSON-RPC
@@ -39,7 +39,7 @@ type Reply struct {
 	Result, Error stdjson.RawMessage
 	// HTTP is the table's status, for routes where the status carries meaning.
 	HTTP int
-	// Silent means that no answer may be sent.
+	// Silent reports that no answer may be sent.
 	Silent bool
 }
 
@@ -49,7 +49,7 @@ type data struct {
 	Detail jsontext.Value `json:"detail"`
 }
 
-// facts is what every form of answer tells of a failure.
+// facts are the members of a failure that every form of answer contains.
 type facts struct {
 	Code          Code            `json:"code"`
 	KernelCode    string          `json:"kernel_code"`
@@ -63,13 +63,13 @@ type facts struct {
 	TraceID       string          `json:"trace_id"`
 }
 
-// Answer puts a failure into words and numbers of a dialect. It returns
-// ErrUnknownDialect, and ErrUnknownCode for a kernel code without a row or no
-// kernel error at all: a caller that gets one has a fault of its own and
-// answers INTERNAL_ERROR.
+// Answer returns the answer to a failed call in a dialect. It returns
+// ErrUnknownDialect, and ErrUnknownCode for a kernel code without a row or a
+// missing kernel error. Both are programming errors of the caller, which then
+// answers with Internal.
 //
-// An INTERNAL_ERROR tells the ids and nothing else: neither message, detail
-// nor cause of the kernel error, nor reason, remedy or upstream error.
+// The answer to an INTERNAL_ERROR has the ids only: neither message, detail nor
+// cause of the kernel error, nor reason, remedy or upstream error.
 func Answer(d Dialect, f Failure) (Reply, error) {
 	if !d.Valid() {
 		return Reply{}, fmt.Errorf("%w: %q", ErrUnknownDialect, string(d))
@@ -81,7 +81,8 @@ func Answer(d Dialect, f Failure) (Reply, error) {
 	return answer(d, row, f)
 }
 
-// lookup finds the row of f and takes from f what its row may not tell.
+// lookup returns the row of f, and f without the members that its row does not
+// show.
 func lookup(f Failure) (Row, Failure, error) {
 	if f.Kernel == nil {
 		return Row{}, f, fmt.Errorf("%w: no kernel error", ErrUnknownCode)
@@ -120,16 +121,16 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 	return reply, err
 }
 
-// elicits reports whether an upstream's error asks its client to have a person
-// do something first (MCP 2025-11-25, URLElicitationRequiredError). Clients act
-// on its code and data, so it is no failure to them.
+// elicits reports whether an upstream's error asks its client for an
+// elicitation first (MCP 2025-11-25, URLElicitationRequiredError). Clients act
+// on its code and data, so the error is passed on.
 func elicits(upstream jsontext.Value) bool {
 	code, _ := jsonrpc.Get(stdjson.RawMessage(upstream), "code")
 	return string(code) == "-32042"
 }
 
-// object gives raw, on one line, when it is one JSON object with one reading,
-// else nil.
+// object returns raw on one line when it is one JSON object with a single
+// reading, otherwise nil.
 func object(raw stdjson.RawMessage) jsontext.Value {
 	v := jsontext.Value(raw)
 	if v.Kind() != '{' || !v.IsValid() {
@@ -150,12 +151,13 @@ func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjso
 	}{code, message(d, row, f), describe(row, f, upstream)})
 }
 
-// message is the row's words, then the reason, because a model may be shown
-// nothing else. Where the seeds fix the words, dialect canonical keeps them.
+// message returns the row's message and the reason: a model may be shown
+// nothing else. Where the seeds fix the message, dialect canonical adds no
+// reason.
 func message(d Dialect, row Row, f Failure) string {
 	why := reason(row, f)
 	if n := len(row.Message); len(why) >= n && strings.EqualFold(why[:n], row.Message) {
-		why = why[n:] // it says the same
+		why = why[n:] // it repeats the message
 	} else {
 		why = ": " + why
 	}
@@ -187,8 +189,8 @@ func describe(row Row, f Failure, upstream jsontext.Value) data {
 	return out
 }
 
-// Milliseconds rounds a wait up, so that nobody is told to come back too early;
-// no wait is 0.
+// Milliseconds rounds a wait up, so that no client retries too early. A wait of
+// 0 or less is 0.
 func Milliseconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
@@ -196,8 +198,8 @@ func Milliseconds(d time.Duration) int64 {
 	return int64((d-1)/time.Millisecond) + 1
 }
 
-// detail is that of the kernel error, with what the upstream said when the
-// stage that failed has not put it there.
+// detail returns the detail of the kernel error, and adds the upstream's error
+// object when the stage that failed has not.
 func detail(e *signal.KernelError, upstream jsontext.Value) jsontext.Value {
 	if _, has := e.Detail["upstream"]; upstream == nil || has {
 		return jsontext.Value(e.DetailJSON())
@@ -209,8 +211,8 @@ func detail(e *signal.KernelError, upstream jsontext.Value) jsontext.Value {
 	return jsontext.Value(own + `"upstream":` + string(upstream) + "}")
 }
 
-// result is the form for a model: a plain sentence, and the data where no
-// model is shown it.
+// result returns the tool result of a failure: a sentence for the model, and
+// the data, which no model is shown.
 func result(row Row, f Failure) (stdjson.RawMessage, error) {
 	type block struct {
 		Type string `json:"type"`
@@ -234,8 +236,8 @@ func sentence(row Row, f Failure) string {
 	return text
 }
 
-// encode returns JSON on one line; text that is not UTF-8 is replaced, not
-// refused, since an answer there must be.
+// encode returns v as JSON on one line. Invalid UTF-8 is replaced, because an
+// answer must be sent.
 func encode(v any) (stdjson.RawMessage, error) {
 	raw, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
@@ -244,22 +246,22 @@ func encode(v any) (stdjson.RawMessage, error) {
 	return raw, nil
 }
 
-// Internal is the error object of an answer to which Answer gave an error: a
-// part of toolgate contradicts itself, and only the log says how.
+// Internal is the error object when Answer returns an error. The log has the
+// cause.
 var Internal = stdjson.RawMessage(`{"code":-32603,"message":"Internal error"}`)
 
 // ProblemReply is an answer in problem details (RFC 7807).
 type ProblemReply struct {
 	Status int // of the HTTP column of the table
-	// RetryAfter is the hint for the header of that name, in seconds: -1 means
-	// do not retry, 0 that nothing is known.
+	// RetryAfter is the value for the header Retry-After in seconds; -1 = do not
+	// retry, 0 = unknown.
 	RetryAfter int
 	Body       stdjson.RawMessage // one line, media type application/problem+json
 }
 
-// problem is the body: seed 002's ProblemDetails and, as RFC 7807 §3.2 lets us,
-// the facts of error.data, with its detail under the name details, since detail
-// is text here.
+// problem is the body: the ProblemDetails of seed 002 and, as extensions (RFC
+// 7807 §3.2), the members of error.data. The detail of error.data is named
+// details, because detail is text here.
 type problem struct {
 	Type       string                   `json:"type"`
 	Title      string                   `json:"title"`
@@ -271,14 +273,14 @@ type problem struct {
 	Details jsontext.Value `json:"details"`
 }
 
-// speaker is who an error comes from that does not say.
+// speaker is the source of errors that name none.
 var speaker = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "answer"}
 
-// Problem puts a failure into problem details for the HTTP routes: type, title
-// and retry hint as seed 002 maps them, the status of the table, and the words
-// and facts of Answer; extensions has the kernel error with its causes. The error
-// is ErrUnknownCode, as for Answer. An INTERNAL_ERROR tells the ids and nothing
-// else, and a chain of causes ends before one.
+// Problem returns the answer to a failed call as problem details: type, title
+// and retry hint of seed 002, the status of the table, and the message and
+// facts of Answer. The member extensions has the kernel error with its causes.
+// Problem returns ErrUnknownCode like Answer. The answer to an INTERNAL_ERROR
+// has the ids only, and a chain of causes ends before one.
 func Problem(f Failure) (ProblemReply, error) {
 	row, f, err := lookup(f)
 	if err != nil {
@@ -307,7 +309,8 @@ func Problem(f Failure) (ProblemReply, error) {
 	return ProblemReply{Status: row.HTTP, RetryAfter: seed.RetryAfter, Body: body}, nil
 }
 
-// shown is a chain of causes up to the first internal error, which is for the log.
+// shown returns a chain of causes up to the first internal error, which only
+// the log shows.
 func shown(cause *signal.KernelError) *signal.KernelError {
 	if cause == nil || cause.Code == signal.CodeInternal {
 		return nil
@@ -323,11 +326,11 @@ func shown(cause *signal.KernelError) *signal.KernelError {
 // The statuses of an Event.
 const (
 	StatusOK        = "ok"        // answered with a result
-	StatusError     = "error"     // answered with an error, or a result that stands for one
-	StatusAccepted  = "accepted"  // a notification or an answer: nothing to say
-	StatusCancelled = "cancelled" // the sender gave up, so nothing may be said
+	StatusError     = "error"     // answered with an error, or with a result that reports one
+	StatusAccepted  = "accepted"  // a notification or an answer: no answer follows
+	StatusCancelled = "cancelled" // the sender cancelled, so no answer may follow
 )
 
-// Event is what a door reports about one envelope that it received, once, when
-// its answer is known (seed 004, structured logs).
+// Event is the report of a door about one envelope, made once, when the answer
+// is known (seed 004, structured logs).
 type Event = audit.EnvelopeEvent

@@ -16,44 +16,44 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Profile says what a message must be like beyond JSON-RPC 2.0.
+// Profile names the rules for messages beyond JSON-RPC 2.0.
 type Profile string
 
 // The profiles.
 const (
-	// ProfileMCP is JSON-RPC 2.0 as MCP clients speak it: an id is a string or
-	// an integer, params may be absent. It is the default.
+	// ProfileMCP is JSON-RPC 2.0 with the rules of MCP: an id is a string or an
+	// integer, params may be absent. It is the default.
 	ProfileMCP Profile = "mcp"
-	// ProfileStrict is seed 004 for the messages of seed 000: a request has
-	// string id, method and params, all of them, and may have members that
-	// JSON-RPC does not know.
+	// ProfileStrict is seed 004 for the messages of seed 000: a request must have
+	// a string id, method and params, and may have other members.
 	ProfileStrict Profile = "strict"
 )
 
 // Valid reports whether p is a profile; "" is ProfileMCP.
 func (p Profile) Valid() bool { return p == "" || p == ProfileMCP || p == ProfileStrict }
 
-// Envelope is the validation pipeline that every JSON-RPC door shares,
-// whatever its transport. The zero value is profile mcp with default limits. It
-// may be copied and is safe for concurrent use.
+// Envelope validates messages for every JSON-RPC door, whatever its transport.
+// The zero value is profile mcp with default limits. It may be copied and is
+// safe for concurrent use.
 type Envelope struct {
 	Profile Profile // "" = ProfileMCP
-	// Deterministic makes profile strict want a UUID as a request's id, and
-	// CreateRequest give one.
+	// Deterministic makes profile strict require a UUID as a request's id, and
+	// CreateRequest return one.
 	Deterministic bool
 	Limits        jsonrpc.Limits
 }
 
-// Validate decodes raw and tells which of the four kinds it is by the presence
-// of id, method, result and error (seed 000, validate_message_envelope):
+// Validate decodes raw. The presence of id, method, result and error determines
+// which of the four kinds of message it is (seed 000,
+// validate_message_envelope):
 //
 //	decode -> kind -> request: docs/schemas/envelope.json (strict only)
 //	               -> answer:  result is an object; error has code and message
 //
-// Exactly one result is set. A Fault says which member is at fault, what was
-// wanted and what was there; it becomes the canonical error INVALID_ENVELOPE,
-// but for bytes that are no JSON (PARSE_ERROR) or too many (TOO_LARGE). A
-// profile that is not known refuses everything.
+// Exactly one result is set. A Fault names the member, the expected value and
+// the actual one. It becomes the canonical error INVALID_ENVELOPE, or
+// PARSE_ERROR for bytes that are not JSON, or TOO_LARGE. With an unknown
+// profile every message is refused.
 func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 	limits := e.Limits
 	switch e.Profile {
@@ -74,7 +74,7 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 	return m, nil
 }
 
-// judge holds one decoded message to its kind.
+// judge checks a decoded message against the rules for its kind.
 func (e Envelope) judge(m *jsonrpc.Message) *jsonrpc.Fault {
 	switch m.Kind {
 	case jsonrpc.Request:
@@ -100,8 +100,8 @@ var envelopeSchema = sync.OnceValues(func() (*schema.Schema, error) {
 	return schema.Compile(raw)
 })
 
-// request holds a request to profile strict. A schema that cannot be used
-// refuses it.
+// request checks a request in profile strict. A schema that cannot be used
+// refuses every request.
 func (e Envelope) request(m *jsonrpc.Message) *jsonrpc.Fault {
 	s, err := envelopeSchema()
 	if err != nil {
@@ -120,8 +120,9 @@ func (e Envelope) request(m *jsonrpc.Message) *jsonrpc.Fault {
 	return nil
 }
 
-// head is m as it came but for what is inside params, of which the envelope's
-// schema says nothing: its cost does not grow with the arguments.
+// head returns m with empty params: the schema of the envelope
+// says nothing about members of params, and validation must not cost more for
+// long arguments.
 func head(m *jsonrpc.Message) json.RawMessage {
 	if m.Params == nil {
 		return m.Raw
@@ -133,8 +134,8 @@ func head(m *jsonrpc.Message) json.RawMessage {
 	return raw
 }
 
-// schemaFault says all that a schema found; pointer, want and got are those of
-// the first.
+// schemaFault returns the faults that a schema found as one. Pointer, want and
+// got are those of the first.
 func schemaFault(faults []schema.Fault) *jsonrpc.Fault {
 	var reasons []string
 	for _, f := range faults {
@@ -156,8 +157,8 @@ func sayFault(pointer, want, got string) string {
 	return fmt.Sprintf("%s: want %s, got %s", pointer, want, got)
 }
 
-// errorObject holds the error of an answer to JSON-RPC 2.0 §5.1. In profile
-// strict data is an object too, as seed 000 has it.
+// errorObject checks the error of an answer against JSON-RPC 2.0 §5.1. In
+// profile strict data must be an object (seed 000).
 func (e Envelope) errorObject(object json.RawMessage) *jsonrpc.Fault {
 	code, _ := jsonrpc.Get(object, "code")
 	if !isInteger(code) {
@@ -174,14 +175,14 @@ func (e Envelope) errorObject(object json.RawMessage) *jsonrpc.Fault {
 	return nil
 }
 
-// isInteger reports whether raw, a JSON value, is a number without fraction
-// and exponent.
+// isInteger reports whether raw, a JSON value, is a number without fraction and
+// exponent.
 func isInteger(raw json.RawMessage) bool {
 	digits := strings.TrimPrefix(string(raw), "-")
 	return digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// short shows a value that was refused in at most a few bytes.
+// short returns a refused value, shortened for messages.
 func short(raw json.RawMessage) string {
 	const most = 40
 	switch {
@@ -202,18 +203,18 @@ func short(raw json.RawMessage) string {
 // uuid is the text form of a UUID (RFC 9562 §4).
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// ErrCreate is in the chain of what the factories return for parts of which no
-// valid message can be made.
+// ErrCreate is in the error chain of the factories when the parts make no valid
+// message.
 var ErrCreate = errors.New("no valid message")
 
-// entityName is what an id may begin with.
+// entityName matches the names that an id may begin with.
 var entityName = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
 
-// CreateRequest makes a request with an id of its own (seed 000,
-// create_request): entityType, an underscore and a ULID, or, when e is
-// deterministic, a UUID of the same bits. Nil params are left out, or {} in
-// profile strict, which wants some. What e.Validate would refuse is an error
-// with ErrCreate, as is an entityType that is not a short name in lower case.
+// CreateRequest returns a request with a new id (seed 000, create_request):
+// entityType, an underscore and a ULID, or, when e is deterministic, a UUID
+// with the same bits. Nil params are omitted, and are {} in profile strict,
+// which requires them. The error is ErrCreate for a message that e.Validate
+// refuses, and for an entityType that is not a short name in lower case.
 func (e Envelope) CreateRequest(method string, params json.RawMessage, entityType string) ([]byte, error) {
 	if !entityName.MatchString(entityType) {
 		return nil, fmt.Errorf("creating request: %w: entity type %q", ErrCreate, entityType)
@@ -234,18 +235,18 @@ func (e Envelope) CreateRequest(method string, params json.RawMessage, entityTyp
 	return e.created(jsonrpc.Request, jsonrpc.NewRequest(jsonrpc.Quote(id), method, params))
 }
 
-// uuidOf is a ULID as a UUID of version 7 (RFC 9562 §5.7): both begin with the
-// milliseconds, and six of the random bits give way to version and variant.
+// uuidOf returns a ULID as a UUID of version 7 (RFC 9562 §5.7). Both begin
+// with the milliseconds; version and variant replace six of the random bits.
 func uuidOf(text string) string {
-	u, _ := ulid.ParseStrict(text) // NewID gives nothing else
+	u, _ := ulid.ParseStrict(text) // NewID returns valid ULIDs only
 	u[6] = u[6]&0x0f | 0x70
 	u[8] = u[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// CreateNotification makes a message that wants no response (seed 000,
-// create_notification); nil params are left out. What Validate would refuse in
-// any profile is an error with ErrCreate.
+// CreateNotification returns a message that expects no response (seed 000,
+// create_notification). Nil params are omitted. The error is ErrCreate for a
+// message that Validate refuses in any profile.
 func CreateNotification(method string, params json.RawMessage) ([]byte, error) {
 	if method == "" {
 		return nil, fmt.Errorf("creating notification: %w: no method", ErrCreate)
@@ -256,10 +257,10 @@ func CreateNotification(method string, params json.RawMessage) ([]byte, error) {
 	return anyProfile.created(jsonrpc.Notification, jsonrpc.NewNotification(method, params))
 }
 
-// CreateSuccessResponse makes the answer with a result, an object, to the
-// request id (seed 000, create_success_response). What Validate would refuse in
-// any profile is an error with ErrCreate: the result is read twice, so what the
-// road has judged already is better sent with jsonrpc.NewSuccess.
+// CreateSuccessResponse returns the answer with a result, an object, to the
+// request id (seed 000, create_success_response). The error is ErrCreate for a
+// message that Validate refuses in any profile. It reads the result twice: use
+// jsonrpc.NewSuccess for a result that has been validated.
 func CreateSuccessResponse(id, result json.RawMessage) ([]byte, error) {
 	if err := values(id, result); err != nil {
 		return nil, fmt.Errorf("creating success response: %w", err)
@@ -267,10 +268,11 @@ func CreateSuccessResponse(id, result json.RawMessage) ([]byte, error) {
 	return anyProfile.created(jsonrpc.Success, jsonrpc.NewSuccess(id, result))
 }
 
-// CreateErrorResponse makes the answer with an error object of code, message
+// CreateErrorResponse returns the answer with an error object of code, message
 // and data to the request id (seed 000, create_error_response). A nil id is
-// null, for what had no readable id; data is an object, or nil and left out.
-// What Validate would refuse in any profile is an error with ErrCreate.
+// null, for a request without a readable id. data is an object, or nil and
+// omitted. The error is ErrCreate for a message that Validate refuses in any
+// profile.
 func CreateErrorResponse(id json.RawMessage, code int, message string, data json.RawMessage) ([]byte, error) {
 	if err := values(id, data); err != nil {
 		return nil, fmt.Errorf("creating error response: %w", err)
@@ -278,11 +280,11 @@ func CreateErrorResponse(id json.RawMessage, code int, message string, data json
 	return anyProfile.created(jsonrpc.Failure, jsonrpc.NewFailure(id, code, message, data))
 }
 
-// anyProfile refuses of notifications and answers what any profile refuses.
+// anyProfile refuses notifications and answers that are invalid in any profile.
 var anyProfile = Envelope{Profile: ProfileStrict}
 
-// values holds each part that is not nil to one JSON value: what is more than
-// one could become other members of the message.
+// values checks that each part which is not nil is one JSON value. A second
+// value could add members to the message.
 func values(parts ...json.RawMessage) error {
 	for _, part := range parts {
 		if part == nil {
@@ -295,7 +297,7 @@ func values(parts ...json.RawMessage) error {
 	return nil
 }
 
-// created gives the message on one line if it is what it was meant to be.
+// created returns the message on one line if it is valid and of the given kind.
 func (e Envelope) created(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
 	m, f := e.Validate(raw)
 	switch {
@@ -307,10 +309,10 @@ func (e Envelope) created(kind jsonrpc.Kind, raw []byte) ([]byte, error) {
 	return m.Raw, nil
 }
 
-// MatchResponseToRequest takes the response to the request id out of pool, or
-// gives nil when it has not arrived yet (seed 000, match_response_to_request).
-// What is no response is nobody's and stays. Ids are compared as jsonrpc.Key
-// does.
+// MatchResponseToRequest removes the response to the request id from pool and
+// returns it, or returns nil when it has not arrived (seed 000,
+// match_response_to_request). Other messages stay in pool. Ids are compared as
+// by jsonrpc.Key.
 func MatchResponseToRequest(id json.RawMessage, pool *jsonrpc.Pool[*jsonrpc.Message]) *jsonrpc.Message {
 	m, _ := pool.Match(id, func(m *jsonrpc.Message) bool {
 		return m.Kind == jsonrpc.Success || m.Kind == jsonrpc.Failure

@@ -1,8 +1,8 @@
-// Package wire is the one place that knows wire codes: the table of canonical
-// errors with their HTTP status, kernel code and JSON-RPC code in each of the
-// four dialects, and the answers made from it. It also owns the envelope: what
-// a message must be like (Envelope.Validate, in two profiles), the factories of
-// the four kinds of message, and what doors tell of each (Event).
+// Package wire has the error codes of every protocol that toolgate speaks: the
+// table of canonical errors with their HTTP status, kernel code and JSON-RPC code in
+// each of the four dialects, and the answers made from it. It also has the envelope:
+// the validation of messages (Envelope.Validate, in two profiles), the factories of
+// the four kinds of message, and the report of each message (Event).
 package wire
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// What the look-ups refuse with. All are programming errors of the caller: no
-// unknown name is ever mapped to a fallback, so that a missing row is seen.
+// Errors of the look-ups. They are programming errors of the caller: an unknown name
+// has no fallback, so that a missing row is noticed.
 var (
 	// ErrUnknownCode is returned for a canonical or kernel code without a row
 	// (the KeyError of seed 004).
@@ -23,7 +23,7 @@ var (
 	ErrUnknownDialect = errors.New("unknown error dialect")
 )
 
-// Dialect chooses the numbers in which a route answers.
+// Dialect selects the error codes of a route.
 type Dialect string
 
 // The dialects.
@@ -72,7 +72,7 @@ const (
 	InternalError       Code = "INTERNAL_ERROR"
 )
 
-// Form is how an answer travels in dialect mcp.
+// Form is the form of an answer in dialect mcp.
 type Form uint8
 
 // The forms.
@@ -80,13 +80,13 @@ const (
 	AsError    Form = iota // a JSON-RPC error, as in every other dialect
 	AsResult               // a tool result with isError, which the model reads
 	AsUpstream             // the upstream's own error object, when there is one
-	AsNothing              // no answer, in any dialect
+	AsNothing              // no answer in any dialect
 )
 
 // RPC holds the JSON-RPC code of each dialect; 0 where there is none.
 type RPC struct{ Gateway, Canonical, Kernel, MCP int }
 
-// In gives the code of one dialect, 0 for an unknown one.
+// In returns the code of one dialect, 0 for an unknown one.
 func (r RPC) In(d Dialect) int {
 	return map[Dialect]int{Gateway: r.Gateway, Canonical: r.Canonical, Kernel: r.Kernel, MCP: r.MCP}[d]
 }
@@ -98,16 +98,16 @@ type Row struct {
 	Kernel   string // the kernel code, one row each
 	Category signal.Category
 	Severity signal.Severity
-	Message  string // the fixed words of error.message
+	Message  string // fixed beginning of error.message
 	RPC      RPC
 	Form     Form
-	// Exact says that the seeds fix the message: dialect canonical adds nothing.
+	// Exact reports whether the seeds fix the message: dialect canonical adds nothing.
 	Exact bool
 }
 
-// rows is the table. In dialect mcp the code of a row that travels as a result
-// is unused and stays 0; that of TOOL_FAILED is for an upstream that sent no
-// error object.
+// rows is the table. The dialect mcp has no code for rows that are sent as a
+// result. The mcp code of TOOL_FAILED is for upstreams that sent no error
+// object.
 var rows = []Row{
 	{ParseError, 400, signal.CodeEnvelopeParse, signal.Input, signal.Transient,
 		"Parse error", RPC{-32700, -32700, -32700, -32700}, AsError, false},
@@ -173,10 +173,10 @@ func index() (map[Code]*Row, map[string]*Row) {
 	return codes, kernels
 }
 
-// Rows gives a copy of the table in its order.
+// Rows returns a copy of the table in its order.
 func Rows() []Row { return slices.Clone(rows) }
 
-// Lookup gives the row of a canonical code, or ErrUnknownCode.
+// Lookup returns the row of a canonical code, or ErrUnknownCode.
 func Lookup(code Code) (Row, error) {
 	if r := byCode[code]; r != nil {
 		return *r, nil
@@ -184,7 +184,7 @@ func Lookup(code Code) (Row, error) {
 	return Row{}, fmt.Errorf("%w: %q", ErrUnknownCode, string(code))
 }
 
-// ByKernel gives the row of a kernel code, or ErrUnknownCode.
+// ByKernel returns the row of a kernel code, or ErrUnknownCode.
 func ByKernel(kernelCode string) (Row, error) {
 	if r := byKernel[kernelCode]; r != nil {
 		return *r, nil
