@@ -79,7 +79,7 @@ func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
 	})
 	if err != nil {
 		if c.Outcome == Granted {
-			t.setRunning(c.Ticket.ID, false)
+			t.running.Delete(c.Ticket.ID)
 		}
 		return Claim{}, err
 	}
@@ -129,10 +129,10 @@ func (t *Tickets) spend(w *writer, k *Ticket) (ClaimOutcome, error) {
 		why := fmt.Sprintf("%s no longer has a role that may approve this call", gone)
 		return "", w.move(k, change{to: StateSuperseded, reason: why, note: why})
 	}
-	t.setRunning(k.ID, true)
+	t.running.Store(k.ID, nil)
 	err = w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
 	if err != nil {
-		t.setRunning(k.ID, false)
+		t.running.Delete(k.ID)
 	}
 	return Granted, err
 }
@@ -229,7 +229,7 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 // end ends the run of a ticket. The call is over in any case, so the end of ctx does
 // not interrupt it.
 func (t *Tickets) end(ctx context.Context, id string, c change) error {
-	defer t.setRunning(id, false)
+	defer t.running.Delete(id)
 	err := t.write(context.WithoutCancel(ctx), func(w *writer) error {
 		k, err := one(w.ctx, w.tx, load{}, id)
 		if err != nil {

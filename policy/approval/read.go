@@ -26,7 +26,14 @@ func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
 		if k, err = one(ctx, tx, whole, id); err != nil {
 			return err
 		}
-		return details(ctx, tx, &k)
+		if k.Votes, err = ballots(ctx, tx, id); err != nil {
+			return err
+		}
+		events, err := store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE ticket = ? ORDER BY seq", id)
+		for _, e := range events {
+			k.History = append(k.History, e.Change)
+		}
+		return err
 	})
 	if err != nil {
 		return Ticket{}, fmt.Errorf("reading ticket %q: %w", id, err)
@@ -130,11 +137,15 @@ func (t *Tickets) Held(ctx context.Context) (n int, err error) {
 func (t *Tickets) Wait(ctx context.Context, id string) error {
 	for {
 		changed := t.changes()
-		waits, err := t.waits(ctx, id)
+		err := t.refresh(ctx)
+		var k Ticket
+		if err == nil {
+			k, err = one(ctx, t.db.Read, load{}, id)
+		}
 		if err != nil {
 			return errors.Join(ctx.Err(), fmt.Errorf("waiting for ticket %q: %w", id, err))
 		}
-		if !waits {
+		if k.State != StateProposed {
 			return nil
 		}
 		if err := awaitChange(ctx, changed); err != nil {
@@ -155,18 +166,6 @@ func awaitChange(ctx context.Context, changed <-chan struct{}) error {
 	case <-poll.C:
 	}
 	return nil
-}
-
-func (t *Tickets) waits(ctx context.Context, id string) (bool, error) {
-	if err := t.refresh(ctx); err != nil {
-		return false, err
-	}
-	var s State
-	err := t.db.Read.QueryRowContext(ctx, "SELECT state FROM approvals WHERE id = ?", id).Scan(&s)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNotFound
-	}
-	return s == StateProposed, err
 }
 
 // refresh writes if there are tickets that are due, or that dead processes were
@@ -206,15 +205,16 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	theirs := map[string]bool{t.opts.Instance: false}
-	for _, k := range tickets {
-		if _, asked := theirs[k.Instance]; !asked {
-			if theirs[k.Instance], err = store.InstanceAlive(t.opts.Dir, k.Instance); err != nil {
-				return nil, fmt.Errorf("listing tickets: %w", err)
-			}
+	tickets = slices.DeleteFunc(tickets, func(k Ticket) (theirs bool) {
+		if err == nil && k.Instance != t.opts.Instance {
+			theirs, err = store.InstanceAlive(t.opts.Dir, k.Instance)
 		}
+		return theirs
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing tickets: %w", err)
 	}
-	return slices.DeleteFunc(tickets, func(k Ticket) bool { return theirs[k.Instance] }), nil
+	return tickets, nil
 }
 
 // Answering returns p's own tickets that answer an identical call: those that are live

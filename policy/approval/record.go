@@ -87,18 +87,6 @@ func (k *Ticket) countApproval(roles []string) {
 	}
 }
 
-// details reads the votes and the history of k.
-func details(ctx context.Context, q store.Querier, k *Ticket) (err error) {
-	if k.Votes, err = ballots(ctx, q, k.ID); err != nil {
-		return err
-	}
-	events, err := store.Select(ctx, q, (*Event).fields, changeColumns+"WHERE ticket = ? ORDER BY seq", k.ID)
-	for _, e := range events {
-		k.History = append(k.History, e.Change)
-	}
-	return err
-}
-
 // ballots returns the votes for a ticket, oldest first.
 func ballots(ctx context.Context, q store.Querier, id string) ([]Ballot, error) {
 	return store.Select(ctx, q, (*Ballot).fields,

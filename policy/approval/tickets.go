@@ -62,10 +62,11 @@ type Tickets struct {
 	opts  Options
 	clock clock
 
+	running sync.Map // the ids of tickets granted here and neither finished nor released
+
 	mu       sync.Mutex // protects the fields below
 	instance *store.Instance
-	running  map[string]struct{} // tickets granted here and neither finished nor released
-	changed  chan struct{}       // closed and replaced when a ticket changes here
+	changed  chan struct{} // closed and replaced when a ticket changes here
 }
 
 // New returns the tickets in db, which has the migrations of [store.Migrations]. Until
@@ -83,7 +84,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, opts: opts, instance: held, running: map[string]struct{}{}, changed: make(chan struct{})}
+	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{})}
 	err = t.refresh(ctx)
 	if err == nil {
 		err = store.SweepInstances(opts.Dir)
@@ -130,7 +131,7 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticke
 		switch {
 		case k.State != StateDispatching:
 		case k.runner == t.opts.Instance:
-			runs = t.runs(k.ID)
+			_, runs = t.running.Load(k.ID)
 		default:
 			alive, fault := store.InstanceAlive(t.opts.Dir, k.runner)
 			if runs = alive || fault != nil; fault != nil {
@@ -157,24 +158,6 @@ func (t *Tickets) settle(w *writer, k *Ticket) error {
 		why = "its outcome could not be stored"
 	}
 	return w.move(k, change{to: StateUnknown, reason: why, note: why})
-}
-
-// runs reports whether this process has a grant of the ticket.
-func (t *Tickets) runs(id string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, ok := t.running[id]
-	return ok
-}
-
-func (t *Tickets) setRunning(id string, on bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if on {
-		t.running[id] = struct{}{}
-		return
-	}
-	delete(t.running, id)
 }
 
 // changes returns a channel that is closed at the next change in this process.

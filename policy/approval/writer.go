@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
 )
 
 var (
@@ -147,40 +150,27 @@ func (w *writer) move(k *Ticket, c change) error {
 // one executes a statement that must change exactly one row; otherwise it returns
 // errMoved.
 func (w *writer) one(statement string, args ...any) error {
-	_, err := w.row(statement, args...)
-	return err
-}
-
-// row is like one, and returns the number of the row that an INSERT added.
-func (w *writer) row(statement string, args ...any) (int64, error) {
 	res, err := w.tx.ExecContext(w.ctx, statement, args...)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	switch n, err := res.RowsAffected(); {
-	case err != nil:
-		return 0, err
-	case n != 1:
-		return 0, errMoved
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return cmp.Or(err, errMoved)
 	}
-	return res.LastInsertId()
+	return nil
 }
 
 // note adds a line to the history of k, which already has its new state, and to the
 // changes of the transaction.
 func (w *writer) note(k *Ticket, from State, who, reason string) error {
-	if who == "" {
-		who = toolgate
-	}
-	at := w.wall.UTC()
-	seq, err := w.row(`INSERT INTO approval_history (ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		k.ID, at.UnixNano(), who, from, k.State, reason, k.Digest)
+	who = cmp.Or(who, toolgate)
+	c := Change{At: w.wall.UTC(), Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest}
+	err := w.tx.QueryRowContext(w.ctx, `INSERT INTO approval_history (ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING seq`,
+		k.ID, store.Time{To: &c.At}, who, from, k.State, reason, k.Digest).Scan(&c.Seq)
 	if err != nil {
 		return err
 	}
-	e := Event{Seq: seq, Ticket: *k, Change: Change{
-		Seq: seq, At: at, Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest,
-	}}
+	e := Event{Seq: c.Seq, Ticket: *k, Change: c}
 	e.Ticket.Arguments, e.Ticket.Result = nil, nil
 	w.changes = append(w.changes, e)
 	return nil

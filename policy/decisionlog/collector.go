@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/toolgate/toolgate/internal/delivery"
 )
@@ -36,44 +37,24 @@ func newCollector(c Config, roots *x509.CertPool) (*collector, error) {
 	return h, nil
 }
 
-// send posts one chunk. Only some statuses mean that the events may be at fault;
-// faults that can be repaired at the collector, such as a token or a path, are tried
-// again.
+// send posts one chunk.
 func (h *collector) send(ctx context.Context, events [][]byte) error {
-	chunk, err := chunkOf(events)
-	if err != nil {
-		return err
+	var chunk bytes.Buffer
+	w := gzip.NewWriter(&chunk)
+	_, err := fmt.Fprintf(w, "[%s]", bytes.Join(events, []byte{','}))
+	if err = errors.Join(err, w.Close()); err != nil {
+		return fmt.Errorf("packing events: %w", err)
 	}
-	err = h.client.Post(ctx, h.url, h.header, chunk)
-	if answer := (*delivery.StatusError)(nil); errors.As(err, &answer) {
-		switch answer.Status {
-		case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-			return refusedError{err}
-		}
-	}
-	return err
+	return h.client.Post(ctx, h.url, h.header, chunk.Bytes())
 }
 
-// refusedError is an answer that refuses the events themselves.
-type refusedError struct{ error }
-
-// Is makes it errRefused.
-func (refusedError) Is(target error) bool { return target == errRefused }
+// isRefusal reports whether a sink refuses the events themselves and may accept others.
+// Only some statuses mean so; faults that can be repaired at the collector, such as a
+// token or a path, are tried again.
+func isRefusal(err error) bool {
+	answer := (*delivery.StatusError)(nil)
+	return errors.As(err, &answer) &&
+		slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, answer.Status)
+}
 
 func (h *collector) close() { h.client.Close() }
-
-// chunkOf returns a gzipped JSON array.
-func chunkOf(events [][]byte) ([]byte, error) {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	parts := [][]byte{{'['}, bytes.Join(events, []byte{','}), {']'}}
-	for _, part := range parts {
-		if _, err := w.Write(part); err != nil {
-			return nil, fmt.Errorf("packing events: %w", err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("packing events: %w", err)
-	}
-	return b.Bytes(), nil
-}

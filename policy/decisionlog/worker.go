@@ -28,15 +28,11 @@ const (
 // A sink accepts events.
 type sink interface {
 	// send delivers events, each one line of JSON, all of them or none. Its error is
-	// fit for people to read. errRefused in its chain means that the sink refuses
-	// these events and may accept others.
+	// fit for people to read; see isRefusal.
 	send(ctx context.Context, events [][]byte) error
 	// close releases what the sink holds open.
 	close()
 }
-
-// errRefused is in the chain of the error of a sink that may accept other events.
-var errRefused = errors.New("it refused the events")
 
 // An event is one record of the trail on its way to a sink.
 type event struct {
@@ -222,7 +218,7 @@ func (w *worker) shipBatch(ctx context.Context, remaining []event, more <-chan e
 		size = min(size, len(remaining))
 		w.noteWaiting(remaining)
 		fault := w.send(ctx, remaining[:size])
-		refused := errors.Is(fault, errRefused)
+		refused := isRefusal(fault)
 		if refused && size > 1 {
 			size /= 2
 			continue
@@ -279,7 +275,7 @@ func (w *worker) judgeRefusal(ctx context.Context, remaining []event, refused er
 	if !w.probeOthers(ctx, remaining) {
 		return "", refused
 	}
-	if again := w.send(ctx, remaining[:1]); again == nil || !errors.Is(again, errRefused) {
+	if again := w.send(ctx, remaining[:1]); !isRefusal(again) {
 		return "", again
 	}
 	w.shipper.opts.Observe(w.name, Parked, 1)
