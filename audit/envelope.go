@@ -88,16 +88,18 @@ func (o EnvelopeOptions) withDefaults() EnvelopeOptions {
 // is too slow or full it drops events and records how many. It is safe for concurrent
 // use.
 type EnvelopeLog struct {
-	opts    EnvelopeOptions
-	wake    chan struct{} // capacity 1: there is something to write
-	hurry   chan struct{} // capacity 1: the buffer is half full
-	closing chan struct{} // closed by Close
-	done    chan struct{} // closed when the writer has ended
-	once    sync.Once
-	err     error // of closing the file, valid after done
+	opts  EnvelopeOptions
+	timer *time.Timer // calls flush; runs while there is something to write
+
+	once sync.Once
+	err  error // of closing the file, valid after once
+
+	writing sync.Mutex     // held for as long as a flush takes; protects files
+	files   *envelopeFiles // nil = closed
 
 	mu      sync.Mutex // protects the fields below
-	buf     []byte     // whole lines that wait for the writer
+	buf     []byte     // whole lines that wait for the next flush
+	spare   []byte     // the next buf
 	count   int64      // of the lines in buf
 	dropped int64      // events that are in no line and no count of a line
 	closed  bool
@@ -119,11 +121,8 @@ func OpenEnvelopes(dir string, opts EnvelopeOptions) (*EnvelopeLog, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("opening envelope log: %w", err)
 	}
-	l := &EnvelopeLog{
-		opts: opts, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		closing: make(chan struct{}), done: make(chan struct{}),
-	}
-	go l.run(newEnvelopeFiles(dir, opts))
+	l := &EnvelopeLog{opts: opts, files: newEnvelopeFiles(dir, opts)}
+	l.timer = time.AfterFunc(opts.Flush, l.flush)
 	return l, nil
 }
 
@@ -156,19 +155,11 @@ func (l *EnvelopeLog) Write(e EnvelopeEvent) {
 		l.buf = l.buf[:before]
 		l.dropped++
 	}
-	if before == 0 {
-		signalTo(l.wake)
-	}
-	if size > l.opts.BufferBytes/2 {
-		signalTo(l.hurry)
-	}
-}
-
-// signalTo sends to c, unless c holds a signal already.
-func signalTo(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+	switch half := l.opts.BufferBytes / 2; {
+	case before <= half && size > half:
+		l.timer.Reset(0)
+	case before == 0:
+		l.timer.Reset(l.opts.Flush)
 	}
 }
 
@@ -179,52 +170,39 @@ func (l *EnvelopeLog) Close() error {
 		l.mu.Lock()
 		l.closed = true
 		l.mu.Unlock()
-		close(l.closing)
+		l.timer.Stop()
+		l.flush()
+		l.writing.Lock()
+		defer l.writing.Unlock()
+		l.err, l.files = l.files.end(l.dropped), nil // nothing changes dropped any more
 	})
-	<-l.done
 	return l.err
 }
 
-// run is the only goroutine that writes; Close waits for it. Without events it sleeps.
-func (l *EnvelopeLog) run(f *envelopeFiles) {
-	defer close(l.done)
-	var spare []byte
-	for open := true; open; {
-		select {
-		case <-l.wake:
-			select {
-			case <-time.After(l.opts.Flush):
-			case <-l.hurry:
-			case <-l.closing:
-			}
-		case <-l.closing:
-			open = false
-		}
-		if cap(spare) > maxSpare {
-			spare = nil
-		}
-		spare = l.flush(f, spare[:0])
+// flush writes the buffer. Events that it could not write count as dropped.
+func (l *EnvelopeLog) flush() {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.files == nil {
+		return
 	}
-	l.err = f.end(l.dropped) // nothing writes any more
-}
-
-// flush writes the buffer and replaces it with spare. Events that it could not write
-// count as dropped.
-func (l *EnvelopeLog) flush(f *envelopeFiles, spare []byte) []byte {
 	l.mu.Lock()
 	lines, count, dropped := l.buf, l.count, l.dropped
-	l.buf, l.count, l.dropped = spare, 0, 0
+	l.buf, l.spare, l.count, l.dropped = l.spare, nil, 0, 0
 	l.mu.Unlock()
 	if dropped > 0 {
 		gap := EnvelopeEvent{Time: l.opts.Now(), Status: envelopeDropped}
 		lines = appendEnvelope(lines, &gap, &l.opts, dropped)
 	}
-	if len(lines) > 0 && f.write(lines) != nil {
-		l.mu.Lock()
+	failed := len(lines) > 0 && l.files.write(lines) != nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if failed {
 		l.dropped += count + dropped
-		l.mu.Unlock()
 	}
-	return lines
+	if cap(lines) <= maxSpare {
+		l.spare = lines[:0]
+	}
 }
 
 // appendEnvelope appends the line of e, which has every member whatever e lacks.

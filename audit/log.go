@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -53,7 +52,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Durability = cmp.Or(o.Durability, Sync)
 	o.Instance = cmp.Or(o.Instance, newInstance())
-	o.Version = cmp.Or(o.Version, programVersion())
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
 	o.Checkpoint = cmp.Or(o.Checkpoint, time.Second)
 	o.CheckpointEvery = cmp.Or(o.CheckpointEvery, 1000)
@@ -71,14 +69,6 @@ func (o Options) withDefaults() Options {
 }
 
 func newInstance() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
-
-// programVersion returns the version of the program's main module.
-func programVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
-}
 
 // Log is one open chain. It is safe for concurrent use. It fails closed: when a
 // record cannot be written, its method returns an error and the caller must not

@@ -296,12 +296,7 @@ type Report struct {
 
 // OK reports whether no chain has a problem.
 func (r Report) OK() bool {
-	for _, c := range r.Chains {
-		if len(c.Problems) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Chains, func(c Chain) bool { return len(c.Problems) > 0 })
 }
 
 // Chain describes the log of one process.

@@ -91,13 +91,6 @@ func (c *Client) Post(ctx context.Context, url string, header http.Header, body 
 // Close closes the connection that an earlier Post left open.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-func retryAfter(err error) time.Duration {
-	if e := (*StatusError)(nil); errors.As(err, &e) {
-		return e.RetryAfter
-	}
-	return 0
-}
-
 // Explain returns the reason why an attempt under ctx got no answer, in words that
 // hold no secret.
 func Explain(ctx context.Context, err error) error {

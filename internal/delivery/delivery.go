@@ -14,6 +14,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -39,7 +40,11 @@ func (b Backoff) After(failures int) time.Duration {
 // Pause returns the pause after a number of failures, of which err is the latest. The
 // pause is no shorter than the Retry-After of err, which counts up to Longest.
 func (b Backoff) Pause(failures int, err error) time.Duration {
-	return max(b.After(failures), min(retryAfter(err), b.Longest))
+	pause := b.After(failures)
+	if e := (*StatusError)(nil); errors.As(err, &e) {
+		pause = max(pause, min(e.RetryAfter, b.Longest))
+	}
+	return pause
 }
 
 // Workers are goroutines that run until Stop. The zero Workers run nothing. Start

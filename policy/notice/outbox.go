@@ -92,46 +92,28 @@ func (s *Sender) claimNext(ctx context.Context, channel string) (*notice, error)
 	return &n, nil
 }
 
-// deleteNotice ends the attempt that delivered n. When the lease has run out because
-// this process slept, another attempt owns the row: then deleteNotice, retry and
-// giveUp change nothing.
-func (s *Sender) deleteNotice(ctx context.Context, n *notice) error {
-	return s.endAttempt(ctx, "DELETE FROM notices WHERE id = ? AND tries = ?", n.id, n.tries)
-}
-
-// retry makes n due again after wait.
-func (s *Sender) retry(ctx context.Context, n *notice, wait time.Duration, fault string) error {
-	return s.endAttempt(ctx, "UPDATE notices SET due = ?, fault = ? WHERE id = ? AND tries = ? AND dead = 0",
-		s.opts.Now().Add(wait).UnixNano(), fault, n.id, n.tries)
-}
-
-// giveUp marks n as dead.
-func (s *Sender) giveUp(ctx context.Context, n *notice, fault string) error {
-	return s.endAttempt(ctx, "UPDATE notices SET dead = 1, fault = ?, until = ? WHERE id = ? AND tries = ? AND dead = 0",
-		fault, s.opts.Now().UnixNano(), n.id, n.tries)
-}
+// The ends of an attempt. When the lease has run out because this process slept,
+// another attempt owns the row: then they change nothing.
+const (
+	deleteNotice = "DELETE FROM notices WHERE id = ? AND tries = ?"
+	retryNotice  = "UPDATE notices SET due = ?3, fault = ?4 WHERE id = ?1 AND tries = ?2 AND dead = 0"
+	buryNotice   = "UPDATE notices SET dead = 1, until = ?3, fault = ?4 WHERE id = ?1 AND tries = ?2 AND dead = 0"
+)
 
 // endAttempt executes a statement that ends an attempt, also when ctx has ended.
-func (s *Sender) endAttempt(ctx context.Context, statement string, args ...any) error {
+func (s *Sender) endAttempt(ctx context.Context, n *notice, statement string, args ...any) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer stop()
-	if _, err := s.opts.DB.Write.ExecContext(ctx, statement, args...); err != nil {
+	if _, err := s.opts.DB.Write.ExecContext(ctx, statement, append([]any{n.id, n.tries}, args...)...); err != nil {
 		return fmt.Errorf("recording an attempt: %w", err)
 	}
 	return nil
 }
 
 // giveUpExpired marks the notices as dead that nobody delivered in time, on the
-// channels of every process, and deletes those that have been dead for deadTTL. It
-// writes only if there are any.
+// channels of every process, and deletes those that have been dead for deadTTL.
 func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	now := s.opts.Now()
-	var due bool
-	err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM notices WHERE until <= ? AND (dead = 0 AND due <= ? OR until <= ?))",
-		now.UnixNano(), now.UnixNano(), now.Add(-deadTTL).UnixNano()).Scan(&due)
-	if err != nil || !due {
-		return nil, err
-	}
 	late, err = store.Select(ctx, s.opts.DB.Write, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END
  WHERE dead = 0 AND until <= ? AND due <= ? RETURNING id, channel, ticket, tries`, now.UnixNano(), now.UnixNano())
 	if err == nil {

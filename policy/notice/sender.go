@@ -74,9 +74,7 @@ func New(opts Options, channels []Channel) (*Sender, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(string, Outcome) {}
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	s := &Sender{opts: opts, applied: channels, dial: new(net.Dialer).DialContext}
 	var err error
 	s.channels, err = s.buildChannels(channels)
@@ -185,18 +183,19 @@ func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault
 	log := s.opts.Log.With("channel", c.name, "notice", n.id, "ticket", n.ticket, "try", n.tries)
 	if fault == nil {
 		log.Debug("notice delivered")
-		return Sent, s.deleteNotice(ctx, n)
+		return Sent, s.endAttempt(ctx, n, deleteNotice)
 	}
+	now := s.opts.Now()
 	if ctx.Err() != nil {
-		return "", s.retry(ctx, n, 0, "")
+		return "", s.endAttempt(ctx, n, retryNotice, now.UnixNano(), "")
 	}
 	wait := backoff.Pause(n.tries, fault)
-	if errors.Is(fault, errGone) || s.opts.Now().Add(wait).After(n.until) {
+	if errors.Is(fault, errGone) || now.Add(wait).After(n.until) {
 		log.Error("notice given up", "error", fault)
-		return Dead, s.giveUp(ctx, n, fault.Error())
+		return Dead, s.endAttempt(ctx, n, buryNotice, now.UnixNano(), fault.Error())
 	}
 	log.Warn("notice not delivered, it is tried again", "error", fault, "wait", wait.Round(time.Millisecond))
-	return Failed, s.retry(ctx, n, wait, fault.Error())
+	return Failed, s.endAttempt(ctx, n, retryNotice, now.Add(wait).UnixNano(), fault.Error())
 }
 
 // expire gives up notices whose time is over, until ctx ends.
