@@ -1,14 +1,14 @@
-// Package bridge carries an MCP client that speaks only stdio to an endpoint
-// of Streamable HTTP, in both eras of the protocol. It is a transport: it
-// judges nothing, keeps nothing, and passes messages on byte for byte.
+// Package bridge connects an MCP client that speaks only stdio to an endpoint of
+// Streamable HTTP, in sessions and stateless. It is a transport: it makes no
+// decisions, stores nothing, and passes messages on byte for byte.
 //
 //	client --line--> envelope -> era, headers --POST--> endpoint
 //	client <--line-- one Write each <--JSON, event stream-- answers
-//	                                <------GET stream------ what the server says by itself
+//	                                <------GET stream------ other messages of the server
 //
-// No request is sent twice once the endpoint may have had it. Redirects are
-// not followed, proxy variables are not read, certificates are verified, and
-// neither token nor session id gets into a log or an answer.
+// A request that the endpoint may have received is never sent again. Redirects are
+// not followed, proxy variables are not read, certificates are verified, and no log
+// and no answer contains the token or a session id.
 package bridge
 
 import (
@@ -39,61 +39,60 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// What Serve ends with when nothing ever got through.
+// Errors of Serve when the endpoint accepted no message.
 var (
-	// ErrUnauthorised: every answer was 401 or 403.
+	// ErrUnauthorised reports that every answer was 401 or 403.
 	ErrUnauthorised = errors.New("the endpoint refused the token")
-	// ErrUnreachable: no answer ever came.
+	// ErrUnreachable reports that no answer arrived.
 	ErrUnreachable = errors.New("no endpoint answers")
 )
 
-// ErrAddress and ErrToken are in the chain of what New refuses.
+// ErrAddress and ErrToken are in the error chain of New.
 var (
 	ErrAddress = errors.New("no address of an endpoint")
 	ErrToken   = errors.New("no bearer token")
 )
 
-// Options are what a Bridge needs. URL is required, the zero value of
-// everything else has a meaning.
+// Options configure a Bridge. URL is required; the other fields have a default.
 type Options struct {
-	// URL is the http or https address of the endpoint; without a path it
-	// means /mcp.
+	// URL is the http or https address of the endpoint. Without a path, the path
+	// is /mcp.
 	URL string
 	// Token is sent as the bearer token; "" sends none.
 	Token string
-	// Log gets what stdout may not; nil = nobody wants to know.
+	// Log receives messages for people; nil discards them.
 	Log hclog.Logger
-	// Drain is how long Serve waits at the end of its input for requests in
+	// Drain bounds the wait of Serve, at the end of its input, for requests in
 	// flight; 0 = 30 s.
 	Drain time.Duration
-	// Pause is the first one before a stream that ended is opened again,
-	// unless the endpoint asks for another; it doubles up to 30 s. 0 = 1 s.
+	// Pause is the first pause before a stream that ended is opened again, unless
+	// the endpoint asks for another. It doubles up to 30 s; 0 = 1 s.
 	Pause time.Duration
 }
 
 const (
-	// maxFlights is how many requests of one client may be in flight.
+	// maxFlights bounds the requests of one client in flight.
 	maxFlights = 256
 	// maxAnswer bounds one message of the endpoint, in bytes.
 	maxAnswer = 16 << 20
 	// delivery bounds the sending of a message that has no answer.
 	delivery = 30 * time.Second
-	// farewell bounds what is sent at the end.
+	// farewell bounds the sending of each message at the end.
 	farewell = 2 * time.Second
 )
 
-// Bridge carries clients to one endpoint. It is safe for concurrent use.
+// Bridge connects clients to one endpoint. It is safe for concurrent use.
 type Bridge struct {
 	opts      Options
 	url       *url.URL
-	name      string // the endpoint for people: url without what may be secret
+	name      string // the endpoint for messages: url without parts that may be secret
 	transport *http.Transport
 	log       hclog.Logger
 }
 
-// New makes a Bridge. It fails with ErrAddress for a URL that names no
-// endpoint, and with ErrToken for a token that no header can carry; neither
-// error shows what was refused. Nothing is connected yet.
+// New returns a Bridge. It fails with ErrAddress for a URL that names no endpoint,
+// and with ErrToken for a token that is not a valid header value. Neither error
+// shows the refused value. New does not connect.
 func New(opts Options) (*Bridge, error) {
 	u, err := endpoint(opts.URL)
 	if err != nil {
@@ -120,7 +119,7 @@ func New(opts Options) (*Bridge, error) {
 	return b, nil
 }
 
-// endpoint reads the address of an endpoint.
+// endpoint parses the address of an endpoint.
 func endpoint(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -137,10 +136,10 @@ func endpoint(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// newTransport makes connections of its own, past proxy variables. An answer may
-// take as long as the call, so only connecting is bounded. Idle connections go
-// before common servers close them: a request that meets the closing is lost,
-// because it may not be sent twice.
+// newTransport returns a transport without proxies. An answer may take as long as the
+// call, so only connecting is bounded. Idle connections are closed before common
+// servers close them: a request that is sent while the server closes is lost, because
+// it may not be sent again.
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
@@ -151,27 +150,26 @@ func newTransport() *http.Transport {
 	}
 }
 
-// Serve carries one client, one JSON-RPC message per line, until in ends or
-// ctx is done; then it waits for the requests in flight, at most
-// Options.Drain, cancels what is left, and ends the session. A line that is no
-// message is answered, and the next one is read. Nothing but protocol is
-// written to out, one Write per message.
+// Serve serves one client, one JSON-RPC message per line, until in ends or ctx is
+// done. It then waits for the requests in flight, at most Options.Drain, cancels the
+// rest, and ends the session. A line that is not a message is answered with an error.
+// Serve writes only messages to out, one Write per message.
 //
-// What the endpoint refuses is answered to the client, and the bridge lives
-// on. Serve returns ErrUnauthorised or ErrUnreachable when nothing ever got
-// through, why reading or writing failed, or nil. If in is an io.Closer it is
-// closed when Serve stops before its end.
+// A refusal of the endpoint is the answer to its request, and does not end Serve.
+// Serve returns ErrUnauthorised or ErrUnreachable when the endpoint accepted no
+// message, the error of reading or writing, or nil. If in is an io.Closer, Serve
+// closes it when it stops before the end of in.
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	t := newTalk(b, out)
 	err := ndjson.Serve(ctx, in, t.out, jsonrpc.DefaultLimits().Bytes, func(line []byte) { t.queueLine(ctx, line) })
 	return errors.Join(err, t.drain())
 }
 
-// maxQueue is how many lines may wait for one that must be delivered before
-// them. The end of input is noticed after them.
+// maxQueue bounds the lines that wait for the delivery of an earlier line. The end of
+// input is noticed after them.
 const maxQueue = 64
 
-// errClosing is the cause with which requests end that outlive Serve.
+// errClosing is the cause that cancels requests which outlive Serve.
 var errClosing = errors.New("the bridge is closing")
 
 // A talk is the conversation with one client.
@@ -189,18 +187,18 @@ type talk struct {
 	mu       sync.Mutex // protects the fields below
 	flights  map[string]*flight
 	session  session
-	sessions int                                // how many there were
+	sessions int                                // number of sessions so far
 	params   map[string][]paramheader.Parameter // :: tool name ⇒ parameters that headers repeat
-	tried    bool                               // a message went out
-	refused  bool                               // 401 or 403 came
-	heard    bool                               // any other answer came
-	ending   bool                               // the client sends nothing more
+	tried    bool                               // a message was sent
+	refused  bool                               // an answer was 401 or 403
+	heard    bool                               // an answer was not
+	ending   bool                               // the input of the client has ended
 }
 
-// A session is what the answer to initialize granted. The zero value is none.
+// A session is the session that an answer to initialize began. The zero value is none.
 type session struct {
 	mcpclient.Session
-	n         int                // counts sessions, so that an old one is known
+	n         int                // number of the session, which tells it from earlier ones
 	listening context.CancelFunc // ends its GET stream; nil = it was never opened
 }
 
@@ -212,14 +210,14 @@ type flight struct {
 	era     era
 	ctx     context.Context
 	cancel  context.CancelFunc
-	written chan struct{} // closed when the request is on its way, or never will be
+	written chan struct{} // closed when the request is written, or will not be
 	once    sync.Once     // closes written
 
 	granted             string // the session id that came with the answer; protected by talk.mu
 	answered, cancelled bool   // likewise
 }
 
-// sent says that whatever comes next may go out.
+// sent permits messages after f to be sent.
 func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
@@ -236,13 +234,12 @@ func newTalk(b *Bridge, out io.Writer) *talk {
 	return t
 }
 
-// queueLine handles one line in a goroutine, when the lines before it are done
-// with. It waits while maxQueue lines are queued:
+// queueLine handles one line in a goroutine, after the lines before it. It waits while maxQueue lines are queued:
 //
 //	line -> envelope -> request:      side by side with others
-//	                 -> initialize:   done before anything else is sent
+//	                 -> initialize:   answered before anything else is sent
 //	                 -> notification,
-//	                    answer:       delivered in order, after the requests before it are on their way
+//	                    answer:       delivered in order, after the requests before it are written
 func (t *talk) queueLine(ctx context.Context, line []byte) {
 	select {
 	case t.queue <- struct{}{}:
@@ -432,7 +429,7 @@ func (t *talk) drain() error {
 	t.mu.Unlock()
 	limit := t.opts.Drain
 	if t.out.Err() != nil {
-		limit = 0 // nobody reads what would come
+		limit = 0 // nobody reads the answers
 	}
 	var err error
 	stop := func() {
@@ -449,7 +446,7 @@ func (t *talk) drain() error {
 	return errors.Join(err, t.out.Err(), t.verdict())
 }
 
-// verdict returns the error of a talk in which nothing ever got through.
+// verdict returns the error of a talk in which the endpoint accepted no message.
 func (t *talk) verdict() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

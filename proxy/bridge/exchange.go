@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// orderPatience is how long a message without an answer waits for requests
-	// before it to go out; beyond it a stuck one would hold up all others.
+	// orderPatience bounds the wait of a message without an answer for the requests
+	// before it, so that one that is stuck does not block all others.
 	orderPatience = 5 * time.Second
 )
 
@@ -63,7 +63,7 @@ func (t *talk) exchange(f *flight, m *jsonrpc.Message) {
 func traced(ctx context.Context, sent func()) (context.Context, *atomic.Bool) {
 	connected := new(atomic.Bool)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { connected.Store(false) }, // again only when nothing was written
+		GetConn: func(string) { connected.Store(false) }, // a second one only when nothing was written
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil {
@@ -73,7 +73,7 @@ func traced(ctx context.Context, sent func()) (context.Context, *atomic.Bool) {
 	}), connected
 }
 
-// broken answers f when nobody can say whether it took effect.
+// broken answers f when its effect is unknown.
 func (t *talk) broken(f *flight, what string, err error) {
 	if f.ctx.Err() != nil {
 		what = "the bridge closed before the answer"
@@ -84,8 +84,8 @@ func (t *talk) broken(f *flight, what string, err error) {
 	t.fail(f, refusal(signal.CodeToolFailed, what+": "+unknownEffect))
 }
 
-// RoundTrip implements http.RoundTripper. It notes what came of each request,
-// for the verdict.
+// RoundTrip implements http.RoundTripper. It records the outcome of each request for
+// verdict.
 func (t *talk) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.transport.RoundTrip(req)
 	t.mu.Lock()
@@ -98,7 +98,7 @@ func (t *talk) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// answered reads an answer that came as JSON.
+// answered relays a JSON answer.
 func (t *talk) answered(f *flight, res *http.Response) {
 	text, err := mcpclient.ReadBody(res, maxAnswer)
 	switch {
@@ -129,9 +129,9 @@ func (t *talk) conclude(f *flight, text []byte) {
 	}
 }
 
-// follow relays the messages of the event stream that answers f. When it breaks
-// off before the answer it is continued where it was left, if the endpoint gave
-// its events ids; the request is never sent again.
+// follow relays the messages of the event stream that answers f. A stream that breaks
+// before the answer is continued from the last event, if its events have ids. The
+// request is never sent again.
 func (t *talk) follow(f *flight, body io.Reader, s session) {
 	take, done := func(data []byte) { t.relay(f, data) }, func() bool { return t.settled(f) }
 	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.stateless, take, done); err != nil {
@@ -192,7 +192,7 @@ func (t *talk) awaitWritten() {
 // A message is one message of the endpoint, read only as far as the bridge must
 // understand it.
 type message struct {
-	line    []byte          // as it came, but on one line
+	line    []byte          // unchanged, on one line
 	method  string          // "" in answers
 	id      json.RawMessage // nil for none and null
 	result  json.RawMessage // of an answer
@@ -239,8 +239,8 @@ func readOne(line []byte) (message, bool) {
 	return m, m.method != "" || m.result != nil || m.failure != nil
 }
 
-// relay passes on the messages of one event or body. They came in answer to f,
-// nil for none.
+// relay passes on the messages of one event or body, which belongs to the request f,
+// or to none if f is nil.
 func (t *talk) relay(f *flight, data []byte) {
 	all, ok := readMessages(data)
 	if !ok {
@@ -255,8 +255,8 @@ func (t *talk) relay(f *flight, data []byte) {
 }
 
 // claim settles the request that m answers, before the client can use its id
-// again. It reports false for an answer that nobody waits for, because a
-// continued stream may repeat itself.
+// again. It reports false for an answer that is not awaited: a continued stream may
+// repeat one.
 func (t *talk) claim(from *flight, m message) bool {
 	t.mu.Lock()
 	f := t.flights[jsonrpc.Key(m.id)]
@@ -269,7 +269,7 @@ func (t *talk) claim(from *flight, m message) bool {
 	t.dropLocked(f)
 	t.mu.Unlock()
 	if f != from {
-		f.cancel() // its own exchange has nothing to wait for
+		f.cancel() // its own exchange has no answer
 	}
 	switch {
 	case m.result == nil:
@@ -282,9 +282,9 @@ func (t *talk) claim(from *flight, m message) bool {
 }
 
 const (
-	// maxRefusal bounds what is read of a refusal, in bytes.
+	// maxRefusal bounds the bytes that are read of a refusal.
 	maxRefusal = 64 << 10
-	// maxReason bounds what is told of it, in bytes.
+	// maxReason bounds the bytes of a reason in an answer.
 	maxReason = 1000
 )
 
@@ -292,7 +292,7 @@ const (
 func refusal(code, reason string) wire.Failure {
 	source := signal.ModuleRef{Tier: 4, Module: "bridge", Function: "exchange"}
 	kernel, err := signal.ErrorFor(code, reason, source, nil, nil)
-	if err != nil { // a code that is not known is told as INTERNAL_ERROR
+	if err != nil { // an unknown code is answered as INTERNAL_ERROR
 		kernel = &signal.KernelError{Code: signal.CodeInternal}
 	}
 	return wire.Failure{Kernel: kernel, Reason: reason}
@@ -321,7 +321,7 @@ type problem struct {
 
 func readProblem(res *http.Response) problem {
 	var p problem
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)) // the status says enough
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)) // without a body, the status is the reason
 	if got, ok := readMessages(text); ok && len(got) == 1 && got[0].method == "" {
 		return problem{rpc: &got[0]}
 	}
@@ -348,10 +348,10 @@ func (p problem) reason(res *http.Response) string {
 	return said
 }
 
-// refuse answers f, whose POST came back with anything but an answer:
+// refuse answers f, whose POST was refused:
 //
 //	404 in a session         -> SESSION_LOST, and the session is forgotten
-//	a JSON-RPC answer        -> as it came, under the id of the request
+//	a JSON-RPC answer        -> unchanged, with the id of the request
 //	problem details with one of our codes -> that code
 //	anything else            -> by its status
 func (t *talk) refuse(f *flight, res *http.Response, s session) {
@@ -373,7 +373,7 @@ func (t *talk) refuse(f *flight, res *http.Response, s session) {
 	}
 }
 
-// hint returns what may help against a status.
+// hint returns a remedy for a status.
 func hint(status int) string {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -412,7 +412,7 @@ func (p problem) failure(res *http.Response) wire.Failure {
 	return w
 }
 
-// statusCodes are the kernel codes of statuses that say why.
+// statusCodes are the kernel codes of statuses with a definite reason.
 var statusCodes = map[int]string{
 	http.StatusUnauthorized: signal.CodeUnauthenticated, http.StatusForbidden: signal.CodeUnauthenticated,
 	http.StatusRequestEntityTooLarge: signal.CodeEnvelopeTooLarge, http.StatusTooManyRequests: signal.CodeRateLimited,
@@ -421,7 +421,7 @@ var statusCodes = map[int]string{
 
 // codeOfStatus returns the kernel code of a status without further detail. A
 // status that another server behind the endpoint may have caused is a failure;
-// any other refusal means that the request reached nobody.
+// any other refusal means that the request was not carried out.
 func codeOfStatus(status int) string {
 	if status/100 == 3 || status/100 == 4 {
 		return cmp.Or(statusCodes[status], signal.CodeUpstreamUnavailable)

@@ -20,7 +20,7 @@ func (t *talk) currentSession() session {
 	return t.session
 }
 
-// establishSession begins the session that the answer to initialize granted,
+// establishSession begins the session that the answer to initialize names,
 // and ends the one before it.
 func (t *talk) establishSession(f *flight, result json.RawMessage) {
 	version, _ := jsonrpc.TextAt(result, "protocolVersion")
@@ -93,7 +93,7 @@ func (t *talk) openSessionStream(s session) {
 	})
 }
 
-// readSessionStream relays that stream until ctx ends or the endpoint refuses
+// readSessionStream relays the session stream until ctx ends or the endpoint refuses
 // it.
 func (t *talk) readSessionStream(ctx context.Context, s session) {
 	_, status := t.endpoint.Listen(ctx, s.Session, func(data []byte) { t.relay(nil, data) }, nil)
@@ -136,7 +136,7 @@ const metaVersion = "io.modelcontextprotocol/protocolVersion"
 // An era is how one message is sent: in a session, or stateless. Both may
 // alternate, because clients probe one and continue with the other.
 type era struct {
-	stateless bool   // it has no session and says its revision itself
+	stateless bool   // it has no session and names its revision
 	version   string // that revision
 }
 
@@ -165,10 +165,10 @@ func (t *talk) headers(m *jsonrpc.Message, e era, s session) http.Header {
 // maxTools bounds for how many tools the bridge keeps parameters.
 const maxTools = 10_000
 
-// learnParameters records which parameters of the listed tools headers repeat.
-// A client on stdio knows nothing of headers, so the bridge sets them. Invalid
+// learnParameters records which parameters of the listed tools are repeated in
+// headers. Clients on stdio have no headers, so the bridge sets them. Invalid
 // annotations are ignored: the tool stays in the client's list, and its server
-// reports what is missing.
+// reports missing headers.
 func (t *talk) learnParameters(result json.RawMessage) {
 	tools, _ := jsonrpc.Get(result, "tools")
 	t.mu.Lock()
