@@ -95,7 +95,7 @@ type Server struct {
 type Input struct {
 	Action    string    `json:"action"` // "" means ActionCall
 	Principal Principal `json:"principal"`
-	Tool      Tool      `json:"tool"`
+	Tool      Tool      `json:"tool,omitzero"`
 	Resource  *Resource `json:"resource,omitempty"`
 	Prompt    *Prompt   `json:"prompt,omitempty"`
 	Server    *Server   `json:"server,omitempty"`
@@ -108,31 +108,19 @@ type Input struct {
 	Usage map[string]Reading `json:"usage,omitempty"`
 }
 
-// document is the form in which a policy sees an Input: a tool only where there
-// is one, an action always.
-type document struct {
-	Action    string             `json:"action"`
-	Principal Principal          `json:"principal"`
-	Tool      *Tool              `json:"tool,omitempty"`
-	Resource  *Resource          `json:"resource,omitempty"`
-	Prompt    *Prompt            `json:"prompt,omitempty"`
-	Server    *Server            `json:"server,omitempty"`
-	Arguments json.RawMessage    `json:"arguments"`
-	Request   Request            `json:"request"`
-	Usage     map[string]Reading `json:"usage,omitempty"`
-}
-
 // Calls reports whether in is about the call of a tool.
 func (in *Input) Calls() bool { return in.Action == "" || in.Action == ActionCall }
 
+type plain Input // without the methods
+
 // MarshalJSON writes in as a policy sees it.
 func (in Input) MarshalJSON() ([]byte, error) {
-	d := document{
-		Action: in.Action, Principal: in.Principal, Resource: in.Resource, Prompt: in.Prompt, Server: in.Server,
-		Arguments: in.Arguments, Request: in.Request, Usage: in.Usage,
+	d := plain(in)
+	if d.Action == "" {
+		d.Action = ActionCall
 	}
-	if in.Calls() {
-		d.Action, d.Tool = ActionCall, &in.Tool
+	if !in.Calls() {
+		d.Tool = Tool{}
 	}
 	if d.Principal.Roles == nil {
 		d.Principal.Roles = []string{}
@@ -148,7 +136,7 @@ func (in Input) MarshalJSON() ([]byte, error) {
 // everything but the principal and what the request is about may be missing.
 // A member that no policy sees is an error.
 func (in *Input) UnmarshalJSON(raw []byte) error {
-	var d document
+	var d plain
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
@@ -157,14 +145,9 @@ func (in *Input) UnmarshalJSON(raw []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("reading input: more than one JSON value")
 	}
-	*in = Input{
-		Action: d.Action, Principal: d.Principal, Resource: d.Resource, Prompt: d.Prompt, Server: d.Server,
-		Arguments: d.Arguments, Request: d.Request, Usage: d.Usage,
-	}
-	if d.Tool != nil {
-		in.Tool = *d.Tool
-	}
-	if in.Calls() != (d.Tool != nil) {
+	*in = Input(d)
+	var about struct{ Tool *json.RawMessage }
+	if err := json.Unmarshal(raw, &about); err != nil || in.Calls() != (about.Tool != nil) {
 		return errors.New("reading input: tool: wanted for tools/call, and for that only (hint: name one of tool, resource, prompt, server)")
 	}
 	return nil
@@ -202,6 +185,12 @@ const (
 	Hold  Effect = "hold" // a person decides
 	Deny  Effect = "deny"
 )
+
+// Compare orders effects, the weakest first.
+func (e Effect) Compare(other Effect) int {
+	order := []Effect{Allow, Hold, Deny}
+	return slices.Index(order, e) - slices.Index(order, other)
+}
 
 // Decision is what a policy answered. An engine returns only decisions that
 // are well formed: a known effect, and for Hold at least one approver role.

@@ -162,15 +162,8 @@ func VerdictOf(d *policy.Decision) Verdict { return Verdict{d.Effect, d.Rule} }
 
 // Compare orders verdicts by effect, the strictest last, then by rule.
 func (v Verdict) Compare(o Verdict) int {
-	return cmp.Or(cmp.Compare(weightOf(v.Effect), weightOf(o.Effect)), cmp.Compare(v.Rule, o.Rule))
+	return cmp.Or(v.Effect.Compare(o.Effect), cmp.Compare(v.Rule, o.Rule))
 }
-
-func weightOf(e policy.Effect) int {
-	return slices.Index([]policy.Effect{policy.Allow, policy.Hold, policy.Deny}, e)
-}
-
-// CompareEffects orders effects, the strictest last.
-func CompareEffects(a, b policy.Effect) int { return cmp.Compare(weightOf(a), weightOf(b)) }
 
 // PrincipalName names a principal in a report: tenant/subject, or the subject alone.
 func PrincipalName(p *policy.Principal) string {

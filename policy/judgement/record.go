@@ -12,7 +12,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -120,20 +122,9 @@ func value(b, raw []byte) []byte {
 	return line.Bytes()
 }
 
-// approval is the form of policy.Approval in the trail: as a policy writes it, with
-// duration strings.
-type approval struct {
-	Roles            []string       `json:"roles"`
-	Quorum           int            `json:"quorum,omitempty"`
-	Each             map[string]int `json:"each,omitempty"`
-	TTL              string         `json:"ttl,omitempty"`
-	Hold             string         `json:"hold,omitempty"`
-	ExecuteOnApprove bool           `json:"execute_on_approve,omitempty"`
-}
-
 // obligations is the form of Record.Policy.Obligations.
 type obligations struct {
-	Approval *approval         `json:"approval,omitempty"`
+	Approval *policy.Approval  `json:"approval,omitempty"`
 	Limit    *policy.Limit     `json:"limit,omitempty"`
 	Redact   []string          `json:"redact,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
@@ -153,19 +144,22 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 		}
 		return append(b[:len(b)-1], `}}`...)
 	}
-	o := obligations{Limit: d.Limit, Redact: d.Redact, Labels: d.Labels}
-	if a := d.Approval; a != nil {
-		o.Approval = &approval{Roles: a.Roles, Quorum: a.Quorum, Each: a.Each, ExecuteOnApprove: a.ExecuteOnApprove}
-		if a.TTL != 0 {
-			o.Approval.TTL = a.TTL.String()
-		}
-		if a.Hold != nil {
-			o.Approval.Hold = a.Hold.String()
-		}
-	}
-	raw, _ := json.Marshal(o) // texts and whole numbers
+	raw, _ := jsonv2.Marshal(obligations{d.Approval, d.Limit, d.Redact, d.Labels}, durations) // texts and whole numbers
 	return raw
 }
+
+// durations writes and reads durations as policies do: "15m0s".
+var durations = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv2.RejectUnknownMembers(true),
+	jsonv2.WithMarshalers(jsonv2.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
+		return e.WriteToken(jsontext.String(d.String()))
+	})),
+	jsonv2.WithUnmarshalers(jsonv2.UnmarshalFromFunc(func(from *jsontext.Decoder, d *time.Duration) error {
+		token, err := from.ReadToken()
+		if err == nil {
+			*d, err = time.ParseDuration(token.String())
+		}
+		return err
+	})))
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
@@ -251,38 +245,15 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 	}
 	var o obligations
 	if len(r.Policy.Obligations) > 0 {
-		if err := strict(r.Policy.Obligations, &o); err != nil {
-			return nil, err
+		if err := jsonv2.Unmarshal(r.Policy.Obligations, &o, durations); err != nil {
+			return nil, fmt.Errorf("reading obligations: %w", err)
 		}
 	}
-	d.Limit, d.Redact, d.Labels = o.Limit, o.Redact, o.Labels
-	if o.Approval == nil {
-		return d, nil
-	}
-	if d.Effect == policy.Deny { // only a hold has an approval: what cannot wait for a person is denied
+	d.Approval, d.Limit, d.Redact, d.Labels = o.Approval, o.Limit, o.Redact, o.Labels
+	if o.Approval != nil && d.Effect == policy.Deny { // only a hold has an approval: what cannot wait for a person is denied
 		d.Effect = policy.Hold
 	}
-	return d, o.Approval.into(d)
-}
-
-// into sets the approval of d from a.
-func (a *approval) into(d *policy.Decision) error {
-	d.Approval = &policy.Approval{Roles: a.Roles, Quorum: a.Quorum, Each: a.Each, ExecuteOnApprove: a.ExecuteOnApprove}
-	var err error
-	if a.TTL != "" {
-		if d.Approval.TTL, err = time.ParseDuration(a.TTL); err != nil {
-			return fmt.Errorf("approval: ttl: %w", err)
-		}
-	}
-	if a.Hold == "" {
-		return nil
-	}
-	hold, err := time.ParseDuration(a.Hold)
-	if err != nil {
-		return fmt.Errorf("approval: hold: %w", err)
-	}
-	d.Approval.Hold = &hold
-	return nil
+	return d, nil
 }
 
 // strict reads one document and refuses unknown members: a later version may have

@@ -262,7 +262,7 @@ func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (w
 		way := Way{Decision: b.Decision, Lacking: []string{}}
 		way.Lacking, way.Open = unmet(ctx, b.When, input)
 		for _, stronger := range o.Branches {
-			if strength(stronger) <= strength(b) || stronger.Idle || e.program.form.refs[0].Equal(decisionRef) {
+			if stronger.Decision.Effect.Compare(b.Decision.Effect) <= 0 || stronger.Idle || e.program.form.refs[0].Equal(decisionRef) {
 				continue
 			}
 			if lacking, open := unmet(ctx, stronger.When, input); len(lacking)+len(open) == 0 {
@@ -278,11 +278,6 @@ func (e *Engine) ways(ctx context.Context, in *policy.Input, input *ast.Term) (w
 		return cmp.Or(cmp.Compare(a.Decision.Effect, b.Decision.Effect), len(a.Lacking)-len(b.Lacking)) // allow before hold
 	})
 	return o.Whole, ways
-}
-
-// strength orders branches by their effects; a stronger one takes precedence.
-func strength(b Branch) int {
-	return slices.Index([]policy.Effect{policy.Allow, policy.Hold, policy.Deny}, b.Decision.Effect)
 }
 
 // unmet gives the conditions that do not hold for input. Conditions that share a

@@ -66,7 +66,7 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge jud
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	r := run{judge: judge, opts: o, entries: make(chan entry, queued), total: newTally(o.Examples)}
+	r := run{judge: judge, opts: o, entries: make(chan entry, queued), report: newReport(judge.Revision(), o.Examples)}
 	group, inner := errgroup.WithContext(ctx)
 	for range o.Workers {
 		group.Go(func() error { return r.work(inner) })
@@ -78,7 +78,7 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge jud
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("replaying: %w", err)
 	}
-	return r.total.report(judge.Revision()), nil
+	return r.report.finish(), nil
 }
 
 // run is one Run.
@@ -88,7 +88,7 @@ type run struct {
 	entries chan entry
 
 	mu       sync.Mutex // protects the fields below
-	total    *tally
+	report   *Report
 	progress Progress
 }
 
@@ -136,7 +136,7 @@ func (r *run) reportProgress(read int, at time.Time) {
 func (r *run) skip(err error, decision string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	note(r.total.unjudged, err.Error(), decision)
+	note(r.report.unjudged, err.Error(), decision)
 }
 
 // wanted reports whether the filters let rec pass.
@@ -185,7 +185,7 @@ func (r *run) again(ctx context.Context, number int, rec *audit.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.progress.Judged++
-	if r.total.count(number, rec, again) != judgement.Same {
+	if r.report.count(number, rec, again) != judgement.Same {
 		r.progress.Changed++
 	}
 	return nil

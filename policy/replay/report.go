@@ -26,6 +26,10 @@ type Report struct {
 	Failed    Changes        `json:"failed"`   // what the policy of the time failed to judge: no change of the policy's
 	Errors    []Cause        `json:"errors"`   // with which the candidate failed, its denials are among the changes
 	Unjudged  []Cause        `json:"unjudged"` // why decisions could not be judged again
+
+	examples         int // of each Turn, at most
+	effects          map[[2]policy.Effect]int
+	errors, unjudged map[string]Cause
 }
 
 // Differs reports whether the candidate decides anything otherwise.
@@ -52,6 +56,9 @@ type Changes struct {
 	Rules      []Turn  `json:"rules"`
 	Principals []Share `json:"principals"`
 	Tools      []Share `json:"tools"`
+
+	rules             map[[2]judgement.Verdict]*Turn
+	principals, tools map[string]int
 }
 
 // Turn is decisions that went from one rule's verdict to another's.
@@ -93,30 +100,14 @@ type Cause struct {
 // argumentsShown is how much of arguments an example shows, in bytes.
 const argumentsShown = 160
 
-// tally counts; the caller synchronizes.
-type tally struct {
-	examples                  int
-	judged, same              int
-	first, last               time.Time
-	revisions                 map[string]int
-	effects                   map[[2]policy.Effect]int
-	changed, adjusted, failed changes
-	errors, unjudged          map[string]Cause
-}
-
-type changes struct {
-	count             int
-	rules             map[[2]judgement.Verdict]*Turn
-	principals, tools map[string]int
-}
-
-func newTally(examples int) *tally {
-	fresh := func() changes {
-		return changes{rules: map[[2]judgement.Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
+// newReport returns a report that counts until finish; the caller synchronizes.
+func newReport(candidate string, examples int) *Report {
+	changes := func() Changes {
+		return Changes{rules: map[[2]judgement.Verdict]*Turn{}, principals: map[string]int{}, tools: map[string]int{}}
 	}
-	return &tally{
-		examples: examples, revisions: map[string]int{}, effects: map[[2]policy.Effect]int{},
-		changed: fresh(), adjusted: fresh(), failed: fresh(), errors: map[string]Cause{}, unjudged: map[string]Cause{},
+	return &Report{
+		Candidate: candidate, Revisions: map[string]int{}, Changed: changes(), Adjusted: changes(), Failed: changes(),
+		examples: examples, effects: map[[2]policy.Effect]int{}, errors: map[string]Cause{}, unjudged: map[string]Cause{},
 	}
 }
 
@@ -137,36 +128,42 @@ func note(causes map[string]Cause, cause, decision string) {
 }
 
 // count counts a decision that was judged again, and returns its difference.
-func (t *tally) count(number int, r *audit.Record, again *judgement.Retrial) judgement.Difference {
-	if t.first.IsZero() || r.Time.Before(t.first) {
-		t.first = r.Time
+func (r *Report) count(number int, rec *audit.Record, again *judgement.Retrial) judgement.Difference {
+	if r.First.IsZero() || rec.Time.Before(r.First) {
+		r.First = rec.Time
 	}
-	if r.Time.After(t.last) {
-		t.last = r.Time
+	if rec.Time.After(r.Last) {
+		r.Last = rec.Time
 	}
 	was, now := again.Was, &again.Now
-	t.revisions[was.Revision]++
+	r.Revisions[was.Revision]++
 	if again.Failed != nil {
-		note(t.errors, again.Failed.Error(), r.DecisionID)
+		note(r.errors, again.Failed.Error(), rec.DecisionID)
 	}
-	if was.Rule == judgement.RuleFailed {
-		t.failed.add(t.examples, example(number, r, again), was, now)
+	failed := was.Rule == judgement.RuleFailed
+	if !failed {
+		r.Judged++
+		r.effects[[2]policy.Effect{was.Effect, now.Effect}]++
+	}
+	if !failed && again.Difference == judgement.Same {
+		r.Same++
 		return judgement.Same
 	}
-	t.judged++
-	t.effects[[2]policy.Effect{was.Effect, now.Effect}]++
-	switch again.Difference {
-	case judgement.Same:
-		t.same++
-	case judgement.ByEffect:
-		t.changed.add(t.examples, example(number, r, again), was, now)
-	default:
-		e := example(number, r, again)
-		if again.Difference == judgement.ByObligations {
-			e.Was, e.Now = obliged(was), obliged(now)
-		}
-		t.adjusted.add(t.examples, e, was, now)
+	e := Example{
+		number: number, DecisionID: rec.DecisionID, Time: rec.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
+		Tool: judgement.SubjectName(again.Input), Arguments: cut(string(again.Input.Arguments)), Reason: now.Reason,
 	}
+	switch {
+	case failed:
+		r.Failed.add(r.examples, e, was, now)
+		return judgement.Same
+	case again.Difference == judgement.ByEffect:
+		r.Changed.add(r.examples, e, was, now)
+		return again.Difference
+	case again.Difference == judgement.ByObligations:
+		e.Was, e.Now = obliged(was), obliged(now)
+	}
+	r.Adjusted.add(r.examples, e, was, now)
 	return again.Difference
 }
 
@@ -175,13 +172,6 @@ func obliged(d *policy.Decision) string {
 	plain := *d
 	plain.Labels = nil
 	return cmp.Or(string(judgement.EncodeObligations(&plain)), "none")
-}
-
-func example(number int, r *audit.Record, again *judgement.Retrial) Example {
-	return Example{
-		number: number, DecisionID: r.DecisionID, Time: r.Time, Principal: judgement.PrincipalName(&again.Input.Principal),
-		Tool: judgement.SubjectName(again.Input), Arguments: cut(string(again.Input.Arguments)), Reason: again.Now.Reason,
-	}
 }
 
 func cut(text string) string {
@@ -196,8 +186,8 @@ func cut(text string) string {
 }
 
 // add counts a change and keeps the first examples of its group.
-func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
-	c.count++
+func (c *Changes) add(examples int, e Example, was, now *policy.Decision) {
+	c.Count++
 	c.principals[e.Principal]++
 	c.tools[e.Tool]++
 	key := [2]judgement.Verdict{judgement.VerdictOf(was), judgement.VerdictOf(now)}
@@ -214,31 +204,23 @@ func (c *changes) add(examples int, e Example, was, now *policy.Decision) {
 	}
 }
 
-// report puts what was counted in order: the most frequent first.
-func (t *tally) report(candidate string) *Report {
-	r := &Report{
-		Candidate: candidate, Revisions: t.revisions, First: t.first, Last: t.last, Judged: t.judged, Same: t.same,
-		Effects: []Move{}, Changed: t.changed.report(), Adjusted: t.adjusted.report(), Failed: t.failed.report(),
-		Errors: causes(t.errors), Unjudged: causes(t.unjudged),
-	}
-	for pair, n := range t.effects {
+// finish lists what was counted, the most frequent first.
+func (r *Report) finish() *Report {
+	r.Effects, r.Errors, r.Unjudged = []Move{}, causes(r.errors), causes(r.unjudged)
+	for pair, n := range r.effects {
 		r.Effects = append(r.Effects, Move{pair[0], pair[1], n})
 	}
-	slices.SortFunc(r.Effects, func(a, b Move) int {
-		return cmp.Or(judgement.CompareEffects(a.Was, b.Was), judgement.CompareEffects(a.Now, b.Now))
-	})
-	return r
-}
-
-func (c *changes) report() Changes {
-	out := Changes{Count: c.count, Rules: []Turn{}, Principals: shares(c.principals), Tools: shares(c.tools)}
-	for _, t := range c.rules {
-		out.Rules = append(out.Rules, *t)
+	slices.SortFunc(r.Effects, func(a, b Move) int { return cmp.Or(a.Was.Compare(b.Was), a.Now.Compare(b.Now)) })
+	for _, c := range []*Changes{&r.Changed, &r.Adjusted, &r.Failed} {
+		c.Rules, c.Principals, c.Tools = []Turn{}, shares(c.principals), shares(c.tools)
+		for _, t := range c.rules {
+			c.Rules = append(c.Rules, *t)
+		}
+		slices.SortFunc(c.Rules, func(a, b Turn) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), a.Was.Compare(b.Was), a.Now.Compare(b.Now))
+		})
 	}
-	slices.SortFunc(out.Rules, func(a, b Turn) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Was.Compare(b.Was), a.Now.Compare(b.Now))
-	})
-	return out
+	return r
 }
 
 func shares(counts map[string]int) []Share {
