@@ -1,13 +1,13 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -60,8 +60,7 @@ func (s *state) addIssuer(j JWT, c Config, old *state) error {
 		}
 	}
 	if is.keys == nil {
-		ctx := oidc.ClientContext(context.Background(), keyClient(c.Client))
-		is.keys = oidc.NewRemoteKeySet(ctx, j.JWKS)
+		is.keys = oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), boundedClient(c.Client, keyPace())), j.JWKS)
 	}
 	is.verify = oidc.NewVerifier(j.Issuer, is.keys, &oidc.Config{
 		SkipClientIDCheck:    true, // the audience is a list: see audienceMatches
@@ -118,14 +117,10 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 // issuerOf reads the iss claim of a token that is not verified yet, only to
 // choose who verifies it; the verifier compares the claim again.
 func (s *state) issuerOf(token string) (*issuer, error) {
-	parts := strings.Split(token, ".")
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return nil, refuse("the token is not known")
-	}
 	var claims map[string]json.RawMessage
 	var iss string
-	if json.Unmarshal(payload, &claims) != nil || json.Unmarshal(claims["iss"], &iss) != nil {
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err != nil || json.Unmarshal(payload, &claims) != nil || json.Unmarshal(claims["iss"], &iss) != nil {
 		return nil, refuse("the token is not known")
 	}
 	is := s.issuers[iss]
@@ -209,25 +204,20 @@ func refuseToken(err error) error {
 	return refuse("the token is not valid")
 }
 
-// keyClient bounds what a key server can do to us: time, size, redirects, and
+// boundedClient bounds what a server can do to us: time, size, redirects, and by pace
 // how often strangers can make us ask it.
-func keyClient(c *http.Client) *http.Client {
-	return boundedClient(c, rate.NewLimiter(rate.Every(fetchEvery), fetchBurst))
-}
-
 func boundedClient(c *http.Client, pace *rate.Limiter) *http.Client {
-	if c == nil {
-		c = &http.Client{Timeout: fetchDeadline}
+	bounded := http.Client{Timeout: fetchDeadline}
+	if c != nil {
+		bounded = *c
 	}
-	bounded := *c
-	base := bounded.Transport
-	if base == nil {
-		base = http.DefaultTransport
-	}
-	bounded.Transport = &keyTransport{base: base, pace: pace}
+	bounded.Transport = &keyTransport{base: cmp.Or(bounded.Transport, http.DefaultTransport), pace: pace}
 	bounded.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &bounded
 }
+
+// keyPace is how often an unknown key id may make a verifier fetch.
+func keyPace() *rate.Limiter { return rate.NewLimiter(rate.Every(fetchEvery), fetchBurst) }
 
 type keyTransport struct {
 	base http.RoundTripper
@@ -243,15 +233,6 @@ func (t *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	res.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(res.Body, maxJWKSBytes), res.Body}
+	res.Body = http.MaxBytesReader(nil, res.Body, maxJWKSBytes)
 	return res, nil
-}
-
-// verifiedToken is who showed a token, which needs no other look until then.
-type verifiedToken struct {
-	principal policy.Principal
-	until     time.Time
 }

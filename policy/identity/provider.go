@@ -190,7 +190,7 @@ func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
 	if p.found != nil {
 		return p.found, nil
 	}
-	found, err := oidc.NewProvider(oidc.ClientContext(ctx, keyClient(p.config.Client)), p.config.Issuer)
+	found, err := oidc.NewProvider(oidc.ClientContext(ctx, boundedClient(p.config.Client, keyPace())), p.config.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("asking the identity provider what it is: %w", err)
 	}

@@ -48,16 +48,7 @@ type Counts struct {
 }
 
 func (c *Counts) count(o Outcome) {
-	switch o {
-	case Same:
-		c.Same++
-	case Changed:
-		c.Changed++
-	case Failed:
-		c.Failed++
-	case Skipped:
-		c.Skipped++
-	}
+	*map[Outcome]*int{Same: &c.Same, Changed: &c.Changed, Failed: &c.Failed, Skipped: &c.Skipped}[o]++
 }
 
 // flush writes what was found since the last one. What cannot be written waits for
@@ -70,7 +61,7 @@ func (w *Worker) flush(ctx context.Context) {
 	if len(totals) == 0 {
 		return
 	}
-	err := write(ctx, w.opts.DB, listed, totals)
+	err := w.opts.DB.Update(ctx, func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, listed, totals) })
 	if err == nil {
 		w.fault("keeping disagreements", nil)
 		return
@@ -98,14 +89,8 @@ func (t Total) with(later Total) Total {
 	return t
 }
 
-func write(ctx context.Context, db *store.DB, listed []Disagreement, totals map[string]Total) error {
-	return db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		return writeAll(ctx, tx, listed, totals)
-	})
-}
-
-// writeAll writes, and keeps the newest.
-func writeAll(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[string]Total) error {
+// write writes what was found, and keeps the newest.
+func write(ctx context.Context, tx *sql.Tx, listed []Disagreement, totals map[string]Total) error {
 	for _, d := range listed {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO shadow_disagreements
 			(candidate, decision_id, at, serving, principal, tool, difference, was_effect, was_rule, now_effect, now_rule, reason)

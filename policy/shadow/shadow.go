@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/store"
@@ -65,20 +64,14 @@ type Options struct {
 type Worker struct {
 	opts Options
 
-	mu        sync.Mutex // protects the fields below
-	candidate *candidate
-	turned    chan struct{} // closed when another candidate is set
+	mu        sync.Mutex      // protects the fields below
+	candidate judgement.Judge // nil = nobody is asked
+	over      context.Context // ends when another candidate is set
+	replace   context.CancelFunc
 	status    Status
 	listed    []Disagreement // not written yet
 	totals    map[string]Total
 	faults    map[string]string // by what goes wrong
-}
-
-// candidate is a policy that is asked until over.
-type candidate struct {
-	judgement.Judge
-	over context.Context
-	end  context.CancelFunc
 }
 
 // Status is how the shadow of a running process stands, since its candidate was
@@ -103,7 +96,8 @@ func New(o Options) *Worker {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Worker{opts: o, turned: make(chan struct{}), totals: map[string]Total{}, faults: map[string]string{}}
+	over, replace := context.WithCancel(context.Background())
+	return &Worker{opts: o, over: over, replace: replace, totals: map[string]Total{}, faults: map[string]string{}}
 }
 
 // Set makes j the candidate, from the decisions of now on; nil = nobody is asked.
@@ -114,17 +108,12 @@ func (w *Worker) Set(j judgement.Judge) {
 	if j != nil && w.candidate != nil && w.candidate.Revision() == j.Revision() {
 		return
 	}
-	if w.candidate != nil {
-		w.candidate.end()
-	}
-	w.candidate, w.status = nil, Status{}
+	w.replace()
+	w.over, w.replace = context.WithCancel(context.Background())
+	w.candidate, w.status = j, Status{}
 	if j != nil {
-		over, end := context.WithCancel(context.Background())
-		w.candidate = &candidate{j, over, end}
 		w.status = Status{Candidate: j.Revision(), Since: w.opts.Now()}
 	}
-	close(w.turned)
-	w.turned = make(chan struct{})
 }
 
 // Status gives how it stands.
@@ -143,53 +132,49 @@ func (w *Worker) Status() Status {
 // the policy of the time failed to make, that was counted otherwise than the
 // candidate counts, or whose record holds too little.
 func (w *Worker) Run(ctx context.Context) error {
-	group, inner := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		w.ask(inner)
-		return nil
-	})
-	group.Go(func() error {
-		tick := time.NewTicker(flushAll)
-		defer tick.Stop()
-		for {
-			select {
-			case <-inner.Done():
-				return nil
-			case <-tick.C:
-				w.flush(inner)
-			}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		w.ask(ctx)
+	}()
+	tick := time.NewTicker(flushAll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.flush(ctx)
+		case <-asked:
+			last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer stop()
+			w.flush(last)
+			return nil
 		}
-	})
-	err := group.Wait()
-	last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer stop()
-	w.flush(last)
-	return err
+	}
 }
 
-// ask asks one candidate after the other.
+// ask asks one candidate after the other until ctx ends.
 func (w *Worker) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
-		c, turned := w.candidate, w.turned
+		c, over := w.candidate, w.over
 		w.mu.Unlock()
 		if c != nil {
-			w.follow(ctx, c)
+			w.follow(ctx, c, over)
 			continue
 		}
 		select {
 		case <-ctx.Done():
-		case <-turned:
+		case <-over.Done():
 		}
 	}
 }
 
 // follow asks c about what is recorded from now on, until ctx ends or another one
 // is the candidate.
-func (w *Worker) follow(ctx context.Context, c *candidate) {
+func (w *Worker) follow(ctx context.Context, c judgement.Judge, over context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(c.over, stop)()
+	defer context.AfterFunc(over, stop)()
 	ends, err := audit.Ends(w.opts.Trail)
 	if err != nil {
 		w.fault("reading the audit trail", err)
@@ -209,7 +194,7 @@ func (w *Worker) follow(ctx context.Context, c *candidate) {
 }
 
 // judge asks c about one record.
-func (w *Worker) judge(ctx context.Context, c *candidate, r *audit.Record) {
+func (w *Worker) judge(ctx context.Context, c judgement.Judge, r *audit.Record) {
 	if r.Policy.Rule == judgement.RuleFailed || w.opts.Now().Sub(r.Time) > behind {
 		if _, _, err := judgement.Decode(r); !judgement.Silent(err) {
 			w.note(c, r, Skipped, nil)
@@ -217,30 +202,29 @@ func (w *Worker) judge(ctx context.Context, c *candidate, r *audit.Record) {
 		return
 	}
 	again, err := judgement.Again(ctx, c, r)
-	switch {
-	case ctx.Err() != nil, judgement.Silent(err):
-	case err != nil:
+	if ctx.Err() != nil || judgement.Silent(err) {
+		return
+	}
+	if err != nil {
 		w.note(c, r, Skipped, nil)
-	case again.Difference == judgement.Same:
-		w.note(c, r, outcome(again.Failed, Same), nil)
-	default:
-		w.note(c, r, outcome(again.Failed, Changed), &Disagreement{
+		return
+	}
+	result, found := Same, (*Disagreement)(nil)
+	if again.Difference != judgement.Same {
+		result, found = Changed, &Disagreement{
 			Candidate: c.Revision(), DecisionID: r.DecisionID, At: r.Time, Serving: again.Was.Revision,
 			Principal: judgement.PrincipalName(&again.Input.Principal), Tool: judgement.SubjectName(again.Input), Difference: again.Difference,
 			Was: judgement.VerdictOf(again.Was), Now: judgement.VerdictOf(&again.Now), Reason: again.Now.Reason,
-		})
+		}
 	}
-}
-
-func outcome(err error, otherwise Outcome) Outcome {
-	if err != nil {
-		return Failed
+	if again.Failed != nil {
+		result = Failed
 	}
-	return otherwise
+	w.note(c, r, result, found)
 }
 
 // note counts, and keeps a disagreement until it is written.
-func (w *Worker) note(c *candidate, r *audit.Record, o Outcome, d *Disagreement) {
+func (w *Worker) note(c judgement.Judge, r *audit.Record, o Outcome, d *Disagreement) {
 	w.opts.Observe(o)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,7 +240,7 @@ func (w *Worker) note(c *candidate, r *audit.Record, o Outcome, d *Disagreement)
 	if keep {
 		w.listed = append(w.listed, *d)
 	}
-	if w.candidate != c {
+	if w.status.Candidate != revision {
 		return
 	}
 	s := &w.status
