@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -31,6 +32,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 const (
@@ -91,47 +93,37 @@ func (s *Source) Name() string {
 // a secret.
 func (s *Source) Fetch(ctx context.Context) (*Copy, error) {
 	kept, _ := s.Kept() // one that cannot be read is fetched again
-	got, err := s.ask(ctx, kept.tag(), 0)
-	if err != nil {
-		return nil, err
+	c, _, err := s.ask(ctx, kept.tag(), 0)
+	if err != nil || c != nil {
+		return c, err
 	}
-	if got.copy == nil {
-		kept.fresh = true
-		return kept, nil
-	}
-	return got.copy, nil
+	kept.fresh = true
+	return kept, nil
 }
 
-// answer is what a server said: a copy, or that nothing has changed.
-type answer struct {
-	copy *Copy // nil = not modified
-	long bool  // the server can wait for changes
-}
-
-// ask makes one request. The server may take wait before it says that what has
-// this tag is still the one.
-func (s *Source) ask(ctx context.Context, tag string, wait time.Duration) (answer, error) {
+// ask makes one request, and returns nil when the bundle still has this tag. The
+// server may take wait before it says that. long means that it can wait for changes.
+func (s *Source) ask(ctx context.Context, tag string, wait time.Duration) (c *Copy, long bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	slow := time.AfterFunc(patience+wait, func() { cancel(errors.New("it takes too long to answer")) })
 	defer slow.Stop()
 	res, err := s.send(ctx, tag, wait)
 	if err != nil {
-		return answer{}, s.failed(ctx, err)
+		return nil, false, s.failed(ctx, err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was only read
 	slow.Reset(longest)
 	switch {
 	case res.StatusCode == http.StatusNotModified && tag != "":
-		return answer{long: true}, nil
+		return nil, true, nil
 	case res.StatusCode != http.StatusOK:
-		return answer{}, s.failed(ctx, fmt.Errorf("it answered %d %s", res.StatusCode, http.StatusText(res.StatusCode)))
+		return nil, false, s.failed(ctx, fmt.Errorf("it answered %d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 	}
-	c, err := s.store(res)
-	if err != nil {
-		return answer{}, s.failed(ctx, err)
+	if c, err = s.store(res); err != nil {
+		return nil, false, s.failed(ctx, err)
 	}
-	return answer{copy: c, long: res.Header.Get("Content-Type") == longPolled}, nil
+	return c, res.Header.Get("Content-Type") == longPolled, nil
 }
 
 func (s *Source) send(ctx context.Context, tag string, wait time.Duration) (*http.Response, error) {
@@ -333,4 +325,114 @@ func (s *Source) sweep() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// firstRetry is how soon a server is asked again that failed once.
+const firstRetry = time.Second
+
+// Poll asks the server again and again until ctx ends, and then gives nil.
+// serving is the copy that the caller has; nil = none. take is given every new
+// one: when it returns nil the copy becomes the last good one, else it is
+// dropped and not offered again until the server has another. said is told how
+// each round went, nil for well; while the server has a copy that was not taken,
+// that is how it goes.
+//
+// The time between rounds is random between Min and Max. A server that can wait
+// for changes is asked again at once, or after a second if it answered at once. After failures the time begins at a second
+// and doubles up to Max.
+func (s *Source) Poll(ctx context.Context, serving *Copy, take func(context.Context, *Copy) error, said func(error)) error {
+	p := poller{source: s, take: take, long: s.o.Long}
+	if serving != nil {
+		p.last = serving.note
+	}
+	failures, pause := 0, s.pause()
+	switch {
+	case serving == nil || !serving.fresh:
+		pause = backoff(0, s.o.Max)
+	case p.long > 0:
+		pause = 0
+	}
+	for wait.For(ctx, pause) {
+		began := time.Now()
+		changed, err := p.round(ctx)
+		if ctx.Err() == nil {
+			said(err)
+		}
+		if err == nil || Refused(err) {
+			pause, failures = p.rest(changed, time.Since(began)), 0
+			continue
+		}
+		pause = backoff(failures, s.o.Max)
+		failures++
+	}
+	return nil
+}
+
+// rest is how long to wait after a round that took so long. A server that says
+// at once that nothing has changed does not wait for changes; and one that has
+// another bundle each time shall not keep us busy.
+func (p *poller) rest(changed bool, took time.Duration) time.Duration {
+	switch {
+	case p.long == 0 || !changed && took < p.long/2:
+		return p.source.pause()
+	case took < firstRetry:
+		return firstRetry
+	}
+	return 0
+}
+
+// poller is the state of one Poll.
+type poller struct {
+	source *Source
+	take   func(context.Context, *Copy) error
+	last   note          // of the copy that was offered last
+	why    error         // why that was not taken, a refusal; nil = it was
+	long   time.Duration // how long the server may wait; 0 = it cannot, or need not
+}
+
+// refusal is why a copy was not taken. It is not fetched again for that.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+// Refused reports whether an error that Poll said is that of take: the server
+// has a copy, and it was not taken.
+func Refused(err error) bool { return errors.As(err, new(refusal)) }
+
+// round asks once, and reports whether there was something new.
+func (p *poller) round(ctx context.Context) (changed bool, err error) {
+	c, long, err := p.source.ask(ctx, p.last.ETag, p.long)
+	if err != nil {
+		return false, err
+	}
+	if c == nil {
+		return false, p.why
+	}
+	p.long = 0
+	if long {
+		p.long = p.source.o.Long
+	}
+	same := c.note.SHA256 == p.last.SHA256
+	p.last = c.note
+	if same {
+		return false, errors.Join(p.why, c.Drop())
+	}
+	if err := p.take(ctx, c); err != nil {
+		p.why = refusal{err}
+		return true, errors.Join(p.why, c.Drop())
+	}
+	p.why = nil
+	return true, c.Keep()
+}
+
+// pause is a random time between Min and Max, so that many toolgates do not ask
+// together.
+func (s *Source) pause() time.Duration {
+	return s.o.Min + time.Duration(rand.Int64N(int64(s.o.Max-s.o.Min)+1))
+}
+
+// backoff is how long to wait after so many failures before this one.
+func backoff(failures int, most time.Duration) time.Duration {
+	d := min(firstRetry<<min(failures, 20), most)
+	return d/2 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
