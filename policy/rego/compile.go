@@ -59,11 +59,11 @@ type sources struct {
 }
 
 // parse reads files into modules and data.
-func parse(f files) (*sources, error) {
+func parse(f files, from func([]string) string) (*sources, error) {
 	if err := checkFiles(f); err != nil {
 		return nil, err
 	}
-	b, err := bundle.NewCustomReader(f.loader()).
+	b, err := bundle.NewCustomReader(&loader{files: f, names: f.own()}).
 		WithSkipBundleVerification(true).
 		WithSizeLimitBytes(maxSourceBytes + 1).
 		WithProcessAnnotations(true).
@@ -72,7 +72,7 @@ func parse(f files) (*sources, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing policy:\n%w", faults(err))
 	}
-	if err := f.join(b.Data); err != nil {
+	if err := f.join(b.Data, from); err != nil {
 		return nil, err
 	}
 	s := &sources{modules: make(map[string]*ast.Module, len(b.Modules)), data: b.Data}
@@ -85,11 +85,13 @@ func parse(f files) (*sources, error) {
 // compile makes a program of a policy. Programs of the same sources share
 // nothing.
 func (s *sources) compile(ctx context.Context) (*program, error) {
-	p := &program{store: inmem.NewFromObjectWithOpts(s.data,
-		inmem.OptReturnASTValuesOnRead(true), inmem.OptRoundTripOnWrite(false))}
+	data, err := ast.InterfaceToValue(s.data)
+	if err != nil {
+		return nil, fmt.Errorf("reading policy data: %w", err)
+	}
+	p := &program{store: inmem.NewFromASTObject(data.(ast.Object)), data: data}
 	p.roles, _ = s.data["roles"].(map[string]any)
 	p.labels, p.residuals = labelsOf(s.modules), &residuals{modules: s.modules}
-	var err error
 	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
@@ -102,19 +104,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	if p.form, err = formOf(p.compiler, orderOf(s.modules)); err != nil {
 		return nil, err
 	}
-	if p.data, err = readAll(ctx, p.store); err != nil {
-		return nil, err
-	}
 	return p, p.prepare(ctx)
-}
-
-// readAll is the whole data of store, as evaluation reads it.
-func readAll(ctx context.Context, store storage.Store) (ast.Value, error) {
-	all, err := storage.ReadOne(ctx, store, storage.Path{})
-	if err != nil {
-		return nil, fmt.Errorf("reading policy data: %w", err)
-	}
-	return ast.InterfaceToValue(all)
 }
 
 // checkFiles refuses what the bundle reader would take in silently.

@@ -42,15 +42,10 @@ func (f files) overlay(data json.RawMessage) error {
 	return err
 }
 
-// clash is a path of data that the policy and what lies over it both set.
-type clash struct{ path []string }
-
-func (c *clash) Error() string { return "data." + strings.Join(c.path, ".") + " is set twice" }
-
 // join adds what lies over the policy to the data of its files. Two opinions on
 // one path are an error, even equal ones: whoever changes one of them would
 // think that it is the one that holds.
-func (f files) join(data map[string]any) error {
+func (f files) join(data map[string]any, from func([]string) string) error {
 	raw := f[overlayName]
 	if raw == nil {
 		return nil
@@ -59,36 +54,27 @@ func (f files) join(data map[string]any) error {
 	if err := util.UnmarshalJSON(raw, &over); err != nil {
 		return fmt.Errorf("parsing policy data: %w", err)
 	}
-	return join(data, over, nil)
-}
-
-func join(under, over map[string]any, at []string) error {
-	for _, name := range slices.Sorted(maps.Keys(over)) {
-		path := append(slices.Clip(at), name)
-		have, taken := under[name]
-		if !taken {
-			under[name] = over[name]
-			continue
-		}
-		below, ok := have.(map[string]any)
-		above, object := over[name].(map[string]any)
-		if !ok || !object {
-			return &clash{path}
-		}
-		if err := join(below, above, path); err != nil {
-			return err
-		}
+	if at := join(data, over, nil); at != nil {
+		return fmt.Errorf("joining policy data: data.%s is set twice: in %s and in %s (hint: keep one of them)", strings.Join(at, "."), f.whereSet(at), from(at))
 	}
 	return nil
 }
 
-// twice names both places of a clash.
-func (f files) twice(c *clash, from func([]string) string) error {
-	over := "the overlay"
-	if from != nil {
-		over = from(c.path)
+// join adds over to under, and returns the first path that both set.
+func join(under, over map[string]any, at []string) []string {
+	for _, name := range slices.Sorted(maps.Keys(over)) {
+		path := append(slices.Clip(at), name)
+		below, ok := under[name].(map[string]any)
+		above, object := over[name].(map[string]any)
+		if _, taken := under[name]; !taken {
+			under[name] = over[name]
+		} else if !ok || !object {
+			return path
+		} else if twice := join(below, above, path); twice != nil {
+			return twice
+		}
 	}
-	return fmt.Errorf("joining policy data: %w: in %s and in %s (hint: keep one of them)", c, f.whereSet(c.path), over)
+	return nil
 }
 
 // ruled is how the compiler says that a rule and data have one path.
@@ -98,7 +84,7 @@ var ruled = regexp.MustCompile(`conflicting rule for data path (\S+) found`)
 // policy sets the path of a rule, if it does.
 func (f files) overRule(err error, from func([]string) string) error {
 	found := ruled.FindStringSubmatch(err.Error())
-	if found == nil || from == nil || f[overlayName] == nil {
+	if found == nil || f[overlayName] == nil {
 		return err
 	}
 	path := strings.Split(found[1], "/")
@@ -272,7 +258,7 @@ func (f files) lintData(c *ast.Compiler, data map[string]any, from func([]string
 // unread is a search of data for what no rule reads.
 type unread struct {
 	files files
-	from  func([]string) string // where a path of the overlay was written; may be nil
+	from  func([]string) string // where a path of the overlay was written
 	found []Finding
 }
 
@@ -297,7 +283,7 @@ func (u *unread) say(path []string, near string) {
 		f.Level, f.Hint = LevelWarning, "did you mean "+near+"?"
 	}
 	f.File, f.Row = u.files.setAt(path)
-	if f.File == "" && u.from != nil {
+	if f.File == "" {
 		f.File = u.from(path)
 	}
 	u.found = append(u.found, f)

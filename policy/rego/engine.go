@@ -13,6 +13,7 @@
 package rego
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,6 @@ type Engine struct {
 	sources  *sources // of program
 	timeout  time.Duration
 	revision string
-	roles    []string
 	pairs    *pairs
 	findings []Finding
 }
@@ -98,10 +98,10 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := parse(f)
-	if twice := (*clash)(nil); errors.As(err, &twice) {
-		return nil, f.twice(twice, o.DataAt)
+	if o.DataAt == nil {
+		o.DataAt = func([]string) string { return "the overlay" }
 	}
+	s, err := parse(f, o.DataAt)
 	if err != nil {
 		return nil, err
 	}
@@ -117,19 +117,12 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 		found = append(found, Finding{Level: LevelWarning, Code: "signature-not-verified", File: signatures,
 			Message: "the policy is signed, and no key is configured that would verify it", Hint: "name the keys of its signers"})
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.CacheSize <= 0 {
-		o.CacheSize = DefaultCacheSize
-	}
 	return &Engine{
 		program:  p,
 		sources:  s,
-		timeout:  o.Timeout,
+		timeout:  cmp.Or(max(o.Timeout, 0), DefaultTimeout),
 		revision: f.revision(),
-		roles:    slices.Sorted(maps.Keys(p.roles)),
-		pairs:    newPairs(o.CacheSize, p.reads),
+		pairs:    newPairs(cmp.Or(max(o.CacheSize, 0), DefaultCacheSize), p.reads),
 		findings: found,
 	}, nil
 }
@@ -152,7 +145,7 @@ func (e *Engine) Warnings() []string {
 }
 
 // Roles are the keys of data.roles, sorted.
-func (e *Engine) Roles() []string { return slices.Clone(e.roles) }
+func (e *Engine) Roles() []string { return slices.Sorted(maps.Keys(e.program.roles)) }
 
 // Tools are the tools that data.roles names, by their exposed names, sorted.
 // Patterns of names are left out.
@@ -187,10 +180,10 @@ var odd = []json.RawMessage{
 // try evaluates sample calls and other requests of the roles in data.roles, and of a
 // role that has no rights. Each must come to a decision or to undefined.
 func (e *Engine) try(ctx context.Context) error {
-	roles := append([]string{"toolgate-sample-role"}, e.roles[:min(len(e.roles), triedRoles)]...)
-	for _, role := range roles {
+	roles := e.Roles()
+	for _, role := range append([]string{"toolgate-sample-role"}, roles[:min(len(roles), triedRoles)]...) {
 		samples := slices.Clone(others)
-		for _, tool := range slices.Concat(e.toolsOf(role), e.metered(), []string{unknownTool}) {
+		for _, tool := range slices.Concat(some(e.toolsGranted(role)), some(slices.Sorted(maps.Keys(e.program.meters))), []string{unknownTool}) {
 			samples = append(samples, policy.Input{
 				Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: e.unused(tool),
 			})
@@ -236,28 +229,19 @@ var others = []policy.Input{
 	{Action: "toolgate-sample/thing", Server: &policy.Server{Name: "toolgate-sample"}},
 }
 
-// metered gives some of the tools that are counted.
-func (e *Engine) metered() []string {
-	names := slices.Sorted(maps.Keys(e.program.meters))
-	return names[:min(len(names), triedTools)]
-}
+// some gives the first of names that are tried.
+func some(names []string) []string { return names[:min(len(names), triedTools)] }
 
 // unused is the usage of a tool that nobody has called; nil when it is not counted.
 func (e *Engine) unused(tool string) map[string]policy.Reading {
-	var usage map[string]policy.Reading
+	if e.program.meters[tool] == nil {
+		return nil
+	}
+	usage := make(map[string]policy.Reading)
 	for _, m := range e.program.meters[tool] {
-		if usage == nil {
-			usage = make(map[string]policy.Reading)
-		}
 		usage[m.Name] = policy.Reading{Sum: "0"}
 	}
 	return usage
-}
-
-// toolsOf gives some of the tools that data.roles names for role.
-func (e *Engine) toolsOf(role string) []string {
-	names := e.toolsGranted(role)
-	return names[:min(len(names), triedTools)]
 }
 
 // toolsGranted gives the tools that data.roles names for role, sorted.

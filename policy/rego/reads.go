@@ -67,29 +67,16 @@ func (w *reader) walk(x any) {
 	}).Walk(x)
 }
 
-// total are the built-ins that fail for no operands.
-var total = map[string]bool{
-	ast.Equal.Name: true, ast.NotEqual.Name: true, ast.Member.Name: true,
-	ast.LessThan.Name: true, ast.LessThanEq.Name: true, ast.GreaterThan.Name: true, ast.GreaterThanEq.Name: true,
-	ast.IsNumber.Name: true, ast.IsString.Name: true, ast.IsBoolean.Name: true, ast.IsArray.Name: true,
-	ast.IsSet.Name: true, ast.IsObject.Name: true, ast.IsNull.Name: true, ast.TypeNameBuiltin.Name: true,
-}
-
 // dead reports whether b asks for data that is not there, and nothing before
 // that can fail: it holds for nobody, whoever is asked about.
 func (w *reader) dead(b ast.Body) bool {
 	for _, x := range b {
-		if x.Negated || len(x.With) > 0 {
-			return false
-		}
-		var operands []*ast.Term
-		sure := true
-		switch t := x.Terms.(type) {
-		case *ast.Term:
+		operands := x.Operands()
+		if t, ok := x.Terms.(*ast.Term); ok {
 			operands = []*ast.Term{t}
-		case []*ast.Term:
-			operands = t[1:]
-			sure = x.IsEquality() || total[x.Operator().String()]
+		}
+		if x.Negated || len(x.With) > 0 || operands == nil || x.IsCall() && !x.IsEquality() {
+			return false
 		}
 		for _, t := range operands {
 			ref, isRef := t.Value.(ast.Ref)
@@ -99,9 +86,6 @@ func (w *reader) dead(b ast.Body) bool {
 			case !isRef && !isPlain(t.Value):
 				return false
 			}
-		}
-		if !sure || operands == nil {
-			return false
 		}
 	}
 	return false
@@ -152,20 +136,11 @@ func (r *reads) add(ref ast.Ref) {
 	case len(ref) == 2 || !isString(ref[2]):
 		r.addAll()
 	default:
-		r.addMember(string(ref[2].Value.(ast.String)))
-	}
-}
-
-func (r *reads) addMember(name string) {
-	switch name {
-	case "subject":
-		r.subject = true
-	case "roles":
-		r.roles = true
-	case "client":
-		r.client = true
-	case "tenant":
-		r.tenant = true
+		name := ref[2].Value.(ast.String)
+		r.subject = r.subject || name == "subject"
+		r.roles = r.roles || name == "roles"
+		r.client = r.client || name == "client"
+		r.tenant = r.tenant || name == "tenant"
 	}
 }
 

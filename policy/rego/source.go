@@ -19,7 +19,6 @@ import (
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/bundle"
-	"github.com/open-policy-agent/opa/v1/loader/filter"
 	"github.com/open-policy-agent/opa/v1/util"
 
 	defaults "github.com/toolgate/toolgate/policy/bundle"
@@ -43,18 +42,14 @@ func readSource(where string, keep func(name string) bool) (files, error) {
 	if where == "" {
 		return readFS(defaults.Files, keep)
 	}
-	info, err := os.Stat(where)
-	if err != nil {
-		return nil, err
-	}
-	if info.IsDir() {
-		return readFS(os.DirFS(where), keep)
-	}
 	f, err := os.Open(where)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.IsDir() {
+		return readFS(os.DirFS(where), keep)
+	}
 	return readArchive(f, keep)
 }
 
@@ -165,13 +160,13 @@ func (f files) revision() string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// loader hands the files of the policy itself to OPA's bundle reader.
+// loader hands the files of the policy itself to OPA's bundle reader, which calls
+// NextFile alone.
 type loader struct {
+	bundle.DirectoryLoader
 	files files
 	names []string
 }
-
-func (f files) loader() *loader { return &loader{files: f, names: f.own()} }
 
 // NextFile implements bundle.DirectoryLoader.
 func (l *loader) NextFile() (*bundle.Descriptor, error) {
@@ -182,18 +177,6 @@ func (l *loader) NextFile() (*bundle.Descriptor, error) {
 	l.names = l.names[1:]
 	return bundle.NewDescriptor(name, "/"+name, bytes.NewBuffer(l.files[name])), nil
 }
-
-// WithFilter implements bundle.DirectoryLoader; the files are chosen already.
-func (l *loader) WithFilter(filter.LoaderFilter) bundle.DirectoryLoader { return l }
-
-// WithPathFormat implements bundle.DirectoryLoader.
-func (l *loader) WithPathFormat(bundle.PathFormat) bundle.DirectoryLoader { return l }
-
-// WithSizeLimitBytes implements bundle.DirectoryLoader; readSource has limited them.
-func (l *loader) WithSizeLimitBytes(int64) bundle.DirectoryLoader { return l }
-
-// WithFollowSymlinks implements bundle.DirectoryLoader.
-func (l *loader) WithFollowSymlinks(bool) bundle.DirectoryLoader { return l }
 
 // signatures is the file of a bundle that holds its signature. It is no part
 // of the policy: the same files signed anew are the same revision.
@@ -206,10 +189,11 @@ type signed map[string]bundle.FileInfo
 // name reports whether a file is signed, or some file below a folder, which
 // has a slash at its end.
 func (s signed) name(name string) bool {
-	if _, ok := s[name]; ok || !strings.HasSuffix(name, "/") {
-		return ok
+	_, ok := s[name]
+	for file := range s {
+		ok = ok || strings.HasSuffix(name, "/") && strings.HasPrefix(file, name)
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Keys(s)), func(file string) bool { return strings.HasPrefix(file, name) })
+	return ok
 }
 
 // signed verifies the signature of the policy; nil when no key is configured.
@@ -226,26 +210,19 @@ func (o Options) signed() (signed, error) {
 	if !there {
 		return nil, fmt.Errorf("it has no %s, and only signed policies are taken (hint: opa sign --bundle, or opa build --signing-key)", signatures)
 	}
-	if err := checkJSON(content); err != nil {
-		return nil, fmt.Errorf("parsing %s: %w", signatures, err)
-	}
 	var tokens bundle.SignaturesConfig
-	if err := util.UnmarshalJSON(content, &tokens); err != nil {
+	if err := errors.Join(checkJSON(content), util.UnmarshalJSON(content, &tokens)); err != nil {
 		return nil, fmt.Errorf("parsing %s: %w", signatures, err)
 	}
-	names, err := bundle.VerifyBundleSignature(tokens, o.verification())
-	if err != nil {
-		return nil, fmt.Errorf("verifying its signature: %w", err)
-	}
-	return names, nil
-}
-
-func (o Options) verification() *bundle.VerificationConfig {
 	keys := make(map[string]*bundle.KeyConfig, len(o.Keys))
 	for id, k := range o.Keys {
 		keys[id] = &bundle.KeyConfig{Key: k.Key, Algorithm: k.Algorithm, Scope: k.Scope}
 	}
-	return bundle.NewVerificationConfig(keys, o.KeyID, o.Scope, nil)
+	names, err := bundle.VerifyBundleSignature(tokens, bundle.NewVerificationConfig(keys, o.KeyID, o.Scope, nil))
+	if err != nil {
+		return nil, fmt.Errorf("verifying its signature: %w", err)
+	}
+	return names, nil
 }
 
 // verify holds every file against the signature: one that the policy consists
