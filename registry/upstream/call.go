@@ -280,15 +280,21 @@ func (s *Server) open(key string, sl *slot) {
 	began := s.opts.Now()
 	sess, _, err := s.connect(s.life, cl)
 	if err == nil {
-		s.adopt(sess)
+		s.recordList(sess)
 	}
 	s.opened(sl, sess, err)
 	if err == nil {
 		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
 			sess.conn.Go(func() { s.listenForChanges(sess.conn) })
 		}
-		before := sess.profile.Load()
-		sess.watch(s, func([]json.RawMessage, bool) { before = s.ownListed(sess, before) })
+		sess.watch(s, func(_ []json.RawMessage, changed, _ bool) {
+			if changed {
+				s.mu.Lock()
+				delete(s.profiles.known, string(cl.clientCapabilities()))
+				s.mu.Unlock()
+				s.opts.Relisted()
+			}
+		})
 		sess.conn.close()
 	}
 	s.mu.Lock()

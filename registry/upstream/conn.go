@@ -159,24 +159,29 @@ const queueDepth = 256
 
 // A queue runs functions one after the other, away from the goroutine that
 // reads the connection. Its goroutine lives while there is something to run,
-// and finish waits for it. Each function learns whether the queue is muted,
-// that is, whether nobody wants its effect any longer. The zero value is ready.
+// and finish waits for it. The zero value is ready.
 type queue struct {
 	mu      sync.Mutex // protects the fields below
-	waiting []func(muted bool)
+	waiting []queued
 	ended   chan struct{} // closed when the goroutine has ended, nil while there is none
 	closed  bool
-	muted   bool
+	muted   bool // nobody wants the effect of what waits, unless it is vital
+}
+
+// queued is a function in a queue.
+type queued struct {
+	run   func()
+	vital bool
 }
 
 // offer queues f, and reports false when the queue is full or finished.
-func (q *queue) offer(f func(muted bool)) bool {
+func (q *queue) offer(vital bool, f func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.waiting) >= queueDepth {
 		return false
 	}
-	q.waiting = append(q.waiting, f)
+	q.waiting = append(q.waiting, queued{f, vital})
 	if q.ended == nil {
 		q.ended = make(chan struct{})
 		go q.run(q.ended)
@@ -187,25 +192,27 @@ func (q *queue) offer(f func(muted bool)) bool {
 // run runs until nothing waits.
 func (q *queue) run(ended chan struct{}) {
 	defer close(ended)
-	for f, muted := q.next(); f != nil; f, muted = q.next() {
-		f(muted)
+	for f := q.next(); f != nil; f = q.next() {
+		f()
 	}
 }
 
 // next returns the function to run next, nil when the goroutine is to end.
-func (q *queue) next() (f func(bool), muted bool) {
+func (q *queue) next() func() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 {
-		q.waiting, q.ended = nil, nil
-		return nil, false
+	for len(q.waiting) > 0 {
+		first := q.waiting[0]
+		if q.waiting = q.waiting[1:]; first.vital || !q.muted {
+			return first.run
+		}
 	}
-	f, q.waiting = q.waiting[0], q.waiting[1:]
-	return f, q.muted
+	q.waiting, q.ended = nil, nil
+	return nil
 }
 
 // finish closes the queue and returns when all functions have run. With mute,
-// those that were waiting run muted.
+// those that are waiting run only if they are vital.
 func (q *queue) finish(mute bool) {
 	q.mu.Lock()
 	q.closed, q.muted = true, mute

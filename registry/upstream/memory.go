@@ -141,11 +141,11 @@ func (srv *Server) restoreState(ctx context.Context, s *session, cl *client) {
 	if len(held) == 0 || home == nil {
 		return
 	}
-	s.conn.queue.offer(unlessMuted(func() {
+	s.conn.queue.offer(false, func() {
 		for _, sub := range held {
 			home.Tell(methodUpdated, object(member{"uri", jsonrpc.Quote(sub.uri)}))
 		}
-	}))
+	})
 }
 
 // reopenSubscribed reopens the connection of every client that has

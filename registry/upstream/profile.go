@@ -185,44 +185,20 @@ func (s *Server) opened(sl *slot, sess *session, err error) {
 	}
 }
 
-// sharedListed records what the shared connection has listed, for the first
-// time or again. When that changed, the profiles of other connections are
-// dropped.
-func (s *Server) sharedListed(sess *session, first bool) {
+// recordList records what a connection has listed, and returns it. A list that
+// equals the shared one is kept once and compared by pointer. When the shared list
+// changes, the profiles of other connections are dropped.
+func (s *Server) recordList(sess *session) *Profile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if first {
+	now := sess.profile.Load()
+	switch {
+	case now.same(s.listed):
+		now = s.listed
+		sess.profile.Store(now)
+	case sess.conn.client == nil:
+		s.listed = now
 		clear(s.profiles.known)
 	}
-	if now := sess.profile.Load(); s.listed != nil && now.same(s.listed) {
-		sess.profile.Store(s.listed)
-		return
-	}
-	s.listed = sess.profile.Load()
-	clear(s.profiles.known)
-}
-
-// adopt replaces the profile of a connection by the shared one when they are
-// equal, so that it is kept once and compared by pointer.
-func (s *Server) adopt(sess *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.listed != nil && s.listed.same(sess.profile.Load()) {
-		sess.profile.Store(s.listed)
-	}
-}
-
-// ownListed records what the connection of a client has listed again, and
-// returns it. When that changed, the profile for its capabilities is dropped.
-func (s *Server) ownListed(sess *session, before *Profile) *Profile {
-	s.adopt(sess)
-	now := sess.profile.Load()
-	if now.same(before) {
-		return now
-	}
-	s.mu.Lock()
-	delete(s.profiles.known, string(sess.conn.client.clientCapabilities()))
-	s.mu.Unlock()
-	s.opts.Relisted()
 	return now
 }

@@ -55,7 +55,7 @@ func (c *conn) respond(msg *jsonrpc.Message, during *mcpclient.Call) {
 		return
 	}
 	a.clock.hold()
-	if c.asking.Add(1) > maxAsking || !order.offer(func(muted bool) { c.askClient(a, muted) }) {
+	if c.asking.Add(1) > maxAsking || !order.offer(true, func() { c.askClient(a) }) {
 		if c.endQuestion(a) {
 			c.Offer(jsonrpc.NewFailure(a.id, -32603, "too many requests at once", nil))
 		}
@@ -85,12 +85,8 @@ func (c *conn) newAsking(msg *jsonrpc.Message, peer Peer, course *pending) *aski
 	return a
 }
 
-// askClient puts a question to its client, in a goroutine of the connection. A
-// muted question ends at once.
-func (c *conn) askClient(a *asking, muted bool) {
-	if muted {
-		a.end()
-	}
+// askClient puts a question to its client, in a goroutine of the connection.
+func (c *conn) askClient(a *asking) {
 	begun := c.Go(func() {
 		defer c.asking.Add(-1)
 		var answers []Answer
@@ -138,7 +134,7 @@ func (c *conn) report(a *asking, token, params json.RawMessage) {
 		return
 	}
 	line := jsonrpc.NewNotification("notifications/progress", params)
-	a.back.offer(func(bool) { _ = c.Post(c.Life(), line) })
+	a.back.offer(true, func() { _ = c.Post(c.Life(), line) })
 }
 
 // withoutMeta removes a member of _meta from params, and an empty _meta with it.

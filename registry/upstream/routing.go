@@ -62,7 +62,7 @@ func (c *conn) notice(msg *jsonrpc.Message, during *mcpclient.Call) {
 func (c *conn) listChanged(msg *jsonrpc.Message) {
 	if c.client != nil {
 		c.notifyPeer(c.client.peer(), &c.queue, msg)
-	} else if !c.queue.offer(unlessMuted(func() { c.opts.ListChanged(msg.Method) })) {
+	} else if !c.queue.offer(false, func() { c.opts.ListChanged(msg.Method) }) {
 		c.dropped.Add(1)
 	}
 }
@@ -70,18 +70,8 @@ func (c *conn) listChanged(msg *jsonrpc.Message) {
 // notifyPeer queues a notification for a peer. What cannot be queued is dropped
 // and counted.
 func (c *conn) notifyPeer(peer Peer, order *queue, msg *jsonrpc.Message) {
-	if peer == nil || !order.offer(unlessMuted(func() { peer.Tell(msg.Method, msg.Params) })) {
+	if peer == nil || !order.offer(false, func() { peer.Tell(msg.Method, msg.Params) }) {
 		c.dropped.Add(1)
-	}
-}
-
-// unlessMuted returns a function for a queue that does nothing when the queue
-// is muted.
-func unlessMuted(f func()) func(muted bool) {
-	return func(muted bool) {
-		if !muted {
-			f()
-		}
 	}
 }
 
@@ -101,7 +91,7 @@ func (c *conn) progressed(params json.RawMessage) {
 		return
 	}
 	rest, err := jsonrpc.Delete(params, "progressToken")
-	if err != nil || !order.offer(unlessMuted(func() { tell(rest) })) {
+	if err != nil || !order.offer(false, func() { tell(rest) }) {
 		c.dropped.Add(1)
 	}
 }

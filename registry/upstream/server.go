@@ -151,22 +151,20 @@ func (s *Server) runShared() (err error, lost bool) {
 		return err, false
 	}
 	defer sess.conn.close()
-	s.sharedListed(sess, true)
+	s.recordList(sess)
+	s.mu.Lock()
+	clear(s.profiles.known)
+	s.mu.Unlock()
 	s.opts.Listed(tools)
 	s.up(sess)
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.followLists(sess) })
 	}
 	s.reopenSubscribed()
-	before := sess.profile.Load()
-	sess.watch(s, func(tools []json.RawMessage, announced bool) {
-		s.sharedListed(sess, false)
-		s.opts.Listed(tools)
-		now := sess.profile.Load()
-		if announced && now == before {
+	sess.watch(s, func(tools []json.RawMessage, changed, announced bool) {
+		if s.opts.Listed(tools); announced && !changed {
 			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
 		}
-		before = now
 	})
 	cause := mcpclient.AsError(context.Cause(sess.conn.Life()))
 	s.down(cause.Err, cause.Lost)

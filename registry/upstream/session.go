@@ -141,8 +141,9 @@ func NameOf(definition json.RawMessage) (string, bool) {
 
 // watch lists the tools again when the server announces a change, at most once
 // a second, until the connection ends. A list that fails is requested again. Listed
-// learns whether the server announced the change.
-func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, announced bool)) {
+// learns whether the list changed, and whether the server announced that.
+func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, changed, announced bool)) {
+	before := s.profile.Load()
 	for {
 		select {
 		case <-s.conn.Life().Done():
@@ -155,7 +156,9 @@ func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, announ
 		stop()
 		switch {
 		case err == nil:
-			listed(tools, announced)
+			now := srv.recordList(s)
+			listed(tools, !now.same(before), announced)
+			before = now
 		case !s.conn.Dead():
 			srv.log.Warn("listing changed tools", "error", err)
 			if announced {
@@ -163,10 +166,8 @@ func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, announ
 			}
 			s.conn.signal()
 		}
-		select {
-		case <-s.conn.Life().Done():
+		if !srv.opts.sleep(s.conn.Life(), relist) {
 			return
-		case <-srv.opts.After(relist):
 		}
 	}
 }
