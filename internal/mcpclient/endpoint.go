@@ -47,16 +47,6 @@ type Endpoint struct {
 // Session is what the answer to initialize agreed on. The zero value is none.
 type Session struct{ ID, Revision string }
 
-// set adds the session to the headers of a request.
-func (s Session) set(h http.Header) {
-	if s.ID != "" {
-		h[headerSession] = []string{s.ID}
-	}
-	if s.Revision != "" {
-		h[headerRevision] = []string{s.Revision}
-	}
-}
-
 // SessionID returns the session id that a response grants, "" for none.
 func SessionID(res *http.Response) string { return res.Header.Get(headerSession) }
 
@@ -106,8 +96,17 @@ func (b *outBody) Read(buf []byte) (int, error) {
 
 // Headers returns the headers of a POST in a session.
 func (e *Endpoint) Headers(s Session) http.Header {
-	h := http.Header{"Content-Type": {mediaJSON}, "Accept": {mediaJSON + ", " + mediaEvents}}
-	s.set(h)
+	return e.with(http.Header{"Content-Type": {mediaJSON}, "Accept": {mediaJSON + ", " + mediaEvents}}, s)
+}
+
+// with adds the session and the headers of every request to h.
+func (e *Endpoint) with(h http.Header, s Session) http.Header {
+	if s.ID != "" {
+		h[headerSession] = []string{s.ID}
+	}
+	if s.Revision != "" {
+		h[headerRevision] = []string{s.Revision}
+	}
 	maps.Copy(h, e.Header)
 	return h
 }
@@ -145,20 +144,15 @@ func (e *Endpoint) roundTrip(ctx context.Context, req *http.Request) (*http.Resp
 // session's own. The caller closes the body of the response.
 func (e *Endpoint) Open(ctx context.Context, s Session, at *Position) (*http.Response, error) {
 	h := http.Header{"Accept": {mediaEvents}}
-	s.set(h)
 	if at.Last != "" {
 		h[headerLast] = []string{at.Last}
 	}
-	maps.Copy(h, e.Header)
-	return e.roundTrip(ctx, &http.Request{Method: http.MethodGet, Header: h})
+	return e.roundTrip(ctx, &http.Request{Method: http.MethodGet, Header: e.with(h, s)})
 }
 
 // End ends a session with DELETE. A server may refuse that.
 func (e *Endpoint) End(ctx context.Context, s Session) {
-	h := http.Header{}
-	s.set(h)
-	maps.Copy(h, e.Header)
-	if res, err := e.roundTrip(ctx, &http.Request{Method: http.MethodDelete, Header: h}); err == nil {
+	if res, err := e.roundTrip(ctx, &http.Request{Method: http.MethodDelete, Header: e.with(http.Header{}, s)}); err == nil {
 		res.Body.Close()
 	}
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -95,22 +96,13 @@ func letGo() {
 // leash gives a channel that is closed when the proxy lets go or dies, or when
 // somebody asks this process to end.
 func leash() <-chan struct{} {
-	ended := make(chan struct{})
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	closed := make(chan struct{})
+	held, end := context.WithCancel(context.Background())
+	ended, _ := signal.NotifyContext(held, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // the signals stay ours until the end
 	go func() {
+		defer end()
 		_, _ = io.Copy(io.Discard, os.NewFile(leashFD, "leash")) // any end of it is the end
-		close(closed)
 	}()
-	go func() {
-		select {
-		case <-signals:
-		case <-closed:
-		}
-		close(ended)
-	}()
-	return ended
+	return ended.Done()
 }
 
 // supervisor is the state of ChildMain.
