@@ -23,13 +23,18 @@ var ErrArguments = errors.New("bad arguments")
 // defaultResults is the contract's default of num_results.
 const defaultResults = 5
 
+// backends do the work of the tools.
+type backends struct {
+	index    *search.Index
+	renderer *media.Renderer
+	wallet   *wallet.Wallet
+}
+
 // handlers are the tools by name. An error of a handler becomes a JSON-RPC error,
 // which the specification of the standard tools requires for internal failures.
-func handlers(s Searcher, r Renderer, l Ledger) map[string]server.ToolHandlerFunc {
+func (b backends) handlers() map[string]server.ToolHandlerFunc {
 	return map[string]server.ToolHandlerFunc{
-		"search_internet": handler(func(ctx context.Context, in searchArgs) (*mcp.CallToolResult, error) { return doSearch(ctx, s, in) }),
-		"generate_media":  handler(func(ctx context.Context, in mediaArgs) (*mcp.CallToolResult, error) { return doMedia(ctx, r, in) }),
-		"manage_wallet":   handler(func(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) { return doWallet(ctx, l, in) }),
+		"search_internet": handler(b.search), "generate_media": handler(b.renderMedia), "manage_wallet": handler(b.manageWallet),
 	}
 }
 
@@ -54,14 +59,14 @@ type searchArgs struct {
 	NumResults *float64 `json:"num_results"` // an integer in the contract, which JSON may write as 5.0 or 5e0
 }
 
-func doSearch(ctx context.Context, s Searcher, in searchArgs) (*mcp.CallToolResult, error) {
+func (b backends) search(ctx context.Context, in searchArgs) (*mcp.CallToolResult, error) {
 	n := defaultResults
 	if in.NumResults != nil {
 		if n = int(*in.NumResults); float64(n) != *in.NumResults {
 			return nil, fmt.Errorf("%w: num_results is not an integer", ErrArguments)
 		}
 	}
-	results, err := s.Search(ctx, in.Query, n)
+	results, err := b.index.Search(ctx, in.Query, n)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +82,8 @@ type mediaArgs struct {
 	Model       string `json:"model"`
 }
 
-func doMedia(ctx context.Context, r Renderer, in mediaArgs) (*mcp.CallToolResult, error) {
-	p, err := r.Render(ctx, in.Prompt, in.AspectRatio, in.Model)
+func (b backends) renderMedia(ctx context.Context, in mediaArgs) (*mcp.CallToolResult, error) {
+	p, err := b.renderer.Render(ctx, in.Prompt, in.AspectRatio, in.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +117,12 @@ type walletResult struct {
 	Transaction *wallet.Transaction `json:"transaction,omitempty"`
 }
 
-func doWallet(ctx context.Context, l Ledger, in walletArgs) (*mcp.CallToolResult, error) {
+func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToolResult, error) {
 	out := walletResult{Provider: wallet.Provider, Action: in.Action}
 	switch in.Action {
 	case "balance":
 	case "transfer":
-		// A client that disconnects must not leave a transfer undecided.
-		ctx = context.WithoutCancel(ctx)
-		tx, err := l.Transfer(ctx, in.Asset, string(in.Amount), in.Destination)
+		tx, err := b.wallet.Transfer(ctx, in.Asset, string(in.Amount), in.Destination)
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +130,7 @@ func doWallet(ctx context.Context, l Ledger, in walletArgs) (*mcp.CallToolResult
 	default:
 		return nil, fmt.Errorf("%w: unknown action %.64q", ErrArguments, in.Action)
 	}
-	balances, err := l.Balances(ctx, in.Asset)
+	balances, err := b.wallet.Balances(ctx, in.Asset)
 	if err != nil && out.Transaction == nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"io"
 	"log"
 	"path/filepath"
-	"runtime/debug"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -23,40 +22,14 @@ import (
 	"github.com/toolgate/toolgate/tools/wallet"
 )
 
-// Searcher finds documents.
-type Searcher interface {
-	// Search returns at most n results, best first. It is called concurrently.
-	Search(ctx context.Context, query string, n int) ([]search.Result, error)
-}
-
-// Renderer makes pictures.
-type Renderer interface {
-	// Render makes one picture; aspect "" is the renderer's own choice. It is
-	// called concurrently.
-	Render(ctx context.Context, prompt, aspect, model string) (media.Picture, error)
-}
-
-// Ledger keeps a wallet.
-type Ledger interface {
-	// Balances returns the balance of asset, or of every asset if it is "".
-	Balances(ctx context.Context, asset string) ([]wallet.Balance, error)
-	// Transfer moves amount, the lexeme of a JSON number, and returns when the
-	// transfer is durable. After an error nothing has moved.
-	Transfer(ctx context.Context, asset, amount, destination string) (wallet.Transaction, error)
-}
-
-var (
-	_ Searcher = (*search.Index)(nil)
-	_ Renderer = (*media.Renderer)(nil)
-	_ Ledger   = (*wallet.Wallet)(nil)
-)
-
 // Options are the settings of Serve.
 type Options struct {
 	Dir    string    // directory of the wallet (wallet.db); required, created if missing
 	Docs   string    // folder of documents to search; "" for the embedded ones
 	Models []string  // models of generate_media; empty for all of package media
 	Log    io.Writer // log of the server, one line per message; nil for none
+
+	Version string // of the program, for handshakes
 }
 
 // Serve speaks MCP over in and out, one message per line, until in or ctx ends; both
@@ -99,7 +72,7 @@ func newServer(ctx context.Context, opts Options) (*server.MCPServer, func() err
 		return nil, nil, errors.Join(err, index.Close())
 	}
 	closeAll := func() error { return errors.Join(index.Close(), ledger.Close()) }
-	s, err := bind(handlers(index, renderer, ledger))
+	s, err := bind(opts.Version, backends{index, renderer, ledger}.handlers())
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}
@@ -119,8 +92,8 @@ func openIndex(folder string) (*search.Index, error) {
 
 // bind returns a server that offers every contract. A contract without a handler and
 // a handler without a contract are errors.
-func bind(by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
-	s := server.NewMCPServer("toolgate-tools", version(), server.WithToolCapabilities(false), server.WithRecovery())
+func bind(version string, by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
+	s := server.NewMCPServer("toolgate-tools", version, server.WithToolCapabilities(false), server.WithRecovery())
 	contracts := contract.Tools()
 	if len(contracts) != len(by) {
 		return nil, fmt.Errorf("binding tools: %d contracts, %d handlers", len(contracts), len(by))
@@ -156,11 +129,4 @@ func toolOf(c contract.Tool) (mcp.Tool, error) {
 		Name: d.Name, Title: d.Title, Description: d.Description, Annotations: d.Annotations,
 		RawInputSchema: d.InputSchema, RawOutputSchema: d.OutputSchema,
 	}, nil
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -102,6 +102,7 @@ func toolsCommand(e *env) *cobra.Command {
 			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir
 			}
+			opts.Version = version
 			return tools.Serve(c.Context(), opts, e.in, e.out)
 		},
 	}

@@ -117,7 +117,7 @@ func (r *Renderer) Render(ctx context.Context, prompt, aspect, model string) (Pi
 }
 
 // compose draws paper, frame, the prompt, and the label at the foot.
-func compose(size image.Point, prompt, model string) image.Image {
+func compose(size image.Point, prompt, model string) *image.RGBA {
 	s := styles[model]
 	paper, ink, frame := s.colors(prompt)
 	img := image.NewRGBA(image.Rectangle{Max: size})

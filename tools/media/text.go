@@ -3,10 +3,10 @@ package media
 import (
 	"image"
 	"image/color"
-	"image/draw"
 	"strings"
 	"unicode"
 
+	"golang.org/x/image/draw"
 	"golang.org/x/image/font"
 	"golang.org/x/image/font/basicfont"
 	"golang.org/x/image/math/fixed"
@@ -72,28 +72,16 @@ func visible(word string) []rune {
 }
 
 // write draws lines from the top of area. A character that the font lacks
-// becomes its replacement sign.
-func write(dst draw.Image, area image.Rectangle, lines []string, scale int, ink color.Color) {
+// becomes its replacement sign. Enlarging by whole pixels keeps the edges sharp
+// and the bytes the same on every machine.
+func write(dst *image.RGBA, area image.Rectangle, lines []string, scale int, ink color.Color) {
+	within, src := dst.SubImage(area).(draw.Image), image.NewUniform(ink)
 	for i, line := range lines {
 		mask := image.NewAlpha(image.Rect(0, 0, len([]rune(line))*charWidth, lineHeight))
 		d := font.Drawer{Dst: mask, Src: image.Opaque, Face: basicfont.Face7x13, Dot: fixed.P(0, ascent)}
 		d.DrawString(line)
 		at := area.Min.Add(image.Pt(0, i*lineHeight*scale))
-		stamp(dst, area, at, mask, scale, ink)
-	}
-}
-
-// stamp enlarges mask by whole pixels, which keeps the edges sharp and the
-// bytes the same on every machine.
-func stamp(dst draw.Image, clip image.Rectangle, at image.Point, mask *image.Alpha, scale int, ink color.Color) {
-	src := image.NewUniform(ink)
-	for y := range mask.Rect.Dy() {
-		for x := range mask.Rect.Dx() {
-			if mask.AlphaAt(x, y).A == 0 {
-				continue
-			}
-			p := at.Add(image.Pt(x*scale, y*scale))
-			draw.Draw(dst, image.Rectangle{Min: p, Max: p.Add(image.Pt(scale, scale))}.Intersect(clip), src, image.Point{}, draw.Src)
-		}
+		to := image.Rectangle{Min: at, Max: at.Add(mask.Rect.Max.Mul(scale))}
+		draw.NearestNeighbor.Scale(within, to, src, mask.Rect, draw.Over, &draw.Options{SrcMask: mask})
 	}
 }

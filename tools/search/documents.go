@@ -2,9 +2,7 @@ package search
 
 import (
 	"embed"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -80,6 +78,13 @@ func read(from fs.FS, address func(name string) string) ([]Document, error) {
 		if len(docs) == maxDocuments {
 			return fmt.Errorf("more than %d documents", maxDocuments)
 		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.Size() > maxDocument {
+			return fmt.Errorf("%s: larger than %d bytes", name, maxDocument)
+		}
 		doc, err := readOne(from, name)
 		if err != nil {
 			return err
@@ -115,25 +120,16 @@ func readable(name string) bool {
 }
 
 func readOne(from fs.FS, name string) (Document, error) {
-	f, err := from.Open(name)
+	data, err := fs.ReadFile(from, name)
 	if err != nil {
 		return Document{}, err
 	}
-	defer f.Close() //nolint:errcheck // opened for reading only
-	data, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
-	switch {
-	case err != nil:
-		return Document{}, err
-	case len(data) > maxDocument:
-		return Document{}, fmt.Errorf("%s: larger than %d bytes", name, maxDocument)
-	case !utf8.Valid(data):
-		return Document{}, fmt.Errorf("%s: %w", name, errNoText)
+	if !utf8.Valid(data) {
+		return Document{}, fmt.Errorf("%s: not UTF-8 text", name)
 	}
 	title, text := split(string(data))
 	return Document{Title: title, Text: text}, nil
 }
-
-var errNoText = errors.New("not UTF-8 text")
 
 // split takes the heading of the first level off the start of a text.
 func split(text string) (title, rest string) {

@@ -85,7 +85,7 @@ func (w *Wallet) Close() error { return w.db.Close() }
 
 // endow writes the opening entries once in the life of a ledger.
 func (w *Wallet) endow(ctx context.Context) error {
-	return w.update(ctx, func(tx *sql.Tx) error {
+	return w.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM transactions`).Scan(&n); err != nil || n > 0 {
 			return err
@@ -121,8 +121,8 @@ func (b *Balance) fields() []any { return []any{&b.Asset, &b.Amount} }
 
 // Transfer moves an amount, the lexeme of a JSON number, to destination. It returns
 // when the entries are on disk. The error is ErrAmount, ErrAsset, ErrInsufficient or
-// ErrDestination, or one of the ledger. After an error no money has moved, unless
-// ctx ended during the commit.
+// ErrDestination, or one of the ledger. After an error no money has moved. A transfer
+// that has begun completes when ctx ends.
 func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string) (Transaction, error) {
 	if strings.TrimSpace(destination) == "" || len(destination) > 1024 {
 		return Transaction{}, fmt.Errorf("transferring: %w", ErrDestination)
@@ -132,7 +132,7 @@ func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string
 		return Transaction{}, fmt.Errorf("transferring: %w", err)
 	}
 	var id string
-	err = w.update(ctx, func(tx *sql.Tx) error {
+	err = w.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := covers(ctx, tx, asset, value); err != nil {
 			return err
 		}
@@ -143,19 +143,6 @@ func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string
 		return Transaction{}, fmt.Errorf("transferring: %w", err)
 	}
 	return Transaction{ID: id, Asset: asset, Amount: plain(value), Destination: destination}, nil
-}
-
-// update runs do in one transaction that holds the write lock from its start.
-func (w *Wallet) update(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := w.db.Write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	if err := do(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
 }
 
 func covers(ctx context.Context, tx *sql.Tx, asset string, value *apd.Decimal) error {
