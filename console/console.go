@@ -74,12 +74,11 @@ type Options struct {
 	// Status returns the status. Every request for a page calls it, so it must be
 	// quick. Required.
 	Status func() Status
-	// Held counts the calls that wait for a decision, for the page; nil leaves
-	// the count out.
+	// Held counts the calls that wait for a decision, for the page. Required.
 	Held func(ctx context.Context) (int, error)
-	// Audit is the audit trail; nil = there is none to follow here.
+	// Audit is the audit trail. Required.
 	Audit AuditTail
-	// Metrics serves /metrics; nil = there are none.
+	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Hosts are the names and addresses, without ports, by which people reach
 	// this listener, in addition to the loopback ones. An unspecified address (0.0.0.0,
@@ -127,8 +126,9 @@ type Console struct {
 
 // New builds a Console. An option that is required and missing is an error.
 func New(opts Options) (*Console, error) {
-	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Identify == nil || opts.Again == nil || opts.Status == nil {
-		return nil, errors.New("building the console: approvals, reconciler, feed, archive, identify, again and status are required")
+	if opts.Approvals == nil || opts.Reconciler == nil || opts.Feed == nil || opts.Archive == nil || opts.Identify == nil || opts.Again == nil ||
+		opts.Status == nil || opts.Held == nil || opts.Audit == nil || opts.Metrics == nil {
+		return nil, errors.New("building the console: approvals, reconciler, feed, archive, identify, again, status, held, audit and metrics are required")
 	}
 	home, err := url.Parse(opts.URL)
 	if err != nil {
@@ -236,9 +236,6 @@ func redirect(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *Console) metrics(w http.ResponseWriter, r *http.Request) error {
-	if c.opts.Metrics == nil {
-		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there are no metrics here"}
-	}
 	c.opts.Metrics.ServeHTTP(w, r)
 	return nil
 }

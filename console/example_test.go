@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -50,6 +51,8 @@ func Example() {
 		},
 		Again:  func(context.Context, policy.Principal, string) (policy.Principal, error) { return ann, nil },
 		Status: func() console.Status { return console.Status{Ready: true} },
+		Held:   tickets.Held, Metrics: http.NotFoundHandler(),
+		Audit: func(context.Context, int, bool) iter.Seq2[[]byte, error] { return func(func([]byte, error) bool) {} },
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -114,16 +115,13 @@ func inboxQuery(u *url.URL, v visitor) (view string, f approval.Filter, path str
 		return "", f, "", badRequest("the query cannot be read", "")
 	}
 	f = approval.Filter{Before: query.Get("before"), Limit: listed}
-	switch view = query.Get("view"); view {
-	case "", "mine":
-		view = "mine"
+	switch view = cmp.Or(query.Get("view"), "mine"); view {
+	case "mine":
 		f.Awaiting = v.Principal
 	case "team":
-		f.Viewer = v.Principal
-		f.States = []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDispatching}
+		f.Viewer, f.States = v.Principal, []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDispatching}
 	case "history":
-		f.Viewer = v.Principal
-		f.States = []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
+		f.Viewer, f.States = v.Principal, []approval.State{approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
 			approval.StateDone, approval.StateFailed, approval.StateUnknown}
 	default:
 		return "", f, "", badRequest("there is no such list", "mine, team and history are known")

@@ -49,14 +49,10 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) error {
 		Status
 		Version string
 		Held    int
-		Counted bool
 	}{Status: c.opts.Status(), Version: c.opts.Version}
-	if c.opts.Held != nil {
-		n, err := c.opts.Held(r.Context())
-		if err != nil {
-			return err
-		}
-		data.Held, data.Counted = n, true
+	var err error
+	if data.Held, err = c.opts.Held(r.Context()); err != nil {
+		return err
 	}
 	return render(w, pageCSP, http.StatusOK, "page.html", data)
 }

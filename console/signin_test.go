@@ -270,6 +270,7 @@ func FuzzWhereSigningInLeads(f *testing.F) {
 	c, err := console.New(console.Options{
 		Approvals: new(approval.Tickets), Reconciler: new(approval.Tickets), Feed: new(approval.Tickets), Archive: new(approval.Tickets),
 		Identify: identify, Again: again, Status: func() console.Status { return console.Status{} },
+		Held: new(approval.Tickets).Held, Audit: noTrail, Metrics: http.NotFoundHandler(),
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -153,9 +153,6 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	if !p.Has("auditor", "approver") {
 		return problem{Status: http.StatusForbidden, Code: "NOT_AUDITOR", Detail: "the audit trail is for the roles auditor and approver"}
 	}
-	if c.opts.Audit == nil {
-		return problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no audit trail here"}
-	}
 	n, follow := tailLines, false
 	if err := readQuery(r.URL, map[string]func(string) error{
 		"n": number(&n, 0, maxLines, fmt.Sprintf("n is a number from 0 to %d", maxLines)),

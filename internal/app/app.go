@@ -33,6 +33,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/policy/verify"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/bus"
 	"github.com/toolgate/toolgate/registry"
@@ -76,8 +77,10 @@ type App struct {
 	upstreams *registry.Registry
 	gate      *proxy.Gate
 	worker    *proxy.TicketWorker
-	verify    *verification
+	sampler   *verify.Sampler
 	bus       *bus.Bus
+
+	stopSampling func()
 
 	// toolsChanged notifies agents that their lists may be others, and
 	// toolsChangedFor those of one principal. Both are nil until agents are served.
@@ -133,9 +136,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 // openGate builds the road of tool calls, and the worker that runs approved ones.
 func (a *App) openGate(cfg *config.Config) (err error) {
 	tickets := a.state.tickets
-	a.verify = a.startVerification()
+	a.startSampling(cfg)
 	a.gate, err = proxy.New(proxy.Options{
-		Identifier: a.auth, Policy: a.verify.watch(a.policy.current()), Limiter: a.limits, Usage: limit.NewUsage(a.state.db, nil),
+		Identifier: a.auth, Policy: a.sample(a.policy.current()), Limiter: a.limits, Usage: limit.NewUsage(a.state.db, nil),
 		Tickets: tickets, Waiter: tickets, Book: tickets, Recorder: a.state.trail,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
 		Observe: a.metrics.observe, Log: a.log.Named("gate"),
@@ -170,8 +173,8 @@ func (a *App) Close() error {
 	if a.bus != nil {
 		a.bus.Close()
 	}
-	if a.verify != nil {
-		a.verify.close()
+	if a.stopSampling != nil {
+		a.stopSampling()
 	}
 	if a.state != nil {
 		errs = append(errs, a.state.close())
@@ -219,7 +222,7 @@ func (a *App) apply(ctx context.Context, cfg *config.Config) error {
 	}
 	a.limits.Apply(limitRules(cfg))
 	a.gate.Apply(gateSettings(cfg))
-	a.verify.sampler.SetShare(cfg.Policy.Verify.Sample)
+	a.sampler.SetShare(cfg.Policy.Verify.Sample)
 	a.mu.Lock()
 	a.cfg = cfg
 	a.mu.Unlock()

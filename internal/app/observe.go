@@ -18,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/policy/shadow"
 	"github.com/toolgate/toolgate/policy/verify"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // metrics are what /metrics shows. No label names a person, and tools appear
@@ -139,31 +140,19 @@ func (a *App) addGauges() {
 	})
 }
 
-// verification verifies a sample of the decisions of an App while it serves.
-type verification struct {
-	sampler *verify.Sampler
-	stop    context.CancelFunc
-	done    sync.WaitGroup
-}
-
-// startVerification starts verifying. The caller must call close before the audit
-// trail closes.
-func (a *App) startVerification() *verification {
-	ctx, stop := context.WithCancel(context.Background())
-	v := &verification{stop: stop, sampler: verify.New(verify.Options{
-		Share:   a.Config().Policy.Verify.Sample,
+// startSampling verifies a sample of the decisions until stopSampling is called,
+// which waits for the decision that is being verified.
+func (a *App) startSampling(cfg *config.Config) {
+	a.sampler = verify.New(verify.Options{
+		Share:   cfg.Policy.Verify.Sample,
 		Record:  func(_ context.Context, r *audit.Record) error { return a.state.trail.Write(audit.KindOutcome, r) },
 		Observe: func(o verify.Outcome) { a.metrics.verified.WithLabelValues(string(o)).Inc() },
 		Log:     a.log.Named("verify"),
-	})}
-	v.done.Go(func() { v.sampler.Run(ctx) })
-	return v
-}
-
-// close stops verifying and waits for the decision that is being verified.
-func (v *verification) close() {
-	v.stop()
-	v.done.Wait()
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { a.sampler.Run(ctx) })
+	a.stopSampling = func() { stop(); running.Wait() }
 }
 
 // sampled is an engine whose decisions are sampled. Decisions that the engine failed
@@ -177,8 +166,8 @@ type sampled struct {
 // The gate uses more of an engine than proxy.Policy.
 var _ proxy.Metered = (*sampled)(nil)
 
-func (v *verification) watch(engine *rego.Engine) *sampled {
-	return &sampled{Engine: engine, reference: engine.Reference(), sampler: v.sampler}
+func (a *App) sample(engine *rego.Engine) *sampled {
+	return &sampled{Engine: engine, reference: engine.Reference(), sampler: a.sampler}
 }
 
 // Decide implements proxy.Policy.

@@ -330,7 +330,7 @@ func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
 
 // installPolicy installs a new policy for calls, tickets and the lists of agents.
 func (a *App) installPolicy(engine *rego.Engine) {
-	a.gate.SetPolicy(a.verify.watch(engine))
+	a.gate.SetPolicy(a.sample(engine))
 	a.worker.Recheck()
 	if notify := a.toolsChanged.Load(); notify != nil {
 		(*notify)()
