@@ -184,14 +184,14 @@ func (e *env) appOptions() app.Options {
 }
 
 // load reads the configuration.
-func (e *env) load() (*config.Config, error) { return e.loadAs("", "", e.state) }
+func (e *env) load() (*config.Config, error) { return e.loadAs("", "") }
 
-// loadAs reads the configuration with these in the place of what it says; ""
-// leaves what it says.
-func (e *env) loadAs(listen, admin, state string) (*config.Config, error) {
+// loadAs reads the configuration with these addresses in the place of what it
+// says; "" leaves what it says.
+func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 	cfg, err := config.Load(config.Options{
 		Path: e.config, Overlay: e.overlay, Getenv: e.lookup,
-		State: state, Listen: listen, Admin: admin,
+		State: e.state, Listen: listen, Admin: admin,
 	})
 	if err != nil {
 		return nil, usage(err)

@@ -27,7 +27,7 @@ func serveCommand(e *env) *cobra.Command {
 
 func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	outlive()
-	begun, err := e.loadAs(listen, adminAddr, e.state)
+	begun, err := e.loadAs(listen, adminAddr)
 	if err != nil {
 		return err
 	}
@@ -47,11 +47,8 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	err = a.Run(ctx, listeners, app.Reload{
-		Begun: begun, Asked: hup,
-		Next: func() (*config.Config, error) { return e.loadAs(listen, adminAddr, e.state) },
-		Now:  func() (*config.Config, error) { return e.loadAs(agents, people, cfg.State) },
-	})
+	next := func() (*config.Config, error) { return e.loadAs(listen, adminAddr) }
+	err = a.Run(ctx, listeners, app.Reload{Begun: begun, Asked: hup, Next: next})
 	return errors.Join(err, a.Close())
 }
 

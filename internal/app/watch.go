@@ -19,7 +19,6 @@ import (
 type Reload struct {
 	Begun *config.Config                 // as it was read for Open, ports as written
 	Next  func() (*config.Config, error) // reads it as the next start would; nil = never reload
-	Now   func() (*config.Config, error) // reads it with the addresses and the state that are in use
 	Asked <-chan os.Signal               // a value asks for a reload, changed files or not; nil = nobody asks
 }
 
@@ -104,14 +103,12 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	cfg, err := r.Now()
-	if err != nil {
-		return false, err
-	}
-	if !asked && !a.changed(cfg) {
+	cfg, serving := *next, a.Config()
+	cfg.Listen, cfg.Admin, cfg.State = serving.Listen, serving.Admin, serving.State
+	if !asked && !a.changed(&cfg) {
 		return false, nil
 	}
-	if err := a.apply(ctx, cfg); err != nil {
+	if err := a.apply(ctx, &cfg); err != nil {
 		return false, err
 	}
 	a.mu.Lock()
