@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,10 +123,31 @@ func Decode(line []byte) (*Request, error) {
 	if err != nil {
 		return nil, faulty(line, err)
 	}
-	r := reader{raw: raw, text: InvalidEnvelope}
-	req := r.request()
-	if len(r.issues) > 0 {
-		return nil, r.fault()
+	id := certainID(raw)
+	members, issues := read(raw, requestMembers, true)
+	kind, isText := jsonrpc.Text(members["type"])
+	if isText && kind != ListActions && kind != Invoke {
+		issues = append(issues, issue("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+clip(kind)+"'", "type"))
+	}
+	if len(members["id"]) > maxID {
+		issues = append(issues, issue("too_big", fmt.Sprintf("An id has at most %d bytes", maxID), "id"))
+	}
+	if len(issues) > 0 {
+		return nil, &Fault{Text: InvalidEnvelope, Issues: issues, ID: id, Cause: causeOf(InvalidEnvelope+": ", "", issues[0], id)}
+	}
+	req := &Request{ID: members["id"], Type: kind}
+	if kind == ListActions {
+		return req, nil
+	}
+	members, issues = read(members["payload"], payloadMembers, true)
+	if req.Action, isText = jsonrpc.Text(members["action"]); isText && req.Action == "" {
+		issues = append(issues, issue("too_small", "An action has a name", "action"))
+	}
+	if len(issues) > 0 {
+		return nil, &Fault{Text: InvalidPayload, Issues: issues, ID: id, Cause: causeOf(InvalidPayload+": ", "/payload", issues[0], id)}
+	}
+	if req.Input = members["input"]; req.Input == nil {
+		req.Input = json.RawMessage(`{}`)
 	}
 	return req, nil
 }
@@ -165,116 +185,80 @@ func validID(raw json.RawMessage) bool {
 	return ok && len(raw) <= maxID
 }
 
-// reader takes one request apart and notes what is wrong with it.
-type reader struct {
-	raw    json.RawMessage
-	text   string // what the first issue belongs to
-	id     json.RawMessage
-	issues []Issue
+// A member is a member that an object of the protocol may have.
+type member struct {
+	name     string
+	types    string // of its value, "" for any
+	required bool
 }
 
-// refuse notes an issue.
-func (r *reader) refuse(code, message string, path ...any) {
-	r.issues = append(r.issues, Issue{Code: code, Message: message, Path: path})
-}
-
-// fault makes the fault of the issues.
-func (r *reader) fault() *Fault {
-	var at jsontext.Pointer
-	if r.text == InvalidPayload {
-		at = "/payload"
+// The objects of the protocol.
+var (
+	requestMembers  = []member{{"id", "string", false}, {"type", "string", true}, {"payload", "object", false}}
+	payloadMembers  = []member{{"action", "string", true}, {"input", "object", false}}
+	responseMembers = []member{
+		{"id", "string", false}, {"ok", "boolean", true}, {"data", "object or array", false},
+		{"error", "string", false}, {"issues", "array", false},
 	}
-	for _, step := range r.issues[0].Path {
+	answerMembers = []member{
+		{"action", "", false}, {"boundaryNotice", "", false}, {"uncertainty", "", false}, {"assumptions", "", false},
+		{"output", "", false},
+	}
+)
+
+// read returns the known members of a checked object, nil for none, and what is
+// wrong with it. An unknown member is an issue if its name differs from that of a
+// known one by case alone, and always when closed is true.
+func read(object json.RawMessage, known []member, closed bool) (map[string]json.RawMessage, []Issue) {
+	if object == nil {
+		return nil, []Issue{issue("invalid_type", "Required")}
+	}
+	if object[0] != '{' {
+		return nil, []Issue{issue("invalid_type", wrongType("object", object))}
+	}
+	var issues []Issue
+	members := make(map[string]json.RawMessage, len(known))
+	for name, value := range jsonrpc.Members(object) {
+		misspelled := slices.ContainsFunc(known, func(m member) bool { return strings.EqualFold(m.name, name) })
+		switch {
+		case slices.ContainsFunc(known, func(m member) bool { return m.name == name }):
+			members[name] = value
+		case len(issues) == 0 && (closed || misspelled):
+			issues = append(issues, issue("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip(name))))
+		}
+	}
+	for _, m := range known {
+		switch value := members[m.name]; {
+		case value == nil && m.required:
+			issues = append(issues, issue("invalid_type", "Required", m.name))
+		case value != nil && !strings.Contains(m.types, typeOf(value)) && m.types != "":
+			issues = append(issues, issue("invalid_type", wrongType(m.types, value), m.name))
+		}
+	}
+	return members, issues
+}
+
+func issue(code, message string, path ...any) Issue {
+	return Issue{Code: code, Message: message, Path: path}
+}
+
+// causeOf returns the fault for an issue with what holder points at.
+func causeOf(text, holder string, first Issue, id json.RawMessage) *jsonrpc.Fault {
+	at := jsontext.Pointer(holder)
+	for _, step := range first.Path {
 		at = at.AppendToken(fmt.Sprint(step))
 	}
-	cause := &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: r.text + ": " + r.issues[0].Message, Pointer: string(at), ID: r.id}
-	return &Fault{Text: r.text, Issues: r.issues, ID: r.id, Cause: cause}
+	return &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: text + first.Message, Pointer: string(at), ID: id}
 }
 
-// request reads the envelope, and the payload when the envelope is whole.
-func (r *reader) request() *Request {
-	if r.raw[0] != '{' {
-		r.refuse("invalid_type", wrongType("object", r.raw))
-		return nil
-	}
-	r.id = certainID(r.raw)
-	members := r.members(r.raw, "id", "type", "payload")
-	if id := members["id"]; id != nil {
-		r.str("id", id)
-		if len(id) > maxID {
-			r.refuse("too_big", fmt.Sprintf("An id has at most %d bytes", maxID), "id")
-		}
-	}
-	req := &Request{ID: members["id"], Type: r.kind(members["type"])}
-	payload := members["payload"]
-	if payload != nil && payload[0] != '{' {
-		r.refuse("invalid_type", wrongType("object", payload), "payload")
-	}
-	if len(r.issues) == 0 && req.Type == Invoke {
-		r.text = InvalidPayload
-		r.payload(req, payload)
-	}
-	return req
+// typeOf returns the type of a JSON value, which its first byte tells.
+func typeOf(raw json.RawMessage) string {
+	return cmp.Or(map[byte]string{'{': "object", '[': "array", '"': "string", 't': "boolean", 'f': "boolean", 'n': "null"}[raw[0]], "number")
 }
 
-// kind reads the type.
-func (r *reader) kind(raw json.RawMessage) string {
-	kind, ok := r.str("type", raw)
-	if ok && kind != ListActions && kind != Invoke {
-		r.refuse("invalid_enum_value", "Expected 'list_actions' or 'invoke', received '"+clip(kind)+"'", "type")
-	}
-	return kind
-}
-
-// payload reads what is to be invoked.
-func (r *reader) payload(req *Request, raw json.RawMessage) {
-	if raw == nil {
-		r.refuse("invalid_type", "Required")
-		return
-	}
-	members := r.members(raw, "action", "input")
-	var ok bool
-	if req.Action, ok = r.str("action", members["action"]); ok && req.Action == "" {
-		r.refuse("too_small", "An action has a name", "action")
-	}
-	req.Input = json.RawMessage(`{}`)
-	if input := members["input"]; input != nil {
-		if req.Input = input; input[0] != '{' {
-			r.refuse("invalid_type", wrongType("object", input), "input")
-		}
-	}
-}
-
-// members splits an object and refuses the members that are not known.
-func (r *reader) members(object json.RawMessage, known ...string) map[string]json.RawMessage {
-	for name := range jsonrpc.Members(object) {
-		if !slices.Contains(known, name) {
-			r.refuse("unrecognized_keys", "Unrecognized key "+strconv.QuoteToGraphic(clip(name)))
-			break
-		}
-	}
-	return maps.Collect(jsonrpc.Members(object))
-}
-
-// str reads a member that must be there and be a string.
-func (r *reader) str(name string, raw json.RawMessage) (string, bool) {
-	if raw == nil {
-		r.refuse("invalid_type", "Required", name)
-		return "", false
-	}
-	text, ok := jsonrpc.Text(raw)
-	if !ok {
-		r.refuse("invalid_type", wrongType("string", raw), name)
-	}
-	return text, ok
-}
-
-// typeNames gives the types of JSON by their first byte; any other is a number.
-var typeNames = map[byte]string{'{': "object", '[': "array", '"': "string", 't': "boolean", 'f': "boolean", 'n': "null"}
-
-// wrongType says which type came in place of another.
+// wrongType reports that another type came in place of want.
 func wrongType(want string, raw json.RawMessage) string {
-	return "Expected " + want + ", received " + cmp.Or(typeNames[raw[0]], "number")
+	return "Expected " + want + ", received " + typeOf(raw)
 }
 
 // Path gives the steps of a JSON Pointer (RFC 6901) into value: an int where
@@ -317,9 +301,6 @@ type Response struct {
 	Issues json.RawMessage
 }
 
-// responseNames are the members of a response.
-var responseNames = []string{"id", "ok", "data", "error", "issues"}
-
 // DecodeResponse reads one response line of at most lim.Bytes. The error is
 // always a *jsonrpc.Fault, with the id where there is no doubt about which it
 // is, and then the response is nil. Members that are not known are passed
@@ -332,67 +313,26 @@ func DecodeResponse(line []byte, lim jsonrpc.Limits) (*Response, error) {
 		}
 		return nil, err
 	}
-	if raw[0] != '{' {
-		return nil, invalid("", "a response must be an object", nil)
-	}
-	members, misspelled := split(raw, responseNames)
 	id := certainID(raw)
-	switch {
-	case misspelled != "":
-		return nil, invalid("", "a member differs only by case from "+misspelled, id)
-	case members["id"] != nil && id == nil:
-		return nil, invalid("/id", "an id must be a string", nil)
+	members, issues := read(raw, responseMembers, false)
+	if len(issues) > 0 {
+		return nil, causeOf("", "", issues[0], id)
 	}
-	r := &Response{ID: id, Issues: members["issues"]}
-	if f := r.outcome(members); f != nil {
-		f.ID = id
-		return nil, f
+	r := &Response{ID: id, OK: string(members["ok"]) == "true", Data: members["data"], Issues: members["issues"]}
+	var failed bool
+	switch r.Error, failed = jsonrpc.Text(members["error"]); {
+	case members["id"] != nil && id == nil:
+		return nil, invalid("/id", "an id must be a short string", nil)
+	case r.OK && (failed || r.Issues != nil):
+		return nil, invalid("/error", "a success cannot have an error", id)
+	case !r.OK && r.Data != nil:
+		return nil, invalid("/data", "a failure cannot have data", id)
+	case r.OK && r.Data == nil:
+		return nil, invalid("/data", "data must be an object", id)
+	case !r.OK && !failed:
+		return nil, invalid("/error", "a failure must have an error", id)
 	}
 	return r, nil
-}
-
-// outcome reads what the response says of its request.
-func (r *Response) outcome(members map[string]json.RawMessage) *jsonrpc.Fault {
-	data, text := members["data"], members["error"]
-	switch string(members["ok"]) {
-	case "true":
-		if r.OK = true; text != nil || r.Issues != nil {
-			return invalid("/error", "a success cannot have an error", nil)
-		}
-		if r.Data = data; data == nil || data[0] != '{' && data[0] != '[' {
-			return invalid("/data", "data must be an object", nil)
-		}
-		return nil
-	case "false":
-		if data != nil {
-			return invalid("/data", "a failure cannot have data", nil)
-		}
-		var ok bool
-		if r.Error, ok = jsonrpc.Text(text); !ok {
-			return invalid("/error", "an error must be a string", nil)
-		}
-		if r.Issues != nil && r.Issues[0] != '[' {
-			return invalid("/issues", "issues must be an array", nil)
-		}
-		return nil
-	}
-	return invalid("/ok", "ok must be true or false", nil)
-}
-
-// split gives the known members of an object, and the known name that a member
-// differs from only by case, if there is such a member.
-func split(object json.RawMessage, known []string) (members map[string]json.RawMessage, misspelled string) {
-	members = make(map[string]json.RawMessage, len(known))
-	for name, value := range jsonrpc.Members(object) {
-		for _, k := range known {
-			if name == k {
-				members[k] = value
-			} else if strings.EqualFold(name, k) {
-				misspelled = k
-			}
-		}
-	}
-	return members, misspelled
 }
 
 func invalid(pointer, reason string, id json.RawMessage) *jsonrpc.Fault {
@@ -411,21 +351,17 @@ type Answer struct {
 // Answer reads the data of a response to invoke. The error is always a
 // *jsonrpc.Fault.
 func (r *Response) Answer() (*Answer, error) {
-	if r.Data == nil || r.Data[0] != '{' {
-		return nil, invalid("/data", "data must be an object", r.ID)
+	members, issues := read(r.Data, answerMembers, false)
+	if len(issues) > 0 {
+		return nil, causeOf("", "/data", issues[0], r.ID)
 	}
-	members, misspelled := split(r.Data, []string{"action", "boundaryNotice", "uncertainty", "assumptions", "output"})
-	if misspelled != "" {
-		return nil, invalid("/data", "a member differs only by case from "+misspelled, r.ID)
-	}
-	a := &Answer{
-		Output: members["output"], Action: members["action"], BoundaryNotice: members["boundaryNotice"],
-		Uncertainty: members["uncertainty"], Assumptions: members["assumptions"],
-	}
-	if a.Output == nil || a.Output[0] != '{' {
+	if output := members["output"]; output == nil || output[0] != '{' {
 		return nil, invalid("/data/output", "output must be an object", r.ID)
 	}
-	return a, nil
+	return &Answer{
+		Output: members["output"], Action: members["action"], BoundaryNotice: members["boundaryNotice"],
+		Uncertainty: members["uncertainty"], Assumptions: members["assumptions"],
+	}, nil
 }
 
 // NewSuccess builds a response with data, which is written as it is. A nil id
