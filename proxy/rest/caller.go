@@ -30,6 +30,7 @@ type intake struct {
 	who             policy.Principal
 	unauthenticated *proxy.Failure // why nobody was identified, nil when who is somebody
 	body            []byte
+	id              json.RawMessage // of the envelope, nil when none is known
 	limits          jsonrpc.Limits
 	traceparent     string // as it was sent, "" when there is none that is valid
 	begun           time.Time
@@ -45,7 +46,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
 		return nil, false
 	}
-	if !h.plain(w, r) {
+	if !h.reads(w, r, jsonType) {
 		return nil, false
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
@@ -129,18 +130,13 @@ func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.
 	h.failed(w, f)
 }
 
-// plain reports whether the caller reads JSON, and answers 406 when not.
-func (h *Handler) plain(w http.ResponseWriter, r *http.Request) bool {
-	return h.reads(w, r, "application/json")
-}
-
 // reads reports whether the caller reads media, and answers 406 when not.
-func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media string) bool {
-	if guard.Accepts(r.Header, media) {
-		return true
+func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media []string) bool {
+	ok := guard.Accepts(r.Header, media[0])
+	if !ok {
+		h.refuse(w, problem{http.StatusNotAcceptable, "NOT_ACCEPTABLE", "accept " + media[0]})
 	}
-	h.refuse(w, problem{http.StatusNotAcceptable, "NOT_ACCEPTABLE", "accept " + media})
-	return false
+	return ok
 }
 
 // body reads up to limit bytes of the request's body, which is one more than

@@ -160,15 +160,6 @@ func (h *Handler) succeed(w http.ResponseWriter, good signal.SuccessResponse) {
 // rpcPath is the road of /v1/rpc as events name it.
 const rpcPath = "/v1/rpc"
 
-// requests is every request method that is served. What has no row is refused
-// and recorded: a method is never passed on because nobody thought of it.
-// There are no sessions, so there is no initialize.
-var requests = map[string]func(*Handler, context.Context, *intake) answer{
-	"ping":       (*Handler).ping,
-	"tools/list": (*Handler).listTools,
-	"tools/call": (*Handler).callTool,
-}
-
 // answer is what comes of one envelope: a result, a refusal, or nothing.
 type answer struct {
 	result     json.RawMessage
@@ -189,6 +180,11 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	envelope.Limits = in.limits
 	m, fault := envelope.Validate(in.body)
 	in.call.Message, in.call.Fault = m, fault
+	if m != nil {
+		in.id = m.ID
+	} else {
+		in.id = fault.ID
+	}
 	if in.unauthenticated != nil {
 		in.unauthenticated = h.recordUnauthenticated(r, in, m != nil && m.Method == "tools/call")
 		h.replyFailure(w, r, in, in.unauthenticated)
@@ -197,48 +193,32 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	h.reply(w, r, in, h.dispatch(h.calls, in))
 }
 
-// dispatch does what the envelope asks for.
+// dispatch does what the envelope asks for. Any other method is refused and
+// recorded: a method is never passed on because nobody thought of it. There are no
+// sessions, so there is no initialize.
 func (h *Handler) dispatch(ctx context.Context, in *intake) answer {
 	m := in.call.Message
 	switch {
-	case m == nil:
-		return h.refuseFault(ctx, in)
-	case m.Kind == jsonrpc.Notification:
-		return h.notice(ctx, in)
-	case m.Kind != jsonrpc.Request: // an answer, and nothing was asked
+	case m == nil: // the road refuses and records what is no envelope as it does a call
+		_, failure := h.opts.Gate.Call(ctx, &in.call)
+		return answer{failure: failure}
+	case m.Kind == jsonrpc.Notification && !strings.HasPrefix(m.Method, "notifications/"): // a call that lost its id
+		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "method "+m.Method+" is no notification: it needs an id")
+	case m.Kind != jsonrpc.Request: // nothing was asked
 		return answer{}
+	case m.Method == "ping":
+		return answer{result: json.RawMessage(`{}`)}
+	case m.Method == "tools/list":
+		return h.listTools(ctx, in)
+	case m.Method == "tools/call":
+		return h.callTool(ctx, in)
 	}
-	serve, ok := requests[m.Method]
-	if !ok {
-		return h.turnDown(ctx, in, signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
-	}
-	return serve(h, ctx, in)
-}
-
-// refuseFault answers bytes that are no envelope. The road refuses and records
-// them as it does a call.
-func (h *Handler) refuseFault(ctx context.Context, in *intake) answer {
-	_, failure := h.opts.Gate.Call(ctx, &in.call)
-	return answer{failure: failure}
-}
-
-// notice takes a notification. One that spells a request method is a call that
-// lost its id: it must neither run unseen nor be dropped unsaid.
-func (h *Handler) notice(ctx context.Context, in *intake) answer {
-	if method := in.call.Message.Method; !strings.HasPrefix(method, "notifications/") {
-		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "method "+method+" is no notification: it needs an id")
-	}
-	return answer{}
+	return h.turnDown(ctx, in, signal.CodeEnvelopeMethod, "method "+m.Method+" is not served here")
 }
 
 // turnDown refuses the envelope and has it recorded.
 func (h *Handler) turnDown(ctx context.Context, in *intake, code, reason string) answer {
 	return answer{failure: h.opts.Refuser.Refuse(ctx, &in.call, code, reason)}
-}
-
-// ping answers that we are here.
-func (h *Handler) ping(context.Context, *intake) answer {
-	return answer{result: json.RawMessage(`{}`)}
 }
 
 // listTools answers with all that the principal may see, on one page.
@@ -275,7 +255,7 @@ func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a an
 		h.replyFailure(w, r, in, a.failure)
 	case a.result != nil:
 		h.observe(in, a, wire.StatusOK, nil)
-		h.write(w, http.StatusOK, jsonType, jsonrpc.NewSuccess(in.call.Message.ID, a.result))
+		h.write(w, http.StatusOK, jsonType, jsonrpc.NewSuccess(in.id, a.result))
 	case in.call.Message != nil && in.call.Message.Kind != jsonrpc.Request:
 		h.observe(in, a, wire.StatusAccepted, nil)
 		h.write(w, http.StatusAccepted, nil, nil)
@@ -305,25 +285,14 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 		h.refuseCaller(w, r, f)
 	default:
 		retryAfter(w, f.RetryAfter)
-		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id(), made.Error))
+		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id, made.Error))
 	}
-}
-
-// id is the request id to answer with, nil when none is known.
-func (in *intake) id() json.RawMessage {
-	switch {
-	case in.call.Message != nil:
-		return in.call.Message.ID
-	case in.call.Fault != nil:
-		return in.call.Fault.ID
-	}
-	return nil
 }
 
 // observe reports the envelope in, which was answered with status.
 func (h *Handler) observe(in *intake, a answer, status string, errorObject json.RawMessage) {
 	e := wire.Event{
-		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id()),
+		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id),
 		Status: status, Duration: h.opts.Now().Sub(in.begun), Error: errorObject,
 	}
 	if in.call.Message != nil {

@@ -24,7 +24,7 @@ import (
 // tools answers with what who may call. What is not in the list cannot be
 // called and the reverse: both ask the same question.
 func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Principal) {
-	if !h.plain(w, r) {
+	if !h.reads(w, r, jsonType) {
 		return
 	}
 	name, filtered, ok := toolsQuery(r.URL)
@@ -149,7 +149,7 @@ func (p *pacedWriter) Write(piece []byte) (int, error) {
 // closes. A reader that is too slow is told so, if it still reads, and dropped:
 // no call ever waits for it.
 func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Principal) {
-	if !h.reads(w, r, "text/event-stream") {
+	if !h.reads(w, r, eventType) {
 		return
 	}
 	sub, err := h.opts.Bus.Subscribe(who)
@@ -158,8 +158,9 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 		return
 	}
 	defer sub.Close()
-	ctx, done := streamContext(r, h.streams)
-	defer done()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(h.streams, cancel)()
 	credential, _ := identity.FromHeader(r.Header) // known has read it before
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: credential, who: who}
 	s.run(ctx, sub)

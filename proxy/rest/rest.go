@@ -94,9 +94,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// errClosing is the cause with which calls end that outlive Drain.
-var errClosing = errors.New("toolgate is shutting down")
-
 // Handler serves /v1 on the agents' listener. It is safe for concurrent use.
 type Handler struct {
 	opts     Options
@@ -173,7 +170,7 @@ func openAPI(version string) ([]byte, error) {
 // describe answers with the OpenAPI document. Who reads it may be anybody: it
 // says nothing about this installation but its version.
 func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
-	if h.plain(w, r) {
+	if h.reads(w, r, jsonType) {
 		h.write(w, http.StatusOK, jsonType, h.document)
 	}
 }
@@ -253,14 +250,6 @@ func (h *Handler) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// streamContext is the context of r, ended by end too. The caller must call the
-// function that it gets.
-func streamContext(r *http.Request, end context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	stop := context.AfterFunc(end, func() { cancel(errClosing) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // Gate is what the door needs of the road. Its methods are called from many
