@@ -373,11 +373,9 @@ func (d *Door) notifyAll(method string, concerns func(of owner, route string) bo
 			g.Tell(method, nil)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c, of := range d.stdioClients {
-		if concerns(of, "") {
-			c.session.changes.add(method)
+	for c, of := range d.stdioClients.Range {
+		if concerns(of.(owner), "") {
+			c.(*stdioClient).session.changes.add(method)
 		}
 	}
 }

@@ -206,8 +206,7 @@ type Door struct {
 	events    *eventLog
 	janitor   sync.WaitGroup
 
-	mu           sync.Mutex             // protects the field below
-	stdioClients map[*stdioClient]owner // those being served, with the principal of their last line
+	stdioClients sync.Map // :: *stdioClient -> owner of its last line; those being served
 }
 
 // New makes a Door. It fails when Gate or Refuser is missing, or the profile is
@@ -228,12 +227,11 @@ func New(opts Options) (*Door, error) {
 	c.closing, c.close = context.WithCancel(base)
 	events := newEventLog(opts)
 	d := &Door{
-		core:         c,
-		session:      &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
-		stateless:    newStatelessServer(c, events),
-		hosts:        guard.NewHosts(opts.Hosts),
-		events:       events,
-		stdioClients: make(map[*stdioClient]owner),
+		core:      c,
+		session:   &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
+		stateless: newStatelessServer(c, events),
+		hosts:     guard.NewHosts(opts.Hosts),
+		events:    events,
 	}
 	d.janitor.Go(d.reap)
 	return d, nil

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,10 @@ type duplex struct {
 	arrays  bool                 // the answers to a batch are sent as one message
 	flying  atomic.Int64
 
-	mu             sync.Mutex // protects the fields below
-	initialized    bool       // initialize has been answered, and session says what was agreed
-	ready          bool       // the client has sent notifications/initialized
-	pendingChanges bool       // lists changed before that
+	ready atomic.Bool // the client has sent notifications/initialized
+
+	mu          sync.Mutex // protects the field below
+	initialized bool       // initialize has been answered, and session says what was agreed
 }
 
 // openSession stores what initialize negotiated.
@@ -67,23 +68,14 @@ func (c *duplex) noteInitialized(x *exchange) {
 	if x.session == nil || x.call.Message == nil || x.call.Message.Method != "notifications/initialized" {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ready = true
-	if c.pendingChanges {
-		c.pendingChanges = false
-		token(c.session.changes.wake)
-	}
+	c.ready.Store(true)
+	token(c.session.changes.wake)
 }
 
 // flushChanges sends the pending list changes once the client accepts
 // notifications.
 func (c *duplex) flushChanges() {
-	c.mu.Lock()
-	ready := c.ready
-	c.pendingChanges = c.pendingChanges || !ready
-	c.mu.Unlock()
-	if ready {
+	if c.ready.Load() {
 		c.session.flushChanges()
 	}
 }
@@ -153,28 +145,14 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("serving stdio: %w", errClosing)
 	}
 	defer d.work.Leave()
-	d.noteStdioClient(c, policy.Principal{})
-	defer d.dropStdioClient(c)
+	d.stdioClients.Store(c, owner{})
+	defer d.stdioClients.Delete(c)
 	c.flights.Go(c.sendChanges)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(d.closing, stop)()
 	err := ndjson.Serve(ctx, in, c.out, d.opts.Limits.Bytes, c.serveLine)
 	return errors.Join(err, c.drain())
-}
-
-// noteStdioClient registers c for changes of lists, as a client of who.
-func (d *Door) noteStdioClient(c *stdioClient, who policy.Principal) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stdioClients[c] = ownerOf(who)
-}
-
-// dropStdioClient ends what noteStdioClient began.
-func (d *Door) dropStdioClient(c *stdioClient) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.stdioClients, c)
 }
 
 // sendChanges sends changes of lists until the client's input has ended.
@@ -198,7 +176,7 @@ func (c *stdioClient) serveLine(data []byte) {
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.current())
 	denied := d.authenticate(x, nil)
-	d.noteStdioClient(c, x.call.Principal)
+	d.stdioClients.Store(c, ownerOf(x.call.Principal))
 	if denied == nil && x.session.batches(data) {
 		if a := c.serveBatch(x, data); a.body != nil {
 			c.reply(a)
@@ -431,32 +409,26 @@ func (s *sessionServer) runBatch(parts []*exchange, flying *atomic.Int64, reply 
 
 // replies collects the answers to one batch. It is safe for concurrent use.
 type replies struct {
-	mu   sync.Mutex // protects the field below
-	body []byte
+	mu     sync.Mutex // protects the field below
+	bodies [][]byte
 }
 
-// add puts a into the array, if it says something.
+// add keeps the body of a, if it has one.
 func (r *replies) add(a answer) {
-	if a.body == nil || a.silent {
-		return
+	if a.body != nil && !a.silent {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.bodies = append(r.bodies, a.body)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	open := byte(',')
-	if r.body == nil {
-		open = '['
-	}
-	r.body = append(append(r.body, open), a.body...)
 }
 
-// array gives the answers as one, nil when there are none.
+// array returns the answers as one, nil when there are none. Nothing may be added
+// any more.
 func (r *replies) array() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.body == nil {
+	if len(r.bodies) == 0 {
 		return nil
 	}
-	return append(r.body, ']')
+	return slices.Concat([]byte{'['}, bytes.Join(r.bodies, []byte{','}), []byte{']'})
 }
 
 // postBatch answers body, a batch, if its session takes batches or is lost, and

@@ -26,8 +26,7 @@ const unauthenticatedBytes = 64 << 10
 
 // intake is one POST with its body, before anybody has looked into it.
 type intake struct {
-	call            proxy.Call // what the road will see; no message yet
-	who             policy.Principal
+	call            proxy.Call     // what the road will see; no message yet
 	unauthenticated *proxy.Failure // why nobody was identified, nil when who is somebody
 	body            []byte
 	id              json.RawMessage // of the envelope, nil when none is known
@@ -51,8 +50,8 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest"}
-	in.who, in.call.Credential, in.unauthenticated = h.identify(r.Context(), r.Header)
-	in.call.Principal, in.call.Session = in.who, sessionOf(in.who)
+	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r.Context(), r.Header)
+	in.call.Session = sessionOf(in.call.Principal)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
 	if in.unauthenticated != nil {
 		in.limits.Bytes = min(in.limits.Bytes, unauthenticatedBytes)

@@ -49,7 +49,7 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		h.refuseJob(w, r, in, signal.CodeEnvelopeInvalid, err)
 	case job.Tool == "":
-		h.opts.Bus.Publish(in.who, asked)
+		h.opts.Bus.Publish(in.call.Principal, asked)
 		h.note(w, in, asked)
 	default:
 		h.submitCall(w, r, in, job, asked)
@@ -72,8 +72,8 @@ func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake,
 		h.refuseJob(w, r, in, signal.CodeSchemaMismatch, err)
 		return
 	}
-	h.opts.Bus.Publish(in.who, asked)
-	h.opts.Bus.Publish(in.who, child)
+	h.opts.Bus.Publish(in.call.Principal, asked)
+	h.opts.Bus.Publish(in.call.Principal, child)
 	in.call.SignalID = child.ID()
 	in.setCall(child.ID(), want.Name, want.Arguments)
 	h.call(w, in)
@@ -227,7 +227,7 @@ func (h *Handler) listTools(ctx context.Context, in *intake) answer {
 		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "the cursor is none of ours: the list has one page")
 	}
 	out := []byte(`{"tools":[`)
-	for i, t := range h.opts.Gate.List(ctx, &in.call, in.who) {
+	for i, t := range h.opts.Gate.List(ctx, &in.call, in.call.Principal) {
 		if i > 0 {
 			out = append(out, ',')
 		}
