@@ -73,17 +73,20 @@ func newClientGroups(opts Options) *clientGroups {
 // groupKey returns the key of a group. It can be computed only from all of who,
 // route and capabilities.
 func groupKey(who policy.Principal, route string, capabilities json.RawMessage) string {
-	return "prn_" + digestOf(who.Subject, who.Tenant, route, string(capabilities))
+	sum := digestOf(who.Subject, who.Tenant, route, string(capabilities))
+	return "prn_" + hex.EncodeToString(sum[:16])
 }
 
-// digestOf is one name for a row of texts.
-func digestOf(parts ...string) string {
+// A digest names a row of texts.
+type digest [sha256.Size]byte
+
+func digestOf(parts ...string) digest {
 	h := sha256.New()
 	for _, part := range parts {
 		sum := sha256.Sum256([]byte(part))
 		h.Write(sum[:])
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return digest(h.Sum(nil))
 }
 
 // enter returns the group of who on route and counts one unit of work until

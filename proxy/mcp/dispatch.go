@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -69,14 +70,6 @@ var methods = map[string]method{
 // listenMethod opens a stream of notifications.
 const listenMethod = "subscriptions/listen"
 
-// doorNotifications is every notification that the door itself understands.
-// Others under "notifications/" are for servers, if there is a Notifier.
-var doorNotifications = map[string]func(*exchange){
-	"notifications/cancelled":   (*exchange).cancelRequest,
-	"notifications/progress":    (*exchange).takeProgress,
-	"notifications/initialized": func(*exchange) {}, // the transports see to it
-}
-
 // exchange is one received message with what the door knows about its sender.
 type exchange struct {
 	call      proxy.Call
@@ -101,17 +94,12 @@ type exchange struct {
 type outcome struct {
 	result          json.RawMessage
 	failure         *proxy.Failure
-	refused         *doorRefusal // by the door, not yet recorded
-	decision, trace string       // in the audit trail, "" when nothing was recorded
+	code, reason    string // of a refusal by the door that is not yet recorded
+	decision, trace string // in the audit trail, "" when nothing was recorded
 }
-
-// doorRefusal is a refusal by the door that is not yet recorded.
-type doorRefusal struct{ code, reason string }
 
 // refused returns the outcome of a request that the door refuses.
-func refused(code, reason string) outcome {
-	return outcome{refused: &doorRefusal{code, reason}}
-}
+func refused(code, reason string) outcome { return outcome{code: code, reason: reason} }
 
 // unserved returns the outcome of a method that is not served.
 func unserved(x *exchange) outcome {
@@ -338,12 +326,16 @@ func (c *core) ping(context.Context, *exchange) outcome {
 // method is a call without an id: it is refused, never run and never dropped in
 // silence.
 func (c *core) takeNotification(x *exchange) answer {
-	name := x.call.Message.Method
-	if take, ok := doorNotifications[name]; ok {
-		take(x)
-	} else if !strings.HasPrefix(name, "notifications/") {
+	switch name := x.call.Message.Method; {
+	case !strings.HasPrefix(name, "notifications/"):
 		return c.refuseAs(x, signal.CodeEnvelopeInvalid, http.StatusBadRequest, "method "+name+" is no notification: it needs an id")
-	} else if x.session != nil && c.opts.Notifier != nil {
+	case name == "notifications/initialized": // the transports see to it
+	case x.session == nil:
+	case name == "notifications/cancelled":
+		x.session.cancelRequest(x.call.Message)
+	case name == "notifications/progress":
+		x.session.takeProgress(x.call.Message.Params)
+	case c.opts.Notifier != nil:
 		if f := c.opts.Notifier.Notify(c.base, &x.call); f != nil {
 			c.opts.Log.Debug("a notification is not passed on", "method", name, "session", x.call.Session, "reason", f.Reason)
 		}
@@ -360,21 +352,11 @@ func (s *sessionServer) takeAnswer(x *exchange) answer {
 	return answer{status: http.StatusAccepted}
 }
 
-// takeProgress accepts progress that the client reports about a question.
-func (x *exchange) takeProgress() {
-	if x.session != nil {
-		x.session.takeProgress(x.call.Message.Params)
-	}
-}
-
-// cancelRequest cancels the request that the notification x names, if it is in
-// flight in the same session.
-func (x *exchange) cancelRequest() {
-	if x.session == nil {
-		return
-	}
-	if id, ok := x.call.Message.Param("requestId"); ok {
-		x.session.abort(jsonrpc.Key(id))
+// cancelRequest cancels the request that a notification names, if it is in flight
+// in the same session.
+func (s *session) cancelRequest(m *jsonrpc.Message) {
+	if id, ok := m.Param("requestId"); ok {
+		s.abort(jsonrpc.Key(id))
 	}
 }
 
@@ -382,8 +364,8 @@ func (x *exchange) cancelRequest() {
 // checked already and pass unchanged.
 func (c *core) answerTo(x *exchange, o outcome) answer {
 	switch {
-	case o.refused != nil:
-		return x.withStatus(c.refuse(x, o.refused.code, o.refused.reason))
+	case o.code != "":
+		return x.withStatus(c.refuse(x, o.code, o.reason))
 	case o.failure != nil && x.stateless != nil:
 		return c.statelessFailure(x, o.failure)
 	case o.failure != nil:
@@ -486,7 +468,7 @@ func (c *core) listTools(ctx context.Context, x *exchange) outcome {
 	tools := c.opts.Gate.List(ctx, &x.call, x.call.Principal)
 	if raw, ok := x.call.Message.Param("cursor"); ok {
 		at := cursorPlace(raw, tools, x.call.Route)
-		if at < 0 {
+		if at == 0 {
 			return refused(signal.CodeEnvelopeParams, staleCursor)
 		}
 		tools = tools[at:]
@@ -499,28 +481,20 @@ func (c *core) listTools(ctx context.Context, x *exchange) outcome {
 	return outcome{result: page(tools, x.call.Route, next)}
 }
 
-// page returns the result of tools/list.
+// page returns the result of tools/list. next is the cursor of the next page, ""
+// for none.
 func page(tools []*registry.Tool, route, next string) json.RawMessage {
-	size := 32 + len(next)
-	for _, t := range tools {
-		size += len(t.Definition) + len(t.Exposed) + 1
-	}
-	out := append(make([]byte, 0, size), `{"tools":[`...)
+	definitions := make([][]byte, len(tools))
 	for i, t := range tools {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		if route == "" {
-			out = append(out, t.Listed...)
-		} else {
-			out = append(out, t.Definition...)
+		if definitions[i] = t.Definition; route == "" {
+			definitions[i] = t.Listed
 		}
 	}
-	out = append(out, ']')
+	end := []byte("]}")
 	if next != "" {
-		out = append(append(out, `,"nextCursor":`...), jsonrpc.Quote(next)...)
+		end = fmt.Appendf(nil, `],"nextCursor":%q}`, next)
 	}
-	return append(out, '}')
+	return slices.Concat([]byte(`{"tools":[`), bytes.Join(definitions, []byte{','}), end)
 }
 
 // shownName returns the name of t as route lists it.
@@ -536,24 +510,9 @@ func cursorAfter(name string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + name))
 }
 
-// cursorPlace returns the index at which the page of the cursor raw starts, -1
+// cursorPlace returns the index at which the page of the cursor raw starts, 0
 // when raw is not a cursor of tools.
 func cursorPlace(raw json.RawMessage, tools []*registry.Tool, route string) int {
-	text, ok := jsonrpc.Text(raw)
-	if !ok {
-		return -1
-	}
-	plain, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil {
-		return -1
-	}
-	last, ok := strings.CutPrefix(string(plain), cursorPrefix)
-	if !ok {
-		return -1
-	}
-	at := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, route) == last })
-	if at < 0 {
-		return -1
-	}
-	return at + 1
+	cursor, _ := jsonrpc.Text(raw)
+	return 1 + slices.IndexFunc(tools, func(t *registry.Tool) bool { return cursorAfter(shownName(t, route)) == cursor })
 }

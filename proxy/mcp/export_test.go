@@ -32,11 +32,14 @@ func NewNotary() Notary { return Notary{newStateSigner(nil)} }
 
 // Sign spells a claim.
 func (n Notary) Sign(call [16]byte, round uint32, until time.Time, binding [32]byte) string {
-	return n.n.sign(claim{call: call, round: round, until: until, binding: binding})
+	return n.n.sign(claim{Call: call, Round: round, Until: until.UnixMilli(), Binding: binding})
 }
 
 // Read reads a claim back.
 func (n Notary) Read(text string) (call [16]byte, round uint32, until time.Time, binding [32]byte, err error) {
 	c, err := n.n.read(text)
-	return c.call, c.round, c.until, c.binding, err
+	if err == nil {
+		until = time.UnixMilli(c.Until)
+	}
+	return c.Call, c.Round, until, c.Binding, err
 }

@@ -38,7 +38,7 @@ type multiCall struct {
 	server  *statelessServer
 	x       *exchange // the first request
 	id      callID
-	binding binding32 // of x; only where the row asks
+	binding digest // of x; only where the row asks
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	asking  chan struct{} // holds the place of the one round under way
@@ -83,7 +83,8 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 	e := &multiCall{server: s, x: t.x, attempt: t, earlyAnswers: t.x.stateless.responses, asking: make(chan struct{}, 1), fetched: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(s.base)
 	if t.x.row.asks {
-		e.id, e.binding = newCallID(), bindingOf(t.x)
+		_, _ = rand.Read(e.id[:]) // never fails
+		e.binding = bindingOf(t.x)
 		t.x.stateless.group.addCall(e)
 	}
 	t.x.call.Peer = e
@@ -399,7 +400,7 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 		m.expires = m.server.opts.Now().Add(m.server.opts.AnswerTTL)
 	}
 	m.attempt, m.sentRound = nil, m.round.number
-	state := m.server.signer.sign(claim{call: m.id, round: m.sentRound, until: m.expires, binding: m.binding, restartable: m.round.restartable()})
+	state := m.server.signer.sign(claim{m.id, m.sentRound, m.expires.UnixMilli(), m.binding, m.round.restartable()})
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
 		m.server.serverInfo(), []byte("}}"))
@@ -450,19 +451,19 @@ func (s *statelessServer) resumeCall(t *attempt) (*multiCall, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case c.binding != bindingOf(t.x):
+	case c.Binding != bindingOf(t.x):
 		return nil, errForeign
-	case !s.opts.Now().Before(c.until):
+	case !s.opts.Now().Before(time.UnixMilli(c.Until)):
 		return nil, errExpired
 	}
 	var m *multiCall
-	if parked, ok := s.parked.Load(c.call); ok {
+	if parked, ok := s.parked.Load(c.Call); ok {
 		m = parked.(*multiCall)
-		err = m.continueWith(t, c.round)
+		err = m.continueWith(t, c.Round)
 	} else {
 		err = errGone
 	}
-	if errors.Is(err, errGone) && c.restartable {
+	if errors.Is(err, errGone) && c.Restartable {
 		t.x.stateless.responses = nil
 		return s.beginCall(t), nil
 	}
@@ -520,9 +521,4 @@ func (s *statelessServer) parkCall(m *multiCall) bool {
 func (s *statelessServer) unparkCall(m *multiCall) {
 	s.parked.Delete(m.id)
 	s.groups.release(m.x.stateless.group, parkedCall)
-}
-
-func newCallID() (id callID) {
-	_, _ = rand.Read(id[:]) // never fails
-	return id
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -22,32 +21,21 @@ var (
 	errAnswered = errors.New("requestState has been used: each is good for one answer")
 )
 
-// claim is what a requestState says: which call waits, for the answer to which
-// of its rounds, until when, and of what request it is part.
+// claim is what a requestState says, in its form there, big endian: which call
+// waits, for the answer to which of its rounds, until when, and of what request it
+// is part.
 type claim struct {
-	call        callID
-	round       uint32
-	until       time.Time // to the millisecond
-	binding     binding32
-	restartable bool // the request may be taken from its start when its call is gone
-}
-
-// callID names a parked call. binding32 is the digest of a request.
-type (
-	callID    [16]byte
-	binding32 [32]byte
-)
-
-// signedClaim is the form of a claim in a requestState, big endian.
-type signedClaim struct {
 	Call        callID
 	Round       uint32
 	Until       int64 // Unix time in milliseconds
-	Binding     binding32
-	Restartable bool
+	Binding     digest
+	Restartable bool // the request may be taken from its start when its call is gone
 }
 
-var claimBytes = binary.Size(signedClaim{})
+// callID names a parked call.
+type callID [16]byte
+
+var claimBytes = binary.Size(claim{})
 
 // StateKeyBytes is how long Options.StateKey is.
 const StateKeyBytes = 32
@@ -68,7 +56,7 @@ func newStateSigner(key []byte) *stateSigner {
 
 // sign encodes c as a requestState.
 func (n *stateSigner) sign(c claim) string {
-	raw, _ := binary.Append(nil, binary.BigEndian, signedClaim{c.call, c.round, c.until.UnixMilli(), c.binding, c.restartable}) // its size is fixed
+	raw, _ := binary.Append(nil, binary.BigEndian, c) // its size is fixed
 	return base64.RawURLEncoding.EncodeToString(append(raw, n.mac(raw)...))
 }
 
@@ -82,9 +70,9 @@ func (n *stateSigner) read(text string) (claim, error) {
 	if !hmac.Equal(mac, n.mac(said)) {
 		return claim{}, errForged
 	}
-	var c signedClaim
+	var c claim
 	_, _ = binary.Decode(said, binary.BigEndian, &c) // claimBytes are enough
-	return claim{c.Call, c.Round, time.UnixMilli(c.Until), c.Binding, c.Restartable}, nil
+	return c, nil
 }
 
 func (n *stateSigner) mac(said []byte) []byte {
@@ -96,17 +84,13 @@ func (n *stateSigner) mac(said []byte) []byte {
 // bindingOf is the digest of what must not change between a request and its
 // retry: principal, route, method and params but for _meta, however they are
 // spelt. The params are without requestState and inputResponses here.
-func bindingOf(x *exchange) binding32 {
-	h := sha256.New()
+func bindingOf(x *exchange) digest {
 	params, err := jsonrpc.Delete(x.call.Message.Params, "_meta")
 	if err != nil {
 		params = x.call.Message.Params
 	}
-	for _, part := range []string{x.call.Principal.Subject, x.call.Principal.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params))} {
-		sum := sha256.Sum256([]byte(part))
-		h.Write(sum[:])
-	}
-	return binding32(h.Sum(nil))
+	who := x.call.Principal
+	return digestOf(who.Subject, who.Tenant, x.call.Route, x.call.Message.Method, string(canonical(params)))
 }
 
 // canonical spells value so that equal values are spelled alike. Numbers stay as

@@ -292,16 +292,9 @@ func mayBeNotified(can, offered json.RawMessage) bool {
 // nameOf returns name/version of the member of holder in printable form, at
 // most maxClientNameBytes long, and "" when there is none.
 func nameOf(holder json.RawMessage, member string) string {
-	info, ok := jsonrpc.Get(holder, member)
-	if !ok {
-		return ""
-	}
-	var parts []string
-	for _, key := range []string{"name", "version"} {
-		if text, ok := jsonrpc.TextAt(info, key); ok && text != "" {
-			parts = append(parts, text)
-		}
-	}
+	title, _ := jsonrpc.TextAt(holder, member, "name")
+	version, _ := jsonrpc.TextAt(holder, member, "version")
+	parts := slices.DeleteFunc([]string{title, version}, func(text string) bool { return text == "" })
 	name := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -379,11 +379,8 @@ func (c *stdioClient) whileListening(ctx context.Context) (context.Context, func
 // such a notification.
 func (c *stdioClient) cancelRequest(x *exchange) {
 	m := x.call.Message
-	if m == nil || m.Kind != jsonrpc.Notification || m.Method != "notifications/cancelled" {
-		return
-	}
-	if id, ok := m.Param("requestId"); ok {
-		c.session.abort(jsonrpc.Key(id))
+	if m != nil && m.Kind == jsonrpc.Notification && m.Method == "notifications/cancelled" {
+		c.session.cancelRequest(m)
 	}
 }
 
