@@ -92,9 +92,6 @@ type Fault struct {
 	Cause *jsonrpc.Fault
 }
 
-// Error gives the text and the reason in one line.
-func (f *Fault) Error() string { return f.Text + ": " + f.Cause.Error() }
-
 // Request is one decoded request.
 type Request struct {
 	// ID is a JSON string as it was spelled, nil when there is none.
@@ -108,12 +105,12 @@ type Request struct {
 	Input json.RawMessage
 }
 
-// Decode reads one request line in one strict pass. The error is always a
-// *Fault, and then the request is nil. Refused are: more than MaxLine bytes,
+// Decode reads one request line in one strict pass. It returns a request, or why
+// the line is none. Refused are: more than MaxLine bytes,
 // what jsonrpc.CheckValue refuses, unknown members of the request and of the
 // payload, and members of another type than the protocol gives them. Names
 // that differ only by case may stand inside the input, which is judged later.
-func Decode(line []byte) (*Request, error) {
+func Decode(line []byte) (*Request, *Fault) {
 	if len(line) > MaxLine {
 		return nil, &Fault{Text: Oversized, Cause: &jsonrpc.Fault{
 			Kind: jsonrpc.TooLarge, Reason: fmt.Sprintf("more than %d bytes", MaxLine), Offset: MaxLine,

@@ -2,7 +2,6 @@ package ndjson_test
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 
@@ -17,11 +16,7 @@ type raw = json.RawMessage
 // decodeFault decodes and gives the fault.
 func decodeFault(t *testing.T, line string) (*ndjson.Request, *ndjson.Fault) {
 	t.Helper()
-	r, err := ndjson.Decode([]byte(line))
-	var f *ndjson.Fault
-	if err != nil && !errors.As(err, &f) {
-		t.Fatalf("error %v is no fault", err)
-	}
+	r, f := ndjson.Decode([]byte(line))
 	if (r == nil) == (f == nil) {
 		t.Fatalf("request %v and fault %v, want exactly one", r, f)
 	}
@@ -126,7 +121,7 @@ func TestLargestRequest(t *testing.T) {
 	line := `{"type":"invoke","payload":{"action":"a","input":{"s":"` + strings.Repeat("x", ndjson.MaxLine)
 	const tail = `"}}}`
 	if r, f := decodeFault(t, line[:ndjson.MaxLine-len(tail)]+tail); f != nil {
-		t.Errorf("a line of %d bytes is refused: %v", ndjson.MaxLine, f)
+		t.Errorf("a line of %d bytes is refused: %+v", ndjson.MaxLine, f)
 	} else if len(r.Input) == 0 {
 		t.Error("no input")
 	}
@@ -180,11 +175,10 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		r, err := ndjson.Decode(line)
-		if err != nil {
-			fault := new(ndjson.Fault)
-			if r != nil || !errors.As(err, &fault) || fault.Cause == nil || fault.Text == "" {
-				t.Fatalf("request %v, error %v", r, err)
+		r, fault := ndjson.Decode(line)
+		if fault != nil {
+			if r != nil || fault.Cause == nil || fault.Text == "" {
+				t.Fatalf("request %v, fault %+v", r, fault)
 			}
 			if answer := ndjson.NewFailure(fault.ID, fault.Text, fault.Issues); !json.Valid(answer) {
 				t.Fatalf("answer %s", answer)
@@ -194,11 +188,11 @@ func FuzzDecode(f *testing.F) {
 		if r.Type == ndjson.ListActions {
 			return
 		}
-		again, err := ndjson.Decode(ndjson.NewInvoke("x", jsonrpc.Quote(r.Action), r.Input))
-		if len(line) < ndjson.MaxLine/8 && err != nil {
-			t.Fatalf("reading again: %v", err)
+		again, fault := ndjson.Decode(ndjson.NewInvoke("x", jsonrpc.Quote(r.Action), r.Input))
+		if len(line) < ndjson.MaxLine/8 && fault != nil {
+			t.Fatalf("reading again: %+v", fault)
 		}
-		if err == nil && (again.Action != r.Action || string(again.Input) != string(r.Input)) {
+		if fault == nil && (again.Action != r.Action || string(again.Input) != string(r.Input)) {
 			t.Errorf("read %q %s, then %q %s", r.Action, r.Input, again.Action, again.Input)
 		}
 	})

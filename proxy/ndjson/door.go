@@ -94,14 +94,8 @@ func New(opts Options) (*Door, error) {
 	return &Door{opts: opts}, nil
 }
 
-var (
-	// errClosing is the cause that cancels calls which outlive the drain.
-	errClosing = errors.New("the door is closing")
-	// errDuplicate is reported for a request id that is in flight already.
-	errDuplicate = errors.New("a request with this id is in flight")
-	// errFull is reported when too many requests are in flight.
-	errFull = errors.New("too many requests of this client are in flight")
-)
+// errClosing is the cause that cancels calls which outlive the drain.
+var errClosing = errors.New("the door is closing")
 
 // client is one connected client.
 type client struct {
@@ -112,9 +106,8 @@ type client struct {
 	flights sync.WaitGroup // done when every request has been answered
 	out     *ndjson.Sink
 
-	mu     sync.Mutex      // protects the fields below
-	flying int             // requests in flight
-	live   map[string]bool // :: id as text ⇒ it is in flight
+	mu   sync.Mutex          // protects the field below
+	live map[string]struct{} // :: jsonrpc.Key of the id, "" for none => it is in flight
 }
 
 // Serve serves one client over in and out until in ends or ctx is done. It then
@@ -130,7 +123,7 @@ type client struct {
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &client{
 		door: d, session: "ses_" + rand.Text(), out: ndjson.NewSink(out),
-		live: make(map[string]bool),
+		live: make(map[string]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
@@ -148,11 +141,11 @@ func (c *client) serveLine(ctx context.Context, line []byte) {
 		return
 	}
 	if x.req == nil {
-		c.send(c.door.refuseFault(c.ctx, x))
+		c.send(c.door.run(c.ctx, x))
 		return
 	}
-	if err := c.beginFlight(x); err != nil {
-		c.send(c.door.refuseFlight(c.ctx, x, err))
+	if code, reason := c.beginFlight(x); code != "" {
+		c.send(c.door.refuse(c.ctx, x, code, reason))
 		return
 	}
 	done := make(chan struct{})
@@ -170,22 +163,21 @@ func (c *client) serveLine(ctx context.Context, line []byte) {
 	}
 }
 
-// beginFlight adds x to the requests in flight.
-func (c *client) beginFlight(x *exchange) error {
+// beginFlight adds x to the requests in flight, or returns why it cannot run next to
+// them.
+func (c *client) beginFlight(x *exchange) (code, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key, named := jsonrpc.Text(x.id())
-	switch {
-	case named && c.live[key]:
-		return errDuplicate
-	case c.flying >= c.door.opts.MaxFlights:
-		return errFull
+	key := jsonrpc.Key(x.id())
+	if _, taken := c.live[key]; taken && key != "" {
+		x.at = "/id"
+		return signal.CodeEnvelopeInvalid, "a request with this id is in flight"
 	}
-	c.flying++
-	if named {
-		c.live[key] = true
+	if len(c.live) >= c.door.opts.MaxFlights {
+		return signal.CodeOverloaded, "too many requests of this client are in flight"
 	}
-	return nil
+	c.live[key] = struct{}{}
+	return "", ""
 }
 
 // finishFlight removes x from the requests in flight and sends its response, in
@@ -193,10 +185,7 @@ func (c *client) beginFlight(x *exchange) error {
 func (c *client) finishFlight(x *exchange, response []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.flying--
-	if key, named := jsonrpc.Text(x.id()); named {
-		delete(c.live, key)
-	}
+	delete(c.live, jsonrpc.Key(x.id()))
 	c.send(response)
 }
 
@@ -217,8 +206,7 @@ type exchange struct {
 	call  proxy.Call
 	req   *ndjson.Request // nil when the line is not a request
 	fault *ndjson.Fault   // why it is not
-	who   policy.Principal
-	at    string // pointer to the member that the door refuses, "" = the whole request
+	at    string          // pointer to the member that the door refuses, "" = the whole request
 }
 
 // id returns the id of the response, nil when none is known.
@@ -241,24 +229,13 @@ func (x *exchange) action() string {
 // the bytes of the input.
 func (d *Door) receive(session string, line []byte) *exchange {
 	x := &exchange{call: proxy.Call{Transport: "ndjson", Credential: d.opts.Credential, Session: session}}
-	req, err := ndjson.Decode(line)
-	if err != nil {
-		x.refuse(err)
-		return x
-	}
-	if x.req = req; req.Type == ndjson.Invoke {
+	if x.req, x.fault = ndjson.Decode(line); x.req != nil && x.req.Type == ndjson.Invoke {
 		x.setCall()
 	}
-	return x
-}
-
-// refuse sets the fault of a line that is not a request.
-func (x *exchange) refuse(err error) {
-	fault, ok := errors.AsType[*ndjson.Fault](err)
-	if !ok { // fails closed: the line is not a request
-		fault = &ndjson.Fault{Text: ndjson.InvalidEnvelope, Cause: &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error()}}
+	if x.fault != nil {
+		x.call.Fault = x.fault.Cause
 	}
-	x.req, x.fault, x.call.Message, x.call.Fault = nil, fault, nil, fault.Cause
+	return x
 }
 
 // setCall makes the message that the road judges. It is decoded like the
@@ -271,9 +248,8 @@ func (x *exchange) setCall() {
 	params := slices.Concat([]byte(`{"name":`), jsonrpc.Quote(x.req.Action), []byte(`,"arguments":`), x.req.Input, []byte(`}`))
 	m, err := jsonrpc.Decode(jsonrpc.NewRequest(id, "tools/call", params), jsonrpc.Limits{})
 	if err != nil {
-		fault := &ndjson.Fault{Text: ndjson.InvalidEnvelope, ID: x.req.ID, Cause: &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error(), ID: x.req.ID}}
-		x.refuse(fault)
-		return
+		x.fault = &ndjson.Fault{Text: ndjson.InvalidEnvelope, ID: x.req.ID, Cause: &jsonrpc.Fault{Kind: jsonrpc.Invalid, Reason: err.Error(), ID: x.req.ID}}
+		x.req = nil
 	}
 	x.call.Message = m
 }
@@ -294,7 +270,7 @@ func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 	who, f := d.opts.Gate.Identify(ctx, x.call.Credential)
 	switch {
 	case f == nil && who.Valid():
-		x.who, x.call.Principal = who, who
+		x.call.Principal = who
 		return nil
 	case f == nil:
 		return d.refuse(ctx, x, signal.CodeUnauthenticated, "missing or unknown bearer token")
@@ -304,40 +280,22 @@ func (d *Door) authenticate(ctx context.Context, x *exchange) (refusal []byte) {
 	return d.refuse(ctx, x, f.Kernel.Code, f.Reason)
 }
 
-// refuseFlight refuses a request that cannot run next to those in flight.
-func (d *Door) refuseFlight(ctx context.Context, x *exchange, why error) []byte {
-	code := signal.CodeOverloaded
-	if errors.Is(why, errDuplicate) {
-		code, x.at = signal.CodeEnvelopeInvalid, "/id"
-	}
-	return d.refuse(ctx, x, code, why.Error())
-}
-
 // refuse returns the response with a refusal code, and records it.
 func (d *Door) refuse(ctx context.Context, x *exchange, code, reason string) []byte {
 	return d.failed(x, d.opts.Refuser.Refuse(ctx, &x.call, code, reason))
 }
 
-// refuseFault answers a line that is not a request. The gate refuses and
-// records it like a call.
-func (d *Door) refuseFault(ctx context.Context, x *exchange) []byte {
-	_, failure := d.opts.Gate.Call(ctx, &x.call)
-	if failure == nil { // fails closed: the gate has to refuse
-		return d.broken(x, "", "")
-	}
-	return d.failed(x, failure)
-}
-
-// run executes a request.
+// run executes a request. The gate refuses and records a line that is not a request
+// like a call.
 func (d *Door) run(ctx context.Context, x *exchange) []byte {
-	if x.req.Type == ndjson.ListActions {
-		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, &x.call, x.who)))
+	if x.req != nil && x.req.Type == ndjson.ListActions {
+		return ndjson.NewSuccess(x.id(), actions(d.opts.Gate.List(ctx, &x.call, x.call.Principal)))
 	}
 	reply, failure := d.opts.Gate.Call(ctx, &x.call)
 	switch {
 	case failure != nil:
 		return d.failed(x, failure)
-	case reply == nil: // fails closed: the gate has to answer
+	case reply == nil, x.req == nil: // fails closed: the gate has to answer, or to refuse
 		return d.broken(x, "", "")
 	}
 	return d.replied(x, reply)
