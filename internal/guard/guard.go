@@ -121,9 +121,10 @@ func Accepts(h http.Header, media string) bool {
 	accepted, best := false, 0
 	for _, line := range lines {
 		for part := range strings.SplitSeq(line, ",") {
-			name, params, _ := strings.Cut(part, ";")
-			if fit := fits(strings.TrimSpace(name), media); fit > 0 && fit >= best {
-				weighs := !refused(params)
+			name, params, _ := mime.ParseMediaType(part) // which names nothing when it cannot be read
+			if fit := fits(name, media); fit > 0 && fit >= best {
+				weight, given := params["q"]
+				weighs := !given || strings.Trim(weight, "0.") != ""
 				accepted = weighs || accepted && fit == best
 				best = fit
 			}
@@ -134,26 +135,14 @@ func Accepts(h http.Header, media string) bool {
 
 // fits returns how closely a media range names media: 0 not at all, 3 exactly.
 func fits(name, media string) int {
-	if strings.EqualFold(name, media) {
+	kind, _, _ := strings.Cut(media, "/")
+	switch name {
+	case media:
 		return 3
-	}
-	if name == "*/*" {
+	case kind + "/*":
+		return 2
+	case "*/*":
 		return 1
 	}
-	kind, rest, _ := strings.Cut(name, "/")
-	if rest == "*" && len(media) > len(kind) && media[len(kind)] == '/' && strings.EqualFold(media[:len(kind)], kind) {
-		return 2
-	}
 	return 0
-}
-
-// refused reports whether the parameters of a media range give it the weight 0.
-func refused(params string) bool {
-	for param := range strings.SplitSeq(params, ";") {
-		key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
-		if strings.EqualFold(key, "q") && strings.Trim(value, "0.") == "" {
-			return true
-		}
-	}
-	return false
 }
