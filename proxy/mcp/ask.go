@@ -42,7 +42,7 @@ func (p *clientPeer) Ask(ctx context.Context, all []registry.Question) []registr
 			continue
 		case <-ctx.Done():
 			p.withdraw(sent, unwanted)
-		case <-p.session.unreachable:
+		case <-p.session.answering.Done():
 			p.withdraw(sent, sessionOver)
 		}
 		answers[i] = <-q.answer
@@ -103,7 +103,7 @@ func (p *clientPeer) ask(asked registry.Question) *question {
 	}
 	message := jsonrpc.OneLine(jsonrpc.NewRequest(q.id, asked.Method, params))
 	switch {
-	case s.unanswering():
+	case s.answering.Err() != nil:
 		q.fail(sessionOver)
 	case !p.send(outgoing{message: message, question: q}):
 		q.fail(unreachable)

@@ -381,9 +381,7 @@ func (t *stream) addLocked(l outgoing) bool {
 	for len(t.events) > 0 && !t.fitsLocked(l.cost()) {
 		if rd := t.reader; rd != nil && rd.next <= t.first {
 			if limit == nil {
-				timer := time.NewTimer(sendTimeout)
-				defer timer.Stop()
-				limit = timer.C
+				limit = time.After(sendTimeout)
 			}
 			t.awaitLocked(rd, limit)
 			continue

@@ -140,11 +140,9 @@ func (m *multiCall) finish(o outcome) {
 
 // keepOutcome waits until the outcome was fetched or can no longer be.
 func (m *multiCall) keepOutcome(wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-m.fetched:
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-m.ctx.Done():
 	case <-m.server.closing.Done():
 	}
@@ -409,14 +407,12 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 
 // awaitAnswers waits for the answers to r until AnswerTTL has passed.
 func (m *multiCall) awaitAnswers(ctx context.Context, r *questionRound) []registry.Answer {
-	timer := time.NewTimer(m.server.opts.AnswerTTL)
-	defer timer.Stop()
 	var reason string
 	over := true
 	select {
 	case <-r.answered:
 		return r.answers
-	case <-timer.C:
+	case <-time.After(m.server.opts.AnswerTTL):
 		reason = errNoAnswer.Error()
 	case <-ctx.Done():
 		reason, over = "the question was withdrawn", false

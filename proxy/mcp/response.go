@@ -254,9 +254,7 @@ func (c *core) serveStream(out *response, rd *reader, work func(*stream) answer)
 func (rd *reader) waitFirst(ctx context.Context) bool {
 	var limit <-chan time.Time
 	if rd.stream.prime {
-		timer := time.NewTimer(streamDelay)
-		defer timer.Stop()
-		limit = timer.C
+		limit = time.After(streamDelay)
 	}
 	select {
 	case <-rd.wake:
@@ -274,8 +272,14 @@ func (c *core) pump(out *response, rd *reader) {
 	defer func() { _ = out.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	heartbeat := time.NewTicker(c.opts.Heartbeat)
 	defer heartbeat.Stop()
-	closing, life, stop := c.ends(rd.stream)
-	defer stop()
+	var closing <-chan struct{} // closed for a stream that belongs to no call
+	if !rd.stream.call {
+		closing = c.closing.Done()
+	}
+	var life <-chan time.Time // for a client that knows how to come back (StreamLife)
+	if rd.stream.prime && c.opts.StreamLife > 0 {
+		life = time.After(c.opts.StreamLife)
+	}
 	for out.drain(rd) {
 		var err error
 		select {
@@ -301,20 +305,6 @@ func (c *core) pump(out *response, rd *reader) {
 			return
 		}
 	}
-}
-
-// ends returns what closes a connection of t early: closing for a stream that
-// belongs to no call, and life for a client that knows how to come back
-// (StreamLife).
-func (c *core) ends(t *stream) (closing <-chan struct{}, life <-chan time.Time, stop func() bool) {
-	if !t.call {
-		closing = c.closing.Done()
-	}
-	if !t.prime || c.opts.StreamLife <= 0 {
-		return closing, nil, func() bool { return true }
-	}
-	timer := time.NewTimer(c.opts.StreamLife)
-	return closing, timer.C, timer.Stop
 }
 
 // drain writes the events that are ready and reports whether there may be more.

@@ -32,22 +32,21 @@ var (
 // route; nobody else can use it.
 type session struct {
 	account
-	id            string // what the client shows; random, 130 bits
-	key           string // what the road sees instead of id
-	route         string
-	version       string          // the negotiated revision
-	client        string          // name/version the client gave of itself
-	capabilities  json.RawMessage // capabilities of the client, nil = it named none
-	mayBeNotified bool            // a server of its road may say something before it answers
-	onEnd         func()          // called once, after the last call of an ended session
-	changes       *listChanges
-	peer          *clientPeer         // for what belongs to no request
-	direct        func(outgoing) bool // the one way to the client; nil = whatever stream there is
-	questions     jsonrpc.Pool[*question]
-	questionCount atomic.Uint64 // ids given to questions
-	unreachable   chan struct{} // closed when the client will answer nothing further
-	// closeToQuestions closes unreachable, so that open questions fail.
-	closeToQuestions func()
+	id               string // what the client shows; random, 130 bits
+	key              string // what the road sees instead of id
+	route            string
+	version          string          // the negotiated revision
+	client           string          // name/version the client gave of itself
+	capabilities     json.RawMessage // capabilities of the client, nil = it named none
+	mayBeNotified    bool            // a server of its road may say something before it answers
+	onEnd            func()          // called once, after the last call of an ended session
+	changes          *listChanges
+	peer             *clientPeer         // for what belongs to no request
+	direct           func(outgoing) bool // the one way to the client; nil = whatever stream there is
+	questions        jsonrpc.Pool[*question]
+	questionCount    atomic.Uint64   // ids given to questions
+	answering        context.Context // ended by closeToQuestions: the client answers nothing further, so open questions fail
+	closeToQuestions context.CancelFunc
 	events           *eventLog  // set when the session is opened; nil over stdio
 	streams          streams    // protected by eventLog.mu
 	sseClient        *sseClient // the client of HTTP+SSE that it belongs to; nil = none
@@ -62,19 +61,18 @@ type session struct {
 // newSession makes the session that who opens on route.
 func newSession(who policy.Principal, route, version, client string) *session {
 	s := &session{
-		id:          rand.Text(),
-		key:         signal.NewID("ses_"),
-		account:     account{owner: ownerOf(who)},
-		route:       route,
-		version:     version,
-		client:      client,
-		onEnd:       func() {},
-		changes:     newListChanges(),
-		unreachable: make(chan struct{}),
-		flights:     make(map[string]context.CancelCauseFunc),
+		id:      rand.Text(),
+		key:     signal.NewID("ses_"),
+		account: account{owner: ownerOf(who)},
+		route:   route,
+		version: version,
+		client:  client,
+		onEnd:   func() {},
+		changes: newListChanges(),
+		flights: make(map[string]context.CancelCauseFunc),
 	}
 	s.peer = &clientPeer{session: s}
-	s.closeToQuestions = sync.OnceFunc(func() { close(s.unreachable) })
+	s.answering, s.closeToQuestions = context.WithCancel(context.Background())
 	s.level.Store(new(string))
 	return s
 }
@@ -141,16 +139,6 @@ func (s *session) end() {
 	}
 	if last {
 		s.onEnd()
-	}
-}
-
-// unanswering reports whether the client will answer nothing further.
-func (s *session) unanswering() bool {
-	select {
-	case <-s.unreachable:
-		return true
-	default:
-		return false
 	}
 }
 

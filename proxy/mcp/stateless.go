@@ -348,31 +348,21 @@ func (c *stdioClient) serveStateless(x *exchange) {
 		refuse(signal.CodeOverloaded, "too many requests of this client are in flight")
 		return
 	}
-	key := jsonrpc.Key(x.id)
-	ctx, err := c.session.begin(d.base, key)
+	key, base := jsonrpc.Key(x.id), d.base
+	if x.opensListener() {
+		base = c.listening // a stream of notifications has no other end to wait for
+	}
+	ctx, err := c.session.begin(base, key)
 	if err != nil {
 		refuse(signal.CodeEnvelopeInvalid, err.Error())
 		return
 	}
-	stop := func() {}
-	if x.opensListener() {
-		ctx, stop = c.whileListening(ctx)
-	}
 	c.flying.Add(1)
 	c.spawn(func() {
-		defer stop()
 		defer c.flying.Add(-1)
 		defer func() { c.session.finish(key, d.opts.Now()) }()
 		c.reply(d.stateless.serveStateless(ctx, x, c.send))
 	})
-}
-
-// whileListening returns a context that also ends with the client's input: a
-// notification stream has no other end to wait for.
-func (c *stdioClient) whileListening(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	unbind := context.AfterFunc(c.listening, cancel)
-	return ctx, func() { unbind(); cancel() }
 }
 
 // cancelRequest cancels the request without a session that x names, if x is
