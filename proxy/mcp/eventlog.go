@@ -63,7 +63,7 @@ type streams struct {
 	bytes   int       // kept
 	flying  []*stream // of requests that have no answer yet, the oldest first
 	listen  *stream   // the one that no call began; nil = none
-	mailbox *stream   // what no stream could carry so far, in a stream that nobody reads; nil = nothing
+	mailbox *stream   // messages that wait for the next stream; nil = none
 	ended   bool      // the session is over: nothing can be asked for
 
 	waiting atomic.Bool // whether there is a mailbox; read without the lock
