@@ -89,13 +89,11 @@ func (t *toolCall) pending(c approval.Claim) *Failure {
 		text = "This call was approved (ticket {ticket}) and is being made now. {Again} in about {soon} seconds for its result."
 	}
 	text = fill(text, ticket, t.name)
-	view := t.approvalView(stateWord(ticket), ticket)
-	view["retry_after_ms"] = retryPending.Milliseconds()
-	if f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, view); f != nil {
-		return f
+	f := t.replyShaped(outcome{result: textResult(text), kernel: t.undecided(ticket, text)}, t.describeTicket(stateWord(ticket), ticket))
+	if f == nil {
+		t.reply.RetryAfter = retryPending
 	}
-	t.reply.RetryAfter = retryPending
-	return nil
+	return f
 }
 
 // undecided is the Result of a call that waits for its approval, or for its
@@ -112,19 +110,7 @@ func (t *toolCall) replyStored(ctx context.Context, ticket approval.Ticket) *Fai
 	if ticket.Result == nil {
 		return t.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+ticket.Note).with("ticket", ticket.ID)
 	}
-	return t.replyResult(ctx, ticket.Result, nil, t.approvalView("replayed", ticket))
-}
-
-// approvalView is the member io.toolgate/approval of a result's _meta.
-func (c *call) approvalView(state string, t approval.Ticket) map[string]any {
-	view := map[string]any{
-		"status": state, "ticket": t.ID, "rule": t.Rule, "reason": t.Reason, "roles": t.Roles,
-		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": c.decisionID,
-	}
-	if link := c.gate.approvalPage(t); link != "" {
-		view["approval_url"] = link
-	}
-	return view
+	return t.replyResult(ctx, ticket.Result, nil, t.describeTicket("replayed", ticket))
 }
 
 func textResult(text string) json.RawMessage {

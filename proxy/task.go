@@ -243,7 +243,7 @@ func (t *toolCall) replyTask(c approval.Claim) *Failure {
 		result, f = t.edited(json.RawMessage("{}"), jsonrpc.Change{Name: "task", Value: state})
 	}
 	if f == nil {
-		f = t.replyShaped(outcome{result: result, kernel: kernel, handle: true}, t.describeTicket(ticket))
+		f = t.replyShaped(outcome{result: result, kernel: kernel, handle: true}, t.describeTicket(stateWord(ticket), ticket))
 	}
 	if f == nil && underWay(ticket) {
 		t.reply.RetryAfter = retryPending
@@ -380,10 +380,10 @@ func (g *Gate) watchTicket(ctx context.Context, t approval.Ticket) bool {
 func (r *relayed) cancelTask(ctx context.Context) *Failure {
 	stateless := r.in.Era == eraRounds
 	err := r.gate.opts.Book.Supersede(context.WithoutCancel(ctx), r.ticket.ID, r.principal.Subject, "its agent withdrew it")
-	switch {
-	case errors.Is(err, approval.ErrNotLive) && !stateless:
+	switch late := errors.Is(err, approval.ErrNotLive); {
+	case late && !stateless:
 		return r.fail(signal.CodeEnvelopeParams, "the call is being made or is over, and cannot be cancelled")
-	case err != nil && !errors.Is(err, approval.ErrNotLive):
+	case err != nil && !late:
 		return r.internal("withdrawing a ticket", err)
 	case stateless:
 		return r.replyOK(json.RawMessage("{}"))

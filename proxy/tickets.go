@@ -412,11 +412,11 @@ func (t *toolCall) answerStatus(ctx context.Context) *Failure {
 			t.replayed = f == nil
 			return f
 		}
-		tickets, view = []approval.Ticket{ticket}, t.describeTicket(ticket)
+		tickets, view = []approval.Ticket{ticket}, t.describeTicket(stateWord(ticket), ticket)
 	}
 	words, data := make([]string, len(tickets)), make([]map[string]any, len(tickets))
 	for i, ticket := range tickets {
-		words[i], data[i] = ticketText(ticket), t.describeTicket(ticket)
+		words[i], data[i] = ticketText(ticket), t.describeTicket(stateWord(ticket), ticket)
 	}
 	result := fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"structuredContent":%s}`,
 		jsonrpc.Quote(strings.Join(words, "\n\n")), marshal(map[string]any{"tickets": data}))
@@ -523,14 +523,18 @@ func ticketText(t approval.Ticket) string {
 	return fill(strings.TrimSuffix("Ticket {ticket}, your call of {tool}: "+w.text+"; "+w.next, "; ")+".", t, t.Exposed)
 }
 
-// describeTicket is what an agent may know of its ticket, as data.
-func (c *call) describeTicket(t approval.Ticket) map[string]any {
-	view := c.approvalView(stateWord(t), t)
-	view["tool"] = t.Exposed
+// describeTicket is what an agent may know of its ticket, as data: the member
+// io.toolgate/approval of a result's _meta.
+func (c *call) describeTicket(status string, t approval.Ticket) map[string]any {
+	view := map[string]any{
+		"status": status, "ticket": t.ID, "tool": t.Exposed, "rule": t.Rule, "reason": t.Reason, "roles": t.Roles,
+		"expires_at": t.Expires.UTC().Format(time.RFC3339), "decision_id": c.decisionID,
+	}
 	if underWay(t) {
 		view["retry_after_ms"] = retryPending.Milliseconds()
-	} else {
-		delete(view, "approval_url")
+	}
+	if link := c.gate.approvalPage(t); link != "" && (underWay(t) || t.State == approval.StateDone) {
+		view["approval_url"] = link
 	}
 	return view
 }
