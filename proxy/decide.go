@@ -72,10 +72,12 @@ func textMember(object json.RawMessage, key string) string {
 	return text
 }
 
-// digest names judged bytes.
+// digest returns the name of bytes, "sha256:" and lower-case hex.
 func digest(judged []byte) string {
 	sum := sha256.Sum256(judged)
-	return "sha256:" + hex.EncodeToString(sum[:])
+	text := [len("sha256:") + 2*sha256.Size]byte{}
+	hex.Encode(text[copy(text[:], "sha256:"):], sum[:])
+	return string(text[:])
 }
 
 // receiveMeta stores the caller's _meta without the members of this hop.

@@ -168,11 +168,8 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 	if r.row.list == "" {
 		return nil, r.fail(signal.CodeEnvelopeMethod, "method "+in.Message.Method+" asks for no list")
 	}
-	w := gathering{relayed: r, page: json.RawMessage("{}")}
-	requests := 1
-	if in.Route != "" {
-		w.offers = []registry.Offer{{Server: in.Route}}
-	} else {
+	w, requests := gathering{relayed: r, page: json.RawMessage("{}"), offers: []registry.Offer{{Server: in.Route}}}, 1
+	if in.Route == "" {
 		requests = pageRequests
 		w.offers = slices.DeleteFunc(g.opts.Servers.Offers(ctx), func(o registry.Offer) bool { return !offers(o.Capabilities, r.row.needs...) })
 	}
@@ -180,21 +177,17 @@ func (g *Gate) Enumerate(ctx context.Context, in *Call, who policy.Principal) (j
 		return nil, f
 	}
 	w.elements = r.heldTasks(ctx)
+	var f *Failure
 	answered := w.elements != nil
-	var last *Failure
 	for asked := 0; w.at < len(w.offers) && asked < requests && len(w.elements) < pageElements; asked++ {
-		given := w.cursor != ""
-		switch f := w.addPage(ctx); {
-		case f == nil:
-			answered = true
-		case asked == 0 && given:
+		named := asked == 0 && w.cursor != ""
+		if f = w.addPage(ctx); f != nil && named {
 			return nil, f // the place that the caller named is not there
-		default:
-			last = f
 		}
+		answered = answered || f == nil
 	}
-	if !answered && last != nil && w.at == len(w.offers) {
-		return nil, last
+	if !answered && f != nil && w.at == len(w.offers) {
+		return nil, f
 	}
 	return w.whole()
 }

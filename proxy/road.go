@@ -3,8 +3,6 @@ package proxy
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
@@ -215,8 +213,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
 			rec.Outcome = audit.Held
 		}
-		sum := sha256.Sum256(c.reply.Result)
-		rec.ResultSHA256, rec.ResultBytes = hex.EncodeToString(sum[:]), len(c.reply.Result)
+		rec.ResultSHA256, rec.ResultBytes = strings.TrimPrefix(digest(c.reply.Result), "sha256:"), len(c.reply.Result)
 	}
 	if err := g.opts.Recorder.Write(audit.KindOutcome, rec); err != nil {
 		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
