@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
@@ -29,36 +30,29 @@ type ToolIO struct {
 // SchemaRegistry loads the I/O schemas of tools, each definition once. It is
 // safe for concurrent use.
 type SchemaRegistry struct {
-	mu    sync.Mutex // protects the fields below
-	known map[string]*ToolIO
+	known *lru.Cache[string, *ToolIO] // :: fingerprint ⇒ schemas
 }
 
 // maxToolIO bounds the cache; more tools than this only lose the saving.
 const maxToolIO = 4096
 
-// NewSchemaRegistry makes an empty one.
+// NewSchemaRegistry returns an empty SchemaRegistry.
 func NewSchemaRegistry() *SchemaRegistry {
-	return &SchemaRegistry{known: map[string]*ToolIO{}}
+	known, _ := lru.New[string, *ToolIO](maxToolIO) // fails for no positive size
+	return &SchemaRegistry{known: known}
 }
 
 // LoadToolIO gives the I/O schema of t under the name toolID (seed 004,
 // SchemaRegistry.load_tool_io), cached by t's fingerprint. The error says what
 // is wrong with the definition's schemas; such a tool does not serve.
 func (r *SchemaRegistry) LoadToolIO(toolID string, t *Tool) (*ToolIO, error) {
-	r.mu.Lock()
-	cached := r.known[t.Fingerprint]
-	r.mu.Unlock()
-	if cached == nil {
+	cached, ok := r.known.Get(t.Fingerprint)
+	if !ok {
 		var err error
 		if cached, err = compileToolIO(t.Definition); err != nil {
 			return nil, err
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.known) >= maxToolIO {
-			clear(r.known)
-		}
-		r.known[t.Fingerprint] = cached
+		r.known.Add(t.Fingerprint, cached)
 	}
 	out := *cached
 	out.Tool = toolID

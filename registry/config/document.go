@@ -271,13 +271,12 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
+// invalidUTF8 returns the offset of the first byte that is no UTF-8, or -1.
 func invalidUTF8(data []byte) int {
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && size == 1 {
+	for i, r := range string(data) {
+		if r == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte("\ufffd")) {
 			return i
 		}
-		i += size
 	}
 	return -1
 }

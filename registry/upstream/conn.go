@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/paramheader"
@@ -18,13 +20,13 @@ import (
 type conn struct {
 	*mcpclient.Conn
 	opts          *Options
-	changed       chan struct{}         // has one element when the tool list changed
-	announced     atomic.Bool           // the server said so
-	client        *client               // the session that has it, nil for the shared connection
-	queue         queue                 // of notifications and questions in the course of no request
-	asked         jsonrpc.Pool[*asking] // :: the server's id ⇒ question that wants an answer
-	asking        atomic.Int64          // questions that are asked or whose answer is being sent
-	taskListeners taskListeners
+	changed       chan struct{}                    // has one element when the tool list changed
+	announced     atomic.Bool                      // the server said so
+	client        *client                          // the session that has it, nil for the shared connection
+	queue         queue                            // of notifications and questions in the course of no request
+	asked         jsonrpc.Pool[*asking]            // :: the server's id ⇒ question that wants an answer
+	asking        atomic.Int64                     // questions that are asked or whose answer is being sent
+	taskListeners *lru.Cache[string, taskListener] // :: progress token ⇒ listener
 
 	offer   json.RawMessage // capabilities, set when it is connected
 	info    json.RawMessage // clientInfo
@@ -39,6 +41,7 @@ func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 		opts: opts, changed: make(chan struct{}, 1), client: cl, dropped: dropped,
 		info: object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(opts.Version)}),
 	}
+	c.taskListeners, _ = lru.New[string, taskListener](maxTaskListeners) // fails for no positive size
 	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, IDs: lastID, Dropped: dropped, Handle: c.handle})
 	return c
 }
@@ -112,11 +115,11 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		}
 	}
 	if r.Later != nil {
-		c.taskListeners.expect(p.ID, r.Later)
+		c.taskListeners.Add(p.ID, taskListener{tell: r.Later})
 	}
 	result, e := c.Do(ctx, &p.Call)
 	if r.Later != nil {
-		c.taskListeners.answered(p.ID, result, c.opts.Now())
+		c.keepListener(p.ID, r.Later, result)
 	}
 	late := e != nil && !p.Answered()
 	p.queue.finish(late)

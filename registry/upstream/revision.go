@@ -99,15 +99,12 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 			result, e = c.do(ctx, &request{method: methodDiscover, lasting: true})
 		}
 	}
-	if e == nil {
-		if common := commonRevision(result, "supportedVersions"); common != "" {
-			c.Speak(common)
-			c.offer, _ = jsonrpc.Get(result, "capabilities")
-			return nil
-		}
+	common := commonRevision(result, "supportedVersions")
+	if c.Speak(common); common != "" {
+		c.offer, _ = jsonrpc.Get(result, "capabilities")
+	} else if e == nil {
 		e = failed(fmt.Errorf("the server speaks none of %v", mcpclient.StatelessRevisions))
 	}
-	c.Speak("")
 	return e
 }
 

@@ -83,9 +83,11 @@ func (c *conn) progressed(params json.RawMessage) {
 	if !ok {
 		return
 	}
-	order, tell := &c.queue, c.taskListeners.find(id, c.opts.Now())
+	order, tell := &c.queue, (func(json.RawMessage))(nil)
 	if p := pendingOf(c.Lookup(id)); p != nil {
 		order, tell = &p.queue, p.request.Progress
+	} else if l, ok := c.taskListeners.Get(id); ok && (l.until.IsZero() || !c.opts.Now().After(l.until)) {
+		tell = l.tell
 	}
 	if tell == nil {
 		return

@@ -201,7 +201,7 @@ func (s *Server) wakeLocked() {
 	s.wake = make(chan struct{})
 }
 
-// sweep closes the connections of idle sessions.
+// sweep closes the connections of sessions that have been idle for IdleTTL.
 func (s *Server) sweep() {
 	ttl := s.opts.IdleTTL
 	tick := time.NewTicker(max(min(ttl/2, time.Minute), time.Millisecond))
@@ -209,21 +209,17 @@ func (s *Server) sweep() {
 	for {
 		select {
 		case <-tick.C:
-			s.closeIdle(s.opts.Now().Add(-ttl))
 		case <-s.life.Done():
 			return
 		}
-	}
-}
-
-// closeIdle closes the connections that have not been used since before.
-func (s *Server) closeIdle(before time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, sl := range s.slots {
-		if sl.busy == 0 && sl.last.Before(before) && !sl.needed() {
-			s.releaseLocked(key, sl)
+		before := s.opts.Now().Add(-ttl)
+		s.mu.Lock()
+		for key, sl := range s.slots {
+			if sl.busy == 0 && sl.last.Before(before) && !sl.needed() {
+				s.releaseLocked(key, sl)
+			}
 		}
+		s.mu.Unlock()
 	}
 }
 

@@ -2,16 +2,14 @@ package upstream
 
 import (
 	"encoding/json"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // maxTaskListeners bounds the task listeners of one connection. Beyond it the
-// oldest is dropped.
+// one that was not used for longest is dropped.
 const maxTaskListeners = 256
 
 // What is remembered of a task is remembered for at least and at most so long.
@@ -24,44 +22,19 @@ const (
 // the call's progress token stays valid while the task lives (MCP 2025-11-25
 // basic/utilities/tasks, "Task Progress Notifications").
 type taskListener struct {
-	token string
 	tell  func(json.RawMessage)
 	until time.Time // zero while the call is not answered
 }
 
-// taskListeners are the task listeners of one connection. The zero value is
-// ready.
-type taskListeners struct {
-	mu  sync.Mutex     // protects the field below
-	all []taskListener // the oldest first
-}
-
-// expect adds the listener of a call that may become a task.
-func (s *taskListeners) expect(token string, tell func(json.RawMessage)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.all) >= maxTaskListeners {
-		s.all = slices.Delete(s.all, 0, 1)
+// keepListener keeps the listener of an answered call while its task lives, and
+// removes it when the result is no task.
+func (c *conn) keepListener(token string, tell func(json.RawMessage), result json.RawMessage) {
+	if task, ok := jsonrpc.Get(result, "task"); ok {
+		ttl, _ := jsonrpc.Get(task, "ttl")
+		c.taskListeners.Add(token, taskListener{tell, c.opts.Now().Add(TaskLifetime(ttl))})
+	} else {
+		c.taskListeners.Remove(token)
 	}
-	s.all = append(s.all, taskListener{token: token, tell: tell})
-}
-
-// answered keeps the listener of a call while its task lives, and removes it
-// when the result is no task.
-func (s *taskListeners) answered(token string, result json.RawMessage, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.all, func(a taskListener) bool { return a.token == token })
-	if i < 0 {
-		return
-	}
-	task, ok := jsonrpc.Get(result, "task")
-	if !ok {
-		s.all = slices.Delete(s.all, i, i+1)
-		return
-	}
-	ttl, _ := jsonrpc.Get(task, "ttl")
-	s.all[i].until = now.Add(TaskLifetime(ttl))
 }
 
 // TaskLifetime returns how long to remember a task with a ttl in milliseconds:
@@ -73,18 +46,4 @@ func TaskLifetime(ttl json.RawMessage) time.Duration {
 		return longestTask
 	}
 	return max(time.Duration(ms)*time.Millisecond, shortestTask)
-}
-
-// find returns the listener of the task that came of the call with a token, nil
-// for none.
-func (s *taskListeners) find(token string, now time.Time) func(json.RawMessage) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(a taskListener) bool { return !a.until.IsZero() && now.After(a.until) })
-	for _, a := range s.all {
-		if a.token == token {
-			return a.tell
-		}
-	}
-	return nil
 }
