@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -115,10 +116,7 @@ func locked(path string) bool {
 
 // link points .latest at name. A reader always finds the old or the new file.
 func (f *envelopeFiles) link(name string) error {
-	temporary := filepath.Join(f.dir, latestName+"-"+f.opts.Instance)
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	temporary := filepath.Join(f.dir, latestName+"-"+rand.Text())
 	if err := os.Symlink(name, temporary); err != nil {
 		return err
 	}

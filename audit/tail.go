@@ -26,10 +26,9 @@ type TailOptions struct {
 // without an error. Tail needs no running server and checks no hashes.
 func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		t := tail{root: root, chains: map[string]*position{}}
-		lines, err := t.look(max(0, opts.Records))
-		lines = lines[max(0, len(lines)-max(0, opts.Records)):]
-		for {
+		chains, last := map[string]*position{}, max(0, opts.Records)
+		lines, err := newLines(root, chains, last)
+		for lines = lines[max(0, len(lines)-last):]; ; lines, err = newLines(root, chains, math.MaxInt) {
 			if err != nil {
 				yield(nil, fmt.Errorf("reading audit log: %w", err))
 				return
@@ -42,31 +41,24 @@ func Tail(ctx context.Context, root string, opts TailOptions) iter.Seq2[[]byte, 
 			if !opts.Follow || !wait.For(ctx, cmp.Or(opts.Poll, 250*time.Millisecond)) {
 				return
 			}
-			lines, err = t.look(math.MaxInt)
 		}
 	}
 }
 
-// tail is one Tail.
-type tail struct {
-	root   string
-	chains map[string]*position // by directory
-}
-
-// look returns the lines that have arrived since the last look, and the last n of
-// each chain that is new, ordered by time.
-func (t *tail) look(n int) (all [][]byte, err error) {
-	err = eachChain(t.root, func(dir string) error {
-		if t.chains[dir] == nil {
+// newLines returns the lines after the positions in chains, by directory, and the last n
+// of each chain that chains lacks, ordered by time.
+func newLines(root string, chains map[string]*position, n int) (all [][]byte, err error) {
+	err = eachChain(root, func(dir string) error {
+		if chains[dir] == nil {
 			numbers, err := segments(dir)
 			if err != nil {
 				return err
 			}
-			if t.chains[dir], err = lastPosition(dir, numbers, n); err != nil {
+			if chains[dir], err = lastPosition(dir, numbers, n); err != nil {
 				return err
 			}
 		}
-		for line, err := range t.chains[dir].lines {
+		for line, err := range chains[dir].lines {
 			if err != nil {
 				return err
 			}

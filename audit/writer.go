@@ -467,7 +467,11 @@ func appendTexts(b []byte, pairs ...string) []byte {
 		if name != "" {
 			b = append(append(append(b, '"'), name...), `":`...)
 		}
-		if isPlain(text) {
+		plain := true // between quotes, text is a JSON string as it stands
+		for _, c := range []byte(text) {
+			plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\'
+		}
+		if plain {
 			b = append(append(append(b, '"'), text...), '"')
 			continue
 		}
@@ -476,16 +480,6 @@ func appendTexts(b []byte, pairs ...string) []byte {
 		b = append(b[:start], escapes.Replace(string(b[start:]))...)
 	}
 	return b
-}
-
-// isPlain reports whether text is a JSON string as it stands, between quotes.
-func isPlain(text string) bool {
-	for i := range len(text) {
-		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
 }
 
 // escapes replaces characters that jsontext leaves as they are and that end a line,

@@ -12,9 +12,6 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// claims is how often a claim is tried when the ticket changes meanwhile.
-const claims = 3
-
 // Claim finds or creates the ticket of a held call and returns its answer. When that is
 // Granted, the grant is already spent, durably: the caller sends the call once and
 // then calls Finish, or Release when it is certain that nothing was sent. Of any
@@ -27,16 +24,29 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 	if err := held.complete(t.opts.TTL); err != nil {
 		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
 	}
-	for attempt := 1; ; attempt++ {
-		c, err := t.claim(ctx, held)
-		if errors.Is(err, errMoved) && attempt < claims {
-			continue
+	bound := binding(held)
+	var c Claim
+	err := t.write(ctx, func(w *writer) error {
+		found, err := w.query(load{result: true}, "WHERE binding = ? ORDER BY seq DESC LIMIT 1", bound)
+		if err == nil && len(found) == 1 {
+			c.Outcome, err = t.answer(w, &found[0], held.Execute)
+			c.Ticket = found[0]
 		}
-		if err != nil {
-			return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
+		if err == nil && c.Outcome == "" {
+			c, err = t.propose(w, bound, held)
 		}
-		return c, nil
+		return err
+	})
+	if err != nil {
+		if c.Outcome == Granted {
+			t.running.Delete(c.Ticket.ID)
+		}
+		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
 	}
+	if c.Outcome != TooMany {
+		c.Ticket.Arguments = slices.Clone(held.Arguments)
+	}
+	return c, nil
 }
 
 // complete sets the defaults of the approval and refuses a call that no ticket could
@@ -58,35 +68,6 @@ func (h *Held) complete(ttl time.Duration) error {
 		return errors.New("the digest is not that of the arguments")
 	}
 	return nil
-}
-
-func (t *Tickets) claim(ctx context.Context, held Held) (c Claim, err error) {
-	bound := binding(held)
-	err = t.write(ctx, func(w *writer) error {
-		found, err := w.query(load{result: true}, "WHERE binding = ? ORDER BY seq DESC LIMIT 1", bound)
-		if err != nil {
-			return err
-		}
-		if len(found) == 1 {
-			k := &found[0]
-			c.Outcome, err = t.answer(w, k, held.Execute)
-			c.Ticket = *k
-		}
-		if err == nil && c.Outcome == "" {
-			c, err = t.propose(w, bound, held)
-		}
-		return err
-	})
-	if err != nil {
-		if c.Outcome == Granted {
-			t.running.Delete(c.Ticket.ID)
-		}
-		return Claim{}, err
-	}
-	if c.Outcome != TooMany {
-		c.Ticket.Arguments = slices.Clone(held.Arguments)
-	}
-	return c, nil
 }
 
 // answer returns the answer of the latest ticket of a binding; "" means that it no
@@ -240,9 +221,6 @@ func (t *Tickets) end(ctx context.Context, id string, c change) error {
 		}
 		return w.move(&k, c)
 	})
-	if errors.Is(err, errMoved) {
-		err = ErrNotDispatching
-	}
 	if err != nil {
 		return fmt.Errorf("ending the run of ticket %s: %w", id, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
@@ -78,9 +79,7 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 		Labels: map[string]string{"id": r.Instance}, DecisionID: r.DecisionID, TraceID: r.TraceID, Path: decisionPath,
 		Timestamp: r.Time.UTC(),
 	}
-	for name, value := range labels {
-		e.Labels[name] = value
-	}
+	maps.Copy(e.Labels, labels)
 	if r.Policy.Revision != "" {
 		e.Bundles = map[string]Bundle{bundleName: {r.Policy.Revision}}
 	}
@@ -95,10 +94,9 @@ func eventOf(r *audit.Record, labels map[string]string) (*Event, error) {
 	}
 	judged := result{r.Policy.Effect, r.Policy.Rule, r.Policy.Reason, r.Policy.Remedy, o.terms}
 	in, d, err := judgement.Decode(r)
-	switch {
-	case err != nil:
+	if err != nil {
 		e.Custom = map[string]string{"input": err.Error()}
-	default:
+	} else {
 		judged.Effect, e.RequestedBy = string(d.Effect), in.Principal.Subject
 		if e.Input, err = encode(in); err != nil {
 			return nil, fmt.Errorf("writing the input of decision %s: %w", r.DecisionID, err)

@@ -43,18 +43,17 @@ func (e *Event) hide(rules []policy.MaskRule) error {
 			err = e.apply(document, r)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("masking event: %w", err)
+	if err == nil {
+		text, err = encode(sweep(document))
 	}
-	e.RequestedBy = subject(document)
-	if text, err = encode(sweep(document)); err == nil {
-		parts = maskedParts{}
+	parts = maskedParts{}
+	if err == nil {
 		err = json.Unmarshal(text, &parts)
 	}
 	if err != nil {
 		return fmt.Errorf("masking event: %w", err)
 	}
-	e.Input, e.Result = parts.Input, parts.Result
+	e.Input, e.Result, e.RequestedBy = parts.Input, parts.Result, subject(document)
 	return nil
 }
 
