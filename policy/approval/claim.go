@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,11 +112,7 @@ func (t *Tickets) spend(w *writer, k *Ticket) (ClaimOutcome, error) {
 		return "", w.move(k, change{to: StateSuperseded, reason: why, note: why})
 	}
 	t.running.Store(k.ID, nil)
-	err = w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
-	if err != nil {
-		t.running.Delete(k.ID)
-	}
-	return Granted, err
+	return Granted, w.move(k, change{to: StateDispatching, reason: "the grant was spent", instance: t.opts.Instance})
 }
 
 // propose creates a ticket, unless its requester has the most that may wait. It
@@ -133,12 +130,12 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 	if live >= t.opts.MaxLive {
 		return Claim{Outcome: TooMany}, nil
 	}
-	k := w.ticket(held)
-	k.Instance = t.opts.Instance
-	if err := w.insert(bound, k); err != nil {
-		return Claim{}, err
+	k := &Ticket{
+		Held: held, ID: signal.UniqueID("apr_"), State: StateProposed, ArgumentBytes: len(held.Arguments), Instance: t.opts.Instance,
+		Created: w.wall.UTC(), Expires: w.wall.UTC().Add(held.TTL), deadline: w.now + int64(held.TTL),
 	}
-	return Claim{Ticket: *k, Outcome: Pending}, nil
+	k.Approval = policy.Approval{Roles: held.Roles, Quorum: held.Quorum, Each: held.Each} // as it is stored
+	return Claim{Ticket: *k, Outcome: Pending}, w.insert(bound, k)
 }
 
 const otherTerms = "the call came again under another policy, tool definition or obligation"
@@ -160,17 +157,7 @@ func (w *writer) supersede(bound string, h Held) error {
 	return nil
 }
 
-// ticket returns a new ticket for a held call.
-func (w *writer) ticket(h Held) *Ticket {
-	created := w.wall.UTC()
-	k := &Ticket{
-		Held: h, ID: signal.UniqueID("apr_"), State: StateProposed, ArgumentBytes: len(h.Arguments),
-		Created: created, Expires: created.Add(h.TTL), deadline: w.now + int64(h.TTL),
-	}
-	k.Approval = policy.Approval{Roles: h.Roles, Quorum: h.Quorum, Each: h.Each} // as it is stored
-	return k
-}
-
+// insert stores a new ticket.
 func (w *writer) insert(bound string, k *Ticket) error {
 	fields := append(k.ticketFields(), bound, k.Principal.Subject, k.Principal.Tenant, append([]byte{}, k.Arguments...))
 	err := w.one("INSERT INTO approvals ("+ticketColumns+", binding, subject, tenant, arguments) VALUES (?"+strings.Repeat(", ?", len(fields)-1)+")", fields...)
@@ -200,11 +187,7 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 		note = fmt.Sprintf("the result of %d bytes is too large to keep", len(result))
 		result = nil
 	}
-	reason := note
-	if reason == "" {
-		reason = "the upstream answered"
-	}
-	return t.end(ctx, id, change{to: state, reason: reason, result: result, note: note})
+	return t.end(ctx, id, change{to: state, reason: cmp.Or(note, "the upstream answered"), result: result, note: note})
 }
 
 // end ends the run of a ticket. The call is over in any case, so the end of ctx does

@@ -94,14 +94,11 @@ func (s *Shipper) Troubles(ctx context.Context) (found []Trouble, err error) {
 			return nil, err
 		}
 		// The bare columns are those of the row that max(at) is of.
-		var at sql.NullInt64
-		var decision, refusal sql.NullString
-		err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT count(*), decision_id, fault, max(at) FROM decision_log_parked WHERE sink = ? AND at >= ?",
-			w.name, s.opts.Now().Add(-parkedTTL).UnixNano()).Scan(&t.Parked, &decision, &refusal, &at)
+		err = s.opts.DB.Read.QueryRowContext(ctx, "SELECT count(*), coalesce(decision_id, ''), coalesce(fault, ''), max(at) FROM decision_log_parked WHERE sink = ? AND at >= ?",
+			w.name, s.opts.Now().Add(-parkedTTL).UnixNano()).Scan(&t.Parked, &t.Decision, &t.Refusal, new(sql.NullInt64))
 		if err != nil {
 			return nil, fmt.Errorf("reading parked decisions: %w", err)
 		}
-		t.Decision, t.Refusal = decision.String, refusal.String
 		found = append(found, t)
 	}
 	return found, nil
