@@ -14,6 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // Principal is who makes a call. The zero Principal is nobody: no stage of
@@ -229,6 +233,19 @@ type Limit struct {
 	Burst int    `json:"burst,omitempty"` // 0 = the rate's count
 	Key   string `json:"key,omitempty"`   // bucket name; "" = the rule
 }
+
+// Durations are JSON options that write and read durations as policies do: "15m0s".
+var Durations = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(),
+	jsonv2.WithMarshalers(jsonv2.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
+		return e.WriteToken(jsontext.String(d.String()))
+	})),
+	jsonv2.WithUnmarshalers(jsonv2.UnmarshalFromFunc(func(from *jsontext.Decoder, d *time.Duration) error {
+		token, err := from.ReadToken()
+		if err == nil {
+			*d, err = time.ParseDuration(token.String())
+		}
+		return err
+	})))
 
 // ParseRate parses the form of Limit.Rate, COUNT/DURATION: a whole number and a
 // duration with a unit, both above zero.

@@ -14,7 +14,6 @@ import (
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -144,22 +143,9 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 		}
 		return append(b[:len(b)-1], `}}`...)
 	}
-	raw, _ := jsonv2.Marshal(obligations{d.Approval, d.Limit, d.Redact, d.Labels}, durations) // texts and whole numbers
+	raw, _ := jsonv2.Marshal(obligations{d.Approval, d.Limit, d.Redact, d.Labels}, policy.Durations) // texts and whole numbers
 	return raw
 }
-
-// durations writes and reads durations as policies do: "15m0s".
-var durations = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv2.RejectUnknownMembers(true),
-	jsonv2.WithMarshalers(jsonv2.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
-		return e.WriteToken(jsontext.String(d.String()))
-	})),
-	jsonv2.WithUnmarshalers(jsonv2.UnmarshalFromFunc(func(from *jsontext.Decoder, d *time.Duration) error {
-		token, err := from.ReadToken()
-		if err == nil {
-			*d, err = time.ParseDuration(token.String())
-		}
-		return err
-	})))
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
@@ -245,7 +231,7 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 	}
 	var o obligations
 	if len(r.Policy.Obligations) > 0 {
-		if err := jsonv2.Unmarshal(r.Policy.Obligations, &o, durations); err != nil {
+		if err := jsonv2.Unmarshal(r.Policy.Obligations, &o, policy.Durations); err != nil {
 			return nil, fmt.Errorf("reading obligations: %w", err)
 		}
 	}

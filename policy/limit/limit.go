@@ -284,21 +284,21 @@ func reserve(wanted []demand, now time.Time) *Exceeded {
 // It returns nil when rate is invalid, or when there is no room: then with the time
 // until there may be some. The caller must hold l.mu.
 func (l *Limiter) bucketLocked(key bucketKey, rate Rate, now time.Time) (*bucket, time.Duration) {
-	if !rate.valid() {
-		return nil, 0
-	}
 	b, known := l.buckets.Get(key)
 	switch {
-	case !known:
+	case known && b.rate == rate:
+	case !rate.valid():
+		return nil, 0
+	case known: // spent tokens stay spent: a larger bucket does not start full
+		b.tokens.SetLimitAt(now, rate.limit())
+		b.tokens.SetBurstAt(now, rate.burst())
+		b.rate = rate
+	default:
 		if wait := l.makeRoomLocked(now); wait > 0 {
 			return nil, wait
 		}
 		b = &bucket{rate: rate, tokens: xrate.NewLimiter(rate.limit(), rate.burst())}
 		l.buckets.Add(key, b)
-	case b.rate != rate: // spent tokens stay spent: a larger bucket does not start full
-		b.tokens.SetLimitAt(now, rate.limit())
-		b.tokens.SetBurstAt(now, rate.burst())
-		b.rate = rate
 	}
 	return b, 0
 }

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -115,15 +116,14 @@ func matches(where map[string][]json.RawMessage, arguments json.RawMessage) (boo
 		if !there {
 			return false, nil
 		}
-		found := false
-		for _, want := range values {
-			same, err := equal(got, want)
-			if err != nil {
-				return false, err
-			}
-			found = found || same
+		text, err := canonical(got)
+		if err != nil {
+			return false, err
 		}
-		if !found {
+		if !slices.ContainsFunc(values, func(want json.RawMessage) bool {
+			same, err := canonical(want)
+			return err == nil && bytes.Equal(same, text)
+		}) {
 			return false, nil
 		}
 	}
@@ -206,16 +206,6 @@ func element(list json.RawMessage, key string) (json.RawMessage, bool) {
 		want--
 	}
 	return nil, false
-}
-
-// equal reports whether two JSON values are one: numbers by what they are worth.
-func equal(a, b json.RawMessage) (bool, error) {
-	x, err := canonical(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := canonical(b)
-	return string(x) == string(y), err
 }
 
 // canonical writes a JSON value in the one form that all its spellings have.

@@ -311,12 +311,21 @@ func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
 	hash := h.Sum64()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.young[hash]; known != nil && c.same(known, p, t) {
-		return known, nil
-	}
-	if known := c.old[hash]; known != nil && c.same(known, p, t) {
-		c.add(hash, known)
-		return known, nil
+	for _, generation := range [...]map[uint64]*pair{c.young, c.old} {
+		k := generation[hash]
+		if k == nil ||
+			c.reads.subject && k.principal.Subject != p.Subject ||
+			c.reads.client && k.principal.Client != p.Client ||
+			c.reads.tenant && k.principal.Tenant != p.Tenant ||
+			c.reads.roles && !slices.Equal(k.principal.Roles, p.Roles) ||
+			k.tool.Server != t.Server || k.tool.Name != t.Name || k.tool.Exposed != t.Exposed ||
+			k.tool.Risk != t.Risk || k.tool.Fingerprint != t.Fingerprint || !bytes.Equal(k.tool.Annotations, t.Annotations) {
+			continue
+		}
+		if c.young[hash] != k {
+			c.add(hash, k)
+		}
+		return k, nil
 	}
 	known, err := newPair(p, t)
 	if err != nil {
@@ -342,17 +351,6 @@ func (c *pairs) add(hash uint64, k *pair) bool {
 	}
 	c.young[hash] = k
 	return true
-}
-
-// same reports whether k answers for p and t.
-func (c *pairs) same(k *pair, p *policy.Principal, t *policy.Tool) bool {
-	return (!c.reads.subject || k.principal.Subject == p.Subject) &&
-		(!c.reads.client || k.principal.Client == p.Client) &&
-		(!c.reads.tenant || k.principal.Tenant == p.Tenant) &&
-		(!c.reads.roles || slices.Equal(k.principal.Roles, p.Roles)) &&
-		k.tool.Server == t.Server && k.tool.Name == t.Name && k.tool.Exposed == t.Exposed &&
-		k.tool.Risk == t.Risk && k.tool.Fingerprint == t.Fingerprint &&
-		bytes.Equal(k.tool.Annotations, t.Annotations)
 }
 
 // constant is what one look at a pair has found: the verdict of every call, or

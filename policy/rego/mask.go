@@ -25,11 +25,10 @@ const (
 type logging struct{ mask, drop rego.PreparedEvalQuery }
 
 func (p *program) prepareLogging(ctx context.Context) (err error) {
-	if p.logging.drop, err = p.query(p.telling, dropPath).PrepareForEval(ctx); err != nil {
-		return fmt.Errorf("preparing %s: %w", dropPath, err)
-	}
-	if p.logging.mask, err = p.query(p.telling, maskPath).PrepareForEval(ctx); err != nil {
-		return fmt.Errorf("preparing %s: %w", maskPath, err)
+	for path, q := range map[string]*rego.PreparedEvalQuery{dropPath: &p.logging.drop, maskPath: &p.logging.mask} {
+		if *q, err = p.query(p.telling, path).PrepareForEval(ctx); err != nil {
+			return fmt.Errorf("preparing %s: %w", path, err)
+		}
 	}
 	return nil
 }

@@ -121,22 +121,15 @@ func (p *program) neverFires(ctx context.Context) []Finding {
 	var found []Finding
 	for _, ref := range p.form.refs {
 		for _, r := range p.compiler.GetRules(ref) {
-			found = append(found, p.neverHolds(ctx, r, anyData)...)
-		}
-	}
-	return found
-}
-
-// neverHolds is neverFires of one rule with every else.
-func (p *program) neverHolds(ctx context.Context, r *ast.Rule, anyData []*ast.Term) []Finding {
-	var found []Finding
-	for e := r; e != nil; e = e.Else {
-		switch {
-		case p.impossible(ctx, e.Body, anyData):
-			found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "remove it, or fix a condition"))
-		case p.impossible(ctx, e.Body, anyData[:1]):
-			// A rule of a library that nobody has configured is no fault.
-			found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
+			for e := r; e != nil; e = e.Else {
+				switch {
+				case p.impossible(ctx, e.Body, anyData):
+					found = append(found, at(e.Location, LevelWarning, codeNever, "this rule never fires: its conditions cannot all hold", "remove it, or fix a condition"))
+				case p.impossible(ctx, e.Body, anyData[:1]):
+					// A rule of a library that nobody has configured is no fault.
+					found = append(found, at(e.Location, LevelNote, codeNever, "with the data as it is, this rule never fires", ""))
+				}
+			}
 		}
 	}
 	return found
@@ -152,19 +145,15 @@ func (p *program) impossible(ctx context.Context, body ast.Body, unknown []*ast.
 	if err != nil || ctx.Err() != nil {
 		return false
 	}
-	for _, q := range left.Queries {
-		if !unholdable(q) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(left.Queries, func(q ast.Body) bool {
+		return !slices.ContainsFunc(q, notTrue) // it may hold
+	})
 }
 
 // notTrue reports whether x is "not true". Partial evaluation leaves that of a
 // not over a rule that speaks of unknowns somewhere but came true without any.
-func notTrue(x any) bool {
-	expr, ok := x.(*ast.Expr)
-	if !ok || len(expr.With) > 0 {
+func notTrue(expr *ast.Expr) bool {
+	if len(expr.With) > 0 {
 		return false
 	}
 	if n, ok := expr.Terms.(*ast.Not); ok { // as rego.v2 has it
@@ -176,9 +165,4 @@ func notTrue(x any) bool {
 func isTrue(expr *ast.Expr) bool {
 	t, ok := expr.Terms.(*ast.Term)
 	return ok && !expr.Negated && len(expr.With) == 0 && ast.Boolean(true).Equal(t.Value)
-}
-
-// unholdable reports whether q holds for no call.
-func unholdable(q ast.Body) bool {
-	return slices.ContainsFunc(q, func(e *ast.Expr) bool { return notTrue(e) })
 }

@@ -209,7 +209,11 @@ func testFiles(where string, keep func(string) bool) (files, string, error) {
 // runRego runs the tests that are written in Rego. Those that fail run once
 // more to see where: OPA traces or measures coverage, not both.
 func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
-	results, err := t.runOnce(ctx, t.run.String(), func(r *tester.Runner) { r.SetCoverageQueryTracer(t.tracer()).SetCoverageRuns(nil) })
+	results, err := t.runOnce(ctx, t.run.String(), func(r *tester.Runner) {
+		if t.cover != nil {
+			r.SetCoverageQueryTracer(t.cover)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -234,14 +238,6 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 		cases = append(cases, t.casesOf(r, traces[r.Package+"."+r.Name])...)
 	}
 	return cases, nil
-}
-
-// tracer is nil as an interface where no coverage is wanted.
-func (t *suite) tracer() topdown.QueryTracer {
-	if t.cover == nil {
-		return nil
-	}
-	return t.cover
 }
 
 func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/util"
 	"go.yaml.in/yaml/v3"
@@ -210,7 +211,7 @@ func differences(path string, named, want, got map[string]any) (out []string) {
 		case nested && object:
 			out = append(out, differences(path+name+".", below, wanted, have)...)
 		case !reflect.DeepEqual(want[name], got[name]):
-			out = append(out, fmt.Sprintf("%s%s: want %s, got %s", path, name, shown(want[name]), shown(got[name])))
+			out = append(out, fmt.Sprintf("%s%s: want %s, got %s", path, name, jsonOf(want[name]), jsonOf(got[name])))
 		}
 	}
 	return out
@@ -218,29 +219,17 @@ func differences(path string, named, want, got map[string]any) (out []string) {
 
 // plainDecision is d as a JSON object. Durations are text and pointers are
 // sorted, as people compare them.
-func plainDecision(d *policy.Decision) map[string]any {
+func plainDecision(d *policy.Decision) (out map[string]any) {
 	plain := *d
 	plain.Redact = slices.Sorted(slices.Values(d.Redact))
-	var out map[string]any
-	if raw, err := json.Marshal(plain); err != nil || json.Unmarshal(raw, &out) != nil {
+	raw, err := jsonv2.Marshal(plain, policy.Durations)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	if err != nil {
 		return nil
 	}
-	if a := d.Approval; a != nil {
-		approval := out["approval"].(map[string]any)
-		approval["ttl"] = a.TTL.String()
-		if a.Hold != nil {
-			approval["hold"] = a.Hold.String()
-		}
-	}
 	return out
-}
-
-func shown(v any) string {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprint(v)
-	}
-	return string(raw)
 }
 
 // nodeReader turns nodes of YAML into values with every digit of a number
@@ -289,7 +278,22 @@ func (r *nodeReader) value(n *yaml.Node) (any, error) {
 	case yaml.AliasNode:
 		return r.value(n.Alias)
 	case yaml.MappingNode:
-		return r.mapping(n)
+		out := make(map[string]any, len(n.Content)/2)
+		for pair := range slices.Chunk(n.Content, 2) {
+			key := pair[0]
+			if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" {
+				return nil, fmt.Errorf("line %d: the name of a member is no text", key.Line)
+			}
+			if _, twice := out[key.Value]; twice {
+				return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
+			}
+			v, err := r.value(pair[1])
+			if err != nil {
+				return nil, err
+			}
+			out[key.Value] = v
+		}
+		return out, nil
 	case yaml.SequenceNode:
 		out := make([]any, len(n.Content))
 		for i, c := range n.Content {
@@ -301,25 +305,6 @@ func (r *nodeReader) value(n *yaml.Node) (any, error) {
 		return out, nil
 	}
 	return scalar(n)
-}
-
-func (r *nodeReader) mapping(n *yaml.Node) (any, error) {
-	out := make(map[string]any, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" {
-			return nil, fmt.Errorf("line %d: the name of a member is no text", key.Line)
-		}
-		if _, twice := out[key.Value]; twice {
-			return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
-		}
-		v, err := r.value(n.Content[i+1])
-		if err != nil {
-			return nil, err
-		}
-		out[key.Value] = v
-	}
-	return out, nil
 }
 
 // scalar reads a value as JSON has it: a number that JSON can write keeps its
