@@ -1,17 +1,16 @@
 package rego
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 	"sync"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/bundle"
@@ -91,7 +90,11 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	}
 	p := &program{store: inmem.NewFromASTObject(data.(ast.Object)), data: data}
 	p.roles, _ = s.data["roles"].(map[string]any)
-	p.labels, p.residuals = labelsOf(s.modules), &residuals{modules: s.modules}
+	p.labels = labelsOf(s.modules)
+	p.residuals = &residuals{compiler: sync.OnceValues(func() (*ast.Compiler, error) {
+		c, _, err := compileModules(context.Background(), s.modules, p.store)
+		return c, err
+	})}
 	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
@@ -128,14 +131,7 @@ func checkFiles(f files) error {
 // checkJSON refuses duplicate names, of which a reader would see one and OPA
 // another.
 func checkJSON(content []byte) error {
-	d := jsontext.NewDecoder(bytes.NewReader(content))
-	if _, err := d.ReadValue(); err != nil {
-		return err
-	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
+	return jsonv2.Unmarshal(content, new(jsontext.Value))
 }
 
 // systemPackages are OPA's own: what they are asked about is no call.

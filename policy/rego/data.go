@@ -2,7 +2,6 @@ package rego
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -251,7 +250,7 @@ const mostUnread = 20
 // that was written, and does nothing.
 func (f files) lintData(c *ast.Compiler, data map[string]any, from func([]string) string) []Finding {
 	u := &unread{files: f, from: from}
-	u.walk(pathsOf(c), data, nil)
+	u.walk([]*paths{pathsOf(c)}, data, nil)
 	return u.found
 }
 
@@ -262,16 +261,26 @@ type unread struct {
 	found []Finding
 }
 
-func (u *unread) walk(p *paths, data map[string]any, at []string) {
+func (u *unread) walk(read []*paths, data map[string]any, at []string) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
+		var next []*paths
+		var known []string
+		whole := false
+		for _, p := range read {
+			known = slices.AppendSeq(known, maps.Keys(p.members))
+			for _, key := range []string{name, anyMember} {
+				if below := p.members[key]; below != nil {
+					next, whole = append(next, below), whole || below.whole
+				}
+			}
+		}
 		path := append(slices.Clip(at), name)
-		next := p.below(name)
 		switch below, object := data[name].(map[string]any); {
 		case len(u.found) >= mostUnread:
 			return
 		case next == nil:
-			u.say(path, nearest(name, slices.Collect(maps.Keys(p.members))))
-		case object && !next.whole:
+			u.say(path, nearest(name, known))
+		case object && !whole:
 			u.walk(next, below, path)
 		}
 	}
@@ -287,30 +296,6 @@ func (u *unread) say(path []string, near string) {
 		f.File = u.from(path)
 	}
 	u.found = append(u.found, f)
-}
-
-// below is what is read of the member of this name; nil = nothing.
-func (p *paths) below(name string) *paths {
-	named, other := p.members[name], p.members[anyMember]
-	if named == nil || other == nil {
-		return cmp.Or(named, other)
-	}
-	return named.with(other)
-}
-
-// with is what either of two reads.
-func (p *paths) with(q *paths) *paths {
-	out := &paths{whole: p.whole || q.whole, members: maps.Clone(p.members)}
-	for name, more := range q.members {
-		if have := out.members[name]; have != nil {
-			more = have.with(more)
-		}
-		if out.members == nil {
-			out.members = make(map[string]*paths)
-		}
-		out.members[name] = more
-	}
-	return out
 }
 
 var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

@@ -47,7 +47,7 @@ func (e *Engine) Bounded(ctx context.Context, f func()) error {
 
 // RoundTrip parses one JSON value as arguments are parsed and writes it again.
 func RoundTrip(raw json.RawMessage) (json.RawMessage, error) {
-	t, err := parseJSON(raw)
+	t, err := readJSON(raw, topdown.NewCancel())
 	if err != nil {
 		return nil, err
 	}

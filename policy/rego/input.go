@@ -104,11 +104,8 @@ func argumentsTerm(raw json.RawMessage, stop topdown.Cancel) (*ast.Term, error) 
 
 var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(bytes.NewReader(nil)) }}
 
-// parseJSON makes a term of exactly one JSON value. Numbers keep their text,
-// so that no digit is lost; a name that is there twice is an error.
-func parseJSON(raw []byte) (*ast.Term, error) { return readJSON(raw, topdown.NewCancel()) }
-
-// readJSON is parseJSON until stop fires.
+// readJSON makes a term of exactly one JSON value, until stop fires. Numbers keep
+// their text, so that no digit is lost; a name that is there twice is an error.
 func readJSON(raw []byte, stop topdown.Cancel) (*ast.Term, error) {
 	d := decoders.Get().(*jsontext.Decoder)
 	d.Reset(bytes.NewBuffer(raw))

@@ -204,11 +204,14 @@ func lint(modules map[string]*ast.Module) []Finding {
 // false when r gives no verdict.
 func effectOfRule(r *ast.Rule) (policy.Effect, bool) {
 	ref := r.Ref().GroundPrefix()
-	if ref.Equal(decisionRef) {
-		return "", true
-	}
+	effect, set := effectAt(ref)
+	return effect, ref.Equal(decisionRef) || set && r.Head.RuleKind() == ast.MultiValue
+}
+
+// effectAt returns the effect of the set at ref; false when there is none.
+func effectAt(ref ast.Ref) (policy.Effect, bool) {
 	for _, s := range verdictSets {
-		if ref.Equal(s.ref) && r.Head.RuleKind() == ast.MultiValue {
+		if ref.Equal(s.ref) {
 			return s.effect, true
 		}
 	}
@@ -299,28 +302,21 @@ func lintShape(l *ast.Location, head map[string]*ast.Term, effect policy.Effect)
 		}
 		say(what+" has no member "+name, hint)
 	}
-	switch {
-	case effect == policy.Hold && head["approval"] == nil:
-		say("a hold says who may approve", `add "approval": {"roles": ["…"]}`)
-	case effect == "" && head["effect"] == nil:
-		say("the decision has no effect", `"effect": "allow", "hold" or "deny"`)
-	case effect == "" && ast.IsConstant(head["effect"].Value):
-		lintEffect(head, say)
+	term, said := head["effect"], effect
+	if effect == "" && term != nil {
+		text, _ := term.Value.(ast.String)
+		said = policy.Effect(text)
 	}
-	return found
-}
-
-// lintEffect looks at the effect of a decision, and at what it asks for.
-func lintEffect(head map[string]*ast.Term, say func(message, hint string)) {
-	effect := head["effect"]
-	text, _ := effect.Value.(ast.String)
-	approval := head["approval"] != nil
-	switch e := policy.Effect(text); {
-	case e != policy.Allow && e != policy.Hold && e != policy.Deny:
-		say(fmt.Sprintf("%v is no effect", effect), `"effect": "allow", "hold" or "deny"`)
-	case e == policy.Hold && !approval:
+	switch {
+	case effect == "" && term == nil:
+		say("the decision has no effect", `"effect": "allow", "hold" or "deny"`)
+	case effect == "" && !ast.IsConstant(term.Value):
+	case said != policy.Allow && said != policy.Hold && said != policy.Deny:
+		say(fmt.Sprintf("%v is no effect", term), `"effect": "allow", "hold" or "deny"`)
+	case said == policy.Hold && head["approval"] == nil:
 		say("a hold says who may approve", `add "approval": {"roles": ["…"]}`)
-	case e == policy.Allow && approval:
+	case effect == "" && said == policy.Allow && head["approval"] != nil:
 		say("an allow has no approval", `"effect": "hold", if a person is to decide`)
 	}
+	return found
 }

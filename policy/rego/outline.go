@@ -53,8 +53,7 @@ type Branch struct {
 // to what it evaluates.
 type residuals struct {
 	mu       sync.Mutex // held by the one partial evaluation at a time
-	modules  map[string]*ast.Module
-	compiler *ast.Compiler // nil = nobody has asked
+	compiler func() (*ast.Compiler, error)
 }
 
 // Outline tells people what Decide answers p about t, whatever the arguments. A
@@ -188,17 +187,15 @@ func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair, unknown 
 	defer r.mu.Unlock()
 	ctx, stop := context.WithTimeout(ctx, outlineTimeout)
 	defer stop()
-	if r.compiler == nil {
-		var err error
-		if r.compiler, _, err = compileModules(ctx, r.modules, e.program.store); err != nil {
-			return nil, err
-		}
+	compiler, err := r.compiler()
+	if err != nil {
+		return nil, err
 	}
 	query := ast.NewBody(ast.Equality.Expr(ast.NewTerm(verdictVar), ast.NewTerm(ref)))
 	if !ref.Equal(decisionRef) {
 		query = ast.NewBody(ast.NewExpr(ast.NewTerm(ref.Append(ast.NewTerm(verdictVar)))))
 	}
-	left, err := rego.New(rego.Compiler(r.compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(unknown),
+	left, err := rego.New(rego.Compiler(compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(unknown),
 		rego.ParsedInput(ast.NewObject([2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})),
 	).Partial(ctx)
 	if err != nil {
@@ -356,10 +353,8 @@ func (e *Engine) sketch(ref ast.Ref, verdict *ast.Term) (policy.Decision, error)
 		}
 	})
 	known := ast.NewObject(members...)
-	for _, s := range verdictSets {
-		if ref.Equal(s.ref) {
-			known.Insert(keyEffect, ast.StringTerm(string(s.effect)))
-		}
+	if effect, ok := effectAt(ref); ok {
+		known.Insert(keyEffect, ast.StringTerm(string(effect)))
 	}
 	if d, err := e.close(decodeDecision(known)); err == nil {
 		return d, nil
