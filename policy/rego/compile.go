@@ -1,16 +1,17 @@
 package rego
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 	"sync"
 
-	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/bundle"
@@ -131,7 +132,14 @@ func checkFiles(f files) error {
 // checkJSON refuses duplicate names, of which a reader would see one and OPA
 // another.
 func checkJSON(content []byte) error {
-	return jsonv2.Unmarshal(content, new(jsontext.Value))
+	d := jsontext.NewDecoder(bytes.NewReader(content))
+	if _, err := d.ReadValue(); err != nil {
+		return err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
 }
 
 // systemPackages are OPA's own: what they are asked about is no call.
