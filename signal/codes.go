@@ -3,6 +3,7 @@ package signal
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,55 +41,61 @@ const (
 	CodeInternal = "T0_INTERNAL"
 )
 
+// The codes of the table "Error Code Convention" of seed 002 that no answer of
+// this program carries: modules of a kernel around it give them, and their
+// errors travel in Results and as causes.
+const (
+	KernelCachePressure   = "T0_CACHE_PRESSURE_EVICTION"      // evicted under memory pressure
+	KernelLowConfidence   = "T1_CLASSIFY_LOW_CONFIDENCE"      // below the threshold, fallback taken
+	KernelClassifyTimeout = "T1_CLASSIFY_TIMEOUT"             // the embedding service was too slow
+	KernelCycleDetected   = "T2_DECOMPOSE_CYCLE_DETECTED"     // sub-goals depend on each other in a ring
+	KernelUnresolvedDeps  = "T3_DAG_COMPILE_UNRESOLVED_DEPS"  // the plan cannot be resolved
+	KernelBudgetExhausted = "T5_BUDGET_EXHAUSTED"             // no tokens or compute left
+	KernelHallucination   = "T6_HALLUCINATION_DETECTED"       // the output has made-up claims
+	KernelOverconfidence  = "T6_OVERCONFIDENCE_DETECTED"      // more confidence than evidence
+	KernelLoopDetected    = "T6_LOOP_DETECTED"                // the load monitor saw a loop
+	KernelSpawnResources  = "T7_SPAWN_INSUFFICIENT_RESOURCES" // no hardware for another agent
+)
+
 type traits struct {
 	category Category
 	severity Severity
 	retry    bool
 }
 
-// known gives each code its meaning. Retry is false wherever the tool may have
-// run already: a second attempt is then the caller's own decision.
-var known = map[string]traits{
-	CodeEnvelopeParse:       {Input, Transient, false},
-	CodeEnvelopeInvalid:     {Input, Transient, false},
-	CodeEnvelopeMethod:      {Input, Transient, false},
-	CodeEnvelopeTooLarge:    {Input, Transient, false},
-	CodeEnvelopeParams:      {Input, Transient, false},
-	CodeEnvelopeVersion:     {Input, Transient, false},
-	CodeToolNotFound:        {Input, Transient, false},
-	CodeNotFound:            {Input, Transient, false},
-	CodeSchemaMismatch:      {Input, Transient, false},
-	CodePolicyDenied:        {Policy, Fatal, false},
-	CodeApprovalDenied:      {Policy, Fatal, false},
-	CodeApprovalExpired:     {Policy, Transient, true},
-	CodeApprovalPending:     {Policy, Transient, true},
-	CodeRateLimited:         {Resource, Transient, true},
-	CodeOverloaded:          {Resource, Transient, true},
-	CodeToolQuarantined:     {Policy, Fatal, false},
-	CodeOutputInvalid:       {External, Degraded, false},
-	CodeAuditUnavailable:    {Processing, Transient, true},
-	CodeCancelled:           {Processing, Transient, false},
-	CodeUnauthenticated:     {Policy, Fatal, false},
-	CodeSessionLost:         {Input, Transient, true},
-	CodeHeaderMismatch:      {Input, Transient, false},
-	CodeToolFailed:          {External, Transient, false},
-	CodeToolTimeout:         {External, Transient, false},
-	CodeUpstreamUnavailable: {External, Transient, true},
-	CodeInternal:            {Processing, Fatal, false},
+// meanings gives each code its category and severity, from the seed where it has
+// them, and whether the same call may pass later. Retry is false wherever the tool may
+// have run already: a second attempt is then the caller's own decision.
+var meanings = map[traits][]string{
+	{Input, Transient, false}: {
+		CodeEnvelopeParse, CodeEnvelopeInvalid, CodeEnvelopeMethod, CodeEnvelopeTooLarge, CodeEnvelopeParams,
+		CodeEnvelopeVersion, CodeToolNotFound, CodeNotFound, CodeSchemaMismatch, CodeHeaderMismatch,
+	},
+	{Input, Transient, true}:       {CodeSessionLost},
+	{Processing, Transient, false}: {CodeCancelled},
+	{Processing, Transient, true}:  {CodeAuditUnavailable},
+	{Processing, Degraded, false}:  {KernelLowConfidence, KernelHallucination, KernelOverconfidence, KernelLoopDetected},
+	{Processing, Fatal, false}:     {CodeInternal, KernelCycleDetected, KernelUnresolvedDeps},
+	{External, Transient, false}:   {CodeToolFailed, CodeToolTimeout},
+	{External, Transient, true}:    {CodeUpstreamUnavailable, KernelClassifyTimeout},
+	{External, Degraded, false}:    {CodeOutputInvalid},
+	{Resource, Transient, true}:    {CodeRateLimited, CodeOverloaded, KernelSpawnResources},
+	{Resource, Degraded, false}:    {KernelCachePressure},
+	{Resource, Fatal, false}:       {KernelBudgetExhausted},
+	{Policy, Transient, true}:      {CodeApprovalExpired, CodeApprovalPending},
+	{Policy, Fatal, false}:         {CodePolicyDenied, CodeApprovalDenied, CodeToolQuarantined, CodeUnauthenticated},
 }
 
 // ErrorFor makes the KernelError of one of the Code or Kernel constants, with
 // the category, severity and retry that belong to it. Any other code is
 // ErrInvalidCode, as is any other malformed part with ErrInvalidError.
 func ErrorFor(code, message string, source ModuleRef, detail map[string]any, cause *KernelError) (*KernelError, error) {
-	t, ok := known[code]
-	if !ok {
-		t, ok = ofKernel[code]
+	for t, codes := range meanings {
+		if slices.Contains(codes, code) {
+			return CreateError(code, t.category, t.severity, message, source, t.retry, detail, cause)
+		}
 	}
-	if !ok {
-		return nil, fmt.Errorf("%w: %q is not known", ErrInvalidCode, code)
-	}
-	return CreateError(code, t.category, t.severity, message, source, t.retry, detail, cause)
+	return nil, fmt.Errorf("%w: %q is not known", ErrInvalidCode, code)
 }
 
 var convention = regexp.MustCompile(`^T[0-7](_[A-Z][A-Z0-9]*){2,}$`)

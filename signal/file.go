@@ -6,55 +6,53 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"io"
 	"strconv"
-	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
-const anyBytes = "application/octet-stream"
-
 // inline is what a content block holds itself, not by reference.
 type inline struct {
-	lexeme json.RawMessage // a JSON string: text, or bytes in base64
-	base64 bool
-	mime   string
-	uri    string // of an embedded resource
+	data  []byte
+	media string
+	uri   string // of an embedded resource
 }
 
 // inline finds the bytes of an image, an audio, an embedded resource or a
 // file, seed 002's FileContent.
 func (b *block) inline(kind string) (in inline, ok bool) {
+	holder, member := b, blockData
 	switch kind {
 	case "image", "audio", "file":
-		in = inline{b.members[blockData], true, b.mimeOr(anyBytes), ""}
 	case "resource":
-		r := block{raw: b.members[blockResource]}
-		if r.members, ok = jsonrpc.Fields(r.raw, blockMembers...); !ok {
+		holder = &block{}
+		if holder.members, ok = jsonrpc.Fields(b.members[blockResource], blockMembers...); !ok {
 			return in, false
 		}
-		uri, _ := jsonrpc.Text(r.members[blockURI])
-		if isText(r.members[blockText]) {
-			return inline{r.members[blockText], false, r.mimeOr("text/plain"), uri}, true
+		in.uri, _ = jsonrpc.Text(holder.members[blockURI])
+		if member = blockBlob; jsontext.Value(holder.members[blockText]).Kind() == '"' {
+			member, in.media = blockText, "text/plain"
 		}
-		in = inline{r.members[blockBlob], true, r.mimeOr(anyBytes), uri}
+	default:
+		return in, false
 	}
-	return in, isText(in.lexeme)
+	in.media = holder.mediaOr(cmp.Or(in.media, anyBytes))
+	text, ok := jsonrpc.Text(holder.members[member])
+	if in.data = []byte(text); ok && member != blockText {
+		var err error
+		in.data, err = base64.StdEncoding.DecodeString(text)
+		ok = err == nil
+	}
+	return in, ok
 }
 
-func (b *block) mimeOr(fallback string) string {
-	mime, _ := jsonrpc.Text(b.members[blockMIME])
-	return cmp.Or(mime, fallback)
-}
+const anyBytes = "application/octet-stream"
 
-// reader returns the bytes.
-func (in inline) reader() io.Reader {
-	text, _ := jsonrpc.Text(in.lexeme)
-	if in.base64 {
-		return base64.NewDecoder(base64.StdEncoding, strings.NewReader(text))
-	}
-	return strings.NewReader(text)
+func (b *block) mediaOr(fallback string) string {
+	media, _ := jsonrpc.Text(b.members[blockMIME])
+	return cmp.Or(media, fallback)
 }
 
 // file maps a block of content that is a file: what it holds by its SHA-256,
@@ -62,16 +60,14 @@ func (in inline) reader() io.Reader {
 func (b *block) file(kind string) (payload, bool) {
 	var f fileBody
 	if in, ok := b.inline(kind); ok {
-		hash := sha256.New()
-		n, err := io.Copy(hash, in.reader())
-		size := int(n)
-		f = fileBody{ID: "sha256:" + hex.EncodeToString(hash.Sum(nil)), Type: in.mime, URI: in.uri, Size: &size}
-		return payload{kind: File, body: encode(f)}, err == nil
+		sum, size := sha256.Sum256(in.data), len(in.data)
+		f = fileBody{ID: "sha256:" + hex.EncodeToString(sum[:]), Type: in.media, URI: in.uri, Size: &size}
+		return payload{kind: File, body: encode(f)}, true
 	}
-	if kind != "resource_link" && kind != "file" {
+	if kind != "resource_link" && (kind != "file" || b.members[blockData] != nil) {
 		return payload{}, false
 	}
-	f.Type = b.mimeOr(anyBytes)
+	f.Type = b.mediaOr(anyBytes)
 	if f.ID, _ = jsonrpc.Text(b.members[blockURI]); f.ID == "" && kind == "file" {
 		f.ID, _ = jsonrpc.Text(b.members[blockPath])
 		f.Path = &f.ID
@@ -88,23 +84,13 @@ func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType stri
 	if err != nil || r.isError {
 		return nil, "", false
 	}
-	for i := range r.blocks {
+	for i, b := range r.blocks {
 		if ref == "/content/"+strconv.Itoa(i) {
-			return r.blocks[i].bytes()
+			kind, _ := jsonrpc.Text(b.members[blockType])
+			if in, ok := b.inline(kind); ok {
+				return in.data, in.media, true
+			}
 		}
 	}
 	return nil, "", false
-}
-
-func (b *block) bytes() (data []byte, mediaType string, ok bool) {
-	kind, _ := jsonrpc.Text(b.members[blockType])
-	in, ok := b.inline(kind)
-	if !ok {
-		return nil, "", false
-	}
-	data, err := io.ReadAll(in.reader())
-	if err != nil {
-		return nil, "", false
-	}
-	return data, in.mime, true
 }

@@ -223,7 +223,7 @@ func lineageOf(options []Option) lineage {
 // CreateText makes a TEXT signal with body {"text": text}. Bytes that are not
 // UTF-8 become U+FFFD. Refuses as Create does.
 func CreateText(text string, origin ModuleRef, traceID string, tags map[string]string, options ...Option) (Signal, error) {
-	return create(Text, textBody(jsonrpc.Quote(text)), origin, traceID, tags, lineageOf(options).parent)
+	return create(Text, fmt.Appendf(nil, `{"text":%s}`, jsonrpc.Quote(text)), origin, traceID, tags, lineageOf(options).parent)
 }
 
 // CreateData makes a DATA signal with body {"data": data, "schema": schema},
@@ -393,11 +393,6 @@ func (f *signalForm) signal() (Signal, error) {
 // but for order and white space.
 func (s *Signal) UnmarshalJSON(data []byte) error {
 	return read(data, s, ErrInvalidSignal, signalForm{}, (*signalForm).signal)
-}
-
-// textBody returns {"text": lexeme}; lexeme is a JSON string.
-func textBody(lexeme []byte) jsontext.Value {
-	return slices.Concat([]byte(`{"text":`), lexeme, []byte("}"))
 }
 
 // dataBody returns {"data": value, "schema": schema}, with "count" for a list.

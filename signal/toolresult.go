@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -168,7 +169,7 @@ func parseToolResult(result []byte) (r toolResult, err error) {
 func (b *block) payload() (payload, error) {
 	kind, _ := jsonrpc.Text(b.members[blockType])
 	switch lexeme := b.members[blockText]; {
-	case kind == "text" && isText(lexeme):
+	case kind == "text" && jsontext.Value(lexeme).Kind() == '"':
 		start := bytes.TrimLeft(lexeme[1:], " ")
 		if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
 			text, _ := jsonrpc.Text(lexeme)
@@ -178,7 +179,7 @@ func (b *block) payload() (payload, error) {
 				}
 			}
 		}
-		return payload{kind: Text, body: textBody(lexeme)}, nil
+		return payload{kind: Text, body: slices.Concat([]byte(`{"text":`), []byte(lexeme), []byte("}"))}, nil
 	case kind == "json": // seed 002's JSONContent; MCP itself has no such type
 		for _, value := range []json.RawMessage{b.members[blockData], b.members[blockJSON]} {
 			if value != nil {
@@ -194,8 +195,6 @@ func (b *block) payload() (payload, error) {
 	}
 	return dataPayload(b.raw, "mcp.content."+kind)
 }
-
-func isText(raw json.RawMessage) bool { return jsontext.Value(raw).Kind() == '"' }
 
 // dataPayload returns the DATA of one JSON value, which must have one reading.
 func dataPayload(raw []byte, schema string) (payload, error) {
