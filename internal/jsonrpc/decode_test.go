@@ -68,7 +68,7 @@ func TestDecodeKinds(t *testing.T) {
 			jsonrpc.Message{Kind: jsonrpc.Failure, Error: []byte(`{}`)}},
 	}
 	for _, tt := range tests {
-		tt.want.Raw = []byte(tt.text)
+		tt.want.Raw, tt.want.Key = []byte(tt.text), jsonrpc.Key(tt.want.ID)
 		if diff := cmp.Diff(&tt.want, decode(t, tt.text), cmpopts.IgnoreUnexported(jsonrpc.Message{})); diff != "" {
 			t.Errorf("%s:\n%s", tt.text, diff)
 		}

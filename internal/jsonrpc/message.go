@@ -61,6 +61,8 @@ type Message struct {
 	// ID is a string or an integer as it was spelled, nil when absent: in a
 	// notification, and in an error answer to what had no readable id.
 	ID json.RawMessage
+	// Key is what the function Key returns for ID.
+	Key string
 	// Method is decoded; it is "" in answers.
 	Method string
 	// Params is an object.
@@ -224,10 +226,6 @@ func build(d *jsontext.Decoder) any {
 	return nil
 }
 
-// maxID bounds an id as it is spelled, in bytes: ids are map keys and are
-// written to logs.
-const maxID = 256
-
 // Decode reads one message in one strict pass. The error is always a *Fault,
 // and then the message is nil. Decode refuses:
 //
@@ -307,7 +305,7 @@ func (s *findings) judge(m *Message) *Fault {
 	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
 		m.ID = nil // a failure that answers a message without a readable id (JSON-RPC 2.0 §5)
 	}
-	if m.ID != nil && !validID(m.ID) {
+	if m.Key = Key(m.ID); m.ID != nil && m.Key == "" {
 		want := fmt.Sprintf("a string or an integer of at most %d bytes", maxID)
 		return invalid("/id", "an id must be "+want).wanted(want, otherID(m.ID))
 	}
@@ -416,18 +414,10 @@ func (s *findings) certainID() json.RawMessage {
 		}
 		id = own.value
 	}
-	if !validID(id) {
+	if Key(id) == "" {
 		return nil
 	}
 	return bytes.Clone(id)
-}
-
-// validID accepts a string, or an integer without fraction and exponent.
-func validID(raw json.RawMessage) bool {
-	if len(raw) == 0 || len(raw) > maxID {
-		return false
-	}
-	return raw[0] == '"' || strings.Trim(strings.TrimPrefix(string(raw), "-"), "0123456789") == ""
 }
 
 // Split returns the elements of a batch (JSON-RPC 2.0 §6, MCP 2025-03-26). They

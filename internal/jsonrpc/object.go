@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -307,17 +308,23 @@ func IDText(id json.RawMessage) string {
 	return string(id)
 }
 
-// Key gives the form of an id under which two ids are equal exactly when they
+// maxID bounds an id as it is spelled, in bytes: ids are map keys and are
+// written to logs.
+const maxID = 256
+
+// Key returns the form of an id under which two ids are equal exactly when they
 // are the same id (JSON-RPC 2.0 §4): "1" and 1 differ, two spellings of one
-// string do not, and -0 is 0. What is no id has a key that no id has.
+// string do not, and -0 is 0. It returns "" for what is not an id: neither a string
+// nor an integer without fraction and exponent, or longer than 256 bytes.
 func Key(id json.RawMessage) string {
 	switch {
-	case len(id) == 0:
+	case len(id) == 0 || len(id) > maxID:
 		return ""
+	case id[0] != '"' && strings.Trim(strings.TrimPrefix(string(id), "-"), "0123456789") != "":
+		return ""
+	case string(id) == "-0":
+		return "0"
 	case id[0] != '"':
-		if string(id) == "-0" {
-			return "0"
-		}
 		return string(id)
 	case bytes.IndexByte(id, '\\') < 0:
 		return string(id[:len(id)-1])

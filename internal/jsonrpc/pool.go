@@ -17,10 +17,10 @@ type Pool[T any] struct {
 // Put adds v under id. It reports false, and changes nothing, when id is no
 // valid id or is taken: two requests with one id could not be told apart.
 func (p *Pool[T]) Put(id json.RawMessage, v T) bool {
-	if !validID(id) {
+	key := Key(id)
+	if key == "" {
 		return false
 	}
-	key := Key(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, taken := p.byKey[key]; taken {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
@@ -65,11 +66,7 @@ func (r *report) read(e *jsonschema.ValidationError) ([]Fault, error) {
 	if r.broken != nil {
 		return nil, fmt.Errorf("validating against the schema: %w", r.broken)
 	}
-	out := make([]Fault, 0, len(r.faults))
-	for f := range r.faults {
-		out = append(out, f)
-	}
-	slices.SortFunc(out, func(a, b Fault) int {
+	out := slices.SortedFunc(maps.Keys(r.faults), func(a, b Fault) int {
 		return slices.Compare([]string{a.Pointer, a.Keyword, a.Want, a.Got}, []string{b.Pointer, b.Keyword, b.Want, b.Got})
 	})
 	return out[:min(len(out), maxFaults)], nil
@@ -211,12 +208,11 @@ func (r *report) add(at, keyword, want, got string) {
 
 // pointer joins tokens into a JSON Pointer.
 func pointer(tokens []string) string {
-	var b strings.Builder
+	var p jsontext.Pointer
 	for _, token := range tokens {
-		b.WriteByte('/')
-		b.WriteString(strings.ReplaceAll(strings.ReplaceAll(token, "~", "~0"), "/", "~1"))
+		p = p.AppendToken(token)
 	}
-	return b.String()
+	return string(p)
 }
 
 // pointerOf is the part of a schema's address after the number sign.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
@@ -173,16 +174,10 @@ func (o *Own) describe(address, name string) string {
 // subschema gives the subschema at an address.
 func (o *Own) subschema(address string) map[string]any {
 	_, fragment, _ := strings.Cut(address, "#")
-	var tokens []string
-	for token := range strings.SplitSeq(strings.TrimPrefix(fragment, "/"), "/") {
-		if plain, err := url.PathUnescape(token); err == nil {
-			token = plain
-		}
-		if fragment != "" {
-			tokens = append(tokens, strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~"))
-		}
+	if plain, err := url.PathUnescape(fragment); err == nil {
+		fragment = plain
 	}
-	found, _ := lookup(o.doc, tokens)
+	found, _ := lookup(o.doc, slices.Collect(jsontext.Pointer(fragment).Tokens()))
 	at, _ := found.(map[string]any)
 	return at
 }

@@ -302,7 +302,7 @@ func codeOf(f *jsonrpc.Fault) string {
 // goroutine.
 func (t *talk) request(m *jsonrpc.Message) {
 	f := &flight{
-		id: m.ID, key: jsonrpc.Key(m.ID), method: m.Method, era: eraOf(m),
+		id: m.ID, key: m.Key, method: m.Method, era: eraOf(m),
 		written: make(chan struct{}),
 	}
 	f.ctx, f.cancel = context.WithCancel(t.life)

@@ -198,7 +198,7 @@ func (s *sessionServer) admit(x *exchange) (a answer, done bool) {
 		x.ctx = s.base
 		return answer{}, false
 	}
-	key := jsonrpc.Key(x.id)
+	key := m.Key
 	ctx, err := x.session.begin(s.base, key)
 	switch {
 	case errors.Is(err, errEnded):

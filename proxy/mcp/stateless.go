@@ -348,7 +348,7 @@ func (c *stdioClient) serveStateless(x *exchange) {
 		refuse(signal.CodeOverloaded, "too many requests of this client are in flight")
 		return
 	}
-	key, base := jsonrpc.Key(x.id), d.base
+	key, base := x.call.Message.Key, d.base
 	if x.opensListener() {
 		base = c.listening // a stream of notifications has no other end to wait for
 	}
