@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -34,43 +31,34 @@ func (e *env) initPolicy(dir string, force bool) error {
 	case len(present) > 0 && !force:
 		return usage(fmt.Errorf("%s is not empty\nhint: name another directory, or overwrite files with --force", dir))
 	}
-	files, err := starterFiles()
-	if err != nil {
+	n := 0
+	put := func(name string, text []byte, err error) error {
+		file := filepath.Join(dir, filepath.FromSlash(name))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(file), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(file, text, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the policy: %w", err)
+		}
+		n++
+		return nil
+	}
+	err = fs.WalkDir(bundle.Files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := bundle.Files.ReadFile(name)
+		return put(name, text, err)
+	})
+	for _, name := range []string{"policy-input.json", "policy-decision.json"} {
+		text, cause := schemas.Files.ReadFile(name)
+		err = errors.Join(err, put("schemas/"+name, text, cause))
+	}
+	if err = errors.Join(err, put(".github/workflows/policy.yml", bundle.Workflow, nil)); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return fmt.Errorf("writing the policy: %w", err)
-		}
-		if err := os.WriteFile(file, files[name], 0o644); err != nil {
-			return fmt.Errorf("writing the policy: %w", err)
-		}
-	}
-	return e.write(fmt.Sprintf("wrote %d files to %s\nnext: toolgate policy check %[2]s; toolgate policy test %[2]s\n", len(files), dir))
-}
-
-// starterFiles are the files of a policy of one's own, by slash path.
-func starterFiles() (map[string][]byte, error) {
-	files := map[string][]byte{".github/workflows/policy.yml": bundle.Workflow}
-	add := func(under string, from fs.FS) error {
-		return fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			files[path.Join(under, name)], err = fs.ReadFile(from, name)
-			return err
-		})
-	}
-	if err := add("", bundle.Files); err != nil {
-		return nil, fmt.Errorf("reading the default policy: %w", err)
-	}
-	for _, name := range []string{"policy-input.json", "policy-decision.json"} {
-		raw, err := schemas.Files.ReadFile(name)
-		if err != nil {
-			return nil, fmt.Errorf("reading schemas: %w", err)
-		}
-		files["schemas/"+name] = raw
-	}
-	return files, nil
+	return e.write(fmt.Sprintf("wrote %d files to %s\nnext: toolgate policy check %[2]s; toolgate policy test %[2]s\n", n, dir))
 }

@@ -49,6 +49,8 @@ type cell struct {
 	// Others is what subjects may do that the policy does not name, where the answer
 	// depends on the subject.
 	Others string `json:"others,omitempty"`
+
+	Note int `json:"-"` // number of the note below the table; 0 = none
 }
 
 // branch is one verdict and when it holds.
@@ -97,7 +99,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 		}
 	}
 	p.end()
-	return e.printMatrix(engine, cells)
+	return e.printMatrix(engine, cells, len(tools))
 }
 
 // toolsNamed are tools by their exposed names; what is known of them is used.
@@ -255,12 +257,20 @@ func (b branch) Conditions() []string {
 	return out
 }
 
-func (e *env) printMatrix(engine *rego.Engine, cells []cell) error {
-	m := matrixReport{engine.Revision(), cells}
-	if e.output == "markdown" {
-		return e.write(renderReport("matrix.md", m.byCaller()))
+// printMatrix prints cells, those of a caller next to each other.
+func (e *env) printMatrix(engine *rego.Engine, cells []cell, tools int) error {
+	m := matrixReport{engine.Revision(), cells, slices.Collect(slices.Chunk(cells, tools))}
+	if e.output != "markdown" {
+		return e.print("matrix", m)
 	}
-	return e.print("matrix", m)
+	notes := 0
+	for i, c := range cells {
+		if c.May == sometimes || c.May == depends {
+			notes++
+			cells[i].Note = notes
+		}
+	}
+	return e.write(renderReport("matrix.md", m))
 }
 
 // Caller names the row of a cell.
@@ -276,44 +286,7 @@ func (c cell) Caller() string {
 
 // matrixReport is what policy matrix prints.
 type matrixReport struct {
-	Revision string `json:"revision"`
-	Cells    []cell `json:"cells"`
-}
-
-// matrixPage is the report with roles down and tools across, conditions below.
-type matrixPage struct {
-	Revision string
-	Tools    []string
-	Rows     []matrixRow
-	Notes    []matrixNote
-}
-
-type matrixRow struct {
-	Caller string
-	Cells  []string
-}
-
-type matrixNote struct {
-	cell
-	Number int
-}
-
-func (m matrixReport) byCaller() (p matrixPage) {
-	p.Revision = m.Revision
-	for _, c := range m.Cells {
-		if !slices.Contains(p.Tools, c.Tool) {
-			p.Tools = append(p.Tools, c.Tool)
-		}
-		if len(p.Rows) == 0 || p.Rows[len(p.Rows)-1].Caller != c.Caller() {
-			p.Rows = append(p.Rows, matrixRow{Caller: c.Caller()})
-		}
-		text := c.May
-		if text == sometimes || text == depends {
-			p.Notes = append(p.Notes, matrixNote{c, len(p.Notes) + 1})
-			text = fmt.Sprintf("%s (%d)", text, len(p.Notes))
-		}
-		row := &p.Rows[len(p.Rows)-1]
-		row.Cells = append(row.Cells, text)
-	}
-	return p
+	Revision string   `json:"revision"`
+	Cells    []cell   `json:"cells"`
+	Rows     [][]cell `json:"-"` // the same, one row for each caller
 }

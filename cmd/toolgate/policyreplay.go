@@ -23,7 +23,7 @@ import (
 type replayFlags struct {
 	bundle, since, until string
 	arguments, progress  bool
-	sameRevision         bool // only decisions of the policy that judges again
+	verify               bool // judge by the reference evaluation, only decisions of the same revision
 	workers              int
 	options              replay.Options
 }
@@ -64,8 +64,7 @@ func (flags *replayFlags) bind(c *cobra.Command) {
 const replayPatience = 5 * rego.DefaultTimeout
 
 func (e *env) replay(ctx context.Context, flags *replayFlags) error {
-	load := func() (judgement.Judge, error) { return e.candidate(ctx, flags.bundle) }
-	rep, err := e.judgeAgain(ctx, flags, load)
+	rep, err := e.judgeAgain(ctx, flags)
 	if err != nil {
 		return err
 	}
@@ -75,8 +74,8 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
 }
 
-// judgeAgain judges the decisions that flags name by the policy that load loads.
-func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (judgement.Judge, error)) (*replay.Report, error) {
+// judgeAgain judges the decisions that flags name by the policy that they name.
+func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Report, error) {
 	since, err := moment(flags.since, "since")
 	if err != nil {
 		return nil, err
@@ -89,12 +88,13 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags, load func() (j
 	if err != nil {
 		return nil, err
 	}
-	judge, err := load()
+	engine, err := e.candidate(ctx, flags.bundle)
 	if err != nil {
 		return nil, err
 	}
-	if flags.sameRevision {
-		o.Revision = judge.Revision()
+	judge := judgement.Judge(engine)
+	if flags.verify {
+		judge, o.Revision = engine.Reference(), engine.Revision()
 	}
 	o.Workers = flags.workers
 	told := e.progress(flags.progress)
@@ -243,7 +243,7 @@ func (p replayPage) Summary() string {
 		return "no decision could be judged again"
 	}
 	return fmt.Sprintf("%d of %d decisions come out otherwise: %d with another effect, %d by another rule or with other obligations",
-		p.Changed.Count+p.Adjusted.Count, p.Judged, p.Changed.Count, p.Adjusted.Count)
+		p.Different(), p.Judged, p.Changed.Count, p.Adjusted.Count)
 }
 
 // Span returns the time that the replay covers, and the policy that judged.
@@ -295,7 +295,7 @@ func verdictMarkdown(v judgement.Verdict) string {
 }
 
 func policyVerify(e *env) *cobra.Command {
-	flags := replayFlags{sameRevision: true}
+	flags := replayFlags{verify: true}
 	c := &cobra.Command{
 		Use: "verify-decisions", Short: "check recorded decisions against OPA's own evaluation", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return e.verifyDecisions(c.Context(), &flags) },
@@ -305,30 +305,18 @@ func policyVerify(e *env) *cobra.Command {
 }
 
 func (e *env) verifyDecisions(ctx context.Context, flags *replayFlags) error {
-	rep, err := e.judgeAgain(ctx, flags, func() (judgement.Judge, error) {
-		engine, err := e.candidate(ctx, flags.bundle)
-		if err != nil {
-			return nil, err
-		}
-		return engine.Reference(), nil
-	})
+	rep, err := e.judgeAgain(ctx, flags)
 	if err != nil {
 		return err
 	}
-	if err := e.print("verified-decisions", verifiedPage{rep}); err != nil || !rep.Differs() {
+	if err := e.print("verified-decisions", replayPage{rep}); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("recorded decisions are not the policy's")}
 }
 
-// verifiedPage is the report of verify-decisions.
-type verifiedPage struct{ *replay.Report }
-
-// Replay returns the same decisions as the report of a replay.
-func (p verifiedPage) Replay() replayPage { return replayPage(p) }
-
 // Different counts the decisions that are not the policy's.
-func (p verifiedPage) Different() int { return p.Changed.Count + p.Adjusted.Count }
+func (p replayPage) Different() int { return p.Changed.Count + p.Adjusted.Count }
 
 // Total counts the decisions that were looked at.
-func (p verifiedPage) Total() int { return p.Judged + p.Lost() }
+func (p replayPage) Total() int { return p.Judged + p.Lost() }
