@@ -110,6 +110,7 @@ type Upstream struct {
 	Error       string    `json:"error,omitempty"`
 	Warnings    []string  `json:"warnings,omitempty"`
 	Since       time.Time `json:"since"`
+	Dropped     int64     `json:"dropped,omitempty"` // messages that nobody could use
 }
 
 // Console is the handler of the people's listener. It is safe for concurrent

@@ -90,24 +90,15 @@ func openIndex(folder string) (*search.Index, error) {
 	return search.New(docs)
 }
 
-// bind returns a server that offers every contract. A contract without a handler and
-// a handler without a contract are errors.
+// bind returns a server that offers every contract.
 func bind(version string, by map[string]server.ToolHandlerFunc) (*server.MCPServer, error) {
 	s := server.NewMCPServer("toolgate-tools", version, server.WithToolCapabilities(false), server.WithRecovery())
-	contracts := contract.Tools()
-	if len(contracts) != len(by) {
-		return nil, fmt.Errorf("binding tools: %d contracts, %d handlers", len(contracts), len(by))
-	}
-	for _, c := range contracts {
-		handler, ok := by[c.Name]
-		if !ok {
-			return nil, fmt.Errorf("binding tools: %s has no handler", c.Name)
-		}
+	for _, c := range contract.Tools() {
 		tool, err := toolOf(c)
 		if err != nil {
 			return nil, err
 		}
-		s.AddTool(tool, handler)
+		s.AddTool(tool, by[c.Name])
 	}
 	return s, nil
 }

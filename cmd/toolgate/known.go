@@ -21,8 +21,21 @@ import (
 // knownTools returns the tools that a policy command covers, by exposed name:
 // those that the upstreams list, when live, else those whose definitions the
 // state directory keeps, and those that data.roles names.
-func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) ([]policy.Tool, error) {
-	tools, err := e.listed(ctx, cfg, live)
+func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) (tools []policy.Tool, err error) {
+	switch dir := cmp.Or(e.state, cfg.State); {
+	case live:
+		tools, err = e.listLive(ctx, cfg)
+	case hasState(dir):
+		err = e.withPins(ctx, func(p *registry.Pins) error {
+			pins, err := p.List(ctx)
+			for i := range pins {
+				if t, ok := pinned(cfg, &pins[i]); ok {
+					tools = append(tools, t)
+				}
+			}
+			return err
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -33,29 +46,6 @@ func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.E
 	}
 	slices.SortFunc(tools, func(a, b policy.Tool) int { return cmp.Compare(a.Exposed, b.Exposed) })
 	return tools, nil
-}
-
-// listed returns the tools that upstreams list now, or whose definitions are
-// kept.
-func (e *env) listed(ctx context.Context, cfg *config.Config, live bool) ([]policy.Tool, error) {
-	if live {
-		return e.listLive(ctx, cfg)
-	}
-	dir := cmp.Or(e.state, cfg.State)
-	if !hasState(dir) {
-		return nil, nil
-	}
-	var tools []policy.Tool
-	err := e.withPins(ctx, func(p *registry.Pins) error {
-		pins, err := p.List(ctx)
-		for i := range pins {
-			if t, ok := pinned(cfg, &pins[i]); ok {
-				tools = append(tools, t)
-			}
-		}
-		return err
-	})
-	return tools, err
 }
 
 // hasState reports whether a state directory is one: a command that only looks must

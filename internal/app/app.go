@@ -188,11 +188,6 @@ func (a *App) Close() error {
 func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	a.policy.swap.Lock()
 	defer a.policy.swap.Unlock()
-	return a.apply(ctx, cfg)
-}
-
-// apply is Apply for callers that hold a.policy.swap.
-func (a *App) apply(ctx context.Context, cfg *config.Config) error {
 	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
 	loaded, err := source.open(ctx)
 	if err != nil {

@@ -21,10 +21,7 @@ import (
 func (a *App) status() console.Status {
 	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: a.shadow.line()}
 	for _, u := range a.upstreams.Status() {
-		s.Upstreams = append(s.Upstreams, console.Upstream{
-			Name: u.Name, State: u.State, Tools: u.Tools, Quarantined: u.Quarantined,
-			Error: u.Error, Warnings: u.Warnings, Since: u.Since,
-		})
+		s.Upstreams = append(s.Upstreams, console.Upstream(u))
 	}
 	a.mu.Lock()
 	reload := a.reload

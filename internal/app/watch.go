@@ -71,8 +71,6 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 
 // reloadOnce reloads and logs the outcome.
 func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
-	a.policy.swap.Lock()
-	defer a.policy.swap.Unlock()
 	applied, err := a.readAgain(ctx, r, asked)
 	a.mu.Lock()
 	before, servers := a.reload, len(a.cfg.Servers)
@@ -97,7 +95,7 @@ func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
 
 // readAgain reads the configuration and applies it, unless nothing has changed
 // and nobody asked. It reports whether it did. What the next start would refuse is
-// refused now. The caller must hold a.policy.swap.
+// refused now.
 func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error) {
 	next, err := r.Next()
 	if err != nil {
@@ -108,7 +106,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	if !asked && !a.changed(&cfg) {
 		return false, nil
 	}
-	if err := a.apply(ctx, &cfg); err != nil {
+	if err := a.Apply(ctx, &cfg); err != nil {
 		return false, err
 	}
 	a.mu.Lock()
