@@ -281,25 +281,21 @@ func compared(arguments, earlier []byte) (t table) {
 	for _, l := range now {
 		old, there := was[l.pointer]
 		delete(was, l.pointer)
-		r := row{Pointer: textOf(Visible(l.pointer)), value: valueOf(l.lexeme)}
+		r := row{Pointer: textOf(Visible(l.pointer)), value: valueOf(l.lexeme), IsNew: t.Compared && !there}
 		switch {
-		case !t.Compared:
-		case !there:
-			r.IsNew = true
+		case r.IsNew:
 			t.Added++
-		case old != l.lexeme:
-			v := valueOf(old)
-			r.Was = &v
+		case there && old != l.lexeme:
+			r.Was = new(valueOf(old))
 			t.Changed++
-		default:
+		case there:
 			t.Same++
 		}
 		t.Rows = append(t.Rows, r)
 	}
 	for _, l := range before {
-		if old, left := was[l.pointer]; left && t.Compared {
-			v := valueOf(old)
-			t.Rows = append(t.Rows, row{Pointer: textOf(Visible(l.pointer)), Was: &v, IsGone: true})
+		if old, left := was[l.pointer]; left {
+			t.Rows = append(t.Rows, row{Pointer: textOf(Visible(l.pointer)), Was: new(valueOf(old)), IsGone: true})
 			t.Taken++
 			delete(was, l.pointer)
 		}

@@ -22,12 +22,7 @@ func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
 		code = http.StatusServiceUnavailable
 	}
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
-		if s.Upstreams == nil {
-			s.Upstreams = []Upstream{}
-		}
-		if s.Warnings == nil {
-			s.Warnings = []string{}
-		}
+		s.Upstreams, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]string{}, s.Warnings...) // none is [], not null
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		return answer(w, s)

@@ -146,21 +146,15 @@ const outputs = "outputs"
 // settle fills from the environment what no flag set, and refuses values that
 // the command cannot use; forms are its output forms besides table and json.
 func (e *env) settle(forms string) error {
-	for _, from := range []struct {
-		name string
-		to   *string
-	}{{"TOOLGATE_CONFIG", &e.config}, {"TOOLGATE_TOKEN", &e.token}} {
-		if v, ok := e.lookup(from.name); ok && *from.to == "" {
-			*from.to = v
+	for name, to := range map[string]*string{"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token} {
+		if v, ok := e.lookup(name); ok && *to == "" {
+			*to = v
 		}
 	}
 	if e.config == "" {
 		e.config = defaultConfig
 	}
-	known := []string{"table", "json"}
-	if forms != "" {
-		known = append(known, strings.Split(forms, ",")...)
-	}
+	known := strings.Split(strings.TrimSuffix("table,json,"+forms, ","), ",")
 	if !slices.Contains(known, e.output) {
 		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", e.output, strings.Join(known, " or -o ")))
 	}

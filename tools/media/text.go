@@ -3,8 +3,10 @@ package media
 import (
 	"image"
 	"image/color"
+	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/image/draw"
 	"golang.org/x/image/font"
@@ -28,29 +30,22 @@ func columns(area image.Rectangle, scale int) int {
 // where possible. An ellipsis replaces the rest.
 func wrap(text string, width, lines int) []string {
 	var out []string
-	line := []rune{}
-	flush := func() {
-		out = append(out, string(line))
-		line = line[:0]
-	}
+	line := ""
 	for _, word := range strings.Fields(text) {
-		w := visible(word)
-		if len(line) > 0 && len(line)+1+len(w) > width {
-			flush()
+		for part := range slices.Chunk(visible(word), width) {
+			switch {
+			case line == "":
+				line = string(part)
+			case utf8.RuneCountInString(line)+1+len(part) <= width:
+				line += " " + string(part)
+			default:
+				out = append(out, line)
+				line = string(part)
+			}
 		}
-		if len(line) > 0 {
-			line = append(line, ' ')
-		}
-		for len(line)+len(w) > width {
-			n := width - len(line)
-			line = append(line, w[:n]...)
-			w = w[n:]
-			flush()
-		}
-		line = append(line, w...)
 	}
-	if len(line) > 0 {
-		flush()
+	if line != "" {
+		out = append(out, line)
 	}
 	if len(out) > lines {
 		out = out[:max(lines, 1)]
