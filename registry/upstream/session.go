@@ -46,8 +46,8 @@ type session struct {
 
 	fresh atomic.Int64 // nanoseconds for which the list is valid, 0 when the server did not say
 
-	turn    chan struct{} // has an element while streams are opened and ended
-	streams []*stream     // of subscriptions; turn protects it
+	turn    chan struct{}      // has an element while streams are opened and ended
+	streams map[string]*stream // :: URI ⇒ stream of its subscription; turn protects it
 }
 
 // list requests the tools, page by page, and records them.
@@ -187,7 +187,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		c.close()
 		return nil, nil, fmt.Errorf("connecting: %w", err)
 	}
-	s := &session{conn: c, turn: make(chan struct{}, 1)}
+	s := &session{conn: c, turn: make(chan struct{}, 1), streams: make(map[string]*stream)}
 	err := srv.negotiate(ctx, c, cl == nil)
 	var tools []json.RawMessage
 	if err == nil {

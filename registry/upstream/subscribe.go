@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -49,27 +50,23 @@ func (s *session) subscribe(ctx context.Context, r *request) *Error {
 // ends, so that no update is lost. Over stdio each resource has its own stream.
 // The caller must hold s.turn.
 func (s *session) watchResource(ctx context.Context, uri string) *Error {
-	if s.streamOf(uri) != nil {
+	switch {
+	case s.streams[uri] != nil:
 		return nil
+	case s.conn.ClosesStreams():
+		return s.replace(ctx, func(*stream) bool { return true }, append(slices.Sorted(maps.Keys(s.streams)), uri))
 	}
-	if !s.conn.ClosesStreams() {
-		return s.replace(ctx, nil, []string{uri})
-	}
-	uris := []string{uri}
-	for _, st := range s.streams {
-		uris = append(uris, st.uris...)
-	}
-	return s.replace(ctx, s.streams, uris)
+	return s.replace(ctx, func(*stream) bool { return false }, []string{uri})
 }
 
 // unwatchResource removes a resource. The caller must hold s.turn.
 func (s *session) unwatchResource(ctx context.Context, uri string) *Error {
-	st := s.streamOf(uri)
+	st := s.streams[uri]
 	if st == nil {
 		return nil
 	}
 	rest := slices.DeleteFunc(slices.Clone(st.uris), func(u string) bool { return u == uri })
-	return s.replace(ctx, []*stream{st}, rest)
+	return s.replace(ctx, func(old *stream) bool { return old == st }, rest)
 }
 
 // listenAgain opens the streams of a client on its new connection. If the
@@ -79,7 +76,7 @@ func (s *session) listenAgain(ctx context.Context, held []subscription) {
 	for i, sub := range held {
 		uris[i] = sub.uri
 	}
-	if s.conn.ClosesStreams() && s.replace(ctx, nil, uris) == nil {
+	if s.conn.ClosesStreams() && s.replace(ctx, func(*stream) bool { return false }, uris) == nil {
 		return
 	}
 	for _, uri := range uris {
@@ -89,33 +86,25 @@ func (s *session) listenAgain(ctx context.Context, held []subscription) {
 	}
 }
 
-// streamOf returns the stream with a resource, nil for none. The caller must
-// hold s.turn.
-func (s *session) streamOf(uri string) *stream {
-	for _, st := range s.streams {
-		if slices.Contains(st.uris, uri) {
-			return st
-		}
-	}
-	return nil
-}
-
-// replace opens a stream for uris, if there are any, and then ends the old
-// streams. If the server refuses, nothing changes. The caller must hold s.turn.
-func (s *session) replace(ctx context.Context, old []*stream, uris []string) *Error {
-	var next []*stream
+// replace opens a stream for uris, if there are any, and then ends the streams
+// that are old. If the server refuses, nothing changes. The caller must hold
+// s.turn.
+func (s *session) replace(ctx context.Context, old func(*stream) bool, uris []string) (e *Error) {
+	var next *stream
 	if len(uris) > 0 {
-		st, e := s.conn.beginStream(ctx, uris)
-		if e != nil {
+		if next, e = s.conn.beginStream(ctx, uris); e != nil {
 			return e
 		}
-		next = append(next, st)
 	}
-	for _, st := range old {
-		st.end()
+	maps.DeleteFunc(s.streams, func(_ string, st *stream) bool {
+		if old(st) {
+			st.end()
+		}
+		return old(st)
+	})
+	for _, uri := range uris {
+		s.streams[uri] = next
 	}
-	kept := slices.DeleteFunc(slices.Clone(s.streams), func(st *stream) bool { return slices.Contains(old, st) })
-	s.streams = append(kept, next...)
 	return nil
 }
 
