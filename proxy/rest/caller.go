@@ -20,18 +20,18 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// unauthenticatedBytes bounds what is read of somebody who is not known: enough for
-// the record to say what was wanted.
+// unauthenticatedBytes bounds the body that is read of an unauthenticated
+// request. The record shows the call that was refused.
 const unauthenticatedBytes = 64 << 10
 
-// intake is one POST with its body, before anybody has looked into it.
+// intake is one POST with its body, not yet decoded.
 type intake struct {
-	call            proxy.Call     // what the road will see; no message yet
-	unauthenticated *proxy.Failure // why nobody was identified, nil when who is somebody
+	call            proxy.Call     // for the road; its message is set later
+	unauthenticated *proxy.Failure // why there is no principal; nil = there is one
 	body            []byte
-	id              json.RawMessage // of the envelope, nil when none is known
+	id              json.RawMessage // of the envelope; nil = unknown
 	limits          jsonrpc.Limits
-	traceparent     string // as it was sent, "" when there is none that is valid
+	traceparent     string // the header; "" = none, or invalid
 	begun           time.Time
 }
 
@@ -39,7 +39,7 @@ type intake struct {
 //
 //	media -> identify -> body
 //
-// It reports false when it has answered already.
+// It reports false when it has answered the request.
 func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, bool) {
 	if !guard.JSONBody(r.Header) {
 		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
@@ -64,8 +64,9 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 	return in, true
 }
 
-// sessionOf keys the upstream connections of a principal whose requests have
-// no session: nobody shares one with another (isolation session).
+// sessionOf returns the key of the upstream connections of a principal whose
+// requests have no session. Principals never share connections (isolation
+// session).
 func sessionOf(who policy.Principal) string {
 	if !who.Valid() {
 		return ""
@@ -73,8 +74,8 @@ func sessionOf(who policy.Principal) string {
 	return "rest:" + url.QueryEscape(who.Tenant) + ":" + url.QueryEscape(who.Subject)
 }
 
-// identify says who shows the headers head, or why that is nobody: a failure
-// without ids, for there is no record of it.
+// identify returns the principal of the headers, or a failure without ids:
+// unauthenticated requests have no record.
 func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Principal, identity.Credential, *proxy.Failure) {
 	c, ok := identity.FromHeader(head)
 	if !ok {
@@ -84,20 +85,20 @@ func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Princi
 	switch {
 	case failure != nil && failure.Reason != "":
 		return policy.Principal{}, c, unauthenticated(failure.Reason)
-	case failure != nil, !who.Valid(): // fails closed: nobody is nobody
+	case failure != nil, !who.Valid(): // fails closed: no principal, no access
 		return policy.Principal{}, c, unauthenticated("missing or unknown bearer token")
 	}
 	return who, c, nil
 }
 
-// unauthenticated is why nobody was identified.
+// unauthenticated returns the failure of a request without a principal.
 func unauthenticated(reason string) *proxy.Failure {
 	source := signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
-	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // a code that is known
+	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // the code exists
 	return &proxy.Failure{Kernel: kernel, Reason: reason}
 }
 
-// authenticated lets only authenticated callers through.
+// authenticated wraps a handler for authenticated callers.
 func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, _, why := h.identify(r.Context(), r.Header)
@@ -119,7 +120,7 @@ func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool
 	return h.opts.Refuser.Refuse(r.Context(), &in.call, signal.CodeUnauthenticated, in.unauthenticated.Reason)
 }
 
-// refuseCaller answers a stranger.
+// refuseCaller answers an unauthenticated request.
 func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
 	guard.Challenge(w.Header(), r.Header)
 	if f.DecisionID == "" {
@@ -129,7 +130,7 @@ func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.
 	h.failed(w, f)
 }
 
-// reads reports whether the caller reads media, and answers 406 when not.
+// reads reports whether the caller accepts media, and answers 406 otherwise.
 func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media []string) bool {
 	ok := guard.Accepts(r.Header, media[0])
 	if !ok {
@@ -138,8 +139,8 @@ func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media []string) 
 	return ok
 }
 
-// body reads up to limit bytes of the request's body, which is one more than
-// will be taken.
+// body reads up to limit bytes of the request's body. limit is one more than is
+// allowed.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.opts.IOTimeout)) // a writer without deadlines has no network
@@ -148,12 +149,12 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request, limit int64) ([]b
 	return data, err
 }
 
-// traceparentForm is the form of the header of that name (W3C Trace Context), but
-// for ids of zeros only.
+// traceparentForm matches the header traceparent (W3C Trace Context). It also
+// matches ids of zeros only.
 var traceparentForm = regexp.MustCompile(`^(?:[0-9a-e][0-9a-f]|f[0-9a-e])-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}$`)
 
-// traceOf reads the header traceparent. It returns the header itself and its
-// trace id, or "" and a new id when there is none that is valid.
+// traceOf reads the header traceparent. It returns the header and its trace id,
+// or "" and a new id without a valid header.
 func traceOf(head http.Header) (traceparent, id string) {
 	if lines := head["Traceparent"]; len(lines) == 1 {
 		if ids := traceparentForm.FindStringSubmatch(lines[0]); ids != nil && strings.Trim(ids[1], "0") != "" && strings.Trim(ids[2], "0") != "" {
@@ -163,8 +164,9 @@ func traceOf(head http.Header) (traceparent, id string) {
 	return "", signal.NewID("trc_")
 }
 
-// setCall puts the tools/call that the road shall judge into in: arguments is
-// spliced in as it is, so that what is judged is what was sent.
+// setCall sets the tools/call that the road judges. The bytes of arguments are
+// inserted unchanged, so that the bytes that are judged are those that were
+// sent.
 func (in *intake) setCall(id, name string, arguments json.RawMessage) {
 	params := append([]byte(`{"name":`), jsonrpc.Quote(name)...)
 	params = append(append(params, `,"arguments":`...), arguments...)
@@ -178,7 +180,7 @@ func (in *intake) setCall(id, name string, arguments json.RawMessage) {
 	in.setMessage(jsonrpc.Decode(raw, limits))
 }
 
-// setMessage takes what the decoder gave: a message, or why there is none.
+// setMessage sets the result of the decoder: a message or a fault.
 func (in *intake) setMessage(m *jsonrpc.Message, err error) {
 	in.call.Message = m
 	if err != nil {
@@ -186,7 +188,7 @@ func (in *intake) setMessage(m *jsonrpc.Message, err error) {
 	}
 }
 
-// Header values that every answer shares; never changed.
+// Header values that all answers share. They are never changed.
 var (
 	jsonType    = []string{"application/json"}
 	problemType = []string{"application/problem+json"}
@@ -195,8 +197,8 @@ var (
 	noSniff     = []string{"nosniff"}
 )
 
-// problem is a refusal of HTTP's own kind, one that is no row of the error
-// table and leaves no record.
+// problem is a refusal of the HTTP layer, which has no row in the error table
+// and leaves no record.
 type problem struct {
 	status       int
 	code, detail string
@@ -241,22 +243,21 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 	h.write(w, reply.Status, problemType, reply.Body)
 }
 
-// broken answers when a part of ours contradicts itself: the log has why, the
-// caller learns only that it happened.
+// broken answers when toolgate itself is at fault. The log has the cause; the
+// answer has none.
 func (h *Handler) broken(w http.ResponseWriter, err error) {
 	h.opts.Log.Error("answering over rest", "error", err)
 	h.refuse(w, problem{http.StatusInternalServerError, string(wire.InternalError), "Internal error"})
 }
 
-// retryAfter sets the header of that name, in seconds, when there is something
-// to wait for.
+// retryAfter sets the header Retry-After, in seconds, for a wait above 0.
 func retryAfter(w http.ResponseWriter, d time.Duration) {
 	if d > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10))
 	}
 }
 
-// write sends body as the whole answer; a nil body is none.
+// write sends body as the whole answer. A nil body sends none.
 func (h *Handler) write(w http.ResponseWriter, status int, media []string, body []byte) {
 	head := w.Header()
 	head["Cache-Control"] = noStore
@@ -270,5 +271,5 @@ func (h *Handler) write(w http.ResponseWriter, status int, media []string, body 
 	if _, err := w.Write(body); err == nil {
 		_ = rc.Flush() // under the deadline, not after it
 	}
-	_ = rc.SetWriteDeadline(time.Time{}) // the connection goes on to its next request
+	_ = rc.SetWriteDeadline(time.Time{}) // for the next request of the connection
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// submitter is who the Result of a job without a tool comes from.
+// submitter is the origin of the Result of a job without a tool.
 var submitter = signal.ModuleRef{Tier: 0, Module: "gateway", Function: "submit_job"}
 
-// submit takes one job (seed 002, protocol bridges):
+// submit accepts one job (seed 002, protocol bridges):
 //
 //	media -> identify -> body -> strict JSON -> http_request_to_signal
 //	  without a tool                                        -> answer
 //	  with a tool  -> signal_to_tool_call -> the road       -> result_to_http_response
 //
-// Everything that the caller's own requests made is published to it on the
+// The signals of the caller's own requests are published to the caller on the
 // bus.
 func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 	in, ok := h.readRequest(w, r)
@@ -34,7 +34,7 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && in.wantsTool(raw)))
 		return
 	}
-	if err != nil { // the road refuses and records it as it does any message
+	if err != nil { // the road refuses and records it like any message
 		in.setMessage(nil, err)
 		h.call(w, in)
 		return
@@ -56,8 +56,8 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// submitCall takes the tool call of a job down the road. asked is the job's
-// own signal, the parent of the call's.
+// submitCall passes the tool call of a job to the road. asked is the signal of
+// the job, the parent of the call's.
 func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake, job signal.JobRequest, asked signal.Signal) {
 	child, err := signal.ToolCallSignal(job, asked)
 	if err == nil {
@@ -79,8 +79,8 @@ func (h *Handler) submitCall(w http.ResponseWriter, r *http.Request, in *intake,
 	h.call(w, in)
 }
 
-// wantsTool reports whether the job raw of a stranger is a call, however
-// malformed, and puts it into in for the record.
+// wantsTool reports whether the job raw of an unauthenticated caller is a call,
+// however malformed, and sets the call for the record.
 func (in *intake) wantsTool(raw json.RawMessage) bool {
 	member, ok := jsonrpc.Get(raw, "tool")
 	if !ok {
@@ -95,8 +95,8 @@ func (in *intake) wantsTool(raw json.RawMessage) bool {
 	return true
 }
 
-// refuseJob answers a job that is none, and has it recorded. err may be a
-// kernel error, which keeps its own code.
+// refuseJob answers a malformed job and has it recorded. err may be a kernel
+// error, which keeps its code.
 func (h *Handler) refuseJob(w http.ResponseWriter, r *http.Request, in *intake, code string, err error) {
 	var kernel *signal.KernelError
 	reason := err.Error()
@@ -106,15 +106,15 @@ func (h *Handler) refuseJob(w http.ResponseWriter, r *http.Request, in *intake, 
 	h.failed(w, h.opts.Refuser.Refuse(r.Context(), &in.call, code, reason))
 }
 
-// call takes in down the road and answers with what came of it. A caller that
-// hangs up does not end its call: what it did would then be unknown, and what
-// was approved for it lost.
+// call passes a call to the road and answers with its outcome. A call continues
+// after its caller hangs up: otherwise its effect would be unknown, and an
+// approval would be lost.
 func (h *Handler) call(w http.ResponseWriter, in *intake) {
 	reply, failure := h.opts.Gate.Call(h.calls, &in.call)
 	switch {
 	case failure != nil:
 		h.failed(w, failure)
-	case reply == nil: // fails closed: a gate that says nothing is broken
+	case reply == nil: // fails closed: the gate has to answer
 		h.broken(w, errors.New("the gate gave neither reply nor failure"))
 	default:
 		h.settle(w, reply)
@@ -134,7 +134,7 @@ func (h *Handler) settle(w http.ResponseWriter, reply *proxy.Reply) {
 	h.succeed(w, good)
 }
 
-// note answers a job without a tool: its own signal is all there is.
+// note answers a job without a tool with the job's own signal.
 func (h *Handler) note(w http.ResponseWriter, in *intake, asked signal.Signal) {
 	took := max(h.opts.Now().Sub(in.begun), 0)
 	good, bad := signal.ResultToHTTPResponse(signal.OK([]signal.Signal{asked}, signal.Metrics{
@@ -157,10 +157,10 @@ func (h *Handler) succeed(w http.ResponseWriter, good signal.SuccessResponse) {
 	h.write(w, http.StatusOK, jsonType, body)
 }
 
-// rpcPath is the road of /v1/rpc as events name it.
+// rpcPath is the route of /v1/rpc in events.
 const rpcPath = "/v1/rpc"
 
-// answer is what comes of one envelope: a result, a refusal, or nothing.
+// answer is the answer to one envelope: a result, a refusal, or none.
 type answer struct {
 	result     json.RawMessage
 	failure    *proxy.Failure
@@ -168,7 +168,7 @@ type answer struct {
 	decisionID string
 }
 
-// rpc takes one envelope:
+// rpc serves one envelope:
 //
 //	media -> identify -> body -> validate -> dispatch -> event -> answer
 func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
@@ -193,13 +193,12 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	h.reply(w, r, in, h.dispatch(h.calls, in))
 }
 
-// dispatch does what the envelope asks for. Any other method is refused and
-// recorded: a method is never passed on because nobody thought of it. There are no
-// sessions, so there is no initialize.
+// dispatch executes the method of an envelope. Unknown methods are refused and
+// recorded, never passed on. There are no sessions, so there is no initialize.
 func (h *Handler) dispatch(ctx context.Context, in *intake) answer {
 	m := in.call.Message
 	switch {
-	case m == nil: // the road refuses and records what is no envelope as it does a call
+	case m == nil: // the road refuses and records a malformed envelope like a call
 		_, failure := h.opts.Gate.Call(ctx, &in.call)
 		return answer{failure: failure}
 	case m.Kind == jsonrpc.Notification && !strings.HasPrefix(m.Method, "notifications/"): // a call that lost its id
@@ -221,7 +220,8 @@ func (h *Handler) turnDown(ctx context.Context, in *intake, code, reason string)
 	return answer{failure: h.opts.Refuser.Refuse(ctx, &in.call, code, reason)}
 }
 
-// listTools answers with all that the principal may see, on one page.
+// listTools answers with all tools that are visible to the principal, on one
+// page.
 func (h *Handler) listTools(ctx context.Context, in *intake) answer {
 	if _, ok := in.call.Message.Param("cursor"); ok {
 		return h.turnDown(ctx, in, signal.CodeEnvelopeInvalid, "the cursor is none of ours: the list has one page")
@@ -236,7 +236,7 @@ func (h *Handler) listTools(ctx context.Context, in *intake) answer {
 	return answer{result: append(out, "]}"...)}
 }
 
-// callTool passes the call through the gate, which alone judges it.
+// callTool passes the call to the gate, which makes every decision.
 func (h *Handler) callTool(ctx context.Context, in *intake) answer {
 	if in.traceparent == "" {
 		in.call.TraceID = "" // the envelope's own _meta may continue a trace
@@ -259,14 +259,14 @@ func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a an
 	case in.call.Message != nil && in.call.Message.Kind != jsonrpc.Request:
 		h.observe(in, a, wire.StatusAccepted, nil)
 		h.write(w, http.StatusAccepted, nil, nil)
-	default: // fails closed: a gate that says nothing is broken
+	default: // fails closed: the gate has to answer
 		h.replyFailure(w, r, in, &proxy.Failure{Kernel: &signal.KernelError{}, Reason: "the gate gave neither reply nor failure"})
 	}
 }
 
-// replyFailure sends a refusal in dialect canonical with its row's status.
-// Authentication is the transport's own business. A failure without a row is a
-// fault of toolgate's own, which the log describes.
+// replyFailure sends a refusal in dialect canonical with its row's status; a
+// failed authentication has the status of HTTP. A failure without a row is a
+// fault of toolgate, which the log describes.
 func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intake, f *proxy.Failure) {
 	made, err := wire.Answer(wire.Canonical, wire.Failure(*f))
 	if err != nil {
@@ -289,7 +289,8 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 	}
 }
 
-// observe reports the envelope in, which was answered with status.
+// observe reports the envelope, which was answered with status, to the
+// observer.
 func (h *Handler) observe(in *intake, a answer, status string, errorObject json.RawMessage) {
 	e := wire.Event{
 		Time: in.begun.UTC(), TraceID: a.traceID, DecisionID: a.decisionID, Transport: "http", Route: rpcPath, RequestID: jsonrpc.IDText(in.id),

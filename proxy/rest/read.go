@@ -21,8 +21,8 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// tools answers with what who may call. What is not in the list cannot be
-// called and the reverse: both ask the same question.
+// tools answers with the tools that are visible to who. Exactly the listed
+// tools can be called: list and call evaluate the same rule.
 func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Principal) {
 	if !h.reads(w, r, jsonType) {
 		return
@@ -40,7 +40,7 @@ func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Princ
 		}
 		io, err := h.opts.ToolIO(t.Exposed)
 		if errors.Is(err, registry.ErrUnknownTool) {
-			continue // it has gone since it was listed
+			continue // the tool was removed after the list was made
 		}
 		if err != nil {
 			h.broken(w, err)
@@ -54,8 +54,8 @@ func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Princ
 	h.write(w, http.StatusOK, jsonType, append(body, "]}"...))
 }
 
-// toolsQuery reads the query of a list. A parameter that is not known is
-// refused: a filter that was silently ignored would show too much.
+// toolsQuery reads the query of a list. Unknown parameters are refused, because
+// ignoring a filter would show too much.
 func toolsQuery(u *url.URL) (name string, filtered, ok bool) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -70,8 +70,8 @@ func toolsQuery(u *url.URL) (name string, filtered, ok bool) {
 	return name, filtered, true
 }
 
-// appendTool appends one tool. Title, annotations and schemas are the
-// upstream's own bytes.
+// appendTool appends one tool. Title, annotations and schemas are the bytes of
+// the upstream.
 func appendTool(body []byte, t *registry.Tool, io *registry.ToolIO) []byte {
 	body = fmt.Appendf(body, `{"name":%s,"server":%s,"tool":%s`, jsonrpc.Quote(t.Exposed), jsonrpc.Quote(t.Server), jsonrpc.Quote(t.Name))
 	if title, ok := jsonrpc.TextAt(t.Definition, "title"); ok {
@@ -86,9 +86,9 @@ func appendTool(body []byte, t *registry.Tool, io *registry.ToolIO) []byte {
 		jsonrpc.Quote(description), jsonrpc.Quote(t.Risk), annotations, jsonrpc.Quote(t.Fingerprint), io.Input, io.Output)
 }
 
-// artifact answers with the bytes of one artifact, whole or in ranges, to who
-// was given it. To anybody else it does not exist. The bytes are somebody
-// else's: nothing here lets a browser run them.
+// artifact answers with the bytes of one artifact, whole or in ranges, if it
+// was granted to who. For other callers it does not exist. The bytes come from
+// third parties: the headers keep browsers from running them.
 func (h *Handler) artifact(w http.ResponseWriter, r *http.Request, who policy.Principal) {
 	found, file, err := h.opts.Artifacts.Get(r.Context(), who, strings.TrimPrefix(r.URL.Path, artifactPath))
 	switch {
@@ -101,20 +101,20 @@ func (h *Handler) artifact(w http.ResponseWriter, r *http.Request, who policy.Pr
 	}
 	defer file.Close()
 	head := w.Header()
-	head.Set("Content-Type", cmp.Or(found.Type, artifact.OctetStream)) // without one, net/http would guess
+	head.Set("Content-Type", cmp.Or(found.Type, artifact.OctetStream)) // otherwise net/http would guess
 	head.Set("Content-Disposition", "attachment")
 	head.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	head.Set("Cross-Origin-Resource-Policy", "same-origin")
-	head.Set("Cache-Control", "private, no-cache") // whether it is still granted is asked each time
+	head.Set("Cache-Control", "private, no-cache") // the grant is checked each time
 	head.Set("Etag", `"`+found.ID+`"`)
 	paced := &pacedWriter{ResponseWriter: w, h: h, rc: http.NewResponseController(w)}
 	http.ServeContent(paced, r, "", found.Created, file)
 	_ = paced.rc.Flush()                       // under the deadline, not after it
-	_ = paced.rc.SetWriteDeadline(time.Time{}) // the connection goes on to its next request
+	_ = paced.rc.SetWriteDeadline(time.Time{}) // for the next request of the connection
 }
 
-// pacedWriter drops a reader that takes nothing for a while, and turns the one
-// refusal that http.ServeContent words itself into problem details.
+// pacedWriter drops a reader that reads nothing for IOTimeout, and replaces the
+// refusal of http.ServeContent by problem details.
 type pacedWriter struct {
 	http.ResponseWriter
 	h       *Handler
@@ -125,7 +125,7 @@ type pacedWriter struct {
 // Unwrap lets http.ResponseController reach the connection.
 func (p *pacedWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// WriteHeader sends the status, or all of a refused range.
+// WriteHeader sends the status, or the whole answer to an invalid range.
 func (p *pacedWriter) WriteHeader(status int) {
 	if status != http.StatusRequestedRangeNotSatisfiable {
 		p.ResponseWriter.WriteHeader(status)
@@ -135,7 +135,7 @@ func (p *pacedWriter) WriteHeader(status int) {
 	p.h.refuse(p.ResponseWriter, problem{status, "RANGE_NOT_SATISFIABLE", "the artifact is shorter than that"})
 }
 
-// Write sends one piece within the time that a piece may take.
+// Write sends one piece, within IOTimeout.
 func (p *pacedWriter) Write(piece []byte) (int, error) {
 	if p.refused {
 		return len(piece), nil
@@ -145,9 +145,9 @@ func (p *pacedWriter) Write(piece []byte) (int, error) {
 }
 
 // signals streams the signals of who's own calls as server-sent events until
-// the client goes, does not keep up, is no longer known, or the handler
-// closes. A reader that is too slow is told so, if it still reads, and dropped:
-// no call ever waits for it.
+// the client disconnects, is too slow or is no longer authenticated, or the
+// handler closes. A reader that is too slow is notified and dropped: no call
+// waits for a reader.
 func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Principal) {
 	if !h.reads(w, r, eventType) {
 		return
@@ -161,12 +161,12 @@ func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Pri
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.streams, cancel)()
-	credential, _ := identity.FromHeader(r.Header) // known has read it before
+	credential, _ := identity.FromHeader(r.Header) // it was read before
 	s := &stream{h: h, w: w, rc: http.NewResponseController(w), credential: credential, who: who}
 	s.run(ctx, sub)
 }
 
-// refuseStream refuses a listener for the reason that the bus gave.
+// refuseStream refuses a listener with the error of the bus.
 func (h *Handler) refuseStream(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, bus.ErrTooMany):
@@ -187,14 +187,14 @@ type stream struct {
 	who        policy.Principal
 }
 
-// run writes events and heartbeats until one of the reasons to end is there.
+// run writes events and heartbeats until the stream ends.
 func (s *stream) run(ctx context.Context, sub *bus.Subscription) {
 	head := s.w.Header()
 	head["Content-Type"], head["Cache-Control"] = eventType, noStore
-	head.Set("X-Accel-Buffering", "no") // proxies in between must not collect events
+	head.Set("X-Accel-Buffering", "no") // proxies must not buffer events
 	s.w.WriteHeader(http.StatusOK)
-	defer func() { _ = s.rc.SetWriteDeadline(time.Time{}) }() // the connection goes on to its next request
-	if s.send([]byte(": listening\n\n")) != nil {             // the head tells the client that it is being heard
+	defer func() { _ = s.rc.SetWriteDeadline(time.Time{}) }() // for the next request of the connection
+	if s.send([]byte(": listening\n\n")) != nil {             // the header shows the client that the stream is open
 		return
 	}
 	asked := time.Now()
@@ -215,7 +215,7 @@ func (s *stream) run(ctx context.Context, sub *bus.Subscription) {
 		case errors.Is(err, context.DeadlineExceeded):
 			err = s.send([]byte(": heartbeat\n\n"))
 		case errors.Is(err, bus.ErrDropped):
-			_ = s.send([]byte(dropped)) // the stream ends, whether it is read or not
+			_ = s.send([]byte(dropped)) // the stream ends in any case
 		}
 		if err != nil {
 			return
@@ -223,24 +223,24 @@ func (s *stream) run(ctx context.Context, sub *bus.Subscription) {
 	}
 }
 
-// dropped is what a reader hears that was too slow.
+// dropped is the last event of a reader that was too slow.
 const dropped = "event: dropped\ndata: {\"reason\":\"signals came faster than they were read; the ones after the last event are lost\"}\n\n"
 
-// next waits for a signal, for one heartbeat at most.
+// next waits for a signal, for at most one heartbeat.
 func (s *stream) next(ctx context.Context, sub *bus.Subscription) (signal.JSONRPCNotification, error) {
 	ctx, stop := context.WithTimeout(ctx, s.h.opts.Heartbeat)
 	defer stop()
 	return sub.Next(ctx)
 }
 
-// stillKnown reports whether the credential of the stream still names the
-// principal that it named: a revoked or expired token hears nothing more.
+// stillKnown reports whether the credential of the stream still authenticates
+// the same principal. A revoked or expired token ends the stream.
 func (s *stream) stillKnown(ctx context.Context) bool {
 	who, failure := s.h.opts.Gate.Identify(ctx, s.credential)
 	return failure == nil && who.Subject == s.who.Subject && who.Tenant == s.who.Tenant
 }
 
-// send writes one piece of the stream within the time that it may take.
+// send writes one piece of the stream, within IOTimeout.
 func (s *stream) send(piece []byte) error {
 	_ = s.rc.SetWriteDeadline(time.Now().Add(s.h.opts.IOTimeout)) // a writer without deadlines has no network
 	if _, err := s.w.Write(piece); err != nil {
@@ -249,7 +249,8 @@ func (s *stream) send(piece []byte) error {
 	return s.rc.Flush()
 }
 
-// event is one notification as an event whose id is that of its signal.
+// event returns a notification as a server-sent event with the id of its
+// signal.
 func event(n signal.JSONRPCNotification) []byte {
 	message := jsonrpc.NewNotification(n.Method, n.Params)
 	out := make([]byte, 0, len(message)+80)

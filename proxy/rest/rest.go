@@ -1,17 +1,16 @@
-// Package rest is the door for programs that speak plain HTTP: jobs, strict
-// JSON-RPC envelopes, the tools, the artifacts and the signals of whoever
-// asks. It judges nothing itself: every call goes down the one road.
+// Package rest is the door for programs that use plain HTTP: jobs, strict JSON-RPC
+// envelopes, and the tools, artifacts and signals of the caller. It makes no
+// decisions: every call takes the one road.
 //
-//	POST /v1/jobs            a JobRequest; with a tool it is a call
+//	POST /v1/jobs            a JobRequest, which is a call if it names a tool
 //	POST /v1/rpc             one strict JSON-RPC envelope
-//	GET  /v1/tools           ?name= what the caller may call, with schemas
-//	GET  /v1/artifacts/{id}  bytes that a call of the caller made
+//	GET  /v1/tools           ?name= the tools visible to the caller, with schemas
+//	GET  /v1/artifacts/{id}  an artifact that was granted to the caller
 //	GET  /v1/signals         server-sent events: the caller's signals
-//	GET  /v1/openapi.json    all of this, for machines
+//	GET  /v1/openapi.json    the OpenAPI document
 //
-// Statuses are those of the HTTP column of the error table (proxy/wire), and
-// refusals are problem details (RFC 7807), on /v1/rpc JSON-RPC errors in
-// dialect canonical. A caller that hangs up cancels its call.
+// Statuses are those of the HTTP column of the error table (proxy/wire). Refusals are
+// problem details (RFC 7807), and on /v1/rpc JSON-RPC errors in dialect canonical.
 package rest
 
 import (
@@ -42,40 +41,40 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// Options are what a Handler needs. Gate, Refuser, ToolIO, Artifacts and Bus
-// are required, the zero value of everything else has a meaning.
+// Options configure a Handler. Gate, Refuser, ToolIO, Artifacts and Bus are
+// required; the other fields have a default.
 type Options struct {
 	Gate    Gate
 	Refuser Refuser
-	// ToolIO gives the schemas of a tool by its exposed name;
-	// registry.ErrUnknownTool means that it has gone.
+	// ToolIO returns the schemas of a tool by its exposed name, or
+	// registry.ErrUnknownTool if it no longer exists.
 	ToolIO    func(exposed string) (*registry.ToolIO, error)
 	Artifacts Artifacts
 	Bus       Bus
-	// Envelope says how /v1/rpc reads: Deterministic and Limits. Its profile is
-	// always strict. Limits.Bytes bounds the body of a job too; 0 = 4 MiB.
+	// Envelope has Deterministic and Limits of /v1/rpc; its profile is always
+	// strict. Limits.Bytes also bounds the body of a job; 0 = 4 MiB.
 	Envelope wire.Envelope
-	// Observe is told of every envelope that /v1/rpc received, once, when its
-	// answer is known; nil = nobody wants to know. It must not block.
+	// Observe is called once for every envelope that /v1/rpc received, when its
+	// answer is known; nil is allowed. It must not block.
 	Observe func(wire.Event)
-	// Hosts are the names, without port, besides loopback under which the
-	// listener may be addressed and from which an Origin may come.
+	// Hosts are the allowed names in Host and Origin, without port, in addition to
+	// loopback.
 	Hosts []string
-	// Version is what the OpenAPI document says of the program; "" = "dev".
+	// Version is the program version in the OpenAPI document; "" = "dev".
 	Version string
-	// Heartbeat is the silence after which an event stream sends a comment, and
-	// the time after which it asks again who is listening; 0 = 20 s.
+	// Heartbeat is the time without events after which an event stream sends a
+	// comment and authenticates its reader again; 0 = 20 s.
 	Heartbeat time.Duration
 	// IOTimeout bounds reading one request body and writing one piece of an
 	// answer; 0 = 30 s.
 	IOTimeout time.Duration
-	// Log gets what the caller is not told; nil = nothing is logged.
+	// Log receives the causes that answers do not show; nil discards them.
 	Log hclog.Logger
 	// Now is the clock of durations and events; nil = time.Now.
 	Now func() time.Time
 }
 
-// withDefaults gives o with every zero field that has a default filled in.
+// withDefaults returns o with its defaults set.
 func (o Options) withDefaults() Options {
 	o.Version = cmp.Or(o.Version, "dev")
 	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
@@ -99,7 +98,7 @@ type Handler struct {
 	opts     Options
 	hosts    guard.Hosts
 	routes   map[string]methods
-	document []byte             // the OpenAPI document as it is served
+	document []byte             // the OpenAPI document
 	calls    context.Context    // ends every call
 	endCalls context.CancelFunc //
 	streams  context.Context    // ends every event stream
@@ -107,12 +106,12 @@ type Handler struct {
 	work     wait.Drain         // requests being served
 }
 
-// methods are the handlers of one path. A method that is not there is 405.
+// methods are the handlers of one path by method. Other methods are answered
+// with 405.
 type methods map[string]http.HandlerFunc
 
-// New makes a Handler. It fails when something required is missing. The caller
-// must Close it before it shuts the server down, which would wait for the
-// event streams.
+// New returns a Handler. It fails when a required option is missing. Close the
+// Handler before the server's Shutdown, which would wait for its event streams.
 func New(opts Options) (*Handler, error) {
 	switch {
 	case opts.Gate == nil, opts.Refuser == nil, opts.ToolIO == nil:
@@ -134,11 +133,11 @@ func New(opts Options) (*Handler, error) {
 	return h, nil
 }
 
-// artifactPath is where the one route with a variable part begins.
+// artifactPath is the prefix of the one route with a variable part.
 const artifactPath = "/v1/artifacts/"
 
-// table is every path with its methods. The OpenAPI document has the same
-// ones; a test holds the two equal.
+// table returns the methods of every path. A test compares it with the OpenAPI
+// document.
 func (h *Handler) table() map[string]methods {
 	read := func(f http.HandlerFunc) methods { return methods{http.MethodGet: f, http.MethodHead: f} }
 	return map[string]methods{
@@ -151,7 +150,7 @@ func (h *Handler) table() map[string]methods {
 	}
 }
 
-// openAPI is the document with the version of the program in it.
+// openAPI returns the OpenAPI document with the version of the program.
 func openAPI(version string) ([]byte, error) {
 	text, err := schemas.Files.ReadFile("openapi.json")
 	if err != nil {
@@ -167,16 +166,17 @@ func openAPI(version string) ([]byte, error) {
 	return text, nil
 }
 
-// describe answers with the OpenAPI document. Who reads it may be anybody: it
-// says nothing about this installation but its version.
+// describe answers with the OpenAPI document. It needs no authentication: the
+// document shows nothing of this installation but its version.
 func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
 	if h.reads(w, r, jsonType) {
 		h.write(w, http.StatusOK, jsonType, h.document)
 	}
 }
 
-// ServeHTTP serves the paths of the package comment; every other one is 404.
-// It fails closed: what is not understood is refused before anything is read.
+// ServeHTTP serves the paths of the package comment; other paths are 404. It
+// fails closed: a request that it does not understand is refused before its
+// body is read.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = noSniff
 	if !h.hosts.Admits(r) {
@@ -202,9 +202,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	serve(w, r)
 }
 
-// routeOf gives the route that u names, "" for none. Only the canonical
-// spelling of a path is one, but for the colon of an artifact's id, which many
-// clients escape.
+// routeOf returns the route of u, "" for none. Only the canonical spelling of a
+// path is a route; the colon of an artifact's id may be escaped, because many
+// clients do so.
 func routeOf(u *url.URL) string {
 	if u.RawPath != "" && unescapeColon.Replace(u.RawPath) != u.Path {
 		return ""
@@ -220,7 +220,7 @@ func routeOf(u *url.URL) string {
 
 var unescapeColon = strings.NewReplacer("%3A", ":", "%3a", ":")
 
-// allowed lists the methods of a path for people and for the header Allow.
+// allowed returns the methods of a path for the header Allow and for messages.
 func allowed(served methods) string {
 	names := make([]string, 0, len(served))
 	for name := range served {
@@ -231,15 +231,15 @@ func allowed(served methods) string {
 }
 
 // Close ends the event streams and refuses new requests with 503. Calls in
-// flight go on, and the server's Shutdown waits for them; see Drain for a
-// bound. A second Close does nothing.
+// flight continue, and the server's Shutdown waits for them; Drain has a bound.
+// A second Close does nothing.
 func (h *Handler) Close() {
 	h.work.Close()
 	h.endAll()
 }
 
 // Drain closes the handler, waits for the requests in flight until ctx ends,
-// and cancels those that are left. It returns ctx's error in that case.
+// and then cancels the rest and returns ctx's error.
 func (h *Handler) Drain(ctx context.Context) error {
 	idle, _ := h.work.Close()
 	h.endAll()
@@ -252,33 +252,33 @@ func (h *Handler) Drain(ctx context.Context) error {
 	}
 }
 
-// Gate is what the door needs of the road. Its methods are called from many
-// goroutines at a time.
+// Gate is the part of the road that the door calls, from many goroutines at
+// once.
 type Gate interface {
 	// Call governs one tools/call, or refuses one message that could not be
 	// read (in.Fault). Exactly one of its results is set.
 	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
-	// List gives the tools that who may see on the route of in, in the order to
-	// show. Of in it takes the route and for whom the list is.
+	// List returns the tools that are visible to who on the route of in, in order.
+	// It reads the route and the caller from in.
 	List(ctx context.Context, in *proxy.Call, who policy.Principal) []*registry.Tool
-	// Identify says who shows c; a Failure means nobody.
+	// Identify returns the principal of c, or a Failure if there is none.
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
 
-// Refuser records what a door itself refuses. code is one of the signal.Code
+// Refuser records the refusals of a door. code is one of the signal.Code
 // constants; the result is never nil.
 type Refuser interface {
 	Refuse(ctx context.Context, in *proxy.Call, code, reason string) *proxy.Failure
 }
 
-// Artifacts gives the bytes that calls left behind. Get returns
-// artifact.ErrNotFound for an id that is unknown, has expired or was not
-// granted to who, all alike; the caller closes the file.
+// Artifacts returns the artifacts of calls. Get returns artifact.ErrNotFound
+// for an id that is unknown, has expired or was not granted to who. The caller
+// closes the file.
 type Artifacts interface {
 	Get(ctx context.Context, who policy.Principal, id string) (artifact.Artifact, *os.File, error)
 }
 
-// Bus carries signals to those that they belong to. Publish never blocks.
+// Bus delivers signals to their owners. Publish never blocks.
 type Bus interface {
 	Publish(owner policy.Principal, s signal.Signal)
 	Subscribe(who policy.Principal) (*bus.Subscription, error)
