@@ -2,6 +2,7 @@ package limit
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -39,14 +40,14 @@ type Use struct {
 	subject, tenant, tool, digest string
 	ticket                        string
 	answers                       time.Time
-	shares                        []share
+	meters                        []policy.Meter // of the tool
+	shares                        []share        // of the meters that count the call
 	fault                         *Uncountable
 }
 
 // share is the part of a call in one meter.
 type share struct {
 	meter  policy.Meter
-	counts bool   // the call is one of those that the meter counts
 	per    string // a JSON array of the values that are counted apart
 	amount *apd.Decimal
 }
@@ -72,27 +73,25 @@ func (u *Uncountable) Error() string {
 // the arguments, which are a JSON object that was read strictly; an error means
 // that they are not.
 func Measure(p policy.Principal, tool, digest string, arguments json.RawMessage, meters []policy.Meter) (*Use, error) {
-	use := &Use{subject: p.Subject, tenant: p.Tenant, tool: tool, digest: digest, shares: make([]share, len(meters))}
-	for i, m := range meters {
-		s := &use.shares[i]
-		s.meter, s.amount = m, new(apd.Decimal)
-		var err error
-		if s.counts, err = matches(m.Where, arguments); err != nil {
+	use := &Use{subject: p.Subject, tenant: p.Tenant, tool: tool, digest: digest, meters: meters}
+	for _, m := range meters {
+		counts, err := matches(m.Where, arguments)
+		s := share{meter: m, amount: new(apd.Decimal)}
+		if counts {
+			s.per, err = apart(m.Per, arguments)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("measuring a call for meter %s: %w", m.Name, err)
 		}
-		if !s.counts {
-			continue
-		}
-		if s.per, err = apart(m.Per, arguments); err != nil {
-			return nil, fmt.Errorf("measuring a call for meter %s: %w", m.Name, err)
-		}
-		if m.Sum == "" {
+		if !counts {
 			continue
 		}
 		var fault *Uncountable
-		if s.amount, fault = amountAt(m, arguments); fault != nil && use.fault == nil {
-			use.fault = fault
+		if m.Sum != "" {
+			s.amount, fault = amountAt(m, arguments)
 		}
+		use.fault = cmp.Or(use.fault, fault)
+		use.shares = append(use.shares, s)
 	}
 	return use, nil
 }
@@ -103,11 +102,6 @@ func (u *Use) For(ticket string, answers time.Time) { u.ticket, u.answers = tick
 
 // Fault is why the call cannot be counted, nil when it can.
 func (u *Use) Fault() *Uncountable { return u.fault }
-
-// counts reports whether any meter counts the call.
-func (u *Use) counts() bool {
-	return slices.ContainsFunc(u.shares, func(s share) bool { return s.counts })
-}
 
 // matches reports whether arguments are those of a call that counts.
 func matches(where map[string][]json.RawMessage, arguments json.RawMessage) (bool, error) {

@@ -56,9 +56,8 @@ func NewUsage(db *store.DB, now func() time.Time) *Usage {
 
 // Reservation is a call that was counted.
 type Reservation struct {
-	use   *Use
-	ends  []int64 // of the slice, for each share
-	wrote bool
+	use  *Use
+	ends []int64 // of the slice, for each share
 }
 
 // Read returns what the meters of a call read without the call itself. A run of
@@ -83,10 +82,10 @@ func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.
 	switch {
 	case use.fault != nil:
 		return nil, use.fault
-	case !use.counts():
+	case len(use.shares) == 0:
 		return &Reservation{use: use}, nil
 	}
-	r := &Reservation{use: use, ends: make([]int64, len(use.shares)), wrote: true}
+	r := &Reservation{use: use, ends: make([]int64, len(use.shares))}
 	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
 		if err := u.tidy(ctx, tx, use); err != nil {
 			return err
@@ -109,7 +108,7 @@ func (u *Usage) Reserve(ctx context.Context, use *Use, judged map[string]policy.
 // Return removes what Reserve counted. Call it only when it is certain that
 // nothing was sent. After an error the call stays counted.
 func (u *Usage) Return(ctx context.Context, r *Reservation) error {
-	if !r.wrote {
+	if len(r.ends) == 0 {
 		return nil
 	}
 	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
@@ -117,10 +116,8 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 			return release(ctx, tx, r.use.ticket)
 		}
 		for i := range r.use.shares {
-			if s := &r.use.shares[i]; s.counts {
-				if err := uncount(ctx, tx, r.use, s, r.ends[i]); err != nil {
-					return err
-				}
+			if err := uncount(ctx, tx, r.use, &r.use.shares[i], r.ends[i]); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -151,13 +148,12 @@ func release(ctx context.Context, tx *sql.Tx, ticket string) error {
 // read returns what the meters read; without leaves out the run that answers
 // this very call.
 func (u *Usage) read(ctx context.Context, q store.Querier, use *Use, without bool) (map[string]policy.Reading, error) {
-	readings := make(map[string]policy.Reading, len(use.shares))
+	readings := make(map[string]policy.Reading, len(use.meters))
+	for _, m := range use.meters {
+		readings[m.Name] = policy.Reading{Sum: "0"}
+	}
 	for i := range use.shares {
 		s := &use.shares[i]
-		readings[s.meter.Name] = policy.Reading{Sum: "0"}
-		if !s.counts {
-			continue
-		}
 		r, err := u.stands(ctx, q, use, s, without)
 		if err != nil {
 			return nil, fmt.Errorf("meter %s: %w", s.meter.Name, err)
@@ -209,9 +205,6 @@ func (u *Usage) count(ctx context.Context, tx *sql.Tx, r *Reservation) error {
 	}
 	for i := range use.shares {
 		s := &use.shares[i]
-		if !s.counts {
-			continue
-		}
 		width := int64(s.meter.Window) / windowParts
 		r.ends[i] = now - now%width + width
 		sum, err := sumOf(ctx, tx, use, s, r.ends[i])
