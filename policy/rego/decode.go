@@ -1,10 +1,12 @@
 package rego
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -258,3 +260,280 @@ func rate(v ast.Value) (string, error) {
 
 // isPointer reports whether s is a JSON Pointer (RFC 6901).
 func isPointer(s string) bool { return jsontext.Pointer(s).IsValid() }
+
+// verdictSets are the sets in which a policy may answer instead of with one
+// decision, the strongest effect first. The position of a set in the list is its
+// position in the answer of the query.
+var verdictSets = []struct {
+	effect policy.Effect
+	ref    ast.Ref
+	other  []string // members of an element besides rule, reason and remedy
+}{
+	{policy.Deny, ast.MustParseRef("data.toolgate.deny"), nil},
+	{policy.Hold, ast.MustParseRef("data.toolgate.hold"), []string{"approval", "limit", "redact"}},
+	{policy.Allow, ast.MustParseRef("data.toolgate.allow"), []string{"limit", "redact"}},
+}
+
+// form is how a policy answers: with the rule decision, or with sets.
+type form struct {
+	query  string
+	refs   []ast.Ref // of the rules that answer
+	decode func(ast.Value) (policy.Decision, error)
+}
+
+// formOf finds the form in which the rules of c answer. A policy that uses both
+// forms, or neither, is an error with the place of the rule.
+//
+// order is the position of each rule id in the source, which names the decision
+// where a set has several elements.
+func formOf(c *ast.Compiler, order map[string]int) (form, error) {
+	f := form{decode: func(v ast.Value) (policy.Decision, error) { return decodeSets(v, order) }}
+	var operands []string
+	var found Faults
+	decides := c.GetRules(decisionRef)
+	for _, s := range verdictSets {
+		rules := c.GetRules(s.ref)
+		set := slices.IndexFunc(rules, func(r *ast.Rule) bool { return r.Head.RuleKind() == ast.MultiValue })
+		if len(rules) == 0 || set < 0 && len(decides) > 0 { // a helper of decision
+			operands = append(operands, "set()")
+			continue
+		}
+		switch name := string(s.effect); {
+		case set < 0:
+			found = append(found, at(rules[0].Location, LevelError, codeShape, fmt.Sprintf("%v is not a set of verdicts, and no rule defines %s", s.ref, decisionPath), name+` contains {"rule": …, "reason": …} if …`))
+		case len(decides) > 0:
+			found = append(found, at(rules[set].Location, LevelError, codeShape, fmt.Sprintf("the policy defines both %s and the set %s", decisionPath, s.ref),
+				fmt.Sprintf("keep one form: remove decision (%s), or give the set another name", at(decides[0].Location, "", "", "", "").Where())))
+		}
+		f.refs, operands = append(f.refs, s.ref), append(operands, s.ref.String())
+	}
+	switch {
+	case len(found) > 0:
+		return f, found.errorOf("compiling policy")
+	case len(decides) > 0:
+		return form{query: decisionPath, refs: []ast.Ref{decisionRef}, decode: decodeDecision}, nil
+	case len(f.refs) == 0:
+		return f, fmt.Errorf("no rule defines %s or one of the sets data.toolgate.deny, hold and allow (hint: package toolgate, rule decision, or allow contains {\"rule\": …})", decisionPath)
+	}
+	f.query = "[" + strings.Join(operands, ", ") + "]"
+	return f, nil
+}
+
+// decodeSets reads the answer of a policy that answers with sets: deny takes
+// precedence over hold, and hold over allow. Nothing in any set is undefined.
+// Every element must be well formed, whether or not it decides.
+func decodeSets(v ast.Value, order map[string]int) (policy.Decision, error) {
+	sets, ok := v.(*ast.Array)
+	if !ok || sets.Len() != len(verdictSets) {
+		return policy.Decision{}, fmt.Errorf("verdicts are %s, not sets", ast.ValueName(v))
+	}
+	found := make([][]policy.Decision, len(verdictSets))
+	for i, s := range verdictSets {
+		var err error
+		if found[i], err = decodeSet(sets.Elem(i).Value, s.effect, s.other, order); err != nil {
+			return policy.Decision{}, fmt.Errorf("%v: %w", s.ref, err)
+		}
+	}
+	denials, holds, allows := found[0], found[1], found[2]
+	switch {
+	case len(denials) > 0:
+		return denials[0], nil
+	case len(holds) > 0:
+		d := holds[0]
+		for _, h := range holds[1:] {
+			if err := joinApprovals(d.Approval, h.Approval); err != nil {
+				return d, fmt.Errorf("holds %q and %q: %w", d.Rule, h.Rule, err)
+			}
+		}
+		return joinObligations(d, append(holds, allows...)), nil
+	case len(allows) > 0:
+		return joinObligations(allows[0], allows), nil
+	}
+	return policy.Decision{}, errUndefined
+}
+
+// decodeSet reads the elements of one set, in the order of their rules in the
+// source: the first one names the decision. Ids that the source does not name
+// come last, by id; elements of one rule are ordered by reason and remedy.
+func decodeSet(v ast.Value, effect policy.Effect, other []string, order map[string]int) ([]policy.Decision, error) {
+	set, ok := v.(ast.Set)
+	if !ok {
+		return nil, fmt.Errorf("is %s, not a set", ast.ValueName(v))
+	}
+	var out []policy.Decision
+	err := set.Iter(func(t *ast.Term) error {
+		d := policy.Decision{Effect: effect}
+		err := eachMember(t.Value, "element", func(name string, v ast.Value) error {
+			if name == "effect" || slices.Contains(obligations, name) && !slices.Contains(other, name) {
+				return fmt.Errorf("has no place in an element of %s", effect)
+			}
+			return decisionMembers.readMember(&d, name, v)
+		})
+		if err == nil {
+			err = checkDecision(&d)
+		}
+		out = append(out, d)
+		return err
+	})
+	position := func(rule string) int {
+		if at, ok := order[rule]; ok {
+			return at
+		}
+		return len(order)
+	}
+	slices.SortFunc(out, func(a, b policy.Decision) int {
+		return cmp.Or(cmp.Compare(position(a.Rule), position(b.Rule)), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Remedy, b.Remedy))
+	})
+	return out, err
+}
+
+// joinApprovals makes a ask for everything that b asks for: the shorter times,
+// a call that runs upon approval only if both want it, and everybody that either
+// needs. That is the larger quorum of roles that may approve for both; where there
+// is no such role, each side has to need approvals of certain roles.
+func joinApprovals(a, b *policy.Approval) error {
+	shared := slices.DeleteFunc(slices.Clone(a.Roles), func(role string) bool { return !slices.Contains(b.Roles, role) })
+	if a.Each == nil && b.Each == nil && len(shared) > 0 {
+		a.Roles, a.Quorum = shared, max(a.Quorum, b.Quorum)
+	} else if err := joinQuorums(a, b); err != nil {
+		return err
+	}
+	if a.TTL == 0 || b.TTL != 0 {
+		a.TTL = min(cmp.Or(a.TTL, b.TTL), b.TTL)
+	}
+	if a.Hold == nil || b.Hold != nil && *b.Hold < *a.Hold {
+		a.Hold = b.Hold
+	}
+	a.ExecuteOnApprove = a.ExecuteOnApprove && b.ExecuteOnApprove
+	return nil
+}
+
+// joinQuorums makes a need of each role what either needs of it.
+func joinQuorums(a, b *policy.Approval) error {
+	each := map[string]int{}
+	for _, one := range []*policy.Approval{a, b} {
+		if one.Each == nil && len(one.Roles) > 1 {
+			return errors.New("no role may approve both (hint: quorum: {role: number})")
+		}
+		for _, role := range one.Roles {
+			n, named := one.Each[role]
+			if !named {
+				n = max(1, one.Quorum)
+			}
+			each[role] = max(each[role], n)
+		}
+	}
+	a.Each, a.Roles, a.Quorum = each, slices.Sorted(maps.Keys(each)), 0
+	for _, n := range each {
+		a.Quorum += n
+	}
+	return nil
+}
+
+// joinObligations adds to d what any of list binds a call to: every value to
+// redact, and the limit with the lowest sustained rate.
+func joinObligations(d policy.Decision, list []policy.Decision) policy.Decision {
+	for _, other := range list {
+		d.Redact = append(slices.Clip(d.Redact), other.Redact...)
+		if l := other.Limit; l != nil && (d.Limit == nil || compareLimits(l, d.Limit) < 0) {
+			d.Limit = l
+		}
+	}
+	slices.Sort(d.Redact)
+	d.Redact = slices.Compact(d.Redact)
+	return d
+}
+
+// compareLimits puts the stricter limit first.
+func compareLimits(a, b *policy.Limit) int {
+	return cmp.Or(cmp.Compare(perSecond(a), perSecond(b)), cmp.Compare(a.Burst, b.Burst), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Key, b.Key))
+}
+
+// perSecond is the sustained rate of a limit.
+func perSecond(l *policy.Limit) float64 {
+	n, per, ok := policy.ParseRate(l.Rate)
+	if !ok {
+		return 0
+	}
+	return float64(n) / (float64(per) / float64(time.Second))
+}
+
+// labelsOf are the labels in the METADATA of rules, by the id of the rule: the
+// one that its labels or its decision say. Where several rules have one id, the
+// labels count on which they agree.
+func labelsOf(modules map[string]*ast.Module) map[string]map[string]string {
+	out := make(map[string]map[string]string)
+	for _, m := range modules {
+		for _, top := range m.Rules {
+			for r := top; r != nil; r = r.Else {
+				labels := textLabels(r)
+				for id := range idsOf(r, labels) {
+					had, ok := out[id]
+					if !ok {
+						had = labels
+					}
+					out[id] = agreed(had, labels)
+				}
+			}
+		}
+	}
+	maps.DeleteFunc(out, func(_ string, labels map[string]string) bool { return len(labels) == 0 })
+	return out
+}
+
+// orderOf gives each rule id its position in the source: files by name, then
+// rules from top to bottom.
+func orderOf(modules map[string]*ast.Module) map[string]int {
+	order := make(map[string]int)
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		for _, r := range modules[name].Rules {
+			for _, id := range slices.Sorted(maps.Keys(idsOf(r, textLabels(r)))) {
+				if _, known := order[id]; !known {
+					order[id] = len(order)
+				}
+			}
+		}
+	}
+	return order
+}
+
+// textLabels are the labels of r that are text.
+func textLabels(r *ast.Rule) map[string]string {
+	out := make(map[string]string)
+	for _, a := range r.Annotations {
+		for name, v := range a.Labels {
+			if s, ok := v.(string); ok {
+				out[name] = s
+			}
+		}
+	}
+	return out
+}
+
+// verdictOf gives the members of the verdict that r has written out: its value,
+// or the element that it adds to a set.
+func verdictOf(r *ast.Rule) map[string]*ast.Term {
+	if r.Head.Value == nil {
+		return written(r.Head.Key)
+	}
+	return written(r.Head.Value)
+}
+
+func idsOf(r *ast.Rule, labels map[string]string) map[string]bool {
+	ids := make(map[string]bool)
+	if id := labels["rule"]; id != "" {
+		ids[id] = true
+	}
+	if t := verdictOf(r)["rule"]; t != nil {
+		if id, ok := t.Value.(ast.String); ok {
+			ids[string(id)] = true
+		}
+	}
+	return ids
+}
+
+func agreed(a, b map[string]string) map[string]string {
+	out := maps.Clone(a)
+	maps.DeleteFunc(out, func(name, v string) bool { return b[name] != v })
+	return out
+}

@@ -371,19 +371,17 @@ func (t *suite) runCase(ctx context.Context, file, name string, c tableCase) Tes
 // watch evaluates a case once more, whole, where somebody wants to see which
 // lines it reaches or why it failed.
 func (t *suite) watch(ctx context.Context, in *policy.Input, c *TestCase) {
-	var tracers []topdown.QueryTracer
+	failed := t.trace && c.Outcome == Failed
+	if t.cover == nil && !failed {
+		return
+	}
 	seen := topdown.NewBufferTracer()
+	tracers := []topdown.QueryTracer{seen}
 	if t.cover != nil {
 		tracers = append(tracers, t.cover)
 	}
-	if t.trace && c.Outcome == Failed {
-		tracers = append(tracers, seen)
-	}
-	if len(tracers) == 0 {
-		return
-	}
 	_, _ = t.engine.traced(ctx, in, tracers...) // what it comes to is known
-	if len(*seen) > 0 {
+	if failed {
 		c.Trace = prettyTrace(*seen)
 	}
 }
