@@ -57,21 +57,6 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 	return claim, nil
 }
 
-// follow does what the ticket says. Only Granted continues down the road.
-func (t *toolCall) follow(ctx context.Context, c approval.Claim) *Failure {
-	switch c.Outcome {
-	case approval.Granted:
-		return t.chargeHeld(ctx)
-	case approval.Pending, approval.InFlight:
-		return t.pending(c)
-	case approval.Replay:
-		return t.replyStored(ctx, c.Ticket)
-	case approval.TooMany:
-		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").remedy("wait until some have been decided")
-	}
-	return t.ended(c.Ticket)
-}
-
 // ended refuses a call whose ticket is over without a result.
 func (t *toolCall) ended(ticket approval.Ticket) *Failure {
 	w := words[ticket.State]
@@ -254,11 +239,16 @@ func waits(c approval.Claim) bool {
 	return c.Outcome == approval.Pending || c.Outcome == approval.InFlight
 }
 
-// waitForDecision holds the call until people have decided, and reports false
-// when ctx ends first.
+// waitForDecision holds the call until people have decided, and reports false when ctx
+// ends first. The steps of the progress that it reports are small, so that the tool's
+// own progress is larger.
 func (t *toolCall) waitForDecision(ctx context.Context, ticket approval.Ticket) bool {
 	for {
-		t.reportWaiting(ticket)
+		if t.in.Progress != nil {
+			t.hold.reports++
+			text := fill("waiting for a person with role {roles} to approve this call (ticket {ticket})", ticket, t.name)
+			t.in.Progress(fmt.Appendf(nil, `{"progress":%g,"message":%s}`, t.hold.progress(), jsonrpc.Quote(text)))
+		}
 		step, stop := context.WithTimeout(ctx, reportEvery)
 		err := t.gate.opts.Waiter.Wait(step, ticket.ID)
 		late := step.Err() != nil
@@ -275,18 +265,7 @@ func (t *toolCall) waitForDecision(ctx context.Context, ticket approval.Ticket) 
 	}
 }
 
-// reportWaiting reports progress for a call that waits. The steps are small, so
-// that the tool's own progress is larger.
-func (t *toolCall) reportWaiting(ticket approval.Ticket) {
-	if t.in.Progress == nil {
-		return
-	}
-	t.hold.reports++
-	text := fill("waiting for a person with role {roles} to approve this call (ticket {ticket})", ticket, t.name)
-	t.in.Progress(fmt.Appendf(nil, `{"progress":%g,"message":%s}`, t.hold.progress(), jsonrpc.Quote(text)))
-}
-
-// progress is what the client has heard while its call waited.
+// progress is the progress that was reported to the client while its call waited.
 func (h *hold) progress() float64 { return float64(h.reports) / 1000 }
 
 // The revisions of MCP that can show a person a page, each in its own way.

@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -248,13 +249,20 @@ func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t
 	return subject, ok
 }
 
-// decide asks the policy about a tool call, with what the caller has used so far.
+// decide asks the policy about a tool call, with what the caller has used so far. A
+// meter that cannot be read refuses the call.
 func (t *toolCall) decide(ctx context.Context) *Failure {
 	t.usage.use, t.usage.readings = nil, nil
 	if engine, ok := t.engine.(Metered); ok {
 		if meters := engine.Meters(t.subject); len(meters) > 0 {
-			if f := t.readUsage(ctx, meters); f != nil {
-				return f
+			err := errors.New("the gate has no store of usage")
+			if store := t.gate.opts.Usage; store != nil {
+				if t.usage.use, err = limit.Measure(t.principal, t.subject.Exposed, t.digest, t.body, meters); err == nil {
+					t.usage.readings, err = store.Read(ctx, t.usage.use)
+				}
+			}
+			if err != nil {
+				return t.uncounted(ctx, "reading what has been used", err)
 			}
 		}
 	}
@@ -324,21 +332,6 @@ type metering struct {
 	use      *limit.Use                // what the call adds; nil = the tool has no meters
 	readings map[string]policy.Reading // by which the call was judged
 	reserved *limit.Reservation        // the call is counted; nil = it is not, or was given back
-}
-
-// readUsage reads the meters of the tool for the policy. A meter that cannot be
-// read refuses the call.
-func (t *toolCall) readUsage(ctx context.Context, meters []policy.Meter) *Failure {
-	err := errors.New("the gate has no store of usage")
-	if store := t.gate.opts.Usage; store != nil {
-		if t.usage.use, err = limit.Measure(t.principal, t.subject.Exposed, t.digest, t.body, meters); err == nil {
-			t.usage.readings, err = store.Read(ctx, t.usage.use)
-		}
-	}
-	if err != nil {
-		return t.uncounted(ctx, "reading what has been used", err)
-	}
-	return nil
 }
 
 // uncounted refuses a call that the store of usage could not serve.
@@ -511,5 +504,15 @@ func (t *toolCall) approve(ctx context.Context) *Failure {
 	if f != nil || t.reply != nil {
 		return f
 	}
-	return t.follow(ctx, claim)
+	switch claim.Outcome {
+	case approval.Granted: // only this continues down the road
+		return t.chargeHeld(ctx)
+	case approval.Pending, approval.InFlight:
+		return t.pending(claim)
+	case approval.Replay:
+		return t.replyStored(ctx, claim.Ticket)
+	case approval.TooMany:
+		return t.fail(signal.CodeOverloaded, "too many of your calls are waiting for approval").remedy("wait until some have been decided")
+	}
+	return t.ended(claim.Ticket)
 }

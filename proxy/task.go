@@ -345,7 +345,10 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 // awaitTask replies with what the call came to, as soon as it is over.
 func (r *relayed) awaitTask(ctx context.Context) *Failure {
 	for underWay(r.ticket) {
-		if !r.gate.watchTicket(ctx, r.ticket) {
+		if r.ticket.State != approval.StateProposed || r.gate.opts.Waiter == nil || r.gate.opts.Waiter.Wait(ctx, r.ticket.ID) != nil {
+			wait.For(ctx, lookEvery)
+		}
+		if ctx.Err() != nil {
 			return r.fail(signal.CodeCancelled, "the caller no longer waits for the task")
 		}
 		t, f := r.ownTicket(ctx, r.ticket.ID)
@@ -365,14 +368,6 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 	r.replayed = true
 	return r.replyWith(reply.Result, reply.Kernel,
 		jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.modelcontextprotocol/related-task", Value: related}}})
-}
-
-// watchTicket returns when t may have changed, and reports false when ctx ends.
-func (g *Gate) watchTicket(ctx context.Context, t approval.Ticket) bool {
-	if t.State == approval.StateProposed && g.opts.Waiter != nil && g.opts.Waiter.Wait(ctx, t.ID) == nil {
-		return ctx.Err() == nil
-	}
-	return wait.For(ctx, lookEvery)
 }
 
 // cancelTask withdraws the request for approval. A call that is being made or is

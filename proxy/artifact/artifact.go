@@ -1,35 +1,20 @@
-// Package artifact keeps the large and binary parts of results: bytes under
-// the hash of their content, in files below one directory, and in the state
-// file who was given them and until when.
-//
-// Several processes share directory and state file. These are the rules that
-// keep the two together:
-//
-//   - A file appears under its name, and vanishes from it, only inside a write
-//     transaction of the state file, of which there is one at a time among all
-//     processes. A sweep deletes the row, then the file, then commits; a Put
-//     writes its bytes to a draft beforehand, and in its transaction renames
-//     the draft into place, or sees that the file is there, before it commits
-//     the row. So no sweep takes a file from under a row that a Put commits.
-//   - What a crash can leave is harmless. Before a sweep's commit it leaves a
-//     row without a file, which is ErrNotFound and which the next Put of those
-//     bytes mends; before a Put's commit, a file without a row, which the next
-//     Open removes.
-//   - A draft is locked for as long as its process writes it, so a sweep knows
-//     the drafts of dead processes without asking a clock.
 package artifact
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/toolgate/toolgate/internal/filelock"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
 )
@@ -55,7 +41,7 @@ var (
 	// ErrTooLarge: more bytes than MaxSize, or than the store may hold at all.
 	ErrTooLarge = errors.New("artifact is too large")
 	// ErrDamaged: the file is there and is not what was put. The next Put of
-	// those bytes mends it.
+	// those bytes repairs it.
 	ErrDamaged = errors.New("the stored artifact is damaged")
 	// ErrNobody: a Put for a principal without a subject.
 	ErrNobody = errors.New("an artifact needs an owner")
@@ -70,14 +56,28 @@ type Artifact struct {
 }
 
 const (
-	idPrefix = "sha256:"
-	hexSize  = 2 * sha256.Size
+	idPrefix    = "sha256:"
+	hexSize     = 2 * sha256.Size
+	draftPrefix = ".put-"
+	stageTries  = 10
+	maxVerified = 1024 // files whose check is remembered
+	defaultTTL  = 7 * 24 * time.Hour
+	defaultMax  = 1 << 30
+
+	// sweepEvery is how often a process sweeps when little is put.
+	sweepEvery = time.Minute
+	// batch is how many files one transaction removes, so that calls that need
+	// the state file wait for milliseconds only.
+	batch = 64
+	// block is what a file takes on disk at least. Without it a limit of bytes
+	// would be none of files.
+	block = 4096
 )
 
 // path is where the file of a is, from the root.
 func (a *Artifact) path() string { return path(strings.TrimPrefix(a.ID, idPrefix)) }
 
-// ID gives the id of data.
+// ID returns the id of data.
 func ID(data []byte) string {
 	sum := sha256.Sum256(data)
 	return idPrefix + hex.EncodeToString(sum[:])
@@ -97,7 +97,7 @@ func validName(name string) bool {
 // maxType bounds a media type; longer ones are somebody's mistake.
 const maxType = 255
 
-// mediaType gives given in its canonical spelling, and OctetStream for what
+// mediaType returns given in its canonical spelling, and OctetStream for what
 // package mime cannot read.
 func mediaType(given string) string {
 	kind, params, err := mime.ParseMediaType(given)
@@ -110,11 +110,6 @@ func mediaType(given string) string {
 	}
 	return text
 }
-
-const (
-	defaultTTL = 7 * 24 * time.Hour
-	defaultMax = 1 << 30
-)
 
 // Options are the settings of a [Store]; the zero value is usable.
 type Options struct {
@@ -313,4 +308,287 @@ func (s *Store) Get(ctx context.Context, who policy.Principal, id string) (Artif
 		return Artifact{}, nil, fmt.Errorf("getting artifact: %w", err)
 	}
 	return a, file, nil
+}
+
+// errVanished: the file was there, and a sweep was faster.
+var errVanished = errors.New("the file was swept")
+
+// path is where a file lies, from the root: name is a valid name.
+func path(name string) string { return name[:2] + "/" + name }
+
+// stage writes data to a new draft, durably, and makes the directory of the file that
+// it becomes. A draft is a file that has no name yet; it is locked until it is
+// discarded or its process ends.
+func (s *Store) stage(file string, data []byte) (*os.File, error) {
+	draft, err := s.newDraft()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = draft.Write(data); err == nil {
+		err = draft.Sync()
+	}
+	if err == nil {
+		err = s.makeDir(filepath.Dir(file))
+	}
+	if err != nil {
+		s.discard(draft)
+		return nil, err
+	}
+	return draft, nil
+}
+
+// newDraft makes an empty file and locks it. A sweep that sees the file
+// between the two takes it for a dead process's; then there is another try.
+func (s *Store) newDraft() (*os.File, error) {
+	for range stageTries {
+		draft, err := s.root.OpenFile(draftPrefix+rand.Text(), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err = filelock.TryLock(draft); err == nil {
+			_, err = s.root.Lstat(filepath.Base(draft.Name()))
+		}
+		if err == nil {
+			return draft, nil
+		}
+		s.discard(draft)
+		if !errors.Is(err, filelock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, errors.New("every draft was taken for a dead one")
+}
+
+// discard ends a draft; one that was placed has lost its name already.
+func (s *Store) discard(draft *os.File) {
+	_ = s.root.Remove(filepath.Base(draft.Name())) // what stays is swept
+	_ = draft.Close()
+}
+
+func (s *Store) makeDir(name string) error {
+	err := s.root.Mkdir(name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = s.syncDir(".")
+	}
+	return err
+}
+
+// place renames the draft of a to its file, durably; without a draft it checks that the
+// file is there. The caller is in a write transaction.
+func (s *Store) place(a *Artifact, draft *os.File) error {
+	if draft != nil {
+		if err := s.root.Rename(filepath.Base(draft.Name()), a.path()); err != nil {
+			return err
+		}
+		return s.syncDir(filepath.Dir(a.path()))
+	}
+	info, err := s.root.Lstat(a.path())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != a.Size {
+		return errVanished
+	}
+	return err
+}
+
+// syncDir makes the names in a directory durable.
+func (s *Store) syncDir(name string) error {
+	dir, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// open opens the file of a when it has its size and its hash. It reads a file again
+// only when its inode, size or time of change is another than when its hash was right.
+func (s *Store) open(a Artifact) (_ *os.File, err error) {
+	file, err := s.root.Open(a.path())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = file.Close() // err says more
+		}
+	}()
+	info, err := file.Stat()
+	switch was, checked := s.verified.Get(a.ID); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || info.Size() != a.Size:
+		return nil, fmt.Errorf("%w: %d bytes instead of %d", ErrDamaged, info.Size(), a.Size)
+	case checked && os.SameFile(was, info) && was.ModTime().Equal(info.ModTime()) && was.Size() == info.Size():
+		return file, nil
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return nil, err
+	}
+	if idPrefix+hex.EncodeToString(hash.Sum(nil)) != a.ID {
+		return nil, fmt.Errorf("%w: it has another hash", ErrDamaged)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	s.verified.Add(a.ID, info)
+	return file, nil
+}
+
+// sweeper sweeps until ctx ends.
+func (s *Store) sweeper(ctx context.Context) {
+	defer close(s.swept)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.full:
+		}
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.opts.Log.Warn("artifacts are not swept", "error", err)
+		}
+	}
+}
+
+// Sweep removes what has expired for everybody, then the artifacts longest
+// not given to anybody until what is left fits MaxBytes, then what dead
+// processes left half written. It continues after a file that cannot be removed
+// and returns that error at the end. Open and a goroutine of the Store call it.
+func (s *Store) Sweep(ctx context.Context) error {
+	s.wrote.Store(0)
+	err := errors.Join(s.sweepDue(ctx), s.sweepGrants(ctx), s.sweepOrphans(ctx), s.sweepDrafts())
+	if err != nil {
+		return fmt.Errorf("sweeping artifacts: %w", err)
+	}
+	return nil
+}
+
+// victim is an artifact to remove, unless it was granted again meanwhile.
+type victim struct {
+	id      string
+	granted int64
+}
+
+const findVictims = `SELECT id, granted FROM
+ (SELECT id, granted, sum(max(size, ?)) OVER (ORDER BY granted DESC, id ROWS UNBOUNDED PRECEDING) AS kept FROM artifacts)
+ WHERE granted <= ? OR kept > ? ORDER BY granted, id`
+
+func (v *victim) fields() []any { return []any{&v.id, &v.granted} }
+
+// sweepDue removes rows and then files. A file that cannot be removed does not keep
+// its row, so nobody gets it; it is tried again as an orphan.
+func (s *Store) sweepDue(ctx context.Context) error {
+	due, err := store.Select(ctx, s.db.Read, (*victim).fields, findVictims, block, s.cutoff(s.opts.Now()), s.opts.MaxBytes)
+	if err != nil {
+		return err
+	}
+	var stuck error
+	err = inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, v victim) error {
+		gone, err := tx.ExecContext(ctx, "DELETE FROM artifacts WHERE id = ? AND granted = ?", v.id, v.granted)
+		if err != nil {
+			return err
+		}
+		if n, _ := gone.RowsAffected(); n == 1 { // the driver counts
+			stuck = errors.Join(stuck, s.remove(path(strings.TrimPrefix(v.id, idPrefix))))
+		}
+		return nil
+	})
+	if stuck != nil {
+		s.orphans.Store(true)
+	}
+	return errors.Join(stuck, err)
+}
+
+// inBatches calls do for each element of all, in transactions of the state file that
+// have at most batch elements each.
+func inBatches[T any](ctx context.Context, s *Store, all []T, do func(context.Context, *sql.Tx, T) error) error {
+	for some := range slices.Chunk(all, batch) {
+		err := s.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+			for i := 0; i < len(some) && err == nil; i++ {
+				err = do(ctx, tx, some[i])
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes a file; a file that does not exist is no error.
+func (s *Store) remove(name string) error {
+	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// sweepGrants ends the expired grants of artifacts that other principals still have.
+func (s *Store) sweepGrants(ctx context.Context) error {
+	cutoff := s.cutoff(s.opts.Now())
+	due, err := store.Select(ctx, s.db.Read, idField, "SELECT DISTINCT artifact FROM artifact_grants WHERE granted <= ?", cutoff)
+	if err != nil {
+		return err
+	}
+	return inBatches(ctx, s, due, func(ctx context.Context, tx *sql.Tx, id string) error {
+		_, err := tx.ExecContext(ctx, dropGrants, id, cutoff)
+		return err
+	})
+}
+
+func idField(id *string) []any { return []any{id} }
+
+// sweepOrphans removes the files that have no row, when there may be some. It looks
+// for the row inside the transaction, where no Put is between its file and its row.
+// Files with other names are not the Store's to remove.
+func (s *Store) sweepOrphans(ctx context.Context) error {
+	if !s.orphans.Swap(false) {
+		return nil
+	}
+	files, err := fs.Glob(s.root.FS(), "??/*")
+	err = errors.Join(err, inBatches(ctx, s, files, func(ctx context.Context, tx *sql.Tx, file string) error {
+		name := file[strings.LastIndexByte(file, '/')+1:]
+		if !validName(name) || path(name) != file {
+			return nil
+		}
+		var known bool
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM artifacts WHERE id = ?)", idPrefix+name).Scan(&known)
+		if err != nil || known {
+			return err
+		}
+		return s.remove(file)
+	}))
+	if err != nil {
+		s.orphans.Store(true)
+	}
+	return err
+}
+
+// sweepDrafts removes the drafts that no process holds.
+func (s *Store) sweepDrafts() error {
+	drafts, err := fs.Glob(s.root.FS(), draftPrefix+"*")
+	for _, name := range drafts {
+		err = errors.Join(err, s.removeDraft(name))
+	}
+	return err
+}
+
+func (s *Store) removeDraft(name string) error {
+	file, err := s.root.OpenFile(name, os.O_RDWR, 0)
+	if err == nil {
+		defer file.Close()
+		err = filelock.TryLock(file)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, filelock.ErrHeld): // placed or discarded meanwhile, or alive
+		return nil
+	case err != nil:
+		return err
+	}
+	return s.remove(name)
 }
