@@ -19,7 +19,7 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-// retryPending is the wait that agents are told after a pending call.
+// retryPending is the wait that a pending answer suggests to agents.
 const retryPending = 10 * time.Second
 
 // hold is what a held call has to do with its ticket.
@@ -193,7 +193,7 @@ func (t *toolCall) differs(ticket approval.Ticket) string {
 }
 
 const (
-	// reportEvery is how often a client that wants progress hears that its call
+	// reportEvery is how often a client that wants progress is notified that its call
 	// still waits.
 	reportEvery = 10 * time.Second
 	// lookEvery is the pause before a call that found nothing new looks again, for

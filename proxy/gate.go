@@ -310,7 +310,7 @@ type Failure struct {
 // Error says what went wrong in one line.
 func (f *Failure) Error() string { return f.Kernel.Error() }
 
-// Unwrap gives the kernel error.
+// Unwrap returns the kernel error.
 func (f *Failure) Unwrap() error { return f.Kernel }
 
 // fail makes the failure for a kernel code, with the category, severity and
@@ -328,8 +328,8 @@ func (c *call) fail(code, reason string) *Failure {
 	return &Failure{Kernel: kernel, Reason: reason, DecisionID: c.decisionID, TraceID: c.traceID, Plain: c.method != ""}
 }
 
-// internal logs an error of a part of ours, and makes the failure that tells the
-// caller its ids only.
+// internal logs an error of one of the gate's parts, and makes a failure that shows
+// the caller its ids only.
 func (c *call) internal(doing string, err error) *Failure {
 	c.gate.opts.Log.Error(doing, "decision", c.decisionID, "tool", c.name, "ticket", c.ticket.ID, "error", err)
 	return c.fail(signal.CodeInternal, "")

@@ -50,7 +50,7 @@ var relayRoad = []stage[*relayed]{
 // Otherwise it behaves as Call does.
 func (g *Gate) Relay(ctx context.Context, in *Call) (*Reply, *Failure) {
 	r := g.newRelayed(in)
-	return take(ctx, r, &r.call, relayRoad)
+	return runRoad(ctx, r, &r.call, relayRoad)
 }
 
 func (g *Gate) newRelayed(in *Call) *relayed {
@@ -253,7 +253,7 @@ func (g *Gate) Notify(ctx context.Context, in *Call) *Failure {
 	ofTask, ok := clientNotices[r.method]
 	switch {
 	case !ok && isNotice(r.method) && g.extends(in.Route, r.method):
-		_, f := take(ctx, r, &r.call, noticeRoad)
+		_, f := runRoad(ctx, r, &r.call, noticeRoad)
 		return f
 	case !ok:
 		return r.fail(signal.CodeEnvelopeMethod, "notification "+r.method+" is not passed on")
@@ -276,7 +276,7 @@ func (g *Gate) extends(server, method string) bool {
 	return server != "" && slices.Contains(g.settings.Load().Methods[server], method)
 }
 
-// isNotice tells a notification's name from a request's.
+// isNotice reports whether method names a notification.
 func isNotice(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
 // notifyServers sends the judged bytes. Nobody learns whether a server reads them.

@@ -112,7 +112,7 @@ type toolCall struct {
 // withholds the reply and returns AUDIT_UNAVAILABLE.
 func (g *Gate) Call(ctx context.Context, in *Call) (*Reply, *Failure) {
 	t := &toolCall{call: g.newCall(in)}
-	return take(ctx, t, &t.call, road)
+	return runRoad(ctx, t, &t.call, road)
 }
 
 // Refuse records what a door itself refuses: a lost session, a header that
@@ -146,9 +146,9 @@ func (g *Gate) newCall(in *Call) call {
 	}
 }
 
-// take takes r down a road and closes c, its call. Too many requests at once are
+// runRoad takes r down a road and closes c, its call. Too many requests at once are
 // refused.
-func take[R any](ctx context.Context, r R, c *call, stages []stage[R]) (*Reply, *Failure) {
+func runRoad[R any](ctx context.Context, r R, c *call, stages []stage[R]) (*Reply, *Failure) {
 	defer c.gate.inFlight.Add(-1)
 	if c.gate.inFlight.Add(1) > int64(c.gate.settings.Load().InFlight) {
 		return c.close(ctx, c.fail(signal.CodeOverloaded, "too many calls are in flight"))

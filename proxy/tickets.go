@@ -39,14 +39,14 @@ const (
 	maxRuns = 16
 )
 
-// Ledger is the tickets that are this process's to mind: its own, and those of
+// Ledger has the tickets that this process is responsible for: its own, and those of
 // processes that have died.
 type Ledger interface {
-	// Live gives those that wait for people or for their call.
+	// Live returns the tickets that wait for people or for their call.
 	Live(ctx context.Context) ([]approval.Ticket, error)
-	// Runnable gives those that are approved and run without their agent.
+	// Runnable returns the approved tickets whose calls run without their agents.
 	Runnable(ctx context.Context) ([]approval.Ticket, error)
-	// Follow tells changes of any process; after < 0 means from now on.
+	// Follow yields the changes of all processes after a number; < 0 means from now on.
 	Follow(ctx context.Context, after int64) iter.Seq2[approval.Event, error]
 }
 
@@ -103,10 +103,10 @@ func NewTicketWorker(opts TicketWorkerOptions) (*TicketWorker, error) {
 
 // Recheck has the ticket worker look at all live tickets again, because policy,
 // identities or the catalogue have changed. It does not block.
-func (w *TicketWorker) Recheck() { wish(w.sweep) }
+func (w *TicketWorker) Recheck() { notifyOnce(w.sweep) }
 
-// wish leaves word in a channel that holds one.
-func wish(c chan struct{}) {
+// notifyOnce puts a signal into a channel that holds one, unless it is full.
+func notifyOnce(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -135,14 +135,14 @@ func (w *TicketWorker) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.sweep:
-			w.lookThrough(ctx)
+			w.reviewLive(ctx)
 		case <-w.news:
 		case <-time.After(lookOver):
 		}
 	}
 }
 
-// follow hears of every change. A store that fails is asked again.
+// follow reads every change. After a failure of the store it starts again.
 func (w *TicketWorker) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		for e, err := range w.opts.Ledger.Follow(ctx, -1) {
@@ -150,13 +150,13 @@ func (w *TicketWorker) follow(ctx context.Context) {
 				w.opts.Log.Error("following tickets", "error", err)
 				break
 			}
-			w.heard(e)
+			w.handleChange(e)
 		}
 		wait.For(ctx, lookOver)
 	}
 }
 
-func (w *TicketWorker) heard(e approval.Event) {
+func (w *TicketWorker) handleChange(e approval.Event) {
 	c := e.Change
 	if c.From == "" && w.opts.OnCreated != nil {
 		w.opts.OnCreated(e.Ticket.Principal)
@@ -165,23 +165,24 @@ func (w *TicketWorker) heard(e approval.Event) {
 		w.opts.OnDecided(c.To, c.At.Sub(e.Ticket.Created))
 	}
 	if c.To == approval.StateApproved && e.Ticket.Execute {
-		wish(w.news)
+		notifyOnce(w.news)
 	}
 }
 
-// lookThrough supersedes the live tickets whose terms are gone.
-func (w *TicketWorker) lookThrough(ctx context.Context) {
+// reviewLive supersedes the live tickets whose terms are gone.
+func (w *TicketWorker) reviewLive(ctx context.Context) {
 	tickets, err := w.opts.Ledger.Live(ctx)
 	if err != nil && ctx.Err() == nil {
 		w.opts.Log.Error("looking at live tickets", "error", err)
 	}
 	for _, t := range tickets {
-		w.stands(ctx, t)
+		w.reviewTicket(ctx, t)
 	}
 }
 
-// stands reviews a ticket, and supersedes it when its terms are gone.
-func (w *TicketWorker) stands(ctx context.Context, t approval.Ticket) bool {
+// reviewTicket supersedes a ticket whose terms are gone, and reports whether the ticket
+// stands.
+func (w *TicketWorker) reviewTicket(ctx context.Context, t approval.Ticket) bool {
 	ok, reason := w.opts.Gate.review(ctx, t)
 	if reason != "" && w.opts.Gate.supersede(ctx, t.ID, reason) {
 		w.opts.Log.Info("superseded a ticket", "ticket", t.ID, "reason", reason)
@@ -221,7 +222,7 @@ func (w *TicketWorker) run(ctx context.Context, t approval.Ticket) {
 // spend this ticket only. If nothing was sent, the ticket is approved as before and
 // is tried again; if something was, the ticket has its end state.
 func (w *TicketWorker) call(t approval.Ticket) {
-	if !w.stands(w.life, t) {
+	if !w.reviewTicket(w.life, t) {
 		return
 	}
 	var reply *Reply

@@ -142,7 +142,7 @@ type Store struct {
 	verified *lru.Cache[string, os.FileInfo] // the files whose hash was right, by id
 }
 
-// Open gives the artifacts in dir, which it makes when there is none, and
+// Open returns the artifacts in dir, which it makes when there is none, and
 // closes to other users (0700). db has the migrations of [store.Migrations]
 // and outlives the Store. What is due, and what dead processes left, is
 // removed before Open returns.
@@ -191,7 +191,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Put keeps data and gives it to owner: once Put has returned, both survive a
+// Put stores data and grants it to owner: once Put has returned, both survive a
 // crash. Putting the same bytes again renews the grant, and writes the file
 // only when it is not intact. The media type is the one of owner's first Put,
 // in canonical spelling, or OctetStream.
@@ -282,7 +282,7 @@ func (s *Store) cutoff(now time.Time) int64 { return now.Add(-s.opts.TTL).UnixNa
 const findArtifact = `SELECT a.size, g.type, g.created FROM artifact_grants g JOIN artifacts a ON a.id = g.artifact
  WHERE g.artifact = ? AND g.subject = ? AND g.tenant = ? AND g.granted > ?`
 
-// Get gives an artifact and its bytes, from the first on, to a principal that
+// Get returns an artifact and its bytes, from the first on, to a principal that
 // was given it: the same subject of the same tenant, whatever its roles. The
 // caller closes the file; it stays readable when the artifact is swept.
 //

@@ -1,7 +1,7 @@
-// Package bus tells listeners of the Signals that calls produce, as they are
-// produced. A principal hears the signals of its own calls, which are those of
+// Package bus sends the Signals that calls produce to listeners, as they are
+// produced. A principal receives the signals of its own calls, which are those of
 // the same subject of the same tenant, and no others. The bus never makes a
-// call wait: a listener that does not keep up is dropped, and told so.
+// call wait: a listener that does not keep up is dropped and gets ErrDropped.
 package bus
 
 import (
@@ -48,12 +48,12 @@ type Bus struct {
 	closed bool
 }
 
-// owner is what of a principal decides whose signals are its own.
+// owner is the part of a principal that decides which signals are its own.
 type owner struct{ tenant, subject string }
 
 func ownerOf(p policy.Principal) owner { return owner{p.Tenant, p.Subject} }
 
-// New gives a bus without listeners.
+// New returns a bus without listeners.
 func New(opts Options) *Bus {
 	opts.Depth = cmp.Or(max(0, opts.Depth), 256)
 	opts.Bytes = cmp.Or(max(0, opts.Bytes), 4<<20)
@@ -80,7 +80,7 @@ func (b *Bus) Publish(who policy.Principal, s signal.Signal) {
 	}
 }
 
-// Listening reports whether somebody hears the signals of who's calls, for
+// Listening reports whether somebody receives the signals of who's calls, for
 // callers that make signals only to publish them.
 // Without any subscription on the bus, Listening is one atomic load.
 func (b *Bus) Listening(who policy.Principal) bool {
@@ -119,7 +119,7 @@ func (b *Bus) Subscribe(who policy.Principal) (*Subscription, error) {
 	return s, nil
 }
 
-// Close ends all subscriptions: each still gives what is queued, then
+// Close ends all subscriptions: each still returns what is queued, then
 // ErrClosed. Publish does nothing any more.
 func (b *Bus) Close() {
 	b.mu.Lock()
