@@ -105,12 +105,12 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		t.Votes = append(t.Votes, Ballot{Subject: Visible(b.Subject), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
 	}
 	for _, c := range k.History {
-		t.History = append(t.History, shown(c))
+		t.History = append(t.History, visibleChange(c))
 	}
 	return t
 }
 
-func shown(c approval.Change) Change {
+func visibleChange(c approval.Change) Change {
 	return Change{At: c.At, Who: Visible(c.Who), From: c.From, To: c.To, Reason: Visible(c.Reason), Digest: c.Digest}
 }
 

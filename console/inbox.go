@@ -41,7 +41,7 @@ type face struct {
 func (c *Console) face(k approval.Ticket, v visitor) face {
 	now := c.opts.Now()
 	return face{
-		Said: sentence(k), Standing: standing(k), Left: left(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
+		Said: sentence(k), Standing: describeState(k), Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
 		Open: k.State == approval.StateProposed || k.State == approval.StateApproved,
 		Own:  k.Principal.Subject == v.Subject && k.Principal.Tenant == v.Tenant,
 	}

@@ -106,8 +106,8 @@ var standings = map[approval.State]string{
 	approval.StateUnknown:     "may or may not have run: somebody has to find out",
 }
 
-// standing describes the state of k.
-func standing(k approval.Ticket) string {
+// describeState describes the state of k.
+func describeState(k approval.Ticket) string {
 	return strings.Replace(cmp.Or(standings[k.State], string(k.State)), "%", Visible(k.DecidedBy), 1)
 }
 
@@ -118,8 +118,8 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// left returns the time from now to t, coarsely.
-func left(now, t time.Time) string {
+// timeLeft returns the time from now to t, coarsely.
+func timeLeft(now, t time.Time) string {
 	switch d := t.Sub(now); {
 	case d <= 0:
 		return "over"

@@ -140,7 +140,7 @@ func cookie(r *http.Request, name string) string {
 	return ""
 }
 
-// same compares two secrets in constant time. An empty secret equals nothing.
-func same(a, b string) bool {
+// equalSecrets compares two secrets in constant time. An empty secret equals nothing.
+func equalSecrets(a, b string) bool {
 	return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }

@@ -63,7 +63,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case !c.private(r):
 		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "NOT_PRIVATE", Detail: "a token is not taken over a connection that others can read"})
-	case !same(cookie(r, entryCookie), r.PostForm.Get("csrf")):
+	case !equalSecrets(cookie(r, entryCookie), r.PostForm.Get("csrf")):
 		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
 			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
 	case !c.throttle.allow(r):
@@ -167,10 +167,10 @@ const journeyCookie = "__Host-toolgate-journey"
 
 var noProvider = problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is no identity provider here", Hint: "see toolgate.console.oidc"}
 
-// depart redirects the browser to the provider. It first moves the browser to
+// beginProviderSignIn redirects the browser to the provider. It first moves the browser to
 // the host of Options.URL, because only the host that sets the cookie receives
 // it when the browser returns.
-func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
+func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) error {
 	to := next(r.URL.Query().Get("next"))
 	switch {
 	case c.opts.Provider == nil:
@@ -197,9 +197,9 @@ func (c *Console) depart(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// arrive begins a session for a visitor who returns from the provider, once per
+// finishProviderSignIn begins a session for a visitor who returns from the provider, once per
 // departure.
-func (c *Console) arrive(w http.ResponseWriter, r *http.Request) error {
+func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) error {
 	if c.opts.Provider == nil {
 		return c.refusePage(w, r, noProvider)
 	}

@@ -32,7 +32,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 			return err
 		}
 	}
-	ctx, stop := c.life(r.Context())
+	ctx, stop := c.untilClosed(r.Context())
 	changes, wait := c.follow(ctx, after)
 	defer wait()
 	defer stop()
@@ -57,7 +57,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, v visitor) erro
 			}
 		case <-beat.C:
 			var known bool
-			if v, known = c.still(ctx, v); !known {
+			if v, known = c.identifyAgain(ctx, v); !known {
 				return nil
 			}
 		}
@@ -121,7 +121,7 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Princip
 	}); err != nil {
 		return err
 	}
-	ctx, stop := c.life(r.Context())
+	ctx, stop := c.untilClosed(r.Context())
 	defer stop()
 	events := c.opts.Feed.Follow(ctx, after) // from here on nothing is missed
 	c.stream(w, func(yield func([]byte, error) bool) {
@@ -131,7 +131,7 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request, p policy.Princip
 			}
 			var line []byte
 			if err == nil && e.Ticket.VisibleTo(p) {
-				line, err = json.Marshal(TicketEvent{Seq: e.Seq, Change: shown(e.Change), Ticket: view(e.Ticket, p)})
+				line, err = json.Marshal(TicketEvent{Seq: e.Seq, Change: visibleChange(e.Change), Ticket: view(e.Ticket, p)})
 			}
 			if (line != nil || err != nil) && !yield(line, err) {
 				return
@@ -165,7 +165,7 @@ func (c *Console) audit(w http.ResponseWriter, r *http.Request, p policy.Princip
 	}); err != nil {
 		return err
 	}
-	ctx, stop := c.life(r.Context())
+	ctx, stop := c.untilClosed(r.Context())
 	defer stop()
 	c.stream(w, c.opts.Audit(ctx, n, follow), follow)
 	return nil
@@ -203,8 +203,8 @@ func writeLine(w http.ResponseWriter, out *http.ResponseController, line []byte)
 	return out.Flush()
 }
 
-// life returns the request's context, which Close ends too.
-func (c *Console) life(ctx context.Context) (context.Context, func()) {
+// untilClosed returns the request's context, which Close ends too.
+func (c *Console) untilClosed(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)
 	return ctx, func() { stop(); cancel() }

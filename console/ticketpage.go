@@ -57,7 +57,7 @@ func (c *Console) showTicket(w http.ResponseWriter, r *http.Request, v visitor, 
 
 func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d ticketPage, err error) {
 	d = ticketPage{
-		Ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: way(k), Session: Visible(k.Session),
+		Ticket: view(k, v.Principal), face: c.face(k, v), Effect: effect(k), WhenRun: whenRun(k), Way: describeTransport(k), Session: Visible(k.Session),
 	}
 	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), "", "/console/approvals/"+k.ID); err != nil {
 		return d, err
@@ -98,8 +98,8 @@ func rawOf(arguments []byte) (text, int) {
 	return textOf(Visible(string(arguments[:cut]))), len(arguments) - cut
 }
 
-// way says how a call arrived.
-func way(k approval.Ticket) string {
+// describeTransport says how a call arrived.
+func describeTransport(k approval.Ticket) string {
 	named := map[string]string{"http": "MCP over HTTP", "stdio": "MCP over stdio", "ndjson": "NDJSON", "rest": "REST"}
 	s := cmp.Or(named[k.Transport], Visible(k.Transport))
 	if k.Era != "" {

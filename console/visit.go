@@ -31,7 +31,7 @@ func (c *Console) visit(h page) handler {
 			http.Redirect(w, r, "/console/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return nil
 		}
-		return c.within(w, r, v, h)
+		return c.serveInSession(w, r, v, h)
 	}
 }
 
@@ -46,16 +46,16 @@ func (c *Console) submit(h page) handler {
 		if err := readForm(w, r); err != nil {
 			return c.refusePage(w, r, err)
 		}
-		if !same(v.csrf, r.PostForm.Get("csrf")) {
+		if !equalSecrets(v.csrf, r.PostForm.Get("csrf")) {
 			return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED", Detail: "this form is not of your present session; nothing was changed",
 				Hint: "open the page again"})
 		}
-		return c.within(w, r, v, h)
+		return c.serveInSession(w, r, v, h)
 	}
 }
 
-// within runs h for as long as the session lasts.
-func (c *Console) within(w http.ResponseWriter, r *http.Request, v visitor, h page) error {
+// serveInSession runs h for as long as the session lasts.
+func (c *Console) serveInSession(w http.ResponseWriter, r *http.Request, v visitor, h page) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(v.session.ctx, cancel)()
@@ -73,7 +73,7 @@ func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool
 	if k == nil {
 		return visitor{}, false
 	}
-	v, ok := c.still(r.Context(), visitor{csrf: k.csrf, session: k})
+	v, ok := c.identifyAgain(r.Context(), visitor{csrf: k.csrf, session: k})
 	if !ok {
 		c.sessions.drop(id)
 		setCookie(w, sessionCookie, "")
@@ -81,10 +81,10 @@ func (c *Console) visitor(w http.ResponseWriter, r *http.Request) (visitor, bool
 	return v, ok
 }
 
-// still identifies v again during a long request. It returns false for a
+// identifyAgain identifies v again during a long request. It returns false for a
 // visitor who can no longer be identified. It does not count as use of the
 // session.
-func (c *Console) still(ctx context.Context, v visitor) (visitor, bool) {
+func (c *Console) identifyAgain(ctx context.Context, v visitor) (visitor, bool) {
 	p, err := v.session.again(ctx, v.session.principal)
 	if err != nil || !p.Valid() || v.session.ctx.Err() != nil {
 		c.opts.Log.Debug("ending a session", "subject", v.session.principal.Subject, "error", err)

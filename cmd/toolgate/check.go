@@ -50,7 +50,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unservable(err, "")
 	}
-	if err := e.here(ctx, cfg); err != nil {
+	if err := e.fetchRemotePolicy(ctx, cfg); err != nil {
 		return err
 	}
 	engine, err := rego.Load(ctx, app.PolicyOptions(&cfg.Policy.PolicySource))

@@ -27,7 +27,7 @@ func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error 
 
 func toolDiff(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted", Args: cobra.MatchAll(cobra.MaximumNArgs(2), noOneArg),
+		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted", Args: cobra.MatchAll(cobra.MaximumNArgs(2), noneOrTwoArgs),
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.withPins(c.Context(), func(p *registry.Pins) error {
 				if len(args) == 0 {
@@ -39,7 +39,7 @@ func toolDiff(e *env) *cobra.Command {
 	}
 }
 
-func noOneArg(_ *cobra.Command, args []string) error {
+func noneOrTwoArgs(_ *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return usage(errors.New("name a server and a tool, or neither\nhint: toolgate tool diff payments transfer"))
 	}

@@ -30,7 +30,7 @@ func (e *env) policySource(ctx context.Context, path string) (rego.Options, *con
 	cfg, err := e.load()
 	switch {
 	case path == "" && err == nil:
-		err := e.here(ctx, cfg)
+		err := e.fetchRemotePolicy(ctx, cfg)
 		return app.PolicyOptions(&cfg.Policy.PolicySource), cfg, err
 	case path == "":
 		return rego.Options{}, nil, fmt.Errorf("%w\nhint: --path names a policy that no configuration names", err)

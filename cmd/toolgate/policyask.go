@@ -148,11 +148,11 @@ func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config
 	if s.subject == "" || len(meters) == 0 {
 		return nil
 	}
-	return e.kept(ctx, cfg, meters, in)
+	return e.readUsage(ctx, cfg, meters, in)
 }
 
-// kept reads the usage that the state directory has counted, if it exists.
-func (e *env) kept(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
+// readUsage reads the usage that the state directory has counted, if it exists.
+func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy.Meter, in *policy.Input) error {
 	if !hasState(cmp.Or(e.state, cfg.State)) {
 		return nil
 	}

@@ -74,7 +74,7 @@ type checked struct {
 	Notes   int      `json:"-"` // that are not printed
 }
 
-func (e *env) printChecked(engine *rego.Engine, found []finding, s sight, flags policyChecks) error {
+func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
 	count := func(level string) (n int) {
 		for _, f := range found {
 			if f.Level == level {
@@ -104,8 +104,8 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s sight, flags 
 // surveyTime bounds how long callers and tools are looked at.
 const surveyTime = 20 * time.Second
 
-// A sight is what a policy says about callers and tools before any call.
-type sight struct {
+// surveyed is what a policy says about callers and tools before any call.
+type surveyed struct {
 	pairs int
 	whole []wholePair
 	found []finding
@@ -119,12 +119,12 @@ type wholePair struct {
 }
 
 // survey looks at every caller with every tool.
-func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) sight {
+func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.Principal, tools []policy.Tool) surveyed {
 	ctx, stop := context.WithTimeout(ctx, surveyTime)
 	defer stop()
 	p := e.progress(false)
 	defer p.end()
-	s := sight{whole: []wholePair{}}
+	s := surveyed{whole: []wholePair{}}
 	for _, t := range tools {
 		var covered bool
 		var hidden, useless []string // from callers who could be allowed, for those who never are
@@ -147,19 +147,19 @@ func (e *env) survey(ctx context.Context, engine *rego.Engine, callers []policy.
 			case may && !shown:
 				hidden = append(hidden, c.Caller())
 			}
-			p.tell(func() string {
+			p.update(func() string {
 				return fmt.Sprintf("%d of %d pairs of a role and a tool", s.pairs, len(callers)*len(tools))
 			})
 		}
 		s.warn(!covered, "uncovered-tool", t, "no role may call it: every call is denied", "give it to a role, or leave it out of what the server exposes")
-		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", few(hidden)), "let visible be true for every caller whom some call may be allowed")
-		s.warn(useless != nil, "useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", few(useless)), "let visible be false for callers who are always denied")
+		s.warn(hidden != nil, "hidden-tool", t, fmt.Sprintf("visible hides it from %s, who could be allowed to call it", firstThree(hidden)), "let visible be true for every caller whom some call may be allowed")
+		s.warn(useless != nil, "useless-tool", t, fmt.Sprintf("%s can see it, and every call is denied", firstThree(useless)), "let visible be false for callers who are always denied")
 	}
 	return s
 }
 
 // warn adds a finding about a tool if it applies.
-func (s *sight) warn(applies bool, code string, t policy.Tool, message, hint string) {
+func (s *surveyed) warn(applies bool, code string, t policy.Tool, message, hint string) {
 	if applies {
 		s.found = append(s.found, finding{Level: levelWarning, Code: code, Where: "tool " + t.Exposed, Message: message, Hint: hint})
 	}
@@ -184,19 +184,19 @@ func sees(ctx context.Context, engine *rego.Engine, who policy.Principal, t poli
 
 // reasons says why conditions are not known, and for which pairs, one line for each
 // reason.
-func (s sight) reasons() []string {
+func (s surveyed) reasons() []string {
 	pairs, lines := map[string][]string{}, []string{}
 	for _, w := range s.whole {
 		pairs[w.Why] = append(pairs[w.Why], w.Role+" "+w.Tool)
 	}
 	for _, why := range slices.Sorted(maps.Keys(pairs)) {
-		lines = append(lines, fmt.Sprintf("%s: %s", few(pairs[why]), why))
+		lines = append(lines, fmt.Sprintf("%s: %s", firstThree(pairs[why]), why))
 	}
 	return lines
 }
 
-// few names the first three of a list.
-func few(list []string) string {
+// firstThree names the first three of a list.
+func firstThree(list []string) string {
 	if len(list) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 	}

@@ -95,7 +95,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 				return err
 			}
 			cells = append(cells, c)
-			p.tell(func() string { return fmt.Sprintf("%d of %d pairs of a role and a tool", len(cells), cap(cells)) })
+			p.update(func() string { return fmt.Sprintf("%d of %d pairs of a role and a tool", len(cells), cap(cells)) })
 		}
 	}
 	p.end()

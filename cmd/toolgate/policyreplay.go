@@ -99,7 +99,7 @@ func (e *env) judgeAgain(ctx context.Context, flags *replayFlags) (*replay.Repor
 	o.Workers = flags.workers
 	told := e.progress(flags.progress)
 	o.Progress = func(at replay.Progress) {
-		told.tell(func() string {
+		told.update(func() string {
 			return fmt.Sprintf("%d records, %d decisions judged again, %d otherwise, come to %s", at.Records, at.Judged, at.Changed, at.At.UTC().Format(time.RFC3339))
 		})
 	}
@@ -183,7 +183,7 @@ func (e *env) progress(wanted bool) *progress {
 	return p
 }
 
-func (p *progress) tell(state func() string) {
+func (p *progress) update(state func() string) {
 	every := 5 * time.Second
 	if p.terminal {
 		every = 200 * time.Millisecond

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 		return upstream.ChildMain(args)
 	}
 	e := &env{stdio: s, lookup: l}
-	defer e.tidy()
+	defer e.removeScratch()
 	root := rootCommand(e)
 	root.SetArgs(args)
 	root.SetIn(s.in)
@@ -69,7 +69,7 @@ func rootCommand(e *env) *cobra.Command {
 		Use:          "toolgate",
 		Short:        "govern what AI agents do with MCP tools",
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.settle(c.Annotations[outputs]) },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.applyDefaults(c.Annotations[outputs]) },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
@@ -82,7 +82,7 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.RunE = lost
+	root.RunE = requireCommand
 	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
 		toolCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e))
 	describe(root)
@@ -92,14 +92,14 @@ func rootCommand(e *env) *cobra.Command {
 // group makes c a command that only holds others. Cobra would answer a word
 // that is none of them with help and success.
 func group(c *cobra.Command, members ...*cobra.Command) *cobra.Command {
-	c.Args, c.RunE = cobra.ArbitraryArgs, lost
+	c.Args, c.RunE = cobra.ArbitraryArgs, requireCommand
 	c.AddCommand(members...)
 	return c
 }
 
-// lost is the action of a command that needs a subcommand. It prints nothing on
+// requireCommand is the action of a command that needs a subcommand. It prints nothing on
 // stdout, where a client that left out "stdio" expects protocol.
-func lost(c *cobra.Command, args []string) error {
+func requireCommand(c *cobra.Command, args []string) error {
 	var names []string
 	for _, s := range c.Commands() {
 		if s.IsAvailableCommand() {
@@ -143,9 +143,9 @@ func describe(c *cobra.Command) {
 // and json: their names, with commas between.
 const outputs = "outputs"
 
-// settle fills from the environment what no flag set, and refuses values that
+// applyDefaults fills from the environment what no flag set, and refuses values that
 // the command cannot use; forms are its output forms besides table and json.
-func (e *env) settle(forms string) error {
+func (e *env) applyDefaults(forms string) error {
 	for name, to := range map[string]*string{"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token} {
 		if v, ok := e.lookup(name); ok && *to == "" {
 			*to = v

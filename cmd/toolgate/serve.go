@@ -26,7 +26,7 @@ func serveCommand(e *env) *cobra.Command {
 }
 
 func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
-	outlive()
+	surviveClosedPipes()
 	begun, err := e.loadAs(listen, adminAddr)
 	if err != nil {
 		return err

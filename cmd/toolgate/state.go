@@ -63,9 +63,9 @@ func missing(err error) error {
 	return err
 }
 
-// here makes a policy of cfg at a URL one on this machine, for commands that look
-// at it: what the server has now, or else the last good one, which is logged.
-func (e *env) here(ctx context.Context, cfg *config.Config) error {
+// fetchRemotePolicy replaces a policy of cfg at a URL with a copy on this machine:
+// what the server has now, or else the last good one, which is logged.
+func (e *env) fetchRemotePolicy(ctx context.Context, cfg *config.Config) error {
 	s := &cfg.Policy.PolicySource
 	if !s.Remote() {
 		return nil
@@ -97,8 +97,8 @@ func (e *env) scratch() (string, error) {
 	return e.temporary, nil
 }
 
-// tidy removes what scratch made.
-func (e *env) tidy() {
+// removeScratch removes what scratch made.
+func (e *env) removeScratch() {
 	if e.temporary != "" {
 		_ = os.RemoveAll(e.temporary) // a leftover in the temporary directory is the system's
 	}

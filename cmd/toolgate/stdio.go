@@ -40,7 +40,7 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 			return usage(fmt.Errorf("--%s means nothing with --connect\nhint: the endpoint has its own configuration, and knows the caller by --token", name))
 		}
 	}
-	outlive()
+	surviveClosedPipes()
 	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, Log: e.logger().Named("bridge")})
 	switch {
 	case errors.Is(err, bridge.ErrAddress):
@@ -64,7 +64,7 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 // that serves, for as long as serve takes. The caller is the principal of --token,
 // or else local.
 func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Credential) error) error {
-	outlive()
+	surviveClosedPipes()
 	cfg, err := e.load()
 	if err != nil {
 		return err
@@ -77,11 +77,11 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
-// outlive turns a write to a pipe without a reader into an error instead of the
+// surviveClosedPipes turns a write to a pipe without a reader into an error instead of the
 // end of the process: a client that disappears takes its ends of stdout and
 // stderr along, and calls under way still need their outcome recorded. SIGPIPE
 // is caught, not ignored, because children would inherit that.
-func outlive() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func ndjsonCommand(e *env) *cobra.Command {
 	return &cobra.Command{
