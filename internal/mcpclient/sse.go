@@ -52,10 +52,12 @@ func (w *httpWire) openShared() error {
 			break
 		}
 	}
-	w.c.Go(func() {
+	if !w.c.Go(func() {
 		defer res.Body.Close()
 		w.readShared(events)
-	})
+	}) {
+		res.Body.Close()
+	}
 	return nil
 }
 
