@@ -68,8 +68,7 @@ func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
 // textMember returns a string member of an object, "" when there is none.
 func textMember(object json.RawMessage, key string) string {
-	raw, _ := jsonrpc.Get(object, key)
-	text, _ := jsonrpc.Text(raw)
+	text, _ := jsonrpc.TextAt(object, key)
 	return text
 }
 

@@ -172,8 +172,7 @@ func (a *annotations) add(schema, raw json.RawMessage, path []string) {
 		a.wrong("its parameter %q names the header %.200s, which is no name of a header", where, raw)
 		return
 	}
-	kind, _ := jsonrpc.Get(schema, "type")
-	switch text, _ := jsonrpc.Text(kind); text {
+	switch kind, _ := jsonrpc.TextAt(schema, "type"); kind {
 	case "string", "integer", "boolean":
 	default:
 		a.wrong("its parameter %q has a header and is not a string, an integer or a boolean", where)
@@ -216,8 +215,7 @@ func Set(h http.Header, method string, params json.RawMessage, bound []Parameter
 	if !ok {
 		return
 	}
-	raw, _ := jsonrpc.Get(params, key)
-	if name, ok := jsonrpc.Text(raw); ok {
+	if name, ok := jsonrpc.TextAt(params, key); ok {
 		h[Name] = []string{Encode(name)}
 	}
 	if len(bound) == 0 {

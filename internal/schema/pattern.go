@@ -29,22 +29,18 @@ const (
 // matchTimeout; its default is 100 ms.
 var quickClock = sync.OnceFunc(func() { regexp2.SetTimeoutCheckPeriod(time.Millisecond) })
 
-// engine compiles the patterns of one schema. It is safe for concurrent use.
+// engine compiles the patterns of one schema. It is safe for concurrent use once it
+// is sealed.
 type engine struct {
-	mu     sync.Mutex // protects the fields below
-	sealed bool       // what comes now are values for `format: regex`
+	sealed bool // what comes now are values for `format: regex`
 	known  map[string]jsonschema.Regexp
 	bytes  int
 	slow   []string
 }
 
-func newEngine() *engine { return &engine{known: map[string]jsonschema.Regexp{}} }
-
 // compile gives one expression for a pattern; those of the schema are compiled
 // once.
 func (e *engine) compile(pattern string) (jsonschema.Regexp, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if re, ok := e.known[pattern]; ok {
 		return re, nil
 	}
@@ -68,18 +64,21 @@ func (e *engine) compile(pattern string) (jsonschema.Regexp, error) {
 
 // seal ends the compilation and gives the patterns that backtrack.
 func (e *engine) seal() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.sealed, e.bytes = true, 0
 	return e.slow
 }
 
-// newPattern tries the linear engine first; slow reports the other one.
+// newPattern tries the linear engine first; slow reports the backtracking one.
 func newPattern(pattern string) (re jsonschema.Regexp, slow bool, err error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		re, err = newSlow(pattern)
-		return re, true, err
+		quickClock()
+		re, err := regexp2.Compile(pattern, regexp2.ECMAScript)
+		if err != nil {
+			return nil, true, err
+		}
+		re.MatchTimeout = matchTimeout
+		return &backtracking{re}, true, nil
 	}
 	prog, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
@@ -89,21 +88,7 @@ func newPattern(pattern string) (re jsonschema.Regexp, slow bool, err error) {
 		return nil, false, refused("a pattern compiles to more than %d instructions", maxProgram)
 	}
 	compiled, err := regexp.Compile(pattern)
-	if err != nil {
-		return nil, false, err
-	}
-	return &linear{compiled, len(prog.Inst)}, false, nil
-}
-
-// newSlow compiles for the backtracking engine.
-func newSlow(pattern string) (jsonschema.Regexp, error) {
-	quickClock()
-	re, err := regexp2.Compile(pattern, regexp2.ECMAScript)
-	if err != nil {
-		return nil, err
-	}
-	re.MatchTimeout = matchTimeout
-	return &backtracking{re}, nil
+	return &linear{compiled, len(prog.Inst)}, false, err
 }
 
 // slowMatch is the panic that ends a validation whose pattern took too long.
@@ -117,32 +102,26 @@ func (m slowMatch) fault() Fault {
 
 // linear matches in time proportional to program and text.
 type linear struct {
-	re   *regexp.Regexp
+	*regexp.Regexp
 	size int // instructions
 }
-
-// String gives the pattern.
-func (l *linear) String() string { return l.re.String() }
 
 // MatchString panics with slowMatch when the text is too long for the pattern.
 func (l *linear) MatchString(s string) bool {
 	if len(s) > maxMatch/l.size {
-		panic(slowMatch{l.re.String()})
+		panic(slowMatch{l.String()})
 	}
-	return l.re.MatchString(s)
+	return l.Regexp.MatchString(s)
 }
 
 // backtracking may take time without bound and is therefore timed.
-type backtracking struct{ re *regexp2.Regexp }
-
-// String gives the pattern.
-func (b *backtracking) String() string { return b.re.String() }
+type backtracking struct{ *regexp2.Regexp }
 
 // MatchString panics with slowMatch when the time is over.
 func (b *backtracking) MatchString(s string) bool {
-	ok, err := b.re.MatchString(s)
+	ok, err := b.Regexp.MatchString(s)
 	if err != nil {
-		panic(slowMatch{b.re.String()})
+		panic(slowMatch{b.String()})
 	}
 	return ok
 }

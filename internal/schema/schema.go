@@ -79,7 +79,7 @@ func compile(raw json.RawMessage) (s *Schema, fault *Refused) {
 	if fault != nil {
 		return nil, fault
 	}
-	engine := newEngine()
+	engine := &engine{known: map[string]jsonschema.Regexp{}}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nothing{})

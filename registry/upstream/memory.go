@@ -91,8 +91,7 @@ func (c *client) subscribed() bool {
 
 // text returns the string that a request has as a parameter, "" for none.
 func text(r *request, name string) string {
-	raw, _ := jsonrpc.Get(r.params, name)
-	value, _ := jsonrpc.Text(raw)
+	value, _ := jsonrpc.TextAt(r.params, name)
 	return value
 }
 

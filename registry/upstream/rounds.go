@@ -67,8 +67,7 @@ func questions(result json.RawMessage) ([]Question, error) {
 		if len(round) == maxQuestions {
 			return nil, fmt.Errorf("the server asks more than %d questions at once", maxQuestions)
 		}
-		name, _ := jsonrpc.Get(raw, "method")
-		method, ok := jsonrpc.Text(name)
+		method, ok := jsonrpc.TextAt(raw, "method")
 		if !ok {
 			return nil, fmt.Errorf("%w: the question %q has no method", mcpclient.ErrMalformed, key)
 		}

@@ -78,8 +78,7 @@ func (c *conn) notifyPeer(peer Peer, order *queue, msg *jsonrpc.Message) {
 // progressed hands progress to the call that its token names, without the
 // token.
 func (c *conn) progressed(params json.RawMessage) {
-	token, _ := jsonrpc.Get(params, "progressToken")
-	id, ok := jsonrpc.Text(token)
+	id, ok := jsonrpc.TextAt(params, "progressToken")
 	if !ok {
 		return
 	}

@@ -90,8 +90,7 @@ func (c *conn) statelessNotice(msg *jsonrpc.Message, during *mcpclient.Call) {
 
 // endSubscription ends a subscription that the server cancels over stdio.
 func (c *conn) endSubscription(params json.RawMessage) {
-	raw, _ := jsonrpc.Get(params, "requestId")
-	id, _ := jsonrpc.Text(raw)
+	id, _ := jsonrpc.TextAt(params, "requestId")
 	p := pendingOf(c.Lookup(id))
 	if p == nil || p.request.onNotice == nil || !c.Settle(&p.Call, json.RawMessage(`{}`), nil) {
 		c.dropped.Add(1)
