@@ -165,6 +165,9 @@ func TestDecisionLog(t *testing.T) {
 	}
 	slices.Sort(want)
 	if len(want) != n {
+		for _, r := range outcomes(t, dir) {
+			t.Logf("%s %d: %s %s of %s, %s %s", r.Instance, r.Seq, r.Kind, r.DecisionID, r.CallID, r.Outcome, r.Arguments)
+		}
 		t.Fatalf("%d decisions of %d calls", len(want), n)
 	}
 	program.Await(t, "the collector has everything", func() bool { return len(desk.ids()) == n })
