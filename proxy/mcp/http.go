@@ -97,14 +97,28 @@ func endpointOf(r *http.Request) (to *endpoint, route string) {
 // of the specification's examples.
 const standardAccept = "application/json, text/event-stream"
 
+// negotiate returns which answers the sender of a POST reads. It answers the
+// request and returns false for a body that is not JSON, and for a client that reads
+// neither answer.
+func negotiate(w http.ResponseWriter, h http.Header) (plain, events, ok bool) {
+	types, lines := h["Content-Type"], h["Accept"]
+	if len(types) == 1 && types[0] == "application/json" && h["Content-Encoding"] == nil && len(lines) == 1 && lines[0] == standardAccept {
+		return true, true, true
+	}
+	if !guard.JSONBody(h) {
+		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
+		return false, false, false
+	}
+	if plain, events = accepts(h); !plain && !events {
+		problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
+	}
+	return plain, events, plain || events
+}
+
 // accepts returns which answers a client reads. A client without an Accept
 // header reads both. A client that names event streams first gets one even
 // where a single message would do.
 func accepts(h http.Header) (plain, events bool) {
-	lines := h["Accept"]
-	if len(lines) == 1 && lines[0] == standardAccept {
-		return true, true
-	}
 	first, _, _ := strings.Cut(h.Get("Accept"), ",")
 	media, _, _ := strings.Cut(first, ";")
 	prefersEvents := strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
@@ -128,13 +142,8 @@ const maxUnauthenticatedBytes = 64 << 10
 //
 //	media -> identify -> body -> decode -> version -> session -> dispatch -> observe -> reply
 func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
-	if !guard.JSONBody(r.Header) {
-		problem(w, http.StatusUnsupportedMediaType, "send application/json in UTF-8")
-		return
-	}
-	plain, events := accepts(r.Header)
-	if !plain && !events {
-		problem(w, http.StatusNotAcceptable, "accept application/json and text/event-stream")
+	plain, events, ok := negotiate(w, r.Header)
+	if !ok {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}

@@ -67,28 +67,20 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 	if err != nil {
 		return nil, jsonrpc.FaultOf(err)
 	}
-	if f := e.judge(m); f != nil {
+	var f *jsonrpc.Fault
+	switch {
+	case m.Kind == jsonrpc.Request && e.Profile == ProfileStrict:
+		f = e.request(m)
+	case m.Kind == jsonrpc.Success && m.Result[0] != '{':
+		f = fault("/result", "an object", short(m.Result))
+	case m.Kind == jsonrpc.Failure:
+		f = e.errorObject(m.Error)
+	}
+	if f != nil {
 		f.ID = m.ID
 		return nil, f
 	}
 	return m, nil
-}
-
-// judge checks a decoded message against the rules for its kind.
-func (e Envelope) judge(m *jsonrpc.Message) *jsonrpc.Fault {
-	switch m.Kind {
-	case jsonrpc.Request:
-		if e.Profile == ProfileStrict {
-			return e.request(m)
-		}
-	case jsonrpc.Success:
-		if m.Result[0] != '{' {
-			return fault("/result", "an object", short(m.Result))
-		}
-	case jsonrpc.Failure:
-		return e.errorObject(m.Error)
-	}
-	return nil
 }
 
 // envelopeSchema is docs/schemas/envelope.json.
