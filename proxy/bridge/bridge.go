@@ -13,6 +13,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,12 +104,7 @@ func New(opts Options) (*Bridge, error) {
 			return nil, fmt.Errorf("making the bridge: %w: it has characters that no header can carry", ErrToken)
 		}
 	}
-	if opts.Drain == 0 {
-		opts.Drain = 30 * time.Second
-	}
-	if opts.Pause == 0 {
-		opts.Pause = time.Second
-	}
+	opts.Drain, opts.Pause = cmp.Or(opts.Drain, 30*time.Second), cmp.Or(opts.Pause, time.Second)
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
@@ -222,9 +218,6 @@ func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 
 func newTalk(b *Bridge, out io.Writer) *talk {
 	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter), queue: make(chan struct{}, maxQueue)}
-	first := make(chan struct{})
-	close(first)
-	t.last = first
 	t.out = ndjson.NewSink(out)
 	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: maxAnswer, Pause: b.opts.Pause, Log: b.log}
 	if b.opts.Token != "" {
@@ -253,7 +246,9 @@ func (t *talk) queueLine(ctx context.Context, line []byte) {
 	t.work.Go(func() {
 		defer close(done)
 		defer func() { <-t.queue }()
-		<-before
+		if before != nil {
+			<-before
+		}
 		for _, message := range t.messages(line) {
 			t.takeMessage(message)
 		}
@@ -386,13 +381,6 @@ func (t *talk) settle(f *flight) bool {
 	f.answered = true
 	t.dropLocked(f)
 	return waited
-}
-
-// grant records the session id that came with the answer to f.
-func (t *talk) grant(f *flight, id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f.granted = id
 }
 
 // reply answers the request id, nil when none could be read.

@@ -20,11 +20,9 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
-const (
-	// orderPatience bounds the wait of a message without an answer for the requests
-	// before it, so that one that is stuck does not block all others.
-	orderPatience = 5 * time.Second
-)
+// orderPatience bounds the wait of a message without an answer for the requests
+// before it, so that one that is stuck does not block all others.
+const orderPatience = 5 * time.Second
 
 const unknownEffect = "whether the request took effect is unknown"
 
@@ -47,7 +45,9 @@ func (t *talk) exchange(f *flight, m *jsonrpc.Message) {
 		return
 	}
 	defer res.Body.Close()
-	t.grant(f, mcpclient.SessionID(res))
+	t.mu.Lock()
+	f.granted = mcpclient.SessionID(res)
+	t.mu.Unlock()
 	switch {
 	case mcpclient.IsEvents(res):
 		t.follow(f, res.Body, s)
@@ -178,12 +178,11 @@ func (t *talk) awaitWritten() {
 		before = append(before, f)
 	}
 	t.mu.Unlock()
-	late := time.NewTimer(orderPatience)
-	defer late.Stop()
+	late := time.After(orderPatience)
 	for _, f := range before {
 		select {
 		case <-f.written:
-		case <-late.C:
+		case <-late:
 			return
 		}
 	}

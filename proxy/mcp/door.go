@@ -145,12 +145,6 @@ func (o Options) withDefaults() Options {
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Stdio = cmp.Or(o.Stdio, identity.Credential{Local: true})
-	if o.Offers == nil {
-		o.Offers = func(context.Context, string) json.RawMessage { return nil }
-	}
-	if o.HasServer == nil {
-		o.HasServer = func(string) bool { return false }
-	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}

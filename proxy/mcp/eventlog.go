@@ -549,13 +549,7 @@ func eventID(stream string, n uint64) string {
 // parseEventID splits an id that eventID made. It returns false for any other
 // spelling.
 func parseEventID(text string) (stream string, n uint64, ok bool) {
-	stream, digits, found := strings.Cut(text, "-")
-	if !found || len(stream) != streamID || len(digits) > 20 {
-		return "", 0, false
-	}
+	stream, digits, _ := strings.Cut(text, "-")
 	n, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || strconv.FormatUint(n, 10) != digits {
-		return "", 0, false
-	}
-	return stream, n, true
+	return stream, n, err == nil && len(stream) == streamID && eventID(stream, n) == text
 }

@@ -41,7 +41,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer d.work.Leave()
-	if route != "" && !d.opts.HasServer(route) {
+	if route != "" && (d.opts.HasServer == nil || !d.opts.HasServer(route)) {
 		if _, ok := d.authenticatedPrincipal(w, r); ok { // a sender learns no server's name
 			problem(w, http.StatusNotFound, "no such server")
 		}

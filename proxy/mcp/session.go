@@ -238,7 +238,7 @@ func (c *core) initialize(_ context.Context, x *exchange) outcome {
 // declare, and tools, whose list may always change.
 func (c *core) offered(x *exchange) json.RawMessage {
 	const least = `{"tools":{"listChanged":true}}`
-	if c.opts.Relayer == nil {
+	if c.opts.Relayer == nil || c.opts.Offers == nil {
 		return json.RawMessage(least)
 	}
 	all := c.opts.Offers(c.base, x.call.Route)

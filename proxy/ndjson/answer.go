@@ -80,12 +80,10 @@ func (d *Door) replied(x *exchange, reply *proxy.Reply) []byte {
 // action reports about itself take precedence.
 func answer(name string, reply *proxy.Reply) json.RawMessage {
 	own := claims(reply.Result)
-	boundary, uncertain := notice(reply.Tool), uncertainty(reply.Kernel.Status)
-	if text, ok := jsonrpc.Text(own["boundaryNotice"]); ok && text != "" {
-		boundary = text
-	}
-	if text, ok := jsonrpc.Text(own["uncertainty"]); ok && slices.Contains(uncertainties, text) {
-		uncertain = text
+	boundary, _ := jsonrpc.Text(own["boundaryNotice"])
+	uncertain, _ := jsonrpc.Text(own["uncertainty"])
+	if !slices.Contains(uncertainties, uncertain) {
+		uncertain = cmp.Or(certainty[reply.Kernel.Status], "high")
 	}
 	var assumed []string
 	if err := jsonv2.Unmarshal(own["assumptions"], &assumed); err != nil || assumed == nil {
@@ -94,7 +92,7 @@ func answer(name string, reply *proxy.Reply) json.RawMessage {
 	list, _ := jsonv2.Marshal(assumed, jsontext.AllowInvalidUTF8(true))
 	return slices.Concat(
 		[]byte(`{"action":`), jsonrpc.Quote(name),
-		[]byte(`,"boundaryNotice":`), jsonrpc.Quote(boundary),
+		[]byte(`,"boundaryNotice":`), jsonrpc.Quote(cmp.Or(boundary, notice(reply.Tool))),
 		[]byte(`,"uncertainty":`), jsonrpc.Quote(uncertain),
 		[]byte(`,"assumptions":`), list,
 		[]byte(`,"output":`), output(reply), []byte(`}`),
@@ -110,16 +108,8 @@ func claims(result json.RawMessage) map[string]json.RawMessage {
 // uncertainties are the three levels of the protocol.
 var uncertainties = []string{"low", "medium", "high"}
 
-// uncertainty returns the level of uncertainty for a status.
-func uncertainty(s signal.Status) string {
-	switch s {
-	case signal.StatusOK:
-		return "low"
-	case signal.StatusPartial:
-		return "medium"
-	}
-	return "high"
-}
+// certainty is the level for how a call went; any other call has "high".
+var certainty = map[signal.Status]string{signal.StatusOK: "low", signal.StatusPartial: "medium"}
 
 // assumptions returns the rule that the call passed and, for a held call, the
 // approval.

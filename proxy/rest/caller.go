@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -77,25 +78,20 @@ func sessionOf(who policy.Principal) string {
 // identify returns the principal of the headers, or a failure without ids:
 // unauthenticated requests have no record.
 func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Principal, identity.Credential, *proxy.Failure) {
+	reason := "the Authorization header is not one bearer token"
 	c, ok := identity.FromHeader(head)
-	if !ok {
-		return policy.Principal{}, c, unauthenticated("the Authorization header is not one bearer token")
+	if ok {
+		who, failure := h.opts.Gate.Identify(ctx, c)
+		if failure == nil && who.Valid() {
+			return who, c, nil
+		}
+		if reason = "missing or unknown bearer token"; failure != nil { // fails closed
+			reason = cmp.Or(failure.Reason, reason)
+		}
 	}
-	who, failure := h.opts.Gate.Identify(ctx, c)
-	switch {
-	case failure != nil && failure.Reason != "":
-		return policy.Principal{}, c, unauthenticated(failure.Reason)
-	case failure != nil, !who.Valid(): // fails closed: no principal, no access
-		return policy.Principal{}, c, unauthenticated("missing or unknown bearer token")
-	}
-	return who, c, nil
-}
-
-// unauthenticated returns the failure of a request without a principal.
-func unauthenticated(reason string) *proxy.Failure {
 	source := signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
-	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // the code exists
-	return &proxy.Failure{Kernel: kernel, Reason: reason}
+	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // the code has a row
+	return policy.Principal{}, c, &proxy.Failure{Kernel: kernel, Reason: reason}
 }
 
 // authenticated wraps a handler for authenticated callers.

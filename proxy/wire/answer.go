@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	stdjson "encoding/json"
 	"fmt"
 	"strings"
@@ -168,13 +169,7 @@ func message(d Dialect, row Row, f Failure) string {
 }
 
 func reason(row Row, f Failure) string {
-	switch {
-	case f.Reason != "":
-		return f.Reason
-	case f.Kernel.Message != "":
-		return f.Kernel.Message
-	}
-	return row.Message
+	return cmp.Or(f.Reason, f.Kernel.Message, row.Message)
 }
 
 func describe(row Row, f Failure, upstream jsontext.Value) data {

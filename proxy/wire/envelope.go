@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -177,19 +178,14 @@ func isInteger(raw json.RawMessage) bool {
 // short returns a refused value, shortened for messages.
 func short(raw json.RawMessage) string {
 	const most = 40
-	switch {
-	case len(raw) == 0:
+	if len(raw) == 0 {
 		return "nothing"
-	case raw[0] == '{':
-		return "an object"
-	case raw[0] == '[':
-		return "an array"
-	case raw[0] == '"':
-		return "a string"
-	case len(raw) > most:
-		return "a number"
 	}
-	return string(raw)
+	name := map[byte]string{'{': "an object", '[': "an array", '"': "a string"}[raw[0]]
+	if name == "" && len(raw) > most {
+		name = "a number"
+	}
+	return cmp.Or(name, string(raw))
 }
 
 // uuid is the text form of a UUID (RFC 9562 §4).
