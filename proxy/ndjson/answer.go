@@ -83,7 +83,7 @@ func answer(name string, reply *proxy.Reply) json.RawMessage {
 	boundary, _ := jsonrpc.Text(own["boundaryNotice"])
 	uncertain, _ := jsonrpc.Text(own["uncertainty"])
 	if !slices.Contains(uncertainties, uncertain) {
-		uncertain = cmp.Or(certainty[reply.Kernel.Status], "high")
+		uncertain = cmp.Or(uncertainty[reply.Kernel.Status], "high")
 	}
 	var assumed []string
 	if err := jsonv2.Unmarshal(own["assumptions"], &assumed); err != nil || assumed == nil {
@@ -108,8 +108,8 @@ func claims(result json.RawMessage) map[string]json.RawMessage {
 // uncertainties are the three levels of the protocol.
 var uncertainties = []string{"low", "medium", "high"}
 
-// certainty is the level for how a call went; any other call has "high".
-var certainty = map[signal.Status]string{signal.StatusOK: "low", signal.StatusPartial: "medium"}
+// uncertainty is the level for how a call went; any other call has "high".
+var uncertainty = map[signal.Status]string{signal.StatusOK: "low", signal.StatusPartial: "medium"}
 
 // assumptions returns the rule that the call passed and, for a held call, the
 // approval.
