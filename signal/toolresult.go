@@ -151,11 +151,9 @@ func parseToolResult(result []byte) (r toolResult, err error) {
 		return r, nil
 	}
 	for raw := range jsonrpc.Elements(r.content) {
-		b := block{raw: raw, members: make([]json.RawMessage, len(blockMembers))}
-		if raw[0] == '{' {
-			if b.members, ok = jsonrpc.Fields(raw, blockMembers...); !ok {
-				return r, fmt.Errorf("%w: content %d has a known member twice", ErrInvalidToolResult, len(r.blocks))
-			}
+		b := block{raw: raw}
+		if b.members, ok = jsonrpc.Fields(raw, blockMembers...); !ok && raw[0] == '{' {
+			return r, fmt.Errorf("%w: content %d has a known member twice", ErrInvalidToolResult, len(r.blocks))
 		}
 		r.blocks = append(r.blocks, b)
 	}
