@@ -241,10 +241,13 @@ var Durations = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(),
 	})),
 	jsonv2.WithUnmarshalers(jsonv2.UnmarshalFromFunc(func(from *jsontext.Decoder, d *time.Duration) error {
 		token, err := from.ReadToken()
-		if err == nil {
-			*d, err = time.ParseDuration(token.String())
+		if err != nil {
+			return err
 		}
-		return err
+		if *d, err = time.ParseDuration(token.String()); err != nil {
+			return fmt.Errorf("%s: %w", from.StackPointer(), err)
+		}
+		return nil
 	})))
 
 // ParseRate parses the form of Limit.Rate, COUNT/DURATION: a whole number and a

@@ -231,7 +231,7 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 	}
 	var o obligations
 	if len(r.Policy.Obligations) > 0 {
-		if err := jsonv2.Unmarshal(r.Policy.Obligations, &o, policy.Durations); err != nil {
+		if err := jsonv2.Unmarshal(r.Policy.Obligations, &o, policy.Durations, jsonv2.RejectUnknownMembers(true)); err != nil {
 			return nil, fmt.Errorf("reading obligations: %w", err)
 		}
 	}
