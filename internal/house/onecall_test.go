@@ -22,9 +22,9 @@ import (
 // Ceilings of the house. A change that needs more raises them in its own commit
 // and says why.
 const (
-	maxCodeLines     = 46_000 // of product code, without comments and blank lines
-	maxCallFunctions = 170    // that one allowed warm call enters
-	maxCallFiles     = 45     // that these are in
+	maxCodeLines     = 42_000 // of product code, without comments and blank lines
+	maxCallFunctions = 150    // that one allowed warm call enters
+	maxCallFiles     = 40     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
 )
 
