@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -28,9 +29,11 @@ type Options struct {
 	Logger hclog.Logger
 	// Version is what we tell upstreams of ourselves; "" means "dev".
 	Version string
-	// Executable is our own binary: it supervises stdio upstreams, and the
-	// command "toolgate" means it. "" means os.Executable.
+	// Executable is our own binary, which the command "toolgate" means; "" means
+	// os.Executable.
 	Executable string
+	// Sandbox starts stdio upstreams; nil means one that hides nothing.
+	Sandbox *sandbox.Host
 	// MaxAnswerBytes bounds one message of an upstream; 0 means 4 MiB.
 	MaxAnswerBytes int
 	// SessionTTL is how long an idle session's connection is kept; 0 means 10
@@ -173,7 +176,7 @@ func (r *Registry) start(cfg config.Server) *entry {
 		return e
 	}
 	e.server = upstream.Start(cfg, upstream.Options{
-		Version: r.opts.Version, Executable: r.opts.Executable, Logger: r.log, Now: r.opts.Now,
+		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
 		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
 		Listed: func(definitions []json.RawMessage) {
 			r.update(e, false, func() { e.definitions, e.own = definitions, nil })

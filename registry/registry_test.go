@@ -12,14 +12,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 func TestMain(m *testing.M) {
-	recorder.Main(upstream.IsChild, upstream.ChildMain)
+	recorder.Main(sandbox.IsGuardian, guardian.Main)
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
 }
 

@@ -57,7 +57,7 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unservable(fmt.Errorf("policy: %w", err), "")
 	}
-	found := app.Warnings(cfg, engine)
+	found := app.Warnings(cfg, engine, nil)
 	if live {
 		if err := e.withUpstreams(ctx, cfg, func(a *app.App) { found = findings(a) }); err != nil {
 			return err

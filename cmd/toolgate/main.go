@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"github.com/toolgate/toolgate/internal/sandbox"
 )
 
 // gcPercent trades memory for time: the live heap of toolgate is some MiB, so
@@ -18,6 +21,11 @@ const gcPercent = 400
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if !sandbox.IsGuardian(os.Args[1:]) { // a guardian protects itself when it has an identity
+		if err := sandbox.Protect(); err != nil {
+			fmt.Fprintln(os.Stderr, "warning: other processes of this user can read the secrets of this one:", err)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once

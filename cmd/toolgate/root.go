@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // version is set by the build with -ldflags.
@@ -51,8 +52,8 @@ type env struct {
 // run executes a command line and returns its exit code; tests call it as main
 // does.
 func run(ctx context.Context, args []string, s stdio, l lookup) int {
-	if upstream.IsChild(args) {
-		return upstream.ChildMain(args)
+	if sandbox.IsGuardian(args) {
+		return guardian.Main(args[1:])
 	}
 	e := &env{stdio: s, lookup: l}
 	defer e.removeScratch()

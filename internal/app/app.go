@@ -29,6 +29,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -74,6 +75,7 @@ type App struct {
 	state     *state
 	auth      *identity.Authenticator
 	limits    *limit.Limiter
+	sandbox   *sandbox.Host
 	upstreams *registry.Registry
 	gate      *proxy.Gate
 	worker    *proxy.TicketWorker
@@ -122,8 +124,11 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.shadow = a.newShadow(cfg)
-	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version})
-	prepareTools(cfg)
+	if err = prepareTools(cfg); err != nil {
+		return nil, err
+	}
+	a.sandbox = sandbox.New(sandboxOptions(cfg))
+	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox})
 	if err = a.upstreams.Apply(ctx, cfg); err != nil {
 		return nil, configError(err)
 	}
@@ -202,7 +207,10 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	if _, err := notice.New(notice.Options{DB: a.state.db, Link: a.ticketPage}, channels); err != nil {
 		return err
 	}
-	prepareTools(cfg)
+	if err := prepareTools(cfg); err != nil {
+		return err
+	}
+	a.sandbox.Apply(sandboxOptions(cfg))
 	if err := a.upstreams.Apply(ctx, cfg); err != nil {
 		return err
 	}

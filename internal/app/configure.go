@@ -1,9 +1,11 @@
 package app
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"github.com/toolgate/toolgate/policy/decisionlog"
@@ -18,16 +20,23 @@ import (
 // tools' data.
 const ToolsDir = "TOOLGATE_TOOLS_DIR"
 
-// prepareTools gives the standard tools, where they are an upstream, a
-// directory inside the state directory.
-func prepareTools(cfg *config.Config) {
+// toolsDir is the directory of the standard tools' data in the state directory.
+const toolsDir = "tools"
+
+// prepareTools gives the standard tools, where they are an upstream, a directory
+// inside the state directory. It is made here, because upstreams cannot write there.
+func prepareTools(cfg *config.Config) error {
 	for i, s := range cfg.Servers {
 		if s.Command != "toolgate" || s.Env[ToolsDir] != "" {
 			continue
 		}
-		cfg.Servers[i].Env = map[string]string{ToolsDir: filepath.Join(cfg.State, "tools")}
+		cfg.Servers[i].Env = map[string]string{ToolsDir: filepath.Join(cfg.State, toolsDir)}
 		maps.Copy(cfg.Servers[i].Env, s.Env)
+		if err := os.MkdirAll(cfg.Servers[i].Env[ToolsDir], 0o700); err != nil {
+			return fmt.Errorf("making the directory of the standard tools: %w", err)
+		}
 	}
+	return nil
 }
 
 func gateSettings(cfg *config.Config) proxy.Settings {

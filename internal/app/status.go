@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
@@ -63,8 +64,9 @@ func warning(where, message, hint string) Finding {
 	return Finding{Level: string(rego.LevelWarning), Where: where, Message: message, Hint: hint}
 }
 
-// Warnings lists findings that follow from configuration and policy alone.
-func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
+// Warnings lists findings that follow from configuration, policy, and what host can
+// confine; host may be nil.
+func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Finding {
 	found := []Finding{}
 	for _, w := range cfg.Warnings {
 		found = append(found, warning(w.Place(), w.Message, w.Hint))
@@ -79,13 +81,13 @@ func Warnings(cfg *config.Config, engine *rego.Engine) []Finding {
 		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
-	return append(found, demoTokens(cfg)...)
+	return slices.Concat(found, demoTokens(cfg), confinement(cfg, host))
 }
 
 // LogWarnings logs the findings that follow from configuration and policy
 // alone.
 func (a *App) LogWarnings() {
-	for _, f := range Warnings(a.Config(), a.policy.current()) {
+	for _, f := range Warnings(a.Config(), a.policy.current(), a.sandbox) {
 		a.log.Warn(f.Message, "where", f.Where)
 	}
 }
@@ -94,7 +96,7 @@ func (a *App) LogWarnings() {
 // exist. Before every upstream has answered, it may list too many.
 func (a *App) Findings() []Finding {
 	cfg, engine := a.Config(), a.policy.current()
-	return append(Warnings(cfg, engine), a.unmatchedLimits(cfg, engine.Roles())...)
+	return append(Warnings(cfg, engine, a.sandbox), a.unmatchedLimits(cfg, engine.Roles())...)
 }
 
 // unmatchedLimits finds limit rules whose tool or role does not exist.

@@ -22,7 +22,7 @@ import (
 // Ceilings of the house. A change that needs more raises them in its own commit
 // and says why.
 const (
-	maxCodeLines     = 42_000 // of product code, without comments and blank lines
+	maxCodeLines     = 43_000 // of product code, without comments and blank lines
 	maxCallFunctions = 150    // that one allowed warm call enters
 	maxCallFiles     = 40     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes

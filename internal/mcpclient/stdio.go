@@ -125,13 +125,7 @@ func (w *stdioWire) put(out outLine) bool {
 	if out.call != nil && n == 0 {
 		out.call.unsent.Store(true)
 	}
-	// The reader knows better why, when the process has ended.
-	select {
-	case <-w.process.Exited():
-		w.c.Fail(failed(w.process.Fate()))
-	default:
-		w.c.Fail(failed(fmt.Errorf("writing to the server: %w", err)))
-	}
+	w.ended(fmt.Errorf("writing to the server: %w", err))
 	return false
 }
 
@@ -145,7 +139,7 @@ func (w *stdioWire) read() {
 			w.tooLong(line)
 			return
 		case err != nil:
-			w.ended(err)
+			w.ended(fmt.Errorf("the server closed its output: %w", err))
 			return
 		case len(line) > 0:
 			w.receive(line)
@@ -162,7 +156,8 @@ func (w *stdioWire) receive(line []byte) {
 	}
 }
 
-// ended fails the connection with the way in which the process ended.
+// ended fails the connection with the way in which the process ended, or with err when
+// it does not end.
 func (w *stdioWire) ended(err error) {
 	timer := time.NewTimer(fateGrace)
 	defer timer.Stop()
@@ -171,7 +166,7 @@ func (w *stdioWire) ended(err error) {
 		w.c.Fail(failed(w.process.Fate()))
 	case <-w.c.life.Done():
 	case <-timer.C:
-		w.c.Fail(failed(fmt.Errorf("the server closed its output: %w", err)))
+		w.c.Fail(failed(err))
 	}
 }
 

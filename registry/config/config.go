@@ -64,6 +64,7 @@ type Config struct {
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`
 	Artifacts     Artifacts     `json:"artifacts"`
+	Sandbox       string        `json:"sandbox"`       // auto, require or off: of servers that say nothing else
 	Envelope      string        `json:"envelope"`      // mcp or strict
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
 	Warnings      []Warning     // what was accepted and needs a look, by file and line
@@ -80,6 +81,10 @@ type Server struct {
 	Args         []string          `json:"args"`          // its arguments
 	Env          map[string]string `json:"env"`           // variables added to its environment, envFile included
 	Dir          string            `json:"cwd"`           // absolute working directory; "" = toolgate's own
+	Sandbox      string            `json:"sandbox"`       // auto, require or off: what happens where a command cannot be confined
+	User         string            `json:"user"`          // that the command runs as, name or number; "" = toolgate's own
+	Network      string            `json:"network"`       // of the command: "none" or "host"
+	RLimits      map[string]uint64 `json:"rlimits"`       // resource limits of the command by their names in setrlimit(2), lower case
 	URL          string            `json:"url"`           // http and sse: http or https, with a host
 	Headers      map[string]string `json:"headers"`       // sent with every request, names as written
 	Disabled     bool              `json:"disabled"`      // kept, not started

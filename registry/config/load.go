@@ -75,6 +75,7 @@ func defaults() *Config {
 		Audit:      Audit{Durability: "sync"},
 		Errors:     "gateway",
 		Results:    "compact",
+		Sandbox:    "auto",
 		RetryAfter: time.Second,
 		Envelope:   "mcp",
 	}

@@ -99,6 +99,7 @@ func (l *loader) readServers() {
 		s := Server{
 			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256,
 			Timeout: 30 * time.Second, Pin: true, OutputSchema: "warn", CaseVariants: "refuse",
+			Sandbox: l.cfg.Sandbox, Network: "host",
 		}
 		l.decode(m, &s)
 		l.finishEntry(&s, m)

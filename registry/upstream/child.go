@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +13,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -22,11 +23,9 @@ import (
 const ownName = "toolgate"
 
 const (
-	stdinGrace  = 1500 * time.Millisecond // from the end of stdin to TERM
-	termGrace   = 1500 * time.Millisecond // from TERM to KILL
-	reapGrace   = 2 * time.Second         // from KILL to giving up on the supervisor
-	stderrLine  = 4 << 10                 // bytes of one stderr line that are logged
-	stderrLines = 200                     // stderr lines per second that are logged
+	reapGrace   = 2 * time.Second // from KILL to giving up on the guardian
+	stderrLine  = 4 << 10         // bytes of one stderr line that are logged
+	stderrLines = 200             // stderr lines per second that are logged
 )
 
 // child is one running stdio server with its streams.
@@ -41,20 +40,19 @@ type child struct {
 	last   atomic.Pointer[string] // line on stderr
 }
 
-// startChild starts the server's command in a process group of its own. The
-// error names what is wrong with the command.
-func startChild(cfg config.Server, executable string, log hclog.Logger) (*child, error) {
-	if supervised() {
-		return nil, errors.New("starting a server from a supervisor process")
-	}
+// startChild starts the server's command in a sandbox. The error names what is wrong
+// with the command, or what the sandbox lacks.
+func startChild(cfg config.Server, host *sandbox.Host, executable string, log hclog.Logger) (*child, error) {
 	env := environ(os.Environ(), cfg.Env)
 	path, err := resolve(cfg, executable)
 	if err != nil {
 		return nil, err
 	}
-	cmd, leash, err := command(executable, path, cfg.Args)
+	cmd, leash, err := host.Command(sandbox.Server{
+		Path: path, Args: cfg.Args, Mode: sandbox.Mode(cfg.Sandbox), NoNetwork: cfg.Network == "none", User: cfg.User, Limits: cfg.RLimits,
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("confining %s: %w", cfg.Command, err)
 	}
 	cmd.Dir, cmd.Env = cfg.Dir, append(cmd.Env, env...)
 	c := &child{cmd: cmd, leash: leash, exited: make(chan struct{})}
@@ -68,7 +66,7 @@ func startChild(cfg config.Server, executable string, log hclog.Logger) (*child,
 	if err == nil {
 		err = cmd.Start() // closes the pipes when it fails
 	}
-	started(cmd)
+	sandbox.Started(cmd)
 	if err != nil {
 		leash.Close()
 		return nil, fmt.Errorf("starting %s: %w", cfg.Command, err)
@@ -149,7 +147,7 @@ func (c *child) Fate() error {
 func (c *child) Stop() {
 	c.stdin.Close()
 	c.leash.Close()
-	timer := time.NewTimer(stdinGrace + termGrace + reapGrace)
+	timer := time.NewTimer(guardian.StdinGrace + guardian.TermGrace + reapGrace)
 	defer timer.Stop()
 	select {
 	case <-c.exited:

@@ -1,14 +1,11 @@
 package upstream
 
 import (
-	"os"
 	"slices"
 	"strings"
-)
 
-// childGuard is set in the environment of a supervisor process and nowhere
-// else: it is what makes ChildMain believe its arguments.
-const childGuard = "TOOLGATE_CHILD"
+	"github.com/toolgate/toolgate/internal/guardian"
+)
 
 // allowed are the variables of ours that a stdio server may see. Everything
 // else in our environment, secrets first, stays with us.
@@ -28,15 +25,10 @@ func environ(ours []string, own map[string]string) []string {
 		}
 	}
 	for name, value := range own {
-		if name != childGuard {
+		if !guardian.Owns(name) {
 			out = append(out, name+"="+value)
 		}
 	}
 	slices.Sort(out)
 	return out
 }
-
-// supervised reports whether this process is itself a supervisor that went
-// astray: a binary that does not hand over to ChildMain. It must not start
-// children, or it would start itself for ever.
-func supervised() bool { return os.Getenv(childGuard) != "" }

@@ -10,13 +10,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 func TestMain(m *testing.M) {
-	recorder.Main(upstream.IsChild, upstream.ChildMain)
+	recorder.Main(sandbox.IsGuardian, guardian.Main)
 	if os.Getenv(parentVar) != "" {
 		beParent()
 	}

@@ -9,15 +9,19 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/sandbox"
 )
 
 // Options say how servers are run. The zero value is valid.
 type Options struct {
 	// Version is what we tell the server of ourselves; "" means "dev".
 	Version string
-	// Executable is our own binary, which supervises stdio servers and is what
-	// the command "toolgate" means; "" means os.Executable.
+	// Executable is our own binary, which is what the command "toolgate" means; ""
+	// means os.Executable.
 	Executable string
+	// Sandbox starts stdio servers; nil means one that hides nothing.
+	Sandbox *sandbox.Host
 	// Logger receives states, restarts and stderr; nil discards.
 	Logger hclog.Logger
 	// Now is the clock; nil means time.Now.
@@ -49,6 +53,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Executable == "" {
 		o.Executable, _ = os.Executable()
+	}
+	if o.Sandbox == nil {
+		o.Sandbox = sandbox.New(sandbox.Options{Executable: o.Executable})
 	}
 	if o.Now == nil {
 		o.Now = time.Now

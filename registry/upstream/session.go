@@ -210,7 +210,7 @@ func (srv *Server) dial(ctx context.Context, c *conn) error {
 	cfg := srv.cfg
 	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
-		child, err := startChild(cfg, srv.opts.Executable, srv.log)
+		child, err := startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.log)
 		if err == nil {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}

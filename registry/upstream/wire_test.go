@@ -163,7 +163,7 @@ func TestHeaders(t *testing.T) {
 func TestEnviron(t *testing.T) {
 	got := upstream.Environ(
 		[]string{"PATH=/bin", "TOOLGATE_TOKEN=x", "LC_TIME=C", "LD_PRELOAD=x", "PATHX=1", "HOME=/root", "EMPTY="},
-		map[string]string{"HOME": "/srv", "TOOLGATE_CHILD": "1", "A": "b=c"},
+		map[string]string{"HOME": "/srv", "TOOLGATE_UID": "1", "A": "b=c"},
 	)
 	if diff := cmp.Diff([]string{"A=b=c", "HOME=/srv", "LC_TIME=C", "PATH=/bin"}, got); diff != "" {
 		t.Error(diff)

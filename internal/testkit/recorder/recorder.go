@@ -12,7 +12,7 @@
 // Main first:
 //
 //	func TestMain(m *testing.M) {
-//		recorder.Main(upstream.IsChild, upstream.ChildMain)
+//		recorder.Main(sandbox.IsGuardian, guardian.Main)
 //		os.Exit(m.Run())
 //	}
 //

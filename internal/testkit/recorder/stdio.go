@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// Main runs a recorder, or the supervisor of one, if this process was started as
-// such; it does not return then. isChild and childMain are those of package
-// upstream, passed as arguments so that this package does not import it.
-func Main(isChild func([]string) bool, childMain func([]string) int) {
-	if isChild(os.Args[1:]) {
-		os.Exit(childMain(os.Args[1:]))
+// Main runs a recorder, or the guardian of one, if this process was started as
+// such; it does not return then. isGuardian and guard are sandbox.IsGuardian and
+// guardian.Main, passed as arguments so that this package does not import them.
+func Main(isGuardian func([]string) bool, guard func([]string) int) {
+	if isGuardian(os.Args[1:]) {
+		os.Exit(guard(os.Args[2:]))
 	}
 	config := os.Getenv(configVar)
 	if config == "" {

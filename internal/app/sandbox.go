@@ -1,0 +1,86 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// sandboxOptions says what no upstream of cfg may see or change: the state, what the
+// configuration was read from, the policy, and the sockets of the user's session.
+func sandboxOptions(cfg *config.Config) sandbox.Options {
+	needed := neededPaths(cfg)
+	hidden := append([]string{cfg.State}, sandbox.UserSockets()...)
+	files := slices.Clone(cfg.Files)
+	if filepath.IsAbs(cfg.Policy.Path) {
+		files = append(files, cfg.Policy.Path)
+	}
+	for _, path := range files {
+		// A file that is hidden by itself can be replaced, by whoever edits it, with one that is not.
+		if dir := filepath.Dir(path); !holdsAny(dir, needed) {
+			path = dir
+		}
+		if !slices.Contains(hidden, path) && !holdsAny(path, needed) {
+			hidden = append(hidden, path)
+		}
+	}
+	executable, _ := os.Executable() // "" = nothing to protect by name
+	return sandbox.Options{
+		Hide: outermost(hidden), Keep: []string{filepath.Join(cfg.State, toolsDir)},
+		ReadOnly: slices.DeleteFunc([]string{executable}, func(path string) bool { return path == "" }),
+	}
+}
+
+// neededPaths returns paths that upstreams have to reach: their working directories,
+// programs, and what their arguments and environment name.
+func neededPaths(cfg *config.Config) []string {
+	dir, _ := os.Getwd() // "" when it was removed: then nobody needs it
+	paths := append(filepath.SplitList(os.Getenv("PATH")), dir, os.Getenv("HOME"), os.TempDir())
+	for _, s := range cfg.Servers {
+		paths = append(append(paths, s.Dir, s.Command), s.Args...)
+		for _, value := range s.Env {
+			paths = append(paths, value)
+		}
+	}
+	return slices.DeleteFunc(paths, func(path string) bool { return !filepath.IsAbs(path) })
+}
+
+// holdsAny reports whether one of paths is dir or below dir.
+func holdsAny(dir string, paths []string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
+		path = filepath.Clean(path)
+		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+	})
+}
+
+// outermost returns paths without those below another one.
+func outermost(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
+		return slices.ContainsFunc(paths, func(other string) bool { return other != path && holdsAny(other, []string{path}) })
+	})
+}
+
+// confinement warns of upstreams that are not to be confined or, unless host is nil,
+// that the system cannot confine.
+func confinement(cfg *config.Config, host *sandbox.Host) (found []Finding) {
+	var partly []string
+	for _, s := range cfg.Servers {
+		if s.Command == "" || s.Disabled {
+			continue
+		}
+		if s.Sandbox == string(sandbox.Off) {
+			found = append(found, warning("mcpServers."+s.Name, "runs without a sandbox: it can read and change whatever toolgate can", `set "sandbox" to "auto"`))
+		} else if host != nil && s.User == "" && !host.Support().Whole() {
+			partly = append(partly, s.Name)
+		}
+	}
+	if len(partly) > 0 {
+		found = append(found, warning("toolgate.sandbox", "this system cannot confine "+strings.Join(partly, ", ")+" wholly: "+host.Support().Missing,
+			"allow what is missing, or run the commands in containers or as another user"))
+	}
+	return found
+}

@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+)
+
+// A Mode says what happens when the kernel cannot confine a server wholly.
+type Mode string
+
+// The modes. The zero Mode is Auto.
+const (
+	Auto    Mode = "auto"    // the server starts, confined as far as possible
+	Require Mode = "require" // the server does not start
+	Off     Mode = "off"     // the server is not confined
+)
+
+// Options are what a Host needs to know. The zero Options hide nothing.
+type Options struct {
+	Hide       []string // absolute paths of directories and files that no server sees
+	Keep       []string // directories below hidden ones that servers see all the same
+	ReadOnly   []string // absolute paths of files that no server can change
+	Executable string   // this program, in case that no guardian is embedded; "" = os.Executable
+}
+
+// A Server is a stdio server to be started.
+type Server struct {
+	Path      string // absolute
+	Args      []string
+	Mode      Mode
+	NoNetwork bool              // the server has an empty network namespace
+	User      string            // name or number of the user to run as; "" = toolgate's own
+	Limits    map[string]uint64 // resource limits by their names in setrlimit(2), lower case, without prefix
+}
+
+// Support says how servers can be confined here.
+type Support struct {
+	Namespaces bool // servers have their own view of files
+	Files      bool // in place of namespaces, Landlock hides files
+	Scopes     bool // signals, abstract sockets and tracing stay inside
+	Filter     bool // no new privileges, and a seccomp filter
+	// Missing says in words what is not there and why; "" = nothing.
+	Missing string
+}
+
+// Whole reports whether servers can be confined in every way.
+func (s Support) Whole() bool { return s.Namespaces && s.Scopes && s.Filter }
+
+// ErrUnsupported reports that a server cannot be confined as it has to be.
+var ErrUnsupported = errors.New("this system cannot confine the server")
+
+// A Host starts servers. It is safe for concurrent use.
+type Host struct {
+	options atomic.Pointer[Options]
+	support func() Support // tries guardians on its first call
+	program program
+}
+
+// New returns a Host. It starts nothing yet.
+func New(opts Options) *Host {
+	h := new(Host)
+	h.options.Store(&opts)
+	h.support = sync.OnceValue(h.try)
+	return h
+}
+
+// Apply replaces the options for servers that start from now on.
+func (h *Host) Apply(opts Options) { h.options.Store(&opts) }
+
+// Support returns how servers can be confined here. The first call starts guardians
+// to find out, which takes some milliseconds.
+func (h *Host) Support() Support { return h.support() }
+
+// Command returns a command that runs s under a guardian, and the guardian's leash:
+// when it is closed, by the caller or because the caller died, the server and
+// everything that it started ends. The caller sets streams, directory, and adds the
+// server's environment to the command's; it calls Started after cmd.Start. The error
+// is ErrUnsupported when s requires what the kernel refuses.
+func (h *Host) Command(s Server) (cmd *exec.Cmd, leash io.Closer, err error) {
+	if s.Mode == Require && !h.Support().Whole() {
+		return nil, nil, fmt.Errorf("%w: %s\nhint: set sandbox to \"auto\", or allow what is missing", ErrUnsupported, h.Support().Missing)
+	}
+	return h.command(s)
+}
