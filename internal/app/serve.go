@@ -188,7 +188,7 @@ func hangUp(s *http.Server) error {
 }
 
 func serveHTTP(s *http.Server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(unusedListener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -251,7 +251,7 @@ func hostsOf(address string) []string {
 // newServer bounds how long a client may take to send a request. Streams are
 // long, so there is no bound on an answer.
 func newServer(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	return &http.Server{Handler: h, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10}
 }
 
 // newConsole makes the handler of the people's listener.
