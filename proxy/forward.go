@@ -172,9 +172,8 @@ const (
 
 // normalise holds the tool's result to its output schema and to the decision's
 // obligations, and turns it into Signals. A tool's own isError result is a result
-// and passes unchanged. A result that is no object, or that breaks an enforced
-// output schema, is withheld; the call has happened all the same, and its ticket
-// says so.
+// and passes unchanged. A result is withheld when it is not an object or breaks an
+// enforced output schema; the call was made, and its ticket says so.
 func (t *toolCall) normalise(ctx context.Context) *Failure {
 	if t.task != nil || len(t.in.Capabilities) > len("{}") {
 		if state, ok := t.taskOf(t.raw); ok {
@@ -510,7 +509,7 @@ func repeatStructured(result json.RawMessage) (json.RawMessage, error) {
 
 // editArray replaces each element of arr by the result of edit, and drops it when that
 // is nil. It returns arr itself when every element stays the same, and [] for a value
-// that is no array.
+// of another type.
 func editArray(arr json.RawMessage, edit func(i int, e json.RawMessage) (json.RawMessage, error)) (json.RawMessage, error) {
 	var elements [][]byte
 	i, same := 0, len(arr) > 0 && arr[0] == '['

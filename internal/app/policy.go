@@ -199,7 +199,7 @@ func (f *policyFeed) differs(c *config.PolicySource) bool {
 // A policySource is where a policy comes from: a path on this machine, or a
 // server.
 type policySource struct {
-	config   *config.PolicySource // nil = there is no policy
+	config   *config.PolicySource // nil = no policy
 	remote   *fetch.Source        // nil = a path on this machine
 	unopened bool                 // poll opens it
 
@@ -209,7 +209,7 @@ type policySource struct {
 
 // loadedPolicy is a policy that can serve.
 type loadedPolicy struct {
-	engine  *rego.Engine // nil = there is no policy
+	engine  *rego.Engine // nil = no policy
 	copy    *fetch.Copy  // nil for a path on this machine
 	unkept  error        // why the copy could not be kept; nil = it was
 	stale   error        // why engine is the last good policy and not what the source has now; nil = it is

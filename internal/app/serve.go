@@ -248,8 +248,8 @@ func hostsOf(address string) []string {
 	return []string{host}
 }
 
-// newServer bounds how long a client may take to send a request. Streams are
-// long, so there is no bound on an answer.
+// newServer returns a server that bounds how long a client takes to send a request.
+// Answers have no bound, because streams are long.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10}
 }

@@ -189,8 +189,8 @@ func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume
 	return nil
 }
 
-// resume opens a stream at a position and reads it until the connection ends,
-// which is no error, or done. The status is 0 when there was no response.
+// resume opens a stream at a position and reads it until done reports true
+// or the connection ends; neither is an error. The status is 0 without a response.
 func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take func(data []byte), done func() bool) (status int, err error) {
 	res, err := e.Open(ctx, s, at)
 	if err != nil {

@@ -85,9 +85,9 @@ func (h *Host) order(s Support) guardian.Order {
 
 // command makes the command of a guardian for s.
 func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
-	var order guardian.Order
+	var support Support
 	if s.Mode != Off {
-		order = h.order(h.Support())
+		support = h.Support()
 	}
 	var run *syscall.Credential
 	if s.User != "" {
@@ -95,9 +95,12 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 		if run, err = credential(s.User); err != nil {
 			return nil, nil, err
 		}
-		// The kernel separates users; a namespace maps one only.
-		order.Namespaces, order.Files, order.Hide, order.Keep, order.ReadOnly = false, false, nil, nil, nil
+		support.Namespaces, support.Files = false, false // the kernel separates users, and a namespace maps one only
 	}
+	if s.NoNetwork && !support.Namespaces && os.Geteuid() != 0 {
+		return nil, nil, fmt.Errorf("%w without a network: %s", ErrUnsupported, h.Support().Missing)
+	}
+	order := h.order(support)
 	order.Limits = s.Limits
 	cmd, leash, err := h.guardian(order, append([]string{s.Path}, s.Args...))
 	if err != nil {
@@ -106,10 +109,6 @@ func (h *Host) command(s Server) (*exec.Cmd, io.Closer, error) {
 	cmd.SysProcAttr.Credential = run
 	if s.NoNetwork {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
-		if !order.Namespaces && os.Geteuid() != 0 {
-			Started(cmd)
-			return nil, nil, errors.Join(fmt.Errorf("%w without a network: %s", ErrUnsupported, h.Support().Missing), leash.Close())
-		}
 	}
 	return cmd, leash, nil
 }

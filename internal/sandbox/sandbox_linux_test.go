@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -277,7 +278,7 @@ func rob(t *testing.T, around []string, env ...string) ([]string, error) {
 		const nobody = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		if err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
-			return cmpErr(err, os.Chown(path, nobody, nobody))
+			return cmp.Or(err, os.Chown(path, nobody, nobody))
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -288,13 +289,6 @@ func rob(t *testing.T, around []string, env ...string) ([]string, error) {
 		return nil, fmt.Errorf("%w: %s", err, said.String())
 	}
 	return strings.Split(strings.TrimSpace(out.String()), "\n"), nil
-}
-
-func cmpErr(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func copyProgram(t *testing.T, to string) {

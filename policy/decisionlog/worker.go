@@ -81,8 +81,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// shipLocked ships, unless another living process does. The lock ends with the process,
-// so that of those that replace a dead one, one wins.
+// shipLocked ships, unless another living process does. The lock ends with the process;
+// exactly one of the other processes then takes it.
 func (w *worker) shipLocked(ctx context.Context) error {
 	if err := os.MkdirAll(w.shipper.opts.Instances, 0o700); err != nil {
 		return err

@@ -110,8 +110,8 @@ func (s *Sender) endAttempt(ctx context.Context, n *notice, statement string, ar
 	return nil
 }
 
-// giveUpExpired marks the notices as dead that nobody delivered in time, on the
-// channels of every process, and deletes those that have been dead for deadTTL.
+// giveUpExpired marks notices that were not delivered in time as dead, on the channels
+// of every process, and deletes notices that have been dead for deadTTL.
 func (s *Sender) giveUpExpired(ctx context.Context) (late []notice, err error) {
 	now := s.opts.Now()
 	late, err = store.Select(ctx, s.opts.DB.Write, (*notice).expiredFields, `UPDATE notices SET dead = 1, fault = CASE fault WHEN '' THEN 'it was never tried' ELSE fault END

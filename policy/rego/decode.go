@@ -408,7 +408,8 @@ func joinApprovals(a, b *policy.Approval) error {
 	return nil
 }
 
-// joinQuorums makes a need of each role what either needs of it.
+// joinQuorums sets a.Each to the larger of both quorums of each role, and a.Roles and
+// a.Quorum to match. The error says that a quorum names no single role.
 func joinQuorums(a, b *policy.Approval) error {
 	each := map[string]int{}
 	for _, one := range []*policy.Approval{a, b} {

@@ -161,8 +161,7 @@ func traceOf(head http.Header) (traceparent, id string) {
 }
 
 // setCall sets the tools/call that the road judges. The bytes of arguments are
-// inserted unchanged, so that the bytes that are judged are those that were
-// sent.
+// inserted unchanged: the road judges the bytes that the caller sent.
 func (in *intake) setCall(id, name string, arguments json.RawMessage) {
 	params := append([]byte(`{"name":`), jsonrpc.Quote(name)...)
 	params = append(append(params, `,"arguments":`...), arguments...)

@@ -194,7 +194,7 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 }
 
 // dispatch executes the method of an envelope. Unknown methods are refused and
-// recorded, never passed on. There are no sessions, so there is no initialize.
+// recorded, never forwarded. The door has no sessions and refuses initialize.
 func (h *Handler) dispatch(ctx context.Context, in *intake) answer {
 	m := in.call.Message
 	switch {
