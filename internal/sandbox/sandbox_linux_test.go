@@ -314,6 +314,15 @@ func copyProgram(t *testing.T, to string) {
 	}
 }
 
+// skip skips a test for what the system lacks. In CI nothing may be missing.
+func skip(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
 // Without sandbox and protection every attempt succeeds: each one is real.
 func TestEveryAttemptIsReal(t *testing.T) {
 	got := robbery(t, "MODE=off")
@@ -329,7 +338,7 @@ func TestEveryAttemptIsReal(t *testing.T) {
 
 func TestSandboxStops(t *testing.T) {
 	if s := sandbox.New(sandbox.Options{}).Support(); !s.Whole() {
-		t.Skip("servers cannot be confined here:", s.Missing)
+		skip(t, "servers cannot be confined here: "+s.Missing)
 	}
 	got := robbery(t, "MODE=require", "PROTECT=1")
 	for _, a := range attempts {
@@ -344,7 +353,7 @@ func TestSandboxStops(t *testing.T) {
 func TestFallsBack(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil || !sandbox.New(sandbox.Options{}).Support().Whole() {
-		t.Skip("needs unshare and user namespaces")
+		skip(t, "needs unshare and user namespaces")
 	}
 	without := []string{unshare, "-U", "-r", "sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$0"`}
 	got, err := rob(t, without, "MODE=auto", "PROTECT=1")
@@ -402,7 +411,7 @@ func TestLimits(t *testing.T) {
 
 func TestNoNetwork(t *testing.T) {
 	if !sandbox.New(sandbox.Options{}).Support().Namespaces {
-		t.Skip("no user namespaces here")
+		skip(t, "no user namespaces here")
 	}
 	if got := shell(t, sandbox.Server{NoNetwork: true}, `tail -n +3 /proc/net/dev | cut -d: -f1; cat /proc/net/route | wc -l`); got != "lo\n1" && got != "lo\n0" {
 		t.Errorf("interfaces and routes %q", got)
@@ -414,13 +423,10 @@ func TestNoNetwork(t *testing.T) {
 
 func TestOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root")
+		skip(t, "needs root")
 	}
 	if _, err := os.Stat("programs/guardian_" + runtime.GOARCH); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("no guardian is embedded: run make guardian")
-		}
-		t.Skip("no guardian is embedded, and others cannot run the test program: run make guardian")
+		skip(t, "no guardian is embedded, and others cannot run the test program: run make guardian")
 	}
 	if got := shell(t, sandbox.Server{User: "nobody"}, "id -u; id -g; cat /etc/shadow >/dev/null 2>&1 && echo read; true"); got != "65534\n65534" {
 		t.Errorf("runs as %q", got)
