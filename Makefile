@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm bench fuzz soak clean
+.PHONY: build guardian run test test-conformance check lint vuln npm bench fuzz mutate soak clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -24,8 +24,10 @@ run: build
 	bin/toolgate serve --config mcp.json
 
 # Every test, with the race detector. A test whose part is missing skips with a
-# reason; with CI=true it fails. The packages that start whole programs, browsers
-# and third-party clients run one after the other, alone.
+# reason; with CI=true it fails, and npm parts are installed by the tests themselves,
+# so that CI=true go test ./... needs only what .ci/debian and node bring. The
+# packages that start whole programs, browsers and third-party clients run one after
+# the other, alone.
 WHOLE = cmd/toolgate internal/peers
 test: npm guardian
 	$(GO) test -race -timeout $(TIMEOUT) $$($(GO) list ./... | grep -v $(foreach p,$(WHOLE),-e '/$(p)$$'))
@@ -80,6 +82,14 @@ FUZZTIME ?= 20s
 fuzz:
 	@set -e; for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 		echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+# Removes each security check once, in PKG or in every package that has some, and
+# lists those whose removal no test notices: make mutate PKG=./proxy ARGS='-sample 20'
+PKG  ?= $(sort $(dir $(wildcard proxy/*.go audit/*.go policy/*/*.go registry/*.go registry/*/*.go console/*.go \
+	internal/guard/*.go internal/jsonrpc/*.go internal/schema/*.go internal/keys/*.go internal/store/*.go)))
+ARGS ?=
+mutate:
+	$(GO) run ./internal/testkit/mutate $(ARGS) $(PKG)
 
 # All tests three times, in their long form: TOOLGATE_SOAK=1.
 soak: npm

@@ -49,6 +49,7 @@ const (
 	KindDecision Kind = "decision" // a call is about to be made
 	KindOutcome  Kind = "outcome"  // a call has ended, or was refused
 	KindTicket   Kind = "ticket"   // an approval ticket is about to change
+	KindEvent    Kind = "event"    // an act that is neither: see Event
 	KindClose    Kind = "close"    // last record after a clean end
 )
 
@@ -70,6 +71,7 @@ const (
 // Principal identifies the caller.
 type Principal struct {
 	Subject string   `json:"subject"`
+	Person  string   `json:"person,omitempty"`
 	Roles   []string `json:"roles"`
 	Client  string   `json:"client,omitempty"`
 	Tenant  string   `json:"tenant,omitempty"`
@@ -90,18 +92,57 @@ type Policy struct {
 // Change is a change of an approval ticket. Its record also has the call that made
 // the ticket: its requester, tool and policy.
 type Change struct {
-	Seq    int64  `json:"seq"`    // number among the changes of all tickets of the store; of two with one number the later one happened
-	From   string `json:"from"`   // state; "" = the ticket is new
-	To     string `json:"to"`     // state; equal to From for a vote that did not decide the ticket
-	Who    string `json:"who"`    // a subject, or "toolgate" for a change that no person made
-	Reason string `json:"reason"` // as given, "" when there is none
-	Digest string `json:"digest"` // of the ticket's arguments, "sha256:<hex>"
+	Seq     int64     `json:"seq"`              // number among the changes of all tickets of the store; of two with one number the later one happened
+	From    string    `json:"from"`             // state; "" = the ticket is new
+	To      string    `json:"to"`               // state; equal to From for a vote that did not decide the ticket
+	Who     string    `json:"who"`              // a subject, or "toolgate" for a change that no person made
+	Reason  string    `json:"reason"`           // as given, "" when there is none
+	Digest  string    `json:"digest"`           // of the ticket's arguments, "sha256:<hex>"
+	Expires time.Time `json:"expires,omitzero"` // of the ticket: from then on it allows nothing
 	// Approvals of Quorum are given after the change. Each and Given have the same
 	// numbers by role, where the policy asks for approvals of each role.
 	Quorum    int            `json:"quorum,omitempty"`
 	Approvals int            `json:"approvals,omitempty"`
 	Each      map[string]int `json:"each,omitempty"`
 	Given     map[string]int `json:"given,omitempty"`
+}
+
+// The names of events.
+const (
+	EventSignIn        = "sign_in"               // somebody signed in to the console
+	EventSignInRefused = "sign_in_refused"       //
+	EventSignOut       = "sign_out"              //
+	EventVoteRefused   = "vote_refused"          // a vote or a finding on a ticket did not count
+	EventTrailRead     = "trail_read"            // somebody read the trail through the admin listener
+	EventConfiguration = "configuration_changed" // another configuration serves
+	EventPolicy        = "policy_changed"        // another policy serves
+	EventReloadRefused = "reload_refused"        // a configuration or policy that was read does not serve
+	EventAccepted      = "definition_accepted"   // tool definitions of a server are accepted: first = with its first list, lock, or accept = by a person
+	EventRevoked       = "token_revoked"         // a token was revoked; Removed names it
+	EventConfined      = "server_confined"       // a server's command starts; the reason says how it is confined
+	EventArchived      = "trail_archived"        // records were moved to an archive
+
+	EventCredentialRefused = "credential_refused" // a credential named nobody; the reason is an identity.Kind
+	EventCallsRefused      = "calls_refused"      // a call was refused beyond limits.refused; the reason is its kernel code
+)
+
+// Event is an act that is neither a call nor a change of a ticket. Its record has the
+// principal, if one is known, and the ticket, server and tool that the act is about.
+type Event struct {
+	Name       string   `json:"name"`                 // one of the constants, or of another package
+	Source     string   `json:"source,omitempty"`     // address of the client; "" = the act did not come over the network
+	Credential string   `json:"credential,omitempty"` // kind of credential: token, jwt, session, provider; "" = none
+	Reason     string   `json:"reason,omitempty"`     // why it was refused, or what it was for
+	Count      int      `json:"count,omitempty"`      // acts that one folded record stands for; 0 = one
+	Added      []string `json:"added,omitempty"`      // things that the act brought, such as "token agent-7 1f2e3d4c5b6a"
+	Removed    []string `json:"removed,omitempty"`    // things that the act took away
+}
+
+// Earlier names a chain as it was when another chain began.
+type Earlier struct {
+	Instance string `json:"instance"`
+	Seq      uint64 `json:"seq"`  // number of its last record at the time
+	Hash     string `json:"hash"` // of that record
 }
 
 // Record is one line of the log. A caller fills the fields that it knows and keeps the
@@ -117,6 +158,9 @@ type Record struct {
 	Hash     string `json:"hash"`
 	Version  string `json:"version,omitempty"` // of the program; open only
 	PID      int    `json:"pid,omitempty"`     // open only
+	// Before names the ends of the chains that were there when this one began, except
+	// those that one of the others names already; open only.
+	Before []Earlier `json:"before,omitempty"`
 
 	Time       time.Time `json:"time"` // UTC; zero = when the log got the record
 	CallID     string    `json:"call_id"`
@@ -141,6 +185,10 @@ type Record struct {
 	Arguments json.RawMessage `json:"arguments,omitempty"`
 	// ArgumentsSHA256 is lower-case hex; "" = the log computes it from Arguments.
 	ArgumentsSHA256 string `json:"arguments_sha256,omitempty"`
+	// ArgumentsBytes and ArgumentsExcerpt, the beginning, take the place of the large
+	// arguments of a refused call.
+	ArgumentsBytes   int    `json:"arguments_bytes,omitempty"`
+	ArgumentsExcerpt string `json:"arguments_excerpt,omitempty"`
 
 	Policy Policy `json:"policy,omitzero"`
 	// Input is an object with the policy's input, except for the members that the
@@ -153,6 +201,7 @@ type Record struct {
 	Task json.RawMessage `json:"task,omitempty"`
 
 	Change *Change `json:"change,omitempty"` // ticket records only
+	Event  *Event  `json:"event,omitempty"`  // event records only
 
 	Outcome      Outcome `json:"outcome,omitempty"`       // outcome records only, as is all below
 	Stage        string  `json:"stage,omitempty"`         // the stage at which the call ended
@@ -160,6 +209,9 @@ type Record struct {
 	DurationMS   float64 `json:"duration_ms,omitempty"`   // milliseconds, kept to the microsecond
 	ResultSHA256 string  `json:"result_sha256,omitempty"` // lower-case hex
 	ResultBytes  int     `json:"result_bytes,omitempty"`
-	Error        string  `json:"error,omitempty"`
-	Replayed     bool    `json:"replayed,omitempty"` // the result is the stored one of an earlier run
+	// Hidden are the kinds of characters in the upstream's result that a reader does
+	// not see: control, bidi, invisible, tag.
+	Hidden   []string `json:"hidden,omitempty"`
+	Error    string   `json:"error,omitempty"`
+	Replayed bool     `json:"replayed,omitempty"` // the result is the stored one of an earlier run
 }

@@ -46,7 +46,8 @@ type Options struct {
 	WriteTimeout    time.Duration                   // longest wait for one record; 0 = 10 s
 	Now             func() time.Time                // nil = time.Now
 	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile
-	OnError         func(doing string, cause error) // receives every failure to write; nil = none. Must not block
+	OnError         func(doing string, cause error) // receives every failure to write, sign and anchor; nil = none. Must not block
+	Signing         Signing                         // of checkpoints, one for each HEAD
 }
 
 func (o Options) withDefaults() Options {
@@ -81,13 +82,15 @@ type Log struct {
 	once    sync.Once
 	err     error // of closing the chain; valid after done
 	entries sync.Pool
+	notary  *notary
 }
 
 var instanceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
 
 // Open begins a new chain in a directory of its own under root, creating root when
-// it is missing. It returns once the open record and HEAD are on disk; a chain
-// directory that already exists is an error. The caller must Close the Log.
+// it is missing. It returns once the open record, HEAD and the first checkpoint are on
+// disk; a chain directory that already exists is an error, and so is a checkpoint that
+// cannot be signed. The caller must Close the Log.
 func Open(root string, opts Options) (*Log, error) {
 	opts = opts.withDefaults()
 	if opts.Durability != Sync && opts.Durability != OS {
@@ -101,15 +104,33 @@ func Open(root string, opts Options) (*Log, error) {
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
 	w := &writer{dir: dir, opts: opts, buf: make([]byte, 0, 64<<10)}
-	if err := w.mark(&Record{Version: opts.Version, PID: os.Getpid()}, KindOpen); err != nil {
+	n := newNotary(opts.Signing, dir, opts.Instance, opts.OnError)
+	if err := w.open(root, n); err != nil {
 		w.drop()
 		_ = os.Remove(dir) // succeeds only when the directory is empty
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
-	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n}
 	l.entries.New = newEntry
 	go l.run(w)
 	return l, nil
+}
+
+// open writes the first record and its checkpoint.
+func (w *writer) open(root string, n *notary) error {
+	before, err := endsOf(root)
+	if err != nil {
+		return err
+	}
+	if err := w.mark(&Record{Version: w.opts.Version, PID: os.Getpid(), Before: before}, KindOpen); err != nil || n == nil {
+		return err
+	}
+	if err := n.sign(n.checkpoint(w.at, w.opts.Now())); err != nil {
+		return err
+	}
+	n.start()
+	w.notary = n
+	return nil
 }
 
 func makeDir(root, dir string) error {
@@ -124,6 +145,9 @@ func makeDir(root, dir string) error {
 
 // Instance returns the name of the chain.
 func (l *Log) Instance() string { return l.opts.Instance }
+
+// Signing returns how the checkpoints of the chain are signed.
+func (l *Log) Signing() Signing { return l.opts.Signing }
 
 // Close writes the queued records and the close record, flushes them, and ends the
 // chain. Later calls return the result of the first.

@@ -25,15 +25,31 @@ func Parse(line []byte) (*Record, error) {
 }
 
 // Read yields the records of all chains under root from since on, merged by time,
-// and ends after the last; a zero since starts at the first record. It opens a chain
-// when its time has come, so that a long trail of short processes holds few files,
-// and skips segments that end before since.
+// and ends after the last; a zero since starts at the first record. See Lines.
 //
 // ErrNoRecord reports a line that is skipped, and does not end the sequence; an
 // error about the files, and the end of ctx, do. No hash is checked: Verify does.
 // The caller owns the records.
 func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
+		for line, err := range Lines(ctx, root, since) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if r, fault := Parse(line); !yield(r, fault) {
+				return
+			}
+		}
+	}
+}
+
+// Lines yields the lines of all chains under root from since on, merged by time, without
+// their line feeds. It opens a chain when its time has come, so that a long trail of
+// short processes holds few files, and skips segments that end before since. A line is
+// valid until the next. An error, or the end of ctx, ends the sequence.
+func Lines(ctx context.Context, root string, since time.Time) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
 		waiting, err := sourcesSince(root, since)
 		defer func() {
 			for _, s := range waiting {
@@ -46,10 +62,10 @@ func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, 
 				if err = ctx.Err(); err != nil {
 					break
 				}
-				r, fault := Parse(s.line)
-				if s.line = nil; !yield(r, fault) {
+				if !yield(s.line, nil) {
 					return
 				}
+				s.line = nil
 			}
 			switch err = s.advance(since); {
 			case err != nil:
@@ -67,7 +83,7 @@ func Read(ctx context.Context, root string, since time.Time) iter.Seq2[*Record, 
 	}
 }
 
-// source is one chain of a Read.
+// source is one chain of Lines.
 type source struct {
 	*position
 	line  []byte                       // the next, nil = not known

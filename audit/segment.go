@@ -272,16 +272,7 @@ func writeHead(dir string, at link, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, headName+".tmp")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, headName))
+	return ReplaceFile(filepath.Join(dir, headName), append(data, '\n'))
 }
 
 func readHead(dir string) (head, error) {

@@ -19,7 +19,7 @@ func TestAnOlderTrail(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := func(ms int) time.Time { return time.Date(2026, 3, 1, 12, 0, 0, ms*1e6, time.UTC) }
-	want := audit.Report{Chains: []audit.Chain{
+	want := audit.Report{Verdicts: audit.Verdicts{Chain: audit.OK, Content: audit.Unproven, Independence: audit.Unproven}, Chains: []audit.Chain{
 		{
 			Instance: "01KJXA", Segments: 4, Records: 17, First: at(137), Last: at(2466), Seq: 17, Closed: true,
 			Head: "d353627cbca68037dae3054ce4471b999fdbed423da8b4f0f5d6fc52dec77ad6",

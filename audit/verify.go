@@ -14,32 +14,58 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/mod/sumdb/note"
 )
 
 // keepLinks is the largest number of records that a failed write may leave behind
 // without Verify taking them for a break: more than a few segments hold.
 const keepLinks = 1 << 19
 
-// Verify checks every chain under root, from the files alone. The error reports files
-// that could not be read; faults of a chain are in its Problems. A log may be verified
-// while it is written to: records that arrive meanwhile may or may not be part of the
-// Report.
-func Verify(root string) (Report, error) {
-	dirs, err := os.ReadDir(root)
+// Verify checks every chain under root, from the files alone: Evidence{}.Verify.
+func Verify(root string) (Report, error) { return Evidence{}.Verify(root) }
+
+// Verify checks every chain under root and compares the trail with the evidence. A root
+// that does not exist is a trail without chains where there is a ledger. The error
+// reports files that could not be read; faults of the trail are in its Problems. A log
+// may be verified while it is written to: records that arrive meanwhile may or may not be
+// part of the Report.
+func (e Evidence) Verify(root string) (Report, error) {
+	rep, err := e.verify(root)
 	if err != nil {
 		return Report{}, fmt.Errorf("verifying audit log: %w", err)
 	}
-	var rep Report
-	for _, d := range dirs {
-		if !d.IsDir() {
-			continue
-		}
-		c := newCheck(root, d.Name())
-		if err := c.run(); err != nil {
-			return Report{}, fmt.Errorf("verifying audit log: %w", err)
-		}
-		rep.Chains = append(rep.Chains, c.chain)
+	return rep, nil
+}
+
+func (e Evidence) verify(root string) (rep Report, err error) {
+	var chains []string
+	dirs, err := os.ReadDir(root)
+	if err != nil && (e.Ledger.Dir == "" || !errors.Is(err, fs.ErrNotExist)) {
+		return rep, err
 	}
+	for _, d := range dirs {
+		if d.IsDir() {
+			chains = append(chains, d.Name())
+		}
+	}
+	if err == nil && len(chains) == 0 { // whoever made the directory began a chain
+		rep.Problems = []Problem{{Question: ByChain, What: "the trail is empty"}}
+	}
+	// Evidence is read first: records that arrive later must not look missing.
+	x, err := e.gather(root, chains)
+	if err != nil {
+		return rep, err
+	}
+	for _, name := range chains {
+		c := newCheck(root, name)
+		c.marks, c.archive = x.marks[name], e.Archive
+		if err := c.run(e.Keys); err != nil {
+			return rep, err
+		}
+		rep.Chains, x.starts[name] = append(rep.Chains, c.chain), c.start
+	}
+	x.judge(&rep)
 	return rep, nil
 }
 
@@ -58,21 +84,30 @@ type check struct {
 	head    head
 	headErr error
 	atHead  string // hash of the record that HEAD names, "" = not seen
+
+	start    Checkpoint // before the first record; zero = the beginning of the chain
+	marks    []*mark    // records that others name
+	archive  bool       // see Evidence
+	question Question   // that problems are about
 }
 
 func newCheck(root, instance string) *check {
-	return &check{root: root, chain: Chain{Instance: instance}, known: true, open: map[string]Unfinished{}}
+	return &check{root: root, chain: Chain{Instance: instance}, known: true, open: map[string]Unfinished{}, question: ByChain}
 }
 
-func (c *check) run() error {
+func (c *check) run(keys []note.Verifier) error {
 	// HEAD is read first: records that arrive later must not look missing.
 	c.head, c.headErr = readHead(filepath.Join(c.root, c.chain.Instance))
 	numbers, err := segments(filepath.Join(c.root, c.chain.Instance))
 	if err != nil {
 		return err
 	}
-	want := 1
+	c.readStart(keys)
+	want := max(1, c.start.Segment)
 	for _, n := range numbers {
+		if n < c.start.Segment { // archived, and not removed yet
+			continue
+		}
 		c.place = Place{File: c.name(n)}
 		if n != want {
 			c.problem("%s is missing before this segment", missing("segment", uint64(want), uint64(n-1)))
@@ -92,7 +127,7 @@ func (c *check) name(number int) string {
 }
 
 func (c *check) problem(format string, args ...any) {
-	c.chain.Problems = append(c.chain.Problems, Problem{Place: c.place, What: fmt.Sprintf(format, args...)})
+	c.chain.Problems = append(c.chain.Problems, Problem{Place: c.place, Question: c.question, What: fmt.Sprintf(format, args...)})
 }
 
 func missing(noun string, from, to uint64) string {
@@ -253,6 +288,7 @@ func (c *check) take(rec *Record, stated, computed [sha256.Size]byte) {
 	if rec.Seq == c.head.Seq {
 		c.atHead = ch.Head
 	}
+	compare(c.marks, rec.Seq, ch.Head)
 	switch rec.Kind {
 	case KindDecision:
 		c.open[rec.CallID] = Unfinished{Seq: rec.Seq, Time: rec.Time, CallID: rec.CallID, DecisionID: rec.DecisionID, Server: rec.Server, Tool: rec.Tool}
@@ -283,6 +319,7 @@ func (c *check) finish() {
 	case c.atHead != "" && c.atHead != c.head.Hash:
 		c.problem("record %d is not the one that HEAD names", c.head.Seq)
 	}
+	c.judgeMarks()
 	for _, u := range c.open {
 		c.chain.Unfinished = append(c.chain.Unfinished, u)
 	}
@@ -291,13 +328,48 @@ func (c *check) finish() {
 
 // Report is the result of Verify.
 type Report struct {
-	Chains []Chain `json:"chains"` // by name, which for ULIDs is by age
+	Chains   []Chain   `json:"chains"`             // by name, which for ULIDs is by age
+	Problems []Problem `json:"problems,omitempty"` // of the trail as a whole
+	Verdicts Verdicts  `json:"verdicts"`
 }
 
-// OK reports whether no chain has a problem.
-func (r Report) OK() bool {
-	return !slices.ContainsFunc(r.Chains, func(c Chain) bool { return len(c.Problems) > 0 })
+// Verdicts are the answers to the three questions about a trail.
+type Verdicts struct {
+	Chain        Verdict `json:"chain"`
+	Content      Verdict `json:"content"`
+	Independence Verdict `json:"independence"`
 }
+
+// verdicts answers the questions, given whether a key was known and whether every chain
+// was seen outside.
+func (r Report) verdicts(known, seen bool) Verdicts {
+	broken := map[Question]bool{}
+	for _, p := range r.All() {
+		broken[p.Question] = true
+	}
+	answer := func(q Question, proven bool) Verdict {
+		switch {
+		case broken[q]:
+			return Broken
+		case proven:
+			return OK
+		}
+		return Unproven
+	}
+	return Verdicts{answer(ByChain, true), answer(ByContent, known), answer(ByIndependence, seen)}
+}
+
+// All returns the problems of the trail and of all chains.
+func (r Report) All() []Problem {
+	all := slices.Clone(r.Problems)
+	for _, c := range r.Chains {
+		all = append(all, c.Problems...)
+	}
+	return all
+}
+
+// OK reports whether there is no problem.
+func (r Report) OK() bool { return len(r.All()) == 0 }
 
 // Chain describes the log of one process.
 type Chain struct {
@@ -306,9 +378,12 @@ type Chain struct {
 	Records    int          `json:"records"` // in the chain, including open and close
 	First      time.Time    `json:"first"`
 	Last       time.Time    `json:"last"`
-	Seq        uint64       `json:"seq"`    // number of the last record
-	Head       string       `json:"head"`   // hash of the last record; noted elsewhere, it proves the chain later
-	Closed     bool         `json:"closed"` // ended cleanly; false for a running process and after a crash
+	Seq        uint64       `json:"seq"`                // number of the last record
+	Head       string       `json:"head"`               // hash of the last record; noted elsewhere, it proves the chain later
+	Closed     bool         `json:"closed"`             // ended cleanly; false for a running process and after a crash
+	Archived   uint64       `json:"archived,omitempty"` // number of the last record that was moved to an archive
+	Signed     uint64       `json:"signed,omitempty"`   // number of the last record that a signed checkpoint covers
+	Seen       uint64       `json:"seen,omitempty"`     // number of the last record that was seen outside: by the anchors, or else by the ledger
 	Problems   []Problem    `json:"problems,omitempty"`
 	Unfinished []Unfinished `json:"unfinished,omitempty"`
 	Torn       []Place      `json:"torn,omitempty"`      // unfinished last lines: never acknowledged
@@ -330,14 +405,18 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// Problem is one fault of a chain.
+// Problem is one fault of a chain or of the trail, which has no Place.
 type Problem struct {
 	Place
-	What string `json:"what"`
+	Question Question `json:"question"`
+	What     string   `json:"what"`
 }
 
 // String returns file:line (byte n): what.
 func (p Problem) String() string {
+	if p.File == "" {
+		return p.What
+	}
 	return fmt.Sprintf("%s (byte %d): %s", p.Place, p.Offset, p.What)
 }
 

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -39,8 +40,8 @@ func newEntry() any {
 }
 
 // Write records r: that a call is about to be made (KindDecision), how one ended
-// (KindOutcome), or that an approval ticket is about to change (KindTicket, with
-// Record.Change). It returns when the record is on disk or, for an outcome and under
+// (KindOutcome), that an approval ticket is about to change (KindTicket, with
+// Record.Change), or another act (KindEvent, with Record.Event). It returns when the record is on disk or, for an outcome and under
 // OS, when it is written; with an error after Options.WriteTimeout at the latest. A
 // caller that hangs up cannot keep its call out of the log: no context interrupts
 // Write. After an error the call must not be made, the result must be withheld, or the
@@ -102,6 +103,7 @@ func (l *Log) run(w *writer) {
 		case <-closing:
 			open, closing = false, nil
 		case e := <-l.queue:
+			runtime.Gosched() // calls that are ready to go on queue their records first: one write takes them all
 			plain, durable = plain[:0], durable[:0]
 			for more := len(l.queue); ; more-- { // nothing else receives
 				if e.durable {
@@ -147,11 +149,13 @@ type writer struct {
 	// pending holds the acknowledged lines that are not known to be on disk. It is
 	// used under Sync only: OS promises no more than the write.
 	pending []byte
+	notary  *notary // nil = checkpoints are not signed
 }
 
 // end writes the close record, flushes, and closes the segment.
 func (w *writer) end() error {
 	err := w.mark(&Record{}, KindClose)
+	w.notary.close()
 	if w.file != nil {
 		err = errors.Join(err, w.file.Close())
 		w.file = nil
@@ -359,6 +363,7 @@ func (w *writer) checkpoint() error {
 		return err
 	}
 	w.head = w.at.seq
+	w.notary.offer(w.at, w.opts.Now())
 	return nil
 }
 
@@ -402,12 +407,16 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 	b = appendTexts(b, "kind", string(kind))
 	switch kind {
 	case KindOpen:
-		return strconv.AppendInt(append(appendTexts(b, "version", r.Version), `,"pid":`...), int64(r.PID), 10)
+		b = strconv.AppendInt(append(appendTexts(b, "version", r.Version), `,"pid":`...), int64(r.PID), 10)
+		if len(r.Before) > 0 {
+			b = appendDocument(b, "before", r.Before)
+		}
+		return b
 	case KindClose:
 		return b
 	}
 	b = appendTexts(b, "call_id", r.CallID, "decision_id", r.DecisionID, "trace_id", r.TraceID, "parent_id?", r.ParentID)
-	b = appendTexts(append(b, `,"principal":{`...), "subject", r.Principal.Subject)
+	b = appendTexts(append(b, `,"principal":{`...), "subject", r.Principal.Subject, "person?", r.Principal.Person)
 	b = append(b, `,"roles":[`...)
 	for _, role := range r.Principal.Roles {
 		b = appendTexts(b, "", role)
@@ -422,6 +431,10 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		digest = hex.EncodeToString(sum[:])
 	}
 	b = appendTexts(b, "arguments_sha256?", digest)
+	if r.ArgumentsBytes != 0 {
+		b = strconv.AppendInt(append(b, `,"arguments_bytes":`...), int64(r.ArgumentsBytes), 10)
+		b = appendTexts(b, "arguments_excerpt", r.ArgumentsExcerpt)
+	}
 	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
 		b = appendTexts(append(b, `,"policy":{`...), "effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)
 		b = append(appendJSON(b, "obligations", p.Obligations), '}')
@@ -440,15 +453,25 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		if r.ResultBytes != 0 {
 			b = strconv.AppendInt(append(b, `,"result_bytes":`...), int64(r.ResultBytes), 10)
 		}
+		if r.Hidden != nil {
+			b = appendDocument(b, "hidden", r.Hidden)
+		}
 		b = appendTexts(b, "error?", r.Error)
 		if r.Replayed {
 			b = append(b, `,"replayed":true`...)
 		}
 	case kind == KindTicket && r.Change != nil:
-		change, _ := json.Marshal(r.Change) // texts and numbers always marshal
-		b = appendJSON(b, "change", []byte(escapes.Replace(string(change))))
+		b = appendDocument(b, "change", r.Change)
+	case kind == KindEvent && r.Event != nil:
+		b = appendDocument(b, "event", r.Event)
 	}
 	return b
+}
+
+// appendDocument appends a member whose value consists of texts and numbers.
+func appendDocument(b []byte, name string, v any) []byte {
+	text, _ := json.Marshal(v) // texts and numbers always marshal
+	return appendJSON(b, name, []byte(escapes.Replace(string(text))))
 }
 
 // appendTexts appends members with text values, given as pairs of name and value.

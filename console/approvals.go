@@ -31,6 +31,8 @@ type Ticket struct {
 	State          approval.State  `json:"state"`
 	Requester      string          `json:"requester"`
 	RequesterRoles []string        `json:"requester_roles"`
+	Person         string          `json:"requester_person,omitempty"` // who stands behind the requester
+	Actors         []string        `json:"requester_actors,omitempty"` // who acts for the requester
 	Client         string          `json:"client,omitempty"`
 	Tenant         string          `json:"tenant,omitempty"`
 	Server         string          `json:"server"`
@@ -69,6 +71,7 @@ type Ticket struct {
 // A Ballot is one vote on a ticket.
 type Ballot struct {
 	Subject string    `json:"subject"`
+	Person  string    `json:"person,omitempty"`
 	Approve bool      `json:"approve"`
 	Reason  string    `json:"reason,omitempty"`
 	At      time.Time `json:"at"`
@@ -87,7 +90,7 @@ type Change struct {
 // view returns k as p sees it.
 func view(k approval.Ticket, p policy.Principal) Ticket {
 	t := Ticket{
-		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles,
+		ID: k.ID, State: k.State, Requester: Visible(k.Principal.Subject), RequesterRoles: k.Principal.Roles, Person: Visible(k.Principal.Person),
 		Client: Visible(k.Principal.Client), Tenant: Visible(k.Principal.Tenant),
 		Server: Visible(k.Server), Tool: Visible(k.Tool), Exposed: Visible(k.Exposed), Fingerprint: k.Fingerprint, Digest: k.Digest,
 		ArgumentsText: argumentsText(k), ArgumentBytes: k.ArgumentBytes,
@@ -98,11 +101,14 @@ func view(k approval.Ticket, p policy.Principal) Ticket {
 		MayDecide:    k.State == approval.StateProposed && k.MayDecide(p),
 		MayReconcile: k.State == approval.StateUnknown && k.MayDecide(p),
 	}
+	for _, actor := range k.Principal.Actors {
+		t.Actors = append(t.Actors, Visible(actor))
+	}
 	if json.Valid(k.Arguments) {
 		t.Arguments = k.Arguments
 	}
 	for _, b := range k.Votes {
-		t.Votes = append(t.Votes, Ballot{Subject: Visible(b.Subject), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
+		t.Votes = append(t.Votes, Ballot{Subject: Visible(b.Subject), Person: Visible(b.Person), Approve: b.Approve, Reason: Visible(b.Reason), At: b.At})
 	}
 	for _, c := range k.History {
 		t.History = append(t.History, visibleChange(c))
@@ -232,6 +238,7 @@ func (c *Console) settle(w http.ResponseWriter, r *http.Request, p policy.Princi
 		k, err = change(k.ID)
 	}
 	if err != nil {
+		c.recordVote(r, p, "bearer", err)
 		return err
 	}
 	return answer(w, view(k, p))

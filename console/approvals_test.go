@@ -253,7 +253,7 @@ func TestRefusedDecisions(t *testing.T) {
 		"as the requester":       {token: "t-agent", status: 403, code: "SELF_APPROVAL"},
 		"no reason to deny":      {action: "deny", status: 422, code: "REASON_REQUIRED"},
 		"another digest":         {body: `{"digest":"sha256:0"}`, status: 409, code: "STALE_DIGEST"},
-		"after the expiry":       {before: func(l *listener, _ string) { l.now = l.now.Add(time.Hour) }, status: 409, code: "EXPIRED"},
+		"after the expiry":       {before: func(l *listener, _ string) { l.advance(time.Hour) }, status: 409, code: "EXPIRED"},
 		"decided before":         {before: func(l *listener, id string) { l.ask("POST", "/v1/approvals/"+id+"/approve", "", as("t-bob")...) }, status: 409, code: "NOT_PENDING"},
 		"another action":         {action: "grant", status: 404, code: "NOT_FOUND"},
 		"a form":                 {header: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 415, code: "NOT_JSON"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 )
@@ -78,6 +79,12 @@ type Options struct {
 	Held func(ctx context.Context) (int, error)
 	// Audit is the audit trail. Required.
 	Audit AuditTail
+	// TrailRight says which records of the trail a principal may read; nil or an
+	// error = none.
+	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
+	// Record records an act; nil = nothing is recorded. Without their record, nobody
+	// signs in and nobody reads the trail.
+	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Hosts are the names and addresses, without ports, by which people reach
@@ -86,6 +93,8 @@ type Options struct {
 	Hosts []string
 	// Version of the program, for the page.
 	Version string
+	// Throttle bounds refused credentials; nil = one of the console's own.
+	Throttle *guard.Throttle
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
 	// Log receives the causes of internal errors; nil = nothing is logged.
@@ -110,6 +119,7 @@ type Upstream struct {
 	Error       string    `json:"error,omitempty"`
 	Warnings    []string  `json:"warnings,omitempty"`
 	Since       time.Time `json:"since"`
+	Sandbox     string    `json:"sandbox,omitempty"` // how its command is confined, "" = it has none
 	Dropped     int64     `json:"dropped,omitempty"` // messages that nobody could use
 }
 
@@ -120,7 +130,7 @@ type Console struct {
 	home     *url.URL // Options.URL
 	mux      *http.ServeMux
 	sessions *sessions
-	throttle *throttle
+	throttle *guard.Throttle
 	ctx      context.Context // ends with Close
 	close    context.CancelFunc
 }
@@ -144,7 +154,9 @@ func New(opts Options) (*Console, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Console{opts: opts, home: home, mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
-	c.throttle = newThrottle(opts.Now)
+	if c.throttle = opts.Throttle; c.throttle == nil {
+		c.throttle = guard.NewThrottle(opts.Now)
+	}
 	for pattern, methods := range c.routes() {
 		c.mux.Handle(pattern, c.serve(methods))
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,8 +61,30 @@ type listener struct {
 	*console.Console
 	t       *testing.T
 	tickets *approval.Tickets
-	now     time.Time
-	status  console.Status
+	clock
+	status console.Status
+
+	acts       []console.Act
+	unrecorded error // of every record
+}
+
+// clock is the time of a test. It is safe for concurrent use: tickets keep themselves.
+type clock struct{ passed atomic.Int64 }
+
+func (c *clock) Now() time.Time {
+	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(c.passed.Load()))
+}
+
+func (c *clock) advance(d time.Duration) { c.passed.Add(int64(d)) }
+
+func trailRight(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
+	switch {
+	case p.Has("auditor"):
+		return policy.TrailAll, nil
+	case p.Has("approver"):
+		return policy.TrailDecides, nil
+	}
+	return policy.TrailNone, nil
 }
 
 // noTrail is an audit trail without records.
@@ -71,17 +94,22 @@ func noTrail(context.Context, int, bool) iter.Seq2[[]byte, error] {
 
 func newListener(t *testing.T, change func(*console.Options)) *listener {
 	t.Helper()
-	l := &listener{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	l := &listener{t: t}
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), store.Migrations())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.tickets, err = approval.New(t.Context(), db, approval.Options{Now: func() time.Time { return l.now }}); err != nil {
+	if l.tickets, err = approval.New(t.Context(), db, approval.Options{Now: l.Now}); err != nil {
 		t.Fatal(err)
 	}
 	opts := console.Options{
 		Approvals: l.tickets, Reconciler: l.tickets, Feed: l.tickets, Archive: l.tickets, Identify: identify, Again: again, Status: func() console.Status { return l.status },
-		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3", Now: func() time.Time { return l.now },
+		Held: l.tickets.Held, Audit: noTrail, Metrics: http.NotFoundHandler(), Version: "1.2.3", Now: l.Now,
+		TrailRight: trailRight,
+		Record: func(a console.Act) error {
+			l.acts = append(l.acts, a)
+			return l.unrecorded
+		},
 	}
 	if change != nil {
 		change(&opts)
@@ -338,7 +366,6 @@ func TestPathsAndMethods(t *testing.T) {
 }
 
 func TestWhoAsks(t *testing.T) {
-	l := newListener(t, nil)
 	for name, header := range map[string][]string{
 		"nobody":                       nil,
 		"an unknown token":             {"Authorization", "Bearer t-none"},
@@ -349,6 +376,7 @@ func TestWhoAsks(t *testing.T) {
 		"two tokens":                   {"Authorization", "Bearer t-ann", "Authorization", "Bearer t-agent"},
 		"a token in the query, indeed": {"X-Token", "t-ann"},
 	} {
+		l := newListener(t, nil) // one address may show ten wrong credentials
 		for _, target := range []string{"GET /v1/approvals?token=t-ann", "GET /v1/approvals/x", "POST /v1/approvals/x/approve", "GET /v1/audit/tail"} {
 			method, path, _ := strings.Cut(target, " ")
 			w := l.ask(method, path, "{}", header...)
@@ -358,7 +386,7 @@ func TestWhoAsks(t *testing.T) {
 			}
 		}
 	}
-	if w := l.ask("GET", "/v1/approvals", "", "Authorization", "bearer t-ann"); w.Code != 200 {
+	if w := newListener(t, nil).ask("GET", "/v1/approvals", "", "Authorization", "bearer t-ann"); w.Code != 200 {
 		t.Errorf("the scheme in lower case: %d", w.Code)
 	}
 }
@@ -410,11 +438,9 @@ func lines(n int, follow func(ctx context.Context)) console.AuditTail {
 
 func TestAuditTail(t *testing.T) {
 	l := newListener(t, func(o *console.Options) { o.Audit = lines(12, nil) })
-	for _, token := range []string{"t-audit", "t-ann"} {
-		w := l.ask("GET", "/v1/audit/tail?n=2", "", as(token)...)
-		if w.Body.String() != "{\"n\":10}\n{\"n\":11}\n" || w.Header().Get("Content-Type") != "application/jsonl" {
-			t.Errorf("%s: %d %q", token, w.Code, w.Body)
-		}
+	w := l.ask("GET", "/v1/audit/tail?n=2", "", as("t-audit")...)
+	if w.Body.String() != "{\"n\":10}\n{\"n\":11}\n" || w.Header().Get("Content-Type") != "application/jsonl" {
+		t.Errorf("%d %q", w.Code, w.Body)
 	}
 	if got := strings.Count(l.ask("GET", "/v1/audit/tail", "", as("t-audit")...).Body.String(), "\n"); got != 10 {
 		t.Errorf("%d lines, want 10", got)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/guard"
@@ -68,6 +69,12 @@ type asker func(w http.ResponseWriter, r *http.Request, p policy.Principal) erro
 func (c *Console) as(h asker) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := c.identify(r.Context(), r.Header.Values("Authorization"))
+		if err != nil && r.Header["Authorization"] != nil && !c.throttle.Allow(r.RemoteAddr) {
+			w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
+			w.Header().Set("Connection", "close")
+			return problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN", Detail: "too many credentials from your address were refused",
+				Hint: "a valid one is accepted at any time"}
+		}
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="toolgate"`)
 			return err

@@ -40,7 +40,7 @@ func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
 var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"visible": Visible}).Parse(`{{if not .Ready}}not {{end}}ready
 {{if .Verbose}}policy {{visible .Revision}}
 {{with .Shadow}}shadow {{visible .}}
-{{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Error}}: {{visible .}}{{end}}
+{{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Sandbox}}, sandbox {{visible .}}{{end}}{{with .Error}}: {{visible .}}{{end}}
 {{range .Warnings}}warning: {{visible $u.Name}}: {{visible .}}
 {{end}}{{end}}{{range .Warnings}}warning: {{visible .}}
 {{end}}{{end}}`))

@@ -43,7 +43,7 @@ func (c *Console) face(k approval.Ticket, v visitor) face {
 	return face{
 		Said: sentence(k), Standing: describeState(k), Left: timeLeft(now, k.Expires), Seconds: int(k.Expires.Sub(now) / time.Second),
 		Open: k.State == approval.StateProposed || k.State == approval.StateApproved,
-		Own:  k.Principal.Subject == v.Subject && k.Principal.Tenant == v.Tenant,
+		Own:  k.Principal.Tenant == v.Tenant && v.SameParty(k.Principal),
 	}
 }
 

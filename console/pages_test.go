@@ -108,7 +108,7 @@ func TestHistoryHasPages(t *testing.T) {
 	for range 26 {
 		k := l.hold(`{"n":1}`)
 		l.ask("POST", "/v1/approvals/"+k.ID+"/deny", `{"reason":"no"}`, as("t-bob")...)
-		l.now = l.now.Add(time.Hour) // a denial answers until its expiry
+		l.advance(time.Hour) // a denial answers until its expiry
 	}
 	b := newBrowser(l).signIn("t-ann")
 	first := b.cards("/console/approvals?view=history")
@@ -281,7 +281,7 @@ func TestVotes(t *testing.T) {
 		"another word":            {vote: "maybe", status: 400, want: approval.StateProposed},
 		"no word":                 {status: 400, want: approval.StateProposed},
 		"a field twice":           {vote: "approve", change: func(f url.Values) { f.Add("vote", "deny") }, status: 400, want: approval.StateProposed},
-		"after the expiry":        {vote: "approve", before: func(l *listener, _ approval.Ticket) { l.now = l.now.Add(time.Hour) }, status: 409, says: "expired", want: approval.StateExpired},
+		"after the expiry":        {vote: "approve", before: func(l *listener, _ approval.Ticket) { l.advance(time.Hour) }, status: 409, says: "expired", want: approval.StateExpired},
 		"after somebody's denial": {vote: "approve", before: func(l *listener, k approval.Ticket) {
 			l.ask("POST", "/v1/approvals/"+k.ID+"/deny", `{"reason":"no"}`, as("t-bob")...)
 		}, status: 409, says: "not waiting", want: approval.StateDenied},
@@ -379,7 +379,7 @@ func TestReconcilePage(t *testing.T) {
 		"no reason": {"t-ann", "done", " ", 422, approval.StateUnknown}, "another word": {"t-ann", "approved", "x", 400, approval.StateUnknown},
 		"the requester": {"t-agent", "done", "x", 403, approval.StateUnknown}, "the requester, an approver": {"t-self", "done", "x", 403, approval.StateUnknown},
 	} {
-		l.now = l.now.Add(time.Hour)
+		l.advance(time.Hour)
 		k := l.unknown(`{"name":"` + name + `"}`)
 		b := newBrowser(l).signIn(tt.token)
 		path := "/console/approvals/" + k.ID

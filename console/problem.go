@@ -51,6 +51,12 @@ var refusals = []struct {
 	{approval.ErrAlreadyVoted, problem{Status: http.StatusConflict, Code: "ALREADY_VOTED", Detail: "you have voted on this ticket already"}},
 	{approval.ErrStaleDigest, problem{Status: http.StatusConflict, Code: "STALE_DIGEST", Detail: "the decision is about other arguments than the ticket has",
 		Hint: "read the ticket again and decide on what it shows"}},
+	{approval.ErrDoubt, problem{Status: http.StatusConflict, Code: "IN_DOUBT", Detail: "the state cannot be relied on for this ticket: its outcome counts as unknown",
+		Hint: "toolgate approval show says why; find out whether the call took effect"}},
+	{approval.ErrComparing, problem{Status: http.StatusServiceUnavailable, Code: "APPROVALS_CLOSED", Detail: "the state is being compared with the audit trail",
+		Hint: "try again in a few seconds; /readyz?verbose shows when approvals are open"}},
+	{approval.ErrReplaced, problem{Status: http.StatusServiceUnavailable, Code: "APPROVALS_CLOSED", Detail: "the state was deleted or replaced while toolgate was using it",
+		Hint: "restart toolgate"}},
 	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason is needed",
 		Hint: "say why: it is kept, and the agent is told why a call was denied"}},
 }

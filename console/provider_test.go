@@ -164,7 +164,7 @@ func TestTriesAreBounded(t *testing.T) {
 	if got := b.from("[2001:db8::ff]:1"); got != 429 {
 		t.Errorf("the same network: %d", got)
 	}
-	b.now = b.now.Add(6 * time.Second)
+	b.advance(6 * time.Second)
 	if first, second := b.from("192.0.2.1:1"), b.from("192.0.2.1:1"); first != 401 || second != 429 {
 		t.Errorf("after a while: %d, %d", first, second)
 	}
@@ -196,7 +196,7 @@ func TestManyAddresses(t *testing.T) {
 	if got := b.from("10.0.0.0:1"); got != 401 {
 		t.Errorf("a known address: %d", got)
 	}
-	if b.now = b.now.Add(time.Minute); b.from("10.9.0.99:1") != 401 {
+	if b.advance(time.Minute); b.from("10.9.0.99:1") != 401 {
 		t.Error("no room was made")
 	}
 }

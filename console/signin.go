@@ -66,28 +66,32 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) error {
 	case !equalSecrets(cookie(r, entryCookie), r.PostForm.Get("csrf")):
 		return c.noEntry(w, r, s, problem{Status: http.StatusForbidden, Code: "FORM_REFUSED",
 			Detail: "your browser did not send back the cookie of this page", Hint: "allow cookies for this site, and try again"})
-	case !c.throttle.allow(r):
-		return c.tooOften(w, r, s)
 	}
 	token := strings.TrimSpace(r.PostForm.Get("token"))
 	p, err := c.opts.Identify(r.Context(), token)
 	if err != nil || !p.Valid() {
 		c.opts.Log.Debug("refusing a sign-in", "error", err)
+		if !c.throttle.Allow(r.RemoteAddr) {
+			return c.tooOften(w, r, s)
+		}
 		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED", Detail: "that token is not known here"})
 	}
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(token)))
-	c.enter(w, r, p, func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
+	return c.enter(w, r, p, "token", func(ctx context.Context, p policy.Principal) (policy.Principal, error) {
 		return c.opts.Again(ctx, p, sum)
 	}, s.Next)
-	return nil
 }
 
 // enter begins a session of p in place of any session of the browser.
-func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Principal, a again, to string) {
+func (c *Console) enter(w http.ResponseWriter, r *http.Request, p policy.Principal, credential string, a again, to string) error {
+	if err := c.record(r, Act{Name: ActSignIn, Principal: p, Credential: credential}); err != nil {
+		return c.refusePage(w, r, err)
+	}
 	c.sessions.drop(cookie(r, sessionCookie))
 	setCookie(w, sessionCookie, c.sessions.start(p, a))
 	setCookie(w, entryCookie, "")
 	http.Redirect(w, r, to, http.StatusSeeOther)
+	return nil
 }
 
 // noEntry shows the sign-in form again, with the reason.
@@ -97,12 +101,13 @@ func (c *Console) noEntry(w http.ResponseWriter, r *http.Request, s entry, p pro
 }
 
 func (c *Console) tooOften(w http.ResponseWriter, r *http.Request, s entry) error {
-	w.Header().Set("Retry-After", strconv.Itoa(int(signInEvery.Seconds())))
+	w.Header().Set("Retry-After", strconv.Itoa(int(guard.RefusedEvery.Seconds())))
 	return c.noEntry(w, r, s, problem{Status: http.StatusTooManyRequests, Code: "TOO_OFTEN",
 		Detail: "there were too many tries to sign in from your address", Hint: "wait a minute, and try again"})
 }
 
-func (c *Console) signOut(w http.ResponseWriter, r *http.Request, _ visitor) error {
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request, v visitor) error {
+	_ = c.record(r, Act{Name: ActSignOut, Principal: v.Principal, Credential: "session"}) // the log has the cause
 	c.sessions.drop(cookie(r, sessionCookie))
 	setCookie(w, sessionCookie, "")
 	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
@@ -175,7 +180,7 @@ func (c *Console) beginProviderSignIn(w http.ResponseWriter, r *http.Request) er
 	switch {
 	case c.opts.Provider == nil:
 		return c.refusePage(w, r, noProvider)
-	case !c.throttle.allow(r):
+	case !c.throttle.Allow(r.RemoteAddr):
 		return c.tooOften(w, r, entry{Next: to})
 	case !c.atHome(r.Host) && r.URL.Query().Has("moved"):
 		return c.refusePage(w, r, problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this address is not the one in toolgate.console.url",
@@ -206,7 +211,7 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	secret, to, _ := strings.Cut(cookie(r, journeyCookie), "|")
 	to, _ = url.QueryUnescape(to) // what cannot be read leads home
 	s := entry{Next: next(to)}
-	if !c.throttle.allow(r) {
+	if !c.throttle.Allow(r.RemoteAddr) {
 		return c.tooOften(w, r, s)
 	}
 	setCookie(w, journeyCookie, "")
@@ -217,12 +222,12 @@ func (c *Console) finishProviderSignIn(w http.ResponseWriter, r *http.Request) e
 	p, err := c.opts.Provider.Finish(r.Context(), secret, answer)
 	if err != nil || !p.Valid() {
 		c.opts.Log.Warn("refusing a sign-in", "error", err)
+		_ = c.record(r, Act{Name: ActSignInRefused, Credential: "provider", Reason: "UNAUTHENTICATED"}) // the log has the cause
 		return c.noEntry(w, r, s, problem{Status: http.StatusUnauthorized, Code: "UNAUTHENTICATED",
 			Detail: "the identity provider did not sign you in here", Hint: "try again; toolgate's log says why"})
 	}
 	if p.Until.IsZero() { // nothing but the session vouches for a guest, for votes too
 		p.Until = c.opts.Now().Add(c.sessions.life)
 	}
-	c.enter(w, r, p, c.opts.Provider.Again, s.Next)
-	return nil
+	return c.enter(w, r, p, "provider", c.opts.Provider.Again, s.Next)
 }

@@ -175,7 +175,7 @@ func TestWhereSigningInLeads(t *testing.T) {
 		"/console/" + strings.Repeat("x", 2048): home,
 	} {
 		b := newBrowser(l)
-		l.now = l.now.Add(time.Minute)
+		l.advance(time.Minute)
 		w := b.do("POST", "/console/login", b.form("/console/login?next="+url.QueryEscape(next), "token", "t-ann", "next", next))
 		if got := w.Header().Get("Location"); w.Code != 303 || got != want {
 			t.Errorf("%q leads to %q (%d), want %q", next, got, w.Code, want)
@@ -191,7 +191,7 @@ func TestSessionsEnd(t *testing.T) {
 		"in use":        {end: func(*testing.T, *browser) {}, want: true},
 		"used all day":  {end: func(t *testing.T, b *browser) { pass(t, b, 5, 90*time.Minute) }, want: true},
 		"the whole day": {end: func(t *testing.T, b *browser) { pass(t, b, 6, 90*time.Minute) }},
-		"not used":      {end: func(_ *testing.T, b *browser) { b.now = b.now.Add(2 * time.Hour) }},
+		"not used":      {end: func(_ *testing.T, b *browser) { b.advance(2 * time.Hour) }},
 		"signed out": {end: func(t *testing.T, b *browser) {
 			was := b.cookies["__Host-toolgate"]
 			if w := b.do("POST", "/console/logout", b.form("/console/login")); w.Code != 303 || b.cookies["__Host-toolgate"] != "" {
@@ -235,7 +235,7 @@ func TestSessionsEnd(t *testing.T) {
 func pass(t *testing.T, b *browser, times int, each time.Duration) {
 	t.Helper()
 	for range times {
-		b.now = b.now.Add(each)
+		b.advance(each)
 		b.signedIn()
 	}
 }
@@ -243,13 +243,13 @@ func pass(t *testing.T, b *browser, times int, each time.Duration) {
 // A session ends with the credential that began it.
 func TestSessionsEndWithTheCredential(t *testing.T) {
 	l := newListener(t, nil)
-	people["t-jwt"] = policy.Principal{Subject: "jwt", Roles: []string{"approver"}, Until: l.now.Add(time.Hour)}
+	people["t-jwt"] = policy.Principal{Subject: "jwt", Roles: []string{"approver"}, Until: l.Now().Add(time.Hour)}
 	t.Cleanup(func() { delete(people, "t-jwt") })
 	b := newBrowser(l).signIn("t-jwt")
-	if l.now = l.now.Add(59 * time.Minute); !b.signedIn() {
+	if l.advance(59 * time.Minute); !b.signedIn() {
 		t.Error("signed out before the end")
 	}
-	if l.now = l.now.Add(time.Minute); b.signedIn() {
+	if l.advance(time.Minute); b.signedIn() {
 		t.Error("signed in after the end")
 	}
 }

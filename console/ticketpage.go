@@ -62,7 +62,7 @@ func (c *Console) describe(ctx context.Context, k approval.Ticket, v visitor) (d
 	if d.shell, err = c.shell(ctx, v, Visible(k.Exposed), "", "/console/approvals/"+k.ID); err != nil {
 		return d, err
 	}
-	own, voted := ballotOf(k, v.Principal)
+	own, voted := k.VoteOf(v.Principal)
 	d.MayDecide = d.MayDecide && !voted
 	d.WhyNot = whyNot(k, v.Principal, own, voted)
 	d.Raw, d.RawCut = rawOf(k.Arguments)
@@ -108,22 +108,13 @@ func describeTransport(k approval.Ticket) string {
 	return s
 }
 
-func ballotOf(k approval.Ticket, p policy.Principal) (approval.Ballot, bool) {
-	for _, b := range k.Votes {
-		if b.Subject == p.Subject {
-			return b, true
-		}
-	}
-	return approval.Ballot{}, false
-}
-
 // whyNot says why p cannot decide on k.
 func whyNot(k approval.Ticket, p policy.Principal, own approval.Ballot, voted bool) string {
 	mine := "You denied it."
 	if own.Approve {
 		mine = "You approved it."
 	}
-	asked := k.Principal.Subject == p.Subject
+	asked := p.SameParty(k.Principal)
 	switch {
 	case voted && k.State == approval.StateProposed:
 		return mine + " It waits for others."
@@ -187,6 +178,7 @@ func (c *Console) settled(w http.ResponseWriter, r *http.Request, v visitor, err
 		http.Redirect(w, r, "/console/approvals/"+r.PathValue("id"), http.StatusSeeOther)
 		return nil
 	}
+	c.recordVote(r, v.Principal, "session", err)
 	p := problemOf(err)
 	if p.Status == http.StatusInternalServerError {
 		return err

@@ -22,11 +22,19 @@ import (
 
 // Principal is who makes a call. The zero Principal is nobody: no stage of
 // the road lets it pass.
+//
+// Who calls, for whom, through what and from where are separate facts. Only Client is
+// the caller's own claim; the credential vouches for the others.
 type Principal struct {
-	Subject string   `json:"subject"`          // stable name, never empty
-	Roles   []string `json:"roles"`            // in configured order, may be empty
-	Client  string   `json:"client,omitempty"` // name/version the client gave of itself: unverified
-	Tenant  string   `json:"tenant,omitempty"` // empty outside multi-tenant identity
+	Subject  string   `json:"subject"`             // stable name, never empty
+	Person   string   `json:"person,omitempty"`    // the human who acts, or owns the agent that acts; "" = the credential names none
+	Issuer   string   `json:"issuer,omitempty"`    // iss of a JWT or an ID token; "" = a configured token or the local principal
+	Roles    []string `json:"roles"`               // in configured order, may be empty
+	Client   string   `json:"client,omitempty"`    // name/version the client gave of itself: unverified
+	ClientID string   `json:"client_id,omitempty"` // the OAuth client that the token was issued to (client_id or azp)
+	Tenant   string   `json:"tenant,omitempty"`    // empty outside multi-tenant identity
+	Actors   []string `json:"actors,omitempty"`    // who acts for Subject, named like subjects, the present actor first (RFC 8693 section 4.1)
+	MayAct   []string `json:"may_act,omitempty"`   // who may act for Subject (RFC 8693 section 4.4)
 	// Until is when the credential ends that named the principal; zero = it ends
 	// when the operator says so. It is no part of what policies see.
 	Until time.Time `json:"-"`
@@ -38,6 +46,40 @@ func (p Principal) Valid() bool { return p.Subject != "" }
 // Has reports whether p holds any of roles.
 func (p Principal) Has(roles ...string) bool {
 	return slices.ContainsFunc(p.Roles, func(role string) bool { return slices.Contains(roles, role) })
+}
+
+// Parties returns the names that p goes by where duties are separated: its subject, its
+// person, and everybody who acts for it.
+func (p Principal) Parties() []string {
+	names := append([]string{p.Subject}, p.Actors...)
+	if p.Person != "" {
+		names = append(names, p.Person)
+	}
+	return names
+}
+
+// SameParty reports whether p and q must not check each other: one human stands behind
+// both, one acts for the other, or may. Principals without a Person are the same party
+// only by their subjects.
+func (p Principal) SameParty(q Principal) bool {
+	ps, qs := p.Parties(), q.Parties()
+	shares := func(a, b []string) bool {
+		return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
+	}
+	return shares(ps, qs) || shares(p.MayAct, qs) || shares(q.MayAct, ps)
+}
+
+// Clone returns a copy of p that shares no memory with it.
+func (p Principal) Clone() Principal {
+	p.Roles, p.Actors, p.MayAct = slices.Clone(p.Roles), slices.Clone(p.Actors), slices.Clone(p.MayAct)
+	return p
+}
+
+// SameFacts reports whether person, issuer, OAuth client and delegation of p and q are
+// equal.
+func (p Principal) SameFacts(q Principal) bool {
+	return p.Person == q.Person && p.Issuer == q.Issuer && p.ClientID == q.ClientID &&
+		slices.Equal(p.Actors, q.Actors) && slices.Equal(p.MayAct, q.MayAct)
 }
 
 // Tool is what a policy may know of a tool. Annotations are the upstream's own
@@ -258,6 +300,16 @@ func ParseRate(s string) (count int, per time.Duration, ok bool) {
 	per, perErr := time.ParseDuration(duration)
 	return int(n), per, err == nil && n > 0 && perErr == nil && per > 0
 }
+
+// TrailRight says which records of the audit trail a principal may read.
+type TrailRight string
+
+// The rights to read the trail.
+const (
+	TrailNone    TrailRight = ""
+	TrailDecides TrailRight = "decides" // records of held calls that the principal may decide on
+	TrailAll     TrailRight = "all"
+)
 
 // Mask says what of a decision its event in the decision log may not tell: what
 // data.system.log.drop and .mask of a policy answer.

@@ -34,15 +34,7 @@ type hold struct {
 
 // claim finds or makes the ticket of the call, and spends its grant if it has one.
 func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
-	g := t.gate
-	claim, err := g.opts.Tickets.Claim(context.WithoutCancel(ctx), approval.Held{
-		Principal: t.principal, Server: t.tool.Server, Tool: t.tool.Name, Exposed: t.tool.Exposed,
-		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
-		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
-		Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
-		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session,
-		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(g.settings.Load().Execute, t.tool.Exposed),
-	})
+	claim, err := t.gate.opts.Tickets.Claim(context.WithoutCancel(ctx), t.held())
 	if err != nil {
 		f := t.internal("claiming a ticket", err)
 		if errors.Is(err, approval.ErrUntold) {
@@ -55,6 +47,37 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		t.settle = t.giveBack
 	}
 	return claim, nil
+}
+
+// held is the call as its ticket binds it.
+func (t *toolCall) held() approval.Held {
+	return approval.Held{
+		Principal: t.principal, Server: t.tool.Server, Tool: t.tool.Name, Exposed: t.tool.Exposed,
+		Fingerprint: t.tool.Fingerprint, Arguments: t.body, Digest: t.digest,
+		Revision: t.decision.Revision, Rule: t.decision.Rule, Reason: t.decision.Reason,
+		Approval: *t.decision.Approval, DecisionID: t.decisionID, TraceID: t.traceID,
+		Transport: t.in.Transport, Era: t.in.Era, Session: t.in.Session,
+		Execute: t.decision.Approval.ExecuteOnApprove || t.knowsTasks() || slices.Contains(t.gate.settings.Load().Execute, t.tool.Exposed),
+	}
+}
+
+// pollRate is how often a call that repeats a held one costs no quota: a little more
+// often than pending answers suggest.
+const pollRate = "1/9s"
+
+// repeats reports whether a held call costs no quota: it comes back for its ticket no
+// sooner than it was told, or the ticket is approved and the call spends its grant. An
+// error of the store means no.
+func (t *toolCall) repeats(ctx context.Context) bool {
+	if t.gate.opts.Repeats == nil || t.decision.Effect != policy.Hold || t.decision.Approval == nil {
+		return false
+	}
+	ticket, err := t.gate.opts.Repeats.Repeated(ctx, t.held())
+	if err != nil {
+		return false
+	}
+	return ticket.State == approval.StateApproved ||
+		t.gate.polls.Spend(t.start, t.principal, t.subject, &policy.Limit{Rate: pollRate, Key: ticket.ID}) == nil
 }
 
 // ended refuses a call whose ticket is over without a result.

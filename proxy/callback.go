@@ -13,6 +13,9 @@ import (
 	"github.com/toolgate/toolgate/signal"
 )
 
+// elicitation is the method with which a server asks a person.
+const elicitation = "elicitation/create"
+
 // question is a request of a server to its client.
 type question struct {
 	relayed
@@ -62,7 +65,11 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 		q.round, q.at = r, len(r.asked)
 		all[i], failures[i] = q, walk(ctx, q, &q.call, callbackRoad[:last])
 		if failures[i] == nil {
-			r.asked = append(r.asked, questions[i])
+			ask := questions[i]
+			if ask.Method == elicitation {
+				ask.Params = q.attribute(ask.Params)
+			}
+			r.asked = append(r.asked, ask)
 		}
 	}
 	answers := make([]registry.Answer, len(questions))
@@ -73,6 +80,23 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 		answers[i] = answerOf(q.close(ctx, failures[i]))
 	}
 	return answers
+}
+
+// attribute returns the params of an elicitation with a message that says which
+// server asks. They stay as they are on the route of one server, whose client knows
+// the server by its address, and where they are no object.
+func (c *call) attribute(params json.RawMessage) json.RawMessage {
+	if c.in.Route != "" {
+		return params
+	}
+	message := c.server + " asks"
+	if text := textMember(params, "message"); text != "" {
+		message += ": " + text
+	}
+	if out, err := jsonrpc.Set(params, "message", jsonrpc.Quote(message)); err == nil {
+		return out
+	}
+	return params
 }
 
 // newQuestion begins the way of one question.
@@ -110,11 +134,11 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	list, _ := jsonrpc.Get(data, "elicitations")
 	kept := false
 	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
-		if !c.foresee(ctx, c.signalID, registry.Question{Method: "elicitation/create", Params: e}).allowed {
+		if !c.foresee(ctx, c.signalID, registry.Question{Method: elicitation, Params: e}).allowed {
 			return nil, nil
 		}
 		kept = true
-		return e, nil
+		return c.attribute(e), nil
 	})
 	if err == nil {
 		f.Upstream, err = jsonrpc.Edit(f.Upstream, jsonrpc.Change{Name: "data", Members: []jsonrpc.Change{{Name: "elicitations", Value: list}}})

@@ -118,16 +118,17 @@ func question(method, params string) registry.Question {
 	return q
 }
 
-// What a server asks reaches the client byte for byte, is judged and recorded as
-// what it is, and is answered byte for byte.
+// What a server asks reaches the client byte for byte, but that an elicitation says
+// which server asks. It is judged and recorded as what it is, and answered byte for
+// byte.
 func TestQuestions(t *testing.T) {
-	for _, tt := range []struct{ method, params, arguments string }{
-		{"sampling/createMessage", `{ "messages": [], "maxTokens": 1e2, "_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`, ""},
-		{"sampling/createMessage", `{"messages":[],"tools":[]}`, ""},
-		{"elicitation/create", `{"message":"who?","requestedSchema":{}}`, ""},
-		{"elicitation/create", `{"mode":"form","message":"who?"}`, ""},
-		{"elicitation/create", `{"mode":"url","url":"https://a"}`, ""},
-		{"roots/list", "", "{}"},
+	for _, tt := range []struct{ method, params, arguments, asked string }{
+		{"sampling/createMessage", `{ "messages": [], "maxTokens": 1e2, "_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`, "", ""},
+		{"sampling/createMessage", `{"messages":[],"tools":[]}`, "", ""},
+		{"elicitation/create", `{"message":"who?","requestedSchema":{}}`, "", `{"message":"web asks: who?","requestedSchema":{}}`},
+		{"elicitation/create", `{"mode":"form","message":"who?"}`, "", `{"mode":"form","message":"web asks: who?"}`},
+		{"elicitation/create", `{"mode":"url","url":"https://a"}`, "", `{"mode":"url","url":"https://a","message":"web asks"}`},
+		{"roots/list", "", "{}", ""},
 	} {
 		i := newInquirer(t)
 		q := question(tt.method, tt.params)
@@ -136,7 +137,11 @@ func TestQuestions(t *testing.T) {
 		if want := `{"to": "` + tt.method + `","n":1e2}`; len(answers) != 1 || string(answers[0].Result) != want || answers[0].Error != nil {
 			t.Errorf("%s: answered %s", tt.method, answers)
 		}
-		if diff := cmp.Diff([][]string{{strings.TrimSpace(tt.method + " " + tt.params)}}, i.client.rounds); diff != "" {
+		asked := tt.asked
+		if asked == "" {
+			asked = tt.params
+		}
+		if diff := cmp.Diff([][]string{{strings.TrimSpace(tt.method + " " + asked)}}, i.client.rounds); diff != "" {
 			t.Errorf("%s asked (-want +got):\n%s", tt.method, diff)
 		}
 		if tt.arguments == "" {
@@ -545,8 +550,12 @@ func TestElicitationInPlaceOfAResult(t *testing.T) {
 				in.Capabilities = json.RawMessage(everything)
 			}
 			_, f := road(t.Context(), in)
-			if f == nil || f.Kernel.Code != signal.CodeToolFailed || string(f.Upstream) != tt.want {
-				t.Errorf("%s, relay %v: %v with %s\nwant %s", tt.name, relay, f, f.Upstream, tt.want)
+			want := tt.want
+			if !relay { // where all servers are, the question says who asks
+				want = strings.NewReplacer(`"https://a"`, `"https://a","message":"web asks"`, `"https://b"`, `"https://b","message":"web asks"`).Replace(want)
+			}
+			if f == nil || f.Kernel.Code != signal.CodeToolFailed || string(f.Upstream) != want {
+				t.Errorf("%s, relay %v: %v with %s\nwant %s", tt.name, relay, f, f.Upstream, want)
 			}
 			if len(i.outcomes) != 1+tt.judged {
 				t.Errorf("%s, relay %v: records %+v", tt.name, relay, i.outcomes)

@@ -149,9 +149,16 @@ func (g *Gate) Identify(ctx context.Context, cred identity.Credential) (policy.P
 	if err == nil && who.Valid() {
 		return who, nil
 	}
+	late := (*identity.Throttled)(nil)
 	c, reason := call{gate: g, source: gateway}, "missing or unknown bearer token"
 	c.source.Function = "identify"
-	if err != nil && !errors.Is(err, identity.ErrUnauthenticated) {
+	switch {
+	case errors.As(err, &late):
+		return policy.Principal{}, c.fail(signal.CodeRateLimited, "too many credentials from your address were refused").
+			after(late.RetryAfter).remedy("show a valid one: it is accepted at any time")
+	case cred.Malformed:
+		reason = "the Authorization header is not one bearer token"
+	case err != nil && !errors.Is(err, identity.ErrUnauthenticated):
 		g.opts.Log.Error("identifying a caller", "error", err)
 		reason = "the credential could not be checked"
 	}
@@ -364,12 +371,16 @@ func seconds(wait time.Duration) string {
 }
 
 // limit takes quota, and counts a call that is allowed. A held call is counted
-// with its grant: see chargeHeld.
+// with its grant: see chargeHeld. One that comes back for its ticket as it was told
+// costs no quota.
 func (t *toolCall) limit(ctx context.Context) *Failure {
 	if t.usage.use != nil {
 		if f := t.countable(); f != nil {
 			return f
 		}
+	}
+	if t.repeats(ctx) {
+		return nil
 	}
 	spent := t.decision.Limit
 	if over := t.gate.opts.Limiter.Spend(t.start, t.principal, t.subject, spent); over != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -142,16 +143,19 @@ func (c *call) from(server string) registry.Downstream {
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out
 	}
-	in := *c.in
-	in.Message, in.Fault, in.Progress = nil, nil, nil
-	home := peer{gate: c.gate, door: in.Home, server: server, call: &in, who: c.principal}
-	if in.Peer != nil {
-		inCall := home
-		inCall.door, inCall.parentID, inCall.traceID = in.Peer, c.signalID, c.traceID
+	if c.origin == nil {
+		in := *c.in
+		in.Message, in.Fault, in.Progress = nil, nil, nil
+		c.origin = &in
+	}
+	home := &peer{gate: c.gate, door: c.in.Home, server: server, call: c.origin, who: c.principal}
+	if c.in.Peer != nil {
+		inCall := *home
+		inCall.door, inCall.parentID, inCall.traceID = c.in.Peer, c.signalID, c.traceID
 		out.Peer = &inCall
 	}
-	if in.Home != nil {
-		out.Home = &home
+	if c.in.Home != nil {
+		out.Home = home
 	}
 	return out
 }
@@ -168,6 +172,7 @@ func (c *peer) For(server string) registry.Peer {
 const (
 	metaResult   = "io.toolgate/result"
 	metaApproval = "io.toolgate/approval"
+	metaHidden   = "io.toolgate/hidden" // kinds of characters that were spelled out
 )
 
 // normalise holds the tool's result to its output schema and to the decision's
@@ -197,6 +202,9 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 			t.ends(approval.StateFailed, nil, "the result could not be redacted and is withheld")
 			return t.internal("redacting a result", err)
 		}
+	}
+	if t.unseen = hidden.Kinds(result); t.unseen != nil && t.tool.EscapeHidden {
+		result = jsonrpc.MapStrings(result, hidden.Escape)
 	}
 	t.hold.end, t.hold.result = approval.StateDone, result
 	return t.replyResult(ctx, result, warning, nil)
@@ -318,7 +326,10 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 		changes = []jsonrpc.Change{{Name: "content", Value: content}, {Name: "structuredContent", Value: full}}
 		meta = []jsonrpc.Change{{Name: metaResult, Value: full}}
 	default:
-		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, o.refs)}}
+		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, o.refs), Checked: true}}
+	}
+	if t.unseen != nil && t.tool.EscapeHidden {
+		meta = append(meta, jsonrpc.Change{Name: metaHidden, Value: marshal(t.unseen)})
 	}
 	if view != nil {
 		meta = append(meta, jsonrpc.Change{Name: metaApproval, Value: marshal(view)})

@@ -64,6 +64,12 @@ type Tickets interface {
 	Finish(ctx context.Context, id string, state approval.State, result []byte, note string) error
 }
 
+// Repeats returns the ticket that would answer a held call, or
+// approval.ErrNotFound, and changes nothing.
+type Repeats interface {
+	Repeated(ctx context.Context, held approval.Held) (approval.Ticket, error)
+}
+
 // Waiter waits until a ticket has been decided or ctx ends.
 type Waiter interface {
 	Wait(ctx context.Context, id string) error
@@ -151,22 +157,27 @@ type Settings struct {
 	Methods map[string][]string
 }
 
-// Options are the parts of a Gate. All but Usage, Waiter, Book, Servers,
-// Artifacts, Bus, Observe, Log, Now and Settings are required.
+// Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
+// Servers, Artifacts, Bus, Observe, Log, Now and Settings are required.
 type Options struct {
 	Identifier Identifier
 	Policy     Policy
 	Limiter    Limiter
-	Usage      Usage // nil: calls of tools that the policy meters are refused
-	Tickets    Tickets
-	Waiter     Waiter // nil: held calls are answered at once
-	Book       Book   // nil: agents cannot ask for their tickets, and get no tasks for held calls
-	Recorder   Recorder
-	Upstreams  Upstreams
-	Servers    Servers   // nil: requests that call no tool are refused
-	Artifacts  Artifacts // nil: no bytes are kept, and FILE signals name them only
-	Bus        Bus       // nil: nobody listens
-	Settings   Settings
+	Refused    Limiter // of refused calls; nil: they are not limited
+	// Fold counts a call that Refused refused, in place of a record of its own; it must
+	// not be nil where Refused is not.
+	Fold      func(audit.Principal, audit.Event)
+	Usage     Usage // nil: calls of tools that the policy meters are refused
+	Tickets   Tickets
+	Waiter    Waiter  // nil: held calls are answered at once
+	Repeats   Repeats // nil: every repetition of a held call costs quota
+	Book      Book    // nil: agents cannot ask for their tickets, and get no tasks for held calls
+	Recorder  Recorder
+	Upstreams Upstreams
+	Servers   Servers   // nil: requests that call no tool are refused
+	Artifacts Artifacts // nil: no bytes are kept, and FILE signals name them only
+	Bus       Bus       // nil: nobody listens
+	Settings  Settings
 	// Observe is called with every closed call; it must not block.
 	Observe func(Observation)
 	Log     hclog.Logger
@@ -179,6 +190,7 @@ type Observation struct {
 	Effect       policy.Effect
 	Code         string // kernel code of a refusal, "" when the call was answered
 	Duration     time.Duration
+	Hidden       []string // kinds of hidden characters in the result, nil for none
 }
 
 // Gate is the one chokepoint between agents and tools. It is safe for
@@ -191,6 +203,7 @@ type Gate struct {
 	asking   atomic.Int64                // questions of servers under way
 	dropped  atomic.Int64                // notifications of servers that were not passed on
 	sessions *lru.Cache[owner, *session] // what is remembered of sessions
+	polls    *limit.Limiter              // of calls that come back for their tickets
 }
 
 // New returns a Gate, or an error for options that leave a stage without its
@@ -206,7 +219,7 @@ func New(opts Options) (*Gate, error) {
 	if opts.Observe == nil {
 		opts.Observe = func(Observation) {}
 	}
-	g := &Gate{opts: opts}
+	g := &Gate{opts: opts, polls: limit.New(limit.Rules{})}
 	g.sessions, _ = lru.New[owner, *session](maxSessions) // an error means a size below 1
 	g.SetPolicy(opts.Policy)
 	g.Apply(opts.Settings)

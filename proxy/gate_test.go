@@ -51,6 +51,7 @@ type bench struct {
 	released    []string
 	finished    []string
 	judged      []string // argument bytes that the policy saw
+	asked       []string // all that the policy saw but time and ID
 }
 
 var searcher = &registry.Tool{
@@ -97,6 +98,10 @@ func (b *bench) Decide(_ context.Context, in *policy.Input) (policy.Decision, er
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.judged = append(b.judged, string(in.Arguments))
+	seen := *in
+	seen.Request = policy.Request{Transport: in.Request.Transport}
+	text, _ := json.Marshal(seen)
+	b.asked = append(b.asked, string(text))
 	return b.decision, b.decideErr
 }
 
@@ -239,6 +244,7 @@ func TestEveryStageRefuses(t *testing.T) {
 		{name: "no effect", set: func(b *bench) { b.decision.Effect = "" }, code: signal.CodePolicyDenied, stage: "decide", outcome: audit.Denied},
 		{name: "over the limit", set: func(b *bench) { b.exceeded = &limit.Exceeded{RetryAfter: time.Second} }, code: signal.CodeRateLimited, stage: "limit", outcome: audit.Limited},
 		{name: "schema", params: `{"name":"web__find","arguments":{"n":"many"}}`, code: signal.CodeSchemaMismatch, stage: "validate", outcome: audit.Invalid},
+		{name: "validator fails", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find", Input: new(schema.Schema)}, code: signal.CodeInternal, stage: "validate", outcome: audit.Failed},
 		{name: "approval store fails", set: func(b *bench) { b.decision, b.claimErr = held, errors.New("down") }, code: signal.CodeInternal, stage: "approve", outcome: audit.Failed},
 		{name: "a ticket cannot be recorded", set: func(b *bench) { b.decision, b.claimErr = held, fmt.Errorf("full: %w", approval.ErrUntold) }, code: signal.CodeAuditUnavailable, stage: "approve", outcome: audit.Failed},
 		{name: "person denied", set: func(b *bench) {

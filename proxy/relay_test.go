@@ -105,7 +105,7 @@ func TestRelay(t *testing.T) {
 			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
 		{"logging/setLevel", `{"level": "info"}`, `{"level": "info"}`,
 			policy.Input{Action: "logging/setLevel", Server: &policy.Server{Name: "web", Tools: []string{"web__find"}}, Arguments: json.RawMessage(`{"level": "info"}`)}},
-		{"resources/read", `{"uri":"file:///a","_meta":{"progressToken":1,"io.modelcontextprotocol/x":1,"vendor":2}}`, `{"uri":"file:///a","_meta":{"vendor":2}}`,
+		{"resources/read", `{"uri":"file:///a","_meta":{"progressToken":1,"io.modelcontextprotocol/x":1,"io.toolgate/approval":{"ticket":"apr_1"},"vendor":2}}`, `{"uri":"file:///a","_meta":{"vendor":2}}`,
 			policy.Input{Action: "resources/read", Resource: &policy.Resource{Server: "web", URI: "file:///a"}, Arguments: json.RawMessage("{}")}},
 		{"prompts/get", `{"name":"p","arguments":{"a":"1"}}`, `{"name":"p","arguments":{"a":"1"}}`,
 			policy.Input{Action: "prompts/get", Prompt: &policy.Prompt{Server: "web", Name: "p"}, Arguments: json.RawMessage(`{"a":"1"}`)}},

@@ -42,10 +42,11 @@ var road = []stage[*toolCall]{
 // call is what the stages know of any request: who sent it, its judged bytes,
 // its ids, the decision and its record.
 type call struct {
-	gate  *Gate
-	in    *Call
-	start time.Time // when it was received
-	asOf  time.Time // the time by which it is judged; later than start after a hold
+	gate   *Gate
+	in     *Call
+	origin *Call     // in without its message, once a peer needs it
+	start  time.Time // when it was received
+	asOf   time.Time // the time by which it is judged; later than start after a hold
 	// The origin of the road's errors and signals: its function is the current or the
 	// last stage.
 	source signal.ModuleRef
@@ -76,6 +77,7 @@ type call struct {
 	recorded bool // the decision record was offered to the trail
 	replayed bool // the reply is the stored result of an earlier run
 	reply    *Reply
+	unseen   []string              // kinds of hidden characters in a tool's result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 }
 
@@ -213,9 +215,15 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		if e := c.reply.Kernel.Error; e != nil && e.Code == signal.CodeApprovalPending {
 			rec.Outcome = audit.Held
 		}
+		rec.Hidden = c.unseen
 		rec.ResultSHA256, rec.ResultBytes = strings.TrimPrefix(digest(c.reply.Result), "sha256:"), len(c.reply.Result)
 	}
-	if err := g.opts.Recorder.Write(audit.KindOutcome, rec); err != nil {
+	if f != nil && !c.recorded {
+		shorten(rec)
+	}
+	if over := c.limitRefused(f, rec); over != nil {
+		f = over
+	} else if err := g.opts.Recorder.Write(audit.KindOutcome, rec); err != nil {
 		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)
 		c.reply, f = nil, c.unrecorded(f)
 	}
@@ -225,6 +233,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	if f != nil {
 		o.Code = f.Kernel.Code
 	}
+	o.Hidden = c.unseen
 	g.opts.Observe(o)
 	if g.opts.Bus.Listening(c.principal) {
 		c.publishOutcome(f)
@@ -254,12 +263,22 @@ func (c *call) unrecorded(f *Failure) *Failure {
 	return out.remedy("find out whether the call took effect before making it again")
 }
 
+// caller returns the principal of c: for one that was refused before the stage
+// identify, whom the door has identified.
+func (c *call) caller() *policy.Principal {
+	if c.principal.Valid() {
+		return &c.principal
+	}
+	return &c.in.Principal
+}
+
 // newRecord returns a record of what is known of c, whatever became of it; with
 // judged also what the policy judged, so that it can be judged again.
 func (c *call) newRecord(judged bool) *audit.Record {
+	who := c.caller()
 	r := &audit.Record{
 		CallID: c.signalID, DecisionID: c.decisionID, TraceID: c.traceID, ParentID: c.parentID,
-		Principal: audit.Principal{Subject: c.principal.Subject, Roles: c.principal.Roles, Client: c.principal.Client, Tenant: c.principal.Tenant},
+		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},
 		Transport: c.in.Transport, Era: c.in.Era, Route: c.in.Route, Session: c.in.Session, RequestID: c.id,
 		Method: c.method, Server: c.server, Exposed: c.name, ArgumentsSHA256: strings.TrimPrefix(c.digest, "sha256:"),
 		Ticket: c.ticket.ID, Task: c.task, Stage: c.source.Function,

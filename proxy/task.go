@@ -123,21 +123,24 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 }
 
 // governTaskQuestions judges what a task asks of the client, each question once,
-// and takes out what the policy does not let it ask.
+// takes out what the policy does not let it ask, and says who asks.
 func (r *relayed) governTaskQuestions(ctx context.Context, requests json.RawMessage) (json.RawMessage, *Failure) {
-	var refused []jsonrpc.Change
+	var changes []jsonrpc.Change
 	for key, request := range jsonrpc.Members(requests) {
 		seen, known := r.session().shown(r.of, key)
+		method := textMember(request, "method")
+		params, _ := jsonrpc.Get(request, "params")
 		if !known {
-			params, _ := jsonrpc.Get(request, "params")
-			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: textMember(request, "method"), Params: params})
+			seen = r.foresee(ctx, r.of.callID, registry.Question{Key: key, Method: method, Params: params})
 			seen.allowed = r.session().show(r.of, key, seen) && seen.allowed
 		}
 		if !seen.allowed {
-			refused = append(refused, jsonrpc.Change{Name: key})
+			changes = append(changes, jsonrpc.Change{Name: key})
+		} else if method == elicitation && isObject(params) {
+			changes = append(changes, jsonrpc.Change{Name: key, Members: []jsonrpc.Change{{Name: "params", Value: r.attribute(params)}}})
 		}
 	}
-	return r.edited(requests, refused...)
+	return r.edited(requests, changes...)
 }
 
 // findUpdated finds the task that answers are for, and keeps of a client's

@@ -350,7 +350,7 @@ func TestQuestionsOfATask(t *testing.T) {
 	w.answers["tasks/get"], w.answers["tasks/update"] = `{`+asks+`}`, `{}`
 	for range 2 {
 		reply, f := w.about(t, "s1", "", "tasks/get", `{"taskId":"t1"}`)
-		const want = `{"taskId":"t1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"?"}}}}`
+		const want = `{"taskId":"t1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"web asks: ?"}}}}`
 		if f != nil || string(reply.Result) != want {
 			t.Fatalf("got %+v, %v", reply, f)
 		}

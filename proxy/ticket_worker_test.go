@@ -40,7 +40,7 @@ type manor struct {
 }
 
 var annAndLocal = identity.Config{
-	Tokens: []identity.Token{{Subject: "ann", Roles: []string{"r"}, SHA256: identity.HashToken("ann-token")}}, LocalRole: "r",
+	Tokens: []identity.Token{{Subject: "ann", Roles: []string{"r"}, SHA256: identity.HashToken("ann-token")}}, Local: true, LocalRole: "r",
 }
 
 func openManor(t *testing.T, path string, s proxy.Settings) *manor {

@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -18,6 +20,9 @@ type Catalogue struct {
 	listed      map[string][]*Tool          // :: route ⇒ tools that serve; "" is all of them
 	shared      map[string][]*Tool          // :: route ⇒ those of them that every connection lists
 	quarantined []*Tool
+	alike       map[string]*Tool    // :: look of an exposed name ⇒ tool that serves
+	offered     map[string]*Tool    // :: look of an upstream's name ⇒ first tool that serves
+	shadows     map[string][]string // :: server ⇒ its tools whose name another server's tool has, for the operator
 }
 
 // Lookup finds a tool that serves. Route "" is the aggregated catalogue, where
@@ -69,6 +74,7 @@ func newCatalogue(entries []*entry) *Catalogue {
 	c := &Catalogue{
 		running: make(map[string][]*entry), byServer: make(map[string][]*Tool), byName: make(map[string]map[string]*Tool),
 		serving: map[string]map[string]*Tool{"": {}}, listed: make(map[string][]*Tool), shared: make(map[string][]*Tool),
+		alike: make(map[string]*Tool), offered: make(map[string]*Tool), shadows: make(map[string][]string),
 	}
 	for _, e := range entries {
 		e, name := new(*e), e.cfg.Name
@@ -96,6 +102,8 @@ func newCatalogue(entries []*entry) *Catalogue {
 func (c *Catalogue) add(t *Tool) {
 	if first, taken := c.serving[""][t.Exposed]; taken && t.Quarantine == "" {
 		t = t.quarantined("its exposed name " + t.Exposed + " is taken by server " + first.Server + "\nhint: give one of the servers another prefix")
+	} else if first := c.lookalike(t); first != nil && t.Quarantine == "" {
+		t = t.quarantined(fmt.Sprintf("its exposed name %s is easily taken for %s of server %s\nhint: give one of the servers another prefix, or leave the tool out with expose", t.Exposed, first.Exposed, first.Server))
 	}
 	c.byServer[t.Server] = append(c.byServer[t.Server], t)
 	if _, dup := c.byName[t.Server][t.Name]; !dup {
@@ -106,6 +114,7 @@ func (c *Catalogue) add(t *Tool) {
 		return
 	}
 	c.serving[""][t.Exposed] = t
+	c.noteLooks(t)
 	if c.byName[t.Server][t.Name] == t {
 		c.serving[t.Server][t.Name] = t
 	}
@@ -114,6 +123,45 @@ func (c *Catalogue) add(t *Tool) {
 	if !t.own {
 		c.shared[""] = append(c.shared[""], t)
 		c.shared[t.Server] = append(c.shared[t.Server], t)
+	}
+}
+
+// looks are what two names have in common that a reader takes for one: their
+// letters without regard to case, and what is left when characters are replaced
+// that look alike in many fonts (the ASCII part of UTS 39, confusables). Names
+// have no other characters than those of ASCII.
+func looks(name string) [2]string {
+	return [...]string{"case " + strings.ToLower(name), "shape " + strings.ToLower(lookalikes.Replace(name))}
+}
+
+var lookalikes = strings.NewReplacer("I", "l", "1", "l", "0", "O", "m", "rn")
+
+// lookalike returns a tool that serves under an exposed name that looks like that of
+// t, nil for none.
+func (c *Catalogue) lookalike(t *Tool) *Tool {
+	for _, look := range looks(t.Exposed) {
+		if first := c.alike[look]; first != nil {
+			return first
+		}
+	}
+	return nil
+}
+
+// noteLooks records the names of a tool that serves, and notes for the operator
+// when a tool of another server has a name like it. Two instances of one program
+// offer the same definitions.
+func (c *Catalogue) noteLooks(t *Tool) {
+	for _, look := range looks(t.Exposed) {
+		c.alike[look] = t
+	}
+	for _, look := range looks(t.Name) {
+		first := c.offered[look]
+		if first == nil {
+			c.offered[look] = t
+		} else if first.Server != t.Server && first.Fingerprint != t.Fingerprint {
+			c.shadows[t.Server] = append(c.shadows[t.Server], fmt.Sprintf("tool %s has a name like tool %s of server %s: agents may take one for the other", t.Name, first.Name, first.Server))
+			break
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/registry/config"
@@ -34,9 +35,6 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 	seen := make(map[string]bool, len(definitions))
 	for i, definition := range slices.Concat(definitions, own) {
 		name, ok := upstream.NameOf(definition)
-		if cfg.Expose != nil && !slices.Contains(cfg.Expose, name) {
-			continue
-		}
 		if !ok {
 			name = "#" + strconv.Itoa(i)
 		}
@@ -52,15 +50,26 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 		seen[name] = true
 		tools = append(tools, t)
 	}
+	if cfg.Pin != config.PinOff {
+		r.pin(cfg, tools)
+	}
+	if cfg.Expose != nil {
+		tools = slices.DeleteFunc(tools, func(t *Tool) bool { return !slices.Contains(cfg.Expose, t.Name) })
+	}
+	for _, t := range tools {
+		if t.warning != "" {
+			warnings = append(warnings, fmt.Sprintf("tool %s: %s", t.Name, t.warning))
+		}
+		if t.unseen != nil {
+			warnings = append(warnings, fmt.Sprintf("tool %s: its definition has hidden characters: %s", t.Name, strings.Join(t.unseen, ", ")))
+		}
+	}
 	if definitions != nil {
 		for _, name := range cfg.Expose {
 			if !seen[name] {
 				warnings = append(warnings, fmt.Sprintf("expose names %q, which the server does not offer", name))
 			}
 		}
-	}
-	if cfg.Pin {
-		r.pin(cfg.Name, tools)
 	}
 	return tools, warnings
 }
@@ -70,9 +79,9 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessage) *Tool {
 	t := &Tool{
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
-		Definition: definition, Fingerprint: upstream.Fingerprint(definition),
+		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition),
 		Risk: cfg.Risk, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
-		Timeout: cfg.Timeout, Notice: cfg.Notice,
+		Timeout: cfg.Timeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()
@@ -87,9 +96,15 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	return t
 }
 
-// complete fills in what the definition says, or tells what is wrong with it.
+// complete fills in what the definition says. The error says what is wrong with
+// it. An outputSchema that cannot be used is left out, with a warning, unless
+// results have to match it.
 func (r *Registry) complete(t *Tool) error {
-	_, variants, err := jsonrpc.CheckValue(t.Definition, jsonrpc.DefaultLimits())
+	body, err := jsonrpc.Delete(t.source, "outputSchema")
+	if err != nil {
+		body = t.source // which CheckValue refuses
+	}
+	body, variants, err := jsonrpc.CheckValue(body, jsonrpc.DefaultLimits())
 	switch {
 	case err != nil:
 		return fmt.Errorf("reading its definition: %w", err)
@@ -104,12 +119,34 @@ func (r *Registry) complete(t *Tool) error {
 	if err != nil {
 		return err
 	}
-	t.Input, t.Output = io.input, io.output
+	if t.Input, t.Output = io.input, io.output; io.unusable != nil {
+		why := fmt.Sprintf("its outputSchema is refused: %v", io.unusable)
+		if t.OutputMode == "enforce" {
+			return errors.New(why + "\nhint: output_schema is enforce for this server, and results cannot be held to such a schema")
+		}
+		t.Definition, t.warning = body, why+": the tool is served without it"
+	}
+	if t.EscapeHidden && t.unseen != nil {
+		t.Definition = spellOut(t.Definition)
+	}
 	t.Annotations, _ = jsonrpc.Get(t.Definition, "annotations")
 	if t.Listed, err = jsonrpc.Set(t.Definition, "name", jsonrpc.Quote(t.Exposed)); err != nil {
 		return fmt.Errorf("renaming it: %w", err)
 	}
 	return nil
+}
+
+// spellOut returns a definition with the hidden characters of its title and its
+// description spelled out.
+func spellOut(definition json.RawMessage) json.RawMessage {
+	for _, name := range []string{"title", "description"} {
+		if text, ok := jsonrpc.TextAt(definition, name); ok {
+			if out, err := jsonrpc.Set(definition, name, jsonrpc.Quote(hidden.Escape(text))); err == nil {
+				definition = out
+			}
+		}
+	}
+	return definition
 }
 
 // harmless replaces every character of a name that a valid name cannot have.

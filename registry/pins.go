@@ -12,7 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // Errors of Pins.
@@ -26,24 +29,50 @@ var (
 	ErrOtherOffer = errors.New("the server offers yet another definition by now")
 )
 
-// changed is the reason of a quarantine by pin.
-const changed = "definition changed since it was accepted"
+// The reasons of a quarantine by pin.
+const (
+	changed  = "definition changed since it was accepted" + lookFirst
+	added    = "new since the first list of the server" + lookFirst
+	unlocked = "it is not in " + lock.Name + writeLock
+	differs  = "its definition differs from the one in " + lock.Name + writeLock
+	moved    = "mcp.json starts or reaches its server otherwise than " + lock.Name + " says" + writeLock
+
+	lookFirst = "\nhint: compare with toolgate tool diff, then toolgate tool accept"
+	writeLock = "\nhint: compare with toolgate lock --check, then toolgate lock"
+)
 
 // pinTimeout bounds one look at the store.
 const pinTimeout = 5 * time.Second
 
 // Pin is the accepted definition of one tool, and the one that the upstream
 // offers if that is another. Pins are kept by configured server name and tool
-// name. The first definition seen is accepted (trust on first use).
+// name. The definitions in the first list of a server are accepted (trust on first
+// use).
 type Pin struct {
 	Server     string    `json:"server"`
 	Tool       string    `json:"tool"`     // the upstream's name
-	Accepted   string    `json:"accepted"` // fingerprint
-	AcceptedAt time.Time `json:"accepted_at"`
+	Accepted   string    `json:"accepted"` // fingerprint, "" when none is accepted
+	AcceptedAt time.Time `json:"accepted_at,omitzero"`
 	Offered    string    `json:"offered,omitempty"` // fingerprint, "" when nothing waits
 	OfferedAt  time.Time `json:"offered_at,omitzero"`
 
 	accepted, offered json.RawMessage
+	how               string // of one that is about to be written: why its definition is accepted
+}
+
+// The values of Acceptance.How.
+const (
+	HowFirst  = "first"  // in the first list of the server
+	HowLock   = "lock"   // in toolgate.lock.json
+	HowAccept = "accept" // by a person
+)
+
+// Acceptance is a definition that is about to be accepted.
+type Acceptance struct {
+	Server, Tool string // the upstream's name
+	How          string // one of the constants
+	Fingerprint  string
+	Former       string // fingerprint of the definition that was accepted before, "" for none
 }
 
 // Definition is the accepted definition, byte for byte. It is shared and must
@@ -59,17 +88,20 @@ type Pins struct {
 	db       *store.DB
 	now      func() time.Time
 	accepted func() // called after Accept, may be nil
+	record   func([]Acceptance) error
 
 	mu     sync.Mutex      // protects the fields below
 	memory map[pinKey]*Pin // used without db
 }
 
-// OpenPins gives the pins in db, or, when db is nil, new ones in memory.
-func OpenPins(db *store.DB, now func() time.Time) *Pins {
+// OpenPins gives the pins in db, or, when db is nil, new ones in memory. Record is
+// called with the definitions of one server that are about to be accepted, and keeps
+// them out with its error; nil records nothing.
+func OpenPins(db *store.DB, now func() time.Time, record func([]Acceptance) error) *Pins {
 	if now == nil {
 		now = time.Now
 	}
-	return &Pins{db: db, now: now, memory: make(map[pinKey]*Pin)}
+	return &Pins{db: db, now: now, record: record, memory: make(map[pinKey]*Pin)}
 }
 
 // List gives every pin by server and tool name.
@@ -121,7 +153,7 @@ func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) err
 		case fingerprint != "" && fingerprint != pin.Offered:
 			return nil, ErrOtherOffer
 		}
-		return []*Pin{{Server: server, Tool: tool, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now()}}, nil
+		return []*Pin{{Server: server, Tool: tool, Accepted: pin.Offered, accepted: pin.offered, AcceptedAt: p.now(), how: HowAccept}}, nil
 	})
 	if err != nil {
 		return fmt.Errorf("accepting %s of %s: %w", tool, server, err)
@@ -133,57 +165,143 @@ func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) err
 }
 
 // pin holds the tools of a server against the accepted definitions and
-// quarantines those that changed. A store that fails quarantines them all: the
-// control fails closed.
-func (r *Registry) pin(server string, tools []*Tool) {
+// quarantines the others. A store that fails quarantines them all: the control
+// fails closed.
+func (r *Registry) pin(cfg config.Server, tools []*Tool) {
+	if cfg.Pin == config.PinStrict {
+		r.pinToLock(cfg, tools)
+		return
+	}
 	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
 	defer stop()
-	pins, err := r.pins.admit(ctx, server, tools)
+	pins, err := r.pins.admit(ctx, cfg.Name, tools, r.locked(cfg.Name))
 	for _, t := range tools {
 		if t.Quarantine != "" {
 			continue
 		}
-		pin := pins[pinKey{server, t.Name}]
-		switch {
+		pin := pins[pinKey{cfg.Name, t.Name}]
+		switch t.pinned = true; {
 		case err != nil:
-			t.Quarantine, t.pinned = fmt.Sprintf("its accepted definition cannot be read: %v", err), true
-		case pin == nil || pin.Accepted != t.Fingerprint:
-			t.pinned = true
-			t.Quarantine = changed + "\nhint: compare with toolgate tool diff, then toolgate tool accept"
+			t.Quarantine = fmt.Sprintf("its accepted definition cannot be read or recorded: %v", err)
+		case pin == nil || pin.Accepted == "":
+			t.Quarantine = added
+		case pin.Accepted != t.Fingerprint:
+			t.Quarantine = changed
+		default:
+			t.pinned = false
 		}
 	}
+}
+
+// pinToLock quarantines what the lock does not hold.
+func (r *Registry) pinToLock(cfg config.Server, tools []*Tool) {
+	locked := r.locked(cfg.Name)
+	for _, t := range tools {
+		switch fingerprint := locked.Tools[t.Name]; {
+		case t.Quarantine != "":
+		case fingerprint == "":
+			t.Quarantine = unlocked
+		case !locked.Origin.Equal(cfg.Origin):
+			t.Quarantine = moved
+		case fingerprint != t.Fingerprint:
+			t.Quarantine = differs
+		}
+	}
+}
+
+// Fingerprints returns the tools of a server by the server's own names, with the
+// fingerprints of their definitions, those included that do not serve or that only
+// some clients see.
+func (r *Registry) Fingerprints(server string) map[string]string {
+	out := make(map[string]string)
+	for name, t := range r.Catalogue().byName[server] {
+		if validName.MatchString(name) {
+			out[name] = t.Fingerprint
+		}
+	}
+	return out
+}
+
+// Info returns how a server names itself, zero while it is not connected.
+func (r *Registry) Info(server string) (info lock.Info) {
+	for _, e := range r.Catalogue().running[server] {
+		raw := e.server.Info()
+		info.Name, _ = jsonrpc.TextAt(raw, "name")
+		info.Version, _ = jsonrpc.TextAt(raw, "version")
+	}
+	return info
+}
+
+// locked returns what the lock holds of a server.
+func (r *Registry) locked(server string) lock.Server {
+	if r.lock == nil {
+		return lock.Server{}
+	}
+	return r.lock.Servers[server]
+}
+
+// first reports whether no definition of a server has been accepted so far, so that
+// its next list is its first one.
+func (r *Registry) first(cfg config.Server) bool {
+	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
+	defer stop()
+	pins, err := r.pins.read(ctx, cfg.Name)
+	return err == nil && cfg.Pin == config.PinFirst && isFirst(cfg.Name, pins, r.locked(cfg.Name))
+}
+
+// isFirst reports whether nothing has been accepted of a server.
+func isFirst(server string, pins map[pinKey]*Pin, locked lock.Server) bool {
+	for _, pin := range pins {
+		if pin.Server == server && pin.Accepted != "" {
+			return false
+		}
+	}
+	return len(locked.Tools) == 0
 }
 
 // admit returns the pins of a server after the tools have been recorded in them:
-// unknown ones are accepted, changed ones become offers.
-func (p *Pins) admit(ctx context.Context, server string, tools []*Tool) (map[pinKey]*Pin, error) {
+// those of the first list and of the lock are accepted, and what else is new or
+// changed becomes an offer.
+func (p *Pins) admit(ctx context.Context, server string, tools []*Tool, locked lock.Server) (map[pinKey]*Pin, error) {
 	pins, err := p.read(ctx, server)
-	if err != nil || len(p.news(pins, tools)) == 0 {
+	if err != nil || len(p.news(server, pins, tools, locked)) == 0 {
 		return pins, err
 	}
-	return p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) { return p.news(pins, tools), nil })
+	return p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
+		return p.news(server, pins, tools, locked), nil
+	})
 }
 
-// news gives the pins that tools change.
-func (p *Pins) news(pins map[pinKey]*Pin, tools []*Tool) []*Pin {
+// news gives the pins that tools change. A definition of which a tool was refused
+// for another reason is pinned too: the reason may be a setting.
+func (p *Pins) news(server string, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) []*Pin {
 	var out []*Pin
+	seen, first := make(map[string]bool, len(tools)), isFirst(server, pins, locked)
 	for _, t := range tools {
-		if t.Quarantine != "" {
+		if seen[t.Name] || !validName.MatchString(t.Name) {
 			continue
 		}
-		pin := pins[pinKey{t.Server, t.Name}]
-		switch {
-		case pin == nil:
-			out = append(out, &Pin{Server: t.Server, Tool: t.Name, Accepted: t.Fingerprint, accepted: t.Definition, AcceptedAt: p.now()})
-		case pin.Accepted == t.Fingerprint && pin.Offered != "":
-			back := *pin
-			back.Offered, back.offered, back.OfferedAt = "", nil, time.Time{}
-			out = append(out, &back)
-		case pin.Accepted != t.Fingerprint && pin.Offered != t.Fingerprint:
-			offer := *pin
-			offer.Offered, offer.offered, offer.OfferedAt = t.Fingerprint, t.Definition, p.now()
-			out = append(out, &offer)
+		seen[t.Name] = true
+		pin, now := pins[pinKey{t.Server, t.Name}], Pin{Server: t.Server, Tool: t.Name}
+		if pin != nil {
+			now = *pin
 		}
+		inLock := locked.Tools[t.Name] == t.Fingerprint
+		switch {
+		case now.Accepted == t.Fingerprint && now.Offered == "", now.Offered == t.Fingerprint && !inLock:
+			continue // as it is known
+		case now.Accepted == t.Fingerprint:
+		case inLock:
+			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowLock
+		case first:
+			now.Accepted, now.accepted, now.AcceptedAt, now.how = t.Fingerprint, t.source, p.now(), HowFirst
+		default:
+			now.Offered, now.offered, now.OfferedAt = t.Fingerprint, t.source, p.now()
+			out = append(out, &now)
+			continue
+		}
+		now.Offered, now.offered, now.OfferedAt = "", nil, time.Time{}
+		out = append(out, &now)
 	}
 	return out
 }
@@ -203,6 +321,12 @@ func (p *Pins) read(ctx context.Context, server string) (map[pinKey]*Pin, error)
 func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin) ([]*Pin, error)) (pins map[pinKey]*Pin, err error) {
 	change := func(write func(*Pin) error) error {
 		news, err := f(pins)
+		if err == nil {
+			err = p.recordAccepted(pins, news)
+		}
+		if err != nil {
+			return err
+		}
 		for _, pin := range news {
 			if err = write(pin); err != nil {
 				return fmt.Errorf("writing a pin: %w", err)
@@ -227,6 +351,27 @@ func (p *Pins) update(ctx context.Context, server string, f func(map[pinKey]*Pin
 	return pins, err
 }
 
+// recordAccepted records the definitions that news accept.
+func (p *Pins) recordAccepted(pins map[pinKey]*Pin, news []*Pin) error {
+	var accepted []Acceptance
+	for _, pin := range news {
+		if pin.how == "" {
+			continue
+		}
+		a := Acceptance{Server: pin.Server, Tool: pin.Tool, How: pin.how, Fingerprint: pin.Accepted}
+		if was := pins[pinKey{pin.Server, pin.Tool}]; was != nil {
+			a.Former = was.Accepted
+		}
+		accepted = append(accepted, a)
+		pin.how = ""
+	}
+	if p.record == nil || len(accepted) == 0 {
+		return nil
+	}
+	slices.SortFunc(accepted, func(a, b Acceptance) int { return strings.Compare(a.Tool, b.Tool) })
+	return p.record(accepted)
+}
+
 // selectPins returns the pins of a server, or with "" all of them.
 func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey]*Pin, error) {
 	rows, err := store.Select(ctx, q, (*pinRow).fields, `SELECT server, tool, accepted, accepted_definition, accepted_at,
@@ -236,7 +381,10 @@ func selectPins(ctx context.Context, q store.Querier, server string) (map[pinKey
 	}
 	out := make(map[pinKey]*Pin, len(rows))
 	for _, r := range rows {
-		if r.AcceptedAt = time.UnixMilli(r.acceptedAt); r.Offered != "" {
+		if r.Accepted != "" {
+			r.AcceptedAt = time.UnixMilli(r.acceptedAt)
+		}
+		if r.Offered != "" {
 			r.OfferedAt = time.UnixMilli(r.offeredAt)
 		}
 		out[pinKey{r.Server, r.Tool}] = &r.Pin
@@ -258,6 +406,6 @@ func (r *pinRow) fields() []any {
 func insertPin(ctx context.Context, tx *sql.Tx, pin *Pin) error {
 	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO pins (server, tool, accepted, accepted_definition, accepted_at,
 		offered, offered_definition, offered_at) VALUES (?, ?, ?, ?, ?, ?, ?, max(0, ?))`, pin.Server, pin.Tool, pin.Accepted,
-		[]byte(pin.accepted), pin.AcceptedAt.UnixMilli(), pin.Offered, []byte(pin.offered), pin.OfferedAt.UnixMilli())
+		append([]byte{}, pin.accepted...), max(0, pin.AcceptedAt.UnixMilli()), pin.Offered, []byte(pin.offered), pin.OfferedAt.UnixMilli())
 	return err
 }

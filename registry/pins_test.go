@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
 )
 
 // database opens a state file.
@@ -114,7 +115,7 @@ func TestPinSurvives(t *testing.T) {
 	second := open(t, registry.Options{DB: database(t, path)})
 	apply(t, second, server("s", rec))
 	await(t, "quarantine", func() bool { return len(second.Catalogue().Quarantined()) == 1 })
-	other := registry.OpenPins(database(t, path), nil)
+	other := registry.OpenPins(database(t, path), nil, nil)
 	if err := other.Accept(context.Background(), "s", "a", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestPinSurvives(t *testing.T) {
 func TestNoPin(t *testing.T) {
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool}})
 	cfg := server("s", rec)
-	cfg.Pin = false
+	cfg.Pin = config.PinOff
 	r := open(t, registry.Options{})
 	apply(t, r, cfg)
 	await(t, "stream", func() bool { return rec.Streams() > 0 })

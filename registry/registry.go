@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
@@ -39,6 +40,9 @@ type Options struct {
 	// SessionTTL is how long an idle session's connection is kept; 0 means 10
 	// minutes.
 	SessionTTL time.Duration
+	// Accepted records the definitions of one server that are about to be accepted;
+	// its error keeps them out. Nil records nothing.
+	Accepted func([]Acceptance) error
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -61,6 +65,7 @@ type Registry struct {
 
 	mu       sync.Mutex // protects the fields below; held while tools are built and published
 	entries  []*entry
+	lock     *lock.File // of the configuration, nil for none
 	onChange []func()
 	closed   bool
 
@@ -94,7 +99,7 @@ func New(opts Options) *Registry {
 	}
 	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
 	r.life, r.end = context.WithCancel(context.Background())
-	r.pins = OpenPins(opts.DB, opts.Now)
+	r.pins = OpenPins(opts.DB, opts.Now, opts.Accepted)
 	r.pins.accepted = r.recheck
 	r.catalogue.Store(newCatalogue(nil))
 	r.tasks.Go(r.poll)
@@ -151,7 +156,7 @@ func (r *Registry) Apply(_ context.Context, cfg *config.Config) error {
 	for _, e := range r.entries {
 		old[e.cfg.Name] = e
 	}
-	r.entries = nil
+	r.entries, r.lock = nil, cfg.Lock
 	for _, server := range cfg.Servers {
 		e := old[server.Name]
 		if e != nil && e.cfg.Identity() == server.Identity() && e.cfg.Disabled == server.Disabled {
@@ -178,8 +183,13 @@ func (r *Registry) start(cfg config.Server) *entry {
 	e.server = upstream.Start(cfg, upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
 		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
-		Listed: func(definitions []json.RawMessage) {
-			r.update(e, false, func() { e.definitions, e.own = definitions, nil })
+		First: func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.first(e.cfg)
+		},
+		Listed: func(definitions, own []json.RawMessage) {
+			r.update(e, false, func() { e.definitions, e.own = definitions, own })
 		},
 		// What only some connections listed may be gone, although the shared list is unchanged.
 		Relisted:    func() { r.update(e, true, func() { e.own = nil }) },
@@ -300,20 +310,45 @@ func (r *Registry) Status() []ServerStatus {
 	c := r.Catalogue()
 	out := make([]ServerStatus, 0, len(c.entries))
 	for _, e := range c.entries {
-		out = append(out, e.status(c.byServer[e.cfg.Name]))
+		s := e.status(c.byServer[e.cfg.Name], c.shadows[e.cfg.Name])
+		s.Sandbox = r.Confinement(e.cfg)
+		out = append(out, s)
 	}
 	return out
 }
 
-// status returns the state of one server with its tools.
-func (e *entry) status(tools []*Tool) ServerStatus {
+// Redacted returns, by server, how many messages had a secret that toolgate gave the
+// server, and lost it on their way.
+func (r *Registry) Redacted() map[string]float64 {
+	out := make(map[string]float64)
+	for _, e := range r.Catalogue().running[""] {
+		out[e.cfg.Name] = float64(e.server.Redacted())
+	}
+	return out
+}
+
+// Confinement says how the command of a server is confined, "" for a server without
+// one.
+func (r *Registry) Confinement(cfg config.Server) string {
+	if cfg.Command == "" || cfg.Disabled || r.opts.Sandbox == nil {
+		return ""
+	}
+	return r.opts.Sandbox.Confinement(sandbox.Server{Mode: sandbox.Mode(cfg.Sandbox), User: cfg.User})
+}
+
+// status returns the state of one server with its tools, and with warnings about
+// their names.
+func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 	if e.server == nil {
 		return ServerStatus{Name: e.cfg.Name, State: "disabled", Since: e.since}
 	}
 	s := e.server.Status()
-	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Warnings: slices.Clone(e.warnings)}
+	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Warnings: slices.Concat(e.warnings, shadows)}
 	if s.Err != nil {
 		out.Error = s.Err.Error()
+	}
+	if n := e.server.Redacted(); n > 0 {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%d messages of the server had a secret that it was given; agents do not see it", n))
 	}
 	for _, t := range tools {
 		if t.Quarantine == "" {

@@ -31,7 +31,7 @@ const patience = 20 * time.Second
 func server(name string, rec *recorder.Recorder) config.Server {
 	out := config.Server{
 		Name: name, Type: "stdio", Command: rec.Command, Args: rec.Args, Env: rec.Env, URL: rec.URL,
-		Prefix: name + "__", Isolation: "session", MaxSessions: 8, Timeout: patience, Pin: true,
+		Prefix: name + "__", Isolation: "session", MaxSessions: 8, Timeout: patience, Pin: config.PinFirst,
 		OutputSchema: "warn", CaseVariants: "refuse",
 	}
 	if rec.URL != "" {
@@ -192,6 +192,7 @@ func TestReload(t *testing.T) {
 	r := open(t, registry.Options{})
 	apply(t, r, server("one", one), server("two", two))
 	awaitTools(t, r, "one__echo", "two__late")
+	starts := len(one.Starts()) // at first sight it was also asked what it has for a client that can do everything
 
 	late, _ := r.Catalogue().Lookup("", "two__late")
 	done := make(chan *registry.ForwardError)
@@ -212,8 +213,8 @@ func TestReload(t *testing.T) {
 	if _, e := forwardTool(r, late, `{}`); e == nil || e.Kind != registry.Unavailable || e.Sent {
 		t.Errorf("a call to a removed server: %v", e)
 	}
-	if got := len(one.Starts()); got != 1 {
-		t.Errorf("the unchanged server was started %d times", got)
+	if got := len(one.Starts()); got != starts {
+		t.Errorf("the unchanged server was started %d times", got-starts+1)
 	}
 	tool, _ := r.Catalogue().Lookup("", "echo")
 	if tool.Risk != "high" {
@@ -224,7 +225,7 @@ func TestReload(t *testing.T) {
 		changed.Env[k] = v
 	}
 	apply(t, r, changed)
-	await(t, "restart", func() bool { return len(one.Starts()) == 2 })
+	await(t, "restart", func() bool { return len(one.Starts()) == starts+1 })
 	awaitTools(t, r, "echo")
 	off := changed
 	off.Disabled = true
@@ -248,7 +249,7 @@ func TestChange(t *testing.T) {
 	told := make(chan struct{}, 16)
 	r.OnChange(func() { told <- struct{}{} })
 	cfg := server("s", rec)
-	cfg.Pin = false
+	cfg.Pin = config.PinOff
 	apply(t, r, cfg)
 	before, _ := r.Catalogue().Lookup("", "s__a")
 	await(t, "stream", func() bool { return rec.Streams() > 0 })

@@ -19,12 +19,15 @@ type Tool struct {
 	// keyed by it.
 	Exposed string
 	// Definition is the upstream's definition, byte for byte but for raw line
-	// ends between tokens, which arrive as spaces.
+	// ends between tokens, which arrive as spaces, without an outputSchema that
+	// cannot be used, and, if so configured, with the hidden characters of its title
+	// and description spelled out.
 	Definition json.RawMessage
 	// Listed is Definition with its name replaced by Exposed and nothing else.
 	Listed json.RawMessage
-	// Fingerprint is "sha256:<hex>" of the bytes of Definition. A definition
-	// that differs in one byte, white space and key order included, has another.
+	// Fingerprint is "sha256:<hex>" of the definition as the upstream listed it. A
+	// definition that differs in one byte, white space and key order included, has
+	// another.
 	Fingerprint string
 	// Risk is the server's configured risk, "" when none.
 	Risk string
@@ -42,11 +45,16 @@ type Tool struct {
 	Timeout time.Duration
 	// Quarantine is why the tool does not serve, "" when it does.
 	Quarantine string
+	// EscapeHidden says that hidden characters of results are spelled out.
+	EscapeHidden bool
 	// Notice is the server's configured boundary notice, "" when none.
 	Notice string
 
-	pinned bool // quarantined by its pin, so that accepting it would mend it
-	own    bool // only connections of some sessions list it
+	pinned  bool            // quarantined by its pin, so that accepting it makes it serve
+	own     bool            // only connections of some sessions list it
+	source  json.RawMessage // the definition that Fingerprint is about
+	warning string          // what an operator should know of a tool that serves, "" for nothing
+	unseen  []string        // kinds of hidden characters in the definition
 }
 
 // Outgoing is one tools/call that has been judged. Its bytes are sent as they
@@ -101,6 +109,8 @@ type ServerStatus struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Since is when the state began.
 	Since time.Time `json:"since"`
+	// Sandbox says how the upstream's command is confined, "" for one without a command.
+	Sandbox string `json:"sandbox,omitempty"`
 	// Dropped counts messages of the upstream that were nobody's: garbage,
 	// answers with unknown ids, what nobody was there to hear or took in time.
 	Dropped int64 `json:"dropped,omitempty"`

@@ -24,7 +24,8 @@ type ToolIO struct {
 	Input  json.RawMessage `json:"input"`  // JSON Schema of the arguments
 	Output json.RawMessage `json:"output"` // JSON Schema of structuredContent; any object when the tool declares none
 
-	input, output *schema.Schema // output is nil when the tool declares none
+	input, output *schema.Schema // output is nil when the tool declares none, or none that can be used
+	unusable      error          // why the tool's outputSchema cannot be used, nil otherwise
 }
 
 // SchemaRegistry loads the I/O schemas of tools, each definition once. It is
@@ -44,7 +45,8 @@ func NewSchemaRegistry() *SchemaRegistry {
 
 // LoadToolIO gives the I/O schema of t under the name toolID (seed 004,
 // SchemaRegistry.load_tool_io), cached by t's fingerprint. The error says what
-// is wrong with the definition's schemas; such a tool does not serve.
+// is wrong with the definition's inputSchema; such a tool does not serve. An
+// outputSchema that cannot be used counts as none.
 func (r *SchemaRegistry) LoadToolIO(toolID string, t *Tool) (*ToolIO, error) {
 	cached, ok := r.known.Get(t.Fingerprint)
 	if !ok {
@@ -78,10 +80,10 @@ func compileToolIO(definition json.RawMessage) (*ToolIO, error) {
 	if !ok {
 		return io, nil
 	}
-	io.Output = raw
 	if io.output, err = schema.Compile(raw); err != nil {
-		return nil, fmt.Errorf("its outputSchema is refused: %w", err)
+		return &ToolIO{Input: io.Input, input: io.input, Output: anyObject, unusable: err}, nil //nolint:nilerr // the tool is served without it
 	}
+	io.Output = raw
 	return io, nil
 }
 

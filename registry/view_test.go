@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
@@ -110,7 +108,7 @@ func TestViewIsCalled(t *testing.T) {
 		t.Errorf("%d calls arrived, want 1", got)
 	}
 	pins, err := r.Pins().List(t.Context())
-	if err != nil || len(pins) != 3 {
+	if err != nil || len(pins) != 4 { // that for clients with roots, too
 		t.Errorf("pins %v, error %v", pins, err)
 	}
 }
@@ -142,7 +140,9 @@ func TestViewOpensOnce(t *testing.T) {
 func TestViewFollows(t *testing.T) {
 	rec := recorder.HTTP(t, choosy())
 	r := open(t, registry.Options{})
-	apply(t, r, server("s", rec))
+	cfg := server("s", rec)
+	cfg.Pin = config.PinOff
+	apply(t, r, cfg)
 	told := make(chan struct{}, 64)
 	r.OnChange(func() { told <- struct{}{} })
 	can := client("can", `{"sampling":{}}`)
@@ -279,16 +279,9 @@ func TestListChanged(t *testing.T) {
 // The real thing: server-everything offers 13 tools to a client that can do
 // nothing, and more to others.
 func TestViewOfEverything(t *testing.T) {
-	node, err := exec.LookPath("node")
-	script, _ := filepath.Abs("../testdata/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
-	if _, missing := os.Stat(script); err != nil || missing != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("no node, or no server: %v, %v", err, missing)
-		}
-		t.Skipf("no node, or no server: %v, %v", err, missing)
-	}
+	node, script := npm.Program(t, "node"), npm.File(t, "@modelcontextprotocol/server-everything/dist/index.js")
 	r := open(t, registry.Options{})
-	apply(t, r, config.Server{Name: "e", Type: "stdio", Command: node, Args: []string{script, "stdio"}, Prefix: "e__", Timeout: patience, Pin: true, MaxSessions: 8})
+	apply(t, r, config.Server{Name: "e", Type: "stdio", Command: node, Args: []string{script, "stdio"}, Prefix: "e__", Timeout: patience, Pin: config.PinFirst, MaxSessions: 8})
 	await(t, "the server", func() bool { return len(r.Catalogue().Tools("e")) == 13 })
 	for _, tc := range []struct {
 		can  string

@@ -14,7 +14,8 @@ import (
 var ids = struct {
 	mu      sync.Mutex // protects the fields below
 	entropy *ulid.MonotonicEntropy
-	last    uint64 // milliseconds of the latest id
+	last    uint64    // milliseconds of the latest id
+	id      ulid.ULID // the latest
 }{entropy: ulid.Monotonic(rand.Reader, 0)}
 
 // NewID gives prefix and a ULID with cryptographic entropy, such as
@@ -35,9 +36,9 @@ func UniqueID(prefix string) string {
 	defer ids.mu.Unlock()
 	ids.last = max(ids.last, uint64(max(time.Now().UnixMilli(), 0)))
 	for {
-		id, err := ulid.New(ids.last, ids.entropy)
-		if err == nil {
-			return prefix + id.String()
+		_ = ids.id.SetTime(ids.last) // which fails in the year 10889
+		if err := ids.entropy.MonotonicRead(ids.last, ids.id[6:]); err == nil {
+			return prefix + ids.id.String()
 		}
 		ids.last++ // an overflow within one millisecond: the next one has room
 	}

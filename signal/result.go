@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Status says how a function went.
@@ -91,7 +95,7 @@ func Compose(r Result) Next {
 }
 
 // Full returns the JSON form of r, with whole bodies.
-func Full(r Result) json.RawMessage { return encode(r.form(nil)) }
+func Full(r Result) json.RawMessage { return encode(r.form()) }
 
 // MarshalJSON returns {status, signals, error, metrics, reason?}. It never
 // fails.
@@ -105,24 +109,11 @@ type resultForm struct {
 	Reason  string       `json:"reason,omitzero"`
 }
 
-// A resultView is a resultForm that leaves out an absent error.
-type resultView struct {
-	Status  Status       `json:"status"`
-	Signals []signalForm `json:"signals"`
-	Error   *KernelError `json:"error,omitzero"`
-	Metrics *Metrics     `json:"metrics"`
-	Reason  string       `json:"reason,omitzero"`
-}
-
-// form returns the form of r. A signal that has one of refs has it in place of
-// its body. A duration that JSON has no number for is 0.
-func (r *Result) form(refs []string) *resultForm {
+// form returns the form of r. A duration that JSON has no number for is 0.
+func (r *Result) form() *resultForm {
 	f := &resultForm{r.Status, make([]signalForm, len(r.Signals)), r.Error, &r.Metrics, r.Reason}
 	for i := range r.Signals {
 		f.Signals[i] = r.Signals[i].form
-		if i < len(refs) && refs[i] != "" {
-			f.Signals[i].Ref, f.Signals[i].Body = &refs[i], nil
-		}
 	}
 	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
 		metrics := r.Metrics
@@ -158,6 +149,73 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 // JSON Pointer into that tool result, in place of its body. refs are those of
 // FromToolResult, one for each signal in order; a signal beyond them, or with the
 // ref "", keeps its body. It never fails.
+//
+// Every result of a tool has such a view, so it is written without reflection.
 func Compact(r Result, refs []string) json.RawMessage {
-	return encode((*resultView)(r.form(refs)))
+	b := appendText(make([]byte, 0, 256+512*len(r.Signals)), `{"status":`, string(r.Status))
+	b = append(b, `,"signals":[`...)
+	for i := range r.Signals {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if i < len(refs) && refs[i] != "" {
+			b = r.Signals[i].form.appendView(b, refs[i])
+		} else {
+			b = append(b, encode(&r.Signals[i].form)...)
+		}
+	}
+	b = append(b, ']')
+	if r.Error != nil {
+		b = append(append(b, `,"error":`...), encode(r.Error)...)
+	}
+	b = r.Metrics.append(append(b, `,"metrics":`...))
+	if r.Reason != "" {
+		b = appendText(b, `,"reason":`, r.Reason)
+	}
+	return append(b, '}')
+}
+
+// appendView appends the form of a signal with ref in place of its body.
+func (f *signalForm) appendView(b []byte, ref string) []byte {
+	b = appendText(b, `{"id":`, f.ID)
+	b = appendText(b, `,"kind":`, string(f.Kind))
+	b = appendText(b, `,"ref":`, ref)
+	b = f.Origin.append(append(b, `,"origin":`...))
+	b = appendText(b, `,"trace_id":`, f.TraceID)
+	b = append(append(b, `,"tags":`...), f.Tags...)
+	b = f.CreatedAt.AppendFormat(append(b, `,"created_at":"`...), time.RFC3339Nano)
+	if f.ParentID == nil {
+		return append(b, `","parent_id":null}`...)
+	}
+	return append(appendText(b, `","parent_id":`, *f.ParentID), '}')
+}
+
+// append appends the JSON form of m.
+func (m *Metrics) append(b []byte) []byte {
+	b = append(b, `{"duration_ms":`...)
+	switch d := math.Abs(m.DurationMS); {
+	case math.IsNaN(d) || math.IsInf(d, 0): // JSON has no number for it
+		b = append(b, '0')
+	case d == 0 || d >= 1e-6 && d < 1e21: // JSON's usual spelling has no exponent
+		b = strconv.AppendFloat(b, m.DurationMS, 'f', -1, 64)
+	default:
+		b = append(b, encode(m.DurationMS)...)
+	}
+	b = strconv.AppendInt(append(b, `,"token_count":`...), int64(m.TokenCount), 10)
+	b = strconv.AppendBool(append(b, `,"cache_hit":`...), m.CacheHit)
+	return append(m.ModuleRef.append(append(b, `,"module_ref":`...)), '}')
+}
+
+// append appends the JSON form of r.
+func (r *ModuleRef) append(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"tier":`...), int64(r.Tier), 10)
+	b = appendText(b, `,"module":`, r.Module)
+	return append(appendText(b, `,"function":`, r.Function), '}')
+}
+
+// appendText appends before and text as a JSON string. Bytes that are not UTF-8
+// become U+FFFD.
+func appendText(b []byte, before, text string) []byte {
+	b, _ = jsontext.AppendQuote(append(b, before...), text) // the error reports what it has replaced
+	return b
 }

@@ -108,7 +108,7 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if len(payloads) == 0 {
 		return nil, nil, nil
 	}
-	tags := encode(toolTags{from.DecisionID, from.Origin.Module, "tool", strconv.Itoa(from.Origin.Tier), from.Tool})
+	tags := from.tags()
 	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
 	for i, p := range payloads {
 		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
@@ -125,14 +125,16 @@ type Lineage struct {
 	DecisionID string // of the decision that let the call pass, "" when there is none
 }
 
-// toolTags are the tags of a signal that comes from a tool, in the order of their
+// tags returns the tags of a signal that comes from a tool, in the order of their
 // names.
-type toolTags struct {
-	Decision string `json:"decision_id,omitzero"`
-	Module   string `json:"module"`
-	Source   string `json:"source_type"`
-	Tier     string `json:"tier"`
-	Tool     string `json:"tool"`
+func (l *Lineage) tags() jsontext.Value {
+	b := append(make([]byte, 0, 160), '{')
+	if l.DecisionID != "" {
+		b = append(appendText(b, `"decision_id":`, l.DecisionID), ',')
+	}
+	b = appendText(b, `"module":`, l.Origin.Module)
+	b = append(strconv.AppendInt(append(b, `,"source_type":"tool","tier":"`...), int64(l.Origin.Tier), 10), '"')
+	return append(appendText(b, `,"tool":`, l.Tool), '}')
 }
 
 // parseToolResult takes result apart.

@@ -108,6 +108,7 @@ type walletArgs struct {
 	Asset       string         `json:"asset"`
 	Amount      jsontext.Value `json:"amount"` // unchanged
 	Destination string         `json:"destination"`
+	Key         string         `json:"idempotency_key"`
 }
 
 type walletResult struct {
@@ -122,7 +123,7 @@ func (b backends) manageWallet(ctx context.Context, in walletArgs) (*mcp.CallToo
 	switch in.Action {
 	case "balance":
 	case "transfer":
-		tx, err := b.wallet.Transfer(ctx, in.Asset, string(in.Amount), in.Destination)
+		tx, err := b.wallet.Transfer(ctx, in.Asset, string(in.Amount), in.Destination, in.Key)
 		if err != nil {
 			return nil, err
 		}

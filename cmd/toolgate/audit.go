@@ -5,19 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy/approval"
 )
 
 func auditCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
-		Use: "audit", Short: "read and verify the audit trail",
+		Use: "audit", Short: "read, verify and archive the audit trail",
 	}
-	return group(c, auditTail(e), auditVerify(e))
+	return group(c, auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e))
 }
 
 func auditTail(e *env) *cobra.Command {
@@ -74,33 +80,134 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 }
 
 func auditVerify(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "verify", Short: "verify every chain of the trail from its files", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			dir, err := e.trail()
+	var files, anchors []string
+	var trailOnly bool
+	var archive string
+	c := &cobra.Command{
+		Use: "verify", Short: "verify every chain of the trail, its signatures, and what others have seen of it", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir := archive
+			if dir == "" {
+				state, err := e.stateDir()
+				if err != nil {
+					return err
+				}
+				dir = app.TrailDir(state)
+			}
+			evidence, err := e.evidence(dir, files)
 			if err != nil {
 				return err
 			}
-			rep, err := audit.Verify(dir)
+			evidence.Anchors, evidence.Archive = anchors, archive != ""
+			rep, err := evidence.Verify(dir)
 			if err != nil {
 				return missing(err)
 			}
-			return e.verdict(rep)
+			var faults []string
+			if !trailOnly && archive == "" {
+				faults, err = e.contradictions(c.Context(), dir, rep, len(files) == 0)
+			}
+			return errors.Join(err, e.verdict(rep, faults...))
 		},
 	}
+	c.Flags().StringArrayVar(&files, "key", nil, "PEM file of a public key that signs checkpoints (default: those of the key directory); may be repeated")
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "directory or file with checkpoints from an anchor; may be repeated")
+	c.Flags().StringVar(&archive, "archive", "", "verify this archive instead of the trail")
+	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
+	return c
 }
 
-func (e *env) verdict(rep audit.Report) error {
-	records := 0
-	for _, c := range rep.Chains {
-		records += c.Records
+// contradictions compares the tickets of the store, where there is one, with the trail.
+// authenticate says that the key directory is this machine's.
+func (e *env) contradictions(ctx context.Context, trail string, rep audit.Report, authenticate bool) (faults []string, err error) {
+	var dir *keys.Dir
+	if k := keys.At(e.keysDir()); authenticate && k.Has(keys.Tickets) {
+		dir = k
 	}
-	err := e.print("verified", struct {
-		OK      bool          `json:"ok"`
-		Chains  []audit.Chain `json:"chains"`
-		Records int           `json:"-"`
-	}{rep.OK(), rep.Chains, records})
-	if !rep.OK() {
+	err = e.withStore(ctx, func(db *store.DB) (err error) {
+		faults, _, err = approval.Verify(ctx, db, dir, func() (map[string]approval.Word, time.Time, error) { return lastWords(ctx, trail, rep) })
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return faults, err
+}
+
+// lastWords returns the last change of each ticket in the trail, and the time of the
+// trail's first record.
+func lastWords(ctx context.Context, trail string, rep audit.Report) (map[string]approval.Word, time.Time, error) {
+	words, oldest := map[string]approval.Word{}, time.Now()
+	for _, c := range rep.Chains {
+		if c.First.Before(oldest) {
+			oldest = c.First
+		}
+	}
+	for r, err := range audit.NewWatch(trail, audit.KindTicket, time.Time{}).Next(ctx) {
+		if errors.Is(err, audit.ErrNoRecord) {
+			continue // the trail's own verdict has it
+		}
+		if err != nil {
+			return nil, oldest, err
+		}
+		if c := r.Change; c != nil && c.Seq >= words[r.Ticket].Seq {
+			words[r.Ticket] = approval.Word{Seq: c.Seq, State: approval.State(c.To)}
+		}
+	}
+	return words, oldest, nil
+}
+
+// evidence returns the public keys, and the ledger of the trail in dir. Given files, it
+// uses these and nothing of this machine's key directory.
+func (e *env) evidence(dir string, files []string) (audit.Evidence, error) {
+	var found []keys.Public
+	var x audit.Evidence
+	for _, file := range files {
+		key, err := keys.ReadPublic(file)
+		if err != nil {
+			return x, usage(err)
+		}
+		found = append(found, key)
+	}
+	if len(files) == 0 {
+		k := keys.At(e.keysDir())
+		var err error
+		if found, err = k.Publics(keys.Checkpoints); err == nil {
+			x.Ledger, err = audit.FindLedger(k.Path(), dir)
+		}
+		if err != nil {
+			return x, err
+		}
+	}
+	for _, key := range found {
+		v, err := audit.NewVerifier(key.Key)
+		if err != nil {
+			return x, err
+		}
+		x.Keys = append(x.Keys, v)
+	}
+	return x, nil
+}
+
+// verified is the outcome of a verification as it is printed.
+type verified struct {
+	OK    bool     `json:"ok"`
+	State []string `json:"state,omitempty"` // contradictions between trail and store
+	audit.Report
+}
+
+// Records counts the records of all chains.
+func (v verified) Records() (n int) {
+	for _, c := range v.Chains {
+		n += c.Records
+	}
+	return n
+}
+
+func (e *env) verdict(rep audit.Report, faults ...string) error {
+	ok := rep.OK() && len(faults) == 0
+	err := e.print("verified", verified{ok, faults, rep})
+	if !ok {
 		err = errors.Join(err, &exit{code: exitAudit, err: errors.New("the audit trail does not verify")})
 	}
 	return err

@@ -92,7 +92,7 @@ func (e *env) withUpstreams(ctx context.Context, cfg *config.Config, look func(*
 		return err
 	}
 	alone := *cfg
-	alone.State = filepath.Join(dir, "state")
+	alone.State, alone.Keys = filepath.Join(dir, "state"), filepath.Join(dir, "keys")
 	a, err := app.Open(ctx, &alone, e.appOptions())
 	if err != nil {
 		return err

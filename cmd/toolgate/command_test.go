@@ -62,6 +62,8 @@ func TestExamplesParse(t *testing.T) {
 	for _, c := range commands(rootCommand(&env{})) {
 		for line := range strings.Lines(c.Example) {
 			line, _, _ = strings.Cut(line[strings.Index(line, "toolgate ")+len("toolgate "):], " #")
+			line, _, _ = strings.Cut(line, " < ")
+			line, _, _ = strings.Cut(line, " > ")
 			root := rootCommand(&env{})
 			found, rest, err := root.Find(words(line))
 			if err == nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/toolgate/toolgate/internal/testkit/program"
 )
 
-// smallDisk makes a directory on a file system of 1 MiB. It takes root.
-func smallDisk(t *testing.T) string {
+// smallDisk makes a directory on a file system of a size such as 1m. It takes root.
+func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("mounting a small file system takes root")
 	}
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("mounting a small file system: %v", err)
 		}
@@ -54,7 +54,7 @@ func fill(t *testing.T, path string, left int64) {
 // last thing to fit is made, and its result withheld.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	disk, dir, agents, admin := smallDisk(t), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	disk, dir, agents, admin := smallDisk(t, "1m"), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	state := filepath.Join(disk, "state")
 	write(t, dir, map[string]string{
 		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}]}`,

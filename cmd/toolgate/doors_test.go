@@ -114,7 +114,7 @@ func doorFiles() map[string]string {
 		"up.json":       `{"Tools": [` + tool("echo", "") + "," + tool("fail", "fail") + "," + tool("rare", "") + "," + tool("secret", "") + `]}`,
 		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
 			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "approvals": {"hold": "0s"}, "servers": {"up": {"isolation": "shared"}},
-				"limits": {"default": "off", "rules": [{"tool": "up__rare", "rate": "1/1h"}]},
+				"limits": {"default": "off", "refused": "off", "rules": [{"tool": "up__rare", "rate": "1/1h"}]},
 				"identity": {"tokens": [` + strings.Join(tokens, ",") + `]}}}`,
 	}
 }

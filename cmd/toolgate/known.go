@@ -62,7 +62,7 @@ func hasState(dir string) bool {
 // or does not offer the tool.
 func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
-	if i < 0 || cfg.Servers[i].Disabled || cfg.Servers[i].Expose != nil && !slices.Contains(cfg.Servers[i].Expose, p.Tool) {
+	if i < 0 || p.Accepted == "" || cfg.Servers[i].Disabled || cfg.Servers[i].Expose != nil && !slices.Contains(cfg.Servers[i].Expose, p.Tool) {
 		return policy.Tool{}, false
 	}
 	var definition struct{ Annotations json.RawMessage }

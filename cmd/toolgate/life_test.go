@@ -133,7 +133,7 @@ func TestFollow(t *testing.T) {
 	search("before")
 	followers := []*process{
 		start(t, dir, "audit", "tail", "--state", state, "-n", "5", "--follow"),
-		start(t, dir, "audit", "tail", "--addr", "http://"+admin, "--token", "demo-approver", "-n", "5", "--follow"),
+		start(t, dir, "audit", "tail", "--addr", "http://"+admin, "--token", "demo-auditor", "-n", "5", "--follow"),
 	}
 	for _, f := range followers {
 		f.says(`"arguments":\{"query":"before"\}`)

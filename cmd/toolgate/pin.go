@@ -5,24 +5,44 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"os/user"
 	"slices"
 	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // withPins opens the pins of the state directory for f. A toolgate that serves
 // from the same directory notices accepted definitions by itself.
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
-	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now)) })
+	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, e.recordAccepted)) })
 	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {
 		err = usage(err)
 	}
 	return err
+}
+
+// recordAccepted writes definitions that the user of this program accepts to the
+// trail of the state directory, signed as a serving toolgate signs.
+func (e *env) recordAccepted(all []registry.Acceptance) error {
+	return e.record(app.AcceptedRecord(systemUser(), all))
+}
+
+// systemUser names the user that runs this program, as the system knows it.
+func systemUser() string {
+	if u, err := user.Current(); err == nil {
+		return "system user " + u.Username
+	}
+	return fmt.Sprintf("system user %d", os.Getuid())
 }
 
 func toolDiff(e *env) *cobra.Command {
@@ -84,11 +104,32 @@ func lines(definition json.RawMessage) []byte {
 	return append(b.Bytes(), '\n')
 }
 
+// pinnedByState refuses a server whose tools only the lock accepts. Where the
+// configuration cannot be read, the state directory was named and its word counts.
+func (e *env) pinnedByState(server string) error {
+	cfg, err := e.load()
+	if err != nil && e.state != "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range cfg.Servers {
+		if s.Name == server && s.Pin == config.PinStrict {
+			return usage(fmt.Errorf("server %s is pinned by %s\nhint: toolgate lock %s accepts what it lists now", server, lock.Name, server))
+		}
+	}
+	return nil
+}
+
 func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
 	c := &cobra.Command{
 		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers", Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := e.pinnedByState(args[0]); err != nil {
+				return err
+			}
 			return e.withPins(c.Context(), func(p *registry.Pins) error {
 				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {
 					return err

@@ -99,7 +99,11 @@ func (s *supposed) principal(cfg *config.Config) policy.Principal {
 		p.Subject = "somebody"
 	}
 	for _, t := range cfg.Identity.Tokens {
-		if len(s.roles) == 0 && t.Subject == s.subject {
+		if t.Subject != s.subject {
+			continue
+		}
+		p.Person, p.Tenant = t.Person, cmp.Or(p.Tenant, t.Tenant)
+		if len(s.roles) == 0 {
 			p.Roles = t.Roles
 		}
 	}

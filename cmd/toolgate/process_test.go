@@ -42,7 +42,13 @@ func (p *process) Write(b []byte) (int, error) {
 // start runs toolgate in a directory until the end of the test at the latest.
 func start(t testing.TB, dir string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command("toolgate", args...), done: make(chan struct{}), seen: make(chan struct{})}
+	return startCommand(t, dir, exec.Command("toolgate", args...))
+}
+
+// startCommand runs a command as start does.
+func startCommand(t testing.TB, dir string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, done: make(chan struct{}), seen: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, p, p
 	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=")
 	if err := p.cmd.Start(); err != nil {
@@ -61,7 +67,7 @@ func start(t testing.TB, dir string, args ...string) *process {
 			<-p.done
 		}
 		if t.Failed() {
-			t.Logf("toolgate %s\n%s", strings.Join(args, " "), p.out.String())
+			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), p.out.String())
 		}
 	})
 	return p

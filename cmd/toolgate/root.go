@@ -41,10 +41,10 @@ type env struct {
 	stdio
 	lookup lookup
 
-	config, overlay, state string
-	role, token, addr      string
-	output                 string
-	logLevel, logFormat    string
+	config, overlay, state, keys string
+	role, token, addr            string
+	output                       string
+	logLevel, logFormat          string
 
 	temporary string // see scratch
 }
@@ -76,7 +76,8 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
 	f.StringVar(&e.overlay, "overlay", "", "path of a file that holds the toolgate object alone")
 	f.StringVar(&e.state, "state", "", "state directory (default: as configured)")
-	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured and on stdio")
+	f.StringVar(&e.keys, "keys", "", "directory of toolgate's keys (default: as configured)")
+	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured or identity.local is true")
 	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
 	f.StringVarP(&e.output, "output", "o", "table", "table or json; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
@@ -85,7 +86,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.RunE = requireCommand
 	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
-		toolCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e))
+		toolCommand(e), lockCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e))
 	describe(root)
 	return root
 }
@@ -186,7 +187,7 @@ func (e *env) load() (*config.Config, error) { return e.loadAs("", "") }
 func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 	cfg, err := config.Load(config.Options{
 		Path: e.config, Overlay: e.overlay, Getenv: e.lookup,
-		State: e.state, Listen: listen, Admin: admin,
+		State: e.state, Keys: e.keys, Listen: listen, Admin: admin,
 	})
 	if err != nil {
 		return nil, usage(err)

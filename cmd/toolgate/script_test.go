@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,12 +21,18 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(guarded{m}, map[string]func(){"toolgate": toolgateMain, "recorder": recorderMain})
+	// Where no guardian is embedded, the program of a script is its own, by another name.
+	if sandbox.IsGuardian(os.Args[1:]) {
+		os.Exit(guardian.Main(os.Args[2:]))
+	}
+	testscript.Main(guarded{m}, map[string]func(){"toolgate": toolgateMain, "recorder": recorderMain, "sqlite": sqliteMain})
 }
 
 // guarded runs tests that must not leave processes behind.
@@ -58,6 +65,22 @@ func recorderMain() {
 	recorder.Main(func([]string) bool { return false }, nil)
 }
 
+// sqliteMain is a process of the same user that writes to the state: sqlite FILE SCRIPT
+// executes the statements of a script.
+func sqliteMain() {
+	script, err := os.ReadFile(os.Args[2])
+	if err == nil {
+		var db *sql.DB
+		if db, err = sql.Open("sqlite", os.Args[1]); err == nil {
+			_, err = db.Exec(string(script))
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
 // repository is the directory of go.mod, seen from this package.
 func repository(t testing.TB) string {
 	t.Helper()
@@ -85,14 +108,15 @@ func params(t *testing.T, dir string) testscript.Params {
 		Dir: dir, RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("ROOT", root)
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every program takes a second to exit
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, ".config")) // the keys of toolgate
+			e.Setenv("GORACE", "atexit_sleep_ms=0")                          // else every program takes a second to exit
 			for _, name := range []string{"AGENTS", "ADMIN", "SPARE"} {
 				e.Setenv(name, program.FreeAddress(t))
 			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper,
+			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
 			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep,
 		},

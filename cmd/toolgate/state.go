@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -25,17 +27,56 @@ func (e *env) stateDir() (string, error) {
 	return cfg.State, nil
 }
 
+// keysDir is the key directory: --keys, or else the configured one. A state directory
+// can be looked at without a configuration, and then it is the user's.
+func (e *env) keysDir() string {
+	if e.keys != "" {
+		return e.keys
+	}
+	if cfg, err := e.load(); err == nil {
+		return cfg.Keys
+	}
+	return config.DefaultKeys(e.lookup)
+}
+
 // trail returns the audit directory, which exists.
 func (e *env) trail() (string, error) {
 	dir, err := e.stateDir()
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(dir, "audit")
+	dir = app.TrailDir(dir)
 	if _, err := os.Stat(dir); err != nil {
 		return "", missing(fmt.Errorf("reading the trail: %w", err))
 	}
 	return dir, nil
+}
+
+// openTrail begins a chain of the trail for this command. Without a configuration, the
+// flags --state and --keys name the directories.
+func (e *env) openTrail() (*audit.Log, error) {
+	dir, err := e.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := e.load()
+	if err != nil {
+		cfg = &config.Config{State: dir, Keys: e.keysDir(), Audit: config.Audit{Durability: "sync"}}
+	}
+	k, err := keys.Open(cfg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	return app.OpenTrail(cfg, k, audit.Options{Version: version})
+}
+
+// record records an act of this command.
+func (e *env) record(r *audit.Record) error {
+	trail, err := e.openTrail()
+	if err != nil {
+		return err
+	}
+	return errors.Join(trail.Write(audit.KindEvent, r), trail.Close())
 }
 
 // withStore opens the store of the state directory for f, and never makes one.

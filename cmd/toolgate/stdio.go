@@ -60,14 +60,21 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 	return err
 }
 
+// errLocalOff reports that nobody says who the caller is, and that --role does not.
+var errLocalOff = &exit{code: exitUnauthorised, err: errors.New("identity is configured, so the principal local and --role are off\n" +
+	"hint: say who calls with --token or TOOLGATE_TOKEN, or set \"local\": true in toolgate.identity")}
+
 // attached opens an app without listeners, which may share its state with one
 // that serves, for as long as serve takes. The caller is the principal of --token,
-// or else local.
+// or else local, where the configuration admits it.
 func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Credential) error) error {
 	surviveClosedPipes()
 	cfg, err := e.load()
 	if err != nil {
 		return err
+	}
+	if e.token == "" && cfg.Identity.Configured && !cfg.Identity.Local {
+		return errLocalOff
 	}
 	a, err := app.Open(ctx, cfg, e.appOptions())
 	if err != nil {

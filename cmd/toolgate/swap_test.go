@@ -58,7 +58,7 @@ func swapDirectory(t *testing.T, policy string) string {
 	t.Cleanup(upstream.Close)
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"mcp.json": fmt.Sprintf(`{"mcpServers": {"up": {"type": "http", "url": %q}}, "toolgate": {"policy": {"path": %s, "timeout": "10s"},
-		"limits": {"default": "off"}, "audit": {"durability": "os"}, "servers": {"up": {"isolation": "shared"}}}}`, upstream.URL, policy)})
+		"limits": {"default": "off", "refused": "off"}, "audit": {"durability": "os"}, "servers": {"up": {"isolation": "shared"}}}}`, upstream.URL, policy)})
 	return dir
 }
 

@@ -1,56 +1,317 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
 func tokenCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
-		Use: "token", Short: "make and list bearer tokens",
+		Use: "token", Short: "make, list, inspect and revoke bearer tokens",
 	}
-	return group(c, tokenCreate(e), tokenList(e))
+	return group(c, tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
 }
 
 func tokenCreate(e *env) *cobra.Command {
-	var subject string
-	var roles []string
+	var entry config.Token
+	var expires, overlap time.Duration
 	c := &cobra.Command{
 		Use: "create", Short: "make a token", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if subject == "" || subject == "local" || len(roles) == 0 || slices.Contains(roles, "") {
+		RunE: func(c *cobra.Command, _ []string) error {
+			var old []config.Token
+			if c.Flags().Changed("overlap") {
+				cfg, err := e.load()
+				if err != nil {
+					return err
+				}
+				if old = overlapping(cfg.Identity.Tokens, entry.Subject, time.Now().Add(overlap)); len(old) == 0 {
+					return usage(fmt.Errorf("no token of subject %q is configured\nhint: --overlap is for another token of a subject that has one", entry.Subject))
+				}
+				entry.Roles, entry.Person, entry.Tenant = old[0].Roles, old[0].Person, old[0].Tenant
+			}
+			if entry.Subject == "" || entry.Subject == identity.LocalSubject || len(entry.Roles) == 0 || slices.Contains(entry.Roles, "") {
 				return usage(errors.New("a token needs a subject, other than local, and roles\nhint: --subject agent-7 --roles researcher"))
 			}
-			token := "tg_" + rand.Text()
-			entry := config.Token{Subject: subject, Roles: roles, SHA256: identity.HashToken(token)}
-			if e.output == "json" {
-				return e.json(map[string]any{"token": token, "entry": entry})
+			if expires > 0 {
+				entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
 			}
-			text := fmt.Sprintf("token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
-			return errors.Join(e.write(text), e.json(entry))
+			token := "tg_" + rand.Text()
+			entry.SHA256 = identity.HashToken(token)
+			return e.printToken(token, entry, old)
 		},
 	}
-	c.Flags().StringVar(&subject, "subject", "", "subject that the token identifies")
-	c.Flags().StringSliceVar(&roles, "roles", nil, "roles, separated by commas")
+	f := c.Flags()
+	f.StringVar(&entry.Subject, "subject", "", "subject that the token identifies")
+	f.StringSliceVar(&entry.Roles, "roles", nil, "roles, separated by commas")
+	f.StringVar(&entry.Person, "person", "", "the human who shows the token, or who owns the agent that does")
+	f.DurationVar(&expires, "expires", 0, "how long the token lasts, such as 720h (default: for ever)")
+	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this time")
 	return c
+}
+
+// overlapping returns the tokens of a subject, ending at a time at the latest.
+func overlapping(tokens []config.Token, subject string, end time.Time) (old []config.Token) {
+	for _, t := range tokens {
+		if t.Subject != subject {
+			continue
+		}
+		if t.Expires.IsZero() || t.Expires.After(end) {
+			t.Expires = end.UTC().Truncate(time.Second)
+		}
+		old = append(old, t)
+	}
+	return old
+}
+
+// printToken shows a new token, its entry, and what becomes of the entries that it
+// replaces.
+func (e *env) printToken(token string, entry config.Token, old []config.Token) error {
+	if e.output == "json" {
+		out := map[string]any{"token": token, "entry": entry}
+		if old != nil {
+			out["replace"] = old
+		}
+		return e.json(out)
+	}
+	text := fmt.Sprintf("token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
+	err := errors.Join(e.write(text), e.json(entry))
+	if old != nil {
+		err = errors.Join(err, e.write("\nand these in place of the present entries, which then end by themselves:\n\n"), e.json(old))
+	}
+	return err
+}
+
+// listedToken is a configured token with what became of it.
+type listedToken struct {
+	config.Token
+	State string `json:"state"` // valid, expired or revoked
 }
 
 func tokenList(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "list the configured tokens", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := e.load()
 			if err != nil {
 				return err
 			}
-			return e.print("tokens", append([]config.Token{}, cfg.Identity.Tokens...))
+			revoked, err := revocations(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			listed := []listedToken{}
+			for _, t := range cfg.Identity.Tokens {
+				l := listedToken{t, "valid"}
+				if _, ok := revoked.Find(t.SHA256); ok {
+					l.State = "revoked"
+				} else if !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
+					l.State = "expired"
+				}
+				listed = append(listed, l)
+			}
+			return e.print("tokens", listed)
 		},
 	}
+}
+
+// revocations reads the list of revoked tokens without changing it.
+func revocations(ctx context.Context, cfg *config.Config) (*identity.Revocations, error) {
+	return identity.OpenRevocations(ctx, nil, filepath.Join(cfg.Keys, identity.RevokedFile))
+}
+
+func tokenRevoke(e *env) *cobra.Command {
+	var subject, reason string
+	c := &cobra.Command{
+		Use: "revoke [SHA256 | -]", Short: "refuse a token for ever", Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := e.load()
+			if err != nil {
+				return err
+			}
+			found, err := e.tokensNamed(cfg, subject, strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			for i := range found {
+				found[i].Reason, found[i].At = reason, time.Now().UTC()
+			}
+			if err := revoke(c.Context(), cfg, found); err != nil {
+				return err
+			}
+			return e.print("revoked", found)
+		},
+	}
+	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of a subject")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	return c
+}
+
+// fewHashDigits is the least part of a hash that names a configured token.
+const fewHashDigits = 12
+
+// tokensNamed returns the tokens to revoke: those of a subject, or the one that name
+// means, which is "-" for a token on stdin, or a hash or the beginning of one.
+func (e *env) tokensNamed(cfg *config.Config, subject, name string) (found []identity.Revocation, err error) {
+	if (subject == "") == (name == "") {
+		return nil, usage(errors.New("name a token or a subject\nhint: toolgate token list shows the hashes; - reads the token from stdin"))
+	}
+	if name == "-" {
+		token, err := e.tokenFromStdin()
+		if err != nil {
+			return nil, err
+		}
+		name = identity.HashToken(token)
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "…"))
+	for _, t := range cfg.Identity.Tokens {
+		if name == "" && t.Subject == subject || len(name) >= fewHashDigits && strings.HasPrefix(t.SHA256, name) {
+			found = append(found, identity.Revocation{SHA256: t.SHA256, Subject: t.Subject})
+		}
+	}
+	raw, err := hex.DecodeString(name)
+	switch {
+	case len(found) == 0 && err == nil && len(raw) == 32: // a token that is no longer configured, or a JWT
+		found = append(found, identity.Revocation{SHA256: name})
+	case len(found) == 0 || name != "" && len(found) > 1:
+		return nil, usage(fmt.Errorf("%d configured tokens fit\nhint: toolgate token list shows subjects and hashes; give at least %d digits of a hash", len(found), fewHashDigits))
+	}
+	return found, nil
+}
+
+func (e *env) tokenFromStdin() (string, error) {
+	text, err := io.ReadAll(io.LimitReader(e.in, 64<<10))
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// revoke writes revocations to the trail, and then to the state and the directory of
+// keys. Every toolgate on them refuses the tokens within a quarter of a second.
+func revoke(ctx context.Context, cfg *config.Config, found []identity.Revocation) (err error) {
+	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	dir, err := keys.Open(cfg.Keys)
+	if err != nil {
+		return usage(err)
+	}
+	db, err := store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	revoked, err := identity.OpenRevocations(ctx, db, filepath.Join(cfg.Keys, identity.RevokedFile))
+	if err != nil {
+		return err
+	}
+	trail, err := app.OpenTrail(cfg, dir, audit.Options{Version: version})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, trail.Close()) }()
+	for _, v := range found {
+		err := trail.Write(audit.KindEvent, &audit.Record{
+			Principal: audit.Principal{Subject: identity.LocalSubject},
+			Event:     &audit.Event{Name: audit.EventRevoked, Reason: v.Reason, Removed: []string{"token " + cmp.Or(v.Subject, "-") + " " + v.SHA256}},
+		})
+		if err == nil {
+			err = revoked.Add(ctx, db, v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inspection is what a token is, and who it names or why it is refused.
+type inspection struct {
+	SHA256    string            `json:"sha256"`
+	JWT       *identity.Facts   `json:"jwt,omitempty"` // as the token says, not verified
+	Accepted  bool              `json:"accepted"`
+	Principal *policy.Principal `json:"principal,omitempty"`
+	Kind      identity.Kind     `json:"kind,omitempty"`
+	Reason    string            `json:"reason,omitempty"`
+	Revoked   *time.Time        `json:"revoked_at,omitempty"`
+}
+
+func tokenInspect(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect [-]", Short: "show who a token names, or why it is refused", Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"-"},
+		RunE: func(c *cobra.Command, args []string) error {
+			token := e.token
+			if len(args) == 1 {
+				var err error
+				if token, err = e.tokenFromStdin(); err != nil {
+					return err
+				}
+			}
+			if token == "" {
+				return usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
+			}
+			cfg, err := e.load()
+			if err != nil {
+				return err
+			}
+			seen, err := inspect(c.Context(), cfg, e.role, token)
+			if err == nil {
+				err = e.print("inspection", seen)
+			}
+			if err == nil && !seen.Accepted {
+				err = &exit{code: exitUnauthorised}
+			}
+			return err
+		},
+	}
+}
+
+// inspect identifies a token as a toolgate with cfg does now.
+func inspect(ctx context.Context, cfg *config.Config, role, token string) (*inspection, error) {
+	revoked, err := revocations(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	known := app.IdentityConfig(cfg, role)
+	known.Revoked = revoked.Has
+	auth, err := identity.New(known)
+	if err != nil {
+		return nil, usage(err)
+	}
+	seen := &inspection{SHA256: identity.HashToken(token)}
+	if facts, err := identity.ReadJWT(token); err == nil {
+		seen.JWT = &facts
+	}
+	if v, ok := revoked.Find(seen.SHA256); ok {
+		seen.Revoked = &v.At
+	}
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	who, err := auth.Identify(ctx, identity.Credential{Bearer: token})
+	if refusal := (*identity.Refusal)(nil); errors.As(err, &refusal) {
+		seen.Kind, seen.Reason = refusal.Kind, refusal.Text
+		return seen, nil
+	}
+	seen.Accepted, seen.Principal = err == nil, &who
+	return seen, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
@@ -48,13 +49,14 @@ func toolList(e *env) *cobra.Command {
 type listedTool struct {
 	json.RawMessage
 	Name, Description string
+	Hidden            []string // kinds of hidden characters in it
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *listedTool) UnmarshalJSON(text []byte) error {
 	var shown struct{ Name, Description string }
 	err := json.Unmarshal(text, &shown)
-	*t = listedTool{bytes.Clone(text), shown.Name, shown.Description}
+	*t = listedTool{bytes.Clone(text), shown.Name, hidden.Escape(printable(shown.Description)), hidden.Kinds(text)}
 	return err
 }
 

@@ -23,12 +23,14 @@ package app
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -74,9 +76,14 @@ type App struct {
 	shadow    *shadowPolicy
 	state     *state
 	auth      *identity.Authenticator
+	health    health
+	callers   *callers
+	proxies   atomic.Pointer[[]netip.Prefix] // toolgate.trusted_proxies
 	limits    *limit.Limiter
+	refused   *limit.Limiter // of refused calls
 	sandbox   *sandbox.Host
 	upstreams *registry.Registry
+	confined  map[string]string // how each server is confined, as the trail has it
 	gate      *proxy.Gate
 	worker    *proxy.TicketWorker
 	sampler   *verify.Sampler
@@ -103,7 +110,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
-	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics()}
+	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(), confined: make(map[string]string)}
 	if cfg.Deterministic {
 		signal.Reproducible(deterministicEpoch)
 	}
@@ -115,10 +122,12 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = a.openPolicy(ctx, cfg); err != nil {
 		return nil, configError(err)
 	}
-	if a.auth, err = identity.New(identityConfig(cfg, o.Role)); err != nil {
+	if a.auth, err = identity.New(a.identityConfig(cfg)); err != nil {
 		return nil, configError(err)
 	}
-	a.limits = limit.New(limitRules(cfg))
+	a.callers = &callers{Authenticator: a.auth, app: a, throttle: guard.NewThrottle(nil)}
+	a.setProxies(cfg)
+	a.limits, a.refused = limit.New(limitRules(cfg)), limit.New(refusedRules(cfg))
 	a.bus = bus.New(bus.Options{})
 	if err = a.openState(ctx, cfg); err != nil {
 		return nil, err
@@ -128,13 +137,14 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.sandbox = sandbox.New(sandboxOptions(cfg))
-	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox})
-	if err = a.upstreams.Apply(ctx, cfg); err != nil {
+	a.upstreams = registry.New(registry.Options{DB: a.state.db, Logger: a.log.Named("registry"), Version: o.Version, Sandbox: a.sandbox, Accepted: a.state.recordAccepted})
+	if err = a.applyUpstreams(ctx, cfg); err != nil {
 		return nil, configError(err)
 	}
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
+	a.recordInventory()
 	return a, nil
 }
 
@@ -143,8 +153,8 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	tickets := a.state.tickets
 	a.startSampling(cfg)
 	a.gate, err = proxy.New(proxy.Options{
-		Identifier: a.auth, Policy: a.sample(a.policy.current()), Limiter: a.limits, Usage: limit.NewUsage(a.state.db, nil),
-		Tickets: tickets, Waiter: tickets, Book: tickets, Recorder: a.state.trail,
+		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
+		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.trail,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
 		Observe: a.metrics.observe, Log: a.log.Named("gate"),
 	})
@@ -199,7 +209,7 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 		a.metrics.loads.WithLabelValues(loadRefused).Inc()
 		return err
 	}
-	ids := identityConfig(cfg, a.options.Role)
+	ids := a.identityConfig(cfg)
 	if _, err := identity.New(ids); err != nil {
 		return err
 	}
@@ -211,7 +221,7 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.sandbox.Apply(sandboxOptions(cfg))
-	if err := a.upstreams.Apply(ctx, cfg); err != nil {
+	if err := a.applyUpstreams(ctx, cfg); err != nil {
 		return err
 	}
 	if err := a.state.notices.Apply(channels); err != nil {
@@ -223,7 +233,9 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	if err := a.auth.Apply(ids); err != nil {
 		return err
 	}
+	a.setProxies(cfg)
 	a.limits.Apply(limitRules(cfg))
+	a.refused.Apply(refusedRules(cfg))
 	a.gate.Apply(gateSettings(cfg))
 	a.sampler.SetShare(cfg.Policy.Verify.Sample)
 	a.mu.Lock()

@@ -59,10 +59,11 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 	}
 }
 
-func identityConfig(cfg *config.Config, role string) identity.Config {
-	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured}
+// IdentityConfig returns who cfg knows; role is that of the local principal.
+func IdentityConfig(cfg *config.Config, role string) identity.Config {
+	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured, Local: cfg.Identity.Local}
 	for _, t := range cfg.Identity.Tokens {
-		c.Tokens = append(c.Tokens, identity.Token(t))
+		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.SHA256, Expires: t.Expires})
 	}
 	for _, j := range cfg.Identity.JWT {
 		c.JWT = append(c.JWT, identity.JWT(j))
@@ -80,6 +81,16 @@ func limitRules(cfg *config.Config) limit.Rules {
 		r.Rules = append(r.Rules, limit.Rule{
 			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Rate: limit.Rate(rule.Rate),
 		})
+	}
+	return r
+}
+
+// refusedRules are the rules of limits.refused: one bucket for each principal.
+func refusedRules(cfg *config.Config) limit.Rules {
+	r := limit.Rules{}
+	if d := cfg.Limits.Refused; d != nil {
+		rate := limit.Rate(*d)
+		r.Default = &rate
 	}
 	return r
 }

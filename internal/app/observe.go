@@ -24,16 +24,20 @@ import (
 // metrics are what /metrics shows. No label names a person, and tools appear
 // only under the names of the catalogue, so that callers cannot add series.
 type metrics struct {
-	registry  *prometheus.Registry
-	calls     *prometheus.CounterVec
-	seconds   *prometheus.HistogramVec
-	notices   *prometheus.CounterVec
-	waits     *prometheus.HistogramVec
-	shipped   *prometheus.CounterVec
-	unshipped *prometheus.CounterVec
-	loads     *prometheus.CounterVec
-	verified  *prometheus.CounterVec
-	shadow    *prometheus.CounterVec
+	registry    *prometheus.Registry
+	calls       *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	notices     *prometheus.CounterVec
+	waits       *prometheus.HistogramVec
+	shipped     *prometheus.CounterVec
+	unshipped   *prometheus.CounterVec
+	loads       *prometheus.CounterVec
+	verified    *prometheus.CounterVec
+	shadow      *prometheus.CounterVec
+	hidden      *prometheus.CounterVec
+	dropped     *prometheus.CounterVec
+	doubts      prometheus.Counter
+	credentials *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -58,7 +62,13 @@ func newMetrics() *metrics {
 			"dropped by the policy, or lost because the record cannot be read.", "sink", "outcome"),
 		loads:    counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
 		verified: counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
+		hidden:   counter("toolgate_hidden_text_total", "Results with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
 		shadow:   counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
+		dropped:  counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		doubts: promauto.With(registry).NewCounter(prometheus.CounterOpts{
+			Name: "toolgate_state_doubts_total", Help: "Times that the state could not be relied on: a row that toolgate did not write, or that is older than the audit trail (an alarm).",
+		}),
+		credentials: counter("toolgate_credentials_refused_total", "Credentials that named nobody, on both listeners and the streams, by reason.", "reason"),
 	}
 	for _, o := range verify.Outcomes() {
 		m.verified.WithLabelValues(string(o))
@@ -71,6 +81,9 @@ func newMetrics() *metrics {
 
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
+	for _, kind := range o.Hidden {
+		m.hidden.WithLabelValues(o.Server, kind).Inc()
+	}
 	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
 }
 
@@ -116,8 +129,20 @@ func (g gauge) Collect(to chan<- prometheus.Metric) {
 
 // addGauges adds the gauges that read the state and the policy of a.
 func (a *App) addGauges() {
+	a.metrics.addGauge("toolgate_issuer_keys", "Whether the keys of an issuer of JWTs could be fetched the last time.", "issuer",
+		func(context.Context) map[string]float64 {
+			reachable := make(map[string]float64)
+			for _, is := range a.auth.Issuers() {
+				reachable[is.Issuer] = 0
+				if is.Ready && is.Fault == "" {
+					reachable[is.Issuer] = 1
+				}
+			}
+			return reachable
+		})
 	a.metrics.addGauge("toolgate_policy_info", "The policy that serves: 1, labelled with its revision.", "revision",
 		func(context.Context) map[string]float64 { return map[string]float64{a.Revision(): 1} })
+	a.metrics.addGauge("toolgate_ready", "Parts that /readyz needs: 1 = ready, 0 = not.", "part", a.readiness)
 	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
 		func(ctx context.Context) map[string]float64 {
 			troubles, _ := a.state.decisions.Troubles(ctx) // what cannot be read is not shown
@@ -127,6 +152,16 @@ func (a *App) addGauges() {
 			}
 			return lags
 		})
+	a.metrics.addGauge("toolgate_secrets_redacted", "Messages of a server that had a secret which toolgate gave it, since the server was started; agents do not see it.", "server",
+		func(context.Context) map[string]float64 { return a.upstreams.Redacted() })
+	promauto.With(a.metrics.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "toolgate_approvals_open", Help: "1 when held calls and votes are accepted, 0 when they are refused: /readyz says why.",
+	}, func() float64 {
+		if a.approvalsClosed() != "" {
+			return 0
+		}
+		return 1
+	})
 	promauto.With(a.metrics.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "toolgate_approvals_pending", Help: "Calls that wait for people, of all processes on this state; -1 when they cannot be counted.",
 	}, func() float64 {

@@ -32,6 +32,7 @@ type policyFeed struct {
 	role    string               // what the policy does, for the log: "serves"
 	count   func(outcome string) // called for each attempt to exchange the policy
 	install func(*rego.Engine)   // called with each policy but the first that serves; nil for none
+	changed func(refused error)  // called after a policy of the source is in use, or refused
 
 	swap sync.Mutex // held while configuration or policy is exchanged; locked before mu
 
@@ -130,6 +131,7 @@ func (f *policyFeed) take(ctx context.Context, s *policySource, c *fetch.Copy) e
 	}
 	f.exchange(s, &loadedPolicy{engine: engine, copy: c})
 	f.log.Info("a new policy "+f.role, "policy", short(engine.Revision()), "from", s.remote.Name())
+	f.changed(nil)
 	return nil
 }
 
@@ -179,6 +181,9 @@ func (f *policyFeed) noteFault(s *policySource, err error) {
 	case !inUse || now == before:
 	case err != nil:
 		f.log.Error("the policy stays as it is", "error", err)
+		if fetch.Refused(err) {
+			f.changed(err)
+		}
 	case before != "":
 		f.log.Info("the policy is again what its server has", "from", s.remote.Name())
 	}
@@ -322,6 +327,15 @@ func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.policy = &policyFeed{log: a.log, role: "serves", install: a.installPolicy, source: s, engine: loaded.engine, copy: loaded.copy}
+	a.policy.changed = func(refused error) {
+		switch {
+		case a.state == nil: // while it is opened
+		case refused != nil:
+			a.recordRefusal(refused)
+		default:
+			a.recordInventory()
+		}
+	}
 	a.policy.count = func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() }
 	a.policy.count(loadTaken)
 	a.policy.noteLoad(loaded)

@@ -1,20 +1,26 @@
 package app
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// sandboxOptions says what no upstream of cfg may see or change: the state, what the
+// sandboxOptions says what no upstream of cfg may see or change: state, keys, what the
 // configuration was read from, the policy, and the sockets of the user's session.
 func sandboxOptions(cfg *config.Config) sandbox.Options {
 	needed := neededPaths(cfg)
 	hidden := append([]string{cfg.State}, sandbox.UserSockets()...)
+	if cfg.Keys != "" {
+		hidden = append(hidden, cfg.Keys)
+	}
 	files := slices.Clone(cfg.Files)
 	if filepath.IsAbs(cfg.Policy.Path) {
 		files = append(files, cfg.Policy.Path)
@@ -33,6 +39,24 @@ func sandboxOptions(cfg *config.Config) sandbox.Options {
 		Hide: outermost(hidden), Keep: []string{filepath.Join(cfg.State, toolsDir)},
 		ReadOnly: slices.DeleteFunc([]string{executable}, func(path string) bool { return path == "" }),
 	}
+}
+
+// applyUpstreams starts and stops servers as cfg says. How a command is confined is in
+// the trail before the command runs, once until it changes; without that record no
+// server starts.
+func (a *App) applyUpstreams(ctx context.Context, cfg *config.Config) error {
+	for _, s := range cfg.Servers {
+		how := a.upstreams.Confinement(s)
+		if how == "" || a.confined[s.Name] == how {
+			continue
+		}
+		rec := &audit.Record{Server: s.Name, Event: &audit.Event{Name: audit.EventConfined, Reason: how}}
+		if err := a.state.trail.Write(audit.KindEvent, rec); err != nil {
+			return fmt.Errorf("recording how %s is confined: %w", s.Name, err)
+		}
+		a.confined[s.Name] = how
+	}
+	return a.upstreams.Apply(ctx, cfg)
 }
 
 // neededPaths returns paths that upstreams have to reach: their working directories,

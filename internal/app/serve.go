@@ -8,8 +8,6 @@ import (
 	"iter"
 	"net"
 	"net/http"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,13 +50,19 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		return err
 	}
 	a.connect(door)
-	forAgents, forPeople := newServer(route(door, jobs)), newServer(people)
+	forAgents, forPeople := newServer(a.fromClients(route(door, jobs))), newServer(a.fromClients(withSource(people)))
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveHTTP(forAgents, l.Agents) })
-	group.Go(func() error { return serveHTTP(forPeople, l.People) })
+	mostAgents, mostPeople := connectionShares(openFiles())
+	group.Go(func() error {
+		return serveHTTP(forAgents, newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc))
+	})
+	group.Go(func() error {
+		return serveHTTP(forPeople, newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc))
+	})
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
+	group.Go(func() error { return a.fetchKeys(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		people.Close()
@@ -119,6 +123,7 @@ func (a *App) connect(door *mcp.Door) {
 // drain lets the calls that are under way finish, and cancels those that take
 // longer than they may.
 func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
+	a.health.draining.Store(true)
 	a.log.Info("draining", "seconds", drainTime.Seconds())
 	ctx, stop := context.WithTimeout(ctx, drainTime)
 	defer stop()
@@ -188,7 +193,7 @@ func hangUp(s *http.Server) error {
 }
 
 func serveHTTP(s *http.Server, l net.Listener) error {
-	if err := s.Serve(unusedListener{l}); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -248,12 +253,6 @@ func hostsOf(address string) []string {
 	return []string{host}
 }
 
-// newServer returns a server that bounds how long a client takes to send a request.
-// Answers have no bound, because streams are long.
-func newServer(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10}
-}
-
 // newConsole makes the handler of the people's listener.
 func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	provider, err := a.provider(cfg)
@@ -263,26 +262,29 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 	return console.New(console.Options{
 		Provider: provider, URL: consoleURL(cfg), Session: cfg.Console.Session,
 		Approvals: a.state.tickets, Reconciler: a.state.tickets, Feed: a.state.tickets, Archive: a.state.tickets, Status: a.status, Held: a.state.tickets.Held,
+		Throttle: a.callers.throttle,
 		Identify: func(ctx context.Context, bearer string) (policy.Principal, error) {
-			return a.auth.Identify(ctx, identity.Credential{Bearer: bearer})
+			source, _ := ctx.Value(sourceKey{}).(string)
+			c := identity.Credential{Bearer: bearer, Source: source}
+			who, err := a.auth.Identify(ctx, c)
+			a.callers.note(c, err)
+			return who, err
 		},
-		Again: a.visitor,
+		Again: a.visitor, Record: a.recordAct,
+		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
+			return a.policy.current().TrailRight(ctx, p)
+		},
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
-			return audit.Tail(ctx, filepath.Join(cfg.State, "audit"), audit.TailOptions{Records: n, Follow: follow})
+			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
 		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	})
 }
 
-// visitor identifies a principal that signed in with a token earlier, with the
-// current configuration: the token must still be configured, and the roles are
-// the present ones.
+// visitor identifies a principal that signed in with a token earlier, with the current
+// configuration: the token must still be good, and the roles are the present ones.
 func (a *App) visitor(ctx context.Context, p policy.Principal, sum string) (policy.Principal, error) {
-	tokens := a.Config().Identity.Tokens
-	if slices.ContainsFunc(tokens, func(t config.Token) bool { return t.Subject == p.Subject && t.SHA256 != sum }) {
-		return policy.Principal{}, fmt.Errorf("%w: the token was replaced", identity.ErrUnauthenticated)
-	}
-	return a.auth.Identify(ctx, identity.Credential{Earlier: &p})
+	return a.auth.Identify(ctx, identity.Credential{Earlier: &p, Hash: sum})
 }
 
 // provider returns the identity provider where people sign in, nil for none.
@@ -293,7 +295,7 @@ func (a *App) provider(cfg *config.Config) (console.Provider, error) {
 	}
 	p, err := a.auth.NewProvider(identity.ProviderConfig{
 		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Redirect: consoleURL(cfg) + "/console/login/callback",
-		Scopes: o.Scopes, RolesClaim: o.RolesClaim,
+		Scopes: o.Scopes, RolesClaim: o.RolesClaim, PersonClaim: o.PersonClaim, TenantClaim: o.TenantClaim,
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ type shadowPolicy struct {
 func (a *App) newShadow(cfg *config.Config) *shadowPolicy {
 	p := &shadowPolicy{}
 	p.log, p.role, p.count, p.install = a.log.Named("shadow"), "is asked beside the one that serves", func(string) {}, p.ask
+	p.changed = func(error) {} // it decides nothing
 	p.worker = shadow.New(shadow.Options{
 		DB: a.state.db, Trail: filepath.Join(cfg.State, "audit"), Log: p.log,
 		Observe: func(o shadow.Outcome) { a.metrics.shadow.WithLabelValues(string(o)).Inc() },

@@ -2,7 +2,7 @@ package app
 
 import (
 	"context"
-	"crypto/rand"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,14 +13,16 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/proxy/artifact"
-	"github.com/toolgate/toolgate/proxy/mcp"
+	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/signal"
 )
@@ -29,11 +31,16 @@ import (
 type state struct {
 	db        *store.DB
 	trail     *audit.Log
+	fold      *audit.Fold // floods of refusals
+	ledger    string      // directory of the trail's ledger
 	decisions *decisionlog.Shipper
 	notices   *notice.Sender
 	tickets   *approval.Tickets
 	artifacts *artifact.Store
 	envelopes *audit.EnvelopeLog
+	keys      *keys.Dir
+	revoked   *identity.Revocations
+	doubts    doubts
 	key       []byte // see mcp.Options.StateKey
 }
 
@@ -42,10 +49,31 @@ func (a *App) ticketPage(id string) string {
 	return consoleURL(a.Config()) + "/console/approvals/" + id
 }
 
-// standing returns the present roles of an approver with a configured token.
-func (a *App) standing(subject, tenant string) ([]string, bool) {
+// standing returns an approver with a configured token as it is now.
+func (a *App) standing(subject, tenant string) (policy.Principal, bool) {
 	now, err := a.auth.Identify(context.Background(), identity.Credential{Earlier: &policy.Principal{Subject: subject, Tenant: tenant}})
-	return now.Roles, err == nil
+	return now, err == nil
+}
+
+// identityConfig returns who cfg knows. Nobody is identified before the state is open.
+func (a *App) identityConfig(cfg *config.Config) identity.Config {
+	c := IdentityConfig(cfg, a.options.Role)
+	c.Revoked = func(hash [sha256.Size]byte) bool { return a.state.revoked.Has(hash) }
+	return c
+}
+
+// keysEvery is how often the keys of issuers are fetched that could not be had.
+const keysEvery = 10 * time.Second
+
+// fetchKeys fetches the keys of issuers before their first token comes, until ctx ends:
+// readiness says whether they can be had.
+func (a *App) fetchKeys(ctx context.Context) error {
+	for {
+		a.auth.FetchKeys(ctx)
+		if !wait.For(ctx, keysEvery) {
+			return nil
+		}
+	}
 }
 
 // openState opens the state directory. What it opened before an error, Close
@@ -59,7 +87,10 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	if s.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
 		return err
 	}
-	if s.key, err = stateKey(cfg.State); err != nil {
+	if err = s.openKeys(cfg); err != nil {
+		return err
+	}
+	if s.revoked, err = identity.OpenRevocations(ctx, s.db, filepath.Join(cfg.Keys, identity.RevokedFile)); err != nil {
 		return err
 	}
 	if err = a.openTrail(ctx, cfg); err != nil {
@@ -73,7 +104,8 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 	// The trail and the outbox are there already: tickets that a dead process was
 	// running change as they are opened.
 	if s.tickets, err = approval.New(ctx, s.db, approval.Options{
-		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive,
+		Dir: filepath.Join(cfg.State, "instances"), TTL: cfg.Approvals.TTL, MaxLive: cfg.Approvals.MaxLive, Keep: cfg.Approvals.Keep,
+		Keys: s.keys, LastWord: (&ticketWords{root: filepath.Join(cfg.State, "audit")}).of, Alarm: a.doubt,
 		Changed: s.recordTicket, Standing: a.standing,
 	}); err != nil {
 		return err
@@ -89,18 +121,18 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 // that reads the trail.
 func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	s, failed := a.state, func(doing string, cause error) { a.log.Error(doing, "error", cause) }
-	if s.trail, err = audit.Open(filepath.Join(cfg.State, "audit"), audit.Options{
-		Durability: audit.Durability(cfg.Audit.Durability), Version: a.options.Version, OnError: failed,
-	}); err != nil {
+	if s.trail, err = OpenTrail(cfg, s.keys, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
 		return err
 	}
+	s.fold = audit.NewFold(s.trail.Write)
+	s.ledger = s.trail.Signing().Ledger.Dir
 	if s.envelopes, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
 		Deterministic: cfg.Deterministic, Now: signal.Now, OnError: failed,
 	}); err != nil {
 		return err
 	}
 	if s.decisions, err = decisionlog.Open(decisionlog.Options{
-		DB: s.db, Trail: filepath.Join(cfg.State, "audit"), Instances: filepath.Join(cfg.State, "instances"),
+		DB: s.db, Trail: TrailDir(cfg.State), Instances: filepath.Join(cfg.State, "instances"),
 		Mask: a.maskDecision, Labels: map[string]string{"app": "toolgate", "version": a.options.Version},
 		Observe: a.metrics.observeDecisions, Log: a.log.Named("decisions"),
 	}); err != nil {
@@ -119,6 +151,9 @@ func (s *state) close() error {
 	}
 	if s.tickets != nil {
 		errs = append(errs, s.tickets.Close())
+	}
+	if s.fold != nil {
+		s.fold.Close()
 	}
 	if s.trail != nil {
 		errs = append(errs, s.trail.Close())
@@ -140,6 +175,29 @@ func (s *state) close() error {
 	return errors.Join(errs...)
 }
 
+// recordAccepted records definitions that are about to be accepted without a
+// person.
+func (s *state) recordAccepted(all []registry.Acceptance) error {
+	return s.trail.Write(audit.KindEvent, AcceptedRecord("toolgate", all))
+}
+
+// AcceptedRecord returns the record of definitions of one server that are accepted
+// for one reason; who is a person, or "toolgate" for a first list and a lock.
+func AcceptedRecord(who string, all []registry.Acceptance) *audit.Record {
+	e := &audit.Event{Name: audit.EventAccepted, Reason: all[0].How}
+	r := &audit.Record{Principal: audit.Principal{Subject: who}, Server: all[0].Server, Event: e}
+	if len(all) == 1 {
+		r.Tool, r.Fingerprint = all[0].Tool, all[0].Fingerprint
+	}
+	for _, a := range all {
+		e.Added = append(e.Added, a.Tool+" "+a.Fingerprint)
+		if a.Former != "" {
+			e.Removed = append(e.Removed, a.Tool+" "+a.Former)
+		}
+	}
+	return r
+}
+
 // recordTicket records a change of a ticket in the transaction of the change.
 // The notices come first and the trail last: only a failing commit can
 // contradict what the trail has.
@@ -156,53 +214,33 @@ func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket,
 func ticketRecord(t approval.Ticket, c approval.Change) *audit.Record {
 	return &audit.Record{
 		DecisionID: t.DecisionID, TraceID: t.TraceID,
-		Principal: audit.Principal{Subject: t.Principal.Subject, Roles: t.Principal.Roles, Client: t.Principal.Client, Tenant: t.Principal.Tenant},
+		Principal: audit.Principal{Subject: t.Principal.Subject, Person: t.Principal.Person, Roles: t.Principal.Roles, Client: t.Principal.Client, Tenant: t.Principal.Tenant},
 		Transport: t.Transport, Era: t.Era, Session: t.Session,
 		Server: t.Server, Tool: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
 		ArgumentsSHA256: strings.TrimPrefix(t.Digest, "sha256:"),
 		Policy:          audit.Policy{Effect: string(policy.Hold), Rule: t.Rule, Reason: t.Reason, Revision: t.Revision},
 		Ticket:          t.ID,
 		Change: &audit.Change{
-			Seq: c.Seq, From: string(c.From), To: string(c.To), Who: c.Who, Reason: c.Reason, Digest: c.Digest,
+			Seq: c.Seq, Expires: t.Expires, From: string(c.From), To: string(c.To), Who: c.Who, Reason: c.Reason, Digest: c.Digest,
 			Quorum: t.Quorum, Approvals: t.Approvals, Each: t.Each, Given: t.Given,
 		},
 	}
 }
 
-// stateKey returns the key of the state directory that signs request states,
-// and creates it on first use. Processes that share the directory get the same
-// key, however many ask at once.
-func stateKey(dir string) ([]byte, error) {
-	path := filepath.Join(dir, "request_state.key")
-	for {
-		key, err := os.ReadFile(path)
-		switch {
-		case err == nil && len(key) == mcp.StateKeyBytes:
-			return key, nil
-		case err == nil:
-			return nil, fmt.Errorf("reading %s: %d bytes, want %d\nhint: remove it; what clients were given to come back with is refused then", path, len(key), mcp.StateKeyBytes)
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("reading the key of request states: %w", err)
-		}
-		if err := makeKey(dir, path); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("making the key of request states: %w", err)
-		}
-	}
-}
-
-// makeKey writes a new key that only its owner can read. The file appears at
-// path whole or not at all, and never replaces another.
-func makeKey(dir, path string) (err error) {
-	key := make([]byte, mcp.StateKeyBytes)
-	_, _ = rand.Read(key)                          // never fails
-	f, err := os.CreateTemp(dir, ".request_state") // mode 0600
-	if err != nil {
+// openKeys opens the key directory. Versions of toolgate before it kept the key of
+// request states in the state directory; upstreams may have read that one, so it is
+// removed and not used.
+func (s *state) openKeys(cfg *config.Config) (err error) {
+	if s.keys, err = keys.Open(cfg.Keys); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // the link keeps it
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+	key, err := s.keys.Secret(keys.RequestState)
+	s.key = key.Secret
+	if err == nil {
+		err = os.Remove(filepath.Join(cfg.State, "request_state.key"))
 	}
-	return os.Link(f.Name(), path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("opening key of request states: %w", err)
+	}
+	return nil
 }

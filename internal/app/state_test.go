@@ -24,7 +24,7 @@ func stateOf(t *testing.T, dir string) *state {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := &config.Config{State: dir}
+	cfg := &config.Config{State: dir, Keys: dir + "-keys"}
 	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &policyFeed{}, cfg: cfg}
 	if err := a.openState(t.Context(), cfg); err != nil {
 		t.Fatal(err)

@@ -17,13 +17,22 @@ import (
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-// status returns the content of /readyz. Policy and listeners are up when it is
-// called, so readiness waits for the first second of the upstreams alone.
+// status returns the content of /readyz. Policy and listeners are up when it is called.
 func (a *App) status() console.Status {
-	s := console.Status{Ready: a.upstreams.Settled(), Revision: a.Revision(), Shadow: a.shadow.line()}
+	faults := a.faults()
+	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line()}
+	for _, part := range []string{partServing, partTrail, partStore} {
+		if fault := faults[part]; fault != "" {
+			s.Warnings = append(s.Warnings, fault)
+		}
+	}
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))
 	}
+	if why := a.approvalsClosed(); why != "" {
+		s.Ready, s.Warnings = false, append(s.Warnings, why)
+	}
+	s.Warnings = append(s.Warnings, a.state.doubts.warnings()...)
 	a.mu.Lock()
 	reload := a.reload
 	a.mu.Unlock()
@@ -38,6 +47,12 @@ func (a *App) status() console.Status {
 	}
 	for _, name := range reload.waiting {
 		s.Warnings = append(s.Warnings, name+" has changed: the next start takes it over")
+	}
+	for _, is := range a.auth.Issuers() {
+		if is.Fault == "" {
+			continue
+		}
+		s.Warnings = append(s.Warnings, fmt.Sprintf("the keys of issuer %s cannot be had: %s", is.Issuer, is.Fault))
 	}
 	s.Warnings = append(s.Warnings, a.undeliveredNotices()...)
 	s.Warnings = append(s.Warnings, a.unsentDecisions()...)
@@ -81,7 +96,34 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
-	return slices.Concat(found, demoTokens(cfg), confinement(cfg, host))
+	return slices.Concat(found, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host))
+}
+
+// unknownPersons warns of credentials whose person is not known, where a policy asks for
+// more approvals than one: somebody who has two of them counts twice.
+func unknownPersons(cfg *config.Config, quorum int) []Finding {
+	if quorum < 2 {
+		return nil
+	}
+	var unknown []string
+	for _, t := range cfg.Identity.Tokens {
+		if t.Person == "" && len(t.Roles) > 0 && !slices.Contains(unknown, t.Subject) {
+			unknown = append(unknown, t.Subject)
+		}
+	}
+	for _, j := range cfg.Identity.JWT {
+		if j.PersonClaim == "" {
+			unknown = append(unknown, j.Issuer)
+		}
+	}
+	if o := cfg.Console.OIDC; o != nil && o.PersonClaim == "" {
+		unknown = append(unknown, o.Issuer)
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	return []Finding{warning("toolgate.identity", fmt.Sprintf("the policy asks for %d approvals, and it is not known which person stands behind: %s", quorum, strings.Join(unknown, ", ")),
+		"set person in tokens and person_claim in issuers: whoever has two of these counts as two people")}
 }
 
 // LogWarnings logs the findings that follow from configuration and policy
@@ -130,7 +172,7 @@ func (a *App) starting() bool {
 }
 
 // DemoTokens are the tokens of the shipped mcp.json. Everybody knows them.
-var DemoTokens = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver"}
+var DemoTokens = []string{"demo-observer", "demo-researcher", "demo-creator", "demo-treasurer", "demo-approver", "demo-auditor"}
 
 // DemoToken returns the well-known token that t is, "" for none.
 func DemoToken(t config.Token) string {

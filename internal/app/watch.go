@@ -82,7 +82,9 @@ func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
 	switch {
 	case err != nil:
 		a.log.Error("reload failed, the old configuration stays", "error", err)
+		a.recordRefusal(err)
 	case applied:
+		a.recordInventory()
 		a.log.Info("reloaded", "policy", short(a.Revision()), "servers", servers)
 		a.LogWarnings()
 		for _, name := range before.waiting {
@@ -102,7 +104,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 		return false, err
 	}
 	cfg, serving := *next, a.Config()
-	cfg.Listen, cfg.Admin, cfg.State = serving.Listen, serving.Admin, serving.State
+	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
 	if !asked && !a.changed(&cfg) {
 		return false, nil
 	}
@@ -125,14 +127,17 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.listen", begun.Listen != next.Listen},
 		{"toolgate.admin", begun.Admin != next.Admin},
 		{"toolgate.state", begun.State != next.State},
+		{"toolgate.keys", begun.Keys != next.Keys},
 		{"toolgate.errors", begun.Errors != next.Errors},
 		{"toolgate.envelope", begun.Envelope != next.Envelope},
 		{"toolgate.deterministic", begun.Deterministic != next.Deterministic},
 		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
 		{"toolgate.artifacts.max_mib", begun.Artifacts.MaxMiB != next.Artifacts.MaxMiB},
 		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
-		{"toolgate.audit.durability", begun.Audit != next.Audit},
+		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},
+		{"toolgate.audit.anchors", !slices.Equal(begun.Audit.Anchors, next.Audit.Anchors)},
 		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
+		{"toolgate.approvals.keep", begun.Approvals.Keep != next.Approvals.Keep},
 		{"toolgate.approvals.max_live", begun.Approvals.MaxLive != next.Approvals.MaxLive},
 	} {
 		if s.differ {

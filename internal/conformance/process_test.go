@@ -36,7 +36,7 @@ func startServer(t testing.TB, args ...string) string {
 const transparent = `{
   "mcpServers": {"everything": {"type": "http", "url": %q}},
   "toolgate": {
-    "state": "state", "policy": {"path": "policy"}, "results": "off", "limits": {"default": "off"},
+    "state": "state", "policy": {"path": "policy"}, "results": "off", "limits": {"default": "off", "refused": "off"},
     "servers": {"everything": {"isolation": "session", "pin": false}}
   }
 }`

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/guard"
@@ -170,4 +171,40 @@ func FuzzAccepts(f *testing.F) {
 		}
 		guard.NewHosts(nil).Admits(request(host, origin))
 	})
+}
+
+// Only the proxies that are trusted name a client, and only the part of
+// X-Forwarded-For that they wrote is believed.
+func TestClient(t *testing.T) {
+	var proxies []netip.Prefix
+	for _, text := range []string{"10.0.0.0/8", "2001:db8::1"} {
+		p, err := guard.ParseNetwork(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxies = append(proxies, p)
+	}
+	for _, tc := range []struct {
+		peer      string
+		forwarded []string
+		want      string
+	}{
+		{"192.0.2.1:5", nil, "192.0.2.1"},
+		{"192.0.2.1:5", []string{"198.51.100.9"}, "192.0.2.1"},
+		{"10.0.0.1:5", []string{"198.51.100.9"}, "198.51.100.9"},
+		{"10.0.0.1:5", []string{"203.0.113.1, 198.51.100.9"}, "198.51.100.9"},
+		{"10.0.0.1:5", []string{"198.51.100.9, 10.0.0.2", "10.0.0.3"}, "198.51.100.9"},
+		{"10.0.0.1:5", []string{"198.51.100.9:77"}, "198.51.100.9"},
+		{"[2001:db8::1]:5", []string{"[2001:db8::7]:80"}, "2001:db8::7"},
+		{"[::ffff:10.0.0.1]:5", []string{"198.51.100.9"}, "198.51.100.9"},
+		{"10.0.0.1:5", []string{"unknown"}, "10.0.0.1"},
+		{"10.0.0.1:5", []string{"198.51.100.9, "}, "10.0.0.1"},
+		{"10.0.0.1:5", nil, "10.0.0.1"},
+		{"@", nil, "@"},
+	} {
+		r := &http.Request{RemoteAddr: tc.peer, Header: http.Header{"X-Forwarded-For": tc.forwarded}}
+		if got := guard.Client(r, proxies); got != tc.want {
+			t.Errorf("peer %s, forwarded %q: %s, want %s", tc.peer, tc.forwarded, got, tc.want)
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package guardian
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +68,9 @@ func (o *Order) enterDomain() error {
 func (o *Order) allowOthers(ruleset int, rights uint64) error {
 	var way []string
 	for _, path := range o.Hide {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue // nothing to hide, as in a namespace
+		}
 		for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 			if unix.Access(dir, unix.W_OK) == nil {
 				return fmt.Errorf("hiding %s: its parent %s belongs to the user", path, dir)

@@ -20,7 +20,8 @@ var mayImport = map[string][]string{
 	app:                  {"signal", "audit", "console", "policy", "policy/...", "proxy", "proxy/...", "registry", "registry/..."},
 	"signal":             {},
 	"audit":              {"signal"},
-	"registry/config":    {"docs/schemas"}, // the published schema is the one that files are checked against
+	"registry/config":    {"docs/schemas", "registry/lock"}, // the published schema is the one that files are checked against
+	"registry/lock":      {},
 	"registry/contract":  {},
 	"registry/upstream":  {"signal", "registry/config"},
 	"registry":           {"signal", "registry/..."},
@@ -63,7 +64,7 @@ var onlyIn = map[string][]string{
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {app},
 	"github.com/spf13/cobra":                 {"cmd/toolgate"},
-	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "console"}, // console: tries to sign in, before anybody is known whom policy/limit could count
+	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard"}, // internal/guard: wrong credentials, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},

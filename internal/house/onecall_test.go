@@ -20,11 +20,12 @@ import (
 )
 
 // Ceilings of the house. A change that needs more raises them in its own commit
-// and says why.
+// and says why. Eighteen functions of a call are HTTP/1.1 to an upstream, which
+// net/http did before and nobody counted; six bound how slowly a client may send.
 const (
-	maxCodeLines     = 43_000 // of product code, without comments and blank lines
-	maxCallFunctions = 150    // that one allowed warm call enters
-	maxCallFiles     = 40     // that these are in
+	maxCodeLines     = 49_000 // of product code, without comments and blank lines
+	maxCallFunctions = 180    // that one allowed warm call enters
+	maxCallFiles     = 43     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
 )
 

@@ -2,8 +2,8 @@ package jsonrpc_test
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
+	"io/fs"
+	"path"
 	"strings"
 	"testing"
 
@@ -40,17 +40,18 @@ func flat(value []byte) []byte {
 }
 
 func TestCorpus(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(corpus.Dir(t, "JSONTestSuite"), "test_parsing", "*.json"))
+	suite := corpus.Open(t, "JSONTestSuite")
+	files, err := fs.Glob(suite, "test_parsing/*.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	counts := map[byte]int{}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := fs.ReadFile(suite, file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := filepath.Base(file)
+		name := path.Base(file)
 		counts[name[0]]++
 		t.Run(name, func(t *testing.T) { corpusFile(t, name, data) })
 	}

@@ -110,11 +110,12 @@ func Fields(obj json.RawMessage, names ...string) (values []json.RawMessage, ok 
 
 // A Change sets the member called Name to Value. With Members it edits the object
 // that the member holds, an empty one where there is none; with neither it deletes
-// the member.
+// the member. Edit checks that Value is well formed, unless it is Checked already.
 type Change struct {
 	Name    string
 	Value   json.RawMessage
 	Members []Change
+	Checked bool
 }
 
 // Set is Edit with one change that sets a member.
@@ -138,7 +139,7 @@ func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
 func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	room := len(obj)
 	for _, c := range changes {
-		if c.Value != nil && !jsontext.Value(c.Value).IsValid(lenient) {
+		if c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient) {
 			return nil, ErrNotValue
 		}
 		room += len(c.Name) + len(c.Value) + 4

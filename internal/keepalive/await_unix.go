@@ -4,30 +4,34 @@ package keepalive
 
 import "syscall"
 
-// await calls write and, when that reports true, waits until an answer begins to
-// arrive. It reports false, and does not call write, for a used connection that
-// the other end has closed or sent something on.
+// await sends the request and waits until an answer begins to arrive. It sends
+// nothing, and sets c.quiet to false, on a used connection that the other end has
+// closed or sent something on.
 //
 // All of that happens within one Read of the raw connection, which forgets what
 // the poller has reported before and then waits for the next event: Conn.Read
 // would try to read an answer before it can be there, for one more system call.
-func (c *conn) await(write func() bool) bool {
+func (c *conn) await() {
 	if c.raw == nil {
-		write()
+		c.send()
+		return
+	}
+	if c.poll == nil {
+		c.poll = c.sendWhenQuiet
+	}
+	_ = c.raw.Read(c.poll) // whatever ends the waiting is reported by the read that follows
+}
+
+// sendWhenQuiet sends the request when it is called first. It reports whether
+// there is something to read, or nothing to wait for.
+func (c *conn) sendWhenQuiet(fd uintptr) bool {
+	if c.sent {
 		return true
 	}
-	quiet, called := true, false
-	_ = c.raw.Read(func(fd uintptr) bool {
-		if called {
-			return true
-		}
-		if c.used {
-			var buf [1]byte
-			_, _, e := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-			quiet = e == syscall.EAGAIN || e == syscall.EWOULDBLOCK
-		}
-		called = quiet
-		return !quiet || !write()
-	}) // whatever ends the waiting is reported by the read that follows
-	return quiet
+	if c.used {
+		var buf [1]byte
+		_, _, e := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		c.quiet = e == syscall.EAGAIN || e == syscall.EWOULDBLOCK
+	}
+	return !c.quiet || !c.send()
 }

@@ -5,10 +5,12 @@
 // one request cost several switches between goroutines. A gateway that sends a
 // short request and waits for a short answer pays more for them than for the
 // request itself. This Transport writes the request and reads the answer in
-// place, with the parsers of net/http; https is left to another RoundTripper,
-// because a server may choose HTTP/2 there. A request on an idle connection costs
-// three system calls: one that finds the connection still open, one write, and
-// one read when the answer is there.
+// place. It has a writer and a reader for the usual form of both, and leaves
+// every other form to those of net/http: chunked bodies, for example, and headers
+// that appear twice. https is left to another RoundTripper, because a server may
+// choose HTTP/2 there. A request on an idle connection costs three system calls:
+// one that finds the connection still open, one write, and one read when the
+// answer is there.
 //
 //	t := keepalive.New(&http.Transport{ForceAttemptHTTP2: true})
 //	defer t.CloseIdleConnections()
@@ -58,13 +60,20 @@ func New(secure *http.Transport) *Transport {
 type conn struct {
 	net.Conn
 	t     *Transport
-	raw   syscall.RawConn // nil where the connection has none
-	host  string          // that it was dialled for, as in its URL
-	used  bool            // it has carried a request
+	raw   syscall.RawConn       // nil where the connection has none
+	poll  func(fd uintptr) bool // for raw, see await
+	host  string                // that it was dialled for, as in its URL
+	used  bool                  // it has carried a request
 	r     *bufio.Reader
 	w     *bufio.Writer
 	limit io.LimitedReader // of the response header
 	since time.Time        // when it became idle
+
+	// The fields below belong to the request that has the connection.
+	req     *http.Request
+	sent    bool  // it was written, or written says why not
+	quiet   bool  // the server had sent nothing before
+	written error // why the request could not be written whole
 }
 
 // errStale reports an idle connection that the server has closed, or on which it
@@ -90,13 +99,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 		res, err := c.exchange(req)
 		if err == nil {
-			b := &body{ReadCloser: res.Body, c: c, ctx: ctx, stop: stop, reuse: !res.Close && !req.Close}
+			b := &res.body
+			b.ReadCloser, b.c, b.ctx, b.stop, b.reuse = res.Body, c, ctx, stop, !res.Close && !req.Close
 			if res.Body == http.NoBody {
 				b.finish(true)
 			} else {
 				res.Body = b
 			}
-			return res, nil
+			return &res.Response, nil
 		}
 		stop()
 		_ = c.Close() // err says more
@@ -191,37 +201,41 @@ func (t *Transport) closeIdleLocked(before time.Time) {
 // (1xx) are dropped. A server may answer and close before it has read all of req,
 // so a failure to write is reported only when there is no response. The error is
 // errStale when nothing was written.
-func (c *conn) exchange(req *http.Request) (*http.Response, error) {
-	var written error
-	if !c.await(func() bool {
-		if written = req.Write(c.w); written == nil {
-			written = c.w.Flush()
-		}
-		return written == nil
-	}) {
+func (c *conn) exchange(req *http.Request) (*response, error) {
+	c.req, c.sent, c.quiet, c.written = req, false, true, nil
+	if c.await(); !c.quiet {
 		return nil, errStale
 	}
-	c.used = true
+	c.req, c.used = nil, true
 	c.limit.N = c.t.secure.MaxResponseHeaderBytes
 	if c.limit.N <= 0 {
 		c.limit.N = 64 << 10
 	}
 	for {
-		res, err := http.ReadResponse(c.r, req)
+		res, err := c.readHead(req)
 		switch {
 		case err == nil && res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
 		case err == nil:
 			c.limit.N = 1<<63 - 1 // the body is bounded by its reader
-			res.Close = res.Close || written != nil
+			res.Close = res.Close || c.written != nil
 			return res, nil
-		case written != nil:
-			return nil, written
+		case c.written != nil:
+			return nil, c.written
 		case c.limit.N <= 0:
 			return nil, errHeaderTooLarge
 		default:
 			return nil, err
 		}
 	}
+}
+
+// send writes c.req. It reports whether an answer can be waited for.
+func (c *conn) send() bool {
+	c.sent = true
+	if c.written = c.writeRequest(c.req); c.written == nil {
+		c.written = c.w.Flush()
+	}
+	return c.written == nil
 }
 
 // causeOf returns why a request has no response: its context, or err.

@@ -111,7 +111,7 @@ func (c *Conn) Fail(cause *Error) {
 	defer c.mu.Unlock()
 	c.end(cause)
 	for _, p := range c.calls {
-		p.stop()
+		p.Stop()
 	}
 }
 
@@ -150,10 +150,11 @@ type Call struct {
 	Loose bool
 	// Owner belongs to the caller.
 	Owner any
+	// Stop ends the context that is given to Do; nil = Do makes one that it can end.
+	Stop func()
 
 	key      json.RawMessage // the id on the wire
 	line     []byte          // what goes on the wire
-	stop     func()          // ends the context in which the call is sent
 	state    atomic.Int32    // kept, claimed or withdrawn
 	unsent   atomic.Bool     // the transport had it, and it is certain that no byte went
 	done     atomic.Bool     // the fields below are set
@@ -194,9 +195,11 @@ func (c *Conn) Do(ctx context.Context, p *Call) (json.RawMessage, *Error) {
 	} else if e := p.writeAction(); e != nil {
 		return nil, e
 	}
-	sending, stop := context.WithCancel(ctx)
-	defer stop()
-	p.stop = stop
+	sending := ctx
+	if p.Stop == nil {
+		sending, p.Stop = context.WithCancel(ctx)
+		defer p.Stop()
+	}
 	c.mu.Lock()
 	if c.life.Err() != nil || ctx.Err() != nil {
 		c.mu.Unlock()

@@ -78,10 +78,17 @@ func Passing(status int) bool {
 
 // outBody reads the body of a POST. net/http writes nothing of a request before
 // it begins to read the body, so the first read is the moment of sending. It
-// offers nothing but io.Reader: net/http would take a shorter way.
+// offers nothing but io.ReadCloser: net/http would take a shorter way.
 type outBody struct {
 	r     bytes.Reader
 	claim func() bool // nil when it was called
+}
+
+// newBody returns the body of a POST of message.
+func newBody(message []byte, claim func() bool) *outBody {
+	b := &outBody{claim: claim}
+	b.r.Reset(message)
+	return b
 }
 
 // Read claims the message at the first read and fails if it was withdrawn.
@@ -93,6 +100,9 @@ func (b *outBody) Read(buf []byte) (int, error) {
 	}
 	return b.r.Read(buf)
 }
+
+// Close implements io.Closer.
+func (b *outBody) Close() error { return nil }
 
 // Headers returns the headers of a POST in a session.
 func (e *Endpoint) Headers(s Session) http.Header {
@@ -117,23 +127,23 @@ func (e *Endpoint) with(h http.Header, s Session) http.Header {
 // connection fails, net/http sends the request again only when no byte of it was
 // written, and claim is called again. The caller closes the body of the response.
 func (e *Endpoint) Post(ctx context.Context, h http.Header, message []byte, claim func() bool) (*http.Response, error) {
-	req := &http.Request{Method: http.MethodPost, Header: h, ContentLength: int64(len(message))}
-	body := func() (io.ReadCloser, error) {
-		b := &outBody{claim: claim}
-		b.r.Reset(message)
-		return io.NopCloser(b), nil
-	}
-	req.Body, _ = body()
+	req := e.request(ctx, http.MethodPost, h)
+	req.Body, req.ContentLength = newBody(message, claim), int64(len(message))
 	if h["Idempotency-Key"] == nil && h["X-Idempotency-Key"] == nil { // with one of these net/http repeats a POST after bytes were written
-		req.GetBody = body
+		req.GetBody = func() (io.ReadCloser, error) { return newBody(message, claim), nil }
 	}
-	return e.roundTrip(ctx, req)
+	return e.roundTrip(req)
+}
+
+// request returns a request to the endpoint without a body.
+func (e *Endpoint) request(ctx context.Context, method string, h http.Header) *http.Request {
+	req := http.Request{Method: method, URL: e.URL, Host: e.URL.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h}
+	return req.WithContext(ctx)
 }
 
 // roundTrip sends a request to the endpoint.
-func (e *Endpoint) roundTrip(ctx context.Context, req *http.Request) (*http.Response, error) {
-	req.URL, req.Host, req.Proto, req.ProtoMajor, req.ProtoMinor = e.URL, e.URL.Host, "HTTP/1.1", 1, 1
-	res, err := e.Transport.RoundTrip(req.WithContext(ctx))
+func (e *Endpoint) roundTrip(req *http.Request) (*http.Response, error) {
+	res, err := e.Transport.RoundTrip(req)
 	if err != nil && e.Broken != nil {
 		e.Broken(err)
 	}
@@ -147,12 +157,12 @@ func (e *Endpoint) Open(ctx context.Context, s Session, at *Position) (*http.Res
 	if at.Last != "" {
 		h[headerLast] = []string{at.Last}
 	}
-	return e.roundTrip(ctx, &http.Request{Method: http.MethodGet, Header: e.with(h, s)})
+	return e.roundTrip(e.request(ctx, http.MethodGet, e.with(h, s)))
 }
 
 // End ends a session with DELETE. A server may refuse that.
 func (e *Endpoint) End(ctx context.Context, s Session) {
-	if res, err := e.roundTrip(ctx, &http.Request{Method: http.MethodDelete, Header: e.with(http.Header{}, s)}); err == nil {
+	if res, err := e.roundTrip(e.request(ctx, http.MethodDelete, e.with(http.Header{}, s))); err == nil {
 		res.Body.Close()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -54,25 +55,10 @@ func allowParallel() {
 // with CI=true it fails.
 func requirePart(t testing.TB, path string) string {
 	t.Helper()
-	missing := t.Skipf
-	if os.Getenv("CI") == "true" {
-		missing = t.Fatalf
-	}
 	if !strings.Contains(path, "/") {
-		found, err := exec.LookPath(path)
-		if err != nil {
-			missing("%s is not installed: %v", path, err)
-		}
-		return found
+		return npm.Program(t, path)
 	}
-	full, err := filepath.Abs(filepath.Join("../../testdata/npm/node_modules", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(full); err != nil {
-		missing("%s is not installed (make npm): %v", path, err)
-	}
-	return full
+	return npm.File(t, path)
 }
 
 // The bearer tokens of the principals agent, carol and dave. carol and dave are
@@ -141,7 +127,7 @@ func configure(t testing.TB, s setup) string {
 	write(t, filepath.Join(dir, "mcp.json"), fmt.Sprintf(`{
   "mcpServers": {%s},
   "toolgate": {
-    "state": "state", "policy": {"path": "policy", "timeout": "10s"}, "results": %q, "limits": %s,
+    "state": "state", "keys": "keys", "policy": {"path": "policy", "timeout": "10s"}, "results": %q, "limits": %s,
     "approvals": {"ttl": %q%s},
     "identity": {"tokens": [%s]},
     "servers": {%s}

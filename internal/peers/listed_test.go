@@ -235,7 +235,7 @@ func (c *comparison) compareLists(t *testing.T, quarantine map[string]string) {
 			_, known := quarantine[one.name+" "+toolName(tool)]
 			_, nameless := quarantine[one.name+" #"+strconv.Itoa(i)]
 			if !known && !nameless {
-				want = append(want, oneLine(tool))
+				want = append(want, served(tool))
 			}
 		}
 		wantSame(t, "/mcp/"+one.name, want, listRaw(t, openHTTP(t, c.gate.Agents+"/mcp/"+one.name, agentToken)))
@@ -254,11 +254,18 @@ func (c *comparison) quarantine(t testing.TB) map[string]string {
 	out := map[string]string{}
 	for _, u := range c.gate.Status(t).Upstreams {
 		for _, warning := range u.Warnings {
-			name, reason, _ := strings.Cut(strings.TrimPrefix(warning, "tool "), " is quarantined: ")
-			out[u.Name+" "+name] = reason
+			if name, reason, ok := strings.Cut(strings.TrimPrefix(warning, "tool "), " is quarantined: "); ok {
+				out[u.Name+" "+name] = reason
+			}
 		}
 	}
 	return out
+}
+
+// served returns a definition as it is listed: on one line, and without an
+// outputSchema that is no schema.
+func served(tool json.RawMessage) json.RawMessage {
+	return bytes.Replace(oneLine(tool), []byte(`,"outputSchema":null`), nil, 1)
 }
 
 // oneLine returns a definition with spaces in place of the line ends between tokens.

@@ -20,11 +20,11 @@ var worstQuarantine = map[string]string{
 	"unknown-dialect": "its inputSchema is refused: schema refused: it refers to https://elsewhere.example/schema: references outside the schema are not followed",
 	"boolean-root":    "it has no inputSchema that is an object",
 	"list-of-types":   `its inputSchema is for ["object"], and arguments are an object`,
-	"null-output":     "its outputSchema is refused: schema refused: a schema must be an object or a boolean",
-	"no-input":        "it has no inputSchema that is an object",
-	"huge-number":     "reading its definition: number with an exponent beyond 400 at byte 32 (/default)",
-	"loop":            "its inputSchema is refused: schema refused: # refers to itself without looking deeper into the value",
-	"no-pattern":      "its inputSchema is refused: schema refused: not a valid schema: /properties/a/pattern: format: want a regex (error parsing regexp: missing closing ) in `(`), got string \"(\"",
+
+	"no-input":    "it has no inputSchema that is an object",
+	"huge-number": "reading its definition: number with an exponent beyond 400 at byte 32 (/default)",
+	"loop":        "its inputSchema is refused: schema refused: # refers to itself without looking deeper into the value",
+	"no-pattern":  "its inputSchema is refused: schema refused: not a valid schema: /properties/a/pattern: format: want a regex (error parsing regexp: missing closing ) in `(`), got string \"(\"",
 }
 
 const variants = ", which differ only in case\nhint: set case_variants to allow for this server if that is meant"

@@ -75,6 +75,20 @@ func (h *Host) Apply(opts Options) { h.options.Store(&opts) }
 // to find out, which takes some milliseconds.
 func (h *Host) Support() Support { return h.support() }
 
+// Confinement says in words how s is confined: off, whole, as a user, or in part, with
+// what is missing.
+func (h *Host) Confinement(s Server) string {
+	switch {
+	case s.Mode == Off:
+		return string(Off)
+	case s.User != "":
+		return "user " + s.User
+	case h.Support().Whole():
+		return "whole"
+	}
+	return "in part: " + h.Support().Missing
+}
+
 // Command returns a command that runs s under a guardian, and the guardian's leash:
 // when it is closed, by the caller or because the caller died, the server and
 // everything that it started ends. The caller sets streams, directory, and adds the

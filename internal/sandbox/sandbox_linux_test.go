@@ -242,17 +242,18 @@ func own() int {
 // of the attempts that succeeded.
 func robbery(t *testing.T, env ...string) []string {
 	t.Helper()
-	out, err := rob(t, nil, env...)
+	out, err := rob(t, "/tmp", nil, env...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// rob is robbery with a command around the owner's. The error says what the owner said.
-func rob(t *testing.T, around []string, env ...string) ([]string, error) {
+// rob is robbery in a place, with a command around the owner's. In a place other than
+// /tmp the project's directory is root's. The error says what the owner said.
+func rob(t *testing.T, place string, around []string, env ...string) ([]string, error) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "sandbox")
+	dir, err := os.MkdirTemp(place, "sandbox")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,6 +278,9 @@ func rob(t *testing.T, around []string, env ...string) ([]string, error) {
 		const nobody = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		if err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
+			if place != "/tmp" && (path == dir || path == project) {
+				return cmp.Or(err, os.Chmod(path, 0o755))
+			}
 			return cmp.Or(err, os.Chown(path, nobody, nobody))
 		}); err != nil {
 			t.Fatal(err)
@@ -354,8 +358,8 @@ func TestFallsBack(t *testing.T) {
 	if err != nil || !sandbox.New(sandbox.Options{}).Support().Whole() {
 		skip(t, "needs unshare and user namespaces")
 	}
-	without := []string{unshare, "-U", "-r", "sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$0"`}
-	got, err := rob(t, without, "MODE=auto", "PROTECT=1")
+	without := withoutNamespaces(unshare)
+	got, err := rob(t, "/tmp", without, "MODE=auto", "PROTECT=1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,9 +374,36 @@ func TestFallsBack(t *testing.T) {
 	if !slices.Contains(got, "read the state") {
 		t.Error("the state was hidden: this test needs a system that cannot")
 	}
-	_, err = rob(t, without, "MODE=require", "PROTECT=1")
+	_, err = rob(t, "/tmp", without, "MODE=require", "PROTECT=1")
 	if err == nil || !strings.Contains(err.Error(), "cannot confine the server: user namespaces are refused") || !strings.Contains(err.Error(), "hint:") {
 		t.Errorf("required: %v", err)
+	}
+}
+
+// withoutNamespaces returns a command that runs another where no user namespace can
+// be made.
+func withoutNamespaces(unshare string) []string {
+	return []string{unshare, "-U", "-r", "sh", "-c", `echo 0 >/proc/sys/user/max_user_namespaces && exec "$0"`}
+}
+
+// Where the kernel has no user namespaces left, Landlock hides what lies in
+// directories that are not the user's.
+func TestFilesForm(t *testing.T) {
+	unshare, err := exec.LookPath("unshare")
+	if err != nil || os.Getuid() != 0 || !sandbox.New(sandbox.Options{}).Support().Whole() {
+		skip(t, "needs root, unshare and user namespaces")
+	}
+	got, err := rob(t, "/var/lib", withoutNamespaces(unshare), "MODE=auto", "PROTECT=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range attempts {
+		if a.name == "list the descriptors of toolgate" {
+			continue // the list belongs to the root of unshare's namespace, who is the same user
+		}
+		if slices.Contains(got, a.name) == a.stopped {
+			t.Errorf("%s: stopped = %v", a.name, !a.stopped)
+		}
 	}
 }
 

@@ -2,8 +2,8 @@ package schema_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
+	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -95,17 +95,17 @@ func dialect(t *testing.T, raw json.RawMessage, draft string) json.RawMessage {
 }
 
 func TestSuite(t *testing.T) {
-	root := filepath.Join(corpus.Dir(t, "JSON-Schema-Test-Suite"), "tests")
+	suite := corpus.Open(t, "JSON-Schema-Test-Suite")
 	used := map[string]bool{}
 	for draft := range dialects {
 		t.Run(draft, func(t *testing.T) {
-			files, err := filepath.Glob(filepath.Join(root, draft, "*.json"))
+			files, err := fs.Glob(suite, "tests/"+draft+"/*.json")
 			if err != nil || len(files) == 0 {
 				t.Fatalf("no files (%v)", err)
 			}
 			passed := 0
 			for _, file := range files {
-				passed += runFile(t, draft, file, used)
+				passed += runFile(t, suite, draft, file, used)
 			}
 			t.Logf("%d cases passed", passed)
 		})
@@ -118,9 +118,9 @@ func TestSuite(t *testing.T) {
 }
 
 // runFile runs the groups of one file and counts the cases that hold.
-func runFile(t *testing.T, draft, file string, used map[string]bool) (passed int) {
+func runFile(t *testing.T, suite fs.FS, draft, file string, used map[string]bool) (passed int) {
 	t.Helper()
-	raw, err := os.ReadFile(file)
+	raw, err := fs.ReadFile(suite, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +129,11 @@ func runFile(t *testing.T, draft, file string, used map[string]bool) (passed int
 		t.Fatalf("%s: %d groups, %v", file, len(groups), err)
 	}
 	for _, g := range groups {
-		name := strings.Join([]string{draft, filepath.Base(file), g.Description}, "/")
+		name := strings.Join([]string{draft, path.Base(file), g.Description}, "/")
 		why, n := runGroup(t, draft, g)
 		reason, out := excluded[name]
 		if !out {
-			name = filepath.Join(draft, filepath.Base(file), "*")
+			name = path.Join(draft, path.Base(file), "*")
 			reason, out = excluded[name]
 		}
 		used[name] = used[name] || len(why) > 0
@@ -142,7 +142,7 @@ func runFile(t *testing.T, draft, file string, used map[string]bool) (passed int
 			t.Errorf("%s is excluded for another reason: %s", name, why[0])
 		case !out && len(why) > 0:
 			name = g.Description
-			t.Errorf("%s/%s: %s", filepath.Base(file), name, strings.Join(slices.Compact(why), "; "))
+			t.Errorf("%s/%s: %s", path.Base(file), name, strings.Join(slices.Compact(why), "; "))
 		}
 		passed += n
 	}

@@ -48,6 +48,7 @@ type DB struct {
 	Read *sql.DB
 
 	path string
+	file os.FileInfo // of path, as it was opened
 }
 
 // Open opens the database at path, creating the file when it does not exist, and
@@ -78,7 +79,18 @@ func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 		_ = db.Close() // the first error says more
 		return nil, explain("opening", path, err)
 	}
+	if db.file, err = os.Stat(path); err != nil {
+		_ = db.Close() // as above
+		return nil, explain("opening", path, err)
+	}
 	return db, nil
+}
+
+// InPlace reports whether the file is still where it was opened: it was neither deleted,
+// moved nor replaced by another.
+func (db *DB) InPlace() bool {
+	now, err := os.Stat(db.path)
+	return err == nil && os.SameFile(db.file, now)
 }
 
 // Memory opens an empty database that exists in memory until its Close. It has one
@@ -95,6 +107,31 @@ func Memory() (*sql.DB, error) {
 
 // Path returns the absolute path of the file.
 func (db *DB) Path() string { return db.path }
+
+// Snapshot writes a consistent copy of the database to a new file, while others may write
+// to the database.
+func (db *DB) Snapshot(ctx context.Context, to string) error {
+	to, err := filepath.Abs(to)
+	if err != nil {
+		return fmt.Errorf("copying state file: %w", err)
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		_, err = db.Write.ExecContext(ctx, "VACUUM INTO ?", to)
+	}
+	if err != nil {
+		return fmt.Errorf("copying state file: %w", err)
+	}
+	written, err := connect(to)
+	if err != nil {
+		return fmt.Errorf("copying state file: %w", err)
+	}
+	_, err = written.Write.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+	return errors.Join(err, written.Close())
+}
 
 // Close closes both pools and waits for running statements.
 func (db *DB) Close() error {
@@ -172,6 +209,7 @@ func pool(path string, size int, q url.Values) (*sql.DB, error) {
 	q.Set("_foreign_keys", "1")
 	q.Set("_defensive", "1")
 	q.Set("_dqs", "0")
+	q.Set("_pragma", "secure_delete(1)") // what is deleted is not left in the file
 	q.Set("_error_rc", "1")
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
 	c, err := sqlite.NewConnector(dsn.String())

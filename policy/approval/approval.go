@@ -15,6 +15,8 @@
 //	dispatching  done         the upstream answered
 //	dispatching  failed       the upstream answered with an error
 //	dispatching  unknown      whether it ran is not known: timeout, crash, lost connection
+//	proposed, approved, dispatching
+//	             unknown      something other than toolgate changed the store, or it is older than the audit trail
 //	unknown      done         a person found that it took effect
 //	unknown      failed       a person found that it did not
 //
@@ -107,9 +109,16 @@ type Ticket struct {
 	Attached int             // identical calls that found the ticket waiting
 
 	Approvals int            // votes for it so far, of Quorum
-	Given     map[string]int // votes for it by holders of each role of Each, with their roles at the vote; absent = 0
+	Given     map[string]int // votes for it that fill each role of Each, with the voters' roles at the vote; one vote fills one role; absent = 0
 	Votes     []Ballot       // filled by Get and Decide
 	History   []Change       // filled by Get and Decide, oldest first
+
+	binding, subject, tenant string   // as the row has them, for its index
+	parties                  []string // likewise
+	version                  int64    // number of the last change
+	resultDigest, mac        string
+	stored                   State  // of the row, where State says what a doubt leaves
+	doubt                    string // why the row cannot be relied on, "" = it can
 
 	runner    string     // the instance that runs the call while it is dispatching
 	deadline  int64      // Expires in the store's time
@@ -120,12 +129,15 @@ type Ticket struct {
 // Ballot is one person's vote.
 type Ballot struct {
 	Subject string
+	Person  string // of the voter, "" = its credential names none
 	Approve bool
 	Reason  string
 	Digest  string // of the arguments that the ticket had, "sha256:<hex>"
 	At      time.Time
 
-	roles     []string  // at the vote
+	roles     []string // at the vote
+	parties   []string // the voter's policy.Principal.Parties at the vote
+	mac       string
 	countedBy string    // instance
 	until     time.Time // when the approver's credential ends, zero = configured
 }
@@ -141,20 +153,34 @@ type Change struct {
 	Digest   string
 }
 
-// MayDecide reports whether p is an approver of t: same tenant, one of the
-// roles, and not the requester. It says nothing about t's state.
+// MayDecide reports whether p is an approver of t: same tenant, one of the roles, and
+// not the same party as the requester (see [policy.Principal.SameParty]). It says nothing
+// about t's state.
 func (t Ticket) MayDecide(p policy.Principal) bool { return t.refuse(p) == nil }
 
-// VisibleTo reports whether p may read t: its approvers and its requester may.
+// VisibleTo reports whether p may read t: its requester and the holders of its roles may.
 func (t Ticket) VisibleTo(p policy.Principal) bool {
-	own := p.Valid() && p.Subject == t.Principal.Subject && p.Tenant == t.Principal.Tenant
-	return own || t.MayDecide(p)
+	return p.Valid() && p.Tenant == t.Principal.Tenant && (p.Subject == t.Principal.Subject || p.Has(t.Roles...))
+}
+
+// VoteOf returns the vote of p, or of somebody who is the same party.
+func (t Ticket) VoteOf(p policy.Principal) (Ballot, bool) {
+	i := slices.IndexFunc(t.Votes, func(b Ballot) bool { return b.castBy(p.Parties()) })
+	if i < 0 {
+		return Ballot{}, false
+	}
+	return t.Votes[i], true
+}
+
+// castBy reports whether the voter of b is one of the parties.
+func (b *Ballot) castBy(parties []string) bool {
+	return slices.Contains(parties, b.Subject) || slices.ContainsFunc(b.parties, func(name string) bool { return slices.Contains(parties, name) })
 }
 
 // refuse returns why p is not an approver of t, nil when p is one.
 func (t Ticket) refuse(p policy.Principal) error {
 	switch {
-	case p.Valid() && p.Subject == t.Principal.Subject:
+	case p.Valid() && p.SameParty(t.Principal):
 		return ErrSelfApproval
 	case !p.Valid() || p.Tenant != t.Principal.Tenant || !p.Has(t.Roles...):
 		return ErrNotApprover
@@ -237,7 +263,7 @@ type Filter struct {
 	Principal string           // the requester's subject
 	Roles     []string         // tickets that an approver with one of these may decide
 	Viewer    policy.Principal // when valid: only what VisibleTo allows
-	Awaiting  policy.Principal // when valid: only what waits for its vote: proposed, its to decide, not yet voted on by it
+	Awaiting  policy.Principal // when valid: only what waits for its vote: proposed, its to decide, not yet voted on by its party
 	Before    string           // only tickets older than the one with this id; one that does not exist has none before it
 	Limit     int              // 0 = 100, at most 1000
 }

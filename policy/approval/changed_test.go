@@ -25,7 +25,7 @@ type listener struct {
 func (l *listener) changed(ctx context.Context, tx *sql.Tx, t approval.Ticket, c approval.Change) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, err := tx.ExecContext(ctx, "UPDATE approvals SET trace_id = trace_id || '+' WHERE id = ?", t.ID); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE approvals SET attached = attached + 100 WHERE id = ?", t.ID); err != nil {
 		return err
 	}
 	if l.refuse != nil {

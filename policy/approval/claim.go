@@ -25,6 +25,9 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 	if err := held.complete(t.opts.TTL); err != nil {
 		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
 	}
+	if err := t.ready(ctx); err != nil {
+		return Claim{}, fmt.Errorf("claiming a ticket: %w", err)
+	}
 	bound := binding(held)
 	var c Claim
 	err := t.write(ctx, func(w *writer) error {
@@ -38,6 +41,9 @@ func (t *Tickets) Claim(ctx context.Context, held Held) (Claim, error) {
 		}
 		return err
 	})
+	if err == nil && c.Outcome == Granted {
+		err = t.sealer.dir.RaiseCount(t.grants(), c.Ticket.version)
+	}
 	if err != nil {
 		if c.Outcome == Granted {
 			t.running.Delete(c.Ticket.ID)
@@ -75,11 +81,19 @@ func (h *Held) complete(ttl time.Duration) error {
 // longer answers calls and a new ticket is due. When execute is set, a waiting ticket
 // keeps it.
 func (t *Tickets) answer(w *writer, k *Ticket, execute bool) (ClaimOutcome, error) {
+	if k.doubt != "" || k.State == StateApproved {
+		trusted, err := t.trust(w, k)
+		if err != nil {
+			return "", err
+		}
+		if !trusted && k.deadline > w.now {
+			k.State = StateUnknown
+			return Unknown, nil
+		}
+	}
 	switch k.State {
 	case StateProposed:
-		k.Attached++
-		k.Execute = k.Execute || execute
-		return Pending, w.one("UPDATE approvals SET attached = attached + 1, execute = ? WHERE id = ? AND state = ?", k.Execute, k.ID, k.State)
+		return Pending, w.attach(k, execute)
 	case StateApproved:
 		return t.spend(w, k)
 	case StateDispatching:
@@ -94,6 +108,20 @@ func (t *Tickets) answer(w *writer, k *Ticket, execute bool) (ClaimOutcome, erro
 		return "", nil
 	}
 	return final[k.State], nil
+}
+
+// attach notes that an identical call found k waiting.
+func (w *writer) attach(k *Ticket, execute bool) error {
+	k.Attached++
+	err := w.one("UPDATE approvals SET attached = attached + 1 WHERE id = ? AND state = ?", k.ID, k.State)
+	if err != nil || k.Execute || !execute {
+		return err
+	}
+	k.Execute = true
+	if err := w.one("UPDATE approvals SET execute = 1 WHERE id = ?", k.ID); err != nil {
+		return err
+	}
+	return w.sealTicket(k)
 }
 
 // final maps the final states to their answers until the ticket's expiry. A state that
@@ -140,16 +168,22 @@ func (t *Tickets) propose(w *writer, bound string, held Held) (Claim, error) {
 
 const otherTerms = "the call came again under another policy, tool definition or obligation"
 
+// stale selects them by the index of the tickets that wait.
+const stale = `WHERE seq IN (SELECT seq FROM approvals INDEXED BY approvals_waiting WHERE subject = ? AND tenant = ? AND state IN ('proposed', 'approved')
+ AND server = ? AND tool = ? AND exposed = ? AND digest = ? AND binding <> ?)`
+
 // supersede ends the live tickets of the same call under another policy, definition or
 // obligation: nobody should decide on them.
 func (w *writer) supersede(bound string, h Held) error {
-	stale, err := w.query(load{}, `WHERE subject = ? AND tenant = ? AND state IN ('proposed', 'approved')
- AND server = ? AND tool = ? AND exposed = ? AND digest = ? AND binding <> ?`,
+	found, err := w.query(load{}, stale,
 		h.Principal.Subject, h.Principal.Tenant, h.Server, h.Tool, h.Exposed, h.Digest, bound)
 	if err != nil {
 		return err
 	}
-	for _, k := range stale {
+	for _, k := range found {
+		if k.doubt != "" {
+			continue // over or trust moves it
+		}
 		if err := w.move(&k, change{to: StateSuperseded, reason: otherTerms, note: otherTerms}); err != nil {
 			return err
 		}
@@ -159,8 +193,10 @@ func (w *writer) supersede(bound string, h Held) error {
 
 // insert stores a new ticket.
 func (w *writer) insert(bound string, k *Ticket) error {
-	fields := append(k.ticketFields(), bound, k.Principal.Subject, k.Principal.Tenant, append([]byte{}, k.Arguments...))
-	err := w.one("INSERT INTO approvals ("+ticketColumns+", binding, subject, tenant, arguments) VALUES (?"+strings.Repeat(", ?", len(fields)-1)+")", fields...)
+	k.binding, k.subject, k.tenant = bound, k.Principal.Subject, k.Principal.Tenant
+	k.parties = append([]string{}, k.Principal.Parties()...)
+	fields := append(k.sealedFields(), append([]byte{}, k.Arguments...))
+	err := w.one("INSERT INTO approvals ("+sealedColumns+", arguments) VALUES (?"+strings.Repeat(", ?", len(fields)-1)+")", fields...)
 	if err != nil {
 		return err
 	}
@@ -195,9 +231,12 @@ func (t *Tickets) Finish(ctx context.Context, id string, state State, result []b
 func (t *Tickets) end(ctx context.Context, id string, c change) error {
 	defer t.running.Delete(id)
 	err := t.write(context.WithoutCancel(ctx), func(w *writer) error {
-		k, err := one(w.ctx, w.tx, load{}, id)
+		k, err := t.one(w.ctx, w.tx, load{}, id)
 		if err != nil {
 			return err
+		}
+		if k.doubt != "" {
+			return t.distrust(w, &k)
 		}
 		if k.State != StateDispatching || k.runner != t.opts.Instance {
 			return ErrNotDispatching

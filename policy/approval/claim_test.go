@@ -287,7 +287,7 @@ func TestStoredArgumentsThatChanged(t *testing.T) {
 	if _, err := openStore(t, w.path).Write.Exec("UPDATE approvals SET arguments = ? WHERE id = ?", []byte(other), k.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.Get(t.Context(), k.ID); err == nil {
-		t.Errorf("read %s", got.Arguments)
+	if got, err := w.Get(t.Context(), k.ID); err != nil || got.Arguments != nil || got.State != approval.StateUnknown {
+		t.Errorf("read %s of a ticket that is %s, %v", got.Arguments, got.State, err)
 	}
 }

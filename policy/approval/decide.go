@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/store"
-	"github.com/toolgate/toolgate/policy"
 )
 
 // Decide counts one approver's vote. The ticket is approved when Quorum people have
-// approved, and as many holders of each role as Each requires; one denial denies it.
+// approved, as many of them as holders of each role as Each requires: one vote fills one
+// role, and one person has one vote, whatever credentials it shows. One denial denies it.
 // A refused vote changes nothing and returns the first of ErrNotFound,
 // ErrSelfApproval, ErrNotApprover, ErrExpired, ErrNotPending, ErrReasonRequired,
 // ErrStaleDigest and ErrAlreadyVoted that applies. A vote counts with the approver's
@@ -35,16 +36,24 @@ func (t *Tickets) Decide(ctx context.Context, v Vote) (Ticket, error) {
 // alter changes one ticket, or refuses to. A refusal does not undo the rest of the
 // transaction: expired and unknown tickets stay so.
 func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *Ticket) (refusal, err error)) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
 	var refusal error
 	err := t.write(ctx, func(w *writer) error {
-		k, err := one(w.ctx, w.tx, load{}, id)
+		k, err := t.one(w.ctx, w.tx, load{}, id)
 		if errors.Is(err, ErrNotFound) {
 			refusal = err
 			return nil
 		}
-		if err == nil {
-			refusal, err = do(w, &k)
+		if err != nil {
+			return err
 		}
+		if trusted, err := t.trust(w, &k); err != nil || !trusted {
+			refusal = fmt.Errorf("%w: %s", ErrDoubt, k.doubt)
+			return err
+		}
+		refusal, err = do(w, &k)
 		return err
 	})
 	if err != nil {
@@ -72,19 +81,28 @@ func (k *Ticket) check(v Vote) error {
 
 // vote stores the vote and, when it decides the ticket, moves it.
 func (t *Tickets) vote(w *writer, k *Ticket, v Vote) (refusal, err error) {
-	err = w.one(`INSERT INTO approval_votes (ticket, subject, approve, reason, digest, at, counted_by, until, roles)
- VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, k.ID, v.Approver.Subject, v.Approve, v.Reason, k.Digest,
-		w.wall.UnixNano(), t.opts.Instance, store.Time{To: &v.Approver.Until}, jsonList(v.Approver.Roles))
-	if errors.Is(err, errMoved) {
+	if k.Votes, _, err = t.ballots(w.ctx, w.tx, k.ID); err != nil {
+		return nil, err
+	}
+	if _, voted := k.VoteOf(v.Approver); voted {
 		return ErrAlreadyVoted, nil
 	}
+	by := v.Approver
+	b := Ballot{Subject: by.Subject, Person: by.Person, Approve: v.Approve, Reason: v.Reason, Digest: k.Digest, At: w.wall, countedBy: t.opts.Instance, until: by.Until,
+		roles: append([]string{}, by.Roles...), parties: append([]string{}, by.Parties()...)}
+	fields := append([]any{&k.ID}, b.fields()...)
+	mac, err := w.seal("vote", ballotNames, fields)
+	if err != nil {
+		return nil, err
+	}
+	err = w.one("INSERT INTO approval_votes (ticket, "+ballotColumns+", mac) VALUES (?"+strings.Repeat(", ?", len(fields))+")", append(fields, mac)...)
 	if err != nil {
 		return nil, err
 	}
 	if !v.Approve {
 		return nil, w.move(k, change{to: StateDenied, who: v.Approver.Subject, reason: v.Reason})
 	}
-	k.countApproval(v.Approver.Roles)
+	k.countApprovals(append(k.approvers, v.Approver.Roles))
 	votes, _, err := t.standing(w, k)
 	if err != nil {
 		return nil, err
@@ -96,10 +114,13 @@ func (t *Tickets) vote(w *writer, k *Ticket, v Vote) (refusal, err error) {
 }
 
 // standing returns the approvals of k whose approvers may still decide, with their
-// current roles as far as these are known, and the first approver who no longer may,
-// "" when all may.
+// current roles and persons as far as these are known, one for each party and none of the
+// requester's, and the first approver who no longer may, "" when all may.
 func (t *Tickets) standing(w *writer, k *Ticket) (counted []Ballot, gone string, err error) {
-	votes, err := ballots(w.ctx, w.tx, k.ID)
+	votes, doubt, err := t.ballots(w.ctx, w.tx, k.ID)
+	if doubt != "" {
+		err = fmt.Errorf("%w: %s", ErrDoubt, doubt)
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -108,7 +129,7 @@ func (t *Tickets) standing(w *writer, k *Ticket) (counted []Ballot, gone string,
 		switch {
 		case err != nil:
 			return nil, "", err
-		case ok:
+		case ok && !slices.ContainsFunc(counted, func(other Ballot) bool { return other.castBy(append(b.parties, b.Subject)) }):
 			counted = append(counted, b)
 		case gone == "":
 			gone = b.Subject
@@ -119,30 +140,24 @@ func (t *Tickets) standing(w *writer, k *Ticket) (counted []Ballot, gone string,
 
 // suffice reports whether votes approve k.
 func (k *Ticket) suffice(votes []Ballot) bool {
-	for role, n := range k.Each {
-		for _, b := range votes {
-			if slices.Contains(b.roles, role) {
-				n--
-			}
-		}
-		if n > 0 {
-			return false
-		}
+	var roles [][]string
+	for _, b := range votes {
+		roles = append(roles, b.roles)
 	}
-	return len(votes) >= k.Quorum
+	return len(votes) >= k.Quorum && (len(k.Each) == 0 || maps.Equal(fillRoles(k.Each, roles), k.Each))
 }
 
 // stands reports whether the vote counts now (see Options.Standing), and sets b's
-// roles to the current ones.
+// roles and parties to the current ones.
 func (t *Tickets) stands(k *Ticket, b *Ballot) (bool, error) {
 	if t.opts.Standing == nil || !b.Approve {
 		return b.Approve, nil
 	}
-	roles, known := t.opts.Standing(b.Subject, k.Principal.Tenant)
+	now, known := t.opts.Standing(b.Subject, k.Principal.Tenant)
 	switch {
 	case known:
-		b.roles = roles
-		return policy.Principal{Subject: b.Subject, Roles: roles}.Has(k.Roles...), nil
+		b.roles, b.parties = now.Roles, now.Parties()
+		return k.MayDecide(now), nil
 	case !b.until.IsZero():
 		return true, nil
 	case b.countedBy == t.opts.Instance:

@@ -23,11 +23,16 @@ const (
 // Get returns one whole ticket. ErrNotFound reports that it does not exist.
 func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
 	err = t.view(ctx, func(tx *sql.Tx) error {
-		if k, err = one(ctx, tx, whole, id); err != nil {
+		if k, err = t.one(ctx, tx, whole, id); err != nil {
 			return err
 		}
-		if k.Votes, err = ballots(ctx, tx, id); err != nil {
+		var doubt string
+		if k.Votes, doubt, err = t.ballots(ctx, tx, id); err != nil {
 			return err
+		}
+		if k.doubt == "" && doubt != "" && k.live() {
+			k.doubt = doubt
+			k.withhold()
 		}
 		events, err := store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE ticket = ? ORDER BY seq", id)
 		for _, e := range events {
@@ -59,14 +64,18 @@ func (t *Tickets) view(ctx context.Context, do func(*sql.Tx) error) error {
 // history; larger arguments are left out (see ListedArgumentBytes).
 func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
 	tail, args := f.where()
-	return t.list(ctx, load{arguments: ListedArgumentBytes}, tail, args...)
+	tickets, err := t.list(ctx, load{arguments: ListedArgumentBytes}, tail, args...)
+	if f.Awaiting.Valid() { // those who may act for each other are not among the stored parties
+		tickets = slices.DeleteFunc(tickets, func(k Ticket) bool { return !k.MayDecide(f.Awaiting) })
+	}
+	return tickets, err
 }
 
 // list returns the tickets that tail selects.
 func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) (tickets []Ticket, err error) {
 	err = t.refresh(ctx)
 	if err == nil {
-		tickets, err = query(ctx, t.db.Read, l, tail, args...)
+		tickets, err = t.query(ctx, t.db.Read, l, tail, args...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
@@ -99,8 +108,11 @@ func (f Filter) where() (string, []any) {
 		add("tenant = ? AND (subject = ? OR "+hasRole+")", v.Tenant, v.Subject, jsonList(v.Roles))
 	}
 	if v := f.Awaiting; v.Valid() {
-		add("state = 'proposed' AND tenant = ? AND subject <> ? AND "+hasRole, v.Tenant, v.Subject, jsonList(v.Roles))
-		add("NOT EXISTS (SELECT 1 FROM approval_votes v WHERE v.ticket = approvals.id AND v.subject = ?)", v.Subject)
+		parties := jsonList(v.Parties())
+		add("state = 'proposed' AND tenant = ? AND "+hasRole, v.Tenant, jsonList(v.Roles))
+		add("NOT EXISTS (SELECT 1 FROM json_each(?) WHERE value = subject OR value IN (SELECT value FROM json_each(approvals.parties)))", parties)
+		add(`NOT EXISTS (SELECT 1 FROM approval_votes v, json_each(?) p WHERE v.ticket = approvals.id
+ AND (p.value = v.subject OR p.value IN (SELECT value FROM json_each(v.parties))))`, parties)
 	}
 	if f.Before != "" {
 		add("seq < (SELECT seq FROM approvals WHERE id = ?)", f.Before)
@@ -140,7 +152,7 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 		err := t.refresh(ctx)
 		var k Ticket
 		if err == nil {
-			k, err = one(ctx, t.db.Read, load{}, id)
+			k, err = t.one(ctx, t.db.Read, load{}, id)
 		}
 		if err != nil {
 			return errors.Join(ctx.Err(), fmt.Errorf("waiting for ticket %q: %w", id, err))
@@ -172,11 +184,11 @@ func awaitChange(ctx context.Context, changed <-chan struct{}) error {
 // running, so that no reader sees a ticket waiting that nobody can decide, or running
 // that nobody runs.
 func (t *Tickets) refresh(ctx context.Context) error {
-	var seen int64
-	if err := t.db.Read.QueryRowContext(ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
+	now, err := t.readClock(ctx, t.db.Read)
+	if err != nil {
 		return err
 	}
-	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), seen))
+	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), now.seen))
 	if err != nil || len(over) == 0 {
 		return err
 	}
@@ -206,10 +218,10 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 		return nil, err
 	}
 	tickets = slices.DeleteFunc(tickets, func(k Ticket) (theirs bool) {
-		if err == nil && k.Instance != t.opts.Instance {
+		if err == nil && k.doubt == "" && k.Instance != t.opts.Instance {
 			theirs, err = store.InstanceAlive(t.opts.Dir, k.Instance)
 		}
-		return theirs
+		return theirs || k.doubt != ""
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
@@ -217,13 +229,38 @@ func (t *Tickets) ours(ctx context.Context, where string) ([]Ticket, error) {
 	return tickets, nil
 }
 
+// answering selects the tickets of Answering. Each half has an index that leaves out the
+// requester's old tickets.
+const answering = `WHERE seq IN (
+ SELECT seq FROM approvals INDEXED BY approvals_running WHERE subject = ? AND tenant = ? AND state = 'dispatching' UNION ALL
+ SELECT seq FROM approvals INDEXED BY approvals_answering WHERE subject = ? AND tenant = ? AND deadline > max(?, (SELECT seen FROM approval_clock))
+ AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`
+
 // Answering returns p's own tickets that answer an identical call: those that are live
 // or running, and the final ones before their expiry; the newest hundred, newest
 // first, with results. Larger arguments are left out (see ListedArgumentBytes).
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
-	return t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, `WHERE subject = ? AND tenant = ? AND (state = 'dispatching'
- OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT ?`,
-		p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
+	return t.list(ctx, load{arguments: ListedArgumentBytes, result: true}, answering,
+		p.Subject, p.Tenant, p.Subject, p.Tenant, t.clock.read(t.opts.Now(), 0), answered)
+}
+
+// Repeated returns the ticket that would answer a claim for held, without arguments
+// and result, and changes nothing. ErrNotFound reports that the claim would make a
+// new one.
+func (t *Tickets) Repeated(ctx context.Context, held Held) (Ticket, error) {
+	if err := held.complete(t.opts.TTL); err != nil {
+		return Ticket{}, fmt.Errorf("looking for the ticket of a call: %w", err)
+	}
+	found, err := t.query(ctx, t.db.Read, load{}, `WHERE binding = ? AND (state = 'dispatching'
+ OR deadline > max(?, (SELECT seen FROM approval_clock)) AND state IN ('proposed', 'approved', 'denied', 'done', 'failed', 'unknown')) ORDER BY seq DESC LIMIT 1`,
+		binding(held), t.clock.read(t.opts.Now(), 0))
+	if err == nil && len(found) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Ticket{}, fmt.Errorf("looking for the ticket of a call: %w", err)
+	}
+	return found[0], nil
 }
 
 // Similar returns the last ticket before id of the same server, tool, exposed name and
@@ -231,7 +268,7 @@ func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, 
 // the requester and whatever the outcome. ErrNotFound reports that there is none, or
 // that id does not exist. Somebody who may see one of the two may not see the other.
 func (t *Tickets) Similar(ctx context.Context, id string) (Ticket, error) {
-	records, err := query(ctx, t.db.Read, load{arguments: whole.arguments}, `WHERE decided_by <> '' AND state <> 'denied'
+	records, err := t.query(ctx, t.db.Read, load{arguments: whole.arguments}, `WHERE decided_by <> '' AND state <> 'denied'
  AND (server, tool, exposed, tenant) = (SELECT server, tool, exposed, tenant FROM approvals WHERE id = ?)
  AND seq < (SELECT seq FROM approvals WHERE id = ?) ORDER BY seq DESC LIMIT 1`, id, id)
 	if err == nil && len(records) == 0 {
@@ -296,7 +333,7 @@ func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err e
 		for _, e := range events {
 			ids = append(ids, e.Ticket.ID)
 		}
-		records, err := query(ctx, tx, load{arguments: ListedArgumentBytes}, "WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids))
+		records, err := t.query(ctx, tx, load{arguments: ListedArgumentBytes}, "WHERE id IN (SELECT value FROM json_each(?))", jsonList(ids))
 		for _, k := range records {
 			for i := range events {
 				if events[i].Ticket.ID == k.ID {

@@ -25,6 +25,14 @@ var whole = load{arguments: 1 << 40, result: true}
 const ticketColumns = `id, state, principal, server, tool, exposed, fingerprint, digest, revision, rule, reason,
  roles, quorum, each_role, created, expires, deadline, decision_id, trace_id, transport, era, session, made_by, until, execute`
 
+// sealedColumns are the columns that the MAC of a ticket authenticates, in the order of
+// sealedFields. Its arguments and its result are authenticated by their digests.
+const sealedColumns = ticketColumns + `, binding, subject, tenant, parties, decided_by, decision_reason, instance, note, result_digest, version`
+
+func (k *Ticket) sealedFields() []any {
+	return append(k.ticketFields(), &k.binding, &k.subject, &k.tenant, store.JSON{To: &k.parties}, &k.DecidedBy, &k.DecisionReason, &k.runner, &k.Note, &k.resultDigest, &k.version)
+}
+
 // ticketFields returns the fields of k that ticketColumns store, as arguments of an
 // INSERT or destinations of a SELECT.
 func (k *Ticket) ticketFields() []any {
@@ -35,36 +43,34 @@ func (k *Ticket) ticketFields() []any {
 
 // selectTicket reads the columns of Ticket.fields, in its order. Its two parameters are
 // load's.
-const selectTicket = `SELECT ` + ticketColumns + `, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
- decided_by, decision_reason, instance, CASE WHEN ? THEN result END, note, attached, reported,
+const selectTicket = `SELECT ` + sealedColumns + `, mac, length(arguments), CASE WHEN length(arguments) <= ? THEN arguments END,
+ CASE WHEN ? THEN result END, attached, reported,
  (SELECT json_group_array(json(roles)) FROM approval_votes WHERE ticket = approvals.id AND approve = 1) FROM approvals `
 
 func (k *Ticket) fields() []any {
-	return append(k.ticketFields(), &k.ArgumentBytes, (*[]byte)(&k.Arguments), &k.DecidedBy, &k.DecisionReason, &k.runner,
-		(*[]byte)(&k.Result), &k.Note, &k.Attached, &k.reported, store.JSON{To: &k.approvers})
+	return append(k.sealedFields(), &k.mac, &k.ArgumentBytes, (*[]byte)(&k.Arguments), (*[]byte)(&k.Result), &k.Attached, &k.reported, store.JSON{To: &k.approvers})
 }
 
-// query returns the tickets that tail selects.
-func query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]Ticket, error) {
+// query returns the tickets that tail selects. The rows that toolgate did not write are
+// among them, with a doubt.
+func (s *sealer) query(ctx context.Context, q store.Querier, l load, tail string, args ...any) ([]Ticket, error) {
 	records, err := store.Select(ctx, q, (*Ticket).fields, selectTicket+tail, append([]any{l.arguments, l.result}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("reading tickets: %w", err)
 	}
 	for i := range records {
 		k := &records[i]
-		for _, roles := range k.approvers {
-			k.countApproval(roles)
-		}
-		if k.Arguments != nil && digest(k.Arguments) != k.Digest {
-			return nil, fmt.Errorf("reading ticket %s: the stored arguments are not those that were held", k.ID)
+		k.countApprovals(k.approvers)
+		if err := s.judgeRow(k); err != nil {
+			return nil, fmt.Errorf("reading ticket %s: %w", k.ID, err)
 		}
 	}
 	return records, nil
 }
 
 // one reads the ticket with an id, or ErrNotFound.
-func one(ctx context.Context, q store.Querier, l load, id string) (Ticket, error) {
-	records, err := query(ctx, q, l, "WHERE id = ?", id)
+func (s *sealer) one(ctx context.Context, q store.Querier, l load, id string) (Ticket, error) {
+	records, err := s.query(ctx, q, l, "WHERE id = ?", id)
 	switch {
 	case err != nil:
 		return Ticket{}, err
@@ -74,27 +80,55 @@ func one(ctx context.Context, q store.Querier, l load, id string) (Ticket, error
 	return records[0], nil
 }
 
-// countApproval counts the vote of somebody with these roles.
-func (k *Ticket) countApproval(roles []string) {
-	k.Approvals++
-	for role := range k.Each {
-		if slices.Contains(roles, role) {
-			if k.Given == nil {
-				k.Given = make(map[string]int)
-			}
-			k.Given[role]++
-		}
+// countApprovals sets Approvals and Given to the count of votes, each by somebody with
+// these roles.
+func (k *Ticket) countApprovals(votes [][]string) {
+	k.Approvals, k.Given = len(votes), nil
+	if len(k.Each) > 0 && len(votes) > 0 {
+		k.Given = fillRoles(k.Each, votes)
 	}
 }
 
-// ballots returns the votes for a ticket, oldest first.
-func ballots(ctx context.Context, q store.Querier, id string) ([]Ballot, error) {
-	return store.Select(ctx, q, (*Ballot).fields,
-		"SELECT subject, approve, reason, digest, at, roles, counted_by, until FROM approval_votes WHERE ticket = ? ORDER BY at, subject", id)
+// fillRoles assigns each vote to one role that its voter holds and that each asks for,
+// so that as many are filled as can be, and returns how many of each role are. It looks
+// for augmenting paths, as in bipartite matching.
+func fillRoles(each map[string]int, votes [][]string) map[string]int {
+	filled := make(map[string][]int) // the votes of each role, by number
+	var assign func(vote int, tried map[string]bool) bool
+	assign = func(vote int, tried map[string]bool) bool {
+		for _, role := range votes[vote] {
+			if each[role] == 0 || tried[role] {
+				continue
+			}
+			tried[role] = true
+			if len(filled[role]) < each[role] {
+				filled[role] = append(filled[role], vote)
+				return true
+			}
+			for i, other := range filled[role] {
+				if assign(other, tried) {
+					filled[role][i] = vote
+					return true
+				}
+			}
+		}
+		return false
+	}
+	given := make(map[string]int)
+	for vote := range votes {
+		assign(vote, make(map[string]bool))
+	}
+	for role, by := range filled {
+		given[role] = len(by)
+	}
+	return given
 }
 
+// ballotColumns are the columns of Ballot.fields, in its order.
+const ballotColumns = "subject, person, parties, approve, reason, digest, at, roles, counted_by, until"
+
 func (b *Ballot) fields() []any {
-	return []any{&b.Subject, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until}}
+	return []any{&b.Subject, &b.Person, store.JSON{To: &b.parties}, &b.Approve, &b.Reason, &b.Digest, store.Time{To: &b.At}, store.JSON{To: &b.roles}, &b.countedBy, store.Time{To: &b.until}}
 }
 
 const changeColumns = `SELECT seq, seq, ticket, at, who, "from", "to", reason, digest FROM approval_history `
@@ -120,6 +154,9 @@ func binding(h Held) string {
 	parts = append(parts, h.Roles...)
 	for _, role := range slices.Sorted(maps.Keys(h.Each)) {
 		parts = append(parts, role, strconv.Itoa(h.Each[role]))
+	}
+	if p := h.Principal; p.Person != "" || len(p.Actors) > 0 { // on behalf of whom, and through whom
+		parts = append(append(parts, "for", p.Person), p.Actors...)
 	}
 	var text []byte
 	for _, p := range parts {

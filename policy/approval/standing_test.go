@@ -12,9 +12,9 @@ import (
 // office is who is configured, and with which roles.
 type office map[string][]string
 
-func (o office) standing(subject, tenant string) ([]string, bool) {
+func (o office) standing(subject, tenant string) (policy.Principal, bool) {
 	roles, known := o[subject]
-	return roles, known && tenant == ""
+	return policy.Principal{Subject: subject, Roles: roles}, known && tenant == ""
 }
 
 // An approval counts when the grant is spent only if whoever gave it could still

@@ -8,15 +8,19 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/signal"
 )
 
 const (
 	defaultTTL  = 15 * time.Minute
 	defaultLive = 64
+	defaultKeep = 30 * 24 * time.Hour
 	// pollEvery is how often Wait looks for changes of other processes.
 	pollEvery = 250 * time.Millisecond
 )
@@ -26,6 +30,20 @@ type Options struct {
 	// Dir holds the locks of the living processes that share the store; "" =
 	// instances, next to the store's file.
 	Dir string
+	// Keys authenticates the rows of the store; nil = the directory keys next to the
+	// store's file, which protects nothing from those who can write there.
+	Keys *keys.Dir
+	// LastWord returns the number of the last change of a ticket, created at some time,
+	// that the audit trail has, of any process; 0 = none. When the store's ticket is
+	// older, the ticket becomes unknown. An error refuses the call or the vote. nil =
+	// there is no trail.
+	LastWord func(ctx context.Context, ticket string, created time.Time) (int64, error)
+	// Alarm is called with each reason why the store cannot be relied on. It must not use
+	// the Tickets. nil = none.
+	Alarm func(reason string)
+	// Keep is how long a ticket that has ended is kept beyond its expiry; 0 = 30 days.
+	// Then its arguments, votes and history are deleted. An unknown ticket is kept.
+	Keep time.Duration
 	// TTL is the lifetime of a ticket when the policy does not set one; 0 = 15
 	// minutes.
 	TTL time.Duration
@@ -45,22 +63,28 @@ type Options struct {
 	// through tx. When the commit itself fails, Changed was called for a change that
 	// did not happen; the next change then has the same Seq. nil = none.
 	Changed func(ctx context.Context, tx *sql.Tx, t Ticket, c Change) error
-	// Standing returns the current roles of an approver; known is false when no
+	// Standing returns an approver as configured now; known is false when no
 	// configured credential names the approver. A vote counts, when it is cast and
-	// when the grant is spent, only if its approver still has one of the ticket's
-	// roles. The vote of an unknown approver counts if the credential was one that
+	// when the grant is spent, only if its approver may still decide on the ticket
+	// and is not the party of another vote. The vote of an unknown approver counts if the credential was one that
 	// expires (Principal.Until), or if another living process counted it, which may
-	// know the approver. nil = every approver keeps the roles of the vote.
-	Standing func(subject, tenant string) (roles []string, known bool)
+	// know the approver. nil = every approver stays as at the vote.
+	Standing func(subject, tenant string) (now policy.Principal, known bool)
 }
 
 // Tickets keeps the tickets of one store. It is safe for concurrent use, and
 // any number of Tickets, in any number of processes on one machine, may share
 // the file.
 type Tickets struct {
+	*sealer
 	db    *store.DB
 	opts  Options
 	clock clock
+
+	changesSeen atomic.Int64  // the most changes that the store has shown
+	compared    chan struct{} // closed when the store is compared with the trail
+	compareErr  error         // of the comparison; valid after compared
+	stop        func()        // ends keep, and waits for it
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
 
@@ -78,26 +102,49 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	}
 	opts.TTL = cmp.Or(max(0, opts.TTL), defaultTTL)
 	opts.MaxLive = cmp.Or(max(0, opts.MaxLive), defaultLive)
+	opts.Keep = cmp.Or(max(0, opts.Keep), defaultKeep)
+	if opts.Alarm == nil {
+		opts.Alarm = func(string) {}
+	}
 	opts.Instance = cmp.Or(opts.Instance, signal.UniqueID("ins_"))
 	opts.Dir = cmp.Or(opts.Dir, filepath.Join(filepath.Dir(db.Path()), "instances"))
 	held, err := store.HoldInstance(opts.Dir, opts.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
-	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{})}
-	err = t.refresh(ctx)
+	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
+	if err = t.openSealer(ctx); err == nil {
+		err = t.refresh(ctx)
+	}
 	if err == nil {
 		err = store.SweepInstances(opts.Dir)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening approvals: %w", err), held.Close())
 	}
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var keeper sync.WaitGroup
+	keeper.Go(func() { t.keep(keeping) })
+	t.stop = func() { stop(); keeper.Wait() }
 	return t, nil
+}
+
+// openSealer opens the keys, and the store's name.
+func (t *Tickets) openSealer(ctx context.Context) (err error) {
+	now, err := t.readClock(ctx, t.db.Read)
+	if err == nil && t.opts.Keys == nil {
+		t.opts.Keys, err = keys.Open(filepath.Join(filepath.Dir(t.db.Path()), "keys"))
+	}
+	if err == nil {
+		t.sealer, err = newSealer(t.opts.Keys, now.name)
+	}
+	return err
 }
 
 // Close releases the instance lock. Other processes then move tickets that still run
 // here to unknown, so callers finish them first. The store stays open.
 func (t *Tickets) Close() error {
+	t.stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.instance == nil {
@@ -117,14 +164,17 @@ func (t *Tickets) closed() bool {
 	return t.instance == nil
 }
 
+// due selects the tickets of over, and those that run.
+const due = `WHERE state = 'dispatching' OR id IN (
+ SELECT id FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) ORDER BY deadline`
+
 // over returns the tickets that are due at now, at most one more than a transaction may
 // move, and those that are dispatching and that nobody runs: because their process is
 // dead, or because it is this process and could not store the outcome. Only a process
 // that has certainly ended counts as dead; errUnsure reports that this could not be
 // determined for one.
 func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticket, error) {
-	found, err := query(ctx, q, load{}, `WHERE state = 'dispatching' OR id IN (
- SELECT id FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) ORDER BY deadline`, now, movesAtOnce+1)
+	found, err := t.query(ctx, q, load{}, due, now, movesAtOnce+1)
 	over := found[:0]
 	for _, k := range found {
 		var runs bool
@@ -148,6 +198,8 @@ func (t *Tickets) over(ctx context.Context, q store.Querier, now int64) ([]Ticke
 // settle moves a ticket that is over.
 func (t *Tickets) settle(w *writer, k *Ticket) error {
 	switch {
+	case k.doubt != "":
+		return t.distrust(w, k)
 	case k.State == StateProposed:
 		return w.move(k, change{to: StateExpired, reason: "nobody decided in time"})
 	case k.State == StateApproved:

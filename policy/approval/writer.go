@@ -33,6 +33,7 @@ const toolgate = "toolgate"
 
 // writer is one transaction that holds the store's write lock.
 type writer struct {
+	*sealer
 	ctx     context.Context
 	tx      *sql.Tx
 	now     int64     // in the store's time
@@ -50,7 +51,7 @@ func (t *Tickets) write(ctx context.Context, do func(*writer) error) error {
 	for done := false; !done; { // one transaction expires only so many tickets
 		var w *writer
 		err := t.db.Update(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) (err error) {
-			w = &writer{ctx: ctx, tx: tx, wall: t.opts.Now()}
+			w = &writer{sealer: t.sealer, ctx: ctx, tx: tx, wall: t.opts.Now()}
 			if done, err = t.tick(w); err == nil && done {
 				err = do(w)
 			}
@@ -87,13 +88,18 @@ func (t *Tickets) tell(w *writer) error {
 // the tickets that are over, so that a ticket once seen as expired stays so. done is
 // false when there are more.
 func (t *Tickets) tick(w *writer) (done bool, err error) {
-	var seen int64
-	if err := w.tx.QueryRowContext(w.ctx, "SELECT seen FROM approval_clock").Scan(&seen); err != nil {
+	clock, err := t.readClock(w.ctx, w.tx)
+	if err != nil {
 		return false, err
 	}
-	w.now = t.clock.read(w.wall, seen)
-	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approval_clock SET seen = ? WHERE seen <= ?", w.now, w.now-int64(tickEvery)); err != nil {
-		return false, err
+	w.now = t.clock.read(w.wall, clock.seen)
+	if clock.seen <= w.now-int64(tickEvery) {
+		if err := w.one("UPDATE approval_clock SET seen = ?", w.now); err != nil {
+			return false, err
+		}
+		if err := w.sweep(t.opts.Keep); err != nil {
+			return false, err
+		}
 	}
 	if _, err := w.tx.ExecContext(w.ctx, "UPDATE approvals SET result = NULL WHERE result IS NOT NULL AND deadline <= ?", w.now); err != nil {
 		return false, err
@@ -110,8 +116,30 @@ func (t *Tickets) tick(w *writer) (done bool, err error) {
 	return len(over) <= movesAtOnce, nil
 }
 
+// ended are the tickets that are past their retention.
+const ended = `SELECT id FROM approvals INDEXED BY approvals_ended
+ WHERE state IN ('denied', 'expired', 'superseded', 'done', 'failed') AND deadline <= ? ORDER BY deadline LIMIT ?`
+
+// sweep deletes tickets that have been over for longer than they are kept, with all that
+// belongs to them: some at once, for a transaction must be short.
+func (w *writer) sweep(keep time.Duration) error {
+	old, err := store.Select(w.ctx, w.tx, func(id *string) []any { return []any{id} }, ended, w.now-int64(keep), movesAtOnce)
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	for _, statement := range []string{
+		"DELETE FROM notices WHERE ticket IN (SELECT value FROM json_each(?))", "DELETE FROM approval_votes WHERE ticket IN (SELECT value FROM json_each(?))",
+		"DELETE FROM approval_history WHERE ticket IN (SELECT value FROM json_each(?))", "DELETE FROM approvals WHERE id IN (SELECT value FROM json_each(?))",
+	} {
+		if _, err := w.tx.ExecContext(w.ctx, statement, jsonList(old)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (w *writer) query(l load, tail string, args ...any) ([]Ticket, error) {
-	return query(w.ctx, w.tx, l, tail, args...)
+	return w.sealer.query(w.ctx, w.tx, l, tail, args...)
 }
 
 // change is a move of a ticket: the new state, who makes the move and why, and the
@@ -124,7 +152,7 @@ type change struct {
 	note        string
 }
 
-const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, note = ?, decided_by = ?, decision_reason = ?
+const moveTicket = `UPDATE approvals SET state = ?, instance = ?, result = ?, result_digest = ?, note = ?, decided_by = ?, decision_reason = ?
  WHERE id = ? AND state = ? AND instance = ? AND (? OR deadline > ?)`
 
 // move is the only way to change the state of a ticket: one conditional update, and a
@@ -139,10 +167,15 @@ func (w *writer) move(k *Ticket, c change) error {
 		by, why = c.who, c.reason
 	}
 	late := c.to != StateDispatching && (c.to != StateApproved || from == StateDispatching)
-	err := w.one(moveTicket, c.to, c.instance, c.result, c.note, by, why, k.ID, from, k.runner, late, w.now)
+	stored := ""
+	if c.result != nil {
+		stored = digest(c.result)
+	}
+	err := w.one(moveTicket, c.to, c.instance, c.result, stored, c.note, by, why, k.ID, from, k.runner, late, w.now)
 	if err != nil {
 		return err
 	}
+	k.resultDigest = stored
 	k.State, k.runner, k.Result, k.Note, k.DecidedBy, k.DecisionReason = c.to, c.instance, c.result, c.note, by, why
 	return w.note(k, from, c.who, c.reason)
 }
@@ -160,14 +193,21 @@ func (w *writer) one(statement string, args ...any) error {
 	return nil
 }
 
-// note adds a line to the history of k, which already has its new state, and to the
-// changes of the transaction.
+// note numbers a change of k, which already has its new state, authenticates the row, and
+// adds a line to the history and to the changes of the transaction.
 func (w *writer) note(k *Ticket, from State, who, reason string) error {
 	who = cmp.Or(who, toolgate)
 	c := Change{At: w.wall.UTC(), Who: who, From: from, To: k.State, Reason: reason, Digest: k.Digest}
-	err := w.tx.QueryRowContext(w.ctx, `INSERT INTO approval_history (ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING seq`,
-		k.ID, store.Time{To: &c.At}, who, from, k.State, reason, k.Digest).Scan(&c.Seq)
+	err := w.tx.QueryRowContext(w.ctx, "UPDATE approval_clock SET changes = changes + 1 RETURNING changes").Scan(&c.Seq)
 	if err != nil {
+		return err
+	}
+	k.version = c.Seq
+	if err := w.sealTicket(k); err != nil {
+		return err
+	}
+	if err := w.one(`INSERT INTO approval_history (seq, ticket, at, who, "from", "to", reason, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		c.Seq, k.ID, store.Time{To: &c.At}, who, from, k.State, reason, k.Digest); err != nil {
 		return err
 	}
 	e := Event{Seq: c.Seq, Ticket: *k, Change: c}

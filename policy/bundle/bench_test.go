@@ -51,10 +51,10 @@ var costs = []struct {
 }{
 	{"search", "researcher", "search_internet", `{"query":"x","num_results":5}`, false},
 	{"lacks", "approver", "search_internet", `{"query":"x","num_results":5}`, false},
-	{"lacks_arg", "researcher", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`, false},
+	{"lacks_arg", "researcher", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`, false},
 	{"model", "creator", "generate_media", `{"prompt":"x","model":"card-1"}`, false},
-	{"transfer", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`, false},
-	{"hold", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"a"}`, false},
+	{"transfer", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`, false},
+	{"hold", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`, false},
 	{"everything", "treasurer", "pay", `{"action":"transfer","asset":"USD","amount":50,"destination":"acct-1","memo":"rent"}`, true},
 }
 

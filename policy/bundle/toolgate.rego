@@ -6,7 +6,11 @@
 #
 #   data.roles, data.directory                  who may use which tool (lib/roles.rego)
 #   data.models[tool]                           models that the tool may be asked for
-#   data.thresholds[tool][argument]             largest number that passes without a person
+#   data.thresholds[tool][argument]             largest number that passes without a person, or
+#                                               {"per": "asset", "most": {"USD": 100}}: the largest
+#                                               for each value of another argument; other values are held
+#   data.known[tool][argument]                  values that pass without a person (lib/arguments.rego),
+#                                               in calls that move something
 #   data.unmetered[tool][argument]              values with which the call moves nothing
 #   data.usage[tool][meter]                     bounds over time (lib/usage.rego)
 #   data.annotations[hint]                      "hold" or "deny" for tools whose server claims the hint
@@ -110,7 +114,7 @@ lacking contains {
 
 deny contains verdict if {
 	data.tools[input.tool.exposed]
-	roles.grants != set()
+	granted
 	some verdict in refuse
 }
 
@@ -120,12 +124,11 @@ deny contains verdict if {
 deny contains {
 	"rule": "model-not-listed",
 	"reason": sprintf("the model is not on the list for %s", [input.tool.exposed]),
-	"remedy": sprintf("use one of: %s", [concat(", ", models)]),
+	"remedy": sprintf("use one of: %s", [concat(", ", data.models[input.tool.exposed])]),
 } if {
 	data.models[input.tool.exposed]
-	models := data.models[input.tool.exposed]
-	roles.grants != set()
-	not input.arguments.model in models
+	granted
+	not input.arguments.model in data.models[input.tool.exposed]
 }
 
 # METADATA
@@ -138,7 +141,7 @@ deny contains {
 } if {
 	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
-	roles.grants != set()
+	granted
 	some name, _ in thresholds
 	not {
 		is_number(input.arguments[name])
@@ -156,12 +159,12 @@ refuse contains {
 	"remedy": sprintf("permitted arguments: %s", [json.marshal(wanted)]),
 } if {
 	wanted := data.tools[input.tool.exposed].transfers
-	wanted != false
 	not {
 		every name, want in wanted {
 			arguments.fits(name, want)
 		}
 	}
+	wanted != false
 	not unmetered(input.tool.exposed)
 }
 
@@ -174,12 +177,12 @@ refuse contains {
 	"remedy": sprintf("permitted arguments: %s", [json.marshal(wanted)]),
 } if {
 	wanted := data.tools[input.tool.exposed].arguments
-	wanted != false
 	not {
 		every name, want in wanted {
 			arguments.fits(name, want)
 		}
 	}
+	wanted != false
 }
 
 # METADATA
@@ -188,12 +191,11 @@ refuse contains {
 deny contains {
 	"rule": "usage-above-limit",
 	"reason": sprintf("the call would use more of %s than its window has left", [input.tool.exposed]),
-	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
+	"remedy": sprintf("wait, or use less: %s", [json.marshal(data.usage[input.tool.exposed])]),
 } if {
 	data.usage[input.tool.exposed]
-	meters := data.usage[input.tool.exposed]
-	roles.grants != set()
-	usage.beyond(meters, "deny")
+	granted
+	usage.beyond(data.usage[input.tool.exposed], "deny")
 }
 
 # METADATA
@@ -205,8 +207,8 @@ refuse contains {
 	"remedy": sprintf("call within the hours of %s", [json.marshal(name)]),
 } if {
 	name := data.tools[input.tool.exposed].hours
-	name != false
 	not hours.open(data.schedules[name])
+	name != false
 }
 
 # METADATA
@@ -237,21 +239,6 @@ hold contains {
 }
 
 # METADATA
-# title: The call would pass a bound over time
-# labels: {rule: usage-above-threshold}
-hold contains {
-	"rule": "usage-above-threshold",
-	"reason": sprintf("the call would use more of %s than passes without a person: %s", [input.tool.exposed, json.marshal(meters)]),
-	"remedy": "wait for a person to decide, or use less",
-	"approval": approval,
-} if {
-	data.usage[input.tool.exposed]
-	meters := data.usage[input.tool.exposed]
-	roles.grants != set()
-	usage.beyond(meters, "hold")
-}
-
-# METADATA
 # title: An amount is above what passes without a person
 # labels: {rule: amount-above-threshold}
 hold contains {
@@ -262,7 +249,7 @@ hold contains {
 } if {
 	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
-	roles.grants != set()
+	granted
 	some name, most in thresholds
 
 	# Rego compares across types (text is above every number, null below), so the type
@@ -274,6 +261,42 @@ hold contains {
 			input.arguments[name] > most
 		}
 	}
+	not {
+		limit := most.most[input.arguments[most.per]]
+		is_number(limit)
+		is_number(input.arguments[name])
+		input.arguments[name] <= limit
+	}
+	not unmetered(input.tool.exposed)
+}
+
+# METADATA
+# title: The call would pass a bound over time
+# labels: {rule: usage-above-threshold}
+hold contains {
+	"rule": "usage-above-threshold",
+	"reason": sprintf("the call would use more of %s than passes without a person: %s", [input.tool.exposed, json.marshal(data.usage[input.tool.exposed])]),
+	"remedy": "wait for a person to decide, or use less",
+	"approval": approval,
+} if {
+	data.usage[input.tool.exposed]
+	granted
+	usage.beyond(data.usage[input.tool.exposed], "hold")
+}
+
+# METADATA
+# title: An argument is not one of those that pass without a person
+# labels: {rule: argument-not-known}
+hold contains {
+	"rule": "argument-not-known",
+	"reason": sprintf("the %s is not one of those that %s is known to be called with", [name, input.tool.exposed]),
+	"remedy": "wait for a person to decide, or ask the operator to list it in data.known",
+	"approval": approval,
+} if {
+	data.known[input.tool.exposed]
+	granted
+	some name, want in data.known[input.tool.exposed]
+	not arguments.fits(name, want)
 	not unmetered(input.tool.exposed)
 }
 
@@ -284,6 +307,9 @@ allow contains {"rule": "role-has-tool", "reason": sprintf("a role of the caller
 
 allow contains verdict if {
 	data.tools[input.tool.exposed]
+	entry := data.tools[input.tool.exposed]
+	some word in ["limit", "redact"]
+	entry[word]
 	some verdict in obligation
 }
 

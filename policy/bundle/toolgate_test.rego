@@ -9,6 +9,7 @@ call(role, tool, arguments) := {
 	"tool": {"server": "standard", "name": tool, "exposed": tool, "risk": "high"},
 	"arguments": arguments,
 	"request": {"id": "1", "transport": "http"},
+	"usage": {"day": {"calls": 0, "sum": 0}},
 }
 
 transfer(amount) := {"action": "transfer", "asset": "USD", "amount": amount, "destination": "acct-1"}
@@ -20,7 +21,7 @@ rule(document) := id if id := decided.rule with input as document
 order := [
 	"role-lacks-tool", "role-denies-tool", "annotation-denied", "role-lacks-argument", "model-not-listed",
 	"amount-not-a-positive-number", "transfer-not-permitted", "argument-not-permitted", "usage-above-limit",
-	"outside-hours", "tool-needs-approval", "usage-above-threshold", "amount-above-threshold", "role-has-tool",
+	"outside-hours", "tool-needs-approval", "amount-above-threshold", "usage-above-threshold", "argument-not-known", "role-has-tool",
 	"role-has-server", "role-lacks-server",
 ]
 
@@ -122,6 +123,51 @@ test_amount_is_a_positive_number if {
 		rule(call("treasurer", "manage_wallet", transfer(amount))) == "amount-not-a-positive-number"
 	}
 	rule(call("treasurer", "manage_wallet", {"action": "transfer"})) == "amount-not-a-positive-number"
+}
+
+moving(asset, amount, destination) := call("treasurer", "manage_wallet", {"action": "transfer", "asset": asset, "amount": amount, "destination": destination})
+
+test_each_asset_has_a_threshold_of_its_own if {
+	rule(moving("USD", 100, "acme")) == "role-has-tool"
+	rule(moving("BTC", 0.001, "acme")) == "role-has-tool"
+	every held in [["USD", 100.01], ["BTC", 0.0010000000000000001], ["BTC", 1.5], ["BTC", 100], ["DOGE", 0.01], ["usd", 1], ["per", 1], ["", 1], [null, 1], [["USD"], 1]] {
+		verdict := decided with input as moving(held[0], held[1], "acme")
+		verdict.effect == "hold"
+	}
+	rule(moving("BTC", 1.5, "acme")) == "amount-above-threshold"
+	effect(moving("USD", "1", "acme")) == "deny"
+	effect(call("treasurer", "manage_wallet", {"action": "transfer", "amount": 1, "destination": "acme"})) == "hold"
+}
+
+test_a_threshold_that_is_no_number_and_no_table_holds if {
+	every most in ["100", null, true, [100], {}, {"per": "asset"}, {"most": {"USD": 100}}, {"per": "asset", "most": {"USD": "100"}}] {
+		verdict := decided with input as call("treasurer", "manage_wallet", transfer(1)) with data.thresholds as {"manage_wallet": {"amount": most}}
+		verdict.rule == "amount-above-threshold"
+	}
+}
+
+test_an_unknown_destination_is_held if {
+	every destination in ["acme", "acct-1"] {
+		rule(moving("USD", 50, destination)) == "role-has-tool"
+	}
+	every destination in ["acct-2", "ACME", "acme ", "", null, ["acme"]] {
+		verdict := decided with input as moving("USD", 50, destination)
+		verdict.effect == "hold"
+		verdict.rule == "argument-not-known"
+		verdict.approval.roles == ["approver"]
+	}
+	rule(call("treasurer", "manage_wallet", {"action": "transfer", "asset": "USD", "amount": 50})) == "argument-not-known"
+	rule(moving("USD", 500, "acct-2")) == "amount-above-threshold"
+	rule(call("observer", "manage_wallet", transfer(1))) == "role-lacks-argument"
+}
+
+after(sum) := object.union(moving("USD", 100, "acme"), {"usage": {"day": {"calls": 9, "sum": sum}}})
+
+test_a_day_of_small_transfers_is_held if {
+	rule(after(900)) == "role-has-tool"
+	rule(after(900.01)) == "usage-above-threshold"
+	coins := object.union(moving("BTC", 0.001, "acme"), {"usage": {"day": {"calls": 9, "sum": 0.0091}}})
+	rule(coins) == "usage-above-threshold"
 }
 
 test_threshold_is_data if {
@@ -317,6 +363,7 @@ judged(document, more) := verdict if {
 		with data.unmetered as said.unmetered
 		with data.approval as said.approval
 		with data.models as object.get(said, "models", {})
+		with data.known as object.get(said, "known", {})
 		with data.tools as object.get(said, "tools", {})
 		with data.usage as object.get(said, "usage", {})
 		with data.annotations as object.get(said, "annotations", {})
@@ -545,8 +592,9 @@ faults := [
 	{"rule": "usage-above-limit", "data": {"usage": {"pay": {"day": {"deny": {"calls": 0}}}}}},
 	{"rule": "outside-hours", "data": {"tools": {"pay": {"hours": "never"}}}},
 	{"rule": "tool-needs-approval", "data": {"tools": {"pay": {"hold": true}}}},
-	{"rule": "usage-above-threshold", "data": {"usage": {"pay": {"day": {"hold": {"calls": 0}}}}}},
 	{"rule": "amount-above-threshold", "call": {"arguments": {"amount": 500}}},
+	{"rule": "usage-above-threshold", "data": {"usage": {"pay": {"day": {"hold": {"calls": 0}}}}}},
+	{"rule": "argument-not-known", "data": {"known": {"pay": {"destination": ["nobody"]}}}},
 ]
 
 fault(i, member) := object.get(faults[i], member, {})

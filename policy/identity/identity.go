@@ -29,35 +29,47 @@ const DefaultLocalRole = "observer"
 // maxTokenBytes bounds what is hashed and parsed of a presented token.
 const maxTokenBytes = 16 << 10
 
-// ErrUnauthenticated is wrapped, with a reason, by every refusal of Identify.
-// No text of such an error contains the credential.
-var ErrUnauthenticated = errors.New("unauthenticated")
-
 // Credential is what a caller showed. The zero Credential is a caller over the
 // network that showed nothing.
 type Credential struct {
-	Bearer string // the token itself, without the scheme; see ParseBearer
-	Local  bool   // came in by a door that only the user of this machine can open (stdio)
+	Bearer    string // the token itself, without the scheme; see ParseBearer
+	Source    string // address of the caller, with or without port; "" = no network. It is recorded with a refusal and grants nothing
+	Local     bool   // came in by a door that only the user of this machine can open (stdio)
+	Malformed bool   // what was shown is not one bearer token; it names nobody
 	// Earlier is who an earlier call was identified as. It is for what goes on
 	// without its caller, such as a call that people approved: it is identified
 	// anew, by what is configured now. It counts only without Bearer and Local,
 	// and no door may take it from what a caller says.
 	Earlier *policy.Principal
+	// Hash is the HashToken of the token that identified Earlier: it must still be good.
+	// "" = any token of the subject will do.
+	Hash string
 }
 
-// Token is one configured bearer token. Only its hash is known.
+// Token is one configured bearer token. Only its hash is known. Tokens of one subject
+// differ in nothing but hash and expiry.
 type Token struct {
-	Subject string   // never empty
-	Roles   []string // may be empty: then the policy grants nothing
-	SHA256  string   // of the token's bytes, 64 hexadecimal digits
+	Subject string    // never empty
+	Person  string    // the human who shows it, or who owns the agent that does; "" = not known
+	Tenant  string    // "" = none
+	Roles   []string  // may be empty: then the policy grants nothing
+	SHA256  string    // of the token's bytes, 64 hexadecimal digits
+	Expires time.Time // zero = it ends when it is removed or revoked
 }
 
-// JWT is one trusted issuer of signed tokens (RFC 7519, RFC 9068).
+// JWT is one trusted issuer of signed tokens (RFC 7519, RFC 9068). Claims are members of
+// the token, dots descend ("realm_access.roles").
 type JWT struct {
-	Issuer     string   // compared with the iss claim, byte for byte
-	Audience   []string // one of these must be in the aud claim; never empty
-	JWKS       string   // URL of the key set: https, or http on loopback
-	RolesClaim string   // member that holds the roles, dots descend ("realm_access.roles"); "" = "roles"
+	Issuer      string        // compared with the iss claim, byte for byte
+	Audience    []string      // one of these must be in the aud claim; never empty
+	JWKS        string        // URL of the key set: https, or http on loopback
+	RolesClaim  string        // "" = "roles"
+	PersonClaim string        // "" = "person"
+	TenantClaim string        // "" = none
+	Algorithms  []string      // of signatures; nil = RS256, ES256, EdDSA
+	Types       []string      // of the typ header, "" for a token without one; nil = none, JWT, at+jwt
+	MaxLifetime time.Duration // from iat, or from now, to exp; 0 = 24 hours
+	Skew        time.Duration // how far nbf and iat may be in the future; 0 = 1 minute
 }
 
 // Config says who is known.
@@ -68,8 +80,13 @@ type Config struct {
 	// empty one: then nobody comes in over the network without a credential.
 	// Tokens or JWT imply it.
 	Configured bool
+	// Local admits the local principal although credentials are required. Where they
+	// are not, it is admitted anyway.
+	Local bool
 	// LocalRole is the one role of the local principal; "" = DefaultLocalRole.
 	LocalRole string
+	// Revoked reports whether the token with a hash was revoked; nil = none was.
+	Revoked func(hash [sha256.Size]byte) bool
 	// Client fetches key sets; nil = a client with a 5 s limit that follows no
 	// redirects.
 	Client *http.Client
@@ -92,13 +109,33 @@ type Authenticator struct {
 
 // state is one configuration; it is never modified after it is published.
 type state struct {
-	tokens   map[[sha256.Size]byte]policy.Principal
-	subjects map[string]policy.Principal // of tokens and of the local principal
+	tokens   map[[sha256.Size]byte]token
+	subjects map[string][]token // of each configured subject
 	issuers  map[string]*issuer
 	verified *lru.Cache[[sha256.Size]byte, verifiedToken] // by the token's hash
 	local    policy.Principal
+	noLocal  bool // the local principal is not admitted
 	required bool
+	revoked  func([sha256.Size]byte) bool
 	now      func() time.Time
+}
+
+// token is a configured token.
+type token struct {
+	hash      [sha256.Size]byte
+	principal policy.Principal
+	expires   time.Time // zero = never
+}
+
+// check returns why t names nobody now, nil when it is good.
+func (s *state) check(t *token) error {
+	switch {
+	case s.revoked(t.hash):
+		return refuse(Revoked, "the token was revoked")
+	case !t.expires.IsZero() && !s.now().Before(t.expires):
+		return refuse(Expiry, "the token has expired")
+	}
+	return nil
 }
 
 // New checks c and makes an Authenticator of it. The error names every fault.
@@ -127,61 +164,91 @@ func (a *Authenticator) Required() bool { return a.state.Load().required }
 
 // Identify returns the principal of c, or an error that wraps
 // ErrUnauthenticated. A token that was shown always decides: one that is not
-// known is refused even where none is needed. The principal belongs to the
-// caller. Identify may fetch a key set; ctx bounds that.
+// known is refused even where none is needed, and no token is needed for the local
+// principal only where none is configured, or with Config.Local. The principal belongs
+// to the caller. Identify may fetch a key set; ctx bounds that.
 //
-// Earlier becomes the principal that its subject is now: a configured token's or
-// the local one with their roles of now, one that an issuer vouched for as it was
-// while its token is valid and such tokens are accepted.
+// Earlier becomes the principal that its subject is now: a configured subject, or the
+// local one, as configured now, if one of its tokens is good; one that an issuer vouched
+// for as it was, while its token is valid and such tokens are accepted.
 func (a *Authenticator) Identify(ctx context.Context, c Credential) (policy.Principal, error) {
 	s := a.state.Load()
 	p, err := s.local, error(nil)
 	switch {
+	case c.Malformed:
+		return policy.Principal{}, refuse(Malformed, "the Authorization header is not one bearer token")
 	case c.Bearer != "":
 		p, err = s.bearer(ctx, c.Bearer)
+	case c.Local && s.noLocal:
+		err = refuse(Unknown, "identity is configured, and the local principal is off")
 	case c.Local:
 	case c.Earlier != nil:
-		p, err = s.earlier(*c.Earlier)
+		p, err = s.earlier(*c.Earlier, c.Hash)
 	case s.required:
-		return policy.Principal{}, refuse("no bearer token was sent")
+		err = refuse(Missing, "no bearer token was sent")
 	}
-	p.Roles = slices.Clone(p.Roles)
-	return p, err
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	return p.Clone(), nil
 }
 
 func (s *state) bearer(ctx context.Context, token string) (policy.Principal, error) {
 	if len(token) > maxTokenBytes {
-		return policy.Principal{}, refuse("the token is too long")
+		return policy.Principal{}, refuse(Malformed, "the token is too long")
 	}
 	sum := sha256.Sum256([]byte(token))
 	// The map is keyed by the hash, so what its timing could tell is nothing
 	// about any known token.
-	if p, ok := s.tokens[sum]; ok {
-		return p, nil
+	if t, ok := s.tokens[sum]; ok {
+		return t.principal, s.check(&t)
+	}
+	if s.revoked(sum) {
+		return policy.Principal{}, refuse(Revoked, "the token was revoked")
 	}
 	if len(s.issuers) == 0 || strings.Count(token, ".") != 2 {
-		return policy.Principal{}, refuse("the token is not known")
+		return policy.Principal{}, refuse(Unknown, "the token is not known")
 	}
 	return s.jwt(ctx, token, sum)
 }
 
 // earlier identifies somebody anew. The subject alone says who it is: roles that
 // were taken away since are gone.
-func (s *state) earlier(was policy.Principal) (policy.Principal, error) {
-	is, configured := s.subjects[was.Subject]
+func (s *state) earlier(was policy.Principal, hash string) (policy.Principal, error) {
 	issued := !was.Until.IsZero()
-	switch {
-	case configured && !issued && is.Tenant == was.Tenant:
-		return is, nil
-	case configured || !issued || !was.Valid():
-		return policy.Principal{}, refuse("the subject of the earlier call is not known any more")
+	if !issued {
+		return s.configured(was, hash)
+	}
+	sum, shown := hashOf(hash)
+	switch _, taken := s.subjects[was.Subject]; {
+	case shown && s.revoked(sum):
+		return policy.Principal{}, refuse(Revoked, "the token of the earlier call was revoked")
+	case taken || was.Subject == LocalSubject || !was.Valid():
+		return policy.Principal{}, refuse(Unknown, "the subject of the earlier call is not known any more")
 	case !s.now().Before(was.Until):
-		return policy.Principal{}, refuse("the token of the earlier call has expired")
+		return policy.Principal{}, refuse(Expiry, "the token of the earlier call has expired")
 	case !s.issues(was.Subject):
-		return policy.Principal{}, refuse("the issuer of the earlier call's token is not trusted any more")
+		return policy.Principal{}, refuse(Issuer, "the issuer of the earlier call's token is not trusted any more")
 	}
 	was.Client = ""
 	return was, nil
+}
+
+// configured identifies somebody again whom no issuer vouched for.
+func (s *state) configured(was policy.Principal, hash string) (policy.Principal, error) {
+	if was.Subject == LocalSubject && was.Tenant == "" && !s.noLocal {
+		return s.local, nil
+	}
+	err := refuse(Unknown, "the subject of the earlier call is not known any more")
+	for _, t := range s.subjects[was.Subject] {
+		if t.principal.Tenant != was.Tenant || hash != "" && hash != hex.EncodeToString(t.hash[:]) {
+			continue
+		}
+		if err = s.check(&t); err == nil {
+			return t.principal, nil
+		}
+	}
+	return policy.Principal{}, err
 }
 
 // issues reports whether a subject has the form that an issuer which is trusted
@@ -204,11 +271,11 @@ func ParseBearer(header string) (string, error) {
 	}
 	scheme, token, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return "", refuse("the authorization header is not of the form Bearer TOKEN")
+		return "", refuse(Malformed, "the authorization header is not of the form Bearer TOKEN")
 	}
 	token = strings.TrimLeft(token, " ")
 	if token == "" || strings.Trim(token, b64token) != "" {
-		return "", refuse("the bearer token is malformed")
+		return "", refuse(Malformed, "the bearer token is malformed")
 	}
 	return token, nil
 }
@@ -240,19 +307,23 @@ func HashToken(token string) string {
 
 func newState(c Config, old *state) (*state, error) {
 	s := &state{
-		tokens:   make(map[[sha256.Size]byte]policy.Principal, len(c.Tokens)),
-		subjects: make(map[string]policy.Principal, len(c.Tokens)+1),
+		tokens:   make(map[[sha256.Size]byte]token, len(c.Tokens)),
+		subjects: make(map[string][]token, len(c.Tokens)),
 		issuers:  make(map[string]*issuer, len(c.JWT)),
 		required: c.Configured || len(c.Tokens) > 0 || len(c.JWT) > 0,
 		now:      c.Now,
+		revoked:  c.Revoked,
 		local:    policy.Principal{Subject: LocalSubject, Roles: []string{c.LocalRole}},
 	}
 	if c.LocalRole == "" {
 		s.local.Roles[0] = DefaultLocalRole
 	}
-	s.subjects[LocalSubject] = s.local
+	s.noLocal = s.required && !c.Local
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.revoked == nil {
+		s.revoked = func([sha256.Size]byte) bool { return false }
 	}
 	var faults []error
 	var err error
@@ -273,29 +344,34 @@ func newState(c Config, old *state) (*state, error) {
 }
 
 func (s *state) addToken(t Token) error {
-	raw, err := hex.DecodeString(t.SHA256)
+	hash, ok := hashOf(t.SHA256)
 	switch {
 	case t.Subject == "":
 		return errors.New("subject is empty")
 	case t.Subject == LocalSubject:
 		return fmt.Errorf("subject %q is the one of stdio without a token", LocalSubject)
-	case err != nil || len(raw) != sha256.Size:
+	case !ok:
 		return errors.New("sha256 is not 64 hexadecimal digits (hint: toolgate token create prints it)")
 	case slices.Contains(t.Roles, ""):
 		return errors.New("a role is empty")
 	}
-	if _, dup := s.subjects[t.Subject]; dup {
-		return fmt.Errorf("subject %q is configured twice", t.Subject)
+	added := token{
+		hash: hash, expires: t.Expires,
+		principal: policy.Principal{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: slices.Clone(t.Roles)},
 	}
-	key := [sha256.Size]byte(raw)
-	if _, dup := s.tokens[key]; dup {
+	if same := s.subjects[t.Subject]; len(same) > 0 && !samePrincipal(same[0].principal, added.principal) {
+		return fmt.Errorf("subject %q is configured with other roles, another person or another tenant (hint: tokens of one subject differ in sha256 and expires only)", t.Subject)
+	}
+	if _, dup := s.tokens[added.hash]; dup {
 		return errors.New("sha256 is configured twice")
 	}
-	s.tokens[key] = policy.Principal{Subject: t.Subject, Roles: slices.Clone(t.Roles)}
-	s.subjects[t.Subject] = s.tokens[key]
+	s.tokens[added.hash] = added
+	s.subjects[t.Subject] = append(s.subjects[t.Subject], added)
 	return nil
 }
 
-func refuse(reason string) error {
-	return fmt.Errorf("%w: %s", ErrUnauthenticated, reason)
+// samePrincipal reports whether two tokens of one subject name the same principal.
+func samePrincipal(a, b policy.Principal) bool {
+	sorted := func(roles []string) []string { return slices.Sorted(slices.Values(roles)) }
+	return a.SameFacts(b) && a.Tenant == b.Tenant && slices.Equal(sorted(a.Roles), sorted(b.Roles))
 }

@@ -89,7 +89,7 @@ func TestTokens(t *testing.T) {
 	}
 	accepted(t, a, identity.Credential{Bearer: secret}, want)
 	accepted(t, a, identity.Credential{Bearer: secret, Local: true}, want)
-	accepted(t, a, identity.Credential{Local: true}, policy.Principal{Subject: "local", Roles: []string{"observer"}})
+	refused(t, a, identity.Credential{Local: true})
 	for _, bearer := range []string{
 		"", "x", secret + " ", " " + secret, strings.ToUpper(secret), secret[:len(secret)-1], secret + "x",
 		identity.HashToken(secret), strings.Repeat("a", 1<<20), "a.b.c", "..",
@@ -105,6 +105,9 @@ func TestConfiguredButEmpty(t *testing.T) {
 	a := authenticator(t, identity.Config{Configured: true})
 	refused(t, a, identity.Credential{})
 	refused(t, a, identity.Credential{Bearer: secret})
+	refused(t, a, identity.Credential{Local: true})
+	a = authenticator(t, identity.Config{Configured: true, Local: true})
+	refused(t, a, identity.Credential{})
 	accepted(t, a, identity.Credential{Local: true}, policy.Principal{Subject: "local", Roles: []string{"observer"}})
 }
 
@@ -137,8 +140,9 @@ func TestFaults(t *testing.T) {
 		"not 64 hexadecimal":    {Tokens: []identity.Token{{Subject: "a", SHA256: hash[2:]}}},
 		"tokens[1]: sha256 is configured twice": {Tokens: []identity.Token{
 			{Subject: "a", SHA256: hash}, {Subject: "b", SHA256: strings.ToUpper(hash)}}},
-		"tokens[1]: subject \"a\" is configured twice": {Tokens: []identity.Token{
-			{Subject: "a", SHA256: hash}, {Subject: "a", SHA256: identity.HashToken("y")}}},
+		"tokens[1]: subject \"a\" is configured with other roles": {Tokens: []identity.Token{
+			{Subject: "a", SHA256: hash}, {Subject: "a", SHA256: identity.HashToken("y"), Roles: []string{"r"}}}},
+		"algorithms: want some of": {JWT: change(func(j *identity.JWT) { j.Algorithms = []string{"HS256"} })},
 		"role is empty":            {Tokens: []identity.Token{{Subject: "a", SHA256: hash, Roles: []string{""}}}},
 		"issuer is empty":          {JWT: change(func(j *identity.JWT) { j.Issuer = "" })},
 		"audience is empty":        {JWT: change(func(j *identity.JWT) { j.Audience = nil })},
@@ -286,6 +290,11 @@ func sign(t testing.TB, alg jose.SignatureAlgorithm, key any, kid string, claims
 	if err != nil {
 		t.Fatal(err)
 	}
+	return signWith(t, s, claims)
+}
+
+func signWith(t testing.TB, s jose.Signer, claims map[string]any) string {
+	t.Helper()
 	raw, err := json.Marshal(claims)
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +321,7 @@ func (p *idp) authenticator(t testing.TB, now *atomic.Int64) *identity.Authentic
 func TestJWT(t *testing.T) {
 	p := newIDP(t)
 	a := p.authenticator(t, new(atomic.Int64))
-	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour}
+	alice := policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}, Until: inAnHour}
 	for kid, key := range map[string]struct {
 		alg jose.SignatureAlgorithm
 		key crypto.Signer
@@ -324,9 +333,9 @@ func TestJWT(t *testing.T) {
 		want   policy.Principal
 	}{
 		"second audience":  {map[string]any{"aud": []string{"x", "toolgate-2"}}, alice},
-		"one role":         {map[string]any{"roles": "observer"}, policy.Principal{Subject: "alice", Roles: []string{"observer"}, Until: inAnHour}},
-		"no roles":         {map[string]any{"roles": nil}, policy.Principal{Subject: "alice", Until: inAnHour}},
-		"role by another":  {map[string]any{"roles": nil, "role": "admin", "Roles": []string{"admin"}}, policy.Principal{Subject: "alice", Until: inAnHour}},
+		"one role":         {map[string]any{"roles": "observer"}, policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"observer"}, Until: inAnHour}},
+		"no roles":         {map[string]any{"roles": nil}, policy.Principal{Subject: "alice", Issuer: p.URL, Until: inAnHour}},
+		"role by another":  {map[string]any{"roles": nil, "role": "admin", "Roles": []string{"admin"}}, policy.Principal{Subject: "alice", Issuer: p.URL, Until: inAnHour}},
 		"claims of itself": {map[string]any{"client": "x", "tenant": "y"}, alice},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -348,7 +357,7 @@ func TestRolesClaim(t *testing.T) {
 			change = map[string]any{head: map[string]any{rest: roles}}
 		}
 		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", p.claims(change))},
-			policy.Principal{Subject: "alice", Roles: []string{"a", "b"}, Until: inAnHour})
+			policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"a", "b"}, Until: inAnHour})
 	}
 }
 
@@ -397,7 +406,7 @@ func TestForged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, a, identity.Credential{Bearer: token}) })
 	}
-	accepted(t, a, identity.Credential{Bearer: sound}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour})
+	accepted(t, a, identity.Credential{Bearer: sound}, policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}, Until: inAnHour})
 }
 
 // TestSubjects holds that an issuer cannot name somebody else's principal.
@@ -409,7 +418,7 @@ func TestSubjects(t *testing.T) {
 	a = authenticator(t, identity.Config{JWT: []identity.JWT{p.config(), q.config()}, Client: p.Client(), Now: now})
 	for _, each := range []*idp{p, q} {
 		accepted(t, a, identity.Credential{Bearer: sign(t, jose.ES256, each.ec, "ec", each.claims(nil))},
-			policy.Principal{Subject: each.URL + "|alice", Roles: []string{"treasurer"}, Until: inAnHour})
+			policy.Principal{Subject: each.URL + "|alice", Issuer: each.URL, Roles: []string{"treasurer"}, Until: inAnHour})
 	}
 	refused(t, a, identity.Credential{Bearer: sign(t, jose.ES256, p.ec, "ec", q.claims(nil))})
 }
@@ -420,7 +429,7 @@ func TestRecall(t *testing.T) {
 	var now atomic.Int64
 	a := p.authenticator(t, &now)
 	short := sign(t, jose.ES256, p.ec, "ec", p.claims(map[string]any{"exp": clock.Add(10 * time.Second).Unix()}))
-	alice := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour}
+	alice := policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}, Until: inAnHour}
 	shortly := alice
 	shortly.Until = clock.Add(10 * time.Second)
 	accepted(t, a, identity.Credential{Bearer: short}, shortly)
@@ -464,7 +473,7 @@ func TestKeyServerDown(t *testing.T) {
 			break
 		}
 	}
-	accepted(t, a, identity.Credential{Bearer: token}, policy.Principal{Subject: "alice", Roles: []string{"treasurer"}, Until: inAnHour})
+	accepted(t, a, identity.Credential{Bearer: token}, policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}, Until: inAnHour})
 }
 
 // TestStrangersDoNotSteerFetches holds that unknown key ids cannot make us
@@ -485,7 +494,7 @@ func TestStrangersDoNotSteerFetches(t *testing.T) {
 func TestEarlier(t *testing.T) {
 	p, q := newIDP(t), newIDP(t)
 	config := func(tokens []identity.Token, issuers ...identity.JWT) *identity.Authenticator {
-		return authenticator(t, identity.Config{Tokens: tokens, JWT: issuers, LocalRole: "operator", Configured: true,
+		return authenticator(t, identity.Config{Tokens: tokens, JWT: issuers, LocalRole: "operator", Configured: true, Local: true,
 			Client: p.Client(), Now: func() time.Time { return clock }})
 	}
 	both, one := config([]identity.Token{agent()}, p.config(), q.config()), config([]identity.Token{agent()}, p.config())

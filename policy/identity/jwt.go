@@ -8,37 +8,43 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
-	"golang.org/x/time/rate"
+	jsonv2 "github.com/go-json-experiment/json"
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/policy"
 )
 
 const (
-	maxVerified   = 10_000           // verified tokens remembered
-	verifiedFor   = 60 * time.Second // how long a verified token is believed without a new look
-	maxJWKSBytes  = 1 << 20
-	fetchEvery    = 5 * time.Second // an unknown key id makes the verifier fetch: strangers must not steer that
-	fetchBurst    = 5
-	fetchDeadline = 5 * time.Second
+	maxVerified     = 10_000           // verified tokens remembered
+	verifiedFor     = 60 * time.Second // how long a verified token is believed without a new look
+	defaultLifetime = 24 * time.Hour
+	defaultSkew     = time.Minute
+	maxActors       = 8 // of a delegation chain
 )
 
-// algorithms are pinned: none and the HMAC family are not among them, so a
-// public key can never serve as a shared secret.
+// algorithms are the default: none and the HMAC family are not among those that can be
+// configured, so a public key can never serve as a shared secret.
 var algorithms = []string{oidc.RS256, oidc.ES256, oidc.EdDSA}
+
+// Algorithms returns the signature algorithms that JWT.Algorithms may name.
+func Algorithms() []string {
+	return []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}
+}
+
+// types are the default typ headers: RFC 9068 asks for at+jwt, most providers send JWT
+// or none. Tokens for other purposes (logout+jwt, dpop+jwt) are not among them.
+var types = []string{"", "jwt", "at+jwt", "application/at+jwt"}
 
 // issuer verifies the tokens of one configured JWT entry.
 type issuer struct {
 	config JWT
-	keys   *oidc.RemoteKeySet
-	client *http.Client // as configured, to tell an unchanged entry
+	keys   *keySet
 	verify *oidc.IDTokenVerifier
 }
 
@@ -49,22 +55,27 @@ func (s *state) addIssuer(j JWT, c Config, old *state) error {
 	if _, dup := s.issuers[j.Issuer]; dup {
 		return fmt.Errorf("issuer %q is configured twice", j.Issuer)
 	}
-	if j.RolesClaim == "" {
-		j.RolesClaim = "roles"
-	}
+	j.RolesClaim, j.PersonClaim = cmp.Or(j.RolesClaim, "roles"), cmp.Or(j.PersonClaim, "person")
+	j.MaxLifetime, j.Skew = cmp.Or(j.MaxLifetime, defaultLifetime), cmp.Or(j.Skew, defaultSkew)
 	j.Audience = slices.Clone(j.Audience)
-	is := &issuer{config: j, client: c.Client}
+	if len(j.Algorithms) == 0 {
+		j.Algorithms = algorithms
+	}
+	if len(j.Types) == 0 {
+		j.Types = types
+	}
+	is := &issuer{config: j}
 	if old != nil {
-		if was := old.issuers[j.Issuer]; was != nil && was.config.JWKS == j.JWKS && was.client == c.Client {
+		if was := old.issuers[j.Issuer]; was != nil && was.config.JWKS == j.JWKS && was.keys.client == c.Client {
 			is.keys = was.keys
 		}
 	}
 	if is.keys == nil {
-		is.keys = oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), boundedClient(c.Client, keyPace())), j.JWKS)
+		is.keys = newKeySet(j.JWKS, c.Client)
 	}
 	is.verify = oidc.NewVerifier(j.Issuer, is.keys, &oidc.Config{
-		SkipClientIDCheck:    true, // the audience is a list: see audienceMatches
-		SupportedSigningAlgs: algorithms,
+		SkipClientIDCheck:    true, // the audience is a list: see principal
+		SupportedSigningAlgs: j.Algorithms,
 		Now:                  s.now,
 	})
 	s.issuers[j.Issuer] = is
@@ -77,6 +88,10 @@ func checkIssuer(j JWT) error {
 		return errors.New("issuer is empty")
 	case len(j.Audience) == 0 || slices.Contains(j.Audience, ""):
 		return errors.New("audience is empty (hint: the audience that your identity provider puts into tokens for toolgate)")
+	case slices.ContainsFunc(j.Algorithms, func(a string) bool { return !slices.Contains(Algorithms(), a) }):
+		return fmt.Errorf("algorithms: want some of %s", strings.Join(Algorithms(), ", "))
+	case j.MaxLifetime < 0 || j.Skew < 0:
+		return errors.New("max_lifetime or skew is below zero")
 	}
 	u, err := url.Parse(j.JWKS)
 	if err != nil || u.Host == "" {
@@ -94,13 +109,14 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 	if known, ok := s.verified.Get(sum); ok && now.Before(known.until) {
 		return known.principal, nil
 	}
-	is, err := s.issuerOf(token)
+	is, kid, err := s.issuerOf(token)
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	t, err := is.verify.Verify(ctx, token)
+	var fault error
+	t, err := is.verify.Verify(context.WithValue(ctx, keyFault{}, &fault), token)
 	if err != nil {
-		return policy.Principal{}, refuseToken(err)
+		return policy.Principal{}, refuseToken(err, fault, is.keys.lacks(kid))
 	}
 	p, err := s.principal(is, t)
 	if err != nil {
@@ -114,36 +130,108 @@ func (s *state) jwt(ctx context.Context, token string, sum [sha256.Size]byte) (p
 	return p, nil
 }
 
-// issuerOf reads the iss claim of a token that is not verified yet, only to
-// choose who verifies it; the verifier compares the claim again.
-func (s *state) issuerOf(token string) (*issuer, error) {
-	var claims map[string]json.RawMessage
-	var iss string
-	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
-	if err != nil || json.Unmarshal(payload, &claims) != nil || json.Unmarshal(claims["iss"], &iss) != nil {
-		return nil, refuse("the token is not known")
+// issuerOf reads the header and the iss claim of a token that is not verified yet, only
+// to choose who verifies it and to say why it cannot be; the verifier compares alg and
+// iss again.
+func (s *state) issuerOf(token string) (is *issuer, kid string, err error) {
+	f, err := ReadJWT(token)
+	if err != nil {
+		return nil, "", err
 	}
-	is := s.issuers[iss]
-	if is == nil {
-		return nil, refuse("the issuer of the token is not trusted")
+	switch is = s.issuers[f.Issuer]; {
+	case is == nil:
+		return nil, "", refuse(Issuer, "the issuer of the token is not trusted")
+	case !slices.Contains(is.config.Algorithms, f.Algorithm):
+		return nil, "", refuse(Algorithm, "the algorithm of the token is not accepted from its issuer")
+	case !slices.ContainsFunc(is.config.Types, func(t string) bool { return strings.EqualFold(t, f.Type) }):
+		return nil, "", refuse(Type, "the type of the token is not accepted from its issuer")
 	}
-	return is, nil
+	return is, f.KeyID, nil
+}
+
+// Facts are the header and the claims of a JWT whose signature is not verified.
+type Facts struct {
+	Header
+	Claimed
+}
+
+// Header is part of the header of a JWT (RFC 7515 section 4.1).
+type Header struct {
+	Algorithm string `json:"alg"`
+	KeyID     string `json:"kid,omitempty"`
+	Type      string `json:"typ,omitempty"`
+}
+
+// Claimed are some of the claims of a JWT (RFC 7519 section 4.1).
+type Claimed struct {
+	Issuer    string          `json:"iss,omitempty"`
+	Subject   string          `json:"sub,omitempty"`
+	Audience  json.RawMessage `json:"aud,omitempty"`
+	Expires   json.RawMessage `json:"exp,omitempty"`
+	NotBefore json.RawMessage `json:"nbf,omitempty"`
+	IssuedAt  json.RawMessage `json:"iat,omitempty"`
+}
+
+// ReadJWT reads a token without verifying it. The error is a Refusal.
+func ReadJWT(token string) (f Facts, err error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return f, refuse(Malformed, "the token is no JWT")
+	}
+	for i, to := range []any{&f.Header, &f.Claimed} {
+		text, err := base64.RawURLEncoding.DecodeString(parts[i])
+		if err == nil {
+			err = jsonv2.Unmarshal(text, to) // names are exact, and none comes twice
+		}
+		if err != nil {
+			return Facts{}, refuse(Malformed, "the header or the claims of the token cannot be read")
+		}
+	}
+	return f, nil
 }
 
 // principal maps verified claims.
 func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error) {
 	if !slices.ContainsFunc(t.Audience, func(a string) bool { return slices.Contains(is.config.Audience, a) }) {
-		return policy.Principal{}, refuse("the token is meant for another audience")
+		return policy.Principal{}, refuse(Audience, "the token is meant for another audience")
 	}
-	subject, err := s.subject(t.Issuer, t.Subject, len(s.issuers) > 1)
+	if err := s.timely(is, t); err != nil {
+		return policy.Principal{}, err
+	}
+	several := len(s.issuers) > 1
+	subject, err := s.subject(t.Issuer, t.Subject, several)
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	roles, err := rolesOf(t, is.config.RolesClaim)
+	p, err := readClaims(t, claimNames{is.config.RolesClaim, is.config.PersonClaim, is.config.TenantClaim}, several)
 	if err != nil {
-		return policy.Principal{}, refuse("the roles claim of the token is malformed")
+		return policy.Principal{}, err
 	}
-	return policy.Principal{Subject: subject, Roles: roles, Until: t.Expiry}, nil
+	p.Subject, p.Until = subject, t.Expiry
+	return p, nil
+}
+
+// timely holds a token to the bounds of its issuer; the verifier has looked at exp.
+func (s *state) timely(is *issuer, t *oidc.IDToken) error {
+	var claims struct {
+		NotBefore json.Number `json:"nbf"`
+	}
+	if err := t.Claims(&claims); err != nil {
+		return refuse(Claims, "the claims of the token cannot be read")
+	}
+	now, begin := s.now(), t.IssuedAt
+	latest := now.Add(is.config.Skew)
+	notBefore, _ := claims.NotBefore.Float64() // the verifier has read it
+	if begin.After(latest) || notBefore > float64(latest.Unix()) {
+		return refuse(NotYet, "the token is not valid yet")
+	}
+	if begin.IsZero() {
+		begin = now
+	}
+	if t.Expiry.Sub(begin) > is.config.MaxLifetime {
+		return refuse(Lifetime, "the token is valid for longer than its issuer's tokens may be")
+	}
+	return nil
 }
 
 // subject names whom an issuer calls sub. A subject that is configured with a
@@ -151,88 +239,33 @@ func (s *state) principal(is *issuer, t *oidc.IDToken) (policy.Principal, error)
 // several issuers it is "issuer|sub", as two may name two people alike.
 func (s *state) subject(issuer, sub string, several bool) (string, error) {
 	if sub == "" {
-		return "", refuse("the token names no subject")
+		return "", refuse(Subject, "the token names no subject")
 	}
 	if several {
 		sub = issuer + "|" + sub
 	}
-	if _, taken := s.subjects[sub]; taken {
-		return "", refuse("the subject of the token belongs to another credential")
+	if _, taken := s.subjects[sub]; taken || sub == LocalSubject {
+		return "", refuse(Subject, "the subject of the token belongs to another credential")
 	}
 	return sub, nil
 }
 
-// rolesOf reads a string or a list of strings. An absent claim is no roles.
-func rolesOf(t *oidc.IDToken, claim string) ([]string, error) {
-	var members map[string]json.RawMessage
-	if err := t.Claims(&members); err != nil {
-		return nil, err
-	}
-	value, ok := members[claim]
-	for !ok {
-		head, rest, dotted := strings.Cut(claim, ".")
-		if !dotted || members[head] == nil {
-			return nil, nil
-		}
-		var inner map[string]json.RawMessage
-		if err := json.Unmarshal(members[head], &inner); err != nil {
-			return nil, err
-		}
-		members, claim = inner, rest
-		value, ok = members[claim]
-	}
-	var one string
-	if json.Unmarshal(value, &one) == nil {
-		return []string{one}, nil
-	}
-	var many []string
-	if err := json.Unmarshal(value, &many); err != nil {
-		return nil, err
-	}
-	return many, nil
-}
-
-// refuseToken gives a verifier's fault in our words: its own may quote claims.
-func refuseToken(err error) error {
+// refuseToken gives a verifier's error in our words: its own may quote claims. fault is
+// the error of the key set, nil when the signature verified; noKey reports that the
+// issuer has keys, and none with the key id of the token.
+func refuseToken(err, fault error, noKey bool) error {
 	var expired *oidc.TokenExpiredError
 	switch {
 	case errors.As(err, &expired):
-		return refuse("the token has expired")
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return refuse("the token could not be verified in time")
+		return refuse(Expiry, "the token has expired")
+	case fault == nil && strings.Contains(err.Error(), "nbf"): // go-oidc has no error value for it
+		return refuse(NotYet, "the token is not valid yet")
+	case fault == nil:
+		return refuse(Malformed, "the token is not valid")
+	case noKey:
+		return refuse(KeyID, "the issuer has no key with the key id of the token")
+	case errors.Unwrap(fault) != nil: // go-oidc wraps only what a fetch returns
+		return refuse(Keys, "the keys of the issuer could not be had")
 	}
-	return refuse("the token is not valid")
-}
-
-// boundedClient bounds what a server can do to us: time, size, redirects, and by pace
-// how often strangers can make us ask it.
-func boundedClient(c *http.Client, pace *rate.Limiter) *http.Client {
-	bounded := http.Client{Timeout: fetchDeadline}
-	if c != nil {
-		bounded = *c
-	}
-	bounded.Transport = &keyTransport{base: cmp.Or(bounded.Transport, http.DefaultTransport), pace: pace}
-	bounded.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &bounded
-}
-
-// keyPace is how often an unknown key id may make a verifier fetch.
-func keyPace() *rate.Limiter { return rate.NewLimiter(rate.Every(fetchEvery), fetchBurst) }
-
-type keyTransport struct {
-	base http.RoundTripper
-	pace *rate.Limiter
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !t.pace.Allow() {
-		return nil, errors.New("fetching keys: asked too often")
-	}
-	res, err := t.base.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	res.Body = http.MaxBytesReader(nil, res.Body, maxJWKSBytes)
-	return res, nil
+	return refuse(Signature, "the signature of the token does not verify")
 }

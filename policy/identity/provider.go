@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -29,6 +30,8 @@ type ProviderConfig struct {
 	Redirect     string       // address of ours that the provider sends people back to, as registered there
 	Scopes       []string     // asked for beside openid
 	RolesClaim   string       // member of the ID token that holds the roles, dots descend; "" = "roles"
+	PersonClaim  string       // the same for the person; "" = "person"
+	TenantClaim  string       // the same for the tenant; "" = none
 	Client       *http.Client // asks the provider; nil = a client with a 5 s limit that follows no redirects
 }
 
@@ -63,9 +66,7 @@ func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
 	case c.Redirect == "":
 		return nil, errors.New("configuring sign-in: the address to come back to is empty")
 	}
-	if c.RolesClaim == "" {
-		c.RolesClaim = "roles"
-	}
+	c.RolesClaim, c.PersonClaim = cmp.Or(c.RolesClaim, "roles"), cmp.Or(c.PersonClaim, "person")
 	c.Scopes = slices.Clone(c.Scopes)
 	if !slices.Contains(c.Scopes, oidc.ScopeOpenID) {
 		c.Scopes = append([]string{oidc.ScopeOpenID}, c.Scopes...)
@@ -99,7 +100,7 @@ func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values)
 		return policy.Principal{}, err
 	}
 	if e.named && !answer.Has("iss") {
-		return policy.Principal{}, refuse("the answer does not say whose it is")
+		return policy.Principal{}, refuse(Issuer, "the answer does not say whose it is")
 	}
 	ctx = oidc.ClientContext(ctx, p.client)
 	tokens, err := e.flow.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(verifier))
@@ -109,13 +110,13 @@ func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values)
 	raw, _ := tokens.Extra("id_token").(string)
 	t, err := e.verify.Verify(ctx, raw)
 	if err != nil {
-		return policy.Principal{}, refuseToken(err)
+		return policy.Principal{}, refuseToken(err, nil, false)
 	}
 	if subtle.ConstantTimeCompare([]byte(t.Nonce), []byte(nonce)) != 1 || nonce == "" {
-		return policy.Principal{}, refuse("the ID token is for another sign-in")
+		return policy.Principal{}, refuse(Malformed, "the ID token is for another sign-in")
 	}
 	if t.AccessTokenHash != "" && t.VerifyAccessToken(tokens.AccessToken) != nil {
-		return policy.Principal{}, refuse("the ID token is for another access token")
+		return policy.Principal{}, refuse(Malformed, "the ID token is for another access token")
 	}
 	return p.person(t)
 }
@@ -124,18 +125,18 @@ func (p *Provider) Finish(ctx context.Context, secret string, answer url.Values)
 func (p *Provider) check(answer url.Values, state string) error {
 	for name, values := range answer {
 		if len(values) > 1 {
-			return refuse("the provider's answer has a parameter twice: " + word(name))
+			return refuse(Malformed, "the provider's answer has a parameter twice: "+word(name))
 		}
 	}
 	switch {
 	case state == "" || subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(state)) != 1:
-		return refuse("the provider's answer is to another question")
+		return refuse(Malformed, "the provider's answer is to another question")
 	case answer.Has("iss") && answer.Get("iss") != p.config.Issuer: // RFC 9207
-		return refuse("the answer is another provider's")
+		return refuse(Issuer, "the answer is another provider's")
 	case answer.Has("error"):
-		return refuse("the provider says " + word(answer.Get("error")))
+		return refuse(Unknown, "the provider says "+word(answer.Get("error")))
 	case answer.Get("code") == "":
-		return refuse("the provider's answer has no code")
+		return refuse(Malformed, "the provider's answer has no code")
 	}
 	return nil
 }
@@ -146,14 +147,19 @@ func (p *Provider) person(t *oidc.IDToken) (policy.Principal, error) {
 		Party string `json:"azp"`
 	}
 	if err := t.Claims(&claims); err != nil || claims.Party != "" && claims.Party != p.config.ClientID {
-		return policy.Principal{}, refuse("the ID token was made for another program")
+		return policy.Principal{}, refuse(Audience, "the ID token was made for another program")
 	}
-	roles, err := rolesOf(t, p.config.RolesClaim)
+	s := p.people.state.Load()
+	subject, err := s.guest(p.config.Issuer, t.Subject)
 	if err != nil {
-		return policy.Principal{}, refuse("the roles claim of the ID token is malformed")
+		return policy.Principal{}, err
 	}
-	subject, err := p.people.state.Load().guest(p.config.Issuer, t.Subject)
-	return policy.Principal{Subject: subject, Roles: roles}, err
+	who, err := readClaims(t, claimNames{p.config.RolesClaim, p.config.PersonClaim, p.config.TenantClaim}, s.several(p.config.Issuer))
+	if err != nil {
+		return policy.Principal{}, err
+	}
+	who.Subject, who.ClientID = subject, "" // the client is toolgate itself
+	return who, nil
 }
 
 // Again identifies somebody anew who signed in before. The roles are those of
@@ -163,24 +169,27 @@ func (p *Provider) Again(_ context.Context, was policy.Principal) (policy.Princi
 	sub := strings.TrimPrefix(was.Subject, p.config.Issuer+"|")
 	subject, err := p.people.state.Load().guest(p.config.Issuer, sub)
 	if err == nil && subject != was.Subject {
-		err = refuse("people of this provider go by another name now")
+		err = refuse(Unknown, "people of this provider go by another name now")
 	}
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	was.Roles = slices.Clone(was.Roles)
-	return was, nil
+	return was.Clone(), nil
 }
 
 // guest names a person whom an issuer vouches for, who need not be one of those
 // whose tokens are accepted: the same person has the same subject by both ways,
 // and nobody that of somebody else.
 func (s *state) guest(issuer, sub string) (string, error) {
-	several := len(s.issuers) > 1 || len(s.issuers) == 1 && s.issuers[issuer] == nil
 	if strings.HasPrefix(sub, issuer+"|") {
-		return "", refuse("the subject looks like another's")
+		return "", refuse(Subject, "the subject looks like another's")
 	}
-	return s.subject(issuer, sub, several)
+	return s.subject(issuer, sub, s.several(issuer))
+}
+
+// several reports whether subjects of an issuer are named with it.
+func (s *state) several(issuer string) bool {
+	return len(s.issuers) > 1 || len(s.issuers) == 1 && s.issuers[issuer] == nil
 }
 
 // endpoints asks the provider once what it is.
@@ -218,7 +227,7 @@ func (p *Provider) endpoints(ctx context.Context) (*endpoints, error) {
 func refuseCode(err error) error {
 	var refused *oauth2.RetrieveError
 	if errors.As(err, &refused) {
-		return refuse("the provider does not take the code: " + word(refused.ErrorCode))
+		return refuse(Unknown, "the provider does not take the code: "+word(refused.ErrorCode))
 	}
 	return errors.New("asking the identity provider for a token: it did not answer")
 }

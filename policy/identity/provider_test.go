@@ -127,7 +127,7 @@ func TestProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := policy.Principal{Subject: "alice", Roles: []string{"treasurer"}}
+	want := policy.Principal{Subject: "alice", Issuer: p.URL, Roles: []string{"treasurer"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -38,6 +38,9 @@ var (
 	// ErrElsewhere is returned for tickets, and for the outcome of a call whose
 	// decision record holds the input.
 	ErrElsewhere = errors.New("the decision record of the call holds the input")
+	// ErrExcerpt is returned for a refused call whose arguments are recorded as their
+	// digest, length and an excerpt.
+	ErrExcerpt = errors.New("the record holds an excerpt of the arguments: they were large, and the call was refused")
 	// ErrNoInput is returned for a decision without its input.
 	ErrNoInput = errors.New("the record does not hold what the policy judged: an older toolgate wrote it, or the verdict is toolgate's own")
 	// ErrUncounted is returned for a call that a meter of the policy applies to and

@@ -54,7 +54,8 @@ func EncodeInput(in *policy.Input, r *audit.Record) json.RawMessage {
 		b = document(b, "action", in.Action)
 	}
 	p, recorded := &in.Principal, &r.Principal
-	if p.Subject != recorded.Subject || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) {
+	if p.Subject != recorded.Subject || p.Client != recorded.Client || p.Tenant != recorded.Tenant || !slices.Equal(p.Roles, recorded.Roles) ||
+		!p.SameFacts(policy.Principal{Person: recorded.Person}) {
 		b = document(b, "principal", in.Principal)
 	}
 	switch {
@@ -149,11 +150,13 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
-// ErrElsewhere, ErrNoInput, or a fault of the record.
+// ErrElsewhere, ErrExcerpt, ErrNoInput, or a fault of the record.
 func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	switch {
 	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":
 		return nil, nil, ErrNotAsked
+	case r.ArgumentsBytes > 0:
+		return nil, nil, ErrExcerpt
 	case len(r.Input) == 0 && (r.Kind == audit.KindTicket || r.Kind == audit.KindOutcome && len(r.Arguments) == 0):
 		return nil, nil, ErrElsewhere
 	case len(r.Input) == 0:
@@ -177,7 +180,7 @@ func input(r *audit.Record) (*policy.Input, error) {
 	}
 	in := &policy.Input{
 		Action: more.Action, Resource: more.Resource, Prompt: more.Prompt, Server: more.Server, Usage: more.Usage,
-		Principal: policy.Principal{Subject: r.Principal.Subject, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
+		Principal: policy.Principal{Subject: r.Principal.Subject, Person: r.Principal.Person, Roles: r.Principal.Roles, Client: r.Principal.Client, Tenant: r.Principal.Tenant},
 		Request:   policy.Request{ID: r.RequestID, Transport: r.Transport, Era: r.Era, TraceID: r.TraceID, Time: more.Request.Time},
 	}
 	if more.Principal != nil {

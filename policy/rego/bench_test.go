@@ -34,10 +34,10 @@ func BenchmarkDecide(b *testing.B) {
 		benchmarkDecide(b, "creator", "generate_media", `{"prompt":"x","model":"card-1"}`, policy.Allow)
 	})
 	b.Run("transfer", func(b *testing.B) {
-		benchmarkDecide(b, "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"a"}`, policy.Allow)
+		benchmarkDecide(b, "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`, policy.Allow)
 	})
 	b.Run("hold", func(b *testing.B) {
-		benchmarkDecide(b, "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"a"}`, policy.Hold)
+		benchmarkDecide(b, "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`, policy.Hold)
 	})
 }
 

@@ -29,6 +29,7 @@ import (
 const (
 	decisionPath = "data.toolgate.decision"
 	visiblePath  = "data.toolgate.visible"
+	trailPath    = "data.toolgate.trail"
 	// cachedPatterns is how many compiled regular expressions and globs one
 	// engine keeps: some come from policies, some may come from arguments.
 	cachedPatterns = 1000
@@ -43,6 +44,7 @@ type program struct {
 	form      form
 	decision  rego.PreparedEvalQuery
 	visible   *rego.PreparedEvalQuery // nil = the policy does not say
+	trail     *rego.PreparedEvalQuery // nil = the policy does not say
 	logging   logging
 	patterns  cache.InterQueryValueCache
 	reads     reads
@@ -186,15 +188,26 @@ func (p *program) prepare(ctx context.Context) error {
 	if p.decision, err = p.query(p.compiler, p.form.query).PrepareForEval(ctx); err != nil {
 		return fmt.Errorf("preparing %s: %w", p.form.query, err)
 	}
-	if len(p.compiler.GetRules(ast.MustParseRef(visiblePath))) > 0 {
-		q, err := p.query(p.compiler, visiblePath).PrepareForEval(ctx)
-		if err != nil {
-			return fmt.Errorf("preparing %s: %w", visiblePath, err)
-		}
-		p.visible = &q
+	if p.visible, err = p.prepareRule(ctx, visiblePath); err != nil {
+		return err
+	}
+	if p.trail, err = p.prepareRule(ctx, trailPath); err != nil {
+		return err
 	}
 	p.reads = readsOf(p.compiler, p.data)
 	return p.prepareLogging(ctx)
+}
+
+// prepareRule prepares the query of a rule; nil when the policy does not have it.
+func (p *program) prepareRule(ctx context.Context, path string) (*rego.PreparedEvalQuery, error) {
+	if len(p.compiler.GetRules(ast.MustParseRef(path))) == 0 {
+		return nil, nil
+	}
+	q, err := p.query(p.compiler, path).PrepareForEval(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("preparing %s: %w", path, err)
+	}
+	return &q, nil
 }
 
 // query makes a query of the program: strict about errors of built-ins.

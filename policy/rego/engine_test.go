@@ -61,6 +61,7 @@ func input(role, tool, arguments string) *policy.Input {
 		Tool:      policy.Tool{Server: "standard", Name: tool, Exposed: tool, Risk: "high", Fingerprint: "sha256:00"},
 		Arguments: json.RawMessage(arguments),
 		Request:   policy.Request{ID: "1", Transport: "http", TraceID: "trc_1", Time: time.Unix(1e9, 0)},
+		Usage:     map[string]policy.Reading{"day": {Sum: "0"}},
 	}
 }
 
@@ -75,7 +76,7 @@ func TestDefaultPolicy(t *testing.T) {
 	if diff := cmp.Diff([]string{"approver", "creator", "observer", "researcher", "treasurer"}, e.Roles()); diff != "" {
 		t.Errorf("roles (-want +got):\n%s", diff)
 	}
-	const balance, pay = `{"action":"balance"}`, `{"action":"transfer","amount":50}`
+	const balance, pay = `{"action":"balance"}`, `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`
 	for _, c := range []struct{ role, tool, arguments, rule string }{
 		{"approver", "search_internet", `{"query":"x"}`, "role-lacks-tool"},
 		{"approver", "manage_wallet", balance, "role-lacks-tool"},
@@ -94,7 +95,10 @@ func TestDefaultPolicy(t *testing.T) {
 		{"treasurer", "search_internet", `{"query":"x"}`, "role-has-tool"},
 		{"treasurer", "manage_wallet", balance, "role-has-tool"},
 		{"treasurer", "manage_wallet", pay, "role-has-tool"},
-		{"treasurer", "manage_wallet", `{"action":"transfer","amount":500}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"BTC","amount":1.5,"destination":"acme"}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"DOGE","amount":1,"destination":"acme"}`, "amount-above-threshold"},
+		{"treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"eve"}`, "argument-not-known"},
 		{"treasurer", "generate_media", `{"model":"card-1"}`, "role-lacks-tool"},
 		{"treasurer", "standard__manage_wallet", pay, "role-lacks-tool"},
 		{"", "search_internet", `{}`, "role-lacks-tool"},
@@ -147,7 +151,7 @@ func TestAmounts(t *testing.T) {
 		`123456789012345678901234567890123456789012345678901234567890`: policy.Hold,
 		`1e400`: policy.Hold,
 	} {
-		d, err := e.Decide(t.Context(), input("treasurer", "manage_wallet", `{"action":"transfer","amount":`+amount+`}`))
+		d, err := e.Decide(t.Context(), input("treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","destination":"acme","amount":`+amount+`}`))
 		if err != nil || d.Effect != want {
 			t.Errorf("amount %s: got %s (%s), %v; want %s", amount, d.Effect, d.Rule, err, want)
 		}
@@ -375,7 +379,8 @@ func TestInput(t *testing.T) {
 	const want = `{"action":"tools/call","principal":{"subject":"agent-7","roles":["r"],"client":"inspector/1","tenant":"acme"},` +
 		`"tool":{"server":"standard","name":"t","exposed":"t","risk":"high","annotations":{"readOnlyHint":true},"fingerprint":"sha256:00"},` +
 		`"arguments":{"n":12345678901234567890.10,"s":"<é>","a":[true,null]},` +
-		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z"}}`
+		`"request":{"id":"1","transport":"http","era":"2025-11-25","trace_id":"trc_1","time":"2001-09-09T01:46:40Z"},` +
+		`"usage":{"day":{"calls":0,"sum":0}}}` // of the meter in the shipped data
 	if diff := cmp.Diff(decode(t, want), decode(t, d.Reason)); diff != "" {
 		t.Errorf("input (-want +got):\n%s", diff)
 	}
@@ -384,7 +389,7 @@ func TestInput(t *testing.T) {
 // TestInputWithoutATool holds the same for requests that call no tool: the
 // policy sees what they are about, and no tool.
 func TestInputWithoutATool(t *testing.T) {
-	e := load(t, "p.rego", module(`decision := {"effect": "allow", "reason": json.marshal(object.remove(input, ["principal", "request"]))} if input.request.id`))
+	e := load(t, "p.rego", module(`decision := {"effect": "allow", "reason": json.marshal(object.remove(input, ["principal", "request", "usage"]))} if input.request.id`))
 	for _, tt := range []struct {
 		name string
 		in   policy.Input

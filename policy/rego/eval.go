@@ -250,7 +250,7 @@ type pair struct {
 
 // newPair returns the pair of copies of p and t.
 func newPair(p *policy.Principal, t *policy.Tool) (k *pair, err error) {
-	k = &pair{principal: *p, tool: *t}
+	k = &pair{principal: p.Clone(), tool: *t}
 	k.principal.Roles, k.tool.Annotations = append([]string{}, p.Roles...), bytes.Clone(t.Annotations)
 	if k.principalTerm, err = termOf(k.principal, topdown.NewCancel()); err == nil {
 		k.toolTerm, err = termOf(k.tool, topdown.NewCancel())
@@ -308,6 +308,12 @@ func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
 			_ = h.WriteByte(0)
 		}
 	}
+	if c.reads.facts {
+		for _, s := range slices.Concat([]string{p.Person, p.Issuer, p.ClientID}, p.Actors, []string{""}, p.MayAct) {
+			_, _ = h.WriteString(s)
+			_ = h.WriteByte(0)
+		}
+	}
 	hash := h.Sum64()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,6 +324,7 @@ func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
 			c.reads.client && k.principal.Client != p.Client ||
 			c.reads.tenant && k.principal.Tenant != p.Tenant ||
 			c.reads.roles && !slices.Equal(k.principal.Roles, p.Roles) ||
+			c.reads.facts && !k.principal.SameFacts(*p) ||
 			k.tool.Server != t.Server || k.tool.Name != t.Name || k.tool.Exposed != t.Exposed ||
 			k.tool.Risk != t.Risk || k.tool.Fingerprint != t.Fingerprint || !bytes.Equal(k.tool.Annotations, t.Annotations) {
 			continue

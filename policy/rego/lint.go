@@ -177,6 +177,7 @@ const (
 var (
 	decisionRef = ast.MustParseRef(decisionPath)
 	visibleRef  = ast.MustParseRef(visiblePath)
+	trailRef    = ast.MustParseRef(trailPath)
 )
 
 // lint looks at the modules as they were written, and not at what they come to:

@@ -264,7 +264,7 @@ func conditionsOf(x *ast.Expr, support []*ast.Module) ([]clause, error) {
 		return nil, errUnreduced
 	}
 	bodies := []ast.Body{inner}
-	if len(inner) == 1 && !inner[0].Negated && mentionsData(inner[0]) {
+	if _, nested := inner[0].Terms.(*ast.Not); len(inner) == 1 && !nested && !inner[0].Negated && mentionsData(inner[0]) {
 		if bodies = supportOf(inner[0], support); bodies == nil {
 			return nil, errUnreduced
 		}
@@ -292,26 +292,60 @@ func allConditions(b ast.Body, support []*ast.Module) ([]clause, error) {
 	return out, nil
 }
 
-// supportOf are the bodies of the rule that x asks, any of which makes it true;
-// nil when x asks anything else.
+// supportOf are the bodies of the rule or function that x asks, any of which makes
+// it true; nil when x asks anything else.
 func supportOf(x *ast.Expr, support []*ast.Module) []ast.Body {
-	asked, ok := x.Terms.(*ast.Term)
-	if !ok || len(x.With) > 0 {
+	var asked ast.Value
+	switch terms := x.Terms.(type) {
+	case *ast.Term:
+		asked = terms.Value
+	case []*ast.Term:
+		asked = x.Operator()
+	}
+	if asked == nil || len(x.With) > 0 {
 		return nil
 	}
 	var out []ast.Body
 	for _, m := range support {
 		for _, r := range m.Rules {
-			if !r.Ref().Equal(asked.Value) {
+			if !r.Ref().Equal(asked) {
 				continue
 			}
 			if r.Else != nil || r.Default || r.Head.Value == nil || !ast.Boolean(true).Equal(r.Head.Value.Value) {
 				return nil
 			}
-			out = append(out, r.Body)
+			body, ok := bodyWith(r, x.Operands())
+			if !ok {
+				return nil
+			}
+			out = append(out, body)
 		}
 	}
 	return out
+}
+
+// bodyWith is the body of r with its parameters replaced by arguments. It reports
+// false for a parameter that is a pattern.
+func bodyWith(r *ast.Rule, arguments []*ast.Term) (ast.Body, bool) {
+	if len(r.Head.Args) != len(arguments) {
+		return nil, false
+	}
+	values := make(map[ast.Var]ast.Value, len(arguments))
+	for i, parameter := range r.Head.Args {
+		name, ok := parameter.Value.(ast.Var)
+		if !ok {
+			return nil, false
+		}
+		values[name] = arguments[i].Value
+	}
+	body, err := ast.TransformVars(r.Body.Copy(), func(v ast.Var) (ast.Value, error) {
+		if value, ok := values[v]; ok {
+			return value, nil
+		}
+		return v, nil
+	})
+	out, ok := body.(ast.Body)
+	return out, ok && err == nil
 }
 
 // mentionsData reports whether x uses a rule, or data that is not known.

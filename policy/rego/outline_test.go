@@ -113,7 +113,7 @@ func TestOutlineDefault(t *testing.T) {
 		{"approver", "manage_wallet", []string{"deny role-lacks-tool"}},
 		{"observer", "manage_wallet", []string{
 			`deny role-lacks-argument | not input.arguments.action in ["balance"]`,
-			`deny amount-not-a-positive-number | not {is_number(input.arguments.amount); input.arguments.amount > 0} | not input.arguments.action in ["balance"]`,
+			`hold usage-above-threshold | input.arguments.action in ["balance"] | not {input.arguments.asset == "BTC"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 0.01} | not {input.arguments.asset == "EUR"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 1000} | not {input.arguments.asset == "USD"; is_number(input.arguments.amount); is_number(input.usage.day.sum); input.usage.day.sum + input.arguments.amount <= 1000} | input.arguments.action in ["transfer"]`,
 			`allow role-has-tool | input.arguments.action in ["balance"]`}},
 		{"creator", "generate_media", []string{
 			`deny model-not-listed | not input.arguments.model in ["card-1", "poster-1"]`,

@@ -6,7 +6,7 @@ import (
 
 // reads says which members of input.principal any rule looks at. Principals
 // that differ elsewhere cannot be told apart by the policy.
-type reads struct{ subject, roles, client, tenant bool }
+type reads struct{ subject, roles, client, tenant, facts bool } // facts: any other member
 
 var principalPath = ast.MustParseRef("input.principal")
 
@@ -136,12 +136,21 @@ func (r *reads) add(ref ast.Ref) {
 	case len(ref) == 2 || !isString(ref[2]):
 		r.addAll()
 	default:
-		name := ref[2].Value.(ast.String)
-		r.subject = r.subject || name == "subject"
-		r.roles = r.roles || name == "roles"
-		r.client = r.client || name == "client"
-		r.tenant = r.tenant || name == "tenant"
+		switch ref[2].Value.(ast.String) {
+		case "subject":
+			r.subject = true
+		case "roles":
+			r.roles = true
+		case "client":
+			r.client = true
+		case "tenant":
+			r.tenant = true
+		default:
+			r.facts = true
+		}
 	}
 }
 
-func (r *reads) addAll() { *r = reads{subject: true, roles: true, client: true, tenant: true} }
+func (r *reads) addAll() {
+	*r = reads{subject: true, roles: true, client: true, tenant: true, facts: true}
+}

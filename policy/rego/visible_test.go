@@ -3,6 +3,7 @@ package rego_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/toolgate/toolgate/policy"
@@ -98,7 +99,7 @@ func TestConstant(t *testing.T) {
 // the policy cannot tell apart, and no others.
 func TestRemembered(t *testing.T) {
 	a := policy.Principal{Subject: "a", Roles: []string{"r", "s"}, Client: "c/1", Tenant: "x"}
-	others := map[string]policy.Principal{"subject": a, "roles": a, "client": a, "tenant": a}
+	others := map[string]policy.Principal{"subject": a, "roles": a, "client": a, "tenant": a, "person": a, "issuer": a, "client_id": a, "actors": a, "may_act": a}
 	change := func(name string, f func(*policy.Principal)) {
 		p := others[name]
 		f(&p)
@@ -108,6 +109,11 @@ func TestRemembered(t *testing.T) {
 	change("roles", func(p *policy.Principal) { p.Roles = []string{"s", "r"} })
 	change("client", func(p *policy.Principal) { p.Client = "c/2" })
 	change("tenant", func(p *policy.Principal) { p.Tenant = "y" })
+	change("person", func(p *policy.Principal) { p.Person = "b" })
+	change("issuer", func(p *policy.Principal) { p.Issuer = "https://b" })
+	change("client_id", func(p *policy.Principal) { p.ClientID = "b" })
+	change("actors", func(p *policy.Principal) { p.Actors = []string{"b"} })
+	change("may_act", func(p *policy.Principal) { p.MayAct = []string{"b"} })
 	for _, c := range []struct {
 		condition string
 		reads     []string
@@ -118,17 +124,20 @@ func TestRemembered(t *testing.T) {
 		{`input.principal.subject == "a"`, []string{"subject"}},
 		{`input.principal.client == "c/1"`, []string{"client"}},
 		{`input.principal["tenant"] == "x"`, []string{"tenant"}},
+		{`not "b" in object.get(input.principal, "actors", [])`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`not input.principal.person == "b"`, []string{"person", "issuer", "client_id", "actors", "may_act"}},
+		{`not "b" in input.principal.actors`, []string{"person", "issuer", "client_id", "actors", "may_act"}},
 		{`input["principal"].client != ""`, []string{"client"}},
-		{`{ k := "client"; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ some k; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ some k; input[k].client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ p := input.principal; p.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ i := input; i.principal.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`object.get(input, ["principal", "client"], "") == "c/1"`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ walk(input, [path, value]); path[1] == "client"; value == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
-		{`[input][0].principal.client == "c/1"`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ f(input) }`, []string{"subject", "roles", "client", "tenant"}},
-		{`{ who.client == "c/1" }`, []string{"subject", "roles", "client", "tenant"}},
+		{`{ k := "client"; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ some k; input.principal[k] == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ some k; input[k].client == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ p := input.principal; p.client == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ i := input; i.principal.client == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`object.get(input, ["principal", "client"], "") == "c/1"`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ walk(input, [path, value]); path[1] == "client"; value == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`[input][0].principal.client == "c/1"`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ f(input) }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
+		{`{ who.client == "c/1" }`, []string{"subject", "roles", "client", "tenant", "person", "issuer", "client_id", "actors", "may_act"}},
 		{`count([x | x := input.principal.client]) == 1`, []string{"client"}},
 		{`not input.principal.client == "c/1"`, []string{"client"}},
 		{`every c in [input.principal.client] { c == "c/1" }`, []string{"client"}},
@@ -155,7 +164,7 @@ func TestRemembered(t *testing.T) {
 				e.Constant(t.Context(), a, tool)
 				before := e.Remembered()
 				e.Constant(t.Context(), other, tool)
-				if shared, reads := e.Remembered() == before, contains(fmt.Sprint(c.reads), name); shared == reads {
+				if shared, reads := e.Remembered() == before, slices.Contains(c.reads, name); shared == reads {
 					t.Errorf("shared is %v, want %v", shared, !reads)
 				}
 			})

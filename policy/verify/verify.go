@@ -23,7 +23,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -128,7 +127,7 @@ func (s *Sampler) Offer(in *policy.Input, served *policy.Decision, r Reference) 
 // clone copies the parts of in that the call may change or reuse later.
 func clone(in *policy.Input) *policy.Input {
 	out := *in
-	out.Principal.Roles = slices.Clone(in.Principal.Roles)
+	out.Principal = in.Principal.Clone()
 	out.Arguments = bytes.Clone(in.Arguments)
 	out.Usage = maps.Clone(in.Usage)
 	return &out
@@ -188,7 +187,7 @@ func (s *Sampler) alarm(ctx context.Context, next *sample, now *policy.Decision,
 		"tool", judgement.SubjectName(in), "principal", judgement.PrincipalName(&in.Principal), "trace", in.Request.TraceID, "policy", next.served.Revision, "cause", cause)
 	r := &audit.Record{
 		TraceID: in.Request.TraceID, RequestID: in.Request.ID, Transport: in.Request.Transport, Era: in.Request.Era,
-		Principal: audit.Principal{Subject: in.Principal.Subject, Roles: in.Principal.Roles, Client: in.Principal.Client, Tenant: in.Principal.Tenant},
+		Principal: audit.Principal{Subject: in.Principal.Subject, Person: in.Principal.Person, Roles: in.Principal.Roles, Client: in.Principal.Client, Tenant: in.Principal.Tenant},
 		Server:    in.Tool.Server, Tool: in.Tool.Name, Exposed: in.Tool.Exposed, Fingerprint: in.Tool.Fingerprint, Arguments: in.Arguments,
 		Outcome: audit.Failed, Stage: Stage, Error: text,
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/proxy/mcp"
 )
 
@@ -205,7 +205,7 @@ func TestMCPGoClient(t *testing.T) {
 // TestTypeScriptClient runs the TypeScript SDK's client, and with it the
 // handling of status, event streams and DELETE that most agents have.
 func TestTypeScriptClient(t *testing.T) {
-	modules := npm(t, "@modelcontextprotocol/sdk")
+	node, modules := npm.Program(t, "node"), filepath.Dir(npm.File(t, "@modelcontextprotocol"))
 	g := newGate()
 	srv, _ := newServer(t, g, nil)
 	script, err := filepath.Abs("testdata/client.mjs")
@@ -214,7 +214,7 @@ func TestTypeScriptClient(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", script, srv.URL+"/mcp", modules)
+	cmd := exec.CommandContext(ctx, node, script, srv.URL+"/mcp", modules)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -240,27 +240,6 @@ func TestTypeScriptClient(t *testing.T) {
 	if got.Limited.Code != -32001 || got.Limited.Data.Code != "RATE_LIMITED" {
 		t.Errorf("a limited call: %+v", got.Limited)
 	}
-}
-
-// npm gives the folder of installed modules, or skips.
-func npm(t *testing.T, module string) string {
-	t.Helper()
-	modules, err := filepath.Abs("../../testdata/npm/node_modules")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = os.Stat(filepath.Join(modules, module))
-	if err == nil {
-		_, err = exec.LookPath("node")
-	}
-	switch {
-	case err == nil:
-		return modules
-	case os.Getenv("CI") == "true":
-		t.Fatalf("%s is missing: %v", module, err)
-	}
-	t.Skipf("%s is not installed: %v", module, err)
-	return ""
 }
 
 var _ http.Handler = (*mcp.Door)(nil)

@@ -137,24 +137,23 @@ func (x *exchange) mayNotify() bool {
 	return x.token != nil || s.mayBeNotified || s.streams.waiting.Load() || *s.level.Load() != ""
 }
 
-// authenticate stores the credential of h and its principal in x, or returns why
-// there is none. A nil h keeps the credential that x has.
-func (c *core) authenticate(x *exchange, h http.Header) *proxy.Failure {
-	reason, ok := "the Authorization header is not one bearer token", true
-	if h != nil {
-		x.call.Credential, ok = identity.FromHeader(h)
+// authenticate stores the credential of r and its principal in x, or returns why
+// there is none. A nil r keeps the credential that x has.
+func (c *core) authenticate(x *exchange, r *http.Request) *proxy.Failure {
+	if r != nil {
+		shown, ok := identity.FromHeader(r.Header)
+		shown.Source, shown.Malformed = r.RemoteAddr, !ok
+		x.call.Credential = shown
 	}
-	if ok {
-		who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
-		switch {
-		case f != nil:
-			return f
-		case who.Valid():
-			x.call.Principal = who
-			return nil
-		}
-		reason = "missing or unknown bearer token"
+	who, f := c.opts.Gate.Identify(c.base, x.call.Credential)
+	switch {
+	case f != nil:
+		return f
+	case who.Valid() && !x.call.Credential.Malformed:
+		x.call.Principal = who
+		return nil
 	}
+	const reason = "missing or unknown bearer token"
 	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, door, nil, nil) // the code has a row
 	return &proxy.Failure{Kernel: kernel, Reason: reason}
 }

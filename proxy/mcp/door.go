@@ -112,7 +112,8 @@ type Options struct {
 	StreamLife time.Duration
 	// EventLog bounds the events kept for clients that lost an event stream.
 	EventLog EventLog
-	// IOTimeout bounds reading one request body and writing one message; 0 = 30 s.
+	// IOTimeout bounds writing one message; 0 = 30 s. The server bounds the time of a
+	// request's body.
 	IOTimeout time.Duration
 	// Drain is how long the stdio door waits at the end of its input for calls in
 	// flight; 0 = 30 s.

@@ -105,6 +105,8 @@ func (g *fakeGate) List(_ context.Context, _ *proxy.Call, p policy.Principal) []
 func (g *fakeGate) Identify(_ context.Context, c identity.Credential) (policy.Principal, *proxy.Failure) {
 	subject, ok := people[c.Bearer]
 	switch {
+	case c.Malformed:
+		return policy.Principal{}, g.fail(signal.CodeUnauthenticated, "the Authorization header is not one bearer token")
 	case ok:
 	case c.Local:
 		subject = "alice"

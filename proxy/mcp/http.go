@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -202,12 +201,15 @@ func (x *exchange) isStateless(h http.Header) bool {
 // the limit, so that the decoder sees an excess. If ok is false, r has been
 // answered.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
-	x.denied = d.authenticate(x, r.Header)
+	x.denied = d.authenticate(x, r)
+	if x.denied != nil && x.denied.Kernel.Code == signal.CodeRateLimited {
+		refusal(out.w, r.Header, http.StatusTooManyRequests, x.denied)
+		return nil, false
+	}
 	limit := d.opts.Limits.Bytes
 	if x.denied != nil {
 		limit = min(limit, maxUnauthenticatedBytes)
 	}
-	_ = out.rc.SetReadDeadline(time.Now().Add(d.opts.IOTimeout)) // fails only for a writer without a network
 	var err error
 	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limit) {
 		body = make([]byte, n)
@@ -215,7 +217,6 @@ func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byt
 	} else {
 		body, err = io.ReadAll(io.LimitReader(r.Body, int64(limit)+1))
 	}
-	_ = out.rc.SetReadDeadline(time.Time{})
 	if err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")
 		return nil, false
@@ -277,8 +278,10 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, route string) {
 // It answers 401 and returns false when there is none.
 func (d *Door) authenticatedPrincipal(w http.ResponseWriter, r *http.Request) (policy.Principal, bool) {
 	x := &exchange{}
-	denied := d.authenticate(x, r.Header)
-	if denied != nil {
+	denied := d.authenticate(x, r)
+	if denied != nil && denied.Kernel.Code == signal.CodeRateLimited {
+		refusal(w, r.Header, http.StatusTooManyRequests, denied)
+	} else if denied != nil {
 		refusal(w, r.Header, http.StatusUnauthorized, denied)
 	}
 	return x.call.Principal, denied == nil

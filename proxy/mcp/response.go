@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -120,8 +121,11 @@ func problem(w http.ResponseWriter, status int, detail string) {
 
 // refusal sends f in the words of the error table.
 func refusal(w http.ResponseWriter, asked http.Header, status int, f *proxy.Failure) {
-	if status == http.StatusUnauthorized {
+	switch status {
+	case http.StatusUnauthorized:
 		guard.Challenge(w.Header(), asked)
+	case http.StatusTooManyRequests: // the next guess has to connect again
+		w.Header()["Retry-After"], w.Header()["Connection"] = []string{strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))}, []string{"close"}
 	}
 	reply, err := wire.Problem(wire.Failure(*f))
 	if err != nil { // a code without a row: the status is all that is certain

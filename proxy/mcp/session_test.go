@@ -67,10 +67,12 @@ func TestSessionBelongsToItsPrincipal(t *testing.T) {
 	if got := other.status(http.MethodPost, ping); got != http.StatusNotFound {
 		t.Errorf("on another road: status %d, want 404", got)
 	}
-	two := alice.request(http.MethodPost, echoCall)
-	two.Header["Mcp-Session-Id"] = []string{alice.session, alice.session}
-	if res, _ := alice.do(two); res.StatusCode != http.StatusNotFound {
-		t.Errorf("two ids: status %d, want 404", res.StatusCode)
+	for _, method := range []string{"POST", "GET", "DELETE"} {
+		two := alice.request(method, echoCall)
+		two.Header["Mcp-Session-Id"] = []string{alice.session, alice.session}
+		if res, _ := alice.do(two); res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s with two ids: status %d, want 404", method, res.StatusCode)
+		}
 	}
 	if g.calls() != 0 {
 		t.Errorf("%d calls reached a tool", g.calls())

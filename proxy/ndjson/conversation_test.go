@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/toolgate/toolgate/internal/testkit/conversation"
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/proxy/ndjson"
 )
 
@@ -77,16 +78,9 @@ func dial(t testing.TB, d *ndjson.Door) *conversation.Line {
 // node runs a script of the second implementation, and skips without node.
 func node(t *testing.T, args ...string) (out []byte) {
 	t.Helper()
-	path, err := exec.LookPath("node")
-	if err != nil && os.Getenv("CI") != "true" {
-		t.Skipf("node is not installed: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(npm.Program(t, "node"), args...)
 	cmd.Env = append(os.Environ(), doorVar+"=1", "GORACE=atexit_sleep_ms=0")
-	out, err = cmd.Output()
+	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("node: %v\n%s", err, exit.Stderr)
 	}

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -51,14 +50,19 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
 	in.call = proxy.Call{Transport: "rest"}
-	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r.Context(), r.Header)
+	in.call.Principal, in.call.Credential, in.unauthenticated = h.identify(r)
+	if f := in.unauthenticated; f != nil && f.Kernel.Code == signal.CodeRateLimited {
+		h.refuseCaller(w, r, f)
+		return nil, false
+	}
 	in.call.Session = sessionOf(in.call.Principal)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
 	if in.unauthenticated != nil {
 		in.limits.Bytes = min(in.limits.Bytes, unauthenticatedBytes)
 	}
 	var err error
-	if in.body, err = h.body(w, r, int64(in.limits.Bytes)+1); err != nil {
+	// One byte more than is allowed, so that the decoder sees an excess.
+	if in.body, err = io.ReadAll(io.LimitReader(r.Body, int64(in.limits.Bytes)+1)); err != nil {
 		h.refuse(w, problem{http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early"})
 		return nil, false
 	}
@@ -77,17 +81,19 @@ func sessionOf(who policy.Principal) string {
 
 // identify returns the principal of the headers, or a failure without ids:
 // unauthenticated requests have no record.
-func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Principal, identity.Credential, *proxy.Failure) {
-	reason := "the Authorization header is not one bearer token"
-	c, ok := identity.FromHeader(head)
-	if ok {
-		who, failure := h.opts.Gate.Identify(ctx, c)
-		if failure == nil && who.Valid() {
-			return who, c, nil
-		}
-		if reason = "missing or unknown bearer token"; failure != nil { // fails closed
-			reason = cmp.Or(failure.Reason, reason)
-		}
+func (h *Handler) identify(r *http.Request) (policy.Principal, identity.Credential, *proxy.Failure) {
+	c, ok := identity.FromHeader(r.Header)
+	c.Source, c.Malformed = r.RemoteAddr, !ok
+	who, failure := h.opts.Gate.Identify(r.Context(), c)
+	switch {
+	case failure == nil && who.Valid() && ok:
+		return who, c, nil
+	case failure != nil && failure.Kernel.Code == signal.CodeRateLimited:
+		return policy.Principal{}, c, failure
+	}
+	reason := "missing or unknown bearer token"
+	if failure != nil { // fails closed
+		reason = cmp.Or(failure.Reason, reason)
 	}
 	source := signal.ModuleRef{Tier: 0, Module: "gateway", Function: "identify"}
 	kernel, _ := signal.ErrorFor(signal.CodeUnauthenticated, reason, source, nil, nil) // the code has a row
@@ -97,7 +103,7 @@ func (h *Handler) identify(ctx context.Context, head http.Header) (policy.Princi
 // authenticated wraps a handler for authenticated callers.
 func (h *Handler) authenticated(serve func(http.ResponseWriter, *http.Request, policy.Principal)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, _, why := h.identify(r.Context(), r.Header)
+		who, _, why := h.identify(r)
 		if why != nil {
 			h.refuseCaller(w, r, why)
 			return
@@ -118,6 +124,11 @@ func (h *Handler) recordUnauthenticated(r *http.Request, in *intake, isCall bool
 
 // refuseCaller answers an unauthenticated request.
 func (h *Handler) refuseCaller(w http.ResponseWriter, r *http.Request, f *proxy.Failure) {
+	if f.Kernel.Code == signal.CodeRateLimited {
+		w.Header().Set("Connection", "close") // the next guess has to connect again
+		h.failed(w, f)
+		return
+	}
 	guard.Challenge(w.Header(), r.Header)
 	if f.DecisionID == "" {
 		h.refuse(w, problem{http.StatusUnauthorized, string(wire.Unauthenticated), f.Reason})
@@ -133,16 +144,6 @@ func (h *Handler) reads(w http.ResponseWriter, r *http.Request, media []string) 
 		h.refuse(w, problem{http.StatusNotAcceptable, "NOT_ACCEPTABLE", "accept " + media[0]})
 	}
 	return ok
-}
-
-// body reads up to limit bytes of the request's body. limit is one more than is
-// allowed.
-func (h *Handler) body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(h.opts.IOTimeout)) // a writer without deadlines has no network
-	data, err := io.ReadAll(io.LimitReader(r.Body, limit))
-	_ = rc.SetReadDeadline(time.Time{}) // as above
-	return data, err
 }
 
 // traceparentForm matches the header traceparent (W3C Trace Context). It also

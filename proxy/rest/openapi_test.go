@@ -9,9 +9,7 @@ import (
 	"iter"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/rest"
@@ -53,21 +52,7 @@ func TestDocumentIsServed(t *testing.T) {
 
 // TestDocumentIsOpenAPI: a validator that nobody here wrote says so.
 func TestDocumentIsOpenAPI(t *testing.T) {
-	missing := t.Skipf
-	if os.Getenv("CI") == "true" {
-		missing = t.Fatalf
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		missing("node is not installed: %v", err)
-	}
-	validator, err := filepath.Abs("../../testdata/npm/node_modules/@seriousme/openapi-schema-validator/index.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(validator); err != nil {
-		missing("the OpenAPI validator is not installed (make npm): %v", err)
-	}
+	node, validator := npm.Program(t, "node"), npm.File(t, "@seriousme/openapi-schema-validator/index.js")
 	const script = `import(process.argv[1]).then(async ({ Validator }) => {
 		let text = ""; for await (const chunk of process.stdin) text += chunk;
 		const v = new Validator(); const said = await v.validate(JSON.parse(text));
@@ -447,7 +432,13 @@ func driveConsole(t *testing.T, doc *document) {
 			return policy.Principal{}, errors.New("nobody")
 		},
 		Again: func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
-		Held:  func(context.Context) (int, error) { return 0, nil }, Metrics: http.NotFoundHandler()}
+		TrailRight: func(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
+			if p.Has("approver") {
+				return policy.TrailAll, nil
+			}
+			return policy.TrailNone, nil
+		},
+		Held: func(context.Context) (int, error) { return 0, nil }, Metrics: http.NotFoundHandler()}
 	c, err := console.New(opts)
 	if err != nil {
 		t.Fatal(err)

@@ -65,8 +65,8 @@ type Options struct {
 	// Heartbeat is the time without events after which an event stream sends a
 	// comment and authenticates its reader again; 0 = 20 s.
 	Heartbeat time.Duration
-	// IOTimeout bounds reading one request body and writing one piece of an
-	// answer; 0 = 30 s.
+	// IOTimeout bounds writing one piece of an answer; 0 = 30 s. The server bounds the
+	// time of a request's body.
 	IOTimeout time.Duration
 	// Log receives the causes that answers do not show; nil discards them.
 	Log hclog.Logger

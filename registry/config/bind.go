@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -47,11 +48,50 @@ func (l *loader) overrides() {
 	if c.State == "" {
 		c.State = l.root.resolve(".toolgate")
 	}
+	l.keysDir()
 	good := l.listens("listen", &c.Listen, l.opts.Listen)
 	good = l.listens("admin", &c.Admin, l.opts.Admin) && good
 	if good && collide(c.Listen, c.Admin) {
 		l.bindFault("admin", l.opts.Admin, c.Admin, "is where agents are listened to", "give the two listeners different ports")
 	}
+}
+
+// keysDir settles the key directory. It must lie outside the state directory, which
+// upstreams are not trusted with and which backups hold.
+func (l *loader) keysDir() {
+	c, at := l.cfg, l.settings().get("keys")
+	if l.opts.Keys != "" {
+		c.Keys, at = l.opts.Keys, nil
+		if abs, err := filepath.Abs(c.Keys); err == nil {
+			c.Keys = abs
+		}
+	}
+	if c.Keys == "" {
+		c.Keys = DefaultKeys(l.opts.Getenv)
+	}
+	below, err := filepath.Rel(c.State, c.Keys)
+	if c.Keys == "" || err != nil || !filepath.IsLocal(below) {
+		return
+	}
+	const message, hint = "the key directory lies in the state directory: a backup would hold the keys", "choose a directory outside the state directory"
+	if at != nil && !at.faulty {
+		l.fault(at, message, hint)
+		return
+	}
+	l.faults = append(l.faults, Fault{File: "--keys", Message: message, Hint: hint})
+}
+
+// DefaultKeys returns the key directory where none is configured; "" when the user has
+// no configuration directory.
+func DefaultKeys(getenv func(string) (string, bool)) string {
+	dir, _ := getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) {
+		dir, _ = os.UserConfigDir() // "" = none: what needs a key says so
+	}
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, "toolgate", "keys")
 }
 
 // listens takes one listener's flag, if any, and checks the address.

@@ -27,6 +27,8 @@ package config
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // Kinds of upstream, the values of Server.Type.
@@ -43,23 +45,35 @@ const (
 	IsolationShared  = "shared"  // one connection for all
 )
 
+// Values of Server.Pin.
+const (
+	PinFirst  Pin = "first"  // the first list of a server is accepted
+	PinStrict Pin = "strict" // what toolgate.lock.json holds is accepted
+	PinOff    Pin = "off"    // everything is
+)
+
+// Pin says which tool definitions of a server serve; all others are quarantined.
+type Pin string
+
 // Config is everything that mcp.json and the overlay say, defaults filled in.
 // Fields with a tag are keys of the toolgate object. A Config is not changed
 // after Load and then safe for concurrent use. It holds secrets (Server.Env,
 // Server.Headers, Policy, Notify, OIDC.ClientSecret): do not print it.
 type Config struct {
-	Servers   []Server  // in file order, disabled ones included
-	Listen    string    `json:"listen"` // host:port of the agents' listener
-	Admin     string    `json:"admin"`  // host:port of the people's listener
-	State     string    `json:"state"`  // absolute path of the state directory
-	Policy    Policy    `json:"policy"`
-	Identity  Identity  `json:"identity"`
-	Limits    Limits    `json:"limits"`
-	Approvals Approvals `json:"approvals"`
-	Console   Console   `json:"console"`
-	Audit     Audit     `json:"audit"`
-	Errors    string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
-	Results   string    `json:"results"` // off, compact, full or signals
+	Servers        []Server  // in file order, disabled ones included
+	Listen         string    `json:"listen"`          // host:port of the agents' listener
+	Admin          string    `json:"admin"`           // host:port of the people's listener
+	State          string    `json:"state"`           // absolute path of the state directory
+	Keys           string    `json:"keys"`            // absolute path of the key directory, not below State; "" = the user has no configuration directory
+	TrustedProxies []string  `json:"trusted_proxies"` // addresses and networks of proxies in front
+	Policy         Policy    `json:"policy"`
+	Identity       Identity  `json:"identity"`
+	Limits         Limits    `json:"limits"`
+	Approvals      Approvals `json:"approvals"`
+	Console        Console   `json:"console"`
+	Audit          Audit     `json:"audit"`
+	Errors         string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
+	Results        string    `json:"results"` // off, compact, full or signals
 	// RetryAfter is the delay suggested for transient errors that a retry may fix
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`
@@ -70,6 +84,11 @@ type Config struct {
 	Warnings      []Warning     // what was accepted and needs a look, by file and line
 	Files         []string      // absolute path of every file read, mcp.json first: what a watcher watches
 	SHA256        string        // hex, over the bytes of all Files
+
+	// Lock is toolgate.lock.json, which is next to mcp.json, nil when there is none;
+	// LockPath is its absolute path in any case.
+	Lock     *lock.File
+	LockPath string
 }
 
 // Server is one upstream. A disabled one may lack what an unset variable or its
@@ -94,11 +113,15 @@ type Server struct {
 	Isolation    string            `json:"isolation"`     // one of the Isolation constants
 	MaxSessions  int               `json:"max_sessions"`  // most connections at once with IsolationSession; at least 1
 	Expose       []string          `json:"expose"`        // upstream names of the tools to offer; nil = all, empty = none
-	Pin          bool              `json:"pin"`           // a changed tool definition is quarantined
+	Pin          Pin               `json:"pin"`           // one of the Pin constants
 	OutputSchema string            `json:"output_schema"` // enforce, warn or off
 	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case
+	HiddenText   string            `json:"hidden_text"`   // report or escape: characters of the server's texts that a reader does not see
 	Notice       string            `json:"notice"`        // boundary notice; "" = none
 	Methods      []string          `json:"methods"`       // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
+
+	// Origin is how mcp.json says that the server is reached, without secrets.
+	Origin lock.Origin
 }
 
 // Policy says where the policy is.
@@ -162,29 +185,42 @@ type DecisionLog struct {
 // credential.
 type Identity struct {
 	Configured bool
+	Local      bool    `json:"local"` // the local principal is admitted although there is a section
 	Tokens     []Token `json:"tokens"`
 	JWT        []JWT   `json:"jwt"`
 }
 
-// Token is one bearer token, known by its hash only.
+// Token is one bearer token, known by its hash only. Tokens of one subject differ in
+// hash and expiry only.
 type Token struct {
-	Subject string   `json:"subject"` // never empty, unique
-	Roles   []string `json:"roles"`   // none empty, none twice; an empty list grants nothing
-	SHA256  string   `json:"sha256"`  // 64 lower-case hexadecimal digits, unique
+	Subject string    `json:"subject"`          // never empty
+	Person  string    `json:"person,omitempty"` // the human who shows it, or who owns the agent that does; "" = not known
+	Owner   string    `json:"owner,omitempty"`  // another name for Person, empty once loaded
+	Tenant  string    `json:"tenant,omitempty"`
+	Roles   []string  `json:"roles"`            // none empty, none twice; an empty list grants nothing
+	SHA256  string    `json:"sha256"`           // 64 lower-case hexadecimal digits, unique
+	Expires time.Time `json:"expires,omitzero"` // zero = never
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519).
 type JWT struct {
-	Issuer     string   `json:"issuer"`      // compared with the iss claim byte for byte; unique
-	Audience   []string `json:"audience"`    // one of these must be in aud; never empty
-	JWKS       string   `json:"jwks"`        // URL of the key set: https, or http on loopback
-	RolesClaim string   `json:"roles_claim"` // member that holds the roles, "roles" unless configured
+	Issuer      string        `json:"issuer"`       // compared with the iss claim byte for byte; unique
+	Audience    []string      `json:"audience"`     // one of these must be in aud; never empty
+	JWKS        string        `json:"jwks"`         // URL of the key set: https, or http on loopback
+	RolesClaim  string        `json:"roles_claim"`  // member that holds the roles, "roles" unless configured
+	PersonClaim string        `json:"person_claim"` // the same for the person; "" = not configured: "person" is looked at
+	TenantClaim string        `json:"tenant_claim"` // the same for the tenant; "" = none
+	Algorithms  []string      `json:"algorithms"`   // of signatures; nil = RS256, ES256, EdDSA
+	Types       []string      `json:"types"`        // of the typ header, "" = absent; nil = absent, JWT, at+jwt
+	MaxLifetime time.Duration `json:"max_lifetime"` // of a token, 24 hours unless configured
+	Skew        time.Duration `json:"skew"`         // how far nbf and iat may be in the future, 1 minute unless configured
 }
 
 // Limits say how often tools may be called.
 type Limits struct {
 	Default *Rate       `json:"default"` // of what no rule matches; nil = explicitly "off"
 	Rules   []LimitRule `json:"rules"`   // in file order
+	Refused *Rate       `json:"refused"` // of refused calls of one principal; nil = explicitly "off"
 }
 
 // LimitRule is one rate for the calls that match all of its non-empty fields.
@@ -200,6 +236,7 @@ type LimitRule struct {
 type Approvals struct {
 	TTL     time.Duration  `json:"ttl"`                // life of a ticket; more than 0
 	Hold    *time.Duration `json:"hold"`               // how long a held call waits for its decision, 0 = not at all; nil = the client decides
+	Keep    time.Duration  `json:"keep"`               // how long a ticket that has ended is kept beyond its expiry
 	MaxLive int            `json:"max_live"`           // most undecided tickets of one principal; at least 1
 	Execute []string       `json:"execute_on_approve"` // exposed names of the tools whose calls run as soon as they are approved
 	Clients []Client       // how long each client may be kept waiting; nil = KnownClients
@@ -234,6 +271,8 @@ type OIDC struct {
 	ClientSecret string   `json:"client_secret"` // "" = a public client
 	Scopes       []string `json:"scopes"`        // asked for in addition to openid
 	RolesClaim   string   `json:"roles_claim"`   // member of the ID token that holds the roles, "roles" unless configured
+	PersonClaim  string   `json:"person_claim"`  // the same for the person; "" = not configured: "person" is looked at
+	TenantClaim  string   `json:"tenant_claim"`  // the same for the tenant; "" = none
 }
 
 // Artifacts say how long, and how many, bytes of results are kept.
@@ -245,7 +284,15 @@ type Artifacts struct {
 
 // Audit says how durable a record is before its call goes out.
 type Audit struct {
-	Durability string `json:"durability"` // sync = on disk, os = written
+	Durability string   `json:"durability"`        // sync = on disk, os = written
+	Anchors    []Anchor `json:"anchors,omitempty"` // that receive the signed checkpoints
+}
+
+// Anchor is a place outside the state directory that receives checkpoints of the audit
+// trail: Directory or Webhook is set.
+type Anchor struct {
+	Directory string `json:"directory,omitempty"` // absolute path
+	Webhook   string `json:"webhook,omitempty"`   // URL
 }
 
 // Options say what to read. The zero value reads mcp.json.
@@ -259,6 +306,7 @@ type Options struct {
 	ReadFile func(string) ([]byte, error)
 
 	State  string // overrides the file's state; "" = does not
+	Keys   string // overrides the file's keys; "" = does not
 	Listen string // overrides the file's listen; "" = does not
 	Admin  string // overrides the file's admin; "" = does not
 }

@@ -51,6 +51,19 @@ func (l *loader) decode(n *node, to any) {
 	}
 }
 
+// UnmarshalJSON reads true as first and false as off.
+func (p *Pin) UnmarshalJSON(text []byte) error {
+	switch string(text) {
+	case "true":
+		*p = PinFirst
+	case "false":
+		*p = PinOff
+	default:
+		return json.Unmarshal(text, (*string)(p))
+	}
+	return nil
+}
+
 // UnmarshalJSON reads "COUNT/DURATION", or an object with rate and burst. It
 // gives the zero Rate for "off".
 func (r *Rate) UnmarshalJSON(text []byte) error {

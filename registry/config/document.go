@@ -108,6 +108,23 @@ func (n *node) each() []*node {
 	return n.members
 }
 
+// elements returns the elements of a list, none for a nil node.
+func (n *node) elements() []*node {
+	if n == nil {
+		return nil
+	}
+	return n.items
+}
+
+// written returns a string as the file has it, its variables not expanded; "" for
+// a nil node.
+func (n *node) written() string {
+	if n == nil {
+		return ""
+	}
+	return n.text
+}
+
 // children ranges over the members or the elements of n.
 func (n *node) children() iter.Seq[*node] { return slices.Values(slices.Concat(n.members, n.items)) }
 

@@ -2,6 +2,8 @@ package config_test
 
 import (
 	"fmt"
+	"io/fs"
+	"path/filepath"
 
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -9,7 +11,10 @@ import (
 // Load reads mcp.json as MCP clients know it; what is not said has its default.
 func ExampleLoad() {
 	cfg, err := config.Load(config.Options{
-		ReadFile: func(string) ([]byte, error) {
+		ReadFile: func(path string) ([]byte, error) {
+			if filepath.Base(path) != "mcp.json" {
+				return nil, fs.ErrNotExist
+			}
 			return []byte(`{
 				"mcpServers": { "files": { "command": "file-server", "env": { "TOKEN": "${TOKEN}" } } },
 				"toolgate": { "limits": { "default": "10/1m" } }, // comments are fine

@@ -115,6 +115,13 @@ func TestGoodFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir, opts := unpack(t, a)
+			given := opts.Getenv
+			opts.Getenv = func(name string) (string, bool) {
+				if name == "XDG_CONFIG_HOME" {
+					return filepath.Join(dir, ".config"), true
+				}
+				return given(name)
+			}
 			cfg, err := config.Load(opts)
 			if err != nil {
 				t.Fatal(err)

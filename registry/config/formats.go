@@ -21,8 +21,11 @@ var formats = map[string]func(string) error{
 	"duration-policy": between(time.Millisecond, 10*time.Second),
 	"duration-1s":     between(time.Second, math.MaxInt64),
 	"duration-1m":     between(time.Minute, math.MaxInt64),
+	"duration-skew":   between(time.Millisecond, 5*time.Minute),
+	"timestamp":       checkTimestamp,
 	"rate":            checkRate,
 	"rate-or-off":     func(s string) error { return unless(s == "off", checkRate, s) },
+	"network":         checkNetwork,
 	"web-url":         webURL(),
 	"secure-url":      webURL(secure),
 	"collector-url":   webURL(secure, anonymous),
@@ -31,6 +34,13 @@ var formats = map[string]func(string) error{
 	"smtp-url":        checkMailServer,
 	"mailbox":         checkMailbox,
 	"signing-secret":  checkSecret,
+}
+
+func checkNetwork(s string) error {
+	if _, err := guard.ParseNetwork(s); err != nil {
+		return complain("%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8")
+	}
+	return nil
 }
 
 // complain makes the error of a format.
@@ -56,6 +66,13 @@ func between(least, most time.Duration) func(string) error {
 		}
 		return nil
 	}
+}
+
+func checkTimestamp(s string) error {
+	if _, err := time.Parse(time.RFC3339, s); err != nil {
+		return complain("invalid time %q", `write it as "2027-01-31T00:00:00Z"`)
+	}
+	return nil
 }
 
 func checkRate(s string) error {

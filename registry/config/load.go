@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // loader is one reading. It collects everything that is wrong.
@@ -67,9 +69,9 @@ func defaults() *Config {
 	return &Config{
 		Listen:     defaultListen,
 		Admin:      "127.0.0.1:8788",
-		Limits:     Limits{Default: &Rate{Count: 60, Per: time.Minute, Burst: 60}},
+		Limits:     Limits{Default: &Rate{Count: 60, Per: time.Minute, Burst: 60}, Refused: &Rate{Count: 600, Per: time.Minute, Burst: 600}},
 		Policy:     Policy{PolicySource: PolicySource{Timeout: 250 * time.Millisecond}, Verify: Verify{Sample: 0.001}},
-		Approvals:  Approvals{TTL: 15 * time.Minute, MaxLive: 64},
+		Approvals:  Approvals{TTL: 15 * time.Minute, Keep: 30 * 24 * time.Hour, MaxLive: 64},
 		Console:    Console{Session: 8 * time.Hour},
 		Artifacts:  Artifacts{TTL: 7 * 24 * time.Hour, MaxMiB: 1024, InlineKiB: 64},
 		Audit:      Audit{Durability: "sync"},
@@ -98,7 +100,29 @@ func (l *loader) read() {
 	l.decode(l.settings(), l.cfg)
 	l.finishSettings()
 	l.readServers()
+	l.readLock()
 	l.overrides()
+}
+
+// readLock reads the lock next to mcp.json, if there is one. A server that is
+// pinned by it makes the file one to watch before it exists.
+func (l *loader) readLock() {
+	l.cfg.LockPath = filepath.Join(filepath.Dir(l.files[0].path), lock.Name)
+	data, err := l.opts.ReadFile(l.cfg.LockPath)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if missing && !slices.ContainsFunc(l.cfg.Servers, func(s Server) bool { return s.Pin == PinStrict }) {
+		return
+	}
+	l.files = append(l.files, &file{name: lock.Name, path: l.cfg.LockPath, data: slices.Clone(data)})
+	if missing {
+		return
+	}
+	if err == nil {
+		l.cfg.Lock, err = lock.Parse(data)
+	}
+	if err != nil {
+		l.faults = append(l.faults, Fault{File: lock.Name, Message: err.Error(), Hint: "toolgate lock writes it"})
+	}
 }
 
 // settings gives the toolgate object, or nil.

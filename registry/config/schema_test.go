@@ -128,7 +128,7 @@ func structKeys(typ reflect.Type, path string, out map[string]bool) {
 	}
 	for i := range typ.NumField() {
 		f := typ.Field(i)
-		switch tag := f.Tag.Get("json"); {
+		switch tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); {
 		case f.Anonymous:
 			structKeys(f.Type, path, out)
 		case tag != "":
@@ -150,7 +150,7 @@ func TestSchemaAndStructsAgree(t *testing.T) {
 	}{
 		{"settings", []string{"settings"}, reflect.TypeFor[config.Config](), []string{
 			"$schema", "servers", "approvals.clients", // other files, other structs
-			"limits.default.rate", "limits.default.burst", "limits.rules.*.burst", // Rate.UnmarshalJSON
+			"limits.default.rate", "limits.default.burst", "limits.refused.rate", "limits.refused.burst", "limits.rules.*.burst", // Rate.UnmarshalJSON
 			"policy.token", "policy.shadow.token", "policy.keys.*.path", "policy.shadow.keys.*.path", // headers and keys
 		}},
 		{"server", []string{"server", "serverSettings"}, reflect.TypeFor[config.Server](), []string{"envFile"}},

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // otherContainers are where other clients keep servers.
@@ -98,7 +100,7 @@ func (l *loader) readServers() {
 	for _, m := range servers.each() {
 		s := Server{
 			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256,
-			Timeout: 30 * time.Second, Pin: true, OutputSchema: "warn", CaseVariants: "refuse",
+			Timeout: 30 * time.Second, Pin: PinFirst, OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host",
 		}
 		l.decode(m, &s)
@@ -141,6 +143,11 @@ func (l *loader) finishEntry(s *Server, n *node) {
 		}
 	}
 	l.settleType(s, n)
+	var args []string
+	for _, arg := range n.get("args").elements() {
+		args = append(args, arg.written())
+	}
+	s.Origin = lock.NewOrigin(s.Type, n.get("command").written(), args, n.get("url").written())
 }
 
 // types are the spellings of the kinds of upstream.

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/guard"
 )
@@ -15,8 +17,16 @@ import (
 func (l *loader) finishSettings() {
 	n := l.settings()
 	l.cfg.State = n.get("state").resolve(l.cfg.State)
-	if l.cfg.Limits.Default != nil && l.cfg.Limits.Default.Count == 0 {
-		l.cfg.Limits.Default = nil
+	l.cfg.Keys = n.get("keys").resolve(l.cfg.Keys)
+	for i := range l.cfg.Audit.Anchors {
+		if a := &l.cfg.Audit.Anchors[i]; a.Directory != "" {
+			a.Directory = n.at("audit", "anchors", strconv.Itoa(i), "directory").resolve(a.Directory)
+		}
+	}
+	for _, r := range []**Rate{&l.cfg.Limits.Default, &l.cfg.Limits.Refused} {
+		if *r != nil && (*r).Count == 0 {
+			*r = nil
+		}
 	}
 	l.finishIdentity(n.get("identity"))
 	l.finishApprovals(n.get("approvals"))
@@ -50,7 +60,13 @@ func (l *loader) finishIdentity(n *node) {
 		if t.Subject == localSubject {
 			l.fault(at.get("subject"), `"local" is whoever runs toolgate on this machine`, "choose another name")
 		}
-		l.unique(seen, "subject "+t.Subject, at.get("subject"), "another token has this subject", "one subject, one token")
+		if t.Owner != "" && t.Person != "" {
+			l.fault(at.get("owner"), "person and owner mean the same", "keep one of them")
+		}
+		t.Person, t.Owner = cmp.Or(t.Person, t.Owner), ""
+		if first := slices.IndexFunc(id.Tokens[:i], func(other Token) bool { return other.Subject == t.Subject }); first >= 0 && !id.Tokens[first].samePrincipal(t) {
+			l.fault(at.get("subject"), "another token of this subject has other roles, another person or another tenant", "tokens of one subject differ in sha256 and expires only")
+		}
 		if first := seen["hash "+t.SHA256]; first != nil && t.SHA256 != "" {
 			line, _ := first.file.position(first.offset)
 			l.fault(at.get("sha256"), fmt.Sprintf("the token at line %d has this hash: they are one token", line), "make another token with toolgate token create")
@@ -60,8 +76,15 @@ func (l *loader) finishIdentity(n *node) {
 	for i := range id.JWT {
 		j, at := &id.JWT[i], n.at("jwt", strconv.Itoa(i), "issuer")
 		j.RolesClaim = cmp.Or(j.RolesClaim, "roles")
+		j.MaxLifetime, j.Skew = cmp.Or(j.MaxLifetime, 24*time.Hour), cmp.Or(j.Skew, time.Minute)
 		l.unique(seen, "issuer "+j.Issuer, at, "another entry has this issuer", "join their audiences in one entry")
 	}
+}
+
+// samePrincipal reports whether two tokens name the same principal.
+func (t *Token) samePrincipal(other *Token) bool {
+	return t.Person == other.Person && t.Tenant == other.Tenant &&
+		slices.Equal(slices.Sorted(slices.Values(t.Roles)), slices.Sorted(slices.Values(other.Roles)))
 }
 
 // unique reports a value that an earlier one equals.

@@ -121,6 +121,7 @@ func TestInputs(t *testing.T) {
 				`{"action":"balance"}`, `{"action":"balance","asset":"USD"}`,
 				`{"action":"transfer","asset":"USD","amount":0.01,"destination":"x"}`,
 				`{"action":"transfer","asset":"USD","amount":9007199254740993,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":1,"destination":"x","idempotency_key":"order-7"}`,
 			},
 			deny: []string{
 				`{}`, `{"action":"spend"}`, `{"action":"transfer"}`, `{"asset":"USD"}`,
@@ -129,6 +130,8 @@ func TestInputs(t *testing.T) {
 				`{"action":"transfer","asset":"USD","amount":0,"destination":"x"}`, `{"action":"transfer","asset":"USD","amount":-1,"destination":"x"}`,
 				`{"action":"transfer","asset":"USD","amount":"1","destination":"x"}`, `{"action":"transfer","asset":"USD","amount":null,"destination":"x"}`,
 				`{"action":"transfer","asset":"USD","amount":1,"destination":""}`, `{"action":"transfer","asset":"","amount":1,"destination":"x"}`,
+				`{"action":"transfer","asset":"USD","amount":1,"destination":"x","idempotency_key":""}`,
+				`{"action":"transfer","asset":"USD","amount":1,"destination":"x","idempotency_key":7}`,
 				`{"action":"balance","amount":0}`, `{"action":"balance","memo":"x"}`,
 			},
 		},

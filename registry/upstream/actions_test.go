@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -95,7 +94,7 @@ const twoActions = `{"actions":[{"name":"a","inputSchema":{"type":"object"}},{"a
 func definitionsOf(t *testing.T, cfg config.Server) []string {
 	t.Helper()
 	got := make(chan []json.RawMessage, 8)
-	s := upstream.Start(cfg, upstream.Options{Listed: func(d []json.RawMessage) { got <- d }})
+	s := upstream.Start(cfg, upstream.Options{Listed: func(d, _ []json.RawMessage) { got <- d }})
 	defer func() {
 		ctx, stop := context.WithTimeout(context.Background(), 0)
 		defer stop()
@@ -341,13 +340,7 @@ func TestActionSupervision(t *testing.T) {
 // nodeServer is the protocol as somebody else reads it: plain Node.
 func nodeServer(t *testing.T) config.Server {
 	t.Helper()
-	node, err := exec.LookPath("node")
-	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true" {
-		t.Skipf("node is not installed: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := npm.Program(t, "node")
 	script, err := filepath.Abs("../../testdata/ndjson/server.mjs")
 	if err != nil {
 		t.Fatal(err)

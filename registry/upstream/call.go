@@ -333,6 +333,7 @@ func (s *Server) forget(key string, sess *session) {
 // concurrent use.
 type deadline struct {
 	cancel context.CancelCauseFunc
+	stop   func() // ends the context when the connection does
 
 	mu    sync.Mutex // protects the fields below
 	left  time.Duration
@@ -347,6 +348,7 @@ type deadline struct {
 func withDeadline(ctx context.Context, d time.Duration) (context.Context, *deadline) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &deadline{cancel: cancel, left: d, since: time.Now()}
+	p.stop = func() { cancel(context.Canceled) }
 	p.timer = time.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
 	return ctx, p
 }

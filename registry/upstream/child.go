@@ -42,7 +42,7 @@ type child struct {
 
 // startChild starts the server's command in a sandbox. The error names what is wrong
 // with the command, or what the sandbox lacks.
-func startChild(cfg config.Server, host *sandbox.Host, executable string, log hclog.Logger) (*child, error) {
+func startChild(cfg config.Server, host *sandbox.Host, executable string, given *secrets, log hclog.Logger) (*child, error) {
 	env := environ(os.Environ(), cfg.Env)
 	path, err := resolve(cfg, executable)
 	if err != nil {
@@ -71,7 +71,7 @@ func startChild(cfg config.Server, host *sandbox.Host, executable string, log hc
 		leash.Close()
 		return nil, fmt.Errorf("starting %s: %w", cfg.Command, err)
 	}
-	c.drains.Go(func() { c.drain(stderr, log) })
+	c.drains.Go(func() { c.drain(stderr, given.redactText, log) })
 	go c.wait()
 	return c, nil
 }
@@ -105,8 +105,8 @@ func (c *child) wait() {
 }
 
 // drain reads stderr to its end, line by line, so that the pipe never fills
-// up, and logs what is not too much of it.
-func (c *child) drain(r io.ReadCloser, log hclog.Logger) {
+// up, and logs what is not too much of it, without secrets.
+func (c *child) drain(r io.ReadCloser, redact func(string) string, log hclog.Logger) {
 	defer r.Close()
 	lines := bufio.NewReaderSize(r, stderrLine)
 	window, count := time.Now(), 0
@@ -115,7 +115,7 @@ func (c *child) drain(r io.ReadCloser, log hclog.Logger) {
 		if err != nil {
 			return
 		}
-		text := string(line)
+		text := redact(string(line))
 		c.last.Store(&text)
 		for more && err == nil {
 			_, more, err = lines.ReadLine()

@@ -20,6 +20,7 @@ import (
 type conn struct {
 	*mcpclient.Conn
 	opts          *Options
+	secrets       *secrets
 	changed       chan struct{}                    // has one element when the tool list changed
 	announced     atomic.Bool                      // the server said so
 	client        *client                          // the session that has it, nil for the shared connection
@@ -29,6 +30,7 @@ type conn struct {
 	taskListeners *lru.Cache[string, taskListener] // :: progress token ⇒ listener
 
 	offer   json.RawMessage // capabilities, set when it is connected
+	self    json.RawMessage // serverInfo, set when it has introduced itself
 	info    json.RawMessage // clientInfo
 	dropped *atomic.Int64   // messages that were nobody's
 	unbind  func() bool     // undoes the tie to the server's life
@@ -98,6 +100,9 @@ func pendingOf(call *mcpclient.Call) *pending {
 func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 	p := &pending{request: r, life: ctx}
 	p.Call = mcpclient.Call{ID: c.NextID(), Method: r.method, Params: r.params, Bound: r.bound, Loose: r.loose, Owner: p}
+	if r.clock != nil {
+		p.Stop = r.clock.stop
+	}
 	var meta []jsonrpc.Change
 	if r.Progress != nil || r.Later != nil {
 		meta = append(meta, jsonrpc.Change{Name: "progressToken", Value: jsonrpc.Quote(p.ID)})
@@ -118,6 +123,7 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		c.taskListeners.Add(p.ID, taskListener{tell: r.Later})
 	}
 	result, e := c.Do(ctx, &p.Call)
+	result, e = c.secrets.redact(result), c.secrets.redactError(e)
 	if r.Later != nil {
 		c.keepListener(p.ID, r.Later, result)
 	}
@@ -141,11 +147,13 @@ func (c *conn) initialize(ctx context.Context) error {
 	}
 	result, err := c.Initialize(ctx, can, c.info)
 	c.offer, _ = jsonrpc.Get(result, "capabilities")
+	c.self, _ = jsonrpc.Get(result, "serverInfo")
 	return err
 }
 
 // handle takes one request or notification of the server.
 func (c *conn) handle(msg *jsonrpc.Message, during *mcpclient.Call) {
+	c.secrets.redactMessage(msg)
 	switch {
 	case msg.Kind == jsonrpc.Request:
 		c.respond(msg, during)

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"sync/atomic"
 	"time"
@@ -73,3 +74,9 @@ func (p Deadline) Done() {
 
 // Environ is environ.
 func Environ(ours []string, own map[string]string) []string { return environ(ours, own) }
+
+// NewSecrets is newSecrets, for tests.
+var NewSecrets = newSecrets
+
+// Redact is redact, for tests.
+func (s *secrets) Redact(raw json.RawMessage) json.RawMessage { return s.redact(raw) }

@@ -162,7 +162,10 @@ func TestEra(t *testing.T) {
 					rec = recorder.Stdio(t, tt.cfg)
 					cfg = stdioServer(rec)
 				}
-				cfg.Timeout = 4 * time.Second
+				cfg.Timeout = patience // half of it is for the question, and for starting a program
+				if tt.cfg.IgnoreDiscover {
+					cfg.Timeout = 4 * time.Second
+				}
 				start(t, cfg, upstream.Options{})
 				await(t, strings.Join(tt.want, " "), func() bool {
 					got := rec.Methods()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -20,22 +21,7 @@ import (
 // skips without it, except in CI.
 func npmServer(t *testing.T, name string) (node, script string) {
 	t.Helper()
-	missing := t.Skipf
-	if os.Getenv("CI") == "true" {
-		missing = t.Fatalf
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		missing("node is not installed: %v", err)
-	}
-	script, err = filepath.Abs("../../testdata/npm/node_modules/@modelcontextprotocol/" + name + "/dist/index.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(script); err != nil {
-		missing("%s is not installed: %v", name, err)
-	}
-	return node, script
+	return npm.Program(t, "node"), npm.File(t, "@modelcontextprotocol/"+name+"/dist/index.js")
 }
 
 // Real servers over stdio: they are discovered, and a call works.

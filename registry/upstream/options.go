@@ -33,10 +33,14 @@ type Options struct {
 	// IdleTTL is how long the connection of an idle session is kept; 0 means
 	// 10 minutes.
 	IdleTTL time.Duration
+	// First reports whether nobody has seen a list of the server before. Listed then
+	// also receives what the server lists for a client with every capability, so that
+	// these tools belong to the first list. Nil reports false.
+	First func() bool
 	// Listed receives the tool definitions whenever the shared connection has
-	// listed them, before the server counts as ready. It is called from one
-	// goroutine at a time. Nil discards.
-	Listed func(definitions []json.RawMessage)
+	// listed them, before the server counts as ready; own are those that only other
+	// connections list. It is called from one goroutine at a time. Nil discards.
+	Listed func(definitions, own []json.RawMessage)
 	// Relisted is called when the tools that the connection of some session
 	// offers may be others than Profile gave before. It should not block. Nil
 	// discards.
@@ -66,8 +70,11 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
+	if o.First == nil {
+		o.First = func() bool { return false }
+	}
 	if o.Listed == nil {
-		o.Listed = func([]json.RawMessage) {}
+		o.Listed = func(_, _ []json.RawMessage) {}
 	}
 	if o.Relisted == nil {
 		o.Relisted = func() {}

@@ -69,6 +69,29 @@ func (p *Profile) same(other *Profile) bool {
 	})
 }
 
+// able is what a client can do that can do everything.
+const able = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
+
+// listForAble returns the tools that the server lists for a client that can do
+// everything and not on the shared connection. It opens a connection for that, for
+// at most profilePatience; without one it returns none.
+func (s *Server) listForAble(shared *Profile) (own []json.RawMessage) {
+	ctx, stop := context.WithTimeout(s.life, profilePatience)
+	defer stop()
+	sess, _, err := s.connect(ctx, &client{capabilities: json.RawMessage(able)})
+	if err != nil {
+		s.log.Debug("listing the tools for a client that can do everything", "error", err)
+		return nil
+	}
+	defer sess.conn.close()
+	for _, offer := range sess.profile.Load().Tools {
+		if shared.Offers(offer.Name) == "" {
+			own = append(own, offer.Definition)
+		}
+	}
+	return own
+}
+
 // profiles are what the connections of clients listed, by the capabilities
 // that they were initialized with. They are protected by Server.mu.
 type profiles struct {

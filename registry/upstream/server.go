@@ -49,6 +49,7 @@ type Server struct {
 	opts    Options
 	log     hclog.Logger
 	pool    *keepalive.Transport // nil for stdio
+	secrets *secrets             // that the server was given
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
@@ -82,6 +83,7 @@ func Start(cfg config.Server, opts Options) *Server {
 		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*slot)},
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
+	s.secrets = newSecrets(cfg.Secrets())
 	s.settled, s.settle = context.WithTimeout(life, settleTime)
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = 30 * time.Second
@@ -116,6 +118,26 @@ func (s *Server) Capabilities() json.RawMessage {
 		return nil
 	}
 	return s.shared.conn.offer
+}
+
+// Redacted returns how many messages of the server had a secret that toolgate gave
+// it, and lost it on their way.
+func (s *Server) Redacted() int64 {
+	if s.secrets == nil {
+		return 0
+	}
+	return s.secrets.found.Load()
+}
+
+// Info returns how the server names itself, as an object, or nil while it is not
+// connected or does not say (MCP basic/lifecycle, serverInfo).
+func (s *Server) Info() json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shared == nil {
+		return nil
+	}
+	return s.shared.conn.self
 }
 
 // run keeps the shared connection open until the server is closed.
@@ -155,14 +177,18 @@ func (s *Server) runShared() (err error, lost bool) {
 	s.mu.Lock()
 	clear(s.profiles.known)
 	s.mu.Unlock()
-	s.opts.Listed(tools)
+	var own []json.RawMessage
+	if s.Isolated() && s.opts.First() {
+		own = s.listForAble(sess.profile.Load())
+	}
+	s.opts.Listed(tools, own)
 	s.up(sess)
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.followLists(sess) })
 	}
 	s.reopenSubscribed()
 	sess.watch(s, func(tools []json.RawMessage, changed, announced bool) {
-		if s.opts.Listed(tools); announced && !changed {
+		if s.opts.Listed(tools, nil); announced && !changed {
 			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
 		}
 	})

@@ -182,6 +182,7 @@ func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.Ra
 		defer cl.leave(clock)
 	}
 	c := newConn(&srv.opts, &srv.dropped, &srv.lastID, cl)
+	c.secrets = srv.secrets
 	c.unbind = context.AfterFunc(srv.life, func() { c.Fail(errStopping()) })
 	if err := srv.dial(ctx, c); err != nil {
 		c.close()
@@ -210,7 +211,7 @@ func (srv *Server) dial(ctx context.Context, c *conn) error {
 	cfg := srv.cfg
 	switch cfg.Type {
 	case config.TypeStdio, config.TypeNDJSON:
-		child, err := startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.log)
+		child, err := startChild(cfg, srv.opts.Sandbox, srv.opts.Executable, srv.secrets, srv.log)
 		if err == nil {
 			c.OpenStdio(child.stdin, child.stdout, child, cfg.Type == config.TypeNDJSON)
 		}

@@ -61,9 +61,9 @@ func (c *conn) clientMeta(r *request) []jsonrpc.Change {
 			level = jsonrpc.Quote(name)
 		}
 	}
-	return []jsonrpc.Change{
-		{Name: metaRevision, Value: jsonrpc.Quote(c.Revision())}, {Name: metaClient, Value: c.info},
-		{Name: metaCapabilities, Value: capabilities}, {Name: metaLevel, Value: level}, {Name: metaSubscription},
+	return []jsonrpc.Change{ // made here, or a part of a decoded message
+		{Name: metaRevision, Value: jsonrpc.Quote(c.Revision()), Checked: true}, {Name: metaClient, Value: c.info, Checked: true},
+		{Name: metaCapabilities, Value: capabilities, Checked: true}, {Name: metaLevel, Value: level, Checked: true}, {Name: metaSubscription},
 	}
 }
 

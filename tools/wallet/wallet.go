@@ -26,6 +26,7 @@ var (
 	ErrAsset        = errors.New("unknown asset")
 	ErrInsufficient = errors.New("insufficient funds")
 	ErrDestination  = errors.New("bad destination")
+	ErrKey          = errors.New("idempotency key of another transfer")
 )
 
 // Account names in the ledger. Destinations have a prefix, so that no destination
@@ -120,10 +121,14 @@ func (w *Wallet) Balances(ctx context.Context, asset string) ([]Balance, error) 
 func (b *Balance) fields() []any { return []any{&b.Asset, &b.Amount} }
 
 // Transfer moves an amount, the lexeme of a JSON number, to destination. It returns
-// when the entries are on disk. The error is ErrAmount, ErrAsset, ErrInsufficient or
-// ErrDestination, or one of the ledger. After an error no money has moved. A transfer
-// that has begun completes when ctx ends.
-func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string) (Transaction, error) {
+// when the entries are on disk. The error is ErrAmount, ErrAsset, ErrInsufficient,
+// ErrDestination or ErrKey, or one of the ledger. After an error no money has moved. A
+// transfer that has begun completes when ctx ends.
+//
+// A transfer with a key ("" for none) is made once: the same call again returns the
+// transaction of the first, for as long as the ledger lives, and a call with the key
+// of another transfer fails with ErrKey.
+func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination, key string) (Transaction, error) {
 	if strings.TrimSpace(destination) == "" || len(destination) > 1024 {
 		return Transaction{}, fmt.Errorf("transferring: %w", ErrDestination)
 	}
@@ -131,18 +136,45 @@ func (w *Wallet) Transfer(ctx context.Context, asset, amount, destination string
 	if err != nil {
 		return Transaction{}, fmt.Errorf("transferring: %w", err)
 	}
-	var id string
+	done := Transaction{Asset: asset, Amount: plain(value), Destination: destination}
 	err = w.db.Update(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if done.ID, err = madeBefore(ctx, tx, key, done); err != nil || done.ID != "" {
+			return err
+		}
 		if err := covers(ctx, tx, asset, value); err != nil {
 			return err
 		}
-		id, err = move(ctx, tx, own, payeeOf+destination, asset, value)
+		if done.ID, err = move(ctx, tx, own, payeeOf+destination, asset, value); err != nil || key == "" {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO idempotency_keys (key, transaction_id) VALUES (?, ?)`, key, done.ID)
 		return err
 	})
 	if err != nil {
 		return Transaction{}, fmt.Errorf("transferring: %w", err)
 	}
-	return Transaction{ID: id, Asset: asset, Amount: plain(value), Destination: destination}, nil
+	return done, nil
+}
+
+// madeBefore returns the id of the transaction that was made with key, "" for none.
+// The error is ErrKey when it differs from wanted.
+func madeBefore(ctx context.Context, tx *sql.Tx, key string, wanted Transaction) (id string, err error) {
+	if key == "" {
+		return "", nil
+	}
+	var made Transaction
+	err = tx.QueryRowContext(ctx, `SELECT id, asset, amount, destination FROM idempotency_keys JOIN transactions ON id = transaction_id WHERE key = ?`, key).
+		Scan(&made.ID, &made.Asset, &made.Amount, &made.Destination)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if made.Asset != wanted.Asset || made.Amount != wanted.Amount || made.Destination != payeeOf+wanted.Destination {
+		return "", fmt.Errorf("%w: it moved %s %.64s", ErrKey, made.Amount, made.Asset)
+	}
+	return made.ID, nil
 }
 
 func covers(ctx context.Context, tx *sql.Tx, asset string, value *apd.Decimal) error {

@@ -80,7 +80,7 @@ func TestTransfer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "wallet.db")
 			w := open(t, path)
-			tx, err := w.Transfer(t.Context(), test.asset, test.amount, test.destination)
+			tx, err := w.Transfer(t.Context(), test.asset, test.amount, test.destination, "")
 			if !errors.Is(err, test.err) || (err == nil) != (tx.ID != "") {
 				t.Fatalf("got %+v, %v; want error %v", tx, err, test.err)
 			}
@@ -122,7 +122,7 @@ func TestNobodySpendsTwice(t *testing.T) {
 	made := 0
 	for i := range 40 {
 		wg.Go(func() {
-			_, err := wallets[i%2].Transfer(t.Context(), "EUR", "300.5", fmt.Sprint("payee ", i%3))
+			_, err := wallets[i%2].Transfer(t.Context(), "EUR", "300.5", fmt.Sprint("payee ", i%3), "")
 			switch {
 			case err == nil:
 				mu.Lock()
@@ -140,6 +140,45 @@ func TestNobodySpendsTwice(t *testing.T) {
 	checkLedger(t, path)
 }
 
+// TestTheSameKeyMovesMoneyOnce: a transfer that is repeated with its key, also by
+// several processes at once, is one transfer; the key serves no other.
+func TestTheSameKeyMovesMoneyOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "wallet.db")
+	wallets := []*wallet.Wallet{open(t, path), open(t, path)}
+	ids := make([]string, 20)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			tx, err := wallets[i%2].Transfer(t.Context(), "USD", []string{"50", "50.0", "5e1"}[i%3], "bob", "order-7")
+			if ids[i] = tx.ID; err != nil || tx.Amount != "50" || tx.Destination != "bob" {
+				t.Errorf("%+v, %v", tx, err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("transactions %v", ids)
+			break
+		}
+	}
+	for _, other := range [][3]string{{"USD", "51", "bob"}, {"EUR", "50", "bob"}, {"USD", "50", "eve"}} {
+		if _, err := wallets[0].Transfer(t.Context(), other[0], other[1], other[2], "order-7"); !errors.Is(err, wallet.ErrKey) {
+			t.Errorf("%v with the key of another transfer: %v", other, err)
+		}
+	}
+	if got := balances(t, wallets[1], "USD")[0].Amount; got != "9950" {
+		t.Errorf("%s left, want 9950", got)
+	}
+	if _, err := wallets[0].Transfer(t.Context(), "USD", "20000", "bob", "order-8"); !errors.Is(err, wallet.ErrInsufficient) {
+		t.Error(err)
+	}
+	if _, err := wallets[0].Transfer(t.Context(), "USD", "1", "bob", "order-8"); err != nil {
+		t.Errorf("a failed transfer used up its key: %v", err)
+	}
+	checkLedger(t, path)
+}
+
 // TestLedgerProperty: after any transfers, entries add up to zero and to the
 // balances, and the wallet is never below zero.
 func TestLedgerProperty(t *testing.T) {
@@ -149,7 +188,7 @@ func TestLedgerProperty(t *testing.T) {
 		for range rapid.IntRange(1, 6).Draw(r, "transfers") {
 			asset := rapid.SampledFrom([]string{"USD", "EUR", "BTC", "DOGE"}).Draw(r, "asset")
 			amount := rapid.StringMatching(`(0|[1-9][0-9]{0,4})(\.[0-9]{1,18})?(e-?[0-9])?`).Draw(r, "amount")
-			tx, err := w.Transfer(t.Context(), asset, amount, rapid.SampledFrom([]string{"a", "b", "wallet"}).Draw(r, "to"))
+			tx, err := w.Transfer(t.Context(), asset, amount, rapid.SampledFrom([]string{"a", "b", "wallet"}).Draw(r, "to"), "")
 			if err == nil && (tx.ID == "" || !regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`).MatchString(tx.Amount)) {
 				r.Fatalf("transaction %+v", tx)
 			}
@@ -227,7 +266,7 @@ func FuzzAmount(f *testing.F) {
 	}
 	w := open(f, filepath.Join(f.TempDir(), "wallet.db"))
 	f.Fuzz(func(t *testing.T, amount string) {
-		tx, err := w.Transfer(t.Context(), "USD", amount, "x")
+		tx, err := w.Transfer(t.Context(), "USD", amount, "x", "")
 		if err == nil {
 			want, _, perr := apd.NewFromString(amount)
 			got, _, gerr := apd.NewFromString(tx.Amount)
@@ -243,7 +282,7 @@ func FuzzAmount(f *testing.F) {
 func BenchmarkTransfer(b *testing.B) {
 	w := open(b, filepath.Join(b.TempDir(), "wallet.db"))
 	for b.Loop() {
-		if _, err := w.Transfer(b.Context(), "USD", "0.000001", "bob"); err != nil {
+		if _, err := w.Transfer(b.Context(), "USD", "0.000001", "bob", ""); err != nil {
 			b.Fatal(err)
 		}
 	}

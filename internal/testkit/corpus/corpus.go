@@ -1,29 +1,38 @@
-// Package corpus finds public test data outside the project.
+// Package corpus opens public test data, which is pinned in testdata/corpora.
 package corpus
 
 import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 )
 
-// Dir returns the directory of a corpus, in TOOLGATE_CORPORA or in shared/corpora
-// next to the checkout. If the corpus is missing the test skips; with CI=true it
-// fails.
-func Dir(t testing.TB, name string) string {
+// sums are the SHA-256 of the archives.
+var sums = map[string]string{
+	"JSONTestSuite":          "f93f3f583de5ff5a00d1b1063bd750e874f10234e527d61cdd8addef37a9f5e3",
+	"JSON-Schema-Test-Suite": "930acf2dd61a787eb44d7c0f73053166b1cbc4d7c2ea9b22a5a2853728152a79",
+}
+
+// Open returns the files of a corpus.
+func Open(t testing.TB, name string) fs.FS {
 	t.Helper()
-	dir := os.Getenv("TOOLGATE_CORPORA")
-	if dir == "" {
-		dir = filepath.Join(filepath.Dir(Checkout(t)), "shared", "corpora")
+	data, err := os.ReadFile(filepath.Join(Checkout(t), "testdata", "corpora", name+".zip"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	dir = filepath.Join(dir, name)
-	if _, err := os.Stat(dir); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("the corpus is missing in CI: %v", err)
-		}
-		t.Skipf("the corpus is not here (set TOOLGATE_CORPORA): %v", err)
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != sums[name] {
+		t.Fatalf("corpus %s has SHA-256 %x, want %s", name, sum, sums[name])
 	}
-	return dir
+	files, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }
 
 // Checkout returns the directory of go.mod, above the directory of the test.

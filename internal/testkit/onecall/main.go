@@ -76,7 +76,7 @@ func configure(dir, url string) (*config.Config, error) {
 		os.MkdirAll(filepath.Join(dir, "policy"), 0o700),
 		os.WriteFile(filepath.Join(dir, "policy", "policy.rego"), []byte(policy), 0o600),
 		os.WriteFile(file, fmt.Appendf(nil, `{ "mcpServers": { "up": { "url": %q } }, "toolgate": {
-			"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "policy": { "path": "policy", "timeout": "10s" }, "audit": { "durability": "os" },
+			"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "keys": "keys", "policy": { "path": "policy", "timeout": "10s" }, "audit": { "durability": "os" },
 			"limits": { "default": "1000000/1s" }, "servers": { "up": { "isolation": "shared" } } } }`, url), 0o600),
 	)
 	if err != nil {

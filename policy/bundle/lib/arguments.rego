@@ -44,18 +44,19 @@ fit(wanted) if {
 # METADATA
 # title: One argument fits
 fits(name, want) if {
-	is_array(want)
-	startswith(name, "/") == false
-	input.arguments[name] in want
-}
-
-fits(name, want) if {
 	is_object(want)
 	startswith(name, "/") == false
 	argument := input.arguments[name]
-	every word, limit in want {
-		satisfies(word, argument, limit)
+	not {
+		some word, limit in want
+		not satisfies(word, argument, limit)
 	}
+}
+
+fits(name, want) if {
+	is_array(want)
+	startswith(name, "/") == false
+	input.arguments[name] in want
 }
 
 fits(pointer, want) if {
@@ -238,6 +239,8 @@ satisfies(word, _, _) if word == "optional"
 # a user name nor a backslash can move it.
 url := `(?is)^https?://([a-z0-9.-]+(?::[0-9]+)?)(?:[/?#][^\s\\]*)?$`
 
+listed(value, name) if data.lists[name][value] == true
+
 listed(value, table) if {
 	is_array(table)
 	value in table
@@ -246,11 +249,6 @@ listed(value, table) if {
 listed(value, table) if {
 	is_object(table)
 	table[value] == true
-}
-
-listed(value, name) if {
-	is_string(name)
-	data.lists[name][value] == true
 }
 
 listed(value, name) if {

@@ -60,3 +60,19 @@ test_no_bound_bounds_nothing if {
 	not usage.beyond({"day": {"sum": "/amount"}}, "deny") with input as after(99, 9999, 1)
 	not usage.beyond({}, "deny") with input as after(99, 9999, 1)
 }
+
+apart := {"day": {"sum": "/amount", "per": ["/asset"], "hold": {"sum": {"per": "/asset", "most": {"USD": 1000, "BTC": 0.01}}}}}
+
+of(asset, sum, amount) := {"arguments": {"asset": asset, "amount": amount}, "usage": {"day": {"calls": 1, "sum": sum}}}
+
+test_a_bound_for_each_value if {
+	not usage.beyond(apart, "hold") with input as of("USD", 900, 100)
+	usage.beyond(apart, "hold") with input as of("USD", 900, 100.01)
+	not usage.beyond(apart, "hold") with input as of("BTC", 0, 0.01)
+	usage.beyond(apart, "hold") with input as of("BTC", 0, 1)
+	every asset in ["DOGE", null, ["USD"], ""] {
+		usage.beyond(apart, "hold") with input as of(asset, 0, 1)
+	}
+	usage.beyond(apart, "hold") with input as of("USD", "0", 1)
+	usage.beyond(apart, "hold") with input as of("USD", 0, "1")
+}

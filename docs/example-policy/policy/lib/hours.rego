@@ -18,9 +18,10 @@ import rego.v2
 # title: The schedule is open at the time of the request
 # description: A missing schedule and a request without a time count as closed.
 open(schedule) if {
-	is_string(input.request.time)
-	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, input.request.time)
-	now := time.parse_rfc3339_ns(input.request.time)
+	at := input.request.time
+	is_string(at)
+	regex.match(`^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$`, at)
+	now := time.parse_rfc3339_ns(at)
 	day := time.weekday([now, schedule.zone])
 	clock := time.format([now, schedule.zone, "15:04"])
 	some span in schedule.open

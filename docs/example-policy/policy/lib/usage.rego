@@ -10,6 +10,10 @@
 #        "where": {"/action": ["transfer"]},
 #        "hold": {"sum": 1000, "calls": 20}, "deny": {"sum": 5000}}
 #
+#   A bound on a sum is a number, or one for each value of an argument:
+#   {"per": "/asset", "most": {"USD": 1000, "BTC": 0.02}}; a value without one is
+#   beyond it. The meter should then count the values apart ("per").
+#
 #   The judged call counts too: ten transfers of 100 are within a sum of 1000, the
 #   eleventh is not. A call with a value other than those of where is outside the
 #   meter. A missing count, and an amount that is not a number, are beyond every
@@ -43,6 +47,14 @@ beyond(meters, bound) if {
 		is_number(amount)
 		is_number(input.usage[name].sum)
 		input.usage[name].sum + amount <= most
+	}
+	not {
+		amount := arguments.lookup(meter.sum)
+		limit := most.most[arguments.lookup(most.per)]
+		is_number(limit)
+		is_number(amount)
+		is_number(input.usage[name].sum)
+		input.usage[name].sum + amount <= limit
 	}
 	not left_out(meter)
 }

@@ -1,0 +1,48 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+)
+
+// DirectoryAnchor is a directory that keeps the last checkpoint of each chain, in files
+// <trail>.<instance>.note. Several trails may share it.
+type DirectoryAnchor string
+
+// Publish implements Anchor. The directory must exist: one that is not mounted must not
+// look like one that is.
+func (d DirectoryAnchor) Publish(_ context.Context, c Checkpoint, signed []byte) error {
+	if err := ReplaceFile(filepath.Join(string(d), noteName(c)), signed); err != nil {
+		return fmt.Errorf("keeping checkpoint: %w", err)
+	}
+	return nil
+}
+
+// WebhookAnchor is an address that receives each checkpoint as the body of a POST. What
+// it keeps, each note in a file of its own, is evidence.
+type WebhookAnchor string
+
+// Publish implements Anchor. Redirects are not followed.
+func (u WebhookAnchor) Publish(ctx context.Context, _ Checkpoint, signed []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(u), bytes.NewReader(signed))
+	if err != nil {
+		return errors.New("posting checkpoint: the address cannot be read")
+	}
+	r.Header.Set("Content-Type", "text/plain; charset=utf-8")
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(r)
+	if err != nil {
+		return errors.New("posting checkpoint: no answer") // the cause names the address, which may hold a secret
+	}
+	defer res.Body.Close()
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("posting checkpoint: status %d", res.StatusCode)
+	}
+	return nil
+}
+
+func noteName(c Checkpoint) string { return c.Trail + "." + c.Instance + ".note" }

@@ -1,0 +1,156 @@
+package audit
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+// Archived is what Archive moved.
+type Archived struct {
+	Chains   int    `json:"chains"`
+	Segments int    `json:"segments"`
+	Bytes    int64  `json:"bytes"`
+	To       string `json:"to"`
+}
+
+// Archive moves the oldest segments of every chain under root to the directory to: those
+// whose records are all from before a time, but never the segment that a process may be
+// writing. What stays begins with a starting point that signer signs, so that the trail
+// still verifies, and the archive verifies with Evidence.Archive. A log may be written to
+// meanwhile. A segment is removed only once its copy and the starting point are on disk;
+// an Archive that was interrupted is finished by the next one.
+func Archive(root, to string, before, now time.Time, trail string, signer note.Signer) (Archived, error) {
+	done := Archived{To: to}
+	err := eachChain(root, func(dir string) error {
+		a := archiver{from: dir, to: filepath.Join(to, filepath.Base(dir)), signer: signer, done: &done,
+			last: Checkpoint{Trail: trail, Instance: filepath.Base(dir), Time: now}}
+		return a.run(before)
+	})
+	if err != nil {
+		return done, fmt.Errorf("archiving audit log: %w", err)
+	}
+	return done, nil
+}
+
+// archiver archives one chain.
+type archiver struct {
+	from, to string
+	signer   note.Signer
+	done     *Archived
+	last     Checkpoint // the last archived record
+}
+
+func (a *archiver) run(before time.Time) error {
+	numbers, err := segments(a.from)
+	if err != nil {
+		return err
+	}
+	moved := 0
+	for i, n := range numbers {
+		old, err := a.isOld(n, i == len(numbers)-1, before)
+		if err != nil {
+			return err
+		}
+		if !old {
+			break
+		}
+		moved = i + 1
+	}
+	if moved == 0 {
+		return nil
+	}
+	if err := a.copy(numbers[:moved]); err != nil {
+		return err
+	}
+	a.last.Segment = numbers[moved-1] + 1
+	start, err := a.last.sign(a.signer)
+	if err != nil {
+		return err
+	}
+	if err := ReplaceFile(filepath.Join(a.from, startName), start); err != nil {
+		return err
+	}
+	if err := store.SyncDir(a.from); err != nil {
+		return err
+	}
+	for _, n := range numbers[:moved] {
+		if err := os.Remove(segmentPath(a.from, n)); err != nil {
+			return err
+		}
+	}
+	a.done.Chains++
+	return nil
+}
+
+// isOld reports whether a segment may be archived, and notes its last record. The last
+// segment of a chain may only after the close record.
+func (a *archiver) isOld(number int, last bool, before time.Time) (bool, error) {
+	offset, found, err := lastLines(segmentPath(a.from, number), 1)
+	if err != nil || found == 0 {
+		return false, err
+	}
+	for line, err := range wholeLines(segmentPath(a.from, number), offset) {
+		if err != nil {
+			return false, err
+		}
+		r, err := Parse(line)
+		if err != nil || !r.Time.Before(before) || last && r.Kind != KindClose {
+			return false, nil
+		}
+		a.last.Seq, a.last.Hash = r.Seq, r.Hash
+	}
+	return true, nil
+}
+
+// copy copies segments to the archive, with the starting point of the first and a signed
+// checkpoint of the last record.
+func (a *archiver) copy(numbers []int) error {
+	if err := os.MkdirAll(a.to, 0o700); err != nil {
+		return err
+	}
+	before, err := segments(a.to)
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		data, err := os.ReadFile(segmentPath(a.from, n))
+		if err == nil {
+			err = ReplaceFile(segmentPath(a.to, n), data)
+		}
+		if err != nil {
+			return err
+		}
+		a.done.Segments++
+		a.done.Bytes += int64(len(data))
+	}
+	if start, err := os.ReadFile(filepath.Join(a.from, startName)); err == nil && len(before) == 0 {
+		err = ReplaceFile(filepath.Join(a.to, startName), start)
+		if err != nil {
+			return err
+		}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	end := link{seq: a.last.Seq}
+	_, _ = hex.Decode(end.hash[:], []byte(a.last.Hash)) // the chain was verified
+	if err := writeHead(a.to, end, a.last.Time); err != nil {
+		return err
+	}
+	signed, err := a.last.sign(a.signer)
+	if err != nil {
+		return err
+	}
+	if err := ReplaceFile(filepath.Join(a.to, checkpointName), signed); err != nil {
+		return err
+	}
+	return store.SyncDir(a.to)
+}

@@ -1,0 +1,309 @@
+package audit
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// Verdict answers one of the three questions about a trail.
+type Verdict string
+
+// The verdicts.
+const (
+	OK       Verdict = "ok"
+	Broken   Verdict = "broken"
+	Unproven Verdict = "unproven" // nothing contradicts it, and nothing proves it
+)
+
+// Question is what a Problem is about.
+type Question string
+
+// The questions about a trail.
+const (
+	// ByChain: does every record follow from the one before, and is every chain there
+	// that another one names?
+	ByChain Question = "chain"
+	// ByContent: are the records those for which checkpoints were signed? Without a
+	// public key nothing proves it.
+	ByContent Question = "content"
+	// ByIndependence: is the trail what a place outside the state directory has seen of
+	// it? Without a ledger and anchors nothing proves it.
+	ByIndependence Question = "independence"
+)
+
+// Evidence is what a trail is compared with beyond its own files. The zero Evidence is
+// none.
+type Evidence struct {
+	Keys    []note.Verifier // of the signers of checkpoints
+	Ledger  Ledger          // of the trail
+	Anchors []string        // directories, and files with one signed note each, from anchors
+	Archive bool            // the trail is an archive: its chains may end before their checkpoints
+}
+
+// mark is a record that something outside the chain names.
+type mark struct {
+	Earlier
+	at       time.Time
+	question Question
+	source   string // that names the record
+	by       string // chain whose open record names it; "" = a signed note
+	found    string // hash of the record in the chain; "" = not seen
+}
+
+// exhibits is the evidence about one trail.
+type exhibits struct {
+	Evidence
+	marks    map[string][]*mark // by instance
+	problems []Problem
+	trails   map[string]bool // names of the trail
+	starts   map[string]Checkpoint
+}
+
+// gather reads the evidence about the chains of root.
+func (e Evidence) gather(root string, chains []string) (*exhibits, error) {
+	x := &exhibits{Evidence: e, marks: map[string][]*mark{}, trails: map[string]bool{e.Ledger.Trail: true}, starts: map[string]Checkpoint{}}
+	for _, name := range chains {
+		if err := x.readChain(root, name); err != nil {
+			return nil, err
+		}
+	}
+	if e.Ledger.Dir != "" {
+		if _, err := x.readNotes(e.Ledger.Dir, "the ledger"); err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range e.Anchors {
+		found, err := x.readNotes(path, "anchor "+path)
+		if err != nil {
+			return nil, err
+		}
+		if found == 0 {
+			x.problem(ByIndependence, "anchor %s has no checkpoint of this trail", path)
+		}
+	}
+	return x, nil
+}
+
+func (x *exhibits) problem(q Question, format string, args ...any) {
+	x.problems = append(x.problems, Problem{Question: q, What: fmt.Sprintf(format, args...)})
+}
+
+// readChain reads what a chain says about others, and its signed checkpoint.
+func (x *exhibits) readChain(root, name string) error {
+	dir := filepath.Join(root, name)
+	if numbers, err := segments(dir); err == nil && len(numbers) > 0 {
+		line, err := firstLine(dir, numbers[0])
+		if err != nil {
+			return err
+		}
+		if first, err := Parse(line); err == nil && first.Kind == KindOpen {
+			for _, e := range first.Before {
+				x.add(&mark{Earlier: e, at: first.Time, question: ByChain, source: "the open record of " + name, by: name})
+			}
+		}
+	}
+	signed, err := os.ReadFile(filepath.Join(dir, checkpointName))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(signed) == 0 || len(x.Keys) == 0 {
+		return nil // the file is not flushed: a power failure may empty it
+	}
+	if err != nil {
+		return err
+	}
+	c, err := OpenCheckpoint(signed, note.VerifierList(x.Keys...))
+	switch {
+	case err != nil:
+		x.problem(ByContent, "%s of %s: %v", checkpointName, name, err)
+	case c.Instance != name || c.Segment != 0:
+		x.problem(ByContent, "%s of %s is that of another chain", checkpointName, name)
+	default:
+		x.trails[c.Trail] = true
+		x.addNote(c, ByContent, "the signed checkpoint")
+	}
+	return nil
+}
+
+func (x *exhibits) add(m *mark) { x.marks[m.Instance] = append(x.marks[m.Instance], m) }
+
+func (x *exhibits) addNote(c Checkpoint, q Question, source string) {
+	x.add(&mark{Earlier: Earlier{c.Instance, c.Seq, c.Hash}, at: c.Time, question: q, source: source})
+}
+
+// readNotes reads the notes of this trail in a directory or a file, and returns how many
+// there are. While the name of the trail is not known, every checkpoint is of this trail.
+func (x *exhibits) readNotes(path, source string) (found int, err error) {
+	paths := []string{path}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		if paths, err = filepath.Glob(filepath.Join(path, "*.note")); err != nil {
+			return 0, err
+		}
+	}
+	named := len(x.trails) > 1 || !x.trails[""]
+	for _, path := range paths {
+		signed, err := os.ReadFile(path)
+		if err != nil {
+			return found, err
+		}
+		c, err := OpenCheckpoint(signed, note.VerifierList(x.Keys...))
+		var foreign *note.UnverifiedNoteError
+		switch {
+		case errors.As(err, &foreign):
+		case err != nil:
+			x.problem(ByIndependence, "%s: %v", path, err)
+		case c.Segment == 0 && (!named || x.trails[c.Trail]):
+			found++
+			x.addNote(c, ByIndependence, source)
+		}
+	}
+	return found, nil
+}
+
+// compare notes the hash of a record that marks name.
+func compare(marks []*mark, seq uint64, hash string) {
+	for _, m := range marks {
+		if m.Seq == seq {
+			m.found = hash
+		}
+	}
+}
+
+// judgeMarks finds the marks that contradict a chain.
+func (c *check) judgeMarks() {
+	for _, m := range c.marks {
+		c.question = m.question
+		switch {
+		case m.Seq > c.chain.Seq && c.archive:
+		case m.Seq > c.chain.Seq:
+			c.problem("%s missing at the end: %s names record %d", missing("record", c.chain.Seq+1, m.Seq), m.source, m.Seq)
+		case m.found != "" && m.found != m.Hash:
+			c.problem("record %d is not the one that %s names", m.Seq, m.source)
+		case m.found == "" && (c.start.Segment == 0 || m.Seq > c.start.Seq):
+			c.problem("record %d, which %s names, is missing", m.Seq, m.source)
+		}
+	}
+	c.question = ByChain
+}
+
+// maxUnsigned and unsignedFor bound the records at the end of a chain that no checkpoint
+// covers: more than a healthy signer leaves.
+const (
+	maxUnsigned = 10_000
+	unsignedFor = time.Minute
+)
+
+// judge finds what the evidence says about the trail as a whole, once every chain is
+// checked.
+func (x *exhibits) judge(rep *Report) {
+	chains := map[string]*Chain{}
+	for i := range rep.Chains {
+		chains[rep.Chains[i].Instance] = &rep.Chains[i]
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.marks)) {
+		for _, m := range x.marks[name] {
+			if chains[name] == nil && !x.Archive {
+				x.problem(m.question, "chain %s is missing: %s names its record %d", name, m.source, m.Seq)
+			}
+		}
+	}
+	signed := x.reach(chains, func(*mark) bool { return true })
+	outside := x.reach(chains, func(m *mark) bool {
+		return m.question == ByIndependence && (len(x.Anchors) == 0 || strings.HasPrefix(m.source, "anchor "))
+	})
+	seen := len(outside) > 0
+	for i := range rep.Chains {
+		c := &rep.Chains[i]
+		c.Signed, c.Seen = signed[c.Instance].Seq, outside[c.Instance].Seq
+		seen = seen && (c.Seen > 0 || c.Seq == 0)
+		if len(x.Keys) > 0 && c.Seq > 0 {
+			x.judgeSigned(c, signed[c.Instance])
+		}
+	}
+	rep.Problems = append(rep.Problems, x.problems...)
+	rep.Verdicts = rep.verdicts(len(x.Keys) > 0, seen)
+}
+
+// judgeSigned finds records of c that no signature covers.
+func (x *exhibits) judgeSigned(c *Chain, signed mark) {
+	if start := x.starts[c.Instance]; signed.Seq < start.Seq {
+		signed.Seq, signed.at = start.Seq, start.Time
+	}
+	c.Signed = signed.Seq
+	switch {
+	case signed.Seq == 0:
+		x.problem(ByContent, "no checkpoint signed by a known key covers chain %s", c.Instance)
+	case c.Seq > signed.Seq+maxUnsigned, c.Seq > signed.Seq && c.Last.Sub(signed.at) > unsignedFor:
+		x.problem(ByContent, "no checkpoint covers %s of chain %s", missing("record", signed.Seq+1, c.Seq), c.Instance)
+	}
+}
+
+// reach returns the last record of each chain for which notes that count vouch: by
+// themselves, or through the open record of a chain for which they do.
+func (x *exhibits) reach(chains map[string]*Chain, counts func(*mark) bool) map[string]mark {
+	last := map[string]mark{}
+	for changed := true; changed; {
+		changed = false
+		for name, marks := range x.marks {
+			for _, m := range marks {
+				vouched := m.by == "" && counts(m) || m.by != "" && last[m.by].Seq > 0
+				if c := chains[name]; vouched && c != nil && (m.found == m.Hash || m.Seq < x.starts[name].Seq) && m.Seq > last[name].Seq {
+					last[name], changed = *m, true
+				}
+			}
+		}
+	}
+	return last
+}
+
+// readStart reads the signed starting point of a chain whose older records were
+// archived. The zero Checkpoint is the beginning of the chain.
+func (c *check) readStart(keys []note.Verifier) {
+	signed, err := os.ReadFile(filepath.Join(c.root, c.chain.Instance, startName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	c.place, c.question = Place{File: c.chain.Instance + "/" + startName}, ByContent
+	defer func() { c.place, c.question = Place{}, ByChain }()
+	start, verified := Checkpoint{}, err
+	if err == nil {
+		start, verified = OpenCheckpoint(signed, note.VerifierList(keys...))
+	}
+	if verified != nil && len(keys) > 0 {
+		c.problem("%v", verified)
+		return
+	}
+	if len(keys) == 0 { // nothing proves the starting point
+		text, _, _ := strings.Cut(string(signed), "\n\n")
+		start, err = parseCheckpoint(text + "\n")
+	}
+	hash, _ := hex.DecodeString(start.Hash)
+	if err = cmp.Or(err, startFault(start, c.chain.Instance, hash)); err != nil {
+		c.problem("%v", err)
+		return
+	}
+	c.start, c.seq = start, start.Seq
+	copy(c.hashes[0][:], hash)
+	c.hashes[1] = c.hashes[0]
+	c.chain.Seq, c.chain.Head = start.Seq, start.Hash
+	c.chain.Archived = start.Seq
+	compare(c.marks, start.Seq, start.Hash)
+	if start.Seq == c.head.Seq {
+		c.atHead = start.Hash
+	}
+}
+
+func startFault(c Checkpoint, instance string, hash []byte) error {
+	if c.Instance != instance || c.Segment == 0 || len(hash) != 32 {
+		return errors.New("the note is not the starting point of this chain")
+	}
+	return nil
+}

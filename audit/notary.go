@@ -1,0 +1,176 @@
+package audit
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// Anchor receives checkpoints at a place that the holder of the state directory cannot
+// change. Only one goroutine calls it at a time.
+type Anchor interface {
+	// Publish gives away the signed note of c. It returns when ctx ends at the latest.
+	Publish(ctx context.Context, c Checkpoint, signed []byte) error
+}
+
+// Anchoring is an Anchor of a Log.
+type Anchoring struct {
+	Anchor
+	Name  string        // for messages
+	Every time.Duration // least time between two checkpoints; 0 = as they come
+}
+
+// Signing says how the checkpoints of a chain are signed. The zero Signing signs none.
+type Signing struct {
+	Signer  note.Signer // nil = no checkpoints
+	Ledger  Ledger      // receives every checkpoint
+	Anchors []Anchoring
+}
+
+// publishTimeout bounds one call of an Anchor, the last ones of a chain included.
+const publishTimeout = 10 * time.Second
+
+// notary signs the checkpoints of one chain and gives them to the ledger and the
+// anchors. The writer offers heads and never waits: of several heads that are offered
+// meanwhile, the last one is signed. A nil notary signs nothing.
+type notary struct {
+	Signing
+	dir, instance string
+	failed        func(doing string, cause error)
+	heads         *mailbox[Checkpoint]
+	anchors       []*mailbox[signedCheckpoint]
+	running       sync.WaitGroup
+	fault         atomic.Pointer[error] // of the last checkpoint; nil = it was signed and kept
+}
+
+type signedCheckpoint struct {
+	Checkpoint
+	note []byte
+}
+
+func newNotary(s Signing, dir, instance string, failed func(string, error)) *notary {
+	if s.Signer == nil {
+		return nil
+	}
+	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint]()}
+	for range s.Anchors {
+		n.anchors = append(n.anchors, newMailbox[signedCheckpoint]())
+	}
+	return n
+}
+
+// start signs what is offered until close.
+func (n *notary) start() {
+	for i, a := range n.Anchors {
+		n.running.Go(func() { n.publish(a, n.anchors[i]) })
+	}
+	n.running.Go(func() {
+		for c := range n.heads.values {
+			if err := n.sign(c); err != nil {
+				n.failed("signing a checkpoint", err)
+			}
+		}
+		for _, box := range n.anchors {
+			close(box.values)
+		}
+	})
+}
+
+// close signs the last head that was offered and waits until the anchors have it.
+func (n *notary) close() {
+	if n != nil {
+		close(n.heads.values)
+		n.running.Wait()
+	}
+}
+
+// offer asks for a checkpoint of the record at. It does not wait.
+func (n *notary) offer(at link, now time.Time) {
+	if n != nil {
+		n.heads.put(n.checkpoint(at, now))
+	}
+}
+
+func (n *notary) checkpoint(at link, now time.Time) Checkpoint {
+	return Checkpoint{Trail: n.Ledger.Trail, Instance: n.instance, Seq: at.seq, Hash: hex.EncodeToString(at.hash[:]), Time: now}
+}
+
+// sign signs a checkpoint and keeps it with the chain and in the ledger.
+func (n *notary) sign(c Checkpoint) (err error) {
+	defer func() {
+		n.fault.Store(nil)
+		if err != nil {
+			n.fault.Store(&err)
+		}
+	}()
+	signed, err := c.sign(n.Signer)
+	if err != nil {
+		return err
+	}
+	err = ReplaceFile(filepath.Join(n.dir, checkpointName), signed)
+	if n.Ledger.Dir != "" {
+		err = errors.Join(err, DirectoryAnchor(n.Ledger.Dir).Publish(context.Background(), c, signed))
+	}
+	for _, box := range n.anchors {
+		box.put(signedCheckpoint{c, signed})
+	}
+	return err
+}
+
+// publish gives checkpoints to one anchor, at the pace of the anchor, and the last one
+// in any case.
+func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint]) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for c := range box.values {
+		for open := true; open; {
+			select {
+			case <-pause.C:
+				open = false
+			case next, more := <-box.values: // a newer one, or the end
+				if open = more; more {
+					c = next
+				}
+			}
+		}
+		ctx, stop := context.WithTimeout(context.Background(), publishTimeout)
+		if err := a.Publish(ctx, c.Checkpoint, c.note); err != nil {
+			n.failed("anchoring a checkpoint", fmt.Errorf("%s: %w", a.Name, err))
+		}
+		stop()
+		pause.Reset(a.Every)
+	}
+}
+
+// A mailbox holds the newest value that nobody has taken. One goroutine puts values and
+// closes it.
+type mailbox[T any] struct{ values chan T }
+
+func newMailbox[T any]() *mailbox[T] { return &mailbox[T]{make(chan T, 1)} }
+
+func (m *mailbox[T]) put(v T) {
+	select {
+	case <-m.values:
+	default:
+	}
+	m.values <- v // there is room: nobody else puts
+}
+
+// Unsigned returns why the last checkpoint was not signed or kept, nil when it was.
+// Calls go on meanwhile: their records are chained, and the next checkpoint covers them.
+func (l *Log) Unsigned() error {
+	if l.notary == nil {
+		return nil
+	}
+	if fault := l.notary.fault.Load(); fault != nil {
+		return *fault
+	}
+	return nil
+}

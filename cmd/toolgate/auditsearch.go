@@ -1,0 +1,283 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+)
+
+// recordFilter selects records of the trail.
+type recordFilter struct {
+	since, until                                       string
+	kinds, outcomes, principals, roles, tools, tickets []string
+	id, text                                           string
+	most                                               int
+}
+
+func (f *recordFilter) bind(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVar(&f.since, "since", "", "how far back, or from when on (RFC 3339; default: everything)")
+	flags.StringVar(&f.until, "until", "", "how far back to end, or when (default: now)")
+	flags.StringSliceVar(&f.kinds, "kind", nil, "only records of this kind; may be repeated")
+	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only outcomes of this name; may be repeated")
+	flags.StringSliceVar(&f.principals, "principal", nil, "only records of this subject; may be repeated")
+	flags.StringSliceVar(&f.roles, "role", nil, "only records of principals with this role; may be repeated")
+	flags.StringSliceVar(&f.tools, "tool", nil, "only this tool as agents call it, this method or this event; * stands for anything; may be repeated")
+	flags.StringSliceVar(&f.tickets, "ticket", nil, "only records about this ticket; may be repeated")
+	flags.StringVar(&f.id, "id", "", "only records with this decision, call, trace or request id")
+	flags.IntVarP(&f.most, "lines", "n", 0, "at most this many records (default: all)")
+}
+
+// matches reports whether r, read from line, is selected.
+func (f *recordFilter) matches(r *audit.Record, line []byte) bool {
+	among := func(wanted []string, value string) bool { return len(wanted) == 0 || slices.Contains(wanted, value) }
+	event := ""
+	if r.Event != nil {
+		event = r.Event.Name
+	}
+	return among(f.kinds, string(r.Kind)) && among(f.outcomes, string(r.Outcome)) && among(f.principals, r.Principal.Subject) && among(f.tickets, r.Ticket) &&
+		(len(f.roles) == 0 || slices.ContainsFunc(r.Principal.Roles, func(role string) bool { return slices.Contains(f.roles, role) })) &&
+		(f.id == "" || slices.Contains([]string{r.DecisionID, r.CallID, r.ParentID, r.TraceID, r.RequestID}, f.id)) &&
+		(len(f.tools) == 0 || slices.ContainsFunc(f.tools, func(pattern string) bool {
+			return slices.ContainsFunc([]string{r.Exposed, r.Method, event}, func(name string) bool {
+				found, _ := path.Match(pattern, name)
+				return found && name != ""
+			})
+		})) && (f.text == "" || bytes.Contains(line, []byte(f.text)))
+}
+
+// eachRecord calls do with the selected records, the oldest first.
+func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.Record, line []byte) error) error {
+	since, err := moment(f.since, "since")
+	if err != nil {
+		return err
+	}
+	until, err := moment(f.until, "until")
+	if err != nil {
+		return err
+	}
+	for _, pattern := range f.tools {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return usage(fmt.Errorf("reading the pattern %q: %w", pattern, err))
+		}
+	}
+	dir, err := e.trail()
+	if err != nil {
+		return err
+	}
+	found := 0
+	for line, err := range audit.Lines(ctx, dir, since) {
+		if err != nil {
+			return err
+		}
+		r, err := audit.Parse(line)
+		if err != nil {
+			continue // audit verify reports it
+		}
+		if !until.IsZero() && r.Time.After(until) || f.most > 0 && found >= f.most {
+			return nil
+		}
+		if f.matches(r, line) {
+			found++
+			if err := do(r, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func auditSearch(e *env) *cobra.Command {
+	var f recordFilter
+	c := &cobra.Command{
+		Use: "search [TEXT]", Short: "find records of the trail", Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f.text = strings.Join(args, "")
+			if e.output == "json" {
+				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.write(string(line) + "\n") })
+			}
+			var rows []exported
+			err := e.eachRecord(c.Context(), &f, func(r *audit.Record, _ []byte) error {
+				rows = append(rows, exported{r})
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return e.write(renderReport("records", rows))
+		},
+	}
+	f.bind(c)
+	return c
+}
+
+func auditExport(e *env) *cobra.Command {
+	var f recordFilter
+	var format string
+	c := &cobra.Command{
+		Use: "export", Short: "print records of the trail for another system", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch format {
+			case "jsonl":
+				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.write(string(line) + "\n") })
+			case "ocsf":
+				return e.eachRecord(c.Context(), &f, func(r *audit.Record, _ []byte) error { return e.writeOCSF(r) })
+			case "csv":
+				return e.exportCSV(c.Context(), &f)
+			}
+			return usage(fmt.Errorf("unknown format %q\nhint: --format jsonl, csv or ocsf", format))
+		},
+	}
+	f.bind(c)
+	c.Flags().StringVar(&format, "format", "jsonl", "jsonl, csv or ocsf")
+	return c
+}
+
+// exported is a record in tables.
+type exported struct{ *audit.Record }
+
+// What names what the record is about: a tool, a method, an event or a change.
+func (x exported) What() string {
+	switch {
+	case x.Event != nil:
+		return x.Event.Name
+	case x.Method != "":
+		return strings.TrimSpace(x.Method + " " + x.Exposed)
+	}
+	return x.Exposed
+}
+
+// Result names how it ended.
+func (x exported) Result() string {
+	switch {
+	case x.Change != nil:
+		return x.Change.From + " → " + x.Change.To
+	case x.Event != nil:
+		return x.Event.Reason
+	case x.Outcome != "":
+		return strings.TrimSpace(string(x.Outcome) + " " + x.Code)
+	}
+	return x.Policy.Effect
+}
+
+// csvColumns are the columns of a CSV export; a column is added at the end.
+var csvColumns = []struct {
+	name string
+	of   func(exported) string
+}{
+	{"time", func(x exported) string { return x.Time.UTC().Format(time.RFC3339Nano) }},
+	{"kind", func(x exported) string { return string(x.Kind) }},
+	{"instance", func(x exported) string { return x.Instance }},
+	{"seq", func(x exported) string { return strconv.FormatUint(x.Seq, 10) }},
+	{"decision_id", func(x exported) string { return x.DecisionID }},
+	{"call_id", func(x exported) string { return x.CallID }},
+	{"trace_id", func(x exported) string { return x.TraceID }},
+	{"subject", func(x exported) string { return x.Principal.Subject }},
+	{"roles", func(x exported) string { return strings.Join(x.Principal.Roles, " ") }},
+	{"server", func(x exported) string { return x.Server }},
+	{"what", exported.What},
+	{"result", exported.Result},
+	{"effect", func(x exported) string { return x.Policy.Effect }},
+	{"rule", func(x exported) string { return x.Policy.Rule }},
+	{"stage", func(x exported) string { return x.Stage }},
+	{"error", func(x exported) string { return x.Error }},
+	{"ticket", func(x exported) string { return x.Ticket }},
+	{"source", func(x exported) string {
+		if x.Event == nil {
+			return ""
+		}
+		return x.Event.Source
+	}},
+	{"arguments_sha256", func(x exported) string { return x.ArgumentsSHA256 }},
+	{"hash", func(x exported) string { return x.Hash }},
+}
+
+// exportCSV prints records as RFC 4180 has them. A cell that a spreadsheet would take for
+// a formula begins with an apostrophe: agents choose some of the words.
+func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
+	w := csv.NewWriter(e.out)
+	row := make([]string, len(csvColumns))
+	for i, column := range csvColumns {
+		row[i] = column.name
+	}
+	err := w.Write(row)
+	if err == nil {
+		err = e.eachRecord(ctx, f, func(r *audit.Record, _ []byte) error {
+			for i, column := range csvColumns {
+				row[i] = column.of(exported{r})
+				if strings.HasPrefix(strings.TrimLeft(row[i], " \t\r\n"), "=") || strings.IndexAny(row[i], "+-@\t\r") == 0 {
+					row[i] = "'" + row[i]
+				}
+			}
+			return w.Write(row)
+		})
+	}
+	w.Flush()
+	return errors.Join(err, w.Error())
+}
+
+func auditArchive(e *env) *cobra.Command {
+	var to, before string
+	c := &cobra.Command{
+		Use: "archive --to DIR", Short: "move the oldest records out of the trail, also while toolgate runs", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			at, err := moment(before, "before")
+			if err == nil && (to == "" || at.IsZero()) {
+				err = usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
+			}
+			if err != nil {
+				return err
+			}
+			return e.archive(to, at)
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "directory of the archive; the next archive adds to it")
+	c.Flags().StringVar(&before, "before", "2160h", "archive records older than this, or from before this time (RFC 3339)")
+	return c
+}
+
+// archive moves records of a trail that verifies, and records that it did.
+func (e *env) archive(to string, before time.Time) error {
+	dir, err := e.trail()
+	if err != nil {
+		return err
+	}
+	if inside, err := filepath.Rel(dir, to); err == nil && filepath.IsLocal(inside) {
+		return usage(fmt.Errorf("%s is in the trail\nhint: choose a directory elsewhere", to))
+	}
+	evidence, err := e.evidence(dir, nil)
+	if err != nil {
+		return err
+	}
+	rep, err := evidence.Verify(dir)
+	if err != nil {
+		return missing(err)
+	}
+	if !rep.OK() {
+		return e.verdict(rep)
+	}
+	trail, err := e.openTrail()
+	if err != nil {
+		return err
+	}
+	signing := trail.Signing()
+	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%d segments from before %s to %s", done.Segments, before.UTC().Format(time.RFC3339), to)}
+	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: event}), trail.Close())
+	if err != nil {
+		return err
+	}
+	return e.print("archived", done)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
+	"github.com/toolgate/toolgate/registry/upstream"
+)
+
+func lockCommand(e *env) *cobra.Command {
+	var check bool
+	c := &cobra.Command{
+		Use: "lock [SERVER...]", Short: "write the tools that servers list to " + lock.Name, Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, servers []string) error {
+			cfg, err := e.load()
+			if err != nil {
+				return err
+			}
+			return e.lock(c.Context(), cfg, servers, check)
+		},
+	}
+	c.Flags().BoolVar(&check, "check", false, "write nothing; exit 12 when the file and the servers differ")
+	return c
+}
+
+// lock compares the lock with what the servers list now, and writes it unless check
+// is set. Of servers that are not named, when some are, the lock stays as it is.
+func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, check bool) error {
+	now, err := e.listLock(ctx, cfg, servers)
+	if err != nil {
+		return err
+	}
+	found := lock.Diff(cfg.Lock, now)
+	written := !check && (cfg.Lock == nil || len(found) > 0)
+	if written {
+		if err := replaceFile(cfg.LockPath, now.Bytes()); err != nil {
+			return err
+		}
+	}
+	err = e.print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
+	if err == nil && check && len(found) > 0 {
+		err = &exit{code: exitDiffer}
+	}
+	return err
+}
+
+// listLock returns the lock for what the servers list now. What it has of a server
+// that is disabled or not asked for is what the present lock has. A server that does
+// not answer is an error.
+func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string) (*lock.File, error) {
+	now := &lock.File{Servers: make(map[string]lock.Server)}
+	alone := *cfg
+	alone.Servers, alone.Lock = nil, nil
+	for _, name := range servers {
+		if !slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == name }) {
+			return nil, usage(fmt.Errorf("%q is no server of the configuration", name))
+		}
+	}
+	for _, s := range cfg.Servers {
+		if !s.Disabled && (len(servers) == 0 || slices.Contains(servers, s.Name)) {
+			s.Pin, s.Expose = config.PinFirst, nil
+			alone.Servers = append(alone.Servers, s)
+		} else if cfg.Lock != nil && cfg.Lock.Servers[s.Name].Tools != nil {
+			now.Servers[s.Name] = cfg.Lock.Servers[s.Name]
+		}
+	}
+	var faults []error
+	err := e.withUpstreams(ctx, &alone, func(a *app.App) {
+		for i, u := range a.Upstreams().Status() {
+			if u.State != string(upstream.StateReady) {
+				faults = append(faults, fmt.Errorf("server %s does not answer: %s %s", u.Name, u.State, u.Error))
+				continue
+			}
+			now.Servers[u.Name] = lock.Server{Origin: alone.Servers[i].Origin, Info: a.Upstreams().Info(u.Name), Tools: a.Upstreams().Fingerprints(u.Name)}
+		}
+	})
+	if err == nil && faults != nil {
+		err = &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", errors.Join(faults...))}
+	}
+	return now, err
+}
+
+// replaceFile writes a file whole or not at all.
+func replaceFile(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+strings.TrimSuffix(lock.Name, ".json")+"-*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}

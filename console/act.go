@@ -1,0 +1,125 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net"
+	"net/http"
+	"slices"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
+)
+
+// The names of acts.
+const (
+	ActSignIn        = "sign_in"
+	ActSignInRefused = "sign_in_refused"
+	ActSignOut       = "sign_out"
+	ActVoteRefused   = "vote_refused"
+	ActTrailRead     = "trail_read"
+)
+
+// An Act is something that a person did or tried at this listener and that changed no
+// ticket.
+type Act struct {
+	Name       string
+	Principal  policy.Principal // the zero Principal is nobody
+	Source     string           // IP address that the request came from
+	Credential string           // bearer, session, token or provider
+	Ticket     string           // that the act is about, "" = none
+	Reason     string           // why it was refused, "" = it was not
+}
+
+// record records an act of the sender of r. What must not happen without a record fails
+// with its error; for refusals the log has the cause.
+func (c *Console) record(r *http.Request, a Act) error {
+	if c.opts.Record == nil {
+		return nil
+	}
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		a.Source = host
+	}
+	if err := c.opts.Record(a); err != nil {
+		c.opts.Log.Error("recording an act", "act", a.Name, "subject", a.Principal.Subject, "error", err)
+		return problem{Status: http.StatusServiceUnavailable, Code: "AUDIT_UNAVAILABLE", Detail: "this cannot be recorded, so it is not done", Hint: "the log says why"}
+	}
+	return nil
+}
+
+// recordVote records a refused vote or finding on the ticket that the path names.
+func (c *Console) recordVote(r *http.Request, p policy.Principal, credential string, err error) {
+	if err != nil {
+		_ = c.record(r, Act{Name: ActVoteRefused, Principal: p, Credential: credential, Ticket: Visible(r.PathValue("id")), Reason: problemOf(err).Code})
+	}
+}
+
+// readable returns the lines of the trail that p may read: the last n of them, and with
+// follow those written later. Reading is recorded first.
+func (c *Console) readable(ctx context.Context, r *http.Request, p policy.Principal, n int, follow bool) (iter.Seq2[[]byte, error], error) {
+	right := policy.TrailNone
+	var err error
+	if c.opts.TrailRight != nil {
+		right, err = c.opts.TrailRight(ctx, p)
+	}
+	if err != nil {
+		c.opts.Log.Error("reading the trail", "subject", p.Subject, "error", err)
+	}
+	act := Act{Name: ActTrailRead, Principal: p, Credential: "bearer"}
+	if err != nil || right == policy.TrailNone {
+		act.Reason = "NOT_AUDITOR"
+		_ = c.record(r, act)
+		return nil, problem{Status: http.StatusForbidden, Code: act.Reason, Detail: "the policy does not let you read the audit trail", Hint: "see data.trail of the policy"}
+	}
+	if err := c.record(r, act); err != nil {
+		return nil, err
+	}
+	if right == policy.TrailAll {
+		return c.opts.Audit(ctx, n, follow), nil
+	}
+	return c.decidable(ctx, p, n, follow), nil
+}
+
+// decidable yields the records of the calls that p may decide on: the last n among the
+// last maxLines of all, and with follow later ones.
+func (c *Console) decidable(ctx context.Context, p policy.Principal, n int, follow bool) iter.Seq2[[]byte, error] {
+	may := map[string]bool{} // by ticket
+	mine := func(line []byte) bool {
+		var record struct{ Ticket string }
+		if json.Unmarshal(line, &record) != nil || record.Ticket == "" {
+			return false
+		}
+		if _, known := may[record.Ticket]; !known {
+			var k approval.Ticket
+			k, err := c.opts.Approvals.Get(ctx, record.Ticket)
+			may[record.Ticket] = err == nil && k.MayDecide(p)
+		}
+		return may[record.Ticket]
+	}
+	return func(yield func([]byte, error) bool) {
+		var last [][]byte
+		for line, err := range c.opts.Audit(ctx, maxLines, false) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if mine(line) {
+				last = append(last, slices.Clone(line))
+			}
+		}
+		for _, line := range last[max(0, len(last)-n):] {
+			if !yield(line, nil) {
+				return
+			}
+		}
+		if !follow {
+			return
+		}
+		for line, err := range c.opts.Audit(ctx, 0, true) {
+			if (err != nil || mine(line)) && !yield(line, err) {
+				return
+			}
+		}
+	}
+}

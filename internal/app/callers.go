@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// callers identifies the callers of the agents' doors. It records credentials that name
+// nobody, and throttles them by address; a valid one always passes.
+type callers struct {
+	*identity.Authenticator
+	app      *App
+	throttle *guard.Throttle // of both listeners
+}
+
+// Identify implements proxy.Identifier.
+func (c *callers) Identify(ctx context.Context, shown identity.Credential) (policy.Principal, error) {
+	who, err := c.Authenticator.Identify(ctx, shown)
+	if err == nil || !c.note(shown, err) || shown.Source == "" || c.throttle.Allow(shown.Source) {
+		return who, err
+	}
+	return policy.Principal{}, &identity.Throttled{Refusal: &identity.Refusal{Kind: identity.KindOf(err), Text: err.Error()}, RetryAfter: guard.RefusedEvery}
+}
+
+// note records a credential for which identifying its holder ended with err. It reports
+// whether one was shown and refused.
+func (c *callers) note(shown identity.Credential, err error) bool {
+	if err == nil || shown.Bearer == "" && !shown.Malformed {
+		return false
+	}
+	kind, credential := identity.KindOf(err), "token"
+	switch {
+	case shown.Malformed:
+		credential = "malformed"
+	case strings.Count(shown.Bearer, ".") == 2:
+		credential = "jwt"
+	}
+	c.app.state.fold.Add(audit.Principal{}, audit.Event{
+		Name: audit.EventCredentialRefused, Source: guard.Address(shown.Source), Credential: credential, Reason: string(kind),
+	})
+	c.app.metrics.credentials.WithLabelValues(string(kind)).Inc()
+	return true
+}
+
+// setProxies takes over toolgate.trusted_proxies, which config has checked.
+func (a *App) setProxies(cfg *config.Config) {
+	var proxies []netip.Prefix
+	for _, text := range cfg.TrustedProxies {
+		if p, err := guard.ParseNetwork(text); err == nil {
+			proxies = append(proxies, p)
+		}
+	}
+	a.proxies.Store(&proxies)
+}
+
+// fromClients serves requests whose RemoteAddr is the client's, where a trusted proxy
+// passed them on.
+func (a *App) fromClients(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if proxies := *a.proxies.Load(); len(proxies) > 0 {
+			r.RemoteAddr = guard.Client(r, proxies)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// sourceKey is the key of a request's client in its context.
+type sourceKey struct{}
+
+// withSource serves requests whose context has the client's address.
+func withSource(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sourceKey{}, r.RemoteAddr)))
+	})
+}

@@ -1,0 +1,231 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	headTimeout = 10 * time.Second // from the first byte of a request to the end of its head
+	idleTimeout = 2 * time.Minute  // of a connection between requests, and before the first
+	bodyPause   = 30 * time.Second // without a byte of a request's body
+	bodyTimeout = 60 * time.Second // from the head of a request to the end of its body
+)
+
+// The most connections of each listener, where the process may open as many files.
+const (
+	mostAgents = 16_384
+	mostPeople = 1_024
+	leastFiles = 256 // that a process can open, when the limit cannot be read
+)
+
+// connectionShares returns how many connections agents and people may have of a
+// process that can open so many files. What is left is for state, upstreams and their
+// connections; people have a share of their own, so that /readyz answers whatever
+// agents do.
+func connectionShares(files int) (agents, people int) {
+	return min(mostAgents, files/2), min(mostPeople, files/8)
+}
+
+// listener bounds the connections of one address. Beyond most, a new connection
+// replaces one whose request has not arrived yet, of the address that has the most of
+// them: the oldest that never had an answer, or else the oldest. So clients that send
+// slowly, or nothing, keep nobody out. It is safe for concurrent use.
+//
+// A connection may wait for its first byte as long as an idle one for its next
+// request. net/http counts headTimeout from the moment that it accepts a connection;
+// clients keep connections that they opened and did not need, and Go's does not repeat
+// a request whose connection is closed before its first use.
+type listener struct {
+	net.Listener
+	most    int
+	dropped func() // called for each connection that is closed for another one; it must not block
+
+	mu   sync.Mutex // protects the fields below
+	open map[*connection]struct{}
+	next uint64
+}
+
+func newListener(l net.Listener, most int, dropped func()) *listener {
+	return &listener{Listener: l, most: max(1, most), dropped: dropped, open: make(map[*connection]struct{})}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &connection{Conn: accepted, of: l}
+		if remote, ok := accepted.RemoteAddr().(*net.TCPAddr); ok {
+			c.from = remote.AddrPort().Addr()
+		}
+		victim := l.add(c)
+		if victim != nil {
+			l.dropped()
+			_ = victim.Close() // it is of no use either way
+		}
+		if victim != c {
+			return c, nil
+		}
+	}
+}
+
+// add adds c and returns the connection that has to go: nil while there is room, c
+// itself when every other one is being served.
+func (l *listener) add(c *connection) (victim *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next++
+	c.order = l.next
+	l.open[c] = struct{}{}
+	if len(l.open) <= l.most {
+		return nil
+	}
+	waiting := make(map[netip.Addr]int)
+	for other := range l.open {
+		if !other.serving.Load() {
+			waiting[other.from]++
+		}
+	}
+	for other := range l.open {
+		if !other.serving.Load() && other != c && (victim == nil ||
+			cmp.Or(waiting[other.from]-waiting[victim.from], victim.answers()-other.answers(), cmp.Compare(victim.order, other.order)) > 0) {
+			victim = other
+		}
+	}
+	return cmp.Or(victim, c)
+}
+
+// connection is one connection of a listener.
+type connection struct {
+	net.Conn
+	of       *listener
+	from     netip.Addr
+	order    uint64      // counts what the listener has accepted
+	used     atomic.Bool // it has carried a byte
+	serving  atomic.Bool // a whole request is being answered
+	answered atomic.Bool // a request of it was answered
+}
+
+// answers returns 1 for a connection that has had an answer, else 0.
+func (c *connection) answers() int {
+	if c.answered.Load() {
+		return 1
+	}
+	return 0
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *connection) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() && !c.used.Load() {
+		t = t.Add(idleTimeout - headTimeout)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Read implements net.Conn.
+func (c *connection) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.used.CompareAndSwap(false, true) {
+		if err := c.Conn.SetReadDeadline(time.Now().Add(headTimeout)); err != nil {
+			return n, err
+		}
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}
+
+// newServer returns a server that bounds how long a client takes to send a request.
+// Answers have no bound, because streams are long.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, c)
+		},
+	}
+}
+
+// serveBounded serves r with a body that has to arrive in time, whether h reads it,
+// or net/http does to keep the connection.
+func serveBounded(h http.Handler, w http.ResponseWriter, r *http.Request) {
+	c, _ := r.Context().Value(connectionKey{}).(*connection)
+	defer c.finish()
+	d, bounded := w.(interface{ SetReadDeadline(time.Time) error })
+	if r.Body == nil || r.Body == http.NoBody || !bounded {
+		c.begin()
+		h.ServeHTTP(w, r)
+		return
+	}
+	b := &body{ReadCloser: r.Body, set: d.SetReadDeadline, conn: c, end: time.Now().Add(bodyTimeout)}
+	b.extend()
+	r.Body = b
+	h.ServeHTTP(w, r)
+}
+
+// begin notes that the request of c, which may be nil, is there.
+func (c *connection) begin() {
+	if c != nil {
+		c.serving.Store(true)
+	}
+}
+
+// finish notes that a request of c, which may be nil, is answered.
+func (c *connection) finish() {
+	if c != nil {
+		c.answered.Store(true)
+		c.serving.Store(false)
+	}
+}
+
+// body is the body of a request, which fails when bodyPause passes without a byte, or
+// bodyTimeout in all.
+type body struct {
+	io.ReadCloser
+	set  func(time.Time) error
+	conn *connection // nil = unknown
+	end  time.Time
+}
+
+// Read implements io.Reader. The deadline ends with the body: net/http reads on, to
+// find out that the client has left. It stays after any other error.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF:
+		b.conn.begin()
+		_ = b.set(time.Time{}) // fails only for a connection that is closed
+	case err == nil && n > 0:
+		b.extend()
+	}
+	return n, err
+}
+
+// extend gives the next byte bodyPause.
+func (b *body) extend() {
+	next := time.Now().Add(bodyPause)
+	if b.end.Before(next) {
+		next = b.end
+	}
+	_ = b.set(next) // fails only for a connection that is closed
+}

@@ -1,0 +1,49 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Readiness tells the truth: it ends while the trail or the store cannot be written
+// and while toolgate drains, with the reason and in the metric, and comes back.
+func TestReadiness(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}}`)
+	a, cfg := opened(t, dir)
+	wants := func(ready bool, part string) {
+		t.Helper()
+		a.health.mu.Lock()
+		a.health.at = time.Time{}
+		a.health.mu.Unlock()
+		if s := a.status(); s.Ready != ready || !ready && len(s.Warnings) == 0 {
+			t.Errorf("%s: ready %v with warnings %q, want %v", part, s.Ready, s.Warnings, ready)
+		}
+		for name, value := range a.readiness(t.Context()) {
+			if (value == 1) != (ready || name != part) {
+				t.Errorf("toolgate_ready{part=%q} is %v while %s is broken", name, value, part)
+			}
+		}
+	}
+	wants(true, "")
+	trail := filepath.Join(cfg.State, "audit")
+	if err := os.Rename(trail, trail+".away"); err != nil {
+		t.Fatal(err)
+	}
+	wants(false, partTrail)
+	if err := os.Rename(trail+".away", trail); err != nil {
+		t.Fatal(err)
+	}
+	wants(true, "")
+	if _, err := a.state.db.Write.ExecContext(t.Context(), "PRAGMA query_only = on"); err != nil {
+		t.Fatal(err)
+	}
+	wants(false, partStore)
+	if _, err := a.state.db.Write.ExecContext(t.Context(), "PRAGMA query_only = off"); err != nil {
+		t.Fatal(err)
+	}
+	a.health.draining.Store(true)
+	wants(false, partServing)
+}

@@ -1,0 +1,56 @@
+package app_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// The trail says which tokens came and went, also between two runs, and which
+// configuration was read and does not serve.
+func TestConfigurationIsRecorded(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "mcp.json")
+	token := func(subject string) string {
+		return `{"subject": "` + subject + `", "roles": ["observer"], "sha256": "` + strings.Repeat(string(subject[0]), 64) + `"}`
+	}
+	run := func(tokens ...string) {
+		text := `{"mcpServers": {}, "toolgate": {"state": "state", "keys": "keys", "identity": {"tokens": [` + strings.Join(tokens, ",") + `]}}}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load(config.Options{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := app.Open(t.Context(), cfg, app.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(token("ann"), token("bob"))
+	run(token("ann"), token("cas"))
+	var events []audit.Event
+	for r, err := range audit.Read(t.Context(), app.TrailDir(filepath.Join(dir, "state")), time.Time{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Kind == audit.KindEvent {
+			events = append(events, *r.Event)
+		}
+	}
+	if len(events) != 1 || events[0].Name != audit.EventConfiguration ||
+		!slices.Contains(events[0].Added, "token cas cccccccccccc roles observer") || !slices.Contains(events[0].Removed, "token bob bbbbbbbbbbbb roles observer") {
+		t.Errorf("%+v", events)
+	}
+}

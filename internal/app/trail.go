@@ -1,0 +1,62 @@
+package app
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// TrailDir returns the directory of the audit trail in a state directory.
+func TrailDir(state string) string { return filepath.Join(state, "audit") }
+
+// OpenTrail begins a chain of the trail of cfg, signed as configured.
+func OpenTrail(cfg *config.Config, k *keys.Dir, o audit.Options) (_ *audit.Log, err error) {
+	dir := TrailDir(cfg.State)
+	o.Durability = audit.Durability(cfg.Audit.Durability)
+	if o.Signing, err = signing(cfg, k, dir); err != nil {
+		return nil, err
+	}
+	return audit.Open(dir, o)
+}
+
+// signing says how the chains of a trail are signed.
+func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err error) {
+	key, err := k.Signer(keys.Checkpoints)
+	if err != nil {
+		return s, err
+	}
+	if s.Signer, err = audit.NewSigner(key.Key); err != nil {
+		return s, err
+	}
+	for _, a := range cfg.Audit.Anchors {
+		if a.Directory != "" {
+			s.Anchors = append(s.Anchors, audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory})
+			continue
+		}
+		s.Anchors = append(s.Anchors, audit.Anchoring{Anchor: audit.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute})
+	}
+	s.Ledger, err = audit.OpenLedger(k.Path(), dir)
+	return s, err
+}
+
+// recordAct records what a person did at the admin listener.
+func (a *App) recordAct(act console.Act) error {
+	p := act.Principal
+	return a.state.trail.Write(audit.KindEvent, &audit.Record{
+		Principal: audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant},
+		Ticket:    act.Ticket,
+		Event:     &audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason},
+	})
+}
+
+// recordEvent records an act of toolgate itself. A record that cannot be written changes
+// nothing that has happened: the log has the cause.
+func (a *App) recordEvent(e *audit.Event) {
+	if err := a.state.trail.Write(audit.KindEvent, &audit.Record{Event: e}); err != nil {
+		a.log.Error("recording an event", "event", e.Name, "error", err)
+	}
+}

@@ -1,0 +1,46 @@
+package hidden_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/hidden"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
+
+func TestKinds(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain\ttext\n": "", "é 日本 👍🏽": "", "👨\u200d👩\u200d👧": "", "می\u200cخواهم": "", "❤\ufe0f": "",
+		"a\u001b[31mred": "control", "a\u0007": "control", "x\u009b1m": "control", "\u007f": "control",
+		"a\u202eb": "bidi", "\u2066x": "bidi", "a\u200bb": "invisible", "a\u200db": "invisible", "\ufeffx": "invisible",
+		"x\U000e0041\U000e0042": "tag", "😀\U000e0100\U000e0101": "tag", "a\ufe00\ufe01": "tag",
+		"\u202e\u001b": "bidi control",
+	} {
+		quoted := jsonrpc.Quote(text)
+		for _, raw := range []string{`{"a":[` + string(quoted) + `]}`, `{` + string(quoted) + `:1}`} {
+			if got := strings.Join(hidden.Kinds(json.RawMessage(raw)), " "); got != want {
+				t.Errorf("%q: %q, want %q", text, got, want)
+			}
+		}
+		once := hidden.Escape(text)
+		if want == "" && once != text || want != "" && hidden.Kinds(jsonrpc.Quote(once)) != nil || hidden.Escape(once) != once {
+			t.Errorf("%q is escaped as %q", text, once)
+		}
+	}
+}
+
+// FuzzEscape: what is escaped has nothing hidden, and escaping it again changes nothing.
+func FuzzEscape(f *testing.F) {
+	f.Add("a\u202e\u200d\U000e0041\ufe0f")
+	f.Fuzz(func(t *testing.T, text string) {
+		once := hidden.Escape(text)
+		if got := hidden.Kinds(jsonrpc.Quote(once)); !slices.Equal(got, nil) {
+			t.Errorf("%q is escaped as %q, which has %v", text, once, got)
+		}
+		if hidden.Escape(once) != once {
+			t.Errorf("%q is escaped twice", text)
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package keys_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/keys"
+)
+
+func open(t *testing.T, dir string) *keys.Dir {
+	t.Helper()
+	d, err := keys.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Everybody who shares a directory gets the same secret, which nobody else can read,
+// and which the next start finds.
+func TestSecret(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "keys")
+	got := make([]keys.Key, 16)
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() {
+			d, err := keys.Open(dir)
+			if err == nil {
+				got[i], err = d.Secret(keys.Tickets)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, key := range got {
+		if key.ID != got[0].ID || !bytes.Equal(key.Secret, got[0].Secret) || len(key.Secret) != keys.SecretBytes {
+			t.Fatalf("keys %s and %s", got[0].ID, key.ID)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 || files[0].Name() != "tickets-1.key" {
+		t.Errorf("in the directory: %v, %v", files, err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "tickets-1.key"): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, %v", path, info.Mode(), err)
+		}
+	}
+	if other, err := open(t, t.TempDir()).Secret(keys.Tickets); err != nil || other.ID == got[0].ID {
+		t.Errorf("another directory has the same key: %v", err)
+	}
+}
+
+// After a rotation the new version is used, and the old one is found by its ID.
+func TestRotate(t *testing.T) {
+	d := open(t, t.TempDir())
+	if _, err := d.Rotate(keys.Tickets); !errors.Is(err, keys.ErrUnknown) {
+		t.Errorf("rotating a key that does not exist: %v", err)
+	}
+	first, err := d.Secret(keys.Tickets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := d.Rotate(keys.Tickets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Secret(keys.Tickets)
+	if err != nil || second.ID != id || bytes.Equal(first.Secret, second.Secret) {
+		t.Errorf("after the rotation: %s, want %s, %v", second.ID, id, err)
+	}
+	for _, want := range []keys.Key{first, second} {
+		if got, err := d.Find(keys.Tickets, want.ID); err != nil || !bytes.Equal(got.Secret, want.Secret) {
+			t.Errorf("version %s: %v", want.ID, err)
+		}
+	}
+	for _, id := range []string{"", "0-", "3-000000000000", "1-000000000000", second.ID[:1], "../1", "1"} {
+		if _, err := d.Find(keys.Tickets, id); !errors.Is(err, keys.ErrUnknown) {
+			t.Errorf("version %q: %v", id, err)
+		}
+	}
+}
+
+// A signer's public half is in a file of its own, and verifies what each version signed.
+func TestSigner(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	first, err := d.Signer(keys.Checkpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := open(t, dir).Signer(keys.Checkpoints); err != nil || !again.Key.Equal(first.Key) || again.ID != first.ID {
+		t.Errorf("a second opening has another key: %v", err)
+	}
+	if _, err := d.Rotate(keys.Checkpoints); err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Signer(keys.Checkpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publics, err := keys.At(dir).Publics(keys.Checkpoints)
+	if err != nil || len(publics) != 2 {
+		t.Fatalf("%d public keys, %v", len(publics), err)
+	}
+	for i, s := range []keys.Signer{first, second} {
+		if publics[i].ID != s.ID || !ed25519.Verify(publics[i].Key, []byte("x"), ed25519.Sign(s.Key, []byte("x"))) {
+			t.Errorf("public key %s does not verify the signature of %s", publics[i].ID, s.ID)
+		}
+	}
+	alone, err := keys.ReadPublic(filepath.Join(dir, "checkpoints-2.pub"))
+	if err != nil || !alone.Key.Equal(publics[1].Key) {
+		t.Errorf("the file alone: %v", err)
+	}
+}
+
+// A directory that cannot be written to, and a key that is cut short, are errors with a
+// hint; the text of a key is in none of them.
+func TestUnusable(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	readOnly := filepath.Join(dir, "ro")
+	if err := os.Mkdir(readOnly, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	paths := []string{"", file, filepath.Join(file, "below")}
+	if os.Geteuid() != 0 {
+		paths = append(paths, readOnly)
+	}
+	for _, path := range paths {
+		if _, err := keys.Open(path); err == nil || !strings.Contains(err.Error(), "hint:") {
+			t.Errorf("opening %q: %v", path, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tickets-1.key"), []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(t, dir).Secret(keys.Tickets); err == nil || !strings.Contains(err.Error(), "hint:") || strings.Contains(err.Error(), "short") {
+		t.Errorf("a short key: %v", err)
+	}
+	if _, err := open(t, dir).Signer(keys.Tickets); err == nil || strings.Contains(err.Error(), "short") {
+		t.Errorf("a short key pair: %v", err)
+	}
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// pkg is a package of the project, as go list says it.
+type pkg struct {
+	ImportPath, Dir, Name              string
+	GoFiles                            []string
+	Imports, TestImports, XTestImports []string
+	Module                             struct{ Path string }
+}
+
+// name returns the path of the package from the root.
+func (p *pkg) name() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/")
+}
+
+type packages []*pkg
+
+func listPackages() (packages, error) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,GoFiles,Imports,TestImports,XTestImports,Module", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing packages: %w", err)
+	}
+	var all packages
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		p := new(pkg)
+		if err := d.Decode(p); err != nil {
+			return nil, fmt.Errorf("listing packages: %w", err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func (all packages) find(path string) *pkg {
+	path = strings.Trim(strings.TrimPrefix(path, "./"), "/")
+	for _, p := range all {
+		if p.name() == path {
+			return p
+		}
+	}
+	return nil
+}
+
+// whole are packages whose tests start built programs, which have no mutants.
+var whole = []string{"cmd/toolgate", "internal/peers", "internal/conformance", "internal/house"}
+
+// importers returns p and the packages with tests that import it.
+func (all packages) importers(p *pkg) packages {
+	out := packages{p}
+	for _, q := range all {
+		imports := slices.Concat(q.Imports, q.TestImports, q.XTestImports)
+		tested := len(q.TestImports)+len(q.XTestImports) > 0
+		if q != p && tested && slices.Contains(imports, p.ImportPath) && !slices.Contains(whole, q.name()) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+//go:embed equivalent.txt
+var equivalentText string
+
+// readEquivalents returns the reasons by the checks' keys.
+func readEquivalents() (map[string]string, error) {
+	out := make(map[string]string)
+	for line := range strings.Lines(equivalentText) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, reason, ok := strings.Cut(line, " # ")
+		if !ok || reason == "" {
+			return nil, fmt.Errorf("equivalent.txt: no reason: %s", line)
+		}
+		out[strings.TrimSpace(key)] = strings.TrimSpace(reason)
+	}
+	return out, nil
+}
+
+// run removes each chosen check once and returns the survivors.
+func run(all packages, p *pkg, checks, chosen []*check, s settings) ([]*check, error) {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	overlay, err := writeOverlay(dir, p, checks)
+	if err != nil {
+		return nil, err
+	}
+	testers := all.importers(p)
+	if s.near {
+		testers = testers[:1]
+	}
+	alive := chosen
+	for _, q := range testers {
+		if len(alive) == 0 {
+			break
+		}
+		t, err := build(dir, overlay, q, s.tests)
+		if err != nil {
+			return nil, err
+		}
+		if t == nil {
+			continue // no tests
+		}
+		t.limit = s.limit
+		if err := t.measure(); err != nil {
+			return nil, err
+		}
+		alive = slices.DeleteFunc(slices.Clone(alive), t.kills)
+		if err := t.save(); err != nil {
+			return nil, err
+		}
+	}
+	return alive, nil
+}
+
+// writeOverlay writes the package with mutants and returns the file for -overlay.
+func writeOverlay(dir string, p *pkg, checks []*check) (string, error) {
+	replace := make(map[string]string)
+	for _, name := range p.GoFiles {
+		path := filepath.Join(p.Dir, name)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		own := slices.DeleteFunc(slices.Clone(checks), func(c *check) bool { return filepath.Base(c.file) != name })
+		to := filepath.Join(dir, name)
+		if err := os.WriteFile(to, edited(text, own), 0o600); err != nil {
+			return "", err
+		}
+		replace[path] = to
+	}
+	added := filepath.Join(dir, "mutants.go")
+	if err := os.WriteFile(added, fmt.Appendf(nil, control, p.Name), 0o600); err != nil {
+		return "", err
+	}
+	replace[filepath.Join(p.Dir, "mutants_of_this_run.go")] = added
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
+}
+
+// A tester is the test program of one package, with mutants inside.
+type tester struct {
+	of     *pkg
+	binary string
+	tests  string // a regular expression
+	limit  time.Duration
+	cache  string
+	known  results
+}
+
+// results are what is known of a test program. They are kept in a file that has the
+// hash of the program as its name.
+type results struct {
+	Tests  []measured
+	Killed map[int]bool // by the number of the check
+}
+
+// measured is one test that passes without a mutant.
+type measured struct {
+	Name    string
+	Took    time.Duration
+	Reaches []int
+}
+
+func build(dir, overlay string, q *pkg, tests string) (*tester, error) {
+	t := &tester{of: q, tests: tests, binary: filepath.Join(dir, strings.ReplaceAll(q.name(), "/", "_")+".test")}
+	fmt.Fprintf(os.Stderr, "building the tests of %s\n", q.name())
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-ldflags=-s -w", "-overlay", overlay, "-o", t.binary, q.ImportPath)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the tests of %s: %w\n%s", q.name(), err, out)
+	}
+	text, err := os.ReadFile(t.binary)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(append(text, tests...))
+	t.cache = filepath.Join(".cache", "mutate", hex.EncodeToString(sum[:8])+".json")
+	if text, err := os.ReadFile(t.cache); err == nil {
+		_ = json.Unmarshal(text, &t.known) // what cannot be read is measured again
+	}
+	if t.known.Killed == nil {
+		t.known.Killed = make(map[int]bool)
+	}
+	return t, nil
+}
+
+func (t *tester) save() error {
+	text, err := json.Marshal(t.known)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(t.cache), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(t.cache, text, 0o600)
+}
+
+// test runs tests of the program and reports whether they passed in time.
+func (t *tester) test(tests []string, env ...string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), t.limit+10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, t.binary, "-test.run", "^("+strings.Join(tests, "|")+")$", "-test.failfast", "-test.short", "-test.timeout", t.limit.String())
+	cmd.Dir = t.of.Dir
+	cmd.Env = append(os.Environ(), env...)
+	cmd.WaitDelay = time.Second
+	return cmd.Run() == nil
+}
+
+// measure runs each test alone and keeps which checks it reaches. Tests that fail or
+// take too long without a mutant are left out.
+func (t *tester) measure() error {
+	if len(t.known.Tests) > 0 {
+		return nil
+	}
+	cmd := exec.Command(t.binary, "-test.list", t.tests)
+	cmd.Dir = t.of.Dir
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("listing the tests of %s: %w", t.of.name(), err)
+	}
+	hits := t.binary + ".hits"
+	for _, name := range strings.Fields(string(out)) {
+		if strings.HasPrefix(name, "Benchmark") {
+			continue
+		}
+		_ = os.Remove(hits) // the file of the test before
+		began := time.Now()
+		if !t.test([]string{name}, "TOOLGATE_MUTANT_HITS="+hits) {
+			fmt.Fprintf(os.Stderr, "left out, for it fails or takes longer than %v without a mutant: %s\n", t.limit, name)
+			continue
+		}
+		m := measured{Name: name, Took: time.Since(began)}
+		text, _ := os.ReadFile(hits) // no file: the test reaches nothing
+		for _, field := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(field)
+			if err != nil {
+				return fmt.Errorf("reading what %s reaches: %w", name, err)
+			}
+			m.Reaches = append(m.Reaches, n)
+		}
+		t.known.Tests = append(t.known.Tests, m)
+	}
+	slices.SortStableFunc(t.known.Tests, func(a, b measured) int { return int(a.Took - b.Took) })
+	return t.save()
+}
+
+// kills reports whether a test fails once c is removed. Tests that are quick run
+// first, and together.
+func (t *tester) kills(c *check) bool {
+	if t.known.Killed[c.id] {
+		return true
+	}
+	const together = 500 * time.Millisecond
+	var quick, slow []string
+	for _, m := range t.known.Tests {
+		switch {
+		case !slices.Contains(m.Reaches, c.id):
+		case m.Took < together:
+			quick = append(quick, m.Name)
+		default:
+			slow = append(slow, m.Name)
+		}
+	}
+	c.reached += len(quick) + len(slow)
+	mutant := "TOOLGATE_MUTANT=" + strconv.Itoa(c.id)
+	killed := len(quick) > 0 && !t.test(quick, mutant)
+	for i := 0; i < len(slow) && !killed; i++ {
+		killed = !t.test(slow[i:i+1], mutant)
+	}
+	if killed {
+		t.known.Killed[c.id] = true
+	}
+	return killed
+}

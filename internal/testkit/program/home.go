@@ -1,0 +1,17 @@
+package program
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A test that imports this package, and every program that it starts, keeps toolgate's
+// keys below the temporary directory, never in the user's home. Tests share them, as
+// the toolgates of one user do.
+func init() {
+	home := filepath.Join(os.TempDir(), fmt.Sprintf("toolgate-tests-%d", os.Getuid()))
+	if err := os.Setenv("XDG_CONFIG_HOME", home); err != nil {
+		panic(err)
+	}
+}

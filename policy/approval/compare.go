@@ -1,0 +1,219 @@
+package approval
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolgate/toolgate/internal/store"
+)
+
+var (
+	// ErrReplaced: the state file was deleted or replaced while it was in use. Only a
+	// new start helps.
+	ErrReplaced = errors.New("the state file was deleted or replaced while toolgate was using it")
+	// ErrDoubt: the store cannot be relied on for this ticket, which is unknown now.
+	ErrDoubt = errors.New("the store cannot be relied on for this ticket")
+	// ErrComparing: the store is still being compared with the audit trail.
+	ErrComparing = errors.New("approvals are closed until the state is compared with the audit trail")
+)
+
+const (
+	// comparingPatience is how long a call or a vote waits for the comparison.
+	comparingPatience = 10 * time.Second
+	// sweepEvery is how often an idle process deletes what is over its retention.
+	sweepEvery = time.Minute
+)
+
+// clockRow is the one row of approval_clock.
+type clockRow struct {
+	seen, changes int64
+	name          string
+	restored      bool
+}
+
+func (c *clockRow) fields() []any { return []any{&c.seen, &c.changes, &c.name, &c.restored} }
+
+// readClock reads the row, and refuses a store that is not the one that was opened, or
+// that went back.
+func (t *Tickets) readClock(ctx context.Context, q store.Querier) (clockRow, error) {
+	seen := t.changesSeen.Load() // before the row is read: others may go on meanwhile
+	rows, err := store.Select(ctx, q, (*clockRow).fields, "SELECT seen, changes, store, restored FROM approval_clock")
+	if err != nil || len(rows) != 1 {
+		return clockRow{}, cmp.Or(err, ErrReplaced)
+	}
+	c := rows[0]
+	if !t.db.InPlace() || t.sealer != nil && c.name != t.sealer.store || c.changes < seen {
+		return clockRow{}, fmt.Errorf("%w\nhint: restart toolgate; it compares the state with the audit trail", ErrReplaced)
+	}
+	for c.changes > seen && !t.changesSeen.CompareAndSwap(seen, c.changes) {
+		seen = t.changesSeen.Load()
+	}
+	return c, nil
+}
+
+// Check returns why held calls and votes are refused, nil when they are not.
+func (t *Tickets) Check(ctx context.Context) error {
+	select {
+	case <-t.compared:
+	default:
+		return ErrComparing
+	}
+	if t.compareErr != nil {
+		return t.compareErr
+	}
+	_, err := t.readClock(ctx, t.db.Read)
+	return err
+}
+
+// ready waits until the store is compared with the trail.
+func (t *Tickets) ready(ctx context.Context) error {
+	patience := time.NewTimer(comparingPatience)
+	defer patience.Stop()
+	select {
+	case <-t.compared:
+		return t.compareErr
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-patience.C:
+		return ErrComparing
+	}
+}
+
+// keep compares the store with the trail, and then deletes what is over its retention,
+// until ctx ends.
+func (t *Tickets) keep(ctx context.Context) {
+	if err := t.compare(ctx); err != nil {
+		t.compareErr = fmt.Errorf("comparing the state with the audit trail: %w", err)
+		t.opts.Alarm(t.compareErr.Error())
+	}
+	close(t.compared)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_ = t.write(ctx, func(*writer) error { return nil }) // Check reports a store that fails
+		}
+	}
+}
+
+// compare moves the live tickets that the store cannot be relied on for to unknown. It
+// fails when the trail or the store cannot be read: then no call is granted.
+func (t *Tickets) compare(ctx context.Context) error {
+	now, err := t.readClock(ctx, t.db.Read)
+	if err != nil {
+		return err
+	}
+	behind, err := t.behind(now)
+	if err != nil {
+		return err
+	}
+	live, err := t.query(ctx, t.db.Read, load{}, "WHERE state IN ('proposed', 'approved', 'dispatching') ORDER BY created")
+	if err != nil {
+		return err
+	}
+	if len(live) > 0 { // the trail is read from the oldest on, while nobody waits for the store
+		if _, err := t.lastWord(ctx, &live[0]); err != nil {
+			return err
+		}
+	}
+	if behind != "" {
+		t.opts.Alarm("the state is older than the audit trail, or was restored: " + behind)
+	}
+	for _, k := range live {
+		if err := t.write(ctx, func(w *writer) error { return t.compareOne(w, k.ID, behind) }); err != nil {
+			return err
+		}
+	}
+	return t.write(ctx, func(w *writer) error {
+		_, err := w.tx.ExecContext(w.ctx, "UPDATE approval_clock SET restored = 0 WHERE restored = 1")
+		return err
+	})
+}
+
+// behind returns how it is known that the whole store is older than what was granted,
+// "" when it is not.
+func (t *Tickets) behind(now clockRow) (string, error) {
+	if now.restored {
+		return "it was restored from a backup", nil
+	}
+	granted, err := t.sealer.dir.Count(t.grants())
+	if err != nil || granted <= now.changes {
+		return "", err
+	}
+	return fmt.Sprintf("it ends with change %d, and change %d granted a call", now.changes, granted), nil
+}
+
+// grants names the number, in the key directory, of the last change that granted a call.
+func (t *Tickets) grants() string { return "grants-" + t.sealer.store }
+
+// compareOne moves one ticket to unknown when the store cannot be relied on for it.
+func (t *Tickets) compareOne(w *writer, id, behind string) error {
+	k, err := t.one(w.ctx, w.tx, load{}, id)
+	if errors.Is(err, ErrNotFound) || err == nil && !k.live() && k.doubt == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	trusted, err := t.trust(w, &k)
+	if err == nil && trusted && behind != "" && k.State != StateProposed {
+		k.doubt = behind
+		err = t.distrust(w, &k)
+	}
+	return err
+}
+
+// trust reports whether the store can be relied on for k: toolgate wrote the row and its
+// votes, and the audit trail has no later change of it. A live ticket that it cannot be
+// relied on for becomes unknown. trust fails closed: when the trail cannot be read, that
+// is an error.
+func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {
+	if k.doubt == "" && k.live() {
+		var err error
+		if _, k.doubt, err = t.ballots(w.ctx, w.tx, k.ID); err != nil {
+			return false, err
+		}
+	}
+	if k.doubt == "" {
+		last, err := t.lastWord(w.ctx, k)
+		if err != nil {
+			return false, err
+		}
+		if last > k.version {
+			k.doubt = fmt.Sprintf("it ends with change %d, and the audit trail has change %d", k.version, last)
+		}
+	}
+	if k.doubt == "" {
+		return true, nil
+	}
+	return false, t.distrust(w, k)
+}
+
+// lastWord returns the number of the last change of k in the trail, 0 = none.
+func (t *Tickets) lastWord(ctx context.Context, k *Ticket) (int64, error) {
+	if t.opts.LastWord == nil {
+		return 0, nil
+	}
+	return t.opts.LastWord(ctx, k.ID, k.Created)
+}
+
+// distrust moves a live ticket to unknown because of k.doubt.
+func (t *Tickets) distrust(w *writer, k *Ticket) error {
+	t.opts.Alarm(fmt.Sprintf("ticket %s: the store cannot be relied on: %s", k.ID, k.doubt))
+	k.withhold()
+	if k.State != StateUnknown {
+		return nil
+	}
+	k.runner, k.resultDigest = "", ""
+	err := w.one("UPDATE approvals SET state = ?, instance = '', result = NULL, result_digest = '', note = ? WHERE id = ? AND state = ?", k.State, k.Note, k.ID, k.stored)
+	if err != nil {
+		return err
+	}
+	return w.note(k, k.stored, "", k.Note)
+}

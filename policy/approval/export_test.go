@@ -1,0 +1,7 @@
+package approval
+
+// Queries are the queries that a held call runs on tickets.
+var Queries = map[string]string{
+	"supersede": selectTicket + stale, "answering": selectTicket + answering, "retention": ended, "over": selectTicket + due,
+	"binding": selectTicket + "WHERE binding = ? ORDER BY seq DESC LIMIT 1",
+}

@@ -1,0 +1,45 @@
+package rego
+
+import (
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+// Quorum returns the largest number of approvals that the text of the policy or its data
+// asks for, as the member quorum of an object; 0 = none is written out. A policy can
+// compute others.
+func (e *Engine) Quorum() (most int) {
+	count := func(o ast.Object) {
+		q := o.Get(ast.StringTerm("quorum"))
+		if q == nil {
+			return
+		}
+		n := 0
+		if each, ok := q.Value.(ast.Object); ok {
+			each.Foreach(func(_, v *ast.Term) { n += whole(v) })
+		} else {
+			n = whole(q)
+		}
+		most = max(most, n)
+	}
+	visit := ast.NewGenericVisitor(func(x any) bool {
+		if o, ok := x.(ast.Object); ok {
+			count(o)
+		}
+		return false
+	})
+	visit.Walk(e.program.data)
+	for _, m := range e.program.compiler.Modules {
+		visit.Walk(m)
+	}
+	return most
+}
+
+// whole returns a whole number, 0 for every other term.
+func whole(t *ast.Term) int {
+	if n, ok := t.Value.(ast.Number); ok {
+		if i, ok := n.Int(); ok {
+			return i
+		}
+	}
+	return 0
+}

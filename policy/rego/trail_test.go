@@ -1,0 +1,36 @@
+package rego_test
+
+import (
+	"testing"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+func TestTrailRight(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules string
+		roles []string
+		want  policy.TrailRight
+		fails bool
+	}{
+		"no rule, auditor":           {"", []string{"x", "auditor"}, policy.TrailAll, false},
+		"no rule, approver":          {"", []string{"approver"}, policy.TrailDecides, false},
+		"no rule, agent":             {"", []string{"agent"}, policy.TrailNone, false},
+		"a rule names another role":  {`trail := "all" if "boss" in input.principal.roles`, []string{"boss"}, policy.TrailAll, false},
+		"a rule takes the constants": {`trail := "all" if "boss" in input.principal.roles`, []string{"auditor"}, policy.TrailNone, false},
+		"another value":              {`trail := "some"`, []string{"auditor"}, policy.TrailNone, true},
+		"a failing rule":             {`trail := "all" if to_number(input.principal.subject) > 1`, []string{"auditor"}, policy.TrailNone, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\n"+c.rules))
+			got, err := e.TrailRight(t.Context(), policy.Principal{Subject: "p", Roles: c.roles})
+			if got != c.want || (err != nil) != c.fails {
+				t.Errorf("got %q, %v; want %q, error %v", got, err, c.want, c.fails)
+			}
+		})
+	}
+	e := load(t, "p.rego", module(`trail := "all"`+"\n"+`decision := {"effect": "allow"}`))
+	if right, err := e.TrailRight(t.Context(), policy.Principal{}); right != policy.TrailNone || err == nil {
+		t.Errorf("nobody reads the trail: %q, %v", right, err)
+	}
+}
