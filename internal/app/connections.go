@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,9 +50,10 @@ type listener struct {
 	most    int
 	dropped func() // called for each connection that is closed for another one; it must not block
 
-	mu   sync.Mutex // protects the fields below
-	open map[*connection]struct{}
-	next uint64
+	mu      sync.Mutex // protects the fields below
+	open    map[*connection]struct{}
+	next    uint64
+	closing bool // closeUnused was called
 }
 
 func newListener(l net.Listener, most int, dropped func()) *listener {
@@ -87,7 +90,10 @@ func (l *listener) add(c *connection) (victim *connection) {
 	l.next++
 	c.order = l.next
 	l.open[c] = struct{}{}
-	if len(l.open) <= l.most {
+	switch {
+	case l.closing:
+		return c
+	case len(l.open) <= l.most:
 		return nil
 	}
 	waiting := make(map[netip.Addr]int)
@@ -103,6 +109,20 @@ func (l *listener) add(c *connection) (victim *connection) {
 		}
 	}
 	return cmp.Or(victim, c)
+}
+
+// closeUnused closes the connections that have carried no byte, and those that are
+// accepted later.
+func (l *listener) closeUnused() {
+	l.mu.Lock()
+	l.closing = true
+	open := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, c := range open {
+		if !c.used.Load() {
+			_ = c.Close() // it is of no use either way
+		}
+	}
 }
 
 // connection is one connection of a listener.

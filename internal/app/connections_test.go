@@ -2,14 +2,18 @@ package app
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // pipes is a listener whose connections are made by the test.
@@ -22,7 +26,7 @@ func (p pipes) Accept() (net.Conn, error) {
 	}
 	return c, nil
 }
-func (p pipes) Close() error   { return nil }
+func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A connection may wait with its first request as long as between two, and has
@@ -62,7 +66,6 @@ func TestFirstRequest(t *testing.T) {
 					t.Errorf("answered: %v, error %v", answered, err)
 				}
 				client.Close()
-				close(l)
 				srv.Close()
 			})
 		})
@@ -138,7 +141,6 @@ func TestSlowBody(t *testing.T) {
 					t.Errorf("after %s: %v, want the connection closed after %s", time.Since(begun), err, tc.closed)
 				}
 				client.Close()
-				close(l)
 				srv.Close()
 				synctest.Wait()
 				handlers.Wait() // of the next request
@@ -186,6 +188,40 @@ func TestConnectionShares(t *testing.T) {
 	}
 	if agents, people := connectionShares(1024); agents+people > 1024-leastFiles {
 		t.Errorf("%d and %d connections leave too few files", agents, people)
+	}
+}
+
+// A connection that a client dialled ahead and never used does not delay the end, and
+// one whose request never arrives does not make the end an error.
+func TestHangUp(t *testing.T) {
+	for _, tc := range []struct {
+		name, sent string
+		cut        bool
+	}{
+		{"nothing sent", "", false},
+		{"half a head", "GET / HT", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in := make(pipes)
+				l, srv := newListener(in, 10, func() {}), newServer(http.NotFoundHandler())
+				go func() { _ = serveHTTP(srv, l) }() // ends with srv
+				client, server := net.Pipe()
+				in <- server
+				if _, err := io.WriteString(client, tc.sent); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				var said bytes.Buffer
+				(&App{log: hclog.New(&hclog.LoggerOptions{Output: &said})}).hangUp(srv, l)
+				if cut := strings.Contains(said.String(), "connections were cut"); cut != tc.cut {
+					t.Errorf("cut: %v, log: %s", cut, &said)
+				}
+				if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+					t.Errorf("the connection is open: %v", err)
+				}
+			})
+		})
 	}
 }
 

@@ -53,12 +53,10 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	forAgents, forPeople := newServer(a.fromClients(route(door, jobs))), newServer(a.fromClients(withSource(people)))
 	group, ctx := errgroup.WithContext(ctx)
 	mostAgents, mostPeople := connectionShares(openFiles())
-	group.Go(func() error {
-		return serveHTTP(forAgents, newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc))
-	})
-	group.Go(func() error {
-		return serveHTTP(forPeople, newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc))
-	})
+	agents := newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc)
+	humans := newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc)
+	group.Go(func() error { return serveHTTP(forAgents, agents) })
+	group.Go(func() error { return serveHTTP(forPeople, humans) })
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
@@ -67,7 +65,9 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		<-ctx.Done()
 		people.Close()
 		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)
-		return errors.Join(hangUp(forAgents), hangUp(forPeople))
+		a.hangUp(forAgents, agents)
+		a.hangUp(forPeople, humans)
+		return nil
 	})
 	return group.Wait()
 }
@@ -182,14 +182,16 @@ func (a *App) toolIO() func(exposed string) (*registry.ToolIO, error) {
 	}
 }
 
-// hangUp ends a server whose requests are answered.
-func hangUp(s *http.Server) error {
+// hangUp ends a server whose requests are answered. Connections that carried no byte
+// end at once: http.Server.Shutdown waits five seconds for their first request, and a
+// client that dials ahead leaves some. Requests that take longer are cut.
+func (a *App) hangUp(s *http.Server, l *listener) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
+	s.RegisterOnShutdown(l.closeUnused)
 	if err := s.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("ending connections: %w", err), s.Close())
+		a.log.Warn("connections were cut: their requests took too long", "address", l.Addr().String(), "error", errors.Join(err, s.Close()))
 	}
-	return nil
 }
 
 func serveHTTP(s *http.Server, l net.Listener) error {
