@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // DirectoryAnchor is a directory that keeps the last checkpoint of each chain, in files
@@ -16,7 +18,7 @@ type DirectoryAnchor string
 // Publish implements Anchor. The directory must exist: one that is not mounted must not
 // look like one that is.
 func (d DirectoryAnchor) Publish(_ context.Context, c Checkpoint, signed []byte) error {
-	if err := ReplaceFile(filepath.Join(string(d), noteName(c)), signed); err != nil {
+	if err := wholefile.Replace(filepath.Join(string(d), noteName(c)), signed, 0o600); err != nil {
 		return fmt.Errorf("keeping checkpoint: %w", err)
 	}
 	return nil

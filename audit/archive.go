@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // Archived is what Archive moved.
@@ -76,10 +76,7 @@ func (a *archiver) run(before time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := ReplaceFile(filepath.Join(a.from, startName), start); err != nil {
-		return err
-	}
-	if err := store.SyncDir(a.from); err != nil {
+	if err := wholefile.Replace(filepath.Join(a.from, startName), start, 0o600); err != nil {
 		return err
 	}
 	for _, n := range numbers[:moved] {
@@ -124,7 +121,7 @@ func (a *archiver) copy(numbers []int) error {
 	for _, n := range numbers {
 		data, err := os.ReadFile(segmentPath(a.from, n))
 		if err == nil {
-			err = ReplaceFile(segmentPath(a.to, n), data)
+			err = wholefile.Replace(segmentPath(a.to, n), data, 0o600)
 		}
 		if err != nil {
 			return err
@@ -133,7 +130,7 @@ func (a *archiver) copy(numbers []int) error {
 		a.done.Bytes += int64(len(data))
 	}
 	if start, err := os.ReadFile(filepath.Join(a.from, startName)); err == nil && len(before) == 0 {
-		err = ReplaceFile(filepath.Join(a.to, startName), start)
+		err = wholefile.Replace(filepath.Join(a.to, startName), start, 0o600)
 		if err != nil {
 			return err
 		}
@@ -149,8 +146,5 @@ func (a *archiver) copy(numbers []int) error {
 	if err != nil {
 		return err
 	}
-	if err := ReplaceFile(filepath.Join(a.to, checkpointName), signed); err != nil {
-		return err
-	}
-	return store.SyncDir(a.to)
+	return wholefile.Replace(filepath.Join(a.to, checkpointName), signed, 0o600)
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // Checkpoint states which record of a chain is the last at a time, or, with Segment,
@@ -162,7 +165,8 @@ func OpenLedger(dir, root string) (Ledger, error) {
 		if err != nil || l.Trail != "" {
 			return l, err
 		}
-		if err := writeNew(filepath.Join(path, "ID"), []byte(strings.ToLower(rand.Text())+"\n")); err != nil {
+		err = wholefile.Create(filepath.Join(path, "ID"), []byte(strings.ToLower(rand.Text())+"\n"), 0o600)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return Ledger{}, fmt.Errorf("opening ledger: %w", err)
 		}
 	}
@@ -199,39 +203,6 @@ func ledgerPath(dir, root string) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(root))
 	return filepath.Join(dir, "trails", hex.EncodeToString(sum[:8])), nil
-}
-
-// writeNew creates a file whole, unless it is there.
-func writeNew(path string, data []byte) error {
-	tmp := path + ".tmp." + rand.Text()
-	defer func() { _ = os.Remove(tmp) }()
-	if err := writeWhole(tmp, path, data, func(tmp, path string) error {
-		if err := os.Link(tmp, path); !errors.Is(err, os.ErrExist) {
-			return err
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	return nil
-}
-
-// ReplaceFile replaces a file as a whole, readable by its owner only, and flushes it.
-func ReplaceFile(path string, data []byte) error {
-	return writeWhole(path+".tmp."+strconv.Itoa(os.Getpid()), path, data, os.Rename)
-}
-
-// writeWhole writes data to tmp, flushes it, and gives it its place.
-func writeWhole(tmp, path string, data []byte, place func(tmp, path string) error) error {
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return place(tmp, path)
 }
 
 // endsOf returns the ends of the chains under root, without those that another chain

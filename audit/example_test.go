@@ -37,7 +37,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	report, err := audit.Verify(root)
+	report, err := audit.Evidence{}.Verify(root)
 	if err != nil {
 		log.Fatal(err)
 	}

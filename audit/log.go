@@ -13,7 +13,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // Durability says when a decision counts as recorded.
@@ -140,7 +140,7 @@ func makeDir(root, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	return store.SyncDir(root)
+	return wholefile.SyncDir(root)
 }
 
 // Instance returns the name of the chain.

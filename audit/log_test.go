@@ -66,7 +66,7 @@ func open(t *testing.T, root string, opts audit.Options) *audit.Log {
 
 func verify(t *testing.T, root string) audit.Report {
 	t.Helper()
-	rep, err := audit.Verify(root)
+	rep, err := audit.Evidence{}.Verify(root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // Anchor receives checkpoints at a place that the holder of the state directory cannot
@@ -114,7 +116,7 @@ func (n *notary) sign(c Checkpoint) (err error) {
 	if err != nil {
 		return err
 	}
-	err = ReplaceFile(filepath.Join(n.dir, checkpointName), signed)
+	err = wholefile.Replace(filepath.Join(n.dir, checkpointName), signed, 0o600)
 	if n.Ledger.Dir != "" {
 		err = errors.Join(err, DirectoryAnchor(n.Ledger.Dir).Publish(context.Background(), c, signed))
 	}

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // maxLine bounds a line that is read back, in bytes. No longer line is written.
@@ -272,7 +274,7 @@ func writeHead(dir string, at link, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return ReplaceFile(filepath.Join(dir, headName), append(data, '\n'))
+	return wholefile.Replace(filepath.Join(dir, headName), append(data, '\n'), 0o600)
 }
 
 func readHead(dir string) (head, error) {

@@ -14,7 +14,7 @@ import (
 // has to verify and read it.
 func TestAnOlderTrail(t *testing.T) {
 	const root = "testdata/trail"
-	rep, err := audit.Verify(root)
+	rep, err := audit.Evidence{}.Verify(root)
 	if err != nil {
 		t.Fatal(err)
 	}

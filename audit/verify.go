@@ -22,9 +22,6 @@ import (
 // without Verify taking them for a break: more than a few segments hold.
 const keepLinks = 1 << 19
 
-// Verify checks every chain under root, from the files alone: Evidence{}.Verify.
-func Verify(root string) (Report, error) { return Evidence{}.Verify(root) }
-
 // Verify checks every chain under root and compares the trail with the evidence. A root
 // that does not exist is a trail without chains where there is a ledger. The error
 // reports files that could not be read; faults of the trail are in its Problems. A log

@@ -236,7 +236,7 @@ func TestVerifyWhileWriting(t *testing.T) {
 }
 
 func TestVerifyNeedsADirectory(t *testing.T) {
-	if _, err := audit.Verify(filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := (audit.Evidence{}).Verify(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a missing directory verifies")
 	}
 }

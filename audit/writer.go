@@ -18,7 +18,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // queueLen bounds the records that wait for the writer, and the size of a batch.
@@ -278,7 +278,7 @@ func (w *writer) settle(path string) error {
 		return err
 	}
 	w.info = info
-	if err := store.SyncDir(w.dir); err != nil {
+	if err := wholefile.SyncDir(w.dir); err != nil {
 		return err
 	}
 	if len(w.pending) == 0 {

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -43,8 +41,8 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 	found := lock.Diff(cfg.Lock, now)
 	written := !check && (cfg.Lock == nil || len(found) > 0)
 	if written {
-		if err := replaceFile(cfg.LockPath, now.Bytes()); err != nil {
-			return err
+		if err := wholefile.Replace(cfg.LockPath, now.Bytes(), 0o644); err != nil {
+			return fmt.Errorf("writing %s: %w", cfg.LockPath, err)
 		}
 	}
 	err = e.print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
@@ -88,22 +86,4 @@ func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string
 		err = &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", errors.Join(faults...))}
 	}
 	return now, err
-}
-
-// replaceFile writes a file whole or not at all.
-func replaceFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+strings.TrimSuffix(lock.Name, ".json")+"-*")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // The parts without which toolgate is not ready, as the metric toolgate_ready names them.
@@ -65,22 +66,13 @@ func (a *App) faults() map[string]string {
 	return found
 }
 
-// tryTrail writes what several records take next to the trail, and removes it.
+// tryTrail writes next to the trail what several records take.
 func (a *App) tryTrail() error {
 	dir := a.Config().State
 	if _, err := os.Stat(filepath.Join(dir, "audit", a.state.trail.Instance())); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".probe-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(make([]byte, 16<<10))
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	return err
+	return wholefile.Probe(dir)
 }
 
 // tryStore begins to write to the store, and changes nothing. A store that others write

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/wholefile"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -47,7 +48,7 @@ func (a *App) recordInventory() {
 		}
 	}
 	if text, _ := json.Marshal(now); err == nil {
-		err = audit.ReplaceFile(path, text)
+		err = wholefile.Replace(path, text, 0o600)
 	}
 	if err != nil {
 		a.log.Error("noting what serves", "error", err)

@@ -31,7 +31,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // The names of toolgate's keys.
@@ -77,21 +77,12 @@ func Open(path string) (*Dir, error) {
 	}
 	err := os.MkdirAll(path, 0o700)
 	if err == nil {
-		err = probe(path)
+		err = wholefile.Probe(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening key directory: %w\nhint: name a directory that toolgate can write to with toolgate.keys or --keys, outside the state directory", err)
 	}
 	return At(path), nil
-}
-
-// probe creates and removes a file.
-func probe(path string) error {
-	f, err := os.CreateTemp(path, ".new-*")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // At returns the keys in path for reading: it creates nothing and never fails. Methods
@@ -302,26 +293,9 @@ func (d *Dir) pair(name string, version int, text []byte) (Signer, error) {
 	return Signer{ID: identify(version, key.Public().(ed25519.PublicKey)), Key: key}, nil
 }
 
-// create writes a new file that only its owner can read. It appears whole or not at
-// all, and never replaces another: that is fs.ErrExist.
-func (d *Dir) create(name string, text []byte) (err error) {
-	path := filepath.Join(d.path, name)
-	if _, err := os.Lstat(path); err == nil {
-		return fs.ErrExist
-	}
-	f, err := os.CreateTemp(d.path, ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // the link keeps it
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(f.Name(), path); err != nil {
-		return err
-	}
-	return store.SyncDir(d.path)
+// create writes a new file that only its owner can read; fs.ErrExist when there is one.
+func (d *Dir) create(name string, text []byte) error {
+	return wholefile.Create(filepath.Join(d.path, name), text, 0o600)
 }
 
 func newSecret() ([]byte, error) {

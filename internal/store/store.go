@@ -17,6 +17,8 @@ import (
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // ErrCorrupt is in the chain of Open's error when the file exists but is not a database
@@ -167,7 +169,7 @@ func ensure(ctx context.Context, path string, steps []migration) error {
 	if err := os.Link(file, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return SyncDir(dir)
+	return wholefile.SyncDir(dir)
 }
 
 // build writes a whole new database to file and closes it.
@@ -263,15 +265,6 @@ func explain(doing, path string, err error) error {
 		hint = "\nhint: the state directory must belong to the user that runs toolgate"
 	}
 	return fmt.Errorf("%s state file %s: %w%s", doing, path, err, hint)
-}
-
-// SyncDir makes the names of the files in dir durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Update runs do in one transaction that holds the file's write lock, and commits it

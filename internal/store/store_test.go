@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -367,20 +366,5 @@ func put(t testing.TB, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// SyncDir flushes the directory: on a file system that cannot, it fails.
-func TestSyncDir(t *testing.T) {
-	if err := store.SyncDir(t.TempDir()); err != nil {
-		t.Error(err)
-	}
-	if err := store.SyncDir(filepath.Join(t.TempDir(), "missing")); err == nil {
-		t.Error("a missing directory was flushed")
-	}
-	if runtime.GOOS == "linux" { // files of /proc are on no disk
-		if err := store.SyncDir("/proc/self"); err == nil {
-			t.Error("a directory that cannot be flushed was not tried")
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -25,7 +26,7 @@ const (
 // /sse/{server} and /messages (HTTP+SSE of 2024-11-05); every other path is 404.
 // It fails closed: what is not understood is refused before anything is read.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header()["X-Content-Type-Options"] = noSniff
+	w.Header()["X-Content-Type-Options"] = wire.NoSniff
 	if !d.hosts.Admits(r) {
 		problem(w, http.StatusForbidden, "host or origin is not one of this listener's")
 		return

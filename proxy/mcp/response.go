@@ -16,15 +16,6 @@ import (
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
-// Header values that every answer shares; never changed.
-var (
-	jsonType    = []string{"application/json"}
-	problemType = []string{"application/problem+json"}
-	eventType   = []string{"text/event-stream"}
-	noStore     = []string{"no-store"}
-	noSniff     = []string{"nosniff"}
-)
-
 // A response is the HTTP answer to one request. The last three fields are for
 // one that carries a stream, and may be nil.
 type response struct {
@@ -70,7 +61,7 @@ func (o *response) finish(a answer) {
 		_ = o.writeEvent("", a.body) // a client that has gone needs no answer
 	default:
 		h := o.w.Header()
-		h["Content-Type"], h["Cache-Control"] = jsonType, noStore
+		h["Content-Type"], h["Cache-Control"] = wire.JSONType, wire.NoStore
 		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}
 		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network
 		o.w.WriteHeader(a.status)
@@ -83,7 +74,7 @@ func (o *response) finish(a answer) {
 // beginEvents sends the head of an event stream.
 func (o *response) beginEvents() {
 	h := o.w.Header()
-	h["Content-Type"], h["Cache-Control"] = eventType, noStore
+	h["Content-Type"], h["Cache-Control"] = wire.EventType, wire.NoStore
 	h.Set("X-Accel-Buffering", "no") // proxies in between must not collect events
 	o.w.WriteHeader(http.StatusOK)
 }
@@ -138,7 +129,7 @@ func refusal(w http.ResponseWriter, asked http.Header, status int, f *proxy.Fail
 // writeProblem sends body, which is problem details.
 func writeProblem(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
-	h["Content-Type"], h["Cache-Control"] = problemType, noStore
+	h["Content-Type"], h["Cache-Control"] = wire.ProblemType, wire.NoStore
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // a client that has gone needs no answer
 }

@@ -45,7 +45,7 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 		h.refuse(w, problem{http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE", "send application/json in UTF-8"})
 		return nil, false
 	}
-	if !h.reads(w, r, jsonType) {
+	if !h.reads(w, r, wire.JSONType) {
 		return nil, false
 	}
 	in := &intake{begun: h.opts.Now(), limits: h.opts.Envelope.Limits}
@@ -184,15 +184,6 @@ func (in *intake) setMessage(m *jsonrpc.Message, err error) {
 	}
 }
 
-// Header values that all answers share. They are never changed.
-var (
-	jsonType    = []string{"application/json"}
-	problemType = []string{"application/problem+json"}
-	eventType   = []string{"text/event-stream"}
-	noStore     = []string{"no-store"}
-	noSniff     = []string{"nosniff"}
-)
-
 // problem is a refusal of the HTTP layer, which has no row in the error table
 // and leaves no record.
 type problem struct {
@@ -220,7 +211,7 @@ func (h *Handler) refuse(w http.ResponseWriter, p problem) {
 	details.Status = p.status
 	body, _ := details.MarshalJSON() // never fails
 	body = append(append(body[:len(body)-1], `,"code":`...), jsonrpc.Quote(p.code)...)
-	h.write(w, p.status, problemType, append(body, '}'))
+	h.write(w, p.status, wire.ProblemType, append(body, '}'))
 }
 
 // failed sends a recorded refusal with its row's status.
@@ -236,7 +227,7 @@ func (h *Handler) failed(w http.ResponseWriter, f *proxy.Failure) {
 	if reply.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(reply.RetryAfter))
 	}
-	h.write(w, reply.Status, problemType, reply.Body)
+	h.write(w, reply.Status, wire.ProblemType, reply.Body)
 }
 
 // broken answers when toolgate itself is at fault. The log has the cause; the
@@ -256,7 +247,7 @@ func retryAfter(w http.ResponseWriter, d time.Duration) {
 // write sends body as the whole answer. A nil body sends none.
 func (h *Handler) write(w http.ResponseWriter, status int, media []string, body []byte) {
 	head := w.Header()
-	head["Cache-Control"] = noStore
+	head["Cache-Control"] = wire.NoStore
 	if body != nil {
 		head["Content-Type"] = media
 		head["Content-Length"] = []string{strconv.Itoa(len(body))}

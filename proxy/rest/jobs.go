@@ -154,7 +154,7 @@ func (h *Handler) succeed(w http.ResponseWriter, good signal.SuccessResponse) {
 		h.broken(w, err)
 		return
 	}
-	h.write(w, http.StatusOK, jsonType, body)
+	h.write(w, http.StatusOK, wire.JSONType, body)
 }
 
 // rpcPath is the route of /v1/rpc in events.
@@ -255,7 +255,7 @@ func (h *Handler) reply(w http.ResponseWriter, r *http.Request, in *intake, a an
 		h.replyFailure(w, r, in, a.failure)
 	case a.result != nil:
 		h.observe(in, a, wire.StatusOK, nil)
-		h.write(w, http.StatusOK, jsonType, jsonrpc.NewSuccess(in.id, a.result))
+		h.write(w, http.StatusOK, wire.JSONType, jsonrpc.NewSuccess(in.id, a.result))
 	case in.call.Message != nil && in.call.Message.Kind != jsonrpc.Request:
 		h.observe(in, a, wire.StatusAccepted, nil)
 		h.write(w, http.StatusAccepted, nil, nil)
@@ -285,7 +285,7 @@ func (h *Handler) replyFailure(w http.ResponseWriter, r *http.Request, in *intak
 		h.refuseCaller(w, r, f)
 	default:
 		retryAfter(w, f.RetryAfter)
-		h.write(w, made.HTTP, jsonType, jsonrpc.NewFailureObject(in.id, made.Error))
+		h.write(w, made.HTTP, wire.JSONType, jsonrpc.NewFailureObject(in.id, made.Error))
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 // tools answers with the tools that are visible to who. Exactly the listed
 // tools can be called: list and call evaluate the same rule.
 func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Principal) {
-	if !h.reads(w, r, jsonType) {
+	if !h.reads(w, r, wire.JSONType) {
 		return
 	}
 	name, filtered, ok := toolsQuery(r.URL)
@@ -51,7 +51,7 @@ func (h *Handler) tools(w http.ResponseWriter, r *http.Request, who policy.Princ
 		}
 		body, first = appendTool(body, t, io), false
 	}
-	h.write(w, http.StatusOK, jsonType, append(body, "]}"...))
+	h.write(w, http.StatusOK, wire.JSONType, append(body, "]}"...))
 }
 
 // toolsQuery reads the query of a list. Unknown parameters are refused, because
@@ -149,7 +149,7 @@ func (p *pacedWriter) Write(piece []byte) (int, error) {
 // handler closes. A reader that is too slow is notified and dropped: no call
 // waits for a reader.
 func (h *Handler) signals(w http.ResponseWriter, r *http.Request, who policy.Principal) {
-	if !h.reads(w, r, eventType) {
+	if !h.reads(w, r, wire.EventType) {
 		return
 	}
 	sub, err := h.opts.Bus.Subscribe(who)
@@ -190,7 +190,7 @@ type stream struct {
 // run writes events and heartbeats until the stream ends.
 func (s *stream) run(ctx context.Context, sub *bus.Subscription) {
 	head := s.w.Header()
-	head["Content-Type"], head["Cache-Control"] = eventType, noStore
+	head["Content-Type"], head["Cache-Control"] = wire.EventType, wire.NoStore
 	head.Set("X-Accel-Buffering", "no") // proxies must not buffer events
 	s.w.WriteHeader(http.StatusOK)
 	defer func() { _ = s.rc.SetWriteDeadline(time.Time{}) }() // for the next request of the connection

@@ -169,8 +169,8 @@ func openAPI(version string) ([]byte, error) {
 // describe answers with the OpenAPI document. It needs no authentication: the
 // document shows nothing of this installation but its version.
 func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
-	if h.reads(w, r, jsonType) {
-		h.write(w, http.StatusOK, jsonType, h.document)
+	if h.reads(w, r, wire.JSONType) {
+		h.write(w, http.StatusOK, wire.JSONType, h.document)
 	}
 }
 
@@ -178,7 +178,7 @@ func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
 // fails closed: a request that it does not understand is refused before its
 // body is read.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header()["X-Content-Type-Options"] = noSniff
+	w.Header()["X-Content-Type-Options"] = wire.NoSniff
 	if !h.hosts.Admits(r) {
 		h.refuse(w, problem{http.StatusForbidden, "HOST_REFUSED", "host or origin is not one of this listener's"})
 		return
