@@ -427,7 +427,7 @@ func unknownOutcome(t *testing.T, browser context.Context) {
 		p.sees("To be found out")
 		p.shot("unknown-inbox")
 		p.open("/console/approvals/" + k.ID)
-		p.sees("What became of it?")
+		p.sees("What was the outcome?")
 		p.shot("unknown")
 	}
 	p := sitting(t, browser, base, phone)

@@ -58,7 +58,7 @@ var refusals = []struct {
 	{approval.ErrReplaced, problem{Status: http.StatusServiceUnavailable, Code: "APPROVALS_CLOSED", Detail: "the state was deleted or replaced while toolgate was using it",
 		Hint: "restart toolgate"}},
 	{approval.ErrReasonRequired, problem{Status: http.StatusUnprocessableEntity, Code: "REASON_REQUIRED", Detail: "a reason is needed",
-		Hint: "say why: it is kept, and the agent is told why a call was denied"}},
+		Hint: "give a reason: it is kept, and the agent receives it"}},
 }
 
 // refuse answers with the problem details of err. The cause of an internal

@@ -311,7 +311,7 @@ const (
 	TrailAll     TrailRight = "all"
 )
 
-// Mask says what of a decision its event in the decision log may not tell: what
+// Mask says what the decision log leaves out of an event: what
 // data.system.log.drop and .mask of a policy answer.
 type Mask struct {
 	Drop  bool // there is no event

@@ -303,7 +303,7 @@ type method struct {
 
 // methods has every request of clients that is relayed, and lists those that are
 // answered by Enumerate. A method without a row is refused: nothing is passed on
-// because nobody thought of it. Methods of extensions are in the configuration.
+// by omission. Methods of extensions are in the configuration.
 var methods = map[string]method{
 	"resources/read":        {about: "uri", find: (*relayed).findResource},
 	"resources/subscribe":   {action: "resources/read", about: "uri", find: (*relayed).findResource},

@@ -272,7 +272,7 @@ func (c *call) caller() *policy.Principal {
 	return &c.in.Principal
 }
 
-// newRecord returns a record of what is known of c, whatever became of it; with
+// newRecord returns a record of what is known of c, whatever its outcome; with
 // judged also what the policy judged, so that it can be judged again.
 func (c *call) newRecord(judged bool) *audit.Record {
 	who := c.caller()

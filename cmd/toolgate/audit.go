@@ -84,7 +84,7 @@ func auditVerify(e *env) *cobra.Command {
 	var trailOnly bool
 	var archive string
 	c := &cobra.Command{
-		Use: "verify", Short: "verify every chain of the trail, its signatures, and what others have seen of it", Args: cobra.NoArgs,
+		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := archive
 			if dir == "" {

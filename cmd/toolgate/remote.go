@@ -37,11 +37,11 @@ func (e *env) address(listener func(*config.Config) string) (string, error) {
 
 // client makes connections of its own, past proxy variables. The answer to a
 // call may take as long as the call, so only connecting is bounded, and with
-// patience above 0 the wait for an answer to begin.
-func client(patience time.Duration) *http.Client {
+// headerTimeout above 0 the wait for an answer to begin.
+func client(headerTimeout time.Duration) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		ResponseHeaderTimeout: patience,
+		ResponseHeaderTimeout: headerTimeout,
 	}}
 }
 

@@ -213,7 +213,7 @@ const (
 type exit struct {
 	code     int
 	err      error
-	document any // what -o json prints of it; nil = nothing
+	document any // printed by -o json; nil = nothing
 }
 
 func (x *exit) Error() string {

@@ -101,7 +101,7 @@ func (e *env) printToken(token string, entry config.Token, old []config.Token) e
 	return err
 }
 
-// listedToken is a configured token with what became of it.
+// listedToken is a configured token with its state.
 type listedToken struct {
 	config.Token
 	State string `json:"state"` // valid, expired or revoked

@@ -133,7 +133,7 @@ type connection struct {
 	order    uint64      // counts what the listener has accepted
 	used     atomic.Bool // it has carried a byte
 	serving  atomic.Bool // a whole request is being answered
-	answered atomic.Bool // a request of it was answered
+	answered atomic.Bool // a request was answered
 }
 
 // answers returns 1 for a connection that has had an answer, else 0.

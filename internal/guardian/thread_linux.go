@@ -15,7 +15,7 @@ var resources = map[string]int{
 }
 
 // confineThread confines the calling thread, which must be locked. Processes that it
-// starts inherit all of it; other threads of the guardian stay as they are.
+// starts inherit the confinement; other threads of the guardian stay as they are.
 func (o *Order) confineThread() error {
 	if o.Namespaces {
 		if err := dropCapabilities(); err != nil {

@@ -1,5 +1,5 @@
 // Package keys keeps the keys of toolgate in a directory outside its state: whoever
-// can write to the state, or restores a backup of it, has none of them.
+// can write to the state, or restores its backup, has none of the keys.
 //
 // Each kind of key has a name and versions. Version 1 is created when it is first
 // needed, later ones by Rotate; the newest is used for what is written, and older

@@ -115,7 +115,7 @@ func (c *Conn) Fail(cause *Error) {
 	}
 }
 
-// Close ends the connection and waits until nothing of it is left.
+// Close ends the connection and waits for its goroutines and its process.
 func (c *Conn) Close() {
 	c.closeOne.Do(func() {
 		c.Fail(&Error{Kind: Unavailable, Err: errors.New("the connection was closed")})

@@ -40,7 +40,7 @@ type Endpoint struct {
 	MaxBytes  int               // of one message
 	Pause     time.Duration     // before an event stream is first opened again, unless the server asks for another
 	Log       hclog.Logger      // never nil
-	// Broken is told why a request got no response; nil does not want to know.
+	// Broken, unless nil, receives the reason why a request got no response.
 	Broken func(error)
 }
 
@@ -124,7 +124,7 @@ func (e *Endpoint) with(h http.Header, s Session) http.Header {
 // Post sends one message with the headers h, which begin with those of Headers
 // and are not changed. Claim is called right before the first byte of the request
 // is written, and prevents that by returning false; nil always agrees. If the
-// connection fails, net/http sends the request again only when no byte of it was
+// connection fails, net/http sends the request again only when none of its bytes was
 // written, and claim is called again. The caller closes the body of the response.
 func (e *Endpoint) Post(ctx context.Context, h http.Header, message []byte, claim func() bool) (*http.Response, error) {
 	req := e.request(ctx, http.MethodPost, h)

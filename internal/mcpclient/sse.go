@@ -10,15 +10,15 @@ import (
 )
 
 // OpenSSE connects to an HTTP+SSE server. It waits for the address of its
-// messages until ctx ends or patience is over. Header and base are as in
+// messages until ctx ends or timeout is over. Header and base are as in
 // OpenHTTP.
-func (c *Conn) OpenSSE(ctx context.Context, address string, header http.Header, base http.RoundTripper, patience time.Duration) error {
+func (c *Conn) OpenSSE(ctx context.Context, address string, header http.Header, base http.RoundTripper, timeout time.Duration) error {
 	if err := c.OpenHTTP(address, header, base); err != nil {
 		return err
 	}
 	w := c.wire.(*httpWire)
 	w.shared = true
-	ctx, stop := context.WithTimeout(ctx, patience)
+	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { c.Fail(&Error{Kind: Timeout, Sent: true, Err: ctx.Err()}) })()
 	return w.openShared()

@@ -116,7 +116,7 @@ func (w *stdioWire) write() {
 	}
 }
 
-// put writes one line, and records when it is certain that no byte of it went.
+// put writes one line, and records when certainly none of its bytes was sent.
 func (w *stdioWire) put(out outLine) bool {
 	n, err := w.in.Write(append(out.line, '\n'))
 	if err == nil {

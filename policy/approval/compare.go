@@ -70,14 +70,14 @@ func (t *Tickets) Check(ctx context.Context) error {
 
 // ready waits until the store is compared with the trail.
 func (t *Tickets) ready(ctx context.Context) error {
-	patience := time.NewTimer(comparingPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(comparingPatience)
+	defer timeout.Stop()
 	select {
 	case <-t.compared:
 		return t.compareErr
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		return ErrComparing
 	}
 }
@@ -170,7 +170,7 @@ func (t *Tickets) compareOne(w *writer, id, behind string) error {
 }
 
 // trust reports whether the store can be relied on for k: toolgate wrote the row and its
-// votes, and the audit trail has no later change of it. A live ticket that it cannot be
+// votes, and the audit trail has no later change of the ticket. A live ticket that it cannot be
 // relied on for becomes unknown. trust fails closed: when the trail cannot be read, that
 // is an error.
 func (t *Tickets) trust(w *writer, k *Ticket) (bool, error) {

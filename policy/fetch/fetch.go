@@ -37,7 +37,7 @@ import (
 
 const (
 	maxBytes   = 128 << 20        // of one bundle, packed
-	patience   = 10 * time.Second // until a server begins to answer, beside what it was asked to wait
+	timeout    = 10 * time.Second // until a server begins to answer, beside what it was asked to wait
 	longest    = 2 * time.Minute  // for one answer to come over
 	maxHops    = 10
 	longPolled = "application/vnd.openpolicyagent.bundles" // the media type of servers that can wait
@@ -106,7 +106,7 @@ func (s *Source) Fetch(ctx context.Context) (*Copy, error) {
 func (s *Source) ask(ctx context.Context, tag string, wait time.Duration) (c *Copy, long bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	slow := time.AfterFunc(patience+wait, func() { cancel(errors.New("it takes too long to answer")) })
+	slow := time.AfterFunc(timeout+wait, func() { cancel(errors.New("it takes too long to answer")) })
 	defer slow.Stop()
 	res, err := s.send(ctx, tag, wait)
 	if err != nil {
@@ -333,7 +333,7 @@ const firstRetry = time.Second
 // Poll asks the server again and again until ctx ends, and then gives nil.
 // serving is the copy that the caller has; nil = none. take is given every new
 // one: when it returns nil the copy becomes the last good one, else it is
-// dropped and not offered again until the server has another. said is told how
+// dropped and not offered again until the server has another. said reports how
 // each round went, nil for well; while the server has a copy that was not taken,
 // that is how it goes.
 //

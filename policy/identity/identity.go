@@ -138,7 +138,7 @@ func (s *state) check(t *token) error {
 	return nil
 }
 
-// New checks c and makes an Authenticator of it. The error names every fault.
+// New checks c and returns its Authenticator. The error names every fault.
 func New(c Config) (*Authenticator, error) {
 	a := new(Authenticator)
 	if err := a.Apply(c); err != nil {

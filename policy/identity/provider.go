@@ -54,7 +54,7 @@ type endpoints struct {
 	named  bool // its answers say whose they are (RFC 9207)
 }
 
-// NewProvider makes a Provider of c. Its people are told apart from those that
+// NewProvider returns the Provider that c describes. Its people are distinguished from those that
 // a knows in other ways.
 func (a *Authenticator) NewProvider(c ProviderConfig) (*Provider, error) {
 	u, err := url.Parse(c.Issuer)

@@ -71,7 +71,7 @@ var (
 		"roles":              into(func(a *policy.Approval) *[]string { return &a.Roles }, roleNames),
 		"quorum":             decodeQuorum,
 		"ttl":                into(func(a *policy.Approval) *time.Duration { return &a.TTL }, duration),
-		"hold":               into(func(a *policy.Approval) **time.Duration { return &a.Hold }, patience),
+		"hold":               into(func(a *policy.Approval) **time.Duration { return &a.Hold }, waiting),
 		"execute_on_approve": into(func(a *policy.Approval) *bool { return &a.ExecuteOnApprove }, boolean),
 	}
 	limitMembers = members[policy.Limit]{
@@ -237,8 +237,8 @@ func duration(v ast.Value) (time.Duration, error) {
 	return d, nil
 }
 
-// patience reads a duration that may be 0.
-func patience(v ast.Value) (*time.Duration, error) {
+// waiting reads a duration that may be 0.
+func waiting(v ast.Value) (*time.Duration, error) {
 	s, err := text[string](v)
 	if err != nil {
 		return nil, err

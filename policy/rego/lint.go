@@ -42,7 +42,7 @@ func (f Finding) Where() string {
 	return fmt.Sprintf("%s:%d", f.File, f.Row)
 }
 
-// String is the finding as people are told it: its place, what it is, and on a
+// String formats the finding for people: its place, what it is, and on a
 // second line the mend.
 func (f Finding) String() string {
 	text := f.Message
@@ -219,7 +219,7 @@ func effectAt(ref ast.Ref) (policy.Effect, bool) {
 	return "", false
 }
 
-// lintVerdicts looks at a rule that decides, and at every else of it.
+// lintVerdicts looks at a rule that decides, and at each of its else branches.
 func lintVerdicts(r *ast.Rule, effect policy.Effect) []Finding {
 	var found []Finding
 	if head := verdictOf(r); head != nil && r.Else == nil {

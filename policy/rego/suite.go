@@ -130,7 +130,7 @@ func Test(ctx context.Context, o TestOptions) (*TestReport, error) {
 	return report, ctx.Err()
 }
 
-// suite is a policy with the tests of it.
+// suite is a policy with its tests.
 type suite struct {
 	engine  *Engine
 	sources *sources

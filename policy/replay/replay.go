@@ -28,7 +28,7 @@ type Options struct {
 	Revision   string    // of the policy that judged then; "" = of any
 	Examples   int       // kept of each group; 0 = none
 	Workers    int       // that judge at once; 0 = one for each processor
-	// Progress is told now and then how far it is; nil = nobody is. It is called
+	// Progress, unless nil, receives the progress now and then. It is called
 	// by one goroutine at a time and must not block.
 	Progress func(Progress)
 }

@@ -111,7 +111,7 @@ func newReport(candidate string, examples int) *Report {
 	}
 }
 
-// maxCauses bounds the causes that are told apart: some may hold words of callers.
+// maxCauses bounds the causes that are distinguished: some may hold words of callers.
 const maxCauses = 100
 
 // note counts a cause. Of the decisions where it occurs, the one with the lowest id is kept.

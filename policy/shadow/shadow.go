@@ -52,7 +52,7 @@ const (
 type Options struct {
 	DB    *store.DB
 	Trail string // directory of the audit trail
-	// Observe is told of every decision; it must not block.
+	// Observe receives every decision; it must not block.
 	Observe func(Outcome)
 	Log     hclog.Logger
 	Poll    time.Duration    // between two looks at the trail; 0 = that of audit.Follow

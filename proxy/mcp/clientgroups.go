@@ -244,7 +244,7 @@ func (l *listener) wants(method string, params json.RawMessage) bool {
 	return ok && slices.ContainsFunc(l.uris, func(own string) bool { return within(uri, own) })
 }
 
-// within reports whether uri is own or a part of it.
+// within reports whether uri is own or below own.
 func within(uri, own string) bool {
 	if len(uri) <= len(own) || own == "" {
 		return uri == own
