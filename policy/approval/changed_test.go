@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -123,12 +124,12 @@ func finishAs(s approval.State) func(*testing.T, *approval.Tickets, string) erro
 	}
 }
 
-// listened is a world whose changes are told to a listener.
+// listened returns a world whose changes a listener receives.
 func listened(t *testing.T) (*world, *listener) {
 	t.Helper()
 	l := &listener{}
-	w := newWorld(t)
-	w.Tickets = w.open(approval.Options{Changed: l.changed})
+	w := &world{t: t, now: noon, path: filepath.Join(t.TempDir(), "state.db")}
+	w.Tickets = w.open(approval.Options{Changed: l.changed}) // alone: others on the file would expire tickets too
 	return w, l
 }
 
