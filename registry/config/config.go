@@ -117,6 +117,7 @@ type Server struct {
 	OutputSchema string            `json:"output_schema"` // enforce, warn or off
 	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case
 	HiddenText   string            `json:"hidden_text"`   // report or escape: characters of the server's texts that a reader does not see
+	SecretNames  []string          `json:"secrets"`       // variables and headers of the server whose values are secrets, although their names do not say so; see Secrets
 	Notice       string            `json:"notice"`        // boundary notice; "" = none
 	Methods      []string          `json:"methods"`       // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
 

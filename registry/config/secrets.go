@@ -1,7 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/toolgate/toolgate/registry/lock"
@@ -12,8 +15,8 @@ import (
 const minSecret = 6
 
 // Secrets returns the values that toolgate gives the server and that look like
-// secrets: those of variables, headers and flags with such a name, passwords in
-// addresses, and members of a query.
+// secrets: those of variables, headers and flags with such a name, or one that
+// SecretNames lists, passwords in addresses, and members of a query.
 func (s Server) Secrets() []string {
 	var found []string
 	add := func(value string) {
@@ -22,13 +25,13 @@ func (s Server) Secrets() []string {
 		}
 	}
 	for name, value := range s.Env {
-		if lock.Secret(name) {
+		if s.isSecret(name) {
 			add(value)
 		}
 		add(password(value))
 	}
 	for name, value := range s.Headers {
-		if lock.Secret(name) {
+		if s.isSecret(name) {
 			if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer, Basic
 				value = credentials
 			}
@@ -50,6 +53,35 @@ func (s Server) Secrets() []string {
 		}
 	}
 	return found
+}
+
+// isSecret reports whether a variable or a header of this name has a secret.
+func (s Server) isSecret(name string) bool {
+	return lock.Secret(name) || slices.ContainsFunc(s.SecretNames, func(n string) bool { return strings.EqualFold(n, name) })
+}
+
+// checkSecrets reports names that no variable and no header of the server has, and
+// values that are too short to be found.
+func (l *loader) checkSecrets(s *Server, n *node) {
+	if s.Disabled {
+		return // its envFile was not read
+	}
+	for i, name := range s.SecretNames {
+		found, short := false, false
+		for _, given := range []map[string]string{s.Env, s.Headers} {
+			for key, value := range given {
+				if strings.EqualFold(key, name) {
+					found, short = true, short || len(value) < minSecret
+				}
+			}
+		}
+		switch at := n.at(strconv.Itoa(i)); {
+		case !found:
+			l.fault(at, "names no variable and no header of this server", "name members of its env, envFile or headers")
+		case short:
+			l.warn(at, fmt.Sprintf("has a value of fewer than %d bytes, which is not redacted", minSecret), "")
+		}
+	}
 }
 
 // password returns the password in an address, "" for none.

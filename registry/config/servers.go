@@ -106,6 +106,7 @@ func (l *loader) readServers() {
 		l.decode(m, &s)
 		l.finishEntry(&s, m)
 		l.decode(settings.get(m.key), &s)
+		l.checkSecrets(&s, settings.get(m.key).get("secrets"))
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
 }
