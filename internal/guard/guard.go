@@ -62,10 +62,7 @@ func (h Hosts) ownHost(r *http.Request) bool {
 	if h[name] {
 		return true
 	}
-	addr, err := netip.ParseAddr(name)
-	if err != nil {
-		return false
-	}
+	addr, _ := netip.ParseAddr(name) // zero for a name, which no connection came to
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
 		return false
@@ -77,7 +74,7 @@ func (h Hosts) ownHost(r *http.Request) bool {
 // ownOrigin reports whether origin is one of ours.
 func (h Hosts) ownOrigin(origin string) bool {
 	u, err := url.Parse(origin)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		return false
 	}
 	return u.Path == "" && u.RawQuery == "" && u.Fragment == "" && h[HostName(u.Host)]
