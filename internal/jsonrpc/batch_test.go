@@ -12,6 +12,14 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
+// What is no batch is called so.
+func TestSplitOfAnObject(t *testing.T) {
+	_, err := jsonrpc.Split([]byte(`{}`), jsonrpc.Limits{}, 5)
+	if f := jsonrpc.FaultOf(err); f.Want != "an array" || f.Kind != jsonrpc.Invalid {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestSplit(t *testing.T) {
 	deep := strings.Repeat("[", 64) + strings.Repeat("]", 64)
 	for _, tt := range []struct {

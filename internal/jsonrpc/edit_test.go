@@ -99,6 +99,9 @@ func TestEditingRefusesWhatItCannotRead(t *testing.T) {
 			t.Errorf("setting %q: %s, %v", value, got, err)
 		}
 	}
+	if got, err := jsonrpc.Set(json.RawMessage(`{"a":1}`), "a", nil); !errors.Is(err, jsonrpc.ErrNotValue) {
+		t.Errorf("setting nothing: %s, %v", got, err)
+	}
 	if _, err := jsonrpc.Set(json.RawMessage(`{"a":1,"\u0061":2}`), "a", json.RawMessage(`3`)); !errors.Is(err, jsonrpc.ErrRepeated) {
 		t.Errorf("repeated member: %v", err)
 	}

@@ -174,7 +174,7 @@ func ReadPublic(file string) (Public, error) {
 	}
 	any, err := x509.ParsePKIXPublicKey(block.Bytes)
 	key, ok := any.(ed25519.PublicKey)
-	if err != nil || !ok {
+	if !ok {
 		return Public{}, errors.Join(fmt.Errorf("reading public key %s: it is not an Ed25519 public key", file), err)
 	}
 	return Public{ID: identify(0, key), Key: key}, nil
@@ -236,9 +236,7 @@ func (d *Dir) newest(name string, fill func() ([]byte, error)) (text []byte, ver
 // version returns the text of the version that an ID names.
 func (d *Dir) version(name, id string) (text []byte, version int, err error) {
 	number, _, _ := strings.Cut(id, "-")
-	if version, err = strconv.Atoi(number); err != nil || version < 1 {
-		return nil, 0, fmt.Errorf("reading key %s %q: %w", name, id, ErrUnknown)
-	}
+	version, _ = strconv.Atoi(number) // 0 for another text, which no key has
 	text, err = os.ReadFile(d.file(name, version))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = ErrUnknown
@@ -285,9 +283,9 @@ func (d *Dir) pair(name string, version int, text []byte) (Signer, error) {
 	if block == nil {
 		return Signer{}, fmt.Errorf("reading key %s: it is not PEM", file)
 	}
-	any, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	any, _ := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := any.(ed25519.PrivateKey)
-	if err != nil || !ok {
+	if !ok {
 		return Signer{}, fmt.Errorf("reading key %s: it is not an Ed25519 private key", file)
 	}
 	return Signer{ID: identify(version, key.Public().(ed25519.PublicKey)), Key: key}, nil

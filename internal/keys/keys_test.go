@@ -2,7 +2,12 @@ package keys_test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"os"
 	"path/filepath"
@@ -134,14 +139,17 @@ func TestUnusable(t *testing.T) {
 	if err := os.Mkdir(readOnly, 0o500); err != nil {
 		t.Fatal(err)
 	}
-	paths := []string{"", file, filepath.Join(file, "below")}
+	paths := map[string]string{"": "no configuration directory", file: "not a directory", filepath.Join(file, "below"): "not a directory"}
 	if os.Geteuid() != 0 {
-		paths = append(paths, readOnly)
+		paths[readOnly] = "permission denied"
 	}
-	for _, path := range paths {
-		if _, err := keys.Open(path); err == nil || !strings.Contains(err.Error(), "hint:") {
+	for path, want := range paths {
+		if _, err := keys.Open(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("opening %q: %v", path, err)
 		}
+	}
+	if _, err := keys.At(file).Publics(keys.Checkpoints); err == nil {
+		t.Error("a directory that cannot be read has no keys")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tickets-1.key"), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
@@ -151,5 +159,70 @@ func TestUnusable(t *testing.T) {
 	}
 	if _, err := open(t, dir).Signer(keys.Tickets); err == nil || strings.Contains(err.Error(), "short") {
 		t.Errorf("a short key pair: %v", err)
+	}
+}
+
+// A file that holds another kind of key is refused.
+func TestOtherKeys(t *testing.T) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(private.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, private, public string }{
+		{"text", "-----BEGIN", "-----BEGIN"},
+		{"damaged", pemOf("PRIVATE KEY", secret[:9]), pemOf("PUBLIC KEY", public[:9])},
+		{"of another algorithm", pemOf("PRIVATE KEY", secret), pemOf("PUBLIC KEY", public)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for ending, text := range map[string]string{".key": tc.private, ".pub": tc.public} {
+				if err := os.WriteFile(filepath.Join(dir, "checkpoints-1"+ending), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s, err := open(t, dir).Signer(keys.Checkpoints); err == nil {
+				t.Errorf("signer %s", s.ID)
+			}
+			if all, err := keys.At(dir).Publics(keys.Checkpoints); err == nil {
+				t.Errorf("public keys %v", all)
+			}
+		})
+	}
+}
+
+func pemOf(kind string, der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+}
+
+// A count never falls, and one that is no number is an error to all who need it.
+func TestCount(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	for _, n := range []int64{7, 3, 7} {
+		if err := d.RaiseCount("trail", n); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.Count("trail"); got != 7 || err != nil {
+			t.Errorf("after %d: %d, %v", n, got, err)
+		}
+	}
+	for _, text := range []string{"seven", "-7", "7 8", "99999999999999999999"} {
+		if err := os.WriteFile(filepath.Join(dir, "trail.count"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := d.Count("trail"); err == nil {
+			t.Errorf("%q is the count %d", text, n)
+		}
+		if err := d.RaiseCount("trail", 8); err == nil {
+			t.Errorf("%q was raised", text)
+		}
 	}
 }

@@ -57,11 +57,6 @@ func inspect(raw json.RawMessage) (any, *Refused) {
 	case bool:
 		return doc, nil
 	case map[string]any:
-		if s, ok := doc["$schema"]; ok {
-			if _, ok = s.(string); !ok {
-				return nil, refused("$schema must be a string")
-			}
-		}
 		c := census{odd: map[string]bool{}}
 		c.count(doc)
 		return doc, c.judge()

@@ -188,6 +188,8 @@ func TestCompileRefuses(t *testing.T) {
 		{"too many subschemas", `{"anyOf":[` + strings.Repeat(`{"type":"null"},`, 2001) + `true]}`, "more than 2000 subschemas"},
 		{"too many objects that are no subschemas", `{"enum":[` + strings.Repeat(`{},`, 2001) + `1]}`, "more than 2000 subschemas"},
 		{"doubling on the way back to itself", doublingBack(20), "look at the same value"},
+		{"too many subschemas that are no objects", `{"properties":{` + booleans(2001) + `}}`, "more than 2000 subschemas"},
+		{"too many bytes of patterns", `{"anyOf":[` + patterns(17) + `]}`, "more than 16384 bytes"},
 		{"too many references", `{"anyOf":[` + strings.Repeat(`{"$ref":"#/$defs/a"},`, 1001) + `true],"$defs":{"a":true}}`, "more than 1000 references"},
 		{"too many odd references", oddRefs(101), "other places than definitions"},
 		{"too many ids", manyIDs(65), "more than 64 ids"},
@@ -213,6 +215,24 @@ func TestCompileRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// booleans are members that are schemas.
+func booleans(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`"k%d":true`, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// patterns are schemas with patterns of the greatest length.
+func patterns(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`{"pattern":"%s%04d"}`, strings.Repeat("x", 1020), i)
+	}
+	return strings.Join(all, ",")
 }
 
 // oddRefs refers to places where no keyword leads.

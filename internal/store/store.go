@@ -77,12 +77,11 @@ func Open(ctx context.Context, path string, migrations fs.FS) (*DB, error) {
 	if err = check(ctx, db.Write); err == nil {
 		err = migrate(ctx, db.Write, steps)
 	}
+	if err == nil {
+		db.file, err = os.Stat(path)
+	}
 	if err != nil {
 		_ = db.Close() // the first error says more
-		return nil, explain("opening", path, err)
-	}
-	if db.file, err = os.Stat(path); err != nil {
-		_ = db.Close() // as above
 		return nil, explain("opening", path, err)
 	}
 	return db, nil
@@ -147,11 +146,11 @@ func (db *DB) Close() error {
 // then linked into place, so that of two processes one wins and neither sees half a
 // file.
 func ensure(ctx context.Context, path string, steps []migration) error {
-	switch info, err := os.Stat(path); {
-	case err == nil && info.Mode().Perm()&0o077 != 0:
-		return os.Chmod(path, 0o600)
-	case err == nil || !errors.Is(err, fs.ErrNotExist):
-		return err
+	if info, err := os.Stat(path); err == nil {
+		if info.Mode().Perm()&0o077 != 0 {
+			return os.Chmod(path, 0o600)
+		}
+		return nil
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

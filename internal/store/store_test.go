@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -338,6 +340,37 @@ func TestAMissingDirectoryThatCannotBeMade(t *testing.T) {
 	put(t, file, nil)
 	if _, err := store.Open(t.Context(), filepath.Join(file, "state.db"), one); err == nil {
 		t.Error("opened below a file")
+	}
+}
+
+// The error is the one of the file's name, not of what SQLite makes of it.
+func TestANameThatIsTooLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("n", 300))
+	if _, err := store.Open(t.Context(), path, one); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("opened: %v", err)
+	}
+}
+
+// Who waits too long for another transaction learns that the store is busy.
+func TestBusy(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "state.db"), one)
+	tx, err := db.Write.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	err = db.UpdateWithin(t.Context(), time.Millisecond, func(context.Context, *sql.Tx) error { return nil })
+	if !errors.Is(err, store.ErrBusy) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A JSON column of nothing is the empty text.
+func TestJSONColumn(t *testing.T) {
+	for want, v := range map[string]any{"": nil, "{}": map[string]int{}, "[1]": []int{1}} {
+		if got, err := (store.JSON{To: v}).Value(); got != want || err != nil {
+			t.Errorf("%v is %q, %v; want %q", v, got, err, want)
+		}
 	}
 }
 

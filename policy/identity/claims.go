@@ -80,7 +80,7 @@ func (m members) find(name string) (json.RawMessage, error) {
 // list reads a string or a list of strings.
 func (m members) list(name string) (list []string, err error) {
 	value, err := m.find(name)
-	if value == nil || err != nil {
+	if value == nil {
 		return nil, err
 	}
 	var one string
@@ -94,7 +94,7 @@ func (m members) list(name string) (list []string, err error) {
 // text reads a string; an empty one is malformed, because it names nobody.
 func (m members) text(name string) (text string, err error) {
 	value, err := m.find(name)
-	if value == nil || err != nil {
+	if value == nil {
 		return "", err
 	}
 	if err = json.Unmarshal(value, &text); err == nil && text == "" {
@@ -118,7 +118,7 @@ func (m members) chain(name, issuer string, named func(issuer, sub string) strin
 		}
 		iss, issErr := m.text("iss")
 		switch {
-		case err != nil || issErr != nil:
+		case issErr != nil:
 			return nil, errors.Join(err, issErr)
 		case sub == "" || len(parties) == most:
 			return nil, errors.New("it names nobody, or too many")

@@ -27,6 +27,32 @@ func (p *idp) typed(t *testing.T, typ string, claims map[string]any) string {
 	return signWith(t, s, claims)
 }
 
+// actors is a chain of n actors.
+func actors(n int) (chain map[string]any) {
+	for range n {
+		chain = map[string]any{"sub": "x", "act": chain}
+	}
+	return chain
+}
+
+// Where no issuer is trusted, a token of the form of a JWT is as unknown as another.
+func TestNoIssuers(t *testing.T) {
+	a := authenticator(t, identity.Config{Tokens: []identity.Token{agent()}})
+	if _, err := a.Identify(t.Context(), identity.Credential{Bearer: "a.b.c"}); identity.KindOf(err) != identity.Unknown {
+		t.Error(err)
+	}
+}
+
+// A token has three parts.
+func TestReadJWT(t *testing.T) {
+	good := "e30.e30."
+	for token, ok := range map[string]bool{good: true, "e30.e30": false, "e30": false, good + ".": false, "": false, "x.e30.": false, "e30.W10.": false} {
+		if _, err := identity.ReadJWT(token); (err == nil) != ok {
+			t.Errorf("%q: %v", token, err)
+		}
+	}
+}
+
 // TestKinds holds why each credential is refused, in words that do not change.
 func TestKinds(t *testing.T) {
 	p := newIDP(t)
@@ -83,6 +109,10 @@ func TestKinds(t *testing.T) {
 		"a person of another form": {with(map[string]any{"person": []string{"ann"}}), identity.Claims},
 		"a person without a name":  {with(map[string]any{"person": ""}), identity.Claims},
 		"an actor without a name":  {with(map[string]any{"act": map[string]any{}}), identity.Claims},
+		"an actor's issuer":        {with(map[string]any{"act": map[string]any{"sub": "x", "iss": 5}}), identity.Claims},
+		"an actor's subject":       {with(map[string]any{"act": map[string]any{"sub": 5, "client_id": "x"}}), identity.Claims},
+		"a chain of actors":        {with(map[string]any{"act": actors(8)}), ""},
+		"a longer chain of actors": {with(map[string]any{"act": actors(9)}), identity.Claims},
 		"an actor who may not":     {with(map[string]any{"act": map[string]any{"sub": "x"}, "may_act": map[string]any{"sub": "y"}}), identity.Claims},
 	} {
 		t.Run(name, func(t *testing.T) {

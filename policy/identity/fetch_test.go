@@ -53,6 +53,33 @@ func TestKeyFetchIsBounded(t *testing.T) {
 	}
 }
 
+// What is no key set leaves its issuer without keys.
+func TestNoKeySet(t *testing.T) {
+	p := newIDP(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/failing" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if r.URL.Path == "/empty" {
+			_, _ = w.Write([]byte(`{"keys":[]}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"keys":[{"kty":"OKP","kid":"x","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`))
+	}))
+	t.Cleanup(srv.Close)
+	for path, ready := range map[string]bool{"/good": true, "/failing": false, "/empty": false} {
+		c := p.config()
+		c.JWKS = srv.URL + path
+		a := authenticator(t, identity.Config{JWT: []identity.JWT{c}})
+		for range 20 { // more than are sent: the cause stays the server's
+			a.FetchKeys(t.Context())
+		}
+		if is := a.Issuers()[0]; is.Ready != ready || strings.Contains(is.Fault, "pace") || strings.Contains(is.Fault, "often") || (is.Fault == "") != ready {
+			t.Errorf("%s: %+v", path, is)
+		}
+	}
+}
+
 // An OpenID provider is not discovered through a redirect either.
 func TestDiscoveryIsNotRedirected(t *testing.T) {
 	p := newOP(t)

@@ -269,8 +269,8 @@ func ParseBearer(header string) (string, error) {
 	if header == "" {
 		return "", nil
 	}
-	scheme, token, ok := strings.Cut(header, " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
 		return "", refuse(Malformed, "the authorization header is not of the form Bearer TOKEN")
 	}
 	token = strings.TrimLeft(token, " ")
@@ -289,8 +289,8 @@ func FromHeader(h http.Header) (Credential, bool) {
 	if len(lines) == 0 {
 		return Credential{}, true
 	}
-	token, err := ParseBearer(lines[0])
-	if err != nil || token == "" || len(lines) > 1 {
+	token, _ := ParseBearer(lines[0])
+	if token == "" || len(lines) > 1 {
 		return Credential{}, false
 	}
 	return Credential{Bearer: token}, true
@@ -326,10 +326,7 @@ func newState(c Config, old *state) (*state, error) {
 		s.revoked = func([sha256.Size]byte) bool { return false }
 	}
 	var faults []error
-	var err error
-	if s.verified, err = lru.New[[sha256.Size]byte, verifiedToken](maxVerified); err != nil {
-		faults = append(faults, err)
-	}
+	s.verified, _ = lru.New[[sha256.Size]byte, verifiedToken](maxVerified) // fails only for a size below one
 	for i, t := range c.Tokens {
 		if err := s.addToken(t); err != nil {
 			faults = append(faults, fmt.Errorf("tokens[%d]: %w", i, err))

@@ -8,6 +8,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -76,6 +77,7 @@ func TestLocal(t *testing.T) {
 	accepted(t, a, identity.Credential{Local: true}, observer)
 	refused(t, a, identity.Credential{Bearer: secret})
 	refused(t, a, identity.Credential{Bearer: secret, Local: true})
+	refused(t, a, identity.Credential{Malformed: true})
 
 	a = authenticator(t, identity.Config{LocalRole: "treasurer"})
 	accepted(t, a, identity.Credential{}, policy.Principal{Subject: "local", Roles: []string{"treasurer"}})
@@ -135,9 +137,13 @@ func TestFaults(t *testing.T) {
 	}
 	hash := identity.HashToken("x")
 	for want, c := range map[string]identity.Config{
-		"subject is empty":      {Tokens: []identity.Token{{SHA256: hash}}},
-		"stdio without a token": {Tokens: []identity.Token{{Subject: "local", SHA256: hash}}},
-		"not 64 hexadecimal":    {Tokens: []identity.Token{{Subject: "a", SHA256: hash[2:]}}},
+		"jwt[0]: audience is empty": {JWT: change(func(j *identity.JWT) { j.Audience = []string{"toolgate", ""} })},
+		"jwt[0]: jwks is not a URL": {JWT: change(func(j *identity.JWT) { j.JWKS = "https://[::1" })},
+		"max_lifetime or skew":      {JWT: change(func(j *identity.JWT) { j.MaxLifetime = -1 })},
+		"jwt[0]: max_lifetime or":   {JWT: change(func(j *identity.JWT) { j.Skew = -1 })},
+		"subject is empty":          {Tokens: []identity.Token{{SHA256: hash}}},
+		"stdio without a token":     {Tokens: []identity.Token{{Subject: "local", SHA256: hash}}},
+		"not 64 hexadecimal":        {Tokens: []identity.Token{{Subject: "a", SHA256: hash[2:]}}},
 		"tokens[1]: sha256 is configured twice": {Tokens: []identity.Token{
 			{Subject: "a", SHA256: hash}, {Subject: "b", SHA256: strings.ToUpper(hash)}}},
 		"tokens[1]: subject \"a\" is configured with other roles": {Tokens: []identity.Token{
@@ -535,6 +541,10 @@ func TestEarlier(t *testing.T) {
 	}
 	was := policy.Principal{Subject: "agent-7"}
 	refused(t, one, identity.Credential{Earlier: &was, Bearer: "x"}) // what is shown decides
+	gone := authenticator(t, identity.Config{JWT: []identity.JWT{p.config()}, Client: p.Client(), Now: func() time.Time { return clock },
+		Revoked: func(hash [sha256.Size]byte) bool { return hash == sha256.Sum256([]byte("gone")) }})
+	accepted(t, gone, identity.Credential{Earlier: &alice, Hash: identity.HashToken("other")}, alice)
+	refused(t, gone, identity.Credential{Earlier: &alice, Hash: identity.HashToken("gone")})
 	accepted(t, one, identity.Credential{Earlier: &was, Local: true}, policy.Principal{Subject: "local", Roles: []string{"operator"}})
 }
 

@@ -140,22 +140,23 @@ func TestRefusedAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(p *op)
 		change func(secret *string, answer url.Values)
+		kind   identity.Kind // "" = any
 	}{
 		"another state":     {change: func(_ *string, a url.Values) { a.Set("state", "x") }},
 		"no state":          {change: func(_ *string, a url.Values) { a.Del("state") }},
-		"nothing was begun": {change: func(s *string, a url.Values) { *s = ""; a.Set("state", "") }},
+		"nothing was begun": {change: func(s *string, a url.Values) { *s = ""; a.Set("state", "") }, kind: identity.Malformed},
 		"two states":        {change: func(_ *string, a url.Values) { a.Add("state", "x") }},
 		"another issuer":    {change: func(_ *string, a url.Values) { a.Set("iss", "https://evil.example") }},
 		"no issuer":         {change: func(_ *string, a url.Values) { a.Del("iss") }},
 		"an error":          {change: func(_ *string, a url.Values) { a.Set("error", "access_denied") }},
-		"no code":           {change: func(_ *string, a url.Values) { a.Del("code") }},
+		"no code":           {change: func(_ *string, a url.Values) { a.Del("code") }, kind: identity.Malformed},
 		"another code":      {change: func(_ *string, a url.Values) { a.Set("code", "x") }},
 		"another verifier":  {change: func(s *string, _ url.Values) { *s += "x" }},
 		"another nonce":     {before: func(p *op) { p.claims = map[string]any{"nonce": "x"} }},
 		"no nonce":          {before: func(p *op) { p.claims = map[string]any{"nonce": nil} }},
 		"no nonce anywhere": {before: func(p *op) { p.claims = map[string]any{"nonce": nil} },
 			change: func(s *string, _ url.Values) { parts := strings.Split(*s, "."); *s = parts[0] + ".." + parts[2] }},
-		"another audience":     {before: func(p *op) { p.claims = map[string]any{"aud": "other"} }},
+		"another audience":     {before: func(p *op) { p.claims = map[string]any{"aud": "other"} }, kind: identity.Malformed},
 		"another party":        {before: func(p *op) { p.claims = map[string]any{"aud": []string{"toolgate", "other"}, "azp": "other"} }},
 		"another access token": {before: func(p *op) { p.claims = map[string]any{"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"} }},
 		"expired":              {before: func(p *op) { p.claims = map[string]any{"exp": clock.Add(-time.Minute).Unix()} }},
@@ -178,7 +179,9 @@ func TestRefusedAnswers(t *testing.T) {
 		"signed by somebody": {before: func(p *op) {
 			p.forge = func(t *testing.T, c map[string]any) string { return sign(t, jose.ES256, newIDP(t).ec, "ec", c) }
 		}},
-		"no ID token": {before: func(p *op) { p.forge = func(*testing.T, map[string]any) string { return "" } }},
+		"a party of no form": {before: func(p *op) { p.claims = map[string]any{"azp": 5} }},
+		"nothing at all":     {change: func(s *string, a url.Values) { *s = ".."; a.Del("state") }},
+		"no ID token":        {before: func(p *op) { p.forge = func(*testing.T, map[string]any) string { return "" } }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newOP(t)
@@ -193,6 +196,9 @@ func TestRefusedAnswers(t *testing.T) {
 			got, err := provider.Finish(t.Context(), secret, answer)
 			if !errors.Is(err, identity.ErrUnauthenticated) || got.Valid() {
 				t.Errorf("%+v, %v", got, err)
+			}
+			if want := tt.kind; want != "" && identity.KindOf(err) != want {
+				t.Errorf("%v, want kind %s", err, want)
 			}
 			for _, hidden := range append(strings.Split(secret, "."), clientSecret, "the-code", "description") {
 				if err != nil && len(hidden) > 1 && strings.Contains(err.Error(), hidden) {
@@ -282,6 +288,8 @@ func TestProviderFaults(t *testing.T) {
 		func(c *identity.ProviderConfig) { c.Issuer = "http://idp.example" },
 		func(c *identity.ProviderConfig) { c.Issuer = "idp.example" },
 		func(c *identity.ProviderConfig) { c.Issuer = "" },
+		func(c *identity.ProviderConfig) { c.Issuer = "https://" },
+		func(c *identity.ProviderConfig) { c.Issuer = "https://[::1" },
 		func(c *identity.ProviderConfig) { c.ClientID = "" },
 		func(c *identity.ProviderConfig) { c.Redirect = "" },
 	} {

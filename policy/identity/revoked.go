@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -110,9 +109,12 @@ func insertRevocation(ctx context.Context, db *store.DB, v Revocation) error {
 // append adds a line to the file, durably.
 func (r *Revocations) append(v Revocation) error {
 	hash, ok := hashOf(v.SHA256)
+	if !ok {
+		return errors.New("it is no SHA-256")
+	}
 	line, err := json.Marshal(v)
-	if err != nil || !ok {
-		return cmp.Or(err, errors.New("it is no SHA-256"))
+	if err != nil {
+		return err
 	}
 	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

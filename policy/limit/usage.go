@@ -120,9 +120,6 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 		return nil
 	}
 	err := u.db.UpdateWithin(ctx, usageTimeout, func(ctx context.Context, tx *sql.Tx) error {
-		if r.use.ticket != "" {
-			return release(ctx, tx, r.use.ticket)
-		}
 		for i := range r.use.shares {
 			if err := uncount(ctx, tx, r.use, &r.use.shares[i], r.ends[i]); err != nil {
 				return err
@@ -250,9 +247,12 @@ func uncount(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) er
 
 // sumOf returns the sum of one slice, 0 when there is none.
 func sumOf(ctx context.Context, tx *sql.Tx, use *Use, s *share, ends int64) (*apd.Decimal, error) {
-	text := "0"
+	var text string
 	err := tx.QueryRowContext(ctx, "SELECT sum FROM usage WHERE "+row, use.key(s, ends)...).Scan(&text)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) {
+		return new(apd.Decimal), nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	sum, _, err := exact.NewFromString(text)
@@ -404,7 +404,7 @@ func amountAt(m policy.Meter, arguments json.RawMessage) (*apd.Decimal, *Uncount
 	}
 	fault.Got = fmt.Sprintf("%.80s", raw)
 	d, _, err := exact.NewFromString(string(raw))
-	if err != nil || d.Form != apd.Finite || d.Sign() < 0 {
+	if err != nil || d.Sign() < 0 {
 		return none, fault
 	}
 	d.Reduce(d)
@@ -419,31 +419,28 @@ var kinds = map[byte]string{'"': "text", '{': "an object", '[': "a list", 't': "
 // find gives the value at a JSON Pointer (RFC 6901).
 func find(value json.RawMessage, pointer string) (json.RawMessage, bool) {
 	for key := range jsontext.Pointer(pointer).Tokens() {
-		var ok bool
 		if len(value) > 0 && value[0] == '[' {
-			value, ok = element(value, key)
+			value = element(value, key)
 		} else {
-			value, ok = jsonrpc.Get(value, key)
-		}
-		if !ok {
-			return nil, false
+			value, _ = jsonrpc.Get(value, key)
 		}
 	}
 	return value, len(value) > 0
 }
 
-func element(list json.RawMessage, key string) (json.RawMessage, bool) {
-	want, err := strconv.Atoi(key)
-	if err != nil || strconv.Itoa(want) != key {
-		return nil, false
+// element gives the element of a list that key names, nil for none.
+func element(list json.RawMessage, key string) json.RawMessage {
+	want, _ := strconv.Atoi(key)
+	if strconv.Itoa(want) != key {
+		return nil
 	}
 	for e := range jsonrpc.Elements(list) {
 		if want == 0 {
-			return e, true
+			return e
 		}
 		want--
 	}
-	return nil, false
+	return nil
 }
 
 // canonical writes a JSON value in the one form that all its spellings have.

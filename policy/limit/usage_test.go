@@ -177,13 +177,25 @@ func TestUsageOfOneValue(t *testing.T) {
 	}
 }
 
+// Only a number as RFC 6901 writes it names an element of a list.
+func TestUsageOfAnElement(t *testing.T) {
+	for key, same := range map[string]string{"0": `["y"]`, "1": `[0,"x"]`, "2": `[]`, "01": `[]`, "+1": `[]`, "-1": `[]`, "x": `[]`, "99999999999999999999": `[]`} {
+		meters := []policy.Meter{{Name: "m", Window: time.Hour, Per: []string{"/to/" + key}}}
+		c := newCounter(t)
+		c.takes(measure(t, who("ann"), `{"to":["y","x"]}`, meters))
+		if got := c.line(measure(t, who("ann"), `{"to":`+same+`}`, meters)); got != "{m:{1,0}}" {
+			t.Errorf("/to/%s is not the one of %s: %s", key, same, got)
+		}
+	}
+}
+
 // What a meter adds up is an exact number that fits; all else cannot be counted.
 func TestUsageCountsNumbersOnly(t *testing.T) {
 	c := newCounter(t)
 	huge, tiny := "1"+strings.Repeat("0", 63), "0."+strings.Repeat("0", 31)+"1"
 	for amount, ok := range map[string]bool{
 		"0": true, "-0": true, "1e2": true, "100.00": true, huge: true, "1e63": true, tiny: true, "1e-32": true,
-		huge + "0": false, "1e64": false, "1e-33": false, "1e400": false, "-1": false, "-1e-9": false, `"100"`: false, "null": false, "true": false, "[100]": false, `{"v":1}`: false,
+		huge + "0": false, "1e99999999999999999999": false, "1e-99999999999999999999": false, "1e64": false, "1e-33": false, "1e400": false, "-1": false, "-1e-9": false, `"100"`: false, "null": false, "true": false, "[100]": false, `{"v":1}`: false,
 		strings.Repeat("9", 65): false, "0." + strings.Repeat("9", 33): false, strings.Repeat("1", 400): false,
 	} {
 		use := measure(t, who("ann"), `{"action":"transfer","asset":"USD","amount":`+amount+`}`, spending)
@@ -196,6 +208,8 @@ func TestUsageCountsNumbersOnly(t *testing.T) {
 		var fault *limit.Uncountable
 		if _, err := c.Reserve(t.Context(), use, nil, nil); !errors.As(err, &fault) || fault.Meter != "day" || fault.Pointer != "/amount" {
 			t.Errorf("%.80s was counted: %v", amount, err)
+		} else if amount[0] == '"' && fault.Got != "text" || amount[0] == '[' && fault.Got != "a list" {
+			t.Errorf("%s is called %s", amount, fault.Got)
 		}
 	}
 	missing := measure(t, who("ann"), `{"action":"transfer"}`, spending)

@@ -16,7 +16,7 @@ import (
 // A check is one place that refuses.
 type check struct {
 	id       int
-	kind     string // refusal, error, filter, bound, sync, redirect
+	kind     string // refusal, error, passed, filter, bound, sync, redirect
 	file     string // from the root of the project
 	line     int
 	function string
@@ -90,10 +90,10 @@ func (f *finder) walk(typ *ast.FuncType, body ast.Node) {
 			return false
 		case *ast.IfStmt:
 			if f.refuses(n.Body.List) {
-				f.condition(n.Cond)
+				f.condition(n.Cond, n.Body.List)
 			}
 			if f.skips(n.Body.List) {
-				f.disjuncts("filter", n.Cond)
+				f.disjuncts("filter", n.Cond, nil)
 			}
 		case *ast.SwitchStmt:
 			f.cases(n)
@@ -131,35 +131,59 @@ func (f *finder) cases(n *ast.SwitchStmt) {
 	for _, s := range n.Body.List {
 		if c := s.(*ast.CaseClause); f.refuses(c.Body) {
 			for _, cond := range c.List {
-				f.condition(cond)
+				f.condition(cond, c.Body)
 			}
 		}
 	}
 }
 
-// condition adds each operand of a condition whose branch refuses.
-func (f *finder) condition(e ast.Expr) { f.disjuncts("refusal", e) }
+// condition adds each operand of a condition whose branch, body, refuses.
+func (f *finder) condition(e ast.Expr, body []ast.Stmt) { f.disjuncts("refusal", e, body) }
 
-func (f *finder) disjuncts(kind string, e ast.Expr) {
+func (f *finder) disjuncts(kind string, e ast.Expr, body []ast.Stmt) {
 	if b, ok := e.(*ast.BinaryExpr); ok && b.Op == token.LOR {
-		f.disjuncts(kind, b.X)
-		f.disjuncts(kind, b.Y)
+		f.disjuncts(kind, b.X, nil) // without one operand the error is still looked at, which no linter sees
+		f.disjuncts(kind, b.Y, nil)
 		return
 	}
-	if isErrorTest(e) {
+	if name := testedError(e); name != "" {
 		kind = "error"
+		if passesOn(body, name) {
+			kind = "passed"
+		}
 	}
 	f.add(kind, e, "mutantLive(%d) && (", ")")
 }
 
-// isErrorTest reports whether e is err != nil.
-func isErrorTest(e ast.Expr) bool {
+// testedError returns the name of err in err != nil, "" for other conditions.
+func testedError(e ast.Expr) string {
 	b, ok := e.(*ast.BinaryExpr)
 	if !ok || b.Op != token.NEQ || !isIdent(b.Y, "nil") {
+		return ""
+	}
+	if id, ok := b.X.(*ast.Ident); ok && strings.Contains(strings.ToLower(id.Name), "err") {
+		return id.Name
+	}
+	return ""
+}
+
+// passesOn reports whether a branch returns the error to its caller, as it is or
+// wrapped, and does nothing else.
+func passesOn(body []ast.Stmt, err string) (found bool) {
+	if len(body) != 1 {
 		return false
 	}
-	id, ok := b.X.(*ast.Ident)
-	return ok && strings.Contains(strings.ToLower(id.Name), "err")
+	r, ok := body[0].(*ast.ReturnStmt)
+	if !ok || len(r.Results) == 0 {
+		return false
+	}
+	ast.Inspect(r.Results[len(r.Results)-1], func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok && isIdent(e, err) {
+			found = true
+		}
+		return true
+	})
+	return found
 }
 
 func isIdent(e ast.Expr, name string) bool {
