@@ -189,6 +189,13 @@ type Record struct {
 	// arguments of a refused call.
 	ArgumentsBytes   int    `json:"arguments_bytes,omitempty"`
 	ArgumentsExcerpt string `json:"arguments_excerpt,omitempty"`
+	// ArgumentsKept says how arguments are recorded that are not recorded whole: masked,
+	// or digest for not at all. ArgumentsHMAC then takes the place of ArgumentsSHA256:
+	// lower-case hex of HMAC-SHA256, under the key ArgumentsKey, of "sha256:" and the hex
+	// digest. Who has no key cannot find the arguments by trying.
+	ArgumentsKept string `json:"arguments_kept,omitempty"`
+	ArgumentsHMAC string `json:"arguments_hmac,omitempty"`
+	ArgumentsKey  string `json:"arguments_key,omitempty"`
 
 	Policy Policy `json:"policy,omitzero"`
 	// Input is an object with the policy's input, except for the members that the

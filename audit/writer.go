@@ -426,14 +426,17 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		"method?", r.Method, "server", r.Server, "tool", r.Tool, "exposed", r.Exposed, "fingerprint", r.Fingerprint)
 	b = appendJSON(b, "arguments", r.Arguments)
 	digest := r.ArgumentsSHA256
-	if digest == "" && len(r.Arguments) > 0 {
+	if digest == "" && len(r.Arguments) > 0 && r.ArgumentsHMAC == "" {
 		sum := sha256.Sum256(r.Arguments)
 		digest = hex.EncodeToString(sum[:])
 	}
 	b = appendTexts(b, "arguments_sha256?", digest)
 	if r.ArgumentsBytes != 0 {
 		b = strconv.AppendInt(append(b, `,"arguments_bytes":`...), int64(r.ArgumentsBytes), 10)
-		b = appendTexts(b, "arguments_excerpt", r.ArgumentsExcerpt)
+		b = appendTexts(b, "arguments_excerpt?", r.ArgumentsExcerpt)
+	}
+	if r.ArgumentsHMAC != "" {
+		b = appendTexts(b, "arguments_kept?", r.ArgumentsKept, "arguments_hmac", r.ArgumentsHMAC, "arguments_key", r.ArgumentsKey)
 	}
 	if p := &r.Policy; p.Effect != "" || p.Revision != "" {
 		b = appendTexts(append(b, `,"policy":{`...), "effect", p.Effect, "rule?", p.Rule, "reason?", p.Reason, "remedy?", p.Remedy, "revision?", p.Revision)

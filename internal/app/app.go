@@ -154,7 +154,7 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	a.startSampling(cfg)
 	a.gate, err = proxy.New(proxy.Options{
 		Identifier: a.callers, Policy: a.sample(a.policy.current()), Limiter: a.limits, Refused: a.refused, Fold: a.state.fold.Add, Usage: limit.NewUsage(a.state.db, nil),
-		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.trail,
+		Tickets: tickets, Waiter: tickets, Repeats: tickets, Book: tickets, Recorder: a.state.records,
 		Upstreams: a.upstreams, Servers: a.upstreams, Artifacts: a.state.artifacts, Bus: a.bus, Settings: gateSettings(cfg),
 		Observe: a.metrics.observe, Log: a.log.Named("gate"),
 	})

@@ -31,6 +31,7 @@ import (
 type state struct {
 	db        *store.DB
 	trail     *audit.Log
+	records   recorder    // of calls and tickets: trail, as audit.arguments has it
 	fold      *audit.Fold // floods of refusals
 	ledger    string      // directory of the trail's ledger
 	decisions *decisionlog.Shipper
@@ -124,6 +125,9 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	if s.trail, err = OpenTrail(cfg, s.keys, audit.Options{Version: a.options.Version, OnError: failed}); err != nil {
 		return err
 	}
+	if s.records, err = a.keepArguments(cfg, s.keys, s.trail); err != nil {
+		return err
+	}
 	s.fold = audit.NewFold(s.trail.Write)
 	s.ledger = s.trail.Signing().Ledger.Dir
 	if s.envelopes, err = audit.OpenEnvelopes(filepath.Join(cfg.State, "runs", "mcp_server", "envelope_validation"), audit.EnvelopeOptions{
@@ -205,7 +209,7 @@ func (s *state) recordTicket(ctx context.Context, tx *sql.Tx, t approval.Ticket,
 	if err := s.notices.Enqueue(ctx, tx, t, c); err != nil {
 		return err
 	}
-	return s.trail.Write(audit.KindTicket, ticketRecord(t, c))
+	return s.records.Write(audit.KindTicket, ticketRecord(t, c))
 }
 
 // ticketRecord is a change of a ticket as the trail has it: the call that made

@@ -136,6 +136,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
 		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},
 		{"toolgate.audit.anchors", !slices.Equal(begun.Audit.Anchors, next.Audit.Anchors)},
+		{"toolgate.audit.arguments", !reflect.DeepEqual(begun.Audit.Arguments, next.Audit.Arguments)},
 		{"toolgate.approvals.ttl", begun.Approvals.TTL != next.Approvals.TTL},
 		{"toolgate.approvals.keep", begun.Approvals.Keep != next.Approvals.Keep},
 		{"toolgate.approvals.max_live", begun.Approvals.MaxLive != next.Approvals.MaxLive},

@@ -29,6 +29,7 @@ type graph struct {
 // node is one subschema.
 type node struct {
 	sch     *jsonschema.Schema
+	secret  bool // see Mask
 	inPlace []*node
 	down    down
 	weight  float64 // of one visit; a plain subschema has 1

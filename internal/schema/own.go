@@ -172,12 +172,15 @@ func (o *Own) describe(address, name string) string {
 }
 
 // subschema gives the subschema at an address.
-func (o *Own) subschema(address string) map[string]any {
+func (o *Own) subschema(address string) map[string]any { return subschema(o.doc, address) }
+
+// subschema gives the subschema of doc at an address, nil when it is no object.
+func subschema(doc any, address string) map[string]any {
 	_, fragment, _ := strings.Cut(address, "#")
 	if plain, err := url.PathUnescape(fragment); err == nil {
 		fragment = plain
 	}
-	found, _ := lookup(o.doc, slices.Collect(jsontext.Pointer(fragment).Tokens()))
+	found, _ := lookup(doc, slices.Collect(jsontext.Pointer(fragment).Tokens()))
 	at, _ := found.(map[string]any)
 	return at
 }

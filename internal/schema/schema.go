@@ -95,6 +95,9 @@ func compile(raw json.RawMessage) (s *Schema, fault *Refused) {
 	if fault != nil {
 		return nil, fault
 	}
+	for _, n := range g.nodes {
+		n.secret = n.sch.WriteOnly || text(subschema(doc, n.sch.Location)["format"]) == "password"
+	}
 	return &Schema{compiled: compiled, graph: g, patterns: engine.seal()}, nil
 }
 

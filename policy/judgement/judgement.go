@@ -41,6 +41,9 @@ var (
 	// ErrExcerpt is returned for a refused call whose arguments are recorded as their
 	// digest, length and an excerpt.
 	ErrExcerpt = errors.New("the record holds an excerpt of the arguments: they were large, and the call was refused")
+	// ErrKept is returned for a call whose arguments are recorded masked or as a keyed
+	// digest (audit.arguments).
+	ErrKept = errors.New("the record does not hold the arguments: audit.arguments masks them or keeps their digest")
 	// ErrNoInput is returned for a decision without its input.
 	ErrNoInput = errors.New("the record does not hold what the policy judged: an older toolgate wrote it, or the verdict is toolgate's own")
 	// ErrUncounted is returned for a call that a meter of the policy applies to and

@@ -150,7 +150,7 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 
 // Decode returns the input that the policy judged and its decision, both equal to
 // the originals. The error says why the call cannot be judged again: ErrNotAsked,
-// ErrElsewhere, ErrExcerpt, ErrNoInput, or a fault of the record.
+// ErrElsewhere, ErrExcerpt, ErrNoInput, ErrKept, or a fault of the record.
 func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 	switch {
 	case r.Kind != audit.KindDecision && r.Kind != audit.KindOutcome && r.Kind != audit.KindTicket, r.Policy.Effect == "":
@@ -161,6 +161,8 @@ func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 		return nil, nil, ErrElsewhere
 	case len(r.Input) == 0:
 		return nil, nil, ErrNoInput
+	case r.ArgumentsKept != "":
+		return nil, nil, ErrKept
 	}
 	in, err := input(r)
 	if err != nil {

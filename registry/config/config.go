@@ -283,10 +283,19 @@ type Artifacts struct {
 	InlineKiB int           `json:"inline_kib"` // most of one text that results "signals" leaves inline; at least 1
 }
 
-// Audit says how durable a record is before its call goes out.
+// Audit says how durable a record is before its call goes out, what it holds, and who
+// receives the signed checkpoints.
 type Audit struct {
-	Durability string   `json:"durability"`        // sync = on disk, os = written
-	Anchors    []Anchor `json:"anchors,omitempty"` // that receive the signed checkpoints
+	Durability string      `json:"durability"`          // sync = on disk, os = written
+	Anchors    []Anchor    `json:"anchors,omitempty"`   // that receive the signed checkpoints
+	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = whole
+}
+
+// Arguments says how the trail keeps the arguments of calls.
+type Arguments struct {
+	Tool string   `json:"tool"`           // exposed name or method; * and ? as in path.Match, "*" = any
+	Keep string   `json:"keep"`           // whole, masked or digest
+	Mask []string `json:"mask,omitempty"` // JSON Pointers that masked masks, in addition to what the tool's schema calls secret
 }
 
 // Anchor is a place outside the state directory that receives checkpoints of the audit

@@ -6,8 +6,11 @@ import (
 	"math"
 	"net/mail"
 	"net/url"
+	"path"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/toolgate/toolgate/internal/guard"
 )
@@ -34,11 +37,27 @@ var formats = map[string]func(string) error{
 	"smtp-url":        checkMailServer,
 	"mailbox":         checkMailbox,
 	"signing-secret":  checkSecret,
+	"glob":            checkGlob,
+	"pointer":         checkPointer,
 }
 
 func checkNetwork(s string) error {
 	if _, err := guard.ParseNetwork(s); err != nil {
 		return complain("%q is neither an address nor a network", "write 10.0.0.7 or 10.0.0.0/8")
+	}
+	return nil
+}
+
+func checkGlob(s string) error {
+	if _, err := path.Match(s, ""); err != nil {
+		return complain("%q is no pattern", "* stands for anything but a slash, ? for one character")
+	}
+	return nil
+}
+
+func checkPointer(s string) error {
+	if p := jsontext.Pointer(s); !p.IsValid() || s == "" {
+		return complain("%q is no JSON Pointer below the root", "write /card/number")
 	}
 	return nil
 }

@@ -23,6 +23,11 @@ func (l *loader) finishSettings() {
 			a.Directory = n.at("audit", "anchors", strconv.Itoa(i), "directory").resolve(a.Directory)
 		}
 	}
+	for i, a := range l.cfg.Audit.Arguments {
+		if len(a.Mask) > 0 && a.Keep != "masked" {
+			l.fault(n.at("audit", "arguments", strconv.Itoa(i), "mask"), "has no effect with keep "+strconv.Quote(a.Keep), `set "keep": "masked"`)
+		}
+	}
 	for _, r := range []**Rate{&l.cfg.Limits.Default, &l.cfg.Limits.Refused} {
 		if *r != nil && (*r).Count == 0 {
 			*r = nil

@@ -1,0 +1,196 @@
+package app
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// The forms in which the trail keeps arguments that it does not keep whole.
+const (
+	keptMasked = "masked"
+	keptDigest = "digest"
+)
+
+const (
+	maskedValue  = "[masked]"
+	withheldText = "not recorded: it may quote the arguments"
+)
+
+// recorder writes the trail.
+type recorder interface {
+	Write(kind audit.Kind, r *audit.Record) error
+}
+
+// argumentKeeper is a recorder that keeps arguments as audit.arguments says. What it
+// cannot mask it keeps as a digest: arguments that are not JSON, and those for a tool
+// whose schema is not at hand.
+type argumentKeeper struct {
+	recorder
+	rules []config.Arguments
+	key   keys.Key
+	tools func() *registry.Catalogue // nil = none yet
+}
+
+// keepArguments returns the recorder of calls and tickets: trail itself where every
+// argument is kept whole.
+func (a *App) keepArguments(cfg *config.Config, k *keys.Dir, trail *audit.Log) (recorder, error) {
+	if !slices.ContainsFunc(cfg.Audit.Arguments, func(r config.Arguments) bool { return r.Keep != "whole" }) {
+		return trail, nil
+	}
+	key, err := k.Secret(keys.Arguments)
+	return &argumentKeeper{recorder: trail, rules: cfg.Audit.Arguments, key: key, tools: func() *registry.Catalogue {
+		if a.upstreams == nil {
+			return nil
+		}
+		return a.upstreams.Catalogue()
+	}}, err
+}
+
+// Write implements proxy.Recorder.
+func (k *argumentKeeper) Write(kind audit.Kind, r *audit.Record) error {
+	return k.recorder.Write(kind, k.keep(r))
+}
+
+// keep returns r as it is recorded, a copy where the two differ.
+func (k *argumentKeeper) keep(r *audit.Record) *audit.Record {
+	rule := k.rule(r)
+	if rule.Keep != keptMasked && rule.Keep != keptDigest {
+		return r
+	}
+	masked, count, ok := k.mask(rule, r)
+	if ok && count == 0 {
+		return r
+	}
+	out := *r
+	if out.Arguments = masked; ok {
+		out.ArgumentsKept = keptMasked
+	} else if len(r.Arguments) > 0 || r.ArgumentsBytes > 0 {
+		out.ArgumentsKept = keptDigest
+	}
+	k.hide(&out, r)
+	return &out
+}
+
+// hide removes what tells more of the arguments of r from out: plain digests, with which
+// whoever tries values finds short arguments, and texts that may quote them.
+func (k *argumentKeeper) hide(out, r *audit.Record) {
+	plain := r.ArgumentsSHA256
+	if plain == "" && len(r.Arguments) > 0 {
+		sum := sha256.Sum256(r.Arguments)
+		plain = hex.EncodeToString(sum[:])
+	}
+	if out.ArgumentsSHA256 = ""; plain != "" {
+		mac := hmac.New(sha256.New, k.key.Secret)
+		mac.Write([]byte("sha256:" + plain))
+		out.ArgumentsHMAC, out.ArgumentsKey = hex.EncodeToString(mac.Sum(nil)), k.key.ID
+	}
+	if r.Change != nil {
+		change := *r.Change
+		change.Digest = "hmac-sha256:" + out.ArgumentsHMAC
+		out.Change = &change
+	}
+	if out.ArgumentsExcerpt = ""; len(r.Input) > 0 {
+		out.Input, _ = jsonrpc.Delete(r.Input, "arguments") // it is an object; otherwise nothing is recorded
+	}
+	switch out.Stage {
+	case "receive", "validate", "forward", "normalise":
+		if out.Error != "" {
+			out.Error = withheldText
+		}
+	}
+}
+
+// rule returns the first entry that matches r; the zero entry keeps arguments whole.
+func (k *argumentKeeper) rule(r *audit.Record) config.Arguments {
+	name := r.Method
+	if name == "" {
+		name = r.Exposed
+	}
+	for _, rule := range k.rules {
+		if ok, _ := path.Match(rule.Tool, name); ok || rule.Tool == "*" {
+			return rule
+		}
+	}
+	return config.Arguments{}
+}
+
+// mask returns the arguments of r without secret values, and how many there were. It
+// returns false when the arguments must not be recorded.
+func (k *argumentKeeper) mask(rule config.Arguments, r *audit.Record) (json.RawMessage, int, bool) {
+	if rule.Keep != keptMasked || len(r.Arguments) == 0 {
+		return nil, 0, false
+	}
+	secrets, ok := k.schemaOf(r)
+	v, err := jsonrpc.Value(r.Arguments, jsonrpc.DefaultLimits())
+	if !ok || err != nil {
+		return nil, 0, false
+	}
+	count := 0
+	if secrets != nil {
+		v, count = secrets.Mask(v, maskedValue)
+	}
+	for _, pointer := range rule.Mask {
+		var n int
+		v, n = maskAt(v, slices.Collect(jsontext.Pointer(pointer).Tokens()))
+		count += n
+	}
+	masked, err := json.Marshal(v)
+	return masked, count, err == nil
+}
+
+// schemaOf returns the input schema of the tool that r is about, nil for a method that
+// calls none. It returns false when the schema that judged the call is not at hand.
+func (k *argumentKeeper) schemaOf(r *audit.Record) (*schema.Schema, bool) {
+	if r.Method != "" {
+		return nil, true
+	}
+	c := k.tools()
+	if c == nil {
+		return nil, false
+	}
+	t, ok := c.Lookup("", r.Exposed)
+	if !ok || t.Fingerprint != r.Fingerprint || t.Input == nil {
+		return nil, false
+	}
+	return t.Input, true
+}
+
+// maskAt masks the values under path and returns how many there were. A part * stands for
+// every member and element.
+func maskAt(v any, path []string) (any, int) {
+	if len(path) == 0 {
+		return maskedValue, 1
+	}
+	count, n := 0, 0
+	switch v := v.(type) {
+	case map[string]any:
+		for name, item := range v {
+			if name == path[0] || path[0] == "*" {
+				v[name], n = maskAt(item, path[1:])
+				count += n
+			}
+		}
+	case []any:
+		for i, item := range v {
+			if strconv.Itoa(i) == path[0] || path[0] == "*" {
+				v[i], n = maskAt(item, path[1:])
+				count += n
+			}
+		}
+	}
+	return v, count
+}
