@@ -48,14 +48,18 @@ func TestKeptArguments(t *testing.T) {
 		{"a name twice", login(func(r *audit.Record) { r.Arguments = json.RawMessage(`{"pin":"SECRET","pin":"SECRET"}`) }), []config.Arguments{masked}, "digest", ""},
 		{"the second entry", login(func(r *audit.Record) { r.Exposed = "mail__send" }), []config.Arguments{masked, digest}, "digest", ""},
 		{"the first entry", login(func(*audit.Record) {}), []config.Arguments{digest, masked}, "digest", ""},
-		{"a method", login(func(r *audit.Record) { r.Method, r.Arguments = "prompts/get", json.RawMessage(`{"a":{"x":{"b":"SECRET"}}}`) }),
+		{"a method", login(func(r *audit.Record) {
+			r.Method, r.Arguments = "prompts/get", json.RawMessage(`{"a":{"x":{"b":"SECRET"}}}`)
+		}),
 			[]config.Arguments{{Tool: "prompts/*", Keep: "masked", Mask: []string{"/a/x/b"}}}, "masked", `{"a":{"x":{"b":"[masked]"}}}`},
 		{"an excerpt", login(func(r *audit.Record) {
 			r.Arguments, r.ArgumentsBytes, r.ArgumentsExcerpt, r.ArgumentsSHA256 = nil, 5000, "SECRET", "SECRET"
 		}), []config.Arguments{masked}, "digest", ""},
 		{"what the policy saw", login(func(r *audit.Record) { r.Input = json.RawMessage(`{"tool":{"risk":""},"arguments":{"pin":"SECRET"}}`) }), []config.Arguments{masked}, "masked", `{"n":1,"pin":"[masked]"}`},
 		{"an input that is none", login(func(r *audit.Record) { r.Input = json.RawMessage(`"SECRET"`) }), []config.Arguments{digest}, "digest", ""},
-		{"an error of the server", login(func(r *audit.Record) { r.Arguments, r.ArgumentsSHA256, r.Stage, r.Error = nil, "SECRET", "forward", "SECRET" }), []config.Arguments{digest}, "", ""},
+		{"an error of the server", login(func(r *audit.Record) {
+			r.Arguments, r.ArgumentsSHA256, r.Stage, r.Error = nil, "SECRET", "forward", "SECRET"
+		}), []config.Arguments{digest}, "", ""},
 		{"a ticket", login(func(r *audit.Record) {
 			r.Arguments, r.ArgumentsSHA256, r.Change = nil, "SECRET", &audit.Change{Digest: "SECRET"}
 		}), []config.Arguments{digest}, "", ""},
