@@ -78,7 +78,7 @@ func (r *Rate) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	var s string
-	if err := json.Unmarshal(text, &s); err != nil || s == "" || s == "off" {
+	if err := json.Unmarshal(text, &s); s == "" || s == "off" {
 		*r = Rate{}
 		return err
 	}

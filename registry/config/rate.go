@@ -23,8 +23,8 @@ var errRate = errors.New("not a rate of the form COUNT/DURATION")
 func ParseRate(s string) (Rate, error) {
 	count, per, _ := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(count, 10, 31)
-	d, errPer := time.ParseDuration(per)
-	if err != nil || errPer != nil || count[0] == '0' || d <= 0 {
+	d, _ := time.ParseDuration(per) // 0 for none
+	if err != nil || count[0] == '0' || d <= 0 {
 		return Rate{}, fmt.Errorf("reading %q: %w", s, errRate)
 	}
 	return Rate{Count: int(n), Per: d, Burst: int(n)}, nil

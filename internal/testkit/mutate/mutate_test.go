@@ -23,7 +23,10 @@ func open(name string) (err error) {
 		name = "y"
 	}
 	if err := f.Sync(); err != nil {
-		return err
+		return fmt.Errorf("opening: %w", err)
+	}
+	if err := f.Chmod(0); err != nil {
+		return errMode
 	}
 	for _, c := range name {
 		if c == 'a' {
@@ -82,15 +85,16 @@ func TestFindChecks(t *testing.T) {
 		`4 open refusal deep(func() bool { return name == "." })`,
 		`8 open refusal len(name) > 8`,
 		`8 open refusal name[0] == '/'`,
-		`13 open error err != nil`,
+		`13 open passed err != nil`,
 		`13 open sync f.Sync()`,
-		`17 open filter c == 'a'`,
-		`21 open redirect follow`,
-		`22 open redirect func(r *http.Request, _ []*http.Request) error { if r.URL.Scheme != "https" { return errPlain } return nil }`,
-		`23 open refusal r.URL.Scheme != "https"`,
-		`28 open bound most+1`,
-		`36 handle refusal !known`,
-		`40 handle refusal x > 3`,
+		`16 open error err != nil`,
+		`20 open filter c == 'a'`,
+		`24 open redirect follow`,
+		`25 open redirect func(r *http.Request, _ []*http.Request) error { if r.URL.Scheme != "https" { return errPlain } return nil }`,
+		`26 open refusal r.URL.Scheme != "https"`,
+		`31 open bound most+1`,
+		`39 handle refusal !known`,
+		`43 handle refusal x > 3`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -109,8 +113,8 @@ func TestEdited(t *testing.T) {
 	}
 	for _, want := range []string{
 		`if mutantLive(1) && (name == "") || mutantLive(2) && (deep(`, `case mutantLive(3) && (len(name) > 8), mutantLive(4) && (name[0] == '/'):`,
-		`err := mutantSync(6, f.Sync)(); mutantLive(5) && (err != nil)`, `CheckRedirect = mutantRedirect(8, follow)`,
-		`CheckRedirect: mutantRedirect(9, func(r *`, `io.LimitReader(f, mutantBound(11, int64(most+1)))`, `x := count(); mutantLive(13) && (x > 3)`,
+		`err := mutantSync(6, f.Sync)(); mutantLive(5) && (err != nil)`, `CheckRedirect = mutantRedirect(9, follow)`,
+		`CheckRedirect: mutantRedirect(10, func(r *`, `io.LimitReader(f, mutantBound(12, int64(most+1)))`, `x := count(); mutantLive(14) && (x > 3)`,
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %s in\n%s", want, out)

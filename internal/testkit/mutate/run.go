@@ -127,9 +127,6 @@ func run(all packages, p *pkg, checks, chosen []*check, s settings) ([]*check, e
 			return nil, err
 		}
 		alive = slices.DeleteFunc(slices.Clone(alive), t.kills)
-		if err := t.save(); err != nil {
-			return nil, err
-		}
 	}
 	return alive, nil
 }
@@ -273,30 +270,33 @@ func (t *tester) measure() error {
 }
 
 // kills reports whether a test fails once c is removed. Tests that are quick run
-// first, and together.
+// first, and as many together as can run in a quarter of the limit.
 func (t *tester) kills(c *check) bool {
 	if t.known.Killed[c.id] {
 		return true
 	}
-	const together = 500 * time.Millisecond
-	var quick, slow []string
+	var batch []string
+	var took time.Duration
+	run := func() bool {
+		failed := len(batch) > 0 && !t.test(batch, "TOOLGATE_MUTANT="+strconv.Itoa(c.id))
+		batch, took = nil, 0
+		return failed
+	}
+	killed := false
 	for _, m := range t.known.Tests {
-		switch {
-		case !slices.Contains(m.Reaches, c.id):
-		case m.Took < together:
-			quick = append(quick, m.Name)
-		default:
-			slow = append(slow, m.Name)
+		if killed || !slices.Contains(m.Reaches, c.id) {
+			continue
 		}
+		c.reached++
+		if took+m.Took > t.limit/4 {
+			killed = run()
+		}
+		batch, took = append(batch, m.Name), took+m.Took
 	}
-	c.reached += len(quick) + len(slow)
-	mutant := "TOOLGATE_MUTANT=" + strconv.Itoa(c.id)
-	killed := len(quick) > 0 && !t.test(quick, mutant)
-	for i := 0; i < len(slow) && !killed; i++ {
-		killed = !t.test(slow[i:i+1], mutant)
-	}
+	killed = killed || run()
 	if killed {
 		t.known.Killed[c.id] = true
+		_ = t.save() // what is not saved is measured again
 	}
 	return killed
 }
