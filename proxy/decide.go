@@ -82,9 +82,6 @@ func digest(judged []byte) string {
 
 // receiveMeta stores the caller's _meta without the members of this hop.
 func (c *call) receiveMeta(meta json.RawMessage) *Failure {
-	if !isObject(meta) {
-		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
-	}
 	var ours []jsonrpc.Change
 	for key := range jsonrpc.Members(meta) {
 		// The related task concerns the ends beyond this connection too.
@@ -95,7 +92,7 @@ func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	}
 	var err error
 	if c.meta, err = jsonrpc.Edit(meta, ours...); err != nil {
-		return c.fail(signal.CodeEnvelopeInvalid, "params._meta cannot be read")
+		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
 	return nil
 }

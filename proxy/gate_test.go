@@ -244,6 +244,7 @@ func TestEveryStageRefuses(t *testing.T) {
 		{name: "no effect", set: func(b *bench) { b.decision.Effect = "" }, code: signal.CodePolicyDenied, stage: "decide", outcome: audit.Denied},
 		{name: "over the limit", set: func(b *bench) { b.exceeded = &limit.Exceeded{RetryAfter: time.Second} }, code: signal.CodeRateLimited, stage: "limit", outcome: audit.Limited},
 		{name: "schema", params: `{"name":"web__find","arguments":{"n":"many"}}`, code: signal.CodeSchemaMismatch, stage: "validate", outcome: audit.Invalid},
+		{name: "no schema", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find"}, code: signal.CodeToolQuarantined, stage: "validate", outcome: audit.Denied},
 		{name: "validator fails", tool: &registry.Tool{Server: "web", Name: "find", Exposed: "web__find", Input: new(schema.Schema)}, code: signal.CodeInternal, stage: "validate", outcome: audit.Failed},
 		{name: "approval store fails", set: func(b *bench) { b.decision, b.claimErr = held, errors.New("down") }, code: signal.CodeInternal, stage: "approve", outcome: audit.Failed},
 		{name: "a ticket cannot be recorded", set: func(b *bench) { b.decision, b.claimErr = held, fmt.Errorf("full: %w", approval.ErrUntold) }, code: signal.CodeAuditUnavailable, stage: "approve", outcome: audit.Failed},

@@ -148,7 +148,7 @@ func (f *finder) disjuncts(kind string, e ast.Expr, body []ast.Stmt) {
 	}
 	if name := testedError(e); name != "" {
 		kind = "error"
-		if passesOn(body, name) {
+		if n := len(f.results); n > 0 && f.results[n-1] == "error" && passesOn(body, name) {
 			kind = "passed"
 		}
 	}
