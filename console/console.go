@@ -87,9 +87,9 @@ type Options struct {
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
-	// Hosts are the names and addresses, without ports, by which people reach
-	// this listener, in addition to the loopback ones. An unspecified address (0.0.0.0,
-	// ::) stands for every IP address literal; a DNS name is always listed.
+	// Hosts are the names and addresses by which people reach this listener, in
+	// addition to the loopback ones: see guard.NewHosts. An unspecified address
+	// (0.0.0.0, ::) stands for every IP address literal; a DNS name is always listed.
 	Hosts []string
 	// Version of the program, for the page.
 	Version string
@@ -128,6 +128,7 @@ type Upstream struct {
 type Console struct {
 	opts     Options
 	home     *url.URL // Options.URL
+	hosts    guard.Hosts
 	mux      *http.ServeMux
 	sessions *sessions
 	throttle *guard.Throttle
@@ -152,7 +153,7 @@ func New(opts Options) (*Console, error) {
 		opts.Log = hclog.NewNullLogger()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &Console{opts: opts, home: home, mux: http.NewServeMux(), ctx: ctx, close: cancel}
+	c := &Console{opts: opts, home: home, hosts: guard.NewHosts(opts.Hosts), mux: http.NewServeMux(), ctx: ctx, close: cancel}
 	c.sessions = newSessions(ctx, opts.Session, opts.Now)
 	if c.throttle = opts.Throttle; c.throttle == nil {
 		c.throttle = guard.NewThrottle(opts.Now)

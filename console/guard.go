@@ -30,9 +30,9 @@ func secure(h http.Header) {
 // ours (DNS rebinding), an Origin that is not this host, a state change from
 // another site.
 func (c *Console) admit(r *http.Request) error {
-	if !c.knows(r.Host) {
+	if !c.knows(r) {
 		return problem{Status: http.StatusForbidden, Code: "HOST_REFUSED", Detail: "this listener does not answer to that host name",
-			Hint: "use a loopback name, the host in toolgate.admin, or the one in toolgate.console.url"}
+			Hint: "add the name to toolgate.allowed_hosts, or use a loopback name or the host of toolgate.console.url"}
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
@@ -47,13 +47,13 @@ func (c *Console) admit(r *http.Request) error {
 	return nil
 }
 
-// knows reports whether hostport, a Host header, names this listener.
-func (c *Console) knows(hostport string) bool {
-	host := guard.HostName(hostport)
+// knows reports whether the Host of r names this listener.
+func (c *Console) knows(r *http.Request) bool {
+	host := guard.HostName(r.Host)
 	_, err := netip.ParseAddr(host)
-	return guard.Loopback(host) || c.atHome(hostport) || slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
-		every, unparsed := netip.ParseAddr(ours)
-		return ours != "" && strings.EqualFold(host, ours) || err == nil && unparsed == nil && every.IsUnspecified()
+	return guard.Loopback(host) || c.atHome(r.Host) || c.hosts.Knows(r) || err == nil && slices.ContainsFunc(c.opts.Hosts, func(ours string) bool {
+		every, err := netip.ParseAddr(ours)
+		return err == nil && every.IsUnspecified()
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
-	"github.com/toolgate/toolgate/registry/config"
 )
 
 // maxAnswer bounds what a command reads of one answer, in bytes.
@@ -27,10 +26,11 @@ type agent struct {
 // caller closes it, which also ends the processes that upstreams keep for its
 // session.
 func (e *env) agent(ctx context.Context) (*agent, error) {
-	base, err := e.address(func(cfg *config.Config) string { return cfg.Listen })
+	to, err := e.find(agentsListener)
 	if err != nil {
 		return nil, err
 	}
+	base := to.base
 	if _, host, _ := strings.Cut(base, "://"); !strings.Contains(host, "/") {
 		base += "/mcp"
 	}
@@ -39,7 +39,7 @@ func (e *env) agent(ctx context.Context) (*agent, error) {
 		header.Set("Authorization", "Bearer "+e.token)
 	}
 	a := &agent{mcpclient.New(mcpclient.Options{MaxBytes: maxAnswer}), base}
-	if err := a.OpenHTTP(base, header, refusing{client(0).Transport}); err != nil {
+	if err := a.OpenHTTP(base, header, refusing{to.client(0).Transport}); err != nil {
 		return nil, usage(err)
 	}
 	info := fmt.Appendf(nil, `{"name":"toolgate-cli","version":%q}`, version)
@@ -91,7 +91,7 @@ func (t refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(req)
 	switch {
 	case err != nil:
-		return nil, unreachable(req.Context(), req.URL.String())
+		return nil, unreachable(req.Context(), req.URL.String(), err)
 	case res.StatusCode < 300 || req.Method != http.MethodPost:
 		return res, nil
 	}

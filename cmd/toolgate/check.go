@@ -57,12 +57,17 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unservable(fmt.Errorf("policy: %w", err), "")
 	}
+	certificates, err := app.CheckCertificates(cfg)
+	if err != nil {
+		return e.unservable(err, "")
+	}
 	found := app.Warnings(cfg, engine, nil)
 	if live {
 		if err := e.withUpstreams(ctx, cfg, func(a *app.App) { found = findings(a) }); err != nil {
 			return err
 		}
 	}
+	found = append(found, certificates...)
 	return e.print("check", map[string]any{"ok": true, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found})
 }
 

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -18,39 +22,114 @@ import (
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// address returns the URL of a running toolgate, without a slash at its end: that
-// of --addr, or else of the listener that the configuration names.
-func (e *env) address(listener func(*config.Config) string) (string, error) {
+// A listener says where one of the two listeners of a configuration is.
+type listener func(*config.Config) (address string, secure *config.TLS)
+
+func agentsListener(cfg *config.Config) (string, *config.TLS) { return cfg.Listen, cfg.TLS }
+func peopleListener(cfg *config.Config) (string, *config.TLS) { return cfg.Admin, cfg.AdminTLS }
+
+// remote is a listener of a running toolgate.
+type remote struct {
+	base   string      // its URL, without a slash at its end
+	secure *tls.Config // how its certificate is verified
+}
+
+// find returns the listener of --addr, or else the one that the configuration names.
+func (e *env) find(which listener) (*remote, error) {
 	if e.addr == "" {
 		cfg, err := e.load()
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		return "http://" + app.Reachable(listener(cfg)), nil
+		address, own := which(cfg)
+		secure, err := e.trust(address, own)
+		return &remote{app.URL(address, own), secure}, err
 	}
 	u, err := url.Parse(e.addr)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", usage(errors.New("--addr is no http or https address\nhint: --addr http://127.0.0.1:8788"))
+		return nil, usage(errors.New("--addr is no http or https address\nhint: --addr http://127.0.0.1:8788"))
 	}
-	return strings.TrimSuffix(e.addr, "/"), nil
+	secure, err := e.trust("", nil)
+	return &remote{strings.TrimSuffix(e.addr, "/"), secure}, err
+}
+
+// trust returns how certificates are verified: by the authorities of the system and of
+// --ca. A listener of the configuration may also show its own certificate, whatever
+// name it has. The certificate of --client-cert is shown to a listener that asks.
+func (e *env) trust(address string, own *config.TLS) (*tls.Config, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	secure := &tls.Config{RootCAs: pool}
+	if e.ca != "" {
+		text, err := os.ReadFile(e.ca)
+		if err != nil || !pool.AppendCertsFromPEM(text) {
+			return nil, usage(fmt.Errorf("--ca %s has no certificate in PEM\nhint: check --ca or TOOLGATE_CA", e.ca))
+		}
+	}
+	if e.clientCert != "" {
+		pair, err := tls.LoadX509KeyPair(e.clientCert, e.clientCert)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--client-cert cannot be used: %w\nhint: one PEM file has the certificate and its key", err))
+		}
+		secure.Certificates = []tls.Certificate{pair}
+	}
+	if own == nil {
+		return secure, nil
+	}
+	text, _ := os.ReadFile(own.Cert) // without it, an authority has to vouch for the listener
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return secure, nil
+	}
+	if leaf, err := x509.ParseCertificate(block.Bytes); err == nil {
+		pool.AddCert(leaf)
+		secure.ServerName = nameOf(leaf, app.Reachable(address))
+	}
+	return secure, nil
+}
+
+// nameOf returns a name that a certificate has: "" for the host of the address when it
+// has that.
+func nameOf(leaf *x509.Certificate, address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	switch {
+	case leaf.VerifyHostname(host) == nil:
+		return ""
+	case len(leaf.DNSNames) > 0:
+		return leaf.DNSNames[0]
+	case len(leaf.IPAddresses) > 0:
+		return leaf.IPAddresses[0].String()
+	}
+	return ""
 }
 
 // client makes connections of its own, past proxy variables. The answer to a
 // call may take as long as the call, so only connecting is bounded, and with
 // headerTimeout above 0 the wait for an answer to begin.
-func client(headerTimeout time.Duration) *http.Client {
+func (r *remote) client(headerTimeout time.Duration) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSClientConfig:       r.secure,
+		TLSHandshakeTimeout:   5 * time.Second,
 		ResponseHeaderTimeout: headerTimeout,
 	}}
 }
 
 var errInterrupted = errors.New("interrupted")
 
-// unreachable is the error of a request that got no answer.
-func unreachable(ctx context.Context, base string) error {
+// unreachable is the error of a request that got no answer, because of a cause.
+func unreachable(ctx context.Context, base string, cause error) error {
 	if ctx.Err() != nil {
 		return errInterrupted
+	}
+	untrusted, told := (*tls.CertificateVerificationError)(nil), (*net.OpError)(nil)
+	switch {
+	case errors.As(cause, &untrusted):
+		return &exit{code: exitUnreachable, err: fmt.Errorf("the certificate of %s is refused: %w\nhint: name its authority with --ca or TOOLGATE_CA", base, untrusted.Err)}
+	case errors.As(cause, &told) && told.Op == "remote error":
+		return &exit{code: exitUnauthorised, err: fmt.Errorf("%s refuses the connection: %w\nhint: a listener with client_ca wants a certificate: --client-cert or TOOLGATE_CLIENT_CERT", base, told.Err)}
 	}
 	return &exit{code: exitUnreachable, err: fmt.Errorf("no toolgate answers at %s\nhint: is toolgate serve running? name it with --addr", base)}
 }
@@ -59,10 +138,11 @@ func unreachable(ctx context.Context, base string) error {
 // or else the configured one. It returns a response with a good status, whose body
 // the caller closes; a refusal is an *exit with the code that fits its status.
 func (e *env) askAdmin(ctx context.Context, method, path string, in any) (*http.Response, error) {
-	base, err := e.address(func(cfg *config.Config) string { return cfg.Admin })
+	to, err := e.find(peopleListener)
 	if err != nil {
 		return nil, err
 	}
+	base := to.base
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
@@ -79,9 +159,9 @@ func (e *env) askAdmin(ctx context.Context, method, path string, in any) (*http.
 	if e.token != "" {
 		req.Header.Set("Authorization", "Bearer "+e.token)
 	}
-	res, err := client(30 * time.Second).Do(req)
+	res, err := to.client(30 * time.Second).Do(req)
 	if err != nil {
-		return nil, unreachable(ctx, base)
+		return nil, unreachable(ctx, base, err)
 	}
 	if res.StatusCode < 300 {
 		return res, nil
@@ -126,6 +206,8 @@ func refusal(res *http.Response) error {
 	switch {
 	case problem.Hint != "":
 		message += "\nhint: " + problem.Hint
+	case bytes.Contains(text, []byte("HTTP request to an HTTPS server")): // net/http's words
+		message += "\nhint: the listener speaks TLS: write https://"
 	case res.StatusCode == http.StatusUnauthorized:
 		message += "\nhint: say who asks with --token or TOOLGATE_TOKEN"
 	case res.StatusCode == http.StatusNotFound:

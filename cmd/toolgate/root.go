@@ -43,6 +43,7 @@ type env struct {
 
 	config, overlay, state, keys string
 	role, token, addr            string
+	ca, clientCert               string
 	output                       string
 	logLevel, logFormat          string
 
@@ -79,6 +80,8 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.keys, "keys", "", "directory of toolgate's keys (default: as configured)")
 	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured or identity.local is true")
 	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
+	f.StringVar(&e.ca, "ca", "", "PEM file of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
+	f.StringVar(&e.clientCert, "client-cert", "", "PEM file of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
 	f.StringVarP(&e.output, "output", "o", "table", "table or json; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
@@ -148,7 +151,9 @@ const outputs = "outputs"
 // applyDefaults fills from the environment what no flag set, and refuses values that
 // the command cannot use; forms are its output forms besides table and json.
 func (e *env) applyDefaults(forms string) error {
-	for name, to := range map[string]*string{"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token} {
+	for name, to := range map[string]*string{
+		"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token, "TOOLGATE_CA": &e.ca, "TOOLGATE_CLIENT_CERT": &e.clientCert,
+	} {
 		if v, ok := e.lookup(name); ok && *to == "" {
 			*to = v
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/testkit/authority"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
@@ -107,6 +109,7 @@ func params(t *testing.T, dir string) testscript.Params {
 	return testscript.Params{
 		Dir: dir, RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
+			e.Values[authorities{}] = make(map[string]*authority.Authority)
 			e.Setenv("ROOT", root)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, ".config")) // the keys of toolgate
 			e.Setenv("GORACE", "atexit_sleep_ms=0")                          // else every program takes a second to exit
@@ -118,7 +121,7 @@ func params(t *testing.T, dir string) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": cmdReady, "exits": cmdExits, "repeat": cmdRepeat, "ticket": cmdTicket, "tamper": cmdTamper, "forge": cmdForge,
 			"replace": cmdReplace, "eventually": cmdEventually, "await": cmdAwait, "get": cmdGet, "signal": cmdSignal, "until": cmdUntil,
-			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep,
+			"post": cmdPost, "artifact": cmdArtifact, "keep": cmdKeep, "certify": cmdCertify,
 		},
 	}
 }
@@ -164,6 +167,9 @@ func poll(ts *testscript.TestScript, url string, good func(status int, body stri
 	ts.Fatalf("waited for %s in vain; it says at last: %s", url, body)
 }
 
+// anyone does not ask whose certificate a server has.
+var anyone = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+
 func visit(url, token string) (status int, body string, err error) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
@@ -174,7 +180,7 @@ func visit(url, token string) (status int, body string, err error) {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := anyone.Do(req)
 	if err != nil {
 		return 0, "", err
 	}
@@ -321,6 +327,26 @@ func cmdKeep(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%q matches nothing in what was printed", args[1])
 	}
 	ts.Setenv(args[0], found[1])
+}
+
+// authorities is the key of a script's certificate authorities, by their file.
+type authorities struct{}
+
+// cmdCertify writes a certificate to PATH.crt, PATH.key and, both together, PATH.pem.
+// The authority is made with the file of its certificate.
+func cmdCertify(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 4 {
+		ts.Fatalf("usage: certify AUTHORITY.pem PATH DURATION NAME...")
+	}
+	valid, err := time.ParseDuration(args[2])
+	ts.Check(err)
+	all := ts.Value(authorities{}).(map[string]*authority.Authority)
+	if all[args[0]] == nil {
+		all[args[0]], err = authority.New(args[0])
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(args[0]), all[args[0]].PEM(), 0o600))
+	}
+	ts.Check(all[args[0]].Write(ts.MkAbs(args[1]), valid, args[3:]...))
 }
 
 // cmdTamper changes one byte in the middle of the largest segment of an audit

@@ -41,8 +41,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	if err != nil {
 		return err
 	}
-	agents, people := listeners.Agents.Addr().String(), listeners.People.Addr().String()
-	_ = e.write(renderReport("banner", e.newBanner(a, agents, people, listen != ""))) // serving matters more
+	_ = e.write(renderReport("banner", e.newBanner(a, listen != ""))) // serving matters more
 	a.LogWarnings()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -67,15 +66,16 @@ type demoToken struct {
 
 // newBanner describes a. moved says that the agents' address is not the one that
 // the configuration names.
-func (e *env) newBanner(a *app.App, agents, people string, moved bool) banner {
-	b := banner{Version: version, Agents: agents, People: people, Policy: a.Revision(), State: a.Config().State}
-	for _, t := range a.Config().Identity.Tokens {
+func (e *env) newBanner(a *app.App, moved bool) banner {
+	cfg := a.Config()
+	b := banner{Version: version, Agents: app.URL(cfg.Listen, cfg.TLS), People: app.URL(cfg.Admin, cfg.AdminTLS), Policy: a.Revision(), State: cfg.State}
+	for _, t := range cfg.Identity.Tokens {
 		if d := app.DemoToken(t); d != "" {
 			b.Demo = append(b.Demo, demoToken{d, t.Roles})
 		}
 	}
 	if len(b.Demo) == len(app.DemoTokens) {
-		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], e.addressFlags(agents, moved))
+		b.FirstCall = fmt.Sprintf(`%s tool call search_internet --args '{"query":"model context protocol"}' --token demo-researcher%s`, os.Args[0], e.addressFlags(b.Agents, moved))
 	}
 	return b
 }
@@ -84,7 +84,7 @@ func (e *env) newBanner(a *app.App, agents, people string, moved bool) banner {
 func (e *env) addressFlags(agents string, moved bool) string {
 	switch {
 	case moved:
-		return " --addr http://" + app.Reachable(agents)
+		return " --addr " + agents
 	case e.config != defaultConfig:
 		return " --config " + e.config
 	}

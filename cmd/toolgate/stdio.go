@@ -41,7 +41,11 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 		}
 	}
 	surviveClosedPipes()
-	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, Log: e.logger().Named("bridge")})
+	secure, err := e.trust("", nil)
+	if err != nil {
+		return err
+	}
+	b, err := bridge.New(bridge.Options{URL: address, Token: e.token, TLS: secure, Log: e.logger().Named("bridge")})
 	switch {
 	case errors.Is(err, bridge.ErrAddress):
 		return usage(fmt.Errorf("--connect cannot be used: %w\nhint: --connect http://127.0.0.1:8787", err))
@@ -55,7 +59,7 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 	case errors.Is(err, bridge.ErrUnauthorised):
 		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
 	case errors.Is(err, bridge.ErrUnreachable):
-		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is toolgate serve running, and does --connect name its listener for agents?", err)}
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: is toolgate serve running, does --connect name its listener for agents, and --ca its authority?", err)}
 	}
 	return err
 }

@@ -89,6 +89,7 @@ type App struct {
 	sampler   *verify.Sampler
 	bus       *bus.Bus
 
+	listeners    atomic.Pointer[Listeners] // that Run serves
 	stopSampling func()
 
 	// toolsChanged notifies agents that their lists may be others, and

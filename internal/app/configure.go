@@ -55,7 +55,7 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 	return proxy.Settings{
 		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
 		ConsoleURL: consoleURL(cfg),
-		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: "http://" + Reachable(cfg.Listen), Methods: methods,
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods,
 	}
 }
 
@@ -115,7 +115,7 @@ func consoleURL(cfg *config.Config) string {
 	if cfg.Console.URL != "" {
 		return cfg.Console.URL
 	}
-	return "http://" + Reachable(cfg.Admin)
+	return URL(cfg.Admin, cfg.AdminTLS)
 }
 
 // Reachable returns an address at which this machine reaches a listener: a
@@ -129,4 +129,13 @@ func Reachable(listener string) string {
 		return net.JoinHostPort("127.0.0.1", port)
 	}
 	return listener
+}
+
+// URL returns the address at which this machine reaches a listener, with TLS unless
+// secure is nil.
+func URL(listener string, secure *config.TLS) string {
+	if secure == nil {
+		return "http://" + Reachable(listener)
+	}
+	return "https://" + Reachable(listener)
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"io"
 	"maps"
 	"net"
@@ -48,6 +49,7 @@ func connectionShares(files int) (agents, people int) {
 type listener struct {
 	net.Listener
 	most    int
+	secure  bool   // connections begin with a TLS handshake
 	dropped func() // called for each connection that is closed for another one; it must not block
 
 	mu      sync.Mutex // protects the fields below
@@ -68,6 +70,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &connection{Conn: accepted, of: l}
+		c.shaking.Store(l.secure)
 		if remote, ok := accepted.RemoteAddr().(*net.TCPAddr); ok {
 			c.from = remote.AddrPort().Addr()
 		}
@@ -131,7 +134,8 @@ type connection struct {
 	of       *listener
 	from     netip.Addr
 	order    uint64      // counts what the listener has accepted
-	used     atomic.Bool // it has carried a byte
+	shaking  atomic.Bool // its TLS handshake has not ended
+	used     atomic.Bool // it has carried a byte, of HTTP once the handshake has ended
 	serving  atomic.Bool // a whole request is being answered
 	answered atomic.Bool // a request was answered
 }
@@ -144,8 +148,12 @@ func (c *connection) answers() int {
 	return 0
 }
 
-// SetReadDeadline implements net.Conn.
+// SetReadDeadline implements net.Conn. net/http gives the TLS handshake headTimeout, and
+// removes that deadline at its end: then the connection waits for its first request.
 func (c *connection) SetReadDeadline(t time.Time) error {
+	if t.IsZero() && c.shaking.CompareAndSwap(true, false) {
+		c.used.Store(false)
+	}
 	if !t.IsZero() && !c.used.Load() {
 		t = t.Add(idleTimeout - headTimeout)
 	}
@@ -175,12 +183,19 @@ func (c *connection) Close() error {
 type connectionKey struct{}
 
 // newServer returns a server that bounds how long a client takes to send a request.
-// Answers have no bound, because streams are long.
+// Answers have no bound, because streams are long. It speaks HTTP/1.1 alone, because
+// what is bounded are connections.
 func newServer(h http.Handler) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
 	return &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
+		Protocols: &protocols,
+		Handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if secure, ok := c.(*tls.Conn); ok {
+				c = secure.NetConn()
+			}
 			return context.WithValue(ctx, connectionKey{}, c)
 		},
 	}

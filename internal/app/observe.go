@@ -36,6 +36,7 @@ type metrics struct {
 	shadow      *prometheus.CounterVec
 	hidden      *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
+	handshakes  *prometheus.CounterVec
 	doubts      prometheus.Counter
 	credentials *prometheus.CounterVec
 }
@@ -60,11 +61,12 @@ func newMetrics() *metrics {
 		shipped: counter("toolgate_decision_log_shipped_total", "Decisions that a sink of the decision log has accepted.", "sink"),
 		unshipped: counter("toolgate_decision_log_failed_total", "Decisions that were not sent as they are: retried or parked by the sink, masked to their id because the mask failed, "+
 			"dropped by the policy, or lost because the record cannot be read.", "sink", "outcome"),
-		loads:    counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
-		verified: counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
-		hidden:   counter("toolgate_hidden_text_total", "Results with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
-		shadow:   counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
-		dropped:  counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		loads:      counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
+		verified:   counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
+		hidden:     counter("toolgate_hidden_text_total", "Results with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
+		shadow:     counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
+		dropped:    counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		handshakes: counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
 		doubts: promauto.With(registry).NewCounter(prometheus.CounterOpts{
 			Name: "toolgate_state_doubts_total", Help: "Times that the state could not be relied on: a row that toolgate did not write, or that is older than the audit trail (an alarm).",
 		}),

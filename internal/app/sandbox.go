@@ -14,7 +14,8 @@ import (
 )
 
 // sandboxOptions says what no upstream of cfg may see or change: state, keys, what the
-// configuration was read from, the policy, and the sockets of the user's session.
+// configuration was read from, the keys of listeners, the policy, and the sockets of the
+// user's session.
 func sandboxOptions(cfg *config.Config) sandbox.Options {
 	needed := neededPaths(cfg)
 	hidden := append([]string{cfg.State}, sandbox.UserSockets()...)
@@ -22,10 +23,16 @@ func sandboxOptions(cfg *config.Config) sandbox.Options {
 		hidden = append(hidden, cfg.Keys)
 	}
 	files := slices.Clone(cfg.Files)
+	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
+		if t != nil {
+			real, _ := filepath.EvalSymlinks(t.Key) // "" = there is no file yet
+			files = append(files, t.Key, real)
+		}
+	}
 	if filepath.IsAbs(cfg.Policy.Path) {
 		files = append(files, cfg.Policy.Path)
 	}
-	for _, path := range files {
+	for _, path := range slices.DeleteFunc(files, func(path string) bool { return path == "" }) {
 		// A file that is hidden by itself can be replaced, by whoever edits it, with one that is not.
 		if dir := filepath.Dir(path); !holdsAny(dir, needed) {
 			path = dir
@@ -60,10 +67,10 @@ func (a *App) applyUpstreams(ctx context.Context, cfg *config.Config) error {
 }
 
 // neededPaths returns paths that upstreams have to reach: their working directories,
-// programs, and what their arguments and environment name.
+// programs, the system's certificate authorities, and what their arguments and environment name.
 func neededPaths(cfg *config.Config) []string {
 	dir, _ := os.Getwd() // "" when it was removed: then nobody needs it
-	paths := append(filepath.SplitList(os.Getenv("PATH")), dir, os.Getenv("HOME"), os.TempDir())
+	paths := append(filepath.SplitList(os.Getenv("PATH")), dir, os.Getenv("HOME"), os.TempDir(), "/etc/ssl/certs", "/etc/pki")
 	for _, s := range cfg.Servers {
 		paths = append(append(paths, s.Dir, s.Command), s.Args...)
 		for _, value := range s.Env {

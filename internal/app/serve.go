@@ -50,13 +50,18 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		return err
 	}
 	a.connect(door)
+	a.listeners.Store(l)
+	for _, c := range a.certificates() {
+		a.logFindings(c.findings(time.Now()))
+	}
 	forAgents, forPeople := newServer(a.fromClients(route(door, jobs))), newServer(a.fromClients(withSource(people)))
+	forAgents.ErrorLog, forPeople.ErrorLog = a.httpLog("agents"), a.httpLog("people")
 	group, ctx := errgroup.WithContext(ctx)
 	mostAgents, mostPeople := connectionShares(openFiles())
 	agents := newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc)
 	humans := newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc)
-	group.Go(func() error { return serveHTTP(forAgents, agents) })
-	group.Go(func() error { return serveHTTP(forPeople, humans) })
+	group.Go(func() error { return serveHTTP(forAgents, l.agents.secure(agents)) })
+	group.Go(func() error { return serveHTTP(forPeople, l.people.secure(humans)) })
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
@@ -140,7 +145,7 @@ func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 func (a *App) newDoor(cfg *config.Config) (*mcp.Door, error) {
 	opts := a.doorOptions(cfg)
 	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
-	opts.Hosts = hostsOf(cfg.Listen)
+	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
 	return mcp.New(opts)
 }
 
@@ -165,7 +170,7 @@ func (a *App) newREST(cfg *config.Config) (*rest.Handler, error) {
 	return rest.New(rest.Options{
 		Gate: a.gate, Refuser: a.gate, ToolIO: a.toolIO(), Artifacts: a.state.artifacts, Bus: a.bus,
 		Envelope: wire.Envelope{Deterministic: cfg.Deterministic}, Observe: a.state.envelopes.Write,
-		Hosts: hostsOf(cfg.Listen), Version: a.options.Version, Log: a.log.Named("rest"),
+		Hosts: hostsOf(cfg, cfg.Listen), Origins: cfg.AllowedOrigins, Version: a.options.Version, Log: a.log.Named("rest"),
 	})
 }
 
@@ -205,19 +210,25 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 type Listeners struct {
 	Agents net.Listener
 	People net.Listener
+
+	agents, people *certificate // nil = plain HTTP
 }
 
-// Listen opens the listeners that cfg names.
+// Listen reads the certificates that cfg names, and opens its listeners. The error is a
+// *ConfigError when a certificate cannot be used.
 func Listen(cfg *config.Config) (*Listeners, error) {
-	agents, err := listenOn(cfg.Listen)
+	agents, people, err := openCertificates(cfg)
 	if err != nil {
+		return nil, configError(err)
+	}
+	l := &Listeners{agents: agents, people: people}
+	if l.Agents, err = listenOn(cfg.Listen); err != nil {
 		return nil, err
 	}
-	people, err := listenOn(cfg.Admin)
-	if err != nil {
-		return nil, errors.Join(err, agents.Close())
+	if l.People, err = listenOn(cfg.Admin); err != nil {
+		return nil, errors.Join(err, l.Agents.Close())
 	}
-	return &Listeners{Agents: agents, People: people}, nil
+	return l, nil
 }
 
 // Close closes both listeners. Run does so too.
@@ -247,12 +258,9 @@ func listenOn(address string) (net.Listener, error) {
 }
 
 // hostsOf returns the host names that a listener answers to.
-func hostsOf(address string) []string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
-		return nil
-	}
-	return []string{host}
+func hostsOf(cfg *config.Config, address string) []string {
+	host, _, _ := net.SplitHostPort(address) // "" = every interface
+	return append([]string{host}, cfg.AllowedHosts...)
 }
 
 // newConsole makes the handler of the people's listener.
@@ -279,7 +287,7 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},
-		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
+		Metrics: promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}), Hosts: hostsOf(cfg, cfg.Admin), Version: a.options.Version, Log: a.log.Named("console"),
 	})
 }
 

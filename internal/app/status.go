@@ -96,7 +96,7 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
-	return slices.Concat(found, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host))
+	return slices.Concat(found, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy asks for
@@ -129,16 +129,24 @@ func unknownPersons(cfg *config.Config, quorum int) []Finding {
 // LogWarnings logs the findings that follow from configuration and policy
 // alone.
 func (a *App) LogWarnings() {
-	for _, f := range Warnings(a.Config(), a.policy.current(), a.sandbox) {
+	a.logFindings(Warnings(a.Config(), a.policy.current(), a.sandbox))
+}
+
+func (a *App) logFindings(found []Finding) {
+	for _, f := range found {
 		a.log.Warn(f.Message, "where", f.Where)
 	}
 }
 
-// Findings lists Warnings and the limit rules whose tool or role does not
-// exist. Before every upstream has answered, it may list too many.
+// Findings lists Warnings, those about the certificates that Run serves with, and the
+// limit rules whose tool or role does not exist. Before every upstream has answered, it may list too many.
 func (a *App) Findings() []Finding {
 	cfg, engine := a.Config(), a.policy.current()
-	return append(Warnings(cfg, engine, a.sandbox), a.unmatchedLimits(cfg, engine.Roles())...)
+	found := Warnings(cfg, engine, a.sandbox)
+	for _, c := range a.certificates() {
+		found = append(found, c.findings(time.Now())...)
+	}
+	return append(found, a.unmatchedLimits(cfg, engine.Roles())...)
 }
 
 // unmatchedLimits finds limit rules whose tool or role does not exist.

@@ -69,8 +69,9 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 	}
 }
 
-// reloadOnce reloads and logs the outcome.
+// reloadOnce reads certificates and configuration again and logs the outcome.
 func (a *App) reloadOnce(ctx context.Context, r Reload, asked bool) {
+	a.renewCertificates()
 	applied, err := a.readAgain(ctx, r, asked)
 	a.mu.Lock()
 	before, servers := a.reload, len(a.cfg.Servers)
@@ -105,6 +106,7 @@ func (a *App) readAgain(ctx context.Context, r Reload, asked bool) (bool, error)
 	}
 	cfg, serving := *next, a.Config()
 	cfg.Listen, cfg.Admin, cfg.State, cfg.Keys = serving.Listen, serving.Admin, serving.State, serving.Keys
+	cfg.TLS, cfg.AdminTLS = serving.TLS, serving.AdminTLS
 	if !asked && !a.changed(&cfg) {
 		return false, nil
 	}
@@ -126,6 +128,10 @@ func needRestart(begun, next *config.Config) (names []string) {
 	}{
 		{"toolgate.listen", begun.Listen != next.Listen},
 		{"toolgate.admin", begun.Admin != next.Admin},
+		{"toolgate.tls", !reflect.DeepEqual(begun.TLS, next.TLS)},
+		{"toolgate.admin_tls", !reflect.DeepEqual(begun.AdminTLS, next.AdminTLS)},
+		{"toolgate.allowed_hosts", !slices.Equal(begun.AllowedHosts, next.AllowedHosts)},
+		{"toolgate.allowed_origins", !slices.Equal(begun.AllowedOrigins, next.AllowedOrigins)},
 		{"toolgate.state", begun.State != next.State},
 		{"toolgate.keys", begun.Keys != next.Keys},
 		{"toolgate.errors", begun.Errors != next.Errors},
@@ -149,7 +155,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 }
 
 // stampFiles returns the places, sizes and times of the files that cfg was read
-// from, and of all files of its policies. It follows symbolic links, which
+// from, of its certificates, and of all files of its policies. It follows symbolic links, which
 // Kubernetes exchanges.
 func stampFiles(cfg *config.Config) string {
 	var stamps strings.Builder
@@ -160,6 +166,11 @@ func stampFiles(cfg *config.Config) string {
 		return nil
 	}
 	paths := slices.Clone(cfg.Files)
+	for _, t := range []*config.TLS{cfg.TLS, cfg.AdminTLS} {
+		if t != nil {
+			paths = append(paths, t.Cert, t.Key, t.ClientCA)
+		}
+	}
 	for _, s := range []*config.PolicySource{&cfg.Policy.PolicySource, cfg.Policy.Shadow} {
 		if s != nil && s.Path != "" && !s.Remote() {
 			paths = append(paths, s.Path)

@@ -20,19 +20,28 @@ func Loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Hosts is the set of names, lower case and without port, under which a
-// listener is addressed. It is safe for concurrent use once it is made.
-type Hosts map[string]bool
+// Hosts is what others call a listener: the names that they may write into Host, and
+// the origins of pages that may call it. It is safe for concurrent use.
+type Hosts struct{ names, origins map[string]bool }
 
-// NewHosts returns the set of loopback and names. A port in a name is ignored.
-func NewHosts(names []string) Hosts {
-	set := Hosts{"localhost": true, "127.0.0.1": true, "::1": true}
+// NewHosts returns the Hosts of loopback, names and origins. A name without a port
+// stands for each of its ports, host:port for that port alone. An origin without a port
+// stands for the default port of its scheme.
+func NewHosts(names []string, origins ...string) Hosts {
+	h := Hosts{map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, make(map[string]bool)}
 	for _, name := range names {
-		if name != "" {
-			set[HostName(name)] = true
+		if _, port, err := net.SplitHostPort(name); err == nil {
+			h.names[net.JoinHostPort(HostName(name), port)] = true
+		} else if name != "" {
+			h.names[HostName(name)] = true
 		}
 	}
-	return set
+	for _, origin := range origins {
+		if u, err := url.Parse(origin); err == nil {
+			h.origins[originOf(u.Scheme, u.Host)] = true
+		}
+	}
+	return h
 }
 
 // HostName returns the name in host[:port], lower case and without brackets.
@@ -48,18 +57,21 @@ func HostName(host string) string {
 // (requests from other sites) are ours. It fails closed: a
 // header that cannot be read is not ours. The caller must send no CORS header.
 func (h Hosts) Admits(r *http.Request) bool {
-	if origins := r.Header["Origin"]; len(origins) > 1 || len(origins) == 1 && !h.ownOrigin(origins[0]) {
+	if origins := r.Header["Origin"]; len(origins) > 1 || len(origins) == 1 && !h.ownOrigin(origins[0], r) {
 		return false
 	}
 	name, port, _ := strings.Cut(r.Host, ":")
-	return h[name] && !strings.Contains(port, ":") || h.ownHost(r)
+	return h.names[name] && !strings.Contains(port, ":") || h.Knows(r)
 }
 
-// ownHost reports whether the Host of r is a name of ours, or the very address
+// Knows reports whether the Host of r is a name of ours, or the very address
 // that the connection came to: rebinding needs a name.
-func (h Hosts) ownHost(r *http.Request) bool {
-	name := HostName(r.Host)
-	if h[name] {
+func (h Hosts) Knows(r *http.Request) bool {
+	name, scheme := HostName(r.Host), "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	if h.names[name] || h.names[hostPort(scheme, r.Host)] {
 		return true
 	}
 	addr, _ := netip.ParseAddr(name) // zero for a name, which no connection came to
@@ -71,13 +83,31 @@ func (h Hosts) ownHost(r *http.Request) bool {
 	return ok && at.Unmap() == addr.Unmap()
 }
 
-// ownOrigin reports whether origin is one of ours.
-func (h Hosts) ownOrigin(origin string) bool {
+// ownOrigin reports whether origin is the one that r is sent to, or one of ours. A
+// proxy may end TLS in front of a listener without it, so the origin of r is https
+// with TLS, and either without.
+func (h Hosts) ownOrigin(origin string, r *http.Request) bool {
 	u, err := url.Parse(origin)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		return false
 	}
-	return u.Path == "" && u.RawQuery == "" && u.Fragment == "" && h[HostName(u.Host)]
+	if u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		return false
+	}
+	named := originOf(u.Scheme, u.Host)
+	return h.origins[named] || named == originOf(u.Scheme, r.Host) && (r.TLS == nil || u.Scheme == "https")
+}
+
+// originOf returns an origin (RFC 6454) in lower case and with its port.
+func originOf(scheme, host string) string { return scheme + "://" + hostPort(scheme, host) }
+
+// hostPort returns host in lower case, with its port or the default one of scheme.
+func hostPort(scheme, host string) string {
+	port := map[string]string{"http": "80", "https": "443"}[scheme]
+	if _, given, err := net.SplitHostPort(host); err == nil && given != "" {
+		port = given
+	}
+	return net.JoinHostPort(HostName(host), port)
 }
 
 // Challenge adds to the answer to a request with the header asked how to

@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -24,19 +25,26 @@ func request(host string, origins ...string) *http.Request {
 }
 
 // TestHosts: a Host is ours when it is a name we go by, or the address that
-// the connection came to.
+// the connection came to. A name that we list with a port is ours at that port alone.
 func TestHosts(t *testing.T) {
-	hosts := guard.NewHosts([]string{"gate.example:443", "", "Second.Example."})
+	hosts := guard.NewHosts([]string{"gate.example", "", "Second.Example.", "port.example:8443", "web.example:443", "[2001:db8::1]:8787"})
 	for host, want := range map[string]bool{
 		"localhost": true, "LOCALHOST:8787": true, "localhost.": true, "127.0.0.1": true, "127.0.0.1:1": true, "[::1]:8787": true, "[::1]": true,
 		"gate.example": true, "GATE.example:8787": true, "second.example": true,
 		"192.0.2.7": true, "192.0.2.7:8787": true, "[::ffff:192.0.2.7]:8787": true,
-		"": false, "evil.example": false, "localhost.evil.example": false, "gate.example.evil": false,
+		"port.example:8443": true, "PORT.example.:8443": true, "port.example": false, "port.example:8787": false, "port.example:": false,
+		"web.example": false, "web.example:443": true, "[2001:db8::1]:8787": true, "[2001:db8::1]": false,
+		"": false, "evil.example": false, "localhost.evil.example": false, "gate.example.evil": false, "sub.gate.example": false,
 		"192.0.2.8": false, "10.1.2.3:8787": false, "0.0.0.0": false, "[::]": false, "2130706433": false, "127.1": false,
 	} {
 		if got := hosts.Admits(request(host)); got != want {
 			t.Errorf("Host %q: admitted %v, want %v", host, got, want)
 		}
+	}
+	secure := request("web.example")
+	secure.TLS = &tls.ConnectionState{}
+	if !hosts.Admits(secure) {
+		t.Error("a Host without a port is not the default port of https")
 	}
 }
 
@@ -50,33 +58,57 @@ func TestNoAddressNoLiteral(t *testing.T) {
 	}
 }
 
-// TestOrigins: a page of another site is refused, whatever it calls itself.
+// TestOrigins: a page calls only the listener that it came from, port included, unless
+// its origin is listed. A listed origin without a port has the default one.
 func TestOrigins(t *testing.T) {
-	hosts := guard.NewHosts([]string{"gate.example"})
+	hosts := guard.NewHosts([]string{"gate.example"}, "https://app.example", "http://dev.example:3000", "https://Slash.example/")
 	for _, tt := range []struct {
+		host    string
 		origins []string
-		want    bool
+		want    bool // over plain HTTP
+		secure  bool // over TLS
 	}{
-		{nil, true},
-		{[]string{"http://localhost:3000"}, true},
-		{[]string{"https://gate.example"}, true},
-		{[]string{"http://[::1]:9"}, true},
-		{[]string{"http://evil.example"}, false},
-		{[]string{"null"}, false},
-		{[]string{""}, false},
-		{[]string{"file://localhost"}, false},
-		{[]string{"http://"}, false},
-		{[]string{"http://localhost@evil.example"}, false},
-		{[]string{"http://user@localhost"}, false},
-		{[]string{"http://localhost/path"}, false},
-		{[]string{"http://localhost?x"}, false},
-		{[]string{"http://localhost#x"}, false},
-		{[]string{"http://192.0.2.7"}, false},
-		{[]string{"http://localhost", "http://localhost"}, false},
-		{[]string{"http://local host"}, false},
+		{"localhost:8787", nil, true, true},
+		{"localhost:8787", []string{"http://localhost:8787"}, true, false},
+		{"localhost:8787", []string{"https://localhost:8787"}, true, true},
+		{"localhost:8787", []string{"http://localhost:3000"}, false, false},
+		{"localhost:8787", []string{"http://localhost"}, false, false},
+		{"localhost:8787", []string{"http://127.0.0.1:8787"}, false, false},
+		{"[::1]:9", []string{"http://[::1]:9"}, true, false},
+		{"gate.example", []string{"https://gate.example"}, true, true},
+		{"gate.example", []string{"https://GATE.example:443"}, true, true},
+		{"gate.example", []string{"http://gate.example"}, true, false},
+		{"gate.example", []string{"http://gate.example:443"}, false, false},
+		{"gate.example:8787", []string{"https://gate.example"}, false, false},
+		{"localhost", []string{"https://gate.example"}, false, false},
+		{"localhost", []string{"https://app.example"}, true, true},
+		{"localhost", []string{"https://app.example:443"}, true, true},
+		{"localhost", []string{"https://app.example:8443"}, false, false},
+		{"localhost", []string{"http://app.example"}, false, false},
+		{"localhost", []string{"http://dev.example:3000"}, true, true},
+		{"localhost", []string{"http://dev.example"}, false, false},
+		{"localhost", []string{"https://slash.example"}, true, true},
+		{"localhost", []string{"http://evil.example"}, false, false},
+		{"localhost", []string{"null"}, false, false},
+		{"localhost", []string{""}, false, false},
+		{"localhost", []string{"file://localhost"}, false, false},
+		{"localhost", []string{"http://"}, false, false},
+		{"localhost", []string{"http://localhost@evil.example"}, false, false},
+		{"localhost", []string{"http://user@localhost"}, false, false},
+		{"localhost", []string{"http://localhost/path"}, false, false},
+		{"localhost", []string{"http://localhost?x"}, false, false},
+		{"localhost", []string{"http://localhost#x"}, false, false},
+		{"localhost", []string{"http://192.0.2.7"}, false, false},
+		{"localhost", []string{"http://localhost", "http://localhost"}, false, false},
+		{"localhost", []string{"http://local host"}, false, false},
 	} {
-		if got := hosts.Admits(request("localhost", tt.origins...)); got != tt.want {
-			t.Errorf("Origin %q: admitted %v, want %v", tt.origins, got, tt.want)
+		r := request(tt.host, tt.origins...)
+		if got := hosts.Admits(r); got != tt.want {
+			t.Errorf("Host %s, Origin %q: admitted %v, want %v", tt.host, tt.origins, got, tt.want)
+		}
+		r.TLS = &tls.ConnectionState{}
+		if got := hosts.Admits(r); got != tt.secure {
+			t.Errorf("Host %s, Origin %q over TLS: admitted %v, want %v", tt.host, tt.origins, got, tt.secure)
 		}
 	}
 }

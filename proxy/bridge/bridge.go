@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +62,8 @@ type Options struct {
 	URL string
 	// Token is sent as the bearer token; "" sends none.
 	Token string
+	// TLS says how an https endpoint is verified; nil = by the system's authorities.
+	TLS *tls.Config
 	// Log receives messages for people; nil discards them.
 	Log hclog.Logger
 	// Drain bounds the wait of Serve, at the end of its input, for requests in
@@ -108,7 +111,7 @@ func New(opts Options) (*Bridge, error) {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(), log: opts.Log}
+	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(opts.TLS), log: opts.Log}
 	if opts.Token != "" && u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
 		b.log.Warn("the token travels unencrypted", "to", b.name, "hint", "use https")
 	}
@@ -136,9 +139,10 @@ func endpoint(text string) (*url.URL, error) {
 // call, so only connecting is bounded. Idle connections are closed before common
 // servers close them: a request that is sent while the server closes is lost, because
 // it may not be sent again.
-func newTransport() *http.Transport {
+func newTransport(secure *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSClientConfig:     secure,
 		TLSHandshakeTimeout: 10 * time.Second,
 		IdleConnTimeout:     4 * time.Second,
 		MaxIdleConnsPerHost: 16,

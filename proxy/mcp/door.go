@@ -72,9 +72,9 @@ type Options struct {
 	Observe func(wire.Event)
 	// Limits bound one message; zero fields have the defaults of jsonrpc.
 	Limits jsonrpc.Limits
-	// Hosts are the names, without port, under which the listener may be addressed
-	// and from which an Origin may come, in addition to loopback.
-	Hosts []string
+	// Hosts are the names under which the listener may be addressed, in addition to
+	// loopback, and Origins those of pages that may call it: see guard.NewHosts.
+	Hosts, Origins []string
 	// Stdio is the credential of the stdio door; the zero value is the local user.
 	Stdio identity.Credential
 	// SessionTTL is how long a session may be idle; 0 = 30 minutes.
@@ -225,7 +225,7 @@ func New(opts Options) (*Door, error) {
 		core:      c,
 		session:   &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
 		stateless: newStatelessServer(c, events),
-		hosts:     guard.NewHosts(opts.Hosts),
+		hosts:     guard.NewHosts(opts.Hosts, opts.Origins...),
 		events:    events,
 	}
 	d.janitor.Go(d.reap)

@@ -24,7 +24,7 @@ func TestGuard(t *testing.T) {
 		{"rebound name", "Host: evil.example", 403},
 		{"rebound name with our prefix", "Host: localhost.evil.example", 403},
 		{"another address", "Host: 10.1.2.3:8787", 403},
-		{"own origin", "Origin: http://localhost:3000", 200},
+		{"another port of this machine", "Origin: http://localhost:3000", 403},
 		{"configured origin", "Origin: https://gate.example", 200},
 		{"foreign origin", "Origin: http://evil.example", 403},
 		{"origin null", "Origin: null", 403},
@@ -46,7 +46,7 @@ func TestGuard(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGate()
-			srv, _ := newServer(t, g, func(o *mcp.Options) { o.Hosts = []string{"gate.example:443"} })
+			srv, _ := newServer(t, g, func(o *mcp.Options) { o.Hosts, o.Origins = []string{"gate.example"}, []string{"https://gate.example"} })
 			h := open(t, srv, "alice")
 			req := h.request(http.MethodPost, echoCall)
 			setHeader(req, tt.header)

@@ -28,7 +28,7 @@ const (
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = wire.NoSniff
 	if !d.hosts.Admits(r) {
-		problem(w, http.StatusForbidden, "host or origin is not one of this listener's")
+		problem(w, http.StatusForbidden, "host or origin is not one of this listener's: see toolgate.allowed_hosts and toolgate.allowed_origins")
 		return
 	}
 	to, route := endpointOf(r)

@@ -45,7 +45,7 @@ func open(t testing.TB, change func(*gate, *rest.Options)) *door {
 	t.Helper()
 	d := &door{t: t, gate: newGate(t, 0)}
 	opts := rest.Options{
-		Gate: d.gate, Refuser: d.gate, ToolIO: d.gate.ToolIO, Artifacts: d.gate, Bus: d.gate, Version: "1.2.3", Hosts: []string{"gate.example"},
+		Gate: d.gate, Refuser: d.gate, ToolIO: d.gate.ToolIO, Artifacts: d.gate, Bus: d.gate, Version: "1.2.3", Hosts: []string{"gate.example"}, Origins: []string{"https://gate.example", "http://localhost:3000"},
 		Observe: func(e wire.Event) {
 			d.eventsMu.Lock()
 			defer d.eventsMu.Unlock()

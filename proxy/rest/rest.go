@@ -57,9 +57,9 @@ type Options struct {
 	// Observe is called once for every envelope that /v1/rpc received, when its
 	// answer is known; nil is allowed. It must not block.
 	Observe func(wire.Event)
-	// Hosts are the allowed names in Host and Origin, without port, in addition to
-	// loopback.
-	Hosts []string
+	// Hosts are the names under which the listener may be addressed, in addition to
+	// loopback, and Origins those of pages that may call it: see guard.NewHosts.
+	Hosts, Origins []string
 	// Version is the program version in the OpenAPI document; "" = "dev".
 	Version string
 	// Heartbeat is the time without events after which an event stream sends a
@@ -125,7 +125,7 @@ func New(opts Options) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{
-		opts: opts, hosts: guard.NewHosts(opts.Hosts), document: document,
+		opts: opts, hosts: guard.NewHosts(opts.Hosts, opts.Origins...), document: document,
 	}
 	h.calls, h.endCalls = context.WithCancel(context.Background())
 	h.streams, h.endAll = context.WithCancel(context.Background())
@@ -180,7 +180,7 @@ func (h *Handler) describe(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = wire.NoSniff
 	if !h.hosts.Admits(r) {
-		h.refuse(w, problem{http.StatusForbidden, "HOST_REFUSED", "host or origin is not one of this listener's"})
+		h.refuse(w, problem{http.StatusForbidden, "HOST_REFUSED", "host or origin is not one of this listener's: see toolgate.allowed_hosts and toolgate.allowed_origins"})
 		return
 	}
 	served, ok := h.routes[routeOf(r.URL)]

@@ -16,11 +16,12 @@ import (
 const defaultListen = "127.0.0.1:8787"
 
 // checkBind refuses an address to listen on that is not host:port, and one that
-// other machines can reach while no identity is configured: anybody on the network
-// would be the local principal. An empty host is every interface; a name other than
+// other machines can reach while no identity is configured, for anybody on the network
+// would be the local principal, or while it is plain and nobody accepts that: tokens
+// and calls would be readable on the way. An empty host is every interface; a name other than
 // localhost is never looked up and counts as reachable. It fails closed. The
 // message does not name addr, which may have come from a variable.
-func checkBind(addr string, id Identity) (message, hint string) {
+func checkBind(addr string, id Identity, plain bool) (message, hint string) {
 	example := fmt.Sprintf("such as %q", defaultListen)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -29,8 +30,13 @@ func checkBind(addr string, id Identity) (message, hint string) {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return "has no port from 0 to 65535", example
 	}
-	if !guard.Loopback(host) && !id.Configured {
+	switch {
+	case guard.Loopback(host):
+		return "", ""
+	case !id.Configured:
 		return "can be reached from other machines, and no identity is configured", "configure toolgate.identity, or listen on 127.0.0.1"
+	case plain:
+		return "can be reached from other machines over plain HTTP", `set toolgate.tls or toolgate.admin_tls, listen on 127.0.0.1 behind a proxy, or accept it with "insecure": true`
 	}
 	return "", ""
 }
@@ -49,8 +55,8 @@ func (l *loader) overrides() {
 		c.State = l.root.resolve(".toolgate")
 	}
 	l.keysDir()
-	good := l.listens("listen", &c.Listen, l.opts.Listen)
-	good = l.listens("admin", &c.Admin, l.opts.Admin) && good
+	good := l.listens("listen", &c.Listen, l.opts.Listen, c.TLS)
+	good = l.listens("admin", &c.Admin, l.opts.Admin, c.AdminTLS) && good
 	if good && collide(c.Listen, c.Admin) {
 		l.bindFault("admin", l.opts.Admin, c.Admin, "is where agents are listened to", "give the two listeners different ports")
 	}
@@ -95,11 +101,11 @@ func DefaultKeys(getenv func(string) (string, bool)) string {
 }
 
 // listens takes one listener's flag, if any, and checks the address.
-func (l *loader) listens(name string, addr *string, flag string) bool {
+func (l *loader) listens(name string, addr *string, flag string, secure *TLS) bool {
 	if flag != "" {
 		*addr = flag
 	}
-	message, hint := checkBind(*addr, l.cfg.Identity)
+	message, hint := checkBind(*addr, l.cfg.Identity, secure == nil && !l.cfg.Insecure)
 	if message != "" {
 		l.bindFault(name, flag, *addr, message, hint)
 	}

@@ -65,6 +65,11 @@ type Config struct {
 	Admin          string    `json:"admin"`           // host:port of the people's listener
 	State          string    `json:"state"`           // absolute path of the state directory
 	Keys           string    `json:"keys"`            // absolute path of the key directory, not below State; "" = the user has no configuration directory
+	TLS            *TLS      `json:"tls"`             // of the agents' listener; nil = it speaks plain HTTP
+	AdminTLS       *TLS      `json:"admin_tls"`       // of the people's listener; nil = it speaks plain HTTP
+	Insecure       bool      `json:"insecure"`        // plain HTTP is accepted on addresses that other machines reach
+	AllowedHosts   []string  `json:"allowed_hosts"`   // host or host:port, accepted as Host on both listeners
+	AllowedOrigins []string  `json:"allowed_origins"` // of pages that may call the agents' listener
 	TrustedProxies []string  `json:"trusted_proxies"` // addresses and networks of proxies in front
 	Policy         Policy    `json:"policy"`
 	Identity       Identity  `json:"identity"`
@@ -89,6 +94,14 @@ type Config struct {
 	// LockPath is its absolute path in any case.
 	Lock     *lock.File
 	LockPath string
+}
+
+// TLS names the files of a listener's certificate, by absolute paths. They are read
+// when the listener opens, and again when they change.
+type TLS struct {
+	Cert     string `json:"cert"`      // PEM: the certificate, and then its intermediates
+	Key      string `json:"key"`       // PEM: the private key of the certificate
+	ClientCA string `json:"client_ca"` // PEM: authorities of which each client shows a certificate; "" = none is asked for
 }
 
 // Server is one upstream. A disabled one may lack what an unset variable or its

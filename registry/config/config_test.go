@@ -58,31 +58,30 @@ func refuse(t *testing.T, opts config.Options) []config.Fault {
 	return faults.List
 }
 
+// Beyond loopback a listener needs an identity, and TLS unless plain HTTP is accepted.
 func TestCheckBind(t *testing.T) {
 	nobody, somebody := config.Identity{}, config.Identity{Configured: true}
-	allow := func(addr string, id config.Identity) {
+	check := func(addr string, id config.Identity, plain, want bool) {
 		t.Helper()
-		if err := config.CheckBind(addr, id); err != nil {
-			t.Errorf("CheckBind(%q, %v) = %v", addr, id.Configured, err)
+		if err := config.CheckBind(addr, id, plain); (err == nil) != want {
+			t.Errorf("CheckBind(%q, identity %v, plain %v) = %v", addr, id.Configured, plain, err)
 		}
 	}
-	deny := func(addr string, id config.Identity) {
+	each := func(addr string, beyond, alone bool) {
 		t.Helper()
-		if config.CheckBind(addr, id) == nil {
-			t.Errorf("CheckBind(%q, %v) allows", addr, id.Configured)
+		for _, plain := range []bool{false, true} {
+			check(addr, nobody, plain, alone)
+			check(addr, somebody, plain, beyond && (alone || !plain))
 		}
 	}
 	for _, addr := range []string{"127.0.0.1:1", "127.8.9.1:1", "localhost:0", "LOCALHOST:1", "[::1]:65535", "[::ffff:127.0.0.1]:1"} {
-		allow(addr, nobody)
-		allow(addr, somebody)
+		each(addr, true, true)
 	}
 	for _, addr := range []string{":1", "0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[fe80::1%lo]:1", "localhost.example:1", "127.1:1", "[::ffff:10.0.0.1]:1"} {
-		deny(addr, nobody)
-		allow(addr, somebody)
+		each(addr, true, false)
 	}
 	for _, addr := range []string{"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "127.0.0.1:-1", "::1:1", "a:b:c"} {
-		deny(addr, nobody)
-		deny(addr, somebody)
+		each(addr, false, false)
 	}
 }
 
@@ -257,7 +256,8 @@ var stringKeys = func() []string {
 		entry(`"command": ?`), entry(`"type": ?, "command": "x"`), entry(`"command": "x", "args": [?]`), entry(`"command": "x", "cwd": ?`),
 		entry(`"command": "x", "env": { "A": ? }`), entry(`"command": "x", "envFile": ?`), entry(`"command": "x", "timeout": ?`),
 		entry(`"url": ?`), entry(`"url": "http://x", "headers": { "A": ? }`), entry(`"command": "x", "disabled": ?`),
-		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?`), ours(`"policy": { "path": ?, "data": { "a": [?, { "b": ? }] }, "keys": { "k": { "algorithm": ?, "key": ?, "scope": ? }, "l": { "path": ? } }, "signing": { "keyid": ?, "scope": ? }, "poll": { "min": ?, "max": ?, "long": ? }, "token": ?, "headers": { "A": ? } }`),
+		ours(`"listen": ?`), ours(`"admin": ?`), ours(`"state": ?`), ours(`"tls": { "cert": ?, "key": ?, "client_ca": ? }, "allowed_hosts": [?], "allowed_origins": [?]`),
+		ours(`"policy": { "path": ?, "data": { "a": [?, { "b": ? }] }, "keys": { "k": { "algorithm": ?, "key": ?, "scope": ? }, "l": { "path": ? } }, "signing": { "keyid": ?, "scope": ? }, "poll": { "min": ?, "max": ?, "long": ? }, "token": ?, "headers": { "A": ? } }`),
 		ours(`"errors": ?`), ours(`"results": ?`),
 		ours(`"artifacts": { "ttl": ? }`), ours(`"envelope": ?`), ours(`"deterministic": ?`), ours(`"audit": { "durability": ? }`),
 		ours(`"identity": { "tokens": [{ "subject": ?, "roles": [?], "sha256": ? }] }`),

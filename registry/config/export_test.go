@@ -3,8 +3,8 @@ package config
 import "fmt"
 
 // CheckBind is checkBind with an error.
-func CheckBind(addr string, id Identity) error {
-	message, hint := checkBind(addr, id)
+func CheckBind(addr string, id Identity, plain bool) error {
+	message, hint := checkBind(addr, id, plain)
 	if message == "" {
 		return nil
 	}

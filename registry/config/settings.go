@@ -18,6 +18,12 @@ func (l *loader) finishSettings() {
 	n := l.settings()
 	l.cfg.State = n.get("state").resolve(l.cfg.State)
 	l.cfg.Keys = n.get("keys").resolve(l.cfg.Keys)
+	for key, t := range map[string]*TLS{"tls": l.cfg.TLS, "admin_tls": l.cfg.AdminTLS} {
+		if t != nil {
+			at := n.get(key)
+			t.Cert, t.Key, t.ClientCA = at.get("cert").resolve(t.Cert), at.get("key").resolve(t.Key), at.get("client_ca").resolve(t.ClientCA)
+		}
+	}
 	for i := range l.cfg.Audit.Anchors {
 		if a := &l.cfg.Audit.Anchors[i]; a.Directory != "" {
 			a.Directory = n.at("audit", "anchors", strconv.Itoa(i), "directory").resolve(a.Directory)
@@ -136,7 +142,7 @@ func (l *loader) finishConsole(n *node) {
 	c := &l.cfg.Console
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
 		if u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
-			l.warn(n.get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "put a proxy that speaks TLS in front, and write https://HOST")
+			l.warn(n.get("url"), "has no TLS: browsers keep no session there, so nobody can sign in", "set toolgate.admin_tls, or put a proxy that speaks TLS in front, and write https://HOST")
 		}
 		c.URL = u.Scheme + "://" + u.Host
 	}
