@@ -86,9 +86,13 @@ func argsText(args args) string {
 // hold. With TOOLGATE_SOAK=1 the hold is the default of 45 s.
 func TestClientsWaitForPeople(t *testing.T) {
 	t.Parallel()
-	held := fmt.Sprint(shortOrSoak(2, 45), "s")
+	// The calls that people decide on in time are held as long as clients wait.
+	policy := holdAll + ` if not endswith(input.arguments.what, "later")
+decision := {"effect": "hold", "rule": "always", "reason": "a person decides", "approval": {"roles": ["approver"], "hold": "` +
+		fmt.Sprint(shortOrSoak(2, 45), "s") + `"}} if endswith(input.arguments.what, "later")
+`
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "pay", Definition: payDefinition}}})
-	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: holdAll, hold: held}))
+	g := serveReady(t, configure(t, setup{servers: []server{httpOf("rec", rec, shared())}, policy: policy, hold: "45s"}))
 	targets := map[string]target{"mcp": g.route(""), "server": g.route("rec"), "stdio": g.stdio(t, "mcp.json")}
 	t.Run("all", func(t *testing.T) { // the subtests end before the server does
 		for _, p := range waitingPeers {
