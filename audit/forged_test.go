@@ -98,6 +98,8 @@ func TestForgedRecords(t *testing.T) {
 		"HEAD with half a hash":        {change: same, head: func(h map[string]any) { h["hash"] = "00" }, want: "not the form of version"},
 		"the last record was cut off":  {change: func(n int, line string) string { return map[bool]string{true: "", false: line}[n == 10] }, want: "record 10 missing at the end"},
 		"a record has no number":       {change: at(5, `"seq":5`, `"seq":0`), want: "not a record"},
+		"a longer chain hash":          {change: at(5, `"prev":"`, `"prev":"00`), want: "record 5 does not chain to the record before it"},
+		"a chain hash that is none":    {change: at(5, `"prev":"`, `"prev":"x`), want: "record 5 does not chain to the record before it"},
 		"the number of another record": {change: at(5, `"seq":5`, `"seq":4`), want: "record 4 is out of order"},
 	} {
 		t.Run(name, func(t *testing.T) {

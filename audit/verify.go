@@ -244,11 +244,7 @@ func (c *check) follows(rec *Record) bool {
 }
 
 func (c *check) matches(prev string) bool {
-	var h [sha256.Size]byte
-	if n, err := hex.Decode(h[:], []byte(prev)); err != nil || n != len(h) {
-		return false
-	}
-	return h == c.hashes[0] || h == c.hashes[1]
+	return prev == hex.EncodeToString(c.hashes[0][:]) || prev == hex.EncodeToString(c.hashes[1][:])
 }
 
 // branches reports whether rec, the first record of its segment, chains to an earlier
