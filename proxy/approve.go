@@ -69,7 +69,7 @@ const pollRate = "1/9s"
 // sooner than it was told, or the ticket is approved and the call spends its grant. An
 // error of the store means no.
 func (t *toolCall) repeats(ctx context.Context) bool {
-	if t.gate.opts.Repeats == nil || t.decision.Effect != policy.Hold || t.decision.Approval == nil {
+	if t.gate.opts.Repeats == nil || t.decision.Approval == nil {
 		return false
 	}
 	ticket, err := t.gate.opts.Repeats.Repeated(ctx, t.held())

@@ -101,7 +101,7 @@ func (c *call) attribute(params json.RawMessage) json.RawMessage {
 
 // newQuestion begins the way of one question.
 func (c *peer) newQuestion(ask registry.Question) *question {
-	in := *c.call
+	in := c.call
 	in.Message = &jsonrpc.Message{Kind: jsonrpc.Request, Method: ask.Method, Params: ask.Params}
 	in.SignalID, in.TraceID = "", c.traceID
 	q := &question{relayed: *c.gate.newRelayed(&in)}
@@ -112,7 +112,7 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 // foresee takes a question that a server puts into its answer to c down the
 // callback road, but for the last stage: the client answers by other ways.
 func (c *call) foresee(ctx context.Context, parentID string, ask registry.Question) input {
-	from := peer{gate: c.gate, server: c.server, call: c.in, who: c.principal, parentID: parentID, traceID: c.traceID}
+	from := peer{gate: c.gate, server: c.server, origin: &origin{*c.in, c.principal}, parentID: parentID, traceID: c.traceID}
 	q := from.newQuestion(ask)
 	f := walk(ctx, q, &q.call, callbackRoad[:len(callbackRoad)-1])
 	if f == nil {

@@ -376,7 +376,7 @@ func (t *toolCall) limit(ctx context.Context) *Failure {
 			return f
 		}
 	}
-	if t.repeats(ctx) {
+	if t.decision.Effect == policy.Hold && t.repeats(ctx) {
 		return nil
 	}
 	spent := t.decision.Limit

@@ -130,10 +130,16 @@ type peer struct {
 	gate   *Gate
 	door   registry.Peer
 	server string // "" = not known: nothing passes
-	call   *Call  // the request that it was handed down with, without its message
-	who    policy.Principal
+	*origin
 	// The call in whose course the server speaks; "" when it is in none.
 	parentID, traceID string
+}
+
+// An origin is the request that peers were handed down with, without its message. It
+// is immutable: the peers outlive the request.
+type origin struct {
+	call Call
+	who  policy.Principal
 }
 
 // from returns the client that the road forwards for, with the gate between server
@@ -144,18 +150,17 @@ func (c *call) from(server string) registry.Downstream {
 		return out
 	}
 	if c.origin == nil {
-		in := *c.in
-		in.Message, in.Fault, in.Progress = nil, nil, nil
-		c.origin = &in
+		c.origin = &origin{call: *c.in, who: c.principal}
+		c.origin.call.Message, c.origin.call.Fault, c.origin.call.Progress = nil, nil, nil
 	}
-	home := &peer{gate: c.gate, door: c.in.Home, server: server, call: c.origin, who: c.principal}
+	both := new([2]peer)
 	if c.in.Peer != nil {
-		inCall := *home
-		inCall.door, inCall.parentID, inCall.traceID = c.in.Peer, c.signalID, c.traceID
-		out.Peer = &inCall
+		both[0] = peer{gate: c.gate, door: c.in.Peer, server: server, origin: c.origin, parentID: c.signalID, traceID: c.traceID}
+		out.Peer = &both[0]
 	}
 	if c.in.Home != nil {
-		out.Home = home
+		both[1] = peer{gate: c.gate, door: c.in.Home, server: server, origin: c.origin}
+		out.Home = &both[1]
 	}
 	return out
 }
@@ -232,7 +237,7 @@ type outcome struct {
 // alone is failure.
 func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
-		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID,
+		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID, Shared: true,
 	})
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")

@@ -51,7 +51,7 @@ func clip(text string, n int) string {
 func (c *call) limitRefused(f *Failure, rec *audit.Record) *Failure {
 	g := c.gate
 	refusals := []audit.Outcome{audit.Denied, audit.Invalid, audit.Unknown, audit.Limited}
-	if f == nil || g.opts.Refused == nil || c.sent || c.in.resumed != nil ||
+	if c.sent || c.in.resumed != nil ||
 		!slices.Contains(refusals, rec.Outcome) && f.Kernel.Code != signal.CodeAuditUnavailable {
 		return nil
 	}

@@ -44,7 +44,7 @@ var road = []stage[*toolCall]{
 type call struct {
 	gate   *Gate
 	in     *Call
-	origin *Call     // in without its message, once a peer needs it
+	origin *origin   // once a peer needs it
 	start  time.Time // when it was received
 	asOf   time.Time // the time by which it is judged; later than start after a hold
 	// The origin of the road's errors and signals: its function is the current or the
@@ -197,13 +197,13 @@ var auditLog = signal.ModuleRef{Tier: 0, Module: "audit", Function: "decision"}
 // record, which carries the decision, so that a refusal can be explained. It runs
 // detached from the caller, who cannot cancel a record by hanging up.
 func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
-	g, ctx := c.gate, context.WithoutCancel(ctx)
+	g := c.gate
 	if f != nil {
 		c.reply = nil
 		g.suggestDelay(f)
 	}
 	if c.settle != nil {
-		c.settle(ctx)
+		c.settle(context.WithoutCancel(ctx))
 	}
 	o := Observation{Effect: c.decision.Effect, Duration: g.opts.Now().Sub(c.start)}
 	rec := c.newRecord(!c.recorded) // what was judged is in the decision record, if there is one
@@ -221,7 +221,11 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	if f != nil && !c.recorded {
 		shorten(rec)
 	}
-	if over := c.limitRefused(f, rec); over != nil {
+	over := (*Failure)(nil)
+	if f != nil && g.opts.Refused != nil {
+		over = c.limitRefused(f, rec)
+	}
+	if over != nil {
 		f = over
 	} else if err := g.opts.Recorder.Write(audit.KindOutcome, rec); err != nil {
 		g.opts.Log.Error("writing the outcome record", "decision", c.decisionID, "error", err)

@@ -201,7 +201,7 @@ func (q *question) filterClientTasks(answer json.RawMessage) (json.RawMessage, *
 // Tasks of other sessions are dropped; the questions of a task are shown when the
 // client asks for its state.
 func (c *peer) taskStatus(params json.RawMessage) (json.RawMessage, bool) {
-	r := c.gate.newRelayed(c.call)
+	r := c.gate.newRelayed(&c.call)
 	r.principal = c.who
 	r.of = r.session().task("", textMember(params, "taskId"), r.start)
 	if _, asks := jsonrpc.Get(params, "inputRequests"); asks || r.of == nil || r.of.server != c.server {

@@ -28,18 +28,18 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 	case "image", "audio", "file":
 	case "resource":
 		holder = &block{}
-		if holder.members, ok = jsonrpc.Fields(b.members[blockResource], blockMembers...); !ok {
+		if holder.Members, ok = jsonrpc.Fields(b.Members[blockResource], blockMembers...); !ok {
 			return in, false
 		}
-		in.uri, _ = jsonrpc.Text(holder.members[blockURI])
-		if member = blockBlob; jsontext.Value(holder.members[blockText]).Kind() == '"' {
+		in.uri, _ = jsonrpc.Text(holder.Members[blockURI])
+		if member = blockBlob; jsontext.Value(holder.Members[blockText]).Kind() == '"' {
 			member, in.media = blockText, "text/plain"
 		}
 	default:
 		return in, false
 	}
 	in.media = holder.mediaOr(cmp.Or(in.media, anyBytes))
-	text, ok := jsonrpc.Text(holder.members[member])
+	text, ok := jsonrpc.Text(holder.Members[member])
 	if in.data = []byte(text); ok && member != blockText {
 		var err error
 		in.data, err = base64.StdEncoding.DecodeString(text)
@@ -51,7 +51,7 @@ func (b *block) inline(kind string) (in inline, ok bool) {
 const anyBytes = "application/octet-stream"
 
 func (b *block) mediaOr(fallback string) string {
-	media, _ := jsonrpc.Text(b.members[blockMIME])
+	media, _ := jsonrpc.Text(b.Members[blockMIME])
 	return cmp.Or(media, fallback)
 }
 
@@ -64,12 +64,12 @@ func (b *block) file(kind string) (payload, bool) {
 		f = fileBody{ID: "sha256:" + hex.EncodeToString(sum[:]), Type: in.media, URI: in.uri, Size: &size}
 		return payload{kind: File, body: encode(f)}, true
 	}
-	if kind != "resource_link" && (kind != "file" || b.members[blockData] != nil) {
+	if kind != "resource_link" && (kind != "file" || b.Members[blockData] != nil) {
 		return payload{}, false
 	}
 	f.Type = b.mediaOr(anyBytes)
-	if f.ID, _ = jsonrpc.Text(b.members[blockURI]); f.ID == "" && kind == "file" {
-		f.ID, _ = jsonrpc.Text(b.members[blockPath])
+	if f.ID, _ = jsonrpc.Text(b.Members[blockURI]); f.ID == "" && kind == "file" {
+		f.ID, _ = jsonrpc.Text(b.Members[blockPath])
 		f.Path = &f.ID
 	}
 	return payload{kind: File, body: encode(f)}, f.ID != ""
@@ -84,9 +84,10 @@ func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType stri
 	if err != nil || r.isError {
 		return nil, "", false
 	}
-	for i, b := range r.blocks {
+	for i := range r.blocks {
+		b := (*block)(&r.blocks[i])
 		if ref == "/content/"+strconv.Itoa(i) {
-			kind, _ := jsonrpc.Text(b.members[blockType])
+			kind, _ := jsonrpc.Text(b.Members[blockType])
 			if in, ok := b.inline(kind); ok {
 				return in.data, in.media, true
 			}

@@ -38,7 +38,9 @@ func UniqueID(prefix string) string {
 	for {
 		_ = ids.id.SetTime(ids.last) // which fails in the year 10889
 		if err := ids.entropy.MonotonicRead(ids.last, ids.id[6:]); err == nil {
-			return prefix + ids.id.String()
+			var text [ulid.EncodedSize]byte
+			_ = ids.id.MarshalTextTo(text[:]) // which fails for another size
+			return prefix + string(text[:])
 		}
 		ids.last++ // an overflow within one millisecond: the next one has room
 	}

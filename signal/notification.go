@@ -25,7 +25,7 @@ type JSONRPCNotification struct {
 func SignalToNotification(s Signal) JSONRPCNotification {
 	params := struct {
 		Signal *signalForm `json:"signal"`
-	}{&s.form}
+	}{s.whole()}
 	return JSONRPCNotification{Method: MethodSignal, Params: encode(params)}
 }
 

@@ -113,7 +113,7 @@ type resultForm struct {
 func (r *Result) form() *resultForm {
 	f := &resultForm{r.Status, make([]signalForm, len(r.Signals)), r.Error, &r.Metrics, r.Reason}
 	for i := range r.Signals {
-		f.Signals[i] = r.Signals[i].form
+		f.Signals[i] = *r.Signals[i].whole()
 	}
 	if d := r.Metrics.DurationMS; math.IsNaN(d) || math.IsInf(d, 0) {
 		metrics := r.Metrics
@@ -161,7 +161,7 @@ func Compact(r Result, refs []string) json.RawMessage {
 		if i < len(refs) && refs[i] != "" {
 			b = r.Signals[i].form.appendView(b, refs[i])
 		} else {
-			b = append(b, encode(&r.Signals[i].form)...)
+			b = append(b, encode(r.Signals[i].whole())...)
 		}
 	}
 	b = append(b, ']')

@@ -94,7 +94,21 @@ func (r *ModuleRef) UnmarshalJSON(data []byte) error {
 // Signal is the atomic unit of data. It never changes after creation: a value
 // may be copied, shared and read from several goroutines. The zero Signal is
 // not valid. See Create for the only way to make one.
-type Signal struct{ form signalForm }
+type Signal struct {
+	form signalForm // see whole
+	text []byte     // the JSON string of a TEXT whose body has not been written; nil = it has
+}
+
+// whole returns the form of s with its body. The body of a TEXT from a tool is
+// written only when somebody wants it: most results are given as they came.
+func (s *Signal) whole() *signalForm {
+	if s.text == nil {
+		return &s.form
+	}
+	f := s.form
+	f.Body = slices.Concat([]byte(`{"text":`), s.text, []byte("}"))
+	return &f
+}
 
 // ID is "sig_" and a ULID: unique, sortable by time.
 func (s Signal) ID() string { return s.form.ID }
@@ -104,7 +118,7 @@ func (s Signal) Kind() Kind { return s.form.Kind }
 
 // Body returns a fresh copy of the payload; numbers are json.Number, exact.
 func (s Signal) Body() map[string]any {
-	m, err := decodeObject(s.form.Body)
+	m, err := decodeObject(s.whole().Body)
 	if err != nil {
 		return map[string]any{}
 	}
@@ -142,7 +156,7 @@ func (s Signal) Tag(key string) string {
 
 // Equal reports whether both signals have the same JSON form.
 func (s Signal) Equal(other Signal) bool {
-	return bytes.Equal(encode(&s.form), encode(&other.form))
+	return bytes.Equal(encode(s.whole()), encode(other.whole()))
 }
 
 // Create makes a Signal: it generates the id, stamps the time and copies content
@@ -188,7 +202,7 @@ func stamp(kind Kind, body jsontext.Value, origin ModuleRef, traceID string, tag
 	if parentID != "" {
 		f.ParentID = &parentID
 	}
-	return Signal{f}
+	return Signal{form: f}
 }
 
 // Option adds to a signal what its factory has no argument for.
@@ -328,7 +342,7 @@ func encode(form any) []byte {
 
 // MarshalJSON returns {id, kind, body, origin, trace_id, tags, created_at,
 // parent_id}; an absent parent is null. It never fails.
-func (s Signal) MarshalJSON() ([]byte, error) { return encode(&s.form), nil }
+func (s Signal) MarshalJSON() ([]byte, error) { return encode(s.whole()), nil }
 
 // strictly refuses unknown members, and null for what has no null: json/v2
 // would read it as the zero value.
@@ -384,7 +398,7 @@ func (f *signalForm) signal() (Signal, error) {
 		return Signal{}, err
 	}
 	f.CreatedAt, f.Tags = f.CreatedAt.UTC(), encode(tags)
-	s := Signal{*f}
+	s := Signal{form: *f}
 	return s, s.check()
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -21,18 +20,14 @@ const maxErrorMessage = 1024
 // A toolResult is an MCP tool result taken apart. Values are slices of it; one that
 // is absent or null is nil.
 type toolResult struct {
-	blocks     []block
+	blocks     []jsonrpc.Element
 	content    json.RawMessage // where content is no array
 	structured json.RawMessage
 	isError    bool
 }
 
-// A block is one content block: its bytes, and the values of blockMembers, nil for
-// each that is absent.
-type block struct {
-	raw     json.RawMessage
-	members []json.RawMessage
-}
+// A block is one content block with the values of blockMembers.
+type block jsonrpc.Element
 
 // blockMembers are the members of a content block that matter, and of the resource
 // that is embedded in one.
@@ -55,7 +50,8 @@ const (
 type payload struct {
 	kind Kind
 	body jsontext.Value
-	ref  string // JSON Pointer
+	text json.RawMessage // in place of a body, see Signal
+	ref  string          // JSON Pointer
 }
 
 // FromToolResult splits an MCP tool result into Signals (seed 002,
@@ -69,7 +65,8 @@ type payload struct {
 //
 // The second value has one JSON Pointer into result for each signal. What is
 // no tool result at all gives ErrInvalidToolResult; a bad origin
-// ErrInvalidOrigin. The result is copied: the caller may reuse its bytes.
+// ErrInvalidOrigin. The result is copied: the caller may reuse its bytes, unless from
+// says that the Signals share them.
 func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, error) {
 	if err := from.Origin.Validate(); err != nil {
 		return nil, nil, err
@@ -78,12 +75,12 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if err != nil {
 		return nil, nil, err
 	}
-	var payloads []payload
+	payloads := make([]payload, 0, len(r.blocks)+1)
 	if r.isError {
-		payloads = []payload{r.failure(from)}
+		payloads = append(payloads, r.failure(from))
 	} else {
 		for i := range r.blocks {
-			p, err := r.blocks[i].payload()
+			p, err := (*block)(&r.blocks[i]).payload()
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: content %d: %w", ErrInvalidToolResult, i, err)
 			}
@@ -112,6 +109,9 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
 	for i, p := range payloads {
 		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
+		if signals[i].text = p.text; !from.Shared {
+			signals[i].text = bytes.Clone(p.text)
+		}
 	}
 	return signals, refs, nil
 }
@@ -123,6 +123,7 @@ type Lineage struct {
 	TraceID    string
 	ParentID   string // id of the call's own signal, "" when it has none
 	DecisionID string // of the decision that let the call pass, "" when there is none
+	Shared     bool   // the bytes of the result never change, so that they need no copy
 }
 
 // tags returns the tags of a signal that comes from a tool, in the order of their
@@ -139,7 +140,7 @@ func (l *Lineage) tags() jsontext.Value {
 
 // parseToolResult takes result apart.
 func parseToolResult(result []byte) (r toolResult, err error) {
-	members, ok := jsonrpc.Fields(result, "content", "structuredContent", "isError")
+	members, elements, ok := jsonrpc.Unpack(result, blockMembers, "content", "structuredContent", "isError")
 	if !ok {
 		return r, fmt.Errorf("%w: no JSON object, or one with a known member twice", ErrInvalidToolResult)
 	}
@@ -152,14 +153,7 @@ func parseToolResult(result []byte) (r toolResult, err error) {
 	if jsontext.Value(r.content).Kind() != '[' {
 		return r, nil
 	}
-	for raw := range jsonrpc.Elements(r.content) {
-		b := block{raw: raw}
-		if b.members, ok = jsonrpc.Fields(raw, blockMembers...); !ok && raw[0] == '{' {
-			return r, fmt.Errorf("%w: content %d has a known member twice", ErrInvalidToolResult, len(r.blocks))
-		}
-		r.blocks = append(r.blocks, b)
-	}
-	r.content = nil
+	r.content, r.blocks = nil, elements
 	return r, nil
 }
 
@@ -167,8 +161,11 @@ func parseToolResult(result []byte) (r toolResult, err error) {
 // DATA. A block that lacks what its type requires is kept whole as DATA: the tool has
 // run, and its answer is not to be lost.
 func (b *block) payload() (payload, error) {
-	kind, _ := jsonrpc.Text(b.members[blockType])
-	switch lexeme := b.members[blockText]; {
+	kind := "text"
+	if spelled := b.Members[blockType]; string(spelled) != `"text"` {
+		kind, _ = jsonrpc.Text(spelled)
+	}
+	switch lexeme := b.Members[blockText]; {
 	case kind == "text" && jsontext.Value(lexeme).Kind() == '"':
 		start := bytes.TrimLeft(lexeme[1:], " ")
 		if strings.IndexByte(`{[\`, start[0]) >= 0 { // only then is the text decoded
@@ -179,9 +176,9 @@ func (b *block) payload() (payload, error) {
 				}
 			}
 		}
-		return payload{kind: Text, body: slices.Concat([]byte(`{"text":`), []byte(lexeme), []byte("}"))}, nil
+		return payload{kind: Text, text: lexeme}, nil
 	case kind == "json": // seed 002's JSONContent; MCP itself has no such type
-		for _, value := range []json.RawMessage{b.members[blockData], b.members[blockJSON]} {
+		for _, value := range []json.RawMessage{b.Members[blockData], b.Members[blockJSON]} {
 			if value != nil {
 				return dataPayload(value, "json")
 			}
@@ -193,7 +190,7 @@ func (b *block) payload() (payload, error) {
 			return p, nil
 		}
 	}
-	return dataPayload(b.raw, "mcp.content."+kind)
+	return dataPayload(b.Raw, "mcp.content."+kind)
 }
 
 // dataPayload returns the DATA of one JSON value, which must have one reading.
@@ -209,7 +206,7 @@ func dataPayload(raw []byte, schema string) (payload, error) {
 func (r *toolResult) failure(from Lineage) payload {
 	var texts []string
 	for _, b := range r.blocks {
-		if text, _ := jsonrpc.Text(b.members[blockText]); text != "" {
+		if text, _ := jsonrpc.Text(b.Members[blockText]); text != "" {
 			texts = append(texts, text)
 		}
 	}

@@ -57,7 +57,7 @@ func mismatch(fault error, function string) *KernelError {
 }
 
 func (s Signal) check() error {
-	f := &s.form
+	f := s.whole()
 	switch {
 	case !validID(f.ID, "sig_"):
 		return fmt.Errorf("id %q is not sig_ and a ULID", f.ID)

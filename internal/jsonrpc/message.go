@@ -45,6 +45,9 @@ type Limits struct {
 	// not know (seed 004, additional properties). A name that differs only by
 	// case from a known one is refused all the same.
 	Open bool
+	// Owned hands data over: Decode and CheckValue use its bytes in place of a copy
+	// and put spaces for line ends into them. Nobody else may write to them.
+	Owned bool
 }
 
 // DefaultLimits are the limits that zero fields stand for: 4 MiB, depth 64,
@@ -299,7 +302,7 @@ func (s *findings) judge(m *Message) *Fault {
 			m.Error = own.value
 		}
 	}
-	if v, ok := Text(version); string(version) != `"2.0"` && (!ok || v != "2.0") {
+	if string(version) != `"2.0"` && !isVersion(version) {
 		return invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(version))
 	}
 	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
@@ -313,6 +316,12 @@ func (s *findings) judge(m *Message) *Fault {
 		m.members = s.members
 	}
 	return m.judgeShape(method)
+}
+
+// isVersion reports whether raw is another spelling of the string 2.0.
+func isVersion(raw json.RawMessage) bool {
+	text, ok := Text(raw)
+	return ok && text == "2.0"
 }
 
 // judgeShape decides which kind of message has the members of m and method.

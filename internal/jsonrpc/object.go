@@ -43,13 +43,9 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 	for next := d.PeekKind(); next != '}' && next != ']'; next = d.PeekKind() {
 		var name []byte
 		if open == '{' {
-			spelled, err := d.ReadValue()
-			if err != nil {
+			var ok bool
+			if name, ok = s.memberName(data); !ok {
 				return false
-			}
-			end := int(d.InputOffset())
-			if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
-				name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
 			}
 		}
 		value, err := d.ReadValue()
@@ -62,6 +58,108 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 	}
 	_, err := d.ReadToken()
 	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
+}
+
+// memberName reads the next name of an object in data, decoded.
+func (s *scanner) memberName(data []byte) (name []byte, ok bool) {
+	spelled, err := s.decoder.ReadValue()
+	if err != nil {
+		return nil, false
+	}
+	end := int(s.decoder.InputOffset())
+	if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
+		name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
+	}
+	return name, true
+}
+
+// An Element is one element of an array: its bytes, and the values of the members
+// that Unpack looked for, nil for each that is absent.
+type Element struct {
+	Raw     json.RawMessage
+	Members []json.RawMessage
+}
+
+// Unpack returns the values of the named members of obj as Fields does, and the
+// elements of the first of them, where that is an array, with their members called
+// inner. It makes one pass, however deep the elements are. It reports false when obj
+// is not one well-formed object, or when obj or an element has one of the members
+// more than once.
+func Unpack(obj json.RawMessage, inner []string, names ...string) (values []json.RawMessage, elements []Element, ok bool) {
+	s := scanners.Get().(*scanner)
+	s.reset(obj)
+	defer func() {
+		s.reset(nil)
+		scanners.Put(s)
+	}()
+	if values, ok = s.unpack(obj, names, func(i int) (json.RawMessage, bool) {
+		if i != 0 || s.decoder.PeekKind() != '[' {
+			return s.nextValue(obj)
+		}
+		_, _ = s.decoder.ReadToken() // the kind is known
+		start := int(s.decoder.InputOffset()) - 1
+		for s.decoder.PeekKind() != ']' {
+			e, sound := s.element(obj, inner)
+			if !sound {
+				return nil, false
+			}
+			elements = append(elements, e)
+		}
+		_, _ = s.decoder.ReadToken()
+		end := int(s.decoder.InputOffset())
+		return obj[start:end:end], true
+	}); !ok {
+		return nil, nil, false
+	}
+	return values, elements, len(bytes.TrimLeft(obj[s.decoder.InputOffset():], blanks)) == 0
+}
+
+// unpack reads the object that comes next in data and returns the values of its
+// members called names. Read reads the value of the name with index i, -1 for any
+// other name.
+func (s *scanner) unpack(data []byte, names []string, read func(i int) (json.RawMessage, bool)) ([]json.RawMessage, bool) {
+	values := make([]json.RawMessage, len(names))
+	if first, err := s.decoder.ReadToken(); err != nil || first.Kind() != '{' {
+		return nil, false
+	}
+	for s.decoder.PeekKind() != '}' {
+		name, ok := s.memberName(data)
+		if !ok {
+			return nil, false
+		}
+		i := slices.Index(names, string(name))
+		value, ok := read(i)
+		if !ok || i >= 0 && values[i] != nil {
+			return nil, false
+		}
+		if i >= 0 {
+			values[i] = value
+		}
+	}
+	_, err := s.decoder.ReadToken()
+	return values, err == nil
+}
+
+// element reads the element of an array that comes next in data.
+func (s *scanner) element(data []byte, inner []string) (e Element, ok bool) {
+	if s.decoder.PeekKind() != '{' {
+		e.Raw, ok = s.nextValue(data)
+		e.Members = make([]json.RawMessage, len(inner))
+		return e, ok
+	}
+	before := int(s.decoder.InputOffset())
+	start := before + bytes.IndexByte(data[before:], '{')
+	e.Members, ok = s.unpack(data, inner, func(int) (json.RawMessage, bool) { return s.nextValue(data) })
+	end := int(s.decoder.InputOffset())
+	e.Raw = data[start:end:end]
+	return e, ok
+}
+
+// nextValue reads the value that comes next in data.
+func (s *scanner) nextValue(data []byte) (json.RawMessage, bool) {
+	value, err := s.decoder.ReadValue()
+	end := int(s.decoder.InputOffset())
+	return data[end-len(value) : end : end], err == nil
 }
 
 // Get returns the value of the member of obj called key, as it is spelled. It
@@ -137,69 +235,90 @@ func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
 // obj itself is not changed; it is returned where there is nothing to change.
 // The error is ErrNotObject, ErrNotValue or ErrRepeated.
 func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
-	room := len(obj)
+	out, err := appendEdited(make([]byte, 0, len(obj)+room(changes)), obj, changes)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Equal(out, obj) {
+		return obj, nil
+	}
+	return out, nil
+}
+
+// room returns how many bytes changes add at most.
+func room(changes []Change) (n int) {
+	for _, c := range changes {
+		n += len(c.Name) + len(c.Value) + len(`,"":{}`) + room(c.Members)
+	}
+	return n
+}
+
+// appendEdited appends obj to out with its changes made, as Edit does.
+func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, error) {
 	for _, c := range changes {
 		if c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient) {
 			return nil, ErrNotValue
 		}
-		room += len(c.Name) + len(c.Value) + 4
 	}
 	head := bytes.IndexByte(obj, '{') + 1
 	if first := bytes.TrimLeft(obj[head:], blanks); len(first) > 0 && first[0] == '"' {
 		head = len(obj) - len(first)
 	}
-	out, gap := append(make([]byte, 0, room), obj[:head]...), head // the comma before a member follows gap
-	done, kept, err := make([]bool, len(changes)), false, error(nil)
-	change := func(i int, old json.RawMessage) json.RawMessage {
-		if done[i] {
+	out, gap := append(out, obj[:head]...), head // the comma before a member follows gap
+	var few [8]bool
+	done, kept, err := few[:], false, error(nil)
+	if len(changes) > len(few) {
+		done = make([]bool, len(changes))
+	}
+	change := func(i int, old json.RawMessage) {
+		c := changes[i]
+		if done[i] && err == nil {
 			err = ErrRepeated
 		}
-		done[i] = true
-		if err != nil || changes[i].Members == nil {
-			return changes[i].Value
+		if done[i] = true; c.Members == nil {
+			out = append(out, c.Value...)
+		} else if err == nil {
+			out, err = appendEdited(out, old, c.Members)
 		}
-		var value json.RawMessage
-		value, err = Edit(old, changes[i].Members...)
-		return value
 	}
 	whole := walk(obj, '{', func(name []byte, start, end int) bool {
-		from, value := gap, obj[start:end]
+		from := gap
 		gap = end
-		if i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) }); i >= 0 {
-			value = change(i, value)
-		}
+		i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
 		if !kept { // no comma before the first member
 			from = end - len(bytes.TrimLeft(obj[from:end], blanks+","))
 		}
-		if value != nil {
-			out, kept = append(append(out, obj[from:start]...), value...), true
+		switch {
+		case i < 0:
+			out, kept = append(out, obj[from:end]...), true
+		case changes[i].Value != nil || changes[i].Members != nil:
+			out, kept = append(out, obj[from:start]...), true
+			change(i, obj[start:end])
+		default:
+			change(i, nil)
 		}
-		return true
+		return err == nil
 	})
-	if !whole {
+	switch {
+	case err != nil:
+		return nil, err
+	case !whole:
 		return nil, ErrNotObject
 	}
 	for i, c := range changes {
-		if done[i] {
-			continue
-		}
-		value := change(i, json.RawMessage("{}"))
-		if value == nil {
+		if done[i] || c.Value == nil && c.Members == nil {
 			continue
 		}
 		if kept {
 			out = append(out, ',')
 		}
 		out, _ = jsontext.AppendQuote(out, c.Name)
-		out, kept = append(append(out, ':'), value...), true
+		out, kept = append(out, ':'), true
+		if change(i, json.RawMessage("{}")); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	if out = append(out, obj[gap:]...); bytes.Equal(out, obj) {
-		return obj, nil
-	}
-	return out, nil
+	return append(out, obj[gap:]...), nil
 }
 
 // Members iterates over obj in the order of the text: decoded name and value

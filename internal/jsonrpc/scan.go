@@ -90,8 +90,9 @@ var lenient = jsontext.AllowDuplicateNames(true)
 const blanks = " \t\r\n"
 
 // scan makes the pass over exactly one value in zone z. It reads a copy, so that
-// nothing returned later aliases data, and replaces the line ends between tokens
-// by spaces: no reading changes, and one line is safe on every transport.
+// nothing returned later aliases data, unless data is owned, and replaces the line
+// ends between tokens by spaces: no reading changes, and one line is safe on every
+// transport.
 func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	s := scanners.Get().(*scanner)
 	defer func() {
@@ -108,7 +109,10 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	}
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
-	s.reset(slices.Clip(bytes.Clone(bytes.TrimRight(text, blanks))))
+	if text = slices.Clip(bytes.TrimRight(text, blanks)); !lim.Owned {
+		text = bytes.Clone(text)
+	}
+	s.reset(text)
 	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
 		return found, s.hard(Parse, 0, "byte order mark before the message")
 	}

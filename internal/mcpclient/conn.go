@@ -235,8 +235,9 @@ func (p *Call) await(ctx context.Context) error {
 // source says which calls a stream may answer: the one that it was opened for,
 // or, where all share one stream, any.
 type source struct {
-	only *Call
-	any  bool
+	only  *Call
+	any   bool
+	owned bool // nobody else has the bytes of the message
 }
 
 // take removes the call with an id that a stream may answer from the table. The
@@ -294,7 +295,9 @@ const maxGarbage = 100
 // *jsonrpc.Fault of a message that strict decoding refused; the connection
 // continues, and a call that the message certainly answers has failed with it.
 func (c *Conn) receive(raw []byte, from source) error {
-	msg, err := jsonrpc.Decode(raw, c.limits)
+	limits := c.limits
+	limits.Owned = from.owned
+	msg, err := jsonrpc.Decode(raw, limits)
 	if err != nil {
 		return c.receiveFaulty(raw, malformed(err), from)
 	}

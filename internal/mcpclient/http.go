@@ -95,7 +95,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		body, err := ReadBody(res, w.c.limits.Bytes)
 		switch {
 		case err == nil:
-			return cmp.Or(w.c.receive(body, source{only: p}), ErrMalformed) // which counts only if it was no answer
+			return cmp.Or(w.c.receive(body, source{only: p, owned: true}), ErrMalformed) // which counts only if it was no answer
 		case !errors.Is(err, ErrTooLong):
 			return fmt.Errorf("reading the answer: %w", err)
 		}

@@ -84,6 +84,7 @@ type exchange struct {
 	open      func(*session) (*session, error) // keeps the session that initialize made, or gives the one it is for
 	opened    *session                         // that session
 	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
+	owned     bool                             // nobody else has its bytes
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit
 	flight    string                           // key in session's flights; "" = not entered

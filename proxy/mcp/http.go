@@ -147,7 +147,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		return
 	}
 	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
-	x := &exchange{versions: httpVersions, open: d.session.openSession}
+	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	body, ok := d.readBody(out, r, x)
 	if !ok || x.denied == nil && r.Header[headerSession] != nil && jsontext.Value(body).Kind() == '[' && d.postBatch(out, x, r, body) {

@@ -141,6 +141,7 @@ func (c *core) decode(x *exchange, data []byte) {
 		x.began = c.opts.Now()
 	}
 	envelope := wire.Envelope{Profile: c.opts.Profile, Deterministic: c.opts.Deterministic, Limits: c.opts.Limits}
+	envelope.Limits.Owned = x.owned
 	if x.denied != nil {
 		envelope.Limits.Bytes = min(envelope.Limits.Bytes, maxUnauthenticatedBytes)
 	}
