@@ -3,12 +3,14 @@ package signal_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -130,6 +132,30 @@ func TestSignalNeverChanges(t *testing.T) {
 		t.Errorf("the signal holds on to the caller's bytes: %v", got)
 	}
 }
+
+// TestSharedText: a signal that shares the bytes of a result is in all its forms equal
+// to one that has a copy.
+func TestSharedText(t *testing.T) {
+	raw := []byte(`{"content":[{"type":"text","text":"a \"quoted\" <text>\u00e9"}]}`)
+	from := signal.Lineage{Origin: here, Tool: "t", TraceID: "trc_1"}
+	copied, _, err := signal.FromToolResult(raw, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.Shared = true
+	shared := must2(signal.FromToolResult(raw, from))(t)
+	forms := func(s signal.Signal) string {
+		id := strings.NewReplacer(s.ID(), "ID", s.CreatedAt().Format(time.RFC3339Nano), "NOW")
+		return id.Replace(string(must(s.MarshalJSON())(t))) + id.Replace(string(signal.SignalToNotification(s).Params)) +
+			id.Replace(string(signal.Full(signal.OK([]signal.Signal{s}, signal.Metrics{ModuleRef: here})))) + fmt.Sprint(s.Body(), signal.ValidateSignal(s))
+	}
+	if got, want := forms(shared[0]), forms(copied[0]); got != want || !strings.Contains(got, `"body":{"text":"a \"quoted\" <text>\u00e9"}`) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// must2 is must for a function with a second result.
+func must2[T, U any](v T, _ U, err error) func(*testing.T) T { return must(v, err) }
 
 func TestNumbersStayExact(t *testing.T) {
 	s := must(signal.CreateData(json.RawMessage(`[12345678901234567890123, 1e2, 0.10]`), "n", here, "trc_1", nil))(t)

@@ -32,6 +32,21 @@ func TestKinds(t *testing.T) {
 }
 
 // FuzzEscape: what is escaped has nothing hidden, and escaping it again changes nothing.
+// TestKindsEverywhere: a hidden character is found wherever it stands.
+func TestKindsEverywhere(t *testing.T) {
+	for at := range 40 {
+		for _, c := range []string{"\x7f", "\u200b", `\u200b`} {
+			text := `"` + strings.Repeat("a", at) + c + strings.Repeat("~", 40-at) + `"`
+			if got := hidden.Kinds(json.RawMessage(text)); len(got) != 1 {
+				t.Errorf("%q: %v", text, got)
+			}
+		}
+	}
+	if got := hidden.Kinds(json.RawMessage(`"` + strings.Repeat("~", 41) + `"`)); got != nil {
+		t.Error(got)
+	}
+}
+
 func FuzzEscape(f *testing.F) {
 	f.Add("a\u202e\u200d\U000e0041\ufe0f")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,8 +1,10 @@
 package jsonrpc_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -216,6 +218,51 @@ func TestEditMembers(t *testing.T) {
 		got, err := jsonrpc.Edit(json.RawMessage(tt.object), jsonrpc.Change{Name: "m", Members: inner})
 		if string(got) != tt.want || (err != nil) != (tt.want == "") {
 			t.Errorf("%s: %s %v, want %s", tt.object, got, err, tt.want)
+		}
+	}
+}
+
+// FuzzUnpack: Unpack gives what Fields and Elements give in several passes.
+func FuzzUnpack(f *testing.F) {
+	for _, seed := range []string{
+		`{"content":[{"type":"text","text":"a"},{"type":"image","data":"AA=="}],"isError":false}`, ` { "content" : [ 1 , {} , [ ] ] , "x":{"content":[]} } `,
+		`{"content":{"type":"text"}}`, `{"content":[{"type":"a","type":"b"}]}`, `{"content":[],"content":[]}`, `{"content":[{"t\u0079pe":"a"}]}`,
+		`{"content":[{"type":"a"}]} x`, `{"content":[{"type":"a"}`, `{"content":[{"type"}]}`, `[]`, `{}`, ``, `{"isError":null,"content":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	inner, names := []string{"type", "text"}, []string{"content", "isError"}
+	f.Fuzz(func(t *testing.T, obj []byte) {
+		values, elements, ok := jsonrpc.Unpack(obj, inner, names...)
+		want, sound := jsonrpc.Fields(obj, names...)
+		var all []jsonrpc.Element
+		if sound && bytes.HasPrefix(want[0], []byte("[")) {
+			for raw := range jsonrpc.Elements(want[0]) {
+				members, whole := jsonrpc.Fields(raw, inner...)
+				sound = sound && (whole || raw[0] != '{')
+				all = append(all, jsonrpc.Element{Raw: raw, Members: members})
+			}
+		}
+		if ok != sound {
+			t.Fatalf("%q: %v, want %v", obj, ok, sound)
+		}
+		if ok && (!reflect.DeepEqual(values, want) || !reflect.DeepEqual(elements, all)) {
+			t.Errorf("%q:\n got %q %q\nwant %q %q", obj, values, elements, want, all)
+		}
+	})
+}
+
+// TestOwned: a message may use the bytes that were handed over, and its line ends are
+// replaced there; without that, they are copied and stay as they were.
+func TestOwned(t *testing.T) {
+	for _, owned := range []bool{false, true} {
+		data := []byte("{\"jsonrpc\":\"2.0\",\n\"id\":1,\"method\":\"ping\"}")
+		m, err := jsonrpc.Decode(data, jsonrpc.Limits{Owned: owned})
+		if err != nil || bytes.IndexByte(m.Raw, '\n') >= 0 {
+			t.Fatal(m, err)
+		}
+		if shares := &m.Raw[0] == &data[0]; shares != owned || bytes.IndexByte(data, '\n') >= 0 == owned {
+			t.Errorf("owned %v: shares its bytes: %v; data is %q", owned, shares, data)
 		}
 	}
 }
