@@ -139,7 +139,7 @@ var rejudgeRoad = []stage[*toolCall]{
 // ticket. The new judgement decides; a ticket that it contradicts is superseded.
 func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.Claim, *Failure) {
 	if f := t.rejudge(ctx); f != nil {
-		if t.contradicts(ctx, f) {
+		if t.contradicts(ctx, f, c.Ticket) {
 			t.gate.supersede(ctx, c.Ticket.ID, "the call would be refused by now: "+f.Reason)
 		}
 		return c, f
@@ -182,17 +182,18 @@ func (g *Gate) supersede(ctx context.Context, id, reason string) bool {
 }
 
 // contradicts reports whether a refusal means that the terms of the call's ticket
-// are gone, and not only that something is missing at this moment: an expired
+// are gone, or its tool is, and not only that something is missing at this moment: an expired
 // credential, quota, a policy that fails, a server that starts.
-func (t *toolCall) contradicts(ctx context.Context, f *Failure) bool {
+func (t *toolCall) contradicts(ctx context.Context, f *Failure, ticket approval.Ticket) bool {
 	switch f.Kernel.Code {
 	case signal.CodePolicyDenied:
 		return t.decision.Rule != ruleFailed
 	case signal.CodeToolQuarantined, signal.CodeSchemaMismatch, signal.CodeEnvelopeInvalid:
 		return true
 	case signal.CodeToolNotFound:
-		_, exists := t.gate.opts.Upstreams.View(ctx, t.in.Route, registry.Downstream{}).Lookup(t.name)
-		return exists // and the policy hides it
+		view := t.gate.opts.Upstreams.View(ctx, t.in.Route, registry.Downstream{})
+		_, exists := view.Lookup(t.name)
+		return exists || view.Withdrew(ticket.Server, ticket.Tool) // one that exists is hidden by the policy
 	}
 	return false
 }

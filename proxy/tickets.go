@@ -297,7 +297,7 @@ func (g *Gate) review(ctx context.Context, ticket approval.Ticket) (stands bool,
 		return false, f.Reason
 	case f.Kernel.Code == signal.CodeUnauthenticated && (p.Until.IsZero() || t.asOf.Before(p.Until)):
 		return false, "the requester is not known any more"
-	case t.contradicts(ctx, f):
+	case t.contradicts(ctx, f, ticket):
 		return false, "the call would be refused by now: " + f.Reason
 	}
 	return false, ""

@@ -64,6 +64,18 @@ func (v View) Lookup(name string) (*Tool, bool) {
 	return t, !t.own
 }
 
+// Withdrew reports whether a server has listed its tools and no longer lists one. Of a
+// tool that only connections of some clients may list, it reports false.
+func (v View) Withdrew(server, tool string) bool {
+	if _, ok := v.now.byName[server][tool]; ok {
+		return false
+	}
+	return slices.ContainsFunc(v.now.running[server], func(e *entry) bool {
+		listed, known := e.names[tool]
+		return e.names != nil && !listed && (known || !e.isolated)
+	})
+}
+
 // discover finds a tool that no client has been offered so far, or one in
 // quarantine.
 func (v View) discover(name string) (*Tool, bool) {

@@ -85,9 +85,13 @@ type entry struct {
 	definitions []json.RawMessage // as last listed
 	own         []json.RawMessage // that only connections of sessions have listed since
 	known       map[string]bool   // :: fingerprint ⇒ it is one of these two
+	names       map[string]bool   // :: tool ⇒ it is in definitions; of an earlier list false; nil before the first
 	tools       []*Tool
 	warnings    []string
 }
+
+// maxNames bounds how many names of tools are remembered of one server.
+const maxNames = 20_000
 
 // New makes a Registry without upstreams; Apply gives it some.
 func New(opts Options) *Registry {
@@ -230,6 +234,7 @@ func (r *Registry) rebuildLocked(notify bool, entries ...*entry) {
 		for _, definition := range slices.Concat(e.definitions, e.own) {
 			e.known[upstream.Fingerprint(definition)] = true
 		}
+		e.names = namesOf(e.definitions, e.names)
 	}
 	next := newCatalogue(r.entries)
 	if !next.looksLike(r.catalogue.Swap(next)) || notify {
@@ -237,6 +242,26 @@ func (r *Registry) rebuildLocked(notify bool, entries ...*entry) {
 			f()
 		}
 	}
+}
+
+// namesOf returns the names in a list, and those of earlier lists. Catalogues share the
+// maps, so none is changed.
+func namesOf(definitions []json.RawMessage, earlier map[string]bool) map[string]bool {
+	if definitions == nil {
+		return earlier
+	}
+	names := make(map[string]bool, len(definitions))
+	for _, definition := range definitions {
+		if name, ok := upstream.NameOf(definition); ok {
+			names[name] = true
+		}
+	}
+	for name := range earlier {
+		if len(names) < maxNames && !names[name] {
+			names[name] = false
+		}
+	}
+	return names
 }
 
 // poll looks at the pins again while one of them keeps a tool back.

@@ -345,3 +345,43 @@ func TestViewNamesServers(t *testing.T) {
 		t.Errorf("ends (-want +got):\n%s", diff)
 	}
 }
+
+// A tool is withdrawn when its server has listed its tools without it, and not before.
+// One that only some clients are shown is not: the next connection may list it again.
+func TestWithdrew(t *testing.T) {
+	for isolation, unheard := range map[string]bool{config.IsolationSession: false, config.IsolationShared: true} {
+		rec := recorder.HTTP(t, choosy())
+		r := open(t, registry.Options{})
+		cfg := server("s", rec)
+		cfg.Isolation = isolation
+		want := func(tool string, want bool) {
+			t.Helper()
+			if got := r.View(t.Context(), "", registry.Downstream{}).Withdrew("s", tool); got != want {
+				t.Errorf("%s: withdrew %s: %v", isolation, tool, got)
+			}
+		}
+		want("a", false) // there is no such server
+		apply(t, r, cfg)
+		if isolation == config.IsolationSession {
+			seen(t, r, "s", client("can", `{"sampling":{}}`))
+			want("ask", false)
+		}
+		want("a", false)
+		want("b", false)
+		want("x", unheard) // a process before this one may have known it
+		rec.SetTools(true, recorder.Tool{Name: "b"})
+		await(t, "the new list", func() bool { return len(names(r, "s")) == 1 })
+		want("a", true)
+		want("b", false)
+		rec.Stop()
+		forward(r, "s__b", `{}`) // finds it out
+		await(t, "failure", func() bool { return r.Status()[0].State == "failed" })
+		want("a", true)
+		want("b", false)
+	}
+	r := open(t, registry.Options{})
+	apply(t, r, config.Server{Name: "s", Type: "http", URL: "http://127.0.0.1:1", Isolation: config.IsolationShared, Timeout: patience})
+	if r.View(t.Context(), "", registry.Downstream{}).Withdrew("s", "a") {
+		t.Error("a server that never listed anything withdrew a tool")
+	}
+}
