@@ -145,7 +145,9 @@ type origin struct {
 // from returns the client that the road forwards for, with the gate between server
 // and the client's peers.
 func (c *call) from(server string) registry.Downstream {
-	out := registry.Downstream{Session: c.in.Session, Capabilities: c.in.Capabilities, Level: c.in.Level}
+	out := registry.Downstream{
+		Session: c.in.Session, Subject: c.principal.Subject, Tenant: c.principal.Tenant, Capabilities: c.in.Capabilities, Level: c.in.Level,
+	}
 	if c.in.Peer == nil && c.in.Home == nil {
 		return out
 	}

@@ -192,19 +192,28 @@ func TestViewOfServerThatIsDown(t *testing.T) {
 
 // A client whose connection cannot be had sees what all see.
 func TestViewWithoutConnection(t *testing.T) {
-	rec := recorder.HTTP(t, choosy())
+	offered := choosy()
+	offered.Tools = append([]recorder.Tool{{Name: "hang", Does: recorder.Hang}}, offered.Tools...)
+	rec := recorder.HTTP(t, offered)
 	r := open(t, registry.Options{})
 	cfg := server("s", rec)
 	cfg.MaxSessions = 1
 	apply(t, r, cfg)
-	if _, err := r.Ask(t.Context(), "s", registry.Ask{Method: "x", From: client("first", `{}`)}); err == nil {
-		t.Fatal("the recorder answers x")
-	}
-	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "a b" {
+	await(t, "the server is listed", func() bool { _, ok := r.Catalogue().Lookup("s", "hang"); return ok })
+	busy, end := context.WithCancel(t.Context())
+	var first sync.WaitGroup
+	defer first.Wait()
+	defer end()
+	first.Go(func() {
+		hang, _ := r.Catalogue().Lookup("s", "hang")
+		_, _ = r.Forward(busy, hang, registry.Outgoing{From: client("first", `{}`)})
+	})
+	await(t, "the call of the first arrives", func() bool { return len(rec.Calls()) == 1 })
+	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "hang a b" {
 		t.Errorf("seen: %s", got)
 	}
 	rec.Stop()
-	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "a b" {
+	if got := seen(t, r, "s", client("second", `{"sampling":{}}`)); got != "hang a b" {
 		t.Errorf("seen: %s", got)
 	}
 }

@@ -251,18 +251,20 @@ func (s *Server) ownSession(ctx context.Context, key string, cl *client) (*sessi
 // hold s.mu.
 func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	sl := s.slots[key]
-	if sess := sl.opened(); sess != nil && sess.conn.Dead() {
-		delete(s.slots, key)
-		sl = nil
-	}
-	switch {
+	switch sess := sl.opened(); {
 	case s.life.Err() != nil:
 		return nil, errStopping()
-	case sl == nil && s.cfg.MaxSessions > 0 && len(s.slots) >= s.cfg.MaxSessions:
-		return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("server %s has %d sessions open, which is its most\nhint: raise max_sessions, or set isolation to shared", s.cfg.Name, len(s.slots))}
-	case sl == nil:
-		sl = &slot{ready: make(chan struct{}), of: cl, capabilities: string(cl.clientCapabilities())}
+	case sess != nil && sess.conn.Dead():
+		s.dropLocked(sl)
+		sl = nil
+	case sl != nil && sl.place.Leaving():
+		delete(s.slots, key) // it ends with the requests that it has
+		sl = nil
+	}
+	if sl == nil {
+		sl = &slot{ready: make(chan struct{}), server: s, key: key, of: cl, capabilities: string(cl.clientCapabilities()), last: s.opts.Now()}
 		s.slots[key] = sl
+		sl.place = s.places.Ask(cl.owner, sl)
 		cl.uses++
 		if !isEmpty(json.RawMessage(sl.capabilities)) && s.profiles.opening[sl.capabilities] == nil {
 			s.profiles.opening[sl.capabilities] = sl
@@ -272,13 +274,33 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	return sl, nil
 }
 
+// placeTimeout bounds how long a new connection waits for a place: for a connection that
+// somebody else is using.
+const placeTimeout = 5 * time.Second
+
+// awaitPlace waits for the place of a slot.
+func (s *Server) awaitPlace(sl *slot) error {
+	select {
+	case <-sl.place.Granted():
+		return nil
+	case <-s.opts.After(placeTimeout):
+		return fmt.Errorf("server %s has %d sessions open, which is its most, and all are busy\nhint: try again later, raise max_sessions, or set isolation to shared", s.cfg.Name, s.cfg.MaxSessions)
+	case <-s.life.Done():
+		return errStopping()
+	}
+}
+
 // open connects a slot, keeps its tools up to date, and removes the slot when
 // the connection has ended.
 func (s *Server) open(key string, sl *slot) {
 	cl := sl.of
 	defer s.releaseClient(key, cl)
 	began := s.opts.Now()
-	sess, _, err := s.connect(s.life, cl)
+	var sess *session
+	err := s.awaitPlace(sl)
+	if err == nil {
+		sess, _, err = s.connect(s.life, cl)
+	}
 	if err == nil {
 		s.recordList(sess)
 	}
@@ -298,9 +320,7 @@ func (s *Server) open(key string, sl *slot) {
 		sess.conn.close()
 	}
 	s.mu.Lock()
-	if s.slots[key] == sl {
-		delete(s.slots, key)
-	}
+	s.dropLocked(sl)
 	if s.opts.Now().Sub(began) >= stableAfter {
 		cl.ended = 0
 	}
@@ -316,6 +336,13 @@ func (s *Server) idle(sl *slot) {
 	defer s.mu.Unlock()
 	sl.busy--
 	sl.last = s.opts.Now()
+	switch {
+	case s.life.Err() != nil:
+	case sl.busy == 0 && s.slots[sl.key] != sl:
+		s.releaseLocked(sl)
+	default:
+		s.places.Settle()
+	}
 }
 
 // forget removes the slot of a connection whose session the server has
@@ -323,8 +350,8 @@ func (s *Server) idle(sl *slot) {
 func (s *Server) forget(key string, sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.slots[key].opened() == sess {
-		delete(s.slots, key)
+	if sl := s.slots[key]; sl.opened() == sess {
+		s.dropLocked(sl)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 // connections. It is safe for concurrent use.
 type client struct {
 	waiting // its requests
+	owner   owner
 
 	uses  int // requests and connections that have it; protected by Server.mu
 	ended int // connections in a row that soon ended; protected by Server.mu
@@ -21,6 +22,9 @@ type client struct {
 	subscribing   int            // requests for subscriptions that are under way
 	over          bool
 }
+
+// owner names a principal.
+type owner struct{ subject, tenant string }
 
 // peer returns the session's own Peer, nil when the session has ended or has
 // none.
@@ -54,7 +58,7 @@ func (s *Server) acquireClient(from Downstream) *client {
 	defer s.mu.Unlock()
 	c := s.clients[from.Session]
 	if c == nil {
-		c = &client{}
+		c = &client{owner: owner{from.Subject, from.Tenant}}
 		s.clients[from.Session] = c
 	}
 	c.uses++

@@ -80,3 +80,17 @@ var NewSecrets = newSecrets
 
 // Redact is redact, for tests.
 func (s *secrets) Redact(raw json.RawMessage) json.RawMessage { return s.redact(raw) }
+
+// Waiting returns how many connections wait for a place.
+func (s *Server) Waiting() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.slots {
+		select {
+		case <-sl.place.Granted():
+		default:
+			n++
+		}
+	}
+	return n
+}

@@ -171,15 +171,12 @@ func (s *Server) reopenSubscribed() {
 	}
 }
 
-// reopenLocked opens a client's connection without a request. The caller must
-// hold s.mu.
+// reopenLocked opens a client's connection without a request, if there is room: the
+// client's next request opens it otherwise. The caller must hold s.mu.
 func (s *Server) reopenLocked(key string, cl *client) {
-	sl, e := s.slotLocked(key, cl)
-	if e != nil {
-		s.log.Warn("opening the connection of a session again", "error", e)
-		return
+	if !s.places.Full() {
+		_, _ = s.slotLocked(key, cl) // fails when the server is being stopped
 	}
-	sl.last = s.opts.Now()
 }
 
 // reopenAfterPause reopens the connection of a client that has subscriptions.

@@ -44,6 +44,8 @@ type Answer struct {
 // shared connection, on which nothing is asked or reported.
 type Downstream struct {
 	Session string // keys the connection, "" = the shared one
+	// Subject and Tenant name the principal, whose share of the connections it is.
+	Subject, Tenant string
 	// Capabilities is what the client can do, an object; the server of a
 	// connection that is the session's own is told it. Nil = nothing.
 	Capabilities json.RawMessage

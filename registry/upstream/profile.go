@@ -202,6 +202,7 @@ func (s *Server) opened(sl *slot, sess *session, err error) {
 	sl.s, sl.err = sess, err
 	missed := sl.missed && sess != nil
 	close(sl.ready)
+	s.places.Settle()
 	s.mu.Unlock()
 	if missed {
 		s.opts.Relisted()

@@ -13,6 +13,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -69,6 +70,7 @@ type Server struct {
 	listed   *Profile      // what the shared connection listed last
 	profiles profiles
 	slots    map[string]*slot
+	places   *share.Pool[owner] // of slots
 	clients  map[string]*client
 }
 
@@ -79,7 +81,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	opts.Logger = opts.Logger.Named(cfg.Name)
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
-		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), clients: make(map[string]*client), patient: true,
+		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client), patient: true,
 		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*slot)},
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
@@ -240,9 +242,9 @@ func (s *Server) sweep() {
 		}
 		before := s.opts.Now().Add(-ttl)
 		s.mu.Lock()
-		for key, sl := range s.slots {
-			if sl.busy == 0 && sl.last.Before(before) && !sl.needed() {
-				s.releaseLocked(key, sl)
+		for _, sl := range s.slots {
+			if sl.last.Before(before) && sl.State() == share.Idle {
+				s.releaseLocked(sl)
 			}
 		}
 		s.mu.Unlock()
@@ -250,16 +252,22 @@ func (s *Server) sweep() {
 }
 
 // releaseLocked forgets a slot and closes its connection in the background.
-func (s *Server) releaseLocked(key string, sl *slot) {
-	if s.slots[key] == sl {
-		delete(s.slots, key)
-	}
+func (s *Server) releaseLocked(sl *slot) {
+	s.dropLocked(sl)
 	s.tasks.Go(func() {
 		<-sl.ready
 		if sl.s != nil {
 			sl.s.conn.close()
 		}
 	})
+}
+
+// dropLocked forgets a slot and gives up its place.
+func (s *Server) dropLocked(sl *slot) {
+	if s.slots[sl.key] == sl {
+		delete(s.slots, sl.key)
+	}
+	sl.place.Release()
 }
 
 // EndSession closes the connection of a downstream session. Calls that are
@@ -272,7 +280,7 @@ func (s *Server) EndSession(key string) {
 		delete(s.clients, key)
 	}
 	if sl := s.slots[key]; sl != nil && s.life.Err() == nil {
-		s.releaseLocked(key, sl)
+		s.releaseLocked(sl)
 	}
 }
 
@@ -293,8 +301,8 @@ func (s *Server) Close(ctx context.Context) {
 	s.end()
 	slots := s.slots
 	s.slots = nil
-	for key, sl := range slots {
-		s.releaseLocked(key, sl)
+	for _, sl := range slots {
+		s.releaseLocked(sl)
 	}
 	s.mu.Unlock()
 	s.tasks.Wait()

@@ -3,10 +3,12 @@ package upstream_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -242,16 +244,90 @@ func TestIsolation(t *testing.T) {
 	if got := rec.Sessions(); got != 3 {
 		t.Errorf("%d connections, want 3", got)
 	}
-	e := do("three")
-	wantError(t, e, upstream.Unavailable, false)
-	if !strings.Contains(e.Error(), "max_sessions") {
-		t.Errorf("error %v does not say what to do", e)
-	}
 	r.EndSession("one")
 	r.EndSession("unknown")
 	r.await("connection ends", func() bool { return rec.Sessions() == 2 })
 	if e := do("three"); e != nil {
 		t.Errorf("after a session ended: %v", e)
+	}
+}
+
+// Threat H5, fault 19: more sessions than max_sessions are served one after the other.
+// The idle connection of the principal that has the most is closed, the one used longest
+// ago first, and opens again at the next call.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "echo"}}})
+	cfg := httpServer(rec)
+	cfg.Isolation, cfg.MaxSessions = "session", 4
+	r := start(t, cfg, upstream.Options{})
+	prints := r.ready()
+	for range 2 {
+		for i := range 50 {
+			from := upstream.Downstream{Session: fmt.Sprint(i), Subject: fmt.Sprint("agent-", i%10)}
+			if _, e := r.Do(t.Context(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: from}); e != nil {
+				t.Fatalf("session %d: %v", i, e)
+			}
+			r.await("at most 4 connections, and the shared one", func() bool { return rec.Sessions() <= 5 })
+		}
+	}
+}
+
+// Threat H5: the session hog. A principal that is alone has every connection. Another
+// one gets the first that is idle, before any further session of the hog, and is refused
+// only while all of them are busy.
+func TestSessionHog(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "wait", Does: recorder.Hang}, {Name: "echo"}}})
+	cfg := httpServer(rec)
+	cfg.Isolation, cfg.MaxSessions = "session", 3
+	patient := make(chan time.Time) // nobody who waits gives up
+	after := atomic.Pointer[chan time.Time]{}
+	after.Store(&patient)
+	r := start(t, cfg, upstream.Options{After: func(time.Duration) <-chan time.Time { return *after.Load() }})
+	prints := r.ready()
+	do := func(ctx context.Context, who, session, tool string) *upstream.Error {
+		_, e := r.Do(ctx, upstream.Call{Tool: tool, Fingerprint: prints[tool], From: upstream.Downstream{Session: who + session, Subject: who}})
+		return e
+	}
+	hog, release := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer release()
+	busy := func(ctx context.Context, session string) {
+		n := len(rec.Calls())
+		calls.Go(func() { do(ctx, "hog", session, "wait") })
+		r.await("the call of the hog arrives", func() bool { return len(rec.Calls()) > n })
+	}
+	one, end := context.WithCancel(hog)
+	busy(one, "1")
+	busy(hog, "2")
+	busy(hog, "3")
+
+	gone := make(chan time.Time)
+	close(gone)
+	after.Store(&gone)
+	e := do(t.Context(), "agent", "", "echo")
+	wantError(t, e, upstream.Unavailable, false)
+	if !strings.Contains(e.Error(), "max_sessions") {
+		t.Errorf("error %v does not say what to do", e)
+	}
+	after.Store(&patient)
+
+	served := make(chan *upstream.Error, 1)
+	go func() { served <- do(t.Context(), "agent", "", "echo") }()
+	r.await("the agent waits", func() bool { return r.Waiting() == 1 })
+	for i := range 10 { // neither further sessions nor further calls of the hog go first
+		calls.Go(func() { do(hog, "hog", fmt.Sprint("more-", i), "wait") })
+		calls.Go(func() { do(hog, "hog", "1", "wait") })
+	}
+	r.await("the hog waits", func() bool { return r.Waiting() == 12 })
+	end()
+	select {
+	case e := <-served:
+		if e != nil {
+			t.Errorf("the agent's call: %v", e)
+		}
+	case <-time.After(patience):
+		t.Error("the agent waits for the hog")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/mcpclient"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/registry/config"
 )
 
@@ -250,12 +251,16 @@ func newPool() *keepalive.Transport {
 	})
 }
 
-// slot holds the connection of one downstream session.
+// slot holds the connection of one downstream session. It is the share.Holder of a
+// place among those of its server.
 type slot struct {
-	ready chan struct{} // closed when s or err is set
-	s     *session
-	err   error
-	of    *client
+	ready  chan struct{} // closed when s or err is set
+	s      *session
+	err    error
+	server *Server
+	key    string
+	of     *client
+	place  *share.Place[owner]
 	// capabilities are those with which the connection is opened.
 	capabilities string
 
@@ -279,13 +284,26 @@ func (sl *slot) opened() *session {
 	}
 }
 
-// needed reports whether the connection of a slot must stay open while idle: it is
-// being opened, its client has subscriptions, or its server waits for an answer.
-func (sl *slot) needed() bool {
+// State implements share.Holder. A connection is busy while it is opened and while it
+// has requests; it is pinned while its client has subscriptions, or its server waits for
+// an answer.
+func (sl *slot) State() share.State {
 	select {
 	case <-sl.ready:
-		return sl.of.subscribed() || sl.s != nil && sl.s.conn.asking.Load() > 0
 	default:
-		return true
+		return share.Busy
 	}
+	switch {
+	case sl.busy > 0:
+		return share.Busy
+	case sl.of.subscribed() || sl.s != nil && sl.s.conn.asking.Load() > 0:
+		return share.Pinned
+	}
+	return share.Idle
 }
+
+// Used implements share.Holder.
+func (sl *slot) Used() int64 { return sl.last.UnixNano() }
+
+// Evict implements share.Holder.
+func (sl *slot) Evict() { sl.server.releaseLocked(sl) }
