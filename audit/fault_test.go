@@ -273,15 +273,74 @@ func TestARemovedSegmentIsReplaced(t *testing.T) {
 	}
 }
 
-func TestFullTmpfs(t *testing.T) {
+// tmpfs mounts a small file system.
+func tmpfs(t *testing.T, size string) string {
+	t.Helper()
 	root := t.TempDir()
-	if err := syscall.Mount("tmpfs", root, "tmpfs", 0, "size=64k"); err != nil {
+	if err := syscall.Mount("tmpfs", root, "tmpfs", 0, "size="+size); err != nil {
 		if os.Getenv("CI") == "true" && os.Geteuid() == 0 {
 			t.Fatalf("mounting a tmpfs: %v", err)
 		}
 		t.Skipf("mounting a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { syscall.Unmount(root, 0) })
+	return root
+}
+
+// Below the reserve decisions are refused, and all other records are written. The reserve
+// is at most 5 % of the disk, and a decision is recorded as soon as there is room.
+func TestReserve(t *testing.T) {
+	root := tmpfs(t, "2m")
+	said := make(chan string, 10)
+	l := open(t, filepath.Join(root, "audit"), audit.Options{Checkpoint: time.Millisecond, Reserve: 64 << 20, OnError: func(doing string, cause error) { said <- doing }})
+	if s := l.Space(); s.Reserve != 2<<20/20 || s.Low() || s.Scarce() || s.Err != nil {
+		t.Fatalf("the space is %+v", s)
+	}
+	if err := l.Write(audit.KindDecision, sample("a")); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(root, "ballast")
+	leave := func(n int64) {
+		t.Helper()
+		if err := os.WriteFile(ballast, make([]byte, l.Space().Free-n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave(150 << 10)
+	if s := l.Space(); !s.Scarce() || s.Low() {
+		t.Errorf("the space is %+v", s)
+	}
+	if got := <-said; got != "keeping the disk reserve" {
+		t.Errorf("the log says %q", got)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	leave(90 << 10)
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); err == nil && time.Now().Before(deadline); {
+		err = l.Write(audit.KindDecision, sample("b"))
+	}
+	if !errors.Is(err, audit.ErrReserve) {
+		t.Fatalf("a decision below the reserve: %v", err)
+	}
+	for _, kind := range []audit.Kind{audit.KindOutcome, audit.KindTicket, audit.KindEvent} {
+		if err := l.Write(kind, &audit.Record{Change: &audit.Change{}, Event: &audit.Event{Name: "x"}}); err != nil {
+			t.Errorf("a record of kind %s below the reserve: %v", kind, err)
+		}
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Write(audit.KindDecision, sample("c")); err != nil {
+		t.Errorf("a decision when there is room: %v", err)
+	}
+	l.Close()
+	intact(t, filepath.Join(root, "audit"))
+}
+
+func TestFullTmpfs(t *testing.T) {
+	root := tmpfs(t, "64k")
 	dir := filepath.Join(root, "audit")
 	l := open(t, dir, audit.Options{Instance: "one"})
 	acked, refused := 0, 0

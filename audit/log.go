@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -44,6 +45,7 @@ type Options struct {
 	Checkpoint      time.Duration                   // longest age of HEAD; 0 = 1 s
 	CheckpointEvery uint64                          // most records between two HEADs; 0 = 1000
 	WriteTimeout    time.Duration                   // longest wait for one record; 0 = 10 s
+	Reserve         int64                           // bytes of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Now             func() time.Time                // nil = time.Now
 	OpenFile        func(path string) (File, error) // creates a new segment; nil = CreateFile
 	OnError         func(doing string, cause error) // receives every failure to write, sign and anchor; nil = none. Must not block
@@ -83,6 +85,12 @@ type Log struct {
 	err     error // of closing the chain; valid after done
 	entries sync.Pool
 	notary  *notary
+	root    string
+	low     atomic.Bool // new calls are refused: see Space
+
+	// The fields below belong to the writer's goroutine.
+	scarce bool
+	stride int64 // bytes to write before the free space is read again
 }
 
 var instanceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
@@ -110,8 +118,9 @@ func Open(root string, opts Options) (*Log, error) {
 		_ = os.Remove(dir) // succeeds only when the directory is empty
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
-	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n}
+	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n, root: root}
 	l.entries.New = newEntry
+	l.watchSpace()
 	go l.run(w)
 	return l, nil
 }

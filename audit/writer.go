@@ -42,7 +42,8 @@ func newEntry() any {
 // Write records r: that a call is about to be made (KindDecision), how one ended
 // (KindOutcome), that an approval ticket is about to change (KindTicket, with
 // Record.Change), or another act (KindEvent, with Record.Event). It returns when the record is on disk or, for an outcome and under
-// OS, when it is written; with an error after Options.WriteTimeout at the latest. A
+// OS, when it is written; with ErrReserve for a decision that the disk has no room for;
+// with an error after Options.WriteTimeout at the latest. A
 // caller that hangs up cannot keep its call out of the log: no context interrupts
 // Write. After an error the call must not be made, the result must be withheld, or the
 // ticket must not change.
@@ -51,6 +52,9 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	case <-l.closing:
 		return errClosed
 	default:
+	}
+	if kind == KindDecision && l.low.Load() && l.Space().Low() {
+		return errReserve
 	}
 	e := l.entries.Get().(*entry)
 	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), kind != KindOutcome && l.opts.Durability == Sync
@@ -86,6 +90,7 @@ func (l *Log) Write(kind Kind, r *Record) error {
 
 var (
 	errClosed  = fmt.Errorf("writing audit record: %w", ErrClosed)
+	errReserve = fmt.Errorf("writing audit record: %w", ErrReserve)
 	errTimeout = fmt.Errorf("writing audit record: %w", ErrTimeout)
 )
 
@@ -96,10 +101,12 @@ func (l *Log) run(w *writer) {
 	tick := time.NewTicker(l.opts.Checkpoint)
 	defer tick.Stop()
 	var plain, durable []*entry
+	var seen int64 // bytes since the free space was read
 	for open, closing := true, l.closing; open || len(l.queue) > 0; {
 		select {
 		case <-tick.C:
 			w.tick()
+			l.watchSpace()
 		case <-closing:
 			open, closing = false, nil
 		case e := <-l.queue:
@@ -117,6 +124,10 @@ func (l *Log) run(w *writer) {
 				e = <-l.queue
 			}
 			w.commit(plain, durable)
+			if seen += int64(len(w.buf)); seen >= l.stride {
+				seen = 0
+				l.watchSpace()
+			}
 		}
 	}
 	l.err = w.end()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/mcpclient"
@@ -108,6 +109,44 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	t.Logf("%d calls made, %d refused, %d withheld", made, refused, withheld)
+}
+
+// Fault 8: below the reserve of the disk no call is made, /readyz says so, and calls are
+// made again as soon as there is room.
+func TestDiskReserve(t *testing.T) {
+	t.Parallel()
+	disk, dir, agents, admin := smallDisk(t, "20m"), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	attackFiles(t, dir, "")
+	start(t, dir, "serve", "--state", filepath.Join(disk, "state"), "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	say := upSayer(t, "http://"+agents)
+	if got := say(10); got != "" {
+		t.Fatalf("a call while there is room: %s", got)
+	}
+	ballast := filepath.Join(disk, "ballast")
+	fill(t, ballast, 900<<10) // 5 % are 1 MiB
+	var got string
+	for deadline := time.Now().Add(patience); got == "" && time.Now().Before(deadline); {
+		got = say(10) // the free space is read every second
+	}
+	before := received(t, dir)
+	if got != "AUDIT_UNAVAILABLE" || say(10) != got || received(t, dir) != before {
+		t.Errorf("a call below the reserve: %q, and %d were received after %d", got, received(t, dir), before)
+	}
+	var text string
+	for deadline := time.Now().Add(patience); !strings.Contains(text, "new calls are refused") && time.Now().Before(deadline); {
+		_, text, _ = visit("http://"+admin+"/readyz?verbose", "")
+	}
+	_, metrics, _ := visit("http://"+admin+"/metrics", "")
+	if !strings.Contains(text, "1.0 MiB new calls are refused") || !strings.Contains(metrics, `toolgate_ready{part="disk"} 0`) || !strings.Contains(metrics, `toolgate_disk_bytes{kind="reserve"} 1.048576e+06`) {
+		t.Errorf("/readyz?verbose says %s", text)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if got := say(10); got != "" {
+		t.Errorf("a call when there is room again: %s", got)
+	}
 }
 
 // received counts the calls that the upstream wrote down.

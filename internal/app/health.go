@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/internal/wholefile"
 )
@@ -22,6 +23,9 @@ const (
 	partTrail     = "trail"     // can be written
 	partStore     = "store"     // can be written
 	partKeys      = "keys"      // of the issuers of tokens can be had
+	partOwnKeys   = "own_keys"  // can be had
+	partSigning   = "signing"   // the last checkpoint of the trail was signed and kept
+	partDisk      = "disk"      // has its reserve
 )
 
 // health is what was found out about the state directory.
@@ -41,9 +45,18 @@ func (a *App) faults() map[string]string {
 	defer h.mu.Unlock()
 	if time.Since(h.at) >= time.Second {
 		h.faults = make(map[string]string)
-		for part, try := range map[string]func() error{partTrail: a.tryTrail, partStore: a.tryStore} {
-			if err := try(); err != nil {
-				h.faults[part] = fmt.Sprintf("the %s cannot be written: %v", part, err)
+		for part, try := range map[string]struct {
+			fault string
+			err   func() error
+		}{
+			partTrail:   {"the trail cannot be written", a.tryTrail},
+			partStore:   {"the store cannot be written", a.tryStore},
+			partOwnKeys: {"the keys of toolgate cannot be had", a.tryKeys},
+			partSigning: {"the last checkpoint of the trail was not signed", a.state.trail.Unsigned},
+			partDisk:    {"no call is made", a.tryDisk},
+		} {
+			if err := try.err(); err != nil {
+				h.faults[part] = fmt.Sprintf("%s: %v", try.fault, err)
 			}
 		}
 		h.at = time.Now()
@@ -75,6 +88,33 @@ func (a *App) tryTrail() error {
 	return wholefile.Probe(dir)
 }
 
+// tryKeys looks for the key that tickets and votes are authenticated with.
+func (a *App) tryKeys() error {
+	if !a.state.keys.Has(keys.Tickets) {
+		return fmt.Errorf("%s has no key %s", a.state.keys.Path(), keys.Tickets)
+	}
+	return nil
+}
+
+// tryDisk looks for the reserve of the disk.
+func (a *App) tryDisk() error {
+	if space := a.state.trail.Space(); space.Low() {
+		return errors.New(space.String())
+	}
+	return nil
+}
+
+// scarceDisk warns when the disk is nearly at its reserve, or cannot be watched.
+func (a *App) scarceDisk() (warnings []string) {
+	switch space := a.state.trail.Space(); {
+	case space.Err != nil:
+		return []string{fmt.Sprintf("toolgate.audit.reserve_mib has no effect: the free space of the disk cannot be read: %v", space.Err)}
+	case space.Scarce() && !space.Low():
+		return []string{space.String()}
+	}
+	return nil
+}
+
 // tryStore begins to write to the store, and changes nothing. A store that others write
 // to is fine.
 func (a *App) tryStore() error {
@@ -92,7 +132,7 @@ func (a *App) tryStore() error {
 
 // readiness is the metric toolgate_ready: 1 for each part that is, 0 for others.
 func (a *App) readiness(context.Context) map[string]float64 {
-	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1}
+	parts := map[string]float64{partUpstreams: 1, partServing: 1, partTrail: 1, partStore: 1, partKeys: 1, partOwnKeys: 1, partSigning: 1, partDisk: 1}
 	for part := range a.faults() {
 		parts[part] = 0
 	}

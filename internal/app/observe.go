@@ -144,6 +144,11 @@ func (a *App) addGauges() {
 		})
 	a.metrics.addGauge("toolgate_policy_info", "The policy that serves: 1, labelled with its revision.", "revision",
 		func(context.Context) map[string]float64 { return map[string]float64{a.Revision(): 1} })
+	a.metrics.addGauge("toolgate_disk_bytes", "Free space of the disk of the state directory, and the reserve that no new call may use.", "kind",
+		func(context.Context) map[string]float64 {
+			space := a.state.trail.Space()
+			return map[string]float64{"free": float64(space.Free), "reserve": float64(space.Reserve)}
+		})
 	a.metrics.addGauge("toolgate_ready", "Parts that /readyz needs: 1 = ready, 0 = not.", "part", a.readiness)
 	a.metrics.addGauge("toolgate_decision_log_lag_records", "Records of the audit trail, of all processes on this state, that a sink of the decision log has not read.", "sink",
 		func(ctx context.Context) map[string]float64 {

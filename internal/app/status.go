@@ -21,11 +21,12 @@ import (
 func (a *App) status() console.Status {
 	faults := a.faults()
 	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line()}
-	for _, part := range []string{partServing, partTrail, partStore} {
+	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk} {
 		if fault := faults[part]; fault != "" {
 			s.Warnings = append(s.Warnings, fault)
 		}
 	}
+	s.Warnings = append(s.Warnings, a.scarceDisk()...)
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))
 	}

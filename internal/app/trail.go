@@ -16,7 +16,7 @@ func TrailDir(state string) string { return filepath.Join(state, "audit") }
 // OpenTrail begins a chain of the trail of cfg, signed as configured.
 func OpenTrail(cfg *config.Config, k *keys.Dir, o audit.Options) (_ *audit.Log, err error) {
 	dir := TrailDir(cfg.State)
-	o.Durability = audit.Durability(cfg.Audit.Durability)
+	o.Durability, o.Reserve = audit.Durability(cfg.Audit.Durability), int64(cfg.Audit.ReserveMiB)<<20
 	if o.Signing, err = signing(cfg, k, dir); err != nil {
 		return nil, err
 	}

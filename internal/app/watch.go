@@ -140,6 +140,7 @@ func needRestart(begun, next *config.Config) (names []string) {
 		{"toolgate.artifacts.ttl", begun.Artifacts.TTL != next.Artifacts.TTL},
 		{"toolgate.artifacts.max_mib", begun.Artifacts.MaxMiB != next.Artifacts.MaxMiB},
 		{"toolgate.console", !reflect.DeepEqual(begun.Console, next.Console)},
+		{"toolgate.audit.reserve_mib", begun.Audit.ReserveMiB != next.Audit.ReserveMiB},
 		{"toolgate.audit.durability", begun.Audit.Durability != next.Audit.Durability},
 		{"toolgate.audit.anchors", !slices.Equal(begun.Audit.Anchors, next.Audit.Anchors)},
 		{"toolgate.audit.arguments", !reflect.DeepEqual(begun.Audit.Arguments, next.Audit.Arguments)},

@@ -300,6 +300,7 @@ type Artifacts struct {
 // receives the signed checkpoints.
 type Audit struct {
 	Durability string      `json:"durability"`          // sync = on disk, os = written
+	ReserveMiB int         `json:"reserve_mib"`         // of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Anchors    []Anchor    `json:"anchors,omitempty"`   // that receive the signed checkpoints
 	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = whole
 }
