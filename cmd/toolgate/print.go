@@ -23,6 +23,7 @@ var reportFiles embed.FS
 // neither its line nor its cell.
 var reports = template.Must(template.New("").Funcs(template.FuncMap{
 	"line": oneLine, "code": codeMarkdown, "plain": plainMarkdown, "printable": printable, "indent": indented, "cut": cut, "short": short,
+	"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
 	"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
 	"title": title, "join": strings.Join, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
 	"approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,

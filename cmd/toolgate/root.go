@@ -89,7 +89,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.RunE = requireCommand
 	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
-		toolCommand(e), lockCommand(e), tokenCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e))
+		toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e))
 	describe(root)
 	return root
 }

@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/wholefile"
 )
@@ -41,6 +42,9 @@ const (
 	RequestState = "request_state" // secret: authenticates what clients of multi-round calls return
 	Arguments    = "arguments"     // secret: keyed digests of arguments in the audit trail
 )
+
+// Names are the names of all keys.
+var Names = []string{Arguments, Checkpoints, RequestState, Tickets}
 
 // SecretBytes is the length of a secret.
 const SecretBytes = 32
@@ -178,6 +182,61 @@ func ReadPublic(file string) (Public, error) {
 		return Public{}, errors.Join(fmt.Errorf("reading public key %s: it is not an Ed25519 public key", file), err)
 	}
 	return Public{ID: identify(0, key), Key: key}, nil
+}
+
+// Version is one version of a key, without what is secret about it.
+type Version struct {
+	Name    string    `json:"name"`
+	ID      string    `json:"id"`
+	Created time.Time `json:"created"`          // when its file was written
+	Newest  bool      `json:"newest"`           // it is the one that is used for what is written
+	Public  string    `json:"public,omitempty"` // of a key pair: the public half (PKIX, PEM)
+}
+
+// Versions returns the versions of all keys, by name and the oldest first.
+func (d *Dir) Versions() ([]Version, error) {
+	var found []Version
+	for _, name := range Names {
+		numbers, err := d.versions(name, ".key")
+		if err != nil {
+			return nil, fmt.Errorf("listing keys: %w", err)
+		}
+		for i, number := range numbers {
+			v, err := d.describe(name, number)
+			if err != nil {
+				return nil, err
+			}
+			v.Newest = i == len(numbers)-1
+			found = append(found, v)
+		}
+	}
+	return found, nil
+}
+
+// describe returns a version without what is secret about it.
+func (d *Dir) describe(name string, number int) (Version, error) {
+	file := d.file(name, number)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Version{}, fmt.Errorf("reading key %s: %w", name, err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return Version{}, fmt.Errorf("reading key %s: %w", name, err)
+	}
+	v := Version{Name: name, Created: info.ModTime().UTC().Truncate(time.Second)}
+	if !isPair(text) {
+		key, err := d.secret(name, number, text)
+		v.ID = key.ID
+		return v, err
+	}
+	pair, err := d.pair(name, number, text)
+	if err != nil {
+		return Version{}, err
+	}
+	public, err := publicPEM(pair.Key.Public().(ed25519.PublicKey))
+	v.ID, v.Public = pair.ID, string(public)
+	return v, err
 }
 
 // Rotate adds a version to a key that exists: processes that start later use it. The

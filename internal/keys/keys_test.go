@@ -226,3 +226,36 @@ func TestCount(t *testing.T) {
 		}
 	}
 }
+
+// Versions names every version of every key, and has no secret.
+func TestVersions(t *testing.T) {
+	d := open(t, t.TempDir())
+	if found, err := d.Versions(); err != nil || found != nil {
+		t.Fatalf("%v, %v", found, err)
+	}
+	secret, err := d.Secret(keys.Tickets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := d.Signer(keys.Checkpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Rotate(keys.Tickets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := d.Versions()
+	if err != nil || len(found) != 3 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	for i, want := range []keys.Version{{Name: keys.Checkpoints, ID: pair.ID, Newest: true}, {Name: keys.Tickets, ID: secret.ID}, {Name: keys.Tickets, ID: second, Newest: true}} {
+		got := found[i]
+		if got.Name != want.Name || got.ID != want.ID || got.Newest != want.Newest || got.Created.IsZero() || (got.Public != "") != (got.Name == keys.Checkpoints) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		if strings.Contains(got.Public, "PRIVATE") {
+			t.Error("the private key is shown")
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/policy/identity"
+)
+
+func keysCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "keys", Short: "list and rotate toolgate's own keys",
+	}
+	list := &cobra.Command{
+		Use: "list", Short: "list the keys with their IDs and ages", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			found, err := keys.At(e.keysDir()).Versions()
+			if err != nil {
+				return err
+			}
+			return e.print("keys", append([]keys.Version{}, found...))
+		},
+	}
+	show := &cobra.Command{
+		Use: "show [ID]", Short: "print the public key that signs checkpoints", Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return e.showKey(args) },
+	}
+	rotate := &cobra.Command{
+		Use: "rotate NAME...", Short: "add a version to keys", Args: cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs), ValidArgs: keys.Names,
+		RunE: func(_ *cobra.Command, names []string) error { return e.rotateKeys(names) },
+	}
+	return group(c, list, show, rotate)
+}
+
+// showKey prints a public key: that of an ID, or the newest one.
+func (e *env) showKey(args []string) error {
+	found, err := keys.At(e.keysDir()).Versions()
+	if err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(v keys.Version) bool {
+		return v.Public == "" || len(args) > 0 && v.ID != args[0] || len(args) == 0 && !v.Newest
+	})
+	if len(found) != 1 {
+		return usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
+	}
+	return e.print("key", found[0])
+}
+
+// rotateKeys records and adds versions. The record is signed by the former key.
+func (e *env) rotateKeys(names []string) (err error) {
+	cfg, err := e.load()
+	if err != nil {
+		return err
+	}
+	dir, err := keys.Open(cfg.Keys)
+	if err != nil {
+		return usage(err)
+	}
+	for _, name := range names {
+		if !dir.Has(name) {
+			return usage(fmt.Errorf("rotating key %s: %w\nhint: toolgate creates its keys when it needs them first", name, keys.ErrUnknown))
+		}
+	}
+	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	trail, err := app.OpenTrail(cfg, dir, audit.Options{Version: version})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, trail.Close()) }()
+	err = trail.Write(audit.KindEvent, &audit.Record{
+		Principal: audit.Principal{Subject: identity.LocalSubject},
+		Event:     &audit.Event{Name: audit.EventKeysRotated, Added: names},
+	})
+	var added []string
+	for _, name := range names {
+		if err != nil {
+			return err
+		}
+		var id string
+		id, err = dir.Rotate(name)
+		added = append(added, name+" "+id)
+	}
+	return errors.Join(err, e.write(strings.Join(added, "\n")+"\n"))
+}
