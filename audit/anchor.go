@@ -1,11 +1,8 @@
 package audit
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 
 	"github.com/toolgate/toolgate/internal/wholefile"
@@ -30,19 +27,8 @@ type WebhookAnchor string
 
 // Publish implements Anchor. Redirects are not followed.
 func (u WebhookAnchor) Publish(ctx context.Context, _ Checkpoint, signed []byte) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, string(u), bytes.NewReader(signed))
-	if err != nil {
-		return errors.New("posting checkpoint: the address cannot be read")
-	}
-	r.Header.Set("Content-Type", "text/plain; charset=utf-8")
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(r)
-	if err != nil {
-		return errors.New("posting checkpoint: no answer") // the cause names the address, which may hold a secret
-	}
-	defer res.Body.Close()
-	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("posting checkpoint: status %d", res.StatusCode)
+	if _, err := post(ctx, string(u), "text/plain; charset=utf-8", signed, maxStamp); err != nil {
+		return fmt.Errorf("posting checkpoint: %w", err)
 	}
 	return nil
 }

@@ -45,10 +45,11 @@ const (
 // Evidence is what a trail is compared with beyond its own files. The zero Evidence is
 // none.
 type Evidence struct {
-	Keys    []note.Verifier // of the signers of checkpoints
-	Ledger  Ledger          // of the trail
-	Anchors []string        // directories, and files with one signed note each, from anchors
-	Archive bool            // the trail is an archive: its chains may end before their checkpoints
+	Keys      []note.Verifier // of the signers of checkpoints
+	Ledger    Ledger          // of the trail
+	Anchors   []string        // directories, and files with one signed note each, from anchors
+	Cosigners []note.Verifier // one of which has signed each note of the anchors; none = Keys suffice
+	Archive   bool            // the trail is an archive: its chains may end before their checkpoints
 }
 
 // mark is a record that something outside the chain names.
@@ -79,7 +80,7 @@ func (e Evidence) gather(root string, chains []string) (*exhibits, error) {
 		}
 	}
 	if e.Ledger.Dir != "" {
-		if _, err := x.readNotes(e.Ledger.Dir, "the ledger"); err != nil {
+		if _, err := x.readNotes(e.Ledger.Dir, ledgerSource); err != nil {
 			return nil, err
 		}
 	}
@@ -162,10 +163,27 @@ func (x *exhibits) readNotes(path, source string) (found int, err error) {
 			x.problem(ByIndependence, "%s: %v", path, err)
 		case c.Segment == 0 && (!named || x.trails[c.Trail]):
 			found++
+			if source != ledgerSource && !x.cosigned(signed) {
+				x.problem(ByIndependence, "%s: no valid time-stamp or signature of a witness", path)
+				continue
+			}
 			x.addNote(c, ByIndependence, source)
 		}
 	}
 	return found, nil
+}
+
+// ledgerSource names the ledger in problems.
+const ledgerSource = "the ledger"
+
+// cosigned reports whether one of the cosigners, if there are any, has signed a note.
+func (x *exhibits) cosigned(signed []byte) bool {
+	for _, v := range x.Cosigners {
+		if _, err := note.Open(signed, note.VerifierList(v)); err == nil {
+			return true
+		}
+	}
+	return len(x.Cosigners) == 0
 }
 
 // compare notes the hash of a record that marks name.

@@ -39,6 +39,9 @@ type Signing struct {
 // publishTimeout bounds one call of an Anchor, the last ones of a chain included.
 const publishTimeout = 10 * time.Second
 
+// publishRetry is how long after a failure an Anchor is tried again.
+const publishRetry = 2 * time.Second
+
 // notary signs the checkpoints of one chain and gives them to the ledger and the
 // anchors. The writer offers heads and never waits: of several heads that are offered
 // meanwhile, the last one is signed. A nil notary signs nothing.
@@ -126,29 +129,45 @@ func (n *notary) sign(c Checkpoint) (err error) {
 	return err
 }
 
-// publish gives checkpoints to one anchor, at the pace of the anchor, and the last one
-// in any case.
+// publish gives checkpoints to one anchor, at the pace of the anchor: the newest one, again
+// after a failure, and the last one in any case.
 func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint]) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	for c := range box.values {
-		for open := true; open; {
+	var newest *signedCheckpoint // nil = the anchor has it
+	for open := true; open || newest != nil; {
+		ready := pause.C
+		if newest == nil {
+			ready = nil
+		}
+		if open {
 			select {
-			case <-pause.C:
-				open = false
-			case next, more := <-box.values: // a newer one, or the end
+			case c, more := <-box.values:
 				if open = more; more {
-					c = next
+					newest = &c
 				}
+				continue
+			case <-ready:
 			}
 		}
-		ctx, stop := context.WithTimeout(context.Background(), publishTimeout)
-		if err := a.Publish(ctx, c.Checkpoint, c.note); err != nil {
-			n.failed("anchoring a checkpoint", fmt.Errorf("%s: %w", a.Name, err))
+		if wait := a.Every; n.give(a, newest) || !open {
+			newest = nil
+			pause.Reset(wait)
+		} else {
+			pause.Reset(max(wait, publishRetry))
 		}
-		stop()
-		pause.Reset(a.Every)
 	}
+}
+
+// give gives a checkpoint to an anchor.
+func (n *notary) give(a Anchoring, c *signedCheckpoint) bool {
+	ctx, stop := context.WithTimeout(context.Background(), publishTimeout)
+	defer stop()
+	err := a.Publish(ctx, c.Checkpoint, c.note)
+	if err != nil {
+		n.failed("anchoring a checkpoint", fmt.Errorf("%s: %w", a.Name, err))
+	}
+	return err == nil
 }
 
 // A mailbox holds the newest value that nobody has taken. One goroutine puts values and

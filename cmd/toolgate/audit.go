@@ -82,7 +82,7 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
-	var archive string
+	var archive, tsaCA string
 	c := &cobra.Command{
 		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -99,6 +99,13 @@ func auditVerify(e *env) *cobra.Command {
 				return err
 			}
 			evidence.Anchors, evidence.Archive = anchors, archive != ""
+			roots, err := app.ReadRoots(tsaCA)
+			if err != nil {
+				return usage(err)
+			}
+			if roots != nil {
+				evidence.Cosigners = append(evidence.Cosigners, audit.TimestampVerifier(roots))
+			}
 			rep, err := evidence.Verify(dir)
 			if err != nil {
 				return missing(err)
@@ -112,6 +119,7 @@ func auditVerify(e *env) *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM file of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "directory or file with checkpoints from an anchor; may be repeated")
+	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM file with root certificates; the notes of anchors need a time-stamp of an authority below them")
 	c.Flags().StringVar(&archive, "archive", "", "verify this archive instead of the trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
 	return c

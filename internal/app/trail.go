@@ -1,6 +1,9 @@
 package app
 
 import (
+	"crypto/x509"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -33,14 +36,38 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 		return s, err
 	}
 	for _, a := range cfg.Audit.Anchors {
-		if a.Directory != "" {
-			s.Anchors = append(s.Anchors, audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory})
-			continue
+		anchoring := audit.Anchoring{Anchor: audit.DirectoryAnchor(a.Directory), Name: a.Directory}
+		switch {
+		case a.Timestamp != "":
+			roots, err := ReadRoots(a.CA)
+			if err != nil {
+				return s, err
+			}
+			anchoring.Anchor, anchoring.Every = audit.TimestampAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Timestamp, Roots: roots}, time.Minute
+		case a.Webhook != "":
+			anchoring = audit.Anchoring{Anchor: audit.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
 		}
-		s.Anchors = append(s.Anchors, audit.Anchoring{Anchor: audit.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute})
+		s.Anchors = append(s.Anchors, anchoring)
 	}
 	s.Ledger, err = audit.OpenLedger(k.Path(), dir)
 	return s, err
+}
+
+// ReadRoots reads root certificates from a PEM file. The file "" has none, and the result
+// is nil.
+func ReadRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading root certificates: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading root certificates: %s has none in PEM", file)
+	}
+	return roots, nil
 }
 
 // recordAct records what a person did at the admin listener.

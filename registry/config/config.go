@@ -313,10 +313,12 @@ type Arguments struct {
 }
 
 // Anchor is a place outside the state directory that receives checkpoints of the audit
-// trail: Directory or Webhook is set.
+// trail: Directory or Webhook is set, and Timestamp only with Directory.
 type Anchor struct {
 	Directory string `json:"directory,omitempty"` // absolute path
 	Webhook   string `json:"webhook,omitempty"`   // URL
+	Timestamp string `json:"timestamp,omitempty"` // URL of an RFC 3161 authority that time-stamps what Directory keeps
+	CA        string `json:"ca,omitempty"`        // absolute path of the authority's root certificates in PEM; "" = any
 }
 
 // Options say what to read. The zero value reads mcp.json.

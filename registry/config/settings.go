@@ -25,8 +25,12 @@ func (l *loader) finishSettings() {
 		}
 	}
 	for i := range l.cfg.Audit.Anchors {
-		if a := &l.cfg.Audit.Anchors[i]; a.Directory != "" {
-			a.Directory = n.at("audit", "anchors", strconv.Itoa(i), "directory").resolve(a.Directory)
+		a, at := &l.cfg.Audit.Anchors[i], n.at("audit", "anchors", strconv.Itoa(i))
+		if a.Directory != "" {
+			a.Directory = at.get("directory").resolve(a.Directory)
+		}
+		if a.CA != "" {
+			a.CA = at.get("ca").resolve(a.CA)
 		}
 	}
 	for i, a := range l.cfg.Audit.Arguments {
