@@ -86,7 +86,7 @@ fuzz:
 # Removes each security check once, in PKG or in every package that has some, and
 # lists those whose removal no test notices: make mutate PKG=./proxy ARGS='-sample 20'
 PKG  ?= $(sort $(dir $(wildcard proxy/*.go audit/*.go policy/*/*.go registry/*.go registry/*/*.go console/*.go \
-	internal/guard/*.go internal/jsonrpc/*.go internal/schema/*.go internal/keys/*.go internal/store/*.go)))
+	internal/guard/*.go internal/wholefile/*.go internal/jsonrpc/*.go internal/schema/*.go internal/keys/*.go internal/store/*.go)))
 ARGS ?=
 mutate:
 	$(GO) run ./internal/testkit/mutate $(ARGS) $(PKG)

@@ -235,9 +235,6 @@ func (t *Tickets) end(ctx context.Context, id string, c change) error {
 		if err != nil {
 			return err
 		}
-		if k.doubt != "" {
-			return t.distrust(w, &k)
-		}
 		if k.State != StateDispatching || k.runner != t.opts.Instance {
 			return ErrNotDispatching
 		}

@@ -2,7 +2,6 @@ package approval
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,14 +41,10 @@ func (t *Tickets) alter(ctx context.Context, id string, do func(*writer, *Ticket
 	var refusal error
 	err := t.write(ctx, func(w *writer) error {
 		k, err := t.one(w.ctx, w.tx, load{}, id)
-		if errors.Is(err, ErrNotFound) {
-			refusal = err
-			return nil
-		}
 		if err != nil {
 			return err
 		}
-		if trusted, err := t.trust(w, &k); err != nil || !trusted {
+		if trusted, err := t.trust(w, &k); !trusted {
 			refusal = fmt.Errorf("%w: %s", ErrDoubt, k.doubt)
 			return err
 		}

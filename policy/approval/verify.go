@@ -70,7 +70,7 @@ func (v *verifier) rows(ctx context.Context, authenticate bool) (map[string]row,
 	all, last := map[string]row{}, ""
 	for {
 		page, err := v.s.query(ctx, v.db.Read, load{}, "WHERE seq > coalesce((SELECT seq FROM approvals WHERE id = ?), 0) ORDER BY seq LIMIT ?", last, maxLimit)
-		if err != nil || len(page) == 0 {
+		if len(page) == 0 {
 			return all, err
 		}
 		for _, k := range page {

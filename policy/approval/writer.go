@@ -187,7 +187,7 @@ func (w *writer) one(statement string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	if n, err := res.RowsAffected(); err != nil || n != 1 {
+	if n, err := res.RowsAffected(); n != 1 {
 		return cmp.Or(err, errMoved)
 	}
 	return nil

@@ -137,8 +137,32 @@ func (f *finder) cases(n *ast.SwitchStmt) {
 	}
 }
 
-// condition adds each operand of a condition whose branch, body, refuses.
-func (f *finder) condition(e ast.Expr, body []ast.Stmt) { f.disjuncts("refusal", e, body) }
+// condition adds each operand of a condition whose branch, body, refuses. What returns
+// err after err != nil || x refuses by the first operand only.
+func (f *finder) condition(e ast.Expr, body []ast.Stmt) {
+	kind := "refusal"
+	if b, ok := e.(*ast.BinaryExpr); ok && b.Op == token.LOR && returnsItself(body, firstError(e)) {
+		kind = "filter"
+	}
+	f.disjuncts(kind, e, body)
+}
+
+// firstError returns the name of err in err != nil || x, "" for other conditions.
+func firstError(e ast.Expr) string {
+	if b, ok := e.(*ast.BinaryExpr); ok && b.Op == token.LOR {
+		return firstError(b.X)
+	}
+	return testedError(e)
+}
+
+// returnsItself reports whether a branch is one return of err, which is not wrapped.
+func returnsItself(body []ast.Stmt, err string) bool {
+	if len(body) != 1 {
+		return false
+	}
+	r, ok := body[0].(*ast.ReturnStmt)
+	return ok && err != "" && len(r.Results) > 0 && isIdent(r.Results[len(r.Results)-1], err)
+}
 
 func (f *finder) disjuncts(kind string, e ast.Expr, body []ast.Stmt) {
 	if b, ok := e.(*ast.BinaryExpr); ok && b.Op == token.LOR {
