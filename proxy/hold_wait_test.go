@@ -292,7 +292,9 @@ func TestACallThatHasWaitedIsJudgedAgain(t *testing.T) {
 				if tt.change != nil {
 					d.change = func() { tt.change(d) }
 				}
-				_, f := d.call(t, plain)
+				in := request(t, plain)
+				in.Principal = d.who // as the door identified it before the wait
+				_, f := d.Call(t.Context(), in)
 				code := ""
 				if f != nil {
 					code = f.Kernel.Code

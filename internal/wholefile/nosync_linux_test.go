@@ -1,0 +1,32 @@
+package wholefile_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/testkit/nosync"
+	"github.com/toolgate/toolgate/internal/wholefile"
+)
+
+// What cannot be flushed does not get its name.
+func TestNoSync(t *testing.T) {
+	fail, ok := nosync.Process(t)
+	if !ok {
+		return
+	}
+	dir := t.TempDir()
+	fail()
+	for name, write := range map[string]func(string, []byte, os.FileMode) error{"created": wholefile.Create, "replaced": wholefile.Replace} {
+		path := filepath.Join(dir, name)
+		if err := write(path, []byte("x"), 0o600); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s: the file is there", name)
+		}
+	}
+	if err := wholefile.Probe(dir); err == nil {
+		t.Error("a disk that flushes nothing can be written to")
+	}
+}
