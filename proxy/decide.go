@@ -38,7 +38,7 @@ func (t *toolCall) receive(context.Context) *Failure {
 	if !ok {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name is missing")
 	}
-	if t.name, ok = jsonrpc.Text(name); !ok || t.name == "" {
+	if t.name, _ = jsonrpc.Text(name); t.name == "" {
 		return t.fail(signal.CodeEnvelopeInvalid, "params.name must be a string that is not empty")
 	}
 	t.body = json.RawMessage("{}")
