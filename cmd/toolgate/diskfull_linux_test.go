@@ -117,7 +117,7 @@ func TestDiskReserve(t *testing.T) {
 	t.Parallel()
 	disk, dir, agents, admin := smallDisk(t, "20m"), t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
 	attackFiles(t, dir, "")
-	start(t, dir, "serve", "--state", filepath.Join(disk, "state"), "--listen", agents, "--admin", admin)
+	p := start(t, dir, "serve", "--state", filepath.Join(disk, "state"), "--listen", agents, "--admin", admin)
 	ready(t, admin)
 	say := upSayer(t, "http://"+agents)
 	if got := say(10); got != "" {
@@ -132,6 +132,15 @@ func TestDiskReserve(t *testing.T) {
 	before := received(t, dir)
 	if got != "AUDIT_UNAVAILABLE" || say(10) != got || received(t, dir) != before {
 		t.Errorf("a call below the reserve: %q, and %d were received after %d", got, received(t, dir), before)
+	}
+	for range 100 {
+		say(10)
+	}
+	p.mu.Lock()
+	lines := strings.Count(p.out.String(), "writing the decision record")
+	p.mu.Unlock()
+	if lines != 10 {
+		t.Errorf("%d lines in the log for 100 calls that were refused for one cause, want 10", lines)
 	}
 	var text string
 	for deadline := time.Now().Add(patience); !strings.Contains(text, "new calls are refused") && time.Now().Before(deadline); {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guardian"
+	"github.com/toolgate/toolgate/internal/logfold"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -46,6 +47,7 @@ type env struct {
 	ca, clientCert               string
 	output                       string
 	logLevel, logFormat          string
+	log                          *logfold.Writer
 
 	temporary string // see scratch
 }
@@ -56,7 +58,8 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	if sandbox.IsGuardian(args) {
 		return guardian.Main(args[1:])
 	}
-	e := &env{stdio: s, lookup: l}
+	e := &env{stdio: s, lookup: l, log: logfold.New(s.err)}
+	defer e.log.Close()
 	defer e.removeScratch()
 	root := rootCommand(e)
 	root.SetArgs(args)
@@ -175,7 +178,7 @@ func (e *env) applyDefaults(forms string) error {
 func (e *env) logger() hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "toolgate", Level: hclog.LevelFromString(e.logLevel),
-		Output: e.err, JSONFormat: e.logFormat == "json",
+		Output: e.log, JSONFormat: e.logFormat == "json",
 	})
 }
 
