@@ -1,20 +1,25 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/testkit/program"
 	"github.com/toolgate/toolgate/policy/identity"
 )
@@ -268,4 +273,130 @@ func TestGuessingClient(t *testing.T) {
 	if !maps.Equal(counts, want) || records > 20 {
 		t.Errorf("%d records count %v, want %v", records, counts, want)
 	}
+}
+
+// Threat H5, fault 19: the session hog. One principal opens sessions until every
+// connection of a server is busy with long calls, two in each session, and goes on. Calls of another principal are made all the while.
+func TestSessionHog(t *testing.T) {
+	t.Parallel()
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	write(t, dir, map[string]string{
+		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}, {"Name": "wait", "Does": "late", "Delay": 1000000000}]}`,
+		"mcp.json": `{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}},
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off"},
+				"servers": {"up": {"max_sessions": 3}}` + tokensFor("hog", "agent") + `}}`,
+	})
+	start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	attack, stop := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer stop()
+	open := func(token string) *agent {
+		e := &env{addr: "http://" + agents, token: token}
+		a, err := e.agent(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Close)
+		return a
+	}
+	for range 8 {
+		hog := open("hog")
+		for range 2 {
+			calls.Go(func() {
+				for attack.Err() == nil {
+					_, _ = hog.Do(attack, &mcpclient.Call{ID: hog.NextID(), Method: "tools/call", Params: []byte(`{"name":"up__wait","arguments":{}}`)})
+				}
+			})
+		}
+	}
+	for deadline := time.Now().Add(patience); received(t, dir) < 6; {
+		if time.Now().After(deadline) {
+			t.Fatal("the hog does not get every connection")
+		}
+	}
+	agent := open("agent")
+	for i := range 5 {
+		answer, fault := agent.Do(t.Context(), &mcpclient.Call{ID: agent.NextID(), Method: "tools/call", Params: []byte(`{"name":"up__say","arguments":{}}`)})
+		if fault != nil || strings.Contains(string(answer), `"isError":true`) {
+			t.Errorf("call %d next to the hog: %v %s", i, fault, answer)
+		}
+	}
+}
+
+// flood is a server over Streamable HTTP whose event stream sends notifications, changes
+// of lists among them, as fast as toolgate reads them.
+func flood(t *testing.T, sent, listed *atomic.Int64) string {
+	t.Helper()
+	const notices = `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"%s"}}` + "\n\n" +
+		`data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` + "\n\n"
+	event := fmt.Sprintf(notices, strings.Repeat("x", 2000))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, event); err != nil {
+					return
+				}
+				sent.Add(2)
+			}
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		var ask struct {
+			ID     json.RawMessage
+			Method string
+		}
+		result, _ := "{}", json.Unmarshal(body, &ask)
+		switch ask.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{"listChanged":true}},"serverInfo":{"name":"flood","version":"1"}}`
+		case "tools/list":
+			listed.Add(1)
+			result = `{"tools":[{"name":"x","inputSchema":{"type":"object"}}]}`
+		}
+		if ask.ID == nil {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, ask.ID, result)
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(srv.CloseClientConnections)
+	return srv.URL
+}
+
+// Fault 4: the SSE flood. A server that sends notifications without end is read at a
+// bounded pace, is not asked for its tools all the time, and keeps nobody from calls of
+// another server.
+func TestSSEFlood(t *testing.T) {
+	t.Parallel()
+	var sent, listed atomic.Int64
+	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
+	write(t, dir, map[string]string{
+		"policy/p.rego": allowAll, "up.json": `{"Tools": [{"Name": "say"}]}`,
+		"mcp.json": fmt.Sprintf(`{"mcpServers": {"up": {"command": "recorder", "args": ["up.json", "record"]}, "flood": {"url": %q}},
+			"toolgate": {"policy": {"path": "policy", "timeout": "10s"}, "limits": {"default": "off"}}}`, flood(t, &sent, &listed)),
+	})
+	p := start(t, dir, "serve", "--listen", agents, "--admin", admin)
+	ready(t, admin)
+	say := upSayer(t, "http://"+agents)
+	p.says("read more slowly")
+	begun, before := time.Now(), sent.Load()
+	calls := 0
+	for ; time.Since(begun) < 5*time.Second; calls++ {
+		if got := say(100); got != "" {
+			t.Fatalf("a call next to the flood: %s", got)
+		}
+	}
+	const buffered = 10_000 // in sockets
+	if n, most := sent.Load()-before, int64(2_100*time.Since(begun).Seconds())+buffered; n > most {
+		t.Errorf("%d messages were read in %s, at most %d were expected", n, time.Since(begun), most)
+	}
+	if n := listed.Load(); n > 15 {
+		t.Errorf("the tools were listed %d times", n)
+	}
+	t.Logf("%d calls, %d messages, %d lists", calls, sent.Load(), listed.Load())
 }

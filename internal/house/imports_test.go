@@ -64,7 +64,7 @@ var onlyIn = map[string][]string{
 	"github.com/hashicorp/go-hclog":          nil,
 	"github.com/prometheus/client_golang":    {app},
 	"github.com/spf13/cobra":                 {"cmd/toolgate"},
-	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard"}, // internal/guard: wrong credentials, before anybody is known whom policy/limit could count
+	"golang.org/x/time/rate":                 {"policy/limit", "policy/identity", "internal/guard", "internal/mcpclient"}, // internal/mcpclient: messages of servers that answer nothing; internal/guard: wrong credentials, before anybody is known whom policy/limit could count
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},

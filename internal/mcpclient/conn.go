@@ -10,8 +10,11 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"golang.org/x/time/rate"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/paramheader"
@@ -55,6 +58,8 @@ type Conn struct {
 	actions  bool      // the server speaks the NDJSON action protocol
 	limits   jsonrpc.Limits
 	garbage  atomic.Int64 // messages in a row that made no sense
+	unasked  *rate.Limiter
+	flooded  atomic.Bool // the server has been slowed down
 
 	life     context.Context // ends when the connection is dead
 	end      context.CancelCauseFunc
@@ -89,7 +94,7 @@ func New(opts Options) *Conn {
 	if opts.Log == nil {
 		opts.Log = hclog.NewNullLogger()
 	}
-	c := &Conn{opts: opts, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}, calls: make(map[string]*Call)}
+	c := &Conn{opts: opts, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}, unasked: rate.NewLimiter(unaskedRate, unaskedBurst), calls: make(map[string]*Call)}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.speakIn(Session{})
 	return c
@@ -291,6 +296,28 @@ func (c *Conn) Only(fits func(*Call) bool) *Call {
 // connection is given up.
 const maxGarbage = 100
 
+// Bounds of the messages of a server that answer nothing: a second, and at once.
+const (
+	unaskedRate  = 2_000
+	unaskedBurst = 20_000
+)
+
+// slowDown waits before a message that answers nothing, so that a server that sends them
+// without end costs little: it is read more slowly, and nothing is lost.
+func (c *Conn) slowDown() {
+	wait := c.unasked.Reserve().Delay()
+	if wait <= 0 {
+		return
+	}
+	if c.flooded.CompareAndSwap(false, true) {
+		c.opts.Log.Warn("the server sends more messages than it may: it is read more slowly", "most_per_second", unaskedRate)
+	}
+	select {
+	case <-time.After(wait):
+	case <-c.life.Done():
+	}
+}
+
 // receive handles one message of the server. The error is ErrMalformed with the
 // *jsonrpc.Fault of a message that strict decoding refused; the connection
 // continues, and a call that the message certainly answers has failed with it.
@@ -303,12 +330,14 @@ func (c *Conn) receive(raw []byte, from source) error {
 	}
 	c.garbage.Store(0)
 	if msg.Kind != jsonrpc.Success && msg.Kind != jsonrpc.Failure {
+		c.slowDown()
 		c.opts.Handle(msg, from.only)
 		return nil
 	}
 	id, _ := jsonrpc.Text(msg.ID)
 	switch p := c.take(id, from); {
 	case p == nil:
+		c.slowDown()
 		c.opts.Dropped.Add(1)
 	case msg.Kind == jsonrpc.Failure:
 		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: msg.Error})

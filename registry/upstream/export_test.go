@@ -94,3 +94,6 @@ func (s *Server) Waiting() (n int) {
 	}
 	return n
 }
+
+// RelistPause is relistPause.
+var RelistPause = relistPause

@@ -176,6 +176,21 @@ func TestListChanged(t *testing.T) {
 	}, "stdio", "http stream")
 }
 
+// Fault 4: a server that announces changes without end is listed less and less often, at
+// most once a minute.
+func TestRelistPauses(t *testing.T) {
+	var got []string
+	for row := range 14 {
+		got = append(got, upstream.RelistPause(row).String())
+	}
+	if got, want := strings.Join(got, " "), "1s 1s 1s 1s 1s 2s 4s 8s 16s 32s 1m0s 1m0s 1m0s 1m0s"; got != want {
+		t.Errorf("the pauses are %s, want %s", got, want)
+	}
+	if got := upstream.RelistPause(1 << 40); got != time.Minute {
+		t.Errorf("after very many lists: %s", got)
+	}
+}
+
 // The GET stream tells of changes too.
 func TestListChangedOnGet(t *testing.T) {
 	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "a"}}})

@@ -21,9 +21,11 @@ import (
 )
 
 const (
-	maxPages = 100    // of tools/list
-	maxTools = 10_000 // of one server
-	relist   = time.Second
+	maxPages = 100         // of tools/list
+	maxTools = 10_000      // of one server
+	relist   = time.Second // between two lists
+	relists  = 5           // in a row, from which on the pause doubles
+	maxPause = time.Minute // between two lists
 
 	maxRelists = 3 // before a connection serves
 )
@@ -141,11 +143,14 @@ func NameOf(definition json.RawMessage) (string, bool) {
 }
 
 // watch lists the tools again when the server announces a change, at most once
-// a second, until the connection ends. A list that fails is requested again. Listed
+// a second, and at most once a minute when it never stops, until the connection ends. A list that fails is requested again. Listed
 // learns whether the list changed, and whether the server announced that.
 func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, changed, announced bool)) {
 	before := s.profile.Load()
-	for {
+	for row := 0; ; row++ { // lists without a quiet pause between them
+		if len(s.conn.changed) == 0 {
+			row = 0
+		}
 		select {
 		case <-s.conn.Life().Done():
 			return
@@ -167,10 +172,19 @@ func (s *session) watch(srv *Server, listed func(tools []json.RawMessage, change
 			}
 			s.conn.signal()
 		}
-		if !srv.opts.sleep(s.conn.Life(), relist) {
+		if row == relists {
+			srv.log.Warn("the server announces changed tools without end: they are listed less often")
+		}
+		if !srv.opts.sleep(s.conn.Life(), relistPause(row)) {
 			return
 		}
 	}
+}
+
+// relistPause returns the pause after list number row, from 0, of those that followed each
+// other.
+func relistPause(row int) time.Duration {
+	return min(relist<<min(max(0, row-relists+1), 6), maxPause)
 }
 
 // connect opens a connection for a client, or with nil the shared one, makes it
