@@ -57,17 +57,23 @@ func (e *env) check(ctx context.Context, live bool) error {
 	if err != nil {
 		return e.unservable(fmt.Errorf("policy: %w", err), "")
 	}
-	certificates, err := app.CheckCertificates(cfg)
+	found, err := app.CheckFiles(cfg)
 	if err != nil {
 		return e.unservable(err, "")
 	}
-	found := app.Warnings(cfg, engine, nil)
+	found = append(app.Warnings(cfg, engine, nil), found...)
 	if live {
-		if err := e.withUpstreams(ctx, cfg, func(a *app.App) { found = findings(a) }); err != nil {
+		look := func(a *app.App) {
+			for _, f := range findings(a) {
+				if !slices.Contains(found, f) {
+					found = append(found, f)
+				}
+			}
+		}
+		if err := e.withUpstreams(ctx, cfg, look); err != nil {
 			return err
 		}
 	}
-	found = append(found, certificates...)
 	return e.print("check", map[string]any{"ok": true, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found})
 }
 

@@ -124,12 +124,13 @@ func unreachable(ctx context.Context, base string, cause error) error {
 	if ctx.Err() != nil {
 		return errInterrupted
 	}
-	untrusted, told := (*tls.CertificateVerificationError)(nil), (*net.OpError)(nil)
+	untrusted, failed := (*tls.CertificateVerificationError)(nil), (*net.OpError)(nil)
 	switch {
 	case errors.As(cause, &untrusted):
 		return &exit{code: exitUnreachable, err: fmt.Errorf("the certificate of %s is refused: %w\nhint: name its authority with --ca or TOOLGATE_CA", base, untrusted.Err)}
-	case errors.As(cause, &told) && told.Op == "remote error":
-		return &exit{code: exitUnauthorised, err: fmt.Errorf("%s refuses the connection: %w\nhint: a listener with client_ca wants a certificate: --client-cert or TOOLGATE_CLIENT_CERT", base, told.Err)}
+	case strings.HasPrefix(base, "https:") && !(errors.As(cause, &failed) && failed.Op == "dial"):
+		// A listener that wants a certificate closes the connection, and its reason may be lost with it.
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%s closed the connection: %w\nhint: a listener with client_ca wants a certificate: --client-cert or TOOLGATE_CLIENT_CERT", base, cause)}
 	}
 	return &exit{code: exitUnreachable, err: fmt.Errorf("no toolgate answers at %s\nhint: is toolgate serve running? name it with --addr", base)}
 }

@@ -112,6 +112,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		o.Log = hclog.NewNullLogger()
 	}
 	a := &App{options: o, log: o.Log, cfg: cfg, metrics: newMetrics(), confined: make(map[string]string)}
+	if _, err := fileModes(cfg); err != nil {
+		return nil, configError(err)
+	}
 	if cfg.Deterministic {
 		signal.Reproducible(deterministicEpoch)
 	}
@@ -202,6 +205,9 @@ func (a *App) Close() error {
 // an error nothing has changed. Some settings are only read by Open; /readyz
 // names them when Run has reloaded a configuration in which they differ.
 func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
+	if _, err := fileModes(cfg); err != nil {
+		return err
+	}
 	a.policy.swap.Lock()
 	defer a.policy.swap.Unlock()
 	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))

@@ -183,14 +183,10 @@ func (c *connection) Close() error {
 type connectionKey struct{}
 
 // newServer returns a server that bounds how long a client takes to send a request.
-// Answers have no bound, because streams are long. It speaks HTTP/1.1 alone, because
-// what is bounded are connections.
+// Answers have no bound, because streams are long.
 func newServer(h http.Handler) *http.Server {
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
 	return &http.Server{
-		Protocols: &protocols,
-		Handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if secure, ok := c.(*tls.Conn); ok {

@@ -97,7 +97,8 @@ func Warnings(cfg *config.Config, engine *rego.Engine, host *sandbox.Host) []Fin
 		found = append(found, warning("toolgate.approvals.notify", "links in notices lead to "+consoleURL(cfg)+", where only this machine may get to",
 			"set toolgate.console.url to where people reach the pages"))
 	}
-	return slices.Concat(found, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg))
+	modes, _ := fileModes(cfg) // what is refused does not serve
+	return slices.Concat(found, modes, demoTokens(cfg), unknownPersons(cfg, engine.Quorum()), confinement(cfg, host), plainListeners(cfg))
 }
 
 // unknownPersons warns of credentials whose person is not known, where a policy asks for

@@ -3,6 +3,7 @@ package app
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log"
 	"net"
@@ -161,11 +162,13 @@ func (a *App) certificates() (all []*certificate) {
 	return all
 }
 
-// CheckCertificates reads the certificates of cfg and returns warnings about them. The
-// error is a *ConfigError when one cannot be used.
-func CheckCertificates(cfg *config.Config) ([]Finding, error) {
+// CheckFiles reads the certificates of cfg and returns warnings about them. The error is a
+// *ConfigError when one cannot be used, or when everybody on this machine can change the
+// configuration, the state or a key.
+func CheckFiles(cfg *config.Config) ([]Finding, error) {
+	_, refused := fileModes(cfg)
 	agents, people, err := openCertificates(cfg)
-	if err != nil {
+	if err := errors.Join(refused, err); err != nil {
 		return nil, configError(err)
 	}
 	return append(agents.findings(time.Now()), people.findings(time.Now())...), nil

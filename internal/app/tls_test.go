@@ -381,3 +381,57 @@ func TestPlainListeners(t *testing.T) {
 		}
 	}
 }
+
+// Threat B4: both listeners answer to the names that the configuration lists, and to no
+// others.
+func TestAllowedHosts(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0",
+		"allowed_hosts": ["toolgate.default.svc", "gate.example:8443"], "allowed_origins": ["https://app.example"]}}`)
+	a, cfg := opened(t, dir)
+	l, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, l, Reload{}) }()
+	agents, people := "http://"+l.Agents.Addr().String()+"/v1/openapi.json", "http://"+l.People.Addr().String()+"/livez"
+	for _, tc := range []struct {
+		url, host, origin string
+		want              int
+	}{
+		{agents, "toolgate.default.svc", "", 200},
+		{agents, "toolgate.default.svc:8787", "", 200},
+		{agents, "gate.example:8443", "", 200},
+		{agents, "gate.example", "", 403},
+		{agents, "evil.example", "", 403},
+		{agents, "toolgate.default.svc", "https://app.example", 200},
+		{agents, "toolgate.default.svc", "https://evil.example", 403},
+		{people, "toolgate.default.svc", "", 200},
+		{people, "gate.example:8443", "", 200},
+		{people, "gate.example", "", 403},
+		{people, "evil.example", "", 403},
+		{people, "toolgate.default.svc", "https://app.example", 403},
+	} {
+		ask, err := http.NewRequestWithContext(ctx, http.MethodGet, tc.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ask.Host = tc.host; tc.origin != "" {
+			ask.Header.Set("Origin", tc.origin)
+		}
+		res, err := http.DefaultClient.Do(ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != tc.want {
+			t.Errorf("%s, Host %s, Origin %q: %d, want %d", tc.url, tc.host, tc.origin, res.StatusCode, tc.want)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -88,6 +88,7 @@ type Config struct {
 	Deterministic bool          `json:"deterministic"` // ids and times come from a counter, and strict ids must be UUIDs: for golden runs
 	Warnings      []Warning     // what was accepted and needs a look, by file and line
 	Files         []string      // absolute path of every file read, mcp.json first: what a watcher watches
+	SecretFiles   []string      // those of Files that hold a secret, or the hash of a token, as it is written
 	SHA256        string        // hex, over the bytes of all Files
 
 	// Lock is toolgate.lock.json, which is next to mcp.json, nil when there is none;

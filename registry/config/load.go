@@ -37,7 +37,7 @@ func Load(opts Options) (*Config, error) {
 		return nil, &Faults{List: l.faults}
 	}
 	slices.SortStableFunc(l.warnings, l.before)
-	l.cfg.Warnings = l.warnings
+	l.cfg.Warnings, l.cfg.SecretFiles = l.warnings, l.secretFiles()
 	sum := sha256.New()
 	for _, f := range l.files {
 		if !slices.Contains(l.cfg.Files, f.path) {

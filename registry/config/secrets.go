@@ -96,3 +96,52 @@ func password(address string) string {
 	secret, _ := u.User.Password()
 	return secret
 }
+
+// secretFiles returns the files that hold a secret, or the hash of a token, as it is
+// written and not as a variable.
+func (l *loader) secretFiles() (paths []string) {
+	var secrets []string
+	for _, s := range l.cfg.Servers {
+		secrets = append(secrets, s.Secrets()...)
+	}
+	secrets = append(secrets, l.cfg.secrets()...)
+	for _, f := range l.files {
+		text := string(f.data)
+		if slices.ContainsFunc(secrets, func(s string) bool { return len(s) >= minSecret && strings.Contains(text, s) }) ||
+			slices.ContainsFunc(l.cfg.Identity.Tokens, func(t Token) bool { return strings.Contains(strings.ToLower(text), t.SHA256) }) {
+			paths = append(paths, f.path)
+		}
+	}
+	return paths
+}
+
+// secrets returns those that are not of servers.
+func (c *Config) secrets() (found []string) {
+	found = append(found, c.Policy.Log.Token)
+	headers := []map[string]string{c.Policy.Log.Headers}
+	for _, s := range []*PolicySource{&c.Policy.PolicySource, c.Policy.Shadow} {
+		if s == nil {
+			continue
+		}
+		headers = append(headers, s.Headers)
+		for _, k := range s.Keys {
+			if strings.HasPrefix(k.Algorithm, "HS") {
+				found = append(found, k.Key)
+			}
+		}
+	}
+	for _, h := range headers {
+		for name, value := range h {
+			if lock.Secret(name) {
+				found = append(found, strings.TrimPrefix(value, "Bearer "))
+			}
+		}
+	}
+	for _, n := range c.Approvals.Notify {
+		found = append(found, n.Secret, password(n.SMTP))
+	}
+	if c.Console.OIDC != nil {
+		found = append(found, c.Console.OIDC.ClientSecret)
+	}
+	return found
+}
