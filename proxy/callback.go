@@ -66,6 +66,7 @@ func (c *peer) Ask(ctx context.Context, questions []registry.Question) []registr
 		all[i], failures[i] = q, walk(ctx, q, &q.call, callbackRoad[:last])
 		if failures[i] == nil {
 			ask := questions[i]
+			ask.Params = q.in.Message.Params
 			if ask.Method == elicitation {
 				ask.Params = q.attribute(ask.Params)
 			}
@@ -106,6 +107,7 @@ func (c *peer) newQuestion(ask registry.Question) *question {
 	in.SignalID, in.TraceID = "", c.traceID
 	q := &question{relayed: *c.gate.newRelayed(&in)}
 	q.id, q.parentID, q.principal, q.server = ask.Key, c.parentID, c.who, c.server
+	in.Message.Params = q.spellHidden(ask.Params) // what is judged is what is sent
 	return q
 }
 
@@ -134,6 +136,7 @@ func (c *call) elicited(ctx context.Context, f *Failure) *Failure {
 	list, _ := jsonrpc.Get(data, "elicitations")
 	kept := false
 	list, err := editArray(list, func(_ int, e json.RawMessage) (json.RawMessage, error) {
+		e = c.spellHidden(e)
 		if !c.foresee(ctx, c.signalID, registry.Question{Method: elicitation, Params: e}).allowed {
 			return nil, nil
 		}

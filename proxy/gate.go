@@ -155,6 +155,8 @@ type Settings struct {
 	// Methods names the methods of extensions that are relayed, by server:
 	// requests and, below "notifications/", notifications in both directions.
 	Methods map[string][]string
+	// EscapeHidden names the servers whose hidden characters are spelled out.
+	EscapeHidden []string
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
@@ -190,7 +192,8 @@ type Observation struct {
 	Effect       policy.Effect
 	Code         string // kernel code of a refusal, "" when the call was answered
 	Duration     time.Duration
-	Hidden       []string // kinds of hidden characters in the result, nil for none
+	Hidden       []string // kinds of hidden characters in what From sent, nil for none
+	From         string   // the server that answered, or asked; "" for none
 }
 
 // Gate is the one chokepoint between agents and tools. It is safe for

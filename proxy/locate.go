@@ -242,6 +242,9 @@ func (w *gathering) addPage(ctx context.Context) *Failure {
 // name is left out.
 func (w *gathering) add(ctx context.Context, o registry.Offer, page json.RawMessage) *Failure {
 	kind := w.row.list
+	if page = w.spellHidden(page); w.unseen != nil {
+		w.gate.opts.Log.Warn("a list has hidden characters", "server", o.Server, "method", w.method, "kinds", w.unseen)
+	}
 	list, _ := jsonrpc.Get(page, kind)
 	if len(list) == 0 || list[0] != '[' {
 		return w.fail(signal.CodeOutputInvalid, "the answer holds no list")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/registry"
@@ -180,6 +181,7 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 	if !isObject(result) {
 		return r.fail(signal.CodeOutputInvalid, "the server's result is no object")
 	}
+	result = r.spellHidden(result)
 	var f *Failure
 	switch {
 	case r.of != nil && r.method == "tasks/result":
@@ -197,6 +199,16 @@ func (r *relayed) forward(ctx context.Context) *Failure {
 		r.session().subscribe(r.method, r.name, r.server)
 	}
 	return f
+}
+
+// spellHidden notes the kinds of hidden characters in what a server sent that is no
+// tool's result, and returns it with those in its texts spelled out, if so configured.
+func (c *call) spellHidden(sent json.RawMessage) json.RawMessage {
+	c.unseen = hidden.Kinds(sent)
+	if c.unseen != nil && slices.Contains(c.gate.settings.Load().EscapeHidden, c.server) {
+		return jsonrpc.MapTexts(sent, hidden.Escape)
+	}
+	return sent
 }
 
 // replyRedacted replies with a result without what pointers name.

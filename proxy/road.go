@@ -77,7 +77,7 @@ type call struct {
 	recorded bool // the decision record was offered to the trail
 	replayed bool // the reply is the stored result of an earlier run
 	reply    *Reply
-	unseen   []string              // kinds of hidden characters in a tool's result
+	unseen   []string              // kinds of hidden characters in a result, or in a question
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 }
 
@@ -237,7 +237,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 	if f != nil {
 		o.Code = f.Kernel.Code
 	}
-	o.Hidden = c.unseen
+	o.Hidden, o.From = c.unseen, c.server
 	g.opts.Observe(o)
 	if g.opts.Bus.Listening(c.principal) {
 		c.publishOutcome(f)

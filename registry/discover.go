@@ -127,26 +127,13 @@ func (r *Registry) complete(t *Tool) error {
 		t.Definition, t.warning = body, why+": the tool is served without it"
 	}
 	if t.EscapeHidden && t.unseen != nil {
-		t.Definition = spellOut(t.Definition)
+		t.Definition = jsonrpc.MapTexts(t.Definition, hidden.Escape)
 	}
 	t.Annotations, _ = jsonrpc.Get(t.Definition, "annotations")
 	if t.Listed, err = jsonrpc.Set(t.Definition, "name", jsonrpc.Quote(t.Exposed)); err != nil {
 		return fmt.Errorf("renaming it: %w", err)
 	}
 	return nil
-}
-
-// spellOut returns a definition with the hidden characters of its title and its
-// description spelled out.
-func spellOut(definition json.RawMessage) json.RawMessage {
-	for _, name := range []string{"title", "description"} {
-		if text, ok := jsonrpc.TextAt(definition, name); ok {
-			if out, err := jsonrpc.Set(definition, name, jsonrpc.Quote(hidden.Escape(text))); err == nil {
-				definition = out
-			}
-		}
-	}
-	return definition
 }
 
 // harmless replaces every character of a name that a valid name cannot have.

@@ -20,8 +20,8 @@ type Tool struct {
 	Exposed string
 	// Definition is the upstream's definition, byte for byte but for raw line
 	// ends between tokens, which arrive as spaces, without an outputSchema that
-	// cannot be used, and, if so configured, with the hidden characters of its title
-	// and description spelled out.
+	// cannot be used, and, if so configured, with the hidden characters of its texts
+	// spelled out (jsonrpc.MapTexts).
 	Definition json.RawMessage
 	// Listed is Definition with its name replaced by Exposed and nothing else.
 	Listed json.RawMessage

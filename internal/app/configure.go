@@ -41,8 +41,12 @@ func prepareTools(cfg *config.Config) error {
 
 func gateSettings(cfg *config.Config) proxy.Settings {
 	methods := make(map[string][]string)
+	var escaped []string
 	for _, s := range cfg.Servers {
 		methods[s.Name] = s.Methods
+		if s.HiddenText == "escape" {
+			escaped = append(escaped, s.Name)
+		}
 	}
 	clients := cfg.Approvals.Clients
 	if clients == nil {
@@ -55,7 +59,7 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 	return proxy.Settings{
 		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
 		ConsoleURL: consoleURL(cfg),
-		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods,
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped,
 	}
 }
 

@@ -63,7 +63,7 @@ func newMetrics() *metrics {
 			"dropped by the policy, or lost because the record cannot be read.", "sink", "outcome"),
 		loads:      counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
 		verified:   counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
-		hidden:     counter("toolgate_hidden_text_total", "Results with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
+		hidden:     counter("toolgate_hidden_text_total", "Results and questions with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
 		shadow:     counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
 		dropped:    counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
 		handshakes: counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
@@ -84,7 +84,7 @@ func newMetrics() *metrics {
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
 	for _, kind := range o.Hidden {
-		m.hidden.WithLabelValues(o.Server, kind).Inc()
+		m.hidden.WithLabelValues(o.From, kind).Inc()
 	}
 	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
 }
