@@ -81,6 +81,9 @@ var NewSecrets = newSecrets
 // Redact is redact, for tests.
 func (s *secrets) Redact(raw json.RawMessage) json.RawMessage { return s.redact(raw) }
 
+// RedactError is redactError, for tests.
+func (s *secrets) RedactError(e *Error) *Error { return s.redactError(e) }
+
 // Waiting returns how many connections wait for a place.
 func (s *Server) Waiting() (n int) {
 	s.mu.Lock()

@@ -61,6 +61,7 @@ func TestRounds(t *testing.T) {
 		{name: "neither", answers: []string{`{"resultType":"input_required"}`}, fails: "neither questions nor a state"},
 		{name: "no object", answers: []string{`{"resultType":"input_required","inputRequests":[1]}`}, fails: "inputRequests is no object"},
 		{name: "no method", answers: []string{`{"resultType":"input_required","inputRequests":{"a":{}}}`}, fails: `"a" has no method`},
+		{name: "too many", answers: []string{`{"resultType":"input_required","inputRequests":{` + manyQuestions(65) + `}}`}, fails: "more than 64 questions"},
 		{name: "without end", answers: []string{`{"resultType":"input_required","requestState":"again"}`}, sent: strings.Repeat(` "again";`, 15), fails: "asked 16 times"},
 		{name: "another type", answers: []string{`{"resultType":"task","task":{"taskId":"1"}}`}},
 	} {
@@ -93,6 +94,15 @@ func TestRounds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// manyQuestions are members of inputRequests.
+func manyQuestions(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`"q%d":{"method":"roots/list"}`, i)
+	}
+	return strings.Join(all, ",")
 }
 
 // asked writes down what a client was asked.

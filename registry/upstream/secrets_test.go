@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -51,6 +52,23 @@ func ascii(text string) string {
 		b.WriteString(`\u00` + hex.EncodeToString([]byte{byte(r)}))
 	}
 	return `"` + b.String() + `"`
+}
+
+// An error of the server shows no secret, in its text or in its error object; another one
+// stays what it is.
+func TestSecretsInErrors(t *testing.T) {
+	const secret = "s3cr3t-of-mine"
+	s, cause := upstream.NewSecrets([]string{secret}), errors.New("gone")
+	if got := s.RedactError(nil); got != nil {
+		t.Errorf("no error became %v", got)
+	}
+	if got := s.RedactError(&upstream.Error{Err: cause}); !errors.Is(got.Err, cause) {
+		t.Errorf("%v", got)
+	}
+	got := s.RedactError(&upstream.Error{Err: errors.New("bad token " + secret), RPC: []byte(`{"message":"` + secret + `"}`)})
+	if strings.Contains(got.Err.Error(), secret) || strings.Contains(string(got.RPC), secret) || !strings.Contains(got.Err.Error(), "bad token") {
+		t.Errorf("%v %s", got.Err, got.RPC)
+	}
 }
 
 // FuzzSecrets: what is left never has the secret, and is JSON.
