@@ -113,7 +113,7 @@ const (
 	EventSignInRefused = "sign_in_refused"       //
 	EventSignOut       = "sign_out"              //
 	EventVoteRefused   = "vote_refused"          // a vote or a finding on a ticket did not count
-	EventTrailRead     = "trail_read"            // somebody read the trail through the admin listener
+	EventTrailRead     = "trail_read"            // somebody read the trail, through the admin listener or from its files
 	EventConfiguration = "configuration_changed" // another configuration serves
 	EventPolicy        = "policy_changed"        // another policy serves
 	EventReloadRefused = "reload_refused"        // a configuration or policy that was read does not serve
@@ -132,7 +132,7 @@ const (
 type Event struct {
 	Name       string   `json:"name"`                 // one of the constants, or of another package
 	Source     string   `json:"source,omitempty"`     // address of the client; "" = the act did not come over the network
-	Credential string   `json:"credential,omitempty"` // kind of credential: token, jwt, session, provider; "" = none
+	Credential string   `json:"credential,omitempty"` // kind of credential: token, jwt, session, provider, files; "" = none
 	Reason     string   `json:"reason,omitempty"`     // why it was refused, or what it was for
 	Count      int      `json:"count,omitempty"`      // acts that one folded record stands for; 0 = one
 	Added      []string `json:"added,omitempty"`      // things that the act brought, such as "token agent-7 1f2e3d4c5b6a"

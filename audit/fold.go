@@ -12,8 +12,8 @@ const (
 	foldKinds    = 1024
 )
 
-// Fold records floods of acts of one kind: same name, reason, principal, source and
-// credential. The first act has a record of its own. Every 10 seconds, one event counts
+// Fold records floods of acts of one kind: same name, reason, principal, source,
+// credential and ticket. The first act has a record of its own. Every 10 seconds, one event counts
 // the acts that followed. A record without a count stands for one act, so the sum over
 // all records is the number of acts. A process that is killed loses the counts of its
 // last interval. A Fold is safe for concurrent use.
@@ -26,12 +26,13 @@ type Fold struct {
 	kinds map[foldKey]*folded
 }
 
-type foldKey struct{ name, reason, source, credential, subject, tenant string }
+type foldKey struct{ name, reason, source, credential, subject, tenant, ticket string }
 
 type folded struct {
-	who   Principal
-	event Event
-	count int // acts that no record stands for yet
+	who    Principal
+	ticket string
+	event  Event
+	count  int // acts that no record stands for yet
 }
 
 // NewFold returns a Fold that writes with write, and tries again at the next interval
@@ -44,24 +45,27 @@ func NewFold(write func(Kind, *Record) error) *Fold {
 
 // Add counts one act. Beyond 1,024 kinds in an interval, those of one name are counted
 // together, as of nobody and from "others".
-func (f *Fold) Add(who Principal, e Event) {
+func (f *Fold) Add(who Principal, e Event) { f.AddAbout(who, "", e) }
+
+// AddAbout counts one act about a ticket, "" for none, as Add does.
+func (f *Fold) AddAbout(who Principal, ticket string, e Event) {
 	f.mu.Lock()
-	key := foldKey{e.Name, e.Reason, e.Source, e.Credential, who.Subject, who.Tenant}
+	key := foldKey{e.Name, e.Reason, e.Source, e.Credential, who.Subject, who.Tenant, ticket}
 	known := f.kinds[key]
 	if known == nil && len(f.kinds) >= foldKinds {
-		who, e = Principal{}, Event{Name: e.Name, Source: "others"}
+		who, ticket, e = Principal{}, "", Event{Name: e.Name, Source: "others"}
 		key = foldKey{name: e.Name, source: e.Source}
 		known = f.kinds[key]
 	}
 	first := known == nil
 	if first {
-		known = &folded{who: who, event: e}
+		known = &folded{who: who, ticket: ticket, event: e}
 		f.kinds[key] = known
 	} else {
 		known.count++
 	}
 	f.mu.Unlock()
-	if first && f.write(KindEvent, &Record{Principal: who, Event: &e}) != nil {
+	if first && f.write(KindEvent, &Record{Principal: who, Ticket: ticket, Event: &e}) != nil {
 		f.mu.Lock()
 		known.count++
 		f.kinds[key] = known
@@ -102,7 +106,7 @@ func (f *Fold) flush() {
 		}
 		e := kind.event
 		e.Count = n
-		if f.write(KindEvent, &Record{Principal: kind.who, Event: &e}) != nil {
+		if f.write(KindEvent, &Record{Principal: kind.who, Ticket: kind.ticket, Event: &e}) != nil {
 			f.mu.Lock()
 			kind.count += n
 			f.mu.Unlock()

@@ -49,6 +49,7 @@ func (e *env) tailLocal(ctx context.Context, n int, follow bool) error {
 	if err != nil {
 		return err
 	}
+	defer e.recordReading(dir)
 	for line, err := range audit.Tail(ctx, dir, audit.TailOptions{Records: n, Follow: follow}) {
 		switch {
 		case errors.Is(err, context.Canceled):

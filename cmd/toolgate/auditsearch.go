@@ -77,6 +77,7 @@ func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.
 	if err != nil {
 		return err
 	}
+	defer e.recordReading(dir)
 	found := 0
 	for line, err := range audit.Lines(ctx, dir, since) {
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"strings"
 
 	"github.com/toolgate/toolgate/audit"
 )
@@ -33,9 +35,11 @@ func ocsfEvent(x exported) object {
 	class, activity := ocsfAPIActivity, ocsfOther
 	source, failed := object{"name": cmp.Or(x.Transport, "toolgate")}, x.Code != ""
 	if v := x.Event; v != nil {
-		failed = v.Reason != "" && v.Name != audit.EventArchived
-		if v.Source != "" {
+		failed = strings.HasSuffix(v.Name, "_refused") || v.Name == audit.EventTrailRead && v.Reason != ""
+		if _, err := netip.ParseAddr(v.Source); err == nil {
 			source = object{"ip": v.Source}
+		} else if v.Source != "" { // "others", of a folded record
+			source = object{"name": v.Source}
 		}
 		switch v.Name {
 		case audit.EventSignIn, audit.EventSignInRefused:

@@ -70,6 +70,23 @@ func (e *env) openTrail() (*audit.Log, error) {
 	return app.OpenTrail(cfg, k, audit.Options{Version: version})
 }
 
+// recordReading records that this command read records from the files of the trail, or
+// says that it cannot: on a copy, without the key directory of the trail, or where it
+// cannot write. Whoever can read the files can read them without this program.
+func (e *env) recordReading(trail string) {
+	k := keys.At(e.keysDir())
+	ledger, err := audit.FindLedger(k.Path(), trail)
+	if err == nil && (ledger.Trail == "" || !k.Has(keys.Checkpoints)) {
+		err = errors.New("the key directory is not that of this trail")
+	}
+	if err == nil {
+		err = e.record(&audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: &audit.Event{Name: audit.EventTrailRead, Credential: "files"}})
+	}
+	if err != nil {
+		fmt.Fprintf(e.err, "toolgate: this reading of the trail is not recorded: %s\n", printable(err.Error()))
+	}
+}
+
 // record records an act of this command.
 func (e *env) record(r *audit.Record) error {
 	trail, err := e.openTrail()

@@ -70,14 +70,16 @@ func ReadRoots(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// recordAct records what a person did at the admin listener.
+// recordAct records what a person did at the admin listener. Refused acts are folded.
 func (a *App) recordAct(act console.Act) error {
 	p := act.Principal
-	return a.state.trail.Write(audit.KindEvent, &audit.Record{
-		Principal: audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant},
-		Ticket:    act.Ticket,
-		Event:     &audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason},
-	})
+	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
+	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason}
+	if act.Reason != "" {
+		a.state.fold.AddAbout(who, act.Ticket, e)
+		return nil
+	}
+	return a.state.trail.Write(audit.KindEvent, &audit.Record{Principal: who, Ticket: act.Ticket, Event: &e})
 }
 
 // recordEvent records an act of toolgate itself. A record that cannot be written changes
