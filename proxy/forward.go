@@ -239,7 +239,7 @@ type outcome struct {
 // alone is failure.
 func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
-		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID, Shared: true,
+		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID, Accepted: true,
 	})
 	if err != nil {
 		return t.fail(signal.CodeOutputInvalid, "the tool's result cannot be read")
@@ -362,7 +362,7 @@ func (c *call) replyOK(result json.RawMessage) *Failure {
 func (c *call) replyWith(result json.RawMessage, kernel signal.Result, changes ...jsonrpc.Change) *Failure {
 	if len(changes) > 0 {
 		var err error
-		if result, err = jsonrpc.Edit(result, changes...); err != nil {
+		if result, err = jsonrpc.Extend(result, changes...); err != nil {
 			return c.fail(signal.CodeOutputInvalid, "the result cannot be edited: "+err.Error())
 		}
 	}

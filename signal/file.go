@@ -80,7 +80,7 @@ func (b *block) file(kind string) (payload, bool) {
 // media type is the signal's file_type. ok is false where the result does not
 // hold the bytes itself, as with links, and where ref leads to no file.
 func InlineFile(result json.RawMessage, ref string) (data []byte, mediaType string, ok bool) {
-	r, err := parseToolResult(result)
+	r, err := parseToolResult(result, false)
 	if err != nil || r.isError {
 		return nil, "", false
 	}

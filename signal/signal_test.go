@@ -142,7 +142,7 @@ func TestSharedText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from.Shared = true
+	from.Accepted = true
 	shared := must2(signal.FromToolResult(raw, from))(t)
 	forms := func(s signal.Signal) string {
 		id := strings.NewReplacer(s.ID(), "ID", s.CreatedAt().Format(time.RFC3339Nano), "NOW")

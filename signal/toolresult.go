@@ -66,12 +66,12 @@ type payload struct {
 // The second value has one JSON Pointer into result for each signal. What is
 // no tool result at all gives ErrInvalidToolResult; a bad origin
 // ErrInvalidOrigin. The result is copied: the caller may reuse its bytes, unless from
-// says that the Signals share them.
+// says that it was accepted.
 func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, error) {
 	if err := from.Origin.Validate(); err != nil {
 		return nil, nil, err
 	}
-	r, err := parseToolResult(result)
+	r, err := parseToolResult(result, from.Accepted)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -109,7 +109,7 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	now, signals, refs := Now(), make([]Signal, len(payloads)), make([]string, len(payloads))
 	for i, p := range payloads {
 		signals[i], refs[i] = stamp(p.kind, p.body, from.Origin, from.TraceID, tags, from.ParentID, now), p.ref
-		if signals[i].text = p.text; !from.Shared {
+		if signals[i].text = p.text; !from.Accepted {
 			signals[i].text = bytes.Clone(p.text)
 		}
 	}
@@ -123,7 +123,9 @@ type Lineage struct {
 	TraceID    string
 	ParentID   string // id of the call's own signal, "" when it has none
 	DecisionID string // of the decision that let the call pass, "" when there is none
-	Shared     bool   // the bytes of the result never change, so that they need no copy
+	// Accepted says that a strict pass has accepted the result, and that its bytes never
+	// change: they are neither checked nor copied again.
+	Accepted bool
 }
 
 // tags returns the tags of a signal that comes from a tool, in the order of their
@@ -138,9 +140,9 @@ func (l *Lineage) tags() jsontext.Value {
 	return append(appendText(b, `,"tool":`, l.Tool), '}')
 }
 
-// parseToolResult takes result apart.
-func parseToolResult(result []byte) (r toolResult, err error) {
-	members, elements, ok := jsonrpc.Unpack(result, blockMembers, "content", "structuredContent", "isError")
+// parseToolResult takes result apart, which a strict pass may have accepted.
+func parseToolResult(result []byte, accepted bool) (r toolResult, err error) {
+	members, elements, ok := jsonrpc.Unpack(result, accepted, blockMembers, "content", "structuredContent", "isError")
 	if !ok {
 		return r, fmt.Errorf("%w: no JSON object, or one with a known member twice", ErrInvalidToolResult)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -233,7 +234,7 @@ func FuzzUnpack(f *testing.F) {
 	}
 	inner, names := []string{"type", "text"}, []string{"content", "isError"}
 	f.Fuzz(func(t *testing.T, obj []byte) {
-		values, elements, ok := jsonrpc.Unpack(obj, inner, names...)
+		values, elements, ok := jsonrpc.Unpack(obj, false, inner, names...)
 		want, sound := jsonrpc.Fields(obj, names...)
 		var all []jsonrpc.Element
 		if sound && bytes.HasPrefix(want[0], []byte("[")) {
@@ -246,8 +247,37 @@ func FuzzUnpack(f *testing.F) {
 		if ok != sound {
 			t.Fatalf("%q: %v, want %v", obj, ok, sound)
 		}
+		again, more, accepted := jsonrpc.Unpack(obj, true, inner, names...) // whatever it says of other bytes, it does not panic
+		if json.Valid(obj) && utf8.Valid(obj) && (accepted != ok || !reflect.DeepEqual(again, values) || !reflect.DeepEqual(more, elements)) {
+			t.Errorf("%q: accepted %q %q %v, want %q %q %v", obj, again, more, accepted, values, elements, ok)
+		}
 		if ok && (!reflect.DeepEqual(values, want) || !reflect.DeepEqual(elements, all)) {
 			t.Errorf("%q:\n got %q %q\nwant %q %q", obj, values, elements, want, all)
+		}
+	})
+}
+
+// FuzzExtend: Extend edits an object that was accepted as Edit does.
+func FuzzExtend(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, ` { } `, `{"a":1}`, `{"a":1 } `, `{"_meta":{"a":1},"b":2}`, `{"\u005fmeta":{"x":[]}}`, `{"a":"_meta"}`, `{"a":"}"}`, `{"_meta":1}`, `{"x":{"_meta":null}}`, `[1]`, `{`, ``, `"a}"`, `{"a":1},`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, obj []byte) {
+		obj, _, err := jsonrpc.CheckValue(obj, jsonrpc.Limits{})
+		if err != nil || obj[0] != '{' {
+			t.Skip()
+		}
+		for _, changes := range [][]jsonrpc.Change{
+			{{Name: "_meta", Members: []jsonrpc.Change{{Name: "io.toolgate/result", Value: json.RawMessage(`{"a":"b"}`)}, {Name: "x", Value: json.RawMessage(`1`)}}}},
+			{{Name: "content", Value: json.RawMessage(`[]`)}, {Name: "y", Value: json.RawMessage(`{}`)}}, {{Name: "a"}}, {{Name: "b", Value: json.RawMessage(`{`)}}, {},
+		} {
+			want, wantErr := jsonrpc.Edit(obj, changes...)
+			got, err := jsonrpc.Extend(obj, changes...)
+			if !bytes.Equal(got, want) || (err == nil) != (wantErr == nil) {
+				t.Errorf("%q: %q %v, want %q %v", obj, got, err, want, wantErr)
+			}
 		}
 	})
 }

@@ -43,9 +43,13 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 	for next := d.PeekKind(); next != '}' && next != ']'; next = d.PeekKind() {
 		var name []byte
 		if open == '{' {
-			var ok bool
-			if name, ok = s.memberName(data); !ok {
+			spelled, err := d.ReadValue()
+			if err != nil {
 				return false
+			}
+			end := int(d.InputOffset())
+			if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
+				name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
 			}
 		}
 		value, err := d.ReadValue()
@@ -58,108 +62,6 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 	}
 	_, err := d.ReadToken()
 	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
-}
-
-// memberName reads the next name of an object in data, decoded.
-func (s *scanner) memberName(data []byte) (name []byte, ok bool) {
-	spelled, err := s.decoder.ReadValue()
-	if err != nil {
-		return nil, false
-	}
-	end := int(s.decoder.InputOffset())
-	if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
-		name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
-	}
-	return name, true
-}
-
-// An Element is one element of an array: its bytes, and the values of the members
-// that Unpack looked for, nil for each that is absent.
-type Element struct {
-	Raw     json.RawMessage
-	Members []json.RawMessage
-}
-
-// Unpack returns the values of the named members of obj as Fields does, and the
-// elements of the first of them, where that is an array, with their members called
-// inner. It makes one pass, however deep the elements are. It reports false when obj
-// is not one well-formed object, or when obj or an element has one of the members
-// more than once.
-func Unpack(obj json.RawMessage, inner []string, names ...string) (values []json.RawMessage, elements []Element, ok bool) {
-	s := scanners.Get().(*scanner)
-	s.reset(obj)
-	defer func() {
-		s.reset(nil)
-		scanners.Put(s)
-	}()
-	if values, ok = s.unpack(obj, names, func(i int) (json.RawMessage, bool) {
-		if i != 0 || s.decoder.PeekKind() != '[' {
-			return s.nextValue(obj)
-		}
-		_, _ = s.decoder.ReadToken() // the kind is known
-		start := int(s.decoder.InputOffset()) - 1
-		for s.decoder.PeekKind() != ']' {
-			e, sound := s.element(obj, inner)
-			if !sound {
-				return nil, false
-			}
-			elements = append(elements, e)
-		}
-		_, _ = s.decoder.ReadToken()
-		end := int(s.decoder.InputOffset())
-		return obj[start:end:end], true
-	}); !ok {
-		return nil, nil, false
-	}
-	return values, elements, len(bytes.TrimLeft(obj[s.decoder.InputOffset():], blanks)) == 0
-}
-
-// unpack reads the object that comes next in data and returns the values of its
-// members called names. Read reads the value of the name with index i, -1 for any
-// other name.
-func (s *scanner) unpack(data []byte, names []string, read func(i int) (json.RawMessage, bool)) ([]json.RawMessage, bool) {
-	values := make([]json.RawMessage, len(names))
-	if first, err := s.decoder.ReadToken(); err != nil || first.Kind() != '{' {
-		return nil, false
-	}
-	for s.decoder.PeekKind() != '}' {
-		name, ok := s.memberName(data)
-		if !ok {
-			return nil, false
-		}
-		i := slices.Index(names, string(name))
-		value, ok := read(i)
-		if !ok || i >= 0 && values[i] != nil {
-			return nil, false
-		}
-		if i >= 0 {
-			values[i] = value
-		}
-	}
-	_, err := s.decoder.ReadToken()
-	return values, err == nil
-}
-
-// element reads the element of an array that comes next in data.
-func (s *scanner) element(data []byte, inner []string) (e Element, ok bool) {
-	if s.decoder.PeekKind() != '{' {
-		e.Raw, ok = s.nextValue(data)
-		e.Members = make([]json.RawMessage, len(inner))
-		return e, ok
-	}
-	before := int(s.decoder.InputOffset())
-	start := before + bytes.IndexByte(data[before:], '{')
-	e.Members, ok = s.unpack(data, inner, func(int) (json.RawMessage, bool) { return s.nextValue(data) })
-	end := int(s.decoder.InputOffset())
-	e.Raw = data[start:end:end]
-	return e, ok
-}
-
-// nextValue reads the value that comes next in data.
-func (s *scanner) nextValue(data []byte) (json.RawMessage, bool) {
-	value, err := s.decoder.ReadValue()
-	end := int(s.decoder.InputOffset())
-	return data[end-len(value) : end : end], err == nil
 }
 
 // Get returns the value of the member of obj called key, as it is spelled. It
@@ -243,6 +145,25 @@ func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		return obj, nil
 	}
 	return out, nil
+}
+
+// Extend is Edit for an object that a strict pass has accepted: it makes no further
+// pass over obj where no member can have the name of a change.
+func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
+	gap := len(bytes.TrimRight(obj[:max(0, bytes.LastIndexByte(obj, '}'))], blanks))
+	named := func(c Change) bool { return c.Value == nil && c.Members == nil || bytes.Contains(obj, []byte(c.Name)) }
+	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
+		return Edit(obj, changes...)
+	}
+	out := append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...)
+	added, err := appendEdited(out, json.RawMessage(`{}`), changes)
+	if err != nil {
+		return nil, err
+	}
+	if added[gap] = ','; obj[gap-1] == '{' {
+		added = slices.Delete(added, gap, gap+1)
+	}
+	return append(added[:len(added)-1], obj[gap:]...), nil
 }
 
 // room returns how many bytes changes add at most.

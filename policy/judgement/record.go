@@ -137,7 +137,10 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 			return nil
 		}
 		b := []byte(`{"labels":{`)
-		for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
+		var few [8]string
+		names := slices.AppendSeq(few[:0], maps.Keys(d.Labels))
+		slices.Sort(names)
+		for _, name := range names {
 			b, _ = jsontext.AppendQuote(b, name)
 			b, _ = jsontext.AppendQuote(append(b, ':'), d.Labels[name])
 			b = append(b, ',')

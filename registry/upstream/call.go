@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -176,7 +177,7 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 			s.level = text(r, "level")
 			s.levelMu.Unlock()
 		}
-		if !stateless {
+		if !stateless || !bytes.Contains(result, []byte(`"input_required"`)) { // most results end here, without a walk
 			return result, nil
 		}
 		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
