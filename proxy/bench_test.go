@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -39,7 +40,27 @@ func BenchmarkGateCall(b *testing.B) {
 	}
 }
 
-func benchGate(b *testing.B, durability audit.Durability) *proxy.Gate {
+// TestCallAllocations: the allocations of one call with a constant verdict. A change
+// that needs more of them says why.
+func TestCallAllocations(t *testing.T) {
+	g := benchGate(t, audit.OS)
+	in := request(t, `{"name":"search_internet","arguments":{"query":"model context protocol","num_results":5}}`)
+	in.Credential = identity.Credential{Bearer: "t"}
+	least := math.Inf(1)
+	for range 300 { // the trail's writer has its own now and then
+		least = min(least, testing.AllocsPerRun(1, func() {
+			if _, f := g.Call(t.Context(), in); f != nil {
+				t.Fatal(f)
+			}
+		}))
+	}
+	const want = 71
+	if least != want {
+		t.Errorf("%v allocations, want %v", least, want)
+	}
+}
+
+func benchGate(b testing.TB, durability audit.Durability) *proxy.Gate {
 	b.Helper()
 	engine, err := rego.Load(b.Context(), rego.Options{Timeout: 10 * time.Second})
 	if err != nil {

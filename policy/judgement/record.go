@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -136,9 +135,12 @@ func EncodeObligations(d *policy.Decision) json.RawMessage {
 		if len(d.Labels) == 0 {
 			return nil
 		}
-		b := []byte(`{"labels":{`)
+		b := append(make([]byte, 0, 256), `{"labels":{`...)
 		var few [8]string
-		names := slices.AppendSeq(few[:0], maps.Keys(d.Labels))
+		names := few[:0]
+		for name := range d.Labels {
+			names = append(names, name)
+		}
 		slices.Sort(names)
 		for _, name := range names {
 			b, _ = jsontext.AppendQuote(b, name)
