@@ -54,7 +54,7 @@ func TestCallAllocations(t *testing.T) {
 			}
 		}))
 	}
-	const want = 71
+	const want = 68
 	if least != want {
 		t.Errorf("%v allocations, want %v", least, want)
 	}

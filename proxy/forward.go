@@ -252,7 +252,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 		}
 	}
 	var failed *signal.KernelError
-	if len(signals) == 1 {
+	if len(signals) == 1 && signals[0].Kind() == signal.Data {
 		failed, _ = signal.ErrorOf(signals[0])
 	}
 	switch m := t.metrics(); {

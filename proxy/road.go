@@ -279,7 +279,10 @@ func (c *call) caller() *policy.Principal {
 // newRecord returns a record of what is known of c, whatever its outcome; with
 // judged also what the policy judged, so that it can be judged again.
 func (c *call) newRecord(judged bool) *audit.Record {
-	who := c.caller()
+	who := &c.principal
+	if !who.Valid() {
+		who = c.caller()
+	}
 	r := &audit.Record{
 		CallID: c.signalID, DecisionID: c.decisionID, TraceID: c.traceID, ParentID: c.parentID,
 		Principal: audit.Principal{Subject: who.Subject, Person: who.Person, Roles: who.Roles, Client: who.Client, Tenant: who.Tenant},

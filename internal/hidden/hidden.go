@@ -68,22 +68,15 @@ func walk(text string, visit func(r rune, kind string)) {
 	}
 }
 
-// isPlain reports whether all bytes of text are below 0x7f. It looks at eight of them
-// at once: results of tools may be large.
-func isPlain(text []byte) bool {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	for ; len(text) >= 8; text = text[8:] {
-		if word := binary.LittleEndian.Uint64(text); (word|(word+ones))&tops != 0 {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(text, func(c byte) bool { return c >= 0x7f })
-}
-
 // Kinds returns the kinds of hidden characters in the strings of a JSON value, in
 // order, nil for none. It costs one look at the bytes where all are ASCII.
 func Kinds(value json.RawMessage) (kinds []string) {
-	if isPlain(value) && !bytes.Contains(value, []byte(`\u`)) {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	rest := value // results of tools may be large: eight bytes are looked at in one go
+	for len(rest) >= 8 && (binary.LittleEndian.Uint64(rest)|(binary.LittleEndian.Uint64(rest)+ones))&tops == 0 {
+		rest = rest[8:]
+	}
+	if !slices.ContainsFunc(rest, func(c byte) bool { return c >= 0x7f }) && !bytes.Contains(value, []byte(`\u`)) {
 		return nil
 	}
 	jsonrpc.MapStrings(value, func(text string) string {

@@ -155,15 +155,37 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
 		return Edit(obj, changes...)
 	}
-	out := append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...)
-	added, err := appendEdited(out, json.RawMessage(`{}`), changes)
+	out, err := appendMembers(append(make([]byte, 0, len(obj)+1024), obj[:gap]...), changes)
 	if err != nil {
 		return nil, err
 	}
-	if added[gap] = ','; obj[gap-1] == '{' {
-		added = slices.Delete(added, gap, gap+1)
+	return append(out, obj[gap:]...), nil
+}
+
+// appendMembers appends the members that changes set to out, which ends inside an
+// object.
+func appendMembers(out []byte, changes []Change) ([]byte, error) {
+	for _, c := range changes {
+		switch {
+		case c.Value == nil && c.Members == nil:
+			continue
+		case c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient):
+			return nil, ErrNotValue
+		case out[len(out)-1] != '{':
+			out = append(out, ',')
+		}
+		out, _ = jsontext.AppendQuote(out, c.Name)
+		if out = append(out, ':'); c.Members == nil {
+			out = append(out, c.Value...)
+			continue
+		}
+		var err error
+		if out, err = appendMembers(append(out, '{'), c.Members); err != nil {
+			return nil, err
+		}
+		out = append(out, '}')
 	}
-	return append(added[:len(added)-1], obj[gap:]...), nil
+	return out, nil
 }
 
 // room returns how many bytes changes add at most.

@@ -27,7 +27,7 @@ func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string)
 		return nil, nil, false
 	}
 	c := &cursor{data: obj}
-	c.blanks()
+	c.next()
 	values, ok = c.members(names, func(i int) json.RawMessage {
 		if i != 0 || c.next() != '[' {
 			return c.value()
@@ -35,7 +35,7 @@ func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string)
 		start := c.at
 		for c.at++; c.next() != ']' && c.next() != 0; {
 			e, whole := Element{}, true
-			if from := c.at; c.next() == '{' {
+			if from := c.at; c.data[from] == '{' {
 				e.Members, whole = c.members(inner, func(int) json.RawMessage { return c.value() })
 				e.Raw = c.data[from:c.at:c.at]
 			} else {
@@ -60,19 +60,15 @@ type cursor struct {
 	repeated bool // an element has a member more than once
 }
 
-// blanks goes to the next byte that is neither white space nor a separator.
-func (c *cursor) blanks() {
-	for c.at < len(c.data) && (c.data[c.at] <= ' ' || c.data[c.at] == ',' || c.data[c.at] == ':') {
-		c.at++
-	}
-}
-
-// next returns the first byte of what comes next, 0 at the end.
+// next goes to the next byte that is neither white space nor a separator, and returns
+// it, 0 at the end.
 func (c *cursor) next() byte {
-	if c.blanks(); c.at >= len(c.data) {
-		return 0
+	for ; c.at < len(c.data); c.at++ {
+		if b := c.data[c.at]; b > ' ' && b != ',' && b != ':' {
+			return b
+		}
 	}
-	return c.data[c.at]
+	return 0
 }
 
 // members goes through the object that begins here and returns the values of the
@@ -88,7 +84,7 @@ func (c *cursor) members(names []string, value func(i int) json.RawMessage) (val
 		if name = name[1 : len(name)-1]; bytes.IndexByte(name, '\\') >= 0 {
 			name, _ = jsontext.AppendUnquote(nil, c.data[c.at-len(name)-2:c.at])
 		}
-		c.blanks()
+		c.next()
 		i := slices.Index(names, string(name))
 		v := value(i)
 		if i >= 0 {
