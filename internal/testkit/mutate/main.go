@@ -6,7 +6,10 @@
 // A check is a branch that refuses: an if or a case of a switch without a tag whose
 // body returns an error, a failure or false, or reports a problem. Each operand of
 // its || is a check of its own. A bound on a reader, a Sync and a CheckRedirect are
-// checks as well; a branch that continues a loop is one of kind filter.
+// checks as well; a branch that continues a loop is one of kind filter. A branch on
+// err != nil that only returns the error is of kind passed, and left out by default:
+// errcheck and ineffassign find an error that is dropped, and what refuses because of
+// the error is a check where it does so.
 //
 // One test program of the package holds all mutants; an environment variable chooses
 // the one that is removed. Every test runs alone once, to find the checks that it
@@ -43,7 +46,7 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.kinds, "kinds", "refusal,error,bound,sync,redirect", "kinds of checks, separated by commas; filter is another")
+	flag.StringVar(&s.kinds, "kinds", "refusal,error,bound,sync,redirect", "kinds of checks, separated by commas; passed and filter are others")
 	flag.StringVar(&s.match, "match", "", "only checks whose place or text contains this")
 	flag.StringVar(&s.tests, "tests", ".", "only tests that match this regular expression")
 	flag.IntVar(&s.sample, "sample", 0, "number of checks for each package, chosen by -seed; 0 = all")
