@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -360,6 +361,45 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
+// Over TLS a person signs in by any name that is allowed; without it, beyond loopback, the
+// page asks for no token.
+func TestSignInOverTLS(t *testing.T) {
+	p := newPKI(t)
+	p.issue(t, "gate", time.Hour)
+	for _, secure := range []bool{true, false} {
+		settings := ""
+		if secure {
+			f := p.files("gate")
+			settings = fmt.Sprintf(`, "admin_tls": {"cert": %q, "key": %q}`, f.Cert, f.Key)
+		}
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "allowed_hosts": ["gate.example"]`+settings+`}}`)
+		l := running(t, dir)
+		transport := &http.Transport{TLSClientConfig: p.client()}
+		defer transport.CloseIdleConnections()
+		ask, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.People.Addr().String()+"/console/login", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ask.Host = "gate.example"; secure {
+			ask.URL.Scheme = "https"
+		}
+		res, err := (&http.Client{Transport: transport}).Do(ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		cookies := res.Cookies()
+		if form := strings.Contains(string(page), `name="token"`); form != secure || (len(cookies) > 0) != secure || secure && (!cookies[0].Secure || !strings.HasPrefix(cookies[0].Name, "__Host-")) {
+			t.Errorf("TLS %v: form %v, cookies %v", secure, form, cookies)
+		}
+	}
+}
+
 // A listener that other machines reach over plain HTTP is named in words.
 func TestPlainListeners(t *testing.T) {
 	for _, tc := range []struct {
@@ -382,20 +422,33 @@ func TestPlainListeners(t *testing.T) {
 	}
 }
 
+// running runs the App of a directory for as long as the test.
+func running(t *testing.T, dir string) *Listeners {
+	t.Helper()
+	a, cfg := opened(t, dir)
+	l, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, l, Reload{}) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
 // Threat B4: both listeners answer to the names that the configuration lists, and to no
 // others.
 func TestAllowedHosts(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0",
 		"allowed_hosts": ["toolgate.default.svc", "gate.example:8443"], "allowed_origins": ["https://app.example"]}}`)
-	a, cfg := opened(t, dir)
-	l, err := Listen(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx, l, Reload{}) }()
+	l := running(t, dir)
 	agents, people := "http://"+l.Agents.Addr().String()+"/v1/openapi.json", "http://"+l.People.Addr().String()+"/livez"
 	for _, tc := range []struct {
 		url, host, origin string
@@ -414,7 +467,7 @@ func TestAllowedHosts(t *testing.T) {
 		{people, "evil.example", "", 403},
 		{people, "toolgate.default.svc", "https://app.example", 403},
 	} {
-		ask, err := http.NewRequestWithContext(ctx, http.MethodGet, tc.url, nil)
+		ask, err := http.NewRequestWithContext(t.Context(), http.MethodGet, tc.url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,9 +482,5 @@ func TestAllowedHosts(t *testing.T) {
 		if res.StatusCode != tc.want {
 			t.Errorf("%s, Host %s, Origin %q: %d, want %d", tc.url, tc.host, tc.origin, res.StatusCode, tc.want)
 		}
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
