@@ -197,59 +197,24 @@ func (c *call) ambiguous(v *jsonrpc.Variants) *Failure {
 		with("pointer", v.Pointer).remedy("send one of the two")
 }
 
-// List returns the tools that who sees on the route of in, in catalogue order,
-// and StatusTool at the end for principals with tickets. From in it takes the
-// route, session, capabilities, level and peers. It asks the same question as
-// the resolve stage, so that what is not listed cannot be called and the
-// reverse. It waits for upstreams that are still starting.
-func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*registry.Tool {
-	engine, view := *g.policy.Load(), g.view(ctx, in, who)
-	var seen []*registry.Tool
-	for _, t := range view.Tools() {
-		if _, ok := g.visible(ctx, engine, who, t); ok {
-			seen = append(seen, t)
-		}
-	}
-	if g.offersStatus(ctx, view, who) {
-		seen = append(seen, StatusTool())
-	}
-	return seen
-}
-
-// Find returns the one tool that List gives under name, nil when there is none.
-func (g *Gate) Find(ctx context.Context, in *Call, who policy.Principal, name string) *registry.Tool {
-	view := g.view(ctx, in, who)
-	t, ok := view.Lookup(name)
-	if !ok && name == StatusName && g.offersStatus(ctx, view, who) {
-		return StatusTool()
-	}
-	if ok && t.Quarantine == "" {
-		if _, ok := g.visible(ctx, *g.policy.Load(), who, t); ok {
-			return t
-		}
-	}
-	return nil
-}
-
-// view returns the tools of the route of in, as who's connections offer them.
-func (g *Gate) view(ctx context.Context, in *Call, who policy.Principal) registry.View {
-	c := &call{gate: g, in: in, principal: who}
-	return g.opts.Upstreams.View(ctx, in.Route, c.from(""))
-}
-
 // visible returns what a policy knows of t, and whether p sees it. It hides a tool
 // when the policy says that every call is denied, and when the policy fails.
 func (g *Gate) visible(ctx context.Context, engine Policy, p policy.Principal, t *registry.Tool) (policy.Tool, bool) {
-	subject := policy.Tool{
-		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
-		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
-	}
+	subject := subjectOf(t)
 	ok, err := engine.Visible(ctx, p, subject)
 	if err != nil {
 		g.opts.Log.Error("asking the policy what is visible", "tool", t.Exposed, "error", err)
 		return subject, false
 	}
 	return subject, ok
+}
+
+// subjectOf returns what a policy knows of t.
+func subjectOf(t *registry.Tool) policy.Tool {
+	return policy.Tool{
+		Server: t.Server, Name: t.Name, Exposed: t.Exposed,
+		Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint,
+	}
 }
 
 // decide asks the policy about a tool call, with what the caller has used so far. A

@@ -26,3 +26,12 @@ func Free() map[string]bool {
 	}
 	return out
 }
+
+const MaxListingBytes = maxListingBytes
+
+// KeptListBytes is what the kept lists are counted at.
+func (g *Gate) KeptListBytes() int {
+	g.listings.mu.Lock()
+	defer g.listings.mu.Unlock()
+	return g.listings.bytes
+}

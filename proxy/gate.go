@@ -206,7 +206,8 @@ type Gate struct {
 	asking   atomic.Int64                // questions of servers under way
 	dropped  atomic.Int64                // notifications of servers that were not passed on
 	sessions *lru.Cache[owner, *session] // what is remembered of sessions
-	polls    *limit.Limiter              // of calls that come back for their tickets
+	listings listings
+	polls    *limit.Limiter // of calls that come back for their tickets
 }
 
 // New returns a Gate, or an error for options that leave a stage without its

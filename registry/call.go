@@ -122,9 +122,16 @@ type perServer interface{ For(server string) Peer }
 // which their server lists them for this client. The slice may be shared:
 // callers must not change it.
 func (v View) Tools() []*Tool {
+	tools, _ := v.List()
+	return tools
+}
+
+// List returns Tools, and the catalogue that has them for everybody whose
+// connections offer what all offer; nil when the list is this client's own.
+func (v View) List() ([]*Tool, *Catalogue) {
 	profiles := v.profiles()
 	if profiles == nil {
-		return v.now.shared[v.route]
+		return v.now.shared[v.route], v.now
 	}
 	var out []*Tool
 	for i, s := range v.servers {
@@ -140,7 +147,7 @@ func (v View) Tools() []*Tool {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // profiles gives what each server offers the client, nil when all of them

@@ -35,7 +35,7 @@ type Options struct {
 	Executable string
 	// Sandbox starts stdio upstreams; nil means one that hides nothing.
 	Sandbox *sandbox.Host
-	// MaxAnswerBytes bounds one message of an upstream; 0 means 4 MiB.
+	// MaxAnswerBytes bounds one message of an upstream; 0 means 12 MiB.
 	MaxAnswerBytes int
 	// SessionTTL is how long an idle session's connection is kept; 0 means 10
 	// minutes.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/toolgate/toolgate/internal/keys"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy"
@@ -23,6 +25,8 @@ const (
 	defaultKeep = 30 * 24 * time.Hour
 	// pollEvery is how often Wait looks for changes of other processes.
 	pollEvery = 250 * time.Millisecond
+	// maxWithout bounds the principals remembered to have no tickets.
+	maxWithout = 4096
 )
 
 // Options are the settings of [Tickets]; the zero value is usable.
@@ -81,10 +85,11 @@ type Tickets struct {
 	opts  Options
 	clock clock
 
-	changesSeen atomic.Int64  // the most changes that the store has shown
-	compared    chan struct{} // closed when the store is compared with the trail
-	compareErr  error         // of the comparison; valid after compared
-	stop        func()        // ends keep, and waits for it
+	without     *lru.Cache[[2]string, int64] // :: subject and tenant ⇒ changes of the store when Answering found nothing
+	changesSeen atomic.Int64                 // the most changes that the store has shown
+	compared    chan struct{}                // closed when the store is compared with the trail
+	compareErr  error                        // of the comparison; valid after compared
+	stop        func()                       // ends keep, and waits for it
 
 	running sync.Map // the ids of tickets granted here and neither finished nor released
 
@@ -113,6 +118,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 		return nil, fmt.Errorf("opening approvals: %w", err)
 	}
 	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
+	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	if err = t.openSealer(ctx); err == nil {
 		err = t.refresh(ctx)
 	}

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -84,6 +85,7 @@ type Engine struct {
 	timeout  time.Duration
 	revision string
 	pairs    *pairs
+	sights   atomic.Pointer[sights]
 	findings []Finding
 }
 
@@ -125,14 +127,16 @@ func build(ctx context.Context, o Options) (*Engine, error) {
 		found = append(found, Finding{Level: LevelWarning, Code: "signature-not-verified", File: signatures,
 			Message: "the policy is signed, and no key is configured that would verify it", Hint: "name the keys of its signers"})
 	}
-	return &Engine{
+	e := &Engine{
 		program:  p,
 		sources:  s,
 		timeout:  cmp.Or(max(o.Timeout, 0), DefaultTimeout),
 		revision: f.revision(),
 		pairs:    newPairs(cmp.Or(max(o.CacheSize, 0), DefaultCacheSize), p.reads),
 		findings: found,
-	}, nil
+	}
+	e.sights.Store(newSights())
+	return e, nil
 }
 
 // Revision is "sha256:<hex>" over the names and contents of the policy's files

@@ -53,6 +53,12 @@ func TestVisible(t *testing.T) {
 				if got != c.visible || (err != nil) != c.fails {
 					t.Errorf("got %v, %v; want %v, error %v", got, err, c.visible, c.fails)
 				}
+				other := policy.Tool{Server: "s", Name: "other", Exposed: "other"}
+				want, _ := e.Visible(t.Context(), in.Principal, other)
+				seen, err := e.Seen(t.Context(), in.Principal, []policy.Tool{in.Tool, other})
+				if !slices.Equal(seen, []bool{c.visible, want}) || (err != nil) != c.fails {
+					t.Errorf("a list sees %v, %v; want %v", seen, err, []bool{c.visible, want})
+				}
 			}
 		})
 	}
@@ -221,6 +227,52 @@ func TestAgentsShareWhatIsKnown(t *testing.T) {
 		}
 		if n := e.Remembered() - before; n != want {
 			t.Errorf("data %s: two agents are remembered as %d, want %d", data, n, want)
+		}
+	}
+}
+
+// Rights tell apart exactly the principals that the policy can tell apart.
+func TestRights(t *testing.T) {
+	base := policy.Principal{Subject: "ann", Roles: []string{"r", "s"}, Client: "c", Tenant: "t", Person: "p", Actors: []string{"a"}}
+	change := map[string]func(*policy.Principal){
+		"subject": func(p *policy.Principal) { p.Subject = "bob" }, "client": func(p *policy.Principal) { p.Client = "d" },
+		"tenant": func(p *policy.Principal) { p.Tenant = "u" }, "roles": func(p *policy.Principal) { p.Roles = []string{"rs"} },
+		"person": func(p *policy.Principal) { p.Person = "q" }, "actors": func(p *policy.Principal) { p.Actors = nil },
+	}
+	for read := range change {
+		e := load(t, "p.rego", module(`decision := {"effect": "allow"} if input.principal.`+read+` != null`))
+		for name, f := range change {
+			other := base.Clone()
+			f(&other)
+			facts := (read == "person" || read == "actors") && (name == "person" || name == "actors")
+			if got, want := e.Rights(base) != e.Rights(other), read == name || facts; got != want {
+				t.Errorf("a policy that reads %s tells %s apart: %v, want %v", read, name, got, want)
+			}
+		}
+	}
+}
+
+// More tools than are remembered are judged all the same, and those known before
+// are not mixed up with others.
+func TestSeenBeyondTheBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("judges 65,000 tools")
+	}
+	e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\nvisible if endswith(input.tool.exposed, \"7\")"))
+	who := policy.Principal{Subject: "ann", Roles: []string{"r"}}
+	for from := 0; from < 70_000; from += 10_000 {
+		many := make([]policy.Tool, 10_000)
+		for i := range many {
+			many[i] = policy.Tool{Server: "s", Exposed: fmt.Sprint(from + i)}
+		}
+		seen, err := e.Seen(t.Context(), who, many)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, shown := range seen {
+			if want := (from+i)%10 == 7; shown != want {
+				t.Fatalf("tool %d is shown: %v, want %v", from+i, shown, want)
+			}
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -94,6 +93,7 @@ type exchange struct {
 // The zero value means that toolgate's own parts contradict each other.
 type outcome struct {
 	result          json.RawMessage
+	complete        bool // result has the members that its revision adds
 	failure         *proxy.Failure
 	code, reason    string // of a refusal by the door that is not yet recorded
 	decision, trace string // in the audit trail, "" when nothing was recorded
@@ -372,7 +372,7 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 		return c.failed(x, o.failure)
 	}
 	result, ok := o.result, o.result != nil
-	if x.stateless != nil {
+	if x.stateless != nil && !o.complete {
 		result, ok = c.completeResult(result, x.row)
 	}
 	if !ok { // fails closed
@@ -465,36 +465,64 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 // listTools returns one page of what the principal may see. The definitions are
 // the upstreams' own bytes.
 func (c *core) listTools(ctx context.Context, x *exchange) outcome {
-	tools := c.opts.Gate.List(ctx, &x.call, x.call.Principal)
+	l, at := c.listing(ctx, x), 0
 	if raw, ok := x.call.Message.Param("cursor"); ok {
-		at := cursorPlace(raw, tools, x.call.Route)
-		if at == 0 {
+		if at = cursorPlace(raw, l.Tools, x.call.Route); at == 0 {
 			return refused(signal.CodeEnvelopeParams, staleCursor)
 		}
-		tools = tools[at:]
 	}
-	var next string
-	if len(tools) > c.opts.PageSize {
-		tools = tools[:c.opts.PageSize]
-		next = cursorAfter(shownName(tools[len(tools)-1], x.call.Route))
-	}
-	return outcome{result: page(tools, x.call.Route, next)}
+	key := pageKey{door: c, at: at, stateless: x.stateless != nil}
+	return outcome{result: l.Page(key, func() []byte { return c.page(x, l.Tools, at) }), complete: true}
 }
 
-// page returns the result of tools/list. next is the cursor of the next page, ""
-// for none.
-func page(tools []*registry.Tool, route, next string) json.RawMessage {
-	definitions := make([][]byte, len(tools))
+// pageKey names a page among those of one list.
+type pageKey struct {
+	door      *core
+	at        int // place of its first tool
+	stateless bool
+}
+
+// listing returns the tools that the principal of x may see.
+func (c *core) listing(ctx context.Context, x *exchange) *proxy.Listing {
+	if l, ok := c.opts.Gate.(Lister); ok {
+		return l.Listing(ctx, &x.call, x.call.Principal)
+	}
+	return &proxy.Listing{Tools: c.opts.Gate.List(ctx, &x.call, x.call.Principal)}
+}
+
+// page returns the result of tools/list, in the words of x's revision, whose first
+// tool is tools[at].
+func (c *core) page(x *exchange, tools []*registry.Tool, at int) []byte {
+	const begin = `{"tools":[`
+	frame := json.RawMessage(begin + `]}`)
+	tools = tools[at:]
+	if len(tools) > c.opts.PageSize {
+		tools = tools[:c.opts.PageSize]
+		frame = fmt.Appendf(nil, begin+`],"nextCursor":%q}`, cursorAfter(shownName(tools[len(tools)-1], x.call.Route)))
+	}
+	if x.stateless != nil {
+		frame, _ = c.completeResult(frame, x.row) // false for no result of ours
+	}
+	size := len(frame) + len(tools)
+	for _, t := range tools {
+		size += len(shownDefinition(t, x.call.Route))
+	}
+	out := append(make([]byte, 0, size), begin...)
 	for i, t := range tools {
-		if definitions[i] = t.Definition; route == "" {
-			definitions[i] = t.Listed
+		if i > 0 {
+			out = append(out, ',')
 		}
+		out = append(out, shownDefinition(t, x.call.Route)...)
 	}
-	end := []byte("]}")
-	if next != "" {
-		end = fmt.Appendf(nil, `],"nextCursor":%q}`, next)
+	return append(out, frame[len(begin):]...)
+}
+
+// shownDefinition returns the definition of t as route lists it.
+func shownDefinition(t *registry.Tool, route string) json.RawMessage {
+	if route == "" {
+		return t.Listed
 	}
-	return slices.Concat([]byte(`{"tools":[`), bytes.Join(definitions, []byte{','}), end)
+	return t.Definition
 }
 
 // shownName returns the name of t as route lists it.
@@ -514,5 +542,10 @@ func cursorAfter(name string) string {
 // when raw is not a cursor of tools.
 func cursorPlace(raw json.RawMessage, tools []*registry.Tool, route string) int {
 	cursor, _ := jsonrpc.Text(raw)
-	return 1 + slices.IndexFunc(tools, func(t *registry.Tool) bool { return cursorAfter(shownName(t, route)) == cursor })
+	plain, _ := base64.RawURLEncoding.DecodeString(cursor)
+	name := strings.TrimPrefix(string(plain), cursorPrefix)
+	if cursor != cursorAfter(name) {
+		return 0
+	}
+	return 1 + slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, route) == name })
 }

@@ -295,6 +295,12 @@ type Finder interface {
 	Find(ctx context.Context, in *proxy.Call, who policy.Principal, name string) *registry.Tool
 }
 
+// Lister is implemented by a Gate that keeps lists.
+type Lister interface {
+	// Listing gives the tools of List.
+	Listing(ctx context.Context, in *proxy.Call, who policy.Principal) *proxy.Listing
+}
+
 // Relayer is the road of requests that call no tool. Both methods serve the
 // route of one server alone and refuse any other.
 type Relayer interface {
@@ -321,6 +327,7 @@ type Refuser interface {
 var (
 	_ Finder  = (*proxy.Gate)(nil)
 	_ Gate    = (*proxy.Gate)(nil)
+	_ Lister  = (*proxy.Gate)(nil)
 	_ Relayer = (*proxy.Gate)(nil)
 	_ Refuser = (*proxy.Gate)(nil)
 )

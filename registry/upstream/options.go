@@ -28,7 +28,7 @@ type Options struct {
 	Now func() time.Time
 	// After is the clock's timer for restarts and relists; nil means time.After.
 	After func(time.Duration) <-chan time.Time
-	// MaxAnswerBytes bounds one message of the server; 0 means 4 MiB.
+	// MaxAnswerBytes bounds one message of the server; 0 means 12 MiB.
 	MaxAnswerBytes int
 	// IdleTTL is how long the connection of an idle session is kept; 0 means
 	// 10 minutes.
@@ -84,7 +84,7 @@ func (o Options) withDefaults() Options {
 	}
 	o.Version = cmp.Or(o.Version, "dev")
 	o.Executable = cmp.Or(o.Executable, os.Args[0])
-	o.MaxAnswerBytes = cmp.Or(o.MaxAnswerBytes, 4<<20)
+	o.MaxAnswerBytes = cmp.Or(o.MaxAnswerBytes, 12<<20)
 	o.IdleTTL = cmp.Or(o.IdleTTL, 10*time.Minute)
 	return o
 }

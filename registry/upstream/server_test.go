@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -138,6 +139,30 @@ func TestPages(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// A server may list 10,000 tools on one page, larger than a client's message may be,
+// but not any number.
+func TestManyToolsOnOnePage(t *testing.T) {
+	for n, fault := range map[int]string{10_000: "", 20_001: "more than 20000"} {
+		var list bytes.Buffer
+		list.WriteString(`{"tools":[{"name":"first"}`)
+		for i := 1; i < n; i++ {
+			fmt.Fprintf(&list, `,{"name":"tool%d","description":%q}`, i, strings.Repeat("x", 5<<20/10_000))
+		}
+		list.WriteString(`]}`)
+		r := start(t, httpServer(recorder.HTTP(t, recorder.Config{ListResult: list.Bytes()})), upstream.Options{})
+		if fault == "" {
+			if got := len(<-r.listed); got != n {
+				t.Errorf("%d definitions, want %d", got, n)
+			}
+			continue
+		}
+		r.await("failure", func() bool { return r.Status().State == upstream.StateFailed })
+		if err := r.Status().Err; !strings.Contains(err.Error(), fault) {
+			t.Errorf("error %v, want %q", err, fault)
+		}
+	}
 }
 
 // One broken definition does not sink its neighbours.

@@ -22,7 +22,7 @@ import (
 
 const (
 	maxPages = 100         // of tools/list
-	maxTools = 10_000      // of one server
+	maxTools = 20_000      // of one server
 	relist   = time.Second // between two lists
 	relists  = 5           // in a row, from which on the pause doubles
 	maxPause = time.Minute // between two lists

@@ -1,0 +1,180 @@
+package rego
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/toolgate/toolgate/policy"
+)
+
+// Bounds of what is known about visibility.
+const (
+	maxRightsSets = 1024    // of one engine; the least recently used is dropped
+	maxSeenTools  = 1 << 16 // definitions; beyond them everything is forgotten
+)
+
+// sights remembers which tools each rights set sees: one bit for a tool and a
+// rights set. Tools are numbered by their content, so that a new catalogue costs
+// an evaluation only for what is new in it. It is safe for concurrent use.
+type sights struct {
+	rights *lru.Cache[string, *sight]
+
+	mu      sync.Mutex
+	numbers map[toolKey]int
+}
+
+// toolKey is what a policy can know of a tool.
+type toolKey struct{ server, name, exposed, risk, fingerprint, annotations string }
+
+// sight is what one rights set sees. The fields below turn belong to the holder
+// of its element, so that of many clients that list at once one evaluates.
+type sight struct {
+	turn         chan struct{}
+	known, shown bits
+}
+
+type bits []uint64
+
+func (b bits) has(n int) bool { return n>>6 < len(b) && b[n>>6]>>(n&63)&1 == 1 }
+
+func (b *bits) set(n int) {
+	for n>>6 >= len(*b) {
+		*b = append(*b, 0)
+	}
+	(*b)[n>>6] |= 1 << (n & 63)
+}
+
+func newSights() *sights {
+	s := &sights{numbers: make(map[toolKey]int)}
+	s.rights, _ = lru.New[string, *sight](maxRightsSets) // an error means a size below 1
+	return s
+}
+
+// of returns what the principals with these rights see.
+func (s *sights) of(rights string) *sight {
+	made := &sight{turn: make(chan struct{}, 1)}
+	if known, found, _ := s.rights.PeekOrAdd(rights, made); found {
+		s.rights.Get(rights) // marks it as used
+		return known
+	}
+	return made
+}
+
+// number returns the numbers of tools, and false when there are too many.
+func (s *sights) number(tools []policy.Tool) ([]int, bool) {
+	out := make([]int, len(tools))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range tools {
+		t := &tools[i]
+		key := toolKey{t.Server, t.Name, t.Exposed, t.Risk, t.Fingerprint, string(t.Annotations)}
+		n, ok := s.numbers[key]
+		if !ok {
+			n = len(s.numbers)
+			s.numbers[key] = n
+		}
+		out[i] = n
+	}
+	return out, len(s.numbers) <= maxSeenTools
+}
+
+// Rights returns what the policy reads of p, in a form that is the same for two
+// principals exactly when the policy cannot tell them apart.
+func (e *Engine) Rights(p policy.Principal) string {
+	b := make([]byte, 0, 128)
+	add := func(reads bool, texts ...string) {
+		if !reads {
+			texts = nil
+		}
+		b = append(strconv.AppendInt(b, int64(len(texts)), 10), ':')
+		for _, s := range texts {
+			b = append(append(strconv.AppendInt(b, int64(len(s)), 10), ':'), s...)
+		}
+	}
+	r := e.pairs.reads
+	add(r.subject, p.Subject)
+	add(r.client, p.Client)
+	add(r.tenant, p.Tenant)
+	add(r.roles, p.Roles...)
+	add(r.facts, p.Person, p.Issuer, p.ClientID)
+	add(r.facts, p.Actors...)
+	add(r.facts, p.MayAct...)
+	return string(b)
+}
+
+// Seen reports for each of tools whether p sees it, as Visible does. Each tool is
+// judged once for a rights set and remembered. A tool that cannot be judged is
+// hidden, and is judged again the next time; err joins the causes.
+func (e *Engine) Seen(ctx context.Context, p policy.Principal, tools []policy.Tool) (shown []bool, err error) {
+	shown = make([]bool, len(tools))
+	if !p.Valid() {
+		return shown, errors.New("judging visibility: no principal")
+	}
+	all := e.sights.Load()
+	who := all.of(e.Rights(p))
+	select {
+	case who.turn <- struct{}{}:
+		defer func() { <-who.turn }()
+	case <-ctx.Done():
+		return shown, ctx.Err()
+	}
+	numbers, fit := all.number(tools)
+	if !fit {
+		e.sights.CompareAndSwap(all, newSights())
+	}
+	principal, err := newPair(&p, &policy.Tool{})
+	if err != nil {
+		return shown, fmt.Errorf("judging visibility: %w", err)
+	}
+	for i, n := range numbers {
+		if !who.known.has(n) {
+			if fault := e.look(ctx, who, n, principal, &tools[i]); fault != nil {
+				err = fmt.Errorf("judging visibility of %s: %w", tools[i].Exposed, fault)
+				if ctx.Err() != nil {
+					return shown, err
+				}
+			}
+		}
+		shown[i] = who.shown.has(n)
+	}
+	return shown, err
+}
+
+// look judges tool n for who, whose principal is that of p, and remembers the
+// answer.
+func (e *Engine) look(ctx context.Context, who *sight, n int, p *pair, t *policy.Tool) (err error) {
+	known := &pair{principal: p.principal, principalTerm: p.principalTerm, tool: *t}
+	if known.toolTerm, err = termOf(known.tool, topdown.NewCancel()); err != nil {
+		return err
+	}
+	var shown bool
+	if e.program.visible == nil {
+		shown, err = e.mayServe(ctx, known)
+	} else {
+		shown, err = e.show(ctx, known)
+	}
+	if err != nil {
+		return err
+	}
+	who.known.set(n)
+	if shown {
+		who.shown.set(n)
+	}
+	return nil
+}
+
+// mayServe is show for a policy without the rule visible. A verdict that is no
+// denial without a call spares the search for a constant one.
+func (e *Engine) mayServe(ctx context.Context, known *pair) (bool, error) {
+	d, err := e.close(e.evaluate(ctx, &policy.Input{}, known, e.timeout))
+	if err != nil || d.Effect != policy.Deny {
+		return true, ctx.Err()
+	}
+	return e.show(ctx, known)
+}
