@@ -181,7 +181,13 @@ func (e *env) evidence(dir string, files []string) (audit.Evidence, error) {
 	if len(files) == 0 {
 		k := keys.At(e.keysDir())
 		var err error
-		if found, err = k.Publics(keys.Checkpoints); err == nil {
+		found, err = k.Publics(keys.Checkpoints)
+		if err == nil {
+			var elsewhere []keys.Public
+			elsewhere, err = k.Publics(keys.External)
+			found = append(found, elsewhere...)
+		}
+		if err == nil {
 			x.Ledger, err = audit.FindLedger(k.Path(), dir)
 		}
 		if err != nil {

@@ -28,11 +28,11 @@ func OpenTrail(cfg *config.Config, k *keys.Dir, o audit.Options) (_ *audit.Log, 
 
 // signing says how the chains of a trail are signed.
 func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err error) {
-	key, err := k.Signer(keys.Checkpoints)
+	key, err := checkpointKey(cfg.Audit.Signer, k)
 	if err != nil {
 		return s, err
 	}
-	if s.Signer, err = audit.NewSigner(key.Key); err != nil {
+	if s.Signer, err = audit.NewSigner(key); err != nil {
 		return s, err
 	}
 	for _, a := range cfg.Audit.Anchors {

@@ -39,6 +39,7 @@ import (
 const (
 	Tickets      = "tickets"       // secret: authenticates tickets, votes and grants in the store
 	Checkpoints  = "checkpoints"   // Ed25519: signs checkpoints of the audit trail
+	External     = "signer"        // public halves alone: of the keys of audit.signer
 	RequestState = "request_state" // secret: authenticates what clients of multi-round calls return
 	Arguments    = "arguments"     // secret: keyed digests of arguments in the audit trail
 )
@@ -163,6 +164,24 @@ func (d *Dir) Publics(name string) ([]Public, error) {
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+// AddPublic adds the public half of a key pair that is not in the directory, as the next
+// version, unless a version has it already.
+func (d *Dir) AddPublic(name string, key ed25519.PublicKey) error {
+	for {
+		all, err := d.Publics(name)
+		if err != nil || slices.ContainsFunc(all, func(p Public) bool { return p.Key.Equal(key) }) {
+			return err
+		}
+		text, err := publicPEM(key)
+		if err == nil {
+			err = d.create(fmt.Sprintf("%s-%d.pub", name, len(all)+1), text)
+		}
+		if !errors.Is(err, fs.ErrExist) { // another process was faster
+			return err
+		}
+	}
 }
 
 // ReadPublic reads an Ed25519 public key from a PEM file. The ID has the version 0: the

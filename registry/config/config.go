@@ -303,7 +303,15 @@ type Audit struct {
 	Durability string      `json:"durability"`          // sync = on disk, os = written
 	ReserveMiB int         `json:"reserve_mib"`         // of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Anchors    []Anchor    `json:"anchors,omitempty"`   // that receive the signed checkpoints
+	Signer     *Signer     `json:"signer,omitempty"`    // nil = a key of the key directory
 	Arguments  []Arguments `json:"arguments,omitempty"` // the first that matches counts; none = whole
+}
+
+// Signer signs checkpoints: Key is set, or Command and PublicKey. It holds a secret (Key).
+type Signer struct {
+	Key       string   `json:"key,omitempty"`        // Ed25519 private key: PKCS #8 in PEM or base64, or a seed in base64
+	Command   []string `json:"command,omitempty"`    // reads a text, writes its signature
+	PublicKey string   `json:"public_key,omitempty"` // absolute path of the PEM file with the public half
 }
 
 // Arguments says how the trail keeps the arguments of calls.

@@ -33,6 +33,9 @@ func (l *loader) finishSettings() {
 			a.CA = at.get("ca").resolve(a.CA)
 		}
 	}
+	if s := l.cfg.Audit.Signer; s != nil && s.PublicKey != "" {
+		s.PublicKey = n.at("audit", "signer", "public_key").resolve(s.PublicKey)
+	}
 	for i, a := range l.cfg.Audit.Arguments {
 		if len(a.Mask) > 0 && a.Keep != "masked" {
 			l.fault(n.at("audit", "arguments", strconv.Itoa(i), "mask"), "has no effect with keep "+strconv.Quote(a.Keep), `set "keep": "masked"`)
