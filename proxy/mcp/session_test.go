@@ -74,6 +74,22 @@ func TestSessionBelongsToItsPrincipal(t *testing.T) {
 			t.Errorf("%s with two ids: status %d, want 404", method, res.StatusCode)
 		}
 	}
+	for _, method := range []string{"GET", "DELETE"} {
+		for _, tc := range []struct {
+			versions []string
+			want     int
+		}{
+			{[]string{"2025-11-25", "2025-11-25"}, http.StatusBadRequest},
+			{[]string{"1999-01-01"}, http.StatusBadRequest},
+			{[]string{"2026-07-28"}, http.StatusMethodNotAllowed},
+		} {
+			odd := alice.request(method, "")
+			odd.Header["Mcp-Protocol-Version"] = tc.versions
+			if res, _ := alice.do(odd); res.StatusCode != tc.want {
+				t.Errorf("%s in %v: status %d, want %d", method, tc.versions, res.StatusCode, tc.want)
+			}
+		}
+	}
 	if g.calls() != 0 {
 		t.Errorf("%d calls reached a tool", g.calls())
 	}
