@@ -23,6 +23,7 @@ import (
 	"net/textproto"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
@@ -259,11 +260,13 @@ func textOf(value json.RawMessage) (string, bool) {
 
 // decimal matches numbers that are cheap to compute exactly. It covers every
 // number that jsonrpc.Decode accepts, and the digits of every such integer.
-var decimal = regexp.MustCompile(`^-?[0-9]{1,900}(\.[0-9]{1,400})?([eE][-+]?0{0,9}[0-9]{1,3})?$`)
+var decimal = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^-?[0-9]{1,900}(\.[0-9]{1,400})?([eE][-+]?0{0,9}[0-9]{1,3})?$`)
+}) // compiling takes milliseconds and most of a megabyte
 
 // number returns the exact value of a JSON number.
 func number(text string) (*big.Rat, bool) {
-	if !decimal.MatchString(text) {
+	if !decimal().MatchString(text) {
 		return nil, false
 	}
 	return new(big.Rat).SetString(text)
