@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +17,26 @@ import (
 	"github.com/toolgate/toolgate/internal/logfold"
 )
 
+// output is what was written.
+type output struct {
+	mu sync.Mutex // protects the field below
+	bytes.Buffer
+}
+
+func (o *output) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Buffer.Write(line)
+}
+
 // logger returns a logger, and what it has written since the last time.
 func logger(format string) (hclog.Logger, *logfold.Writer, func() []string) {
-	var out bytes.Buffer
+	var out output
 	w := logfold.New(&out)
 	log := hclog.New(&hclog.LoggerOptions{Name: "toolgate", Level: hclog.Debug, Output: w, JSONFormat: format == "json"})
 	return log, w, func() []string {
+		out.mu.Lock()
+		defer out.mu.Unlock()
 		defer out.Reset()
 		return strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' })
 	}

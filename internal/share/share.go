@@ -29,7 +29,7 @@ type State uint8
 // The states of a place.
 const (
 	Idle   State = iota // to anybody
-	Pinned              // to an owner who has fewer places
+	Pinned              // to an owner who then has no more places than the one before
 	Busy                // to nobody
 )
 
@@ -129,8 +129,8 @@ func (p *Pool[O]) mark(to *Place[O]) {
 }
 
 // choose returns a place that may be given to a request: of the owner who has the most,
-// or else of the one who asks, the one used longest ago. More says that its owner has
-// more places than the one who asks.
+// or else of the one who asks, the one used longest ago. More says that its owner still has
+// as many places as the one who asks, or more, when the place has changed hands.
 func (p *Pool[O]) choose(to *Place[O], may func(s State, more bool) bool) (victim *Place[O]) {
 	own := func(pl *Place[O]) int {
 		if pl.owner == to.owner {
@@ -140,7 +140,7 @@ func (p *Pool[O]) choose(to *Place[O], may func(s State, more bool) bool) (victi
 	}
 	for pl := range p.places {
 		s := pl.holder.State()
-		if s == Busy && pl.leaving != nil || !may(s, p.held[pl.owner] > p.held[to.owner]) {
+		if s == Busy && pl.leaving != nil || !may(s, p.held[pl.owner] > p.held[to.owner]+1) {
 			continue
 		}
 		if victim == nil || cmp.Or(p.held[pl.owner]-p.held[victim.owner], own(pl)-own(victim), cmp.Compare(victim.holder.Used(), pl.holder.Used())) > 0 {

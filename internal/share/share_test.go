@@ -35,6 +35,7 @@ func TestWhoGivesUpAPlace(t *testing.T) {
 		{"an idle one of another goes when the most are busy", "ab ab ab bi", "c", "a a a c"},
 		{"a pinned one goes to who has fewer", "ap ap ap bp", "c", "a a b c"},
 		{"a pinned one stays for who has as many", "ap ap bp bp", "a", "a a b b ?"},
+		{"a pinned one stays where the other would then have more", "ap ap bp cp", "b", "a a b c ?"},
 		{"a pinned one of one's own stays", "ap ap ap ap", "a", "a a a a ?"},
 		{"an idle one goes before a pinned one", "ap ap ap bi", "c", "a a a c"},
 	} {
@@ -102,11 +103,15 @@ func TestWaiting(t *testing.T) {
 
 // A request that is withdrawn marks nobody any longer.
 func TestWithdrawn(t *testing.T) {
-	pool := share.New[string](1)
+	pool := share.New[string](2)
 	one := pool.Ask("hog", &holder{state: share.Busy})
+	two := pool.Ask("hog", &holder{state: share.Busy, used: 1})
 	other := pool.Ask("agent", &holder{})
+	if !one.Leaving() {
+		t.Error("no place is marked")
+	}
 	other.Release()
-	if one.Leaving() {
+	if one.Leaving() || two.Leaving() {
 		t.Error("a place leaves for nobody")
 	}
 	one.Release()

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"math"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -42,30 +42,19 @@ type clientGroup struct {
 	watches  map[string]int // :: uri of a resource -> streams that it is subscribed for
 }
 
-// clientGroups holds the groups that are at work or were recently, and counts
-// what principals use of limited resources.
+// clientGroups holds the groups that are at work or were recently, and what principals
+// use of limited resources.
 type clientGroups struct {
 	*table[*clientGroup]
-	onEnd  func(key string)
-	counts map[quota]int // protected by table.mu
+	onEnd func(key string)
+
+	// table.mu protects the fields below.
+	listens map[owner]int      // open streams of notifications
+	parked  *share.Pool[owner] // of calls that wait for their clients
 }
-
-// quota is a resource that each principal has a limited share of. The zero owner
-// stands for all principals.
-type quota struct {
-	owner owner
-	what  resource
-}
-
-type resource uint8
-
-const (
-	parkedCall   resource = iota // a call that waits for its client
-	openListener                 // a stream of notifications
-)
 
 func newClientGroups(opts Options) *clientGroups {
-	t := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, counts: make(map[quota]int)}
+	t := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
 	t.reuse = true
 	return t
 }
@@ -122,28 +111,24 @@ func (g *clientGroup) end() {
 	}
 }
 
-// acquire counts one use of a resource by the owner of g. It returns false when
-// that owner has each of them or all owners together have total.
-func (t *clientGroups) acquire(g *clientGroup, what resource, each, total int) bool {
+// addStream counts a stream of notifications. It returns false when the owner of g has
+// most of them.
+func (t *clientGroups) addStream(g *clientGroup, most int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	own, all := quota{g.owner, what}, quota{what: what}
-	if t.counts[own] >= each || t.counts[all] >= total {
+	if t.listens[g.owner] >= most {
 		return false
 	}
-	t.counts[own]++
-	t.counts[all]++
+	t.listens[g.owner]++
 	return true
 }
 
-// release ends what acquire counted.
-func (t *clientGroups) release(g *clientGroup, what resource) {
+// removeStream ends what addStream counted.
+func (t *clientGroups) removeStream(g *clientGroup) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	own, all := quota{g.owner, what}, quota{what: what}
-	t.counts[all]--
-	if t.counts[own]--; t.counts[own] == 0 {
-		delete(t.counts, own)
+	if t.listens[g.owner]--; t.listens[g.owner] == 0 {
+		delete(t.listens, g.owner)
 	}
 }
 
@@ -312,10 +297,10 @@ func (s *statelessServer) serveListener(ctx context.Context, x *exchange, send f
 		return s.refuse(x, signal.CodeEnvelopeParams, "params.notifications must be an object")
 	}
 	p := x.stateless.group
-	if !s.groups.acquire(p, openListener, s.opts.MaxListens, math.MaxInt) {
+	if !s.groups.addStream(p, s.opts.MaxListens) {
 		return s.refuse(x, signal.CodeOverloaded, "too many streams are open")
 	}
-	defer s.groups.release(p, openListener)
+	defer s.groups.removeStream(p)
 	l := &listener{id: x.id, lists: s.listsFor(x, filter), wake: make(chan struct{}, 1)}
 	l.uris = s.watchAll(ctx, x, filter)
 	defer s.unwatchAll(x, l.uris)

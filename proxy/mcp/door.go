@@ -96,9 +96,10 @@ type Options struct {
 	// secret bytes. Doors with the same key accept each other's states where the
 	// request can start again from the beginning; nil = a random key.
 	StateKey []byte
-	// MaxParked is how many calls may wait for answers of their clients,
-	// MaxParkedEach how many of one principal; 0 = 4,096 and 1,024.
-	MaxParked, MaxParkedEach int
+	// MaxParked is how many calls may wait for answers of their clients; 0 = 4,096.
+	// Beyond it the call that waits longest ends, of the principal that has the most,
+	// for one that has fewer.
+	MaxParked int
 	// MaxListens is how many notification streams one principal may have open
 	// without a session; 0 = 32.
 	MaxListens int
@@ -139,7 +140,6 @@ func (o Options) withDefaults() Options {
 	o.PageSize = cmp.Or(o.PageSize, 1_000)
 	o.AnswerTTL = cmp.Or(o.AnswerTTL, 10*time.Minute)
 	o.MaxParked = cmp.Or(o.MaxParked, 4_096)
-	o.MaxParkedEach = cmp.Or(o.MaxParkedEach, 1_024)
 	o.MaxListens = cmp.Or(o.MaxListens, 32)
 	o.Heartbeat = cmp.Or(o.Heartbeat, 20*time.Second)
 	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)

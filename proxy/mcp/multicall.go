@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry"
@@ -41,7 +43,9 @@ type multiCall struct {
 	binding digest // of x; only where the row asks
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	asking  chan struct{} // holds the place of the one round under way
+	asking  chan struct{}       // holds the place of the one round under way
+	away    atomic.Int64        // since when it waits for its client, Unix time in nanoseconds; 0 = its client waits
+	place   *share.Place[owner] // among the parked calls
 
 	mu           sync.Mutex // protects the fields below
 	attempt      *attempt   // nil while it is parked
@@ -398,6 +402,7 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 		m.expires = m.server.opts.Now().Add(m.server.opts.AnswerTTL)
 	}
 	m.attempt, m.sentRound = nil, m.round.number
+	m.away.Store(m.server.opts.Now().UnixNano())
 	state := m.server.signer.sign(claim{m.id, m.sentRound, m.expires.UnixMilli(), m.binding, m.round.restartable()})
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
@@ -484,10 +489,12 @@ func (m *multiCall) continueWith(t *attempt, number uint32) error {
 		close(m.fetched)
 	case m.round == nil:
 		m.attempt = t
+		m.away.Store(0)
 	case m.round.number != number || !m.acceptAnswersLocked(t):
 		m.sendRoundLocked(t)
 	default:
 		m.attempt = t
+		m.away.Store(0)
 	}
 	return nil
 }
@@ -503,12 +510,35 @@ func (m *multiCall) acceptAnswersLocked(t *attempt) bool {
 	return true
 }
 
-// parkCall registers m and returns false when its principal, or all together,
-// have too many parked calls.
+// State implements share.Holder: a call that waits for its client can be ended for a
+// principal that has fewer.
+func (m *multiCall) State() share.State {
+	if m.away.Load() == 0 {
+		return share.Busy
+	}
+	return share.Pinned
+}
+
+// Used implements share.Holder.
+func (m *multiCall) Used() int64 { return m.away.Load() }
+
+// Evict implements share.Holder.
+func (m *multiCall) Evict() { m.cancel(errNoRoom) }
+
+// parkCall registers m and returns false when too many calls are parked, and none of a
+// principal that has more than that of m.
 func (s *statelessServer) parkCall(m *multiCall) bool {
-	if !s.groups.acquire(m.x.stateless.group, parkedCall, s.opts.MaxParkedEach, s.opts.MaxParked) {
+	t := s.groups
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	place := t.parked.Ask(m.x.stateless.group.owner, m)
+	select {
+	case <-place.Granted():
+	default:
+		place.Release()
 		return false
 	}
+	m.place = place
 	s.parked.Store(m.id, m)
 	return true
 }
@@ -516,5 +546,7 @@ func (s *statelessServer) parkCall(m *multiCall) bool {
 // unparkCall removes m.
 func (s *statelessServer) unparkCall(m *multiCall) {
 	s.parked.Delete(m.id)
-	s.groups.release(m.x.stateless.group, parkedCall)
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	m.place.Release()
 }

@@ -280,32 +280,39 @@ func TestRetryHangsUp(t *testing.T) {
 	}
 }
 
-// So many calls may wait for one principal, and so many in all. One more is
-// answered as overload, and its server hears why.
+// Threat H5: so many calls may wait for their clients. One more is answered as overload,
+// and its server hears why; one of a principal that has fewer takes the place of another.
 func TestParkedAreBounded(t *testing.T) {
 	g, answers := newGate(), make(chan []registry.Answer, 10)
 	g.behave["talk"] = func(ctx context.Context, _ *fakeGate, in *proxyCall, _ raw) (raw, *proxyFailure) {
 		answers <- in.Peer.Ask(ctx, []registry.Question{{Key: "0", Method: "roots/list"}})
 		return raw(`{"content":[]}`), nil
 	}
-	d := newDoor(t, g, func(o *mcp.Options) { o.MaxParked, o.MaxParkedEach = 3, 2 })
-	first := parkedCalls(t, d, "alice", askRoots)
-	parkedCalls(t, d, "alice", askRoots)
+	d := newDoor(t, g, func(o *mcp.Options) { o.MaxParked = 3 })
+	heard := func() { // the server hears of it
+		t.Helper()
+		if a := <-answers; a[0].Error == nil {
+			t.Errorf("the server heard %s", a[0].Result)
+		}
+	}
 	refused := func(who string) {
 		t.Helper()
 		rec := serve(d, sessionless(who, "/mcp", "tools/call", askRoots))
 		if !strings.Contains(rec.Body.String(), "OVERLOADED") || rec.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", who, rec.Code, rec.Body)
 		}
-		if a := <-answers; a[0].Error == nil {
-			t.Errorf("the server heard %s", a[0].Result)
-		}
+		heard()
 	}
+	parkedCalls(t, d, "alice", askRoots)
+	parkedCalls(t, d, "alice", askRoots)
+	last := parkedCalls(t, d, "alice", askRoots) // who is alone may have all of them
 	refused("alice")
-	parkedCalls(t, d, "bob", askRoots)
+	parkedCalls(t, d, "bob", askRoots) // a call of alice ends for one of bob, who has none
+	heard()
 	refused("bob")
-	if rec := serve(d, retried(first, askRoots)); !strings.Contains(rec.Body.String(), "complete") {
-		t.Errorf("the first: %s", rec.Body)
+	refused("alice")
+	if rec := serve(d, retried(last, askRoots)); !strings.Contains(rec.Body.String(), "complete") {
+		t.Errorf("the last: %s", rec.Body)
 	}
 	<-answers
 	for { // the place is free when the call has ended, which its answer does not wait for
