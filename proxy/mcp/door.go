@@ -80,7 +80,7 @@ type Options struct {
 	// SessionTTL is how long a session may be idle; 0 = 30 minutes.
 	SessionTTL time.Duration
 	// MaxSessions is how many sessions are kept; 0 = 10,000. Beyond it the oldest
-	// idle session ends, one of the same principal before any other.
+	// idle session ends of the principal that has the most.
 	MaxSessions int
 	// MaxFlights is how many requests of one stdio client run at a time; 0 = 256.
 	MaxFlights int
@@ -388,8 +388,8 @@ func newTable[T client](opts Options) *table[T] {
 	return &table[T]{ttl: opts.SessionTTL, max: opts.MaxSessions, now: opts.Now, byKey: make(map[string]T)}
 }
 
-// put adds v under a key that is free. When the table is full, the client that
-// has been idle longest ends, one of the same owner before any other, so that
+// put adds v under a key that is free. When the table is full, an idle client of
+// the owner that has the most ends, the one that has been idle longest, so that
 // one principal's flood costs its own clients. It returns false when every
 // client is at work.
 func (t *table[T]) put(key string, v T) bool {
@@ -413,11 +413,16 @@ func (t *table[T]) putLocked(key string, v T) bool {
 // makeRoomLocked ends one idle client and reports whether there was one. The
 // caller must hold t.mu.
 func (t *table[T]) makeRoomLocked(of owner) bool {
+	held := make(map[owner]int)
+	for _, v := range t.byKey {
+		held[v.ledger().owner] += 2
+	}
+	held[of]++ // of owners that have as many, the one who asks
 	var victim string
 	var best *account
 	for key, v := range t.byKey {
 		a := v.ledger()
-		if best != nil && (a.owner != of && best.owner == of || (a.owner == of) == (best.owner == of) && best.older(a)) {
+		if best != nil && (held[a.owner] < held[best.owner] || held[a.owner] == held[best.owner] && best.older(a)) {
 			continue
 		}
 		if !v.busy(false) {

@@ -152,6 +152,22 @@ func TestSessionRoom(t *testing.T) {
 	}
 }
 
+// Threat H5: the principal with the most sessions gives one up for another principal, also
+// when one of the other's has been idle for longer.
+func TestSessionsOfAHog(t *testing.T) {
+	srv, _ := newServer(t, newGate(), func(o *mcp.Options) { o.MaxSessions = 3 })
+	old := open(t, srv, "bob")
+	first, second := open(t, srv, "alice"), open(t, srv, "alice")
+	bob := open(t, srv, "bob")
+	got := []int{}
+	for _, h := range []*far{old, first, second, bob} {
+		got = append(got, h.status(http.MethodPost, ping))
+	}
+	if diff := cmp.Diff([]int{200, 404, 200, 200}, got); diff != "" {
+		t.Errorf("who is left (-want +got):\n%s", diff)
+	}
+}
+
 // TestNoRoom: sessions at work are not ended to make room.
 func TestNoRoom(t *testing.T) {
 	g := newGate()
