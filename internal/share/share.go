@@ -7,7 +7,7 @@
 // who has more places; one place of that owner is marked as leaving, so that no new
 // work keeps it busy.
 //
-//	mine := pool.Ask("agent-7", connection)
+//	mine := pool.Claim("agent-7", connection)
 //	mu.Unlock()
 //	select {
 //	case <-mine.Granted():
@@ -65,8 +65,8 @@ func New[O comparable](most int) *Pool[O] {
 	return &Pool[O]{most: most, held: make(map[O]int), places: make(map[*Place[O]]struct{})}
 }
 
-// Ask asks for a place. The caller releases it, whether it was granted or not.
-func (p *Pool[O]) Ask(owner O, holder Holder) *Place[O] {
+// Claim asks for a place. The caller releases it, whether it was granted or not.
+func (p *Pool[O]) Claim(owner O, holder Holder) *Place[O] {
 	pl := &Place[O]{pool: p, owner: owner, holder: holder, granted: make(chan struct{})}
 	p.waiting = append(p.waiting, pl)
 	p.Settle()

@@ -46,7 +46,7 @@ func TestWhoGivesUpAPlace(t *testing.T) {
 			var places []*share.Place[string]
 			ask := func(owner string, state share.State) {
 				h := &holder{state: state, used: int64(len(holders))}
-				owners, holders, places = append(owners, owner), append(holders, h), append(places, pool.Ask(owner, h))
+				owners, holders, places = append(owners, owner), append(holders, h), append(places, pool.Claim(owner, h))
 			}
 			for _, word := range strings.Fields(row.before) {
 				ask(word[:1], map[byte]share.State{'i': share.Idle, 'p': share.Pinned, 'b': share.Busy}[word[1]])
@@ -75,9 +75,9 @@ func TestWhoGivesUpAPlace(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	pool := share.New[string](2)
 	first, second := &holder{state: share.Busy}, &holder{state: share.Busy, used: 1}
-	one, two := pool.Ask("hog", first), pool.Ask("hog", second)
-	more := pool.Ask("hog", &holder{})
-	mine := pool.Ask("agent", &holder{state: share.Busy})
+	one, two := pool.Claim("hog", first), pool.Claim("hog", second)
+	more := pool.Claim("hog", &holder{})
+	mine := pool.Claim("agent", &holder{state: share.Busy})
 	if !one.Leaving() || two.Leaving() {
 		t.Errorf("leaving: %v %v, want the one used longest ago", one.Leaving(), two.Leaving())
 	}
@@ -96,7 +96,7 @@ func TestWaiting(t *testing.T) {
 		t.Error("the hog does not get the place that nobody else wants")
 	}
 	two.Release() // it was evicted
-	if pool.Ask("agent", &holder{}); first.evicted {
+	if pool.Claim("agent", &holder{}); first.evicted {
 		t.Error("a busy place was taken away")
 	}
 }
@@ -104,9 +104,9 @@ func TestWaiting(t *testing.T) {
 // A request that is withdrawn marks nobody any longer.
 func TestWithdrawn(t *testing.T) {
 	pool := share.New[string](2)
-	one := pool.Ask("hog", &holder{state: share.Busy})
-	two := pool.Ask("hog", &holder{state: share.Busy, used: 1})
-	other := pool.Ask("agent", &holder{})
+	one := pool.Claim("hog", &holder{state: share.Busy})
+	two := pool.Claim("hog", &holder{state: share.Busy, used: 1})
+	other := pool.Claim("agent", &holder{})
 	if !one.Leaving() {
 		t.Error("no place is marked")
 	}
@@ -141,7 +141,7 @@ func TestRandomHistories(t *testing.T) {
 			switch rnd.IntN(4) {
 			case 0, 1:
 				h := &holder{state: share.State(rnd.IntN(3)), used: int64(step)}
-				held[pool.Ask(fmt.Sprint(rnd.IntN(4)), h)] = h
+				held[pool.Claim(fmt.Sprint(rnd.IntN(4)), h)] = h
 			case 2:
 				for p := range held {
 					p.Release()
@@ -182,7 +182,7 @@ func TestRandomHistories(t *testing.T) {
 func TestUnbounded(t *testing.T) {
 	pool := share.New[string](0)
 	for range 1000 {
-		if !granted(pool.Ask("a", &holder{state: share.Busy})) || pool.Full() {
+		if !granted(pool.Claim("a", &holder{state: share.Busy})) || pool.Full() {
 			t.Fatal("no place")
 		}
 	}
@@ -191,9 +191,9 @@ func TestUnbounded(t *testing.T) {
 func ExamplePool() {
 	connections := share.New[string](2)
 	first := &holder{state: share.Idle}
-	connections.Ask("agent-1", first)
-	connections.Ask("agent-1", &holder{state: share.Busy})
-	third := connections.Ask("agent-2", &holder{state: share.Busy})
+	connections.Claim("agent-1", first)
+	connections.Claim("agent-1", &holder{state: share.Busy})
+	third := connections.Claim("agent-2", &holder{state: share.Busy})
 	<-third.Granted()
 	fmt.Println(first.evicted)
 	// Output: true

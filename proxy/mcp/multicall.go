@@ -531,7 +531,7 @@ func (s *statelessServer) parkCall(m *multiCall) bool {
 	t := s.groups
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	place := t.parked.Ask(m.x.stateless.group.owner, m)
+	place := t.parked.Claim(m.x.stateless.group.owner, m)
 	select {
 	case <-place.Granted():
 	default:

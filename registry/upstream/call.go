@@ -265,7 +265,7 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 	if sl == nil {
 		sl = &slot{ready: make(chan struct{}), server: s, key: key, of: cl, capabilities: string(cl.clientCapabilities()), last: s.opts.Now()}
 		s.slots[key] = sl
-		sl.place = s.places.Ask(cl.owner, sl)
+		sl.place = s.places.Claim(cl.owner, sl)
 		cl.uses++
 		if !isEmpty(json.RawMessage(sl.capabilities)) && s.profiles.opening[sl.capabilities] == nil {
 			s.profiles.opening[sl.capabilities] = sl
