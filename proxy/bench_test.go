@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -22,7 +24,7 @@ import (
 func BenchmarkGateCall(b *testing.B) {
 	for _, bb := range []struct{ name, token, params string }{
 		{"constant", "search", `{"name":"search_internet","arguments":{"query":"model context protocol","num_results":5}}`},
-		{"conditional", "pay", `{"name":"manage_wallet","arguments":{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}}`},
+		{"conditional", "pay", `{"name":"manage_wallet","arguments":{"action":"balance","asset":"USD"}}`},
 	} {
 		for _, durability := range []audit.Durability{audit.OS, audit.Sync} {
 			b.Run(bb.name+"/"+string(durability), func(b *testing.B) {
@@ -76,6 +78,11 @@ func benchGate(b testing.TB, durability audit.Durability) *proxy.Gate {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { trail.Close() })
+	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "state.db"), store.Migrations())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { db.Close() })
 	rate := limit.Rate{Count: 1e9, Per: time.Second, Burst: 1e9}
 	schema := mustSchema(`{"type":"object","properties":{"query":{"type":"string"},"num_results":{"type":"integer","maximum":10},
 		"action":{"enum":["balance","transfer"]},"asset":{"type":"string"},"amount":{"type":"number","exclusiveMinimum":0},"destination":{"type":"string"}}}`)
@@ -83,7 +90,7 @@ func benchGate(b testing.TB, durability audit.Durability) *proxy.Gate {
 		return &registry.Tool{Server: "standard", Name: name, Exposed: name, Fingerprint: "sha256:" + name, Input: schema, OutputMode: "warn"}
 	}
 	g, err := proxy.New(proxy.Options{
-		Identifier: auth, Policy: engine, Limiter: limit.New(limit.Rules{Default: &rate}), Tickets: &bench{}, Recorder: trail,
+		Identifier: auth, Policy: engine, Limiter: limit.New(limit.Rules{Default: &rate}), Usage: limit.NewUsage(db, time.Now), Tickets: &bench{}, Recorder: trail,
 		Upstreams: memory{registry.NewCatalogue([]string{"standard"}, tool("search_internet"), tool("manage_wallet"))},
 	})
 	if err != nil {
