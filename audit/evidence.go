@@ -186,12 +186,14 @@ func (x *exhibits) cosigned(signed []byte) bool {
 	return len(x.Cosigners) == 0
 }
 
-// compare notes the hash of a record that marks name.
+// bySeq compares a mark with the number of a record.
+func bySeq(m *mark, seq uint64) int { return cmp.Compare(m.Seq, seq) }
+
+// compare notes the hash of a record that marks, in the order of their numbers, name. A
+// witness keeps many.
 func compare(marks []*mark, seq uint64, hash string) {
-	for _, m := range marks {
-		if m.Seq == seq {
-			m.found = hash
-		}
+	for i, _ := slices.BinarySearchFunc(marks, seq, bySeq); i < len(marks) && marks[i].Seq == seq; i++ {
+		marks[i].found = hash
 	}
 }
 

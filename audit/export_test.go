@@ -13,3 +13,6 @@ func AppendRecord(b, scratch []byte, r *Record, kind Kind, now time.Time) ([]byt
 func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 	return appendEnvelope(b, &e, &EnvelopeOptions{Instance: "i"}, 0)
 }
+
+// SignCheckpoint returns the signed note of a checkpoint.
+var SignCheckpoint = Checkpoint.sign

@@ -134,7 +134,8 @@ func (v stampVerifier) parse(token []byte) (*timestamp.Timestamp, error) {
 }
 
 // post sends body and returns the response, at most limit bytes of it. Redirects are not
-// followed, and errors do not name the address, which may hold a secret.
+// followed, and errors do not name the address, which may hold a secret. The error is a
+// statusError when the status is not 2xx.
 func post(ctx context.Context, address, mediaType string, body []byte, limit int64) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
@@ -148,7 +149,7 @@ func post(ctx context.Context, address, mediaType string, body []byte, limit int
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("status %d", res.StatusCode)
+		return nil, statusError(res.StatusCode)
 	}
 	reply, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil || int64(len(reply)) > limit {
@@ -156,3 +157,9 @@ func post(ctx context.Context, address, mediaType string, body []byte, limit int
 	}
 	return reply, nil
 }
+
+// statusError is the status of a response that is no success.
+type statusError int
+
+// Error implements error.
+func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }

@@ -57,6 +57,7 @@ func (e Evidence) verify(root string) (rep Report, err error) {
 	for _, name := range chains {
 		c := newCheck(root, name)
 		c.marks, c.archive = x.marks[name], e.Archive
+		slices.SortStableFunc(c.marks, func(a, b *mark) int { return bySeq(a, b.Seq) })
 		if err := c.run(e.Keys); err != nil {
 			return rep, err
 		}
