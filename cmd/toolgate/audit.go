@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
@@ -23,7 +24,7 @@ func auditCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "audit", Short: "read, verify and archive the audit trail",
 	}
-	return group(c, auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e))
+	return group(c, auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
 }
 
 func auditTail(e *env) *cobra.Command {
@@ -83,7 +84,7 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
-	var archive, tsaCA string
+	var archive, tsaCA, witnessKey string
 	c := &cobra.Command{
 		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -107,6 +108,13 @@ func auditVerify(e *env) *cobra.Command {
 			if roots != nil {
 				evidence.Cosigners = append(evidence.Cosigners, audit.TimestampVerifier(roots))
 			}
+			if witnessKey != "" {
+				v, err := audit.ReadWitnessKey(witnessKey)
+				if err != nil {
+					return usage(err)
+				}
+				evidence.Cosigners = append(evidence.Cosigners, v)
+			}
 			rep, err := evidence.Verify(dir)
 			if err != nil {
 				return missing(err)
@@ -121,6 +129,7 @@ func auditVerify(e *env) *cobra.Command {
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM file of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "directory or file with checkpoints from an anchor; may be repeated")
 	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM file with root certificates; the notes of anchors need a time-stamp of an authority below them")
+	c.Flags().StringVar(&witnessKey, "witness-key", "", "file with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
 	c.Flags().StringVar(&archive, "archive", "", "verify this archive instead of the trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
 	return c
@@ -169,18 +178,13 @@ func lastWords(ctx context.Context, trail string, rep audit.Report) (map[string]
 // evidence returns the public keys, and the ledger of the trail in dir. Given files, it
 // uses these and nothing of this machine's key directory.
 func (e *env) evidence(dir string, files []string) (audit.Evidence, error) {
-	var found []keys.Public
 	var x audit.Evidence
-	for _, file := range files {
-		key, err := keys.ReadPublic(file)
-		if err != nil {
-			return x, usage(err)
-		}
-		found = append(found, key)
+	found, err := publicKeys(files)
+	if err != nil {
+		return x, err
 	}
 	if len(files) == 0 {
 		k := keys.At(e.keysDir())
-		var err error
 		found, err = k.Publics(keys.Checkpoints)
 		if err == nil {
 			var elsewhere []keys.Public
@@ -194,14 +198,32 @@ func (e *env) evidence(dir string, files []string) (audit.Evidence, error) {
 			return x, err
 		}
 	}
+	x.Keys, err = verifiersOf(found)
+	return x, err
+}
+
+// publicKeys reads PEM files.
+func publicKeys(files []string) (found []keys.Public, err error) {
+	for _, file := range files {
+		key, err := keys.ReadPublic(file)
+		if err != nil {
+			return nil, usage(err)
+		}
+		found = append(found, key)
+	}
+	return found, nil
+}
+
+// verifiersOf returns the verifiers of checkpoints that the holders of keys signed.
+func verifiersOf(found []keys.Public) (verifiers []note.Verifier, err error) {
 	for _, key := range found {
 		v, err := audit.NewVerifier(key.Key)
 		if err != nil {
-			return x, err
+			return nil, err
 		}
-		x.Keys = append(x.Keys, v)
+		verifiers = append(verifiers, v)
 	}
-	return x, nil
+	return verifiers, nil
 }
 
 // verified is the outcome of a verification as it is printed.

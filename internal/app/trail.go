@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/mod/sumdb/note"
+
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/keys"
@@ -44,6 +46,16 @@ func signing(cfg *config.Config, k *keys.Dir, dir string) (s audit.Signing, err 
 				return s, err
 			}
 			anchoring.Anchor, anchoring.Every = audit.TimestampAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Timestamp, Roots: roots}, time.Minute
+		case a.Witness != "":
+			witness := audit.WitnessAnchor{DirectoryAnchor: audit.DirectoryAnchor(a.Directory), URL: a.Witness}
+			if a.WitnessKey != "" {
+				v, err := audit.ReadWitnessKey(a.WitnessKey)
+				if err != nil {
+					return s, err
+				}
+				witness.Verifiers = []note.Verifier{v}
+			}
+			anchoring.Anchor, anchoring.Every = witness, time.Minute
 		case a.Webhook != "":
 			anchoring = audit.Anchoring{Anchor: audit.WebhookAnchor(a.Webhook), Name: "webhook", Every: time.Minute}
 		}

@@ -32,6 +32,12 @@ func (l *loader) finishSettings() {
 		if a.CA != "" {
 			a.CA = at.get("ca").resolve(a.CA)
 		}
+		if a.WitnessKey != "" {
+			a.WitnessKey = at.get("witness_key").resolve(a.WitnessKey)
+		}
+		if a.Timestamp != "" && a.Witness != "" {
+			l.fault(at.get("witness"), "cannot stand next to timestamp", "write two anchors, with two directories")
+		}
 	}
 	if s := l.cfg.Audit.Signer; s != nil && s.PublicKey != "" {
 		s.PublicKey = n.at("audit", "signer", "public_key").resolve(s.PublicKey)

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/guard"
+)
+
+// witnessTimeout bounds a request to the witness, and its answer.
+const witnessTimeout = 10 * time.Second
+
+func auditWitness(e *env) *cobra.Command {
+	var listen, dir, name string
+	var trusted []string
+	var insecure bool
+	c := &cobra.Command{
+		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dir == "" || len(trusted) == 0 {
+				return usage(errors.New("the witness needs --dir and --trusted"))
+			}
+			host, _, err := net.SplitHostPort(listen)
+			if err != nil {
+				return usage(fmt.Errorf("reading --listen: %w", err))
+			}
+			if !guard.Loopback(host) && !insecure {
+				return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
+			}
+			found, err := publicKeys(trusted)
+			if err != nil {
+				return err
+			}
+			verifiers, err := verifiersOf(found)
+			if err != nil {
+				return err
+			}
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return fmt.Errorf("listening: %w", err)
+			}
+			w, err := audit.OpenWitness(dir, name, verifiers)
+			if err != nil {
+				return errors.Join(err, l.Close())
+			}
+			return errors.Join(e.witness(c.Context(), w, l), w.Close())
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "address to listen on")
+	c.Flags().StringVar(&dir, "dir", "", "directory of the key and of the notes that were signed")
+	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM file of a public key that signs checkpoints; may be repeated")
+	c.Flags().StringVar(&name, "name", "witness", "name of the key, when the first start makes it")
+	c.Flags().BoolVar(&insecure, "insecure", false, "accept plain HTTP on an address that other machines reach")
+	return c
+}
+
+// witness prints the key of w, and serves until ctx ends.
+func (e *env) witness(ctx context.Context, w *audit.Witness, l net.Listener) error {
+	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error())) }
+	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	err := e.write(w.Key + "\n")
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-served:
+			return fmt.Errorf("serving %s: %w", l.Addr(), err)
+		}
+	}
+	stopping, stop := context.WithTimeout(context.WithoutCancel(ctx), witnessTimeout)
+	defer stop()
+	err = errors.Join(err, s.Shutdown(stopping))
+	<-served
+	return err
+}
