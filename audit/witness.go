@@ -28,7 +28,7 @@ import (
 // files. A Witness is safe for concurrent use; one process at a time has a directory.
 type Witness struct {
 	Key     string            // verifies its signatures: NAME+HASH+KEY
-	OnError func(error)       // receives why requests were refused; nil = nobody
+	OnError func(error)       // receives what only the holder of a trusted key can cause: contradictions and failures; nil = nobody
 	dir     string            // of the notes and the key
 	lock    *os.File          // of dir
 	trusted note.Verifiers    // of the signers of checkpoints
@@ -132,15 +132,15 @@ func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, a
 	}
 	signed, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxStamp))
 	if err != nil {
-		return http.StatusBadRequest, "the note breaks off or is too long", err
+		return http.StatusBadRequest, "the note breaks off or is too long", nil
 	}
 	n, err := note.Open(signed, w.trusted)
 	if err != nil {
-		return http.StatusForbidden, "no trusted key has signed the note", err
+		return http.StatusForbidden, "no trusted key has signed the note", nil
 	}
 	c, err := parseCheckpoint(n.Text)
 	if err != nil || c.Segment > 0 || !instanceName.MatchString(c.Trail) {
-		return http.StatusBadRequest, "the note is not the checkpoint of a chain", err
+		return http.StatusBadRequest, "the note is not the checkpoint of a chain", nil
 	}
 	last, line, err := w.cosign(n, c)
 	switch {

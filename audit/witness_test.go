@@ -56,6 +56,8 @@ func TestWitnessRefuses(t *testing.T) {
 	stranger, _ := newKey(t)
 	dir := filepath.Join(t.TempDir(), "witness")
 	w, own := openWitness(t, dir, verifier)
+	alarms := 0
+	w.OnError = func(error) { alarms++ }
 	start := checkpoint(9, "0a")
 	start.Segment = 2
 	foreign := checkpoint(9, "0a")
@@ -94,6 +96,9 @@ func TestWitnessRefuses(t *testing.T) {
 		if _, err := audit.OpenCheckpoint(append(tt.body, answer...), note.VerifierList(own)); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+	}
+	if alarms != 3 { // strangers cannot fill the log
+		t.Errorf("%d alarms", alarms)
 	}
 	kept, _ := filepath.Glob(dir + "/*.note")
 	if len(kept) != 3 || filepath.Base(kept[0]) != "t.a.12.note" {
