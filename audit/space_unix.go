@@ -10,6 +10,6 @@ func freeSpace(dir string) (free, total int64, err error) {
 	if err := syscall.Statfs(dir, &disk); err != nil {
 		return 0, 0, err
 	}
-	size := int64(disk.Bsize)
+	size := int64(disk.Bsize) //nolint:unconvert // it is a uint32 on other systems
 	return int64(disk.Bavail) * size, int64(disk.Blocks) * size, nil
 }

@@ -126,6 +126,7 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(rw, answer+"\n")
 }
 
+//nolint:nilerr // a bad request is its client's error
 func (w *Witness) answer(rw http.ResponseWriter, r *http.Request) (status int, answer string, err error) {
 	if r.Method != http.MethodPost {
 		return http.StatusMethodNotAllowed, "post a signed checkpoint", nil

@@ -78,6 +78,8 @@ func (e *env) witness(ctx context.Context, w *audit.Witness, l net.Listener) err
 	stopping, stop := context.WithTimeout(context.WithoutCancel(ctx), witnessTimeout)
 	defer stop()
 	err = errors.Join(err, s.Shutdown(stopping))
-	<-served
+	if failed := <-served; !errors.Is(failed, http.ErrServerClosed) {
+		err = errors.Join(err, failed)
+	}
 	return err
 }

@@ -175,20 +175,20 @@ func maskAt(v any, path []string) (any, int) {
 	if len(path) == 0 {
 		return maskedValue, 1
 	}
-	count, n := 0, 0
+	count := 0
 	switch v := v.(type) {
 	case map[string]any:
 		for name, item := range v {
 			if name == path[0] || path[0] == "*" {
-				v[name], n = maskAt(item, path[1:])
-				count += n
+				masked, n := maskAt(item, path[1:])
+				v[name], count = masked, count+n
 			}
 		}
 	case []any:
 		for i, item := range v {
 			if strconv.Itoa(i) == path[0] || path[0] == "*" {
-				v[i], n = maskAt(item, path[1:])
-				count += n
+				masked, n := maskAt(item, path[1:])
+				v[i], count = masked, count+n
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -137,7 +138,7 @@ func TestSlowBody(t *testing.T) {
 					if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 						t.Errorf("the next request: %v", err)
 					}
-				} else if _, err := in.ReadByte(); err != io.EOF || time.Since(begun) > tc.closed+time.Second {
+				} else if _, err := in.ReadByte(); !errors.Is(err, io.EOF) || time.Since(begun) > tc.closed+time.Second {
 					t.Errorf("after %s: %v, want the connection closed after %s", time.Since(begun), err, tc.closed)
 				}
 				client.Close()
@@ -217,7 +218,7 @@ func TestHangUp(t *testing.T) {
 				if cut := strings.Contains(said.String(), "connections were cut"); cut != tc.cut {
 					t.Errorf("cut: %v, log: %s", cut, &said)
 				}
-				if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+				if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 					t.Errorf("the connection is open: %v", err)
 				}
 			})

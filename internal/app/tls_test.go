@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -111,7 +112,7 @@ func TestSecureDeadlines(t *testing.T) {
 				srv := over(l, 10, c, noContent)
 				raw, server := net.Pipe()
 				l <- server
-				conn := net.Conn(raw)
+				var conn net.Conn = raw
 				for _, s := range tc.steps {
 					time.Sleep(s.after)
 					if s.text != "" {
@@ -166,7 +167,7 @@ func TestSecureShares(t *testing.T) {
 		synctest.Wait()
 		late, server := net.Pipe()
 		l <- server
-		if _, err := late.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := late.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("a connection beyond the share: %v", err)
 		}
 		if res, err := http.ReadResponse(bufio.NewReader(served), nil); err != nil || res.StatusCode != http.StatusNoContent {

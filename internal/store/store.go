@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"modernc.org/sqlite"
@@ -49,9 +48,6 @@ type DB struct {
 	Write *sql.DB
 	// Read is a pool whose connections refuse to write.
 	Read *sql.DB
-	// Prepared reads like Read, and compiles each query once for a connection. It is
-	// for queries that are made often, of constant text.
-	Prepared Querier
 
 	path string
 	file os.FileInfo // of path, as it was opened
@@ -204,7 +200,7 @@ func connect(path string) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	return &DB{Write: write, Read: read, Prepared: &prepared{db: read, kept: make(map[string]*sql.Stmt)}, path: path}, nil
+	return &DB{Write: write, Read: read, path: path}, nil
 }
 
 func pool(path string, size int, q url.Values) (*sql.DB, error) {
@@ -306,51 +302,6 @@ func transact(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx)
 // Querier is a [sql.DB] or a [sql.Tx].
 type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// maxPrepared bounds the statements that are kept prepared.
-const maxPrepared = 64
-
-// prepared is a Querier that keeps its statements. They end with db.
-type prepared struct {
-	db *sql.DB
-
-	mu   sync.Mutex // protects the field below
-	kept map[string]*sql.Stmt
-}
-
-// QueryContext implements Querier.
-func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	s, err := p.statement(ctx, query)
-	switch {
-	case err != nil:
-		return nil, err
-	case s == nil:
-		return p.db.QueryContext(ctx, query, args...)
-	}
-	return s.QueryContext(ctx, args...)
-}
-
-// statement returns the statement of a query, nil when too many are kept.
-func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
-	p.mu.Lock()
-	s, full := p.kept[query], len(p.kept) >= maxPrepared
-	p.mu.Unlock()
-	if s != nil || full {
-		return s, nil
-	}
-	s, err := p.db.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if first := p.kept[query]; first != nil {
-		_ = s.Close() // two prepared it at once
-		return first, nil
-	}
-	p.kept[query] = s
-	return s, nil
 }
 
 // Select runs a query and returns a T for each row, in order; they are never nil without

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,7 +129,8 @@ func TestRandomHistories(t *testing.T) {
 
 func history(t *rapid.T) {
 	m := &model{calls: map[int]*call{}}
-	clock := func() time.Time { return noon.Add(m.wall) }
+	var wall atomic.Int64 // m.wall, for those who compare the store with the trail beside the test
+	clock := func() time.Time { return noon.Add(time.Duration(wall.Load())) }
 	told := &listener{}
 	tickets := handles(t, clock, told)
 	held := func(n int) approval.Held {
@@ -200,6 +202,7 @@ func history(t *rapid.T) {
 		"time": func(t *rapid.T) {
 			d := time.Duration(rapid.IntRange(-8, 8).Draw(t, "minutes")) * time.Minute
 			m.wall += d
+			wall.Store(int64(m.wall))
 			m.now += max(0, d)
 			for _, k := range tickets { // each process reads its clock now
 				if _, err := k.Held(t.Context()); err != nil {

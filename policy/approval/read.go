@@ -75,7 +75,7 @@ func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
 func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) (tickets []Ticket, err error) {
 	err = t.refresh(ctx)
 	if err == nil {
-		tickets, err = t.query(ctx, t.db.Prepared, l, tail, args...)
+		tickets, err = t.query(ctx, t.db.Read, l, tail, args...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing tickets: %w", err)
@@ -184,11 +184,11 @@ func awaitChange(ctx context.Context, changed <-chan struct{}) error {
 // running, so that no reader sees a ticket waiting that nobody can decide, or running
 // that nobody runs.
 func (t *Tickets) refresh(ctx context.Context) error {
-	now, err := t.readClock(ctx, t.db.Prepared)
+	now, err := t.readClock(ctx, t.db.Read)
 	if err != nil {
 		return err
 	}
-	over, err := t.over(ctx, t.db.Prepared, t.clock.read(t.opts.Now(), now.seen))
+	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), now.seen))
 	if err != nil || len(over) == 0 {
 		return err
 	}
@@ -243,7 +243,7 @@ const answering = `WHERE seq IN (
 // That p has none is remembered until any ticket changes: time alone adds none.
 func (t *Tickets) Answering(ctx context.Context, p policy.Principal) ([]Ticket, error) {
 	who := [...]string{p.Subject, p.Tenant}
-	now, unread := t.readClock(ctx, t.db.Prepared) // before the tickets: a change in between is seen the next time
+	now, unread := t.readClock(ctx, t.db.Read) // before the tickets: a change in between is seen the next time
 	if at, none := t.without.Get(who); none && unread == nil && at == now.changes {
 		return nil, nil
 	}

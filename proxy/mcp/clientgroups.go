@@ -86,7 +86,7 @@ func (t *clientGroups) enter(who policy.Principal, route string, capabilities js
 	defer t.mu.Unlock()
 	g := t.byKey[key]
 	if g == nil {
-		g = &clientGroup{account: account{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]int)}
+		g = &clientGroup{account: account{owner: ownerOf(who)}, streams: streams{owner: ownerOf(who)}, key: key, route: route, onEnd: t.onEnd, listeners: make(map[*listener]struct{}), watches: make(map[string]int)}
 		if !t.putLocked(key, g) {
 			return nil
 		}

@@ -16,12 +16,13 @@ import (
 // resumption). Zero fields have their default. Bytes include the cost of
 // keeping an event. Beyond a bound the oldest is dropped: first streams that
 // are over, then the beginning of the stream that grows; the newest event of a
-// call in flight is always kept.
+// call in flight is always kept. Beyond Total, principals that have more than an
+// equal share of it lose events, and nobody else does.
 type EventLog struct {
 	Events  int           // of one stream; 0 = 256
 	Stream  int           // bytes of one stream; 0 = 1 MiB
 	Session int           // bytes of all streams of one session; 0 = 8 MiB
-	Total   int           // bytes of all streams; 0 = 64 MiB
+	Total   int           // bytes of all streams, of which twice as many exist at the most; 0 = 64 MiB
 	Keep    time.Duration // how long a stream that is over can be asked for; 0 = 5 minutes
 }
 
@@ -49,17 +50,18 @@ type eventLog struct {
 
 	mu    sync.Mutex // protects the fields below, session.streams, and all of stream and reader
 	bytes int        // kept, of all streams
-	over  *list.List // of *stream: nobody reads and nothing more will come, the oldest first
+	held  map[owner]*holding
 }
 
 func newEventLog(opts Options) *eventLog {
-	return &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, over: list.New()}
+	return &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
 }
 
 // streams are the event streams of one session. eventLog.mu protects them.
 type streams struct {
+	owner   owner
 	byID    map[string]*stream
-	over    []*stream // those in eventLog.over, in its order
+	over    []*stream // those in holding.over, in its order
 	bytes   int       // kept
 	flying  []*stream // of requests that have no answer yet, the oldest first
 	listen  *stream   // the one that no call began; nil = none
@@ -197,15 +199,17 @@ func (log *eventLog) listening(s *session) bool {
 func (log *eventLog) sweep() {
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	for e := log.over.Front(); e != nil; {
-		t, next := e.Value.(*stream), e.Next()
-		if log.now().Sub(t.since) <= log.limits.Keep {
-			return
+	for _, h := range log.held {
+		for e := h.over.Front(); e != nil; {
+			t, next := e.Value.(*stream), e.Next()
+			if log.now().Sub(t.since) <= log.limits.Keep {
+				break
+			}
+			if t.call {
+				t.dropLocked()
+			}
+			e = next
 		}
-		if t.call {
-			t.dropLocked()
-		}
-		e = next
 	}
 }
 
@@ -221,7 +225,7 @@ func (t *stream) parkLocked() {
 		return
 	}
 	t.since = r.now()
-	t.place = r.over.PushBack(t)
+	t.place = r.held[t.owner.owner].over.PushBack(t)
 	t.owner.over = append(t.owner.over, t)
 	r.shedLocked(t.owner, 0)
 }
@@ -232,7 +236,7 @@ func (t *stream) unparkLocked() {
 	if t.place == nil {
 		return
 	}
-	t.log.over.Remove(t.place)
+	t.log.held[t.owner.owner].over.Remove(t.place)
 	t.place = nil
 	if i := slices.Index(t.owner.over, t); i >= 0 {
 		t.owner.over = slices.Delete(t.owner.over, i, i+1)
@@ -245,10 +249,14 @@ func (log *eventLog) shedLocked(o *streams, cost int) bool {
 	for o.bytes+cost > log.limits.Session && len(o.over) > 0 {
 		o.over[0].dropLocked()
 	}
-	for log.bytes+cost > log.limits.Total && log.over.Len() > 0 {
-		log.over.Front().Value.(*stream).dropLocked()
+	for log.bytes+cost > log.limits.Total {
+		hog := log.hogLocked(o, cost)
+		if hog == nil {
+			break
+		}
+		hog.over.Front().Value.(*stream).dropLocked()
 	}
-	return o.bytes+cost <= log.limits.Session && log.bytes+cost <= log.limits.Total
+	return o.bytes+cost <= log.limits.Session && (log.bytes+cost <= log.limits.Total || log.sharedLocked(o.owner, cost))
 }
 
 // dropLocked drops t and its events. The caller must hold mu.
@@ -264,9 +272,8 @@ func (t *stream) dropLocked() {
 	}
 	t.unparkLocked()
 	t.cutLocked()
-	t.log.bytes -= t.bytes
-	t.owner.bytes -= t.bytes
-	t.events, t.bytes = nil, 0
+	t.countLocked(-t.bytes)
+	t.events = nil
 	delete(t.owner.byID, t.id)
 	switch t {
 	case t.owner.listen:
@@ -302,7 +309,7 @@ type stream struct {
 	dropped bool
 	answer  *answer       // of a call that ended before the stream had begun
 	reader  *reader       // nil = nobody is connected
-	place   *list.Element // in eventLog.over
+	place   *list.Element // in holding.over
 	since   time.Time     // when it was put there
 }
 
@@ -443,12 +450,21 @@ func (t *stream) removeLocked(i int) outgoing {
 	return l
 }
 
-// countLocked adds n bytes to the size of t, of its owner and of the log. The
-// caller must hold mu.
+// countLocked adds n bytes to the size of t, of its session, of its principal and of
+// the log. The caller must hold mu.
 func (t *stream) countLocked(n int) {
 	t.bytes += n
 	t.owner.bytes += n
 	t.log.bytes += n
+	by := t.owner.owner
+	h := t.log.held[by]
+	if h == nil {
+		h = &holding{}
+		t.log.held[by] = h
+	}
+	if h.bytes += n; h.bytes == 0 {
+		delete(t.log.held, by)
+	}
 }
 
 // signalLocked wakes the reader. The caller must hold mu.

@@ -58,6 +58,43 @@ func TestReplayRoom(t *testing.T) {
 	}
 }
 
+// TestReplayShares: whoever has the most loses what is kept, whoever it was that came
+// last, and others lose nothing.
+func TestReplayShares(t *testing.T) {
+	g := newGate()
+	g.behave["report"] = func(ctx context.Context, g *fakeGate, in *proxyCall, args raw) (raw, *proxyFailure) {
+		in.Progress(json.RawMessage(`{"progress":1}`))
+		return json.RawMessage(`{"content":[],"big":"` + strings.Repeat("x", 10_000) + `"}`), nil
+	}
+	srv, _ := newServer(t, g, func(o *mcp.Options) { o.EventLog = mcp.EventLog{Total: 50_000} })
+	first := func(h *far) string {
+		f := h.flow(h.request(http.MethodPost, reportCall))
+		prime, _ := f.next()
+		f.take(100)
+		return prime.id
+	}
+	wants := func(h *far, id string, want int) {
+		t.Helper()
+		if res, _ := h.do(h.after(id)); res.StatusCode != want {
+			t.Errorf("coming back: status %d, want %d", res.StatusCode, want)
+		}
+	}
+	bob := open(t, srv, "bob")
+	early := first(bob)
+	alice := open(t, srv, "alice")
+	hers := first(alice)
+	for range 3 {
+		agent := open(t, srv, "alice")
+		for range 5 {
+			first(agent)
+		}
+	}
+	late := first(bob)
+	wants(bob, early, http.StatusOK)
+	wants(bob, late, http.StatusOK)
+	wants(alice, hers, http.StatusBadRequest)
+}
+
 // TestReplayMemory: clients that never come back do not make the door grow.
 func TestReplayMemory(t *testing.T) {
 	g := newGate()

@@ -64,6 +64,7 @@ func newSession(who policy.Principal, route, version, client string) *session {
 		id:      rand.Text(),
 		key:     signal.NewID("ses_"),
 		account: account{owner: ownerOf(who)},
+		streams: streams{owner: ownerOf(who)},
 		route:   route,
 		version: version,
 		client:  client,

@@ -11,6 +11,7 @@
 package nosync
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -67,7 +68,7 @@ func install(t *testing.T) {
 		if os.Getenv("CI") != "" {
 			t.Fatal(unsupported, errno)
 		}
-		os.Stdout.WriteString(unsupported)
+		fmt.Print(unsupported)
 		t.SkipNow()
 	}
 }
