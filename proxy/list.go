@@ -14,7 +14,8 @@ import (
 // apart.
 type Viewer interface {
 	// Rights returns the same text for principals whom the policy cannot tell apart.
-	Rights(p policy.Principal) string
+	// With claims it holds what the client says of itself.
+	Rights(p policy.Principal) (rights string, claims bool)
 	// Seen is Visible for each of tools. With an error, those that could not be judged
 	// are hidden.
 	Seen(ctx context.Context, p policy.Principal, tools []policy.Tool) ([]bool, error)
@@ -121,7 +122,8 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 // reverse. It waits for upstreams that are still starting.
 //
 // A list that every connection offers is kept for principals of the same rights, as
-// long as policy and catalogue are the same.
+// long as policy and catalogue are the same, unless the policy reads what clients say
+// of themselves.
 func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Listing {
 	engine, view := *g.policy.Load(), g.view(ctx, in, who)
 	status := g.offersStatus(ctx, view, who)
@@ -131,13 +133,14 @@ func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Lis
 		shown, _ := g.shown(ctx, engine, who, tools)
 		return newListing(shown, status)
 	}
-	key := listingKey{route: in.Route, rights: viewer.Rights(who), status: status}
+	rights, claims := viewer.Rights(who)
+	key := listingKey{route: in.Route, rights: rights, status: status}
 	if l := g.listings.get(engine, catalogue, key); l != nil {
 		return l
 	}
 	shown, err := g.shown(ctx, engine, who, tools)
 	l := newListing(shown, status)
-	if err == nil {
+	if err == nil && !claims { // clients of one principal would replace the lists of others
 		g.listings.put(engine, catalogue, key, l)
 	}
 	return l

@@ -91,3 +91,12 @@ func PermittedBuiltins() []string {
 
 // RefusedBuiltins are the others, with the reason.
 func RefusedBuiltins() map[string]string { return refusals() }
+
+// Remembers reports whether the engine keeps what p sees.
+func (e *Engine) Remembers(p policy.Principal) bool {
+	s := e.sights.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rights, _ := e.Rights(p)
+	return s.rights.Contains(rights)
+}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"sync"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
@@ -23,9 +23,9 @@ const (
 // rights set. Tools are numbered by their content, so that a new catalogue costs
 // an evaluation only for what is new in it. It is safe for concurrent use.
 type sights struct {
-	rights *lru.Cache[string, *sight]
-
-	mu      sync.Mutex
+	mu      sync.Mutex // protects the fields below
+	rights  *simplelru.LRU[string, *sight]
+	owners  map[string]int // :: sight.owner ⇒ its rights sets
 	numbers map[toolKey]int
 }
 
@@ -35,6 +35,7 @@ type toolKey struct{ server, name, exposed, risk, fingerprint, annotations strin
 // sight is what one rights set sees. The fields below turn belong to the holder
 // of its element, so that of many clients that list at once one evaluates.
 type sight struct {
+	owner        string // principal without its client, where the policy reads the client; else ""
 	turn         chan struct{}
 	known, shown bits
 }
@@ -51,17 +52,27 @@ func (b *bits) set(n int) {
 }
 
 func newSights() *sights {
-	s := &sights{numbers: make(map[toolKey]int)}
-	s.rights, _ = lru.New[string, *sight](maxRightsSets) // an error means a size below 1
+	s := &sights{numbers: make(map[toolKey]int), owners: make(map[string]int)}
+	s.rights, _ = simplelru.NewLRU(maxRightsSets, func(_ string, gone *sight) { // an error means a size below 1
+		if s.owners[gone.owner]--; s.owners[gone.owner] == 0 {
+			delete(s.owners, gone.owner)
+		}
+	})
 	return s
 }
 
-// of returns what the principals with these rights see.
-func (s *sights) of(rights string) *sight {
-	made := &sight{turn: make(chan struct{}, 1)}
-	if known, found, _ := s.rights.PeekOrAdd(rights, made); found {
-		s.rights.Get(rights) // marks it as used
+// of returns what the principals with these rights see. A principal can claim any
+// client, so what it sees beyond its share is not remembered.
+func (s *sights) of(rights, owner string) *sight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known, ok := s.rights.Get(rights); ok {
 		return known
+	}
+	made := &sight{owner: owner, turn: make(chan struct{}, 1)}
+	if owner == "" || s.owners[owner] < maxRightsSets/ownerShare {
+		s.owners[owner]++
+		s.rights.Add(rights, made)
 	}
 	return made
 }
@@ -85,8 +96,9 @@ func (s *sights) number(tools []policy.Tool) ([]int, bool) {
 }
 
 // Rights returns what the policy reads of p, in a form that is the same for two
-// principals exactly when the policy cannot tell them apart.
-func (e *Engine) Rights(p policy.Principal) string {
+// principals exactly when the policy cannot tell them apart. Claims says that it holds
+// what the client says of itself, so that a principal can have any number of them.
+func (e *Engine) Rights(p policy.Principal) (rights string, claims bool) {
 	b := make([]byte, 0, 128)
 	add := func(reads bool, texts ...string) {
 		if !reads {
@@ -105,7 +117,7 @@ func (e *Engine) Rights(p policy.Principal) string {
 	add(r.facts, p.Person, p.Issuer, p.ClientID)
 	add(r.facts, p.Actors...)
 	add(r.facts, p.MayAct...)
-	return string(b)
+	return string(b), r.client
 }
 
 // Seen reports for each of tools whether p sees it, as Visible does. Each tool is
@@ -117,7 +129,12 @@ func (e *Engine) Seen(ctx context.Context, p policy.Principal, tools []policy.To
 		return shown, errors.New("judging visibility: no principal")
 	}
 	all := e.sights.Load()
-	who := all.of(e.Rights(p))
+	rights, claims := e.Rights(p)
+	owner := ""
+	if claims {
+		owner = p.Subject + "\x00" + p.Tenant
+	}
+	who := all.of(rights, owner)
 	select {
 	case who.turn <- struct{}{}:
 		defer func() { <-who.turn }()

@@ -245,10 +245,34 @@ func TestRights(t *testing.T) {
 			other := base.Clone()
 			f(&other)
 			facts := (read == "person" || read == "actors") && (name == "person" || name == "actors")
-			if got, want := e.Rights(base) != e.Rights(other), read == name || facts; got != want {
+			one, claims := e.Rights(base)
+			two, _ := e.Rights(other)
+			if claims != (read == "client") {
+				t.Errorf("a policy that reads %s: claims %v", read, claims)
+			}
+			if got, want := one != two, read == name || facts; got != want {
 				t.Errorf("a policy that reads %s tells %s apart: %v, want %v", read, name, got, want)
 			}
 		}
+	}
+}
+
+// A principal that claims many clients makes nobody's view be judged again.
+func TestSeenByManyClients(t *testing.T) {
+	e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\nvisible if input.principal.client != \"x\""))
+	tools := []policy.Tool{{Server: "s", Exposed: "t"}}
+	see := func(subject, client string) {
+		t.Helper()
+		if seen, err := e.Seen(t.Context(), policy.Principal{Subject: subject, Roles: []string{"r"}, Client: client}, tools); err != nil || !seen[0] {
+			t.Fatalf("%s with %s sees %v, %v", subject, client, seen, err)
+		}
+	}
+	see("ann", "desk")
+	for i := range 2000 {
+		see("bob", fmt.Sprint("client ", i))
+	}
+	if !e.Remembers(policy.Principal{Subject: "ann", Roles: []string{"r"}, Client: "desk"}) {
+		t.Error("what ann sees is forgotten")
 	}
 }
 
