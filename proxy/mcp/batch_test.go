@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -325,4 +326,21 @@ func FuzzBatch(f *testing.F) {
 			t.Errorf("alone %s\nin a batch %s", alone, got)
 		}
 	})
+}
+
+// A batch that names its session twice is of no session, as any other request is.
+func TestBatchOfTwoSessions(t *testing.T) {
+	g := newGate()
+	d := newDoor(t, g, nil)
+	session := record(d, "alice", "", helloAs("2025-03-26")).Header().Get("Mcp-Session-Id")
+	for ids, status := range map[int]int{1: http.StatusOK, 2: http.StatusNotFound} {
+		req := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", strings.NewReader(`[`+echoCall+`]`))
+		standardHeaders(req, "alice")
+		req.Header["Mcp-Session-Id"] = slices.Repeat([]string{session}, ids)
+		res := httptest.NewRecorder()
+		d.ServeHTTP(res, req)
+		if res.Code != status || g.calls() > 1 {
+			t.Errorf("%d session ids: status %d, want %d; %d calls", ids, res.Code, status, g.calls())
+		}
+	}
 }
