@@ -46,6 +46,9 @@ func TestWebhookAnchor(t *testing.T) {
 	if err := <-failures; !strings.Contains(err.Error(), "status 307") || strings.Contains(err.Error(), "geheim") {
 		t.Errorf("the failure is %v", err)
 	}
+	if faults := l.Unanchored(); len(faults) != 1 || !strings.Contains(faults[0].Error(), "webhook: ") {
+		t.Errorf("not anchored: %v", faults)
+	}
 	body := <-posts // without a further record
 	if c, err := audit.OpenCheckpoint(body, note.VerifierList(verifier)); err != nil || c.Instance != "a" {
 		t.Errorf("posted %+v, %v", c, err)
@@ -55,6 +58,9 @@ func TestWebhookAnchor(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if faults := l.Unanchored(); faults != nil {
+		t.Errorf("still not anchored: %v", faults)
 	}
 	for len(posts) > 0 {
 		body = <-posts

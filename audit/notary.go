@@ -51,6 +51,7 @@ type notary struct {
 	failed        func(doing string, cause error)
 	heads         *mailbox[Checkpoint]
 	anchors       []*mailbox[signedCheckpoint]
+	refused       []atomic.Pointer[error] // by each anchor, the last time; nil = it has the checkpoint
 	running       sync.WaitGroup
 	fault         atomic.Pointer[error] // of the last checkpoint; nil = it was signed and kept
 }
@@ -64,7 +65,7 @@ func newNotary(s Signing, dir, instance string, failed func(string, error)) *not
 	if s.Signer == nil {
 		return nil
 	}
-	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint]()}
+	n := &notary{Signing: s, dir: dir, instance: instance, failed: failed, heads: newMailbox[Checkpoint](), refused: make([]atomic.Pointer[error], len(s.Anchors))}
 	for range s.Anchors {
 		n.anchors = append(n.anchors, newMailbox[signedCheckpoint]())
 	}
@@ -74,7 +75,7 @@ func newNotary(s Signing, dir, instance string, failed func(string, error)) *not
 // start signs what is offered until close.
 func (n *notary) start() {
 	for i, a := range n.Anchors {
-		n.running.Go(func() { n.publish(a, n.anchors[i]) })
+		n.running.Go(func() { n.publish(a, n.anchors[i], &n.refused[i]) })
 	}
 	n.running.Go(func() {
 		for c := range n.heads.values {
@@ -131,7 +132,7 @@ func (n *notary) sign(c Checkpoint) (err error) {
 
 // publish gives checkpoints to one anchor, at the pace of the anchor: the newest one, again
 // after a failure, and the last one in any case.
-func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint]) {
+func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint], refused *atomic.Pointer[error]) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var newest *signedCheckpoint // nil = the anchor has it
@@ -150,24 +151,28 @@ func (n *notary) publish(a Anchoring, box *mailbox[signedCheckpoint]) {
 			case <-ready:
 			}
 		}
-		if wait := a.Every; n.give(a, newest) || !open {
+		if n.give(a, newest, refused) || !open {
 			newest = nil
-			pause.Reset(wait)
+			pause.Reset(a.Every)
 		} else {
-			pause.Reset(max(wait, publishRetry))
+			pause.Reset(max(a.Every, publishRetry))
 		}
 	}
 }
 
-// give gives a checkpoint to an anchor.
-func (n *notary) give(a Anchoring, c *signedCheckpoint) bool {
+// give gives a checkpoint to an anchor, and reports whether the anchor has it.
+func (n *notary) give(a Anchoring, c *signedCheckpoint, refused *atomic.Pointer[error]) bool {
 	ctx, stop := context.WithTimeout(context.Background(), publishTimeout)
 	defer stop()
 	err := a.Publish(ctx, c.Checkpoint, c.note)
-	if err != nil {
-		n.failed("anchoring a checkpoint", fmt.Errorf("%s: %w", a.Name, err))
+	if err == nil {
+		refused.Store(nil)
+		return true
 	}
-	return err == nil
+	err = fmt.Errorf("%s: %w", a.Name, err)
+	refused.Store(&err)
+	n.failed("anchoring a checkpoint", err)
+	return false
 }
 
 // A mailbox holds the newest value that nobody has taken. One goroutine puts values and
@@ -194,4 +199,18 @@ func (l *Log) Unsigned() error {
 		return *fault
 	}
 	return nil
+}
+
+// Unanchored returns why anchors do not have the last checkpoint that they were given.
+// Calls go on meanwhile, and the anchors are given the newest checkpoint again.
+func (l *Log) Unanchored() (faults []error) {
+	if l.notary == nil {
+		return nil
+	}
+	for i := range l.notary.refused {
+		if fault := l.notary.refused[i].Load(); fault != nil {
+			faults = append(faults, *fault)
+		}
+	}
+	return faults
 }

@@ -27,6 +27,9 @@ func (a *App) status() console.Status {
 		}
 	}
 	s.Warnings = append(s.Warnings, a.scarceDisk()...)
+	for _, fault := range a.state.trail.Unanchored() {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("toolgate.audit.anchors: the last checkpoint is not anchored: %v", fault))
+	}
 	for _, u := range a.upstreams.Status() {
 		s.Upstreams = append(s.Upstreams, console.Upstream(u))
 	}

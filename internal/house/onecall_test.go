@@ -23,7 +23,7 @@ import (
 // and says why. Eighteen functions of a call are HTTP/1.1 to an upstream, which
 // net/http did before and nobody counted; six bound how slowly a client may send.
 const (
-	maxCodeLines     = 51_550 // of product code, without comments and blank lines
+	maxCodeLines     = 51_600 // of product code, without comments and blank lines
 	maxCallFunctions = 180    // that one allowed warm call enters
 	maxCallFiles     = 43     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
