@@ -4,7 +4,7 @@ package audit
 
 import "syscall"
 
-// freeSpace returns the bytes of the file system of dir, and those that are free.
+// freeSpace returns the free and the total bytes of the file system that holds dir.
 func freeSpace(dir string) (free, total int64, err error) {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(dir, &disk); err != nil {

@@ -41,7 +41,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 	}
 }
 
-// What is no request that names a tool, or a method's subject, is refused with its reason.
+// A message that names neither a tool nor the subject of its method is refused, with a reason.
 func TestReceive(t *testing.T) {
 	l := newLibrary(t)
 	b := newBench(t)

@@ -27,7 +27,7 @@ type Throttle struct {
 
 	mu    sync.Mutex // protects the fields below
 	tries map[netip.Addr]*rate.Limiter
-	rest  *rate.Limiter // of all addresses for which there is no room
+	rest  *rate.Limiter // shared by the addresses that the table has no room for
 }
 
 // NewThrottle returns a Throttle by a clock; nil = time.Now.

@@ -202,7 +202,7 @@ func pemOf(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// A count never falls, and one that is no number is an error to all who need it.
+// A count never falls. A count that is not a number is an error for every reader.
 func TestCount(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)

@@ -174,7 +174,7 @@ func (o *Own) describe(address, name string) string {
 // subschema gives the subschema at an address.
 func (o *Own) subschema(address string) map[string]any { return subschema(o.doc, address) }
 
-// subschema gives the subschema of doc at an address, nil when it is no object.
+// subschema returns the subschema of doc at an address, nil when it is not an object.
 func subschema(doc any, address string) map[string]any {
 	_, fragment, _ := strings.Cut(address, "#")
 	if plain, err := url.PathUnescape(fragment); err == nil {

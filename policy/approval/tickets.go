@@ -170,7 +170,7 @@ func (t *Tickets) closed() bool {
 	return t.instance == nil
 }
 
-// due selects the tickets of over, and those that run.
+// due selects the tickets that over returns, and those under way.
 const due = `WHERE state = 'dispatching' OR id IN (
  SELECT id FROM approvals WHERE state IN ('proposed', 'approved') AND deadline <= ? ORDER BY deadline LIMIT ?) ORDER BY deadline`
 

@@ -65,7 +65,7 @@ type row struct {
 	created time.Time
 }
 
-// rows reads every ticket, and reports those that toolgate did not write.
+// rows reads every ticket. With authenticate it reports those that are not authentic.
 func (v *verifier) rows(ctx context.Context, authenticate bool) (map[string]row, error) {
 	all, last := map[string]row{}, ""
 	for {
