@@ -72,6 +72,25 @@ func TestVerdictSets(t *testing.T) {
 	}
 }
 
+// TestMembershipOfConstantsAndVariables holds that a set of a constant and a variable
+// matches either: OPA 1.22.0 looked in its index for the constant alone.
+func TestMembershipOfConstantsAndVariables(t *testing.T) {
+	e := load(t, "p.rego", module(`
+deny contains {"rule": "matched"} if input.arguments.x in {"a", input.arguments.y}
+allow contains {"rule": "not-matched"} if input.tool
+`))
+	for arguments, want := range map[string]string{
+		`{"x":"a","y":"b"}`: "matched",
+		`{"x":"b","y":"b"}`: "matched",
+		`{"x":"c","y":"b"}`: "not-matched",
+		`{"x":"c"}`:         "not-matched",
+	} {
+		if d, err := e.Decide(t.Context(), input("r", "t", arguments)); err != nil || d.Rule != want {
+			t.Errorf("%s: got %+v, %v; want rule %s", arguments, d, err, want)
+		}
+	}
+}
+
 // TestVerdictForms holds that a policy answers in one form, and that what does
 // not is refused with the place of the rule.
 func TestVerdictForms(t *testing.T) {
