@@ -13,7 +13,7 @@ import "syscall"
 // would try to read an answer before it can be there, for one more system call.
 func (c *conn) await() {
 	if c.raw == nil {
-		c.send()
+		c.write()
 		return
 	}
 	if c.poll == nil {
@@ -33,5 +33,5 @@ func (c *conn) sendWhenQuiet(fd uintptr) bool {
 		_, _, e := syscall.Recvfrom(int(fd), buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		c.quiet = e == syscall.EAGAIN || e == syscall.EWOULDBLOCK
 	}
-	return !c.quiet || !c.send()
+	return !c.quiet || !c.write()
 }

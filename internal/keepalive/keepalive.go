@@ -5,16 +5,21 @@
 // one request cost several switches between goroutines. A gateway that sends a
 // short request and waits for a short answer pays more for them than for the
 // request itself. This Transport writes the request and reads the answer in
-// place. It has a writer and a reader for the usual form of both, and leaves
-// every other form to those of net/http: chunked bodies, for example, and headers
-// that appear twice. https is left to another RoundTripper, because a server may
-// choose HTTP/2 there. A request on an idle connection costs three system calls:
-// one that finds the connection still open, one write, and one read when the
-// answer is there.
+// place. A request on an idle connection costs three system calls: one that finds
+// the connection still open, one write, and one read when the answer is there.
+//
+// RoundTrip has net/http write the request and read the response. Post is for
+// the many short requests to one address: a Template holds their head, and a plain
+// answer is returned as its body. What is not plain is left to net/http: chunked
+// bodies, for example, and every status but 200. https is left to another
+// RoundTripper, because a server may choose HTTP/2 there.
 //
 //	t := keepalive.New(&http.Transport{ForceAttemptHTTP2: true})
 //	defer t.CloseIdleConnections()
 //	res, err := t.RoundTrip(req)
+//
+//	head, ok := keepalive.NewTemplate(address, header)
+//	answer, res, err := t.Post(ctx, keepalive.Post{Head: head, Body: body, MaxBytes: 1 << 20})
 //
 // A request is sent once. It is never repeated, not even when the server has
 // closed an idle connection at the same moment: only the caller knows whether
@@ -28,6 +33,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -62,6 +68,7 @@ type conn struct {
 	t     *Transport
 	raw   syscall.RawConn       // nil where the connection has none
 	poll  func(fd uintptr) bool // for raw, see await
+	cut   func()                // ends what waits for the connection
 	host  string                // that it was dialled for, as in its URL
 	used  bool                  // it has carried a request
 	r     *bufio.Reader
@@ -70,15 +77,12 @@ type conn struct {
 	since time.Time        // when it became idle
 
 	// The fields below belong to the request that has the connection.
-	req     *http.Request
+	req     *http.Request // nil = post
+	post    Post
 	sent    bool  // it was written, or written says why not
 	quiet   bool  // the server had sent nothing before
 	written error // why the request could not be written whole
 }
-
-// errStale reports an idle connection that the server has closed, or on which it
-// has sent something of its own accord. Nothing was written to it.
-var errStale = errors.New("the idle connection is stale")
 
 // RoundTrip implements http.RoundTripper. It returns the cause of the request's
 // context when that ends first; the connection is then closed. The body of a
@@ -87,33 +91,39 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "http" {
 		return t.secure.RoundTrip(req)
 	}
-	ctx := req.Context()
-	for {
-		c, err := t.connect(req)
-		if err != nil {
-			if req.Body != nil {
-				_ = req.Body.Close() // the contract of RoundTripper; the error that counts is err
-			}
-			return nil, err
+	c, stop, err := t.send(req.Context(), req.URL, req, Post{})
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // the contract of RoundTripper; the error that counts is err
 		}
-		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-		res, err := c.exchange(req)
-		if err == nil {
-			b := &res.body
-			b.ReadCloser, b.c, b.ctx, b.stop, b.reuse = res.Body, c, ctx, stop, !res.Close && !req.Close
-			if res.Body == http.NoBody {
-				b.finish(true)
-			} else {
-				res.Body = b
-			}
-			return &res.Response, nil
+		return nil, err
+	}
+	return c.response(req.Context(), stop, req)
+}
+
+// send sends req, or else p, and returns its connection when an answer begins to
+// arrive or the connection has failed. The context cuts the connection off until
+// stop is called. An idle connection that the server has closed, or on which it
+// has sent something of its own accord, is not written to; another one is taken.
+func (t *Transport) send(ctx context.Context, to *url.URL, req *http.Request, p Post) (c *conn, stop func() bool, err error) {
+	for {
+		if c, err = t.connect(ctx, to); err != nil {
+			return nil, nil, err
+		}
+		stop = context.AfterFunc(ctx, c.cut)
+		c.req, c.post, c.sent, c.quiet, c.written = req, p, false, true, nil
+		c.await()
+		if c.req, c.post = nil, (Post{}); c.quiet {
+			break
 		}
 		stop()
-		_ = c.Close() // err says more
-		if !errors.Is(err, errStale) {
-			return nil, causeOf(ctx, err)
-		}
+		_ = c.Close() // nothing was written
 	}
+	c.used = true
+	if c.limit.N = t.secure.MaxResponseHeaderBytes; c.limit.N <= 0 {
+		c.limit.N = 64 << 10
+	}
+	return c, stop, nil
 }
 
 // CloseIdleConnections closes the connections that no request uses.
@@ -124,10 +134,10 @@ func (t *Transport) CloseIdleConnections() {
 	t.closeIdleLocked(time.Time{})
 }
 
-// connect returns a connection for req: the one that became idle last, or a new
-// one.
-func (t *Transport) connect(req *http.Request) (*conn, error) {
-	host := req.URL.Host
+// connect returns a connection to the host of an address: the one that became
+// idle last, or a new one.
+func (t *Transport) connect(ctx context.Context, to *url.URL) (*conn, error) {
+	host := to.Host
 	t.mu.Lock()
 	if all := t.idle[host]; len(all) > 0 {
 		c := all[len(all)-1]
@@ -138,17 +148,18 @@ func (t *Transport) connect(req *http.Request) (*conn, error) {
 	}
 	t.mu.Unlock()
 	addr, dial := host, t.secure.DialContext
-	if req.URL.Port() == "" {
-		addr = net.JoinHostPort(req.URL.Hostname(), "80")
+	if to.Port() == "" {
+		addr = net.JoinHostPort(to.Hostname(), "80")
 	}
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
-	socket, err := dial(req.Context(), "tcp", addr)
+	socket, err := dial(ctx, "tcp", addr)
 	if err != nil {
-		return nil, causeOf(req.Context(), err)
+		return nil, causeOf(ctx, err)
 	}
 	c := &conn{Conn: socket, t: t, host: host, w: bufio.NewWriter(socket)}
+	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	if sc, ok := socket.(syscall.Conn); ok {
 		c.raw, _ = sc.SyscallConn() // without it the connection is not examined
 	}
@@ -197,46 +208,53 @@ func (t *Transport) closeIdleLocked(before time.Time) {
 	}
 }
 
-// exchange writes req and reads the head of its final response; interim ones
-// (1xx) are dropped. A server may answer and close before it has read all of req,
-// so a failure to write is reported only when there is no response. The error is
-// errStale when nothing was written.
-func (c *conn) exchange(req *http.Request) (*response, error) {
-	c.req, c.sent, c.quiet, c.written = req, false, true, nil
-	if c.await(); !c.quiet {
-		return nil, errStale
-	}
-	c.req, c.used = nil, true
-	c.limit.N = c.t.secure.MaxResponseHeaderBytes
-	if c.limit.N <= 0 {
-		c.limit.N = 64 << 10
-	}
+// response reads the final response; interim ones (1xx) are dropped. A server may
+// answer and close before it has read all of the request, so a failure to write is
+// reported only when there is no response. Req may be nil for a POST.
+func (c *conn) response(ctx context.Context, stop func() bool, req *http.Request) (*http.Response, error) {
 	for {
-		res, err := c.readHead(req)
+		res, err := http.ReadResponse(c.r, req) //nolint:bodyclose // the caller of RoundTrip closes it
 		switch {
 		case err == nil && res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
+			continue
 		case err == nil:
 			c.limit.N = 1<<63 - 1 // the body is bounded by its reader
 			res.Close = res.Close || c.written != nil
+			b := &body{ReadCloser: res.Body, c: c, ctx: ctx, stop: stop, reuse: !res.Close && (req == nil || !req.Close)}
+			if res.Body != http.NoBody {
+				res.Body = b
+			} else {
+				b.finish(true)
+			}
 			return res, nil
 		case c.written != nil:
-			return nil, c.written
+			err = c.written
 		case c.limit.N <= 0:
-			return nil, errHeaderTooLarge
-		default:
-			return nil, err
+			err = errHeaderTooLarge
 		}
+		stop()
+		_ = c.Close() // err says more
+		return nil, causeOf(ctx, err)
 	}
 }
 
-// send writes c.req. It reports whether an answer can be waited for.
-func (c *conn) send() bool {
+// write writes the request. It reports whether an answer can be waited for.
+func (c *conn) write() bool {
 	c.sent = true
-	if c.written = c.writeRequest(c.req); c.written == nil {
+	if c.req != nil {
+		c.written = c.req.Write(unflushed{c.w})
+	} else {
+		c.written = c.post.write(c.w)
+	}
+	if c.written == nil {
 		c.written = c.w.Flush()
 	}
 	return c.written == nil
 }
+
+// unflushed hides what it is from net/http, which would send the head before it
+// begins to read the body, and so before it is known that there will be one.
+type unflushed struct{ *bufio.Writer }
 
 // causeOf returns why a request has no response: its context, or err.
 func causeOf(ctx context.Context, err error) error {
@@ -276,22 +294,25 @@ func (b *body) Close() error {
 	return nil
 }
 
-// finish gives the connection back for the next request. It closes a connection
-// that cannot serve one, because the response is not at its end or the context
-// has cut it off, and one beyond those that may be idle.
+// finish gives the connection back for the next request, unless the response is not
+// at its end or the context has cut the connection off.
 func (b *body) finish(whole bool) {
-	if !b.done.CompareAndSwap(false, true) {
-		return
+	if b.done.CompareAndSwap(false, true) {
+		b.c.release(b.stop() && whole && b.reuse)
 	}
-	t, c := b.c.t, b.c
+}
+
+// release gives the connection back for the next request. It closes one that
+// cannot serve one, and one beyond those that may be idle.
+func (c *conn) release(reuse bool) {
+	t := c.t
 	most := t.secure.MaxIdleConnsPerHost
 	if most == 0 {
 		most = http.DefaultMaxIdleConnsPerHost
 	}
-	reuse := b.stop() && whole && b.reuse && c.r.Buffered() == 0
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !reuse || len(t.idle[c.host]) >= most {
+	if !reuse || c.r.Buffered() > 0 || len(t.idle[c.host]) >= most {
 		_ = c.Close() // the response was read, or nobody wants it
 		return
 	}

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,24 @@ func viaTransport(req *http.Request, answer string, step int) (*scriptConn, *htt
 	return c, res, err
 }
 
+// viaPost sends a POST with the headers h, and then extra, over a connection that
+// answers with answer. It reports false for headers that no Template takes.
+func viaPost(h http.Header, name, value, body, answer string, step int) (c *scriptConn, text []byte, res *http.Response, err error, ok bool) {
+	head, ok := keepalive.NewTemplate(&url.URL{Scheme: "http", Host: "h", Path: "/"}, h)
+	var extra []byte
+	if ok && name != "" {
+		extra, ok = keepalive.AppendHeader(nil, name, value)
+	}
+	if !ok {
+		return nil, nil, nil, nil, false
+	}
+	c = &scriptConn{answer: strings.NewReader(answer), step: step}
+	tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
+	defer tr.CloseIdleConnections()
+	text, res, err = tr.Post(context.Background(), keepalive.Post{Head: head, Extra: extra, Body: []byte(body), MaxBytes: 1 << 20})
+	return c, text, res, err, true
+}
+
 // viaNetHTTP reads the first final response in answer as net/http does.
 func viaNetHTTP(req *http.Request, answer string) (*http.Response, *bufio.Reader, error) {
 	r := bufio.NewReader(strings.NewReader(answer))
@@ -85,6 +105,18 @@ func viaNetHTTP(req *http.Request, answer string) (*http.Response, *bufio.Reader
 // responses are the forms of a response that decide where one ends.
 var responses = []string{
 	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\ncontent-type:application/json; charset=utf-8 \r\nSet-Cookie: a\r\nSet-Cookie: b\r\ncontent-length: 2\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 1\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Type: text/event-stream\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n Content-Length: 9\r\nContent-Length: 2\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX: a\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length : 1\r\nContent-Length: 2\r\n\r\n{}",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n{}",
+	"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
 	"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Empty:\r\nconnection: Keep-Alive\r\n\r\n{}",
 	"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
 	"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nfalse",
@@ -163,49 +195,175 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// FuzzRequest: a request is written byte for byte as net/http writes it, or is an
-// error. Nothing follows the declared length of its body.
-func FuzzRequest(f *testing.F) {
-	f.Add(0, "example.org:80", "/mcp?q=1", "Mcp-Session-Id", "abc", `{"a":1}`, int64(7))
-	f.Add(0, "h", "/", "X", "v", "longer than declared", int64(3))
-	f.Add(0, "h", "/", "X", "v", "short", int64(30))
-	f.Add(0, "h", "/", "X", "v\r\nContent-Length: 0", "body", int64(4))
-	f.Add(0, "h", "/", "Content-Length", "0", "body", int64(4))
-	f.Add(0, "h", "/", "transfer-encoding", "chunked", "body", int64(4))
-	f.Add(0, "h", "/", "Bad Name", " padded ", "", int64(0))
-	f.Add(1, "[fe80::1%25en0]:80", "/a b\r\n", "User-Agent", "own", "", int64(0))
-	f.Add(2, "h\r\nX: y", "*", "X", "v", "", int64(0))
-	f.Add(0, "h", "/?a\r\nX: y", "X", "v", "body", int64(4))
-	f.Add(0, "h", "/", "", "v", "body", int64(4))
-	f.Add(3, "bücher.example", "/ü", "X", "ü", "body", int64(-1))
-	f.Add(0, "h", "/", "X", "", strings.Repeat("x", 9000), int64(9000))
-	f.Fuzz(func(t *testing.T, method int, host, path, name, value, body string, length int64) {
-		methods := []string{http.MethodPost, http.MethodGet, http.MethodDelete, http.MethodPut}
-		path, query, _ := strings.Cut(path, "?")
-		request := func() *http.Request {
-			r := &http.Request{
-				Method: methods[uint(method)%uint(len(methods))], Host: host, ContentLength: length,
-				URL:    &url.URL{Scheme: "http", Host: "h", Path: path, RawQuery: query},
-				Header: http.Header{"Accept": {"application/json"}, name: {value, "second"}},
+// FuzzPlainAnswer: the body that Post returns is that of the response that net/http
+// reads, whatever a server sends and however it splits it, and every other answer is
+// that response itself. The connection is used again only if nothing is left on it.
+func FuzzPlainAnswer(f *testing.F) {
+	for i, answer := range responses {
+		f.Add(answer, uint16(0))
+		f.Add(answer, uint16(i+1))
+	}
+	f.Fuzz(func(t *testing.T, answer string, step uint16) {
+		want, rest, wantErr := viaNetHTTP(&http.Request{Method: http.MethodPost}, answer)
+		c, text, res, err, _ := viaPost(nil, "", "", "{}", answer, int(step))
+		if wantErr != nil {
+			if err == nil || !c.closed {
+				t.Fatalf("%q: %q, error %v, net/http %v; closed: %t", answer, text, err, wantErr, c.closed)
 			}
-			if body != "" {
-				r.Body = io.NopCloser(struct{ io.Reader }{strings.NewReader(body)})
+			return
+		}
+		w := outcome(want)
+		media, _, _ := mime.ParseMediaType(w.Header.Get("Content-Type"))
+		switch {
+		case err != nil:
+			if !w.Broken || !c.closed {
+				t.Fatalf("%q: error %v, net/http %+v; closed: %t", answer, err, w, c.closed)
 			}
-			return r
+			return
+		case res != nil:
+			if g := outcome(res); !reflect.DeepEqual(w, g) {
+				t.Fatalf("%q:\n got %+v\nwant %+v", answer, g, w)
+			}
+		case w.Code != http.StatusOK || media != "application/json" || string(text) != w.Body || w.Length != int64(len(text)) || w.Broken || w.Close:
+			t.Fatalf("%q: %q\nwant %+v", answer, text, w)
 		}
-		var want bytes.Buffer
-		wantErr := request().Write(&want)
-		c, res, err := viaTransport(request(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 0)
-		if wantErr == nil && c.sent.String() != want.String() {
-			t.Errorf("sent %q\nwant %q (%v)", c.sent.String(), want.String(), err)
+		if step > 0 || len(answer) > rest.Size() {
+			return // what follows may arrive later, which the next request finds out
 		}
-		if wantErr != nil && c.sent.Len() > want.Len() {
-			t.Errorf("sent %q, more than net/http before %v: %q", c.sent.String(), wantErr, want.String())
-		}
-		if wantErr != nil && err == nil && !res.Close { // a response counts, but the connection ends
-			t.Errorf("the connection may be used again after %v", wantErr)
+		left, _ := io.ReadAll(rest)
+		if keep := !w.Broken && !w.Close && len(left) == 0 && w.Code != http.StatusSwitchingProtocols; !c.closed && !keep {
+			t.Errorf("%q: the connection may be used again, with %q left", answer, left)
 		}
 	})
+}
+
+// TestPlainAnswer: which answers are read without net/http.
+func TestPlainAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name, head string
+		plain      bool
+	}{
+		{"usual", "200 OK\r\nContent-Type: application/json\r\nContent-Length: 2", true},
+		{"any case, charset, cookies", "200 OK\r\ncontent-type: application/json; charset=utf-8\r\nCONTENT-LENGTH: 2\r\nSet-Cookie: a\r\nSet-Cookie: b\r\nConnection: Keep-Alive", true},
+		{"events", "200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 2", false},
+		{"no length", "200 OK\r\nContent-Type: application/json", false},
+		{"no type", "200 OK\r\nContent-Length: 2", false},
+		{"two types", "200 OK\r\nContent-Type: application/json\r\nContent-Type: application/json\r\nContent-Length: 2", false},
+		{"two lengths", "200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 2", false},
+		{"above the bound", "200 OK\r\nContent-Type: application/json\r\nContent-Length: 1048577", false},
+		{"closing", "200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close", false},
+		{"chunked", "200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked", false},
+		{"accepted", "202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 2", false},
+		{"redirect", "307 Elsewhere\r\nLocation: http://h/\r\nContent-Type: application/json\r\nContent-Length: 2", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, text, res, err, _ := viaPost(nil, "", "", "{}", "HTTP/1.1 "+tt.head+"\r\n\r\n{}", 0)
+			if plain := err == nil && res == nil && string(text) == "{}"; plain != tt.plain {
+				t.Errorf("%q, %v, %v; want plain %t", text, res, err, tt.plain)
+			}
+		})
+	}
+}
+
+// FuzzRequest: a POST is written byte for byte as net/http writes it, with the extra
+// header last. What a Template and AppendHeader take, no server reads as another
+// request, or as two.
+func FuzzRequest(f *testing.F) {
+	f.Add("example.org:80", "/mcp?q=1", "Mcp-Session-Id", "abc", "Mcp-Method", "tools/call", `{"a":1}`)
+	for _, bad := range []string{"Content-Length", "content-length", "Transfer-Encoding", "transfer-encoding", "Host", "Connection", "Trailer", "Bad Name", "", "X:"} {
+		f.Add("h", "/", bad, "1", "X", "v", "body")
+		f.Add("h", "/", "X", "v", bad, "chunked", "body")
+	}
+	for _, bad := range []string{"v\r\nContent-Length: 0", "v\n\nGET / HTTP/1.1", "v\r", "\x00", " padded ", "\t", "ü", ""} {
+		f.Add("h", "/", "X", bad, "Y", "v", "body")
+		f.Add("h", "/", "X", "v", "Y", bad, "body")
+		f.Add("h"+bad, "/"+bad, "X", "v", "Y", "v", "body")
+	}
+	f.Add("[fe80::1%25en0]:80", "/a b\r\n", "User-Agent", "own", "", "", "")
+	f.Add("bücher.example", "/ü", "X", "v", "", "", strings.Repeat("x", 9000))
+	f.Fuzz(func(t *testing.T, host, path, name, value, extraName, extra, body string) {
+		path, query, _ := strings.Cut(path, "?")
+		to := &url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query}
+		header := http.Header{"Accept": {"application/json"}, name: {value, "second"}}
+		head, ok := keepalive.NewTemplate(to, header)
+		if !ok {
+			return // net/http's
+		}
+		lines, ok := keepalive.AppendHeader(nil, extraName, extra)
+		if !ok && len(lines) > 0 {
+			t.Errorf("%q was appended for %q: %q", lines, extraName, extra)
+		}
+		c := &scriptConn{answer: strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")}
+		tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
+		defer tr.CloseIdleConnections()
+		if _, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Extra: lines, Body: []byte(body)}); err != nil {
+			t.Fatal(err)
+		}
+		var want bytes.Buffer
+		plainly := &http.Request{Method: http.MethodPost, URL: to, Header: header, ContentLength: int64(len(body))}
+		if body != "" {
+			plainly.Body = io.NopCloser(strings.NewReader(body))
+		}
+		if err := plainly.Write(&want); err != nil {
+			t.Fatalf("%v, but sent %q", err, c.sent.String())
+		}
+		sent, plain := strings.TrimSuffix(c.sent.String(), string(lines)+"\r\n"+body)+"\r\n"+body, want.String()
+		if sent != plain {
+			t.Errorf("sent %q\nwant %q and %q", c.sent.String(), want.String(), lines)
+		}
+		r := bufio.NewReader(bytes.NewReader(c.sent.Bytes()))
+		got, err := http.ReadRequest(r)
+		if err != nil {
+			t.Fatalf("%q: %v", c.sent.String(), err)
+		}
+		text, err := io.ReadAll(got.Body)
+		if left, _ := io.ReadAll(r); err != nil || string(text) != body || len(left) > 0 || len(got.TransferEncoding) > 0 {
+			t.Errorf("a server reads %q of %q, then %q, %v", text, body, left, err)
+		}
+		if have := got.Header.Values(extraName); ok && !slices.Contains(have, extra) {
+			t.Errorf("a server reads %q of %q: %q", have, extraName, extra)
+		}
+	})
+}
+
+// TestRequestInOneWrite: a short request is one write, and an answer is looked for
+// only when it is there.
+func TestRequestInOneWrite(t *testing.T) {
+	c := &countingConn{scriptConn: scriptConn{answer: strings.NewReader(responses[0])}}
+	tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
+	defer tr.CloseIdleConnections()
+	head, _ := keepalive.NewTemplate(&url.URL{Scheme: "http", Host: "h", Path: "/"}, http.Header{"Accept": {"application/json"}})
+	if text, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: make([]byte, 2000), MaxBytes: 10}); err != nil || string(text) != "{}" {
+		t.Fatalf("%q, %v", text, err)
+	}
+	if c.writes != 1 || c.reads != 1 {
+		t.Errorf("%d writes and %d reads, want one of each", c.writes, c.reads)
+	}
+}
+
+// countingConn counts what becomes system calls.
+type countingConn struct {
+	scriptConn
+	reads, writes int
+}
+
+func (c *countingConn) Read(p []byte) (int, error)  { c.reads++; return c.scriptConn.Read(p) }
+func (c *countingConn) Write(p []byte) (int, error) { c.writes++; return c.scriptConn.Write(p) }
+
+// TestWithdrawn: nothing is sent of a request that was given up, and its connection
+// serves the next one.
+func TestWithdrawn(t *testing.T) {
+	c := &scriptConn{answer: strings.NewReader(responses[0])}
+	tr := keepalive.New(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }})
+	defer tr.CloseIdleConnections()
+	head, _ := keepalive.NewTemplate(&url.URL{Scheme: "http", Host: "h", Path: "/"}, nil)
+	_, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: func() bool { return false }})
+	if err == nil || c.sent.Len() > 0 || c.closed {
+		t.Errorf("sent %q, closed %t, %v", c.sent.String(), c.closed, err)
+	}
+	if text, _, err := tr.Post(t.Context(), keepalive.Post{Head: head, Body: []byte("x"), Claim: func() bool { return true }, MaxBytes: 10}); err != nil || string(text) != "{}" {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 // TestWithdrawnBody: nothing is sent of a short request whose body cannot be read.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
 )
 
@@ -76,7 +77,8 @@ type Conn struct {
 type spoken struct {
 	Session
 	stateless bool
-	header    http.Header // of every POST, never changed; nil over stdio
+	header    http.Header         // of every POST, never changed; nil over stdio
+	head      *keepalive.Template // the same for a poster, nil where there is none
 }
 
 // New returns a connection without a transport. The caller adds one with
@@ -407,6 +409,9 @@ func (c *Conn) speakIn(s Session) {
 	next := &spoken{Session: s, stateless: slices.Contains(StatelessRevisions, s.Revision)}
 	if c.endpoint != nil {
 		next.header = c.endpoint.Headers(s)
+		if _, ok := c.endpoint.Transport.(poster); ok {
+			next.head, _ = keepalive.NewTemplate(c.endpoint.URL, next.header)
+		}
 	}
 	c.spoken.Store(next)
 }
@@ -418,13 +423,15 @@ func (c *Conn) Revision() string { return c.spoken.Load().Session.Revision }
 // handshake.
 func (c *Conn) Stateless() bool { return c.spoken.Load().stateless }
 
+const methodInitialize = "initialize"
+
 // Initialize opens a session (MCP basic/lifecycle) and returns the result of the
 // server. Over Streamable HTTP it also opens the stream of the server's own
 // messages, which a goroutine reads that Close waits for: what a server asks
 // during a call may come on that stream, and is lost before it is open.
 func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.RawMessage) (json.RawMessage, error) {
 	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, Revisions[0], capabilities, clientInfo)
-	result, e := c.Do(ctx, &Call{ID: c.NextID(), Method: "initialize", Params: params})
+	result, e := c.Do(ctx, &Call{ID: c.NextID(), Method: methodInitialize, Params: params})
 	if e != nil {
 		return nil, fmt.Errorf("initializing: %w", e)
 	}

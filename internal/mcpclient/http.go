@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/keepalive"
 	"github.com/toolgate/toolgate/internal/paramheader"
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -67,18 +68,19 @@ func (w *httpWire) broken(err error) {
 	}
 }
 
+// poster sends requests whose head is written once, such as a keepalive.Transport.
+type poster interface {
+	Post(ctx context.Context, p keepalive.Post) (answer []byte, res *http.Response, err error)
+}
+
 // send implements wire.
 func (w *httpWire) send(ctx context.Context, p *Call) error {
-	said := w.c.spoken.Load()
-	header := said.header
-	if said.stateless {
-		header = make(http.Header, len(said.header)+3)
-		paramheader.Set(header, p.Method, p.Params, p.Bound)
-		maps.Copy(header, said.header)
-	}
-	res, err := w.e.Post(ctx, header, p.line, p.claim)
+	body, res, err := w.exchange(ctx, p)
 	if err != nil {
 		return err
+	}
+	if res == nil {
+		return w.receive(body, p)
 	}
 	defer res.Body.Close()
 	switch media := Media(res); {
@@ -86,7 +88,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxRefusal)) // only to keep the connection
 		return p.await(ctx)
 	case res.StatusCode == http.StatusOK && (media == mediaJSON || media == mediaEvents):
-		if p.Method == "initialize" {
+		if p.Method == methodInitialize {
 			w.c.speakIn(Session{ID: SessionID(res)})
 		}
 		if media == mediaEvents {
@@ -95,7 +97,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		body, err := ReadBody(res, w.c.limits.Bytes)
 		switch {
 		case err == nil:
-			return cmp.Or(w.c.receive(body, source{only: p, owned: true}), ErrMalformed) // which counts only if it was no answer
+			return w.receive(body, p)
 		case !errors.Is(err, ErrTooLong):
 			return fmt.Errorf("reading the answer: %w", err)
 		}
@@ -104,6 +106,49 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		w.refused(res, p)
 	}
 	return nil
+}
+
+// receive takes a plain answer.
+func (w *httpWire) receive(body []byte, p *Call) error {
+	return cmp.Or(w.c.receive(body, source{only: p, owned: true}), ErrMalformed) // which counts only if it was no answer
+}
+
+// exchange sends a call. It returns the body of a plain answer, or else the
+// response, whose body the caller closes. The head of an answer that may open a
+// session, or that is not the answer, is always read by net/http.
+func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *http.Response, err error) {
+	said := w.c.spoken.Load()
+	if said.head != nil && p.Method != methodInitialize && !w.shared {
+		post := keepalive.Post{Head: said.head, Body: p.line, Claim: p.claim, MaxBytes: w.c.limits.Bytes}
+		plain := true
+		if said.stateless {
+			post.Extra, plain = said.repeat(p)
+		}
+		if plain {
+			body, res, err = w.e.Transport.(poster).Post(ctx, post)
+			return body, res, w.e.failed(err)
+		}
+	}
+	header := said.header
+	if said.stateless {
+		header = make(http.Header, len(said.header)+3)
+		paramheader.Set(header, p.Method, p.Params, p.Bound)
+		maps.Copy(header, said.header)
+	}
+	res, err = w.e.Post(ctx, header, p.line, p.claim)
+	return nil, res, err
+}
+
+// repeat returns the headers that repeat a stateless call, but for those that every
+// request has. It reports false for what a Template cannot carry.
+func (s *spoken) repeat(p *Call) (lines []byte, ok bool) {
+	lines, ok = make([]byte, 0, 128), len(p.Bound) < 2 // of several, two may have one name
+	paramheader.Each(p.Method, p.Params, p.Bound, func(name, value string) {
+		if s.header[name] == nil && ok {
+			lines, ok = keepalive.AppendHeader(lines, name, value)
+		}
+	})
+	return lines, ok
 }
 
 // follow takes the events of a response.

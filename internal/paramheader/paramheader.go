@@ -205,19 +205,24 @@ var namedBy = map[string]string{
 	"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId",
 }
 
-// Set adds the headers that repeat a stateless request: its method, the name of
-// what it concerns, and the arguments that bound selects. A method that no
-// header can carry is left out; the server then refuses the request.
+// Set adds the headers of Each to h.
 func Set(h http.Header, method string, params json.RawMessage, bound []Parameter) {
+	Each(method, params, bound, func(name, value string) { h[name] = []string{value} })
+}
+
+// Each gives the headers that repeat a stateless request to add: its method, the
+// name of what it concerns, and the arguments that bound selects. A method that no
+// header can carry is left out; the server then refuses the request.
+func Each(method string, params json.RawMessage, bound []Parameter, add func(name, value string)) {
 	if Plain(method) && method != "" {
-		h[Method] = []string{method}
+		add(Method, method)
 	}
 	key, ok := namedBy[method]
 	if !ok {
 		return
 	}
 	if name, ok := jsonrpc.TextAt(params, key); ok {
-		h[Name] = []string{Encode(name)}
+		add(Name, Encode(name))
 	}
 	if len(bound) == 0 {
 		return
@@ -225,7 +230,7 @@ func Set(h http.Header, method string, params json.RawMessage, bound []Parameter
 	arguments, _ := jsonrpc.Get(params, "arguments")
 	for _, p := range bound {
 		if text, ok := textOf(p.argument(arguments)); ok {
-			h[p.Header] = []string{Encode(text)}
+			add(p.Header, Encode(text))
 		}
 	}
 }

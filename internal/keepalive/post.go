@@ -1,0 +1,217 @@
+package keepalive
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// errWithdrawn is the error of a request whose Claim returned false.
+var errWithdrawn = errors.New("the request was given up before it was sent")
+
+// Template is the head of all POST requests to one address, but for their length
+// and the headers that each of them adds. It is immutable.
+type Template struct {
+	to     *url.URL
+	before []byte // up to the value of Content-Length
+	after  []byte // the rest
+}
+
+// reserved are the headers that net/http makes or that change what a message or its
+// connection means.
+var reserved = []string{"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Expect", "Upgrade"}
+
+// NewTemplate returns the head of POST requests to the address to with the headers
+// h, byte for byte as net/http would write it. It reports false for https, and for
+// what only net/http writes or refuses, such as text that is not ASCII.
+func NewTemplate(to *url.URL, h http.Header) (*Template, bool) {
+	target := to.RequestURI()
+	if to.Scheme != "http" || !isHost(to.Host) || !isText(target) || target[0] != '/' || strings.Contains(target, " ") {
+		return nil, false
+	}
+	t := &Template{to: to, after: []byte("\r\n")}
+	t.before = []byte("POST " + target + " HTTP/1.1\r\nHost: " + to.Host + "\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: ")
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		for _, value := range h[name] {
+			var ok bool
+			if t.after, ok = AppendHeader(t.after, name, value); !ok {
+				return nil, false
+			}
+		}
+	}
+	return t, true
+}
+
+// AppendHeader appends one header line to b. It reports false, and appends nothing,
+// for a name or a value that is not plain text, and for a name that decides where
+// a message ends.
+func AppendHeader(b []byte, name, value string) ([]byte, bool) {
+	if !isToken(name) || !isText(value) || slices.Contains(reserved, http.CanonicalHeaderKey(name)) {
+		return b, false
+	}
+	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...), true
+}
+
+// Post is one POST request.
+type Post struct {
+	Head  *Template
+	Extra []byte // more headers, made by AppendHeader
+	Body  []byte
+	// Claim is called right before the first byte is written, and prevents that by
+	// returning false; nil always agrees.
+	Claim func() bool
+	// MaxBytes bounds the body of a plain answer.
+	MaxBytes int
+}
+
+// write writes the request to w, which it does not flush.
+func (p *Post) write(w *bufio.Writer) error {
+	if p.Claim != nil && !p.Claim() {
+		return errWithdrawn
+	}
+	for _, part := range [...][]byte{p.Head.before, strconv.AppendInt(make([]byte, 0, 20), int64(len(p.Body)), 10), p.Head.after, p.Extra, crlf, p.Body} {
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Post sends a request once. It returns the body of a plain answer, which has
+// status 200, content type application/json and a known length of at most
+// MaxBytes; of any other answer it returns the response, whose body the caller
+// reads to its end or closes. It returns the cause of ctx when that ends first.
+func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.Response, err error) {
+	c, stop, err := t.send(ctx, p.Head.to, nil, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	if errors.Is(c.written, errWithdrawn) {
+		c.release(stop()) // nothing was written
+		return nil, nil, causeOf(ctx, errWithdrawn)
+	}
+	n := c.plainHead(p.MaxBytes)
+	if n < 0 {
+		res, err = c.response(ctx, stop, nil)
+		return nil, res, err
+	}
+	c.limit.N = 1<<63 - 1 // the length bounds the body
+	answer = make([]byte, n)
+	_, err = io.ReadFull(c.r, answer)
+	c.release(stop() && err == nil && c.written == nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the answer: %w", causeOf(ctx, noEOF(err)))
+	}
+	return answer, nil, nil
+}
+
+// noEOF returns err, for an end that came too early.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+var crlf = []byte("\r\n")
+
+// plainHead reads the head of a plain answer and returns the length of its body. It
+// returns -1, and reads nothing from c.r, for any other: a head that is not whole in
+// the buffer, a length that is missing, repeated or above most, a line that is
+// not of the usual form, or a header that changes what the body or the connection means.
+func (c *conn) plainHead(most int) int {
+	_, _ = c.r.Peek(1) // fills the buffer; without a byte there is no head
+	buf, _ := c.r.Peek(c.r.Buffered())
+	end := bytes.Index(buf, []byte("\r\n\r\n"))
+	if end < 0 {
+		return -1
+	}
+	line, lines, _ := bytes.Cut(buf[:end+2], crlf)
+	if !bytes.HasPrefix(line, []byte("HTTP/1.1 200 ")) || !isText(line) {
+		return -1
+	}
+	length, json := -1, false
+	for len(lines) > 0 {
+		line, lines, _ = bytes.Cut(lines, crlf)
+		name, value, ok := bytes.Cut(line, []byte(":"))
+		if value = bytes.Trim(value, " \t"); !ok || !isToken(name) || !isText(value) {
+			return -1
+		}
+		switch {
+		case isName(name, "Content-Length"):
+			n, err := strconv.ParseUint(string(value), 10, 63)
+			if err != nil || n > uint64(most) || length >= 0 { //nolint:gosec // most is not negative
+				return -1
+			}
+			length = int(n) //nolint:gosec // at most most
+		case isName(name, "Content-Type"):
+			if json || !slices.Contains(plainTypes, string(value)) {
+				return -1
+			}
+			json = true
+		case isName(name, "Connection"):
+			if !strings.EqualFold(string(value), "keep-alive") {
+				return -1
+			}
+		case isName(name, "Transfer-Encoding"), isName(name, "Trailer"):
+			return -1
+		}
+	}
+	if !json || length < 0 {
+		return -1
+	}
+	_, _ = c.r.Discard(end + 4) // these bytes are there
+	return length
+}
+
+// plainTypes are the usual spellings of a media type.
+var plainTypes = []string{"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"}
+
+// isName reports whether name is a header's, in any case.
+func isName(name []byte, header string) bool {
+	return len(name) == len(header) && strings.EqualFold(string(name), header)
+}
+
+// isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
+func isToken[T string | []byte](s T) bool {
+	for i := range len(s) {
+		if !tokens[s[i]] {
+			return false
+		}
+	}
+	return len(s) > 0
+}
+
+// tokens are the bytes that a token may have.
+var tokens = func() (set [256]bool) {
+	for _, c := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+		set[c] = true
+	}
+	return set
+}()
+
+// isText reports whether s has only printable ASCII characters, and no space at
+// its ends.
+func isText[T string | []byte](s T) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return len(s) == 0 || s[0] != ' ' && s[len(s)-1] != ' '
+}
+
+// isHost reports whether net/http sends s in a Host header as it stands: a name or
+// an address, with or without a port, and without a zone.
+func isHost(s string) bool { return strings.Trim(s, hostBytes) == "" && s != "" }
+
+const hostBytes = "-._:[]0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
