@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm bench fuzz mutate soak clean
+.PHONY: build guardian run test test-conformance check lint vuln npm bench bench-go fuzz mutate soak clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -73,8 +73,15 @@ test-conformance: testdata/conformance/node_modules/.package-lock.json
 testdata/conformance/node_modules/.package-lock.json: testdata/conformance/package-lock.json
 	cd testdata/conformance && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
 
-# Ratios against the bare upstream, and allocations.
-bench:
+# A governed call beside one through a plain reverse proxy, with real processes, in
+# about a quarter of an hour on a quiet machine. Writes the measured part of
+# docs/performance.md and its plots: make bench ARGS='-rounds 3', or
+# make bench ARGS='-quick -only "64 clients"' to try out. ARGS=-h lists the flags.
+bench: build
+	$(GO) run ./internal/testkit/bench $(ARGS)
+
+# Go's benchmarks: times and allocations of single parts.
+bench-go:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 # Every fuzz target for FUZZTIME: make fuzz FUZZTIME=5m

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed policy.rego
+var benchPolicy string
+
+// A site describes an upstream and the toolgate before it. Lanes with equal sites
+// share the processes. The zero value has three tools, one role, no history, and
+// durability os.
+type site struct {
+	tools    int  // of the upstream, the three that are called included
+	roles    int  // of the policy's data, in addition to the caller's
+	rules    int  // of the policy, in addition to its own, each for another tool
+	agents   int  // with tokens and roles of their own, in addition to the first
+	sessions int  // that idle
+	keys     int  // of the limit: agents that have called
+	tickets  int  // that have ended
+	recorded int  // calls in the trail
+	sync     bool // durability sync
+	isolated bool // isolation session, the default; otherwise shared
+	stdio    bool // upstream and clients on stdin and stdout
+}
+
+// A via is what a lane's clients talk to.
+type via string
+
+// The peers of a site.
+const (
+	direct  via = "direct"        // the upstream itself
+	reverse via = "reverse proxy" // before the upstream
+	gate    via = "toolgate"      // before the upstream
+)
+
+// token returns the bearer token of an agent; agent 0 makes most calls.
+func token(agent int) string { return "bench-agent-" + strconv.Itoa(agent) }
+
+// agentCount is the number of tokens that a site needs.
+func (s site) agentCount() int { return 1 + max(s.agents, s.keys) }
+
+// configuration returns mcp.json for a toolgate in dir.
+func (s site) configuration(self, upstream, dir string) any {
+	server := map[string]any{"type": "http", "url": "http://" + upstream + "/mcp"}
+	if s.stdio {
+		server = map[string]any{"command": self, "args": []string{"upstream", "-tools", strconv.Itoa(s.toolCount())}}
+	}
+	durability, isolation := "os", "shared"
+	if s.sync {
+		durability = "sync"
+	}
+	if s.isolated {
+		isolation = "session"
+	}
+	settings := map[string]any{
+		"state":     filepath.Join(dir, "state"),
+		"policy":    map[string]any{"path": filepath.Join(dir, "policy")},
+		"limits":    map[string]any{"default": "100000000/1m"},
+		"approvals": map[string]any{"hold": "0s"},
+		"audit":     map[string]any{"durability": durability},
+		"servers":   map[string]any{"up": map[string]any{"isolation": isolation}},
+	}
+	if !s.stdio {
+		settings["identity"] = map[string]any{"tokens": s.tokens()}
+	}
+	return map[string]any{"mcpServers": map[string]any{"up": server}, "toolgate": settings}
+}
+
+// tokens gives every agent a role of its own beside the common one, so that each has
+// a rights set of its own.
+func (s site) tokens() (tokens []any) {
+	for i := range s.agentCount() {
+		roles := []string{"agent"}
+		if i > 0 {
+			roles = append(roles, "team-"+strconv.Itoa(i))
+		}
+		tokens = append(tokens, map[string]any{"subject": "agent-" + strconv.Itoa(i), "roles": roles, "sha256": fmt.Sprintf("%x", sha256.Sum256([]byte(token(i))))})
+	}
+	return tokens
+}
+
+func (s site) toolCount() int { return max(s.tools, own) }
+
+// policyData returns data.json: what the roles may call.
+func (s site) policyData() any {
+	all := map[string]bool{"echo": true, "checked": true, "big": true}
+	for i := own; i < s.tools; i++ {
+		all[fmt.Sprintf("record_%05d", i)] = true
+	}
+	roles := map[string]any{"agent": map[string]any{"tools": all}}
+	for i := range s.roles {
+		roles["other-"+strconv.Itoa(i)] = map[string]any{"tools": map[string]bool{"echo": true, "record_" + strconv.Itoa(i): true}}
+	}
+	return map[string]any{"roles": roles, "longest": map[string]int{"checked": 10_000}, "held": map[string]string{"checked": "held"}}
+}
+
+// policy returns the policy with the site's further rules.
+func (s site) policy() string {
+	var b strings.Builder
+	b.WriteString(benchPolicy)
+	for i := range s.rules {
+		fmt.Fprintf(&b, "\ndeny contains {\"rule\": \"rule-%d\", \"reason\": \"too many\"} if {\n\tinput.tool.name == \"other_%d\"\n\tinput.arguments.count > %d\n}\n", i, i, i)
+	}
+	return b.String()
+}
+
+// write writes the files of a toolgate to dir, which it creates.
+func (s site) write(self, upstream, dir string) error {
+	config, err := json.MarshalIndent(s.configuration(self, upstream, dir), "", "\t")
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(s.policyData())
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "policy"), 0o700); err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{"mcp.json": config, "policy/policy.rego": []byte(s.policy()), "policy/data.json": data} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A process is a program that a benchmark has started.
+type process struct {
+	cmd  *exec.Cmd
+	stop context.CancelFunc
+	log  *os.File
+	done chan struct{} // closed when it has ended
+}
+
+// programIn prepares a program in dir, with its stderr in a file log there. Its end, by
+// SIGTERM, comes with ctx.
+func programIn(ctx context.Context, dir, name string, args ...string) (*process, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stderr = dir, log
+	cmd.Env = append(os.Environ(), "HOME="+dir)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return &process{cmd: cmd, stop: stop, log: log, done: make(chan struct{})}, nil
+}
+
+// start starts a program that nobody reads from.
+func (p *process) start() error {
+	p.cmd.Stdout = p.log
+	if err := p.cmd.Start(); err != nil {
+		p.stop()
+		p.log.Close()
+		return err
+	}
+	p.reap()
+	return nil
+}
+
+// reap notes the end of a program that was started.
+func (p *process) reap() {
+	go func() {
+		_ = p.cmd.Wait() // it was told to end, or its log says more
+		close(p.done)
+	}()
+}
+
+// end ends the program and waits until it has ended.
+func (p *process) end() {
+	p.stop()
+	<-p.done
+	p.log.Close()
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// ended reports whether the program has ended, with the last that it logged.
+func (p *process) ended() error {
+	select {
+	case <-p.done:
+		text, _ := os.ReadFile(p.log.Name())
+		return fmt.Errorf("%s has ended: %s", filepath.Base(p.cmd.Path), text[max(0, len(text)-500):])
+	default:
+		return nil
+	}
+}
+
+// freeAddress returns a loopback address that was free a moment ago.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
