@@ -78,12 +78,13 @@ func (p *Post) write(w *bufio.Writer) error {
 	if p.Claim != nil && !p.Claim() {
 		return errWithdrawn
 	}
-	for _, part := range [...][]byte{p.Head.before, strconv.AppendInt(make([]byte, 0, 20), int64(len(p.Body)), 10), p.Head.after, p.Extra, crlf, p.Body} {
-		if _, err := w.Write(part); err != nil {
-			return err
-		}
+	head := strconv.AppendInt(append(w.AvailableBuffer(), p.Head.before...), int64(len(p.Body)), 10)
+	head = append(append(append(head, p.Head.after...), p.Extra...), "\r\n"...)
+	if _, err := w.Write(head); err != nil {
+		return err
 	}
-	return nil
+	_, err := w.Write(p.Body)
+	return err
 }
 
 // Post sends a request once. It returns the body of a plain answer, which has

@@ -177,10 +177,7 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 			s.level = text(r, "level")
 			s.levelMu.Unlock()
 		}
-		if !stateless || !bytes.Contains(result, []byte(`"input_required"`)) { // most results end here, without a walk
-			return result, nil
-		}
-		if kind, _ := jsonrpc.Get(result, "resultType"); string(kind) != `"input_required"` {
+		if !stateless || !asks(result) {
 			return result, nil
 		}
 		if n == maxRounds {
@@ -190,6 +187,16 @@ func (s *session) request(ctx context.Context, r *request) (json.RawMessage, *Er
 			return nil, e
 		}
 	}
+}
+
+// asks reports whether a result has questions in place of an answer.
+func asks(result json.RawMessage) bool {
+	const short = 1 << 10
+	if len(result) < short && !bytes.Contains(result, []byte(`input_required`)) { // most results end here, without a walk
+		return false
+	}
+	kind, _, _ := jsonrpc.Unpack(result, true, nil, "resultType")
+	return len(kind) > 0 && string(kind[0]) == `"input_required"`
 }
 
 // session returns the connection of a client with its slot, which the caller

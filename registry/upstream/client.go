@@ -34,12 +34,15 @@ func (c *client) peer() Peer {
 	return c.home
 }
 
+// nothing is an object without members, which nobody changes.
+var nothing = json.RawMessage(`{}`)
+
 // clientCapabilities returns what the client can do, as an object.
 func (c *client) clientCapabilities() json.RawMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if isEmpty(c.capabilities) {
-		return json.RawMessage(`{}`)
+		return nothing
 	}
 	return c.capabilities
 }

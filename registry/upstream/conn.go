@@ -108,14 +108,14 @@ func (c *conn) do(ctx context.Context, r *request) (json.RawMessage, *Error) {
 		meta = append(meta, jsonrpc.Change{Name: "progressToken", Value: jsonrpc.Quote(p.ID)})
 	}
 	if c.Stateless() {
-		meta = append(meta, c.clientMeta(r)...)
+		meta = c.appendClientMeta(meta, r)
 	}
 	if meta != nil {
 		if p.Params == nil {
 			p.Params = json.RawMessage(`{}`)
 		}
 		var err error
-		if p.Params, err = jsonrpc.Edit(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
+		if p.Params, err = jsonrpc.Extend(p.Params, jsonrpc.Change{Name: "_meta", Members: meta}); err != nil {
 			return nil, &Error{Kind: Unavailable, Err: fmt.Errorf("adding what each request says of its client: %w", err)}
 		}
 	}

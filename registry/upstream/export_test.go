@@ -85,18 +85,34 @@ func (s *secrets) Redact(raw json.RawMessage) json.RawMessage { return s.redact(
 func (s *secrets) RedactError(e *Error) *Error { return s.redactError(e) }
 
 // Waiting returns how many connections wait for a place.
-func (s *Server) Waiting() (n int) {
+func (s *Server) Waiting() int {
+	_, waiting := s.count()
+	return waiting
+}
+
+// Open returns how many connections of sessions have a place.
+func (s *Server) Open() int {
+	open, _ := s.count()
+	return open
+}
+
+// count returns how many connections of sessions have a place, and how many wait for one.
+func (s *Server) count() (open, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sl := range s.slots {
 		select {
 		case <-sl.place.Granted():
+			open++
 		default:
-			n++
+			waiting++
 		}
 	}
-	return n
+	return open, waiting
 }
 
 // RelistPause is relistPause.
 var RelistPause = relistPause
+
+// Asks is asks.
+var Asks = asks

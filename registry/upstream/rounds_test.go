@@ -207,3 +207,28 @@ func TestRoundsAndTime(t *testing.T) {
 		wantError(t, e, upstream.Cancelled, true)
 	})
 }
+
+// A result asks when its own resultType says so, however long it is and whatever its
+// text says.
+func TestAsks(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	for _, tt := range []struct {
+		result string
+		want   bool
+	}{
+		{`{"resultType":"input_required"}`, true},
+		{`{ "a" : [{"resultType":1}], "resultType" : "input_required" }`, true},
+		{`{"a":"` + long + `","resultType":"input_required"}`, true},
+		{`{"resultType":"input_required","a":"` + long + `"}`, true},
+		{`{"a":"` + long + `\"resultType\":\"input_required\""}`, false},
+		{`{"a":{"resultType":"input_required"},"resultType":"complete"}`, false},
+		{`{"a":{"resultType":"input_required"},"b":"` + long + `"}`, false},
+		{`{"resultType":{"input_required":1}}`, false},
+		{`["resultType","input_required"]`, false},
+		{`{}`, false},
+	} {
+		if got := upstream.Asks(json.RawMessage(tt.result)); got != tt.want {
+			t.Errorf("%.60s: %t, want %t", tt.result, got, tt.want)
+		}
+	}
+}

@@ -312,6 +312,31 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
+// A thousand agents call at once, four for each place, and all are served. A stateless
+// server has no sessions, but each agent has a connection of its own.
+func TestThousandAgents(t *testing.T) {
+	const agents = 1_000
+	rec := recorder.HTTP(t, recorder.Config{Stateless: &recorder.Stateless{Tools: []recorder.StatelessTool{{Name: "echo"}}}})
+	cfg := httpServer(rec)
+	cfg.Isolation, cfg.MaxSessions = "session", 256
+	never := func(time.Duration) <-chan time.Time { return nil } // nobody who waits gives up
+	r := start(t, cfg, upstream.Options{After: never})
+	prints := r.ready()
+	var all sync.WaitGroup
+	for i := range agents {
+		all.Go(func() {
+			from := upstream.Downstream{Session: fmt.Sprint(i), Subject: fmt.Sprint("agent-", i)}
+			if _, e := r.Do(t.Context(), upstream.Call{Tool: "echo", Fingerprint: prints["echo"], From: from, Timeout: time.Minute}); e != nil {
+				t.Errorf("agent %d: %v", i, e)
+			}
+			if n := r.Open(); n > cfg.MaxSessions {
+				t.Errorf("%d connections are open, more than %d", n, cfg.MaxSessions)
+			}
+		})
+	}
+	all.Wait()
+}
+
 // Threat H5: the session hog. A principal that is alone has every connection. Another
 // one gets the first that is idle, before any further session of the hog, and is refused
 // only while all of them are busy.

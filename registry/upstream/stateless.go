@@ -47,11 +47,11 @@ func codeOf(e *Error) string {
 	return string(code)
 }
 
-// clientMeta returns the _meta of a stateless request, which replaces what another
-// hop said there. Requests on the shared connection claim no capabilities and no
+// appendClientMeta appends the _meta of a stateless request, which replaces what
+// another hop said there. Requests on the shared connection claim no capabilities and no
 // log level, because nobody could be asked or notified.
-func (c *conn) clientMeta(r *request) []jsonrpc.Change {
-	capabilities, level := json.RawMessage(`{}`), json.RawMessage(nil)
+func (c *conn) appendClientMeta(meta []jsonrpc.Change, r *request) []jsonrpc.Change {
+	capabilities, level := nothing, json.RawMessage(nil)
 	if c.client != nil {
 		if capabilities = r.From.Capabilities; isEmpty(capabilities) {
 			capabilities = c.client.clientCapabilities()
@@ -61,10 +61,10 @@ func (c *conn) clientMeta(r *request) []jsonrpc.Change {
 			level = jsonrpc.Quote(name)
 		}
 	}
-	return []jsonrpc.Change{ // made here, or a part of a decoded message
-		{Name: metaRevision, Value: jsonrpc.Quote(c.Revision()), Checked: true}, {Name: metaClient, Value: c.info, Checked: true},
-		{Name: metaCapabilities, Value: capabilities, Checked: true}, {Name: metaLevel, Value: level, Checked: true}, {Name: metaSubscription},
-	}
+	return append(meta, // made here, or a part of a decoded message
+		jsonrpc.Change{Name: metaRevision, Value: jsonrpc.Quote(c.Revision()), Checked: true}, jsonrpc.Change{Name: metaClient, Value: c.info, Checked: true},
+		jsonrpc.Change{Name: metaCapabilities, Value: capabilities, Checked: true}, jsonrpc.Change{Name: metaLevel, Value: level, Checked: true}, jsonrpc.Change{Name: metaSubscription},
+	)
 }
 
 // statelessNotice handles a notification of a stateless server. One that names
