@@ -183,18 +183,26 @@ func (in Input) MarshalJSON() ([]byte, error) {
 // A member that no policy sees is an error.
 func (in *Input) UnmarshalJSON(raw []byte) error {
 	var d plain
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&d); err != nil {
+	if err := ReadStrict(raw, &d); err != nil {
 		return fmt.Errorf("reading input: %w", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("reading input: more than one JSON value")
 	}
 	*in = Input(d)
 	var about struct{ Tool *json.RawMessage }
 	if err := json.Unmarshal(raw, &about); err != nil || in.Calls() != (about.Tool != nil) {
 		return errors.New("reading input: tool: wanted for tools/call, and for that only (hint: name one of tool, resource, prompt, server)")
+	}
+	return nil
+}
+
+// ReadStrict reads one JSON document and refuses unknown members.
+func ReadStrict(raw []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
 	}
 	return nil
 }
@@ -220,6 +228,18 @@ type Reading struct {
 	Calls int64 `json:"calls"`
 	// Sum is exact, in decimal digits: a JSON number of any size.
 	Sum json.Number `json:"sum"`
+}
+
+// Unused returns the readings of meters before any call; nil for no meters.
+func Unused(meters []Meter) map[string]Reading {
+	if len(meters) == 0 {
+		return nil
+	}
+	usage := make(map[string]Reading)
+	for _, m := range meters {
+		usage[m.Name] = Reading{Sum: "0"}
+	}
+	return usage
 }
 
 // Effect is a verdict.

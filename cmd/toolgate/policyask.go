@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -131,20 +130,13 @@ func (e *env) supposedTool(ctx context.Context, s *supposed, name string, cfg *c
 // supposedUsage fills in what the meters of the tool stand at.
 func (e *env) supposedUsage(ctx context.Context, s *supposed, cfg *config.Config, engine *rego.Engine, in *policy.Input) error {
 	meters := engine.Meters(in.Tool)
-	for _, m := range meters {
-		if in.Usage == nil {
-			in.Usage = make(map[string]policy.Reading)
-		}
-		in.Usage[m.Name] = policy.Reading{Sum: "0"}
-	}
+	in.Usage = policy.Unused(meters)
 	if s.usage != "" {
 		raw, err := e.object("usage", s.usage)
 		if err != nil {
 			return err
 		}
-		d := json.NewDecoder(bytes.NewReader(raw))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&in.Usage); err != nil {
+		if err := policy.ReadStrict(raw, &in.Usage); err != nil {
 			return usage(fmt.Errorf("--usage: %w\nhint: --usage '{\"day\":{\"calls\":3,\"sum\":900}}'", err))
 		}
 		return nil

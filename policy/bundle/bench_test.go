@@ -2,16 +2,13 @@ package bundle_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	opabundle "github.com/open-policy-agent/opa/v1/bundle"
-	"github.com/open-policy-agent/opa/v1/metrics"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
-	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy/bundle"
 )
@@ -73,37 +70,6 @@ const everything = `{
 		"hours": "office"
 	}}
 }`
-
-// BenchmarkWhole is the cost of one evaluation of everything, as of each call.
-func BenchmarkWhole(b *testing.B) {
-	c, store := compiled(b)
-	for _, call := range costs {
-		r := rego.New(rego.Compiler(c), rego.Store(store), rego.Query(verdicts), rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm))
-		if call.everything {
-			r = withData(b, c, everything)(verdicts)
-		}
-		q, err := r.PrepareForEval(context.Background())
-		if err != nil {
-			b.Fatal(err)
-		}
-		input := ast.MustParseTerm(fmt.Sprintf(`{"action": "tools/call", "principal": {"subject": "agent-7", "roles": [%q]},
-			"tool": {"server": "standard", "name": %[2]q, "exposed": %[2]q, "risk": "high", "fingerprint": "sha256:0"}, "arguments": %s,
-			"request": {"id": "1", "transport": "http", "era": "2025-11-25", "trace_id": "", "time": "2026-11-20T12:00:00Z"},
-			"usage": {"day": {"calls": 3, "sum": 300}}}`, call.role, call.tool, call.arguments)).Value
-		b.Run(call.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				rs, err := q.Eval(context.Background(), rego.EvalParsedInput(input), rego.EvalExternalCancel(topdown.NewCancel()), rego.EvalMetrics(metrics.NoOp()))
-				if err != nil || len(rs) != 1 {
-					b.Fatal(rs, err)
-				}
-			}
-		})
-	}
-}
-
-// keepTerm keeps results as OPA's own terms, as toolgate does.
-func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }
 
 // BenchmarkPartial is the cost of what explain, matrix and check ask about one
 // role and one tool.

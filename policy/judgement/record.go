@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -182,7 +181,7 @@ func Decode(r *audit.Record) (*policy.Input, *policy.Decision, error) {
 
 func input(r *audit.Record) (*policy.Input, error) {
 	var more rest
-	if err := strict(r.Input, &more); err != nil {
+	if err := policy.ReadStrict(r.Input, &more); err != nil { // a later version may have judged by other members
 		return nil, err
 	}
 	in := &policy.Input{
@@ -250,18 +249,4 @@ func decision(r *audit.Record) (*policy.Decision, error) {
 		d.Effect = policy.Hold
 	}
 	return d, nil
-}
-
-// strict reads one document and refuses unknown members: a later version may have
-// judged by one of them.
-func strict(raw json.RawMessage, to any) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
 }

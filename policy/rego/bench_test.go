@@ -1,11 +1,17 @@
 package rego_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/open-policy-agent/opa/v1/ast"
+
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -39,6 +45,63 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("hold", func(b *testing.B) {
 		benchmarkDecide(b, "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`, policy.Hold)
 	})
+}
+
+// everything has one tool with everything that data can have about a tool.
+const everything = `{
+	"roles": {"treasurer": {"tools": {"pay": {"arguments": {"action": ["transfer", "balance"], "asset": {"enum": ["USD", "EUR"]}}}}}},
+	"thresholds": {"pay": {"amount": 100}},
+	"unmetered": {"pay": {"action": ["balance"]}},
+	"usage": {"pay": {"day": {"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]}, "hold": {"sum": 1000, "calls": 20}, "deny": {"sum": 5000}}}},
+	"schedules": {"office": {"zone": "UTC", "open": [{"days": ["Friday"], "from": "08:00", "to": "17:00"}]}},
+	"lists": {"payees": {"acct-1": true}},
+	"approval": {"roles": ["approver"]},
+	"tools": {"pay": {
+		"arguments": {"memo": {"max_length": 80, "optional": true}},
+		"transfers": {"destination": {"in": "payees"}, "amount": {"max": 10000}},
+		"hours": "office"
+	}}
+}`
+
+// BenchmarkWhole is the cost of one evaluation of the default policy for an input that
+// was read before; most calls cannot be answered from memory.
+func BenchmarkWhole(b *testing.B) {
+	for _, c := range []struct{ name, role, tool, arguments string }{
+		{"search", "researcher", "search_internet", `{"query":"x","num_results":5}`},
+		{"lacks", "approver", "search_internet", `{"query":"x","num_results":5}`},
+		{"lacks_arg", "researcher", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`},
+		{"model", "creator", "generate_media", `{"prompt":"x","model":"card-1"}`},
+		{"transfer", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`},
+		{"hold", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`},
+		{"everything", "treasurer", "pay", `{"action":"transfer","asset":"USD","amount":50,"destination":"acct-1","memo":"rent"}`},
+	} {
+		o := rego.Options{Timeout: testTimeout}
+		if c.name == "everything" {
+			o.Path = b.TempDir()
+			if err := os.CopyFS(o.Path, bundle.Files); err != nil {
+				b.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(o.Path, "data.json"), []byte(everything), 0o600); err != nil {
+				b.Fatal(err)
+			}
+		}
+		e, err := rego.Load(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		input := ast.MustParseTerm(fmt.Sprintf(`{"action": "tools/call", "principal": {"subject": "agent-7", "roles": [%q]},
+			"tool": {"server": "standard", "name": %[2]q, "exposed": %[2]q, "risk": "high", "fingerprint": "sha256:0"}, "arguments": %s,
+			"request": {"id": "1", "transport": "http", "era": "2025-11-25", "trace_id": "", "time": "2026-11-20T12:00:00Z"},
+			"usage": {"day": {"calls": 3, "sum": 300}}}`, c.role, c.tool, c.arguments)).Value
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := e.Whole(context.Background(), input); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkFirst is what a pair of principal and tool costs once.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/bundle"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -40,13 +38,14 @@ type program struct {
 	compiler  *ast.Compiler
 	telling   *ast.Compiler // has data.system too
 	store     storage.Store
-	data      ast.Value // all of store
+	txn       storage.Transaction // for as long as the program: nobody writes
+	data      ast.Value           // all of store
 	form      form
-	decision  rego.PreparedEvalQuery
-	visible   *rego.PreparedEvalQuery // nil = the policy does not say
-	trail     *rego.PreparedEvalQuery // nil = the policy does not say
-	logging   logging
-	patterns  cache.InterQueryValueCache
+	decision  *query
+	visible   *query // nil = the policy does not say
+	trail     *query // nil = the policy does not say
+	drop      *query // from the decision log
+	mask      *query
 	reads     reads
 	residuals *residuals
 	roles     map[string]any
@@ -92,16 +91,19 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 		return nil, fmt.Errorf("reading policy data: %w", err)
 	}
 	p := &program{store: inmem.NewFromASTObject(data.(ast.Object)), data: data}
+	if p.txn, err = p.store.NewTransaction(ctx); err != nil {
+		return nil, fmt.Errorf("opening policy data: %w", err)
+	}
 	p.roles, _ = s.data["roles"].(map[string]any)
 	p.labels = labelsOf(s.modules)
 	p.residuals = &residuals{compiler: sync.OnceValues(func() (*ast.Compiler, error) {
-		c, _, err := compileModules(context.Background(), s.modules, p.store)
+		c, _, err := p.compileModules(context.Background(), s.modules)
 		return c, err
 	})}
 	if p.meters, err = readMeters(s.data); err != nil {
 		return nil, fmt.Errorf("reading meters: %w", err)
 	}
-	if p.compiler, p.telling, err = compileModules(ctx, s.modules, p.store); err != nil {
+	if p.compiler, p.telling, err = p.compileModules(ctx, s.modules); err != nil {
 		return nil, err
 	}
 	if err = checkOperands(s.modules); err != nil {
@@ -138,10 +140,7 @@ func checkJSON(content []byte) error {
 	if _, err := d.ReadValue(); err != nil {
 		return err
 	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
+	return atEnd(d)
 }
 
 // systemPackages are OPA's own: what they are asked about is no call.
@@ -149,18 +148,13 @@ var systemPackages = ast.MustParseRef("data.system")
 
 // compileModules makes a compiler of what judges calls, held to the schema of
 // input, and one for what is asked about their events in the log.
-func compileModules(ctx context.Context, modules map[string]*ast.Module, store storage.Store) (judging, telling *ast.Compiler, err error) {
-	txn, err := store.NewTransaction(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening policy data: %w", err)
-	}
-	defer store.Abort(ctx, txn)
+func (p *program) compileModules(ctx context.Context, modules map[string]*ast.Module) (judging, telling *ast.Compiler, err error) {
 	types, err := inputTypes()
 	if err != nil {
 		return nil, nil, err
 	}
 	strict := func() *ast.Compiler {
-		return ast.NewCompiler().WithCapabilities(capabilities()).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, store, txn))
+		return ast.NewCompiler().WithCapabilities(capabilities()).WithStrict(true).WithPathConflictsCheck(storage.NonEmpty(ctx, p.store, p.txn))
 	}
 	judges := maps.Clone(modules)
 	maps.DeleteFunc(judges, func(_ string, m *ast.Module) bool { return m.Package.Path.HasPrefix(systemPackages) })
@@ -181,43 +175,24 @@ func compileModules(ctx context.Context, modules map[string]*ast.Module, store s
 
 func (p *program) prepare(ctx context.Context) error {
 	size := cachedPatterns
-	p.patterns = cache.NewInterQueryValueCache(ctx, &cache.Config{
+	patterns := cache.NewInterQueryValueCache(ctx, &cache.Config{
 		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
 	})
 	var err error
-	if p.decision, err = p.query(p.compiler, p.form.query).PrepareForEval(ctx); err != nil {
-		return fmt.Errorf("preparing %s: %w", p.form.query, err)
-	}
-	if p.visible, err = p.prepareRule(ctx, visiblePath); err != nil {
-		return err
-	}
-	if p.trail, err = p.prepareRule(ctx, trailPath); err != nil {
-		return err
+	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, dropPath: &p.drop, maskPath: &p.mask} {
+		c := p.compiler
+		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
+			c = p.telling
+		} else if q != &p.decision && len(c.GetRules(ast.MustParseRef(what))) == 0 {
+			continue
+		}
+		if *q, err = p.compileQuery(c, patterns, what); err != nil {
+			return fmt.Errorf("preparing %s: %w", what, err)
+		}
 	}
 	p.reads = readsOf(p.compiler, p.data)
-	return p.prepareLogging(ctx)
+	return nil
 }
-
-// prepareRule prepares the query of a rule; nil when the policy does not have it.
-func (p *program) prepareRule(ctx context.Context, path string) (*rego.PreparedEvalQuery, error) {
-	if len(p.compiler.GetRules(ast.MustParseRef(path))) == 0 {
-		return nil, nil
-	}
-	q, err := p.query(p.compiler, path).PrepareForEval(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("preparing %s: %w", path, err)
-	}
-	return &q, nil
-}
-
-// query makes a query of the program: strict about errors of built-ins.
-func (p *program) query(c *ast.Compiler, q string) *rego.Rego {
-	return rego.New(rego.Compiler(c), rego.Store(p.store), rego.Query(q),
-		rego.StrictBuiltinErrors(true), rego.GenerateJSON(keepTerm))
-}
-
-// keepTerm keeps results as OPA's own terms: decisions are read from those.
-func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }
 
 func isString(t *ast.Term) bool {
 	_, ok := t.Value.(ast.String)
@@ -240,11 +215,11 @@ func cause(err error) string {
 // anything may stand.
 var inputTypes = sync.OnceValues(func() (*ast.SchemaSet, error) {
 	raw, err := schemas.Files.ReadFile("policy-input.json")
-	if err != nil {
-		return nil, fmt.Errorf("reading the schema of input: %w", err)
-	}
 	var doc any
-	if err := util.UnmarshalJSON(raw, &doc); err != nil {
+	if err == nil {
+		err = util.UnmarshalJSON(raw, &doc)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("reading the schema of input: %w", err)
 	}
 	set := ast.NewSchemaSet()

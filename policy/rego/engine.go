@@ -197,7 +197,7 @@ func (e *Engine) try(ctx context.Context) error {
 		samples := slices.Clone(others)
 		for _, tool := range slices.Concat(some(e.toolsGranted(role)), some(slices.Sorted(maps.Keys(e.program.meters))), []string{unknownTool}) {
 			samples = append(samples, policy.Input{
-				Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: e.unused(tool),
+				Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: policy.Unused(e.program.meters[tool]),
 			})
 		}
 		for _, in := range samples {
@@ -243,18 +243,6 @@ var others = []policy.Input{
 
 // some gives the first of names that are tried.
 func some(names []string) []string { return names[:min(len(names), triedTools)] }
-
-// unused is the usage of a tool that nobody has called; nil when it is not counted.
-func (e *Engine) unused(tool string) map[string]policy.Reading {
-	if e.program.meters[tool] == nil {
-		return nil
-	}
-	usage := make(map[string]policy.Reading)
-	for _, m := range e.program.meters[tool] {
-		usage[m.Name] = policy.Reading{Sum: "0"}
-	}
-	return usage
-}
 
 // toolsGranted gives the tools that data.roles names for role, sorted.
 func (e *Engine) toolsGranted(role string) []string {
@@ -331,5 +319,11 @@ func (r *Reference) ask(ctx context.Context, in *policy.Input) (v ast.Value, err
 	if err != nil {
 		return nil, err
 	}
-	return onlyValue(rs)
+	if len(rs) == 0 {
+		return nil, errUndefined
+	}
+	return rs[0].Expressions[0].Value.(*ast.Term).Value, nil
 }
+
+// keepTerm keeps results as OPA's own terms: decisions are read from those.
+func keepTerm(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }

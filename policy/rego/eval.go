@@ -1,11 +1,9 @@
 package rego
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"reflect"
 	"slices"
@@ -14,8 +12,6 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/metrics"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
@@ -54,10 +50,7 @@ func (e *Engine) Decide(ctx context.Context, in *policy.Input) (policy.Decision,
 	}
 	looked := known.constant.Load()
 	if looked != nil && looked.verdict != nil {
-		if d := looked.verdict; d.Approval != nil || d.Limit != nil || d.Redact != nil {
-			return cloneDecision(d), nil
-		}
-		return *looked.verdict, nil
+		return cloneDecision(looked.verdict), nil
 	}
 	begin := time.Now()
 	d, err := e.close(e.evaluate(ctx, in, known, e.timeout))
@@ -83,18 +76,16 @@ func (e *Engine) Visible(ctx context.Context, p policy.Principal, t policy.Tool)
 		return false, errors.New("judging visibility: no principal")
 	}
 	known, err := e.pairs.find(&p, &t)
+	if err == nil && known.shown.Load() == nil {
+		var shown bool
+		if shown, err = e.show(ctx, known); err == nil {
+			known.shown.Store(&shown)
+		}
+	}
 	if err != nil {
 		return false, fmt.Errorf("judging visibility: %w", err)
 	}
-	if shown := known.shown.Load(); shown != nil {
-		return *shown, nil
-	}
-	shown, err := e.show(ctx, known)
-	if err != nil {
-		return false, fmt.Errorf("judging visibility: %w", err)
-	}
-	known.shown.Store(&shown)
-	return shown, nil
+	return *known.shown.Load(), nil
 }
 
 // DefinesVisible reports whether the policy has the rule data.toolgate.visible.
@@ -105,18 +96,9 @@ func (e *Engine) show(ctx context.Context, known *pair) (bool, error) {
 		c, err := e.constantOf(ctx, known, e.timeout)
 		return err == nil && (c.verdict == nil || c.verdict.Effect != policy.Deny), err
 	}
-	v, err := e.eval(ctx, e.program.visible, e.timeout, func(topdown.Cancel) (ast.Value, error) {
-		return ast.NewObject([2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm}), nil
-	})
-	if errors.Is(err, errUndefined) {
-		return false, nil
-	}
+	shown, err := ask(ctx, e, e.program.visible, known.input(), boolean)
 	if err != nil {
-		return false, err
-	}
-	shown, err := boolean(v)
-	if err != nil {
-		return false, fmt.Errorf("%s %w", visiblePath, err)
+		return false, fmt.Errorf("%s: %w", visiblePath, err)
 	}
 	return shown, nil
 }
@@ -143,7 +125,7 @@ func (e *Engine) failed(err error) (policy.Decision, error) {
 // evaluate judges in by evaluating the whole policy; known is nil for a request
 // that calls no tool. Reading the arguments counts as evaluation.
 func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, within time.Duration) (policy.Decision, error) {
-	v, err := e.eval(ctx, &e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+	v, err := e.eval(ctx, e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
 		return inputTerm(in, known, c)
 	})
 	if err != nil {
@@ -152,42 +134,19 @@ func (e *Engine) evaluate(ctx context.Context, in *policy.Input, known *pair, wi
 	return e.program.form.decode(v)
 }
 
-// eval evaluates one prepared query to its only value, with the input that read
-// gives, in at most the time within. A value that comes later is an error.
-func (e *Engine) eval(ctx context.Context, q *rego.PreparedEvalQuery, within time.Duration,
-	read func(topdown.Cancel) (ast.Value, error), options ...rego.EvalOption) (v ast.Value, err error) {
+// eval evaluates one query, with the input that read gives, in at most the time
+// within. A value that comes later is an error.
+func (e *Engine) eval(ctx context.Context, q *query, within time.Duration,
+	read func(topdown.Cancel) (ast.Value, error), options ...func(*topdown.Query)) (v ast.Value, err error) {
 	err = bounded(ctx, within, func(c topdown.Cancel) error {
 		input, err := read(c)
 		if err != nil {
 			return err
 		}
-		rs, err := q.Eval(ctx, append(options,
-			rego.EvalParsedInput(input),
-			rego.EvalExternalCancel(c),
-			rego.EvalMetrics(metrics.NoOp()),
-			rego.EvalInterQueryBuiltinValueCache(e.program.patterns))...)
-		if err != nil {
-			return err
-		}
-		v, err = onlyValue(rs)
+		v, err = q.run(ctx, input, c, options...)
 		return err
 	})
 	return v, err
-}
-
-// onlyValue returns the one value of a query with keepTerm.
-func onlyValue(rs rego.ResultSet) (ast.Value, error) {
-	switch {
-	case len(rs) == 0:
-		return nil, errUndefined
-	case len(rs) > 1 || len(rs[0].Expressions) != 1:
-		return nil, errors.New("more than one result")
-	}
-	t, ok := rs[0].Expressions[0].Value.(*ast.Term)
-	if !ok {
-		return nil, errors.New("result is no term")
-	}
-	return t.Value, nil
 }
 
 // bounded runs f with a cancel that fires after the time within or when ctx
@@ -239,124 +198,85 @@ func cloneDecision(d *policy.Decision) policy.Decision {
 // pair is one principal and one tool, with what is known of them before any
 // call. Its fields are written before it is shared; the atomic ones once each.
 type pair struct {
-	principal     policy.Principal
-	tool          policy.Tool
-	principalTerm *ast.Term
-	toolTerm      *ast.Term
-	constant      atomic.Pointer[constant] // nil = nobody has looked
-	shown         atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
-	forgotten     bool                     // it is not in the cache: nothing found is of use later
+	principal, tool *ast.Term
+	constant        atomic.Pointer[constant] // nil = nobody has looked
+	shown           atomic.Pointer[bool]     // the answer of Visible; nil = nobody has asked
+	forgotten       bool                     // it is not in the cache: nothing found is of use later
 }
 
-// newPair returns the pair of copies of p and t.
-func newPair(p *policy.Principal, t *policy.Tool) (k *pair, err error) {
-	k = &pair{principal: p.Clone(), tool: *t}
-	k.principal.Roles, k.tool.Annotations = append([]string{}, p.Roles...), bytes.Clone(t.Annotations)
-	if k.principalTerm, err = termOf(k.principal, topdown.NewCancel()); err == nil {
-		k.toolTerm, err = termOf(k.tool, topdown.NewCancel())
+func newPair(p *policy.Principal, t *policy.Tool) (*pair, error) {
+	principal, err := principalTerm(*p)
+	if err != nil {
+		return nil, err
 	}
-	return k, err
+	tool, err := toolTerm(t)
+	return &pair{principal: principal, tool: tool}, err
+}
+
+// input is what a policy knows of every call of k, and more.
+func (k *pair) input(more ...[2]*ast.Term) ast.Object {
+	return ast.NewObject(append(more, [2]*ast.Term{keyPrincipal, k.principal}, [2]*ast.Term{keyTool, k.tool})...)
 }
 
 // pairs is a cache of at most size pairs, in two generations: when the young
 // one is full, it becomes the old one and the old one is dropped. Pairs are found
-// by a hash of everything that the policy can tell apart, and then compared, so
-// that equal hashes cost an evaluation and never mix up decisions. It is safe for
-// concurrent use.
+// by everything that the policy can tell apart. It is safe for concurrent use.
 //
 // A policy that reads input.principal.client makes the key something that
 // callers choose. One principal then adds at most an ownerShare of a generation;
 // its other pairs are evaluated whole at every call, so that no caller can flush
 // what is known of others.
 type pairs struct {
-	seed  maphash.Seed
 	reads reads
 	size  int
 
 	mu         sync.Mutex // protects the fields below
-	young, old map[uint64]*pair
-	owners     map[uint64]int // :: principal without client ⇒ its young pairs; only where the policy reads the client
+	young, old map[string]*pair
+	owners     map[string]int // :: principal without client ⇒ its young pairs; only where the policy reads the client
 }
 
 const ownerShare = 8
 
 func newPairs(size int, r reads) *pairs {
-	return &pairs{seed: maphash.MakeSeed(), reads: r, size: size, young: make(map[uint64]*pair), owners: make(map[uint64]int)}
+	return &pairs{reads: r, size: size, young: make(map[string]*pair), owners: make(map[string]int)}
 }
 
 // find returns the pair of p and t, from the cache or made.
-func (c *pairs) find(p *policy.Principal, t *policy.Tool) (*pair, error) {
-	var h maphash.Hash
-	h.SetSeed(c.seed)
-	parts := [...]string{t.Server, t.Exposed, t.Fingerprint, "", "", ""}
-	if c.reads.subject {
-		parts[3] = p.Subject
-	}
-	if c.reads.client {
-		parts[4] = p.Client
-	}
-	if c.reads.tenant {
-		parts[5] = p.Tenant
-	}
-	for _, s := range parts {
-		_, _ = h.WriteString(s) // never fails
-		_ = h.WriteByte(0)
-	}
-	if c.reads.roles {
-		for _, r := range p.Roles {
-			_, _ = h.WriteString(r)
-			_ = h.WriteByte(0)
-		}
-	}
-	if c.reads.facts {
-		for _, s := range slices.Concat([]string{p.Person, p.Issuer, p.ClientID}, p.Actors, []string{""}, p.MayAct) {
-			_, _ = h.WriteString(s)
-			_ = h.WriteByte(0)
-		}
-	}
-	hash := h.Sum64()
+func (c *pairs) find(p *policy.Principal, t *policy.Tool) (known *pair, err error) {
+	var room [512]byte // most keys are shorter
+	key := c.reads.appendRights(room[:0], p)
+	key = appendTexts(key, true, t.Server, t.Name, t.Exposed, t.Risk, t.Fingerprint)
+	key = append(key, t.Annotations...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, generation := range [...]map[uint64]*pair{c.young, c.old} {
-		k := generation[hash]
-		if k == nil ||
-			c.reads.subject && k.principal.Subject != p.Subject ||
-			c.reads.client && k.principal.Client != p.Client ||
-			c.reads.tenant && k.principal.Tenant != p.Tenant ||
-			c.reads.roles && !slices.Equal(k.principal.Roles, p.Roles) ||
-			c.reads.facts && !k.principal.SameFacts(*p) ||
-			k.tool.Server != t.Server || k.tool.Name != t.Name || k.tool.Exposed != t.Exposed ||
-			k.tool.Risk != t.Risk || k.tool.Fingerprint != t.Fingerprint || !bytes.Equal(k.tool.Annotations, t.Annotations) {
-			continue
-		}
-		if c.young[hash] != k {
-			c.add(hash, k)
-		}
-		return k, nil
+	if known = c.young[string(key)]; known != nil {
+		return known, nil
 	}
-	known, err := newPair(p, t)
-	if err != nil {
-		return nil, err
+	if known = c.old[string(key)]; known != nil {
+		c.add(string(key), known, p)
+		return known, nil
 	}
-	known.forgotten = !c.add(hash, known)
-	return known, nil
+	if known, err = newPair(p, t); err == nil {
+		known.forgotten = !c.add(string(key), known, p)
+	}
+	return known, err
 }
 
-// add makes k young, unless its owner has its share. The caller must hold c.mu.
-func (c *pairs) add(hash uint64, k *pair) bool {
+// add makes k young, unless its principal has its share. The caller must hold c.mu.
+func (c *pairs) add(key string, k *pair, p *policy.Principal) bool {
 	generation := max(1, c.size/2)
 	if len(c.young) >= generation {
-		c.young, c.old = make(map[uint64]*pair), c.young
+		c.young, c.old = make(map[string]*pair), c.young
 		clear(c.owners)
 	}
 	if c.reads.client {
-		owner := maphash.String(c.seed, k.principal.Subject+"\x00"+k.principal.Tenant)
+		owner := p.Subject + "\x00" + p.Tenant
 		if c.owners[owner] >= max(1, generation/ownerShare) {
 			return false
 		}
 		c.owners[owner]++
 	}
-	c.young[hash] = k
+	c.young[key] = k
 	return true
 }
 
@@ -402,13 +322,12 @@ func (e *Engine) constantOf(ctx context.Context, known *pair, within time.Durati
 // traceConstant evaluates the policy without a call. An error means that the
 // verdict is not known to be constant.
 func (e *Engine) traceConstant(ctx context.Context, known *pair, within time.Duration) (policy.Decision, error) {
-	input := ast.NewObject([2]*ast.Term{keyAction, actionCall},
-		[2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
+	input := known.input(isCall)
 	t := new(callTracer)
-	v, err := e.eval(ctx, &e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
+	v, err := e.eval(ctx, e.program.decision, within, func(c topdown.Cancel) (ast.Value, error) {
 		t.cancel = c
 		return input, nil
-	}, rego.EvalRuleIndexing(false), rego.EvalEarlyExit(false), rego.EvalQueryTracer(t))
+	}, func(q *topdown.Query) { q.WithIndexing(false).WithEarlyExit(false).WithQueryTracer(t) })
 	if t.depends {
 		return policy.Decision{}, errDepends
 	}

@@ -315,9 +315,11 @@ func (e *Engine) traced(ctx context.Context, in *policy.Input, tracers ...topdow
 	if err != nil {
 		return nil, err
 	}
-	options := []rego.EvalOption{rego.EvalRuleIndexing(false)} // an index would hide why a rule does not hold
-	for _, t := range tracers {
-		options = append(options, rego.EvalQueryTracer(t))
+	watch := func(q *topdown.Query) {
+		q.WithIndexing(false) // an index would hide why a rule does not hold
+		for _, t := range tracers {
+			q.WithQueryTracer(t)
+		}
 	}
-	return e.eval(ctx, &e.program.decision, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, options...)
+	return e.eval(ctx, e.program.decision, max(tryTimeout, e.timeout), func(topdown.Cancel) (ast.Value, error) { return input.Value, nil }, watch)
 }

@@ -23,6 +23,11 @@ func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Deci
 	return e.close(e.evaluate(ctx, in, known, e.timeout))
 }
 
+// Whole evaluates the policy for an input that was read before, and decodes nothing.
+func (e *Engine) Whole(ctx context.Context, input ast.Value) (ast.Value, error) {
+	return e.program.decision.run(ctx, input, topdown.NewCancel())
+}
+
 // Constant reports whether the verdict on p and t is the same for all calls.
 func (e *Engine) Constant(ctx context.Context, p policy.Principal, t policy.Tool) bool {
 	known, err := e.pairs.find(&p, &t)

@@ -2,10 +2,12 @@ package rego
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,24 +19,29 @@ import (
 )
 
 var (
-	keyAction    = ast.StringTerm("action")
-	actionCall   = ast.StringTerm(policy.ActionCall)
-	keyPrincipal = ast.StringTerm("principal")
-	keyTool      = ast.StringTerm("tool")
-	keyArguments = ast.StringTerm("arguments")
-	keyRequest   = ast.StringTerm("request")
+	isCall = [2]*ast.Term{ast.StringTerm("action"), ast.StringTerm(policy.ActionCall)}
 
-	keyID        = ast.StringTerm("id")
-	keyTransport = ast.StringTerm("transport")
-	keyEra       = ast.StringTerm("era")
-	keyTraceID   = ast.StringTerm("trace_id")
-	keyTime      = ast.StringTerm("time")
-	keyUsage     = ast.StringTerm("usage")
+	keyPrincipal   = ast.StringTerm("principal")
+	keyTool        = ast.StringTerm("tool")
+	keyAnnotations = ast.StringTerm("annotations")
+	keyArguments   = ast.StringTerm("arguments")
+	keyRequest     = ast.StringTerm("request")
+	keyUsage       = ast.StringTerm("usage")
+	keyCalls       = ast.StringTerm("calls")
+	keySum         = ast.StringTerm("sum")
+
+	toolNames    = ast.MustParseTerm(`["server", "name", "exposed", "risk", "fingerprint"]`).Value.(*ast.Array)
+	requestNames = ast.MustParseTerm(`["id", "transport", "era", "trace_id", "time"]`).Value.(*ast.Array)
 )
 
-// member is one member of an object under construction.
-func member(key *ast.Term, value string) [2]*ast.Term {
-	return [2]*ast.Term{key, ast.StringTerm(value)}
+// textMembers returns members of an object with room for one more.
+func textMembers(names *ast.Array, texts ...string) [][2]*ast.Term {
+	terms, out := make([]ast.Term, len(texts)), make([][2]*ast.Term, len(texts), len(texts)+1)
+	for i, s := range texts {
+		terms[i].Value = ast.String(s)
+		out[i] = [2]*ast.Term{names.Elem(i), &terms[i]}
+	}
+	return out
 }
 
 // termOf returns v as a policy sees it, in its form as JSON.
@@ -46,9 +53,38 @@ func termOf(v any, stop topdown.Cancel) (*ast.Term, error) {
 	return readJSON(raw, stop)
 }
 
+func principalTerm(p policy.Principal) (*ast.Term, error) {
+	p.Roles = append([]string{}, p.Roles...) // never null
+	return termOf(p, topdown.NewCancel())
+}
+
+func toolTerm(t *policy.Tool) (*ast.Term, error) {
+	members := textMembers(toolNames, t.Server, t.Name, t.Exposed, t.Risk, t.Fingerprint)
+	if len(t.Annotations) > 0 {
+		annotations, err := readJSON(t.Annotations, topdown.NewCancel())
+		if err != nil {
+			return nil, fmt.Errorf("encoding input: %w", err)
+		}
+		members = append(members, [2]*ast.Term{keyAnnotations, annotations})
+	}
+	return ast.ObjectTerm(members...), nil
+}
+
 func requestTerm(r *policy.Request) *ast.Term {
-	return ast.ObjectTerm(member(keyID, r.ID), member(keyTransport, r.Transport), member(keyEra, r.Era),
-		member(keyTraceID, r.TraceID), member(keyTime, r.Time.UTC().Format(time.RFC3339Nano)))
+	return ast.ObjectTerm(textMembers(requestNames, r.ID, r.Transport, r.Era, r.TraceID, r.Time.UTC().Format(time.RFC3339Nano))...)
+}
+
+func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
+	members := make([][2]*ast.Term, 0, len(usage))
+	for name, r := range usage {
+		sum, err := numberTerm(cmp.Or(string(r.Sum), "0"))
+		if err != nil {
+			return nil, fmt.Errorf("encoding input: %w", err)
+		}
+		calls := ast.NumberTerm(json.Number(strconv.FormatInt(r.Calls, 10)))
+		members = append(members, [2]*ast.Term{ast.StringTerm(name), ast.ObjectTerm([2]*ast.Term{keyCalls, calls}, [2]*ast.Term{keySum, sum})})
+	}
+	return ast.ObjectTerm(members...), nil
 }
 
 // inputTerm returns in as a policy sees it. known holds the terms of the principal
@@ -74,16 +110,15 @@ func inputTerm(in *policy.Input, known *pair, stop topdown.Cancel) (ast.Value, e
 		}
 		return t.Value, nil
 	}
-	members := append(make([][2]*ast.Term, 0, 6), [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)},
-		[2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})
+	members := append(make([][2]*ast.Term, 0, 6), isCall, [2]*ast.Term{keyArguments, args}, [2]*ast.Term{keyRequest, requestTerm(&in.Request)})
 	if in.Usage != nil {
-		usage, err := termOf(in.Usage, stop)
+		usage, err := usageTerm(in.Usage)
 		if err != nil {
 			return nil, err
 		}
 		members = append(members, [2]*ast.Term{keyUsage, usage})
 	}
-	return ast.NewObject(members...), nil
+	return known.input(members...), nil
 }
 
 // argumentsTerm reads the judged bytes; absent arguments are no members. It ends
@@ -115,10 +150,15 @@ func readJSON(raw []byte, stop topdown.Cancel) (*ast.Term, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t, atEnd(d)
+}
+
+// atEnd returns an error unless d has read all there is.
+func atEnd(d *jsontext.Decoder) error {
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one JSON value")
+		return errors.New("more than one JSON value")
 	}
-	return t, nil
+	return nil
 }
 
 // jsonReader makes terms of JSON. Objects are filled member by member, so that

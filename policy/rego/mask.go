@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
@@ -20,19 +19,6 @@ const (
 	dropPath = "data.system.log.drop"
 )
 
-// logging are the queries about events of the decision log. Both documents may
-// be rules or data, and mostly there is neither.
-type logging struct{ mask, drop rego.PreparedEvalQuery }
-
-func (p *program) prepareLogging(ctx context.Context) (err error) {
-	for path, q := range map[string]*rego.PreparedEvalQuery{dropPath: &p.logging.drop, maskPath: &p.logging.mask} {
-		if *q, err = p.query(p.telling, path).PrepareForEval(ctx); err != nil {
-			return fmt.Errorf("preparing %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
 // Mask returns what the policy hides of an event of the decision log; the event, a
 // JSON object, is its input. Mask fails closed: a rule that cannot be evaluated or
 // read is an error, and then nothing of the event may be shipped. Errors name the
@@ -42,28 +28,28 @@ func (e *Engine) Mask(ctx context.Context, event json.RawMessage) (m policy.Mask
 	if err != nil {
 		return m, fmt.Errorf("masking event: %w", err)
 	}
-	if m.Drop, err = ask(ctx, e, &e.program.logging.drop, input.Value, boolean); err != nil {
-		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", dropPath, err)
+	if m.Drop, err = ask(ctx, e, e.program.drop, input.Value, boolean); err != nil {
+		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", dropPath, quiet(err))
 	}
 	if m.Drop {
 		return m, nil
 	}
-	if m.Rules, err = ask(ctx, e, &e.program.logging.mask, input.Value, maskRules); err != nil {
-		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", maskPath, err)
+	if m.Rules, err = ask(ctx, e, e.program.mask, input.Value, maskRules); err != nil {
+		return policy.Mask{}, fmt.Errorf("evaluating %s: %w", maskPath, quiet(err))
 	}
 	return m, nil
 }
 
-// ask evaluates a query about an event and decodes the answer. Undefined is the zero T.
-func ask[T any](ctx context.Context, e *Engine, q *rego.PreparedEvalQuery, event ast.Value, decode func(ast.Value) (T, error)) (out T, err error) {
-	answer, err := e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return event, nil })
-	switch {
-	case errors.Is(err, errUndefined):
-		return out, nil
-	case err != nil:
-		return out, quiet(err)
+// ask evaluates a query and decodes the answer. Undefined is the zero T.
+func ask[T any](ctx context.Context, e *Engine, q *query, input ast.Value, decode func(ast.Value) (T, error)) (out T, err error) {
+	v, err := e.eval(ctx, q, e.timeout, func(topdown.Cancel) (ast.Value, error) { return input, nil })
+	if err == nil {
+		return decode(v)
 	}
-	return decode(answer)
+	if errors.Is(err, errUndefined) {
+		err = nil
+	}
+	return out, err
 }
 
 // quiet leaves out of OPA's errors what they quote: it may be what a mask hides.

@@ -102,7 +102,7 @@ func (e *Engine) outlined(p policy.Principal, t policy.Tool) (*pair, []*ast.Term
 		return nil, nil, err
 	}
 	roles := ast.StringTerm("roles")
-	known.principalTerm = ast.ObjectTerm([2]*ast.Term{roles, known.principalTerm.Get(roles)})
+	known.principal = ast.ObjectTerm([2]*ast.Term{roles, known.principal.Get(roles)})
 	return known, slices.Concat(callMembers, callerMembers), nil
 }
 
@@ -197,7 +197,7 @@ func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair, unknown 
 		query = ast.NewBody(ast.NewExpr(ast.NewTerm(ref.Append(ast.NewTerm(verdictVar)))))
 	}
 	left, err := rego.New(rego.Compiler(compiler), rego.Store(e.program.store), rego.ParsedQuery(query), rego.ParsedUnknowns(unknown),
-		rego.ParsedInput(ast.NewObject([2]*ast.Term{keyAction, actionCall}, [2]*ast.Term{keyPrincipal, known.principalTerm}, [2]*ast.Term{keyTool, known.toolTerm})),
+		rego.ParsedInput(known.input(isCall)),
 	).Partial(ctx)
 	if err != nil {
 		return nil, err

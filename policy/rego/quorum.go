@@ -8,22 +8,23 @@ import (
 // asks for, as the member quorum of an object; 0 = none is written out. A policy can
 // compute others.
 func (e *Engine) Quorum() (most int) {
-	count := func(o ast.Object) {
+	look := func(o ast.Object) {
 		q := o.Get(ast.StringTerm("quorum"))
 		if q == nil {
 			return
 		}
-		n := 0
+		n, _ := count(q.Value) // 0 for what is no number
 		if each, ok := q.Value.(ast.Object); ok {
-			each.Foreach(func(_, v *ast.Term) { n += whole(v) })
-		} else {
-			n = whole(q)
+			each.Foreach(func(_, v *ast.Term) {
+				one, _ := count(v.Value)
+				n += one
+			})
 		}
 		most = max(most, n)
 	}
 	visit := ast.NewGenericVisitor(func(x any) bool {
 		if o, ok := x.(ast.Object); ok {
-			count(o)
+			look(o)
 		}
 		return false
 	})
@@ -32,14 +33,4 @@ func (e *Engine) Quorum() (most int) {
 		visit.Walk(m)
 	}
 	return most
-}
-
-// whole returns a whole number, 0 for every other term.
-func whole(t *ast.Term) int {
-	if n, ok := t.Value.(ast.Number); ok {
-		if i, ok := n.Int(); ok {
-			return i
-		}
-	}
-	return 0
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"math/big"
+	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"github.com/open-policy-agent/opa/v1/topdown"
+	"github.com/open-policy-agent/opa/v1/ast"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -17,6 +20,7 @@ import (
 const (
 	maxRightsSets = 1024    // of one engine; the least recently used is dropped
 	maxSeenTools  = 1 << 16 // definitions; beyond them everything is forgotten
+	lookedAtOnce  = 64      // tools by one goroutine
 )
 
 // sights remembers which tools each rights set sees: one bit for a tool and a
@@ -37,18 +41,7 @@ type toolKey struct{ server, name, exposed, risk, fingerprint, annotations strin
 type sight struct {
 	owner        string // principal without its client, where the policy reads the client; else ""
 	turn         chan struct{}
-	known, shown bits
-}
-
-type bits []uint64
-
-func (b bits) has(n int) bool { return n>>6 < len(b) && b[n>>6]>>(n&63)&1 == 1 }
-
-func (b *bits) set(n int) {
-	for n>>6 >= len(*b) {
-		*b = append(*b, 0)
-	}
-	(*b)[n>>6] |= 1 << (n & 63)
+	known, shown big.Int // bit by number of tool
 }
 
 func newSights() *sights {
@@ -99,30 +92,12 @@ func (s *sights) number(tools []policy.Tool) ([]int, bool) {
 // principals exactly when the policy cannot tell them apart. Claims says that it holds
 // what the client says of itself, so that a principal can have any number of them.
 func (e *Engine) Rights(p policy.Principal) (rights string, claims bool) {
-	b := make([]byte, 0, 128)
-	add := func(reads bool, texts ...string) {
-		if !reads {
-			texts = nil
-		}
-		b = append(strconv.AppendInt(b, int64(len(texts)), 10), ':')
-		for _, s := range texts {
-			b = append(append(strconv.AppendInt(b, int64(len(s)), 10), ':'), s...)
-		}
-	}
-	r := e.pairs.reads
-	add(r.subject, p.Subject)
-	add(r.client, p.Client)
-	add(r.tenant, p.Tenant)
-	add(r.roles, p.Roles...)
-	add(r.facts, p.Person, p.Issuer, p.ClientID)
-	add(r.facts, p.Actors...)
-	add(r.facts, p.MayAct...)
-	return string(b), r.client
+	return string(e.pairs.reads.appendRights(make([]byte, 0, 128), &p)), e.pairs.reads.client
 }
 
 // Seen reports for each of tools whether p sees it, as Visible does. Each tool is
 // judged once for a rights set and remembered. A tool that cannot be judged is
-// hidden, and is judged again the next time; err joins the causes.
+// hidden, and is judged again the next time; err is one of the causes.
 func (e *Engine) Seen(ctx context.Context, p policy.Principal, tools []policy.Tool) (shown []bool, err error) {
 	shown = make([]bool, len(tools))
 	if !p.Valid() {
@@ -145,45 +120,52 @@ func (e *Engine) Seen(ctx context.Context, p policy.Principal, tools []policy.To
 	if !fit {
 		e.sights.CompareAndSwap(all, newSights())
 	}
-	principal, err := newPair(&p, &policy.Tool{})
+	principal, err := principalTerm(p)
 	if err != nil {
 		return shown, fmt.Errorf("judging visibility: %w", err)
 	}
+	var unknown []int // positions in tools
 	for i, n := range numbers {
-		if !who.known.has(n) {
-			if fault := e.look(ctx, who, n, principal, &tools[i]); fault != nil {
-				err = fmt.Errorf("judging visibility of %s: %w", tools[i].Exposed, fault)
-				if ctx.Err() != nil {
-					return shown, err
-				}
-			}
+		if shown[i] = who.shown.Bit(n) == 1; who.known.Bit(n) == 0 {
+			unknown = append(unknown, i)
 		}
-		shown[i] = who.shown.has(n)
+	}
+	faults := make([]error, len(tools))
+	var cores errgroup.Group
+	cores.SetLimit(runtime.GOMAXPROCS(0))
+	for part := range slices.Chunk(unknown, lookedAtOnce) {
+		cores.Go(func() error {
+			for _, i := range part {
+				shown[i], faults[i] = e.look(ctx, principal, &tools[i])
+			}
+			return nil
+		})
+	}
+	_ = cores.Wait() // faults has the errors
+	for _, i := range unknown {
+		if faults[i] != nil {
+			shown[i], err = false, fmt.Errorf("judging visibility of %s: %w", tools[i].Exposed, faults[i])
+			continue
+		}
+		who.known.SetBit(&who.known, numbers[i], 1)
+		if shown[i] {
+			who.shown.SetBit(&who.shown, numbers[i], 1)
+		}
 	}
 	return shown, err
 }
 
-// look judges tool n for who, whose principal is that of p, and remembers the
-// answer.
-func (e *Engine) look(ctx context.Context, who *sight, n int, p *pair, t *policy.Tool) (err error) {
-	known := &pair{principal: p.principal, principalTerm: p.principalTerm, tool: *t}
-	if known.toolTerm, err = termOf(known.tool, topdown.NewCancel()); err != nil {
-		return err
-	}
-	var shown bool
-	if e.program.visible == nil {
-		shown, err = e.mayServe(ctx, known)
-	} else {
-		shown, err = e.show(ctx, known)
-	}
+// look judges one tool for a principal. What cannot be judged is hidden.
+func (e *Engine) look(ctx context.Context, principal *ast.Term, t *policy.Tool) (bool, error) {
+	tool, err := toolTerm(t)
 	if err != nil {
-		return err
+		return false, err
 	}
-	who.known.set(n)
-	if shown {
-		who.shown.set(n)
+	known := &pair{principal: principal, tool: tool}
+	if e.program.visible == nil {
+		return e.mayServe(ctx, known)
 	}
-	return nil
+	return e.show(ctx, known)
 }
 
 // mayServe is show for a policy without the rule visible. A verdict that is no

@@ -241,18 +241,12 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 }
 
 func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
-	store := t.engine.program.store
-	txn, err := store.NewTransaction(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("opening policy data: %w", err)
-	}
-	defer store.Abort(ctx, txn)
 	r := tester.NewRunner().
 		SetCompiler(ast.NewCompiler().WithCapabilities(capabilities()).WithEnablePrintStatements(true)).
-		SetStore(store).SetModules(t.modules).SetTimeout(testTimeout).
+		SetStore(t.engine.program.store).SetModules(t.modules).SetTimeout(testTimeout).
 		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
 	with(r)
-	ch, err := r.RunTests(ctx, txn)
+	ch, err := r.RunTests(ctx, t.engine.program.txn)
 	if err != nil {
 		return nil, fmt.Errorf("compiling tests:\n%w", faults(err))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/open-policy-agent/opa/v1/ast"
-	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -29,22 +28,21 @@ func (e *Engine) TrailRight(ctx context.Context, p policy.Principal) (policy.Tra
 	case e.program.trail == nil:
 		return policy.TrailNone, nil
 	}
-	v, err := e.eval(ctx, e.program.trail, e.timeout, func(c topdown.Cancel) (ast.Value, error) {
-		who, err := termOf(p, c)
-		return ast.NewObject([2]*ast.Term{keyPrincipal, who}), err
-	})
-	if errors.Is(err, errUndefined) {
-		return policy.TrailNone, nil
-	}
 	right := policy.TrailNone
+	who, err := principalTerm(p)
 	if err == nil {
-		right, err = text[policy.TrailRight](v)
-	}
-	if err == nil && right != policy.TrailAll && right != policy.TrailDecides {
-		err = fmt.Errorf("%s is %q", trailPath, right)
+		right, err = ask(ctx, e, e.program.trail, ast.NewObject([2]*ast.Term{keyPrincipal, who}), trailRight)
 	}
 	if err != nil {
 		return policy.TrailNone, fmt.Errorf("judging who reads the trail: %w", err)
 	}
 	return right, nil
+}
+
+func trailRight(v ast.Value) (policy.TrailRight, error) {
+	right, err := text[policy.TrailRight](v)
+	if err == nil && right != policy.TrailAll && right != policy.TrailDecides {
+		err = fmt.Errorf("%s is %q", trailPath, right)
+	}
+	return right, err
 }

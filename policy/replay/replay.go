@@ -69,7 +69,14 @@ func Run(ctx context.Context, records iter.Seq2[*audit.Record, error], judge jud
 	r := run{judge: judge, opts: o, entries: make(chan entry, queued), report: newReport(judge.Revision(), o.Examples)}
 	group, inner := errgroup.WithContext(ctx)
 	for range o.Workers {
-		group.Go(func() error { return r.work(inner) })
+		group.Go(func() error {
+			for e := range r.entries {
+				if err := r.again(inner, e.number, e.record); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
 	group.Go(func() error {
 		defer close(r.entries)
@@ -153,15 +160,6 @@ func (r *run) wanted(rec *audit.Record) bool {
 		method, _ := path.Match(pattern, rec.Method)
 		return tool && rec.Exposed != "" || method && rec.Method != ""
 	})
-}
-
-func (r *run) work(ctx context.Context) error {
-	for e := range r.entries {
-		if err := r.again(ctx, e.number, e.record); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // again judges one record again.

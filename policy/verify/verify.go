@@ -147,15 +147,11 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// drop counts what is left in the queue.
+// drop counts what is left in the queue, from which nobody else takes.
 func (s *Sampler) drop() {
-	for {
-		select {
-		case <-s.queue:
-			s.opts.Observe(Dropped)
-		default:
-			return
-		}
+	for len(s.queue) > 0 {
+		<-s.queue
+		s.opts.Observe(Dropped)
 	}
 }
 
