@@ -231,6 +231,13 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+func TestNothingMatches(t *testing.T) {
+	err := run(t.Context(), []string{"-only=nothing", "-toolgate", program.Toolgate(t), "-scratch", t.TempDir()}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "64 clients, ") {
+		t.Errorf("%v, want the names", err)
+	}
+}
+
 // A tiny run with real processes: the figures are there, no call fails, and the
 // document is written.
 func TestRun(t *testing.T) {

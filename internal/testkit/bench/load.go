@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Figures are what one workload measured at one lane in one round.
+// figures are what one workload measured at one lane in one round.
 type figures struct {
 	Calls, Errors int
 	P50, P99      float64 // time of a call in microseconds

@@ -33,6 +33,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -119,6 +120,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if len(all) == 0 {
+		return fmt.Errorf("-only matches none of: %s", strings.Join(names(), ", "))
+	}
 	fmt.Fprintf(stderr, "%d workloads in %s\n", len(all), time.Since(begun).Round(time.Second))
 	var text bytes.Buffer
 	report(&text, m, o, all, curvesOf)
@@ -129,6 +133,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errFailed
 	}
 	return nil
+}
+
+// names returns the names of all workloads.
+func names() (all []string) {
+	for _, w := range workloads {
+		all = append(all, w.name)
+	}
+	for _, c := range curves {
+		all = append(all, c.workload().name)
+	}
+	return all
 }
 
 // failing reports whether a lane of a workload had errors. The plain proxy loses some

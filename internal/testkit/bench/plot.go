@@ -31,7 +31,7 @@ type tick struct {
 
 type plotLine struct {
 	Name, Class, Path string
-	LabelY            float64 // of its name
+	LegendX           float64
 	Points            []plotPoint
 }
 
@@ -81,16 +81,15 @@ func draw(w io.Writer, c curve, r results) error {
 
 // lineOf is the line of one kind of peer.
 func lineOf(v via, sizes []int, values []spread, x, y func(float64) float64) plotLine {
-	line := plotLine{Name: string(v), Class: "toolgate"}
+	line := plotLine{Name: string(v), Class: "toolgate", LegendX: 540}
 	if v == reverse {
-		line.Class = "proxy"
+		line.Class, line.LegendX = "proxy", 400
 	}
 	var path strings.Builder
 	for i, s := range values {
 		pt := plotPoint{x(float64(sizes[i])), y(s.Median), y(s.Low), y(s.High)}
-		fmt.Fprintf(&path, "%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[i == 0], pt.X, pt.Y)
+		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(i, 1)], pt.X, pt.Y) // move to the first, draw to the others
 		line.Points = append(line.Points, pt)
-		line.LabelY = pt.Y - 8
 	}
 	line.Path = path.String()
 	return line

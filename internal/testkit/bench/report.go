@@ -81,7 +81,7 @@ func describe(toolgate string) (machine, error) {
 	return m, nil
 }
 
-// Results are the rounds of a workload, each with the figures of its lanes.
+// results are the rounds of a workload, each with the figures of its lanes.
 type results struct {
 	Workload string
 	Rounds   []map[string]figures

@@ -217,7 +217,7 @@ var curves = []curve{
 		lanes: gateAt(func(n int) site { return site{tickets: n} }), measure: func(int) measurement { return closed(1, holds) }},
 	{file: "trail", title: "A call, by calls in the trail", axis: "recorded calls", sizes: []int{64, 1024, 16_384, 131_072},
 		lanes: gateAt(func(n int) site { return site{recorded: n} }), measure: calls},
-	{file: "result", title: "A call, by size of its result", axis: "bytes", sizes: []int{1 << 10, 10 << 10, 100 << 10, 1 << 20, largest}, log: true,
+	{file: "result", title: "A call, by size of its result", axis: "bytes", sizes: []int{1000, 10_000, 100_000, 1_000_000, 5_000_000}, log: true,
 		lanes: func(int) []lane { return []lane{plainHTTP, constant} }, measure: func(n int) measurement { return closed(1, texts(n)) }},
 }
 
