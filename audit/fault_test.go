@@ -109,18 +109,23 @@ func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
 			t.Run(name+"/"+string(durability), func(t *testing.T) {
 				t.Parallel()
 				for at := 2; at <= 30; at++ { // the first is the open record's
-					d := disk{faults: shape}
-					d.writeAt, d.syncAt = shape.writeAt*at, shape.syncAt*at
-					runCalls(t, &d, durability, at)
+					for _, crowd := range []bool{false, true} {
+						d := disk{faults: shape}
+						d.writeAt, d.syncAt = shape.writeAt*at, shape.syncAt*at
+						runCalls(t, &d, durability, at, crowd)
+					}
 				}
 			})
 		}
 	}
 }
 
-func runCalls(t *testing.T, d *disk, durability audit.Durability, at int) {
+func runCalls(t *testing.T, d *disk, durability audit.Durability, at int, crowd bool) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Durability: durability, OpenFile: d.open, CheckpointEvery: 5, SegmentBytes: 9000})
+	if crowd {
+		l.Crowd()
+	}
 	want := map[string]bool{}
 	for i := range 20 {
 		r := sample(fmt.Sprint(i))
@@ -243,6 +248,43 @@ func TestAStuckDiskIsATimeout(t *testing.T) {
 		t.Errorf("got %v, want a timeout", err)
 	}
 	close(free)
+}
+
+// heldFile waits in Write until it is let go.
+type heldFile struct {
+	audit.File
+	entered, free chan struct{}
+}
+
+func (f heldFile) Write(p []byte) (int, error) {
+	f.entered <- struct{}{}
+	<-f.free
+	return f.File.Write(p)
+}
+
+func TestAHeldWriteHoldsItsOwnCallerOnly(t *testing.T) {
+	entered, free := make(chan struct{}, 1000), make(chan struct{}, 1)
+	free <- struct{}{} // the open record
+	l := open(t, t.TempDir(), audit.Options{Durability: audit.OS, WriteTimeout: time.Millisecond, OpenFile: func(path string) (audit.File, error) {
+		f, err := audit.CreateFile(path)
+		return heldFile{f, entered, free}, err
+	}})
+	<-entered
+	first := make(chan error, 1)
+	go func() { first <- l.Write(audit.KindDecision, sample("x")) }()
+	<-entered
+	if err := l.Write(audit.KindDecision, sample("y")); !errors.Is(err, audit.ErrTimeout) {
+		t.Errorf("the second caller got %v, want a timeout", err)
+	}
+	select {
+	case err := <-first:
+		t.Errorf("the first caller came back with %v before its write", err)
+	default:
+	}
+	close(free)
+	if err := <-first; err != nil {
+		t.Errorf("the first caller got %v", err)
+	}
 }
 
 func TestARemovedSegmentIsReplaced(t *testing.T) {

@@ -86,11 +86,16 @@ type Log struct {
 	entries sync.Pool
 	notary  *notary
 	root    string
-	low     atomic.Bool // new calls are refused: see Space
+	low     atomic.Bool  // new calls are refused: see Space
+	crowd   atomic.Int32 // above 0: records have had company lately, so the writer's goroutine collects them
 
-	// The fields below belong to the writer's goroutine.
+	mu     sync.Mutex // protects the fields below
+	w      *writer
+	over   bool      // the close record is written
+	alone  [1]*entry // the batch of a caller that writes its own record
 	scarce bool
-	stride int64 // bytes to write before the free space is read again
+	seen   int64 // bytes since the free space was read
+	stride int64 // bytes to write before it is read again
 }
 
 var instanceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
@@ -118,10 +123,10 @@ func Open(root string, opts Options) (*Log, error) {
 		_ = os.Remove(dir) // succeeds only when the directory is empty
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
-	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n, root: root}
+	l := &Log{opts: opts, queue: make(chan *entry, queueLen), closing: make(chan struct{}), done: make(chan struct{}), notary: n, root: root, w: w}
 	l.entries.New = newEntry
 	l.watchSpace()
-	go l.run(w)
+	go l.run()
 	return l, nil
 }
 

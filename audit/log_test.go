@@ -203,6 +203,35 @@ func TestSegmentsFollowEachOther(t *testing.T) {
 	}
 }
 
+// A record makes the same line whether its caller or the writer's goroutine writes it.
+func TestAloneAndTogetherWriteTheSame(t *testing.T) {
+	for _, durability := range []audit.Durability{audit.Sync, audit.OS} {
+		var files [2][][]byte
+		for i := range files {
+			root := t.TempDir()
+			l := open(t, root, audit.Options{
+				Durability: durability, Instance: "one", SegmentBytes: 9000, CheckpointEvery: 7,
+				Now: func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC) },
+			})
+			if i == 1 {
+				l.Crowd()
+			}
+			for n := range 60 {
+				r := sample(fmt.Sprint(n))
+				if err := errors.Join(l.Write(audit.KindDecision, r), l.Write(audit.KindTicket, voted(r.CallID)), l.Write(audit.KindOutcome, r)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.Close()
+			intact(t, root)
+			files[i] = lines(t, root)
+		}
+		if diff := cmp.Diff(files[0], files[1]); diff != "" {
+			t.Errorf("%s: alone and together differ:\n%s", durability, diff)
+		}
+	}
+}
+
 func TestAClosedLogRefuses(t *testing.T) {
 	l := open(t, t.TempDir(), audit.Options{})
 	l.Close()

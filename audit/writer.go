@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/toolgate/toolgate/internal/wholefile"
 )
 
 // queueLen bounds the records that wait for the writer, and the size of a batch.
@@ -43,7 +41,8 @@ func newEntry() any {
 // (KindOutcome), that an approval ticket is about to change (KindTicket, with
 // Record.Change), or another act (KindEvent, with Record.Event). It returns when the record is on disk or, for an outcome and under
 // OS, when it is written; with ErrReserve for a decision that the disk has no room for;
-// with an error after Options.WriteTimeout at the latest. A
+// with an error after Options.WriteTimeout at the latest, unless the system holds up the
+// one write at a time that a caller makes itself. A
 // caller that hangs up cannot keep its call out of the log: no context interrupts
 // Write. After an error the call must not be made, the result must be withheld, or the
 // ticket must not change.
@@ -58,27 +57,12 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	}
 	e := l.entries.Get().(*entry)
 	e.body, e.durable = appendRecord(e.body[:0], r, kind, l.opts.Now()), kind != KindOutcome && l.opts.Durability == Sync
-	e.timer.Reset(l.opts.WriteTimeout)
-	select {
-	case l.queue <- e:
-	case <-l.done:
-		return errClosed
-	case <-e.timer.C:
-		return errTimeout
-	}
-	var err error
-	select {
-	case err = <-e.answer:
-	case <-e.timer.C:
-		return errTimeout
-	case <-l.done:
-		select {
-		case err = <-e.answer:
-		default:
-			return errClosed
+	if !l.writeAlone(e) {
+		if err := l.enqueue(e); err != nil {
+			return err
 		}
 	}
-	e.timer.Stop()
+	err := <-e.answer
 	if cap(e.body) <= 64<<10 { // the writer no longer uses e
 		l.entries.Put(e)
 	}
@@ -88,25 +72,77 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	return nil
 }
 
+// crowded is how many records in a row have to be without company before a caller writes
+// its own again.
+const crowded = 64
+
+// writeAlone writes e on the goroutine of its caller, which spares two switches between
+// goroutines. It returns false for what the writer's goroutine has to do: flushes,
+// checkpoints, new segments, looks at the free space, and one write for several records.
+func (l *Log) writeAlone(e *entry) bool {
+	if e.durable || l.crowd.Load() > 0 {
+		return false
+	}
+	if !l.mu.TryLock() {
+		l.crowd.Store(crowded)
+		return false
+	}
+	defer l.mu.Unlock()
+	const frame = 512 // more than a line adds to a body
+	if w := l.w; l.over || len(l.queue) > 0 || l.seen >= l.stride || w.file == nil || w.at.seq+1-w.head >= l.opts.CheckpointEvery || w.size+int64(len(e.body))+frame >= l.opts.SegmentBytes {
+		return false
+	}
+	l.alone[0] = e
+	l.w.commit(l.alone[:], nil)
+	l.seen += int64(len(l.w.buf))
+	return true
+}
+
+// enqueue gives e to the writer's goroutine and waits until it has answered. After an
+// error, e still belongs to the writer.
+func (l *Log) enqueue(e *entry) error {
+	e.timer.Reset(l.opts.WriteTimeout)
+	select {
+	case l.queue <- e:
+	case <-l.done:
+		return errClosed
+	case <-e.timer.C:
+		return errTimeout
+	}
+	select {
+	case err := <-e.answer:
+		e.answer <- err // for Write
+	case <-e.timer.C:
+		return errTimeout
+	case <-l.done:
+		if len(e.answer) == 0 {
+			return errClosed
+		}
+	}
+	e.timer.Stop()
+	return nil
+}
+
 var (
 	errClosed  = fmt.Errorf("writing audit record: %w", ErrClosed)
 	errReserve = fmt.Errorf("writing audit record: %w", ErrReserve)
 	errTimeout = fmt.Errorf("writing audit record: %w", ErrTimeout)
 )
 
-// run is the only goroutine that writes; Close waits for it. It commits together
+// run is the writer's goroutine; Close waits for it. It commits together
 // whatever was queued while the last batch was written.
-func (l *Log) run(w *writer) {
+func (l *Log) run() {
 	defer close(l.done)
 	tick := time.NewTicker(l.opts.Checkpoint)
 	defer tick.Stop()
 	var plain, durable []*entry
-	var seen int64 // bytes since the free space was read
 	for open, closing := true, l.closing; open || len(l.queue) > 0; {
 		select {
 		case <-tick.C:
-			w.tick()
+			l.mu.Lock()
+			l.w.tick()
 			l.watchSpace()
+			l.mu.Unlock()
 		case <-closing:
 			open, closing = false, nil
 		case e := <-l.queue:
@@ -123,17 +159,26 @@ func (l *Log) run(w *writer) {
 				}
 				e = <-l.queue
 			}
-			w.commit(plain, durable)
-			if seen += int64(len(w.buf)); seen >= l.stride {
-				seen = 0
+			if len(plain)+len(durable) > 1 {
+				l.crowd.Store(crowded)
+			} else if l.crowd.Load() > 0 {
+				l.crowd.Add(-1)
+			}
+			l.mu.Lock()
+			l.w.commit(plain, durable)
+			if l.seen += int64(len(l.w.buf)); l.seen >= l.stride {
+				l.seen = 0
 				l.watchSpace()
 			}
+			l.mu.Unlock()
 		}
 	}
-	l.err = w.end()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over, l.err = true, l.w.end()
 }
 
-// writer owns the files of a chain. Only one goroutine uses it.
+// writer owns the files of a chain. Only one goroutine uses it at a time.
 //
 // Acknowledged records stay in the chain whatever fails afterwards:
 //
@@ -209,13 +254,9 @@ func (w *writer) commit(plain, durable []*entry) {
 	for _, e := range durable {
 		w.buf, at = appendLine(w.buf, at, w.opts.Instance, e.body)
 	}
-	n, err := w.file.Write(w.buf)
-	if err == nil && n < len(w.buf) {
-		err = io.ErrShortWrite
-	}
-	if err != nil {
+	if n, err := w.file.Write(w.buf); err != nil || n < len(w.buf) {
 		w.giveUp(true)
-		w.refuse("writing", err, plain, durable)
+		w.refuse("writing", cmp.Or(err, io.ErrShortWrite), plain, durable)
 		return
 	}
 	w.at, w.size = plainAt, w.size+int64(plainLen)
@@ -263,90 +304,6 @@ func (w *writer) refuse(doing string, cause error, batches ...[]*entry) {
 func (w *writer) flushed() {
 	w.synced = w.size
 	w.pending = w.pending[:0]
-}
-
-// openSegment creates the next segment.
-func (w *writer) openSegment() error {
-	path := segmentPath(w.dir, w.number+1)
-	f, err := w.opts.OpenFile(path)
-	if err != nil {
-		return err
-	}
-	w.number++
-	w.file, w.size, w.synced = f, 0, 0
-	if err := w.settle(path); err != nil {
-		w.giveUp(false)
-		return err
-	}
-	return nil
-}
-
-// settle makes the name of a new segment durable and writes the acknowledged lines
-// that the last segment could not keep.
-func (w *writer) settle(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	w.info = info
-	if err := wholefile.SyncDir(w.dir); err != nil {
-		return err
-	}
-	if len(w.pending) == 0 {
-		return nil
-	}
-	if n, err := w.file.Write(w.pending); err != nil || n < len(w.pending) {
-		return cmp.Or(err, io.ErrShortWrite)
-	}
-	if err := w.file.Sync(); err != nil {
-		return err
-	}
-	w.size = int64(len(w.pending))
-	w.flushed()
-	return nil
-}
-
-// leaveIfGone ends the segment when its file was moved or removed: it is no longer
-// ours to cut.
-func (w *writer) leaveIfGone() {
-	if w.file == nil {
-		return
-	}
-	path := segmentPath(w.dir, w.number)
-	if info, err := os.Stat(path); err != nil || !os.SameFile(info, w.info) {
-		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
-		w.drop()
-	}
-}
-
-// drop closes the segment. Its lines were flushed or do not count, so an error of
-// closing is ignored.
-func (w *writer) drop() {
-	if w.file != nil {
-		_ = w.file.Close()
-		w.file = nil
-	}
-}
-
-// giveUp ends a segment after a failure. trusted says that a flush can still be
-// believed, which is not so after one that failed. Every step is a best effort:
-// lines that stay behind were never acknowledged, or the next segment repeats them,
-// and a verifier can tell them apart because the next segment chains to the last
-// acknowledged record.
-func (w *writer) giveUp(trusted bool) {
-	keep := w.size
-	_ = w.file.Truncate(keep)
-	switch {
-	case trusted && w.file.Sync() == nil:
-		w.flushed()
-	case w.opts.Durability == Sync:
-		keep = w.synced
-		_ = w.file.Truncate(keep)
-	}
-	w.drop()
-	if keep == 0 && os.Remove(segmentPath(w.dir, w.number)) == nil {
-		w.number--
-	}
 }
 
 // tick flushes the segment and updates HEAD when records were written since the
