@@ -107,7 +107,7 @@ func (l *listener) add(c *connection) (victim *connection) {
 	}
 	for other := range l.open {
 		if !other.serving.Load() && other != c && (victim == nil ||
-			cmp.Or(waiting[other.from]-waiting[victim.from], victim.answers()-other.answers(), cmp.Compare(victim.order, other.order)) > 0) {
+			cmp.Or(waiting[other.from]-waiting[victim.from], int(victim.answered.Load()-other.answered.Load()), cmp.Compare(victim.order, other.order)) > 0) {
 			victim = other
 		}
 	}
@@ -133,19 +133,11 @@ type connection struct {
 	net.Conn
 	of       *listener
 	from     netip.Addr
-	order    uint64      // counts what the listener has accepted
-	shaking  atomic.Bool // its TLS handshake has not ended
-	used     atomic.Bool // it has carried a byte, of HTTP once the handshake has ended
-	serving  atomic.Bool // a whole request is being answered
-	answered atomic.Bool // a request was answered
-}
-
-// answers returns 1 for a connection that has had an answer, else 0.
-func (c *connection) answers() int {
-	if c.answered.Load() {
-		return 1
-	}
-	return 0
+	order    uint64       // counts what the listener has accepted
+	shaking  atomic.Bool  // its TLS handshake has not ended
+	used     atomic.Bool  // it has carried a byte, of HTTP once the handshake has ended
+	serving  atomic.Bool  // a whole request is being answered
+	answered atomic.Int32 // 1: a request was answered
 }
 
 // SetReadDeadline implements net.Conn. net/http gives the TLS handshake headTimeout, and
@@ -170,6 +162,10 @@ func (c *connection) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// ReadFrom implements io.ReaderFrom, which net/http looks for: the parts of a large answer
+// are one system call, and are not copied.
+func (c *connection) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
@@ -224,7 +220,7 @@ func (c *connection) begin() {
 // finish notes that a request of c, which may be nil, is answered.
 func (c *connection) finish() {
 	if c != nil {
-		c.answered.Store(true)
+		c.answered.Store(1)
 		c.serving.Store(false)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -181,7 +183,7 @@ func TestConnectionShares(t *testing.T) {
 	}
 	l = newListener(nil, 2, func() {})
 	answered, silent := at("192.0.2.1", false), at("192.0.2.1", false)
-	answered.answered.Store(true)
+	answered.answered.Store(1)
 	l.add(answered)
 	l.add(silent)
 	if victim := l.add(at("192.0.2.1", false)); victim != silent {
@@ -231,4 +233,43 @@ func pipeEnd(t *testing.T) net.Conn {
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return a
+}
+
+// Parts that a handler hands over whole arrive in order, and the connection stays.
+func TestPartsOfAnAnswer(t *testing.T) {
+	parts := [][]byte{[]byte("head,"), bytes.Repeat([]byte("x"), 300_000), []byte(",end")}
+	whole := string(bytes.Join(parts, nil))
+	srv := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
+		rest := net.Buffers(slices.Clone(parts))
+		if _, err := w.(io.ReaderFrom).ReadFrom(&rest); err != nil {
+			t.Error(err)
+		}
+	}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = serveHTTP(srv, newListener(l, 10, func() {})) })
+	defer serving.Wait()
+	defer srv.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answers := bufio.NewReader(c)
+	for range 2 {
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(res.Body); err != nil || string(got) != whole {
+			t.Errorf("%d bytes of %d: %v", len(got), len(whole), err)
+		}
+	}
 }

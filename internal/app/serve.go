@@ -37,7 +37,10 @@ const drainTime = 20 * time.Second
 // policy at a URL, and asks the shadow policy. It may be called once.
 func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	cfg := a.Config()
-	door, err := a.newDoor(cfg)
+	opts := a.doorOptions(cfg)
+	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
+	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
+	door, err := mcp.New(opts)
 	if err != nil {
 		return err
 	}
@@ -139,14 +142,6 @@ func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 	if err := group.Wait(); err != nil {
 		a.log.Warn("calls under way were cancelled: they took longer than draining may", "seconds", drainTime.Seconds())
 	}
-}
-
-// newDoor makes the door for MCP clients over HTTP.
-func (a *App) newDoor(cfg *config.Config) (*mcp.Door, error) {
-	opts := a.doorOptions(cfg)
-	opts.HasServer = func(name string) bool { return a.upstreams.Catalogue().HasServer(name) }
-	opts.Hosts, opts.Origins = hostsOf(cfg, cfg.Listen), cfg.AllowedOrigins
-	return mcp.New(opts)
 }
 
 // doorOptions is what every door for MCP clients has.

@@ -237,9 +237,9 @@ func ask(ctx context.Context, in *proxy.Call, args json.RawMessage) string {
 	return string(a[0].Result) + string(a[0].Error)
 }
 
-func (g *gate) List(context.Context, *proxy.Call, policy.Principal) []*registry.Tool {
+func (g *gate) Listing(context.Context, *proxy.Call, policy.Principal) *proxy.Listing {
 	const definition = `{"name":"demo__echo", "inputSchema":{"type":"object"},"x-vendor":{"big":9007199254740993}}`
-	return []*registry.Tool{{Server: "demo", Name: "echo", Exposed: "demo__echo", Definition: json.RawMessage(definition), Listed: json.RawMessage(definition)}}
+	return &proxy.Listing{Tools: []*registry.Tool{{Server: "demo", Name: "echo", Exposed: "demo__echo", Definition: json.RawMessage(definition), Listed: json.RawMessage(definition)}}}
 }
 
 func (g *gate) Identify(_ context.Context, c identity.Credential) (policy.Principal, *proxy.Failure) {

@@ -53,12 +53,6 @@ type clientGroups struct {
 	parked  *share.Pool[owner] // of calls that wait for their clients
 }
 
-func newClientGroups(opts Options) *clientGroups {
-	t := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
-	t.reuse = true
-	return t
-}
-
 // groupKey returns the key of a group. It can be computed only from all of who,
 // route and capabilities.
 func groupKey(who policy.Principal, route string, capabilities json.RawMessage) string {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -93,7 +94,7 @@ type exchange struct {
 // The zero value means that toolgate's own parts contradict each other.
 type outcome struct {
 	result          json.RawMessage
-	complete        bool // result has the members that its revision adds
+	complete        bool // result is one line, and has the members that its revision adds
 	failure         *proxy.Failure
 	code, reason    string // of a refusal by the door that is not yet recorded
 	decision, trace string // in the audit trail, "" when nothing was recorded
@@ -110,6 +111,7 @@ func unserved(x *exchange) outcome {
 // answer is the answer to one message.
 type answer struct {
 	body    []byte         // one JSON-RPC message, nil = none
+	rest    net.Buffers    // of a message that begins with body; the bytes are shared
 	status  int            // for HTTP
 	problem *proxy.Failure // the transport's own answer in place of body over HTTP
 	opened  string         // id of the session that was made
@@ -356,7 +358,11 @@ func (s *sessionServer) takeAnswer(x *exchange) answer {
 // in the same session.
 func (s *session) cancelRequest(m *jsonrpc.Message) {
 	if id, ok := m.Param("requestId"); ok {
-		s.abort(jsonrpc.Key(id))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if cancel, ok := s.flights[jsonrpc.Key(id)]; ok {
+			cancel(errCancelled)
+		}
 	}
 }
 
@@ -378,11 +384,32 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 	if !ok { // fails closed
 		return c.broken(x)
 	}
-	a := answer{status: http.StatusOK, body: jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, result)), decision: o.decision, trace: o.trace}
+	a := answer{status: http.StatusOK, decision: o.decision, trace: o.trace}
+	if !o.complete {
+		result = jsonrpc.OneLine(result)
+	}
+	if len(result) < largeResult {
+		a.body = jsonrpc.NewSuccess(x.id, result)
+	} else {
+		frame := jsonrpc.NewSuccess(x.id, nil)
+		end := len(frame) - 1
+		a.body, a.rest = frame[:end], net.Buffers{result, frame[end:]}
+	}
 	if x.opened != nil {
 		a.opened = x.opened.id
 	}
 	return a
+}
+
+// largeResult is the size in bytes from which a result is not copied into its message.
+const largeResult = 16 << 10
+
+// message returns the whole message of a, nil for none.
+func (a *answer) message() []byte {
+	if a.rest == nil {
+		return a.body
+	}
+	return slices.Concat(append([][]byte{a.body}, a.rest...)...)
 }
 
 // refuseFault answers bytes that are not a message. The gate refuses and
@@ -428,16 +455,17 @@ func (c *core) failedAs(dialect wire.Dialect, x *exchange, f *proxy.Failure) ans
 	if err != nil {
 		return c.broken(x)
 	}
-	a := answer{status: http.StatusOK, silent: reply.Silent, decision: f.DecisionID, trace: f.TraceID, fault: faultOf(reply)}
+	a := answer{status: http.StatusOK, silent: reply.Silent, decision: f.DecisionID, trace: f.TraceID}
 	switch f.Kernel.Code {
 	case signal.CodeUnauthenticated, signal.CodeSessionLost:
 		a.status, a.problem = reply.HTTP, f
 	}
 	switch {
-	case reply.Result != nil:
+	case reply.Result != nil: // with data that stands for an error object
+		a.fault, _ = jsonrpc.At(reply.Result, "_meta", wire.MetaError)
 		a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, reply.Result))
 	case reply.Error != nil:
-		a.body = errorBody(x, reply.Error)
+		a.body, a.fault = errorBody(x, reply.Error), reply.Error
 	}
 	return a
 }
@@ -465,14 +493,14 @@ const staleCursor = "the cursor is none of ours or the list has changed: list ag
 // listTools returns one page of what the principal may see. The definitions are
 // the upstreams' own bytes.
 func (c *core) listTools(ctx context.Context, x *exchange) outcome {
-	l, at := c.listing(ctx, x), 0
+	l, at := c.opts.Gate.Listing(ctx, &x.call, x.call.Principal), 0
 	if raw, ok := x.call.Message.Param("cursor"); ok {
 		if at = cursorPlace(raw, l.Tools, x.call.Route); at == 0 {
 			return refused(signal.CodeEnvelopeParams, staleCursor)
 		}
 	}
 	key := pageKey{door: c, at: at, stateless: x.stateless != nil}
-	return outcome{result: l.Page(key, func() []byte { return c.page(x, l.Tools, at) }), complete: true}
+	return outcome{result: l.Page(key, func() []byte { return jsonrpc.OneLine(c.page(x, l.Tools, at)) }), complete: true}
 }
 
 // pageKey names a page among those of one list.
@@ -480,14 +508,6 @@ type pageKey struct {
 	door      *core
 	at        int // place of its first tool
 	stateless bool
-}
-
-// listing returns the tools that the principal of x may see.
-func (c *core) listing(ctx context.Context, x *exchange) *proxy.Listing {
-	if l, ok := c.opts.Gate.(Lister); ok {
-		return l.Listing(ctx, &x.call, x.call.Principal)
-	}
-	return &proxy.Listing{Tools: c.opts.Gate.List(ctx, &x.call, x.call.Principal)}
 }
 
 // page returns the result of tools/list, in the words of x's revision, whose first

@@ -31,6 +31,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/share"
 	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
@@ -220,11 +221,13 @@ func New(opts Options) (*Door, error) {
 	base, cancel := context.WithCancelCause(context.Background())
 	c := &core{opts: opts, base: base, cancel: cancel}
 	c.closing, c.close = context.WithCancel(base)
-	events := newEventLog(opts)
+	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
+	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
+	groups.reuse = true
 	d := &Door{
 		core:      c,
 		session:   &sessionServer{core: c, sessions: newTable[*session](opts), events: events},
-		stateless: newStatelessServer(c, events),
+		stateless: &statelessServer{core: c, groups: groups, signer: newStateSigner(opts.StateKey), events: events},
 		hosts:     guard.NewHosts(opts.Hosts, opts.Origins...),
 		events:    events,
 	}
@@ -281,9 +284,9 @@ type Gate interface {
 	// Call governs one tools/call, or refuses one message that could not be
 	// decoded (in.Fault). Exactly one of its results is set.
 	Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *proxy.Failure)
-	// List gives the tools that who may see on the route of in, in the order to
+	// Listing gives the tools that who may see on the route of in, in the order to
 	// show. Of in it takes the route and for whom the list is.
-	List(ctx context.Context, in *proxy.Call, who policy.Principal) []*registry.Tool
+	Listing(ctx context.Context, in *proxy.Call, who policy.Principal) *proxy.Listing
 	// Identify says who shows c; a Failure means nobody.
 	Identify(ctx context.Context, c identity.Credential) (policy.Principal, *proxy.Failure)
 }
@@ -293,12 +296,6 @@ type Finder interface {
 	// Find gives the tool that who sees under name on the route of in, nil for
 	// none.
 	Find(ctx context.Context, in *proxy.Call, who policy.Principal, name string) *registry.Tool
-}
-
-// Lister is implemented by a Gate that keeps lists.
-type Lister interface {
-	// Listing gives the tools of List.
-	Listing(ctx context.Context, in *proxy.Call, who policy.Principal) *proxy.Listing
 }
 
 // Relayer is the road of requests that call no tool. Both methods serve the
@@ -327,7 +324,6 @@ type Refuser interface {
 var (
 	_ Finder  = (*proxy.Gate)(nil)
 	_ Gate    = (*proxy.Gate)(nil)
-	_ Lister  = (*proxy.Gate)(nil)
 	_ Relayer = (*proxy.Gate)(nil)
 	_ Refuser = (*proxy.Gate)(nil)
 )
@@ -388,17 +384,10 @@ func newTable[T client](opts Options) *table[T] {
 	return &table[T]{ttl: opts.SessionTTL, max: opts.MaxSessions, now: opts.Now, byKey: make(map[string]T)}
 }
 
-// put adds v under a key that is free. When the table is full, an idle client of
+// putLocked adds v under a key that is free. When the table is full, an idle client of
 // the owner that has the most ends, the one that has been idle longest, so that
 // one principal's flood costs its own clients. It returns false when every
-// client is at work.
-func (t *table[T]) put(key string, v T) bool {
-	t.mu.Lock()
-	defer t.unlock()
-	return t.putLocked(key, v)
-}
-
-// putLocked is put. The caller must hold t.mu.
+// client is at work. The caller must hold t.mu and release it with unlock.
 func (t *table[T]) putLocked(key string, v T) bool {
 	if len(t.byKey) >= t.max && !t.makeRoomLocked(v.ledger().owner) {
 		return false

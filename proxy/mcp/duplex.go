@@ -83,7 +83,7 @@ func (c *duplex) flushChanges() {
 // reply sends the answer a, if it has a body.
 func (c *duplex) reply(a answer) {
 	if a.body != nil && !a.silent {
-		c.send(a.body)
+		c.send(a.message())
 	}
 }
 
@@ -418,7 +418,7 @@ func (r *replies) add(a answer) {
 	if a.body != nil && !a.silent {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.bodies = append(r.bodies, a.body)
+		r.bodies = append(r.bodies, a.message())
 	}
 }
 
@@ -483,7 +483,7 @@ func (d *Door) answerBatchOnStream(out *response, parts []*exchange) {
 		var flying atomic.Int64
 		d.session.runBatch(parts, &flying, func(a answer) {
 			if a.body != nil && !a.silent {
-				t.send(a.body)
+				t.send(a.message())
 			}
 		})()
 		return answer{}

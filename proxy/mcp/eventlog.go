@@ -53,10 +53,6 @@ type eventLog struct {
 	held  map[owner]*holding
 }
 
-func newEventLog(opts Options) *eventLog {
-	return &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
-}
-
 // streams are the event streams of one session. eventLog.mu protects them.
 type streams struct {
 	owner   owner
@@ -365,19 +361,14 @@ func (t *stream) finish(a answer) {
 	case !t.begun:
 		t.answer = &a
 	case a.body != nil && !a.silent:
-		t.addLocked(outgoing{message: a.body})
+		t.addLocked(outgoing{message: a.message()})
 	}
-	t.doneLocked()
-	t.signalLocked()
-	t.parkLocked()
-}
-
-// doneLocked marks t as complete. The caller must hold mu.
-func (t *stream) doneLocked() {
 	t.done = true
 	if i := slices.Index(t.owner.flying, t); i >= 0 {
 		t.owner.flying = slices.Delete(t.owner.flying, i, i+1)
 	}
+	t.signalLocked()
+	t.parkLocked()
 }
 
 // addLocked makes room for l and adds it, or returns false when the stream has

@@ -10,7 +10,6 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/mcp"
-	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -21,7 +20,9 @@ func (openRoad) Identify(context.Context, identity.Credential) (policy.Principal
 	return policy.Principal{Subject: "local"}, nil
 }
 
-func (openRoad) List(context.Context, *proxy.Call, policy.Principal) []*registry.Tool { return nil }
+func (openRoad) Listing(context.Context, *proxy.Call, policy.Principal) *proxy.Listing {
+	return &proxy.Listing{}
+}
 
 func (openRoad) Refuse(_ context.Context, _ *proxy.Call, code, reason string) *proxy.Failure {
 	return &proxy.Failure{Kernel: &signal.KernelError{Code: code}, Reason: reason}

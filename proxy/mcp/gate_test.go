@@ -95,11 +95,11 @@ func (g *fakeGate) Call(ctx context.Context, in *proxy.Call) (*proxy.Reply, *pro
 	return &proxy.Reply{Result: result, DecisionID: "dec_passed", TraceID: "trc_passed"}, nil
 }
 
-func (g *fakeGate) List(_ context.Context, _ *proxy.Call, p policy.Principal) []*registry.Tool {
+func (g *fakeGate) Listing(_ context.Context, _ *proxy.Call, p policy.Principal) *proxy.Listing {
 	if p.Subject != "bob" {
-		return g.tools
+		return &proxy.Listing{Tools: g.tools}
 	}
-	return slices.DeleteFunc(slices.Clone(g.tools), func(t *registry.Tool) bool { return t.Name == "denied" })
+	return &proxy.Listing{Tools: slices.DeleteFunc(slices.Clone(g.tools), func(t *registry.Tool) bool { return t.Name == "denied" })}
 }
 
 func (g *fakeGate) Identify(_ context.Context, c identity.Credential) (policy.Principal, *proxy.Failure) {

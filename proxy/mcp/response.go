@@ -2,8 +2,8 @@ package mcp
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -45,7 +45,6 @@ func (c *core) reply(out *response, x *exchange, a answer) {
 
 // finish sends the answer a, a plain one in one piece with its length.
 func (o *response) finish(a answer) {
-	defer func() { _ = o.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	if a.opened != "" {
 		o.w.Header()[headerSession] = []string{a.opened}
 	}
@@ -58,16 +57,26 @@ func (o *response) finish(a answer) {
 		o.w.WriteHeader(a.status)
 	case !o.plain && a.status == http.StatusOK:
 		o.beginEvents()
-		_ = o.writeEvent("", a.body) // a client that has gone needs no answer
+		_ = o.writeEvent("", a.message()) // a client that has gone needs no answer
 	default:
 		h := o.w.Header()
 		h["Content-Type"], h["Cache-Control"] = wire.JSONType, wire.NoStore
-		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}
-		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network
-		o.w.WriteHeader(a.status)
-		if _, err := o.w.Write(a.body); err == nil {
-			_ = o.rc.Flush() // under the deadline, not after it
+		size := len(a.body)
+		for _, part := range a.rest {
+			size += len(part)
 		}
+		h["Content-Length"] = []string{strconv.Itoa(size)}
+		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network; net/http ends it with the request
+		o.w.WriteHeader(a.status)
+		_, _ = o.w.Write(a.body) // a client that has gone needs no answer
+		if rest := a.rest; rest != nil {
+			if to, ok := o.w.(io.ReaderFrom); ok { // without a copy, as far as the connection has ReadFrom
+				_, _ = to.ReadFrom(&rest)
+			} else {
+				_, _ = rest.WriteTo(o.w)
+			}
+		}
+		_ = o.rc.Flush() // under the deadline, not after it
 	}
 }
 
@@ -193,16 +202,6 @@ func (c *core) observe(x *exchange, a answer) {
 	c.opts.Observe(e)
 }
 
-// faultOf returns the error object of a refusal, or the data that stands for
-// one in a result.
-func faultOf(r wire.Reply) json.RawMessage {
-	if r.Error != nil || r.Result == nil {
-		return r.Error
-	}
-	data, _ := jsonrpc.At(r.Result, "_meta", wire.MetaError)
-	return data
-}
-
 const (
 	// streamDelay is how long a call that may report runs before its client gets the
 	// head of an event stream, so that the client can ask for the answer again.
@@ -265,7 +264,6 @@ func (rd *reader) waitFirst(ctx context.Context) bool {
 // client has left, a write takes longer than IOTimeout, or out has to end. It
 // buffers one event only.
 func (c *core) pump(out *response, rd *reader) {
-	defer func() { _ = out.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
 	heartbeat := time.NewTicker(c.opts.Heartbeat)
 	defer heartbeat.Stop()
 	var closing <-chan struct{} // closed for a stream that belongs to no call

@@ -108,15 +108,6 @@ func (s *session) finish(id string, now time.Time) {
 	}
 }
 
-// abort cancels request id of this session, if it is in flight.
-func (s *session) abort(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if cancel, ok := s.flights[id]; ok {
-		cancel(errCancelled)
-	}
-}
-
 // abortAll cancels every request of s for cause.
 func (s *session) abortAll(cause error) {
 	s.mu.Lock()
@@ -156,7 +147,9 @@ func (s *session) flushChanges() { s.changes.flush(s.post) }
 // openSession keeps the session that an HTTP initialize opened.
 func (s *sessionServer) openSession(made *session) (*session, error) {
 	made.onEnd, made.events = func() { s.opts.Ended(made.key) }, s.events
-	if !s.sessions.put(made.id, made) {
+	s.sessions.mu.Lock()
+	defer s.sessions.unlock()
+	if !s.sessions.putLocked(made.id, made) {
 		return nil, errNoRoom
 	}
 	return made, nil

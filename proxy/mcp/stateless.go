@@ -32,12 +32,6 @@ const (
 	metaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-func newStatelessServer(c *core, events *eventLog) *statelessServer {
-	return &statelessServer{
-		core: c, groups: newClientGroups(c.opts), signer: newStateSigner(c.opts.StateKey), events: events,
-	}
-}
-
 // statelessRequest holds the members of a 2026-07-28 request that concern only
 // the client and this door.
 type statelessRequest struct {
@@ -195,9 +189,12 @@ func (s *statelessServer) checkRequest(ctx context.Context, x *exchange, h http.
 			return s.refuse(x, signal.CodeEnvelopeParams, fault), false
 		}
 	}
-	if a, ok := s.joinGroup(x); !ok {
-		return a, false
+	g := s.groups.enter(x.call.Principal, x.call.Route, x.call.Capabilities)
+	if g == nil {
+		return s.refuse(x, signal.CodeOverloaded, "too many clients are at work"), false
 	}
+	x.stateless.group = g
+	x.call.Session, x.call.Home = g.key, g
 	return s.checkArgumentHeaders(ctx, x, h)
 }
 
@@ -206,22 +203,11 @@ func (s *statelessServer) find(ctx context.Context, x *exchange, name string) *r
 	if f, ok := s.opts.Gate.(Finder); ok {
 		return f.Find(ctx, &x.call, x.call.Principal, name)
 	}
-	tools := s.opts.Gate.List(ctx, &x.call, x.call.Principal)
+	tools := s.opts.Gate.Listing(ctx, &x.call, x.call.Principal).Tools
 	if i := slices.IndexFunc(tools, func(t *registry.Tool) bool { return shownName(t, x.call.Route) == name }); i >= 0 {
 		return tools[i]
 	}
 	return nil
-}
-
-// joinGroup finds the client group of x.
-func (s *statelessServer) joinGroup(x *exchange) (answer, bool) {
-	p := s.groups.enter(x.call.Principal, x.call.Route, x.call.Capabilities)
-	if p == nil {
-		return s.refuse(x, signal.CodeOverloaded, "too many clients are at work"), false
-	}
-	x.stateless.group = p
-	x.call.Session, x.call.Home = p.key, p
-	return answer{}, true
 }
 
 // checkArgumentHeaders refuses x unless its headers repeat the arguments that
@@ -403,24 +389,30 @@ const extensionTasks = "io.modelcontextprotocol/tasks"
 // returns false for bytes that cannot be a result, such as a question that
 // should have been asked on the road.
 func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessage, bool) {
-	raw, typed := jsonrpc.Get(result, "resultType")
-	if kind, ok := jsonrpc.Text(raw); typed && (!ok || kind == "input_required") {
+	known, ok := jsonrpc.Fields(result, "resultType", "ttlMs", "_meta")
+	if !ok {
 		return nil, false
 	}
-	if !isObject(result) {
+	if known[0] == nil {
+		known[0] = json.RawMessage(`"complete"`)
+	}
+	if kind, ok := jsonrpc.Text(known[0]); !ok || kind == "input_required" {
 		return nil, false
 	}
-	if !typed {
-		result = setIn(result, json.RawMessage(`"complete"`), "resultType")
+	if known[2] != nil && !isObject(known[2]) {
+		result = setIn(result, json.RawMessage("{}"), "_meta")
 	}
+	changes := []jsonrpc.Change{{Name: "resultType", Value: known[0], Checked: true}}
 	if row.cached {
-		ttl, _ := jsonrpc.Get(result, "ttlMs")
-		if n, err := strconv.ParseInt(string(ttl), 10, 64); err != nil || n < 0 {
-			result = setIn(result, json.RawMessage("0"), "ttlMs")
+		if n, err := strconv.ParseInt(string(known[1]), 10, 64); err != nil || n < 0 {
+			known[1] = json.RawMessage("0")
 		}
-		result = setIn(result, json.RawMessage(`"private"`), "cacheScope") // what the policy has filtered is one principal's
+		changes = append(changes, jsonrpc.Change{Name: "ttlMs", Value: known[1], Checked: true},
+			jsonrpc.Change{Name: "cacheScope", Value: json.RawMessage(`"private"`), Checked: true}) // what the policy has filtered is one principal's
 	}
-	return setIn(result, c.serverInfo(), "_meta", metaServer), true
+	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: c.serverInfo(), Checked: true}}})
+	result, err := jsonrpc.Edit(result, changes...)
+	return result, err == nil
 }
 
 // serverInfo returns the name and version of toolgate.
@@ -432,7 +424,7 @@ func (c *core) serverInfo() json.RawMessage {
 // revision removed are replaced.
 func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
 	a := x.withStatus(c.failed(x, f))
-	if a.isResult() && x.call.Message.Method != "tools/call" {
+	if _, is := jsonrpc.Get(a.body, "result"); is && x.call.Message.Method != "tools/call" {
 		a = c.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
@@ -461,12 +453,6 @@ func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
 	}
 	a.fault, a.body = object, errorBody(x, object)
 	return a
-}
-
-// isResult reports whether a is a result, whatever it says.
-func (a *answer) isResult() bool {
-	_, ok := jsonrpc.Get(a.body, "result")
-	return ok
 }
 
 // notFound adds the uri of the resource that x asked for to an error object.

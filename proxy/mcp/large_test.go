@@ -1,0 +1,35 @@
+package mcp_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A result is answered byte for byte, on one line, whatever its size and however the
+// answer travels: large ones are not copied into their message.
+func TestResultsOfAnySize(t *testing.T) {
+	srv, d := newServer(t, newGate(), nil)
+	h := open(t, srv, "alice")
+	for _, size := range []int{10, 16_000, 16_384, 40_000, 300_000} {
+		text := strings.Repeat("é", size/2)
+		call := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"demo__echo","arguments":{"t":"` + text + `"}}}`
+		want := `{"jsonrpc":"2.0","id":"a","result":{"content":[{"type":"text","text":"{\"t\":\"` + text + `\"}"}], 	"big":9007199254740993}}`
+		res, body := h.post(call)
+		if body != want || res.ContentLength != int64(len(want)) || len(res.TransferEncoding) > 0 {
+			t.Errorf("%d over a connection: %d bytes of %d, length %d", size, len(body), len(want), res.ContentLength)
+		}
+		if rec := record(d, "alice", h.session, call); rec.Body.String() != want || rec.Header().Get("Content-Length") != strconv.Itoa(len(want)) {
+			t.Errorf("%d to another writer: %d bytes of %d", size, rec.Body.Len(), len(want))
+		}
+		req := h.request(http.MethodPost, call)
+		req.Header.Set("Accept", "text/event-stream")
+		if _, body := h.do(req); !strings.Contains(body, "\ndata: "+want+"\n\n") {
+			t.Errorf("%d as an event: %d bytes", size, len(body))
+		}
+		if _, body := h.post("[" + call + "]"); body != "["+want+"]" && !strings.Contains(body, "batch") {
+			t.Errorf("%d in a batch: %d bytes", size, len(body))
+		}
+	}
+}
