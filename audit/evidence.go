@@ -306,7 +306,10 @@ func (c *check) readStart(keys []note.Verifier) {
 		start, err = parseCheckpoint(text + "\n")
 	}
 	hash, _ := hex.DecodeString(start.Hash)
-	if err = cmp.Or(err, startFault(start, c.chain.Instance, hash)); err != nil {
+	if err == nil && (start.Instance != c.chain.Instance || start.Segment == 0 || len(hash) != 32) {
+		err = errors.New("the note is not the starting point of this chain")
+	}
+	if err != nil {
 		c.problem("%v", err)
 		return
 	}
@@ -319,11 +322,4 @@ func (c *check) readStart(keys []note.Verifier) {
 	if start.Seq == c.head.Seq {
 		c.atHead = start.Hash
 	}
-}
-
-func startFault(c Checkpoint, instance string, hash []byte) error {
-	if c.Instance != instance || c.Segment == 0 || len(hash) != 32 {
-		return errors.New("the note is not the starting point of this chain")
-	}
-	return nil
 }

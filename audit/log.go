@@ -113,7 +113,14 @@ func Open(root string, opts Options) (*Log, error) {
 		return nil, fmt.Errorf("opening audit log: bad instance name %q", opts.Instance)
 	}
 	dir := filepath.Join(root, opts.Instance)
-	if err := makeDir(root, dir); err != nil {
+	err := os.MkdirAll(root, 0o700)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err == nil {
+		err = wholefile.SyncDir(root)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("opening audit log: %w", err)
 	}
 	w := &writer{dir: dir, opts: opts, buf: make([]byte, 0, 64<<10)}
@@ -145,16 +152,6 @@ func (w *writer) open(root string, n *notary) error {
 	n.start()
 	w.notary = n
 	return nil
-}
-
-func makeDir(root, dir string) error {
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	return wholefile.SyncDir(root)
 }
 
 // Instance returns the name of the chain.

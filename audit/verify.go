@@ -55,8 +55,7 @@ func (e Evidence) verify(root string) (rep Report, err error) {
 		return rep, err
 	}
 	for _, name := range chains {
-		c := newCheck(root, name)
-		c.marks, c.archive = x.marks[name], e.Archive
+		c := &check{root: root, chain: Chain{Instance: name}, known: true, open: map[string]Unfinished{}, question: ByChain, marks: x.marks[name], archive: e.Archive}
 		slices.SortStableFunc(c.marks, func(a, b *mark) int { return bySeq(a, b.Seq) })
 		if err := c.run(e.Keys); err != nil {
 			return rep, err
@@ -87,10 +86,6 @@ type check struct {
 	marks    []*mark    // records that others name
 	archive  bool       // see Evidence
 	question Question   // that problems are about
-}
-
-func newCheck(root, instance string) *check {
-	return &check{root: root, chain: Chain{Instance: instance}, known: true, open: map[string]Unfinished{}, question: ByChain}
 }
 
 func (c *check) run(keys []note.Verifier) error {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -61,10 +62,7 @@ func (a *App) faults() map[string]string {
 		}
 		h.at = time.Now()
 	}
-	found := make(map[string]string)
-	for part, fault := range h.faults {
-		found[part] = fault
-	}
+	found := maps.Clone(h.faults)
 	if h.draining.Load() {
 		found[partServing] = "toolgate is draining"
 	}

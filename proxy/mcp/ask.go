@@ -259,21 +259,12 @@ func (log *eventLog) postToSession(s *session, l outgoing) bool {
 			return true
 		}
 	}
-	if t := o.newestLocked(); t != nil && t.postLocked(l) {
-		return true
-	}
-	return log.addToMailboxLocked(o, l)
-}
-
-// newestLocked is the stream that the newest request in flight has with its
-// client, nil for none. The caller must hold mu.
-func (o *streams) newestLocked() *stream {
 	for _, t := range slices.Backward(o.flying) {
 		if t.openLocked() {
-			return t
+			return t.postLocked(l) || log.addToMailboxLocked(o, l)
 		}
 	}
-	return nil
+	return log.addToMailboxLocked(o, l)
 }
 
 // addToMailboxLocked puts o into the mailbox. The oldest notification makes

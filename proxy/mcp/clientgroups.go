@@ -155,9 +155,7 @@ func (g *clientGroup) addCall(e *multiCall) {
 func (g *clientGroup) removeCall(e *multiCall) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.calls, e); i >= 0 {
-		g.calls = slices.Delete(g.calls, i, i+1)
-	}
+	g.calls = slices.DeleteFunc(g.calls, func(other *multiCall) bool { return other == e })
 }
 
 // Tell sends a notification to the listeners that want it.

@@ -364,9 +364,7 @@ func (t *stream) finish(a answer) {
 		t.addLocked(outgoing{message: a.message()})
 	}
 	t.done = true
-	if i := slices.Index(t.owner.flying, t); i >= 0 {
-		t.owner.flying = slices.Delete(t.owner.flying, i, i+1)
-	}
+	t.owner.flying = slices.DeleteFunc(t.owner.flying, func(other *stream) bool { return other == t })
 	t.signalLocked()
 	t.parkLocked()
 }

@@ -179,12 +179,8 @@ func (m *multiCall) currentAttempt() *attempt {
 // sendProgress sends progress to the current attempt, under the token of its
 // own request.
 func (m *multiCall) sendProgress(params json.RawMessage) {
-	t := m.currentAttempt()
-	if t == nil || t.notify == nil {
-		return
-	}
-	if token := t.x.token; token != nil {
-		progress(t.notify, token)(params)
+	if t := m.currentAttempt(); t != nil && t.notify != nil && t.x.token != nil {
+		progress(t.notify, t.x.token)(params)
 	}
 }
 
