@@ -155,7 +155,7 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
 		return Edit(obj, changes...)
 	}
-	out, err := appendMembers(append(make([]byte, 0, len(obj)+1024), obj[:gap]...), changes)
+	out, err := appendMembers(append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...), changes)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,8 @@ func NewTemplate(to *url.URL, h http.Header) (*Template, bool) {
 // for a name or a value that is not plain text, and for a name that decides where
 // a message ends.
 func AppendHeader(b []byte, name, value string) ([]byte, bool) {
-	if !isToken(name) || !isText(value) || slices.Contains(reserved, http.CanonicalHeaderKey(name)) {
+	isName := func(header string) bool { return len(header) == len(name) && strings.EqualFold(header, name) }
+	if !isToken(name) || !isText(value) || slices.ContainsFunc(reserved, isName) {
 		return b, false
 	}
 	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...), true
