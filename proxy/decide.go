@@ -422,8 +422,8 @@ func (t *toolCall) validate(context.Context) *Failure {
 	}
 	var faults []schema.Fault
 	var err error
-	if value, ok := t.in.Message.Decoded(t.body); ok { // the door has judged it
-		faults, err = t.tool.Input.ValidateValue(value)
+	if t.in.Message.Vouches(t.body) {
+		faults, err = t.tool.Input.ValidateAccepted(t.body)
 	} else {
 		faults, err = t.tool.Input.Validate(t.body)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -189,11 +190,8 @@ func WrapError(outerCode string, inner *KernelError, source ModuleRef, message s
 }
 
 func cloneMap(m map[string]any) map[string]any {
-	if m == nil {
-		return nil
-	}
-	out := make(map[string]any, len(m))
-	for k, v := range m {
+	out := maps.Clone(m)
+	for k, v := range out {
 		out[k] = cloneValue(v)
 	}
 	return out

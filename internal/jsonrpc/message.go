@@ -175,16 +175,15 @@ func (m *Message) TextParam(path ...string) (string, bool) {
 // SetParams replaces the params, for which the message does not vouch.
 func (m *Message) SetParams(params json.RawMessage) { m.Params, m.members = params, nil }
 
-// Decoded returns the value of raw as the function Value does, where raw is, in
-// memory, a member of params that Decode has read: it makes no second strict
-// pass. It reports false for any other bytes.
-func (m *Message) Decoded(raw json.RawMessage) (any, bool) {
+// Vouches reports whether raw is, in memory, a member of params that Decode has
+// read, so that no second strict pass is needed.
+func (m *Message) Vouches(raw json.RawMessage) bool {
 	for _, own := range m.members {
 		if own.zone == zoneParams && len(own.value) == len(raw) && &own.value[0] == &raw[0] {
-			return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)), true
+			return true
 		}
 	}
-	return nil, false
+	return false
 }
 
 // Value decodes one bare JSON value under the rules of CheckValue: objects as
@@ -196,7 +195,12 @@ func Value(data []byte, lim Limits) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient)), nil
+	return Accepted(raw), nil
+}
+
+// Accepted is Value for a text that a strict pass has accepted.
+func Accepted(raw json.RawMessage) any {
+	return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient))
 }
 
 // build decodes the next value of a text that the strict pass has accepted.

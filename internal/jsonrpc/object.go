@@ -24,12 +24,11 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// walk reads one object, or one array, as open says, and calls visit for each member
-// or element, with the decoded name, nil in an array, and the place of the value in
-// data. It ends when visit returns false. It reports whether data is that value, well
-// formed and read to its end, and nothing follows it. Strings must be UTF-8; names may
-// repeat.
-func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end int) bool) bool {
+// walk reads one object and calls visit for each member, with the decoded name and
+// the place of the value in data. It ends when visit returns false. It reports whether
+// data is that value, well formed and read to its end, and nothing follows it. Strings
+// must be UTF-8; names may repeat.
+func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
 	s := scanners.Get().(*scanner)
 	s.reset(data)
 	defer func() {
@@ -37,20 +36,18 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 		scanners.Put(s)
 	}()
 	d := &s.decoder
-	if first, _ := d.ReadToken(); first.Kind() != open { // none after an error
+	if first, _ := d.ReadToken(); first.Kind() != '{' { // none after an error
 		return false
 	}
-	for next := d.PeekKind(); next != '}' && next != ']'; next = d.PeekKind() {
-		var name []byte
-		if open == '{' {
-			spelled, err := d.ReadValue()
-			if err != nil {
-				return false
-			}
-			end := int(d.InputOffset())
-			if name = data[end-len(spelled)+1 : end-1]; bytes.IndexByte(name, '\\') >= 0 {
-				name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
-			}
+	for d.PeekKind() != '}' {
+		spelled, err := d.ReadValue()
+		if err != nil {
+			return false
+		}
+		end := int(d.InputOffset())
+		name := data[end-len(spelled)+1 : end-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
 		}
 		value, err := d.ReadValue()
 		if err != nil {
@@ -68,7 +65,7 @@ func walk(data []byte, open jsontext.Kind, visit func(name []byte, start, end in
 // reports false when there is none, or when obj is not an object as far as it
 // was read: Get reads no further than the member.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
-	walk(obj, '{', func(name []byte, start, end int) bool {
+	walk(obj, func(name []byte, start, end int) bool {
 		if string(name) == key {
 			found = obj[start:end:end]
 		}
@@ -91,21 +88,6 @@ func At(obj json.RawMessage, path ...string) (value json.RawMessage, ok bool) {
 func TextAt(obj json.RawMessage, path ...string) (string, bool) {
 	value, _ := At(obj, path...)
 	return Text(value)
-}
-
-// Fields returns the values of the named members of obj as they are spelled, nil
-// for a member that is absent. It reports false when obj is not one well-formed
-// object, or has one of the members more than once.
-func Fields(obj json.RawMessage, names ...string) (values []json.RawMessage, ok bool) {
-	values, repeated := make([]json.RawMessage, len(names)), false
-	whole := walk(obj, '{', func(name []byte, start, end int) bool {
-		if i := slices.Index(names, string(name)); i >= 0 {
-			repeated = repeated || values[i] != nil
-			values[i] = obj[start:end:end]
-		}
-		return !repeated
-	})
-	return values, whole
 }
 
 // A Change sets the member called Name to Value. With Members it edits the object
@@ -138,13 +120,10 @@ func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
 // The error is ErrNotObject, ErrNotValue or ErrRepeated.
 func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	out, err := appendEdited(make([]byte, 0, len(obj)+room(changes)), obj, changes)
-	if err != nil {
-		return nil, err
-	}
-	if bytes.Equal(out, obj) {
+	if err == nil && bytes.Equal(out, obj) {
 		return obj, nil
 	}
-	return out, nil
+	return out, err
 }
 
 // Extend is Edit for an object that a strict pass has accepted: it makes no further
@@ -155,32 +134,32 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
 		return Edit(obj, changes...)
 	}
-	out, err := appendMembers(append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...), changes)
+	out := append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...)
+	out, err := appendMembers(out, changes, nil, out[gap-1] != '{')
 	if err != nil {
 		return nil, err
 	}
 	return append(out, obj[gap:]...), nil
 }
 
-// appendMembers appends the members that changes set to out, which ends inside an
-// object.
-func appendMembers(out []byte, changes []Change) ([]byte, error) {
-	for _, c := range changes {
+// appendMembers appends the members that changes set, but for those that are done, to
+// out, which ends inside an object. A comma comes before the first where it says so.
+func appendMembers(out []byte, changes []Change, done []bool, comma bool) (_ []byte, err error) {
+	for i, c := range changes {
 		switch {
-		case c.Value == nil && c.Members == nil:
+		case c.Value == nil && c.Members == nil || done != nil && done[i]:
 			continue
 		case c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient):
 			return nil, ErrNotValue
-		case out[len(out)-1] != '{':
+		case comma:
 			out = append(out, ',')
 		}
 		out, _ = jsontext.AppendQuote(out, c.Name)
-		if out = append(out, ':'); c.Members == nil {
+		if out, comma = append(out, ':'), true; c.Members == nil {
 			out = append(out, c.Value...)
 			continue
 		}
-		var err error
-		if out, err = appendMembers(append(out, '{'), c.Members); err != nil {
+		if out, err = appendMembers(append(out, '{'), c.Members, nil, false); err != nil {
 			return nil, err
 		}
 		out = append(out, '}')
@@ -208,38 +187,28 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 		head = len(obj) - len(first)
 	}
 	out, gap := append(out, obj[:head]...), head // the comma before a member follows gap
-	var few [8]bool
-	done, kept, err := few[:], false, error(nil)
-	if len(changes) > len(few) {
-		done = make([]bool, len(changes))
-	}
-	change := func(i int, old json.RawMessage) {
-		c := changes[i]
-		if done[i] && err == nil {
-			err = ErrRepeated
-		}
-		if done[i] = true; c.Members == nil {
-			out = append(out, c.Value...)
-		} else if err == nil {
-			out, err = appendEdited(out, old, c.Members)
-		}
-	}
-	whole := walk(obj, '{', func(name []byte, start, end int) bool {
+	done, kept, err := make([]bool, len(changes)), false, error(nil)
+	whole := walk(obj, func(name []byte, start, end int) bool {
 		from := gap
 		gap = end
 		i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
 		if !kept { // no comma before the first member
 			from = end - len(bytes.TrimLeft(obj[from:end], blanks+","))
 		}
-		switch {
-		case i < 0:
+		if i < 0 {
 			out, kept = append(out, obj[from:end]...), true
-		case changes[i].Value != nil || changes[i].Members != nil:
-			out, kept = append(out, obj[from:start]...), true
-			change(i, obj[start:end])
-		default:
-			change(i, nil)
+			return true
 		}
+		switch c := changes[i]; {
+		case done[i]:
+			err = ErrRepeated
+		case c.Value != nil:
+			out, kept = append(append(out, obj[from:start]...), c.Value...), true
+		case c.Members != nil:
+			kept = true
+			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], c.Members)
+		}
+		done[i] = true
 		return err == nil
 	})
 	switch {
@@ -248,18 +217,8 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 	case !whole:
 		return nil, ErrNotObject
 	}
-	for i, c := range changes {
-		if done[i] || c.Value == nil && c.Members == nil {
-			continue
-		}
-		if kept {
-			out = append(out, ',')
-		}
-		out, _ = jsontext.AppendQuote(out, c.Name)
-		out, kept = append(out, ':'), true
-		if change(i, json.RawMessage("{}")); err != nil {
-			return nil, err
-		}
+	if out, err = appendMembers(out, changes, done, kept); err != nil {
+		return nil, err
 	}
 	return append(out, obj[gap:]...), nil
 }
@@ -268,12 +227,8 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		var all []Change
-		whole := walk(obj, '{', func(name []byte, start, end int) bool {
-			all = append(all, Change{Name: string(name), Value: obj[start:end:end]})
-			return true
-		})
-		for i := 0; whole && i < len(all) && yield(all[i].Name, all[i].Value); i++ {
+		if whole(obj, '{') {
+			Each(obj, func(name []byte, value json.RawMessage) bool { return yield(string(name), value) })
 		}
 	}
 }
@@ -282,14 +237,16 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		var all []json.RawMessage
-		whole := walk(arr, '[', func(_ []byte, start, end int) bool {
-			all = append(all, arr[start:end:end])
-			return true
-		})
-		for i := 0; whole && i < len(all) && yield(all[i]); i++ {
+		if whole(arr, '[') {
+			Each(arr, func(_ []byte, value json.RawMessage) bool { return yield(value) })
 		}
 	}
+}
+
+// whole reports whether data is one well-formed value of a kind. Strings must be
+// UTF-8; names may repeat.
+func whole(data []byte, kind jsontext.Kind) bool {
+	return jsontext.Value(data).Kind() == kind && jsontext.Value(data).IsValid(lenient)
 }
 
 // The builders below write the bytes they are given without looking at them:

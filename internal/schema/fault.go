@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -274,4 +275,62 @@ func exact(r *big.Rat) string {
 		return clip(r.FloatString(n), maxText)
 	}
 	return clip(r.RatString(), maxText)
+}
+
+// wants words what would meet a keyword whose error has the member Want.
+var wants = map[string]string{
+	"pattern": "a match of %v", "multipleOf": "a multiple of %v",
+	"minimum": "at least %v", "maximum": "at most %v", "exclusiveMinimum": "more than %v", "exclusiveMaximum": "less than %v",
+	"minLength": "at least %v characters", "maxLength": "at most %v characters", "minItems": "at least %v elements", "maxItems": "at most %v elements",
+	"minProperties": "at least %v members", "maxProperties": "at most %v members",
+	"minContains": "at least %v matching elements", "maxContains": "at most %v matching elements",
+}
+
+// wanted returns the keyword of an error that speaks of the value itself, and what
+// would meet it.
+func wanted(k jsonschema.ErrorKind) (keyword, want string) {
+	keyword, want = "schema", "a value that meets it"
+	if path := k.KeywordPath(); len(path) > 0 {
+		keyword = path[0]
+	}
+	switch k := k.(type) {
+	case *kind.Type:
+		want = strings.Join(k.Want, " or ")
+	case *kind.Enum:
+		want = "one of " + literals(k.Want)
+	case *kind.Const:
+		want = literals([]any{k.Want})
+	case *kind.OneOf:
+		want = "exactly one of the alternatives"
+	case *kind.Not:
+		keyword, want = "not", "a value that does not match the schema below not"
+	case *kind.UniqueItems:
+		want = fmt.Sprintf("elements %d and %d to differ", k.Duplicates[0], k.Duplicates[1])
+	case *kind.AdditionalItems:
+		want = fmt.Sprintf("%d elements fewer", k.Count)
+	case *kind.Contains:
+		want = "an element that matches the schema below contains"
+	default:
+		if form := wants[keyword]; form != "" {
+			limit := reflect.ValueOf(k).Elem().FieldByName("Want").Interface()
+			if number, ok := limit.(*big.Rat); ok {
+				limit = exact(number)
+			}
+			want = fmt.Sprintf(form, limit)
+		}
+	}
+	return keyword, want
+}
+
+// literals writes allowed values as JSON, as many as fit.
+func literals(values []any) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	for _, v := range values {
+		if err := enc.Encode(v); err != nil || b.Len() > 4*maxText {
+			break
+		}
+	}
+	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", ", ")
 }

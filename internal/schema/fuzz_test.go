@@ -3,6 +3,7 @@ package schema_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/toolgate/toolgate/internal/schema"
@@ -26,6 +27,9 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		faults, err := s.Validate(json.RawMessage(instance))
+		if err == nil {
+			agree(t, s, string(raw), strings.Trim(string(instance), " \t\r\n"))
+		}
 		if err != nil && faults != nil || len(faults) > 20 {
 			t.Fatalf("%v with %v", faults, err)
 		}

@@ -1,10 +1,21 @@
 package schema
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
+	"math"
+	"math/big"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 const (
@@ -30,6 +41,7 @@ type graph struct {
 type node struct {
 	sch     *jsonschema.Schema
 	secret  bool // see Mask
+	place   place
 	inPlace []*node
 	down    down
 	weight  float64 // of one visit; a plain subschema has 1
@@ -311,4 +323,123 @@ func (n *node) price(v any) float64 {
 		return n.weight * float64(1+len(v)*len(n.down.patterns))
 	}
 	return n.weight
+}
+
+// place is what a subschema needs to judge JSON where it stands.
+type place struct {
+	usable                    bool   // it has no keyword that accepts does not know
+	kinds                     string // of the accepted types, "" for all: those of jsontext, and i for integers
+	least, above, most, below float64
+	allOf, anyOf              []*node
+}
+
+var kindsOf = map[string]string{"null": "n", "boolean": "tf", "integer": "i", "number": "0i", "string": `"`, "array": "[", "object": "{"}
+
+// keywords are those that accepts knows, and those that judge nothing.
+var keywords = strings.Fields(`Bool Ref Types Enum Const AllOf AnyOf MaxProperties MinProperties Required Properties AdditionalProperties MinItems MaxItems Items Items2020
+	MinLength MaxLength Pattern Maximum Minimum ExclusiveMaximum ExclusiveMinimum
+	DraftVersion Location ID Anchor RecursiveAnchor DynamicAnchor Title Description Default Comment ReadOnly WriteOnly Examples Deprecated`)
+
+// prepare readies n, whose edges are known, for accepts. Of a subschema that is usable
+// the edges in place are $ref and allOf, then anyOf.
+func (n *node) prepare() {
+	s, p := n.sch, &n.place
+	_, isLinear := s.Pattern.(*linear)
+	_, list := s.Items.([]*jsonschema.Schema)
+	p.usable = !list && (isLinear || s.Pattern == nil)
+	for field, value := range reflect.ValueOf(*s).Fields() {
+		p.usable = p.usable && (!field.IsExported() || value.IsZero() || slices.Contains(keywords, field.Name))
+	}
+	p.least, p.above, p.most, p.below = bound(s.Minimum, -1), bound(s.ExclusiveMinimum, -1), bound(s.Maximum, 1), bound(s.ExclusiveMaximum, 1)
+	if s.Types != nil {
+		for _, name := range s.Types.ToStrings() {
+			p.kinds += kindsOf[name]
+		}
+	}
+	if split := len(n.inPlace) - len(s.AnyOf); p.usable {
+		p.allOf, p.anyOf = n.inPlace[:split], n.inPlace[split:]
+	}
+}
+
+// bound returns the float64 that a bound is: infinity of that sign without a bound, and
+// NaN, which no number is within, for a bound that is not exactly a float64.
+func bound(at *big.Rat, sign int) float64 {
+	if at == nil {
+		return math.Inf(sign)
+	}
+	if f, exact := at.Float64(); exact {
+		return f
+	}
+	return math.NaN()
+}
+
+// accepts reports whether raw, which a strict pass has accepted, certainly fits the
+// subschema. False says nothing: the keyword, or the spelling of the value, is one that
+// only the library judges.
+func (n *node) accepts(raw json.RawMessage) bool {
+	s, p, kind := n.sch, &n.place, jsontext.Value(raw).Kind()
+	if s.Bool != nil {
+		return *s.Bool
+	}
+	if kind == '0' && !bytes.ContainsAny(raw, ".eE") {
+		kind = 'i'
+	}
+	closed := s.Enum != nil || s.Const != nil
+	switch {
+	case !p.usable || p.kinds != "" && strings.IndexByte(p.kinds, byte(kind)) < 0 || closed && kind != '"':
+		return false
+	case kind == '{' && !n.acceptsParts(raw, s.MinProperties, s.MaxProperties), kind == '[' && !n.acceptsParts(raw, s.MinItems, s.MaxItems):
+		return false
+	case kind == '"' && (closed || s.MinLength != nil || s.MaxLength != nil || s.Pattern != nil) && !n.acceptsText(raw):
+		return false
+	case (kind == '0' || kind == 'i') && !p.within(raw, kind == 'i' && len(raw) <= 15):
+		return false
+	}
+	fits := func(to *node) bool { return to.accepts(raw) }
+	return !slices.ContainsFunc(p.allOf, func(to *node) bool { return !to.accepts(raw) }) && (len(p.anyOf) == 0 || slices.ContainsFunc(p.anyOf, fits))
+}
+
+// within holds a number to the bounds. A number that is not exactly a float64 may be on
+// either side of a bound that it rounds to.
+func (p *place) within(raw json.RawMessage, exact bool) bool {
+	v, err := strconv.ParseFloat(string(raw), 64)
+	return err == nil && (v > p.least || exact && v == p.least) && v > p.above && (v < p.most || exact && v == p.most) && v < p.below
+}
+
+// acceptsText holds a string to enum, const, the bounds of its length, and pattern.
+func (n *node) acceptsText(raw json.RawMessage) bool {
+	s, text := n.sch, raw[1:len(raw)-1]
+	if bytes.IndexByte(text, '\\') >= 0 {
+		plain, _ := jsonrpc.Text(raw)
+		text = []byte(plain)
+	}
+	same := func(v any) bool { want, ok := v.(string); return ok && want == string(text) }
+	length := utf8.RuneCount(text)
+	pattern, _ := s.Pattern.(*linear)
+	return (s.Enum == nil || slices.ContainsFunc(s.Enum.Values, same)) && (s.Const == nil || same(*s.Const)) &&
+		(s.MinLength == nil || length >= *s.MinLength) && (s.MaxLength == nil || length <= *s.MaxLength) &&
+		(pattern == nil || pattern.Match(text)) // an estimate within the budget is within maxMatch
+}
+
+// acceptsParts holds the members of an object, or the elements of an array, to their
+// subschemas and their number.
+func (n *node) acceptsParts(raw json.RawMessage, least, most *int) bool {
+	s, named, size, missing := n.sch, raw[0] == '{', 0, len(n.sch.Required)
+	fits := jsonrpc.Each(raw, func(name []byte, value json.RawMessage) bool {
+		size++
+		others := n.down.items
+		if named {
+			for _, r := range s.Required {
+				if r == string(name) {
+					missing--
+				}
+			}
+			if next, ok := n.down.props[string(name)]; ok {
+				return next.accepts(value)
+			}
+			others = n.down.members
+		}
+		return (!named || s.AdditionalProperties != false) && (others == nil || others[0].accepts(value))
+	})
+	return fits && (!named || missing == 0) && (least == nil || size >= *least) && (most == nil || size <= *most)
 }

@@ -10,13 +10,15 @@ const maxMasked = 100_000
 // that package jsonrpc has decoded; its objects and arrays are changed. Beyond a bound of
 // work, and where a pattern takes too long, every value is replaced.
 func (s *Schema) Mask(v, with any) (masked any, count int) {
-	m := masker{left: maxMasked, with: with, byAddress: s.graph.byAddress}
+	m := masker{left: maxMasked, with: with}
 	defer func() {
 		if r := recover(); r != nil {
 			masked, count = with, m.count+1
 		}
 	}()
-	return m.mask(v, s.graph.nodes[0]), m.count
+	f := s.load()
+	m.byAddress = f.graph.byAddress
+	return m.mask(v, f.graph.nodes[0]), m.count
 }
 
 type masker struct {

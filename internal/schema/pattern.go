@@ -35,7 +35,7 @@ type engine struct {
 	sealed bool // what comes now are values for `format: regex`
 	known  map[string]jsonschema.Regexp
 	bytes  int
-	slow   []string
+	slow   bool // one of them backtracks
 }
 
 // compile gives one expression for a pattern; those of the schema are compiled
@@ -50,45 +50,37 @@ func (e *engine) compile(pattern string) (jsonschema.Regexp, error) {
 	if e.bytes+len(pattern) > maxPatternBytes {
 		return nil, refused("the patterns have more than %d bytes", maxPatternBytes)
 	}
-	re, slow, err := newPattern(pattern)
+	re, err := newPattern(pattern)
 	if err != nil || e.sealed {
 		return re, err
 	}
-	if slow {
-		e.slow = append(e.slow, pattern)
-	}
-	e.bytes += len(pattern)
+	_, slow := re.(*backtracking)
+	e.bytes, e.slow = e.bytes+len(pattern), e.slow || slow
 	e.known[pattern] = re
 	return re, nil
 }
 
-// seal ends the compilation and gives the patterns that backtrack.
-func (e *engine) seal() []string {
-	e.sealed, e.bytes = true, 0
-	return e.slow
-}
-
-// newPattern tries the linear engine first; slow reports the backtracking one.
-func newPattern(pattern string) (re jsonschema.Regexp, slow bool, err error) {
+// newPattern tries the linear engine first, then the backtracking one.
+func newPattern(pattern string) (jsonschema.Regexp, error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		quickClock()
 		re, err := regexp2.Compile(pattern, regexp2.ECMAScript)
 		if err != nil {
-			return nil, true, err
+			return nil, err
 		}
 		re.MatchTimeout = matchTimeout
-		return &backtracking{re}, true, nil
+		return &backtracking{re}, nil
 	}
 	prog, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if len(prog.Inst) > maxProgram {
-		return nil, false, refused("a pattern compiles to more than %d instructions", maxProgram)
+		return nil, refused("a pattern compiles to more than %d instructions", maxProgram)
 	}
 	compiled, err := regexp.Compile(pattern)
-	return &linear{compiled, len(prog.Inst)}, false, err
+	return &linear{compiled, len(prog.Inst)}, err
 }
 
 // slowMatch is the panic that ends a validation whose pattern took too long.

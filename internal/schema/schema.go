@@ -10,14 +10,15 @@
 // effect in 2019-09 and 2020-12. Content keywords are never asserted.
 //
 // Patterns run on Go's linear-time engine. One that it cannot express (look
-// around, back references) runs on a backtracking engine under a time limit;
-// Schema.Backtracking lists those.
+// around, back references) runs on a backtracking engine under a time limit.
 package schema
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"weak"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
@@ -38,11 +39,47 @@ const (
 	perValue = 20
 )
 
-// Schema is a compiled schema. It is immutable and safe for concurrent use.
+// Schema is a schema that compiles. It is immutable and safe for concurrent use. Its
+// compiled form takes some fifteen times the memory of its text, so that only the
+// latest forms are kept, and one that is needed again is made again.
 type Schema struct {
+	raw  json.RawMessage
+	form atomic.Pointer[weak.Pointer[form]]
+}
+
+// form is a compiled schema.
+type form struct {
 	compiled *jsonschema.Schema
 	graph    *graph
-	patterns []string
+	inPlace  int // bytes of an instance that node.accepts may judge: no estimate of it is above the budget
+}
+
+// kept keeps the latest forms in memory. A form has a place for each of its
+// subschemas, which take two kilobytes each, until all of them are taken by others.
+var kept struct {
+	places [8192]atomic.Pointer[form]
+	next   atomic.Uint32
+}
+
+func (s *Schema) keep(f *form) {
+	w := weak.Make(f)
+	s.form.Store(&w)
+	for range f.graph.nodes {
+		kept.places[kept.next.Add(1)%uint32(len(kept.places))].Store(f)
+	}
+}
+
+// load returns the form of s, which it makes again when it is not kept.
+func (s *Schema) load() *form {
+	f := s.form.Load().Value()
+	if f == nil {
+		var err error
+		if f, err = compile(s.raw); err != nil {
+			panic(err) // it compiled before
+		}
+		s.keep(f)
+	}
+	return f
 }
 
 // Refused is why a schema was not compiled. Reason may quote the schema.
@@ -55,24 +92,26 @@ func refused(format string, args ...any) *Refused {
 	return &Refused{fmt.Sprintf(format, args...)}
 }
 
-// Compile compiles raw, a JSON object or boolean. The error is always a
+// Compile compiles raw, a JSON object or boolean, which must not change. The error is always a
 // *Refused: the schema is not strict JSON, is larger than the guards allow,
 // refers to anything outside itself but the metaschemas of the drafts, names
 // an unknown dialect, refers to itself without looking deeper into the
 // instance, expands beyond bounds, or is no valid schema. Whoever gets it must
 // not let the tool be called.
 func Compile(raw json.RawMessage) (*Schema, error) {
-	s, err := compile(raw)
+	f, err := compile(raw)
 	if err != nil {
 		return nil, err
 	}
+	s := &Schema{raw: raw}
+	s.keep(f)
 	return s, nil
 }
 
-func compile(raw json.RawMessage) (s *Schema, fault *Refused) {
+func compile(raw json.RawMessage) (f *form, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s, fault = nil, refused("compiling it failed: %s", clip(fmt.Sprint(r), maxReason))
+			f, err = nil, refused("compiling it failed: %s", clip(fmt.Sprint(r), maxReason))
 		}
 	}()
 	doc, fault := inspect(raw)
@@ -95,31 +134,33 @@ func compile(raw json.RawMessage) (s *Schema, fault *Refused) {
 	if fault != nil {
 		return nil, fault
 	}
+	engine.sealed, engine.bytes = true, 0
+	f = &form{compiled: compiled, graph: g}
+	if !g.recursive && !g.unique && !engine.slow { // a match that takes too long is a fault, whatever the other branches say
+		f.inPlace = int(budget / g.expanded)
+	}
 	for _, n := range g.nodes {
+		n.prepare()
 		n.secret = n.sch.WriteOnly || text(subschema(doc, n.sch.Location)["format"]) == "password"
 	}
-	return &Schema{compiled: compiled, graph: g, patterns: engine.seal()}, nil
+	return f, nil
 }
-
-// Backtracking lists the patterns that the linear-time engine cannot express,
-// in the order in which they were met. A match of one is stopped after a few
-// milliseconds and then counts as a fault.
-func (s *Schema) Backtracking() []string { return append([]string(nil), s.patterns...) }
 
 // Validate holds instance to the schema. No faults and no error means valid;
 // faults are sorted and at most 20. An error means that the validator itself
 // failed or would have taken too much work (ErrTooCostly), or that instance is
 // not strict JSON (*jsonrpc.Fault): callers must refuse the call then.
 func (s *Schema) Validate(instance json.RawMessage) (faults []Fault, err error) {
-	v, err := jsonrpc.Value(instance, jsonrpc.Limits{Bytes: maxInstance})
+	instance, _, err = jsonrpc.CheckValue(instance, jsonrpc.Limits{Bytes: maxInstance})
 	if err != nil {
 		return nil, fmt.Errorf("reading the value to validate: %w", err)
 	}
-	return s.ValidateValue(v)
+	return s.ValidateAccepted(instance)
 }
 
-// ValidateValue is Validate for a value that package jsonrpc has decoded.
-func (s *Schema) ValidateValue(v any) (faults []Fault, err error) {
+// ValidateAccepted is Validate for an instance that a strict pass has accepted. What
+// certainly fits is accepted where it stands; all else the library judges.
+func (s *Schema) ValidateAccepted(instance json.RawMessage) (faults []Fault, err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -129,20 +170,29 @@ func (s *Schema) ValidateValue(v any) (faults []Fault, err error) {
 			faults, err = nil, fmt.Errorf("validating against the schema: %s", clip(fmt.Sprint(r), maxReason))
 		}
 	}()
+	f := s.load()
+	if len(instance) <= f.inPlace && f.graph.nodes[0].accepts(instance) {
+		return nil, nil
+	}
+	return f.validate(jsonrpc.Accepted(instance))
+}
+
+// validate holds a value that package jsonrpc has decoded to the schema. It may panic.
+func (f *form) validate(v any) ([]Fault, error) {
 	// Without recursion the expanded schema bounds the visits of each value, which
 	// decides nearly every call; else the visits are counted.
 	size := measure(v)
-	rough := s.graph.expanded * size
-	if s.graph.unique {
+	rough := f.graph.expanded * size
+	if f.graph.unique {
 		rough *= 1 + size/256
 	}
-	if s.graph.recursive || rough > budget {
+	if f.graph.recursive || rough > budget {
 		m := meter{left: budget + perValue*size}
-		if m.visit(v, s.graph.nodes[0]); m.left < 0 {
+		if m.visit(v, f.graph.nodes[0]); m.left < 0 {
 			return nil, ErrTooCostly
 		}
 	}
-	err = s.compiled.Validate(v)
+	err := f.compiled.Validate(v)
 	if err == nil {
 		return nil, nil
 	}
@@ -150,7 +200,7 @@ func (s *Schema) ValidateValue(v any) (faults []Fault, err error) {
 	if !errors.As(err, &failed) {
 		return nil, fmt.Errorf("validating against the schema: %w", err)
 	}
-	return newReport(s.graph, v).read(failed)
+	return newReport(f.graph, v).read(failed)
 }
 
 // measure counts the values and 32-byte pieces of strings and names.

@@ -363,17 +363,11 @@ func TestWorkPerValueIsCounted(t *testing.T) {
 
 func TestPatterns(t *testing.T) {
 	s := mustCompile(t, `{"pattern":"^(?!admin)[a-z]+$"}`)
-	if diff := cmp.Diff([]string{"^(?!admin)[a-z]+$"}, s.Backtracking()); diff != "" {
-		t.Error(diff)
-	}
 	if faults := mustValidate(t, s, `"user"`); len(faults) != 0 {
 		t.Error(faults)
 	}
 	if faults := mustValidate(t, s, `"admins"`); len(faults) != 1 {
 		t.Error(faults)
-	}
-	if slow := mustCompile(t, payment).Backtracking(); len(slow) != 0 {
-		t.Errorf("plain patterns are flagged: %v", slow)
 	}
 }
 

@@ -158,6 +158,9 @@ func runGroup(t *testing.T, draft string, g group) (why []string, passed int) {
 	}
 	for _, c := range g.Tests {
 		faults, err := s.Validate(c.Data)
+		if err == nil {
+			agree(t, s, string(g.Schema), string(c.Data))
+		}
 		switch {
 		case err != nil:
 			why = append(why, c.Description+": "+err.Error())

@@ -10,6 +10,8 @@ package limit
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,10 +129,7 @@ func New(r Rules) *Limiter { return NewSized(r, DefaultMaxBuckets) }
 // which changes no decision; if none is full, the call is refused.
 func NewSized(r Rules, maxBuckets int) *Limiter {
 	maxBuckets = max(1, maxBuckets)
-	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets+1, nil)
-	if err != nil {
-		panic(err) // the size is above zero
-	}
+	buckets, _ := simplelru.NewLRU[bucketKey, *bucket](maxBuckets+1, nil) // an error means a size below 1
 	l := &Limiter{buckets: buckets, maxBuckets: maxBuckets}
 	l.Apply(r)
 	return l
@@ -141,52 +140,35 @@ func NewSized(r Rules, maxBuckets int) *Limiter {
 func (l *Limiter) Apply(r Rules) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.rules
-	l.rules = make([]*rule, len(r.Rules))
-	for _, same := range []func(a, b Rule) bool{
-		func(a, b Rule) bool { return a == b },
-		func(a, b Rule) bool { a.Rate = b.Rate; return a == b },
-	} {
-		for i, next := range r.Rules {
-			if l.rules[i] == nil {
-				l.rules[i] = takeRule(old, next, same)
-			}
-		}
+	old, before := l.rules, []*rule{l.fallback}
+	l.rules, l.fallback = nil, nil
+	for _, next := range r.Rules {
+		l.rules = append(l.rules, l.adoptLocked(old, next, next.String()))
 	}
-	for i, next := range r.Rules {
-		if l.rules[i] == nil {
-			l.rules[i] = l.newRuleLocked(next, next.String())
-		}
+	if r.Default != nil {
+		l.fallback = l.adoptLocked(before, Rule{Rate: *r.Default}, "default")
 	}
-	l.applyDefaultLocked(r.Default)
 	l.dropStaleLocked()
 }
 
-// takeRule gives next the id of the first unclaimed old rule that is the same.
-func takeRule(old []*rule, next Rule, same func(a, b Rule) bool) *rule {
-	for i, was := range old {
-		if was != nil && same(was.Rule, next) {
-			old[i] = nil
-			return &rule{Rule: next, id: was.id, name: was.name}
-		}
+// adoptLocked makes a rule with the id of the first unclaimed old one that is the
+// same, else of one that differs by its rate only, else with a new id. The caller must
+// hold l.mu.
+func (l *Limiter) adoptLocked(old []*rule, next Rule, name string) *rule {
+	find := func(same func(a, b Rule) bool) int {
+		return slices.IndexFunc(old, func(was *rule) bool { return was != nil && same(was.Rule, next) })
 	}
-	return nil
-}
-
-func (l *Limiter) newRuleLocked(r Rule, name string) *rule {
-	l.nextID++
-	return &rule{Rule: r, id: l.nextID, name: name}
-}
-
-func (l *Limiter) applyDefaultLocked(r *Rate) {
-	switch {
-	case r == nil:
-		l.fallback = nil
-	case l.fallback == nil:
-		l.fallback = l.newRuleLocked(Rule{Rate: *r}, "default")
-	default:
-		l.fallback = &rule{Rule: Rule{Rate: *r}, id: l.fallback.id, name: l.fallback.name}
+	i := find(func(a, b Rule) bool { return a == b })
+	if i < 0 {
+		i = find(func(a, b Rule) bool { a.Rate = b.Rate; return a == b })
 	}
+	if i < 0 {
+		l.nextID++
+		return &rule{next, l.nextID, name}
+	}
+	id := old[i].id
+	old[i] = nil
+	return &rule{next, id, name}
 }
 
 // dropStaleLocked removes the buckets of rules that no longer exist. The caller
@@ -238,7 +220,8 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		d.rate.Burst = extra.Burst
 		wanted = append(wanted, d)
 	}
-	short := false
+	var late *demand
+	var longest time.Duration
 	for i := range wanted {
 		d := &wanted[i]
 		d.key.subject, d.key.tenant = p.Subject, p.Tenant
@@ -246,10 +229,12 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 		if d.bucket, wait = l.bucketLocked(d.key, d.rate, now); d.bucket == nil {
 			return &Exceeded{Rule: d.name(), Scope: d.key.subject, Limit: d.rate.String(), RetryAfter: wait}
 		}
-		short = short || d.bucket.tokens.TokensAt(now) < 1
+		if wait = d.bucket.until(1, now); wait > longest {
+			late, longest = d, wait
+		}
 	}
-	if short {
-		return reserve(wanted, now)
+	if late != nil {
+		return &Exceeded{Rule: late.name(), Scope: late.key.subject, Limit: late.rate.String(), RetryAfter: longest}
 	}
 	for i := range wanted {
 		wanted[i].bucket.tokens.AllowN(now, 1)
@@ -257,27 +242,10 @@ func (l *Limiter) Spend(now time.Time, p policy.Principal, t policy.Tool, extra 
 	return nil
 }
 
-// reserve is for when a token may be missing: it reserves a token from every
-// bucket and returns all of them when any would have to wait. The caller must
-// hold the Limiter's mu, so that nobody spends in between.
-func reserve(wanted []demand, now time.Time) *Exceeded {
-	var longest *demand
-	var wait time.Duration
-	reserved := make([]*xrate.Reservation, len(wanted))
-	for i := range wanted {
-		d := &wanted[i]
-		reserved[i] = d.bucket.tokens.ReserveN(now, 1)
-		if delay := reserved[i].DelayFrom(now); delay > wait {
-			longest, wait = d, delay
-		}
-	}
-	if longest == nil {
-		return nil
-	}
-	for _, r := range reserved {
-		r.CancelAt(now)
-	}
-	return &Exceeded{Rule: longest.name(), Scope: longest.key.subject, Limit: longest.rate.String(), RetryAfter: wait}
+// until returns how long a bucket takes to hold so many tokens, 0 when it does.
+func (b *bucket) until(tokens float64, now time.Time) time.Duration {
+	missing := (tokens - b.tokens.TokensAt(now)) / float64(b.rate.limit())
+	return time.Duration(min(float64(time.Second)*max(missing, 0), math.MaxInt64/2))
 }
 
 // bucketLocked returns the bucket of key, adjusted to rate, and marks it as used.
@@ -316,13 +284,12 @@ func (l *Limiter) makeRoomLocked(now time.Time) (wait time.Duration) {
 	}
 	for range evictionScan {
 		key, b, _ := l.buckets.GetOldest()
-		missing := float64(b.rate.burst()) - b.tokens.TokensAt(now)
-		if missing <= 0 {
+		full := b.until(float64(b.rate.burst()), now)
+		if full == 0 {
 			l.buckets.Remove(key)
 			return 0
 		}
 		l.buckets.Get(key) // the next scan examines others
-		full := max(time.Duration(missing/float64(b.rate.limit())*float64(time.Second)), time.Nanosecond)
 		if wait == 0 || full < wait {
 			wait = full
 		}
@@ -350,20 +317,11 @@ func ParseRate(s string) (Rate, error) {
 
 // String returns the form that ParseRate parses, without the burst.
 func (r Rate) String() string {
-	return strconv.Itoa(r.Count) + "/" + shortDuration(r.Per)
+	return strconv.Itoa(r.Count) + "/" + zeroUnits.Replace(r.Per.String())
 }
 
-// shortDuration formats d without trailing zero units: 1m rather than 1m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
-}
+// zeroUnits takes trailing zero units from a duration: 1m rather than 1m0s.
+var zeroUnits = strings.NewReplacer("h0m0s", "h", "m0s", "m")
 
 func (r Rate) valid() bool { return r.Count > 0 && r.Per > 0 && r.Burst >= 0 }
 

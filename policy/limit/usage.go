@@ -136,17 +136,12 @@ func (u *Usage) Return(ctx context.Context, r *Reservation) error {
 // tidy removes the ticket's earlier reservation and some expired rows.
 func (u *Usage) tidy(ctx context.Context, tx *sql.Tx, use *Use) error {
 	if use.ticket != "" {
-		if err := release(ctx, tx, use.ticket); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ?", use.ticket); err != nil {
 			return err
 		}
 	}
 	_, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE until <= ? ORDER BY until LIMIT ?)",
 		u.now().UnixNano(), sweptAtOnce)
-	return err
-}
-
-func release(ctx context.Context, tx *sql.Tx, ticket string) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM usage WHERE ticket = ? AND ticket <> ''", ticket)
 	return err
 }
 
@@ -305,12 +300,8 @@ type Uncountable struct {
 
 // Error says so in one line, for the agent.
 func (u *Uncountable) Error() string {
-	got := "nothing is there"
-	if u.Got != "" {
-		got = u.Got + " is there"
-	}
-	return fmt.Sprintf("%s must be a number from 0, with at most %d digits before the point and %d behind it, to be counted (meter %s): %s",
-		u.Pointer, maxWhole, maxDecimals, u.Meter, got)
+	return fmt.Sprintf("%s must be a number from 0, with at most %d digits before the point and %d behind it, to be counted (meter %s): %s is there",
+		u.Pointer, maxWhole, maxDecimals, u.Meter, cmp.Or(u.Got, "nothing"))
 }
 
 // Measure finds what a call of tool, as exposed, by p is to meters. digest names

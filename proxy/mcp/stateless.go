@@ -389,7 +389,7 @@ const extensionTasks = "io.modelcontextprotocol/tasks"
 // returns false for bytes that cannot be a result, such as a question that
 // should have been asked on the road.
 func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessage, bool) {
-	known, ok := jsonrpc.Fields(result, "resultType", "ttlMs", "_meta")
+	known, _, ok := jsonrpc.Unpack(result, false, nil, "resultType", "ttlMs", "_meta")
 	if !ok {
 		return nil, false
 	}
