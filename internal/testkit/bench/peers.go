@@ -1,15 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,11 +24,11 @@ import (
 var benchPolicy string
 
 // A site describes an upstream and the toolgate before it. Lanes with equal sites
-// share the processes. The zero value has three tools, one role, no history, and
-// durability os.
+// share the processes. The zero value has three tools, a policy for 100 roles, no
+// history, and durability os.
 type site struct {
 	tools    int  // of the upstream, the three that are called included
-	roles    int  // of the policy's data, in addition to the caller's
+	roles    int  // of the policy's data, with 20 tools each; 0 = 100
 	rules    int  // of the policy, in addition to its own, each for another tool
 	agents   int  // with tokens and roles of their own, in addition to the first
 	sessions int  // that idle
@@ -101,8 +105,12 @@ func (s site) policyData() any {
 		all[fmt.Sprintf("record_%05d", i)] = true
 	}
 	roles := map[string]any{"agent": map[string]any{"tools": all}}
-	for i := range s.roles {
-		roles["other-"+strconv.Itoa(i)] = map[string]any{"tools": map[string]bool{"echo": true, "record_" + strconv.Itoa(i): true}}
+	for i := range cmp.Or(s.roles, 100) {
+		some := map[string]bool{}
+		for j := range 20 {
+			some[fmt.Sprintf("other_%d_%d", i, j)] = true
+		}
+		roles["other-"+strconv.Itoa(i)] = map[string]any{"tools": some}
 	}
 	return map[string]any{"roles": roles, "longest": map[string]int{"checked": 10_000}, "held": map[string]string{"checked": "held"}}
 }
@@ -165,16 +173,57 @@ func programIn(ctx context.Context, dir, name string, args ...string) (*process,
 	return &process{cmd: cmd, stop: stop, log: log, done: make(chan struct{})}, nil
 }
 
-// start starts a program that nobody reads from.
-func (p *process) start() error {
-	p.cmd.Stdout = p.log
+// serve starts a program that prints the URL of its MCP endpoint, and returns the
+// endpoint's address. Each chooses a free port itself, so none can meet another's.
+func (p *process) serve() (address string, err error) {
+	printed := &endpointLine{log: p.log, found: make(chan string, 1)}
+	p.cmd.Stdout = printed
 	if err := p.cmd.Start(); err != nil {
-		p.stop()
-		p.log.Close()
-		return err
+		close(p.done)
+		p.end()
+		return "", err
 	}
 	p.reap()
-	return nil
+	select {
+	case address = <-printed.found:
+		return address, nil
+	case <-p.done:
+		err = p.ended()
+	case <-time.After(startTime):
+		err = errors.New("it does not listen")
+	}
+	p.end()
+	return "", err
+}
+
+// An endpointLine looks for the address of an endpoint in what a program prints.
+type endpointLine struct {
+	log   io.Writer
+	text  []byte // that was printed before the endpoint
+	found chan string
+}
+
+var endpointURL = regexp.MustCompile(`http://(\S+)/mcp\s`)
+
+// Write implements io.Writer.
+func (l *endpointLine) Write(p []byte) (int, error) {
+	if l.found != nil {
+		l.text = append(l.text, p...)
+		if m := endpointURL.FindSubmatch(l.text); m != nil {
+			l.found <- string(m[1])
+			l.found = nil
+		}
+	}
+	return l.log.Write(p)
+}
+
+// announce listens on a free port and prints the endpoint for serve.
+func announce(w io.Writer) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err == nil {
+		_, err = fmt.Fprintf(w, "http://%s/mcp\n", l.Addr())
+	}
+	return l, err
 }
 
 // reap notes the end of a program that was started.
@@ -203,14 +252,4 @@ func (p *process) ended() error {
 	default:
 		return nil
 	}
-}
-
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

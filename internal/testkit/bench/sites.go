@@ -53,11 +53,7 @@ func (r *running) peer(v via) (*peer, error) {
 
 // fresh starts one more peer of a kind and holds a first conversation with it.
 func (r *running) fresh(v via) (*peer, error) {
-	address, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	e := endpoint{address: address, revision: withSessions}
+	e := endpoint{revision: withSessions}
 	upstream := ""
 	if v != direct {
 		u, err := r.peer(direct)
@@ -69,15 +65,15 @@ func (r *running) fresh(v via) (*peer, error) {
 	dir := r.b.newDir()
 	switch v {
 	case direct:
-		return r.launch(e, dir, r.b.self, "upstream", "-listen", address, "-tools", strconv.Itoa(r.toolCount()))
+		return r.launch(e, dir, r.b.self, "upstream", "-http", "-tools", strconv.Itoa(r.toolCount()))
 	case reverse:
-		return r.launch(e, dir, r.b.self, "proxy", "-listen", address, "-to", upstream)
+		return r.launch(e, dir, r.b.self, "proxy", "-to", upstream)
 	}
 	e.token, e.prefix = token(0), "up__"
 	if err := r.files(upstream, dir); err != nil {
 		return nil, err
 	}
-	return r.launch(e, dir, r.b.toolgate, "serve", "--config", "mcp.json", "--listen", address, "--admin", "127.0.0.1:0")
+	return r.launch(e, dir, r.b.toolgate, "serve", "--config", "mcp.json", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 }
 
 // files writes the configuration and the state that a toolgate starts with.
@@ -95,10 +91,10 @@ func (r *running) files(upstream, dir string) error {
 func (r *running) launch(e endpoint, dir, name string, args ...string) (*peer, error) {
 	begun := time.Now()
 	proc, err := programIn(r.b.ctx, dir, name, args...)
-	if err == nil {
-		err = proc.start()
-	}
 	if err != nil {
+		return nil, err
+	}
+	if e.address, err = proc.serve(); err != nil {
 		return nil, err
 	}
 	p := &peer{process: proc, endpoint: e, dir: dir}

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -98,19 +97,19 @@ func (u *upstream) callResult(b []byte, r *upstreamRequest) []byte {
 	return append(b, `}],"isError":false,"resultType":"complete"}`...)
 }
 
-// serveUpstream runs an upstream on an address, or on r and w without one.
+// serveUpstream runs an upstream on a free port, which it prints, or on r and w.
 func serveUpstream(args []string, r io.Reader, w io.Writer) error {
 	flags := flag.NewFlagSet("upstream", flag.ContinueOnError)
-	address := flags.String("listen", "", "address; empty = stdin and stdout")
+	overHTTP := flags.Bool("http", false, "serve a free port instead of stdin and stdout")
 	tools := flags.Int("tools", own, "number of tools")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	u := newUpstream(*tools)
-	if *address == "" {
+	if !*overHTTP {
 		return u.serveLines(r, w)
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", *address)
+	l, err := announce(w)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,8 @@ func at(s site, lanes ...lane) []lane {
 
 // workloads is everything that the table of docs/performance.md shows, in its order.
 // Every toolgate of it has a token, a policy, a rate limit, the tools' schemas, the
-// trail and Signals; durability is os unless it says sync.
+// trail and Signals; the policy has the tools of 100 roles, and durability is os unless
+// the workload says otherwise.
 var workloads = []workload{
 	{name: "1 client", lanes: []lane{bare, plainHTTP, constant, arguments}, measure: closed(1, echoes), rows: []row{
 		{title: "1 client, constant verdict", lane: "constant", base: "proxy", figure: p50, goal: "≤ 0.90"},
