@@ -58,19 +58,15 @@ func readMigrations(from fs.FS) ([]migration, error) {
 	return steps, nil
 }
 
-// migrate applies the migrations that the file lacks, each in a transaction of its
-// own that holds the write lock: a second process waits, and then finds it applied.
+// migrate applies the migrations that the file lacks, all or none, in a transaction
+// that holds the write lock: a second process waits, and then finds them applied.
 func migrate(ctx context.Context, db *sql.DB, steps []migration) error {
-	for done := false; !done; {
-		err := transact(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	return transact(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+		for done := false; !done && err == nil; {
 			done, err = migrateOne(ctx, tx, steps)
-			return err
-		})
-		if err != nil {
-			return err
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 // migrateOne applies the first migration that is missing; done means that none is.

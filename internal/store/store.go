@@ -171,23 +171,22 @@ func ensure(ctx context.Context, path string, steps []migration) error {
 	return wholefile.SyncDir(dir)
 }
 
-// build writes a whole new database to file and closes it.
-func build(ctx context.Context, file string, steps []migration) error {
+// build writes a whole new database to file and closes it. The file is synced once,
+// when it is complete: nobody reads a draft.
+func build(ctx context.Context, file string, steps []migration) (err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, f.Close()) }()
 	db, err := connect(file)
 	if err != nil {
 		return err
 	}
-	if _, err = db.Write.ExecContext(ctx, header); err == nil {
+	if _, err = db.Write.ExecContext(ctx, "PRAGMA synchronous = OFF;"+header); err == nil {
 		err = migrate(ctx, db.Write, steps)
 	}
-	return errors.Join(err, db.Close())
+	return errors.Join(err, db.Close(), f.Sync())
 }
 
 // connect opens the two pools without touching the file.
