@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"html/template"
 	"net/http"
+	"sync"
 )
 
 //go:embed *.html
@@ -14,8 +15,10 @@ var pageTexts embed.FS
 //go:embed style.css
 var styleText []byte
 
-// pages are the templates: one page a file, by its name, and the frame of all.
-var pages = template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible}).ParseFS(pageTexts, "*.html"))
+// pages returns the templates: one page a file, by its name, and the frame of all.
+var pages = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{"visible": Visible}).ParseFS(pageTexts, "*.html"))
+})
 
 // pageCSP allows a page our style sheet and forms that are sent to us.
 const pageCSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; style-src 'self'"
@@ -27,7 +30,7 @@ const appCSP = pageCSP + "; script-src 'self'; connect-src 'self'"
 // render answers with a page, whole or not at all.
 func render(w http.ResponseWriter, csp string, status int, name string, data any) error {
 	var body bytes.Buffer
-	if err := pages.ExecuteTemplate(&body, name, data); err != nil {
+	if err := pages().ExecuteTemplate(&body, name, data); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"text/template"
 	"time"
@@ -18,19 +19,21 @@ import (
 //go:embed *.tmpl
 var reportFiles embed.FS
 
-// reports print values for people. Cells of a row have tabs between them. What
+// reports returns the templates that print values for people. Cells of a row have tabs between them. What
 // callers and servers wrote passes through line, code or plain, so that it ends
 // neither its line nor its cell.
-var reports = template.Must(template.New("").Funcs(template.FuncMap{
-	"line": oneLine, "code": codeMarkdown, "plain": plainMarkdown, "printable": printable, "indent": indented, "cut": cut, "short": short,
-	"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
-	"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
-	"title": title, "join": strings.Join, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
-	"approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
-	"shares":     func(all []replay.Share) string { return sharesText(all, oneLine) },
-	"codeShares": func(all []replay.Share) string { return sharesText(all, codeMarkdown) },
-	"effects":    effects, "xml": xmlText, "firstLine": func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first },
-}).ParseFS(reportFiles, "*.tmpl"))
+var reports = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"line": oneLine, "code": codeMarkdown, "plain": plainMarkdown, "printable": printable, "indent": indented, "cut": cut, "short": short,
+		"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
+		"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
+		"title": title, "join": strings.Join, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
+		"approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
+		"shares":     func(all []replay.Share) string { return sharesText(all, oneLine) },
+		"codeShares": func(all []replay.Share) string { return sharesText(all, codeMarkdown) },
+		"effects":    effects, "xml": xmlText, "firstLine": func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first },
+	}).ParseFS(reportFiles, "*.tmpl"))
+})
 
 // print writes v as JSON where -o json asks for that, and as the report of a name
 // elsewhere.
@@ -45,7 +48,7 @@ func (e *env) print(report string, v any) error {
 // template has a fault, which only a change of the template causes.
 func renderReport(name string, v any) string {
 	var text, aligned strings.Builder
-	if err := reports.ExecuteTemplate(&text, name, v); err != nil {
+	if err := reports().ExecuteTemplate(&text, name, v); err != nil {
 		panic(err)
 	}
 	w := tabwriter.NewWriter(&aligned, 0, 4, 2, ' ', 0)
