@@ -51,11 +51,8 @@ func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.E
 // hasState reports whether a state directory is one: a command that only looks must
 // not make it.
 func hasState(dir string) bool {
-	if dir == "" {
-		return false
-	}
 	_, err := os.Stat(filepath.Join(dir, "state.db"))
-	return err == nil
+	return dir != "" && err == nil
 }
 
 // pinned returns the tool of a pin, false if its server is no longer configured

@@ -22,11 +22,12 @@ type Reload struct {
 	Asked <-chan os.Signal               // a value asks for a reload, changed files or not; nil = nobody asks
 }
 
-// pollFiles is how often files are looked at. A change is read once two looks in a
-// row agree, because editors write in several steps, and after maxLooks at most.
+// Files are looked at every pollFiles. A change is read once two looks in a row agree,
+// settleFiles apart, because editors write in several steps, and after maxLooks at most.
 const (
-	pollFiles = 250 * time.Millisecond
-	maxLooks  = 8
+	pollFiles   = time.Second
+	settleFiles = 250 * time.Millisecond
+	maxLooks    = 8
 )
 
 // reloadStatus describes the last reload for people.
@@ -43,7 +44,7 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 		<-ctx.Done()
 		return nil
 	}
-	tick := time.NewTicker(pollFiles)
+	tick := time.NewTicker(settleFiles)
 	defer tick.Stop()
 	var seen, read string // what stampFiles returned at the last look, and before the last reload
 	looks := 0            // at files that keep changing
@@ -58,8 +59,10 @@ func (a *App) watch(ctx context.Context, r Reload) error {
 			before := seen
 			if seen = stampFiles(a.Config()); seen == read {
 				looks = 0
+				tick.Reset(pollFiles)
 				continue
 			}
+			tick.Reset(settleFiles)
 			if looks++; seen != before && looks < maxLooks {
 				continue
 			}

@@ -14,6 +14,7 @@
 package keys
 
 import (
+	"cmp"
 	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -236,11 +237,8 @@ func (d *Dir) Versions() ([]Version, error) {
 func (d *Dir) describe(name string, number int) (Version, error) {
 	file := d.file(name, number)
 	text, err := os.ReadFile(file)
-	if err != nil {
-		return Version{}, fmt.Errorf("reading key %s: %w", name, err)
-	}
-	info, err := os.Stat(file)
-	if err != nil {
+	info, missing := os.Stat(file)
+	if err = cmp.Or(err, missing); err != nil {
 		return Version{}, fmt.Errorf("reading key %s: %w", name, err)
 	}
 	v := Version{Name: name, Created: info.ModTime().UTC().Truncate(time.Second)}
