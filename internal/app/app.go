@@ -21,6 +21,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -29,6 +30,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
@@ -36,6 +38,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/notice"
+	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/verify"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/proxy/bus"
@@ -123,8 +126,10 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 			err = errors.Join(err, a.Close())
 		}
 	}()
-	if err = a.openPolicy(ctx, cfg); err != nil {
-		return nil, configError(err)
+	var trial errgroup.Group
+	defer trial.Wait() //nolint:errcheck // the error was looked at, or another one says more
+	if err = a.openPolicyAndStore(ctx, cfg, &trial); err != nil {
+		return nil, err
 	}
 	if a.auth, err = identity.New(a.identityConfig(cfg)); err != nil {
 		return nil, configError(err)
@@ -145,11 +150,32 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err = a.applyUpstreams(ctx, cfg); err != nil {
 		return nil, configError(err)
 	}
+	if err = trial.Wait(); err != nil {
+		return nil, configError(err)
+	}
 	if err = a.openGate(cfg); err != nil {
 		return nil, err
 	}
 	a.recordInventory()
 	return a, nil
+}
+
+// openPolicyAndStore compiles the policy and opens the store at the same time. The
+// policy must not judge calls before trial ends without an error: it is tried while the
+// rest is opened.
+func (a *App) openPolicyAndStore(ctx context.Context, cfg *config.Config, trial *errgroup.Group) error {
+	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
+	var store errgroup.Group
+	store.Go(func() error { return a.openStore(ctx, cfg) })
+	loaded, err := source.open(ctx, rego.LoadUntried)
+	if err = cmp.Or(configError(err), store.Wait()); err != nil {
+		return err
+	}
+	a.openPolicy(source, loaded)
+	if source.remote == nil {
+		trial.Go(func() error { return loaded.engine.Try(ctx) })
+	}
+	return nil
 }
 
 // openGate builds the road of tool calls, and the worker that runs approved ones.
@@ -211,7 +237,7 @@ func (a *App) Apply(ctx context.Context, cfg *config.Config) error {
 	a.policy.swap.Lock()
 	defer a.policy.swap.Unlock()
 	source := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
-	loaded, err := source.open(ctx)
+	loaded, err := source.open(ctx, rego.Load)
 	if err != nil {
 		a.metrics.loads.WithLabelValues(loadRefused).Inc()
 		return err

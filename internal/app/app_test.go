@@ -54,6 +54,26 @@ func opened(t *testing.T, dir string) (*App, *config.Config) {
 	return a, cfg
 }
 
+// A policy that compiles and fails on samples does not serve: Open fails, and leaves
+// nothing open.
+func TestPolicyThatFailsItsTrial(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "mcp.json"), `{"mcpServers": {}, "toolgate": {"policy": {"path": "policy"}}}`)
+	for name, text := range map[string]string{
+		"p.rego": "package toolgate\nimport rego.v2\ndecision := {\"effect\": \"allow\", \"rule\": concat(\"\", [input.arguments.query])}\n", "data.json": `{"roles": {}}`,
+	} {
+		write(t, filepath.Join(dir, "policy", name), text)
+	}
+	cfg, err := read(dir)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Open(t.Context(), cfg, Options{Role: "observer", Version: "test"})
+	if refused := (*ConfigError)(nil); a != nil || !errors.As(err, &refused) || !strings.HasPrefix(err.Error(), "trying policy: role ") {
+		t.Errorf("got %v, want a trial that failed", err)
+	}
+}
+
 // What changes after the configuration was read and before anything is watched is
 // taken over too.
 func TestChangedBeforeTheWatch(t *testing.T) {

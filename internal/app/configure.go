@@ -76,11 +76,7 @@ func IdentityConfig(cfg *config.Config, role string) identity.Config {
 }
 
 func limitRules(cfg *config.Config) limit.Rules {
-	var r limit.Rules
-	if d := cfg.Limits.Default; d != nil {
-		rate := limit.Rate(*d)
-		r.Default = &rate
-	}
+	r := limit.Rules{Default: (*limit.Rate)(cfg.Limits.Default)}
 	for _, rule := range cfg.Limits.Rules {
 		r.Rules = append(r.Rules, limit.Rule{
 			Tool: rule.Tool, Role: rule.Role, Server: rule.Server, Principal: rule.Principal, Rate: limit.Rate(rule.Rate),
@@ -91,12 +87,7 @@ func limitRules(cfg *config.Config) limit.Rules {
 
 // refusedRules are the rules of limits.refused: one bucket for each principal.
 func refusedRules(cfg *config.Config) limit.Rules {
-	r := limit.Rules{}
-	if d := cfg.Limits.Refused; d != nil {
-		rate := limit.Rate(*d)
-		r.Default = &rate
-	}
-	return r
+	return limit.Rules{Default: (*limit.Rate)(cfg.Limits.Refused)}
 }
 
 func noticeChannels(cfg *config.Config) (channels []notice.Channel) {

@@ -92,7 +92,7 @@ func (f *policyFeed) pollSource(ctx context.Context, s *policySource) error {
 // that cannot be loaded changes nothing.
 func (f *policyFeed) openLate(ctx context.Context, s *policySource) {
 	s.unopened = false
-	loaded, err := s.open(ctx)
+	loaded, err := s.open(ctx, rego.Load)
 	f.swap.Lock()
 	defer f.swap.Unlock()
 	switch {
@@ -232,14 +232,14 @@ func newPolicySource(c *config.PolicySource, dir string) *policySource {
 	return s
 }
 
-// open loads the policy for the first time. The last good one serves when the
-// server is away or has one that cannot.
-func (s *policySource) open(ctx context.Context) (*loadedPolicy, error) {
+// open loads the policy for the first time, one on this machine with load. The last good
+// one serves when the server is away or has one that cannot.
+func (s *policySource) open(ctx context.Context, load func(context.Context, rego.Options) (*rego.Engine, error)) (*loadedPolicy, error) {
 	if s.config == nil {
 		return &loadedPolicy{}, nil
 	}
 	if s.remote == nil {
-		engine, err := rego.Load(ctx, PolicyOptions(s.config))
+		engine, err := load(ctx, PolicyOptions(s.config))
 		return &loadedPolicy{engine: engine}, err
 	}
 	fetched, err := s.remote.Fetch(ctx)
@@ -319,13 +319,8 @@ func FetchPolicy(ctx context.Context, cfg *config.Config, dir string) (c *fetch.
 	return c, away, err
 }
 
-// openPolicy loads the policy that serves first.
-func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
-	s := newPolicySource(&cfg.Policy.PolicySource, policyDir(cfg))
-	loaded, err := s.open(ctx)
-	if err != nil {
-		return err
-	}
+// openPolicy makes loaded the policy that serves first.
+func (a *App) openPolicy(s *policySource, loaded *loadedPolicy) {
 	a.policy = &policyFeed{log: a.log, role: "serves", install: a.installPolicy, source: s, engine: loaded.engine, copy: loaded.copy}
 	a.policy.changed = func(refused error) {
 		switch {
@@ -339,7 +334,6 @@ func (a *App) openPolicy(ctx context.Context, cfg *config.Config) error {
 	a.policy.count = func(outcome string) { a.metrics.loads.WithLabelValues(outcome).Inc() }
 	a.policy.count(loadTaken)
 	a.policy.noteLoad(loaded)
-	return nil
 }
 
 // installPolicy installs a new policy for calls, tickets and the lists of agents.

@@ -77,17 +77,21 @@ func (a *App) fetchKeys(ctx context.Context) error {
 	}
 }
 
-// openState opens the state directory. What it opened before an error, Close
-// closes.
-func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
+// openStore opens the database of the state directory. What it opened before an error,
+// Close closes.
+func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
 	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
 		return fmt.Errorf("making the state directory: %w", err)
 	}
-	s := &state{}
-	a.state = s
-	if s.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations()); err != nil {
-		return err
-	}
+	a.state = &state{}
+	a.state.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
+	return err
+}
+
+// openState opens the rest of the state directory. What it opened before an error, Close
+// closes.
+func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
+	s := a.state
 	if err = s.openKeys(cfg); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func stateOf(t *testing.T, dir string) *state {
 	}
 	cfg := &config.Config{State: dir, Keys: dir + "-keys"}
 	a := &App{log: hclog.NewNullLogger(), auth: auth, metrics: newMetrics(), policy: &policyFeed{}, cfg: cfg}
-	if err := a.openState(t.Context(), cfg); err != nil {
+	if err := errors.Join(a.openStore(t.Context(), cfg), a.openState(t.Context(), cfg)); err != nil {
 		t.Fatal(err)
 	}
 	return a.state

@@ -14,8 +14,8 @@
 package keys
 
 import (
-	"cmp"
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"

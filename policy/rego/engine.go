@@ -92,18 +92,19 @@ type Engine struct {
 // Load reads, compiles and tries a policy. When the policy cannot serve, Load
 // returns an error that says what to fix; a caller with an older Engine keeps it.
 func Load(ctx context.Context, o Options) (*Engine, error) {
-	e, err := build(ctx, o)
+	e, err := LoadUntried(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.try(ctx); err != nil {
+	if err := e.Try(ctx); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
-// build is Load without the trial.
-func build(ctx context.Context, o Options) (*Engine, error) {
+// LoadUntried is Load without the trial. The caller must not let the Engine judge calls
+// before Try has returned nil.
+func LoadUntried(ctx context.Context, o Options) (*Engine, error) {
 	f, unchecked, err := o.read()
 	if err != nil {
 		return nil, err
@@ -189,9 +190,9 @@ var odd = []json.RawMessage{
 	json.RawMessage(`{"action":"transfer","amount":1e3,"model":"","path":"/","query":""}`),
 }
 
-// try evaluates sample calls and other requests of the roles in data.roles, and of a
+// Try evaluates sample calls and other requests of the roles in data.roles, and of a
 // role that has no rights. Each must come to a decision or to undefined.
-func (e *Engine) try(ctx context.Context) error {
+func (e *Engine) Try(ctx context.Context) error {
 	roles := e.Roles()
 	for _, role := range append([]string{"toolgate-sample-role"}, roles[:min(len(roles), triedRoles)]...) {
 		samples := slices.Clone(others)

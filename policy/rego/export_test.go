@@ -11,9 +11,6 @@ import (
 	"github.com/toolgate/toolgate/policy"
 )
 
-// LoadUntried is Load without the trial on samples.
-func LoadUntried(ctx context.Context, o Options) (*Engine, error) { return build(ctx, o) }
-
 // DecideFully is Decide without what was worked out before the call.
 func (e *Engine) DecideFully(ctx context.Context, in *policy.Input) (policy.Decision, error) {
 	known, err := newPair(&in.Principal, &in.Tool)

@@ -20,13 +20,13 @@ const reachTimeout = 2 * time.Second
 // findings are in the order of their places and have those that Warnings has;
 // an error, as of Load, means that the policy cannot serve.
 func Check(ctx context.Context, o Options) (*Engine, []Finding, error) {
-	e, err := build(ctx, o)
+	e, err := LoadUntried(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	found := append(slices.Clone(e.findings), lintKeys(e.sources.modules)...)
 	if len(found) == len(e.findings) { // with such keys a trial may end the process
-		if err := e.try(ctx); err != nil {
+		if err := e.Try(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
