@@ -71,7 +71,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
-	flags.DurationVar(&o.duration, "duration", 1500*time.Millisecond, "time of one measurement")
+	flags.DurationVar(&o.duration, "duration", 1200*time.Millisecond, "time of one measurement")
 	flags.StringVar(&only, "only", "", "only workloads whose name matches this regular expression; writes nothing")
 	flags.StringVar(&o.output, "o", "table", "table, or json for the figures of every round")
 	flags.BoolVar(&quick, "quick", false, "2 rounds of 300ms, to try out; writes nothing")
