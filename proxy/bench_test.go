@@ -56,7 +56,7 @@ func TestCallAllocations(t *testing.T) {
 			}
 		}))
 	}
-	const want = 31
+	const want = 29
 	if least != want {
 		t.Errorf("%v allocations, want %v", least, want)
 	}

@@ -79,7 +79,8 @@ func FromToolResult(result json.RawMessage, from Lineage) ([]Signal, []string, e
 	if err != nil {
 		return nil, nil, err
 	}
-	payloads := make([]payload, 0, len(r.blocks)+1)
+	var few [4]payload
+	payloads := few[:0]
 	if r.isError {
 		payloads = append(payloads, r.failure(from))
 	} else {

@@ -375,23 +375,10 @@ func (f *Fault) wanted(want, got string) *Fault {
 }
 
 // typeOf names the type of a value that was read.
-func typeOf(raw json.RawMessage) string {
-	if len(raw) == 0 {
-		return "nothing"
-	}
-	switch raw[0] {
-	case '{':
-		return "an object"
-	case '[':
-		return "an array"
-	case '"':
-		return "a string"
-	case 't', 'f':
-		return "a boolean"
-	case 'n':
-		return "null"
-	}
-	return "a number"
+func typeOf(raw json.RawMessage) string { return typeNames[jsontext.Value(raw).Kind()] }
+
+var typeNames = map[jsontext.Kind]string{
+	'{': "an object", '[': "an array", '"': "a string", 't': "a boolean", 'f': "a boolean", 'n': "null", '0': "a number", 0: "nothing",
 }
 
 // otherText says what stands in place of one certain string.

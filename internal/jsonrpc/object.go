@@ -302,6 +302,9 @@ func NewFailureObject(id, errorObject json.RawMessage) []byte {
 // other values, white space around it, invalid UTF-8, lone surrogates.
 func Text(raw json.RawMessage) (string, bool) {
 	var room [64]byte
+	if len(raw) == 0 || raw[0] != '"' { // without the decoder's error
+		return "", false
+	}
 	text, err := jsontext.AppendUnquote(room[:0], raw)
 	if err != nil {
 		return "", false

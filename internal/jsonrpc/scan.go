@@ -125,7 +125,7 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 		return found, fault
 	}
 	if end := int(s.decoder.InputOffset()); end < len(s.data) {
-		return found, s.hard(Parse, skipBlanks(s.data, end), "more bytes after the message")
+		return found, s.hard(Parse, len(s.data)-len(bytes.TrimLeft(s.data[end:], blanks)), "more bytes after the message")
 	}
 	copy(s.data, OneLine(s.data)) // strings hold no raw line end
 	found = s.findings
@@ -465,10 +465,4 @@ func brief(text []byte) string {
 		return strconv.QuoteToGraphic(string(text))
 	}
 	return strconv.QuoteToGraphic(string(text[:most])) + "..."
-}
-
-// skipBlanks returns the offset of the first byte at or after i that is not
-// white space.
-func skipBlanks(data []byte, i int) int {
-	return len(data) - len(bytes.TrimLeft(data[i:], blanks))
 }
