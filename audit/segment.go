@@ -352,19 +352,6 @@ func (w *writer) settle(path string) error {
 	return nil
 }
 
-// leaveIfGone ends the segment when its file was moved or removed: it is no longer
-// ours to cut.
-func (w *writer) leaveIfGone() {
-	if w.file == nil {
-		return
-	}
-	path := segmentPath(w.dir, w.number)
-	if info, err := os.Stat(path); err != nil || !os.SameFile(info, w.info) {
-		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
-		w.drop()
-	}
-}
-
 // drop closes the segment. Its lines were flushed or do not count, so an error of
 // closing is ignored.
 func (w *writer) drop() {

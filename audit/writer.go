@@ -306,6 +306,19 @@ func (w *writer) flushed() {
 	w.pending = w.pending[:0]
 }
 
+// leaveIfGone ends the segment when its file was moved or removed: it is no longer
+// ours to cut.
+func (w *writer) leaveIfGone() {
+	if w.file == nil {
+		return
+	}
+	path := segmentPath(w.dir, w.number)
+	if info, err := os.Stat(path); err != nil || !os.SameFile(info, w.info) {
+		w.opts.OnError("writing", fmt.Errorf("segment %s was moved or removed", path))
+		w.drop()
+	}
+}
+
 // tick flushes the segment and updates HEAD when records were written since the
 // last tick.
 func (w *writer) tick() {

@@ -146,7 +146,7 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 	if !ok {
 		return
 	}
-	out := &response{w: w, rc: http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
+	out := &response{w: w, rc: *http.NewResponseController(w), timeout: d.opts.IOTimeout, plain: plain, events: events, asked: r.Header, client: r.Context()}
 	x := &exchange{versions: httpVersions, open: d.session.openSession, owned: true}
 	x.call = proxy.Call{Route: route, Transport: "http"}
 	body, ok := d.readBody(out, r, x)
@@ -163,22 +163,24 @@ func (d *Door) post(w http.ResponseWriter, r *http.Request, route string) {
 		d.reply(out, x, a)
 		return
 	}
-	serve := func() answer {
-		a, done := d.session.admit(x)
-		if !done {
-			a = d.session.run(x)
-		}
-		d.observe(x, a)
-		return a
-	}
 	if !events || x.session == nil || plain && !x.mayNotify() {
-		out.finish(serve())
+		out.finish(d.session.serve(x))
 		return
 	}
 	d.answerOnStream(out, x.session, func(t *stream) answer {
 		x.useStream(t)
-		return serve()
+		return d.session.serve(x)
 	})
+}
+
+// serve admits x, runs it and reports the answer.
+func (s *sessionServer) serve(x *exchange) answer {
+	a, done := s.admit(x)
+	if !done {
+		a = s.run(x)
+	}
+	s.observe(x, a)
+	return a
 }
 
 // isStateless reports whether x is a request of a revision without sessions, by

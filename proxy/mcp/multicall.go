@@ -39,8 +39,8 @@ type attempt struct {
 type multiCall struct {
 	server  *statelessServer
 	x       *exchange // the first request
-	id      callID
-	binding digest // of x; only where the row asks
+	id      callID    // set, with binding, when it is parked for the first time
+	binding digest    // of x
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	asking  chan struct{}       // holds the place of the one round under way
@@ -87,8 +87,6 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 	e := &multiCall{server: s, x: t.x, attempt: t, earlyAnswers: t.x.stateless.responses, asking: make(chan struct{}, 1), fetched: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancelCause(s.base)
 	if t.x.row.asks {
-		_, _ = rand.Read(e.id[:]) // never fails
-		e.binding = bindingOf(t.x)
 		t.x.stateless.group.addCall(e)
 	}
 	t.x.call.Peer = e
@@ -263,12 +261,6 @@ func (r *questionRound) keyFor(own string) string {
 	}
 }
 
-// restartable reports whether nothing has been sent to a server for the call
-// that asks r.
-func (r *questionRound) restartable() bool {
-	return !slices.ContainsFunc(r.questions, func(q registry.Question) bool { return !q.Anew })
-}
-
 // match stores the client's answers and returns false when one is missing.
 // Unknown keys are ignored.
 func (r *questionRound) match(responses json.RawMessage) bool {
@@ -399,7 +391,8 @@ func (m *multiCall) sendRoundLocked(t *attempt) {
 	}
 	m.attempt, m.sentRound = nil, m.round.number
 	m.away.Store(m.server.opts.Now().UnixNano())
-	state := m.server.signer.sign(claim{m.id, m.sentRound, m.expires.UnixMilli(), m.binding, m.round.restartable()})
+	restartable := !slices.ContainsFunc(m.round.questions, func(q registry.Question) bool { return !q.Anew })
+	state := m.server.signer.sign(claim{m.id, m.sentRound, m.expires.UnixMilli(), m.binding, restartable})
 	result := slices.Concat([]byte(`{"resultType":"input_required","inputRequests":`), m.round.requests(),
 		[]byte(`,"requestState":`), jsonrpc.Quote(state), []byte(`,"_meta":{`), jsonrpc.Quote(metaServer), []byte{':'},
 		m.server.serverInfo(), []byte("}}"))
@@ -534,7 +527,8 @@ func (s *statelessServer) parkCall(m *multiCall) bool {
 		place.Release()
 		return false
 	}
-	m.place = place
+	_, _ = rand.Read(m.id[:]) // never fails
+	m.place, m.binding = place, bindingOf(m.x)
 	s.parked.Store(m.id, m)
 	return true
 }

@@ -20,7 +20,8 @@ import (
 // one that carries a stream, and may be nil.
 type response struct {
 	w       http.ResponseWriter
-	rc      *http.ResponseController
+	rc      http.ResponseController
+	length  [1]string // the value of Content-Length
 	timeout time.Duration
 	plain   bool            // the client reads application/json
 	events  bool            // the client reads text/event-stream
@@ -34,7 +35,7 @@ type response struct {
 
 // respond returns the answer to r.
 func (c *core) respond(w http.ResponseWriter, r *http.Request) *response {
-	return &response{w: w, rc: http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, client: r.Context()}
+	return &response{w: w, rc: *http.NewResponseController(w), timeout: c.opts.IOTimeout, asked: r.Header, client: r.Context()}
 }
 
 // reply reports and sends the answer a to x.
@@ -65,7 +66,8 @@ func (o *response) finish(a answer) {
 		for _, part := range a.rest {
 			size += len(part)
 		}
-		h["Content-Length"] = []string{strconv.Itoa(size)}
+		o.length[0] = strconv.Itoa(size)
+		h["Content-Length"] = o.length[:]
 		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network; net/http ends it with the request
 		o.w.WriteHeader(a.status)
 		_, _ = o.w.Write(a.body) // a client that has gone needs no answer
