@@ -55,8 +55,8 @@ visible if {
 }
 
 deny contains lack if {
+	not granted == true
 	input.tool
-	not granted
 	some lack in lacking
 }
 
@@ -110,11 +110,12 @@ lacking contains {
 
 # Conditions on single tools. Each begins with the data that it needs, by the name of
 # the tool: OPA's index then passes over it for all other tools. Callers without a grant
-# are denied whatever they send, so the arguments are not looked at.
+# are denied whatever they send, so the arguments are not looked at. (OPA compares a
+# rule with true for less than it takes to ask for the rule alone.)
 
 deny contains verdict if {
 	data.tools[input.tool.exposed]
-	granted
+	granted == true
 	some verdict in refuse
 }
 
@@ -127,7 +128,7 @@ deny contains {
 	"remedy": sprintf("use one of: %s", [concat(", ", data.models[input.tool.exposed])]),
 } if {
 	data.models[input.tool.exposed]
-	granted
+	granted == true
 	not input.arguments.model in data.models[input.tool.exposed]
 }
 
@@ -141,7 +142,7 @@ deny contains {
 } if {
 	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
-	granted
+	granted == true
 	some name, _ in thresholds
 	not {
 		is_number(input.arguments[name])
@@ -193,8 +194,8 @@ deny contains {
 	"reason": sprintf("the call would use more of %s than its window has left", [input.tool.exposed]),
 	"remedy": sprintf("wait, or use less: %s", [json.marshal(data.usage[input.tool.exposed])]),
 } if {
-	data.usage[input.tool.exposed]
-	granted
+	data.usage[input.tool.exposed][_].deny
+	granted == true
 	usage.beyond(data.usage[input.tool.exposed], "deny")
 }
 
@@ -249,7 +250,7 @@ hold contains {
 } if {
 	data.thresholds[input.tool.exposed]
 	thresholds := data.thresholds[input.tool.exposed]
-	granted
+	granted == true
 	some name, most in thresholds
 
 	# Rego compares across types (text is above every number, null below), so the type
@@ -280,7 +281,7 @@ hold contains {
 	"approval": approval,
 } if {
 	data.usage[input.tool.exposed]
-	granted
+	granted == true
 	usage.beyond(data.usage[input.tool.exposed], "hold")
 }
 
@@ -294,8 +295,13 @@ hold contains {
 	"approval": approval,
 } if {
 	data.known[input.tool.exposed]
-	granted
+	granted == true
 	some name, want in data.known[input.tool.exposed]
+	not {
+		is_array(want)
+		startswith(name, "/") == false
+		input.arguments[name] in want
+	}
 	not arguments.fits(name, want)
 	not unmetered(input.tool.exposed)
 }
@@ -303,7 +309,7 @@ hold contains {
 # METADATA
 # title: A role of the caller has the tool
 # labels: {rule: role-has-tool}
-allow contains {"rule": "role-has-tool", "reason": sprintf("a role of the caller may call %s", [input.tool.exposed])} if granted
+allow contains {"rule": "role-has-tool", "reason": sprintf("a role of the caller may call %s", [input.tool.exposed])} if granted == true
 
 allow contains verdict if {
 	data.tools[input.tool.exposed]
@@ -323,7 +329,7 @@ obligation contains {
 } if {
 	limit := data.tools[input.tool.exposed].limit
 	limit != false
-	granted
+	granted == true
 }
 
 # METADATA
@@ -335,7 +341,7 @@ obligation contains {
 	"redact": {pointer | some role in roles.held | {"*"}; some pointer in pointers[role]},
 } if {
 	pointers := data.tools[input.tool.exposed].redact
-	granted
+	granted == true
 }
 
 # Who calls which tool: all of this is known before a call.
@@ -371,7 +377,7 @@ approval := data.tools[input.tool.exposed].approval if {
 	data.tools[input.tool.exposed]
 	data.tools[input.tool.exposed].approval
 } else := data.approval if {
-	data.approval
+	data.approval != false
 } else := {"roles": []}
 
 # Requests that call no tool.

@@ -90,7 +90,7 @@ func (s *sources) compile(ctx context.Context) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading policy data: %w", err)
 	}
-	p := &program{store: inmem.NewFromASTObject(data.(ast.Object)), data: data}
+	p := &program{store: inmem.NewFromObjectWithOpts(s.data, inmem.OptRoundTripOnWrite(false)), data: data}
 	if p.txn, err = p.store.NewTransaction(ctx); err != nil {
 		return nil, fmt.Errorf("opening policy data: %w", err)
 	}

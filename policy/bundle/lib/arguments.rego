@@ -44,6 +44,12 @@ fit(wanted) if {
 # METADATA
 # title: One argument fits
 fits(name, want) if {
+	is_array(want)
+	startswith(name, "/") == false
+	input.arguments[name] in want
+}
+
+fits(name, want) if {
 	is_object(want)
 	startswith(name, "/") == false
 	argument := input.arguments[name]
@@ -51,12 +57,6 @@ fits(name, want) if {
 		some word, limit in want
 		not satisfies(word, argument, limit)
 	}
-}
-
-fits(name, want) if {
-	is_array(want)
-	startswith(name, "/") == false
-	input.arguments[name] in want
 }
 
 fits(pointer, want) if {
@@ -73,14 +73,18 @@ fits(name, want) if {
 # METADATA
 # title: The argument to which a pointer leads
 # description: Undefined where the call has none.
-lookup(pointer) := reached(split(pointer, "/")) if contains(pointer, "~") == false
+lookup(pointer) := input.arguments[name] if {
+	["", name] = split(pointer, "/")
+	contains(name, "~") == false
+}
 
-lookup(pointer) := reached(keys) if {
-	contains(pointer, "~")
+lookup(pointer) := found if {
+	regex.match(`(?s)~|/.*/`, pointer)
 	keys := [key |
 		some part in split(pointer, "/")
 		key := strings.replace_n({"~1": "/", "~0": "~"}, part)
 	]
+	found := reached(keys)
 }
 
 # reached follows the tokens of a JSON Pointer (RFC 6901). The first token is the
