@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -81,8 +80,7 @@ func usageTerm(usage map[string]policy.Reading) (*ast.Term, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encoding input: %w", err)
 		}
-		calls := ast.NumberTerm(json.Number(strconv.FormatInt(r.Calls, 10)))
-		members = append(members, [2]*ast.Term{ast.StringTerm(name), ast.ObjectTerm([2]*ast.Term{keyCalls, calls}, [2]*ast.Term{keySum, sum})})
+		members = append(members, [2]*ast.Term{ast.StringTerm(name), ast.ObjectTerm([2]*ast.Term{keyCalls, ast.InternedTerm(r.Calls)}, [2]*ast.Term{keySum, sum})})
 	}
 	return ast.ObjectTerm(members...), nil
 }
@@ -209,7 +207,7 @@ func numberTerm(text string) (*ast.Term, error) {
 }
 
 func (r *jsonReader) object() (*ast.Term, error) {
-	out := ast.NewObject()
+	out := ast.NewObjectWithCapacity(4) // most have few members
 	for r.PeekKind() != '}' {
 		key, err := r.ReadToken()
 		if err != nil {
