@@ -42,7 +42,7 @@ func (t *toolCall) claim(ctx context.Context) (approval.Claim, *Failure) {
 		}
 		return claim, f
 	}
-	t.ticket = claim.Ticket
+	t.ticket = &claim.Ticket
 	if t.hold.granted = claim.Outcome == approval.Granted; t.hold.granted {
 		t.settle = t.giveBack
 	}
@@ -154,7 +154,7 @@ func (t *toolCall) claimAgain(ctx context.Context, c approval.Claim) (approval.C
 		return c, t.fail(signal.CodeApprovalExpired, "this call was not approved while it waited, and by now needs no approval").
 			with("ticket", c.Ticket.ID).remedy("call again with the same arguments")
 	}
-	t.ticket = approval.Ticket{}
+	t.ticket = &noTicket
 	return approval.Claim{Outcome: approval.Granted}, nil
 }
 

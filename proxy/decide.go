@@ -389,7 +389,7 @@ func (t *toolCall) reserve(ctx context.Context) (counted bool, f *Failure) {
 	reserved, err := t.gate.opts.Usage.Reserve(ctx, t.usage.use, t.usage.readings, func(now map[string]policy.Reading) bool {
 		t.usage.readings = now
 		t.judge(ctx, &policy.Input{Tool: t.subject, Arguments: t.body, Usage: now})
-		return t.decision.Effect == policy.Allow || t.decision.Effect == policy.Hold && t.ticket.ID != "" && t.differs(t.ticket) == ""
+		return t.decision.Effect == policy.Allow || t.decision.Effect == policy.Hold && t.ticket.ID != "" && t.differs(*t.ticket) == ""
 	})
 	switch {
 	case err == nil:

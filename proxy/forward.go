@@ -279,7 +279,7 @@ func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
 	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
-		switch faults, err := t.tool.Output.Validate(structured); {
+		switch faults, err := t.tool.Output.ValidateAccepted(structured); {
 		case err != nil:
 			reason = "the tool's output could not be validated"
 		case len(faults) == 0:

@@ -59,15 +59,15 @@ type call struct {
 	parentID   string // of the call that caused this one, "" for none
 
 	principal policy.Principal
-	method    string          // "" for tools/call
-	name      string          // of the tool, prompt, resource or task, as the caller gave it
-	server    string          // "" until it is known, or for all
-	tool      *registry.Tool  // that is called, or of the call that a task came of; nil until it is known
-	ticket    approval.Ticket // of a held call, or of the task that a ticket is
-	body      json.RawMessage // the judged bytes: a tool's arguments, the params of other requests
-	digest    string          // "sha256:<hex>" of body
-	task      json.RawMessage // params.task: the caller wants a task instead of a result
-	meta      json.RawMessage // the caller's _meta without the members of this hop
+	method    string           // "" for tools/call
+	name      string           // of the tool, prompt, resource or task, as the caller gave it
+	server    string           // "" until it is known, or for all
+	tool      *registry.Tool   // that is called, or of the call that a task came of; nil until it is known
+	ticket    *approval.Ticket // of a held call, or of the task that a ticket is; else noTicket
+	body      json.RawMessage  // the judged bytes: a tool's arguments, the params of other requests
+	digest    string           // "sha256:<hex>" of body
+	task      json.RawMessage  // params.task: the caller wants a task instead of a result
+	meta      json.RawMessage  // the caller's _meta without the members of this hop
 
 	engine      Policy
 	decision    policy.Decision
@@ -84,6 +84,9 @@ type call struct {
 
 // gateway is the origin of what no stage has said yet.
 var gateway = signal.ModuleRef{Tier: 4, Module: "gate", Function: "receive"}
+
+// noTicket is never written to.
+var noTicket approval.Ticket
 
 // toolCall is a tools/call.
 type toolCall struct {
@@ -144,7 +147,7 @@ func (g *Gate) newCall(in *Call) call {
 	}
 	now := g.opts.Now()
 	return call{
-		gate: g, in: in, start: now, asOf: now, source: gateway, engine: *g.policy.Load(),
+		gate: g, in: in, ticket: &noTicket, start: now, asOf: now, source: gateway, engine: *g.policy.Load(),
 		decisionID: signal.NewID("dec_"), signalID: cmp.Or(in.SignalID, signal.NewID("sig_")), traceID: cmp.Or(trace, signal.NewID("trc_")),
 	}
 }

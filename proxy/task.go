@@ -304,7 +304,7 @@ func (r *relayed) ticketTask(ctx context.Context) *task {
 	if f != nil {
 		return nil
 	}
-	r.ticket = t
+	r.ticket = &t
 	return &task{id: t.ID, server: t.Server, expires: t.Expires, tool: &registry.Tool{
 		Server: t.Server, Name: t.Tool, Exposed: t.Exposed, Fingerprint: t.Fingerprint,
 	}}
@@ -326,13 +326,13 @@ func (r *relayed) answerTicket(ctx context.Context) *Failure {
 // getTask replies with the state of the ticket, and the call's result where the
 // revision has it in the state.
 func (r *relayed) getTask(ctx context.Context) *Failure {
-	state := r.taskState(r.ticket)
-	if r.in.Era != eraRounds || underWay(r.ticket) || r.ticket.State == approval.StateSuperseded {
+	state := r.taskState(*r.ticket)
+	if r.in.Era != eraRounds || underWay(*r.ticket) || r.ticket.State == approval.StateSuperseded {
 		return r.replyOK(state)
 	}
-	result, kernel := textResult(ticketText(r.ticket)), signal.OK(nil, r.metrics())
+	result, kernel := textResult(ticketText(*r.ticket)), signal.OK(nil, r.metrics())
 	if r.ticket.State == approval.StateDone {
-		reply, f := r.storedResult(ctx, r.ticket)
+		reply, f := r.storedResult(ctx, *r.ticket)
 		if f != nil {
 			return f
 		}
@@ -347,7 +347,7 @@ func (r *relayed) getTask(ctx context.Context) *Failure {
 
 // awaitTask replies with what the call came to, as soon as it is over.
 func (r *relayed) awaitTask(ctx context.Context) *Failure {
-	for underWay(r.ticket) {
+	for underWay(*r.ticket) {
 		if r.ticket.State != approval.StateProposed || r.gate.opts.Waiter == nil || r.gate.opts.Waiter.Wait(ctx, r.ticket.ID) != nil {
 			wait.For(ctx, lookEvery)
 		}
@@ -358,12 +358,12 @@ func (r *relayed) awaitTask(ctx context.Context) *Failure {
 		if f != nil {
 			return f
 		}
-		r.ticket = t
+		r.ticket = &t
 	}
 	if r.ticket.State != approval.StateDone { // what an identical call would get
-		return r.callFor(r.ticket).ended(r.ticket)
+		return r.callFor(*r.ticket).ended(*r.ticket)
 	}
-	reply, f := r.storedResult(ctx, r.ticket)
+	reply, f := r.storedResult(ctx, *r.ticket)
 	if f != nil {
 		return f
 	}

@@ -407,7 +407,7 @@ func (t *toolCall) answerStatus(ctx context.Context) *Failure {
 		if f != nil {
 			return f
 		}
-		t.ticket = ticket
+		t.ticket = &ticket
 		if ticket.State == approval.StateDone {
 			t.reply, f = t.storedResult(ctx, ticket)
 			t.replayed = f == nil
@@ -466,7 +466,7 @@ func (c *call) callFor(ticket approval.Ticket) *toolCall {
 	t := &toolCall{call: *c}
 	in := *c.in
 	in.Route = "" // where the tool has the name that the ticket has
-	t.in, t.method, t.ticket, t.tool, t.reply = &in, "", ticket, nil, nil
+	t.in, t.method, t.ticket, t.tool, t.reply = &in, "", &ticket, nil, nil
 	t.name, t.body, t.digest = ticket.Exposed, ticket.Arguments, ticket.Digest
 	return t
 }
