@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -70,6 +71,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return a.shadow.run(ctx) })
 	group.Go(func() error { return a.fetchKeys(ctx) })
 	group.Go(func() error {
+		debug.FreeOSMemory() // compiling and trying the policy leaves garbage, more than what stays in use
 		<-ctx.Done()
 		people.Close()
 		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)

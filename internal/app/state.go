@@ -80,9 +80,6 @@ func (a *App) fetchKeys(ctx context.Context) error {
 // openStore opens the database of the state directory. What it opened before an error,
 // Close closes.
 func (a *App) openStore(ctx context.Context, cfg *config.Config) (err error) {
-	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
-	}
 	a.state = &state{}
 	a.state.db, err = store.Open(ctx, filepath.Join(cfg.State, "state.db"), store.Migrations())
 	return err
