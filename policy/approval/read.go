@@ -160,7 +160,7 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 		if k.State != StateProposed {
 			return nil
 		}
-		if err := awaitChange(ctx, changed); err != nil {
+		if err := awaitChange(ctx, changed, pollEvery); err != nil {
 			return err
 		}
 	}
@@ -168,8 +168,8 @@ func (t *Tickets) Wait(ctx context.Context, id string) error {
 
 // awaitChange waits for a change in this process, or for as long as a change of another
 // process may go unseen. Its error is that of ctx.
-func awaitChange(ctx context.Context, changed <-chan struct{}) error {
-	poll := time.NewTimer(pollEvery)
+func awaitChange(ctx context.Context, changed <-chan struct{}, unseen time.Duration) error {
+	poll := time.NewTimer(unseen)
 	defer poll.Stop()
 	select {
 	case <-ctx.Done():
@@ -326,7 +326,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 				return nil
 			}
 		}
-		if len(events) < followed && awaitChange(ctx, changed) != nil {
+		if len(events) < followed && awaitChange(ctx, changed, followEvery) != nil {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}

@@ -23,8 +23,10 @@ const (
 	defaultTTL  = 15 * time.Minute
 	defaultLive = 64
 	defaultKeep = 30 * 24 * time.Hour
-	// pollEvery is how often Wait looks for changes of other processes.
-	pollEvery = 250 * time.Millisecond
+	// pollEvery is how often Wait looks for changes of other processes, and followEvery
+	// how often Follow does, which goes on when nobody waits.
+	pollEvery   = 250 * time.Millisecond
+	followEvery = time.Second
 	// maxWithout bounds the principals remembered to have no tickets.
 	maxWithout = 4096
 )
