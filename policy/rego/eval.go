@@ -2,6 +2,7 @@ package rego
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -398,4 +399,28 @@ func mentionsInput(x any, but map[ast.Value]bool) bool {
 		return found
 	}).Walk(x)
 	return found
+}
+
+// appendRights appends to b what of p is read. Two principals have the same rights
+// exactly when the policy cannot tell them apart.
+func (r reads) appendRights(b []byte, p *policy.Principal) []byte {
+	b = appendTexts(b, r.subject, p.Subject)
+	b = appendTexts(b, r.client, p.Client)
+	b = appendTexts(b, r.tenant, p.Tenant)
+	b = appendTexts(b, r.roles, p.Roles...)
+	b = appendTexts(b, r.facts, p.Person, p.Issuer, p.ClientID)
+	b = appendTexts(b, r.facts, p.Actors...)
+	return appendTexts(b, r.facts, p.MayAct...)
+}
+
+// appendTexts appends texts with their lengths, or that there are none unless they count.
+func appendTexts(b []byte, count bool, texts ...string) []byte {
+	if !count {
+		return append(b, 0)
+	}
+	b = binary.AppendUvarint(b, uint64(len(texts)))
+	for _, s := range texts {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	return b
 }

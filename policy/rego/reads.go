@@ -1,40 +1,12 @@
 package rego
 
 import (
-	"encoding/binary"
-
 	"github.com/open-policy-agent/opa/v1/ast"
-
-	"github.com/toolgate/toolgate/policy"
 )
 
 // reads says which members of input.principal any rule looks at. Principals
 // that differ elsewhere cannot be told apart by the policy.
 type reads struct{ subject, roles, client, tenant, facts bool } // facts: any other member
-
-// appendRights appends to b what of p is read. Two principals have the same rights
-// exactly when the policy cannot tell them apart.
-func (r reads) appendRights(b []byte, p *policy.Principal) []byte {
-	b = appendTexts(b, r.subject, p.Subject)
-	b = appendTexts(b, r.client, p.Client)
-	b = appendTexts(b, r.tenant, p.Tenant)
-	b = appendTexts(b, r.roles, p.Roles...)
-	b = appendTexts(b, r.facts, p.Person, p.Issuer, p.ClientID)
-	b = appendTexts(b, r.facts, p.Actors...)
-	return appendTexts(b, r.facts, p.MayAct...)
-}
-
-// appendTexts appends texts with their lengths, or that there are none unless they count.
-func appendTexts(b []byte, count bool, texts ...string) []byte {
-	if !count {
-		return append(b, 0)
-	}
-	b = binary.AppendUvarint(b, uint64(len(texts)))
-	for _, s := range texts {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
 
 var principalPath = ast.MustParseRef("input.principal")
 
