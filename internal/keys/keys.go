@@ -259,17 +259,9 @@ func (d *Dir) describe(name string, number int) (Version, error) {
 // Rotate adds a version to a key that exists: processes that start later use it. The
 // ID of the new version is returned.
 func (d *Dir) Rotate(name string) (id string, err error) {
-	versions, err := d.versions(name, ".key")
-	if err == nil && len(versions) == 0 {
-		err = ErrUnknown
-	}
+	old, last, err := d.newest(name, func() ([]byte, error) { return nil, ErrUnknown })
 	if err != nil {
-		return "", fmt.Errorf("rotating key %s: %w", name, err)
-	}
-	last := versions[len(versions)-1]
-	old, err := os.ReadFile(d.file(name, last))
-	if err != nil {
-		return "", fmt.Errorf("rotating key %s: %w", name, err)
+		return "", err
 	}
 	fill := newSecret
 	if isPair(old) {
