@@ -30,6 +30,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
+	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/open-policy-agent/opa/v1/util"
 
 	"github.com/toolgate/toolgate/policy"
@@ -204,16 +205,15 @@ func (e *Engine) Try(ctx context.Context) error {
 		for _, in := range samples {
 			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
 			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
-			for _, in.Arguments = range odd {
-				if err := e.tryOne(ctx, role, &in); err != nil {
-					return fmt.Errorf("trying policy: %w", err)
-				}
+			if err := e.tryOne(ctx, role, &in); err != nil {
+				return fmt.Errorf("trying policy: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
+// tryOne evaluates one sample with each of the odd arguments.
 func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input) (err error) {
 	var known *pair
 	what, hint := "asks for "+in.Action, "look at input.action, and test the type of an argument before using it"
@@ -223,8 +223,26 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input) (err
 			return err
 		}
 	}
-	if _, err := e.evaluate(ctx, in, known, max(tryTimeout, e.timeout)); err != nil && !errors.Is(err, errUndefined) {
-		return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, in.Arguments, cause(err), hint)
+	input, err := inputTerm(in, known, topdown.NewCancel())
+	if err != nil {
+		return err
+	}
+	for _, raw := range odd {
+		v, err := e.eval(ctx, e.program.decision, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
+			arguments, err := argumentsTerm(raw, c)
+			return input.(ast.Object).Map(func(k, v *ast.Term) (*ast.Term, *ast.Term, error) {
+				if k.Equal(keyArguments) {
+					v = arguments
+				}
+				return k, v, err
+			})
+		})
+		if err == nil {
+			_, err = e.program.form.decode(v)
+		}
+		if err != nil && !errors.Is(err, errUndefined) {
+			return fmt.Errorf("role %q %s with %s: %s (hint: %s)", role, what, raw, cause(err), hint)
+		}
 	}
 	return nil
 }
