@@ -176,8 +176,8 @@ func programIn(ctx context.Context, dir, name string, args ...string) (*process,
 // serve starts a program that prints the URL of its MCP endpoint, and returns the
 // endpoint's address. Each chooses a free port itself, so none can meet another's.
 func (p *process) serve() (address string, err error) {
-	printed := &endpointLine{log: p.log, found: make(chan string, 1)}
-	p.cmd.Stdout = printed
+	found := make(chan string, 1)
+	p.cmd.Stdout = &endpointLine{log: p.log, found: found}
 	if err := p.cmd.Start(); err != nil {
 		close(p.done)
 		p.end()
@@ -185,7 +185,7 @@ func (p *process) serve() (address string, err error) {
 	}
 	p.reap()
 	select {
-	case address = <-printed.found:
+	case address = <-found:
 		return address, nil
 	case <-p.done:
 		err = p.ended()
@@ -199,8 +199,8 @@ func (p *process) serve() (address string, err error) {
 // An endpointLine looks for the address of an endpoint in what a program prints.
 type endpointLine struct {
 	log   io.Writer
-	text  []byte // that was printed before the endpoint
-	found chan string
+	text  []byte        // that was printed before the endpoint
+	found chan<- string // nil once it has the address
 }
 
 var endpointURL = regexp.MustCompile(`http://(\S+)/mcp\s`)
