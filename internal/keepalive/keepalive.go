@@ -213,7 +213,7 @@ func (t *Transport) closeIdleLocked(before time.Time) {
 // reported only when there is no response. Req may be nil for a POST.
 func (c *conn) response(ctx context.Context, stop func() bool, req *http.Request) (*http.Response, error) {
 	for {
-		res, err := http.ReadResponse(c.r, req) //nolint:bodyclose // the caller of RoundTrip closes it
+		res, err := http.ReadResponse(c.r, req)
 		switch {
 		case err == nil && res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
 			continue
