@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"io"
 	"maps"
 	"net"
@@ -167,6 +166,14 @@ func (c *connection) Read(p []byte) (int, error) {
 // are one system call, and are not copied.
 func (c *connection) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
+// CloseWrite lets net/http send an error to a client that still writes.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // Close implements net.Conn.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
@@ -185,8 +192,8 @@ func newServer(h http.Handler) *http.Server {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serveBounded(h, w, r) }), ReadHeaderTimeout: headTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if secure, ok := c.(*tls.Conn); ok {
-				c = secure.NetConn()
+			for below, ok := c.(interface{ NetConn() net.Conn }); ok; below, ok = c.(interface{ NetConn() net.Conn }) { // TLS, or plainhttp
+				c = below.NetConn()
 			}
 			return context.WithValue(ctx, connectionKey{}, c)
 		},

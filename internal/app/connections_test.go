@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/toolgate/toolgate/internal/plainhttp"
 )
 
 // pipes is a listener whose connections are made by the test.
@@ -48,7 +50,7 @@ func TestFirstRequest(t *testing.T) {
 		{"head too slow", 0, 11 * time.Second, false},
 		{"head too slow after a minute", time.Minute, 11 * time.Second, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		eachServer(t, tc.name, func(t *testing.T, newServer func(http.Handler) server) {
 			synctest.Test(t, func(t *testing.T) {
 				l := make(pipes)
 				srv := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
@@ -100,7 +102,7 @@ func TestSlowBody(t *testing.T) {
 		{"refused, one byte", false, 0, []step{{0, 1}}, 30 * time.Second},
 		{"a long call", true, 10 * time.Minute, []step{{0, 4}}, 0},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		eachServer(t, tc.name, func(t *testing.T, newServer func(http.Handler) server) {
 			synctest.Test(t, func(t *testing.T) {
 				l := make(pipes)
 				cancelled := false
@@ -204,7 +206,7 @@ func TestHangUp(t *testing.T) {
 		{"nothing sent", "", false},
 		{"half a head", "GET / HT", true},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		eachServer(t, tc.name, func(t *testing.T, newServer func(http.Handler) server) {
 			synctest.Test(t, func(t *testing.T) {
 				in := make(pipes)
 				l, srv := newListener(in, 10, func() {}), newServer(http.NotFoundHandler())
@@ -228,6 +230,16 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
+// eachServer runs a test with net/http's server, which TLS has, and with plainhttp's.
+func eachServer(t *testing.T, name string, test func(t *testing.T, newServer func(http.Handler) server)) {
+	for kind, make := range map[string]func(http.Handler) server{
+		"net/http":  func(h http.Handler) server { return newServer(h) },
+		"plainhttp": func(h http.Handler) server { return &plainhttp.Server{HTTP: newServer(h)} },
+	} {
+		t.Run(name+", "+kind, func(t *testing.T) { test(t, make) })
+	}
+}
+
 // pipeEnd returns a connection that nobody uses.
 func pipeEnd(t *testing.T) net.Conn {
 	a, b := net.Pipe()
@@ -237,6 +249,10 @@ func pipeEnd(t *testing.T) net.Conn {
 
 // Parts that a handler hands over whole arrive in order, and the connection stays.
 func TestPartsOfAnAnswer(t *testing.T) {
+	eachServer(t, "parts", testPartsOfAnAnswer)
+}
+
+func testPartsOfAnAnswer(t *testing.T, newServer func(http.Handler) server) {
 	parts := [][]byte{[]byte("head,"), bytes.Repeat([]byte("x"), 300_000), []byte(",end")}
 	whole := string(bytes.Join(parts, nil))
 	srv := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/internal/plainhttp"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
@@ -64,7 +65,11 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	mostAgents, mostPeople := connectionShares(openFiles())
 	agents := newListener(l.Agents, mostAgents, a.metrics.dropped.WithLabelValues("agents").Inc)
 	humans := newListener(l.People, mostPeople, a.metrics.dropped.WithLabelValues("people").Inc)
-	group.Go(func() error { return serveHTTP(forAgents, l.agents.secure(agents)) })
+	agentServer := server(forAgents)
+	if l.agents == nil { // TLS is net/http's
+		agentServer = &plainhttp.Server{HTTP: forAgents}
+	}
+	group.Go(func() error { return serveHTTP(agentServer, l.agents.secure(agents)) })
 	group.Go(func() error { return serveHTTP(forPeople, l.people.secure(humans)) })
 	group.Go(func() error { return a.watch(ctx, r) })
 	group.Go(func() error { return a.policy.poll(ctx) })
@@ -75,7 +80,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 		<-ctx.Done()
 		people.Close()
 		a.drain(context.WithoutCancel(ctx), door.Close, jobs.Drain, a.worker.Close)
-		a.hangUp(forAgents, agents)
+		a.hangUp(agentServer, agents)
 		a.hangUp(forPeople, humans)
 		return nil
 	})
@@ -187,16 +192,23 @@ func (a *App) toolIO() func(exposed string) (*registry.ToolIO, error) {
 // hangUp ends a server whose requests are answered. Connections that carried no byte
 // end at once: http.Server.Shutdown waits five seconds for their first request, and a
 // client that dials ahead leaves some. Requests that take longer are cut.
-func (a *App) hangUp(s *http.Server, l *listener) {
+func (a *App) hangUp(s server, l *listener) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
-	s.RegisterOnShutdown(l.closeUnused)
+	l.closeUnused()
 	if err := s.Shutdown(ctx); err != nil {
 		a.log.Warn("connections were cut: their requests took too long", "address", l.Addr().String(), "error", errors.Join(err, s.Close()))
 	}
 }
 
-func serveHTTP(s *http.Server, l net.Listener) error {
+// server is one of net/http, or of plainhttp.
+type server interface {
+	Serve(l net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
+}
+
+func serveHTTP(s server, l net.Listener) error {
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s: %w", l.Addr(), err)
 	}

@@ -20,12 +20,13 @@ import (
 )
 
 // Ceilings of the house. A change that needs more raises them in its own commit
-// and says why. Eighteen functions of a call are HTTP/1.1 to an upstream, which
-// net/http did before and nobody counted; six bound how slowly a client may send.
+// and says why. Forty functions of a call, in seven files, and 1,000 lines are HTTP/1.1
+// with agents and upstreams, which net/http did before and nobody counted; six functions
+// bound how slowly a client may send.
 const (
-	maxCodeLines     = 51_600 // of product code, without comments and blank lines
-	maxCallFunctions = 180    // that one allowed warm call enters
-	maxCallFiles     = 43     // that these are in
+	maxCodeLines     = 52_200 // of product code, without comments and blank lines
+	maxCallFunctions = 201    // that one allowed warm call enters
+	maxCallFiles     = 47     // that these are in
 	maxScans         = 2      // strict scans of JSON bytes
 )
 

@@ -1,0 +1,276 @@
+// Package plainhttp serves plain POST requests of HTTP/1.1 on the goroutine of their
+// connection.
+//
+// While a handler runs, the server of net/http reads from the connection on another
+// goroutine, to notice that the client has gone. For a request that is answered within
+// a fraction of a millisecond, the start and the end of that read cost more than the
+// rest: two switches between goroutines, four deadlines, a system call. A Server
+// watches the client of a request only when its handler runs longer than a moment.
+//
+// It takes requests of one form: POST, a head that arrives in one piece, headers of
+// printable ASCII that appear once, a known length. With the first request of another
+// form, the connection belongs to net/http, which reads that request from its first
+// byte. TLS, HTTP/2 and streams that clients open with GET are net/http's.
+//
+//	s := plainhttp.Server{HTTP: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}}
+//	err := s.Serve(l)
+package plainhttp
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// bufferSize bounds the head of a plain request, in bytes.
+const bufferSize = 4 << 10
+
+// watchAfter is how long a handler runs before its client is watched.
+var watchAfter = 20 * time.Millisecond
+
+// Server serves the handler of an http.Server. It is safe for concurrent use.
+type Server struct {
+	// HTTP serves all requests that are not plain. Of its settings, Handler,
+	// ReadHeaderTimeout, IdleTimeout, ConnContext and ErrorLog also hold for plain ones.
+	HTTP *http.Server
+
+	mu       sync.Mutex // protects the fields below
+	listener net.Listener
+	open     map[*conn]struct{}
+	closing  bool
+	serving  sync.WaitGroup // the goroutines of open
+}
+
+// Serve serves the connections that l accepts until Shutdown or Close is called, and
+// then returns http.ErrServerClosed. It closes l. It may be called once.
+func (s *Server) Serve(l net.Listener) error {
+	defer s.end(func(*conn) {})
+	s.mu.Lock()
+	s.listener, s.open = l, make(map[*conn]struct{})
+	s.mu.Unlock()
+	for pause := 5 * time.Millisecond; ; {
+		accepted, err := l.Accept()
+		var passing interface{ Temporary() bool } // of too many open files, as in net/http
+		switch {
+		case err == nil:
+			pause = 5 * time.Millisecond
+			s.start(accepted)
+		case s.isClosing():
+			return http.ErrServerClosed
+		case !errors.As(err, &passing) || !passing.Temporary():
+			return err
+		default:
+			s.logf("accepting a connection: %v; again in %v", err, pause)
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+		}
+	}
+}
+
+// logf logs as net/http does.
+func (s *Server) logf(format string, args ...any) {
+	cmp.Or(s.HTTP.ErrorLog, log.Default()).Printf(format, args...)
+}
+
+// start serves a connection on a goroutine of its own, which Shutdown waits for.
+func (s *Server) start(accepted net.Conn) {
+	c := newConn(s, accepted)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		_ = c.Close() // the client will connect elsewhere
+		return
+	}
+	s.open[c] = struct{}{}
+	s.serving.Go(c.serve)
+}
+
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// Shutdown ends idle connections and waits until the requests under way are answered,
+// also those of net/http. It returns the error of ctx when that ends first.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.end((*conn).endIdle)
+	answered := make(chan struct{})
+	go func() {
+		s.serving.Wait()
+		close(answered)
+	}()
+	err := s.HTTP.Shutdown(ctx) // after end: nothing more is left to it
+	select {
+	case <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close closes all connections at once.
+func (s *Server) Close() error {
+	s.end(func(c *conn) { _ = c.Close() })
+	return s.HTTP.Close()
+}
+
+// end stops Serve and calls each for the open connections.
+func (s *Server) end(each func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing = true
+	if s.listener != nil {
+		_ = s.listener.Close() // Serve returns
+		s.listener = nil
+	}
+	for c := range s.open {
+		each(c)
+	}
+}
+
+// conn is a connection whose requests were plain so far.
+type conn struct {
+	net.Conn
+	server *Server
+	ctx    context.Context // of all its requests
+	r      *bufio.Reader
+	remote string
+	seen   target // of the last request
+	spare  []byte // room for an answer
+
+	mu    sync.Mutex // protects the fields below
+	idle  bool       // no byte of the next request has arrived
+	ended bool       // no more requests are served
+	watch watch
+}
+
+func newConn(s *Server, accepted net.Conn) *conn {
+	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, accepted.LocalAddr())
+	ctx = context.WithValue(ctx, http.ServerContextKey, s.HTTP)
+	if s.HTTP.ConnContext != nil {
+		ctx = s.HTTP.ConnContext(ctx, accepted)
+	}
+	return &conn{Conn: accepted, server: s, ctx: ctx, r: bufio.NewReaderSize(accepted, bufferSize), remote: accepted.RemoteAddr().String()}
+}
+
+// serve answers the plain requests of c.
+func (c *conn) serve() {
+	defer func() {
+		c.server.mu.Lock()
+		delete(c.server.open, c)
+		c.server.mu.Unlock()
+	}()
+	for ok := c.await(1, c.server.HTTP.ReadHeaderTimeout); ok; ok = c.await(4, c.server.HTTP.IdleTimeout) {
+		if c.seen.url != nil {
+			c.skipLineEnds()
+		}
+		r := c.readRequest()
+		if r == nil {
+			c.leave()
+			return
+		}
+		if !c.answer(r) {
+			break
+		}
+	}
+	_ = c.Close() // the client has gone, or has its answer
+}
+
+// await waits for the first n bytes of a request, of which net/http waits for as many. It
+// returns false for a client that does not send them within the time, and while the
+// server ends.
+func (c *conn) await(n int, within time.Duration) bool {
+	c.mu.Lock()
+	c.idle = !c.ended
+	until := time.Unix(1, 0)
+	if c.idle {
+		until = time.Now().Add(within)
+	}
+	_ = c.SetReadDeadline(until) // fails only for a connection that is closed
+	c.mu.Unlock()
+	_, err := c.r.Peek(n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = false
+	return err == nil && !c.ended
+}
+
+// skipLineEnds skips the ends of lines that some clients send after the body of a POST,
+// as net/http does.
+func (c *conn) skipLineEnds() {
+	next, _ := c.r.Peek(4)
+	_, _ = c.r.Discard(len(next) - len(bytes.TrimLeft(next, "\r\n"))) // these bytes are there
+}
+
+// endIdle ends c after the request that is under way.
+func (c *conn) endIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended = true; c.idle {
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // ends await
+	}
+}
+
+// leave leaves c to net/http, with the request that has begun to arrive.
+func (c *conn) leave() {
+	first, _ := c.r.Peek(c.r.Buffered())
+	l := &begun{conn: c.Conn, first: first}
+	_ = c.server.HTTP.Serve(l) // returns when l has no more connections, or the server ends
+	if l.conn != nil {
+		_ = c.Close() // the server ends
+	}
+}
+
+// answer serves one request. It returns false when the connection cannot carry
+// another one.
+func (c *conn) answer(r *request) (again bool) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	w := &response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
+	c.watchClient(cancel, &r.body)
+	defer func() {
+		c.stopWatching()
+		if p := recover(); p != nil { // as in net/http, other connections go on
+			if again = false; p != http.ErrAbortHandler { //nolint:errorlint // a panic with this very value
+				c.server.logf("serving %s: panic: %v\n%s", c.remote, p, debug.Stack())
+			}
+		}
+	}()
+	c.server.HTTP.Handler.ServeHTTP(w, r.build(ctx, c.remote))
+	c.stopWatching()
+	c.mu.Lock()
+	w.last = c.ended
+	c.mu.Unlock()
+	return w.finish() && r.body.discard() == nil
+}
+
+// begun is a listener of one connection, whose first bytes were read.
+type begun struct {
+	conn  net.Conn // nil after it was accepted
+	first []byte
+}
+
+// Accept implements net.Listener.
+func (b *begun) Accept() (net.Conn, error) {
+	if b.conn == nil {
+		return nil, net.ErrClosed
+	}
+	c := &rest{Conn: b.conn, first: b.first}
+	b.conn = nil
+	return c, nil
+}
+
+// Close implements net.Listener.
+func (b *begun) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (b *begun) Addr() net.Addr { return nil }

@@ -1,0 +1,195 @@
+package plainhttp
+
+import (
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+const (
+	// maxWaiting is how many bytes of an answer wait for a flush.
+	maxWaiting = 16 << 10
+	// maxHeld is the size up to which an answer that does not say its length gets a
+	// Content-Length, as in net/http.
+	maxHeld = 2 << 10
+)
+
+// response is the http.ResponseWriter of a plain request. It implements what
+// http.ResponseController looks for, and io.ReaderFrom.
+type response struct {
+	conn   *conn
+	header http.Header
+	status int    // 0 = not yet chosen
+	out    []byte // to be written
+	held   int    // bytes of out that are the body of an answer whose head is not made
+	length int64  // of the body, as the handler says; -1 = unknown
+	size   int64  // of the body so far
+	framed bool   // the head is made
+	chunks bool   // the body is chunked
+	last   bool   // the connection ends with this answer
+	timed  bool   // the handler has set a deadline for writes
+	err    error  // of the first write that failed
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// SetReadDeadline sets the deadline for the rest of the request.
+func (w *response) SetReadDeadline(t time.Time) error { return w.conn.SetReadDeadline(t) }
+
+// SetWriteDeadline sets the deadline for the answer. It ends with the request.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	w.timed = true
+	return w.conn.SetWriteDeadline(t)
+}
+
+// WriteHeader implements http.ResponseWriter. Only its first call counts, and none with
+// an informational status. Headers may change until the first byte is written.
+func (w *response) WriteHeader(status int) {
+	if w.status != 0 || status < http.StatusOK {
+		return
+	}
+	w.status = status
+	if said := w.header["Content-Length"]; len(said) == 1 {
+		if n, err := strconv.ParseInt(said[0], 10, 64); err == nil && n >= 0 {
+			w.length = n
+		} else {
+			delete(w.header, "Content-Length")
+		}
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	switch {
+	case w.bodyless():
+		return 0, http.ErrBodyNotAllowed
+	case w.length >= 0 && w.size+int64(len(p)) > w.length:
+		return 0, http.ErrContentLength
+	}
+	if w.length >= 0 && !w.framed {
+		w.frame(p)
+	}
+	w.size += int64(len(p))
+	w.append(p)
+	if len(w.out) > maxWaiting || w.held > maxHeld {
+		return len(p), w.FlushError()
+	}
+	return len(p), w.err
+}
+
+// append adds p to what is to be written.
+func (w *response) append(p []byte) {
+	switch {
+	case len(p) == 0:
+	case !w.framed:
+		w.out = append(w.out, p...)
+		w.held += len(p)
+	case w.chunks:
+		w.out = append(strconv.AppendInt(w.out, int64(len(p)), 16), "\r\n"...)
+		w.out = append(append(w.out, p...), "\r\n"...)
+	default:
+		w.out = append(w.out, p...)
+	}
+}
+
+// ReadFrom implements io.ReaderFrom. Buffers are sent with the head in one system call,
+// and not copied.
+func (w *response) ReadFrom(r io.Reader) (int64, error) {
+	parts, ok := r.(*net.Buffers)
+	to, direct := w.conn.Conn.(io.ReaderFrom)
+	if !ok || !direct || !w.framed || w.chunks || w.err != nil {
+		return io.Copy(struct{ io.Writer }{w}, r)
+	}
+	head := len(w.out)
+	all := append(net.Buffers{w.out}, *parts...)
+	n, err := to.ReadFrom(&all)
+	w.out, w.err = w.out[:0], err
+	n = max(n-int64(head), 0)
+	w.size += n
+	return n, err
+}
+
+// FlushError sends what was written so far.
+func (w *response) FlushError() error {
+	w.WriteHeader(http.StatusOK)
+	if !w.framed {
+		body := w.out
+		w.out = nil
+		w.chunks = w.length < 0 && !w.bodyless()
+		w.frame(body)
+		w.append(body)
+		w.held = 0
+	}
+	if len(w.out) > 0 && w.err == nil {
+		_, w.err = w.conn.Write(w.out)
+		w.out = w.out[:0]
+	}
+	return w.err
+}
+
+// finish sends the rest of the answer. It returns false when the connection cannot
+// carry another one.
+func (w *response) finish() bool {
+	w.WriteHeader(http.StatusOK)
+	if !w.framed && w.length < 0 && !w.bodyless() {
+		w.length = int64(w.held)
+		w.header["Content-Length"] = []string{strconv.Itoa(w.held)}
+	}
+	if w.chunks {
+		w.out = append(w.out, "0\r\n\r\n"...)
+	}
+	err := w.FlushError()
+	if w.timed {
+		_ = w.conn.SetWriteDeadline(time.Time{}) // fails only for a connection that is closed
+	}
+	if w.conn.spare = w.out[:0]; cap(w.out) > 2*maxWaiting {
+		w.conn.spare = nil
+	}
+	w.out, w.err = nil, http.ErrHandlerTimeout // for a handler that writes after its end
+	return err == nil && !w.last && (w.chunks || w.bodyless() || w.size == w.length)
+}
+
+// bodyless reports whether an answer with this status has no body (RFC 9110, 6.4.1).
+func (w *response) bodyless() bool {
+	return w.status == http.StatusNoContent || w.status == http.StatusNotModified
+}
+
+// frame appends the head of an answer that begins with body. As in net/http, the
+// headers are sorted, values cannot end a line, and a type that is missing is guessed.
+func (w *response) frame(body []byte) {
+	w.framed = true
+	if w.last = w.last || slices.ContainsFunc(w.header["Connection"], func(v string) bool { return strings.EqualFold(v, "close") }); w.last {
+		w.header["Connection"] = []string{"close"}
+	}
+	if _, said := w.header["Content-Type"]; !said && len(body) > 0 && len(w.header["Content-Encoding"]) == 0 {
+		w.header["Content-Type"] = []string{http.DetectContentType(body)}
+	}
+	b := append(strconv.AppendInt(append(w.out, "HTTP/1.1 "...), int64(w.status), 10), ' ')
+	b = append(append(b, http.StatusText(w.status)...), "\r\n"...)
+	for _, name := range slices.Sorted(maps.Keys(w.header)) {
+		if !httpguts.ValidHeaderFieldName(name) {
+			continue
+		}
+		for _, value := range w.header[name] {
+			b = append(append(append(append(b, name...), ": "...), oneLine.Replace(strings.Trim(value, " \t"))...), "\r\n"...)
+		}
+	}
+	if _, said := w.header["Date"]; !said {
+		b = append(time.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat), "\r\n"...)
+	}
+	if w.chunks {
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	}
+	w.out = append(b, "\r\n"...)
+}
+
+var oneLine = strings.NewReplacer("\n", " ", "\r", " ")
