@@ -64,6 +64,19 @@ func outcome(res *http.Response) outcomeOf {
 	}
 }
 
+// checkReuse fails when a connection is used again after a response that w is the
+// outcome of, although something of it is left.
+func checkReuse(t *testing.T, closed bool, answer string, step int, w outcomeOf, rest *bufio.Reader) {
+	t.Helper()
+	if step > 0 || len(answer) > rest.Size() {
+		return // what follows may arrive later, which the next request finds out
+	}
+	left, _ := io.ReadAll(rest)
+	if keep := !w.Broken && !w.Close && len(left) == 0 && w.Code != http.StatusSwitchingProtocols; !closed && !keep {
+		t.Errorf("%q: the connection may be used again, with %q left", answer, left)
+	}
+}
+
 // viaTransport sends req over a connection that answers with answer.
 func viaTransport(req *http.Request, answer string, step int) (*scriptConn, *http.Response, error) {
 	c := &scriptConn{answer: strings.NewReader(answer), step: step}
@@ -187,13 +200,7 @@ func FuzzResponse(f *testing.F) {
 		if !reflect.DeepEqual(w, g) {
 			t.Fatalf("%q:\n got %+v\nwant %+v", answer, g, w)
 		}
-		if step > 0 || len(answer) > rest.Size() {
-			return // what follows may arrive later, which the next request finds out
-		}
-		left, _ := io.ReadAll(rest)
-		if keep := !w.Broken && !w.Close && len(left) == 0 && w.Code != http.StatusSwitchingProtocols; !c.closed && !keep {
-			t.Errorf("%q: the connection may be used again, with %q left", answer, left)
-		}
+		checkReuse(t, c.closed, answer, int(step), w, rest)
 	})
 }
 
@@ -229,13 +236,7 @@ func FuzzPlainAnswer(f *testing.F) {
 		case w.Code != http.StatusOK || media != "application/json" || string(text) != w.Body || w.Length != int64(len(text)) || w.Broken || w.Close:
 			t.Fatalf("%q: %q\nwant %+v", answer, text, w)
 		}
-		if step > 0 || len(answer) > rest.Size() {
-			return // what follows may arrive later, which the next request finds out
-		}
-		left, _ := io.ReadAll(rest)
-		if keep := !w.Broken && !w.Close && len(left) == 0 && w.Code != http.StatusSwitchingProtocols; !c.closed && !keep {
-			t.Errorf("%q: the connection may be used again, with %q left", answer, left)
-		}
+		checkReuse(t, c.closed, answer, int(step), w, rest)
 	})
 }
 

@@ -2,6 +2,7 @@ package bundle_test
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -55,22 +56,6 @@ var costs = []struct {
 	{"everything", "treasurer", "pay", `{"action":"transfer","asset":"USD","amount":50,"destination":"acct-1","memo":"rent"}`, true},
 }
 
-// everything has one tool with everything that data can have about a tool.
-const everything = `{
-	"roles": {"treasurer": {"tools": {"pay": {"arguments": {"action": ["transfer", "balance"], "asset": {"enum": ["USD", "EUR"]}}}}}},
-	"thresholds": {"pay": {"amount": 100}},
-	"unmetered": {"pay": {"action": ["balance"]}},
-	"usage": {"pay": {"day": {"window": "24h", "sum": "/amount", "where": {"/action": ["transfer"]}, "hold": {"sum": 1000, "calls": 20}, "deny": {"sum": 5000}}}},
-	"schedules": {"office": {"zone": "UTC", "open": [{"days": ["Friday"], "from": "08:00", "to": "17:00"}]}},
-	"lists": {"payees": {"acct-1": true}},
-	"approval": {"roles": ["approver"]},
-	"tools": {"pay": {
-		"arguments": {"memo": {"max_length": 80, "optional": true}},
-		"transfers": {"destination": {"in": "payees"}, "amount": {"max": 10000}},
-		"hours": "office"
-	}}
-}`
-
 // BenchmarkPartial is the cost of what explain, matrix and check ask about one
 // role and one tool.
 func BenchmarkPartial(b *testing.B) {
@@ -81,7 +66,11 @@ func BenchmarkPartial(b *testing.B) {
 				return rego.New(rego.Compiler(c), rego.Store(store), rego.Query(set))
 			}
 			if call.everything {
-				query = withData(b, c, everything)
+				data, err := os.ReadFile("testdata/everything.json") // one tool with everything that data can have about a tool
+				if err != nil {
+					b.Fatal(err)
+				}
+				query = withData(b, c, string(data))
 			}
 			input := map[string]any{
 				"action":    "tools/call",
