@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // errWithdrawn is the error of a request whose Claim returned false.
@@ -56,7 +58,7 @@ func NewTemplate(to *url.URL, h http.Header) (*Template, bool) {
 // a message ends.
 func AppendHeader(b []byte, name, value string) ([]byte, bool) {
 	isName := func(header string) bool { return len(header) == len(name) && strings.EqualFold(header, name) }
-	if !isToken(name) || !isText(value) || slices.ContainsFunc(reserved, isName) {
+	if !httpguts.ValidHeaderFieldName(name) || !isText(value) || slices.ContainsFunc(reserved, isName) {
 		return b, false
 	}
 	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...), true
@@ -131,7 +133,7 @@ var crlf = []byte("\r\n")
 // the buffer, a length that is missing, repeated or above most, a line that is
 // not of the usual form, or a header that changes what the body or the connection means.
 func (c *conn) plainHead(most int) int {
-	_, _ = c.r.Peek(1) // fills the buffer; without a byte there is no head
+	_, _ = c.r.Peek(1) // fills the buffer; no byte means no head
 	buf, _ := c.r.Peek(c.r.Buffered())
 	end := bytes.Index(buf, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -145,7 +147,7 @@ func (c *conn) plainHead(most int) int {
 	for len(lines) > 0 {
 		line, lines, _ = bytes.Cut(lines, crlf)
 		name, value, ok := bytes.Cut(line, []byte(":"))
-		if value = bytes.Trim(value, " \t"); !ok || !isToken(name) || !isText(value) {
+		if value = bytes.Trim(value, " \t"); !ok || !httpguts.ValidHeaderFieldName(string(name)) || !isText(value) {
 			return -1
 		}
 		switch {
@@ -182,24 +184,6 @@ var plainTypes = []string{"application/json", "application/json; charset=utf-8",
 func isName(name []byte, header string) bool {
 	return len(name) == len(header) && strings.EqualFold(string(name), header)
 }
-
-// isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
-func isToken[T string | []byte](s T) bool {
-	for i := range len(s) {
-		if !tokens[s[i]] {
-			return false
-		}
-	}
-	return len(s) > 0
-}
-
-// tokens are the bytes that a token may have.
-var tokens = func() (set [256]bool) {
-	for _, c := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
-		set[c] = true
-	}
-	return set
-}()
 
 // isText reports whether s has only printable ASCII characters, and no space at
 // its ends.
