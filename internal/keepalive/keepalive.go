@@ -302,8 +302,8 @@ func (b *body) finish(whole bool) {
 	}
 }
 
-// release gives the connection back for the next request. It closes one that
-// cannot serve one, and one beyond those that may be idle.
+// release keeps the connection for the next request. It closes a connection that
+// cannot carry another request, and one for which there is no place among idle ones.
 func (c *conn) release(reuse bool) {
 	t := c.t
 	most := t.secure.MaxIdleConnsPerHost

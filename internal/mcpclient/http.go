@@ -139,7 +139,7 @@ func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *htt
 	return nil, res, err
 }
 
-// repeat returns the headers that repeat a stateless call, but for those that every
+// repeat returns the headers that repeat a stateless call, without those that every
 // request has. It reports false for what a Template cannot carry.
 func (s *spoken) repeat(p *Call) (lines []byte, ok bool) {
 	lines, ok = make([]byte, 0, 128), len(p.Bound) < 2 // of several, two may have one name

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// maxBody bounds the body of a plain request. What a handler leaves of it is read, so
-// that the connection can carry another request.
+// maxBody bounds the body of a plain request, in bytes. The server reads the part that
+// a handler leaves, so that the connection can carry another request.
 const maxBody = 256 << 10
 
 // request is a plain request.

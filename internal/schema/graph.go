@@ -327,7 +327,7 @@ func (n *node) price(v any) float64 {
 
 // place is what a subschema needs to judge JSON where it stands.
 type place struct {
-	usable                    bool   // it has no keyword that accepts does not know
+	usable                    bool   // accepts knows all its keywords
 	kinds                     string // of the accepted types, "" for all: those of jsontext, and i for integers
 	least, above, most, below float64
 	allOf, anyOf              []*node
@@ -335,7 +335,8 @@ type place struct {
 
 var kindsOf = map[string]string{"null": "n", "boolean": "tf", "integer": "i", "number": "0i", "string": `"`, "array": "[", "object": "{"}
 
-// keywords are those that accepts knows, and those that judge nothing.
+// keywords are the fields of the library's schemas that accepts judges, and those that
+// no instance is held to.
 var keywords = strings.Fields(`Bool Ref Types Enum Const AllOf AnyOf MaxProperties MinProperties Required Properties AdditionalProperties MinItems MaxItems Items Items2020
 	MinLength MaxLength Pattern Maximum Minimum ExclusiveMaximum ExclusiveMinimum
 	DraftVersion Location ID Anchor RecursiveAnchor DynamicAnchor Title Description Default Comment ReadOnly WriteOnly Examples Deprecated`)

@@ -51,7 +51,7 @@ type Schema struct {
 type form struct {
 	compiled *jsonschema.Schema
 	graph    *graph
-	inPlace  int // bytes of an instance that node.accepts may judge: no estimate of it is above the budget
+	inPlace  int // size in bytes up to which node.accepts judges an instance: its cost cannot exceed the budget
 }
 
 // kept keeps the latest forms in memory. A form has a place for each of its

@@ -68,7 +68,7 @@ func (o *response) finish(a answer) {
 		}
 		o.length[0] = strconv.Itoa(size)
 		h["Content-Length"] = o.length[:]
-		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network; net/http ends it with the request
+		_ = o.rc.SetWriteDeadline(time.Now().Add(o.timeout)) // fails only for a writer without a network; the server ends it with the request
 		o.w.WriteHeader(a.status)
 		_, _ = o.w.Write(a.body) // a client that has gone needs no answer
 		if rest := a.rest; rest != nil {

@@ -10,7 +10,7 @@
 // (peers.go). Clients on plain sockets (client.go) send the load (load.go).
 //
 // workloads.go is the method: every workload of the table with its lanes (which
-// peer, which clients), its load, and the rows that come of it. A workload measures its
+// peer, which clients), its load and its rows. A workload measures its
 // lanes in turn, A B C, then B C A, so that a disturbance of the machine meets all
 // of them. A ratio compares two lanes of the same round; the table has its median over
 // the rounds, and the lowest and the highest. Every answer is checked, and a row says

@@ -81,7 +81,7 @@ func at(s site, lanes ...lane) []lane {
 }
 
 // workloads is everything that the table of docs/performance.md shows, in its order.
-// Every toolgate of it has a token, a policy, a rate limit, the tools' schemas, the
+// Every toolgate in the table has a token, a policy, a rate limit, the tools' schemas, the
 // trail and Signals; the policy has the tools of 100 roles, and durability is os unless
 // the workload says otherwise.
 var workloads = []workload{
