@@ -23,7 +23,7 @@
 //
 // A changed, added, moved or missing record breaks the chain where it happened. A
 // chain whose end was cut off is still a chain, so HEAD names the last record as of at
-// most one second or 1000 records ago, and after a clean end the last record of all.
+// most one second or 10,000 records ago, and after a clean end the last record of all.
 // Verify reports records that are missing against HEAD. Someone who can write to the
 // directory can also rewrite chain and HEAD together, or remove both; only a head that
 // was noted elsewhere (Chain.Head of a Report) reveals that.

@@ -43,7 +43,7 @@ type Options struct {
 	Version         string                          // of the program, for the open record
 	SegmentBytes    int64                           // size at which a segment ends; 0 = 64 MiB
 	Checkpoint      time.Duration                   // longest age of HEAD; 0 = 1 s
-	CheckpointEvery uint64                          // most records between two HEADs; 0 = 1000
+	CheckpointEvery uint64                          // most records between two HEADs; 0 = 10,000
 	WriteTimeout    time.Duration                   // longest wait for one record; 0 = 10 s
 	Reserve         int64                           // bytes of the disk, at most 5 % of it, that no new call may use; 0 = none
 	Now             func() time.Time                // nil = time.Now
@@ -57,7 +57,7 @@ func (o Options) withDefaults() Options {
 	o.Instance = cmp.Or(o.Instance, newInstance())
 	o.SegmentBytes = cmp.Or(o.SegmentBytes, 64<<20)
 	o.Checkpoint = cmp.Or(o.Checkpoint, time.Second)
-	o.CheckpointEvery = cmp.Or(o.CheckpointEvery, 1000)
+	o.CheckpointEvery = cmp.Or(o.CheckpointEvery, 10_000)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
 	if o.Now == nil {
 		o.Now = time.Now
