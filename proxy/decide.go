@@ -83,15 +83,17 @@ func digest(judged []byte) string {
 // receiveMeta stores the caller's _meta without the members of this hop.
 func (c *call) receiveMeta(meta json.RawMessage) *Failure {
 	var ours []jsonrpc.Change
-	for key := range jsonrpc.Members(meta) {
+	jsonrpc.Each(meta, func(name []byte, _ json.RawMessage) bool {
+		key := string(name)
 		// The related task concerns the ends beyond this connection too.
 		mcp := strings.HasPrefix(key, "io.modelcontextprotocol/") && key != "io.modelcontextprotocol/related-task"
 		if mcp || key == "progressToken" || strings.HasPrefix(key, "io.toolgate/") {
 			ours = append(ours, jsonrpc.Change{Name: key})
 		}
-	}
+		return true
+	})
 	var err error
-	if c.meta, err = jsonrpc.Edit(meta, ours...); err != nil {
+	if c.meta, err = jsonrpc.Extend(meta, ours...); err != nil {
 		return c.fail(signal.CodeEnvelopeInvalid, "params._meta must be an object")
 	}
 	return nil

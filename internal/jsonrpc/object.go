@@ -24,6 +24,9 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
+// A walker is walk, or does the same for an object that a strict pass has accepted.
+type walker func(data []byte, visit func(name []byte, start, end int) bool) bool
+
 // walk reads one object and calls visit for each member, with the decoded name and
 // the place of the value in data. It ends when visit returns false. It reports whether
 // data is that value, well formed and read to its end, and nothing follows it. Strings
@@ -59,6 +62,16 @@ func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
 	}
 	_, err := d.ReadToken()
 	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
+}
+
+// walkAccepted is walk for an object that a strict pass has accepted.
+func walkAccepted(data []byte, visit func(name []byte, start, end int) bool) bool {
+	c := cursor{data: data}
+	return c.next() == '{' && c.each(func(name []byte) bool {
+		start := c.at
+		c.value()
+		return visit(name, start, c.at)
+	})
 }
 
 // Get returns the value of the member of obj called key, as it is spelled. It
@@ -119,20 +132,25 @@ func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
 // obj itself is not changed; it is returned where there is nothing to change.
 // The error is ErrNotObject, ErrNotValue or ErrRepeated.
 func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
-	out, err := appendEdited(make([]byte, 0, len(obj)+room(changes)), obj, changes)
+	return edit(obj, walk, changes)
+}
+
+// edit is Edit for an object whose members walk visits.
+func edit(obj json.RawMessage, walk walker, changes []Change) (json.RawMessage, error) {
+	out, err := appendEdited(make([]byte, 0, len(obj)+room(changes)), obj, walk, changes)
 	if err == nil && bytes.Equal(out, obj) {
 		return obj, nil
 	}
 	return out, err
 }
 
-// Extend is Edit for an object that a strict pass has accepted: it makes no further
-// pass over obj where no member can have the name of a change.
+// Extend is Edit for an object that a strict pass has accepted: it does not judge obj
+// again, and makes no further pass over it where no member can have the name of a change.
 func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 	gap := len(bytes.TrimRight(obj[:max(0, bytes.LastIndexByte(obj, '}'))], blanks))
 	named := func(c Change) bool { return c.Value == nil && c.Members == nil || bytes.Contains(obj, []byte(c.Name)) }
 	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
-		return Edit(obj, changes...)
+		return edit(obj, walkAccepted, changes)
 	}
 	out := append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...)
 	out, err := appendMembers(out, changes, nil, out[gap-1] != '{')
@@ -176,7 +194,7 @@ func room(changes []Change) (n int) {
 }
 
 // appendEdited appends obj to out with its changes made, as Edit does.
-func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, error) {
+func appendEdited(out []byte, obj json.RawMessage, walk walker, changes []Change) ([]byte, error) {
 	for _, c := range changes {
 		if c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient) {
 			return nil, ErrNotValue
@@ -206,7 +224,7 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 			out, kept = append(append(out, obj[from:start]...), c.Value...), true
 		case c.Members != nil:
 			kept = true
-			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], c.Members)
+			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], walk, c.Members)
 		}
 		done[i] = true
 		return err == nil

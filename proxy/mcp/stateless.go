@@ -389,7 +389,7 @@ const extensionTasks = "io.modelcontextprotocol/tasks"
 // returns false for bytes that cannot be a result, such as a question that
 // should have been asked on the road.
 func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessage, bool) {
-	known, _, ok := jsonrpc.Unpack(result, false, nil, "resultType", "ttlMs", "_meta")
+	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
 	if !ok {
 		return nil, false
 	}
@@ -411,7 +411,7 @@ func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessa
 			jsonrpc.Change{Name: "cacheScope", Value: json.RawMessage(`"private"`), Checked: true}) // what the policy has filtered is one principal's
 	}
 	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: c.serverInfo(), Checked: true}}})
-	result, err := jsonrpc.Edit(result, changes...)
+	result, err := jsonrpc.Extend(result, changes...)
 	return result, err == nil
 }
 
