@@ -108,15 +108,16 @@ lacking contains {
 	named
 }
 
-# Conditions on single tools. Each begins with the data that it needs, by the name of
-# the tool: OPA's index then passes over it for all other tools. Callers without a grant
-# are denied whatever they send, so the arguments are not looked at. (OPA compares a
-# rule with true for less than it takes to ask for the rule alone.)
+# Conditions on single tools. Callers without a grant are denied whatever they send, so
+# the arguments are not looked at. Each rule ends with the data that it needs, by the name
+# of the tool: OPA's index then passes over it for all other tools, and the line itself is
+# evaluated only where everything before it holds. (OPA compares a rule with true for less
+# than it takes to ask for the rule alone.)
 
 deny contains verdict if {
-	data.tools[input.tool.exposed]
 	granted == true
 	some verdict in refuse
+	data.tools[input.tool.exposed]
 }
 
 # METADATA
@@ -124,12 +125,14 @@ deny contains verdict if {
 # labels: {rule: model-not-listed}
 deny contains {
 	"rule": "model-not-listed",
-	"reason": sprintf("the model is not on the list for %s", [input.tool.exposed]),
-	"remedy": sprintf("use one of: %s", [concat(", ", data.models[input.tool.exposed])]),
+	"reason": sprintf("the model is not on the list for %s", [tool]),
+	"remedy": sprintf("use one of: %s", [concat(", ", models)]),
 } if {
-	data.models[input.tool.exposed]
 	granted == true
-	not input.arguments.model in data.models[input.tool.exposed]
+	tool := input.tool.exposed
+	models := data.models[tool]
+	not input.arguments.model in models
+	data.models[tool]
 }
 
 # METADATA
@@ -137,18 +140,20 @@ deny contains {
 # labels: {rule: amount-not-a-positive-number}
 deny contains {
 	"rule": "amount-not-a-positive-number",
-	"reason": sprintf("%s needs a number above zero for: %s", [input.tool.exposed, concat(", ", object.keys(thresholds))]),
+	"reason": sprintf("%s needs a number above zero for: %s", [tool, concat(", ", object.keys(thresholds))]),
 	"remedy": "send the amount as a JSON number, not as text",
 } if {
-	data.thresholds[input.tool.exposed]
-	thresholds := data.thresholds[input.tool.exposed]
 	granted == true
+	tool := input.tool.exposed
+	thresholds := data.thresholds[tool]
 	some name, _ in thresholds
 	not {
-		is_number(input.arguments[name])
-		input.arguments[name] > 0
+		amount := input.arguments[name]
+		is_number(amount)
+		amount > 0
 	}
-	not unmetered(input.tool.exposed)
+	not unmetered
+	data.thresholds[tool]
 }
 
 # METADATA
@@ -166,7 +171,7 @@ refuse contains {
 		}
 	}
 	wanted != false
-	not unmetered(input.tool.exposed)
+	not unmetered
 }
 
 # METADATA
@@ -191,12 +196,15 @@ refuse contains {
 # labels: {rule: usage-above-limit}
 deny contains {
 	"rule": "usage-above-limit",
-	"reason": sprintf("the call would use more of %s than its window has left", [input.tool.exposed]),
-	"remedy": sprintf("wait, or use less: %s", [json.marshal(data.usage[input.tool.exposed])]),
+	"reason": sprintf("the call would use more of %s than its window has left", [tool]),
+	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
 } if {
-	data.usage[input.tool.exposed][_].deny
+	tool := input.tool.exposed
+	meters := data.usage[tool]
+	meters[_].deny
 	granted == true
-	usage.beyond(data.usage[input.tool.exposed], "deny")
+	usage.beyond(meters, "deny")
+	data.usage[tool]
 }
 
 # METADATA
@@ -244,13 +252,13 @@ hold contains {
 # labels: {rule: amount-above-threshold}
 hold contains {
 	"rule": "amount-above-threshold",
-	"reason": sprintf("%s is above the threshold: %s", [input.tool.exposed, json.marshal(thresholds)]),
+	"reason": sprintf("%s is above the threshold: %s", [tool, json.marshal(thresholds)]),
 	"remedy": "wait for a person to decide, or stay at or below the threshold",
 	"approval": approval,
 } if {
-	data.thresholds[input.tool.exposed]
-	thresholds := data.thresholds[input.tool.exposed]
 	granted == true
+	tool := input.tool.exposed
+	thresholds := data.thresholds[tool]
 	some name, most in thresholds
 
 	# Rego compares across types (text is above every number, null below), so the type
@@ -258,17 +266,20 @@ hold contains {
 	not {
 		is_number(most)
 		not {
-			is_number(input.arguments[name])
-			input.arguments[name] > most
+			amount := input.arguments[name]
+			is_number(amount)
+			amount > most
 		}
 	}
 	not {
 		limit := most.most[input.arguments[most.per]]
 		is_number(limit)
-		is_number(input.arguments[name])
-		input.arguments[name] <= limit
+		amount := input.arguments[name]
+		is_number(amount)
+		amount <= limit
 	}
-	not unmetered(input.tool.exposed)
+	not unmetered
+	data.thresholds[tool]
 }
 
 # METADATA
@@ -276,13 +287,15 @@ hold contains {
 # labels: {rule: usage-above-threshold}
 hold contains {
 	"rule": "usage-above-threshold",
-	"reason": sprintf("the call would use more of %s than passes without a person: %s", [input.tool.exposed, json.marshal(data.usage[input.tool.exposed])]),
+	"reason": sprintf("the call would use more of %s than passes without a person: %s", [tool, json.marshal(meters)]),
 	"remedy": "wait for a person to decide, or use less",
 	"approval": approval,
 } if {
-	data.usage[input.tool.exposed]
 	granted == true
-	usage.beyond(data.usage[input.tool.exposed], "hold")
+	tool := input.tool.exposed
+	meters := data.usage[tool]
+	usage.beyond(meters, "hold")
+	data.usage[tool]
 }
 
 # METADATA
@@ -290,20 +303,22 @@ hold contains {
 # labels: {rule: argument-not-known}
 hold contains {
 	"rule": "argument-not-known",
-	"reason": sprintf("the %s is not one of those that %s is known to be called with", [name, input.tool.exposed]),
+	"reason": sprintf("the %s is not one of those that %s is known to be called with", [name, tool]),
 	"remedy": "wait for a person to decide, or ask the operator to list it in data.known",
 	"approval": approval,
 } if {
-	data.known[input.tool.exposed]
 	granted == true
-	some name, want in data.known[input.tool.exposed]
+	tool := input.tool.exposed
+	known := data.known[tool]
+	some name, want in known
 	not {
 		is_array(want)
 		startswith(name, "/") == false
 		input.arguments[name] in want
 	}
 	not arguments.fits(name, want)
-	not unmetered(input.tool.exposed)
+	not unmetered
+	data.known[tool]
 }
 
 # METADATA
@@ -351,10 +366,24 @@ named if {
 	grant != false
 }
 
-granted if true in roles.grants
+# Most grants are of a tool by its name, without constraints: that comes first, and OPA
+# asks no further once a rule of a complete document holds.
+granted if {
+	some role in roles.held
+	data.roles[role].tools[input.tool.exposed] == true
+}
 
 granted if {
-	some grant in roles.grants
+	some role in roles.held
+	every name, want in data.roles[role].tools[input.tool.exposed].arguments {
+		arguments.fits(name, want)
+	}
+}
+
+granted if true in roles.matches
+
+granted if {
+	some grant in roles.matches
 	every name, want in grant.arguments {
 		arguments.fits(name, want)
 	}
@@ -367,8 +396,9 @@ alarming if {
 	input.tool.annotations[hint] == true
 }
 
-unmetered(tool) if {
-	some name, values in data.unmetered[tool]
+unmetered if {
+	arguments := data.unmetered[input.tool.exposed]
+	some name, values in arguments
 	input.arguments[name] in values
 }
 
@@ -376,8 +406,9 @@ unmetered(tool) if {
 approval := data.tools[input.tool.exposed].approval if {
 	data.tools[input.tool.exposed]
 	data.tools[input.tool.exposed].approval
-} else := data.approval if {
-	data.approval != false
+} else := given if {
+	given := data.approval
+	given != false
 } else := {"roles": []}
 
 # Requests that call no tool.

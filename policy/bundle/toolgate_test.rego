@@ -390,6 +390,12 @@ test_patterns if {
 	judged(paying(500), granted).rule == "amount-above-threshold"
 }
 
+test_typed_arguments_of_a_pattern if {
+	granted := {"roles": {"treasurer": {"tools": {"pay": false}, "patterns": {"p*": {"arguments": {"amount": {"max": 60}}}}}}}
+	judged(paying(50), granted).rule == "role-has-tool"
+	judged(paying(70), granted).rule == "role-lacks-argument"
+}
+
 test_roles_of_the_directory if {
 	stranger := object.union(paying(50), {"principal": {"subject": "agent-7", "roles": []}})
 	judged(stranger, {}).rule == "role-lacks-tool"

@@ -55,7 +55,11 @@ entries contains data.roles[role] if some role in held
 # description: The grants as data.roles has them. Deny lists are not considered.
 grants contains data.roles[role].tools[input.tool.exposed] if some role in held
 
-grants contains grant if {
+grants contains grant if some grant in matches
+
+# METADATA
+# title: What these roles grant on the called tool by patterns of its name
+matches contains grant if {
 	some role in held
 	some pattern, grant in data.roles[role].patterns
 	glob.match(pattern, null, input.tool.exposed)

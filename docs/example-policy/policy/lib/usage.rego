@@ -28,35 +28,38 @@ import data.toolgate.lib.arguments
 # title: The call is beyond a bound of one of the meters
 # description: meters is an entry of data.usage, bound is "hold" or "deny".
 beyond(meters, bound) if {
-	some name, meter in meters
-	most := meter[bound].calls
+	some name
+	most := meters[name][bound].calls
 	not {
 		is_number(most)
-		is_number(input.usage[name].calls)
-		input.usage[name].calls < most
+		calls := input.usage[name].calls
+		is_number(calls)
+		calls < most
 	}
-	not left_out(meter)
+	not left_out(meters[name])
 }
 
 beyond(meters, bound) if {
-	some name, meter in meters
-	most := meter[bound].sum
+	some name
+	most := meters[name][bound].sum
 	not {
-		amount := arguments.lookup(meter.sum)
 		is_number(most)
+		amount := arguments.lookup(meters[name].sum)
 		is_number(amount)
-		is_number(input.usage[name].sum)
-		input.usage[name].sum + amount <= most
+		used := input.usage[name].sum
+		is_number(used)
+		used + amount <= most
 	}
 	not {
-		amount := arguments.lookup(meter.sum)
 		limit := most.most[arguments.lookup(most.per)]
 		is_number(limit)
+		amount := arguments.lookup(meters[name].sum)
 		is_number(amount)
-		is_number(input.usage[name].sum)
-		input.usage[name].sum + amount <= limit
+		used := input.usage[name].sum
+		is_number(used)
+		used + amount <= limit
 	}
-	not left_out(meter)
+	not left_out(meters[name])
 }
 
 left_out(meter) if {
