@@ -17,9 +17,5 @@ func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 // SignCheckpoint returns the signed note of a checkpoint.
 var SignCheckpoint = Checkpoint.sign
 
-// Queue makes the writer's goroutine write every record.
-func (l *Log) Queue() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.over = true
-}
+// Crowd makes the writer's goroutine write every record.
+func (l *Log) Crowd() { l.crowd.Store(1 << 30) }

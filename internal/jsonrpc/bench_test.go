@@ -16,10 +16,13 @@ func sizes() map[string]string {
 		return strings.Replace(call, `["rent","office"]`, "["+strings.Repeat(element+",", n)+"0]", 1)
 	}
 	return map[string]string{
-		"300B":    call,
-		"1.1kB":   array(`{"item":"paper","count":12,"price":1.25,"note":null}`, 15),
-		"100kB":   array(`{"item":"paper","count":12,"price":1.25,"note":"some longer words of text"}`, 1300),
-		"text4kB": strings.Replace(call, "second part", strings.Repeat("lorem ipsum ", 320), 1),
+		"300B":       call,
+		"1.1kB":      array(`{"item":"paper","count":12,"price":1.25,"note":null}`, 15),
+		"100kB":      array(`{"item":"paper","count":12,"price":1.25,"note":"some longer words of text"}`, 1300),
+		"lines100kB": strings.Replace(call, "second part", strings.Repeat(`the five boxing wizards jump ..\n`, 3200), 1),
+		"text100kB":  strings.Replace(call, "second part", strings.Repeat("lorem ipsum ", 8600), 1),
+		"wide100kB":  strings.Replace(call, "second part", strings.Repeat("été 日本 ", 6700), 1),
+		"text4kB":    strings.Replace(call, "second part", strings.Repeat("lorem ipsum ", 320), 1),
 	}
 }
 

@@ -228,7 +228,7 @@ func FuzzUnpack(f *testing.F) {
 	for _, seed := range []string{
 		`{"content":[{"type":"text","text":"a"},{"type":"image","data":"AA=="}],"isError":false}`, ` { "content" : [ 1 , {} , [ ] ] , "x":{"content":[]} } `,
 		`{"content":{"type":"text"}}`, `{"content":[{"type":"a","type":"b"}]}`, `{"content":[],"content":[]}`, `{"content":[{"t\u0079pe":"a"}]}`,
-		`{"content":[{"type":"a"}]} x`, `{"content":[{"type":"a"}`, `{"content":[{"type"}]}`, `[]`, `{}`, ``, `{"isError":null,"content":null}`,
+		`{"content":[{"type":"a"}]} x`, `{"content":[{"type":"a"}`, `{"content":[{"type"}]}`, `{"content":[}`, `{"content":[1,]}`, `[]`, `{}`, ``, `{"isError":null,"content":null}`,
 	} {
 		f.Add([]byte(seed))
 	}

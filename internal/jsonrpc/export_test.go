@@ -5,15 +5,19 @@ import (
 	"slices"
 )
 
-// Fields is the plain form of Unpack: the strict decoder finds the members.
+// Fields is the plain form of Unpack: each member is read with the strict lexer.
 func Fields(obj json.RawMessage, names ...string) (values []json.RawMessage, ok bool) {
-	values, repeated := make([]json.RawMessage, len(names)), false
-	whole := walk(obj, func(name []byte, start, end int) bool {
-		if i := slices.Index(names, string(name)); i >= 0 {
-			repeated = repeated || values[i] != nil
-			values[i] = obj[start:end:end]
+	values = make([]json.RawMessage, len(names))
+	if !whole(obj, '{') {
+		return values, false
+	}
+	for name, value := range Members(obj) {
+		if i := slices.Index(names, name); i >= 0 {
+			if values[i] != nil {
+				return values, false
+			}
+			values[i] = value
 		}
-		return !repeated
-	})
-	return values, whole
+	}
+	return values, true
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -199,39 +200,7 @@ func Value(data []byte, lim Limits) (any, error) {
 }
 
 // Accepted is Value for a text that a strict pass has accepted.
-func Accepted(raw json.RawMessage) any {
-	return build(jsontext.NewDecoder(bytes.NewBuffer(raw), lenient))
-}
-
-// build decodes the next value of a text that the strict pass has accepted.
-func build(d *jsontext.Decoder) any {
-	token, _ := d.ReadToken()
-	switch token.Kind() {
-	case '{':
-		out := map[string]any{}
-		for d.PeekKind() == '"' {
-			name, _ := d.ReadToken()
-			key := name.String()
-			out[key] = build(d)
-		}
-		_, _ = d.ReadToken()
-		return out
-	case '[':
-		out := []any{}
-		for next := d.PeekKind(); next != ']' && next != 0; next = d.PeekKind() {
-			out = append(out, build(d))
-		}
-		_, _ = d.ReadToken()
-		return out
-	case '"':
-		return token.String()
-	case '0':
-		return json.Number(token.String())
-	case 't', 'f':
-		return token.Bool()
-	}
-	return nil
-}
+func Accepted(raw json.RawMessage) any { return (&lexer{data: raw, accepted: true}).build() }
 
 // Decode reads one message in one strict pass. The error is always a *Fault,
 // and then the message is nil. Decode refuses:
@@ -252,7 +221,7 @@ func Decode(data []byte, lim Limits) (*Message, error) {
 	if f != nil {
 		return nil, f
 	}
-	m := &Message{Raw: s.data, Variants: s.variants}
+	m := &Message{Raw: s.raw, Variants: s.variants}
 	if f := s.judge(m); f != nil {
 		f.ID = s.certainID()
 		return nil, f
@@ -272,41 +241,28 @@ func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
 	if f != nil {
 		return nil, nil, f
 	}
-	return s.data, s.variants, nil
+	return s.raw, s.variants, nil
 }
 
 // judge fills m with what the pass has read.
 func (s *findings) judge(m *Message) *Fault {
-	if s.data[0] == '[' {
+	if s.raw[0] == '[' {
 		return invalid("", "batches are not accepted").wanted("one message", "an array")
 	}
-	if s.data[0] != '{' {
-		return invalid("", "a message must be an object").wanted("an object", typeOf(s.data))
+	if s.raw[0] != '{' {
+		return invalid("", "a message must be an object").wanted("an object", typeOf(s.raw))
 	}
 	if s.soft != nil {
 		return s.soft
 	}
 	var version, method json.RawMessage
+	into := [...]*json.RawMessage{&version, &m.ID, &method, &m.Params, &m.Result, &m.Error} // as topNames
 	for _, own := range s.members {
-		if own.zone != zoneTop {
-			continue
-		}
-		switch string(own.name) {
-		case "jsonrpc":
-			version = own.value
-		case "id":
-			m.ID = own.value
-		case "method":
-			method = own.value
-		case "params":
-			m.Params = own.value
-		case "result":
-			m.Result = own.value
-		case "error":
-			m.Error = own.value
+		if i := slices.Index(topNames, string(own.name)); own.zone == zoneTop && i >= 0 {
+			*into[i] = own.value
 		}
 	}
-	if string(version) != `"2.0"` && !isVersion(version) {
+	if string(version) != `"2.0"` && Key(version) != `"2.0` { // which may be spelled with escapes
 		return invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(version))
 	}
 	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
@@ -322,11 +278,8 @@ func (s *findings) judge(m *Message) *Fault {
 	return m.judgeShape(method)
 }
 
-// isVersion reports whether raw is another spelling of the string 2.0.
-func isVersion(raw json.RawMessage) bool {
-	text, ok := Text(raw)
-	return ok && text == "2.0"
-}
+// topNames are the names of the members of a message.
+var topNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 // judgeShape decides which kind of message has the members of m and method.
 func (m *Message) judgeShape(method json.RawMessage) *Fault {
@@ -436,7 +389,7 @@ func Split(data []byte, lim Limits, most int) ([][]byte, error) {
 		return nil, invalid("", "a batch must be an array").wanted("an array", "something else")
 	}
 	var all [][]byte
-	for element := range Elements(s.data) {
+	for element := range Elements(s.raw) {
 		all = append(all, element)
 	}
 	switch {

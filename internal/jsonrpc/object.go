@@ -24,65 +24,21 @@ var ErrNotValue = errors.New("not a well-formed JSON value")
 // member more than once, so that an edit would leave two readings.
 var ErrRepeated = errors.New("member appears more than once")
 
-// A walker is walk, or does the same for an object that a strict pass has accepted.
-type walker func(data []byte, visit func(name []byte, start, end int) bool) bool
-
-// walk reads one object and calls visit for each member, with the decoded name and
-// the place of the value in data. It ends when visit returns false. It reports whether
-// data is that value, well formed and read to its end, and nothing follows it. Strings
-// must be UTF-8; names may repeat.
-func walk(data []byte, visit func(name []byte, start, end int) bool) bool {
-	s := scanners.Get().(*scanner)
-	s.reset(data)
-	defer func() {
-		s.reset(nil)
-		scanners.Put(s)
-	}()
-	d := &s.decoder
-	if first, _ := d.ReadToken(); first.Kind() != '{' { // none after an error
-		return false
-	}
-	for d.PeekKind() != '}' {
-		spelled, err := d.ReadValue()
-		if err != nil {
-			return false
-		}
-		end := int(d.InputOffset())
-		name := data[end-len(spelled)+1 : end-1]
-		if bytes.IndexByte(name, '\\') >= 0 {
-			name, _ = jsontext.AppendUnquote(nil, spelled) // the decoder has accepted it
-		}
-		value, err := d.ReadValue()
-		if err != nil {
-			return false
-		}
-		if end := int(d.InputOffset()); !visit(name, end-len(value), end) {
-			return false
-		}
-	}
-	_, err := d.ReadToken()
-	return err == nil && len(bytes.TrimLeft(data[d.InputOffset():], blanks)) == 0
-}
-
-// walkAccepted is walk for an object that a strict pass has accepted.
-func walkAccepted(data []byte, visit func(name []byte, start, end int) bool) bool {
-	c := cursor{data: data}
-	return c.next() == '{' && c.each(func(name []byte) bool {
-		start := c.at
-		c.value()
-		return visit(name, start, c.at)
-	})
-}
-
 // Get returns the value of the member of obj called key, as it is spelled. It
 // reports false when there is none, or when obj is not an object as far as it
-// was read: Get reads no further than the member.
+// was read: Get reads no further than the member. Strings must be UTF-8; names may
+// repeat.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
-	walk(obj, func(name []byte, start, end int) bool {
+	l := lexer{data: obj}
+	if l.peek() != '{' {
+		return nil, false
+	}
+	l.each(func(name []byte) bool {
+		value := l.element()
 		if string(name) == key {
-			found = obj[start:end:end]
+			found = value
 		}
-		return found == nil
+		return value != nil && found == nil
 	})
 	return found, found != nil
 }
@@ -132,82 +88,69 @@ func Delete(obj json.RawMessage, name string) (json.RawMessage, error) {
 // obj itself is not changed; it is returned where there is nothing to change.
 // The error is ErrNotObject, ErrNotValue or ErrRepeated.
 func Edit(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
-	return edit(obj, walk, changes)
+	if !whole(obj, '{') {
+		return nil, ErrNotObject
+	}
+	return Extend(obj, changes...)
 }
 
-// edit is Edit for an object whose members walk visits.
-func edit(obj json.RawMessage, walk walker, changes []Change) (json.RawMessage, error) {
-	out, err := appendEdited(make([]byte, 0, len(obj)+room(changes)), obj, walk, changes)
+// Extend is Edit for an object that a strict pass has accepted: it does not judge obj
+// again.
+func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
+	more, valid := room(changes)
+	if !valid {
+		return nil, ErrNotValue
+	}
+	out, err := appendEdited(make([]byte, 0, len(obj)+more), obj, changes)
 	if err == nil && bytes.Equal(out, obj) {
 		return obj, nil
 	}
 	return out, err
 }
 
-// Extend is Edit for an object that a strict pass has accepted: it does not judge obj
-// again, and makes no further pass over it where no member can have the name of a change.
-func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
-	gap := len(bytes.TrimRight(obj[:max(0, bytes.LastIndexByte(obj, '}'))], blanks))
-	named := func(c Change) bool { return c.Value == nil && c.Members == nil || bytes.Contains(obj, []byte(c.Name)) }
-	if len(changes) == 0 || gap == 0 || bytes.Contains(obj, []byte(`\u00`)) || slices.ContainsFunc(changes, named) { // or may be, with an escape
-		return edit(obj, walkAccepted, changes)
-	}
-	out := append(make([]byte, 0, len(obj)+room(changes)), obj[:gap]...)
-	out, err := appendMembers(out, changes, nil, out[gap-1] != '{')
-	if err != nil {
-		return nil, err
-	}
-	return append(out, obj[gap:]...), nil
-}
-
 // appendMembers appends the members that changes set, but for those that are done, to
 // out, which ends inside an object. A comma comes before the first where it says so.
-func appendMembers(out []byte, changes []Change, done []bool, comma bool) (_ []byte, err error) {
+func appendMembers(out []byte, changes []Change, done []bool, comma bool) []byte {
 	for i, c := range changes {
-		switch {
-		case c.Value == nil && c.Members == nil || done != nil && done[i]:
+		if c.Value == nil && c.Members == nil || done != nil && done[i] {
 			continue
-		case c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient):
-			return nil, ErrNotValue
-		case comma:
+		}
+		if comma {
 			out = append(out, ',')
 		}
 		out, _ = jsontext.AppendQuote(out, c.Name)
-		if out, comma = append(out, ':'), true; c.Members == nil {
-			out = append(out, c.Value...)
-			continue
+		if out, comma = append(append(out, ':'), c.Value...), true; c.Members != nil {
+			out = append(appendMembers(append(out, '{'), c.Members, nil, false), '}')
 		}
-		if out, err = appendMembers(append(out, '{'), c.Members, nil, false); err != nil {
-			return nil, err
-		}
-		out = append(out, '}')
 	}
-	return out, nil
+	return out
 }
 
-// room returns how many bytes changes add at most.
-func room(changes []Change) (n int) {
+// room returns how many bytes changes add at most, and whether their values are well
+// formed.
+func room(changes []Change) (n int, valid bool) {
+	valid = true
 	for _, c := range changes {
-		n += len(c.Name) + len(c.Value) + len(`,"":{}`) + room(c.Members)
+		inner, ok := room(c.Members)
+		n += len(c.Name) + len(c.Value) + len(`,"":{}`) + inner
+		valid = valid && ok && (c.Value == nil || c.Checked || whole(c.Value, 0))
 	}
-	return n
+	return n, valid
 }
 
-// appendEdited appends obj to out with its changes made, as Edit does.
-func appendEdited(out []byte, obj json.RawMessage, walk walker, changes []Change) ([]byte, error) {
-	for _, c := range changes {
-		if c.Value != nil && !c.Checked && !jsontext.Value(c.Value).IsValid(lenient) {
-			return nil, ErrNotValue
-		}
-	}
+// appendEdited appends obj to out with its changes made, as Edit does. Their values are
+// valid.
+func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, error) {
 	head := bytes.IndexByte(obj, '{') + 1
 	if first := bytes.TrimLeft(obj[head:], blanks); len(first) > 0 && first[0] == '"' {
 		head = len(obj) - len(first)
 	}
 	out, gap := append(out, obj[:head]...), head // the comma before a member follows gap
 	done, kept, err := make([]bool, len(changes)), false, error(nil)
-	whole := walk(obj, func(name []byte, start, end int) bool {
-		from := gap
+	l := lexer{data: obj, accepted: true}
+	whole := l.peek() == '{' && l.each(func(name []byte) bool {
+		value, from := l.element(), gap
+		start, end := l.at-len(value), l.at
 		gap = end
 		i := slices.IndexFunc(changes, func(c Change) bool { return c.Name == string(name) })
 		if !kept { // no comma before the first member
@@ -224,7 +167,7 @@ func appendEdited(out []byte, obj json.RawMessage, walk walker, changes []Change
 			out, kept = append(append(out, obj[from:start]...), c.Value...), true
 		case c.Members != nil:
 			kept = true
-			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], walk, c.Members)
+			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], c.Members)
 		}
 		done[i] = true
 		return err == nil
@@ -235,10 +178,7 @@ func appendEdited(out []byte, obj json.RawMessage, walk walker, changes []Change
 	case !whole:
 		return nil, ErrNotObject
 	}
-	if out, err = appendMembers(out, changes, done, kept); err != nil {
-		return nil, err
-	}
-	return append(out, obj[gap:]...), nil
+	return append(appendMembers(out, changes, done, kept), obj[gap:]...), nil
 }
 
 // Members iterates over obj in the order of the text: decoded name and value
@@ -261,10 +201,11 @@ func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	}
 }
 
-// whole reports whether data is one well-formed value of a kind. Strings must be
-// UTF-8; names may repeat.
-func whole(data []byte, kind jsontext.Kind) bool {
-	return jsontext.Value(data).Kind() == kind && jsontext.Value(data).IsValid(lenient)
+// whole reports whether data is one well-formed value that begins with first, 0 for any
+// value. Strings must be UTF-8; names may repeat.
+func whole(data []byte, first byte) bool {
+	l := lexer{data: data}
+	return (first == 0 || l.peek() == first) && l.value(maxDepth) && l.peek() == 0 && l.at == len(data)
 }
 
 // The builders below write the bytes they are given without looking at them:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,46 +42,29 @@ type name struct {
 	hash uint64 // of the folded text: equal for names that differ only by case
 }
 
-// A scanner makes the one strict pass. jsontext.Decoder holds the text to the
-// grammar and to UTF-8; the scanner adds the limits, the rules for names, and
-// the list of the members that callers ask for.
+// A scanner makes the one strict pass. Its lexer holds the text to the grammar and to
+// UTF-8; the scanner adds the limits, the rules for names, and the list of the members
+// that callers ask for. What it refuses, a jsontext.Decoder reads again to say why.
 type scanner struct {
+	lexer
 	findings
-	lead    int // length of the white space cut off before data
-	lim     Limits
-	buffer  bytes.Buffer
-	decoder jsontext.Decoder
-	names   []name // of the objects that are open
+	lead  int // length of the white space cut off before the text
+	lim   Limits
+	depth int    // how many arrays and objects are open
+	names []name // of the objects that are open
 }
 
 // findings are what a pass has found. A fault that ends the pass (no JSON, nested too
 // deep) is returned. Any other is kept in soft, the first only, so that the id can
 // still be read.
 type findings struct {
-	data     []byte
+	raw      []byte
 	members  []member // in the order in which they end
 	soft     *Fault
 	variants *Variants
 }
 
 var scanners = sync.Pool{New: func() any { return new(scanner) }}
-
-// maxKept bounds the names and members for which a scanner has room between two
-// passes.
-const maxKept = 1024
-
-// reset begins a pass over data. With nil it drops every reference to the data of
-// the pass before.
-func (s *scanner) reset(data []byte) {
-	clear(s.names)
-	clear(s.members)
-	s.findings = findings{data: data, members: s.members[:0]}
-	if s.names = s.names[:0]; max(cap(s.names), cap(s.members)) > maxKept {
-		s.names, s.members = nil, nil
-	}
-	s.buffer = *bytes.NewBuffer(data)
-	s.decoder.Reset(&s.buffer, lenient)
-}
 
 // lenient turns off jsontext's own search for repeated names: the scanner
 // compares names once, for repetition and for case, and continues after a
@@ -98,94 +80,85 @@ const blanks = " \t\r\n"
 func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	s := scanners.Get().(*scanner)
 	defer func() {
-		s.reset(nil)
-		scanners.Put(s)
+		const most = 64
+		if cap(s.names) <= most && cap(s.members) <= most { // it keeps its room, and nothing of data
+			clear(s.names[:cap(s.names)])
+			clear(s.members[:cap(s.members)])
+			*s = scanner{names: s.names[:0], findings: findings{members: s.members[:0]}}
+			scanners.Put(s)
+		}
 	}()
 	s.lim = Limits{
 		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
 		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open,
 	}
 	if len(data) > s.lim.Bytes {
-		reason := fmt.Sprintf("more than %d bytes", s.lim.Bytes)
-		return found, &Fault{Kind: TooLarge, Reason: reason, Offset: int64(s.lim.Bytes)}
+		return found, &Fault{Kind: TooLarge, Reason: fmt.Sprintf("more than %d bytes", s.lim.Bytes), Offset: int64(s.lim.Bytes)}
 	}
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
 	if text = slices.Clip(bytes.TrimRight(text, blanks)); !lim.Owned {
 		text = bytes.Clone(text)
 	}
-	s.reset(text)
+	s.data, s.raw = text, text
 	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
 		return found, s.hard(Parse, 0, "byte order mark before the message")
 	}
 	if len(s.data) == 0 {
 		return found, s.hard(Parse, 0, "empty message")
 	}
-	if _, fault = s.value(z); fault != nil {
+	if _, fault = s.read(z); fault != nil {
 		return found, fault
 	}
-	if end := int(s.decoder.InputOffset()); end < len(s.data) {
-		return found, s.hard(Parse, len(s.data)-len(bytes.TrimLeft(s.data[end:], blanks)), "more bytes after the message")
+	if s.peek(); s.at < len(s.data) {
+		return found, s.hard(Parse, s.at, "more bytes after the message")
 	}
-	copy(s.data, OneLine(s.data)) // strings hold no raw line end
-	found = s.findings
-	found.members = slices.Clone(s.members)
-	return found, nil
+	if s.lines {
+		copy(s.data, OneLine(s.data)) // strings hold no raw line end
+	}
+	return findings{s.raw, slices.Clone(s.members), s.soft, s.variants}, nil
 }
 
-// value reads one value in zone z. It calls itself no deeper than lim.Depth.
-func (s *scanner) value(z zone) ([]byte, *Fault) {
-	kind, end := s.decoder.PeekKind(), jsontext.Kind('}')
-	switch kind {
-	case '{':
-	case '[':
-		end = ']'
-	default:
-		raw, err := s.decoder.ReadValue()
-		if err != nil {
-			return nil, s.syntax(err)
+// read reads one value in zone z. It calls itself no deeper than lim.Depth.
+func (s *scanner) read(z zone) ([]byte, *Fault) {
+	open := s.peek()
+	start, base, inner, fault := s.at, len(s.names), max(z, zoneStrict), (*Fault)(nil)
+	if open != '{' && open != '[' {
+		if !s.value(0) {
+			return nil, s.syntax()
 		}
-		if kind == '0' && (len(raw) > s.lim.Digits || bytes.IndexByte(raw, 'e') >= 0 || bytes.IndexByte(raw, 'E') >= 0) {
-			s.number(raw)
+		raw := s.data[start:s.at:s.at]
+		if open <= '9' && open != '"' && (len(raw) > s.lim.Digits || bytes.IndexByte(raw, 'e') >= 0 || bytes.IndexByte(raw, 'E') >= 0) {
+			s.limit(raw)
 		}
-		end := int(s.decoder.InputOffset())
-		return s.data[end-len(raw) : end : end], nil
+		return raw, nil
 	}
-	if _, err := s.decoder.ReadToken(); err != nil {
-		return nil, s.syntax(err)
-	}
-	start, base, inner := int(s.decoder.InputOffset())-1, len(s.names), max(z, zoneStrict)
-	if s.decoder.StackDepth() > s.lim.Depth {
+	if s.depth++; s.depth > s.lim.Depth {
+		s.at++
 		return nil, s.hard(Invalid, start, fmt.Sprintf("nested deeper than %d levels", s.lim.Depth))
 	}
-	for s.decoder.PeekKind() != end {
-		var key []byte
-		if kind == '{' {
-			var f *Fault
-			if key, inner, f = s.name(z); f != nil {
-				return nil, f
-			}
+	ok := s.each(func(name []byte) bool {
+		if open == '{' {
+			inner = s.name(name, z)
 		}
-		raw, f := s.value(inner)
-		if f != nil {
-			return nil, f
+		raw, f := s.read(inner)
+		if fault = f; f == nil && open == '{' && z <= zoneMeta {
+			s.members = append(s.members, member{z, name, raw})
 		}
-		if kind == '{' && z <= zoneMeta {
-			s.members = append(s.members, member{z, key, raw})
-		}
+		return f == nil
+	})
+	switch {
+	case fault != nil:
+		return nil, fault
+	case !ok:
+		return nil, s.syntax()
 	}
-	if _, err := s.decoder.ReadToken(); err != nil {
-		return nil, s.syntax(err)
+	s.depth--
+	if names := s.names[base:]; agree(names) {
+		s.judgeNames(z, names)
 	}
-	if names := s.names[base:]; len(names) > 0 {
-		if agree(names) {
-			s.judgeNames(z, names)
-		}
-		clear(names)
-		s.names = s.names[:base]
-	}
-	stop := int(s.decoder.InputOffset())
-	return s.data[start:stop:stop], nil
+	s.names = s.names[:base]
+	return s.data[start:s.at:s.at], nil
 }
 
 // folds is the folded form of the bytes that stand for themselves in a name, 0
@@ -205,20 +178,14 @@ const (
 	hashPrime = 1099511628211
 )
 
-// name reads the name of a member of an object in zone z and returns it with the
-// zone of its value. It refuses control characters, which some decoders drop or stop
-// at.
-func (s *scanner) name(z zone) ([]byte, zone, *Fault) {
-	raw, err := s.decoder.ReadValue()
-	if err != nil {
-		return nil, z, s.syntax(err)
-	}
-	end := int(s.decoder.InputOffset())
-	n := name{end - len(raw), s.data[end-len(raw)+1 : end-1], hashBasis}
-	for _, c := range n.text {
+// name takes the name of a member, which was read last, of an object in zone z. It
+// returns the zone of its value.
+func (s *scanner) name(text []byte, z zone) zone {
+	n := name{s.named, text, hashBasis}
+	for _, c := range text {
 		fold := folds[c]
 		if fold == 0 {
-			s.rareName(&n, raw)
+			s.rareName(&n)
 			break
 		}
 		n.hash = (n.hash ^ uint64(fold)) * hashPrime
@@ -236,7 +203,7 @@ func (s *scanner) name(z zone) ([]byte, zone, *Fault) {
 			inner = zoneResult
 		case "jsonrpc", "id", "method", "error":
 		default:
-			if !s.misspelled(n, "jsonrpc", "id", "method", "params", "result", "error") && !s.lim.Open {
+			if !s.misspelled(n, topNames...) && !s.lim.Open {
 				s.refuse(n.at, "unknown member "+brief(n.text))
 			}
 		}
@@ -255,13 +222,12 @@ func (s *scanner) name(z zone) ([]byte, zone, *Fault) {
 			inner = zoneFree
 		}
 	}
-	return n.text, inner, nil
+	return inner
 }
 
-// rareName sets the text and the hash of a name with escapes, control
-// characters, or other than ASCII. The decoder has accepted raw.
-func (s *scanner) rareName(n *name, raw []byte) {
-	n.text, _ = jsontext.AppendUnquote(nil, raw)
+// rareName sets the hash of a name with control characters, quotes, or other than ASCII.
+// It refuses control characters, which some decoders drop or stop at.
+func (s *scanner) rareName(n *name) {
 	n.hash = hashBasis
 	for _, r := range string(n.text) {
 		if unicode.IsControl(r) {
@@ -283,28 +249,15 @@ func (s *scanner) misspelled(n name, known ...string) bool {
 	return false
 }
 
-// number holds a number to the limits: exact arithmetic on a number with a huge
-// exponent costs time without bound.
-func (s *scanner) number(raw []byte) {
-	digits, exponent := len(raw), 0
-	if e := bytes.IndexAny(raw, "eE"); e >= 0 {
-		n, err := strconv.Atoi(string(raw[e+1:]))
-		if exponent = max(n, -n); err != nil {
-			exponent = math.MaxInt
-		}
-		digits = e
-	}
-	if digits > s.lim.Digits {
-		digits -= bytes.Count(raw, []byte{'.'})
-		if raw[0] == '-' {
-			digits--
-		}
-	}
-	at := int(s.decoder.InputOffset()) - len(raw)
-	if digits > s.lim.Digits {
+// limit holds a number that ends here to the limits: exact arithmetic on a number with a
+// huge exponent costs time without bound.
+func (s *scanner) limit(raw []byte) {
+	at := s.at - len(raw)
+	mantissa, exponent, powered := bytes.Cut(bytes.ToLower(raw), []byte{'e'})
+	if len(mantissa)-bytes.Count(mantissa, []byte{'.'})-bytes.Count(mantissa, []byte{'-'}) > s.lim.Digits {
 		s.refuse(at, fmt.Sprintf("number with more than %d digits", s.lim.Digits))
 	}
-	if exponent > s.lim.Exponent {
+	if n, err := strconv.Atoi(string(exponent)); powered && (err != nil || max(n, -n) > s.lim.Exponent) {
 		s.refuse(at, fmt.Sprintf("number with an exponent beyond %d", s.lim.Exponent))
 	}
 }
@@ -334,31 +287,20 @@ func (s *scanner) judgeNames(z zone, names []name) {
 	case z != zoneFree:
 		s.refuse(second.at, fmt.Sprintf("members %s and %s differ only by case", brief(first.text), brief(second.text)))
 	case s.variants == nil:
-		s.variants = &Variants{s.pointer(), string(first.text), string(second.text)}
+		d, _ := s.reread(s.at)
+		s.variants = &Variants{pointer(d), string(first.text), string(second.text)}
 	}
 }
 
-// few is how many hashes are compared each with each; more are sorted.
-const few = 24
-
 // agree reports whether two of names have one hash.
 func agree(names []name) bool {
-	if len(names) > few {
-		hashes := make([]uint64, len(names))
-		for i, n := range names {
-			hashes[i] = n.hash
-		}
-		slices.Sort(hashes)
-		return len(slices.Compact(hashes)) < len(names)
+	var few [16]uint64
+	hashes := few[:0]
+	for _, n := range names {
+		hashes = append(hashes, n.hash)
 	}
-	for j := 1; j < len(names); j++ {
-		for i := range j {
-			if names[i].hash == names[j].hash {
-				return true
-			}
-		}
-	}
-	return false
+	slices.Sort(hashes)
+	return len(slices.Compact(hashes)) < len(names)
 }
 
 // folded returns the smallest rune of r's simple case folding orbit, so that
@@ -390,38 +332,54 @@ var syntaxWords = []struct{ prefix, suffix, reason string }{
 	{"", " after array element (expecting ',' or ']')", "expected a comma or the end of an array"},
 }
 
-// syntax returns the fault of an error of the decoder.
-func (s *scanner) syntax(err error) *Fault {
-	start := int(s.decoder.InputOffset()) // of the token that it was reading
+// reread returns a decoder that has read all tokens that end at offset to or before, and
+// why it has read no further.
+func (s *scanner) reread(to int) (d *jsontext.Decoder, err error) {
+	d = jsontext.NewDecoder(bytes.NewBuffer(s.data), lenient)
+	for err == nil && int(d.InputOffset()) < to {
+		_, err = d.ReadToken()
+	}
+	return d, err
+}
+
+// syntax returns the fault of a text that the lexer does not accept: what jsontext finds.
+func (s *scanner) syntax() *Fault {
+	d, err := s.reread(len(s.data))
+	return s.explain(d, err)
+}
+
+// explain says in our words why d has failed with err.
+func (s *scanner) explain(d *jsontext.Decoder, err error) *Fault {
+	start := int(d.InputOffset()) // of the token that it was reading
 	for start < len(s.data) && strings.IndexByte(blanks+",:", s.data[start]) >= 0 {
 		start++
 	}
 	var found *jsontext.SyntacticError
 	if errors.Is(err, io.ErrUnexpectedEOF) || !errors.As(err, &found) {
-		return s.hard(Parse, len(s.data), s.missing(start))
+		return s.fault(d, Parse, len(s.data), s.missing(d, start))
 	}
 	at, text := int(found.ByteOffset), found.Err.Error()
 	if at > 0 && at < len(s.data) && s.data[at-1] == '0' && '0' <= s.data[at] && s.data[at] <= '9' {
-		return s.hard(Parse, at, "malformed number")
+		return s.fault(d, Parse, at, "malformed number")
 	}
 	for _, w := range syntaxWords {
 		if strings.HasPrefix(text, w.prefix) && strings.HasSuffix(text, w.suffix) {
-			return s.hard(Parse, at, w.reason)
+			return s.fault(d, Parse, at, w.reason)
 		}
 	}
-	if s.wantsName() {
-		return s.hard(Parse, start, "expected a member name")
+	if wantsName(d) {
+		return s.fault(d, Parse, start, "expected a member name")
 	}
-	return s.hard(Parse, start, "unexpected character")
+	return s.fault(d, Parse, start, "unexpected character")
 }
 
-// missing says what a text that ends too early lacks. Its last token starts at
-// start.
-func (s *scanner) missing(start int) string {
+// missing says what a text that ends too early lacks. Its last token, at which d has
+// failed, starts at start.
+func (s *scanner) missing(d *jsontext.Decoder, start int) string {
 	switch {
 	case start < len(s.data) && s.data[start] == '"':
 		return "unfinished string"
-	case start < len(s.data) || !s.wantsName():
+	case start < len(s.data) || !wantsName(d):
 		return "unexpected end"
 	case strings.IndexByte("{,", s.data[len(s.data)-1]) >= 0:
 		return "expected a member name"
@@ -430,14 +388,20 @@ func (s *scanner) missing(start int) string {
 }
 
 // wantsName reports whether the next token has to be the name of a member.
-func (s *scanner) wantsName() bool {
-	kind, length := s.decoder.StackIndex(s.decoder.StackDepth())
+func wantsName(d *jsontext.Decoder) bool {
+	kind, length := d.StackIndex(d.StackDepth())
 	return kind == '{' && length%2 == 0
 }
 
-// hard returns the fault that ends the pass.
+// hard returns the fault that ends the pass here.
 func (s *scanner) hard(kind FaultKind, at int, reason string) *Fault {
-	return &Fault{Kind: kind, Reason: reason, Pointer: s.pointer(), Offset: int64(s.lead + at)}
+	d, _ := s.reread(s.at)
+	return s.fault(d, kind, at, reason)
+}
+
+// fault returns a fault of what d has read last.
+func (s *scanner) fault(d *jsontext.Decoder, kind FaultKind, at int, reason string) *Fault {
+	return &Fault{Kind: kind, Reason: reason, Pointer: pointer(d), Offset: int64(s.lead + at)}
 }
 
 // refuse notes a fault that does not end the pass.
@@ -447,12 +411,11 @@ func (s *scanner) refuse(at int, reason string) {
 	}
 }
 
-// pointer is the JSON Pointer (RFC 6901) of what was read last, with long names
-// cut.
-func (s *scanner) pointer() string {
+// pointer is the JSON Pointer (RFC 6901) of what d has read last, with long names cut.
+func pointer(d *jsontext.Decoder) string {
 	const most = 256
 	var p jsontext.Pointer
-	for name := range s.decoder.StackPointer().Tokens() {
+	for name := range d.StackPointer().Tokens() {
 		p = p.AppendToken(strings.ToValidUTF8(name[:min(len(name), most)], ""))
 	}
 	return string(p)

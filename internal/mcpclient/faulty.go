@@ -76,28 +76,16 @@ var loose = jsonv2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.Allo
 // LooseMembers splits an object whose own names are unique, and leaves its
 // values unexamined.
 func LooseMembers(raw []byte) (map[string]json.RawMessage, error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(raw), loose)
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return nil, errors.Join(ErrMalformed, err)
+	out, v := make(map[string]json.RawMessage), jsontext.Value(raw)
+	unique := v.Kind() == '{' && v.IsValid(loose) && jsonrpc.Each(raw, func(name []byte, value json.RawMessage) bool {
+		_, dup := out[string(name)]
+		out[string(name)] = bytes.Clone(value)
+		return !dup
+	})
+	if !unique {
+		return nil, fmt.Errorf("%w: no JSON object, or one with two members of one name", ErrMalformed)
 	}
-	out := make(map[string]json.RawMessage)
-	for dec.PeekKind() == '"' {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return nil, err
-		}
-		key := name.String()
-		value, err := dec.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		if _, dup := out[key]; dup {
-			return nil, fmt.Errorf("%w: two members %q", ErrMalformed, key)
-		}
-		out[key] = bytes.Clone(value)
-	}
-	_, err := dec.ReadToken()
-	return out, err
+	return out, nil
 }
 
 // LooseElements splits an array and leaves its elements unexamined.

@@ -1,0 +1,293 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A lexer goes through JSON. What it accepts, jsontext accepts with the same end: the
+// grammar of RFC 8259, UTF-8, and no lone surrogates. It does not say why it refuses.
+type lexer struct {
+	data     []byte
+	at       int
+	named    int  // where the last name begins
+	lines    bool // there are line ends between tokens
+	accepted bool // a strict pass has accepted data: strings are only searched for their ends
+}
+
+// maxDepth is how many arrays and objects may be open at once where no Limits say so,
+// as in jsontext.
+const maxDepth = 10_000
+
+var words = map[byte][]byte{'t': []byte("true"), 'f': []byte("false"), 'n': []byte("null")}
+
+// value goes over a value with at most so many arrays and objects in each other. Numbers
+// are those of RFC 8259 §6.
+func (l *lexer) value(depth int) bool {
+	switch l.peek() {
+	case '{', '[':
+		return depth > 0 && l.each(func([]byte) bool { return l.value(depth - 1) })
+	case '"':
+		return l.string()
+	case 't', 'f', 'n':
+		word := words[l.data[l.at]]
+		ok := bytes.HasPrefix(l.data[l.at:], word)
+		l.at += len(word)
+		return ok
+	}
+	one := func(of string) bool {
+		if l.at == len(l.data) || strings.IndexByte(of, l.data[l.at]) < 0 {
+			return false
+		}
+		l.at++
+		return true
+	}
+	digits := func() bool {
+		from := l.at
+		for l.at < len(l.data) && '0' <= l.data[l.at] && l.data[l.at] <= '9' {
+			l.at++
+		}
+		return l.at > from
+	}
+	one("-")
+	ok := one("0") || digits()
+	if one(".") {
+		ok = digits() && ok
+	}
+	if one("eE") {
+		one("+-")
+		ok = digits() && ok
+	}
+	return ok
+}
+
+// element goes over a value and returns it, nil for none.
+func (l *lexer) element() json.RawMessage {
+	l.peek()
+	start := l.at
+	if !l.value(maxDepth) {
+		return nil
+	}
+	return l.data[start:l.at:l.at]
+}
+
+// peek goes over white space and returns the next byte, 0 at the end.
+func (l *lexer) peek() byte {
+	for ; l.at < len(l.data); l.at++ {
+		switch c := l.data[l.at]; c {
+		case ' ', '\t':
+		case '\r', '\n':
+			l.lines = true
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// each goes through the object or array that begins here. It calls visit, which goes over
+// the value, with each member's decoded name or with nil for each element. It reports
+// false when visit does, and for malformed text.
+func (l *lexer) each(visit func(name []byte) bool) bool {
+	open := l.peek()
+	l.at++
+	for first := true; ; first = false {
+		switch c := l.peek(); {
+		case c == open+2: // the closing bracket
+			l.at++
+			return true
+		case c == ',' && !first:
+			l.at++
+		case !first:
+			return false
+		}
+		var name []byte
+		if open == '{' {
+			l.peek()
+			if l.named = l.at; !l.string() {
+				return false
+			}
+			if name = l.data[l.named+1 : l.at-1]; bytes.IndexByte(name, '\\') >= 0 {
+				name, _ = jsontext.AppendUnquote(nil, l.data[l.named:l.at]) // it is valid
+			}
+			if l.peek() != ':' {
+				return false
+			}
+			l.at++
+		}
+		if !visit(name) {
+			return false
+		}
+	}
+}
+
+// fields goes over the object that begins here and returns the values of the members
+// called names, and whether each is there once at most. Value goes over the value of the
+// name with index i, -1 for any other name.
+func (l *lexer) fields(names []string, value func(i int) json.RawMessage) (values []json.RawMessage, ok bool) {
+	values, once := make([]json.RawMessage, len(names)), true
+	ok = l.each(func(name []byte) bool {
+		i := slices.Index(names, string(name))
+		v := value(i)
+		if i >= 0 {
+			once, values[i] = once && values[i] == nil, v
+		}
+		return len(v) > 0
+	})
+	return values, ok && once
+}
+
+// An Element is one element of an array: its bytes, and the values of the members
+// that Unpack looked for, nil for each that is absent.
+type Element struct {
+	Raw     json.RawMessage
+	Members []json.RawMessage
+}
+
+// Unpack returns the values of the named members of obj as Fields does, and the
+// elements of the first of them, where that is an array, with their members called
+// inner. It reports false when obj is not one well-formed object, or when obj or an
+// element has one of the members more than once. With accepted it takes the caller's
+// word that a strict pass has accepted obj; a large string then costs one search for
+// its end.
+func Unpack(obj json.RawMessage, accepted bool, inner []string, names ...string) (values []json.RawMessage, elements []Element, ok bool) {
+	l, sound := &lexer{data: obj, accepted: accepted}, true
+	if l.peek() != '{' {
+		return nil, nil, false
+	}
+	values, ok = l.fields(names, func(i int) json.RawMessage {
+		if i != 0 || l.peek() != '[' {
+			return l.element()
+		}
+		start := l.at
+		sound = l.each(func([]byte) bool {
+			e, once := Element{}, true
+			if l.peek() == '{' {
+				from := l.at
+				e.Members, once = l.fields(inner, func(int) json.RawMessage { return l.element() })
+				e.Raw = l.data[from:l.at:l.at]
+			} else {
+				e = Element{l.element(), make([]json.RawMessage, len(inner))}
+			}
+			elements = append(elements, e)
+			return once && e.Raw != nil
+		})
+		return l.data[start:l.at:l.at]
+	})
+	if l.peek(); !ok || !sound || l.at < len(obj) {
+		return nil, nil, false
+	}
+	return values, elements, true
+}
+
+// Each calls visit for the parts of an object or an array that a strict pass has
+// accepted: each member's decoded name and value, or a nil name and each element. It
+// ends when visit returns false, and returns what visit returned last, true for none.
+func Each(accepted json.RawMessage, visit func(name []byte, value json.RawMessage) bool) bool {
+	l := lexer{data: accepted, accepted: true}
+	if open := l.peek(); open != '{' && open != '[' {
+		return true
+	}
+	return l.each(func(name []byte) bool { return visit(name, l.element()) })
+}
+
+// Eight bytes in a word, for string.
+const (
+	each = 0x0101010101010101
+	tops = 0x80 * each
+)
+
+// string goes over a string (RFC 8259 §7), eight bytes at a time where they are plain.
+func (l *lexer) string() bool {
+	if l.at >= len(l.data) || l.data[l.at] != '"' {
+		return false
+	}
+	data, at, seen := l.data, l.at+1, uint64(0)
+	for l.accepted {
+		i := bytes.IndexByte(data[at:], '"')
+		if i < 0 {
+			return false
+		}
+		before := bytes.TrimRight(data[at:at+i], `\`)
+		if at += i + 1; (i-len(before))%2 == 0 {
+			l.at = at
+			return true
+		}
+	}
+	for at < len(data) {
+		step, hit := 1, uint64(1)
+		if at+8 <= len(data) {
+			w := binary.LittleEndian.Uint64(data[at:])
+			seen |= w
+			v, x := w^2*each, w^'\\'*each // the quote becomes 0x20, the backslash 0
+			if ((v-0x21*each)&^v|(x-each)&^x)&tops == 0 {
+				at += 8
+				continue
+			}
+			step, hit = 8, ^(((v&^tops)+0x5f*each|v)&((x&^tops)+0x7f*each|x))&tops
+		}
+		for hit != 0 {
+			p := at + bits.TrailingZeros64(hit)/8
+			c := data[p]
+			if c == '\\' && p+1 < len(data) && plainEscapes[data[p+1]] {
+				step = max(step, p+2-at)
+				hit &= ^uint64(0) << uint(8*(p+2-at))
+				continue
+			}
+			switch {
+			case c == '\\':
+				n := escape(data[p:])
+				if n == 0 {
+					return false
+				}
+				step, hit = p+n-at, 0
+			case c == '"':
+				start := l.at
+				l.at = p + 1
+				return seen&tops == 0 || utf8.Valid(data[start:p])
+			case c < ' ':
+				return false
+			default: // one of the last bytes
+				seen, hit = seen|uint64(c), 0
+			}
+		}
+		at += step
+	}
+	return false
+}
+
+// plainEscapes are what may follow a backslash, without the u of \uXXXX.
+var plainEscapes = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+
+// escape returns the length of the escape \uXXXX or of the pair of surrogates at the
+// beginning of text, 0 for none.
+func escape(text []byte) int {
+	unit := func(at int) rune {
+		if len(text) < at+6 || text[at] != '\\' || text[at+1] != 'u' {
+			return -1
+		}
+		n, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
+		if err != nil {
+			return -1
+		}
+		return rune(n)
+	}
+	switch r := unit(0); {
+	case r < 0:
+		return 0
+	case !utf16.IsSurrogate(r):
+		return 6
+	case utf16.DecodeRune(r, unit(6)) != utf8.RuneError:
+		return 12
+	}
+	return 0
+}
