@@ -17,5 +17,9 @@ func AppendEnvelope(b []byte, e EnvelopeEvent) []byte {
 // SignCheckpoint returns the signed note of a checkpoint.
 var SignCheckpoint = Checkpoint.sign
 
-// Crowd makes the writer's goroutine write every record.
-func (l *Log) Crowd() { l.crowd.Store(1 << 30) }
+// Queue makes the writer's goroutine write every record.
+func (l *Log) Queue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+}

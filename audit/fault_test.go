@@ -109,10 +109,10 @@ func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
 			t.Run(name+"/"+string(durability), func(t *testing.T) {
 				t.Parallel()
 				for at := 2; at <= 30; at++ { // the first is the open record's
-					for _, crowd := range []bool{false, true} {
+					for _, queued := range []bool{false, true} {
 						d := disk{faults: shape}
 						d.writeAt, d.syncAt = shape.writeAt*at, shape.syncAt*at
-						runCalls(t, &d, durability, at, crowd)
+						runCalls(t, &d, durability, at, queued)
 					}
 				}
 			})
@@ -120,11 +120,11 @@ func TestEveryWriteAndFlushFailsOnce(t *testing.T) {
 	}
 }
 
-func runCalls(t *testing.T, d *disk, durability audit.Durability, at int, crowd bool) {
+func runCalls(t *testing.T, d *disk, durability audit.Durability, at int, queued bool) {
 	root := t.TempDir()
 	l := open(t, root, audit.Options{Durability: durability, OpenFile: d.open, CheckpointEvery: 5, SegmentBytes: 9000})
-	if crowd {
-		l.Crowd()
+	if queued {
+		l.Queue()
 	}
 	want := map[string]bool{}
 	for i := range 20 {

@@ -86,8 +86,7 @@ type Log struct {
 	entries sync.Pool
 	notary  *notary
 	root    string
-	low     atomic.Bool  // new calls are refused: see Space
-	crowd   atomic.Int32 // above 0: records have had company lately, so the writer's goroutine collects them
+	low     atomic.Bool // new calls are refused: see Space
 
 	mu     sync.Mutex // protects the fields below
 	w      *writer

@@ -214,7 +214,7 @@ func TestAloneAndTogetherWriteTheSame(t *testing.T) {
 				Now: func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 89, time.UTC) },
 			})
 			if i == 1 {
-				l.Crowd()
+				l.Queue()
 			}
 			for n := range 60 {
 				r := sample(fmt.Sprint(n))

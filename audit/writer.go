@@ -72,19 +72,12 @@ func (l *Log) Write(kind Kind, r *Record) error {
 	return nil
 }
 
-// crowded is how many records in a row have to be without company before a caller writes
-// its own again.
-const crowded = 64
-
 // writeAlone writes e on the goroutine of its caller, which spares two switches between
-// goroutines. It returns false for what the writer's goroutine has to do: flushes,
-// checkpoints, new segments, looks at the free space, and one write for several records.
+// goroutines: they cost more than a write of its own for each record, with one client and
+// with 64. It returns false for what the writer's goroutine has to do: flushes,
+// checkpoints, new segments, looks at the free space, and records that come during a write.
 func (l *Log) writeAlone(e *entry) bool {
-	if e.durable || l.crowd.Load() > 0 {
-		return false
-	}
-	if !l.mu.TryLock() {
-		l.crowd.Store(crowded)
+	if e.durable || !l.mu.TryLock() {
 		return false
 	}
 	defer l.mu.Unlock()
@@ -158,11 +151,6 @@ func (l *Log) run() {
 					break
 				}
 				e = <-l.queue
-			}
-			if len(plain)+len(durable) > 1 {
-				l.crowd.Store(crowded)
-			} else if l.crowd.Load() > 0 {
-				l.crowd.Add(-1)
 			}
 			l.mu.Lock()
 			l.w.commit(plain, durable)

@@ -156,6 +156,32 @@ func fresh(b *bench, l lane, measure func(*running, *peer) (figures, error)) fig
 	return f
 }
 
+// memoryAfter makes a million calls to a peer that has just started, or a tenth of them
+// for the lane early. Resident is its memory then.
+func memoryAfter(b *bench, l lane) figures {
+	most := 1_000_000
+	if l.name == "early" {
+		most /= 10
+	}
+	return fresh(b, l, func(_ *running, p *peer) (f figures, err error) {
+		var opened []caller
+		defer func() { closeAll(opened) }()
+		for range 64 {
+			s, err := dial(p.endpoint)
+			if err != nil {
+				return figures{}, err
+			}
+			opened = append(opened, s)
+		}
+		for f.Calls < most && f.Errors == 0 {
+			pass := closedLoop(opened, time.Second, echo("echo"))
+			f.Calls, f.Errors = f.Calls+pass.Calls, pass.Errors
+		}
+		f.Resident, err = resident(p.pid())
+		return f, err
+	})
+}
+
 // settle is how long a process is left alone before its memory is read.
 const settle = 2 * time.Second
 

@@ -122,6 +122,9 @@ var workloads = []workload{
 		{title: "start to the first answer", lane: "constant", figure: inMS, goal: "≤ 40 ms"},
 		{title: "memory after the first answer", lane: "constant", figure: memory, goal: "≤ 45 MB"},
 	}},
+	{name: "a million calls", lanes: []lane{{name: "early", site: small, via: gate}, constant}, measure: memoryAfter, rounds: 1, rows: []row{
+		{title: "after 1,000,000 calls, to after 100,000", lane: "constant", base: "early", figure: memory, goal: "≤ 1.1"},
+	}},
 	{name: "idle sessions", lanes: []lane{constant}, measure: idleSessions(false), rounds: 3, rows: []row{
 		{title: "idle session", lane: "constant", figure: inKB, goal: "≤ 25 KB"},
 	}},
