@@ -22,13 +22,14 @@ type Viewer interface {
 }
 
 // A Listing is what one principal sees of the tools of a route, in catalogue order,
-// with StatusTool at the end for principals with tickets. Principals of the same
-// rights may share it.
+// with StatusTool at the end for principals with tickets. Principals who see the same
+// may share it.
 type Listing struct {
 	Tools []*registry.Tool // shared: callers must not change it
 
 	kept  *listings // nil = nobody else gets this Listing
-	key   listingKey
+	key   contentKey
+	users int // rights sets in kept.lists that have it
 	pages map[any][]byte
 	bytes int // counted in kept.bytes
 }
@@ -39,17 +40,29 @@ type listingKey struct {
 	status        bool // it ends with StatusTool
 }
 
+// size is what k counts for.
+func (k listingKey) size() int { return 128 + len(k.route) + len(k.rights) }
+
+// contentKey is what a kept Listing holds of its catalogue.
+type contentKey struct {
+	route, shown string // shown has a byte for each tool of the route: 1 = listed
+	status       bool
+}
+
 // maxListingBytes bounds the lists and pages that a gate keeps.
 const maxListingBytes = 32 << 20
 
 // listings are kept Listings of one policy and one catalogue, the least recently
-// used dropped first. A list of another policy or catalogue, and so of other pins or
-// quarantines, replaces them all.
+// used rights set dropped first. Rights sets that see the same share one, so that
+// however many there are, its pages are made once and stay in the CPU's caches. A list
+// of another policy or catalogue, and so of other pins or quarantines, replaces them
+// all.
 type listings struct {
-	mu        sync.Mutex // protects the fields below, and pages and bytes of every kept Listing
+	mu        sync.Mutex // protects the fields below, and users, pages and bytes of every kept Listing
 	policy    Policy
 	catalogue *registry.Catalogue
 	lists     *simplelru.LRU[listingKey, *Listing]
+	contents  map[contentKey]*Listing // those in lists
 	bytes     int
 }
 
@@ -64,21 +77,53 @@ func (k *listings) get(p Policy, c *registry.Catalogue, key listingKey) *Listing
 	return l
 }
 
-// put keeps l, which was made with p and c.
-func (k *listings) put(p Policy, c *registry.Catalogue, key listingKey, l *Listing) {
+// put keeps a Listing of tools, those of the route of key in c, of which p shows the
+// ones that shown says.
+func (k *listings) put(p Policy, c *registry.Catalogue, key listingKey, tools []*registry.Tool, shown []bool) *Listing {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lists == nil || k.policy != p || k.catalogue != c {
-		k.policy, k.catalogue, k.bytes = p, c, 0
-		k.lists, _ = simplelru.NewLRU(maxListingBytes/64, func(_ listingKey, l *Listing) { k.bytes -= l.bytes }) // an error means a size below 1
+		k.policy, k.catalogue, k.bytes, k.contents = p, c, 0, make(map[contentKey]*Listing)
+		k.lists, _ = simplelru.NewLRU(maxListingBytes/64, k.drop) // an error means a size below 1
 	}
-	l.kept, l.key, l.pages = k, key, make(map[any][]byte)
+	content := contentKey{route: key.route, shown: marks(shown), status: key.status}
+	l, more := k.contents[content], 0
+	if l == nil {
+		l = newListing(tools, shown, key.status)
+		l.kept, l.key, l.pages = k, content, make(map[any][]byte)
+		more = 256 + len(content.route) + len(content.shown) + 8*len(l.Tools)
+		k.contents[content] = l
+	}
+	l.users++
+	k.bytes += key.size()
 	k.lists.Remove(key)
 	k.lists.Add(key, l)
-	k.grow(l, 256+len(key.route)+len(key.rights)+8*len(l.Tools))
+	k.grow(l, more)
+	return l
 }
 
-// grow counts n bytes more of l, and drops lists until all fit. The caller must
+// marks returns shown as a text.
+func marks(shown []bool) string {
+	out := make([]byte, len(shown))
+	for i, is := range shown {
+		if is {
+			out[i] = 1
+		}
+	}
+	return string(out)
+}
+
+// drop counts off a rights set that is no longer in k.lists, and its Listing when no
+// other one has it.
+func (k *listings) drop(key listingKey, l *Listing) {
+	k.bytes -= key.size()
+	if l.users--; l.users == 0 {
+		k.bytes -= l.bytes
+		delete(k.contents, l.key)
+	}
+}
+
+// grow counts n bytes more of l, and drops rights sets until all fit. The caller must
 // hold k.mu.
 func (k *listings) grow(l *Listing, n int) {
 	l.bytes += n
@@ -104,7 +149,7 @@ func (l *Listing) Page(key any, build func() []byte) []byte {
 	page = build()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now, ok := k.lists.Peek(l.key); ok && now == l && l.pages[key] == nil {
+	if k.contents[l.key] == l && l.pages[key] == nil {
 		l.pages[key] = page
 		k.grow(l, 64+len(page))
 	}
@@ -123,7 +168,7 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 //
 // A list that every connection offers is kept for principals of the same rights, as
 // long as policy and catalogue are the same, unless the policy reads what clients say
-// of themselves.
+// of themselves. Principals of other rights who see the same share it.
 func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Listing {
 	engine, view := *g.policy.Load(), g.view(ctx, in, who)
 	status := g.offersStatus(ctx, view, who)
@@ -131,7 +176,7 @@ func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Lis
 	viewer, ok := engine.(Viewer)
 	if !ok || catalogue == nil {
 		shown, _ := g.shown(ctx, engine, who, tools)
-		return newListing(shown, status)
+		return newListing(tools, shown, status)
 	}
 	rights, claims := viewer.Rights(who)
 	key := listingKey{route: in.Route, rights: rights, status: status}
@@ -139,31 +184,36 @@ func (g *Gate) Listing(ctx context.Context, in *Call, who policy.Principal) *Lis
 		return l
 	}
 	shown, err := g.shown(ctx, engine, who, tools)
-	l := newListing(shown, status)
-	if err == nil && !claims { // clients of one principal would replace the lists of others
-		g.listings.put(engine, catalogue, key, l)
+	if err != nil || claims { // clients of one principal would replace the lists of others
+		return newListing(tools, shown, status)
+	}
+	return g.listings.put(engine, catalogue, key, tools, shown)
+}
+
+// newListing returns a Listing of those of tools that are shown.
+func newListing(tools []*registry.Tool, shown []bool, status bool) *Listing {
+	l := new(Listing)
+	for i, t := range tools {
+		if shown[i] {
+			l.Tools = append(l.Tools, t)
+		}
+	}
+	if status {
+		l.Tools = append(l.Tools, StatusTool())
 	}
 	return l
 }
 
-func newListing(tools []*registry.Tool, status bool) *Listing {
-	if status {
-		tools = append(tools, StatusTool())
-	}
-	return &Listing{Tools: tools}
-}
-
-// shown returns those of tools that who sees. An error means that some could not
-// be judged, and are hidden.
-func (g *Gate) shown(ctx context.Context, engine Policy, who policy.Principal, tools []*registry.Tool) (seen []*registry.Tool, err error) {
+// shown reports for each of tools whether who sees it. An error means that some could
+// not be judged, and are hidden.
+func (g *Gate) shown(ctx context.Context, engine Policy, who policy.Principal, tools []*registry.Tool) ([]bool, error) {
 	viewer, ok := engine.(Viewer)
 	if !ok {
-		for _, t := range tools {
-			if _, ok := g.visible(ctx, engine, who, t); ok {
-				seen = append(seen, t)
-			}
+		shown := make([]bool, len(tools))
+		for i, t := range tools {
+			_, shown[i] = g.visible(ctx, engine, who, t)
 		}
-		return seen, nil
+		return shown, nil
 	}
 	subjects := make([]policy.Tool, len(tools))
 	for i, t := range tools {
@@ -173,12 +223,7 @@ func (g *Gate) shown(ctx context.Context, engine Policy, who policy.Principal, t
 	if err != nil {
 		g.opts.Log.Error("asking the policy what is visible", "error", err)
 	}
-	for i, t := range tools {
-		if shown[i] {
-			seen = append(seen, t)
-		}
-	}
-	return seen, err
+	return shown, err
 }
 
 // Find returns the one tool that List gives under name, nil when there is none.

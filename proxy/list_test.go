@@ -144,16 +144,21 @@ func TestKeptListIsTheListMadeAnew(t *testing.T) {
 	}
 }
 
-// Principals of the same rights share a list and its pages; others do not.
-func TestEqualRightsShareAList(t *testing.T) {
+// Principals who see the same of a route share a list and its pages; others do not.
+func TestSameListIsShared(t *testing.T) {
 	b := newBench(t, tools(4, "v1")...)
-	b.SetPolicy(loadPolicy(t, byRole, map[string][]string{"r": {"web__t0"}, "s": {"web__t0"}}))
-	listing := func(subject, role string) *proxy.Listing {
-		return b.Listing(t.Context(), &proxy.Call{}, policy.Principal{Subject: subject, Roles: []string{role}})
+	b.SetPolicy(loadPolicy(t, byRole, map[string][]string{"r": {"web__t0"}, "s": {"web__t0"}, "x": {"web__t1"}, "y": {"web__t0", "web__t1"}}))
+	listing := func(route, role string) *proxy.Listing {
+		return b.Listing(t.Context(), &proxy.Call{Route: route}, policy.Principal{Subject: "of " + role, Roles: []string{role}})
 	}
-	ann, bob, cat := listing("ann", "r"), listing("bob", "r"), listing("cat", "s")
-	if ann != bob || ann == cat {
-		t.Error("a list is shared by equal rights only")
+	ann := listing("", "r")
+	for _, other := range []struct {
+		route, role string
+		shared      bool
+	}{{"", "r", true}, {"", "s", true}, {"", "x", false}, {"", "y", false}, {"web", "r", false}, {"", "nobody", false}} {
+		if got := listing(other.route, other.role) == ann; got != other.shared {
+			t.Errorf("role %s on route %q: shared %v, want %v", other.role, other.route, got, other.shared)
+		}
 	}
 	builds := 0
 	build := func() []byte { builds++; return []byte{byte(builds)} }
@@ -167,13 +172,31 @@ func TestEqualRightsShareAList(t *testing.T) {
 	}
 }
 
+// A list that many rights sets share is counted once, and is kept as long as one of
+// them is.
+func TestSharedListIsCountedOnce(t *testing.T) {
+	b := granting(t, 4)
+	builds := 0
+	for n := range 100 {
+		l := b.Listing(t.Context(), &proxy.Call{}, policy.Principal{Subject: "ann", Roles: []string{"r", fmt.Sprint(n)}})
+		l.Page("a", func() []byte { builds++; return make([]byte, 20<<20) })
+	}
+	if kept := b.KeptListBytes(); builds != 1 || kept < 20<<20 || kept > 21<<20 {
+		t.Errorf("%d builds and %d bytes kept, want one page of 20 MiB", builds, kept)
+	}
+}
+
 // Kept lists and pages are bounded by bytes; a page beyond the bound is built each
 // time.
 func TestKeptListsAreBounded(t *testing.T) {
-	b := newBench(t, tools(4, "v1")...)
-	b.SetPolicy(loadPolicy(t, byRole, map[string][]string{"r": {"web__t0"}}))
+	b := newBench(t, tools(100, "v1")...)
+	roles := map[string][]string{"r": {"web__t0"}}
 	for n := range 100 {
-		l := b.Listing(t.Context(), &proxy.Call{}, policy.Principal{Subject: "ann", Roles: []string{"r", fmt.Sprint(n)}})
+		roles[fmt.Sprint(n)] = []string{fmt.Sprintf("web__t%d", n)}
+	}
+	b.SetPolicy(loadPolicy(t, byRole, roles))
+	for n := range 100 {
+		l := b.Listing(t.Context(), &proxy.Call{}, policy.Principal{Subject: "ann", Roles: []string{fmt.Sprint(n)}})
 		if got := len(l.Page("a", func() []byte { return make([]byte, 1<<20) })); got != 1<<20 {
 			t.Fatalf("a page of %d bytes", got)
 		}
