@@ -224,7 +224,7 @@ func (c *check) follows(rec *Record) bool {
 	if (rec.Seq == 1) != (rec.Kind == KindOpen) {
 		c.problem("record %d is of kind %q", rec.Seq, rec.Kind)
 	}
-	prevOK := c.matches(rec.Prev)
+	prevOK := slices.ContainsFunc(c.hashes[:], func(h [sha256.Size]byte) bool { return rec.Prev == hex.EncodeToString(h[:]) })
 	switch {
 	case rec.Seq == c.seq+1 && prevOK, !c.known && (prevOK || c.hashes == [2][sha256.Size]byte{}):
 	case c.first && c.branches(rec):
@@ -237,10 +237,6 @@ func (c *check) follows(rec *Record) bool {
 		c.problem("record %d does not chain to the record before it", rec.Seq)
 	}
 	return true
-}
-
-func (c *check) matches(prev string) bool {
-	return prev == hex.EncodeToString(c.hashes[0][:]) || prev == hex.EncodeToString(c.hashes[1][:])
 }
 
 // branches reports whether rec, the first record of its segment, chains to an earlier

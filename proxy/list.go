@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -86,7 +87,8 @@ func (k *listings) put(p Policy, c *registry.Catalogue, key listingKey, tools []
 		k.policy, k.catalogue, k.bytes, k.contents = p, c, 0, make(map[contentKey]*Listing)
 		k.lists, _ = simplelru.NewLRU(maxListingBytes/64, k.drop) // an error means a size below 1
 	}
-	content := contentKey{route: key.route, shown: marks(shown), status: key.status}
+	marks, _ := binary.Append(nil, binary.LittleEndian, shown) // the order matters to no byte, and []bool to no error
+	content := contentKey{route: key.route, shown: string(marks), status: key.status}
 	l, more := k.contents[content], 0
 	if l == nil {
 		l = newListing(tools, shown, key.status)
@@ -100,17 +102,6 @@ func (k *listings) put(p Policy, c *registry.Catalogue, key listingKey, tools []
 	k.lists.Add(key, l)
 	k.grow(l, more)
 	return l
-}
-
-// marks returns shown as a text.
-func marks(shown []bool) string {
-	out := make([]byte, len(shown))
-	for i, is := range shown {
-		if is {
-			out[i] = 1
-		}
-	}
-	return string(out)
 }
 
 // drop counts off a rights set that is no longer in k.lists, and its Listing when no

@@ -92,10 +92,9 @@ func (s Signal) check() error {
 
 // bodyRule is one rule of the table "Body Conventions Per Kind" of seed 002.
 type bodyRule struct {
-	key  string
-	want string
-	ok   func(raw stdjson.RawMessage) bool
-	opt  bool // may be absent
+	key, want string
+	ok        func(raw stdjson.RawMessage) bool
+	opt       bool // may be absent
 }
 
 var bodyRules = map[Kind][]bodyRule{

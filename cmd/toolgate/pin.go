@@ -22,19 +22,15 @@ import (
 )
 
 // withPins opens the pins of the state directory for f. A toolgate that serves
-// from the same directory notices accepted definitions by itself.
+// from the same directory notices accepted definitions by itself. Those that the user of
+// this program accepts are in the trail, signed as a serving toolgate signs.
 func (e *env) withPins(ctx context.Context, f func(*registry.Pins) error) error {
-	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, e.recordAccepted)) })
+	record := func(all []registry.Acceptance) error { return e.record(app.AcceptedRecord(systemUser(), all)) }
+	err := e.withStore(ctx, func(db *store.DB) error { return f(registry.OpenPins(db, time.Now, record)) })
 	if errors.Is(err, registry.ErrNoPin) || errors.Is(err, registry.ErrNoOffer) || errors.Is(err, registry.ErrOtherOffer) {
 		err = usage(err)
 	}
 	return err
-}
-
-// recordAccepted writes definitions that the user of this program accepts to the
-// trail of the state directory, signed as a serving toolgate signs.
-func (e *env) recordAccepted(all []registry.Acceptance) error {
-	return e.record(app.AcceptedRecord(systemUser(), all))
 }
 
 // systemUser names the user that runs this program, as the system knows it.

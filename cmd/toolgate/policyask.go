@@ -28,8 +28,7 @@ type supposed struct {
 	subject, client, tenant string
 	args, usage, at         string
 	server, risk            string
-	annotations             string
-	input                   string
+	annotations, input      string
 }
 
 func (s *supposed) flags(c *cobra.Command) {

@@ -16,11 +16,9 @@ import (
 
 // policyTests are the flags of policy test.
 type policyTests struct {
-	path, run string
-	coverage  bool
-	threshold float64
-	verbose   bool
-	trace     bool
+	path, run                string
+	coverage, verbose, trace bool
+	threshold                float64
 }
 
 func policyTest(e *env) *cobra.Command {

@@ -44,8 +44,7 @@ type env struct {
 
 	config, overlay, state, keys string
 	role, token, addr            string
-	ca, clientCert               string
-	output                       string
+	ca, clientCert, output       string
 	logLevel, logFormat          string
 	log                          *logfold.Writer
 

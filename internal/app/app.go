@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,9 @@ import (
 
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/sandbox"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
 	"github.com/toolgate/toolgate/policy/notice"
@@ -44,6 +47,7 @@ import (
 	"github.com/toolgate/toolgate/proxy/bus"
 	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 	"github.com/toolgate/toolgate/signal"
 )
 
@@ -193,7 +197,10 @@ func (a *App) openGate(cfg *config.Config) (err error) {
 	}
 	a.upstreams.OnListChanged(a.gate.ListChanged)
 	a.worker, err = proxy.NewTicketWorker(proxy.TicketWorkerOptions{
-		Gate: a.gate, Ledger: tickets, OnDecided: a.metrics.observeWait, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
+		Gate: a.gate, Ledger: tickets, OnCreated: a.ticketOpened, Log: a.log.Named("tickets"),
+		OnDecided: func(ended approval.State, waited time.Duration) {
+			a.metrics.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
+		},
 	})
 	if err != nil {
 		return err
@@ -297,14 +304,8 @@ func (a *App) Upstreams() *registry.Registry { return a.upstreams }
 // ctx ends. Serving waits one second at most; commands that inspect the
 // upstreams wait here.
 func (a *App) WaitForUpstreams(ctx context.Context) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for a.starting() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	starting := func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) }
+	for slices.ContainsFunc(a.upstreams.Status(), starting) && wait.For(ctx, 20*time.Millisecond) {
 	}
 }
 

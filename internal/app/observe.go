@@ -11,9 +11,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/policy"
-	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/policy/decisionlog"
-	"github.com/toolgate/toolgate/policy/notice"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/policy/shadow"
 	"github.com/toolgate/toolgate/policy/verify"
@@ -24,21 +22,11 @@ import (
 // metrics are what /metrics shows. No label names a person, and tools appear
 // only under the names of the catalogue, so that callers cannot add series.
 type metrics struct {
-	registry    *prometheus.Registry
-	calls       *prometheus.CounterVec
-	seconds     *prometheus.HistogramVec
-	notices     *prometheus.CounterVec
-	waits       *prometheus.HistogramVec
-	shipped     *prometheus.CounterVec
-	unshipped   *prometheus.CounterVec
-	loads       *prometheus.CounterVec
-	verified    *prometheus.CounterVec
-	shadow      *prometheus.CounterVec
-	hidden      *prometheus.CounterVec
-	dropped     *prometheus.CounterVec
-	handshakes  *prometheus.CounterVec
-	doubts      prometheus.Counter
-	credentials *prometheus.CounterVec
+	registry                                             *prometheus.Registry
+	calls, notices, loads, verified, shadow, hidden      *prometheus.CounterVec
+	shipped, unshipped, dropped, handshakes, credentials *prometheus.CounterVec
+	seconds, waits                                       *prometheus.HistogramVec
+	doubts                                               prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -61,15 +49,13 @@ func newMetrics() *metrics {
 		shipped: counter("toolgate_decision_log_shipped_total", "Decisions that a sink of the decision log has accepted.", "sink"),
 		unshipped: counter("toolgate_decision_log_failed_total", "Decisions that were not sent as they are: retried or parked by the sink, masked to their id because the mask failed, "+
 			"dropped by the policy, or lost because the record cannot be read.", "sink", "outcome"),
-		loads:      counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
-		verified:   counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
-		hidden:     counter("toolgate_hidden_text_total", "Results and questions with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
-		shadow:     counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
-		dropped:    counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
-		handshakes: counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
-		doubts: promauto.With(registry).NewCounter(prometheus.CounterOpts{
-			Name: "toolgate_state_doubts_total", Help: "Times that the state could not be relied on: a row that toolgate did not write, or that is older than the audit trail (an alarm).",
-		}),
+		loads:       counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
+		verified:    counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
+		hidden:      counter("toolgate_hidden_text_total", "Results and questions with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
+		shadow:      counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
+		dropped:     counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
+		handshakes:  counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
+		doubts:      counter("toolgate_state_doubts_total", "Times that the state could not be relied on: a row that toolgate did not write, or that is older than the audit trail (an alarm).").WithLabelValues(),
 		credentials: counter("toolgate_credentials_refused_total", "Credentials that named nobody, on both listeners and the streams, by reason.", "reason"),
 	}
 	for _, o := range verify.Outcomes() {
@@ -89,21 +75,12 @@ func (m *metrics) observe(o proxy.Observation) {
 	m.seconds.WithLabelValues(o.Server).Observe(o.Duration.Seconds())
 }
 
-func (m *metrics) observeNotice(channel string, o notice.Outcome) {
-	m.notices.WithLabelValues(channel, string(o)).Inc()
-}
-
 func (m *metrics) observeDecisions(sink string, o decisionlog.Outcome, n int) {
 	if o == decisionlog.Shipped {
 		m.shipped.WithLabelValues(sink).Add(float64(n))
 		return
 	}
 	m.unshipped.WithLabelValues(sink, string(o)).Add(float64(n))
-}
-
-// observeWait is called once for each ticket that leaves state proposed.
-func (m *metrics) observeWait(ended approval.State, waited time.Duration) {
-	m.waits.WithLabelValues(string(ended)).Observe(max(0, waited.Seconds()))
 }
 
 // addGauge adds a gauge whose series, by the value of its one label, are read at

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/fetch"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -343,11 +341,6 @@ func (a *App) installPolicy(engine *rego.Engine) {
 	if notify := a.toolsChanged.Load(); notify != nil {
 		(*notify)()
 	}
-}
-
-// maskDecision asks the policy that serves now, whichever one decided.
-func (a *App) maskDecision(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
-	return a.policy.current().Mask(ctx, event)
 }
 
 // short returns a revision as people read it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -99,7 +100,8 @@ func (a *App) openState(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	if s.notices, err = notice.New(notice.Options{
-		DB: s.db, Link: a.ticketPage, Observe: a.metrics.observeNotice, Log: a.log.Named("notices"),
+		DB: s.db, Link: a.ticketPage, Log: a.log.Named("notices"),
+		Observe: func(channel string, o notice.Outcome) { a.metrics.notices.WithLabelValues(channel, string(o)).Inc() },
 	}, noticeChannels(cfg)); err != nil {
 		return err
 	}
@@ -138,7 +140,10 @@ func (a *App) openTrail(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	if s.decisions, err = decisionlog.Open(decisionlog.Options{
 		DB: s.db, Trail: TrailDir(cfg.State), Instances: filepath.Join(cfg.State, "instances"),
-		Mask: a.maskDecision, Labels: map[string]string{"app": "toolgate", "version": a.options.Version},
+		Mask: func(ctx context.Context, event json.RawMessage) (policy.Mask, error) {
+			return a.policy.current().Mask(ctx, event)
+		}, // whichever policy decided
+		Labels:  map[string]string{"app": "toolgate", "version": a.options.Version},
 		Observe: a.metrics.observeDecisions, Log: a.log.Named("decisions"),
 	}); err != nil {
 		return err

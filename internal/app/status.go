@@ -12,9 +12,7 @@ import (
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/proxy"
-	"github.com/toolgate/toolgate/registry"
 	"github.com/toolgate/toolgate/registry/config"
-	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // status returns the content of /readyz. Policy and listeners are up when it is called.
@@ -177,11 +175,6 @@ func (a *App) unmatchedLimits(cfg *config.Config, roles []string) (found []Findi
 		}
 	}
 	return found
-}
-
-// starting reports whether an upstream has neither answered nor failed.
-func (a *App) starting() bool {
-	return slices.ContainsFunc(a.upstreams.Status(), func(u registry.ServerStatus) bool { return u.State == string(upstream.StateStarting) })
 }
 
 // DemoTokens are the tokens of the shipped mcp.json. Everybody knows them.

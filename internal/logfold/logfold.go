@@ -41,9 +41,8 @@ type Writer struct {
 
 // kind is what a window has of one kind of lines.
 type kind struct {
-	count  int
-	folded int
-	last   []byte // of the folded lines
+	count, folded int
+	last          []byte // of the folded lines
 }
 
 var _ hclog.LevelWriter = (*Writer)(nil)

@@ -2,6 +2,6 @@ package approval
 
 // Queries are the queries that a held call runs on tickets.
 var Queries = map[string]string{
-	"supersede": selectTicket + stale, "answering": selectTicket + answering, "retention": ended, "over": selectTicket + due,
+	"supersede": selectTicket + stale, "answering": selectTicket + answering, "retention": ended, "over": selectTicket + due, "live": live,
 	"binding": selectTicket + "WHERE binding = ? ORDER BY seq DESC LIMIT 1",
 }

@@ -76,6 +76,27 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// A store without live tickets is looked at again once another process has changed it:
+// what that process leaves behind expires here.
+func TestRestEndsWithAChangeOfAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	second := w.open(approval.Options{})
+	k := claimOn(t, second, pair(), approval.Pending)
+	w.approve(k.ID, ann)
+	w.deny(k.ID, bob)
+	for range 2 { // the second look finds the store at rest
+		if held, err := w.Held(t.Context()); held != 0 || err != nil {
+			t.Fatalf("%d held, %v; want none", held, err)
+		}
+	}
+	left := claimOn(t, second, transfer(hundred), approval.Pending)
+	w.pass(time.Hour)
+	if held, err := w.Held(t.Context()); held != 0 || err != nil {
+		t.Fatalf("%d held after their time, %v; want none", held, err)
+	}
+	w.wantState(left.ID, approval.StateExpired)
+}
+
 // A ticket that nobody decides on is told to expire by following alone.
 func TestFollowSeesExpiry(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)

@@ -18,6 +18,7 @@ func TestOldTicketsCostAHeldCallNothing(t *testing.T) {
 		"answering": {"USING COVERING INDEX approvals_running (subject=? AND tenant=?)", "USING INDEX approvals_answering (subject=? AND tenant=? AND deadline>?)"},
 		"retention": {"USING INDEX approvals_ended (deadline<?)"},
 		"over":      {"USING INDEX approvals_state (state=?)"},
+		"live":      {"USING COVERING INDEX approvals_state (state=?)"},
 		"binding":   {"USING INDEX approvals_binding (binding=?)"},
 	} {
 		query := approval.Queries[name]

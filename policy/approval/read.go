@@ -22,7 +22,7 @@ const (
 
 // Get returns one whole ticket. ErrNotFound reports that it does not exist.
 func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
-	err = t.view(ctx, func(tx *sql.Tx) error {
+	err = t.view(ctx, -1, func(tx *sql.Tx) error {
 		if k, err = t.one(ctx, tx, whole, id); err != nil {
 			return err
 		}
@@ -47,9 +47,9 @@ func (t *Tickets) Get(ctx context.Context, id string) (k Ticket, err error) {
 }
 
 // view runs do in one transaction that only reads, after everything that is due has
-// expired.
-func (t *Tickets) view(ctx context.Context, do func(*sql.Tx) error) error {
-	if err := t.refresh(ctx); err != nil {
+// expired, unless the last change of a ticket was the one with the number known.
+func (t *Tickets) view(ctx context.Context, known int64, do func(*sql.Tx) error) error {
+	if last, err := t.refresh(ctx); err != nil || last == known {
 		return err
 	}
 	tx, err := t.db.Read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
@@ -73,8 +73,7 @@ func (t *Tickets) List(ctx context.Context, f Filter) ([]Ticket, error) {
 
 // list returns the tickets that tail selects.
 func (t *Tickets) list(ctx context.Context, l load, tail string, args ...any) (tickets []Ticket, err error) {
-	err = t.refresh(ctx)
-	if err == nil {
+	if _, err = t.refresh(ctx); err == nil {
 		tickets, err = t.query(ctx, t.db.Read, l, tail, args...)
 	}
 	if err != nil {
@@ -134,7 +133,7 @@ func jsonList[S ~string](list []S) string {
 
 // Held returns the number of calls that wait for a decision.
 func (t *Tickets) Held(ctx context.Context) (n int, err error) {
-	if err = t.refresh(ctx); err == nil {
+	if _, err = t.refresh(ctx); err == nil {
 		err = t.db.Read.QueryRowContext(ctx, "SELECT count(*) FROM approvals WHERE state = 'proposed'").Scan(&n)
 	}
 	if err != nil {
@@ -149,7 +148,7 @@ func (t *Tickets) Held(ctx context.Context) (n int, err error) {
 func (t *Tickets) Wait(ctx context.Context, id string) error {
 	for {
 		changed := t.changes()
-		err := t.refresh(ctx)
+		_, err := t.refresh(ctx)
 		var k Ticket
 		if err == nil {
 			k, err = t.one(ctx, t.db.Read, load{}, id)
@@ -180,19 +179,30 @@ func awaitChange(ctx context.Context, changed <-chan struct{}, unseen time.Durat
 	return nil
 }
 
+// live selects whether time, or the end of a process, can change a ticket.
+const live = "SELECT EXISTS (SELECT 1 FROM approvals WHERE state IN ('proposed', 'approved', 'dispatching'))"
+
 // refresh writes if there are tickets that are due, or that dead processes were
 // running, so that no reader sees a ticket waiting that nobody can decide, or running
-// that nobody runs.
-func (t *Tickets) refresh(ctx context.Context) error {
+// that nobody runs. It returns the number of the last change before that. Once it has
+// found no live ticket it looks at the clock only, until something changes.
+func (t *Tickets) refresh(ctx context.Context) (last int64, err error) {
 	now, err := t.readClock(ctx, t.db.Read)
-	if err != nil {
-		return err
+	if err != nil || now.changes == t.restsAt.Load() {
+		return now.changes, err
 	}
 	over, err := t.over(ctx, t.db.Read, t.clock.read(t.opts.Now(), now.seen))
-	if err != nil || len(over) == 0 {
-		return err
+	switch {
+	case err != nil:
+	case len(over) > 0:
+		err = t.write(ctx, func(*writer) error { return nil })
+	default:
+		var some bool
+		if err = t.db.Read.QueryRowContext(ctx, live).Scan(&some); err == nil && !some {
+			t.restsAt.Store(now.changes)
+		}
 	}
-	return t.write(ctx, func(*writer) error { return nil })
+	return now.changes, err
 }
 
 // answered is the largest number of tickets that Answering returns.
@@ -300,7 +310,9 @@ const followed = 100
 func (t *Tickets) Follow(ctx context.Context, after int64) iter.Seq2[Event, error] {
 	var failed error
 	if after < 0 {
-		failed = t.db.Read.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM approval_history").Scan(&after)
+		var now clockRow
+		now, failed = t.readClock(ctx, t.db.Read)
+		after = now.changes
 	}
 	return func(yield func(Event, error) bool) {
 		err := failed
@@ -335,7 +347,7 @@ func (t *Tickets) follow(ctx context.Context, after int64, yield func(Event, err
 // since returns the next changes after a number. Numbers are assigned under the
 // store's write lock, so none appears behind one that was read.
 func (t *Tickets) since(ctx context.Context, after int64) (events []Event, err error) {
-	err = t.view(ctx, func(tx *sql.Tx) error {
+	err = t.view(ctx, after, func(tx *sql.Tx) error {
 		events, err = store.Select(ctx, tx, (*Event).fields, changeColumns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, followed)
 		if err != nil || len(events) == 0 {
 			return err

@@ -89,6 +89,7 @@ type Tickets struct {
 
 	without     *lru.Cache[[2]string, int64] // :: subject and tenant ⇒ changes of the store when Answering found nothing
 	changesSeen atomic.Int64                 // the most changes that the store has shown
+	restsAt     atomic.Int64                 // changes of the store when it had no live ticket
 	compared    chan struct{}                // closed when the store is compared with the trail
 	compareErr  error                        // of the comparison; valid after compared
 	stop        func()                       // ends keep, and waits for it
@@ -122,7 +123,7 @@ func New(ctx context.Context, db *store.DB, opts Options) (*Tickets, error) {
 	t := &Tickets{db: db, opts: opts, instance: held, changed: make(chan struct{}), compared: make(chan struct{})}
 	t.without, _ = lru.New[[2]string, int64](maxWithout) // an error means a size below 1
 	if err = t.openSealer(ctx); err == nil {
-		err = t.refresh(ctx)
+		_, err = t.refresh(ctx)
 	}
 	if err == nil {
 		err = store.SweepInstances(opts.Dir)

@@ -35,7 +35,7 @@ type Options struct {
 	// Link returns the address of a ticket's page, which every notice shows.
 	Link func(ticket string) string
 	// Poll is the pause between two looks for notices that are due or that other
-	// processes wrote; 0 = 1 s.
+	// processes wrote; 0 = 1 s. Notices whose time is over are given up within ten.
 	Poll time.Duration
 	// Roots are the certificate authorities of webhooks and mail servers; nil = the system's.
 	Roots *x509.CertPool
@@ -200,7 +200,7 @@ func (s *Sender) recordAttempt(ctx context.Context, c *channel, n *notice, fault
 
 // expire gives up notices whose time is over, until ctx ends.
 func (s *Sender) expire(ctx context.Context) {
-	for wait.For(ctx, s.opts.Poll) {
+	for wait.For(ctx, 10*s.opts.Poll) {
 		late, err := s.giveUpExpired(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.opts.Log.Error("sweeping notices", "error", err)
