@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/open-policy-agent/opa/v1/util"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/toolgate/toolgate/policy"
 )
@@ -192,22 +194,34 @@ var odd = []json.RawMessage{
 }
 
 // Try evaluates sample calls and other requests of the roles in data.roles, and of a
-// role that has no rights. Each must come to a decision or to undefined.
+// role that has no rights, on all cores. Each must come to a decision or to undefined.
+// The error is that of the first role that fails.
 func (e *Engine) Try(ctx context.Context) error {
 	roles := e.Roles()
-	for _, role := range append([]string{"toolgate-sample-role"}, roles[:min(len(roles), triedRoles)]...) {
-		samples := slices.Clone(others)
-		for _, tool := range slices.Concat(some(e.toolsGranted(role)), some(slices.Sorted(maps.Keys(e.program.meters))), []string{unknownTool}) {
-			samples = append(samples, policy.Input{
-				Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: policy.Unused(e.program.meters[tool]),
-			})
-		}
-		for _, in := range samples {
-			in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
-			in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
-			if err := e.tryOne(ctx, role, &in); err != nil {
-				return fmt.Errorf("trying policy: %w", err)
-			}
+	roles = append([]string{"toolgate-sample-role"}, roles[:min(len(roles), triedRoles)]...)
+	faults := make([]error, len(roles))
+	var cores errgroup.Group
+	cores.SetLimit(runtime.GOMAXPROCS(0))
+	for i, role := range roles {
+		cores.Go(func() error { faults[i] = e.tryRole(ctx, role); return nil })
+	}
+	_ = cores.Wait() // faults has the errors
+	return cmp.Or(faults...)
+}
+
+// tryRole evaluates the samples of one role.
+func (e *Engine) tryRole(ctx context.Context, role string) error {
+	samples := slices.Clone(others)
+	for _, tool := range slices.Concat(some(e.toolsGranted(role)), some(slices.Sorted(maps.Keys(e.program.meters))), []string{unknownTool}) {
+		samples = append(samples, policy.Input{
+			Tool: policy.Tool{Server: "toolgate-sample", Name: tool, Exposed: tool}, Usage: policy.Unused(e.program.meters[tool]),
+		})
+	}
+	for _, in := range samples {
+		in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
+		in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
+		if err := e.tryOne(ctx, role, &in); err != nil {
+			return fmt.Errorf("trying policy: %w", err)
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/schema"
 )
 
 // Client says how long one kind of client may be kept waiting for a decision.
@@ -25,22 +27,24 @@ var knownClients []byte
 // The caller must not change them.
 var KnownClients = sync.OnceValue(func() []Client {
 	l := &loader{cfg: defaults(), opts: Options{Getenv: func(string) (string, bool) { return "", false }}}
-	clients := l.profiles(&file{name: "clients.json", data: knownClients})
+	clients := l.profiles(&file{name: "clients.json", data: knownClients}, nil)
 	if len(l.faults) > 0 { // a test reads the embedded file
 		panic("reading the embedded client profiles: " + (&Faults{List: l.faults}).Error())
 	}
 	return clients
 })
 
-// profiles reads a file of client profiles. It gives an empty list, never nil,
-// when the file has none or is refused.
-func (l *loader) profiles(f *file) []Client {
+// profiles reads a file of client profiles, which must meet s; nil = a test has checked
+// that. It gives an empty list, never nil, when the file has none or is refused.
+func (l *loader) profiles(f *file, s *schema.Own) []Client {
 	var read struct {
 		Clients []Client `json:"clients"`
 	}
 	if root := l.parse(f, ""); root != nil {
 		l.expandAll(root, false)
-		l.checkShape(root, profileSchema())
+		if s != nil {
+			l.checkShape(root, s)
+		}
 		l.decode(root, &read)
 		for i, c := range read.Clients {
 			l.checkProfile(root.at("clients", strconv.Itoa(i)), c)

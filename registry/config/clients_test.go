@@ -1,17 +1,33 @@
 package config_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/toolgate/toolgate/registry/config"
 )
 
-// What toolgate knows of itself can be read, bounds every client's patience, and
-// says what its patience rests on.
+// What toolgate knows of itself is read as a file of people's is, and bounds every client's
+// patience.
 func TestKnownClients(t *testing.T) {
 	clients := config.KnownClients()
+	text, err := os.ReadFile("clients.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(inMemory(map[string]string{
+		"/etc/toolgate/mcp.json": `{"mcpServers":{},"toolgate":{"approvals":{"clients":"c.json"}}}`, "/etc/toolgate/c.json": string(text),
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(cfg.Approvals.Clients, clients); diff != "" {
+		t.Errorf("(-as a file +embedded):\n%s", diff)
+	}
 	if len(clients) < 10 {
 		t.Fatalf("%d clients are known", len(clients))
 	}

@@ -132,7 +132,7 @@ func (l *loader) finishApprovals(n *node) {
 	}
 	if file := n.get("clients"); file != nil && !file.faulty {
 		if f := l.openNamed(file); f != nil {
-			a.Clients = l.profiles(f)
+			a.Clients = l.profiles(f, profileSchema())
 		}
 	}
 	seen := map[string]*node{}
