@@ -213,6 +213,9 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 	if t.unseen = hidden.Kinds(result); t.unseen != nil && t.tool.EscapeHidden {
 		result = jsonrpc.MapStrings(result, hidden.Escape)
 	}
+	if t.hold.granted { // the ticket keeps this result, whatever is added to it
+		result = slices.Clip(result)
+	}
 	t.hold.end, t.hold.result = approval.StateDone, result
 	return t.replyResult(ctx, result, warning, nil)
 }
@@ -362,12 +365,12 @@ func (c *call) replyOK(result json.RawMessage) *Failure {
 func (c *call) replyWith(result json.RawMessage, kernel signal.Result, changes ...jsonrpc.Change) *Failure {
 	if len(changes) > 0 {
 		var err error
-		if result, err = jsonrpc.Extend(result, changes...); err != nil {
+		if result, err = jsonrpc.Append(result, changes...); err != nil {
 			return c.fail(signal.CodeOutputInvalid, "the result cannot be edited: "+err.Error())
 		}
 	}
 	c.reply = &Reply{
-		Result: result, Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
+		Result: slices.Clip(result), Kernel: kernel, Ticket: c.ticket.ID, Tool: c.tool,
 		DecisionID: c.decisionID, TraceID: c.traceID, Decision: c.decision,
 	}
 	return nil

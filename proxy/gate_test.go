@@ -174,7 +174,12 @@ func (u upstreams) Forward(_ context.Context, _ *registry.Tool, out registry.Out
 	if u.forwardErr != nil {
 		return nil, u.forwardErr
 	}
-	return json.RawMessage(u.result), nil
+	return growing(u.result), nil
+}
+
+// growing returns a result with capacity behind it, as large answers over HTTP have.
+func growing(result string) json.RawMessage {
+	return append(make([]byte, 0, len(result)+4<<10), result...)
 }
 
 // request decodes a tools/call as a door does.

@@ -47,7 +47,7 @@ func (t *toolCall) replyBegun(state json.RawMessage) *Failure {
 		return t.fail(signal.CodeOutputInvalid, "the server began a task under an id that is taken")
 	}
 	t.ends(approval.StateDone, t.raw, "")
-	return t.replyShaped(outcome{result: t.raw, kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
+	return t.replyShaped(outcome{result: t.raw[:len(t.raw):len(t.raw)], kernel: signal.OK(nil, t.metrics()), handle: true}, nil)
 }
 
 // findTask finds the task among those of the session and the tickets of the

@@ -61,7 +61,7 @@ func (w *worker) Forward(ctx context.Context, _ *registry.Tool, out registry.Out
 	if w.during != nil {
 		w.during(ctx, out.From)
 	}
-	return json.RawMessage(w.begins), nil
+	return growing(w.begins), nil
 }
 
 func (w *worker) Ask(_ context.Context, server string, ask registry.Ask) (json.RawMessage, error) {

@@ -257,7 +257,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzExtend: Extend edits an object that was accepted as Edit does.
+// FuzzExtend: Extend and Append edit an object that was accepted as Edit does.
 func FuzzExtend(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, ` { } `, `{"a":1}`, `{"a":1 } `, `{"_meta":{"a":1},"b":2}`, `{"\u005fmeta":{"x":[]}}`, `{"a":"_meta"}`, `{"a":"}"}`, `{"_meta":1}`, `{"x":{"_meta":null}}`, `[1]`, `{`, ``, `"a}"`, `{"a":1},`,
@@ -278,6 +278,13 @@ func FuzzExtend(f *testing.F) {
 			if !bytes.Equal(got, want) || (err == nil) != (wantErr == nil) {
 				t.Errorf("%q: %q %v, want %q %v", obj, got, err, want, wantErr)
 			}
+			for _, spare := range []int{0, 1, 20, 1000} {
+				own := append(make([]byte, 0, len(obj)+spare), obj...)
+				got, err := jsonrpc.Append(own, changes...)
+				if !bytes.Equal(got, want) || (err == nil) != (wantErr == nil) {
+					t.Errorf("%q with room for %d: %q %v, want %q %v", obj, spare, got, err, want, wantErr)
+				}
+			}
 		}
 	})
 }
@@ -293,6 +300,30 @@ func TestOwned(t *testing.T) {
 		}
 		if shares := &m.Raw[0] == &data[0]; shares != owned || bytes.IndexByte(data, '\n') >= 0 == owned {
 			t.Errorf("owned %v: shares its bytes: %v; data is %q", owned, shares, data)
+		}
+	}
+}
+
+// TestOwnedResult: only the result of an answer that was handed over may grow, over what
+// is behind it; no other part of a message can change another one.
+func TestOwnedResult(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","result":{"content":[{"a":1}]},"id":"1"}`
+	for _, owned := range []bool{false, true} {
+		data := append(make([]byte, 0, len(answer)+100), answer...)
+		m, err := jsonrpc.Decode(data, jsonrpc.Limits{Owned: owned})
+		if err != nil || cap(m.Raw) != len(m.Raw) || cap(m.ID) != len(m.ID) {
+			t.Fatal(m, err)
+		}
+		if grows := cap(m.Result) > len(m.Result); grows != owned {
+			t.Errorf("owned %v: the result can grow: %v", owned, grows)
+		}
+		content, _ := jsonrpc.Get(m.Result, "content")
+		if cap(content) != len(content) {
+			t.Error("the content can grow")
+		}
+		grown, err := jsonrpc.Append(m.Result, jsonrpc.Change{Name: "_meta", Value: json.RawMessage(`{"b":2}`)})
+		if want := `{"content":[{"a":1}],"_meta":{"b":2}}`; err != nil || string(grown) != want || string(content) != `[{"a":1}]` {
+			t.Errorf("owned %v: %s, %s, %v", owned, grown, content, err)
 		}
 	}
 }

@@ -272,14 +272,12 @@ var plainEscapes = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': t
 // beginning of text, 0 for none.
 func escape(text []byte) int {
 	unit := func(at int) rune {
-		if len(text) < at+6 || text[at] != '\\' || text[at+1] != 'u' {
-			return -1
+		if len(text) >= at+6 && text[at] == '\\' && text[at+1] == 'u' {
+			if n, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16); err == nil {
+				return rune(n)
+			}
 		}
-		n, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
-		if err != nil {
-			return -1
-		}
-		return rune(n)
+		return -1
 	}
 	switch r := unit(0); {
 	case r < 0:

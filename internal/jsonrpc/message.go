@@ -47,7 +47,8 @@ type Limits struct {
 	// case from a known one is refused all the same.
 	Open bool
 	// Owned hands data over: Decode and CheckValue use its bytes in place of a copy
-	// and put spaces for line ends into them. Nobody else may write to them.
+	// and put spaces for line ends into them. Nobody else may write to them. The result
+	// of an answer has the capacity that is behind it in data: see Append.
 	Owned bool
 }
 
@@ -246,13 +247,12 @@ func CheckValue(data []byte, lim Limits) (json.RawMessage, *Variants, error) {
 
 // judge fills m with what the pass has read.
 func (s *findings) judge(m *Message) *Fault {
-	if s.raw[0] == '[' {
+	switch {
+	case s.raw[0] == '[':
 		return invalid("", "batches are not accepted").wanted("one message", "an array")
-	}
-	if s.raw[0] != '{' {
+	case s.raw[0] != '{':
 		return invalid("", "a message must be an object").wanted("an object", typeOf(s.raw))
-	}
-	if s.soft != nil {
+	case s.soft != nil:
 		return s.soft
 	}
 	var version, method json.RawMessage

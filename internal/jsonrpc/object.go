@@ -30,10 +30,7 @@ var ErrRepeated = errors.New("member appears more than once")
 // repeat.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
 	l := lexer{data: obj}
-	if l.peek() != '{' {
-		return nil, false
-	}
-	l.each(func(name []byte) bool {
+	_ = l.peek() == '{' && l.each(func(name []byte) bool {
 		value := l.element()
 		if string(name) == key {
 			found = value
@@ -106,6 +103,21 @@ func Extend(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
 		return obj, nil
 	}
 	return out, err
+}
+
+// Append is Extend for an object that nobody else has: as append does, it writes over the
+// end of obj and the capacity behind it where they are enough for new members.
+func Append(obj json.RawMessage, changes ...Change) (json.RawMessage, error) {
+	more, valid := room(changes)
+	gap := len(bytes.TrimRight(obj[:max(0, bytes.LastIndexByte(obj, '}'))], blanks))
+	isOther := func(name []byte, _ json.RawMessage) bool {
+		return !slices.ContainsFunc(changes, func(c Change) bool { return c.Name == string(name) })
+	}
+	if !valid || gap == 0 || cap(obj)-len(obj) < more || !Each(obj, isOther) {
+		return Extend(obj, changes...)
+	}
+	end := string(obj[gap:])
+	return append(appendMembers(obj[:gap], changes, nil, obj[gap-1] != '{'), end...), nil
 }
 
 // appendMembers appends the members that changes set, but for those that are done, to
@@ -185,9 +197,7 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		if whole(obj, '{') {
-			Each(obj, func(name []byte, value json.RawMessage) bool { return yield(string(name), value) })
-		}
+		_ = whole(obj, '{') && Each(obj, func(name []byte, value json.RawMessage) bool { return yield(string(name), value) })
 	}
 }
 
@@ -195,9 +205,7 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		if whole(arr, '[') {
-			Each(arr, func(_ []byte, value json.RawMessage) bool { return yield(value) })
-		}
+		_ = whole(arr, '[') && Each(arr, func(_ []byte, value json.RawMessage) bool { return yield(value) })
 	}
 }
 

@@ -90,17 +90,17 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 	}()
 	s.lim = Limits{
 		Bytes: cmp.Or(max(lim.Bytes, 0), defaults.Bytes), Depth: cmp.Or(max(lim.Depth, 0), defaults.Depth),
-		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open,
+		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open, Owned: lim.Owned,
 	}
 	if len(data) > s.lim.Bytes {
 		return found, &Fault{Kind: TooLarge, Reason: fmt.Sprintf("more than %d bytes", s.lim.Bytes), Offset: int64(s.lim.Bytes)}
 	}
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
-	if text = slices.Clip(bytes.TrimRight(text, blanks)); !lim.Owned {
+	if text = bytes.TrimRight(text, blanks); !lim.Owned {
 		text = bytes.Clone(text)
 	}
-	s.data, s.raw = text, text
+	s.data, s.raw = text, slices.Clip(text)
 	if bytes.HasPrefix(s.data, []byte("\xef\xbb\xbf")) {
 		return found, s.hard(Parse, 0, "byte order mark before the message")
 	}
@@ -158,6 +158,9 @@ func (s *scanner) read(z zone) ([]byte, *Fault) {
 		s.judgeNames(z, names)
 	}
 	s.names = s.names[:base]
+	if z == zoneResult && s.lim.Owned { // it may grow over what follows
+		return s.data[start:s.at], nil
+	}
 	return s.data[start:s.at:s.at], nil
 }
 
@@ -350,10 +353,7 @@ func (s *scanner) syntax() *Fault {
 
 // explain says in our words why d has failed with err.
 func (s *scanner) explain(d *jsontext.Decoder, err error) *Fault {
-	start := int(d.InputOffset()) // of the token that it was reading
-	for start < len(s.data) && strings.IndexByte(blanks+",:", s.data[start]) >= 0 {
-		start++
-	}
+	start := len(s.data) - len(bytes.TrimLeft(s.data[d.InputOffset():], blanks+",:")) // of the token that it was reading
 	var found *jsontext.SyntacticError
 	if errors.Is(err, io.ErrUnexpectedEOF) || !errors.As(err, &found) {
 		return s.fault(d, Parse, len(s.data), s.missing(d, start))

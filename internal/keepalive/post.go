@@ -108,22 +108,16 @@ func (t *Transport) Post(ctx context.Context, p Post) (answer []byte, res *http.
 		res, err = c.response(ctx, stop, nil)
 		return nil, res, err
 	}
-	c.limit.N = 1<<63 - 1 // the length bounds the body
-	answer = make([]byte, n)
-	_, err = io.ReadFull(c.r, answer)
+	c.limit.N = 1<<63 - 1             // the length bounds the body
+	answer = make([]byte, n, n+1<<10) // so that a little can be added without a copy
+	if _, err = io.ReadFull(c.r, answer); errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
 	c.release(stop() && err == nil && c.written == nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the answer: %w", causeOf(ctx, noEOF(err)))
+		return nil, nil, fmt.Errorf("reading the answer: %w", causeOf(ctx, err))
 	}
 	return answer, nil, nil
-}
-
-// noEOF returns err, for an end that came too early.
-func noEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 var crlf = []byte("\r\n")
