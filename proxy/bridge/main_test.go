@@ -30,8 +30,9 @@ const secret = "s3cret-token"
 // client is the far end of a bridge: a program that speaks only stdio.
 type client struct {
 	*conversation.Line
-	t   testing.TB
-	log *text
+	t      testing.TB
+	log    *text
+	bridge *bridge.Bridge
 }
 
 // connect starts a bridge to url and ends it with the test.
@@ -47,6 +48,7 @@ func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.bridge = b
 	t.Cleanup(func() { // after the bridge has ended
 		if strings.Contains(c.log.String(), secret) {
 			t.Errorf("the token is in the log:\n%s", c.log)

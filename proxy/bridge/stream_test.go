@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -268,27 +269,59 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// pipes are connections that hold nothing: what was written has been read.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.IPAddr{} }
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	p <- far
+	return near, nil
+}
+
 // What has no answer waits until the requests before it are on their way: a
 // cancellation must not overtake what it cancels.
 func TestOvertaking(t *testing.T) {
+	const ahead = 64 << 10 // more than a server reads of a body before its handler does
 	arrived := make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > 1<<20 {
-			select {
-			case <-arrived:
-				t.Error("the notification was faster than the request before it")
-			case <-time.After(200 * time.Millisecond): // as long as the body is not read, it cannot be sent
-			}
-			_, _ = io.Copy(io.Discard, r.Body)
-			<-arrived
-			answerJSON(w, []byte("1"), `{}`)
+	l := make(pipes)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength < 1<<20 {
+			close(arrived)
+			w.WriteHeader(http.StatusAccepted)
 			return
 		}
-		close(arrived)
-		w.WriteHeader(http.StatusAccepted)
-	}))
-	t.Cleanup(srv.Close)
-	c := connect(t, srv.URL, nil)
+		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength-ahead)
+		select {
+		case <-arrived:
+			t.Error("the notification was faster than the request before it")
+		default:
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-arrived
+		answerJSON(w, []byte("1"), `{}`)
+	})}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = srv.Serve(l) }) // until the end of the test
+	t.Cleanup(func() {
+		_ = srv.Close()
+		serving.Wait()
+	})
+	c := connect(t, "http://pipes", nil)
+	c.bridge.DialWith(l.dial)
 	c.Send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"x":"` + strings.Repeat("x", 4<<20-200) + `"}}}`)
 	c.Send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	c.Send(`{"jsonrpc":"2.0","method":"notifications/x"}`)
