@@ -16,6 +16,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/lock"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -266,16 +267,9 @@ func namesOf(definitions []json.RawMessage, earlier map[string]bool) map[string]
 
 // poll looks at the pins again while one of them keeps a tool back.
 func (r *Registry) poll() {
-	tick := time.NewTicker(pinPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.life.Done():
-			return
-		case <-tick.C:
-			if r.Catalogue().waitsForPin() {
-				r.recheck()
-			}
+	for wait.For(r.life, pinPoll) {
+		if r.Catalogue().waitsForPin() {
+			r.recheck()
 		}
 	}
 }

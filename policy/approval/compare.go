@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolgate/toolgate/internal/store"
+	"github.com/toolgate/toolgate/internal/wait"
 )
 
 var (
@@ -90,15 +91,8 @@ func (t *Tickets) keep(ctx context.Context) {
 		t.opts.Alarm(t.compareErr.Error())
 	}
 	close(t.compared)
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			_ = t.write(ctx, func(*writer) error { return nil }) // Check reports a store that fails
-		}
+	for wait.For(ctx, sweepEvery) {
+		_ = t.write(ctx, func(*writer) error { return nil }) // Check reports a store that fails
 	}
 }
 

@@ -264,17 +264,10 @@ func (d *Door) Close(ctx context.Context) error {
 
 // reap ends idle sessions until the door closes.
 func (d *Door) reap() {
-	tick := time.NewTicker(max(d.opts.SessionTTL/10, time.Second))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			d.session.sessions.sweep()
-			d.stateless.groups.sweep()
-			d.events.sweep()
-		case <-d.closing.Done():
-			return
-		}
+	for wait.For(d.closing, max(d.opts.SessionTTL/10, time.Second)) {
+		d.session.sessions.sweep()
+		d.stateless.groups.sweep()
+		d.events.sweep()
 	}
 }
 

@@ -232,14 +232,7 @@ func (s *Server) wakeLocked() {
 // sweep closes the connections of sessions that have been idle for IdleTTL.
 func (s *Server) sweep() {
 	ttl := s.opts.IdleTTL
-	tick := time.NewTicker(max(min(ttl/2, time.Minute), time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-s.life.Done():
-			return
-		}
+	for wait.For(s.life, max(min(ttl/2, time.Minute), time.Millisecond)) {
 		before := s.opts.Now().Add(-ttl)
 		s.mu.Lock()
 		for _, sl := range s.slots {
