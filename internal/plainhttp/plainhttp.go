@@ -22,9 +22,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -32,6 +34,10 @@ import (
 
 // bufferSize bounds the head of a plain request, in bytes.
 const bufferSize = 4 << 10
+
+// restAfter is how long a connection waits for its next request with all that serving the
+// last one has left: buffers, and a stack that has grown.
+const restAfter = 200 * time.Millisecond
 
 // watchAfter is how long a handler runs before its client is watched.
 var watchAfter = 20 * time.Millisecond
@@ -41,6 +47,8 @@ type Server struct {
 	// HTTP serves all requests that are not plain. Of its settings, Handler,
 	// ReadHeaderTimeout, IdleTimeout, ConnContext and ErrorLog also hold for plain ones.
 	HTTP *http.Server
+
+	restAfter time.Duration // 0 = the constant
 
 	mu       sync.Mutex // protects the fields below
 	listener net.Listener
@@ -90,7 +98,7 @@ func (s *Server) start(accepted net.Conn) {
 		return
 	}
 	s.open[c] = struct{}{}
-	s.serving.Go(c.serve)
+	s.serving.Go(func() { c.serve(1, s.HTTP.ReadHeaderTimeout) })
 }
 
 func (s *Server) isClosing() bool {
@@ -142,7 +150,7 @@ type conn struct {
 	net.Conn
 	server *Server
 	ctx    context.Context // of all its requests
-	r      *bufio.Reader
+	r      *bufio.Reader   // nil at rest
 	remote string
 	seen   target // of the last request
 	spare  []byte // room for an answer
@@ -150,6 +158,7 @@ type conn struct {
 	mu    sync.Mutex // protects the fields below
 	idle  bool       // no byte of the next request has arrived
 	ended bool       // no more requests are served
+	quiet bool       // await ended because its time was over
 	watch watch
 }
 
@@ -162,27 +171,43 @@ func newConn(s *Server, accepted net.Conn) *conn {
 	return &conn{Conn: accepted, server: s, ctx: ctx, r: bufio.NewReaderSize(accepted, bufferSize), remote: accepted.RemoteAddr().String()}
 }
 
-// serve answers the plain requests of c.
-func (c *conn) serve() {
-	defer func() {
-		c.server.mu.Lock()
-		delete(c.server.open, c)
-		c.server.mu.Unlock()
-	}()
-	for ok := c.await(1, c.server.HTTP.ReadHeaderTimeout); ok; ok = c.await(4, c.server.HTTP.IdleTimeout) {
+// serve answers the plain requests of c, if the first n bytes of the next one arrive
+// within a time. When c has then waited for restAfter, it waits on at rest: without
+// buffers, and on a goroutine whose stack has not grown.
+func (c *conn) serve(n int, within time.Duration) {
+	var left time.Duration // to wait at rest
+	for c.await(n, within) {
 		if c.seen.url != nil {
 			c.skipLineEnds()
 		}
 		r := c.readRequest()
 		if r == nil {
 			c.leave()
+			c.forget()
 			return
 		}
 		if !c.answer(r) {
 			break
 		}
+		n, within = 4, min(cmp.Or(c.server.restAfter, restAfter), c.server.HTTP.IdleTimeout)
+		left = c.server.HTTP.IdleTimeout - within
+	}
+	if c.quiet && left > 0 {
+		if c.spare = nil; c.r.Buffered() == 0 {
+			c.r = nil
+		}
+		c.server.serving.Go(func() { c.serve(n, left) })
+		return
 	}
 	_ = c.Close() // the client has gone, or has its answer
+	c.forget()
+}
+
+// forget removes c from the open connections.
+func (c *conn) forget() {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	delete(c.server.open, c)
 }
 
 // await waits for the first n bytes of a request, of which net/http waits for as many. It
@@ -197,10 +222,19 @@ func (c *conn) await(n int, within time.Duration) bool {
 	}
 	_ = c.SetReadDeadline(until) // fails only for a connection that is closed
 	c.mu.Unlock()
-	_, err := c.r.Peek(n)
+	var err error
+	if c.r == nil {
+		first := make([]byte, 1)
+		if _, err = io.ReadFull(c.Conn, first); err == nil {
+			c.r = bufio.NewReaderSize(&rest{Conn: c.Conn, first: first}, bufferSize)
+		}
+	}
+	if err == nil {
+		_, err = c.r.Peek(n)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = false
+	c.idle, c.quiet = false, errors.Is(err, os.ErrDeadlineExceeded) && !c.ended
 	return err == nil && !c.ended
 }
 

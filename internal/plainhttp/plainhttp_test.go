@@ -169,9 +169,15 @@ type pair struct {
 	plainAddr, standardAddr string
 }
 
-func startPair(t testing.TB) *pair {
+// startPair starts both servers. With rests, the connections of the plain one rest
+// between any two requests.
+func startPair(t testing.TB, rests bool) *pair {
 	p := new(pair)
-	p.plainAddr = start(t, &plainhttp.Server{HTTP: settings(&p.plain, io.Discard)})
+	s := &plainhttp.Server{HTTP: settings(&p.plain, io.Discard)}
+	if rests {
+		s.RestAtOnce()
+	}
+	p.plainAddr = start(t, s)
 	p.standardAddr = start(t, settings(&p.standard, io.Discard))
 	return p
 }
@@ -283,7 +289,9 @@ var conversations = map[string]string{
 
 func TestSameAsNetHTTP(t *testing.T) {
 	for name, raw := range conversations {
-		t.Run(name, func(t *testing.T) { startPair(t).compare(t, raw) })
+		for _, rests := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/rests=%v", name, rests), func(t *testing.T) { startPair(t, rests).compare(t, raw) })
+		}
 	}
 }
 
@@ -293,8 +301,12 @@ func FuzzServer(f *testing.F) {
 			f.Add(raw)
 		}
 	}
-	p := startPair(f)
-	f.Fuzz(func(t *testing.T, raw string) { p.compare(t, raw) })
+	pairs := []*pair{startPair(f, false), startPair(f, true)}
+	f.Fuzz(func(t *testing.T, raw string) {
+		for _, p := range pairs {
+			p.compare(t, raw)
+		}
+	})
 }
 
 // TestGone: the context of a request ends when its client goes away, and not before.
@@ -349,9 +361,40 @@ func TestNextRequestIsKept(t *testing.T) {
 	}
 }
 
+// TestRest: a connection that rests serves its next request, which may arrive in pieces.
+func TestRest(t *testing.T) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	s := &plainhttp.Server{HTTP: settings(h, io.Discard)}
+	s.RestAtOnce()
+	c := dial(t, start(t, s))
+	r := bufio.NewReader(c)
+	for _, cut := range []int{0, 1, 2, 3, 4, 5, 20} {
+		text := post("/", fmt.Sprint("request ", cut))
+		_, _ = io.WriteString(c, text[:cut])
+		_, _ = io.WriteString(c, text[cut:])
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(res.Body); string(body) != fmt.Sprint("request ", cut) || err != nil {
+			t.Errorf("got %q, %v", body, err)
+		}
+	}
+}
+
 // TestShutdown: idle connections end, a request under way is answered, and its answer
 // says that the connection ends.
 func TestShutdown(t *testing.T) {
+	t.Run("soon", func(t *testing.T) { shutdown(t, new(plainhttp.Server)) })
+	t.Run("at rest", func(t *testing.T) {
+		s := new(plainhttp.Server)
+		s.RestAtOnce()
+		shutdown(t, s)
+	})
+}
+
+func shutdown(t *testing.T, s *plainhttp.Server) {
+	t.Helper()
 	begun, answer := make(chan struct{}, 1), make(chan struct{})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -360,7 +403,7 @@ func TestShutdown(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "answer")
 	})
-	s := &plainhttp.Server{HTTP: settings(h, io.Discard)}
+	s.HTTP = settings(h, io.Discard)
 	address := start(t, s)
 	fresh, idle, busy := dial(t, address), dial(t, address), dial(t, address)
 	_, _ = io.WriteString(idle, post("/", "a"))
