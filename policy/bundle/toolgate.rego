@@ -264,19 +264,19 @@ hold contains {
 	# Rego compares across types (text is above every number, null below), so the type
 	# comes before every comparison. Everything is above a threshold that is not a number.
 	not {
+		limit := most.most[input.arguments[most.per]]
+		is_number(limit)
+		amount := input.arguments[name]
+		is_number(amount)
+		amount <= limit
+	}
+	not {
 		is_number(most)
 		not {
 			amount := input.arguments[name]
 			is_number(amount)
 			amount > most
 		}
-	}
-	not {
-		limit := most.most[input.arguments[most.per]]
-		is_number(limit)
-		amount := input.arguments[name]
-		is_number(amount)
-		amount <= limit
 	}
 	not unmetered
 	data.thresholds[tool]
@@ -316,8 +316,8 @@ hold contains {
 		startswith(name, "/") == false
 		input.arguments[name] in want
 	}
-	not arguments.fits(name, want)
 	not unmetered
+	not arguments.fits(name, want)
 	data.known[tool]
 }
 

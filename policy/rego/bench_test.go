@@ -57,6 +57,7 @@ func BenchmarkWhole(b *testing.B) {
 		{"model", "creator", "generate_media", `{"prompt":"x","model":"card-1"}`},
 		{"transfer", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":50,"destination":"acme"}`},
 		{"hold", "treasurer", "manage_wallet", `{"action":"transfer","asset":"USD","amount":500,"destination":"acme"}`},
+		{"balance", "treasurer", "manage_wallet", `{"action":"balance","asset":"USD"}`},
 		{"everything", "treasurer", "pay", `{"action":"transfer","asset":"USD","amount":50,"destination":"acct-1","memo":"rent"}`},
 	} {
 		o := rego.Options{Timeout: testTimeout}

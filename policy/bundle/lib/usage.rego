@@ -43,14 +43,6 @@ beyond(meters, bound) if {
 	some name
 	most := meters[name][bound].sum
 	not {
-		is_number(most)
-		amount := arguments.lookup(meters[name].sum)
-		is_number(amount)
-		used := input.usage[name].sum
-		is_number(used)
-		used + amount <= most
-	}
-	not {
 		limit := most.most[arguments.lookup(most.per)]
 		is_number(limit)
 		amount := arguments.lookup(meters[name].sum)
@@ -58,6 +50,14 @@ beyond(meters, bound) if {
 		used := input.usage[name].sum
 		is_number(used)
 		used + amount <= limit
+	}
+	not {
+		is_number(most)
+		amount := arguments.lookup(meters[name].sum)
+		is_number(amount)
+		used := input.usage[name].sum
+		is_number(used)
+		used + amount <= most
 	}
 	not left_out(meters[name])
 }
