@@ -13,6 +13,9 @@
 //	}
 //	name, ok := m.Param("name") // found by the pass, not searched again
 //
+// The pass accepts with a lexer of its own, and jsontext says why it refuses; tests hold
+// the two to the same texts.
+//
 // Set and Delete edit one member of an object and keep every other byte, so a
 // message is never marshalled again. The pass takes time linear in the text,
 // n log n in the number of names of one object, and copies the text once.
