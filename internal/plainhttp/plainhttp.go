@@ -257,8 +257,8 @@ func (c *conn) endIdle() {
 // leave leaves c to net/http, with the request that has begun to arrive.
 func (c *conn) leave() {
 	first, _ := c.r.Peek(c.r.Buffered())
-	l := &begun{conn: c.Conn, first: first}
-	_ = c.server.HTTP.Serve(l) // returns when l has no more connections, or the server ends
+	l := &begun{conn: c.Conn, first: bytes.Clone(first)} // not the whole buffer, for as long as a stream lasts
+	_ = c.server.HTTP.Serve(l)                           // returns when l has no more connections, or the server ends
 	if l.conn != nil {
 		_ = c.Close() // the server ends
 	}
