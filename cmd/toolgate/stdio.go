@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +28,7 @@ func stdioCommand(e *env) *cobra.Command {
 				return e.bridge(c, address)
 			}
 			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
-				return a.ServeStdio(c.Context(), who, e.in, e.out)
+				return a.ServeStdio(c.Context(), who, e.client(), e.out)
 			})
 		},
 	}
@@ -54,7 +57,7 @@ func (e *env) bridge(c *cobra.Command, address string) error {
 	case err != nil:
 		return err
 	}
-	err = b.Serve(c.Context(), e.in, e.out)
+	err = b.Serve(c.Context(), e.client(), e.out)
 	switch {
 	case errors.Is(err, bridge.ErrUnauthorised):
 		return &exit{code: exitUnauthorised, err: fmt.Errorf("%w\nhint: say who asks with --token or TOOLGATE_TOKEN", err)}
@@ -88,6 +91,22 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
+// client returns the input of a client, which is stdin. Where that is a pipe or a socket, a
+// read of it waits in Go's poller: a thread that blocks in a read instead wakes the monitor
+// of Go's scheduler at each line, which costs more than the line. What is stdout too stays
+// as it is, because whether it blocks is a property of both.
+func (e *env) client() io.Reader {
+	if e.in != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
+		return e.in
+	}
+	in, err := os.Stdin.Stat()
+	out, failed := os.Stdout.Stat()
+	if errors.Join(err, failed) != nil || in.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 || os.SameFile(in, out) || syscall.SetNonblock(0, true) != nil {
+		return e.in
+	}
+	return os.NewFile(0, "stdin") // of which os.Stdin has no part any longer
+}
+
 // surviveClosedPipes turns a write to a pipe without a reader into an error instead of the
 // end of the process: a client that disappears takes its ends of stdout and
 // stderr along, and calls under way still need their outcome recorded. SIGPIPE
@@ -99,7 +118,7 @@ func ndjsonCommand(e *env) *cobra.Command {
 		Use: "ndjson", Short: "serve the NDJSON action protocol on stdin and stdout", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
-				return a.ServeNDJSON(c.Context(), who, e.in, e.out)
+				return a.ServeNDJSON(c.Context(), who, e.client(), e.out)
 			})
 		},
 	}

@@ -1,6 +1,7 @@
 package mcpclient
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,18 +85,12 @@ type spoken struct {
 // New returns a connection without a transport. The caller adds one with
 // OpenStdio, OpenHTTP or OpenSSE before anything else, and closes the connection.
 func New(opts Options) *Conn {
-	if opts.IDs == nil {
-		opts.IDs = new(atomic.Int64)
-	}
-	if opts.Dropped == nil {
-		opts.Dropped = new(atomic.Int64)
-	}
+	opts.IDs = cmp.Or(opts.IDs, new(atomic.Int64))
+	opts.Dropped = cmp.Or(opts.Dropped, new(atomic.Int64))
 	if opts.Handle == nil {
 		opts.Handle = func(*jsonrpc.Message, *Call) { opts.Dropped.Add(1) }
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	c := &Conn{opts: opts, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}, unasked: rate.NewLimiter(unaskedRate, unaskedBurst), calls: make(map[string]*Call)}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.speakIn(Session{})

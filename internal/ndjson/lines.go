@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,54 +24,49 @@ const stopGrace = time.Second
 // before its end, it closes in, which ends a Read that is under way; one that does
 // not end so (a terminal's) is left to the end of the process.
 func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle func(line []byte)) error {
-	var err error // set before next is closed
-	next, quit, done := make(chan []byte), make(chan struct{}), make(chan struct{})
-	defer stop(in, quit, done)
-	go func() { // stop waits for it
-		defer close(next)
-		defer close(done)
-		err = readLines(bufio.NewReaderSize(in, 64<<10), limit, next, quit)
-	}()
-	for ctx.Err() == nil {
-		select {
-		case line, ok := <-next:
-			if !ok {
-				return err
-			}
-			handle(line)
-		case <-out.broken:
-			return nil // Err says why
-		case <-ctx.Done():
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var turn sync.Mutex // held while a line is handled
+	take := func(line []byte) bool {
+		turn.Lock()
+		defer turn.Unlock()
+		if ctx.Err() != nil {
+			return false
 		}
+		handle(line)
+		return true
+	}
+	var err error // set before ended is closed
+	ended := make(chan struct{})
+	go func() { // ends with in, or with a line that comes too late
+		defer close(ended)
+		err = readLines(bufio.NewReaderSize(in, 64<<10), limit, take)
+	}()
+	select {
+	case <-ended:
+		if ctx.Err() == nil {
+			return err
+		}
+	case <-out.broken: // Err says why
+	case <-ctx.Done():
+	}
+	turn.Lock()
+	stop()
+	turn.Unlock()
+	if c, ok := in.(io.Closer); ok {
+		_ = c.Close() // it is being abandoned
+		within(ended, stopGrace)
 	}
 	return nil
 }
 
-// stop ends readLines, which closes done.
-func stop(in io.Reader, quit chan<- struct{}, done <-chan struct{}) {
-	close(quit)
-	if within(done, 0) {
-		return
-	}
-	if c, ok := in.(io.Closer); ok {
-		_ = c.Close() // it is being abandoned
-		within(done, stopGrace)
-	}
-}
-
-// readLines sends lines to next until the end of input, where it returns nil, or
-// until quit is closed.
-func readLines(in *bufio.Reader, limit int, next chan<- []byte, quit <-chan struct{}) error {
+// readLines reads lines and has take handle each before it reads the next: to hand a line
+// to another goroutine costs more than taking most of them. It returns nil at the end of
+// input, and when take returns false.
+func readLines(in *bufio.Reader, limit int, take func(line []byte) bool) error {
 	for {
 		line, err := readLine(in, limit)
-		if len(bytes.TrimSpace(line)) > 0 {
-			select {
-			case next <- line:
-			case <-quit:
-				return nil
-			}
-		}
-		if errors.Is(err, io.EOF) {
+		if len(bytes.TrimSpace(line)) > 0 && !take(line) || errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -90,8 +86,7 @@ func readLine(in *bufio.Reader, limit int) ([]byte, error) {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		line = bytes.TrimSuffix(line, []byte{'\n'})
-		line = bytes.TrimSuffix(line, []byte{'\r'})
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
 		return line[:min(len(line), limit+1)], err
 	}
 }
@@ -111,8 +106,7 @@ func NewSink(out io.Writer) *Sink { return &Sink{out: out, broken: make(chan str
 
 // Send writes message, which must hold no raw line end, and the end of its line.
 func (s *Sink) Send(message []byte) {
-	line := append(make([]byte, 0, len(message)+1), message...)
-	line = append(line, '\n')
+	line := append(append(make([]byte, 0, len(message)+1), message...), '\n')
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -135,6 +129,46 @@ func (s *Sink) Err() error {
 		return fmt.Errorf("writing to the client: %w", s.err)
 	}
 	return nil
+}
+
+// Workers run pieces of work side by side, on goroutines that they keep: a new one has
+// a small stack, which a call on its way down the road outgrows more than once. Go and
+// Drain must not be called at the same time. The owner calls Drain.
+type Workers struct {
+	idle chan func()  // has a receiver for each goroutine without work
+	kept atomic.Int64 // goroutines that have stayed after their first work, or were one too many
+	all  sync.WaitGroup
+}
+
+// maxKept is how many goroutines Workers keep.
+const maxKept = 64
+
+// NewWorkers returns Workers without a goroutine.
+func NewWorkers() *Workers { return &Workers{idle: make(chan func())} }
+
+// Go runs work on a goroutine that has none, or else on a new one.
+func (w *Workers) Go(work func()) {
+	select {
+	case w.idle <- work:
+	default:
+		w.all.Go(func() { w.run(work) })
+	}
+}
+
+// run does work, and what comes after it while the goroutine is kept.
+func (w *Workers) run(work func()) {
+	work()
+	if w.kept.Add(1) <= maxKept {
+		for work := range w.idle {
+			work()
+		}
+	}
+}
+
+// Drain is Drain of all work that has begun. Nothing may follow it.
+func (w *Workers) Drain(limit time.Duration, cancel func()) bool {
+	close(w.idle)
+	return Drain(&w.all, limit, cancel)
 }
 
 // lastGrace is how long Drain waits for work that was cancelled.

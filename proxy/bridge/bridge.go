@@ -108,9 +108,7 @@ func New(opts Options) (*Bridge, error) {
 		}
 	}
 	opts.Drain, opts.Pause = cmp.Or(opts.Drain, 30*time.Second), cmp.Or(opts.Pause, time.Second)
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(opts.TLS), log: opts.Log}
 	if opts.Token != "" && u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
 		b.log.Warn("the token travels unencrypted", "to", b.name, "hint", "use https")

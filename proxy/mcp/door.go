@@ -147,9 +147,7 @@ func (o Options) withDefaults() Options {
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, jsonrpc.DefaultLimits().Bytes)
 	o.Stdio = cmp.Or(o.Stdio, identity.Credential{Local: true})
-	if o.Log == nil {
-		o.Log = hclog.NewNullLogger()
-	}
+	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	if o.Ended == nil {
 		o.Ended = func(string) {}
 	}

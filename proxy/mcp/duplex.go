@@ -120,7 +120,7 @@ func (c *duplex) serveBatch(x *exchange, data []byte) answer {
 // stdioClient is one client on stdin and stdout.
 type stdioClient struct {
 	duplex
-	flights sync.WaitGroup // ready when every request has been answered
+	flights *ndjson.Workers // run the requests
 	out     *ndjson.Sink
 
 	listening     context.Context
@@ -137,7 +137,7 @@ type stdioClient struct {
 // writing failed. If in is an io.Closer it is closed when Serve stops before
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &stdioClient{out: ndjson.NewSink(out)}
+	c := &stdioClient{flights: ndjson.NewWorkers(), out: ndjson.NewSink(out)}
 	c.duplex = duplex{door: d, session: newSession(policy.Principal{}, "", "", ""), send: c.out.Send, spawn: c.flights.Go, arrays: true}
 	c.session.direct = func(o outgoing) bool { c.send(o.message); return true }
 	c.listening, c.stopListening = context.WithCancel(d.base)
@@ -207,7 +207,7 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 func (c *stdioClient) drain() error {
 	c.stopListening()
 	c.session.closeToQuestions()
-	if !ndjson.Drain(&c.flights, c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+	if !c.flights.Drain(c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {

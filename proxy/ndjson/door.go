@@ -88,9 +88,7 @@ func New(opts Options) (*Door, error) {
 	if opts.Ended == nil {
 		opts.Ended = func(string) {}
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	return &Door{opts: opts}, nil
 }
 
@@ -103,7 +101,7 @@ type client struct {
 	session string          // key of its upstream connections
 	ctx     context.Context // of every call; outlives the context of Serve
 	cancel  context.CancelCauseFunc
-	flights sync.WaitGroup // done when every request has been answered
+	flights *ndjson.Workers // run the requests
 	out     *ndjson.Sink
 
 	mu   sync.Mutex          // protects the field below
@@ -121,10 +119,7 @@ type client struct {
 // reading or writing. If in is an io.Closer, Serve closes it when it stops
 // before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &client{
-		door: d, session: "ses_" + rand.Text(), out: ndjson.NewSink(out),
-		live: make(map[string]struct{}),
-	}
+	c := &client{door: d, session: "ses_" + rand.Text(), flights: ndjson.NewWorkers(), out: ndjson.NewSink(out), live: make(map[string]struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
 	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte) { c.serveLine(ctx, line) })
@@ -195,7 +190,7 @@ func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 // drain waits for the requests in flight. It returns the write error, if there
 // was one.
 func (c *client) drain() error {
-	if !ndjson.Drain(&c.flights, c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+	if !c.flights.Drain(c.door.opts.Drain, func() { c.cancel(errClosing) }) {
 		return errors.New("serving ndjson: requests do not end")
 	}
 	return c.out.Err()

@@ -67,9 +67,7 @@ func (o Options) withDefaults() Options {
 	if o.After == nil {
 		o.After = time.After
 	}
-	if o.Logger == nil {
-		o.Logger = hclog.NewNullLogger()
-	}
+	o.Logger = cmp.Or(o.Logger, hclog.NewNullLogger())
 	if o.First == nil {
 		o.First = func() bool { return false }
 	}

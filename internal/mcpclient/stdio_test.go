@@ -1,0 +1,241 @@
+package mcpclient_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
+)
+
+// served is a server at the far ends of two pipes.
+type served struct {
+	*mcpclient.Conn
+	t       *testing.T
+	stdin   *os.File
+	stdout  *os.File
+	lines   *bufio.Reader
+	near    []io.Closer
+	exited  chan struct{}
+	leaving sync.Once
+
+	mu      sync.Mutex // protects the field below
+	notices []string
+}
+
+// serve connects to a server.
+func serve(t *testing.T) *served {
+	stdin, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &served{t: t, stdin: stdin, stdout: stdout, lines: bufio.NewReader(stdin), near: []io.Closer{in, out}, exited: make(chan struct{})}
+	s.Conn = mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20, Handle: s.handle})
+	s.OpenStdio(in, out, s, false)
+	t.Cleanup(func() {
+		s.Close()
+		s.leave()
+	})
+	return s
+}
+
+func (s *served) handle(msg *jsonrpc.Message, _ *mcpclient.Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notices = append(s.notices, msg.Method)
+}
+
+func (s *served) Exited() <-chan struct{} { return s.exited }
+func (s *served) Fate() error             { return errors.New("it left") }
+
+func (s *served) Stop() {
+	s.leave()
+	for _, c := range s.near {
+		_ = c.Close()
+	}
+}
+
+// leave ends the server.
+func (s *served) leave() {
+	s.leaving.Do(func() {
+		_ = s.stdin.Close()
+		_ = s.stdout.Close()
+		close(s.exited)
+	})
+}
+
+// read returns the next line on stdin.
+func (s *served) read() string {
+	line, err := s.lines.ReadString('\n')
+	if err != nil {
+		s.t.Error(err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// id returns the id of a request.
+func id(t *testing.T, line string) string {
+	m, err := jsonrpc.Decode([]byte(line), jsonrpc.Limits{})
+	if err != nil {
+		t.Fatalf("%v: %.200s", err, line)
+	}
+	return string(m.ID)
+}
+
+func (s *served) write(line string) {
+	if _, err := io.WriteString(s.stdout, line+"\n"); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// outcome is how a call ended.
+type outcome struct {
+	result json.RawMessage
+	e      *mcpclient.Error
+}
+
+// begin makes a call in its own goroutine.
+func (s *served) begin(ctx context.Context, params string) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		result, e := s.Do(ctx, &mcpclient.Call{ID: s.NextID(), Method: "tools/call", Params: json.RawMessage(params)})
+		done <- outcome{result, e}
+	}()
+	return done
+}
+
+// Sixteen calls at a time are answered in the opposite order, with a notification before
+// each answer: every caller has its own answer, and the notifications have their order.
+func TestStdioOutOfOrder(t *testing.T) {
+	const callers, rounds = 16, 20
+	s := serve(t)
+	for range rounds {
+		var calls []<-chan outcome
+		for i := range callers {
+			size := 1 << (i % 14) // some fill a pipe together
+			calls = append(calls, s.begin(t.Context(), fmt.Sprintf(`{"n":%d,"text":%q}`, i, strings.Repeat("x", size))))
+		}
+		var lines []string
+		for range callers {
+			lines = append(lines, s.read())
+		}
+		for i := callers - 1; i >= 0; i-- {
+			s.write(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/%d"}`, i))
+			s.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id(t, lines[i]), paramsOf(t, lines[i])))
+		}
+		for i, done := range calls {
+			if o := <-done; o.e != nil || !strings.HasPrefix(string(o.result), fmt.Sprintf(`{"n":%d,`, i)) {
+				t.Fatalf("call %d: %.50s, %v", i, o.result, o.e)
+			}
+		}
+	}
+	for i, got := range s.notices {
+		if want := fmt.Sprintf("notifications/%d", callers-1-i%callers); got != want {
+			t.Fatalf("notification %d is %s, want %s", i, got, want)
+		}
+	}
+	if len(s.notices) != callers*rounds {
+		t.Errorf("%d notifications", len(s.notices))
+	}
+}
+
+func paramsOf(t *testing.T, line string) json.RawMessage {
+	params, ok := jsonrpc.Get([]byte(line), "params")
+	if !ok {
+		t.Fatalf("no params: %.200s", line)
+	}
+	return params
+}
+
+// A server that does not read: calls that were given up meanwhile and of which nothing
+// was written are not sent, and the others arrive whole and in order, a notification
+// included.
+func TestStdioUnread(t *testing.T) {
+	const calls = 200
+	text := strings.Repeat("x", 1000) // 200 of them are more than a pipe holds
+	s := serve(t)
+	var done [calls]outcome
+	for i := range calls {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancelled := s.begin(ctx, fmt.Sprintf(`{"n":%d,"text":%q}`, i, text))
+		for s.Lookup(fmt.Sprint(i+1)) == nil { // until it is under way
+			select {
+			case o := <-cancelled:
+				t.Fatalf("call %d ended: %v", i, o.e)
+			default:
+			}
+		}
+		cancel()
+		done[i] = <-cancelled
+	}
+	if err := s.Post(t.Context(), []byte(`{"jsonrpc":"2.0","method":"notifications/last"}`)); err != nil {
+		t.Fatal(err)
+	}
+	arrived := map[string]bool{}
+	last := 0
+	for {
+		line := s.read()
+		if strings.Contains(line, "notifications/last") {
+			break
+		}
+		var n int
+		if _, err := fmt.Sscanf(string(paramsOf(t, line)), `{"n":%d,`, &n); err != nil || n < last || !strings.HasSuffix(line, text+`"}}`) {
+			t.Fatalf("after %d: %.100s", last, line)
+		}
+		last = n
+		arrived[fmt.Sprint(n)] = true
+	}
+	for i, o := range done {
+		if o.e == nil || o.e.Kind != mcpclient.Cancelled || o.e.Sent != arrived[fmt.Sprint(i)] {
+			t.Errorf("call %d: %+v, arrived %t", i, o.e, arrived[fmt.Sprint(i)])
+		}
+	}
+	if n := len(arrived); n == calls {
+		t.Errorf("%d calls arrived", n)
+	}
+}
+
+// A call follows a notification that was posted before it.
+func TestStdioOrder(t *testing.T) {
+	s := serve(t)
+	for i := range 200 {
+		if err := s.Post(t.Context(), []byte(`{"jsonrpc":"2.0","method":"notifications/first"}`)); err != nil {
+			t.Fatal(err)
+		}
+		done := s.begin(t.Context(), `{}`)
+		if got := s.read(); !strings.Contains(got, "notifications/first") {
+			t.Fatalf("round %d: %s", i, got)
+		}
+		s.write(`{"jsonrpc":"2.0","id":` + id(t, s.read()) + `,"result":{}}`)
+		if o := <-done; o.e != nil {
+			t.Fatal(o.e)
+		}
+	}
+}
+
+// A server that leaves: the call that it had fails with its fate, and the next one was
+// not sent.
+func TestStdioLeaves(t *testing.T) {
+	s := serve(t)
+	done := s.begin(t.Context(), `{}`)
+	s.read()
+	s.leave()
+	if o := <-done; o.e == nil || o.e.Kind != mcpclient.Failed || !o.e.Sent || !strings.Contains(o.e.Error(), "it left") {
+		t.Errorf("%+v", o.e)
+	}
+	if o := <-s.begin(t.Context(), `{}`); o.e == nil || o.e.Kind != mcpclient.Unavailable || o.e.Sent {
+		t.Errorf("%+v", o.e)
+	}
+}
