@@ -6,6 +6,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,9 +163,7 @@ type plain Input // without the methods
 // MarshalJSON writes in as a policy sees it.
 func (in Input) MarshalJSON() ([]byte, error) {
 	d := plain(in)
-	if d.Action == "" {
-		d.Action = ActionCall
-	}
+	d.Action = cmp.Or(d.Action, ActionCall)
 	if !in.Calls() {
 		d.Tool = Tool{}
 	}

@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,9 +100,7 @@ func New(opts Options) *Registry {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.Logger == nil {
-		opts.Logger = hclog.NewNullLogger()
-	}
+	opts.Logger = cmp.Or(opts.Logger, hclog.NewNullLogger())
 	r := &Registry{opts: opts, log: opts.Logger, schemas: NewSchemaRegistry()}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.pins = OpenPins(opts.DB, opts.Now, opts.Accepted)

@@ -93,9 +93,7 @@ func (e *env) wholeInput(flag, tool string) (*policy.Input, error) {
 
 func (s *supposed) principal(cfg *config.Config) policy.Principal {
 	p := policy.Principal{Subject: s.subject, Roles: s.roles, Client: s.client, Tenant: s.tenant}
-	if p.Subject == "" {
-		p.Subject = "somebody"
-	}
+	p.Subject = cmp.Or(p.Subject, "somebody")
 	for _, t := range cfg.Identity.Tokens {
 		if t.Subject != s.subject {
 			continue
@@ -185,9 +183,7 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	}
 	d, failed := engine.Decide(ctx, in)
 	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
-	if answer == "" {
-		answer = "no"
-	}
+	answer = cmp.Or(answer, "no")
 	err = e.print("answer", struct {
 		Answer   string          `json:"answer"`
 		Decision policy.Decision `json:"decision"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -160,9 +161,7 @@ func (e *env) applyDefaults(forms string) error {
 			*to = v
 		}
 	}
-	if e.config == "" {
-		e.config = defaultConfig
-	}
+	e.config = cmp.Or(e.config, defaultConfig)
 	known := strings.Split(strings.TrimSuffix("table,json,"+forms, ","), ",")
 	if !slices.Contains(known, e.output) {
 		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", e.output, strings.Join(known, " or -o ")))

@@ -12,6 +12,7 @@
 package shadow
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -90,9 +91,7 @@ func New(o Options) *Worker {
 	if o.Observe == nil {
 		o.Observe = func(Outcome) {}
 	}
-	if o.Log == nil {
-		o.Log = hclog.NewNullLogger()
-	}
+	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	if o.Now == nil {
 		o.Now = time.Now
 	}

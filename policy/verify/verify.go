@@ -17,6 +17,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,9 +95,7 @@ func New(o Options) *Sampler {
 	if o.Observe == nil {
 		o.Observe = func(Outcome) {}
 	}
-	if o.Log == nil {
-		o.Log = hclog.NewNullLogger()
-	}
+	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	s := &Sampler{opts: o, queue: make(chan sample, queued)}
 	s.SetShare(o.Share)
 	return s

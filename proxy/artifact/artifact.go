@@ -152,9 +152,7 @@ func Open(ctx context.Context, dir string, db *store.DB, opts Options) (*Store, 
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.Log == nil {
-		opts.Log = hclog.NewNullLogger()
-	}
+	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	root, err := openRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("opening artifacts: %w", err)

@@ -84,9 +84,7 @@ func (o Options) withDefaults() Options {
 	if o.Observe == nil {
 		o.Observe = func(wire.Event) {}
 	}
-	if o.Log == nil {
-		o.Log = hclog.NewNullLogger()
-	}
+	o.Log = cmp.Or(o.Log, hclog.NewNullLogger())
 	if o.Now == nil {
 		o.Now = time.Now
 	}

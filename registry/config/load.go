@@ -51,9 +51,7 @@ func Load(opts Options) (*Config, error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Path == "" {
-		o.Path = "mcp.json"
-	}
+	o.Path = cmp.Or(o.Path, "mcp.json")
 	if o.Getenv == nil {
 		o.Getenv = os.LookupEnv
 	}

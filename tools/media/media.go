@@ -5,6 +5,7 @@ package media
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -92,9 +93,7 @@ func (r *Renderer) Render(ctx context.Context, prompt, aspect, model string) (Pi
 	if !slices.Contains(r.models, model) {
 		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrModel, model)
 	}
-	if aspect == "" {
-		aspect = "1:1"
-	}
+	aspect = cmp.Or(aspect, "1:1")
 	size, ok := sizes[aspect]
 	if !ok {
 		return Picture{}, fmt.Errorf("rendering: %w %.64q", ErrAspect, aspect)

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -105,9 +106,7 @@ func (d Document) named(name string, taken map[string]bool) Document {
 		d.ID = name // a.md next to a.txt
 	}
 	taken[d.ID] = true
-	if d.Title == "" {
-		d.Title = d.ID
-	}
+	d.Title = cmp.Or(d.Title, d.ID)
 	return d
 }
 
