@@ -30,7 +30,10 @@ var ErrRepeated = errors.New("member appears more than once")
 // repeat.
 func Get(obj json.RawMessage, key string) (found json.RawMessage, ok bool) {
 	l := lexer{data: obj}
-	_ = l.peek() == '{' && l.each(func(name []byte) bool {
+	if l.peek() != '{' {
+		return nil, false
+	}
+	l.each(func(name []byte) bool {
 		value := l.element()
 		if string(name) == key {
 			found = value
@@ -197,7 +200,9 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 // as it is spelled. Bytes that are not one well-formed object yield nothing.
 func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		_ = whole(obj, '{') && Each(obj, func(name []byte, value json.RawMessage) bool { return yield(string(name), value) })
+		if whole(obj, '{') {
+			Each(obj, func(name []byte, value json.RawMessage) bool { return yield(string(name), value) })
+		}
 	}
 }
 
@@ -205,7 +210,9 @@ func Members(obj json.RawMessage) iter.Seq2[string, json.RawMessage] {
 // array yield nothing.
 func Elements(arr json.RawMessage) iter.Seq[json.RawMessage] {
 	return func(yield func(json.RawMessage) bool) {
-		_ = whole(arr, '[') && Each(arr, func(_ []byte, value json.RawMessage) bool { return yield(value) })
+		if whole(arr, '[') {
+			Each(arr, func(_ []byte, value json.RawMessage) bool { return yield(value) })
+		}
 	}
 }
 
