@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -129,46 +128,6 @@ func (s *Sink) Err() error {
 		return fmt.Errorf("writing to the client: %w", s.err)
 	}
 	return nil
-}
-
-// Workers run pieces of work side by side, on goroutines that they keep: a new one has
-// a small stack, which a call on its way down the road outgrows more than once. Go and
-// Drain must not be called at the same time. The owner calls Drain.
-type Workers struct {
-	idle chan func()  // has a receiver for each goroutine without work
-	kept atomic.Int64 // goroutines that have stayed after their first work, or were one too many
-	all  sync.WaitGroup
-}
-
-// maxKept is how many goroutines Workers keep.
-const maxKept = 64
-
-// NewWorkers returns Workers without a goroutine.
-func NewWorkers() *Workers { return &Workers{idle: make(chan func())} }
-
-// Go runs work on a goroutine that has none, or else on a new one.
-func (w *Workers) Go(work func()) {
-	select {
-	case w.idle <- work:
-	default:
-		w.all.Go(func() { w.run(work) })
-	}
-}
-
-// run does work, and what comes after it while the goroutine is kept.
-func (w *Workers) run(work func()) {
-	work()
-	if w.kept.Add(1) <= maxKept {
-		for work := range w.idle {
-			work()
-		}
-	}
-}
-
-// Drain is Drain of all work that has begun. Nothing may follow it.
-func (w *Workers) Drain(limit time.Duration, cancel func()) bool {
-	close(w.idle)
-	return Drain(&w.all, limit, cancel)
 }
 
 // lastGrace is how long Drain waits for work that was cancelled.

@@ -168,7 +168,8 @@ type core struct {
 	cancel  context.CancelCauseFunc
 	closing context.Context // ended by Close: event streams, stdio clients and the janitor end
 	close   context.CancelFunc
-	work    wait.Drain // requests, stdio clients, and calls that continue after their request
+	work    wait.Drain    // requests, stdio clients, and calls that continue after their request
+	calls   *wait.Workers // run the calls that may continue after their request
 }
 
 // sessionServer serves requests of the revisions before 2026-07-28, which
@@ -217,7 +218,7 @@ func New(opts Options) (*Door, error) {
 	}
 	opts = opts.withDefaults()
 	base, cancel := context.WithCancelCause(context.Background())
-	c := &core{opts: opts, base: base, cancel: cancel}
+	c := &core{opts: opts, base: base, cancel: cancel, calls: wait.NewWorkers()}
 	c.closing, c.close = context.WithCancel(base)
 	events := &eventLog{limits: opts.EventLog.withDefaults(), now: opts.Now, held: make(map[owner]*holding)}
 	groups := &clientGroups{table: newTable[*clientGroup](opts), onEnd: opts.Ended, listens: make(map[owner]int), parked: share.New[owner](opts.MaxParked)}
@@ -248,8 +249,10 @@ func (d *Door) Close(ctx context.Context) error {
 		s.closeToQuestions()
 	}
 	var err error
+	calls := d.calls.Finish()
 	select {
 	case <-idle:
+		calls.Wait()
 	case <-ctx.Done():
 		err = ctx.Err()
 	}

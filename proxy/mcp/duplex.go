@@ -16,6 +16,7 @@ import (
 	"github.com/toolgate/toolgate/internal/guard"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/signal"
@@ -120,7 +121,7 @@ func (c *duplex) serveBatch(x *exchange, data []byte) answer {
 // stdioClient is one client on stdin and stdout.
 type stdioClient struct {
 	duplex
-	flights *ndjson.Workers // run the requests
+	flights *wait.Workers // run the requests
 	out     *ndjson.Sink
 
 	listening     context.Context
@@ -137,7 +138,7 @@ type stdioClient struct {
 // writing failed. If in is an io.Closer it is closed when Serve stops before
 // its end, so that no reader is left waiting.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &stdioClient{flights: ndjson.NewWorkers(), out: ndjson.NewSink(out)}
+	c := &stdioClient{flights: wait.NewWorkers(), out: ndjson.NewSink(out)}
 	c.duplex = duplex{door: d, session: newSession(policy.Principal{}, "", "", ""), send: c.out.Send, spawn: c.flights.Go, arrays: true}
 	c.session.direct = func(o outgoing) bool { c.send(o.message); return true }
 	c.listening, c.stopListening = context.WithCancel(d.base)
@@ -207,7 +208,7 @@ func (c *stdioClient) answer(x *exchange, a answer) {
 func (c *stdioClient) drain() error {
 	c.stopListening()
 	c.session.closeToQuestions()
-	if !c.flights.Drain(c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
+	if !ndjson.Drain(c.flights.Finish(), c.door.opts.Drain, func() { c.session.abortAll(errClosing) }) {
 		return errors.New("serving stdio: calls do not end")
 	}
 	if s := c.current(); s != nil {
@@ -338,7 +339,7 @@ func (d *Door) refuseUnattached(x *exchange, body []byte) answer {
 func (c *sseClient) spawnFlight(work func()) {
 	d := c.door
 	d.work.Continue()
-	go func() {
+	d.calls.Go(func() {
 		defer d.work.Leave()
 		work()
 		select {
@@ -348,7 +349,7 @@ func (c *sseClient) spawnFlight(work func()) {
 			}
 		default:
 		}
-	}()
+	})
 }
 
 // batchVersion is the one revision with batches; receiving them is a MUST there

@@ -95,14 +95,14 @@ func (s *statelessServer) beginCall(t *attempt) *multiCall {
 	}
 	s.work.Continue()
 	t.x.stateless.group.work.Add(1)
-	go func() {
+	s.calls.Go(func() {
 		defer s.work.Leave()
 		defer s.groups.leave(t.x.stateless.group)
 		defer e.cancel(nil)
 		o := e.run()
 		t.x.stateless.group.removeCall(e)
 		e.finish(o)
-	}()
+	})
 	return e
 }
 

@@ -230,10 +230,10 @@ func (c *core) serveStream(out *response, rd *reader, work func(*stream) answer)
 		rd.begin()
 	}
 	c.work.Continue()
-	go func() {
+	c.calls.Go(func() {
 		defer c.work.Leave()
 		t.finish(work(t))
-	}()
+	})
 	if out.plain && !rd.waitFirst(out.client) {
 		return
 	}

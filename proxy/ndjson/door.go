@@ -23,6 +23,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
+	"github.com/toolgate/toolgate/internal/wait"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/proxy"
@@ -101,7 +102,7 @@ type client struct {
 	session string          // key of its upstream connections
 	ctx     context.Context // of every call; outlives the context of Serve
 	cancel  context.CancelCauseFunc
-	flights *ndjson.Workers // run the requests
+	flights *wait.Workers // run the requests
 	out     *ndjson.Sink
 
 	mu   sync.Mutex          // protects the field below
@@ -119,7 +120,7 @@ type client struct {
 // reading or writing. If in is an io.Closer, Serve closes it when it stops
 // before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &client{door: d, session: "ses_" + rand.Text(), flights: ndjson.NewWorkers(), out: ndjson.NewSink(out), live: make(map[string]struct{})}
+	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), out: ndjson.NewSink(out), live: make(map[string]struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
 	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte) { c.serveLine(ctx, line) })
@@ -190,7 +191,7 @@ func (c *client) send(response []byte) { c.out.Send(jsonrpc.OneLine(response)) }
 // drain waits for the requests in flight. It returns the write error, if there
 // was one.
 func (c *client) drain() error {
-	if !c.flights.Drain(c.door.opts.Drain, func() { c.cancel(errClosing) }) {
+	if !ndjson.Drain(c.flights.Finish(), c.door.opts.Drain, func() { c.cancel(errClosing) }) {
 		return errors.New("serving ndjson: requests do not end")
 	}
 	return c.out.Err()

@@ -1,0 +1,53 @@
+package wait_test
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/toolgate/toolgate/internal/wait"
+)
+
+// goroutine returns the name of the goroutine that calls it.
+func goroutine() string {
+	head := make([]byte, 64)
+	name, _, _ := bytes.Cut(head[:runtime.Stack(head, false)], []byte(" ["))
+	return string(name)
+}
+
+// A goroutine that has done its work does the next; while it is at work, another does.
+func TestWorkersKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := wait.NewWorkers()
+		var first, second, beside string
+		w.Go(func() { first = goroutine() })
+		synctest.Wait()
+		release := make(chan struct{})
+		w.Go(func() { second = goroutine(); <-release })
+		w.Go(func() { beside = goroutine() })
+		synctest.Wait()
+		if first != second || beside == second || beside == "" {
+			t.Errorf("the work was done by %s, %s and %s", first, second, beside)
+		}
+		close(release)
+		w.Finish().Wait() // synctest reports a goroutine that does not end
+	})
+}
+
+// However much is at work at once, at most 64 goroutines are kept.
+func TestWorkersBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := wait.NewWorkers()
+		before, release := runtime.NumGoroutine(), make(chan struct{})
+		for range 1000 {
+			w.Go(func() { <-release })
+		}
+		close(release)
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 64 {
+			t.Errorf("%d goroutines are kept", n)
+		}
+		w.Finish().Wait()
+	})
+}
