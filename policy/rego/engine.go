@@ -182,6 +182,7 @@ const (
 	triedRoles  = 50
 	triedTools  = 3 // of each role, besides one that nobody knows
 	unknownTool = "toolgate-sample__unknown"
+	sampleRole  = "toolgate-sample-role" // has no rights
 )
 
 // odd are arguments as nobody should send them: a policy must answer them too.
@@ -195,10 +196,11 @@ var odd = []json.RawMessage{
 
 // Try evaluates sample calls and other requests of the roles in data.roles, and of a
 // role that has no rights, on all cores. Each must come to a decision or to undefined.
-// The error is that of the first role that fails.
+// Calls come with odd arguments, other requests only from the role without rights. The
+// error is that of the first role that fails.
 func (e *Engine) Try(ctx context.Context) error {
 	roles := e.Roles()
-	roles = append([]string{"toolgate-sample-role"}, roles[:min(len(roles), triedRoles)]...)
+	roles = append([]string{sampleRole}, roles[:min(len(roles), triedRoles)]...)
 	faults := make([]error, len(roles))
 	var cores errgroup.Group
 	cores.SetLimit(runtime.GOMAXPROCS(0))
@@ -220,15 +222,19 @@ func (e *Engine) tryRole(ctx context.Context, role string) error {
 	for _, in := range samples {
 		in.Principal = policy.Principal{Subject: "toolgate-sample", Roles: []string{role}}
 		in.Request = policy.Request{ID: "1", Transport: "http", TraceID: "trc_sample", Time: time.Unix(0, 0)}
-		if err := e.tryOne(ctx, role, &in); err != nil {
+		arguments := odd
+		if !in.Calls() && role != sampleRole {
+			arguments = odd[:1]
+		}
+		if err := e.tryOne(ctx, role, &in, arguments); err != nil {
 			return fmt.Errorf("trying policy: %w", err)
 		}
 	}
 	return nil
 }
 
-// tryOne evaluates one sample with each of the odd arguments.
-func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input) (err error) {
+// tryOne evaluates one sample with each of arguments.
+func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input, arguments []json.RawMessage) (err error) {
 	var known *pair
 	what, hint := "asks for "+in.Action, "look at input.action, and test the type of an argument before using it"
 	if in.Calls() {
@@ -241,7 +247,7 @@ func (e *Engine) tryOne(ctx context.Context, role string, in *policy.Input) (err
 	if err != nil {
 		return err
 	}
-	for _, raw := range odd {
+	for _, raw := range arguments {
 		v, err := e.eval(ctx, e.program.decision, max(tryTimeout, e.timeout), func(c topdown.Cancel) (ast.Value, error) {
 			arguments, err := argumentsTerm(raw, c)
 			return input.(ast.Object).Map(func(k, v *ast.Term) (*ast.Term, *ast.Term, error) {
