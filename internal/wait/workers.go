@@ -3,20 +3,23 @@ package wait
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// Workers run pieces of work side by side, on goroutines that they keep: a new one has
-// a small stack, which a call on its way down the road outgrows more than once. They are
-// safe for concurrent use. The owner calls Finish.
+// Workers run pieces of work side by side, on goroutines that they keep for a while: a
+// new one has a small stack, which a call on its way down the road outgrows more than
+// once. They are safe for concurrent use. The owner calls Finish.
 type Workers struct {
 	idle chan func() // has a receiver for each goroutine without work
 	over chan struct{}
-	kept atomic.Int64 // goroutines that have stayed after their first work, or were one too many
+	kept atomic.Int64 // goroutines that have stayed after their first work
 	all  sync.WaitGroup
 }
 
-// maxKept is how many goroutines Workers keep.
-const maxKept = 64
+const (
+	maxKept = 64          // goroutines that Workers keep
+	keptFor = time.Second // how long one of them waits for work
+)
 
 // NewWorkers returns Workers without a goroutine.
 func NewWorkers() *Workers { return &Workers{idle: make(chan func()), over: make(chan struct{})} }
@@ -33,13 +36,16 @@ func (w *Workers) Go(work func()) {
 // run does work, and what comes after it while the goroutine is kept.
 func (w *Workers) run(work func()) {
 	work()
+	defer w.kept.Add(-1)
 	if w.kept.Add(1) > maxKept {
 		return
 	}
-	for {
+	for rest := time.NewTimer(keptFor); ; rest.Reset(keptFor) {
 		select {
 		case work := <-w.idle:
 			work()
+		case <-rest.C:
+			return
 		case <-w.over:
 			return
 		}

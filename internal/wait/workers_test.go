@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/wait"
 )
@@ -46,6 +47,26 @@ func TestWorkersBounded(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		if n := runtime.NumGoroutine() - before; n > 64 {
+			t.Errorf("%d goroutines are kept", n)
+		}
+		w.Finish().Wait()
+	})
+}
+
+// A goroutine that finds no work for a second ends.
+func TestWorkersRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := wait.NewWorkers()
+		before := runtime.NumGoroutine()
+		w.Go(func() {})
+		time.Sleep(999 * time.Millisecond) // of the bubble's clock
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n != 1 {
+			t.Errorf("%d goroutines are kept at first", n)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n != 0 {
 			t.Errorf("%d goroutines are kept", n)
 		}
 		w.Finish().Wait()
