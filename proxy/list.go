@@ -104,8 +104,8 @@ func (k *listings) put(p Policy, c *registry.Catalogue, key listingKey, tools []
 	return l
 }
 
-// drop counts off a rights set that is no longer in k.lists, and its Listing when no
-// other one has it.
+// drop subtracts the size of a rights set that has left k.lists, and the size of its
+// Listing when no other rights set has that.
 func (k *listings) drop(key listingKey, l *Listing) {
 	k.bytes -= key.size()
 	if l.users--; l.users == 0 {

@@ -91,10 +91,10 @@ func (e *env) attached(ctx context.Context, serve func(*app.App, identity.Creden
 	return errors.Join(serve(a, identity.Credential{Bearer: e.token, Local: e.token == ""}), a.Close())
 }
 
-// client returns the input of a client, which is stdin. Where that is a pipe or a socket, a
-// read of it waits in Go's poller: a thread that blocks in a read instead wakes the monitor
-// of Go's scheduler at each line, which costs more than the line. What is stdout too stays
-// as it is, because whether it blocks is a property of both.
+// client returns stdin, from which a client is served. It makes a pipe or a socket
+// non-blocking, so that reads wait in Go's poller: a read that blocks a thread wakes the
+// monitor of Go's scheduler at each line, which costs more than the line. When stdin and
+// stdout are one file, it stays as it is, because the mode would hold for both.
 func (e *env) client() io.Reader {
 	if e.in != io.Reader(os.Stdin) || runtime.GOOS == "windows" || os.Stdin.SetReadDeadline(time.Time{}) == nil { // waits there already
 		return e.in

@@ -303,7 +303,7 @@ func (b *body) finish(whole bool) {
 }
 
 // release keeps the connection for the next request. It closes a connection that
-// cannot carry another request, and one for which there is no place among idle ones.
+// cannot carry another request, and any connection while enough others are idle.
 func (c *conn) release(reuse bool) {
 	t := c.t
 	most := t.secure.MaxIdleConnsPerHost

@@ -139,8 +139,9 @@ func (w *httpWire) exchange(ctx context.Context, p *Call) (body []byte, res *htt
 	return nil, res, err
 }
 
-// repeat returns the headers that repeat a stateless call, without those that every
-// request has. It reports false for what a Template cannot carry.
+// repeat returns the header lines that repeat the method and the parameters of a
+// stateless call. It leaves out headers that every request has, and reports false for
+// headers that a Template cannot carry.
 func (s *spoken) repeat(p *Call) (lines []byte, ok bool) {
 	lines, ok = make([]byte, 0, 128), len(p.Bound) < 2 // of several, two may have one name
 	paramheader.Each(p.Method, p.Params, p.Bound, func(name, value string) {
