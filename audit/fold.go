@@ -18,8 +18,9 @@ const (
 // all records is the number of acts. A process that is killed loses the counts of its
 // last interval. A Fold is safe for concurrent use.
 type Fold struct {
-	write      func(Kind, *Record) error
-	stop, done chan struct{}
+	write func(Kind, *Record) error
+	stop  chan struct{}
+	done  chan struct{}
 
 	mu    sync.Mutex // protects the field below
 	kinds map[foldKey]*folded

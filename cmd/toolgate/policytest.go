@@ -16,9 +16,11 @@ import (
 
 // policyTests are the flags of policy test.
 type policyTests struct {
-	path, run                string
-	coverage, verbose, trace bool
-	threshold                float64
+	path, run string
+	coverage  bool
+	threshold float64
+	verbose   bool
+	trace     bool
 }
 
 func policyTest(e *env) *cobra.Command {

@@ -22,11 +22,21 @@ import (
 // metrics are what /metrics shows. No label names a person, and tools appear
 // only under the names of the catalogue, so that callers cannot add series.
 type metrics struct {
-	registry                                             *prometheus.Registry
-	calls, notices, loads, verified, shadow, hidden      *prometheus.CounterVec
-	shipped, unshipped, dropped, handshakes, credentials *prometheus.CounterVec
-	seconds, waits                                       *prometheus.HistogramVec
-	doubts                                               prometheus.Counter
+	registry    *prometheus.Registry
+	calls       *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	notices     *prometheus.CounterVec
+	waits       *prometheus.HistogramVec
+	shipped     *prometheus.CounterVec
+	unshipped   *prometheus.CounterVec
+	loads       *prometheus.CounterVec
+	verified    *prometheus.CounterVec
+	shadow      *prometheus.CounterVec
+	hidden      *prometheus.CounterVec
+	dropped     *prometheus.CounterVec
+	handshakes  *prometheus.CounterVec
+	doubts      prometheus.Counter
+	credentials *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
