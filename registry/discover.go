@@ -53,9 +53,7 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 	if cfg.Pin != config.PinOff {
 		r.pin(cfg, tools)
 	}
-	if cfg.Expose != nil {
-		tools = slices.DeleteFunc(tools, func(t *Tool) bool { return !slices.Contains(cfg.Expose, t.Name) })
-	}
+	tools = slices.DeleteFunc(tools, func(t *Tool) bool { return !cfg.Offers(t.Name) })
 	for _, t := range tools {
 		if t.warning != "" {
 			warnings = append(warnings, fmt.Sprintf("tool %s: %s", t.Name, t.warning))
@@ -66,7 +64,7 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 	}
 	if definitions != nil {
 		for _, name := range cfg.Expose {
-			if !seen[name] {
+			if !seen[name] && !strings.ContainsAny(name, "*?") {
 				warnings = append(warnings, fmt.Sprintf("expose names %q, which the server does not offer", name))
 			}
 		}

@@ -20,7 +20,8 @@ var mayImport = map[string][]string{
 	app:                  {"signal", "audit", "console", "policy", "policy/...", "proxy", "proxy/...", "registry", "registry/..."},
 	"signal":             {},
 	"audit":              {"signal"},
-	"registry/config":    {"docs/schemas", "registry/lock"}, // the published schema is the one that files are checked against
+	"registry/config":    {"docs/schemas", "registry/dialect", "registry/lock"}, // the published schema is the one that files are checked against
+	"registry/dialect":   {},
 	"registry/lock":      {},
 	"registry/contract":  {},
 	"registry/upstream":  {"signal", "registry/config"},
@@ -69,7 +70,8 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "registry/config"},
-	"go.yaml.in/yaml":                        {"policy/rego"},
+	"go.yaml.in/yaml":                        {"policy/rego", "registry/config"},
+	"github.com/pelletier/go-toml":           {"registry/config"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests

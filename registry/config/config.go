@@ -109,24 +109,26 @@ type TLS struct {
 // envFile would have said.
 type Server struct {
 	Name         string            // 1 to 64 of letters, digits, "_", "." and "-", the first no "." or "-"; unique without regard to case
-	Type         string            `json:"type"`          // one of the Type constants
-	Command      string            `json:"command"`       // stdio and ndjson: the program; "toolgate" means this binary
-	Args         []string          `json:"args"`          // its arguments
-	Env          map[string]string `json:"env"`           // variables added to its environment, envFile included
-	Dir          string            `json:"cwd"`           // absolute working directory; "" = toolgate's own
-	Sandbox      string            `json:"sandbox"`       // auto, require or off: what happens where a command cannot be confined
-	User         string            `json:"user"`          // that the command runs as, name or number; "" = toolgate's own
-	Network      string            `json:"network"`       // of the command: "none" or "host"
-	RLimits      map[string]uint64 `json:"rlimits"`       // resource limits of the command by their names in setrlimit(2), lower case
-	URL          string            `json:"url"`           // http and sse: http or https, with a host
-	Headers      map[string]string `json:"headers"`       // sent with every request, names as written
-	Disabled     bool              `json:"disabled"`      // kept, not started
-	Timeout      time.Duration     `json:"timeout"`       // bound of one call; more than 0
-	Prefix       string            `json:"prefix"`        // put before tool names; "<name>__" unless configured, may be ""
-	Risk         string            `json:"risk"`          // for the policy; "" = not said
-	Isolation    string            `json:"isolation"`     // one of the Isolation constants
-	MaxSessions  int               `json:"max_sessions"`  // most connections at once with IsolationSession; at least 1
-	Expose       []string          `json:"expose"`        // upstream names of the tools to offer; nil = all, empty = none
+	Type         string            `json:"type"`         // one of the Type constants
+	Command      string            `json:"command"`      // stdio and ndjson: the program; "toolgate" means this binary
+	Args         []string          `json:"args"`         // its arguments
+	Env          map[string]string `json:"env"`          // variables added to its environment, envFile included
+	Dir          string            `json:"cwd"`          // absolute working directory; "" = toolgate's own
+	Sandbox      string            `json:"sandbox"`      // auto, require or off: what happens where a command cannot be confined
+	User         string            `json:"user"`         // that the command runs as, name or number; "" = toolgate's own
+	Network      string            `json:"network"`      // of the command: "none" or "host"
+	RLimits      map[string]uint64 `json:"rlimits"`      // resource limits of the command by their names in setrlimit(2), lower case
+	URL          string            `json:"url"`          // http and sse: http or https, with a host
+	Headers      map[string]string `json:"headers"`      // sent with every request, names as written
+	Disabled     bool              `json:"disabled"`     // kept, not started
+	Timeout      time.Duration     `json:"timeout"`      // bound of one call; more than 0
+	Prefix       string            `json:"prefix"`       // put before tool names; "<name>__" unless configured, may be ""
+	Risk         string            `json:"risk"`         // for the policy; "" = not said
+	Isolation    string            `json:"isolation"`    // one of the Isolation constants
+	MaxSessions  int               `json:"max_sessions"` // most connections at once with IsolationSession; at least 1
+	Expose       []string          `json:"expose"`       // upstream names of the tools to offer, with * and ?; nil = all, empty = none
+	Exclude      []string          `json:"exclude"`      // upstream names of the tools not to offer, with * and ?; takes precedence over Expose
+	Only         []string          // what the server's entry offers of its tools, in addition to Expose: a tool has to be in both; nil = all
 	Pin          Pin               `json:"pin"`           // one of the Pin constants
 	OutputSchema string            `json:"output_schema"` // enforce, warn or off
 	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tailscale/hujson"
+
+	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 const (
@@ -38,8 +41,8 @@ func (f *file) position(offset int) (line, column int) {
 var (
 	word     = regexp.MustCompile(`^[-+.0-9A-Za-z]+`)   // a literal without quotes
 	plainKey = regexp.MustCompile(`^[-+$0-9A-Z_a-z]+$`) // one that a path shows as it is
-	// envPath is the env member of a server.
-	envPath = regexp.MustCompile(`^(mcpServers|servers)(\.[^.\[]+|\["([^"\\]|\\.)*"\])\.env$`)
+	// envPath is the env member of a server, in any client's form.
+	envPath = regexp.MustCompile(`(^|\.)(mcpServers|servers|context_servers|mcp_servers|mcp|extensions|\["amp\.mcpServers"\])(\.[^.\[]+|\["([^"\\]|\\.)*"\]|\[[0-9]+\])(\.command)?\.(env|envs|environment)$`)
 )
 
 // kind is the first byte of a JSON value's grammar, '0' for numbers.
@@ -135,7 +138,7 @@ func (n *node) json(faulty bool) []byte {
 	var out bytes.Buffer
 	// No write fails: keys differ, and neither files nor expand give invalid UTF-8.
 	n.write(jsontext.NewEncoder(&out), faulty)
-	return out.Bytes()
+	return bytes.TrimSpace(out.Bytes())
 }
 
 func (n *node) write(to *jsontext.Encoder, faulty bool) {
@@ -167,14 +170,7 @@ func (n *node) write(to *jsontext.Encoder, faulty bool) {
 // parse reads f into nodes whose paths start with root. It gives nil when f is
 // not JSON; what is merely refused (repeated keys) leaves a fault and a node.
 func (l *loader) parse(f *file, root string) *node {
-	// Windows editors put a byte order mark in front; nothing else may.
-	f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
-	if i := invalidUTF8(f.data); i >= 0 {
-		l.fault(f.at(i), "is not valid UTF-8", "save the file as UTF-8")
-		return nil
-	}
-	if i := tooDeep(f.data); i >= 0 {
-		l.fault(f.at(i), fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
+	if !l.readable(f) {
 		return nil
 	}
 	v, err := hujson.Parse(f.data)
@@ -182,7 +178,24 @@ func (l *loader) parse(f *file, root string) *node {
 		l.syntaxFault(f, err)
 		return nil
 	}
-	return l.convert(f, v, root)
+	n := l.convert(f, v, root)
+	l.distinct(n)
+	return n
+}
+
+// readable reports whether f can be parsed at all, in any format.
+func (l *loader) readable(f *file) bool {
+	// Windows editors put a byte order mark in front; nothing else may.
+	f.data = bytes.TrimPrefix(f.data, []byte("\ufeff"))
+	if i := invalidUTF8(f.data); i >= 0 {
+		l.fault(f.at(i), "is not valid UTF-8", "save the file as UTF-8")
+		return false
+	}
+	if i := tooDeep(f.data); i >= 0 {
+		l.fault(f.at(i), fmt.Sprintf("is nested deeper than %d levels", maxDepth), "")
+		return false
+	}
+	return true
 }
 
 // syntaxFault reports where f stops being JSON. Only the position is taken
@@ -242,35 +255,44 @@ func (l *loader) convert(f *file, v hujson.Value, path string) *node {
 	return n
 }
 
-// convertMembers adds the members of an object. A key that an earlier one
-// equals, or equals but for case, has two readings in two parsers: a fault.
-// Only env is free of the second, since http_proxy and HTTP_PROXY are two
-// variables.
+// convertMembers adds the members of an object.
 func (l *loader) convertMembers(n *node, o *hujson.Object) {
-	seen := make(map[string]string, len(o.Members)) // :: folded key ⇒ key
-	cased := envPath.MatchString(n.path)
 	for _, om := range o.Members {
 		lit, ok := om.Name.Value.(hujson.Literal)
 		if !ok {
 			continue
 		}
 		key := lit.String()
-		folded := key
+		m := l.convert(n.file, om.Value, join(n.path, key))
+		m.key, m.keyAt = key, om.Name.StartOffset
+		n.members = append(n.members, m)
+	}
+}
+
+// distinct removes members whose key an earlier one equals, or equals but for case: they
+// have two readings in two parsers, a fault. Only env is free of the second, since
+// http_proxy and HTTP_PROXY are two variables.
+func (l *loader) distinct(n *node) {
+	seen := make(map[string]string, len(n.members)) // :: folded key ⇒ key
+	cased := envPath.MatchString(n.path)
+	n.members = slices.DeleteFunc(n.members, func(m *node) bool {
+		folded := m.key
 		if !cased {
-			folded = fold(key)
+			folded = fold(m.key)
 		}
-		m := &node{file: n.file, offset: om.Name.StartOffset, path: join(n.path, key)}
-		switch first, taken := seen[folded]; {
-		case taken && first == key:
-			l.fault(m, "is written twice", "keep one of them")
+		first, taken := seen[folded]
+		switch {
+		case taken && first == m.key:
+			l.fault(m.named(), "is written twice", "keep one of them")
 		case taken:
-			l.fault(m, fmt.Sprintf("differs from %q only in case", first), "keep one of them")
+			l.fault(m.named(), fmt.Sprintf("differs from %q only in case", first), "keep one of them")
 		default:
-			seen[folded] = key
-			m = l.convert(n.file, om.Value, m.path)
-			m.key, m.keyAt = key, om.Name.StartOffset
-			n.members = append(n.members, m)
+			seen[folded] = m.key
 		}
+		return taken
+	})
+	for child := range n.children() {
+		l.distinct(child)
 	}
 }
 
@@ -317,4 +339,15 @@ func tooDeep(data []byte) int {
 		}
 	}
 	return -1
+}
+
+// format is how the file is written, by its name.
+func (f *file) format() string {
+	switch strings.ToLower(filepath.Ext(f.name)) {
+	case ".toml":
+		return dialect.TOML
+	case ".yaml", ".yml":
+		return dialect.YAML
+	}
+	return dialect.JSON
 }

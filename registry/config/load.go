@@ -13,18 +13,25 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
 )
 
 // loader is one reading. It collects everything that is wrong.
 type loader struct {
-	opts      Options
-	files     []*file // in the order of reading
-	faults    []Fault
-	warnings  []Warning
-	cfg       *Config
-	root      *node  // what mcp.json and the overlay say to us
-	container string // the member of root with the servers; "" = none
+	opts        Options
+	files       []*file // in the order of reading
+	faults      []Fault
+	warnings    []Warning
+	cfg         *Config
+	root        *node           // what mcp.json and the overlay say to us
+	entries     string          // the member of root with the servers; "" = none
+	client      dialect.Client  // whose form the servers have; zero = not known
+	own         bool            // the file of the servers has settings too
+	asked       string          // ID of the dialect that somebody says the file has; "" = none
+	foreignFile bool            // the file is a client's, and names of servers are made to fit
+	leftOut     []string        // servers whose transport toolgate does not have
+	noted       map[string]bool // what has been said of a file and need not be said again
 }
 
 // Load reads mcp.json and the overlay, and fills in the defaults. The error is
@@ -145,12 +152,7 @@ func (l *loader) open(name, root, hint string) *node {
 		l.faults = append(l.faults, Fault{File: name, Message: cause, Hint: hint})
 		return nil
 	}
-	n := l.parse(f, root)
-	if n != nil && n.kind != kindObject {
-		l.fault(n, "is not an object", "the file is one { … }")
-		return nil
-	}
-	return n
+	return l.parseAny(f, root)
 }
 
 // readNamed reads a file. The cause says why it cannot be read, "" if it can.

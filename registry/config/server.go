@@ -4,7 +4,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 )
+
+// Offers reports whether agents may be shown a tool of the server, by its upstream name.
+// The filters only narrow: a tool is in every list of what is offered, and in none of
+// what is not.
+func (s Server) Offers(tool string) bool {
+	in := func(list []string) bool {
+		return slices.ContainsFunc(list, func(pattern string) bool { return globs(pattern, tool) })
+	}
+	return (s.Expose == nil || in(s.Expose)) && (s.Only == nil || in(s.Only)) && !in(s.Exclude)
+}
 
 // Identity is a hash of what makes s the same upstream: how it is reached and
 // how its connections are kept, not how its tools are named, judged or timed.

@@ -56,7 +56,7 @@ func (l *loader) finishSettings() {
 	l.finishApprovals(n.get("approvals"))
 	l.finishConsole(n.get("console"))
 	l.finishPolicy(n.get("policy"))
-	servers := l.root.get(l.container)
+	servers := l.root.get(l.entries)
 	for i, r := range l.cfg.Limits.Rules {
 		at := n.at("limits", "rules", strconv.Itoa(i), "server")
 		if r.Server != "" && servers != nil && servers.get(r.Server) == nil {

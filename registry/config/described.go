@@ -1,0 +1,240 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// described returns the servers of a file that describes how servers are installed, in
+// place of how they are started: the server.json of the MCP registry, and the files of
+// Docker's MCP toolkit. It returns nil for any other file.
+func (l *loader) described(root *node) *node {
+	out := root.as(kindObject, "")
+	switch l.client.ID {
+	case "server-json":
+		l.registryServer(out, root)
+	case "docker":
+		for _, s := range root.get("registry").each() {
+			l.dockerServer(out, s)
+		}
+	default:
+		return nil
+	}
+	return out
+}
+
+// put adds a member with a value that the file has in another form, at the place of at.
+func (n *node) put(key string, at *node, value *node) {
+	value.key, value.keyAt, value.path = key, at.offset, join(n.path, key)
+	n.members = append(n.members, value)
+}
+
+func (n *node) putText(key string, at *node, text string) { n.put(key, at, at.as(kindString, text)) }
+
+func (n *node) putList(key string, at *node, texts []string) {
+	list := at.as(kindArray, "")
+	for _, text := range texts {
+		list.items = append(list.items, at.as(kindString, text))
+	}
+	n.put(key, at, list)
+}
+
+// launchers start the packages of each registry; %s is the package with its version.
+var launchers = map[string][]string{
+	"npm":   {"npx", "-y", "%s@%s"},
+	"pypi":  {"uvx", "%s@%s"},
+	"nuget": {"dnx", "%s@%s", "--yes"},
+	"oci":   {"docker", "run", "-i", "--rm", "%s:%s"},
+}
+
+// registryServer reads a server.json (schema 2025-12-11): its first package that can be
+// started, or else its first remote address.
+func (l *loader) registryServer(out, root *node) {
+	name := root.get("name").written()
+	name = name[strings.LastIndexByte(name, '/')+1:]
+	s := root.as(kindObject, "")
+	for _, p := range root.get("packages").elements() {
+		if l.launch(s, p) {
+			out.put(name, p, s)
+			return
+		}
+		l.warn(p, "is not imported: packages of this registry and transport are not started by a command", "")
+	}
+	r := root.at("remotes", "0")
+	if r == nil || r.kind != kindObject {
+		l.fault(root, "has no package that a command starts, and no remote address", "")
+		return
+	}
+	s.putText("type", r, r.get("type").written())
+	s.putText("url", r, l.filled(r.get("url").written(), r))
+	if headers := l.inputs(r.get("headers")); headers != nil {
+		s.put("headers", r, headers)
+	}
+	out.put(name, r, s)
+}
+
+// launch writes the command that starts a package. False means that no command does.
+func (l *loader) launch(s, p *node) bool {
+	kind := p.get("registryType").written()
+	line, known := launchers[kind]
+	if !known || p.get("transport").get("type").written() != "stdio" {
+		return false
+	}
+	id, version := p.get("identifier").written(), p.get("version").written()
+	var args []string
+	for i, arg := range line {
+		switch {
+		case !strings.Contains(arg, "%s"):
+			args = append(args, arg)
+		case version == "":
+			args = append(args, id)
+		default:
+			args = append(args, fmt.Sprintf(arg, id, version))
+		}
+		if last := i == len(line)-1 || strings.Contains(line[i+1], "%s"); last && !strings.Contains(arg, "%s") {
+			args = append(args, l.arguments(p.get("runtimeArguments"))...)
+		}
+	}
+	env := l.inputs(p.get("environmentVariables"))
+	if kind == "oci" {
+		for _, m := range env.each() {
+			args = slices.Insert(args, len(args)-1, "-e", m.key)
+		}
+	}
+	args = append(args, l.arguments(p.get("packageArguments"))...)
+	if hint := p.get("runtimeHint").written(); hint != "" {
+		args[0] = hint
+	}
+	s.putText("command", p, args[0])
+	s.putList("args", p, args[1:])
+	if env != nil {
+		s.put("env", p, env)
+	}
+	return true
+}
+
+// arguments returns those that have a value, positional ones and named ones.
+func (l *loader) arguments(list *node) (args []string) {
+	for _, a := range list.elements() {
+		name, value := a.get("name").written(), l.argument(a)
+		if a.get("type").written() == "named" && name != "" {
+			args = append(args, name)
+		}
+		switch {
+		case value != "":
+			args = append(args, value)
+		case name == "":
+			l.warn(a, "is not imported: the argument has no value", "add it to args")
+		}
+	}
+	return args
+}
+
+// argument returns its value, with variables for what people fill in.
+func (l *loader) argument(a *node) string {
+	if v := a.get("value"); v != nil {
+		return l.filled(v.written(), a)
+	}
+	return a.get("default").written()
+}
+
+// inputs returns variables or headers as an object. A required one without a value is a
+// variable of its own name; an optional one without a value is left out.
+func (l *loader) inputs(list *node) *node {
+	if list == nil {
+		return nil
+	}
+	out := list.as(kindObject, "")
+	for _, v := range list.items {
+		name, value := v.get("name").written(), v.get("default").written()
+		required := v.get("isRequired") != nil && v.get("isRequired").kind == kindTrue
+		switch {
+		case v.get("value") != nil:
+			value = l.filled(v.get("value").written(), v)
+		case value != "":
+			value = "${" + inputName(name) + ":-" + value + "}"
+		case required:
+			value = "${" + inputName(name) + "}"
+		default:
+			l.warn(v, fmt.Sprintf("optional %q is not imported: it has no value", name), "")
+			continue
+		}
+		out.putText(name, v, value)
+	}
+	if len(out.members) == 0 {
+		return nil
+	}
+	return out
+}
+
+// curly is a variable of a server.json, {name}.
+var curly = regexp.MustCompile(`(^|[^$])\{([A-Za-z_][A-Za-z0-9_-]*)\}`)
+
+// filled makes variables of what people fill in.
+func (l *loader) filled(text string, at *node) string {
+	return curly.ReplaceAllStringFunc(text, func(found string) string {
+		parts := curly.FindStringSubmatch(found)
+		name := inputName(parts[2])
+		if fallback := at.get("variables").get(parts[2]).get("default").written(); fallback != "" {
+			name += ":-" + fallback
+		}
+		return parts[1] + "${" + name + "}"
+	})
+}
+
+// dockerServer reads one server of Docker's catalogue, which has an image or an address.
+// One that a registry.yaml only names is run by Docker's own gateway.
+func (l *loader) dockerServer(out, d *node) {
+	s := d.as(kindObject, "")
+	remote, image := d.get("remote"), d.get("image").written()
+	switch {
+	case remote != nil:
+		s.putText("type", d, remote.get("transport_type").written())
+		s.putText("url", d, remote.get("url").written())
+		if headers := remote.get("headers"); headers != nil {
+			s.put("headers", d, headers)
+		}
+	case image != "":
+		l.dockerRun(s, d, image)
+	default:
+		l.warn(d.named(), "is run by Docker's own gateway: the file does not say how it is started", "")
+		s.putText("command", d, "docker")
+		s.putList("args", d, []string{"mcp", "gateway", "run", "--servers=" + d.key})
+	}
+	s.key, s.keyAt = d.key, d.keyAt
+	out.members = append(out.members, s)
+}
+
+// dockerRun writes the command that runs an image, with its variables and secrets.
+func (l *loader) dockerRun(s, d *node, image string) {
+	args := []string{"run", "-i", "--rm", "--init"}
+	env := d.as(kindObject, "")
+	for _, secret := range d.get("secrets").elements() {
+		name := secret.get("env").written()
+		env.putText(name, secret, "${"+inputName(name)+"}")
+	}
+	for _, v := range d.get("env").elements() {
+		if strings.Contains(v.get("value").written(), "{{") {
+			l.warn(v, fmt.Sprintf("variable %q is not imported: its value is a setting of Docker's toolkit", v.get("name").written()), "add it to env")
+			continue
+		}
+		env.putText(v.get("name").written(), v, v.get("value").written())
+	}
+	for _, m := range env.members {
+		args = append(args, "-e", m.key)
+	}
+	for _, v := range d.get("volumes").elements() {
+		args = append(args, "-v", v.written())
+	}
+	args = append(args, image)
+	for _, c := range d.get("command").elements() {
+		args = append(args, c.written())
+	}
+	s.putText("command", d, "docker")
+	s.putList("args", d, args)
+	if len(env.members) > 0 {
+		s.put("env", d, env)
+	}
+}

@@ -1,0 +1,192 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/toolgate/toolgate/docs/schemas"
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+// ClientFile is the file of an MCP client, or another source of servers, to be read in
+// toolgate's own form.
+type ClientFile struct {
+	Name   string // as people name it: in notes and faults; its ending says TOML or YAML
+	Path   string // absolute, for what is relative to it; "" = not known
+	Data   []byte
+	Client string // ID of its dialect; "" = recognise it
+}
+
+// Normalised is what a client's file says, in toolgate's own form.
+type Normalised struct {
+	Client  dialect.Client // whose form it was; the zero Client = not recognised
+	Servers []Entry        // in the order of the file
+	Notes   []Warning      // what was rewritten and what was left out, and where
+}
+
+// Entry is one server in toolgate's own form, with its variables unexpanded.
+type Entry struct {
+	Name     string
+	Server   json.RawMessage // for mcpServers.NAME
+	Settings json.RawMessage // for toolgate.servers.NAME: expose and exclude; nil = none
+	Disabled bool            // Server says that it is disabled
+	Line     int             // of the file, from 1
+}
+
+// Normalise reads a client's file. No variable is expanded, no file is read and nothing
+// is started: references to variables are references in what it returns. The error is
+// always *Faults, and there is no Normalised then. Settings of toolgate in the file are
+// not read.
+func Normalise(in ClientFile) (*Normalised, error) {
+	l := &loader{cfg: defaults(), asked: in.Client, foreignFile: true}
+	f := &file{name: in.Name, path: in.Path, data: slices.Clone(in.Data)}
+	l.files = []*file{f}
+	out := &Normalised{}
+	if root := l.parseAny(f, ""); root != nil {
+		out.Servers = l.normalise(root)
+	}
+	if len(l.faults) > 0 {
+		slices.SortStableFunc(l.faults, l.before)
+		return nil, &Faults{List: l.faults}
+	}
+	slices.SortStableFunc(l.warnings, l.before)
+	out.Client, out.Notes = l.client, l.warnings
+	return out, nil
+}
+
+// parseAny reads a file in the format of its dialect, or that of its name.
+func (l *loader) parseAny(f *file, root string) *node {
+	format := f.format()
+	if c, ok := dialect.Lookup(l.asked); ok && c.Format != dialect.JSON {
+		format = c.Format
+	}
+	var n *node
+	switch format {
+	case dialect.TOML, dialect.YAML:
+		if !l.readable(f) {
+			return nil
+		}
+		if n = l.parseTree(f, format); n != nil {
+			l.distinct(n)
+		}
+	default:
+		n = l.parse(f, root)
+	}
+	if n != nil && n.kind != kindObject {
+		l.fault(n, "is not an object", "the file is one { … }")
+		return nil
+	}
+	return n
+}
+
+func (l *loader) parseTree(f *file, format string) *node {
+	if format == dialect.TOML {
+		return l.parseTOML(f)
+	}
+	return l.parseYAML(f)
+}
+
+// entrySchema is the published schema of servers as an editor sees it, for texts that
+// are not expanded.
+var entrySchema = sync.OnceValue(func() *schema.Own {
+	text, err := schemas.Files.ReadFile("config.json")
+	if err != nil {
+		panic("reading the embedded schema: " + err.Error())
+	}
+	own, err := schema.CompileOwn(text, "/$defs/servers", nil)
+	if err != nil { // a test compiles it
+		panic("compiling the embedded schema: " + err.Error())
+	}
+	return own
+})
+
+func (l *loader) normalise(root *node) (entries []Entry) {
+	servers := l.servers(root)
+	if servers == nil {
+		l.fault(root, "holds no servers", "name the client that wrote it")
+		return nil
+	}
+	servers.literal()
+	l.checkShape(servers, entrySchema())
+	for _, s := range servers.each() {
+		if s.kind == kindObject {
+			entries = append(entries, l.entry(s))
+		}
+	}
+	return entries
+}
+
+// literal makes the value of every string its text.
+func (n *node) literal() {
+	n.value = n.text
+	for child := range n.children() {
+		child.literal()
+	}
+}
+
+// entry writes a server in toolgate's form.
+func (l *loader) entry(s *node) Entry {
+	line, _ := s.file.position(s.keyAt)
+	e := Entry{Name: s.key, Line: line, Disabled: s.get("disabled") != nil && s.get("disabled").kind == kindTrue}
+	l.settle(s)
+	server, settings := s.as(kindObject, ""), s.as(kindObject, "")
+	for _, key := range entryKeys {
+		m := s.get(key)
+		switch {
+		case m == nil || m.kind == kindFalse && key == "disabled":
+		case key == "expose" && slices.ContainsFunc(m.items, func(i *node) bool { return i.text == "*" }):
+		case key == "expose" || key == "exclude":
+			settings.members = append(settings.members, m)
+		default:
+			server.members = append(server.members, m)
+		}
+	}
+	e.Server = server.json(true)
+	if len(settings.members) > 0 {
+		e.Settings = settings.json(true)
+	}
+	return e
+}
+
+// settle makes absolute what is relative to the file.
+func (l *loader) settle(s *node) {
+	if !filepath.IsAbs(s.file.path) {
+		return
+	}
+	workspace := dialect.Workspace(s.file.path)
+	places := strings.NewReplacer("${workspaceFolder}", workspace, "${workspaceFolderBasename}", filepath.Base(workspace))
+	s.replaceTexts(places)
+	for _, key := range []string{"cwd", "envFile"} {
+		if n := s.get(key); n != nil && n.kind == kindString && !strings.HasPrefix(n.value, "${") && !strings.HasPrefix(n.value, "~") {
+			n.value = n.resolve(n.value)
+		}
+	}
+}
+
+func (n *node) replaceTexts(with *strings.Replacer) {
+	n.value = with.Replace(n.value)
+	for child := range n.children() {
+		child.replaceTexts(with)
+	}
+}
+
+// fitNames gives servers names that toolgate accepts.
+func (l *loader) fitNames(servers *node) {
+	for _, s := range servers.each() {
+		fit := fitName(s.key)
+		switch {
+		case fit == s.key || fit == "":
+			continue
+		case servers.get(fit) != nil:
+			l.fault(s.named(), fmt.Sprintf("would be called %q, as another server is", fit), "give them different names")
+		default:
+			l.warn(s.named(), fmt.Sprintf("is called %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
+			s.key = fit
+		}
+	}
+}

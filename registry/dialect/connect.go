@@ -1,0 +1,67 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+)
+
+// Connect says how toolgate is entered as a server of a client.
+type Connect struct {
+	Entry map[string]any `json:"entry"` // {url}, {command} and {token} are filled in
+	Token map[string]any `json:"token"` // added to Entry where agents need a token
+	Root  map[string]any `json:"root"`  // added to the file where agents need a token
+}
+
+// Address is where a client reaches toolgate.
+type Address struct {
+	URL     string // of the route, such as http://127.0.0.1:8787/mcp
+	Command string // path of the toolgate binary, for clients that only start commands
+	Token   string // the token that agents show; "" = none is needed
+}
+
+// Entry returns the entry for toolgate in the client's own keys, as JSON. Clients that
+// expand variables get a reference to TOOLGATE_TOKEN; see HoldsToken for the others.
+// The error is for clients that call no servers.
+func (c Client) Entry(a Address) (json.RawMessage, error) {
+	if c.Connect == nil {
+		return nil, fmt.Errorf("%s calls no servers: there is nothing to connect", c.Name)
+	}
+	entry := maps.Clone(c.Connect.Entry)
+	if a.Token != "" {
+		maps.Copy(entry, c.Connect.Token)
+	}
+	return json.Marshal(fill(entry, strings.NewReplacer("{url}", a.URL, "{command}", a.Command, "{token}", a.Token)))
+}
+
+// HoldsToken reports whether an entry with a token holds the token itself, since the
+// client expands no variables.
+func (c Client) HoldsToken() bool {
+	if c.Connect == nil {
+		return false
+	}
+	text, err := json.Marshal(c.Connect.Token)
+	return err == nil && strings.Contains(string(text), "{token}")
+}
+
+// fill replaces the placeholders in every string of a value.
+func fill(v any, with *strings.Replacer) any {
+	switch v := v.(type) {
+	case string:
+		return with.Replace(v)
+	case []any:
+		out := make([]any, len(v))
+		for i, element := range v {
+			out[i] = fill(element, with)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, member := range v {
+			out[key] = fill(member, with)
+		}
+		return out
+	}
+	return v
+}

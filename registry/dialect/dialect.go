@@ -1,0 +1,217 @@
+// Package dialect knows how each MCP client writes its servers down: where its file
+// is, in which format, under which keys, in which units, and what an entry for
+// toolgate has to look like in it.
+//
+// All of that is data, the table clients.json. This package reads the table, finds the
+// dialect of a file, and finds the files of a client on this machine. It reads no
+// server: registry/config rewrites entries by the table, and the commands that edit
+// the files of clients take places and entries from it.
+//
+//	c, ok := dialect.Lookup("cursor")
+//	for _, p := range c.Places(dialect.System("/src/project")) {
+//		fmt.Println(p.Scope, p.Path)
+//	}
+//
+// The table is not changed after it is read, and everything here is safe for concurrent
+// use. Callers must not change what they are given.
+package dialect
+
+import (
+	_ "embed"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tailscale/hujson"
+)
+
+// Formats of a client's file. JSON may have comments and trailing commas.
+const (
+	JSON = "json"
+	TOML = "toml"
+	YAML = "yaml"
+)
+
+// Client is one MCP client, or another source of servers, and its dialect.
+type Client struct {
+	ID        string      `json:"id"`        // lower case; what people write on the command line
+	Name      string      `json:"name"`      // what people call it
+	Format    string      `json:"format"`    // JSON, TOML or YAML
+	Files     []File      `json:"files"`     // where its file is; the first that fits is the one to write
+	Container []string    `json:"container"` // keys that lead to the servers; empty = the file is one server
+	Others    [][]string  `json:"others"`    // containers of its other versions
+	List      bool        `json:"list"`      // the servers are a list, each with its name
+	Unit      string      `json:"unit"`      // of a bare number in timeout: "ms" or "s"; "" = it has none
+	Longest   int64       `json:"longest"`   // most that it accepts in timeout, in Unit; 0 = no bound
+	Expand    []Expansion `json:"expand"`    // texts that it expands in its own way
+	Connect   *Connect    `json:"connect"`   // how toolgate is entered; nil = it calls no servers itself
+
+	Marks  [][]string `json:"marks"`
+	Root   [][]string `json:"root"`
+	Schema string     `json:"schema"`
+}
+
+// Key says what a key of another client means in a server's entry.
+type Key struct {
+	To   string `json:"to"`   // key of toolgate's form; "" = none says it
+	Form string `json:"form"` // one of the Form constants
+	Type string `json:"type"` // transport that the key implies; "" = none
+	Why  string `json:"why"`  // one of the Why constants, where To is ""
+}
+
+// How the value of a key differs from that of toolgate's form.
+const (
+	FormSame      = ""
+	FormNot       = "not"       // the opposite
+	FormNames     = "names"     // a list of variables that are passed on
+	FormVariables = "variables" // an object: name ⇒ variable that has the value
+	FormBearer    = "bearer"    // the variable that has a bearer token
+	FormHeaders   = "headers"   // an object whose member headers is meant
+	FormSeconds   = "sec"       // a number of seconds
+	FormMillis    = "ms"        // a number of milliseconds
+)
+
+// Why a key has no place in toolgate's form.
+const (
+	WhyConsent = "consent" // what the client may do without asking: no policy
+	WhySignIn  = "sign-in" // how the client signs in to the server
+	WhyStartup = "startup" // a time-out of the start
+	WhyOther   = "other"   // of the client alone
+)
+
+// Expansion rewrites what a client expands into toolgate's form.
+type Expansion struct {
+	Pattern *regexp.Regexp
+	With    string // as in Regexp.ReplaceAllString
+}
+
+// UnmarshalJSON reads a list of pattern and replacement.
+func (e *Expansion) UnmarshalJSON(text []byte) error {
+	var pair [2]string
+	if err := json.Unmarshal(text, &pair); err != nil {
+		return err
+	}
+	var err error
+	e.Pattern, err = regexp.Compile(pair[0])
+	e.With = pair[1]
+	return err
+}
+
+// table is clients.json.
+type table struct {
+	Keys        map[string]Key    `json:"keys"`
+	Types       map[string]string `json:"types"`
+	Unsupported []string          `json:"unsupported"`
+	Clients     []Client          `json:"clients"`
+}
+
+//go:embed clients.json
+var text []byte
+
+var read = sync.OnceValue(func() table {
+	plain, err := hujson.Standardize(slices.Clone(text))
+	if err != nil { // a test reads the table
+		panic("reading the table of clients: " + err.Error())
+	}
+	var t table
+	if err := json.Unmarshal(plain, &t); err != nil {
+		panic("reading the table of clients: " + err.Error())
+	}
+	return t
+})
+
+// Clients returns every client, in the order in which people look for them.
+func Clients() []Client { return read().Clients }
+
+// Lookup returns the client with an ID.
+func Lookup(id string) (Client, bool) {
+	i := slices.IndexFunc(Clients(), func(c Client) bool { return c.ID == id })
+	if i < 0 {
+		return Client{}, false
+	}
+	return Clients()[i], true
+}
+
+// Keys returns what the keys of other clients mean, by key.
+func Keys() map[string]Key { return read().Keys }
+
+// Types returns the words for a transport, by word: stdio, http, sse or ndjson.
+func Types() map[string]string { return read().Types }
+
+// Unsupported reports whether a word names a transport, or a scheme of addresses, that
+// clients know and toolgate does not.
+func Unsupported(word string) bool { return slices.Contains(read().Unsupported, word) }
+
+// Containers returns every way to the servers of a file, longer ways first.
+func Containers() (paths [][]string) {
+	for _, c := range Clients() {
+		for _, path := range append([][]string{c.Container}, c.Others...) {
+			known := slices.ContainsFunc(paths, func(p []string) bool { return slices.Equal(p, path) })
+			if len(path) > 0 && !known && c.ID != "docker" {
+				paths = append(paths, path)
+			}
+		}
+	}
+	slices.SortStableFunc(paths, func(a, b []string) int { return len(b) - len(a) })
+	return paths
+}
+
+// Shape is what a file shows of its dialect.
+type Shape struct {
+	Path    string   // of the file; "" = not known
+	Format  string   // JSON, TOML or YAML
+	Schema  string   // value of its $schema; "" = none
+	Root    []string // its keys
+	Entries []string // the keys of its servers' entries, and "type=word" for the words of their transports
+}
+
+// Recognise returns the client that writes such files. The name of the file takes
+// precedence over its schema, and that over its keys; of several clients whose keys
+// fit, the one with the most of them is meant. False means that nothing, or as much
+// for one client as for another, speaks for one.
+func Recognise(s Shape) (Client, bool) {
+	best, most, tie := Client{}, 0, false
+	for _, c := range Clients() {
+		switch score := c.score(s); {
+		case score > most:
+			best, most, tie = c, score, false
+		case score == most:
+			tie = true
+		}
+	}
+	if most == 0 || tie && most < byName {
+		return Client{}, false
+	}
+	return best, true
+}
+
+// What speaks for a client, in the order of precedence.
+const (
+	byName   = 10_000
+	bySchema = 1000
+	byEntry  = 10
+	byRoot   = 1
+)
+
+func (c Client) score(s Shape) (score int) {
+	// A file may be converted to another format, and then only its keys tell.
+	if c.Format == s.Format && slices.ContainsFunc(c.Files, func(f File) bool { return f.names(s.Path) }) {
+		score = byName
+	}
+	if c.Schema != "" && strings.HasPrefix(s.Schema, c.Schema) {
+		score += bySchema
+	}
+	return score + byEntry*longest(c.Marks, s.Entries) + byRoot*longest(c.Root, s.Root)
+}
+
+// longest returns the length of the longest set whose members are all in found.
+func longest(sets [][]string, found []string) (most int) {
+	for _, set := range sets {
+		if !slices.ContainsFunc(set, func(key string) bool { return !slices.Contains(found, key) }) {
+			most = max(most, len(set))
+		}
+	}
+	return most
+}

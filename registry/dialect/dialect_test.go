@@ -1,0 +1,186 @@
+package dialect_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+// wanted are the clients that the table has to know.
+var wanted = []string{
+	"claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini", "zed", "codex", "goose", "continue", "opencode",
+	"lmstudio", "cline", "roo", "copilot-cli", "amp", "kiro", "agent-plugin", "server-json", "docker",
+}
+
+func TestEveryClientIsInTheTable(t *testing.T) {
+	var ids []string
+	for _, c := range dialect.Clients() {
+		ids = append(ids, c.ID)
+	}
+	if diff := cmp.Diff(wanted, ids); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestRowsAreWhole(t *testing.T) {
+	formats := []string{dialect.JSON, dialect.TOML, dialect.YAML}
+	for _, c := range dialect.Clients() {
+		sources := c.ID == "server-json" || c.ID == "docker"
+		switch {
+		case c.Name == "" || !slices.Contains(formats, c.Format) || len(c.Files) == 0:
+			t.Errorf("%s: the row has no name, format or file", c.ID)
+		case !sources && (c.Connect == nil || len(c.Container) == 0 || c.Unit != "ms" && c.Unit != "s"):
+			t.Errorf("%s: the row has no container, unit or entry", c.ID)
+		}
+		for _, f := range c.Files {
+			if !slices.Contains([]string{"user", "project", "system"}, f.Scope) || f.Scope == "project" && strings.HasPrefix(f.Path, "~") {
+				t.Errorf("%s: %s has scope %q", c.ID, f.Path, f.Scope)
+			}
+		}
+	}
+}
+
+func TestKeysLeadSomewhere(t *testing.T) {
+	known := []string{"type", "command", "args", "env", "cwd", "envFile", "url", "headers", "disabled", "timeout", "expose", "exclude"}
+	why := []string{dialect.WhyConsent, dialect.WhySignIn, dialect.WhyStartup, dialect.WhyOther}
+	for key, k := range dialect.Keys() {
+		if slices.Contains(known, key) {
+			t.Errorf("%s is toolgate's own key", key)
+		}
+		if (k.To == "") == (k.Why == "") || k.To != "" && !slices.Contains(known, k.To) || k.Why != "" && !slices.Contains(why, k.Why) {
+			t.Errorf("%s: %+v", key, k)
+		}
+	}
+	for word, to := range dialect.Types() {
+		if !slices.Contains([]string{"stdio", "http", "sse", "ndjson"}, to) || dialect.Unsupported(word) {
+			t.Errorf("type %s is read as %q", word, to)
+		}
+	}
+}
+
+// A file in the place where a client keeps it is that client's.
+func TestRecogniseByPlace(t *testing.T) {
+	machine := dialect.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project", Getenv: func(string) string { return "" }}
+	shared := []string{"/src/project/.mcp.json", "/src/project/mcp.json"}
+	for _, c := range dialect.Clients() {
+		for _, p := range c.Places(machine) {
+			if slices.Contains(shared, p.Path) || c.ID == "lmstudio" {
+				continue
+			}
+			got, ok := dialect.Recognise(dialect.Shape{Path: p.Path, Format: c.Format})
+			if !ok || got.ID != c.ID {
+				t.Errorf("%s is taken for %q, want %s", p.Path, got.ID, c.ID)
+			}
+		}
+	}
+}
+
+func TestRecogniseByShape(t *testing.T) {
+	for name, c := range map[string]struct {
+		shape dialect.Shape
+		want  string
+	}{
+		"nothing":           {dialect.Shape{Root: []string{"mcpServers"}, Entries: []string{"command", "args", "env"}}, ""},
+		"a key":             {dialect.Shape{Entries: []string{"serverUrl"}}, "windsurf"},
+		"two keys":          {dialect.Shape{Entries: []string{"autoApprove", "disabledTools"}}, "kiro"},
+		"one of two keys":   {dialect.Shape{Entries: []string{"autoApprove", "command"}}, "cline"},
+		"keys of two":       {dialect.Shape{Entries: []string{"serverUrl", "httpUrl"}}, ""},
+		"a word":            {dialect.Shape{Root: []string{"mcp"}, Entries: []string{"type", "type=local"}}, "opencode"},
+		"the root":          {dialect.Shape{Root: []string{"context_servers", "theme"}}, "zed"},
+		"a schema":          {dialect.Shape{Schema: "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json", Entries: []string{"type"}}, "agent-plugin"},
+		"name before keys":  {dialect.Shape{Path: "/x/.cursor/mcp.json", Format: dialect.JSON, Entries: []string{"serverUrl"}}, "cursor"},
+		"a name in another": {dialect.Shape{Path: "/x/mcp.json", Format: dialect.JSON}, ""},
+	} {
+		got, ok := dialect.Recognise(c.shape)
+		if got.ID != c.want || ok != (c.want != "") {
+			t.Errorf("%s: %q, %v, want %q", name, got.ID, ok, c.want)
+		}
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	env := map[string]string{"XDG_CONFIG_HOME": "/cfg", "APPDATA": "/app"}
+	for _, c := range []struct {
+		client, os string
+		home       string
+		want       []string
+	}{
+		{"claude-desktop", "linux", "/home/ada", []string{"/cfg/Claude/claude_desktop_config.json"}},
+		{"claude-desktop", "darwin", "/Users/ada", []string{"/Users/ada/Library/Application Support/Claude/claude_desktop_config.json"}},
+		{"claude-desktop", "windows", "/u/ada", []string{"/app/Claude/claude_desktop_config.json"}},
+		{"claude-desktop", "darwin", "", nil},
+		{"codex", "linux", "/home/ada", []string{"/home/ada/.codex/config.toml", "/p/.codex/config.toml"}},
+		{"cursor", "linux", "/home/ada", []string{"/p/.cursor/mcp.json", "/home/ada/.cursor/mcp.json"}},
+	} {
+		client, _ := dialect.Lookup(c.client)
+		var got []string
+		for _, p := range client.Places(dialect.Machine{OS: c.os, Home: c.home, Project: "/p", Getenv: func(n string) string { return env[n] }}) {
+			got = append(got, filepath.ToSlash(p.Path))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s on %s (-want +got):\n%s", c.client, c.os, diff)
+		}
+	}
+}
+
+func TestWorkspace(t *testing.T) {
+	for path, want := range map[string]string{
+		"/p/.cursor/mcp.json": "/p", "/p/.kiro/settings/mcp.json": "/p", "/p/.mcp.json": "/p", "/p/q/mcp.json": "/p/q",
+	} {
+		if got := dialect.Workspace(path); got != want {
+			t.Errorf("Workspace(%s) = %s, want %s", path, got, want)
+		}
+	}
+}
+
+// What each client needs to reach toolgate; the first contact fails without it.
+func TestEntry(t *testing.T) {
+	a := dialect.Address{URL: "http://127.0.0.1:8787/mcp", Command: "/usr/bin/toolgate", Token: "t0k"}
+	for id, want := range map[string]string{
+		"claude-desktop": `{"args":["stdio","--connect","http://127.0.0.1:8787/mcp"],"command":"/usr/bin/toolgate","env":{"TOOLGATE_TOKEN":"t0k"}}`,
+		"claude-code":    `{"headers":{"Authorization":"Bearer ${TOOLGATE_TOKEN}"},"type":"http","url":"http://127.0.0.1:8787/mcp"}`,
+		"vscode":         `{"headers":{"Authorization":"Bearer ${input:toolgate-token}"},"type":"http","url":"http://127.0.0.1:8787/mcp"}`,
+		"windsurf":       `{"headers":{"Authorization":"Bearer ${env:TOOLGATE_TOKEN}"},"serverUrl":"http://127.0.0.1:8787/mcp"}`,
+		"codex":          `{"bearer_token_env_var":"TOOLGATE_TOKEN","url":"http://127.0.0.1:8787/mcp"}`,
+		"zed":            `{"headers":{"Authorization":"Bearer t0k"},"url":"http://127.0.0.1:8787/mcp"}`,
+	} {
+		c, _ := dialect.Lookup(id)
+		got, err := c.Entry(a)
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v, want %s", id, got, err, want)
+		}
+	}
+	for _, c := range dialect.Clients() {
+		got, err := c.Entry(dialect.Address{URL: "http://127.0.0.1:1/mcp", Command: "toolgate"})
+		if (err != nil) != (c.Connect == nil) {
+			t.Errorf("%s: %s, %v", c.ID, got, err)
+		}
+		if strings.Contains(string(got), "oken") || err == nil && !json.Valid(got) {
+			t.Errorf("%s: an entry without a token is %s", c.ID, got)
+		}
+	}
+	if c, _ := dialect.Lookup("zed"); !c.HoldsToken() {
+		t.Error("Zed expands nothing, so its entry holds the token")
+	}
+	if c, _ := dialect.Lookup("codex"); c.HoldsToken() {
+		t.Error("Codex names a variable")
+	}
+}
+
+func ExampleClient_Places() {
+	c, _ := dialect.Lookup("cursor")
+	machine := dialect.Machine{OS: "linux", Home: "/home/ada", Project: "/src/project"}
+	for _, p := range c.Places(machine) {
+		fmt.Println(p.Scope, filepath.ToSlash(p.Path))
+	}
+	// Output:
+	// project /src/project/.cursor/mcp.json
+	// user /home/ada/.cursor/mcp.json
+}
