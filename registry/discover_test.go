@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry"
@@ -125,6 +126,32 @@ func TestExpose(t *testing.T) {
 	}
 	if got := r.Status()[0].Warnings; len(got) != 1 || !strings.Contains(got[0], `"z"`) {
 		t.Errorf("warnings %q", got)
+	}
+}
+
+// A tool is in every list of what is offered and in none of what is not: no list gives
+// back what another takes.
+func TestExclude(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{{Name: "read"}, {Name: "read_all"}, {Name: "write"}}})
+	for name, c := range map[string]struct {
+		set  func(*config.Server)
+		want []string
+	}{
+		"nothing":           {func(*config.Server) {}, []string{"s__read", "s__read_all", "s__write"}},
+		"exclude":           {func(s *config.Server) { s.Exclude = []string{"write", "z"} }, []string{"s__read", "s__read_all"}},
+		"pattern":           {func(s *config.Server) { s.Exclude = []string{"*write"} }, []string{"s__read", "s__read_all"}},
+		"exclude wins":      {func(s *config.Server) { s.Expose, s.Exclude = []string{"read*"}, []string{"read"} }, []string{"s__read_all"}},
+		"settings widen":    {func(s *config.Server) { s.Expose, s.Only = []string{"*"}, []string{"read"} }, []string{"s__read"}},
+		"settings narrow":   {func(s *config.Server) { s.Expose, s.Only = []string{"read"}, []string{"*"} }, []string{"s__read"}},
+		"nothing is listed": {func(s *config.Server) { s.Only = []string{} }, nil},
+	} {
+		cfg := server("s", rec)
+		c.set(&cfg)
+		r := open(t, registry.Options{})
+		apply(t, r, cfg)
+		if diff := cmp.Diff(c.want, names(r, ""), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 

@@ -46,10 +46,10 @@ func (l *loader) servers(root *node) *node {
 		servers.key = "mcpServers"
 	}
 	l.entries = servers.key
-	if l.client.List {
+	if servers.kind == kindArray && l.named(servers) {
 		l.nameElements(servers)
 	}
-	if l.foreignFile {
+	if l.foreignFile || servers.path == "" { // described, not named by an operator
 		l.fitNames(servers)
 	}
 	l.rewriteServers(servers)
@@ -122,6 +122,9 @@ var narrowing = []string{"allowedMcpServers", "deniedMcpServers", "inputs"}
 // together.
 func (l *loader) reportForeign(root *node) {
 	known := []string{"mcpServers", "servers", "toolgate"}
+	if l.foreignFile && root.get("toolgate") != nil {
+		l.warn(root.get("toolgate").named(), "settings of toolgate are not imported", "")
+	}
 	var ignored []*node
 	for _, m := range root.members {
 		near := nearest(m.key, known)
@@ -131,8 +134,10 @@ func (l *loader) reportForeign(root *node) {
 		case m.key == "mcp" && (m.get("allowed") != nil || m.get("excluded") != nil):
 		case m.key == "projects" && root.get("mcpServers") != nil:
 			l.warn(m.named(), "the servers of single projects are not read", "name the file of a project, .mcp.json")
-		case near != "":
+		case near != "" && (near != "servers" || len(root.containers()) == 0): // others have a server of their own
 			l.fault(m.named(), "unknown key", fmt.Sprintf("did you mean %q?", near))
+		case len(root.containers()) == 0 && (m.get("command") != nil || m.get("url") != nil):
+			l.fault(m.named(), `is a server outside of "mcpServers"`, `put it into "mcpServers": { … }`)
 		default:
 			ignored = append(ignored, m)
 		}
@@ -168,11 +173,14 @@ func fitName(name string) string {
 	return name[:min(len(name), 64)]
 }
 
+// named reports whether a list of servers has a name for any of them. The list of a client
+// that has no other form always counts.
+func (l *loader) named(servers *node) bool {
+	return l.client.List || slices.ContainsFunc(servers.items, func(s *node) bool { return s.get("name") != nil })
+}
+
 // nameElements makes members of a list of servers, by their names.
 func (l *loader) nameElements(servers *node) {
-	if servers.kind != kindArray {
-		return
-	}
 	items := servers.items
 	servers.kind, servers.items = kindObject, nil
 	for _, item := range items {

@@ -94,6 +94,9 @@ func (l *loader) lookup(body string, in *file) (string, *gap) {
 	if value, ok := l.place(body, in); ok {
 		return value, nil
 	}
+	if body == "userHome" {
+		name = "HOME"
+	}
 	if !variable.MatchString(name) {
 		return "", &gap{message: "has a ${…} that names no variable", hint: "write ${NAME}, ${env:NAME} or ${NAME:-default}"}
 	}

@@ -297,6 +297,9 @@ func (l *loader) splitCommand(s *node) {
 	n := s.get("command")
 	switch {
 	case n == nil:
+	case n.kind == kindArray && len(n.items) > 0 && s.get("args") != nil:
+		l.fault(s.get("args").named(), `conflicts with "command", a list that has the arguments`, "join them")
+		s.replace(n.items[0].withKey(n))
 	case n.kind == kindArray && len(n.items) > 0:
 		l.note(n, `a list is read as "command" and "args"`)
 		args := n.as(kindArray, "")
