@@ -7,6 +7,12 @@
 // its member toolgate, or the same object alone in a second file, the overlay.
 // Both are JSON with comments and trailing commas.
 //
+// In place of mcp.json, Load reads the file of any client in the table of
+// registry/dialect, in JSON, TOML or YAML. Before the schema is checked, one pass
+// rewrites its entries into the form above, by the table, and warns once of each
+// thing that it reads in another way. Filters of clients only narrow what is offered.
+// Normalise returns the same for commands that import a file.
+//
 // The published schema docs/schemas/config.json says which keys there are and
 // what each value looks like; editors complete from it and Load checks against
 // it. What a schema cannot say (uniqueness over several entries, keys that verify

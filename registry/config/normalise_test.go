@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -246,4 +247,100 @@ func rawFilters(text, server string) (include, exclude []string) {
 		}
 	}
 	return include, exclude
+}
+
+// What is wrong in a client's file is named with its place, in every format, and never
+// with its text.
+func TestNormaliseRefuses(t *testing.T) {
+	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	bomb := "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 'b'; i < 'i'; i++ {
+		bomb += fmt.Sprintf("%c: &%c [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c, ", i-1), 10), ", "))
+	}
+	for name, c := range map[string]struct{ file, text, want string }{
+		"toml syntax":     {"config.toml", "[mcp_servers.a]\ncommand = s3cret\n", "config.toml:2:11: is not TOML"},
+		"toml twice":      {"config.toml", "[mcp_servers.a]\ncommand = 'x'\n[mcp_servers.a]\n", "config.toml:3:"},
+		"toml case":       {"config.toml", "[mcp_servers.a]\ncommand = 'x'\nCommand = 'y'\n", `config.toml:3:1: mcp_servers.a.Command: differs from "command" only in case`},
+		"toml number":     {"config.toml", "[mcp_servers.a]\ncommand = 'x'\ntool_timeout_sec = inf\n", "config.toml:3:20: mcp_servers.a.tool_timeout_sec: is a number that JSON does not have"},
+		"toml type":       {"config.toml", "[mcp_servers.a]\ncommand = 'x'\nargs = [1]\n", "config.toml:3:9: mcp_servers.a.args[0]: want a string, got 1"},
+		"toml misspelt":   {"config.toml", "[mcp_servers.a]\ncommand = 'x'\nenabled_tool = []\n", `hint: did you mean "enabled_tools"?`},
+		"toml deep":       {"config.toml", "a = " + deep, "config.toml:1:69: is nested deeper than 64 levels"},
+		"toml no servers": {"config.toml", "model = 'x'", "config.toml:1:1: holds no servers"},
+		"yaml syntax":     {"c.yaml", "extensions:\n  a: [s3cret\n", ": is not YAML"},
+		"yaml twice":      {"c.yaml", "extensions:\n  a: {cmd: x}\n  a: {cmd: y}\n", "c.yaml:3:3: extensions.a: is written twice"},
+		"yaml merge":      {"c.yaml", "x: &x {cmd: y}\nextensions:\n  a: {<<: *x}\n", `c.yaml:3:7: extensions.a["<<"]: is a key that JSON does not have`},
+		"yaml key":        {"c.yaml", "extensions:\n  [a]: {cmd: y}\n", "c.yaml:2:3: "},
+		"yaml bomb":       {"c.yaml", bomb, "is nested deeper than 64 levels, or has too many values"},
+		"yaml deep":       {"c.yaml", strings.Repeat("- ", 100) + "x", "is nested deeper than 64 levels"},
+		"yaml list":       {"c.yaml", "- a\n- b\n", "c.yaml:1:1: is not an object"},
+		"yaml empty":      {"c.yaml", "# nothing\n", "c.yaml:1:1: is empty"},
+		"yaml no name":    {"c.yaml", "mcpServers:\n  - command: x\nmodels: []\n", `c.yaml:2:5: mcpServers[0]: has no "name"`},
+		"json syntax":     {"m.json", `{"mcpServers": {"a": {"command": s3cret}}}`, "m.json:1:34: has a bare word"},
+		"json utf-8":      {"m.json", "{\"mcpServers\": {}, \"\xff\": 1}", "m.json:1:21: is not valid UTF-8"},
+		"json names":      {"m.json", `{"mcpServers": {"a b": {"command": "x"}, "a-b": {"command": "x"}}}`, `["a b"]: would be called "a-b", as another server is`},
+		"registry":        {"server.json", `{"name": "a/b", "packages": []}`, "server.json:1:1: has no package that a command starts, and no remote address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := config.Normalise(config.ClientFile{Name: c.file, Path: "/x/" + c.file, Data: []byte(c.text)})
+			if n != nil || err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Normalise = %v, %v, want %s", n, err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "s3cret") {
+				t.Error("the message quotes the file")
+			}
+		})
+	}
+}
+
+// Somebody who names the client is believed: the unit of a time-out depends on it.
+func TestNormaliseForAClient(t *testing.T) {
+	const text = `{"mcpServers": {"a": {"command": "x", "timeout": 90}}}`
+	for client, want := range map[string]string{
+		"":       `{"command":"x","timeout":90}`,
+		"cursor": `{"command":"x","timeout":90}`,
+		"cline":  `{"command":"x","timeout":"1m30s"}`,
+		"roo":    `{"command":"x","timeout":"1m30s"}`,
+	} {
+		n, err := config.Normalise(config.ClientFile{Name: "some.json", Data: []byte(text), Client: client})
+		if err != nil || len(n.Servers) != 1 || string(n.Servers[0].Server) != want || n.Client.ID != client {
+			t.Errorf("%q: %v, %v, want %s", client, n, err, want)
+		}
+	}
+	n, err := config.Normalise(config.ClientFile{Name: "typed", Data: []byte("[mcp_servers.a]\ncommand = 'x'"), Client: "codex"})
+	if err != nil || len(n.Servers) != 1 {
+		t.Errorf("the format of a named client: %v, %v", n, err)
+	}
+}
+
+// A file of toolgate's own counts milliseconds, whatever keys of clients are left in it.
+func TestOwnFileCountsMilliseconds(t *testing.T) {
+	const entry = `"mcpServers": {"a": {"command": "x", "autoApprove": [], "timeout": %s}}`
+	for text, want := range map[string]time.Duration{
+		`{` + fmt.Sprintf(entry, "1500") + `}`:                  1500 * time.Second,
+		`{` + fmt.Sprintf(entry, "1500") + `, "toolgate": {} }`: 1500 * time.Millisecond,
+		`{` + fmt.Sprintf(entry, "30") + `, "toolgate": {} }`:   30 * time.Second,
+		`{` + fmt.Sprintf(entry, "60000") + `}`:                 time.Minute,
+	} {
+		if got := load(t, only(text)).Servers[0].Timeout; got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// The variables of clients are expanded as their clients do.
+func TestClientVariables(t *testing.T) {
+	opts := inMemory(map[string]string{
+		"/src/app/.cursor/mcp.json": `{"mcpServers": {"a": {"command": "x", "args": ["${workspaceFolder}", "${workspaceFolderBasename}", "a${/}b${pathSeparator}c",
+			"${userHome}", "${file:key}", "${file:/etc/key}", "${file:~/key}", "${input:my-key}"]}}}`,
+		"/src/app/.cursor/key": "one\n", "/etc/key": "two\r\n", "/home/ada/key": "three\n\n",
+	})
+	opts.Path, opts.Getenv = "/src/app/.cursor/mcp.json", lookup("HOME=/home/ada\nMY_KEY=four")
+	cfg := load(t, opts)
+	want := []string{"/src/app", "app", "a/b/c", "/home/ada", "one", "two", "three\n", "four"}
+	if diff := cmp.Diff(want, cfg.Servers[0].Args); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !slices.Contains(cfg.Files, "/etc/key") {
+		t.Errorf("files %v lack /etc/key, which a reload has to notice", cfg.Files)
+	}
 }

@@ -333,7 +333,11 @@ func (l *loader) rewriteTimeout(n, s *node) {
 	case n.kind == kindObject && n.get("request") != nil:
 		l.note(n, `"request" is read as the time-out`)
 		s.replace(n.get("request").withKey(n))
-	case n.kind != kindNumber || l.client.Unit != "s" || n.keyText() != "timeout":
+	case n.kind != kindNumber || n.keyText() != "timeout":
+	case l.client.Unit != "s":
+		if ms, err := strconv.Atoi(n.text); err == nil && ms > 0 && ms < 1000 {
+			l.warn(n, n.text+" is milliseconds, less than a second", fmt.Sprintf(`if seconds were meant, write "%ss"`, n.text))
+		}
 	case l.own && longer(n.text, 999): // toolgate's own file counts milliseconds
 	case l.client.Longest > 0 && longer(n.text, l.client.Longest):
 		l.note(n, fmt.Sprintf("%s is read as milliseconds: %s accepts at most %d seconds", clip(n.text), l.client.Name, l.client.Longest))

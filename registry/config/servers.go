@@ -57,9 +57,6 @@ func (l *loader) checkServed(settings, servers *node) {
 func (l *loader) finishEntry(s *Server, n *node) {
 	s.Dir = n.get("cwd").resolve(s.Dir)
 	l.checkHeaders(n.get("headers"))
-	if at := n.get("timeout"); at != nil && at.kind == kindNumber && !at.faulty && s.Timeout.Milliseconds() < 1000 {
-		l.warn(at, clip(at.text)+" is milliseconds, less than a second", fmt.Sprintf(`if seconds were meant, write "%ss"`, at.text))
-	}
 	if file := n.get("envFile"); file != nil && !file.faulty && !s.Disabled {
 		env := l.environmentFile(file)
 		maps.Copy(env, s.Env) // the entry itself takes precedence

@@ -40,7 +40,7 @@ type Client struct {
 	Name      string      `json:"name"`      // what people call it
 	Format    string      `json:"format"`    // JSON, TOML or YAML
 	Files     []File      `json:"files"`     // where its file is; the first that fits is the one to write
-	Container []string    `json:"container"` // keys that lead to the servers; empty = the file is one server
+	Container []string    `json:"container"` // keys that lead to the servers; empty = the file says how servers are installed
 	Others    [][]string  `json:"others"`    // containers of its other versions
 	List      bool        `json:"list"`      // the servers are a list, each with its name
 	Unit      string      `json:"unit"`      // of a bare number in timeout: "ms" or "s"; "" = it has none
@@ -149,7 +149,7 @@ func Containers() (paths [][]string) {
 	for _, c := range Clients() {
 		for _, path := range append([][]string{c.Container}, c.Others...) {
 			known := slices.ContainsFunc(paths, func(p []string) bool { return slices.Equal(p, path) })
-			if len(path) > 0 && !known && c.ID != "docker" {
+			if len(path) > 0 && !known {
 				paths = append(paths, path)
 			}
 		}
