@@ -5,6 +5,7 @@
 package ndjson
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -86,7 +87,8 @@ type Fault struct {
 	// Issues say what is wrong where the line is JSON.
 	Issues []Issue
 	// ID is the request's id as it was spelled, nil where there is doubt about
-	// which it is.
+	// which it is. Of a line that is not JSON, or too long, it is the first id that
+	// can be read.
 	ID json.RawMessage
 	// Cause is the same for records; never nil.
 	Cause *jsonrpc.Fault
@@ -112,8 +114,9 @@ type Request struct {
 // that differ only by case may stand inside the input, which is judged later.
 func Decode(line []byte) (*Request, *Fault) {
 	if len(line) > MaxLine {
-		return nil, &Fault{Text: Oversized, Cause: &jsonrpc.Fault{
-			Kind: jsonrpc.TooLarge, Reason: fmt.Sprintf("more than %d bytes", MaxLine), Offset: MaxLine,
+		id := firstID(line)
+		return nil, &Fault{Text: Oversized, ID: id, Cause: &jsonrpc.Fault{
+			Kind: jsonrpc.TooLarge, Reason: fmt.Sprintf("more than %d bytes", MaxLine), Offset: MaxLine, ID: id,
 		}}
 	}
 	raw, _, err := jsonrpc.CheckValue(line, jsonrpc.Limits{Bytes: MaxLine})
@@ -153,7 +156,8 @@ func Decode(line []byte) (*Request, *Fault) {
 func faulty(line []byte, err error) *Fault {
 	f := jsonrpc.FaultOf(err)
 	if f.Kind == jsonrpc.Parse {
-		return &Fault{Text: Malformed, Cause: f}
+		f.ID = firstID(line)
+		return &Fault{Text: Malformed, ID: f.ID, Cause: f}
 	}
 	f.ID = certainID(line)
 	issue := Issue{Code: "invalid_json", Message: f.Reason, Path: Path(line, f.Pointer)}
@@ -174,6 +178,15 @@ func certainID(line []byte) json.RawMessage {
 		found = value
 	}
 	return found
+}
+
+// firstID gives the id of an object that breaks off or is malformed behind it, nil for
+// none. It names the refusal, and nothing runs under it.
+func firstID(line []byte) json.RawMessage {
+	if id, _ := jsonrpc.Get(line, "id"); validID(id) {
+		return bytes.Clone(id)
+	}
+	return nil
 }
 
 // validID accepts a string that is not too long.

@@ -65,7 +65,9 @@ func TestRequestsRefused(t *testing.T) {
 		issues               []ndjson.Issue
 	}{
 		{"no json", `hello`, ndjson.Malformed, "", nil},
-		{"unfinished", `{"id":"a","type":"list_actions"`, ndjson.Malformed, "", nil},
+		{"unfinished", `{"id":"a","type":"list_actions"`, ndjson.Malformed, `"a"`, nil},
+		{"unfinished id", `{"id":"a`, ndjson.Malformed, "", nil},
+		{"id behind the fault", `{"type":x,"id":"a"}`, ndjson.Malformed, "", nil},
 		{"two values", `{"type":"list_actions"} {"type":"list_actions"}`, ndjson.Malformed, "", nil},
 		{"byte order mark", "\ufeff" + `{"type":"list_actions"}`, ndjson.Malformed, "", nil},
 		{"invalid UTF-8", "{\"type\":\"\xff\"}", ndjson.Malformed, "", nil},
@@ -99,7 +101,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"two faults", `{"id":"a","type":"invoke","payload":{"input":true}}`, ndjson.InvalidPayload, `"a"`,
 			[]ndjson.Issue{required("action"), issue("invalid_type", "Expected object, received boolean", "input")}},
 
-		{"too large", `{"id":"a","type":"invoke","payload":{"action":"` + strings.Repeat("x", ndjson.MaxLine) + `"}}`, ndjson.Oversized, "", nil},
+		{"too large", `{"id":"a","type":"invoke","payload":{"action":"` + strings.Repeat("x", ndjson.MaxLine) + `"}}`, ndjson.Oversized, `"a"`, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, f := decodeFault(t, tt.line)

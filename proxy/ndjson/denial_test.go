@@ -31,7 +31,7 @@ func TestDenials(t *testing.T) {
 		record     string
 	}{
 		{"no json", `hello`, `{"ok":false,"error":"Malformed JSON request"}`, "invalid receive"},
-		{"two values", invoke("a", "text", `{}`) + ` ` + invoke("b", "text", `{}`), `{"ok":false,"error":"Malformed JSON request"}`, "invalid receive"},
+		{"two values", invoke("a", "text", `{}`) + ` ` + invoke("b", "text", `{}`), `{"id":"a","ok":false,"error":"Malformed JSON request"}`, "invalid receive"},
 		{"batch", `[` + invoke("a", "text", `{}`) + `]`, `{"ok":false,"error":"Invalid request envelope"`, "invalid receive"},
 		{"JSON-RPC", `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"demo__text"}}`, `{"id":"a","ok":false,"error":"Invalid request envelope"`, "invalid receive"},
 		{"type in capitals", strings.Replace(invoke("a", "text", `{}`), "invoke", "Invoke", 1), `{"id":"a","ok":false,"error":"Invalid request envelope"`, "invalid receive"},
@@ -49,7 +49,7 @@ func TestDenials(t *testing.T) {
 		{"limited", invoke("a", "limited", `{}`), `{"id":"a","ok":false,"error":"RATE_LIMITED: `, "limited limit"},
 		{"input against its schema", invoke("a", "text", `{"n":"x"}`), `{"id":"a","ok":false,"error":"Input validation failed for action 'demo__text': /n: `, "invalid validate"},
 		{"held", invoke("a", "held", `{}`), `{"id":"a","ok":false,"error":"APPROVAL_PENDING: `, "held close"},
-		{"too large", invoke("a", "text", `{"s":"`+strings.Repeat("x", 512<<10)+`"}`), `{"ok":false,"error":"Request exceeds maximum size (512 KB)"}`, "invalid receive"},
+		{"too large", invoke("a", "text", `{"s":"`+strings.Repeat("x", 512<<10)+`"}`), `{"id":"a","ok":false,"error":"Request exceeds maximum size (512 KB)"}`, "invalid receive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench()
@@ -78,7 +78,7 @@ func TestLargestLine(t *testing.T) {
 	if got := c.Ask(line); len(line) != 524288 || !strings.HasPrefix(got, `{"id":"a","ok":true`) {
 		t.Errorf("a line of %d bytes: %.100s", len(line), got)
 	}
-	if got := c.Ask(strings.Replace(line, "x", "xx", 1)); got != `{"ok":false,"error":"Request exceeds maximum size (512 KB)"}` {
+	if got := c.Ask(strings.Replace(line, "x", "xx", 1)); got != `{"id":"a","ok":false,"error":"Request exceeds maximum size (512 KB)"}` {
 		t.Errorf("one byte more: %.100s", got)
 	}
 }

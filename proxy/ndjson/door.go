@@ -62,7 +62,8 @@ type Options struct {
 	Refuser Refuser
 	// Credential authenticates each request; the zero value is the local user.
 	Credential identity.Credential
-	// MaxFlights bounds the requests of one client in flight; 0 = 64.
+	// MaxFlights bounds the requests of one client in flight; 0 = 64. The next line is
+	// read when there is room for it.
 	MaxFlights int
 	// Drain bounds the wait of Serve, at the end of its input, for requests in
 	// flight; 0 = 30 s.
@@ -103,6 +104,7 @@ type client struct {
 	ctx     context.Context // of every call; outlives the context of Serve
 	cancel  context.CancelCauseFunc
 	flights *wait.Workers // run the requests
+	room    chan struct{} // has an element for each line that is handled
 	out     *ndjson.Sink
 
 	mu   sync.Mutex          // protects the field below
@@ -112,15 +114,15 @@ type client struct {
 // Serve serves one client over in and out until in ends or ctx is done. It then
 // waits for the requests in flight, at most Options.Drain, and cancels the
 // rest. A request without an id is answered before the next line is read.
-// Requests with an id run concurrently and are answered as they finish. A line
-// longer than 512 KB is refused, and reading continues after it. Serve writes
+// Requests with an id run concurrently and are answered as they finish; while
+// Options.MaxFlights of them run, no line is read. A line longer than 512 KB is refused, and reading continues after it. Serve writes
 // only responses to out, one Write per line.
 //
 // Serve returns nil when in ends and when ctx is done, otherwise the error of
 // reading or writing. If in is an io.Closer, Serve closes it when it stops
 // before the end of in, so that no reader stays blocked.
 func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), out: ndjson.NewSink(out), live: make(map[string]struct{})}
+	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), out: ndjson.NewSink(out), live: make(map[string]struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
 	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte) { c.serveLine(ctx, line) })
@@ -129,25 +131,26 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// serveLine handles one line, and waits for a request without an id.
+// serveLine waits for room, handles one line, and waits for a request without an id.
 func (c *client) serveLine(ctx context.Context, line []byte) {
+	select {
+	case c.room <- struct{}{}:
+	case <-c.out.Broken():
+		return
+	case <-ctx.Done():
+		return
+	}
 	x := c.door.receive(c.session, line)
-	if refusal := c.door.authenticate(c.ctx, x); refusal != nil {
+	if refusal := c.refusalOf(x); refusal != nil {
 		c.send(refusal)
-		return
-	}
-	if x.req == nil {
-		c.send(c.door.run(c.ctx, x))
-		return
-	}
-	if code, reason := c.beginFlight(x); code != "" {
-		c.send(c.door.refuse(c.ctx, x, code, reason))
+		<-c.room
 		return
 	}
 	done := make(chan struct{})
 	c.flights.Go(func() {
 		defer close(done)
 		c.finishFlight(x, c.door.run(c.ctx, x))
+		<-c.room
 	})
 	if x.id() != nil {
 		return
@@ -159,21 +162,33 @@ func (c *client) serveLine(ctx context.Context, line []byte) {
 	}
 }
 
-// beginFlight adds x to the requests in flight, or returns why it cannot run next to
-// them.
-func (c *client) beginFlight(x *exchange) (code, reason string) {
+// refusalOf returns the response to a line that does not run, nil for a request that was
+// added to those in flight.
+func (c *client) refusalOf(x *exchange) []byte {
+	if refusal := c.door.authenticate(c.ctx, x); refusal != nil {
+		return refusal
+	}
+	if x.req == nil {
+		return c.door.run(c.ctx, x)
+	}
+	if !c.beginFlight(x) {
+		x.at = "/id"
+		return c.door.refuse(c.ctx, x, signal.CodeEnvelopeInvalid, "a request with this id is in flight")
+	}
+	return nil
+}
+
+// beginFlight adds x to the requests in flight. It reports false when one of them has
+// its id.
+func (c *client) beginFlight(x *exchange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := jsonrpc.Key(x.id())
 	if _, taken := c.live[key]; taken && key != "" {
-		x.at = "/id"
-		return signal.CodeEnvelopeInvalid, "a request with this id is in flight"
-	}
-	if len(c.live) >= c.door.opts.MaxFlights {
-		return signal.CodeOverloaded, "too many requests of this client are in flight"
+		return false
 	}
 	c.live[key] = struct{}{}
-	return "", ""
+	return true
 }
 
 // finishFlight removes x from the requests in flight and sends its response, in
