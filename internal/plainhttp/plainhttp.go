@@ -1,4 +1,4 @@
-// Package plainhttp serves plain POST requests of HTTP/1.1 on the goroutine of their
+// Package plainhttp serves plain requests of HTTP/1.1 on the goroutine of their
 // connection.
 //
 // While a handler runs, the server of net/http reads from the connection on another
@@ -7,10 +7,14 @@
 // rest: two switches between goroutines, four deadlines, a system call. A Server
 // watches the client of a request only when its handler runs longer than a moment.
 //
-// It takes requests of one form: POST, a head that arrives in one piece, headers of
-// printable ASCII that appear once, a known length. With the first request of another
-// form, the connection belongs to net/http, which reads that request from its first
-// byte. TLS, HTTP/2 and streams that clients open with GET are net/http's.
+// It takes requests of one form: POST with a known length or GET without a body, a head
+// that arrives in one piece, headers of printable ASCII that appear once. With the first
+// request of another form, the connection belongs to net/http, which reads that request
+// from its first byte. TLS and HTTP/2 are net/http's.
+//
+// A connection that waits has no buffers: for its next request, and for the end of a
+// request that is watched. So an event stream that a client opens with GET keeps what its
+// handler keeps, and two goroutines.
 //
 //	s := plainhttp.Server{HTTP: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}}
 //	err := s.Serve(l)
@@ -153,6 +157,7 @@ type conn struct {
 	r      *bufio.Reader   // nil at rest
 	remote string
 	seen   target // of the last request
+	posted bool   // the last request was a POST
 	spare  []byte // room for an answer
 
 	mu    sync.Mutex // protects the fields below
@@ -177,7 +182,7 @@ func newConn(s *Server, accepted net.Conn) *conn {
 func (c *conn) serve(n int, within time.Duration) {
 	var left time.Duration // to wait at rest
 	for c.await(n, within) {
-		if c.seen.url != nil {
+		if c.posted {
 			c.skipLineEnds()
 		}
 		r := c.readRequest()
@@ -186,6 +191,7 @@ func (c *conn) serve(n int, within time.Duration) {
 			c.forget()
 			return
 		}
+		c.posted = r.method == http.MethodPost
 		if !c.answer(r) {
 			break
 		}
@@ -193,9 +199,8 @@ func (c *conn) serve(n int, within time.Duration) {
 		left = c.server.HTTP.IdleTimeout - within
 	}
 	if c.quiet && left > 0 {
-		if c.spare = nil; c.r.Buffered() == 0 {
-			c.r = nil
-		}
+		c.spare = nil
+		c.shed()
 		c.server.serving.Go(func() { c.serve(n, left) })
 		return
 	}
@@ -222,20 +227,35 @@ func (c *conn) await(n int, within time.Duration) bool {
 	}
 	_ = c.SetReadDeadline(until) // fails only for a connection that is closed
 	c.mu.Unlock()
-	var err error
-	if c.r == nil {
-		first := make([]byte, 1)
-		if _, err = io.ReadFull(c.Conn, first); err == nil {
-			c.r = bufio.NewReaderSize(&rest{Conn: c.Conn, first: first}, bufferSize)
-		}
-	}
-	if err == nil {
-		_, err = c.r.Peek(n)
-	}
+	err := c.fill(n)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle, c.quiet = false, errors.Is(err, os.ErrDeadlineExceeded) && !c.ended
 	return err == nil && !c.ended
+}
+
+// fill waits for the next n bytes. A connection without a buffer gets one with the first.
+func (c *conn) fill(n int) error {
+	if c.r == nil {
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(c.Conn, first); err != nil {
+			return err
+		}
+		c.r = bufio.NewReaderSize(&rest{Conn: c.Conn, first: first}, bufferSize)
+	}
+	_, err := c.r.Peek(n)
+	return err
+}
+
+// shed gives back the buffer of c when nothing is in it, and returns how many bytes are.
+func (c *conn) shed() (buffered int) {
+	if c.r != nil {
+		buffered = c.r.Buffered()
+	}
+	if buffered == 0 {
+		c.r = nil
+	}
+	return buffered
 }
 
 // skipLineEnds skips the ends of lines that some clients send after the body of a POST,
@@ -270,6 +290,9 @@ func (c *conn) answer(r *request) (again bool) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	w := &response{conn: c, header: make(http.Header, 8), out: c.spare[:0], length: -1}
+	if r.body.left == 0 {
+		_ = c.SetReadDeadline(time.Time{}) // as net/http does: the client has nothing to send, however long its stream lasts
+	}
 	c.watchClient(cancel, &r.body)
 	defer func() {
 		c.stopWatching()

@@ -209,6 +209,11 @@ func post(path, body string, headers ...string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost:80\r\nContent-Length: %d\r\n%s\r\n%s", path, len(body), strings.Join(append(headers, ""), "\r\n"), body)
 }
 
+// get is a plain request without a body.
+func get(path string, headers ...string) string {
+	return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost:80\r\n%s\r\n", path, strings.Join(append(headers, ""), "\r\n"))
+}
+
 var conversations = map[string]string{
 	"plain":                   post("/x", "hello", "Content-Type: application/json", "accept: */*", "mcp-session-id: abc", "X-Other:  spaced  "),
 	"several":                 post("/json", "{}") + post("/x", "a") + post("/empty", "") + post("/json", "{}"),
@@ -224,6 +229,18 @@ var conversations = map[string]string{
 	"head cut off":            "POST /x HTTP/1.1\r\nHost: a\r\nContent-Le",
 	"nothing":                 "",
 	"get after post":          post("/x", "a") + "GET /g?q=1 HTTP/1.1\r\nHost: a\r\n\r\n" + post("/x", "b"),
+	"get":                     get("/x?a=b", "Accept: text/event-stream") + get("/json") + post("/x", "a") + get("/empty"),
+	"get, every answer":       get("/stream") + get("/large") + get("/long") + get("/none") + get("/split") + get("/short"),
+	"get, the handler closes": get("/close") + get("/x"),
+	"get with a length":       get("/x", "Content-Length: 0") + get("/x", "Content-Length: 1") + "a" + get("/x"),
+	"get with chunks":         get("/x", "Transfer-Encoding: chunked") + "3\r\nabc\r\n0\r\n\r\n" + get("/x"),
+	"get and other bytes":     get("/x") + "abc",
+	"get for an upgrade":      get("/x", "Connection: Upgrade", "Upgrade: websocket"),
+	"get without a host":      "GET /x HTTP/1.1\r\n\r\n",
+	"get, line ends after":    get("/x") + "\r\n\r\n" + get("/x"),
+	"head":                    "HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n",
+	"delete":                  "DELETE /x HTTP/1.1\r\nHost: a\r\n\r\n" + get("/x"),
+	"no method":               " /x HTTP/1.1\r\nHost: a\r\n\r\n",
 	"query":                   post("/x?a=b&c=%20", "a"),
 	"escaped path":            post("/x%2fy", "a"),
 	"two slashes":             post("//x/y", "a"),
@@ -251,6 +268,7 @@ var conversations = map[string]string{
 	"no length":               "POST /x HTTP/1.1\r\nHost: a\r\n\r\n" + post("/x", "b"),
 	"no host":                 "POST /x HTTP/1.1\r\nContent-Length: 1\r\n\r\na",
 	"two hosts":               post("/x", "a", "Host: b"),
+	"empty host, another":     "POST /x HTTP/1.1\r\nHost:\r\nHost: a\r\nContent-Length: 1\r\n\r\na",
 	"odd host":                "POST /x HTTP/1.1\r\nHost: a b\r\nContent-Length: 1\r\n\r\na",
 	"host with zone":          "POST /x HTTP/1.1\r\nHost: [fe80::1%25eth0]\r\nContent-Length: 1\r\n\r\na",
 	"empty host":              "POST /x HTTP/1.1\r\nHost:\r\nContent-Length: 1\r\n\r\na",
@@ -311,6 +329,13 @@ func FuzzServer(f *testing.F) {
 
 // TestGone: the context of a request ends when its client goes away, and not before.
 func TestGone(t *testing.T) {
+	for _, request := range []string{post("/", "a"), get("/")} {
+		gone(t, request)
+	}
+}
+
+func gone(t *testing.T, request string) {
+	t.Helper()
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -319,11 +344,39 @@ func TestGone(t *testing.T) {
 		ended <- context.Cause(r.Context())
 	})
 	c := dial(t, start(t, &plainhttp.Server{HTTP: settings(h, io.Discard)}))
-	_, _ = io.WriteString(c, post("/", "a"))
+	_, _ = io.WriteString(c, request)
 	<-begun
 	_ = c.Close()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the context ended with %v", err)
+	}
+}
+
+// TestStream: a stream that a client opens with GET outlives the time that a request may
+// take to arrive, and its connection carries the next request.
+func TestStream(t *testing.T) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+			t.Errorf("%s ended: %v", r.Method, context.Cause(r.Context()))
+		case <-time.After(100 * time.Millisecond):
+			_, _ = io.WriteString(w, "event")
+		}
+	})
+	s := settings(h, io.Discard)
+	s.ReadHeaderTimeout, s.IdleTimeout = 20*time.Millisecond, time.Minute
+	c := dial(t, start(t, &plainhttp.Server{HTTP: s}))
+	r := bufio.NewReader(c)
+	for range 2 {
+		_, _ = io.WriteString(c, get("/"))
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(res.Body); string(body) != "event" || err != nil {
+			t.Errorf("got %q, %v", body, err)
+		}
+		res.Body.Close()
 	}
 }
 

@@ -22,6 +22,7 @@ const maxBody = 256 << 10
 
 // request is a plain request.
 type request struct {
+	method string // POST or GET
 	target target
 	host   string
 	header http.Header
@@ -48,7 +49,7 @@ func (c *conn) readRequest() *request {
 	}
 	line, lines, _ := strings.Cut(string(buf[:end+2]), "\r\n")
 	r := &request{body: body{conn: c, left: -1}}
-	if !r.readTarget(line, &c.seen) || !r.readHeader(lines) || r.host == "" || r.body.left < 0 {
+	if !r.readTarget(line, &c.seen) || !r.readHeader(lines) || r.host == "" || !r.measureBody() {
 		return nil
 	}
 	_, _ = c.r.Discard(end + 4) // these bytes are there
@@ -56,12 +57,29 @@ func (c *conn) readRequest() *request {
 	return r
 }
 
+// measureBody reports whether the length of the body is as plain requests have it: a POST
+// names it, a GET has no body.
+func (r *request) measureBody() bool {
+	if r.method == http.MethodPost {
+		return r.body.left >= 0
+	}
+	named := r.body.left >= 0
+	r.body.left = 0
+	return !named
+}
+
 // readTarget reads the request line. A target that is the same as the last one is not
 // parsed again.
 func (r *request) readTarget(line string, last *target) bool {
-	text, posts := strings.CutPrefix(line, "POST ")
+	method, text, _ := strings.Cut(line, " ")
 	text, ok := strings.CutSuffix(text, " HTTP/1.1")
-	if !posts || !ok || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
+	switch method {
+	case http.MethodPost, http.MethodGet:
+		r.method = method
+	default:
+		return false
+	}
+	if !ok || !strings.HasPrefix(text, "/") || strings.Contains(text, " ") {
 		return false
 	}
 	if last.text != text {
@@ -90,7 +108,7 @@ func (r *request) readHeader(lines string) bool {
 		name = canonical(name)
 		switch name {
 		case "Host":
-			if r.host != "" || !httpguts.ValidHostHeader(value) {
+			if r.host != "" || value == "" || !httpguts.ValidHostHeader(value) {
 				return false
 			}
 			r.host = value
@@ -119,7 +137,7 @@ func (r *request) readHeader(lines string) bool {
 func (r *request) build(ctx context.Context, remote string) *http.Request {
 	built := (&http.Request{}).WithContext(ctx)
 	to := *r.target.url
-	built.Method, built.URL, built.RequestURI, built.Host = http.MethodPost, &to, r.target.text, r.host
+	built.Method, built.URL, built.RequestURI, built.Host = r.method, &to, r.target.text, r.host
 	built.Proto, built.ProtoMajor, built.ProtoMinor = "HTTP/1.1", 1, 1
 	built.Header, built.Body, built.ContentLength, built.RemoteAddr = r.header, &r.body, r.body.left, remote
 	if r.body.left == 0 {

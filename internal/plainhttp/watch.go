@@ -45,7 +45,7 @@ func (c *conn) look() {
 	c.watch.reading = reading
 	c.mu.Unlock()
 	defer close(reading)
-	_, err := c.r.Peek(c.r.Buffered() + 1)
+	err := c.fill(c.shed() + 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil && !errors.Is(err, bufio.ErrBufferFull) && c.watch.gone != nil {
