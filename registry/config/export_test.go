@@ -10,3 +10,15 @@ func CheckBind(addr string, id Identity, plain bool) error {
 	}
 	return fmt.Errorf("%q %s\nhint: %s", clip(addr), message, hint)
 }
+
+// Tree reads TOML or YAML, by the name of the file, and returns it as JSON; nil when there
+// are faults.
+func Tree(name string, data []byte) []byte {
+	l := &loader{cfg: defaults()}
+	n := l.parseAny(&file{name: name, data: data}, "")
+	if n == nil || len(l.faults) > 0 {
+		return nil
+	}
+	n.literal()
+	return n.json(true)
+}

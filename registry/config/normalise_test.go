@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/pelletier/go-toml/v2"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/tools/txtar"
 
 	"github.com/toolgate/toolgate/registry/config"
@@ -278,6 +280,7 @@ func TestNormaliseRefuses(t *testing.T) {
 		"json syntax":     {"m.json", `{"mcpServers": {"a": {"command": s3cret}}}`, "m.json:1:34: has a bare word"},
 		"json utf-8":      {"m.json", "{\"mcpServers\": {}, \"\xff\": 1}", "m.json:1:21: is not valid UTF-8"},
 		"json names":      {"m.json", `{"mcpServers": {"a b": {"command": "x"}, "a-b": {"command": "x"}}}`, `["a b"]: would be called "a-b", as another server is`},
+		"json url":        {"m.json", `{"mcpServers": {"a": {"serverUrl": "localhost:1"}, "b": {"url": "${HOST}:1"}}}`, "m.json:1:36: mcpServers.a.serverUrl: not an http or https URL"},
 		"registry":        {"server.json", `{"name": "a/b", "packages": []}`, "server.json:1:1: has no package that a command starts, and no remote address"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,4 +346,73 @@ func TestClientVariables(t *testing.T) {
 	if !slices.Contains(cfg.Files, "/etc/key") {
 		t.Errorf("files %v lack /etc/key, which a reload has to notice", cfg.Files)
 	}
+}
+
+// What is read of TOML and YAML is what their libraries decode.
+func FuzzTree(f *testing.F) {
+	for _, path := range []string{"codex", "goose", "continue", "docker"} {
+		a, err := txtar.ParseFile("testdata/clients/" + path + ".txtar")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(a.Files[0].Data), path == "codex")
+	}
+	f.Add("a.b = 1\n[[l]]\nx = [1_0, 0x1, 1e3]\n[l.c]\ny = {z = [[], [{}]]}\n[[l]]\n[[l.d]]\n'e.f' = true\n", true)
+	f.Add("a: &x [1, 0x10, 1.5, ~, yes, true, '1']\nb: *x\nc: |\n  text\n", false)
+	f.Fuzz(func(t *testing.T, text string, isTOML bool) {
+		name, decode := "f.yaml", yaml.Unmarshal
+		if isTOML {
+			name, decode = "f.toml", toml.Unmarshal
+		}
+		got := config.Tree(name, []byte(text))
+		if got == nil {
+			return
+		}
+		var tree, whole map[string]any
+		if err := json.Unmarshal(got, &tree); err != nil {
+			t.Fatalf("%s is no JSON: %v", got, err)
+		}
+		if err := decode([]byte(text), &whole); err != nil {
+			return // keys that are not strings
+		}
+		if _, err := json.Marshal(whole); err != nil {
+			return // the same, further in
+		}
+		if diff := cmp.Diff(outline(whole), outline(tree)); diff != "" {
+			t.Errorf("(-library +tree):\n%s", diff)
+		}
+	})
+}
+
+// outline keeps strings, booleans and the shape of a value. Numbers are compared as such,
+// and times as texts of any form.
+func outline(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for key, member := range v {
+			out[key] = outline(member)
+		}
+		return out
+	case []any:
+		out := []any{}
+		for _, element := range v {
+			out = append(out, outline(element))
+		}
+		return out
+	case int:
+		return float64(v)
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	case nil, bool, float64:
+		return v
+	case string:
+		if _, err := time.Parse("2006", v[:min(4, len(v))]); err == nil {
+			return "time"
+		}
+		return v
+	}
+	return "time"
 }

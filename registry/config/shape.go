@@ -15,11 +15,11 @@ import (
 // The published schema: of mcp.json with the settings in it, and of a file of
 // client profiles.
 var (
-	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("") })
-	profileSchema = sync.OnceValue(func() *schema.Own { return compile("/$defs/profiles") })
+	fileSchema    = sync.OnceValue(func() *schema.Own { return compile("", formats) })
+	profileSchema = sync.OnceValue(func() *schema.Own { return compile("/$defs/profiles", formats) })
 )
 
-func compile(pointer string) *schema.Own {
+func compile(pointer string, formats map[string]func(string) error) *schema.Own {
 	text, err := schemas.Files.ReadFile("config.json")
 	if err != nil {
 		panic("reading the embedded schema: " + err.Error())
