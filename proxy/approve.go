@@ -370,7 +370,9 @@ func (t *toolCall) showPage(ctx context.Context, ticket approval.Ticket) bool {
 // client profile says: less than the 60 s after which many clients give up.
 const defaultHold = 45 * time.Second
 
-// ClientProfile says how long one kind of client waits for a decision.
+// ClientProfile says how long one kind of client waits for a decision, and how its model
+// is shown errors and results. A client's name is claimed: a profile changes no verdict,
+// limit or record.
 type ClientProfile struct {
 	// Name is what the client calls itself, without its version and without
 	// regard to case; a trailing "*" matches any rest, "" every client.
@@ -378,6 +380,8 @@ type ClientProfile struct {
 	Transport string         // of the call, "" = any; see Call
 	Hold      *time.Duration // nil = the default
 	Longest   *time.Duration // upper bound, whatever else says; nil = none
+	Errors    string         // of its tool calls: result, a dialect, or "" = as the route does
+	Results   string         // in place of Settings.Results; "" = not said
 }
 
 // matches reports whether the profile is that of a caller; client is name/version.
@@ -394,6 +398,28 @@ func (p ClientProfile) matches(client, transport string) bool {
 	return prefix || p.Name == "" || rest == "" || rest[0] == '/' || strings.HasPrefix(rest, " (via ")
 }
 
+// profile returns the first profile that is the caller's, the zero value for none.
+func (c *call) profile() ClientProfile {
+	clients := c.gate.settings.Load().Clients
+	i := slices.IndexFunc(clients, func(p ClientProfile) bool { return p.matches(c.principal.Client, c.in.Transport) })
+	if i < 0 {
+		return ClientProfile{}
+	}
+	return clients[i]
+}
+
+// resultsMode returns how results are sent to the caller: as its profile says, or else
+// as the settings do. Only a few profiles say.
+func (c *call) resultsMode() string {
+	s := c.gate.settings.Load()
+	for i := range s.shaped {
+		if s.shaped[i].matches(c.principal.Client, c.in.Transport) {
+			return cmp.Or(c.profile().Results, s.Results)
+		}
+	}
+	return s.Results
+}
+
 // minHoldAfterPage is the least hold for a client that comes back from the
 // approval page: a decision made there must be seen.
 const minHoldAfterPage = 100 * time.Millisecond
@@ -405,11 +431,7 @@ func (t *toolCall) holdTime() time.Duration {
 	if t.gate.opts.Waiter == nil {
 		return 0
 	}
-	s := t.gate.settings.Load()
-	var profile ClientProfile
-	if i := slices.IndexFunc(s.Clients, func(p ClientProfile) bool { return p.matches(t.principal.Client, t.in.Transport) }); i >= 0 {
-		profile = s.Clients[i]
-	}
+	s, profile := t.gate.settings.Load(), t.profile()
 	hold := defaultHold
 	if said := cmp.Or(t.decision.Approval.Hold, s.Hold, profile.Hold); said != nil {
 		hold = *said

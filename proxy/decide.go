@@ -173,24 +173,19 @@ func (t *toolCall) resolve(ctx context.Context) *Failure {
 	case !ok && t.name == StatusName && t.ticket.ID == "":
 		return t.leave(ctx)
 	case !ok:
-		return t.unknownTool()
+		return t.unknownTool(ctx)
 	}
 	if t.subject, ok = t.gate.visible(ctx, t.engine, t.principal, tool); !ok {
-		return t.unknownTool()
+		return t.unknownTool(ctx)
 	}
 	t.tool, t.server = tool, tool.Server
 	if tool.Quarantine != "" {
-		return t.fail(signal.CodeToolQuarantined, tool.Quarantine)
+		return t.fail(signal.CodeToolQuarantined, tool.Quarantine).remedy(useAnother)
 	}
 	if v := t.in.Message.Variants; v != nil && !tool.AllowVariants {
 		return t.ambiguous(v)
 	}
 	return nil
-}
-
-func (t *toolCall) unknownTool() *Failure {
-	return t.fail(signal.CodeToolNotFound, fmt.Sprintf("unknown tool %q", t.name)).
-		remedy("list the tools with tools/list")
 }
 
 // ambiguous refuses keys that some JSON parsers take for the same.
@@ -240,7 +235,7 @@ func (t *toolCall) decide(ctx context.Context) *Failure {
 	if t.decision.Effect == policy.Allow || t.decision.Effect == policy.Hold {
 		return nil
 	}
-	return t.denied(t.decision.Reason)
+	return t.deniedCall()
 }
 
 // judge is the origin of the policy's denials.
@@ -271,7 +266,8 @@ func (c *call) judge(ctx context.Context, in *policy.Input) {
 func (c *call) denied(reason string) *Failure {
 	c.decision.Effect = policy.Deny
 	said := signal.PolicyError(cmp.Or(c.decision.Reason, "the policy gives no reason"), judge, map[string]any{"rule": c.decision.Rule, "revision": c.decision.Revision})
-	return c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).remedy(c.decision.Remedy)
+	return c.wrap(signal.CodePolicyDenied, said, reason).with("rule", c.decision.Rule).
+		about(c.decision.Rule, &c.principal).remedy(c.decision.Remedy)
 }
 
 // Metered is a Policy that has calls counted. Any other policy judges without
@@ -320,9 +316,13 @@ func (t *toolCall) uncounted(ctx context.Context, doing string, err error) *Fail
 // request costs none.
 func (c *call) limited(over *limit.Exceeded) *Failure {
 	empty := signal.ResourceError("no token is left for "+over.Scope, limiter, map[string]any{"limit": over.Limit})
-	reason := fmt.Sprintf("rate limit %s exceeded; try again in %s", over.Limit, seconds(over.RetryAfter))
+	then := "waiting does not help"
+	if over.RetryAfter > 0 {
+		then = "try again in " + seconds(over.RetryAfter)
+	}
+	reason := fmt.Sprintf("rate limit %s exceeded; %s", over.Limit, then)
 	return c.wrap(signal.CodeRateLimited, empty, reason).with("limit", over.Limit).with("scope", over.Scope).with("rule", over.Rule).
-		after(over.RetryAfter)
+		about(over.Rule, c.caller()).after(over.RetryAfter)
 }
 
 // limiter is the origin of errors about empty buckets.
@@ -400,7 +400,7 @@ func (t *toolCall) reserve(ctx context.Context) (counted bool, f *Failure) {
 	case !errors.Is(err, limit.ErrRefused):
 		return false, t.uncounted(ctx, "counting a call", err)
 	case t.decision.Effect != policy.Hold:
-		return false, t.denied(t.decision.Reason)
+		return false, t.deniedCall()
 	}
 	return false, nil
 }
@@ -420,15 +420,9 @@ func (t *toolCall) countable() *Failure {
 // fails refuses the call.
 func (t *toolCall) validate(context.Context) *Failure {
 	if t.tool.Input == nil {
-		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema")
+		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema").remedy(useAnother)
 	}
-	var faults []schema.Fault
-	var err error
-	if t.in.Message.Vouches(t.body) {
-		faults, err = t.tool.Input.ValidateAccepted(t.body)
-	} else {
-		faults, err = t.tool.Input.Validate(t.body)
-	}
+	faults, err := t.faults()
 	if err != nil {
 		return t.internal("validating arguments", err)
 	}
@@ -437,23 +431,19 @@ func (t *toolCall) validate(context.Context) *Failure {
 	}
 	reason := argumentFault(faults[0])
 	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
-		remedy("correct the arguments at the pointers given and call again")
+		remedy(correct(faults[1:], "correct the arguments and call again"))
+}
+
+// faults checks the arguments against the tool's schema, which must not be nil.
+func (t *toolCall) faults() ([]schema.Fault, error) {
+	if t.in.Message.Vouches(t.body) {
+		return t.tool.Input.ValidateAccepted(t.body)
+	}
+	return t.tool.Input.Validate(t.body)
 }
 
 // validator is the origin of errors about arguments.
 var validator = signal.ModuleRef{Tier: 0, Module: "validation", Function: "validate"}
-
-// argumentFault says what is wrong with the arguments.
-func argumentFault(f schema.Fault) string {
-	name, missing := strings.CutPrefix(f.Want, "member ")
-	if f.Keyword != "required" || !missing {
-		return f.String()
-	}
-	if f.Pointer != "" {
-		name += " in " + f.Pointer
-	}
-	return "missing required argument " + name
-}
 
 // approve lets a held call continue only with a grant, which it spends here,
 // before anything is sent. A ticket store that fails refuses the call. A resumed

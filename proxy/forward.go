@@ -67,7 +67,7 @@ func forwardError(err error) *registry.ForwardError {
 func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure {
 	switch fe.Kind {
 	case registry.Timeout:
-		return c.fail(signal.CodeToolTimeout, late).because(upstreamError("no answer before the deadline", nil))
+		return c.fail(signal.CodeToolTimeout, late).because(upstreamError("no answer before the deadline", nil)).remedy(mayHaveRun)
 	case registry.Cancelled:
 		return c.fail(signal.CodeCancelled, "the caller cancelled the call")
 	case registry.Unavailable:
@@ -75,12 +75,13 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 		return c.wrap(signal.CodeUpstreamUnavailable, down, "server "+c.server+" is not available").
 			remedy("call again later; other servers are not affected")
 	case registry.Quarantined:
-		return c.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted")
+		return c.fail(signal.CodeToolQuarantined, "the server offers another definition of this tool than the one that was accepted").
+			remedy(useAnother)
 	case registry.TooLarge:
 		if !fe.Sent {
 			return c.fail(signal.CodeToolFailed, "the call is larger than the server takes, and was not sent").remedy("call with less")
 		}
-		return c.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit")
+		return c.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit").remedy("ask the tool for less, if it only reads")
 	}
 	if fault, ok := errors.AsType[*jsonrpc.Fault](fe); ok {
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+fault.Error()).
@@ -88,7 +89,7 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 	}
 	if fe.RPC == nil {
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown").
-			because(upstreamError("the connection ended before the answer", nil))
+			because(upstreamError("the connection ended before the answer", nil)).remedy(mayHaveRun)
 	}
 	code, _ := jsonrpc.Get(fe.RPC, "code")
 	f := c.fail(signal.CodeToolFailed, upstreamMessage(fe.RPC)).because(upstreamError(upstreamMessage(fe.RPC), map[string]any{"code": code}))
@@ -249,7 +250,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 	}
 	o := outcome{result: result, refs: refs}
 	isFile := func(s signal.Signal) bool { return s.Kind() == signal.File }
-	if t.gate.opts.Artifacts != nil && (t.gate.settings.Load().Results == "signals" || slices.ContainsFunc(signals, isFile)) {
+	if t.gate.opts.Artifacts != nil && (t.resultsMode() == "signals" || slices.ContainsFunc(signals, isFile)) {
 		if fault := t.keepArtifacts(ctx, &o, signals); warning == nil {
 			warning = fault
 		}
@@ -318,7 +319,7 @@ func (c *call) metrics() signal.Metrics {
 // Result.
 func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 	var changes, meta []jsonrpc.Change
-	mode := t.gate.settings.Load().Results
+	mode := t.resultsMode()
 	if o.handle && mode != "off" {
 		mode = "compact"
 	}
@@ -336,7 +337,7 @@ func (t *toolCall) replyShaped(o outcome, view map[string]any) *Failure {
 		changes = []jsonrpc.Change{{Name: "content", Value: content}, {Name: "structuredContent", Value: full}}
 		meta = []jsonrpc.Change{{Name: metaResult, Value: full}}
 	default:
-		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, o.refs), Checked: true}}
+		meta = []jsonrpc.Change{{Name: metaResult, Value: signal.Compact(o.kernel, t.decisionID, t.traceID), Checked: true}}
 	}
 	if t.unseen != nil && t.tool.EscapeHidden {
 		meta = append(meta, jsonrpc.Change{Name: metaHidden, Value: marshal(t.unseen)})
@@ -385,13 +386,13 @@ const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
 // the signals what is larger than Inline. A store that fails makes the result
 // partial; what it could not keep stays where it was.
 func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) (fault *signal.KernelError) {
-	set := t.gate.settings.Load()
-	if set.Results == "off" && t.in.Transport != "rest" && t.in.Transport != "ndjson" { // these carry signals in every mode
+	set, mode := t.gate.settings.Load(), t.resultsMode()
+	if mode == "off" && t.in.Transport != "rest" && t.in.Transport != "ndjson" { // these carry signals in every mode
 		return nil
 	}
 	var ids []string
 	for i, s := range signals {
-		file, slims := s.Kind() == signal.File, set.Results == "signals"
+		file, slims := s.Kind() == signal.File, mode == "signals"
 		var data []byte
 		var media string
 		var keep bool

@@ -20,6 +20,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -144,8 +145,10 @@ type Settings struct {
 	// as pending; 0 answers at once, nil = as Clients says. A policy's own hold
 	// takes precedence.
 	Hold *time.Duration
-	// Clients bounds the wait by who waits; the first that matches counts.
+	// Clients bounds the wait by who waits, and shapes what each is shown; the first that
+	// matches counts.
 	Clients []ClientProfile
+	shaped  []ClientProfile // those with Results
 	// Execute names the tools, as exposed, whose held calls run as soon as they
 	// are approved. A policy can ask for the same.
 	Execute []string
@@ -239,6 +242,7 @@ func (g *Gate) Apply(s Settings) {
 	s.Results = cmp.Or(s.Results, "compact")
 	s.Inline = cmp.Or(max(0, s.Inline), 64<<10)
 	s.InFlight = cmp.Or(max(0, s.InFlight), 4096)
+	s.shaped = slices.DeleteFunc(slices.Clone(s.Clients), func(p ClientProfile) bool { return p.Results == "" })
 	g.settings.Store(&s)
 }
 
@@ -322,6 +326,8 @@ type Failure struct {
 	TraceID    string          //
 	Upstream   json.RawMessage // the error object as the upstream sent it, or nil
 	Plain      bool            // of a request that calls no tool: there is no tool's result to say it in
+	Context    string          // whom and which rule it concerns, for the message; "" = not said
+	Errors     string          // of the client's profile: result, a dialect, or "" = as the route does
 }
 
 // Error says what went wrong in one line.
@@ -383,6 +389,14 @@ func (f *Failure) with(key string, value any) *Failure {
 // after sets the time until which a retry is pointless.
 func (f *Failure) after(wait time.Duration) *Failure {
 	f.RetryAfter = wait
+	return f
+}
+
+// about says whom a refusal concerns and by which rule, "" for none.
+func (f *Failure) about(rule string, who *policy.Principal) *Failure {
+	if f.Context = whoIs(who); rule != "" {
+		f.Context = "rule " + rule + ", " + f.Context
+	}
 	return f
 }
 

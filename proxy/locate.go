@@ -57,7 +57,7 @@ func (r *relayed) findResource(ctx context.Context) *Failure {
 	}
 	at, ok := r.locate(ctx, kinds...)
 	if !ok {
-		return r.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", r.name))
+		return r.fail(signal.CodeNotFound, fmt.Sprintf("no server has the resource %q", r.name)).remedy("list the resources with resources/list")
 	}
 	r.server, r.about.Resource = at.server, &policy.Resource{Server: at.server, URI: at.name}
 	return nil
@@ -69,7 +69,7 @@ func (r *relayed) findResource(ctx context.Context) *Failure {
 func (r *relayed) findPrompt(ctx context.Context) *Failure {
 	at, ok := r.locate(ctx, aPrompt)
 	if !ok {
-		return r.fail(signal.CodeNotFound, fmt.Sprintf("no prompt is called %q", r.name))
+		return r.fail(signal.CodeNotFound, fmt.Sprintf("no prompt is called %q", r.name)).remedy("list the prompts with prompts/list")
 	}
 	r.server, r.about.Prompt = at.server, &policy.Prompt{Server: at.server, Name: at.name}
 	if at.name == r.name {

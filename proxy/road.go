@@ -157,7 +157,7 @@ func (g *Gate) newCall(in *Call) call {
 func runRoad[R any](ctx context.Context, r R, c *call, stages []stage[R]) (*Reply, *Failure) {
 	defer c.gate.inFlight.Add(-1)
 	if c.gate.inFlight.Add(1) > int64(c.gate.settings.Load().InFlight) {
-		return c.close(ctx, c.fail(signal.CodeOverloaded, "too many calls are in flight"))
+		return c.close(ctx, c.fail(signal.CodeOverloaded, "too many calls are in flight").remedy(callLater))
 	}
 	return c.close(ctx, walk(ctx, r, c, stages))
 }
@@ -188,7 +188,7 @@ func (c *call) record(ctx context.Context) *Failure {
 	c.recorded = true
 	if err := c.gate.opts.Recorder.Write(audit.KindDecision, c.newRecord(true)); err != nil {
 		c.gate.opts.Log.Error("writing the decision record", "decision", c.decisionID, "error", err)
-		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").
+		return c.fail(signal.CodeAuditUnavailable, "the decision could not be recorded, so the call was not made").remedy(callLater).
 			because(signal.ProcessingError("the audit log took no record", auditLog, nil, nil))
 	}
 	return nil
@@ -239,7 +239,7 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		o.Server, o.Tool = rec.Server, rec.Exposed
 	}
 	if f != nil {
-		o.Code = f.Kernel.Code
+		o.Code, f.Errors = f.Kernel.Code, c.errorForm()
 	}
 	o.Hidden, o.From = c.unseen, c.server
 	g.opts.Observe(o)
@@ -264,7 +264,7 @@ func (c *call) unrecorded(f *Failure) *Failure {
 		return f
 	}
 	if !c.sent {
-		return c.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made")
+		return c.fail(signal.CodeAuditUnavailable, "the outcome could not be recorded; the call was not made").remedy(callLater)
 	}
 	out := c.fail(signal.CodeAuditUnavailable, "the call may have been made, and its outcome could not be recorded; the result is withheld")
 	out.Kernel.RetryEligible = false

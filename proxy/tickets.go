@@ -376,7 +376,7 @@ func (t *toolCall) resolveStatus(ctx context.Context) *Failure {
 	case err != nil:
 		return t.fail(signal.CodeInternal, "")
 	case len(tickets) == 0:
-		return t.unknownTool()
+		return t.unknownTool(ctx)
 	case t.in.Message.Variants != nil:
 		return t.ambiguous(t.in.Message.Variants)
 	}

@@ -21,11 +21,11 @@ func BenchmarkCompactResult(b *testing.B) {
 			result := textResult(size)
 			b.ReportAllocs()
 			for b.Loop() {
-				signals, refs, err := signal.FromToolResult(result, signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_01JD4V0Z5N9Q8C7B6A5X4W3V2T"})
+				signals, _, err := signal.FromToolResult(result, signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_01JD4V0Z5N9Q8C7B6A5X4W3V2T"})
 				if err != nil {
 					b.Fatal(err)
 				}
-				signal.Compact(signal.OK(signals, timing), refs)
+				signal.Compact(signal.OK(signals, timing), "dec_1", "trc_1")
 			}
 		})
 	}
@@ -54,8 +54,8 @@ func TestCompactResultAllocations(t *testing.T) {
 	result, got := textResult(1024), math.Inf(1)
 	for range 300 {
 		got = min(got, testing.AllocsPerRun(1, func() {
-			signals, refs, _ := signal.FromToolResult(result, signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_1"})
-			signal.Compact(signal.OK(signals, timing), refs)
+			signals, _, _ := signal.FromToolResult(result, signal.Lineage{Origin: here, Tool: "echo", TraceID: "trc_1"})
+			signal.Compact(signal.OK(signals, timing), "dec_1", "trc_1")
 		}))
 	}
 	if got > 25 {

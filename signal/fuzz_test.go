@@ -49,7 +49,7 @@ func FuzzResultJSON(f *testing.F) {
 			return
 		}
 		keepsSchema(t, "result", roundTrip(t, r, &back))
-		keepsSchema(t, "result-view", signal.Compact(r, nil))
+		keepsSchema(t, "result-view", signal.Compact(r, "dec_1", "trc_1"))
 		if success, problem := signal.ResultToHTTPResponse(r, time.Second); problem == nil {
 			keepsSchema(t, "success-response", must(success.MarshalJSON())(t))
 		} else {
@@ -176,7 +176,7 @@ func FuzzFromToolResult(f *testing.F) {
 		}
 		roundTrip(t, r, &back)
 		inlineFiles(t, data, signals, refs)
-		view := signal.Compact(r, refs)
+		view := signal.Compact(r, "dec_1", "trc_1")
 		keepsSchema(t, "result-view", view)
 		pointsInto(t, r, refs, data)
 		if bytes.ContainsAny(signal.Full(r), "\r\n") {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -144,73 +143,40 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 	return read(data, r, ErrInvalidResult, resultForm{}, (*resultForm).result)
 }
 
+// compactSignals is the most ids of signals in a compact view.
+const compactSignals = 8
+
 // Compact returns the view of a Result that travels beside an MCP tool result:
-// {status, signals, error?, metrics, reason?}, where a signal has "ref", a
-// JSON Pointer into that tool result, in place of its body. refs are those of
-// FromToolResult, one for each signal in order; a signal beyond them, or with the
-// ref "", keeps its body. It never fails.
+// {status, decision_id, trace_id, signals, count?, error?}. It has the ids of the first
+// eight signals, and with more than that their count. The error is {code}; with status
+// partial it is {code, message}, because the tool result does not say what is wrong with
+// it. Compact never fails.
 //
-// Every result of a tool has such a view, so it is written without reflection.
-func Compact(r Result, refs []string) json.RawMessage {
-	b := appendText(make([]byte, 0, 256+512*len(r.Signals)), `{"status":`, string(r.Status))
+// Some clients show _meta to their model, so the view has nothing that is the same in
+// every result.
+func Compact(r Result, decisionID, traceID string) json.RawMessage {
+	b := appendText(make([]byte, 0, 384), `{"status":`, string(r.Status))
+	b = appendText(b, `,"decision_id":`, decisionID)
+	b = appendText(b, `,"trace_id":`, traceID)
 	b = append(b, `,"signals":[`...)
-	for i := range r.Signals {
+	for i := range min(len(r.Signals), compactSignals) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if i < len(refs) && refs[i] != "" {
-			b = r.Signals[i].form.appendView(b, refs[i])
-		} else {
-			b = append(b, encode(r.Signals[i].whole())...)
-		}
+		b = appendText(b, "", r.Signals[i].form.ID)
 	}
 	b = append(b, ']')
-	if r.Error != nil {
-		b = append(append(b, `,"error":`...), encode(r.Error)...)
+	if len(r.Signals) > compactSignals {
+		b = strconv.AppendInt(append(b, `,"count":`...), int64(len(r.Signals)), 10)
 	}
-	b = r.Metrics.append(append(b, `,"metrics":`...))
-	if r.Reason != "" {
-		b = appendText(b, `,"reason":`, r.Reason)
+	if r.Error != nil {
+		b = appendText(b, `,"error":{"code":`, r.Error.Code)
+		if r.Status == StatusPartial {
+			b = appendText(b, `,"message":`, r.Error.Message)
+		}
+		b = append(b, '}')
 	}
 	return append(b, '}')
-}
-
-// appendView appends the form of a signal with ref in place of its body.
-func (f *signalForm) appendView(b []byte, ref string) []byte {
-	b = appendText(b, `{"id":`, f.ID)
-	b = appendText(b, `,"kind":`, string(f.Kind))
-	b = appendText(b, `,"ref":`, ref)
-	b = f.Origin.append(append(b, `,"origin":`...))
-	b = appendText(b, `,"trace_id":`, f.TraceID)
-	b = append(append(b, `,"tags":`...), f.Tags...)
-	b = f.CreatedAt.AppendFormat(append(b, `,"created_at":"`...), time.RFC3339Nano)
-	if f.ParentID == nil {
-		return append(b, `","parent_id":null}`...)
-	}
-	return append(appendText(b, `","parent_id":`, *f.ParentID), '}')
-}
-
-// append appends the JSON form of m.
-func (m *Metrics) append(b []byte) []byte {
-	b = append(b, `{"duration_ms":`...)
-	switch d := math.Abs(m.DurationMS); {
-	case math.IsNaN(d) || math.IsInf(d, 0): // JSON has no number for it
-		b = append(b, '0')
-	case d == 0 || d >= 1e-6 && d < 1e21: // JSON's usual spelling has no exponent
-		b = strconv.AppendFloat(b, m.DurationMS, 'f', -1, 64)
-	default:
-		b = append(b, encode(m.DurationMS)...)
-	}
-	b = strconv.AppendInt(append(b, `,"token_count":`...), int64(m.TokenCount), 10)
-	b = strconv.AppendBool(append(b, `,"cache_hit":`...), m.CacheHit)
-	return append(m.ModuleRef.append(append(b, `,"module_ref":`...)), '}')
-}
-
-// append appends the JSON form of r.
-func (r *ModuleRef) append(b []byte) []byte {
-	b = strconv.AppendInt(append(b, `{"tier":`...), int64(r.Tier), 10)
-	b = appendText(b, `,"module":`, r.Module)
-	return append(appendText(b, `,"function":`, r.Function), '}')
 }
 
 // appendText appends before and text as a JSON string. Bytes that are not UTF-8

@@ -106,7 +106,7 @@ func samples(t *testing.T) map[string][]string {
 	}
 	for _, r := range []signal.Result{signal.OK(list, timing), signal.OK(nil, timing), signal.Partial(list, chain, timing), signal.Fail(chain, timing), signal.Skip("apr_1", timing), signal.Skip("", timing)} {
 		add("result", r)
-		out["result-view"] = append(out["result-view"], string(signal.Compact(r, nil)))
+		out["result-view"] = append(out["result-view"], string(signal.Compact(r, "dec_1", "trc_1")))
 		if success, problem := signal.ResultToHTTPResponse(r, time.Second); problem == nil {
 			add("success-response", success)
 		} else {
@@ -140,7 +140,7 @@ func TestWhatIsWrittenKeepsItsSchema(t *testing.T) {
 	}
 }
 
-// Every view that points into a tool result keeps its schema, which is not that of
+// Every view of a tool result keeps its schema, which is not that of
 // a Result.
 func TestCompactViewsKeepTheirSchema(t *testing.T) {
 	for _, tt := range toolResults {
@@ -149,7 +149,7 @@ func TestCompactViewsKeepTheirSchema(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			view := signal.Compact(signal.OK(signals, timing), refs)
+			view := signal.Compact(signal.OK(signals, timing), "dec_1", "trc_1")
 			if got := faults(t, "result-view", string(view)); got != nil {
 				t.Errorf("%v in %s", got, view)
 			}
@@ -163,10 +163,9 @@ func TestCompactViewsKeepTheirSchema(t *testing.T) {
 const (
 	okError    = `{"code":"T4_A_B","category":"input","severity":"fatal","message":"m","source":{"tier":0,"module":"m","function":"f"},"retry_eligible":true,"detail":{},"cause":null}`
 	okSignal   = `{"id":"sig_01JD4V0Z5N9Q8C7B6A5X4W3V2T","kind":"text","body":{"text":"x"},"origin":{"tier":0,"module":"m","function":"f"},"trace_id":"t","tags":{"urgency":"low"},"created_at":"2026-11-20T13:00:00Z","parent_id":null}`
-	refSignal  = `{"id":"sig_01JD4V0Z5N9Q8C7B6A5X4W3V2T","kind":"text","ref":"/content/0","origin":{"tier":0,"module":"m","function":"f"},"trace_id":"t","tags":{},"created_at":"2026-11-20T13:00:00Z","parent_id":null}`
 	okMetrics  = `"metrics":{"duration_ms":1,"token_count":0,"cache_hit":false,"module_ref":{"tier":0,"module":"m","function":"f"}}`
 	okResult   = `{"status":"ok","signals":[` + okSignal + `],"error":null,` + okMetrics + `}`
-	okView     = `{"status":"ok","signals":[` + refSignal + `],` + okMetrics + `}`
+	okView     = `{"status":"partial","decision_id":"d","trace_id":"t","signals":["sig_01JD4V0Z5N9Q8C7B6A5X4W3V2T"],"count":9,"error":{"code":"T4_A_B","message":"m"}}`
 	okResponse = `{"status":"ok","data":[` + okSignal + `],` + okMetrics + `}`
 	okProblem  = `{"type":"urn:toolgate:error:T4_A_B","title":"input","status":400,"detail":"m","extensions":{"error":` + okError + `},"retry_after":-1}`
 	okNotice   = `{"jsonrpc":"2.0","method":"notifications/signal","params":{"signal":` + okSignal + `}}`
@@ -199,7 +198,8 @@ func TestBadDocumentsAreRefusedTwice(t *testing.T) {
 			`"token_count":0`, `"token_count":null`, `"signals":[` + okSignal + `]`, `"signals":null`,
 		}},
 		{"result-view", okView, []string{
-			`"/content/0"`, `"content/0"`, `"/content/0"`, `"/other"`, `"ref"`, `"body":{"text":"x"},"ref"`, `"ref":"/content/0",`, ``, `"ok"`, `"skip"`, `"trace_id":"t",`, ``,
+			`"sig_01`, `"01`, `"count":9`, `"count":8`, `"partial"`, `"ok"`, `"partial"`, `"error"`, `,"message":"m"`, ``, `"code":"T4_A_B",`, ``, `"trace_id":"t",`, ``,
+			`"decision_id":"d",`, ``, `"signals"`, `"signal"`, `"T4_A_B"`, `"A_B"`,
 		}},
 		{"success-response", okResponse, []string{
 			`"ok"`, `"error"`, `"ok"`, `"partial"`, `"ok"`, `"skip"`, `"data"`, `"signals"`, `"data":[` + okSignal + `],`, ``, `{"text":"x"}`, `{}`, `{"status"`, `{"reason":"r","status"`,

@@ -197,7 +197,8 @@ func rpcError(raw json.RawMessage) error {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return fmt.Errorf("reading the error: %w", err)
 	}
-	text := fmt.Sprintf("%s (%s, %d)", r.Message, cmp.Or(r.Data.Code, "no code"), r.Code)
+	said, _, _ := strings.Cut(r.Message, wire.HintMark) // the remedy has a line of its own
+	text := fmt.Sprintf("%s (%s, %d)", said, cmp.Or(r.Data.Code, "no code"), r.Code)
 	if r.Data.Remedy != "" {
 		text += "\nhint: " + r.Data.Remedy
 	}

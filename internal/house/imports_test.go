@@ -69,7 +69,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":     nil,
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
-	"github.com/agnivade/levenshtein":        {"policy/rego", "registry/config"},
+	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "registry/config"},
 	"go.yaml.in/yaml":                        {"policy/rego", "registry/config"},
 	"github.com/pelletier/go-toml":           {"registry/config"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},

@@ -439,12 +439,16 @@ func (c *core) refuseAs(x *exchange, code string, status int, reason string) ans
 	return a
 }
 
-// failed returns the answer for f in the error dialect of x's route.
+// failed returns the answer for f in the error dialect of x's route, or on /mcp and
+// stdio in the dialect of the client's profile.
 // Authentication failures and lost sessions also have an HTTP status and body of
 // their own.
 func (c *core) failed(x *exchange, f *proxy.Failure) answer {
 	if x.call.Route != "" {
 		return c.failedAs(wire.MCP, x, f)
+	}
+	if own := wire.Dialect(f.Errors); own.Valid() {
+		return c.failedAs(own, x, f)
 	}
 	return c.failedAs(c.opts.Errors, x, f)
 }

@@ -32,7 +32,15 @@ type Failure struct {
 	TraceID    string              //
 	Upstream   stdjson.RawMessage  // the error object as the upstream sent it, or nil
 	Plain      bool                // the request calls no tool, so no tool result can carry the failure
+	Context    string              // whom and which rule it concerns, for the message alone; "" = not said
+	Errors     string              // how the client's profile wants it: ErrorsAsResult, a dialect, or "" = as the route does
 }
+
+// ErrorsAsResult is the value of Failure.Errors for a client that shows its model the
+// results of tools and not JSON-RPC errors: the failure is a tool result in every
+// dialect. An upstream's request for an elicitation stays an error, because clients act
+// on its code.
+const ErrorsAsResult = "result"
 
 // Reply is an answer: the value of the member result or error of a JSON-RPC
 // response. Exactly one is set, unless Silent.
@@ -98,7 +106,7 @@ func lookup(f Failure) (Row, Failure, error) {
 func internal(f Failure) Failure {
 	return Failure{
 		Kernel: &signal.KernelError{Code: signal.CodeInternal}, Reason: internalReason,
-		DecisionID: f.DecisionID, TraceID: f.TraceID,
+		DecisionID: f.DecisionID, TraceID: f.TraceID, Plain: f.Plain, Errors: f.Errors,
 	}
 }
 
@@ -112,14 +120,22 @@ func answer(d Dialect, row Row, f Failure) (Reply, error) {
 	switch {
 	case row.Form == AsNothing:
 		reply.Silent = true
-	case row.Form == AsUpstream && upstream != nil && (d == MCP || d == Gateway && elicits(upstream)):
+	case upstream != nil && passes(d, f, upstream):
 		reply.Error = stdjson.RawMessage(upstream)
-	case d == MCP && row.Form == AsResult && !f.Plain:
-		reply.Result, err = result(row, f)
+	case !f.Plain && (f.Errors == ErrorsAsResult || d == MCP && row.Form == AsResult):
+		reply.Result, err = result(row, f, upstream)
 	default:
 		reply.Error, err = errorObject(d, row, f, upstream)
 	}
 	return reply, err
+}
+
+// passes reports whether the upstream's own error object is the answer.
+func passes(d Dialect, f Failure, upstream jsontext.Value) bool {
+	if elicits(upstream) {
+		return d == MCP || d == Gateway
+	}
+	return d == MCP && (f.Plain || f.Errors != ErrorsAsResult)
 }
 
 // elicits reports whether an upstream's error asks its client for an
@@ -152,20 +168,29 @@ func errorObject(d Dialect, row Row, f Failure, upstream jsontext.Value) (stdjso
 	}{code, message(d, row, f), describe(row, f, upstream)})
 }
 
-// message returns the row's message and the reason: a model may be shown
-// nothing else. Where the seeds fix the message, dialect canonical adds no
-// reason.
+// HintMark stands between what went wrong and the remedy in a message.
+const HintMark = ". Hint: "
+
+// message returns the row's message, the reason, whom it concerns and the remedy: a
+// model may be shown nothing else. Where the seeds fix the message, dialect canonical
+// adds nothing.
 func message(d Dialect, row Row, f Failure) string {
-	why := reason(row, f)
-	if n := len(row.Message); len(why) >= n && strings.EqualFold(why[:n], row.Message) {
-		why = why[n:] // it repeats the message
-	} else {
-		why = ": " + why
-	}
 	if row.Code == InternalError || d == Canonical && row.Exact {
 		return row.Message
 	}
-	return row.Message + why
+	text := reason(row, f)
+	if n := len(row.Message); len(text) >= n && strings.EqualFold(text[:n], row.Message) {
+		text = row.Message + text[n:] // it repeats the message
+	} else {
+		text = row.Message + ": " + text
+	}
+	if f.Context != "" {
+		text = strings.TrimRight(text, ". ") + " (" + f.Context + ")"
+	}
+	if f.Remedy != "" {
+		text = strings.TrimRight(text, ". ") + HintMark + f.Remedy
+	}
+	return text
 }
 
 func reason(row Row, f Failure) string {
@@ -208,27 +233,20 @@ func detail(e *signal.KernelError, upstream jsontext.Value) jsontext.Value {
 
 // result returns the tool result of a failure: a sentence for the model, and
 // the data, which no model is shown.
-func result(row Row, f Failure) (stdjson.RawMessage, error) {
+func result(row Row, f Failure, upstream jsontext.Value) (stdjson.RawMessage, error) {
 	type block struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
+	}
+	text := message(MCP, row, f)
+	if !strings.HasSuffix(text, ".") {
+		text += "."
 	}
 	return encode(struct {
 		Content []block         `json:"content"`
 		IsError bool            `json:"isError"`
 		Meta    map[string]data `json:"_meta"`
-	}{[]block{{"text", sentence(row, f)}}, true, map[string]data{MetaError: describe(row, f, nil)}})
-}
-
-func sentence(row Row, f Failure) string {
-	text := message(MCP, row, f)
-	if f.Remedy != "" {
-		text = strings.TrimRight(text, ". ") + ". What would help: " + f.Remedy
-	}
-	if !strings.HasSuffix(text, ".") {
-		text += "."
-	}
-	return text
+	}{[]block{{"text", text}}, true, map[string]data{MetaError: describe(row, f, upstream)}})
 }
 
 // encode returns v as JSON on one line. Invalid UTF-8 is replaced, because an

@@ -31,9 +31,13 @@ func failure(t *testing.T, r wire.Row) wire.Failure {
 	}
 	return wire.Failure{
 		Kernel: e, RetryAfter: 1500*time.Millisecond + 1, Reason: "why <it> failed", Remedy: "do this instead",
+		Context:    "rule r, agent-7 with role observer",
 		DecisionID: "dec_1", TraceID: "trc_1", Upstream: json.RawMessage(`{"code":-32050,"message":"own words","data":{"b":1e2,"a":1}}`),
 	}
 }
+
+// said is what a message says of failure, after the row's own words.
+const said = ": why <it> failed (rule r, agent-7 with role observer). Hint: do this instead"
 
 // One failure of each row in each dialect, byte for byte.
 func TestAnswerGolden(t *testing.T) {
@@ -95,6 +99,45 @@ func TestAnswerHasOneFormPerDialect(t *testing.T) {
 	}
 }
 
+// A client whose profile wants results gets each failure of a tool call as one, in every
+// dialect, with what the error would have said: but for those of a request that calls no
+// tool, and for an upstream's request to elicit something first.
+func TestProfileGetsResults(t *testing.T) {
+	for _, r := range wire.Rows() {
+		for _, d := range dialects {
+			t.Run(string(r.Code)+"/"+string(d), func(t *testing.T) {
+				f := failure(t, r)
+				f.Errors = wire.ErrorsAsResult
+				reply, err := wire.Answer(d, f)
+				switch {
+				case err != nil:
+					t.Fatal(err)
+				case r.Form == wire.AsNothing:
+					if !reply.Silent || reply.Result != nil {
+						t.Errorf("got %s", reply.Result)
+					}
+				case r.Code == wire.InternalError:
+					if reply.Error != nil || !strings.Contains(string(reply.Result), `"text":"Internal error."`) {
+						t.Errorf("got %s %s", reply.Result, reply.Error)
+					}
+				default:
+					checkResult(t, r, reply)
+				}
+				f.Plain = true
+				if reply, err = wire.Answer(d, f); err != nil || reply.Result != nil {
+					t.Errorf("of no tool: %s, %v", reply.Result, err)
+				}
+			})
+		}
+	}
+	row, _ := wire.Lookup(wire.ToolFailed)
+	f := failure(t, row)
+	f.Errors, f.Upstream = wire.ErrorsAsResult, json.RawMessage(`{"code":-32042,"message":"sign in","data":{}}`)
+	if reply, err := wire.Answer(wire.Gateway, f); err != nil || string(reply.Error) != string(f.Upstream) {
+		t.Errorf("an elicitation: %s, %v", reply.Error, err)
+	}
+}
+
 func checkResult(t *testing.T, r wire.Row, reply wire.Reply) {
 	t.Helper()
 	var got struct {
@@ -105,7 +148,7 @@ func checkResult(t *testing.T, r wire.Row, reply wire.Reply) {
 	if err := json.Unmarshal(reply.Result, &got); err != nil || reply.Error != nil {
 		t.Fatalf("%v, error %s", err, reply.Error)
 	}
-	want := r.Message + ": why <it> failed. What would help: do this instead."
+	want := r.Message + said + "."
 	if !got.IsError || len(got.Content) != 1 || got.Content[0].Type != "text" || got.Content[0].Text != want {
 		t.Errorf("got %+v", got)
 	}
@@ -122,7 +165,7 @@ func checkError(t *testing.T, r wire.Row, d wire.Dialect, reply wire.Reply) {
 	if err := json.Unmarshal(reply.Error, &got); err != nil || reply.Result != nil {
 		t.Fatalf("%v, result %s", err, reply.Result)
 	}
-	want := r.Message + ": why <it> failed"
+	want := r.Message + said
 	if r.Code == wire.InternalError || d == wire.Canonical && r.Exact {
 		want = r.Message
 	}

@@ -29,7 +29,7 @@ func TestProblem(t *testing.T) {
 			got := members(t, reply.Body)
 			want := factsOf(t, r, f)
 			want["type"], want["title"] = "urn:toolgate:error:"+r.Kernel, string(r.Category)
-			want["status"], want["detail"] = float64(r.HTTP), r.Message+": why <it> failed"
+			want["status"], want["detail"] = float64(r.HTTP), r.Message+said
 			if r.Code == wire.InternalError {
 				want["detail"] = r.Message
 			}

@@ -10,7 +10,8 @@ import (
 	"github.com/toolgate/toolgate/internal/schema"
 )
 
-// Client says how long one kind of client may be kept waiting for a decision.
+// Client says how long one kind of client may be kept waiting for a decision, and how
+// its model is shown errors and results.
 type Client struct {
 	// Name is the clientInfo.name that it fits, without regard to case; "*" at the
 	// end stands for any rest. "" = any, when Transport says something.
@@ -18,6 +19,8 @@ type Client struct {
 	Transport string         `json:"transport"` // http, stdio, ndjson or rest; "" = any
 	Hold      *time.Duration `json:"hold"`      // how long when nothing else says; nil = not said
 	Longest   *time.Duration `json:"longest"`   // the most, whatever else says; nil = no bound
+	Errors    string         `json:"errors"`    // of tool calls: result, a dialect, or "" = as the route does
+	Results   string         `json:"results"`   // in place of Config.Results; "" = not said
 }
 
 //go:embed clients.json

@@ -1,0 +1,142 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/toolgate/toolgate/internal/schema"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// Remedies of several refusals.
+const (
+	callLater  = "call again a little later"
+	mayHaveRun = "find out whether the call took effect before making it again"
+	useAnother = "use another tool; an operator has to accept this one first"
+)
+
+// maxRolesSaid is the most roles that a refusal names.
+const maxRolesSaid = 5
+
+// whoIs names a principal to its own model: "agent-7 with role observer".
+func whoIs(p *policy.Principal) string {
+	switch n := len(p.Roles); {
+	case n == 0:
+		return p.Subject + " without a role"
+	case n == 1:
+		return p.Subject + " with role " + p.Roles[0]
+	case n > maxRolesSaid:
+		return fmt.Sprintf("%s with roles %s and %d more", p.Subject, strings.Join(p.Roles[:maxRolesSaid], ", "), n-maxRolesSaid)
+	}
+	return p.Subject + " with roles " + strings.Join(p.Roles, ", ")
+}
+
+// errorForm is how the caller's profile wants the error of a tool call; "" for what the
+// transport or the authentication refuses, which no profile changes.
+func (c *call) errorForm() string {
+	stage := c.source.Function
+	if c.method != "" || stage == "receive" || stage == "identify" || c.in.Transport != "http" && c.in.Transport != "stdio" {
+		return ""
+	}
+	return c.profile().Errors
+}
+
+// deniedCall refuses a tool call for the decision's rule. The caller sees the tool, so
+// it also learns what its schema refuses: a policy often denies what is only misspelled.
+func (t *toolCall) deniedCall() *Failure {
+	f := t.denied(t.decision.Reason)
+	if t.tool.Input == nil {
+		return f
+	}
+	faults, err := t.faults()
+	if err != nil {
+		t.gate.opts.Log.Error("validating arguments of a denied call", "decision", t.decisionID, "error", err)
+	}
+	if err != nil || len(faults) == 0 {
+		return f
+	}
+	return f.with("schema", faults).remedy(correct(faults, f.Remedy))
+}
+
+// maxFaultsSaid is the most faults of arguments that a remedy names; the detail has all.
+const maxFaultsSaid = 3
+
+// correct puts faults of arguments before a remedy.
+func correct(faults []schema.Fault, remedy string) string {
+	if len(faults) == 0 {
+		return remedy
+	}
+	said := make([]string, 0, maxFaultsSaid)
+	for _, f := range faults[:min(len(faults), maxFaultsSaid)] {
+		said = append(said, argumentFault(f))
+	}
+	text := "the arguments also break the tool's schema: " + strings.Join(said, "; ")
+	if more := len(faults) - len(said); more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	if remedy == "" {
+		return text
+	}
+	return text + "; " + remedy
+}
+
+// argumentFault says what is wrong with the arguments.
+func argumentFault(f schema.Fault) string {
+	name, missing := strings.CutPrefix(f.Want, "member ")
+	if f.Keyword != "required" || !missing {
+		return f.String()
+	}
+	if f.Pointer != "" {
+		name += " in " + f.Pointer
+	}
+	return "missing required argument " + name
+}
+
+// unknownTool refuses a name that no tool has which the caller sees. What is hidden from
+// the caller is never suggested.
+func (t *toolCall) unknownTool(ctx context.Context) *Failure {
+	f, remedy := t.fail(signal.CodeToolNotFound, fmt.Sprintf("unknown tool %q", t.name)), "list the tools with tools/list"
+	if near := t.nearestTool(ctx); near != "" {
+		remedy = fmt.Sprintf("did you mean %q? if not, %s", near, remedy)
+	}
+	return f.remedy(remedy)
+}
+
+// maxNameCompared bounds the names for which the nearest tool is looked for, in bytes.
+const maxNameCompared = 128
+
+// nearestTool returns the name of the tool that the caller probably means: one that
+// differs in a few letters, or one whose own name is meant, without its server's prefix
+// or with another. It returns "" when there is none.
+func (t *toolCall) nearestTool(ctx context.Context) string {
+	if len(t.name) > maxNameCompared {
+		return ""
+	}
+	best, least := "", max(3, len(t.name)/4+1)
+	for _, tool := range t.gate.Listing(ctx, t.in, t.principal).Tools {
+		name := tool.Exposed
+		if t.in.Route != "" {
+			name = tool.Name
+		}
+		if endsIn(t.name, tool.Name) {
+			return name
+		}
+		if far := len(name) - len(t.name); max(far, -far) >= least {
+			continue
+		}
+		if d := levenshtein.ComputeDistance(t.name, name); d < least && d < len(name) {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// endsIn reports whether name is own, or own behind a prefix such as "web__" or "web.".
+func endsIn(name, own string) bool {
+	prefix, ok := strings.CutSuffix(name, own)
+	return ok && (prefix == "" || strings.ContainsAny(prefix[len(prefix)-1:], "_.-/:"))
+}

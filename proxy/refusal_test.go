@@ -1,0 +1,136 @@
+package proxy_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/limit"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/signal"
+)
+
+// callAs makes a call of the tool name with arguments, as a client.
+func (b *bench) callAs(t *testing.T, client, name, arguments string) (*proxy.Reply, *proxy.Failure) {
+	t.Helper()
+	in := request(t, `{"name":"`+name+`","arguments":`+arguments+`}`)
+	in.Client = client
+	return b.Call(t.Context(), in)
+}
+
+// A denial says who was refused, by which rule, and what would help.
+func TestDenialSaysWhoAndWhy(t *testing.T) {
+	for _, tt := range []struct {
+		roles []string
+		want  string
+	}{
+		{nil, "rule R2, ann without a role"},
+		{[]string{"a"}, "rule R2, ann with role a"},
+		{[]string{"a", "b"}, "rule R2, ann with roles a, b"},
+		{[]string{"a", "b", "c", "d", "e", "f", "g"}, "rule R2, ann with roles a, b, c, d, e and 2 more"},
+	} {
+		b := newBench(t)
+		b.who.Roles = tt.roles
+		b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no", Remedy: "ask"}
+		if _, f := b.call(t, plain); f == nil || f.Context != tt.want || f.Reason != "no" || f.Remedy != "ask" {
+			t.Errorf("got %+v, want %q", f, tt.want)
+		}
+	}
+}
+
+// A denied call of a tool that the caller sees also says what its schema refuses, and
+// stays a denial in code and record.
+func TestDenialNamesSchemaFaults(t *testing.T) {
+	b := newBench(t)
+	b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no", Remedy: "ask"}
+	_, f := b.callAs(t, "", searcher.Exposed, `{"n":"x"}`)
+	if f == nil || f.Kernel.Code != signal.CodePolicyDenied || f.Reason != "no" || f.Kernel.Detail["schema"] == nil ||
+		!strings.HasPrefix(f.Remedy, "the arguments also break the tool's schema: ") || !strings.HasSuffix(f.Remedy, "; ask") {
+		t.Fatalf("got %+v", f)
+	}
+	if got := b.outcomes[0]; got.Code != signal.CodePolicyDenied || got.Error != "no" || got.Policy.Remedy != "ask" {
+		t.Errorf("recorded %+v", got)
+	}
+	if _, f = b.call(t, plain); f == nil || f.Kernel.Detail["schema"] != nil || f.Remedy != "ask" {
+		t.Errorf("good arguments: %+v", f)
+	}
+	b.hidden = true
+	if _, f = b.callAs(t, "", searcher.Exposed, `{"n":"x"}`); f == nil || f.Kernel.Code != signal.CodeToolNotFound || strings.Contains(f.Remedy, "schema") {
+		t.Errorf("hidden: %+v", f)
+	}
+}
+
+// An unknown tool brings the nearest one that the caller sees, and never a hidden one.
+func TestUnknownToolSuggests(t *testing.T) {
+	for _, tt := range []struct{ name, want string }{
+		{"web__fnd", "web__find"},
+		{"find", "web__find"},
+		{"mcp__web__find", "web__find"},
+		{"web.find", "web__find"},
+		{"pathfind", ""},
+		{"transfer_money", ""},
+		{strings.Repeat("x", 500) + "__find", ""},
+	} {
+		b := newBench(t)
+		_, f := b.callAs(t, "", tt.name, `{}`)
+		if f == nil || f.Kernel.Code != signal.CodeToolNotFound {
+			t.Fatalf("%s: %+v", tt.name, f)
+		}
+		want := "list the tools with tools/list"
+		if tt.want != "" {
+			want = `did you mean "` + tt.want + `"? if not, ` + want
+		}
+		if f.Remedy != want {
+			t.Errorf("%s: %q, want %q", tt.name, f.Remedy, want)
+		}
+		b.hidden = true
+		if _, f = b.callAs(t, "", tt.name, `{}`); f.Remedy != "list the tools with tools/list" {
+			t.Errorf("%s suggests what is hidden: %q", tt.name, f.Remedy)
+		}
+	}
+}
+
+// A bucket that no wait fills does not say "try again".
+func TestLimitSaysWhenToTryAgain(t *testing.T) {
+	for wait, want := range map[time.Duration]string{
+		600 * time.Millisecond: "rate limit 60/1m exceeded; try again in 0.6 s",
+		0:                      "rate limit 60/1m exceeded; waiting does not help",
+	} {
+		b := newBench(t)
+		b.exceeded = &limit.Exceeded{Rule: "default", Scope: "ann", Limit: "60/1m", RetryAfter: wait}
+		if _, f := b.call(t, plain); f == nil || f.Reason != want || f.Context != "rule default, ann with role r" {
+			t.Errorf("got %+v, want %q", f, want)
+		}
+	}
+}
+
+// A profile shapes what a client is shown, by the name that the client claims: not the
+// verdict, the code or the record, and nothing of what comes before the caller is known.
+func TestProfileShapesErrorsAndResults(t *testing.T) {
+	profiles := []proxy.ClientProfile{{Name: "agents", Errors: "result"}, {Name: "chain", Results: "off"}, {Name: "chain*", Errors: "kernel", Results: "full"}}
+	b := newBench(t)
+	b.Apply(proxy.Settings{Clients: profiles})
+	for client, want := range map[string]bool{"agents/1": true, "chain/1": false, "chainsaw/1": true, "": true} {
+		reply, f := b.callAs(t, client, searcher.Exposed, `{"n":1}`)
+		if f != nil || strings.Contains(string(reply.Result), "io.toolgate/result") != want {
+			t.Errorf("%s: %v, %v", client, reply, f)
+		}
+	}
+	b.exceeded = &limit.Exceeded{Rule: "default", Limit: "1/1m", RetryAfter: time.Second}
+	for client, want := range map[string]string{"agents/1": "result", "chain/1": "", "chainsaw/1": "kernel", "": ""} {
+		if _, f := b.callAs(t, client, searcher.Exposed, `{"n":1}`); f == nil || f.Errors != want || f.Kernel.Code != signal.CodeRateLimited {
+			t.Errorf("%s: %+v, want %q", client, f, want)
+		}
+	}
+	in := request(t, `{}`)
+	in.Client = "agents"
+	if _, f := b.Call(t.Context(), in); f == nil || f.Errors != "" {
+		t.Errorf("a malformed call: %+v", f)
+	}
+	in = request(t, plain)
+	in.Client, in.Transport = "agents", "rest"
+	if _, f := b.Call(t.Context(), in); f == nil || f.Errors != "" {
+		t.Errorf("over REST: %+v", f)
+	}
+}
