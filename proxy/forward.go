@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/artifact"
@@ -86,6 +87,9 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 	if fault, ok := errors.AsType[*jsonrpc.Fault](fe); ok {
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+fault.Error()).
 			because(upstreamError(fault.Reason, map[string]any{"pointer": fault.Pointer}))
+	}
+	if bad, ok := errors.AsType[*mcpclient.AnswerError](fe); ok {
+		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+bad.Reason).because(upstreamError(bad.Reason, nil))
 	}
 	if fe.RPC == nil {
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" ended during the call; whether it took effect is unknown").

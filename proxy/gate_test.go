@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/mcpclient"
 	"github.com/toolgate/toolgate/internal/schema"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/approval"
@@ -498,6 +499,10 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("secret: %w", fault)}
 		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: `duplicate key "content"`},
 			`server web sent an invalid answer: duplicate key "content" at byte 61`},
+		{"an answer that cannot be read", plain, func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, Err: fmt.Errorf("secret: %w", &mcpclient.AnswerError{Reason: "status 502"})}
+		}, signal.CodeToolFailed, signal.KernelError{Code: "T4_UPSTREAM_EXTERNAL", Category: signal.External, Severity: signal.Transient, Message: "status 502"},
+			"server web sent an invalid answer: status 502"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)

@@ -334,14 +334,31 @@ func (c *Conn) receive(raw []byte, from source) error {
 	id, _ := jsonrpc.Text(msg.ID)
 	switch p := c.take(id, from); {
 	case p == nil:
-		c.slowDown()
-		c.opts.Dropped.Add(1)
+		return c.receiveStray(msg, from)
 	case msg.Kind == jsonrpc.Failure:
 		p.answer(nil, &Error{Kind: Failed, Sent: true, RPC: msg.Error})
 	default:
 		p.answer(msg.Result, nil)
 	}
 	return nil
+}
+
+// receiveStray handles an answer that has the id of no call. One that has it as a number
+// fails the call at once: ids are returned as they were sent (JSON-RPC 2.0 §5).
+func (c *Conn) receiveStray(msg *jsonrpc.Message, from source) error {
+	c.slowDown()
+	c.opts.Dropped.Add(1)
+	p := c.take(string(msg.ID), from)
+	switch {
+	case p == nil && from.any: // it may answer a call that was given up
+		return nil
+	case p == nil:
+		return errNoAnswer
+	}
+	err := unreadable("its id is the number %s, and the request has the string %q", msg.ID, p.ID)
+	c.opts.Log.Warn("the server sent an invalid message", "error", err)
+	p.answer(nil, failed(err))
+	return err
 }
 
 // ended returns how the end of the connection or of ctx ends a call, nil when

@@ -191,6 +191,49 @@ func TestInvalidAnswer(t *testing.T) {
 	}
 }
 
+// An answer that no message can be read from fails its call with a reason for callers.
+func TestUnreadableAnswer(t *testing.T) {
+	const other = `{"jsonrpc":"2.0","id":"other","result":{}}`
+	for _, tt := range []struct {
+		name, media, answer string
+		status              int
+		reason              string
+	}{
+		{"another id", "application/json", other, http.StatusOK, "a message that does not have the id of the request"},
+		{"another id in an event", "text/event-stream", "data: " + other + "\n\n", http.StatusOK, "a message that does not have the id of the request"},
+		{"a number for an id", "application/json", `{"jsonrpc":"2.0","id":1,"result":{}}`, http.StatusOK, `its id is the number 1, and the request has the string "1"`},
+		{"a notification", "application/json", `{"jsonrpc":"2.0","method":"notifications/message"}`, http.StatusOK, "a message that does not have the id of the request"},
+		{"cut off", "application/json", `{"jsonrpc":"2.0","id":"1","result":{}}`, http.StatusOK, "it breaks off"},
+		{"a page", "text/html", "<p>", http.StatusOK, `status 200 with content type "text/html"`},
+		{"a failure of HTTP", "text/html", "<p>secret", http.StatusBadGateway, "status 502"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+			defer c.Close()
+			base := transport(func(req *http.Request) (*http.Response, error) {
+				_, _ = io.ReadAll(req.Body)
+				w := httptest.NewRecorder()
+				w.Header().Set("Content-Type", tt.media)
+				w.WriteHeader(tt.status)
+				_, _ = io.WriteString(w, tt.answer)
+				res := w.Result()
+				if tt.name == "cut off" {
+					res.ContentLength = 900
+				}
+				return res, nil
+			})
+			if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+				t.Fatal(err)
+			}
+			_, e := c.Do(t.Context(), &mcpclient.Call{ID: c.NextID(), Method: "tools/call"})
+			bad, ok := errors.AsType[*mcpclient.AnswerError](error(e))
+			if !ok || bad.Reason != tt.reason || !e.Sent || !errors.Is(e, mcpclient.ErrMalformed) {
+				t.Errorf("got %v, want %s", e, tt.reason)
+			}
+		})
+	}
+}
+
 func Example() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var msg struct {

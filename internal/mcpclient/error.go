@@ -100,6 +100,18 @@ func tooLarge(most int) *Error {
 // ErrMalformed reports an answer that cannot be trusted.
 var ErrMalformed = errors.New("the upstream's answer is malformed")
 
+// AnswerError is an answer that no message can be read from. Reason is for callers: of
+// what the server sent it holds the content type at most.
+type AnswerError struct{ Reason string }
+
+// Error returns the reason.
+func (e *AnswerError) Error() string { return e.Reason }
+
+// unreadable returns the AnswerError of an answer, which is ErrMalformed too.
+func unreadable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrMalformed, &AnswerError{fmt.Sprintf(format, args...)})
+}
+
 // errWithdrawn reports to a transport that the call was given up before it was
 // sent.
 var errWithdrawn = errors.New("the request was given up before it was sent")

@@ -25,17 +25,31 @@ func (c *Conn) receiveFaulty(raw []byte, e *Error, from source) error {
 		return nil
 	}
 	c.opts.Dropped.Add(1)
-	if fault, ok := errors.AsType[*jsonrpc.Fault](e.Err); ok {
-		id, _ := jsonrpc.Text(fault.ID)
-		if p := c.take(id, from); p != nil {
-			p.answer(nil, e)
-			return e.Err
-		}
+	c.opts.Log.Warn("the server sent an invalid message", "error", e.Err)
+	if p := c.take(faultyID(raw, e.Err), from); p != nil {
+		p.answer(nil, e)
+		return e.Err
 	}
 	if c.garbage.Add(1) >= maxGarbage {
 		c.Fail(failed(errors.New("the upstream sends nothing but garbage")))
 	}
 	return e.Err
+}
+
+// faultyID returns the id of the call that a refused message answers, "" for none: the
+// certain one, or else the first that can be read, of a batch in its first message. What
+// has none, such as a line of a log, is nobody's answer; nor is a request of the server.
+func faultyID(raw []byte, err error) string {
+	raw = bytes.TrimLeft(raw, "[ \t\r\n")
+	if _, asks := jsonrpc.Get(raw, "method"); asks {
+		return ""
+	}
+	id, _ := jsonrpc.Get(raw, "id")
+	if fault, ok := errors.AsType[*jsonrpc.Fault](err); ok && fault.ID != nil {
+		id = fault.ID
+	}
+	text, _ := jsonrpc.Text(id)
+	return text
 }
 
 // malformed fails a call whose answer makes no sense.

@@ -77,7 +77,7 @@ type poster interface {
 func (w *httpWire) send(ctx context.Context, p *Call) error {
 	body, res, err := w.exchange(ctx, p)
 	if err != nil {
-		return err
+		return brokenOff(err)
 	}
 	if res == nil {
 		return w.receive(body, p)
@@ -99,7 +99,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		case err == nil:
 			return w.receive(body, p)
 		case !errors.Is(err, ErrTooLong):
-			return fmt.Errorf("reading the answer: %w", err)
+			return brokenOff(fmt.Errorf("reading the answer: %w", err))
 		}
 		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
 	default:
@@ -108,9 +108,20 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 	return nil
 }
 
+// brokenOff returns err, as an AnswerError where the answer is cut off.
+func brokenOff(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.Join(unreadable("it breaks off"), err)
+	}
+	return err
+}
+
+// errNoAnswer reports a message in place of the answer to a request.
+var errNoAnswer = unreadable("a message that does not have the id of the request")
+
 // receive takes a plain answer.
 func (w *httpWire) receive(body []byte, p *Call) error {
-	return cmp.Or(w.c.receive(body, source{only: p, owned: true}), ErrMalformed) // which counts only if it was no answer
+	return cmp.Or(w.c.receive(body, source{only: p, owned: true}), errNoAnswer) // which counts only if it was no answer
 }
 
 // exchange sends a call. It returns the body of a plain answer, or else the
@@ -181,7 +192,9 @@ func (w *httpWire) refused(res *http.Response, p *Call) {
 	case res.StatusCode/100 == 3:
 		e.Err = fmt.Errorf("the server redirects to %q, which is not followed\nhint: configure that address if you trust it", res.Header.Get("Location"))
 	case res.StatusCode/100 == 2:
-		e.Err = fmt.Errorf("the server answered with status %d and content type %q", res.StatusCode, Media(res))
+		e.Err = unreadable("status %d with content type %q", res.StatusCode, Clip([]byte(Media(res))))
+	default:
+		e.Err = fmt.Errorf("%w: %w", unreadable("status %d", res.StatusCode), status)
 	}
 	w.c.Settle(p, nil, e)
 }

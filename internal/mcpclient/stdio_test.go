@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/mcpclient"
@@ -237,5 +238,52 @@ func TestStdioLeaves(t *testing.T) {
 	}
 	if o := <-s.begin(t.Context(), `{}`); o.e == nil || o.e.Kind != mcpclient.Unavailable || o.e.Sent {
 		t.Errorf("%+v", o.e)
+	}
+}
+
+// An invalid answer whose id can be read fails its call at once with what is wrong, and
+// no other. What is no answer fails none.
+func TestInvalidLines(t *testing.T) {
+	for _, tt := range []struct{ name, line, reason string }{
+		{"a member twice", `{"jsonrpc":"2.0","id":"1","result":{"content":[],"content":[]}}`, `duplicate key "content" at byte`},
+		{"cut off", `{"jsonrpc":"2.0","id":"1","result":{"content":[`, "unexpected end"},
+		{"invalid UTF-8", `{"jsonrpc":"2.0","id":"1","result":{"text":"` + "\xff" + `"}}`, "invalid UTF-8"},
+		{"result and error", `{"jsonrpc":"2.0","id":"1","result":{},"error":{"code":1,"message":"m"}}`, "both a result and an error"},
+		{"neither", `{"jsonrpc":"2.0","id":"1"}`, "neither a method nor a result nor an error"},
+		{"batch", `[{"jsonrpc":"2.0","id":"1","result":{}}]`, "batches are not accepted"},
+		{"id of another type", `{"jsonrpc":"2.0","id":1,"result":{}}`, `its id is the number 1`},
+		{"not JSON", `listening`, ""},
+		{"a log", `{"level":"info","user":{"id":"1"}}`, ""},
+		{"no id", `{"jsonrpc":"2.0","result":{}}`, ""},
+		{"another id", `{"jsonrpc":"2.0","id":"77","result":{}}`, ""},
+		{"a request that is cut off", `{"jsonrpc":"2.0","id":"1","method":"roots/list","params":{`, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := serve(t)
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			defer stop()
+			var calls sync.WaitGroup
+			var faults [2]*mcpclient.Error
+			for i := range faults {
+				call := &mcpclient.Call{ID: s.NextID(), Method: "tools/call"}
+				calls.Go(func() { _, faults[i] = s.Do(ctx, call) })
+				s.read()
+			}
+			s.write(tt.line)
+			if tt.reason == "" {
+				s.write(`{"jsonrpc":"2.0","id":"1","result":{}}`)
+			}
+			s.write(`{"jsonrpc":"2.0","id":"2","result":{}}`)
+			calls.Wait()
+			if faults[1] != nil {
+				t.Errorf("the other call: %v", faults[1])
+			}
+			switch {
+			case tt.reason == "" && faults[0] != nil:
+				t.Errorf("got %v, want a result", faults[0])
+			case tt.reason != "" && (!errors.Is(faults[0], mcpclient.ErrMalformed) || !strings.Contains(faults[0].Error(), tt.reason)):
+				t.Errorf("got %v, want %s", faults[0], tt.reason)
+			}
+		})
 	}
 }
