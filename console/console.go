@@ -108,6 +108,7 @@ type Status struct {
 	Revision  string     `json:"policy_revision"`  // "sha256:<hex>" of the policy that judges
 	Shadow    string     `json:"shadow,omitempty"` // counts of the shadow policy; "" = none
 	Upstreams []Upstream `json:"upstreams"`
+	Sights    []Sight    `json:"visible"` // by role
 	Warnings  []string   `json:"warnings"`
 }
 

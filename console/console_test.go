@@ -226,6 +226,9 @@ func TestHealth(t *testing.T) {
 	l.status = console.Status{Ready: true, Revision: "sha256:r", Warnings: []string{"limits.rules[0] names no tool"}, Upstreams: []console.Upstream{
 		{Name: "standard", State: "ready", Tools: 3, Since: since, Warnings: []string{"expose names no tool"}},
 		{Name: "files", State: "failed", Quarantined: 1, Error: "exit status 1 \x1b[2J", Since: since},
+	}, Sights: []console.Sight{
+		{Role: "observer", Total: 1, Reason: "no right \x1b[2J", Hint: "toolgate policy explain"},
+		{Role: "researcher", Visible: 1, Total: 3},
 	}}
 	if w := l.ask("GET", "/readyz", ""); w.Code != 200 || w.Body.String() != "ready\n" {
 		t.Errorf("readyz: %d %q", w.Code, w.Body)
@@ -235,6 +238,9 @@ policy sha256:r
 upstream standard ready, tools 3
 warning: standard: expose names no tool
 upstream files failed, tools 0, quarantined 1: exit status 1 \u001b[2J
+warning: 1 tool, 0 visible to observer: no right \u001b[2J
+hint: toolgate policy explain
+3 tools, 1 visible to researcher
 warning: limits.rules[0] names no tool
 `
 	if diff := cmp.Diff(want, l.ask("GET", "/readyz?verbose", "").Body.String()); diff != "" {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,6 +14,27 @@ func live(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
+// A Sight says how many of the tools that serve callers with one role see.
+type Sight struct {
+	Role    string `json:"role"`
+	Visible int    `json:"tools"`
+	Total   int    `json:"of"`
+	Reason  string `json:"reason,omitempty"` // why none is visible
+	Hint    string `json:"hint,omitempty"`   // what to do then
+}
+
+// Blind reports that there are tools, and none of them is visible.
+func (s Sight) Blind() bool { return s.Visible == 0 && s.Total > 0 }
+
+// String returns s as people read it.
+func (s Sight) String() string {
+	text := fmt.Sprintf("%s, %d visible to %s", count(s.Total, "tool", "tools"), s.Visible, s.Role)
+	if s.Reason != "" {
+		text += ": " + s.Reason
+	}
+	return text
+}
+
 // ready is 200 when calls are served, else 503: also when the question is
 // verbose, so that both see the same.
 func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
@@ -22,7 +44,7 @@ func (c *Console) ready(w http.ResponseWriter, r *http.Request) error {
 		code = http.StatusServiceUnavailable
 	}
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
-		s.Upstreams, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]string{}, s.Warnings...) // none is [], not null
+		s.Upstreams, s.Sights, s.Warnings = append([]Upstream{}, s.Upstreams...), append([]Sight{}, s.Sights...), append([]string{}, s.Warnings...) // none is [], not null
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		return answer(w, s)
@@ -42,5 +64,7 @@ var statusText = template.Must(template.New("status").Funcs(template.FuncMap{"vi
 {{with .Shadow}}shadow {{visible .}}
 {{end}}{{range $u := .Upstreams}}upstream {{visible .Name}} {{visible .State}}, tools {{.Tools}}{{with .Quarantined}}, quarantined {{.}}{{end}}{{with .Sandbox}}, sandbox {{visible .}}{{end}}{{with .Error}}: {{visible .}}{{end}}
 {{range .Warnings}}warning: {{visible $u.Name}}: {{visible .}}
+{{end}}{{end}}{{range .Sights}}{{if .Blind}}warning: {{end}}{{visible .String}}
+{{with .Hint}}hint: {{visible .}}
 {{end}}{{end}}{{range .Warnings}}warning: {{visible .}}
 {{end}}{{end}}`))

@@ -275,7 +275,7 @@ func (e *env) archive(to string, before time.Time) error {
 	}
 	signing := trail.Signing()
 	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
-	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%d segments from before %s to %s", done.Segments, before.UTC().Format(time.RFC3339), to)}
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
 	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: event}), trail.Close())
 	if err != nil {
 		return err

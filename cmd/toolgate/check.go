@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -21,17 +22,18 @@ import (
 )
 
 func checkCommand(e *env) *cobra.Command {
-	var offline, schema bool
+	var offline, schema, strict bool
 	c := &cobra.Command{
 		Use: "check", Short: "check configuration and policy", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				return e.printSchema()
 			}
-			return e.check(c.Context(), !offline)
+			return e.check(c.Context(), !offline, strict)
 		},
 	}
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
+	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
 	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")
 	return c
 }
@@ -45,7 +47,7 @@ func (e *env) printSchema() error {
 	return err
 }
 
-func (e *env) check(ctx context.Context, live bool) error {
+func (e *env) check(ctx context.Context, live, strict bool) error {
 	cfg, err := e.load()
 	if err != nil {
 		return e.unservable(err, "")
@@ -62,8 +64,10 @@ func (e *env) check(ctx context.Context, live bool) error {
 		return e.unservable(err, "")
 	}
 	found = append(app.Warnings(cfg, engine, nil), found...)
+	sights := []console.Sight{}
 	if live {
 		look := func(a *app.App) {
+			sights = append(sights, a.Sights()...)
 			for _, f := range findings(a) {
 				if !slices.Contains(found, f) {
 					found = append(found, f)
@@ -74,7 +78,26 @@ func (e *env) check(ctx context.Context, live bool) error {
 			return err
 		}
 	}
-	return e.print("check", map[string]any{"ok": true, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found})
+	var failed error
+	if strict {
+		failed = refuseWarnings(found)
+	}
+	return errors.Join(e.print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
+}
+
+// refuseWarnings returns the error of a configuration that has warnings, which names
+// the places, or else nil.
+func refuseWarnings(found []finding) error {
+	var places []string
+	for _, f := range found {
+		if f.Level == levelWarning && !slices.Contains(places, f.Where) {
+			places = append(places, f.Where)
+		}
+	}
+	if places == nil {
+		return nil
+	}
+	return usage(fmt.Errorf("warnings, which --strict refuses: %s", strings.Join(places, ", ")))
 }
 
 // findings lists what an app reports about itself and its upstreams.
@@ -91,7 +114,7 @@ func findings(a *app.App) []finding {
 			found = append(found, finding{Level: levelWarning, Where: "mcpServers." + u.Name, Message: fault})
 		}
 	}
-	return found
+	return append(found, a.SightFindings()...)
 }
 
 // withUpstreams opens a toolgate with a state of its own, so that looking changes

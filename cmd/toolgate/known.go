@@ -76,9 +76,7 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 // listLive starts the upstreams and returns their tools.
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
 	err = e.withUpstreams(ctx, cfg, func(a *app.App) {
-		for _, t := range a.Upstreams().Catalogue().Tools("") {
-			tools = append(tools, policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint})
-		}
+		tools = app.PolicyTools(a.Upstreams().Catalogue())
 		for _, u := range a.Upstreams().Status() {
 			why := u.Error
 			if u.State == string(upstream.StateStarting) {

@@ -75,7 +75,7 @@ type checked struct {
 }
 
 func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
-	count := func(level string) (n int) {
+	number := func(level string) (n int) {
 		for _, f := range found {
 			if f.Level == level {
 				n++
@@ -84,8 +84,8 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, fla
 		return n
 	}
 	var failed error
-	if n := count(levelWarning); flags.strict && n > 0 {
-		failed = usage(fmt.Errorf("the policy has %d warnings", n))
+	if n := number(levelWarning); flags.strict && n > 0 {
+		failed = usage(fmt.Errorf("the policy has %s", count(n, "warning")))
 	}
 	if e.output == "github" {
 		return errors.Join(e.annotate(found), failed)
@@ -95,7 +95,7 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, fla
 		Pairs: s.pairs, Whole: s.whole, Visible: engine.DefinesVisible(), Reasons: s.reasons(),
 	}
 	if !flags.notes && e.output != "json" {
-		c.Notes = count(levelNote)
+		c.Notes = number(levelNote)
 		c.Findings = slices.DeleteFunc(found, func(f finding) bool { return f.Level == levelNote })
 	}
 	return errors.Join(e.print("policy-check", c), failed)

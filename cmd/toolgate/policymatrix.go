@@ -83,7 +83,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %d roles and %d tools: there is nothing to show\nhint: --roles and --tools name some", len(callers), len(tools)))
+		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", count(len(callers), "role"), count(len(tools), "tool")))
 	}
 	p := e.progress(false)
 	defer p.end()

@@ -70,7 +70,7 @@ func testVerdict(report *rego.TestReport, flags policyTests) error {
 	case len(report.Cases) == 0:
 		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
-		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %d tests did not pass", bad, len(report.Cases))}
+		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, count(len(report.Cases), "test"))}
 	case report.Coverage != nil && report.Coverage.Percent < flags.threshold:
 		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", report.Coverage.Percent, flags.threshold)}
 	}

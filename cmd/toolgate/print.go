@@ -28,7 +28,7 @@ var reports = sync.OnceValue(func() *template.Template {
 		"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
 		"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
 		"title": title, "join": strings.Join, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
-		"approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
+		"count": count, "approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
 		"shares":     func(all []replay.Share) string { return sharesText(all, oneLine) },
 		"codeShares": func(all []replay.Share) string { return sharesText(all, codeMarkdown) },
 		"effects":    effects, "xml": xmlText, "firstLine": func(s string) string { first, _, _ := strings.Cut(s, "\n"); return first },
@@ -74,6 +74,14 @@ func (e *env) json(v any) error {
 		return fmt.Errorf("printing: %w", err)
 	}
 	return nil
+}
+
+// count returns a number of things whose plural has an s.
+func count(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 // printable returns s with every control character but line ends and tabs as an

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -180,6 +181,31 @@ func (e *env) callAdmin(ctx context.Context, method, path string, in, out any) e
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
+	}
+	return nil
+}
+
+// readStatus reads what a running toolgate says of itself at /readyz, ready or not.
+func (e *env) readStatus(ctx context.Context, s *console.Status) error {
+	to, err := e.find(peopleListener)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.base+"/readyz", nil)
+	if err != nil {
+		return usage(err)
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := to.client(30 * time.Second).Do(req)
+	if err != nil {
+		return unreachable(ctx, to.base, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusServiceUnavailable {
+		return refusal(res)
+	}
+	if err := json.NewDecoder(res.Body).Decode(s); err != nil {
+		return &exit{code: exitUnreachable, err: fmt.Errorf("reading the status at %s: %w\nhint: --addr names the admin listener", to.base, err)}
 	}
 	return nil
 }

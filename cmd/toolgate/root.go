@@ -73,6 +73,7 @@ func rootCommand(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:          "toolgate",
 		Short:        "govern what AI agents do with MCP tools",
+		Version:      version,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.applyDefaults(c.Annotations[outputs]) },
 	}
@@ -88,10 +89,10 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVarP(&e.output, "output", "o", "table", "table or json; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.SetFlagErrorFunc(flagFault)
+	root.SetVersionTemplate(renderReport("version", versionOf()))
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.RunE = requireCommand
-	root.AddCommand(serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
+	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
 		toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e))
 	describe(root)
 	return root
@@ -116,7 +117,7 @@ func requireCommand(c *cobra.Command, args []string) error {
 	}
 	what := fmt.Sprintf("%s needs a command", c.CommandPath())
 	if len(args) > 0 {
-		what = fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+		what = fmt.Sprintf("unknown command %q for %q%s", args[0], c.CommandPath(), didYouMean(args[0], names))
 	}
 	return usage(fmt.Errorf("%s\nhint: one of %s; --help says more", what, strings.Join(names, ", ")))
 }
@@ -220,6 +221,8 @@ type exit struct {
 	code     int
 	err      error
 	document any // printed by -o json; nil = nothing
+
+	unknownTool bool // the tool of a call is none that its caller sees
 }
 
 func (x *exit) Error() string {
@@ -246,8 +249,6 @@ func (e *env) report(err error) int {
 		}
 	} else if errors.As(err, &bad) {
 		code = exitUsage
-	} else if strings.HasPrefix(err.Error(), "unknown command") {
-		code = exitUsage // cobra has no type for it
 	}
 	if err.Error() != "" {
 		fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error()))
@@ -259,7 +260,11 @@ func versionCommand(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return e.print("version", map[string]string{"version": version, "go": runtime.Version()})
+			return e.print("version", versionOf())
 		},
 	}
+}
+
+func versionOf() map[string]string {
+	return map[string]string{"version": version, "go": runtime.Version()}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/proxy/wire"
@@ -38,11 +39,40 @@ func toolList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if len(found) == 0 {
+				e.explainEmptyList(c.Context())
+			}
 			return e.print("tools", found)
 		},
 	}
 	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
 	return c
+}
+
+// explainEmptyList says on stderr what the admin listener of the configuration knows
+// about a list without tools. One that does not answer is not needed.
+func (e *env) explainEmptyList(ctx context.Context) {
+	at := *e
+	at.addr = ""
+	var s console.Status
+	if at.readStatus(ctx, &s) != nil {
+		fmt.Fprintln(e.err, "no tools are visible\nhint: toolgate check says what each role sees")
+		return
+	}
+	total := 0
+	for _, u := range s.Upstreams {
+		if total += u.Tools; u.Error != "" {
+			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, printable(u.Error))
+		}
+	}
+	for _, sight := range s.Sights {
+		if sight.Blind() {
+			fmt.Fprintf(e.err, "%s\nhint: %s\n", printable(sight.String()), sight.Hint)
+		}
+	}
+	if total == 0 {
+		fmt.Fprintln(e.err, "no server offers a tool\nhint: toolgate check says what each server answers")
+	}
 }
 
 // listedTool is a tool as tools/list has it.
@@ -131,6 +161,9 @@ func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) e
 	defer a.Close()
 	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
 	result, err := a.request(ctx, "tools/call", params)
+	if refused := (*exit)(nil); errors.As(err, &refused) && refused.unknownTool {
+		return a.withNearestTool(ctx, refused, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -202,7 +235,7 @@ func rpcError(raw json.RawMessage) error {
 	if r.Data.Remedy != "" {
 		text += "\nhint: " + r.Data.Remedy
 	}
-	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), document: raw}
+	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), document: raw, unknownTool: r.Data.Code == wire.ToolNotFound}
 }
 
 // codeFor returns the exit code of a refusal.

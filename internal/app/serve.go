@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -75,6 +76,7 @@ func (a *App) Run(ctx context.Context, l *Listeners, r Reload) error {
 	group.Go(func() error { return a.policy.poll(ctx) })
 	group.Go(func() error { return a.shadow.run(ctx) })
 	group.Go(func() error { return a.fetchKeys(ctx) })
+	group.Go(func() error { a.logSights(ctx); return nil })
 	group.Go(func() error {
 		debug.FreeOSMemory() // compiling and trying the policy leaves garbage, more than what stays in use
 		<-ctx.Done()
@@ -109,7 +111,12 @@ func (a *App) ServeStdio(ctx context.Context, who identity.Credential, in io.Rea
 		return err
 	}
 	a.connect(door)
+	looking, stop := context.WithCancel(ctx)
+	var sights sync.WaitGroup
+	sights.Go(func() { a.logSights(looking) })
 	err = door.Serve(ctx, in, out)
+	stop()
+	sights.Wait()
 	a.drain(context.WithoutCancel(ctx), door.Close, a.worker.Close)
 	return err
 }

@@ -18,7 +18,7 @@ import (
 // status returns the content of /readyz. Policy and listeners are up when it is called.
 func (a *App) status() console.Status {
 	faults := a.faults()
-	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line()}
+	s := console.Status{Ready: len(faults) == 0, Revision: a.Revision(), Shadow: a.shadow.line(), Sights: a.Sights()}
 	for _, part := range []string{partServing, partTrail, partStore, partOwnKeys, partSigning, partDisk} {
 		if fault := faults[part]; fault != "" {
 			s.Warnings = append(s.Warnings, fault)

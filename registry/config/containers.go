@@ -127,7 +127,7 @@ func (l *loader) reportForeign(root *node) {
 	}
 	var ignored []*node
 	for _, m := range root.members {
-		near := nearest(m.key, known)
+		near := Nearest(m.key, known)
 		switch {
 		case slices.Contains(known, m.key) || m.key == "$schema" || slices.Contains(narrowing, m.key):
 		case slices.Contains(root.containers(), m):

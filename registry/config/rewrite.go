@@ -218,7 +218,7 @@ func (l *loader) add(members []*node, m *node) []*node {
 // foreign reports a key of an entry that toolgate has no use for. A key that looks like
 // a misspelling of one that it has is a fault: a limit or a filter would be lost.
 func (l *loader) foreign(m *node, why string, known bool) {
-	near := nearest(m.key, append(dialectKeys(), entryKeys...))
+	near := Nearest(m.key, append(dialectKeys(), entryKeys...))
 	switch {
 	case why == dialect.WhyConsent:
 		l.warn(m.named(), "is ignored: client consent is not policy", "who may call what is decided by toolgate.policy")
@@ -268,7 +268,7 @@ func (l *loader) rewriteValues(s *node) (unsupported string) {
 		n.text = word
 	case dialect.Unsupported(n.text):
 		return n.text
-	case !strings.Contains(n.text, "${") && n.text != "" && nearest(n.text, typeWords()) == "":
+	case !strings.Contains(n.text, "${") && n.text != "" && Nearest(n.text, typeWords()) == "":
 		return n.text
 	}
 	return ""

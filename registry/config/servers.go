@@ -46,7 +46,7 @@ func (l *loader) checkServed(settings, servers *node) {
 			continue
 		}
 		hint := "add it to mcpServers, or remove these settings"
-		if near := nearest(m.key, known); near != "" {
+		if near := Nearest(m.key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		l.fault(m.named(), "no server has this name", hint)

@@ -105,7 +105,7 @@ func (l *loader) unknown(n *node, key string, v schema.Violation) {
 	m := n.get(key)
 	m.faulty, m.unset = true, nil
 	message, hint := "unknown key", ""
-	near := nearest(key, v.Want)
+	near := Nearest(key, v.Want)
 	switch {
 	case len(v.Want) == 0:
 		message, hint = "invalid name", v.Description
@@ -162,7 +162,7 @@ func (l *loader) wrongValue(n *node, v schema.Violation) {
 			return
 		}
 		hint := ""
-		if near := nearest(n.value, v.Want); near != "" {
+		if near := Nearest(n.value, v.Want); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		l.fault(n, fmt.Sprintf("invalid value %q: want %s", clip(n.text), strings.Join(v.Want, " or ")), hint)
@@ -196,9 +196,9 @@ func hintOf(description string) string {
 	return d
 }
 
-// nearest gives the word that was probably meant, "" when none is near. Words
+// Nearest returns the word that was probably meant, "" when none is near. Words
 // that differ only in case are nearest.
-func nearest(s string, words []string) string {
+func Nearest(s string, words []string) string {
 	best, least := "", 3
 	switch {
 	case len(s) > 64:

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// didYouMean is a hint line with the known word that is nearest to what was typed, or
+// else "".
+func didYouMean(typed string, known []string) string {
+	if near := config.Nearest(typed, known); near != "" && near != typed {
+		return fmt.Sprintf("\nhint: did you mean %s?", near)
+	}
+	return ""
+}
+
+// flagFault adds to an error of the flags of c the flag that was probably meant.
+func flagFault(c *cobra.Command, err error) error {
+	unknown := (*pflag.NotExistError)(nil)
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return usage(err)
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return usage(fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names)))
+}
+
+// withNearestTool adds to the refusal of a tool that the caller does not see the name
+// that was probably meant, or how to find out why it is not seen.
+func (a *agent) withNearestTool(ctx context.Context, refused *exit, name string) error {
+	tools, err := a.list(ctx)
+	if err != nil {
+		return refused
+	}
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.Name)
+	}
+	hint := didYouMean(name, names)
+	// A name without its server's prefix is the usual slip.
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "__"+name) }); hint == "" && i >= 0 {
+		hint = fmt.Sprintf("\nhint: did you mean %s?", names[i])
+	}
+	if hint == "" {
+		hint = "\nhint: toolgate tool list shows what the caller sees; toolgate policy explain --as ROLE " + name + " says why a role does not"
+	}
+	return &exit{code: refused.code, err: fmt.Errorf("%w%s", refused.err, hint), document: refused.document}
+}

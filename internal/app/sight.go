@@ -1,0 +1,125 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+	"github.com/toolgate/toolgate/policy/identity"
+	"github.com/toolgate/toolgate/policy/rego"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+)
+
+// sightTime bounds how long Sights asks the policy.
+const sightTime = 2 * time.Second
+
+// PolicyTools returns the tools that serve, as policies see them.
+func PolicyTools(c *registry.Catalogue) []policy.Tool {
+	serving := c.Tools("")
+	tools := make([]policy.Tool, len(serving))
+	for i, t := range serving {
+		tools[i] = policy.Tool{Server: t.Server, Name: t.Name, Exposed: t.Exposed, Risk: t.Risk, Annotations: t.Annotations, Fingerprint: t.Fingerprint}
+	}
+	return tools
+}
+
+// RolesOf lists the roles that callers may have: those of the tokens, that of the
+// principal local where it is admitted, and where an issuer says which roles its tokens
+// have, those of the policy's data.
+func RolesOf(cfg *config.Config, engine *rego.Engine, local string) []string {
+	var roles []string
+	if admitsLocal(cfg) {
+		roles = append(roles, local)
+	}
+	for _, t := range cfg.Identity.Tokens {
+		roles = append(roles, t.Roles...)
+	}
+	if len(cfg.Identity.JWT) > 0 {
+		roles = append(roles, engine.Roles()...)
+	}
+	slices.Sort(roles)
+	return slices.Compact(roles)
+}
+
+// admitsLocal reports whether the principal local is admitted.
+func admitsLocal(cfg *config.Config) bool { return !cfg.Identity.Configured || cfg.Identity.Local }
+
+// Sights says for each role that a caller may have how many of the tools that serve it
+// sees, and of one that sees none the policy's reason and the command that explains it.
+// A role that the policy does not judge in time is left out. Before every upstream has
+// answered, the total is too small.
+func (a *App) Sights() []console.Sight {
+	ctx, stop := context.WithTimeout(context.Background(), sightTime)
+	defer stop()
+	cfg, engine, tools := a.Config(), a.policy.current(), PolicyTools(a.upstreams.Catalogue())
+	var sights []console.Sight
+	for _, role := range RolesOf(cfg, engine, a.options.Role) {
+		who := policy.Principal{Subject: "somebody", Roles: []string{role}}
+		if role == a.options.Role && admitsLocal(cfg) {
+			who.Subject = identity.LocalSubject
+		}
+		shown, err := engine.Seen(ctx, who, tools)
+		if err != nil {
+			continue
+		}
+		s := console.Sight{Role: role, Total: len(tools)}
+		for _, yes := range shown {
+			if yes {
+				s.Visible++
+			}
+		}
+		if s.Visible == 0 && s.Total > 0 {
+			s.Reason, s.Hint = whyBlind(ctx, cfg, engine, who, tools)
+		}
+		sights = append(sights, s)
+	}
+	return sights
+}
+
+// whyBlind returns why the policy shows a caller none of tools, and what to do.
+func whyBlind(ctx context.Context, cfg *config.Config, engine *rego.Engine, who policy.Principal, tools []policy.Tool) (reason, hint string) {
+	hint = fmt.Sprintf("toolgate policy explain --as %s %s", who.Roles[0], tools[0].Exposed)
+	reason = "the policy hides them"
+	if d, err := engine.Decide(ctx, &policy.Input{
+		Principal: who, Tool: tools[0], Arguments: json.RawMessage("{}"), Request: policy.Request{ID: "1", Transport: "none", Time: time.Now().UTC()},
+	}); err == nil && d.Effect == policy.Deny {
+		reason = cmp.Or(d.Reason, "denied by "+d.Rule)
+	}
+	if cfg.Policy.Path == "" && len(cfg.Policy.Data) == 0 {
+		reason += " (the embedded default policy serves; its roles have the standard tools only)"
+		hint += " says more; toolgate policy init DIR writes a policy to edit, for toolgate.policy.path"
+	}
+	return reason, hint
+}
+
+// SightFindings are warnings about the roles that see none of the tools that serve.
+func (a *App) SightFindings() (found []Finding) {
+	for _, s := range a.Sights() {
+		if s.Blind() {
+			found = append(found, warning("role "+s.Role, s.String(), s.Hint))
+		}
+	}
+	return found
+}
+
+// logSights logs how many tools each role sees, when every upstream has answered or
+// failed, or when ctx ends.
+func (a *App) logSights(ctx context.Context) {
+	a.WaitForUpstreams(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	for _, s := range a.Sights() {
+		if s.Blind() {
+			a.log.Warn(s.String(), "hint", s.Hint)
+			continue
+		}
+		a.log.Info(s.String())
+	}
+}
