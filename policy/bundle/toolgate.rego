@@ -197,13 +197,12 @@ refuse contains {
 deny contains {
 	"rule": "usage-above-limit",
 	"reason": sprintf("the call would use more of %s than its window has left", [tool]),
-	"remedy": sprintf("wait, or use less: %s", [json.marshal(meters)]),
+	"remedy": sprintf("wait, or use less: %s", [texts.usage[tool]]),
 } if {
 	tool := input.tool.exposed
-	meters := data.usage[tool]
-	meters[_].deny
+	usage.checks.deny[tool]
 	granted == true
-	usage.beyond(meters, "deny")
+	usage.reached(tool, "deny")
 	data.usage[tool]
 }
 
@@ -252,7 +251,7 @@ hold contains {
 # labels: {rule: amount-above-threshold}
 hold contains {
 	"rule": "amount-above-threshold",
-	"reason": sprintf("%s is above the threshold: %s", [tool, json.marshal(thresholds)]),
+	"reason": texts.above[tool],
 	"remedy": "wait for a person to decide, or stay at or below the threshold",
 	"approval": approval,
 } if {
@@ -287,14 +286,13 @@ hold contains {
 # labels: {rule: usage-above-threshold}
 hold contains {
 	"rule": "usage-above-threshold",
-	"reason": sprintf("the call would use more of %s than passes without a person: %s", [tool, json.marshal(meters)]),
+	"reason": sprintf("the call would use more of %s than passes without a person: %s", [tool, texts.usage[tool]]),
 	"remedy": "wait for a person to decide, or use less",
 	"approval": approval,
 } if {
 	granted == true
 	tool := input.tool.exposed
-	meters := data.usage[tool]
-	usage.beyond(meters, "hold")
+	usage.reached(tool, "hold")
 	data.usage[tool]
 }
 
@@ -309,15 +307,10 @@ hold contains {
 } if {
 	granted == true
 	tool := input.tool.exposed
-	known := data.known[tool]
-	some name, want in known
-	not {
-		is_array(want)
-		startswith(name, "/") == false
-		input.arguments[name] in want
-	}
+	some name, values in listed[tool]
+	not input.arguments[name] in values
 	not unmetered
-	not arguments.fits(name, want)
+	not arguments.fits(name, data.known[tool][name])
 	data.known[tool]
 }
 
@@ -403,13 +396,28 @@ unmetered if {
 }
 
 # Without an approver the hold denies: a hold that names no role is an error.
-approval := data.tools[input.tool.exposed].approval if {
-	data.tools[input.tool.exposed]
-	data.tools[input.tool.exposed].approval
-} else := given if {
+approval := object.get(approvals, input.tool.exposed, usual)
+
+# What data says about tools before any call: toolgate evaluates these rules once for
+# each revision.
+
+approvals := {tool: entry.approval | some tool, entry in data.tools; entry.approval}
+
+usual := given if {
 	given := data.approval
 	given != false
 } else := {"roles": []}
+
+# The values of data.known for arguments that have a list of them.
+listed := {tool: {name: values |
+	some name, want in known
+	values := [value | is_array(want); is_string(name); not startswith(name, "/"); some value in want]
+} | some tool, known in data.known}
+
+texts := {
+	"above": {tool: sprintf("%s is above the threshold: %s", [tool, json.marshal(thresholds)]) | some tool, thresholds in data.thresholds},
+	"usage": {tool: json.marshal(meters) | some tool, meters in data.usage},
+}
 
 # Requests that call no tool.
 

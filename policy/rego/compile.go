@@ -40,6 +40,7 @@ type program struct {
 	store     storage.Store
 	txn       storage.Transaction // for as long as the program: nobody writes
 	data      ast.Value           // all of store
+	kept      kept                // by compiler
 	form      form
 	decision  *query
 	visible   *query // nil = the policy does not say
@@ -178,15 +179,18 @@ func (p *program) prepare(ctx context.Context) error {
 	patterns := cache.NewInterQueryValueCache(ctx, &cache.Config{
 		InterQueryBuiltinValueCache: cache.InterQueryBuiltinValueCacheConfig{MaxNumEntries: &size},
 	})
-	var err error
+	err := p.keepRules(ctx, patterns)
+	if err != nil {
+		return err
+	}
 	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, dropPath: &p.drop, maskPath: &p.mask} {
-		c := p.compiler
+		c, keep := p.compiler, p.kept
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
-			c = p.telling
+			c, keep = p.telling, nil // a rule may read what only telling has
 		} else if q != &p.decision && len(c.GetRules(ast.MustParseRef(what))) == 0 {
 			continue
 		}
-		if *q, err = p.compileQuery(c, patterns, what); err != nil {
+		if *q, err = p.compileQuery(c, patterns, keep, what); err != nil {
 			return fmt.Errorf("preparing %s: %w", what, err)
 		}
 	}

@@ -102,3 +102,15 @@ func (e *Engine) Remembers(p policy.Principal) bool {
 	rights, _ := e.Rights(p)
 	return s.rights.Contains(rights)
 }
+
+// Kept are the rules that were evaluated when the policy was compiled, sorted.
+func (e *Engine) Kept() []string {
+	var out []string
+	for _, rules := range e.program.kept {
+		for _, r := range rules {
+			out = append(out, r.ref.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -16,13 +16,17 @@ import (
 // does below OPA's package rego, but data is served without a transaction for each
 // evaluation, and what rules come to is remembered in memory that is used again.
 // A query is safe for concurrent use.
-type query struct{ prepared topdown.Query }
+type query struct {
+	prepared topdown.Query
+	kept     kept
+}
 
 // answer is the variable of a query whose value answers it.
 const answer = ast.Var("answer")
 
-// compileQuery compiles the question for the value of what.
-func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCache, what string) (*query, error) {
+// compileQuery compiles the question for the value of what. The rules in keep, of c and
+// the data of p, are not evaluated.
+func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCache, keep kept, what string) (*query, error) {
 	body, err := ast.ParseBody(string(answer) + " = " + what)
 	if err != nil {
 		return nil, err
@@ -31,7 +35,7 @@ func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCa
 	if body, err = qc.Compile(body); err != nil {
 		return nil, err
 	}
-	return &query{*topdown.NewQuery(body).WithQueryCompiler(qc).WithCompiler(c).
+	return &query{kept: keep, prepared: *topdown.NewQuery(body).WithQueryCompiler(qc).WithCompiler(c).
 		WithStore(p.store).WithTransaction(p.txn).WithBaseCache(document{p.data}).WithInterQueryBuiltinValueCache(patterns).
 		WithStrictBuiltinErrors(true).WithMetrics(metrics.NoOp()).WithRequestMetadata(map[string]any{})}, nil // no metadata, or each run makes a map
 }
@@ -39,6 +43,7 @@ func (p *program) compileQuery(c *ast.Compiler, patterns cache.InterQueryValueCa
 // run evaluates q until stop fires. An undefined answer is errUndefined.
 func (q *query) run(ctx context.Context, input ast.Value, stop topdown.Cancel, options ...func(*topdown.Query)) (ast.Value, error) {
 	m, t := memos.Get().(*memo), q.prepared
+	m.kept = q.kept
 	t.WithInput(ast.NewTerm(input)).WithCancel(stop).WithVirtualCache(m)
 	for _, o := range options {
 		o(&t)
@@ -83,6 +88,8 @@ type memo struct {
 	topdown.VirtualCache // OPA's own; nil = the list
 	results              []result
 	keys                 []*ast.Term // of results, one after the other
+	kept                 kept
+	replaced             int // how many times the keyword with has replaced something
 }
 
 // result is what the rule with the name keys[from:to] has come to; nil = undefined.
@@ -114,12 +121,14 @@ func (m *memo) find(ref ast.Ref) int {
 // Get implements topdown.VirtualCache.
 func (m *memo) Get(ref ast.Ref) (value *ast.Term, undefined bool) {
 	if m.VirtualCache != nil {
-		return m.VirtualCache.Get(ref)
+		value, undefined = m.VirtualCache.Get(ref)
+	} else if i := m.find(ref); i >= 0 {
+		value, undefined = m.results[i].value, m.results[i].value == nil
 	}
-	if i := m.find(ref); i >= 0 {
-		return m.results[i].value, m.results[i].value == nil
+	if value == nil && !undefined && m.replaced == 0 {
+		value = m.kept.find(ref)
 	}
-	return nil, false
+	return value, undefined
 }
 
 // Put implements topdown.VirtualCache.
@@ -140,7 +149,14 @@ func (m *memo) Put(ref ast.Ref, value *ast.Term) {
 // Push implements topdown.VirtualCache.
 func (m *memo) Push() {
 	m.leave()
+	m.replaced++
 	m.VirtualCache.Push()
+}
+
+// Pop implements topdown.VirtualCache.
+func (m *memo) Pop() {
+	m.replaced--
+	m.VirtualCache.Pop()
 }
 
 // leave goes on with OPA's own cache.

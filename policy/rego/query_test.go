@@ -3,6 +3,7 @@ package rego_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/toolgate/toolgate/policy/rego"
@@ -22,8 +23,16 @@ default fallback := "unset"
 named[key] := value if some key, value in data.names
 several contains data.list[_]
 counted := count(several) + count(data.names)
+size := count(data.list)
+clash := 1 if data.list
+clash := 2 if data.names
+number(_) := input.arguments.n
+asked := [x | x := number(1)]
+otherwise := 1 if data.absent else := [x | x := number(1)]
+chosen := [x | some name in data.choice; x := data.toolgate.inner[name]]
 `
-	const data = `{"names": {"0": "zero", "one": {"deep": [{"er": 1}]}, "null": null}, "list": ["a", "b", {"c": "d"}], "flag": false}`
+	const data = `{"names": {"0": "zero", "one": {"deep": [{"er": 1}]}, "null": null}, "list": ["a", "b", {"c": "d"}], "flag": false, "choice": ["asked"]}`
+	const inner = "package toolgate.inner\nimport rego.v2\nasked := [input.arguments.n]\n"
 	for told, want := range map[string]string{
 		`data.names["0"]`:                `"zero"`,
 		`data.names[0]`:                  `"zero"`, // as OPA's store has it
@@ -48,9 +57,15 @@ counted := count(several) + count(data.names)
 		`[counted, [x | x := counted with data.names as {}], counted]`:              `[6,[3],6]`,
 		`[data.names["0"], [x | x := data.names["0"] with data.names as {"0": 7}]]`: `["zero",[7]]`,
 		`[x | x := data.list with data.list[0] as "z"]`:                             ``,
+		`[size, [x | x := size with data.list as []], size]`:                        `[3,[0],3]`,
+		`[size, [twice(i) | some i in numbers.range(1, 60); i == 60], size]`:        `[3,[120],3]`,
+		`[asked, otherwise]`: `[[3],[3]]`,
+		`clash`:              ``,
+		`[x | x := clash; input.arguments.absent]`: ``,
+		`chosen`: `[[3]]`,
 	} {
 		dir := t.TempDir()
-		for name, text := range map[string]string{"data.json": data, "p.rego": rules + "told := " + told + "\n"} {
+		for name, text := range map[string]string{"data.json": data, "inner.rego": inner, "p.rego": rules + "told := " + told + "\n"} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -70,6 +85,50 @@ counted := count(several) + count(data.names)
 			if want != "" && got.Reason != want {
 				t.Errorf("%s: got %s, want %s", told, got.Reason, want)
 			}
+		}
+	}
+}
+
+// TestKept holds which rules are evaluated once for a policy: complete ones that read
+// only data and have a value. A policy with other data has its own values.
+func TestKept(t *testing.T) {
+	const source = `package toolgate
+import rego.v2
+allow contains {"rule": "told", "reason": json.marshal(size)} if input.arguments
+size := count(data.list)
+through := f(size)
+f(x) := x + 1
+otherwise := 1 if data.absent else := 2
+reads := [x | x := input.arguments.n]
+reaches := [x | x := g(1)]
+g(_) := input.arguments.n
+replaces := [x | x := size with data.list as []]
+clash := 1 if data.list
+clash := 2 if size > 0
+fails := to_number(data.list[0])
+nothing := data.absent
+several contains x if some x in data.list
+named[x] := 1 if some x in data.list
+part.one := size
+part[x] := input.arguments.n if some x in ["two"]
+`
+	for list, reason := range map[string]string{`["a"]`: "1", `["a", "b"]`: "2"} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"data.json": `{"list": ` + list + `}`, "p.rego": source} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e, err := rego.LoadUntried(t.Context(), rego.Options{Path: dir, Timeout: testTimeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"data.toolgate.otherwise", "data.toolgate.size", "data.toolgate.through"}
+		if got := e.Kept(); !slices.Equal(got, want) {
+			t.Errorf("kept are %v, want %v", got, want)
+		}
+		if d, err := e.DecideFully(t.Context(), input("r", "t", `{}`)); err != nil || d.Reason != reason {
+			t.Errorf("list %s: got %s, %v, want %s", list, d.Reason, err, reason)
 		}
 	}
 }

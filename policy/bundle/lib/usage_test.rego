@@ -76,3 +76,39 @@ test_a_bound_for_each_value if {
 	usage.beyond(apart, "hold") with input as of("USD", "0", 1)
 	usage.beyond(apart, "hold") with input as of("USD", 0, "1")
 }
+
+# agree holds where what is prepared of the meters of a tool gives the same answer as
+# the meters themselves.
+agree(meters, document) if {
+	every bound in ["hold", "deny"] {
+		prepared := {true | usage.reached("t", bound) with data.usage as {"t": meters} with input as document}
+		prepared == {true | usage.beyond(meters, bound) with input as document}
+	}
+}
+
+test_reached_is_beyond if {
+	sums := [500, "500", null, {"most": {"USD": 500}}, {"per": "/asset", "most": {"USD": 500, "BTC": "1"}}, {"per": "/to/asset", "most": {"USD": 500}}]
+	bounds := array.concat([{}, {"calls": 3}, {"calls": "3"}, {"sum": 500, "calls": 3}, {"sum": "500", "calls": 9}, true, false], [{"sum": sum} | some sum in sums])
+	every bound in bounds {
+		every document in documents {
+			agree({"day": {"sum": "/amount", "where": {"/action": ["transfer"]}, "hold": bound}, "week": {"sum": "/to/amount", "deny": bound}}, document)
+		}
+	}
+	every where in [{"/action": "transfer"}, {"/to/asset": ["USD"]}, {"/a~1b": ["x"]}, {}] {
+		every document in documents {
+			agree({"day": {"sum": "/amount", "where": where, "hold": {"sum": 500}, "deny": {"calls": 3}}}, document)
+		}
+	}
+}
+
+documents := [{"arguments": arguments, "usage": usage} |
+	some arguments in [
+		{"action": "transfer", "amount": 400, "asset": "USD"}, {"action": "transfer", "amount": 401, "asset": "BTC"},
+		{"action": "balance", "amount": "1", "to": {"amount": 401, "asset": "USD"}}, null,
+	]
+	some usage in [{}, {"day": {"calls": 2, "sum": 100}, "week": {"calls": 3, "sum": 99}}]
+]
+
+test_a_tool_without_meters_reaches_nothing if {
+	not usage.reached("other", "hold") with data.usage as {"t": meters} with input as after(99, 9999, 1)
+}

@@ -68,3 +68,72 @@ left_out(meter) if {
 	is_array(values)
 	not argument in values
 }
+
+# METADATA
+# title: The call is beyond a bound of the meters of a tool in data.usage
+# description: The same as beyond(data.usage[tool], bound), for less.
+reached(tool, bound) if {
+	some check in checks[bound][tool]
+	not {
+		limit := check.limits[input.arguments[check.per]]
+		amount := input.arguments[check.sum]
+		is_number(amount)
+		used := input.usage[check.meter].sum
+		is_number(used)
+		used + amount <= limit
+	}
+	not {
+		limit := check.most
+		amount := input.arguments[check.sum]
+		is_number(amount)
+		used := input.usage[check.meter].sum
+		is_number(used)
+		used + amount <= limit
+	}
+	not {
+		limit := check.calls
+		calls := input.usage[check.meter].calls
+		is_number(calls)
+		calls < limit
+	}
+	not {
+		check.other
+		not beyond(check.other, bound)
+	}
+	not {
+		some condition in check.where
+		argument := input.arguments[condition.name]
+		not argument in condition.values
+	}
+}
+
+# What follows reads no call, and toolgate evaluates it once for each revision. Every
+# bound of a meter becomes one check. A meter that points to nested arguments, or has a
+# bound that is not a number, stands in its check as it is in data.
+checks := {bound: {tool: found |
+	some tool, meters in data.usage
+	found := [check | some name, meter in meters; meter[bound]; some check in prepared(name, meter, meter[bound])]
+	count(found) > 0
+} | some bound in ["deny", "hold"]}
+
+prepared(name, meter, bounds) := array.concat(sums, calls) if {
+	is_object(bounds)
+	pointers := object.get(meter, "where", {})
+	where := [{"name": named(pointer), "values": values} | some pointer, values in pointers; is_array(values)]
+	count(where) == count(pointers)
+	sums := [check | check := summed(name, meter, bounds.sum, where)]
+	calls := [{"meter": name, "calls": bounds.calls, "where": where} | is_number(bounds.calls)]
+	count(sums) + count(calls) == count({"sum", "calls"} & object.keys(bounds))
+} else := [{"other": {name: meter}}]
+
+summed(name, meter, most, where) := {"meter": name, "sum": named(meter.sum), "most": most, "where": where} if is_number(most)
+
+summed(name, meter, most, where) := {"meter": name, "sum": named(meter.sum), "per": named(most.per), "limits": limits, "where": where} if {
+	limits := {value: limit | some value, limit in most.most; is_number(limit)}
+}
+
+named(pointer) := name if {
+	is_string(pointer)
+	["", name] = split(pointer, "/")
+	contains(name, "~") == false
+}
