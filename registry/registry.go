@@ -365,6 +365,10 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 	if s.Err != nil {
 		out.Error = s.Err.Error()
 	}
+	if e.cfg.Isolation == config.IsolationShared && e.server.Both() {
+		out.Warnings = append(out.Warnings, "the server speaks MCP with sessions and without, and has a connection for each, although isolation is shared: "+
+			"clients of the two see no state of each other's\nhint: set revision to one that the server speaks")
+	}
 	if n := e.server.Redacted(); n > 0 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d messages of the server had a secret that it was given; agents do not see it", n))
 	}

@@ -437,12 +437,12 @@ func (c *Conn) Stateless() bool { return c.spoken.Load().stateless }
 
 const methodInitialize = "initialize"
 
-// Initialize opens a session (MCP basic/lifecycle) and returns the result of the
-// server. Over Streamable HTTP it also opens the stream of the server's own
+// Initialize opens a session (MCP basic/lifecycle), proposing the revision that Speak
+// has set or else the newest, and returns the result of the server. Over Streamable HTTP it also opens the stream of the server's own
 // messages, which a goroutine reads that Close waits for: what a server asks
 // during a call may come on that stream, and is lost before it is open.
 func (c *Conn) Initialize(ctx context.Context, capabilities, clientInfo json.RawMessage) (json.RawMessage, error) {
-	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, Revisions[0], capabilities, clientInfo)
+	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, cmp.Or(c.Revision(), Revisions[0]), capabilities, clientInfo)
 	result, e := c.Do(ctx, &Call{ID: c.NextID(), Method: methodInitialize, Params: params})
 	if e != nil {
 		return nil, fmt.Errorf("initializing: %w", e)

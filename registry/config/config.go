@@ -131,6 +131,7 @@ type Server struct {
 	Prefix       string            `json:"prefix"`       // put before tool names; "<name>__" unless configured, may be ""
 	Risk         string            `json:"risk"`         // for the policy; "" = not said
 	Isolation    string            `json:"isolation"`    // one of the Isolation constants
+	Revision     string            `json:"revision"`     // MCP revision that is spoken to it; "" = as the client's
 	MaxSessions  int               `json:"max_sessions"` // most connections at once with IsolationSession; at least 1
 	Expose       []string          `json:"expose"`       // upstream names of the tools to offer, with * and ?; nil = all, empty = none
 	Exclude      []string          `json:"exclude"`      // upstream names of the tools not to offer, with * and ?; takes precedence over Expose

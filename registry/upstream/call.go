@@ -100,6 +100,10 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 		}
 	} else if ofSession[r.method] {
 		return nil, &Error{Kind: Unavailable, Err: errShared}
+	} else if known := s.era.Load(); known.both && !known.stateless && s.inSession(r.From) {
+		r.From = Downstream{Session: sharedHandshake, Revision: r.From.Revision} // nobody's
+		cl = s.acquireClient(r.From)
+		defer s.releaseClient(sharedHandshake, cl)
 	}
 	result, e := s.attempt(ctx, cl, r)
 	if e != nil && e.Lost {
@@ -110,6 +114,10 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 	}
 	return result, e
 }
+
+// sharedHandshake keys the second shared connection of a server that speaks both kinds of
+// revision: the initialized one. No session has this key.
+const sharedHandshake = "\x00handshake"
 
 // attempt makes a request once, on the connection of its client.
 func (s *Server) attempt(ctx context.Context, cl *client, r *request) (json.RawMessage, *Error) {
@@ -270,12 +278,12 @@ func (s *Server) slotLocked(key string, cl *client) (*slot, *Error) {
 		sl = nil
 	}
 	if sl == nil {
-		sl = &slot{ready: make(chan struct{}), server: s, key: key, of: cl, capabilities: string(cl.clientCapabilities()), last: s.opts.Now()}
+		sl = &slot{ready: make(chan struct{}), server: s, key: key, of: cl, profile: profileKey{string(cl.clientCapabilities()), cl.handshake}, last: s.opts.Now()}
 		s.slots[key] = sl
 		sl.place = s.places.Claim(cl.owner, sl)
 		cl.uses++
-		if !isEmpty(json.RawMessage(sl.capabilities)) && s.profiles.opening[sl.capabilities] == nil {
-			s.profiles.opening[sl.capabilities] = sl
+		if s.ownKeyLocked(sl.profile) && s.profiles.opening[sl.profile] == nil {
+			s.profiles.opening[sl.profile] = sl
 		}
 		s.tasks.Go(func() { s.open(key, sl) })
 	}
@@ -317,11 +325,13 @@ func (s *Server) open(key string, sl *slot) {
 		if sess.conn.Stateless() && !sess.conn.ClosesStreams() { // over HTTP, follow hears for all
 			sess.conn.Go(func() { s.listenForChanges(sess.conn) })
 		}
-		sess.watch(s, func(_ []json.RawMessage, changed, _ bool) {
+		sess.watch(s, func(_ []json.RawMessage, changed, announced bool) {
 			if changed {
 				s.mu.Lock()
-				delete(s.profiles.known, string(cl.clientCapabilities()))
+				delete(s.profiles.known, sl.profile)
 				s.mu.Unlock()
+			}
+			if changed || announced {
 				s.opts.Relisted()
 			}
 		})

@@ -8,8 +8,9 @@ import (
 // client is one downstream session as this server knows it, across its
 // connections. It is safe for concurrent use.
 type client struct {
-	waiting // its requests
-	owner   owner
+	waiting   // its requests
+	owner     owner
+	handshake bool // its connection is initialized if the server allows that
 
 	uses  int // requests and connections that have it; protected by Server.mu
 	ended int // connections in a row that soon ended; protected by Server.mu
@@ -61,7 +62,7 @@ func (s *Server) acquireClient(from Downstream) *client {
 	defer s.mu.Unlock()
 	c := s.clients[from.Session]
 	if c == nil {
-		c = &client{owner: owner{from.Subject, from.Tenant}}
+		c = &client{owner: owner{from.Subject, from.Tenant}, handshake: s.inSession(from)}
 		s.clients[from.Session] = c
 	}
 	c.uses++

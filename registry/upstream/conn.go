@@ -30,6 +30,7 @@ type conn struct {
 	taskListeners *lru.Cache[string, taskListener] // :: progress token ⇒ listener
 
 	offer   json.RawMessage // capabilities, set when it is connected
+	both    bool            // the server names both kinds of revision
 	self    json.RawMessage // serverInfo, set when it has introduced itself
 	info    json.RawMessage // clientInfo
 	dropped *atomic.Int64   // messages that were nobody's

@@ -16,6 +16,9 @@
 //	connect ---> server/discover ---> its revisions: no handshake
 //	                             ---> anything else, or nothing: initialize
 //
+// The connection of a client with a session is initialized first, and asked for its
+// revisions when the server refuses that.
+//
 // Without a handshake every request carries its client's description, a question
 // of the server is a result (rounds.go), and its notifications come on the stream
 // of a listening request (listen.go, subscribe.go). Each session has a connection

@@ -49,6 +49,9 @@ type Downstream struct {
 	// Capabilities is what the client can do, an object; the server of a
 	// connection that is the session's own is told it. Nil = nothing.
 	Capabilities json.RawMessage
+	// Revision is the MCP revision that the client speaks, "" outside MCP. A server that
+	// speaks both kinds is opened in that of the client.
+	Revision string
 	// Level is the least severe log message that the client wants to hear of,
 	// "" = it has not said.
 	Level string

@@ -93,10 +93,23 @@ func (s *Server) listForAble(shared *Profile) (own []json.RawMessage) {
 }
 
 // profiles are what the connections of clients listed, by the capabilities
-// that they were initialized with. They are protected by Server.mu.
+// and the kind of revision that they were opened with. They are protected by Server.mu.
 type profiles struct {
-	known   map[string]*Profile // :: capabilities ⇒ what the last such connection listed at first
-	opening map[string]*slot    // :: capabilities ⇒ connection that is being opened
+	known   map[profileKey]*Profile // what the last such connection listed at first
+	opening map[profileKey]*slot    // connection that is being opened
+}
+
+// profileKey is what decides which tools a server lists for a client.
+type profileKey struct {
+	capabilities string
+	handshake    bool // client.handshake
+}
+
+// ownKeyLocked reports whether a server may list other tools for clients of key than on the
+// shared connection. The caller must hold s.mu.
+func (s *Server) ownKeyLocked(key profileKey) bool {
+	return !isEmpty(json.RawMessage(key.capabilities)) ||
+		key.handshake && s.shared != nil && s.shared.conn.Stateless() && !s.era.Load().stateless
 }
 
 // Isolated reports whether sessions have connections of their own, which may offer
@@ -124,7 +137,7 @@ func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	p, found = s.knownProfile(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sl := s.profiles.opening[string(from.Capabilities)]; sl != nil && !found {
+	if sl := s.profiles.opening[s.profileKey(from)]; sl != nil && !found {
 		sl.missed = true
 	}
 	return p
@@ -140,7 +153,7 @@ func (s *Server) knownProfile(from Downstream) (*Profile, bool) {
 
 // knownProfileLocked is knownProfile for a caller that holds s.mu.
 func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
-	p := s.profiles.known[string(from.Capabilities)]
+	p := s.profiles.known[profileKey{string(from.Capabilities), s.inSession(from)}]
 	if sess := s.slots[from.Session].opened(); sess != nil && !sess.conn.Dead() {
 		p = sess.profile.Load()
 	}
@@ -150,7 +163,12 @@ func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
 	case p != nil:
 		return p, true
 	}
-	return nil, s.shared == nil || isEmpty(from.Capabilities)
+	return nil, s.shared == nil || !s.ownKeyLocked(s.profileKey(from))
+}
+
+// profileKey returns the key of a client.
+func (s *Server) profileKey(from Downstream) profileKey {
+	return profileKey{string(from.Capabilities), s.inSession(from)}
 }
 
 // awaitProfile waits for a connection that is being opened with the capabilities of
@@ -167,7 +185,7 @@ func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 	}
 	s.mu.Lock()
 	_, found := s.knownProfileLocked(from)
-	opening := s.profiles.opening[string(from.Capabilities)]
+	opening := s.profiles.opening[s.profileKey(from)]
 	if !found && opening == nil {
 		_, sl, e := s.ownSession(ctx, from.Session, cl) // unlocks
 		if e != nil {
@@ -190,13 +208,13 @@ func (s *Server) awaitProfile(ctx context.Context, from Downstream) {
 // its client, it records what the connection listed.
 func (s *Server) opened(sl *slot, sess *session, err error) {
 	s.mu.Lock()
-	if s.profiles.opening[sl.capabilities] == sl {
-		delete(s.profiles.opening, sl.capabilities)
+	if s.profiles.opening[sl.profile] == sl {
+		delete(s.profiles.opening, sl.profile)
 		if sess != nil {
 			if len(s.profiles.known) >= maxProfiles {
 				clear(s.profiles.known)
 			}
-			s.profiles.known[sl.capabilities] = sess.profile.Load()
+			s.profiles.known[sl.profile] = sess.profile.Load()
 		}
 	}
 	sl.s, sl.err = sess, err

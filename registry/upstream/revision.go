@@ -19,24 +19,46 @@ const (
 	probeTimeout = 5 * time.Second
 )
 
-// spoken is the revision in which a server was last spoken to.
+// spoken is what is known of the revisions that a server speaks.
 type spoken struct {
-	handshake bool            // it was initialized
+	handshake bool            // it was initialized, and does not know server/discover
 	revision  string          // without a handshake, "" = not known
 	offer     json.RawMessage // its capabilities, with revision
+	both      bool            // it names revisions with a handshake, too
+	stateless bool            // it refused a handshake
 }
 
+// inSession reports whether a client's own connection is initialized: the client is, and
+// the server's revision is not configured.
+func (s *Server) inSession(from Downstream) bool {
+	return s.cfg.Revision == "" && from.Revision != "" && !slices.Contains(mcpclient.StatelessRevisions, from.Revision)
+}
+
+// Both reports whether the server said that it speaks revisions with a handshake and
+// without, of which none is configured.
+func (s *Server) Both() bool { return s.cfg.Revision == "" && s.era.Load().both }
+
 // negotiate makes a new connection ready for requests (MCP 2026-07-28
-// basic/versioning). The remembered revision decides; an unknown server is
+// basic/versioning). A configured revision is the only one. The connection of a client
+// with a session is initialized, because the server may be able to ask a client only in
+// its own kind of revision. Otherwise the remembered revision decides; an unknown server is
 // asked with server/discover, and initialized when it does not know that. A
 // remembered revision that fails is forgotten, because the server may be
 // another one by now. With fresh, a stateless server is asked again, because
 // its offer may have changed.
 func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
-	if !c.IsMCP() || s.cfg.Type == config.TypeSSE { // both older than any other way
+	switch {
+	case c.IsMCP() && s.cfg.Revision != "":
+		return s.negotiatePinned(ctx, c)
+	case !c.IsMCP() || s.cfg.Type == config.TypeSSE: // both older than any other way
 		return c.initialize(ctx)
 	}
 	known := *s.era.Load()
+	if c.client != nil && c.client.handshake && !known.stateless && !known.handshake {
+		if done, err := s.tryHandshake(ctx, c); done {
+			return err
+		}
+	}
 	if known.revision != "" && !fresh {
 		c.offer = known.offer
 		c.Speak(known.revision)
@@ -63,6 +85,41 @@ func (s *Server) negotiate(ctx context.Context, c *conn, fresh bool) error {
 	return e
 }
 
+// negotiatePinned agrees with the server on the configured revision, and on no other.
+func (s *Server) negotiatePinned(ctx context.Context, c *conn) error {
+	c.Speak(s.cfg.Revision)
+	var err error
+	if slices.Contains(mcpclient.Revisions, s.cfg.Revision) {
+		err = c.initialize(ctx)
+	} else if e := c.discover(ctx, s.cfg.Timeout); e != nil {
+		err = e
+	}
+	if err == nil && c.Revision() != s.cfg.Revision {
+		err = fmt.Errorf("the server answered with MCP %s", c.Revision())
+	}
+	if err != nil {
+		return fmt.Errorf("%w\nhint: servers.%s.revision is %s: is it a revision of the server?", err, s.cfg.Name, s.cfg.Revision)
+	}
+	return nil
+}
+
+// tryHandshake initializes a connection to a stateless server that may allow it, and
+// reports whether that settles the matter. A server that refuses is not asked again.
+func (s *Server) tryHandshake(ctx context.Context, c *conn) (bool, error) {
+	within, stop := context.WithTimeout(ctx, s.cfg.Timeout/2)
+	defer stop()
+	err := c.initialize(within)
+	if err == nil || ctx.Err() != nil {
+		return true, err
+	}
+	if within.Err() == nil {
+		next := *s.era.Load()
+		next.stateless = next.revision != ""
+		s.era.Store(&next)
+	}
+	return c.Dead(), err
+}
+
 // tryStateless asks the server for its stateless revisions, and reports whether
 // that settles the matter: with nil when it speaks one, with an error when the
 // connection did not survive the question.
@@ -70,7 +127,7 @@ func (s *Server) tryStateless(ctx context.Context, c *conn) (bool, error) {
 	e := c.discover(ctx, min(probeTimeout, s.cfg.Timeout/2))
 	switch {
 	case e == nil:
-		s.era.Store(&spoken{revision: c.Revision(), offer: c.offer})
+		s.era.Store(&spoken{revision: c.Revision(), offer: c.offer, both: c.both})
 		return true, nil
 	case c.Dead():
 		// A process that dies of the question is asked nothing before its
@@ -94,12 +151,13 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	result, e := c.do(ctx, &request{method: methodDiscover, lasting: true})
 	if codeOf(e) == codeUnsupported {
 		data, _ := jsonrpc.Get(e.RPC, "data")
-		if common := commonRevision(data, "supported"); common != "" {
+		if common := commonRevision(data, "supported", mcpclient.StatelessRevisions); common != "" {
 			c.Speak(common)
 			result, e = c.do(ctx, &request{method: methodDiscover, lasting: true})
 		}
 	}
-	common := commonRevision(result, "supportedVersions")
+	common := commonRevision(result, "supportedVersions", mcpclient.StatelessRevisions)
+	c.both = commonRevision(result, "supportedVersions", mcpclient.Revisions) != ""
 	if c.Speak(common); common != "" {
 		c.offer, _ = jsonrpc.Get(result, "capabilities")
 		c.self, _ = jsonrpc.Get(result, "serverInfo")
@@ -109,15 +167,14 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	return e
 }
 
-// commonRevision returns the newest stateless revision of ours in an array of
-// an object, "" for none.
-func commonRevision(obj json.RawMessage, key string) string {
+// commonRevision returns the first of ours in an array of an object, "" for none.
+func commonRevision(obj json.RawMessage, key string, ours []string) string {
 	offered, _ := jsonrpc.Get(obj, key)
 	var theirs []string
 	_ = json.Unmarshal(offered, &theirs) // what is no string is no revision
-	for _, ours := range mcpclient.StatelessRevisions {
-		if slices.Contains(theirs, ours) {
-			return ours
+	for _, revision := range ours {
+		if slices.Contains(theirs, revision) {
+			return revision
 		}
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolgate/toolgate/internal/testkit/recorder"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -79,6 +80,13 @@ func sdkServer() *sdk.Server {
 		_ = s.ResourceUpdated(ctx, &sdk.ResourceUpdatedNotificationParams{URI: watched})
 		return text("touched")
 	})
+	add("elicit", any, func(ctx context.Context, req *sdk.CallToolRequest) *sdk.CallToolResult {
+		answer, err := req.Session.Elicit(ctx, &sdk.ElicitParams{Message: "now?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
+		if err != nil {
+			return text(err.Error())
+		}
+		return text("client says " + answer.Action)
+	})
 	s.AddResource(&sdk.Resource{Name: "watched", URI: watched}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: watched, Text: "t"}}}, nil
 	})
@@ -110,6 +118,61 @@ func serveHTTP(t *testing.T, h http.Handler) config.Server {
 		web.Close()
 	})
 	return config.Server{Name: "web", Type: config.TypeHTTP, URL: web.URL, Isolation: "session", Timeout: patience}
+}
+
+// A server that speaks revisions with a handshake and without is spoken to as each client
+// speaks, or as configured: only with a handshake it can ask within a tool.
+func TestEraOfClient(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		isolation, pinned, client string
+		asks, both                bool
+	}{
+		{"session", "", "2025-11-25", true, true},
+		{"session", "", "2024-11-05", true, true},
+		{"session", "", "2026-07-28", false, true},
+		{"session", "", "", false, true},
+		{"session", "2026-07-28", "2025-11-25", false, false},
+		{"session", "2025-06-18", "2026-07-28", true, false},
+		{"shared", "", "2025-11-25", false, true},
+		{"shared", "2025-11-25", "2025-11-25", false, false},
+	} {
+		t.Run(strings.Join([]string{tt.isolation, tt.pinned, tt.client}, " "), func(t *testing.T) {
+			up := start(t, config.Server{
+				Name: "sdk", Type: config.TypeStdio, Command: self, Isolation: tt.isolation, MaxSessions: 4, Revision: tt.pinned, Timeout: patience,
+				Env: map[string]string{sdkVar: "1", "GORACE": "atexit_sleep_ms=0"},
+			}, soon())
+			up.ready()
+			me := asClient("one", &peer{answer: func(upstream.Question) upstream.Answer { return result(`{"action":"decline"}`) }})
+			me.Revision = tt.client
+			got, e := up.send(me, "elicit", `{}`)
+			if asked := strings.Contains(string(got), "client says decline"); e != nil || asked != tt.asks {
+				t.Errorf("got %s %v, asked %v, want %v", got, e, asked, tt.asks)
+			}
+			if up.Both() != tt.both {
+				t.Errorf("both is %v, want %v", up.Both(), tt.both)
+			}
+			stateless := strings.Contains(string(got), `"resultType"`)
+			if want := tt.pinned == "2026-07-28" || tt.pinned == "" && (tt.client == "" || tt.client == "2026-07-28"); stateless != want {
+				t.Errorf("answered without a handshake: %v, want %v: %s", stateless, want, got)
+			}
+		})
+	}
+}
+
+// A configured revision that the server does not speak is an error that names it.
+func TestPinnedRevisionRefused(t *testing.T) {
+	rec := recorder.Stdio(t, recorder.Config{})
+	cfg := stdioServer(rec)
+	cfg.Revision = "2026-07-28"
+	up := start(t, cfg, upstream.Options{})
+	up.await("failure", func() bool { return up.Status().State == upstream.StateFailed })
+	if err := up.Status().Err; !strings.Contains(err.Error(), "servers.rec.revision is 2026-07-28") {
+		t.Errorf("the error does not name the setting: %v", err)
+	}
 }
 
 // A server made with the go-sdk is spoken to without a handshake in all that it

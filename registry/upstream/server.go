@@ -82,7 +82,7 @@ func Start(cfg config.Server, opts Options) *Server {
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client), patient: true,
-		profiles: profiles{known: make(map[string]*Profile), opening: make(map[string]*slot)},
+		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
 	s.secrets = newSecrets(cfg.Secrets())

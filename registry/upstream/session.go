@@ -275,8 +275,8 @@ type slot struct {
 	key    string
 	of     *client
 	place  *share.Place[owner]
-	// capabilities are those with which the connection is opened.
-	capabilities string
+	// profile is the key of the client with which the connection is opened.
+	profile profileKey
 
 	// The fields below are protected by Server.mu.
 	busy   int
