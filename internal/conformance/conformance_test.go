@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -20,6 +21,10 @@ type suite struct {
 	args   []string
 	server []string // flags of the everything-server, nil when a client is tested
 	apart  []string // prefixes of scenarios that are left out
+	// behind are the flags of the server behind toolgate, nil = those of server. With stdio
+	// it is a stdio server, which speaks every revision.
+	behind []string
+	stdio  bool
 }
 
 const (
@@ -33,6 +38,12 @@ var suites = []suite{
 	{name: "stable", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=false"}},
 	{name: "next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=false"}},
 	{name: "next 2026-07-28", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}},
+	{name: "stable, stdio", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=false"}, stdio: true},
+	{name: "next 2025-11-25, stdio", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=false"}, stdio: true},
+	{name: "next 2026-07-28, stdio", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, stdio: true},
+	{name: "stable, sessionless server", script: stable, args: []string{"--suite", "all"}, server: []string{"-stateless=true"}},
+	{name: "next 2025-11-25, sessionless server", script: next, args: []string{"--requirements", "2025-11-25"}, server: []string{"-stateless=true"}},
+	{name: "next 2026-07-28, server with sessions", script: next, args: []string{"--requirements", "2026-07-28"}, server: []string{"-stateless=true"}, behind: []string{"-stateless=false"}},
 	{name: "client stable", script: stable, args: []string{"--suite", "all"}},
 	{name: "client next 2025-11-25", script: next, args: []string{"--requirements", "2025-11-25"}},
 	{name: "client next 2026-07-28", script: next, args: []string{"--requirements", "2026-07-28"}},
@@ -51,7 +62,19 @@ func (s suite) through(t *testing.T) results {
 	if s.server == nil {
 		return runClientSuite(t, s, true)
 	}
-	return runServerSuite(t, s, startToolgate(t, startServer(t, s.server...)))
+	return runServerSuite(t, s, startToolgate(t, s.upstream(t)))
+}
+
+// upstream returns the server behind toolgate, as mcp.json describes it.
+func (s suite) upstream(t *testing.T) string {
+	if s.stdio {
+		return fmt.Sprintf(`{"command": %q}`, everything(t))
+	}
+	flags := s.behind
+	if flags == nil {
+		flags = s.server
+	}
+	return fmt.Sprintf(`{"type": "http", "url": %q}`, startServer(t, flags...))
 }
 
 // TestScenarios: every check that passes directly passes through toolgate, except
