@@ -48,19 +48,28 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 			escaped = append(escaped, s.Name)
 		}
 	}
-	clients := cfg.Approvals.Clients
-	if clients == nil {
+	return proxy.Settings{
+		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: clientProfiles(cfg), Execute: cfg.Approvals.Execute,
+		ConsoleURL: consoleURL(cfg),
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped,
+	}
+}
+
+// clientProfiles returns the profiles of clients: those of the operator, or the built-in
+// ones. Of the latter, results only replaces the default, never what an operator chose.
+func clientProfiles(cfg *config.Config) []proxy.ClientProfile {
+	clients, own := cfg.Approvals.Clients, cfg.Approvals.Clients != nil
+	if !own {
 		clients = config.KnownClients()
 	}
 	profiles := make([]proxy.ClientProfile, len(clients))
 	for i, c := range clients {
 		profiles[i] = proxy.ClientProfile(c)
+		if !own && cfg.Results != "compact" {
+			profiles[i].Results = ""
+		}
 	}
-	return proxy.Settings{
-		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: profiles, Execute: cfg.Approvals.Execute,
-		ConsoleURL: consoleURL(cfg),
-		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped,
-	}
+	return profiles
 }
 
 // IdentityConfig returns who cfg knows; role is that of the local principal.

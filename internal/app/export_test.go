@@ -12,3 +12,14 @@ func KeepArguments(r *audit.Record, tools *registry.Catalogue, key keys.Key, rul
 	k := argumentKeeper{rules: rules, key: key, tools: func() *registry.Catalogue { return tools }}
 	return k.keep(r)
 }
+
+// ClientResults returns, by name, how clients get results in place of the setting.
+func ClientResults(cfg *config.Config) map[string]string {
+	found := map[string]string{}
+	for _, p := range clientProfiles(cfg) {
+		if p.Results != "" {
+			found[p.Name] = p.Results
+		}
+	}
+	return found
+}
