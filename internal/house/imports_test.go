@@ -70,8 +70,8 @@ var onlyIn = map[string][]string{
 	"github.com/coreos/go-oidc":              {"policy/identity"},
 	"golang.org/x/oauth2":                    {"policy/identity"},
 	"github.com/agnivade/levenshtein":        {"policy/rego", "proxy", "registry/config"},
-	"go.yaml.in/yaml":                        {"policy/rego", "registry/config"},
-	"github.com/pelletier/go-toml":           {"registry/config"},
+	"go.yaml.in/yaml":                        {"policy/rego", "registry/config", "internal/clientfile"},
+	"github.com/pelletier/go-toml":           {"registry/config", "internal/clientfile"},
 	"github.com/wneessen/go-mail":            {"policy/notice"},
 	"github.com/standard-webhooks":           {"policy/notice"},
 	"github.com/emersion/go-smtp":            {}, // a mail server for tests
