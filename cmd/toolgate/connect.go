@@ -1,0 +1,406 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+// clientFlags are the flags of commands that change files of clients.
+type clientFlags struct {
+	file, project           string
+	write, yes, undo, force bool
+	url, server, tokenEnv   string
+	literal                 bool
+	only                    []string
+	as, from, envFile       string
+	detect                  bool
+}
+
+func (f *clientFlags) add(c *cobra.Command) *cobra.Command {
+	s := c.Flags()
+	s.StringVar(&f.file, "file", "", "the client's file, where it is not at its usual place")
+	s.StringVar(&f.project, "project", "", "directory of a project: use the client's file of that project")
+	s.BoolVar(&f.write, "write", false, "write the plan; without it, it is printed")
+	s.BoolVar(&f.yes, "yes", false, "the same as --write, for scripts")
+	s.BoolVar(&f.undo, "undo", false, "restore the file as it was before toolgate's last change")
+	s.BoolVar(&f.force, "force", false, "with --undo: also when the file was changed since")
+	return c
+}
+
+// addConnect adds the flags that say how the client reaches toolgate.
+func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
+	s := c.Flags()
+	s.StringVar(&f.url, "url", "", "where the client reaches toolgate, such as https://tools.example.org/mcp (default: as configured)")
+	s.StringVar(&f.server, "server", "", "connect to the route of one server, /mcp/NAME")
+	s.StringVar(&f.tokenEnv, "token-env", "", "variable from which the client takes its token (default TOOLGATE_TOKEN where identity is configured)")
+	s.BoolVar(&f.literal, "token-literal", false, "write the token of --token into the file, for clients that expand no variables")
+	return f.add(c)
+}
+
+func connectCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	return f.addConnect(&cobra.Command{
+		Use: "connect CLIENT", Short: "add toolgate to a client's file", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, path, err := e.clientFile(args[0], f)
+			if err != nil {
+				return err
+			}
+			if f.undo {
+				return e.undoChanges(f, path)
+			}
+			edits, notes, err := e.connectEdits(c, f)
+			if err != nil {
+				return err
+			}
+			return e.changeClient(c, path, f, edits, notes)
+		},
+	})
+}
+
+func disconnectCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.add(&cobra.Command{
+		Use: "disconnect CLIENT", Short: "remove toolgate from a client's file", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, path, err := e.clientFile(args[0], f)
+			if err != nil {
+				return err
+			}
+			if f.undo {
+				return e.undoChanges(f, path)
+			}
+			edits := []clientfile.Edit{{Container: c.Container, Key: listKey(c), Name: entryName(f)}}
+			if c.Connect != nil {
+				for _, edit := range rootEdits(c) {
+					edit.Value = nil
+					edits = append(edits, edit)
+				}
+			}
+			return e.changeClient(c, path, f, edits, nil)
+		},
+	})
+	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one server")
+	return c
+}
+
+// clientFile returns a client and the place of its file.
+func (e *env) clientFile(id string, f *clientFlags) (c dialect.Client, path string, err error) {
+	c, ok := dialect.Lookup(id)
+	if !ok {
+		return c, "", usage(fmt.Errorf("%q is no client that is known\nhint: one of %s", id, strings.Join(clientIDs(), ", ")))
+	}
+	if f.file != "" {
+		return c, f.file, nil
+	}
+	for _, p := range c.Places(e.machine(f.project)) {
+		if (p.Scope == "project") != (f.project != "") || p.Scope == "system" {
+			continue
+		}
+		if _, err := os.Stat(p.Path); err == nil {
+			return c, p.Path, nil
+		}
+		path = cmp.Or(path, p.Path)
+	}
+	if path == "" {
+		return c, "", usage(fmt.Errorf("%s has no file of that kind on this system\nhint: name it with --file, or its project with --project", c.Name))
+	}
+	return c, path, nil
+}
+
+func clientIDs() (ids []string) {
+	for _, c := range dialect.Clients() {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// machine returns what places of files depend on, from the environment of the command.
+func (e *env) machine(project string) dialect.Machine {
+	if project != "" {
+		project, _ = filepath.Abs(project) // "" = no project
+	}
+	m := dialect.System(project)
+	m.Getenv = func(name string) string {
+		value, _ := e.lookup(name)
+		return value
+	}
+	return m
+}
+
+// listKey is the member that names the entries of a client that has a list of them.
+func listKey(c dialect.Client) string {
+	if c.List {
+		return "name"
+	}
+	return ""
+}
+
+// entryName is the name under which a client knows toolgate.
+func entryName(f *clientFlags) string {
+	if f.server != "" {
+		return "toolgate-" + f.server
+	}
+	return "toolgate"
+}
+
+// connectEdits returns the edits that enter toolgate into a client's file.
+func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
+	a, variable, err := e.reach(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	entry, notes, err := e.entry(c, a, variable, f)
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	edits = append(edits, clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f), Value: entry})
+	if variable != "" {
+		edits = append(edits, rootEdits(c)...)
+	}
+	return edits, notes, nil
+}
+
+// reach returns where a client reaches toolgate, and the variable with its token, ""
+// where agents need none.
+func (e *env) reach(f *clientFlags) (a dialect.Address, variable string, err error) {
+	a.URL, variable = f.url, f.tokenEnv
+	if _, missing := os.Stat(e.config); a.URL == "" && errors.Is(missing, fs.ErrNotExist) {
+		a.URL = "http://127.0.0.1:8787/mcp" // the default of a file that is to be made
+	}
+	if a.URL == "" {
+		cfg, err := e.load()
+		if err != nil {
+			return a, "", err
+		}
+		a.URL = routeURL(cfg)
+		if cfg.Identity.Configured && !cfg.Identity.Local {
+			variable = cmp.Or(variable, "TOOLGATE_TOKEN")
+		}
+	}
+	if f.server != "" {
+		a.URL = strings.TrimSuffix(a.URL, "/") + "/" + f.server
+	}
+	a.Command, err = os.Executable()
+	return a, variable, err
+}
+
+// routeURL returns the address of /mcp, seen from this machine.
+func routeURL(cfg *config.Config) string {
+	scheme := "http"
+	if cfg.TLS != nil {
+		scheme = "https"
+	}
+	host, port, _ := net.SplitHostPort(cfg.Listen) // it was checked
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/mcp"
+}
+
+// entry returns toolgate's entry for a client. A client that expands no variables gets
+// the bridge, which takes the token from its environment, unless the token itself is
+// asked for.
+func (e *env) entry(c dialect.Client, a dialect.Address, variable string, f *clientFlags) (_ json.RawMessage, notes []string, err error) {
+	if variable != "" {
+		a.Token = "${" + variable + "}"
+	}
+	if f.literal {
+		if !c.HoldsToken() || e.token == "" {
+			return nil, nil, errors.New("--token-literal is for clients that expand no variables, and needs --token\nhint: leave it out: the file gets a reference to a variable")
+		}
+		a.Token = e.token
+	}
+	text, err := c.Entry(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	var entry map[string]any
+	if err := json.Unmarshal(text, &entry); err != nil {
+		return nil, nil, err
+	}
+	if variable != "" && c.HoldsToken() && !f.literal {
+		entry = map[string]any{"command": a.Command, "args": []string{"stdio", "--connect", a.URL}}
+		notes = append(notes, fmt.Sprintf("%s expands no variables: start it with TOOLGATE_TOKEN in its environment, or write the token into its file with --token-literal", c.Name))
+	} else if variable != "" && !f.literal {
+		notes = append(notes, fmt.Sprintf("%s takes the token from %s", c.Name, tokenSource(c, variable)))
+	}
+	if _, named := entry["name"]; named {
+		entry["name"] = entryName(f)
+	}
+	text, err = json.Marshal(entry)
+	return json.RawMessage(strings.ReplaceAll(string(text), "TOOLGATE_TOKEN", cmp.Or(variable, "TOOLGATE_TOKEN"))), notes, err
+}
+
+// tokenSource says where a client looks for the token.
+func tokenSource(c dialect.Client, variable string) string {
+	if len(c.Connect.Root) > 0 {
+		return "its prompt when it starts toolgate"
+	}
+	return "the variable " + variable + " of its environment"
+}
+
+// rootEdits returns what a client's file needs besides the entry: lists whose elements
+// have an id.
+func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
+	for _, key := range slices.Sorted(maps.Keys(c.Connect.Root)) {
+		elements, _ := c.Connect.Root[key].([]any)
+		for _, element := range elements {
+			object, _ := element.(map[string]any)
+			id, named := object["id"].(string)
+			text, err := json.Marshal(object)
+			if named && err == nil {
+				edits = append(edits, clientfile.Edit{Container: []string{key}, Key: "id", Name: id, Value: text})
+			}
+		}
+	}
+	return edits
+}
+
+// clientPlan is what a command is going to do, or has done.
+type clientPlan struct {
+	Client  string          `json:"client,omitempty"`
+	Servers []plannedServer `json:"servers,omitempty"`
+	Notes   []string        `json:"notes,omitempty"`
+	Changes []plannedChange `json:"changes"`
+	Written bool            `json:"written"`
+
+	changes []*clientfile.Change
+	secrets []string // not to be printed
+}
+
+// plannedChange is one file.
+type plannedChange struct {
+	File   string `json:"file"`
+	Diff   string `json:"diff"`
+	Backup string `json:"backup,omitempty"` // of the file as it was
+}
+
+// changeClient plans edits of a client's file, and carries them out.
+func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits []clientfile.Edit, notes []string) error {
+	change, err := clientfile.Plan(path, c.Format, edits...)
+	if err != nil {
+		return usage(err)
+	}
+	p := &clientPlan{Client: c.ID, Notes: notes, changes: []*clientfile.Change{change}}
+	if n, err := config.Normalise(config.ClientFile{Name: path, Path: change.Path, Data: change.Before, Client: c.ID}); err == nil {
+		p.secrets = secretValues(n.Servers)
+	}
+	return e.carryOut(p, f)
+}
+
+// carryOut prints the plan, and writes it where a flag or the person says so.
+func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
+	p.changes = slices.DeleteFunc(p.changes, func(c *clientfile.Change) bool { return !c.Changed() })
+	p.Changes = []plannedChange{}
+	for _, c := range p.changes {
+		text := c.Diff()
+		for _, secret := range p.secrets {
+			text = strings.ReplaceAll(text, secret, "********")
+		}
+		p.Changes = append(p.Changes, plannedChange{File: c.Path, Diff: text})
+	}
+	write := f.write || f.yes
+	if !write && len(p.changes) > 0 && e.output == "table" && e.terminal() {
+		if err := e.write(renderReport("clientplan", p)); err != nil {
+			return err
+		}
+		if !e.confirm("write this?") {
+			return nil
+		}
+		write = true
+	}
+	if write {
+		if err := p.write(); err != nil {
+			return err
+		}
+	}
+	return e.print("clientplan", p)
+}
+
+// write makes every change, or none.
+func (p *clientPlan) write() error {
+	now := time.Now()
+	for i, c := range p.changes {
+		backup, err := c.Write(now)
+		if err == nil {
+			p.Changes[i].Backup = backup
+			continue
+		}
+		for _, done := range slices.Backward(p.changes[:i]) {
+			last, cause := clientfile.Last(done.Path)
+			if cause == nil {
+				cause = last.Undo(false)
+			}
+			err = errors.Join(err, cause)
+		}
+		return fmt.Errorf("%w\nhint: nothing is changed; make the plan again", err)
+	}
+	p.Written = len(p.changes) > 0
+	return nil
+}
+
+// undoChanges restores a file, and what was changed together with it in others.
+func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
+	first, err := clientfile.Last(path)
+	if err != nil {
+		return usage(err)
+	}
+	all := []clientfile.Undoing{first}
+	for _, other := range others {
+		if other == "" {
+			continue
+		}
+		if last, err := clientfile.Last(other); err == nil && last.Stamp == first.Stamp {
+			all = append(all, last)
+		}
+	}
+	for _, u := range all {
+		if err := u.Check(); err != nil && !f.force {
+			return usage(fmt.Errorf("%w\nhint: the former file is %s; --force restores it anyway", err, u.Backup))
+		}
+	}
+	restored := []string{}
+	for _, u := range all {
+		if err := u.Undo(f.force); err != nil {
+			return err
+		}
+		restored = append(restored, u.Path)
+	}
+	return e.print("undone", restored)
+}
+
+// terminal reports whether a person can be asked.
+func (e *env) terminal() bool {
+	in, ok := e.in.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := in.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// confirm asks a question. Anything but y or yes is no.
+func (e *env) confirm(question string) bool {
+	fmt.Fprintf(e.err, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(e.in).ReadString('\n') // "" = no
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}

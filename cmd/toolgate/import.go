@@ -1,0 +1,309 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/tailscale/hujson"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+func importCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.add(&cobra.Command{
+		Use: "import [CLIENT | FILE]", Short: "take over the servers of a client's file", Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if f.undo {
+				return e.undoChanges(f, e.config, f.envFile)
+			}
+			if len(args) == 0 && f.from == "" || f.detect {
+				return e.detectClients(f)
+			}
+			id, path, err := e.importSource(args, f)
+			if err != nil {
+				return err
+			}
+			p, _, err := e.planImport(id, path, f)
+			if err != nil {
+				return err
+			}
+			return e.carryOut(p, f)
+		},
+	})
+	c.Flags().BoolVar(&f.detect, "detect", false, "list the files of clients on this machine")
+	c.Flags().StringVar(&f.from, "from", "", "the client that wrote FILE, where that is not recognised")
+	addImport(c, f)
+	return c
+}
+
+// addImport adds the flags that say what is imported, and how.
+func addImport(c *cobra.Command, f *clientFlags) {
+	c.Flags().StringSliceVar(&f.only, "only", nil, "names of the servers to import (default: all)")
+	c.Flags().StringVar(&f.as, "as", "", "another name for the one server that is imported")
+	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this file (mode 0600), and write ${NAME} in their place")
+}
+
+func adoptCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.addConnect(&cobra.Command{
+		Use: "adopt CLIENT", Short: "move the servers of a client behind toolgate", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, path, err := e.clientFile(args[0], f)
+			if err != nil {
+				return err
+			}
+			if f.undo {
+				return e.undoChanges(f, path, e.config, f.envFile)
+			}
+			p, taken, err := e.planImport(c.ID, path, f)
+			if err != nil {
+				return err
+			}
+			edits, notes, err := e.connectEdits(c, f)
+			if err != nil {
+				return err
+			}
+			for _, name := range taken {
+				for _, container := range append([][]string{c.Container}, c.Others...) {
+					edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
+				}
+			}
+			change, err := clientfile.Plan(path, c.Format, edits...)
+			if err != nil {
+				return usage(err)
+			}
+			p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
+			return e.carryOut(p, f)
+		},
+	})
+	addImport(c, f)
+	return c
+}
+
+// importSource returns the dialect and the path of what is imported.
+func (e *env) importSource(args []string, f *clientFlags) (id, path string, err error) {
+	if f.from != "" {
+		if _, ok := dialect.Lookup(f.from); !ok {
+			return "", "", usage(fmt.Errorf("%q is no client that is known\nhint: --from one of %q", f.from, clientIDs()))
+		}
+	}
+	if len(args) == 1 {
+		if _, known := dialect.Lookup(args[0]); !known {
+			return f.from, args[0], nil
+		}
+		f.from = args[0]
+	}
+	c, path, err := e.clientFile(f.from, f)
+	return c.ID, path, err
+}
+
+// plannedServer is one server of the client's file.
+type plannedServer struct {
+	Name   string          `json:"name"`
+	As     string          `json:"as,omitempty"` // the name in mcp.json, where that differs
+	Status string          `json:"status"`       // new, present, conflict or skipped
+	Reason string          `json:"reason,omitempty"`
+	Entry  json.RawMessage `json:"-"`
+}
+
+// planImport plans the merge of a client's servers into mcp.json. taken are the names,
+// in the client's file, of the servers that mcp.json has afterwards.
+func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken []string, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, usage(fmt.Errorf("reading the client's file: %w", err))
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id})
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	own, err := readOwn(e.config)
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	p = &clientPlan{Client: n.Client.ID, secrets: secretValues(n.Servers)}
+	for _, note := range n.Notes {
+		p.Notes = append(p.Notes, note.String())
+	}
+	if f.as != "" && len(onlyNamed(n.Servers, f.only)) != 1 {
+		return nil, nil, usage(errors.New("--as names one server\nhint: choose it with --only"))
+	}
+	if unknown := unknownNames(n.Servers, f.only); len(unknown) > 0 {
+		return nil, nil, usage(fmt.Errorf("%s has no server %q", path, unknown))
+	}
+	env, err := openSecrets(f.envFile)
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	edits, taken := p.merge(onlyNamed(n.Servers, f.only), own, env, f.as)
+	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	p.changes = append(p.changes, change)
+	if env != nil {
+		p.changes = append(p.changes, env.change())
+	} else if len(p.secrets) > 0 {
+		p.Notes = append(p.Notes, fmt.Sprintf("%d secrets are written as they are; --env-file FILE moves them to a file of their own", len(p.secrets)))
+	}
+	return p, taken, nil
+}
+
+func onlyNamed(servers []config.Entry, only []string) (found []config.Entry) {
+	for _, s := range servers {
+		if len(only) == 0 || slices.Contains(only, s.Name) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func unknownNames(servers []config.Entry, only []string) (unknown []string) {
+	for _, name := range only {
+		if !slices.ContainsFunc(servers, func(s config.Entry) bool { return s.Name == name }) {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+// merge returns the edits of mcp.json, and says what becomes of each server.
+func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
+	for _, s := range servers {
+		planned := plannedServer{Name: s.Name, Status: "new"}
+		name := cmp.Or(as, s.Name)
+		if name != s.Name {
+			planned.As = name
+		}
+		entry, settings := s.Server, s.Settings
+		present, exists := own.servers[name]
+		switch {
+		case s.Name == "toolgate" || isToolgate(s.Server):
+			planned.Status, planned.Reason = "skipped", "it is toolgate itself"
+		case exists && sameJSON(present, s.Server):
+			planned.Status = "present"
+		case exists:
+			planned.Status, planned.Reason = "conflict", "mcp.json has another server of this name: give this one a name with --only "+s.Name+" --as NAME"
+		default:
+			if env != nil {
+				entry = env.move(name, entry)
+			}
+			edits = append(edits, clientfile.Edit{Container: []string{own.container}, Name: name, Value: entry})
+			if settings != nil {
+				edits = append(edits, clientfile.Edit{Container: []string{"toolgate", "servers"}, Name: name, Value: settings})
+			}
+		}
+		if planned.Status == "new" || planned.Status == "present" {
+			taken = append(taken, s.Name)
+		}
+		p.Servers = append(p.Servers, planned)
+	}
+	return edits, taken
+}
+
+// isToolgate reports whether an entry starts toolgate as a client's server.
+func isToolgate(entry json.RawMessage) bool {
+	var s struct {
+		Command string   `json:"command"`
+		Args    []string `json:"args"`
+	}
+	_ = json.Unmarshal(entry, &s) // an entry in toolgate's form
+	base := filepath.Base(filepath.ToSlash(s.Command))
+	return (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+// ownServers are the servers of mcp.json as they are written.
+type ownServers struct {
+	container string
+	servers   map[string]json.RawMessage
+}
+
+// readOwn reads the servers of mcp.json, which need not exist.
+func readOwn(path string) (own ownServers, err error) {
+	own.container = "mcpServers"
+	c, err := clientfile.Read(path)
+	if err != nil || len(c.Before) == 0 {
+		return own, err
+	}
+	plain, err := hujson.Standardize(slices.Clone(c.Before))
+	if err != nil {
+		return own, fmt.Errorf("reading %s: it is not JSON\nhint: toolgate check says where", path)
+	}
+	var root map[string]json.RawMessage
+	if err := json.Unmarshal(plain, &root); err != nil {
+		return own, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if root["mcpServers"] == nil && root["servers"] != nil {
+		own.container = "servers"
+	}
+	if servers := root[own.container]; servers != nil {
+		if err := json.Unmarshal(servers, &own.servers); err != nil {
+			return own, fmt.Errorf("reading %s: %s: %w", path, own.container, err)
+		}
+	}
+	return own, nil
+}
+
+// foundClient is a client's file on this machine.
+type foundClient struct {
+	Client  string   `json:"client"`
+	Scope   string   `json:"scope"`
+	File    string   `json:"file"`
+	Servers []string `json:"servers"`
+	Secrets int      `json:"secrets"` // written as they are
+	Notes   int      `json:"notes"`   // keys that an import rewrites or leaves out
+	Problem string   `json:"problem,omitempty"`
+}
+
+// detectClients lists the files of clients on this machine.
+func (e *env) detectClients(f *clientFlags) error {
+	own, err := filepath.Abs(e.config)
+	if err != nil {
+		return err
+	}
+	found := []foundClient{}
+	for _, c := range dialect.Clients() {
+		if c.ID == "server-json" || c.ID == "docker" {
+			continue // they describe servers that are installed
+		}
+		for _, place := range c.Places(e.machine(cmp.Or(f.project, "."))) {
+			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own {
+				found = append(found, inspectClient(c, place, data))
+			}
+		}
+	}
+	return e.print("clients", found)
+}
+
+func inspectClient(c dialect.Client, place dialect.Place, data []byte) foundClient {
+	found := foundClient{Client: c.ID, Scope: place.Scope, File: place.Path, Servers: []string{}}
+	n, err := config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+	if err != nil {
+		found.Problem = err.Error()
+		return found
+	}
+	for _, s := range n.Servers {
+		found.Servers = append(found.Servers, s.Name)
+	}
+	found.Secrets, found.Notes = len(secretValues(n.Servers)), len(n.Notes)
+	return found
+}
