@@ -134,9 +134,9 @@ func insert(data []byte, in *hujson.Value, key string, value json.RawMessage) []
 		return splice(data, in.StartOffset+1, in.StartOffset+1, text)
 	}
 	last := all[len(all)-1].to
-	text, comma := " "+prefix+compact(value), false
+	text := " " + prefix + compact(value)
 	at := skipExtra(data, last)
-	comma = data[at] == ','
+	comma := data[at] == ','
 	if !comma {
 		at = last - 1
 	}
