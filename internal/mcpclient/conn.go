@@ -435,6 +435,10 @@ func (c *Conn) Revision() string { return c.spoken.Load().Session.Revision }
 // handshake.
 func (c *Conn) Stateless() bool { return c.spoken.Load().stateless }
 
+// InSession reports whether the server has kept a session since Initialize. Over HTTP a
+// server may give none; then it can request nothing from its client.
+func (c *Conn) InSession() bool { return c.endpoint == nil || c.spoken.Load().ID != "" }
+
 const methodInitialize = "initialize"
 
 // Initialize opens a session (MCP basic/lifecycle), proposing the revision that Speak

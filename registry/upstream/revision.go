@@ -36,7 +36,10 @@ func (s *Server) inSession(from Downstream) bool {
 
 // Both reports whether the server said that it speaks revisions with a handshake and
 // without, of which none is configured.
-func (s *Server) Both() bool { return s.cfg.Revision == "" && s.era.Load().both }
+func (s *Server) Both() bool {
+	known := s.era.Load()
+	return s.cfg.Revision == "" && known.both && !known.stateless
+}
 
 // negotiate makes a new connection ready for requests (MCP 2026-07-28
 // basic/versioning). A configured revision is the only one. The connection of a client
@@ -104,12 +107,14 @@ func (s *Server) negotiatePinned(ctx context.Context, c *conn) error {
 }
 
 // tryHandshake initializes a connection to a stateless server that may allow it, and
-// reports whether that settles the matter. A server that refuses is not asked again.
+// reports whether that settles the matter. A server that refuses is not asked again, and
+// neither is one that gives no session over HTTP, because it can ask its client only in
+// results of the stateless revision.
 func (s *Server) tryHandshake(ctx context.Context, c *conn) (bool, error) {
 	within, stop := context.WithTimeout(ctx, s.cfg.Timeout/2)
 	defer stop()
 	err := c.initialize(within)
-	if err == nil || ctx.Err() != nil {
+	if err == nil && c.InSession() || ctx.Err() != nil {
 		return true, err
 	}
 	if within.Err() == nil {

@@ -163,6 +163,24 @@ func TestEraOfClient(t *testing.T) {
 	}
 }
 
+// Over HTTP a server without sessions is spoken to without a handshake by all, and asks
+// clients with a session all the same.
+func TestEraWithoutSessions(t *testing.T) {
+	s := sdkServer()
+	up := start(t, serveHTTP(t, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true})), soon())
+	up.ready()
+	me := asClient("one", &peer{answer: func(q upstream.Question) upstream.Answer {
+		if q.Method == "elicitation/create" {
+			return result(`{"action":"accept","content":{"name":"Ada"}}`)
+		}
+		return result(`{"role":"assistant","content":{"type":"text","text":"roses"},"model":"bard"}`)
+	}})
+	me.Revision = "2025-11-25"
+	if got, e := up.send(me, "ask", `{}`); e != nil || !strings.Contains(string(got), "state Ada bard") {
+		t.Errorf("got %s %v", got, e)
+	}
+}
+
 // A configured revision that the server does not speak is an error that names it.
 func TestPinnedRevisionRefused(t *testing.T) {
 	rec := recorder.Stdio(t, recorder.Config{})
