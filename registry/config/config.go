@@ -85,6 +85,7 @@ type Config struct {
 	Audit          Audit     `json:"audit"`
 	Errors         string    `json:"errors"`  // dialect of /mcp: gateway, canonical, kernel or mcp
 	Results        string    `json:"results"` // off, compact, full or signals
+	Methods        []string  `json:"methods"` // methods of extensions that are relayed for every server; Server.Methods has them too
 	// RetryAfter is the delay suggested for transient errors that a retry may fix
 	// and that know no delay of their own; at least 1 s.
 	RetryAfter    time.Duration `json:"retry_after"`

@@ -30,6 +30,7 @@ func (l *loader) readServers() {
 		s.Exclude = nil
 		l.decode(settings.get(m.key), &s)
 		s.Exclude = append(s.Exclude, excluded...)
+		s.Methods = append(s.Methods, l.cfg.Methods...)
 		l.checkSecrets(&s, settings.get(m.key).get("secrets"))
 		l.cfg.Servers = append(l.cfg.Servers, s)
 	}
