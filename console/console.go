@@ -120,9 +120,12 @@ type Upstream struct {
 	Quarantined int       `json:"quarantined"`
 	Error       string    `json:"error,omitempty"`
 	Warnings    []string  `json:"warnings,omitempty"`
-	Since       time.Time `json:"since"`
-	Sandbox     string    `json:"sandbox,omitempty"` // how its command is confined, "" = it has none
-	Dropped     int64     `json:"dropped,omitempty"` // messages that nobody could use
+	Since       time.Time `json:"since,omitzero"`
+	Sandbox     string    `json:"sandbox,omitempty"`  // how its command is confined, "" = it has none
+	Transport   string    `json:"transport"`          // stdio, http, sse or ndjson
+	Revision    string    `json:"revision,omitempty"` // MCP revision of the shared connection, "" = not known
+	Sessions    int       `json:"sessions"`           // connections that belong to one client session each
+	Dropped     int64     `json:"dropped,omitempty"`  // messages that nobody could use
 }
 
 // Console is the handler of the people's listener. It is safe for concurrent

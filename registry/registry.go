@@ -329,7 +329,7 @@ func (r *Registry) Status() []ServerStatus {
 	out := make([]ServerStatus, 0, len(c.entries))
 	for _, e := range c.entries {
 		s := e.status(c.byServer[e.cfg.Name], c.shadows[e.cfg.Name])
-		s.Sandbox = r.Confinement(e.cfg)
+		s.Sandbox, s.Transport = r.Confinement(e.cfg), e.cfg.Type
 		out = append(out, s)
 	}
 	return out
@@ -361,7 +361,7 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 		return ServerStatus{Name: e.cfg.Name, State: "disabled", Since: e.since}
 	}
 	s := e.server.Status()
-	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Warnings: slices.Concat(e.warnings, shadows)}
+	out := ServerStatus{Name: e.cfg.Name, State: string(s.State), Since: s.Since, Dropped: s.Dropped, Revision: s.Revision, Sessions: s.Sessions, Warnings: slices.Concat(e.warnings, shadows)}
 	if s.Err != nil {
 		out.Error = s.Err.Error()
 	}

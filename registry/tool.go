@@ -111,6 +111,12 @@ type ServerStatus struct {
 	Since time.Time `json:"since"`
 	// Sandbox says how the upstream's command is confined, "" for one without a command.
 	Sandbox string `json:"sandbox,omitempty"`
+	// Transport is the type of the upstream: stdio, http, sse or ndjson.
+	Transport string `json:"transport"`
+	// Revision is the MCP revision of the shared connection, "" without one.
+	Revision string `json:"revision,omitempty"`
+	// Sessions counts the connections that belong to one downstream session each.
+	Sessions int `json:"sessions"`
 	// Dropped counts messages of the upstream that were nobody's: garbage,
 	// answers with unknown ids, what nobody was there to hear or took in time.
 	Dropped int64 `json:"dropped,omitempty"`

@@ -120,6 +120,9 @@ func (r *remote) client(headerTimeout time.Duration) *http.Client {
 
 var errInterrupted = errors.New("interrupted")
 
+// errNoToolgate reports that nothing answers at an address.
+var errNoToolgate = errors.New("no toolgate answers")
+
 // unreachable is the error of a request that got no answer, because of a cause.
 func unreachable(ctx context.Context, base string, cause error) error {
 	if ctx.Err() != nil {
@@ -133,7 +136,7 @@ func unreachable(ctx context.Context, base string, cause error) error {
 		// A listener that wants a certificate closes the connection, and its reason may be lost with it.
 		return &exit{code: exitUnreachable, err: fmt.Errorf("%s closed the connection: %w\nhint: a listener with client_ca wants a certificate: --client-cert or TOOLGATE_CLIENT_CERT", base, cause)}
 	}
-	return &exit{code: exitUnreachable, err: fmt.Errorf("no toolgate answers at %s\nhint: is toolgate serve running? name it with --addr", base)}
+	return &exit{code: exitUnreachable, err: fmt.Errorf("%w at %s\nhint: is toolgate serve running? name it with --addr", errNoToolgate, base)}
 }
 
 // askAdmin sends one request to the admin listener of a running toolgate: --addr,

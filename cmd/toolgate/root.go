@@ -93,7 +93,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.SetVersionTemplate(renderReport("version", versionOf()))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
-		toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
+		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
 		importCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
 	describe(root)
 	return root

@@ -37,6 +37,10 @@ type Status struct {
 	// Dropped counts the messages of the server that were nobody's: garbage,
 	// unknown ids, what nobody was there to hear or took in time.
 	Dropped int64
+	// Revision is the MCP revision of the shared connection, "" without one.
+	Revision string
+	// Sessions counts the connections that belong to one downstream session each.
+	Sessions int
 }
 
 // settleTime is how long Settled waits for a new server.
@@ -108,6 +112,10 @@ func (s *Server) Status() Status {
 	defer s.mu.Unlock()
 	out := s.status
 	out.Dropped = s.dropped.Load()
+	out.Sessions = len(s.slots)
+	if s.shared != nil {
+		out.Revision = s.shared.conn.Revision()
+	}
 	return out
 }
 

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/console"
+)
+
+func serverCommand(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use: "server", Short: "see the servers and their state",
+	}
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
+	return group(c, serverList(e), serverShow(e))
+}
+
+func serverList(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "list the servers with their state", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			found, err := e.servers(c.Context())
+			if err != nil {
+				return err
+			}
+			return e.print("servers", found)
+		},
+	}
+}
+
+func serverShow(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "show one server", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			found, err := e.servers(c.Context())
+			if err != nil {
+				return err
+			}
+			var names []string
+			for _, s := range found {
+				if s.Name == args[0] {
+					return e.print("server", s)
+				}
+				names = append(names, s.Name)
+			}
+			return usage(fmt.Errorf("there is no server %q%s", args[0], didYouMean(args[0], names)))
+		},
+	}
+}
+
+// servers returns the servers of the running toolgate. Where none answers at the
+// configured address, it returns those of the configuration, and stderr says so.
+func (e *env) servers(ctx context.Context) ([]console.Upstream, error) {
+	var s console.Status
+	err := e.readStatus(ctx, &s)
+	if err == nil || e.addr != "" || !errors.Is(err, errNoToolgate) {
+		return s.Upstreams, err
+	}
+	fmt.Fprintf(e.err, "%v\n", err)
+	return e.configuredServers()
+}
+
+// configuredServers returns the servers of the configuration, none of which runs.
+func (e *env) configuredServers() ([]console.Upstream, error) {
+	cfg, err := e.load()
+	if err != nil {
+		return nil, err
+	}
+	found := []console.Upstream{}
+	for _, s := range cfg.Servers {
+		state := "not running"
+		if s.Disabled {
+			state = "disabled"
+		}
+		found = append(found, console.Upstream{Name: s.Name, State: state, Transport: s.Type})
+	}
+	return found, nil
+}
