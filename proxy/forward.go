@@ -45,7 +45,11 @@ func (t *toolCall) forward(ctx context.Context) *Failure {
 		return nil
 	}
 	fe := forwardError(err)
-	f := t.elicited(ctx, t.upstreamFailure(fe, "the tool did not answer within "+t.tool.Timeout.String()))
+	late := "the tool did not answer within " + t.tool.Timeout.String()
+	if errors.Is(err, registry.ErrMaxTimeout) {
+		late = "the tool reported progress and did not answer within " + t.tool.MaxTimeout.String()
+	}
+	f := t.elicited(ctx, t.upstreamFailure(fe, late))
 	t.sent = fe.Sent
 	t.ends(approval.StateUnknown, nil, f.Reason)
 	if fe.Kind == registry.Failed && fe.RPC != nil {

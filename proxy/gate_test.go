@@ -56,7 +56,7 @@ type bench struct {
 }
 
 var searcher = &registry.Tool{
-	Server: "web", Name: "find", Exposed: "web__find", Fingerprint: "sha256:f", Timeout: time.Second,
+	Server: "web", Name: "find", Exposed: "web__find", Fingerprint: "sha256:f", Timeout: time.Second, MaxTimeout: 10 * time.Minute,
 	OutputMode: "warn", Input: mustSchema(`{"type":"object","properties":{"n":{"type":"integer"}},"additionalProperties":true}`),
 }
 
@@ -232,6 +232,7 @@ func TestEveryStageRefuses(t *testing.T) {
 		stage   string
 		outcome audit.Outcome
 		sent    bool
+		reason  string // "" = any
 	}{
 		{name: "no name", params: `{"arguments":{}}`, code: signal.CodeEnvelopeInvalid, stage: "receive", outcome: audit.Invalid},
 		{name: "name is no string", params: `{"name":5}`, code: signal.CodeEnvelopeInvalid, stage: "receive", outcome: audit.Invalid},
@@ -269,6 +270,9 @@ func TestEveryStageRefuses(t *testing.T) {
 			b.forwardErr = &registry.ForwardError{Kind: registry.Failed, Sent: true, RPC: json.RawMessage(`{"code":1,"message":"no"}`)}
 		}, code: signal.CodeToolFailed, stage: "forward", outcome: audit.Failed, sent: true},
 		{name: "upstream slow", set: func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true} }, code: signal.CodeToolTimeout, stage: "forward", outcome: audit.Failed, sent: true},
+		{name: "upstream slow in spite of progress", set: func(b *bench) {
+			b.forwardErr = &registry.ForwardError{Kind: registry.Timeout, Sent: true, Err: registry.ErrMaxTimeout}
+		}, code: signal.CodeToolTimeout, stage: "forward", outcome: audit.Failed, sent: true, reason: "the tool reported progress and did not answer within 10m0s"},
 		{name: "upstream down", set: func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Unavailable} }, code: signal.CodeUpstreamUnavailable, stage: "forward", outcome: audit.Failed, sent: true},
 		{name: "cancelled", set: func(b *bench) { b.forwardErr = &registry.ForwardError{Kind: registry.Cancelled, Sent: true} }, code: signal.CodeCancelled, stage: "forward", outcome: audit.Cancelled, sent: true},
 		{name: "result is no object", set: func(b *bench) { b.result = `[1]` }, code: signal.CodeOutputInvalid, stage: "normalise", outcome: audit.Failed, sent: true},
@@ -291,6 +295,9 @@ func TestEveryStageRefuses(t *testing.T) {
 			}
 			if f.Kernel.Code != tt.code {
 				t.Errorf("code %s, want %s", f.Kernel.Code, tt.code)
+			}
+			if tt.reason != "" && f.Reason != tt.reason {
+				t.Errorf("reason %q, want %q", f.Reason, tt.reason)
 			}
 			if got := len(b.sent) > 0; got != tt.sent {
 				t.Errorf("reached the upstream: %v, want %v", got, tt.sent)

@@ -225,7 +225,8 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	case now.Fingerprint != t.Fingerprint:
 		return nil, &ForwardError{Kind: Quarantined, Err: fmt.Errorf("the definition of tool %s has changed since the call was judged", t.Name)}
 	}
-	out.Tool, out.Fingerprint, out.Timeout = t.Name, t.Fingerprint, t.Timeout
+	out.Tool, out.Fingerprint = t.Name, t.Fingerprint
+	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
 	result, err := servers[0].server.Do(ctx, out)
 	if err != nil {
 		return nil, err

@@ -204,6 +204,6 @@ func (c *Catalogue) looksLike(other *Catalogue) bool {
 func (t *Tool) equal(other *Tool) bool {
 	return t.Server == other.Server && t.Name == other.Name && t.Exposed == other.Exposed &&
 		t.Fingerprint == other.Fingerprint && t.Risk == other.Risk && t.OutputMode == other.OutputMode &&
-		t.AllowVariants == other.AllowVariants && t.Timeout == other.Timeout &&
+		t.AllowVariants == other.AllowVariants && t.Timeout == other.Timeout && t.MaxTimeout == other.MaxTimeout &&
 		t.Quarantine == other.Quarantine && t.Notice == other.Notice
 }

@@ -79,7 +79,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
 		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition),
 		Risk: cfg.Risk, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
-		Timeout: cfg.Timeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
+		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
 	}
 	if err := r.complete(t); err != nil {
 		t.Quarantine = err.Error()

@@ -41,8 +41,9 @@ type Tool struct {
 	OutputMode string
 	// AllowVariants permits case-variant keys inside arguments.
 	AllowVariants bool
-	// Timeout bounds one call.
-	Timeout time.Duration
+	// Timeout bounds one call, from its last progress; MaxTimeout bounds it in
+	// spite of progress.
+	Timeout, MaxTimeout time.Duration
 	// Quarantine is why the tool does not serve, "" when it does.
 	Quarantine string
 	// EscapeHidden says that hidden characters of results are spelled out.
@@ -76,6 +77,10 @@ type (
 // TaskLifetime is how long to remember a task that says so much; see package
 // upstream.
 func TaskLifetime(ttl json.RawMessage) time.Duration { return upstream.TaskLifetime(ttl) }
+
+// ErrMaxTimeout is the cause of a timeout that progress could not put off any
+// longer.
+var ErrMaxTimeout = upstream.ErrMaxTimeout
 
 // ForwardError is why a forwarded call has no result. Its Sent field decides
 // whether a spent grant may be given back.

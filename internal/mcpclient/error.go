@@ -118,8 +118,8 @@ var errWithdrawn = errors.New("the request was given up before it was sent")
 
 // ContextError is the error of a call whose context ended. Sent is as given.
 func ContextError(ctx context.Context, sent bool) *Error {
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return &Error{Kind: Timeout, Sent: sent, Err: context.DeadlineExceeded}
+	if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) {
+		return &Error{Kind: Timeout, Sent: sent, Err: cause}
 	}
 	return &Error{Kind: Cancelled, Sent: sent, Err: ctx.Err()}
 }

@@ -112,6 +112,12 @@ type TLS struct {
 	ClientCA string `json:"client_ca"` // PEM: authorities of which each client shows a certificate; "" = none is asked for
 }
 
+// Bounds of calls where the configuration gives none.
+const (
+	DefaultTimeout    = time.Minute
+	DefaultMaxTimeout = 10 * time.Minute
+)
+
 // Server is one upstream. A disabled one may lack what an unset variable or its
 // envFile would have said.
 type Server struct {
@@ -128,7 +134,8 @@ type Server struct {
 	URL          string            `json:"url"`          // http and sse: http or https, with a host
 	Headers      map[string]string `json:"headers"`      // sent with every request, names as written
 	Disabled     bool              `json:"disabled"`     // kept, not started
-	Timeout      time.Duration     `json:"timeout"`      // bound of one call; more than 0
+	Timeout      time.Duration     `json:"timeout"`      // bound of one call, from its last progress; more than 0
+	MaxTimeout   time.Duration     `json:"max_timeout"`  // bound of one call in spite of progress; at least Timeout
 	Prefix       string            `json:"prefix"`       // put before tool names; "<name>__" unless configured, may be ""
 	Risk         string            `json:"risk"`         // for the policy; "" = not said
 	Isolation    string            `json:"isolation"`    // one of the Isolation constants

@@ -175,11 +175,12 @@ func TestServerIdentity(t *testing.T) {
 		}
 	}
 	same := map[string]func(*config.Server){
-		"nothing": func(*config.Server) {},
-		"name":    func(s *config.Server) { s.Name = "b" },
-		"prefix":  func(s *config.Server) { s.Prefix = "b" },
-		"timeout": func(s *config.Server) { s.Timeout = time.Hour },
-		"expose":  func(s *config.Server) { s.Expose = []string{"x"} },
+		"nothing":     func(*config.Server) {},
+		"name":        func(s *config.Server) { s.Name = "b" },
+		"prefix":      func(s *config.Server) { s.Prefix = "b" },
+		"timeout":     func(s *config.Server) { s.Timeout = time.Hour },
+		"max timeout": func(s *config.Server) { s.MaxTimeout = time.Hour },
+		"expose":      func(s *config.Server) { s.Expose = []string{"x"} },
 	}
 	other := map[string]func(*config.Server){
 		"type":      func(s *config.Server) { s.Type = config.TypeNDJSON },

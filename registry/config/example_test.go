@@ -30,6 +30,6 @@ func ExampleLoad() {
 	fmt.Println(s.Name, s.Type, s.Prefix, s.Timeout, s.Env["TOKEN"])
 	fmt.Println(cfg.Limits.Default.Count, "calls in", cfg.Limits.Default.Per)
 	// Output:
-	// files stdio files__ 30s secret
+	// files stdio files__ 1m0s secret
 	// 10 calls in 1m0s
 }

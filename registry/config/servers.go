@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/toolgate/toolgate/registry/dialect"
 	"github.com/toolgate/toolgate/registry/lock"
@@ -19,7 +18,7 @@ func (l *loader) readServers() {
 	for _, m := range servers.each() {
 		s := Server{
 			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256,
-			Timeout: 30 * time.Second, Pin: PinFirst, OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
+			Timeout: DefaultTimeout, Pin: PinFirst, OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host",
 		}
 		l.decode(m, &s)
@@ -29,10 +28,22 @@ func (l *loader) readServers() {
 		excluded := s.Exclude
 		s.Exclude = nil
 		l.decode(settings.get(m.key), &s)
+		l.finishTimeouts(&s, settings.get(m.key))
 		s.Exclude = append(s.Exclude, excluded...)
 		s.Methods = append(s.Methods, l.cfg.Methods...)
 		l.checkSecrets(&s, settings.get(m.key).get("secrets"))
 		l.cfg.Servers = append(l.cfg.Servers, s)
+	}
+}
+
+// finishTimeouts sees to it that a call may take at least as long in all as
+// without progress.
+func (l *loader) finishTimeouts(s *Server, n *node) {
+	if s.MaxTimeout == 0 {
+		s.MaxTimeout = max(s.Timeout, DefaultMaxTimeout)
+	}
+	if most := n.get("max_timeout"); most != nil && !most.faulty && s.MaxTimeout < s.Timeout {
+		l.fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")
 	}
 }
 

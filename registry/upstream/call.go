@@ -24,7 +24,8 @@ type Call struct {
 	Meta        json.RawMessage // params._meta without progressToken, nil for none
 	Task        json.RawMessage // params.task (MCP 2025-11-25, tasks), nil for none
 	From        Downstream      // for whom
-	Timeout     time.Duration   // 0 = the server's
+	Timeout     time.Duration   // without progress; 0 = the server's
+	MaxTimeout  time.Duration   // with progress, at least Timeout; 0 = the server's
 	// Progress receives notifications/progress without our token, in order, from
 	// one goroutine at a time and never after Do has returned; nil for none. It
 	// should not block.
@@ -57,7 +58,7 @@ type Ask struct {
 }
 
 // Ask sends a request that calls no tool and waits for its answer, within the
-// server's timeout and otherwise as Do does.
+// server's timeouts and otherwise as Do does.
 func (s *Server) Ask(ctx context.Context, ask Ask) (json.RawMessage, *Error) {
 	return s.send(ctx, &request{Call: Call{From: ask.From, Progress: ask.Progress}, method: ask.Method, params: ask.Params})
 }
@@ -86,7 +87,7 @@ func (s *Server) send(ctx context.Context, r *request) (json.RawMessage, *Error)
 		return nil, errStopping()
 	}
 	defer s.calls.Leave()
-	ctx, clock := withDeadline(ctx, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout))
+	ctx, clock := withDeadline(ctx, cmp.Or(max(r.Timeout, 0), s.cfg.Timeout), cmp.Or(max(r.MaxTimeout, 0), s.cfg.MaxTimeout))
 	defer clock.done()
 	r.ofClient, r.clock = true, clock
 	var cl *client
@@ -373,30 +374,50 @@ func (s *Server) forget(key string, sess *session) {
 	}
 }
 
-// A deadline is the deadline of one request. It stands still while the request
-// waits for a person's answer, which may take minutes. It is safe for
-// concurrent use.
+// ErrMaxTimeout is the cause of a timeout that progress could not put off any
+// longer. It is a context.DeadlineExceeded.
+var ErrMaxTimeout = fmt.Errorf("max_timeout is over: %w", context.DeadlineExceeded)
+
+// A deadline is the deadline of one request. Each progress notification starts
+// its idle time again, within the total time (MCP basic/utilities/progress and
+// basic/lifecycle, timeouts). Both stand still while the request waits for a
+// person's answer, which may take minutes. It is safe for concurrent use.
 type deadline struct {
 	cancel context.CancelCauseFunc
-	stop   func() // ends the context when the connection does
+	idle   time.Duration // the whole idle time
 
 	mu    sync.Mutex // protects the fields below
+	holds int32      // questions that hold it still
 	left  time.Duration
-	since time.Time // when the time that is left began to run
-	holds int       // questions that hold it still
+	total time.Duration // what is left of the total time
+	since time.Time     // when the times that are left began to run
 	timer *time.Timer
 }
 
-// withDeadline returns a context that ends after d, not counting the time spent
-// on questions. Its cause is then context.DeadlineExceeded. The caller calls
-// done.
-func withDeadline(ctx context.Context, d time.Duration) (context.Context, *deadline) {
+// withDeadline returns a context that ends after idle without progress, or else
+// after total, which is at least idle. Neither counts the time spent on
+// questions. The cause is then context.DeadlineExceeded or ErrMaxTimeout. The
+// caller calls done.
+func withDeadline(ctx context.Context, idle, total time.Duration) (context.Context, *deadline) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p := &deadline{cancel: cancel, left: d, since: time.Now()}
-	p.stop = func() { cancel(context.Canceled) }
-	p.timer = time.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	p := &deadline{cancel: cancel, idle: idle, left: idle, total: max(idle, total), since: time.Now()}
+	p.timer = time.AfterFunc(idle, p.expire)
 	return ctx, p
 }
+
+// expire ends the context because its time is over.
+func (p *deadline) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.total < p.left {
+		p.cancel(ErrMaxTimeout)
+	} else {
+		p.cancel(context.DeadlineExceeded)
+	}
+}
+
+// stop ends the context when the connection ends.
+func (p *deadline) stop() { p.cancel(context.Canceled) }
 
 // done ends the context and frees its resources.
 func (p *deadline) done() {
@@ -413,8 +434,35 @@ func (p *deadline) hold() {
 	defer p.mu.Unlock()
 	if p.holds++; p.holds == 1 {
 		p.timer.Stop()
-		p.left -= time.Since(p.since)
+		p.spend()
 	}
+}
+
+// spend takes the time since p.since from the times that are left. The caller
+// must hold p.mu.
+func (p *deadline) spend() {
+	spent := time.Since(p.since)
+	p.left -= spent
+	p.total -= spent
+}
+
+// run lets the times that are left run from now. The caller must hold p.mu.
+func (p *deadline) run() {
+	p.since = time.Now()
+	p.timer.Reset(max(min(p.left, p.total), 0))
+}
+
+// progress starts the idle time again. Nothing changes once the request is done.
+func (p *deadline) progress() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holds > 0 {
+		p.left = p.idle
+		return
+	}
+	p.spend()
+	p.left = p.idle
+	p.run()
 }
 
 // release lets the clock run again when nothing else holds it.
@@ -422,8 +470,7 @@ func (p *deadline) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.holds--; p.holds == 0 {
-		p.since = time.Now()
-		p.timer.Reset(max(p.left, 0))
+		p.run()
 	}
 }
 

@@ -38,6 +38,22 @@ func Hear(home Peer, message []byte, answered func(line []byte)) (end func()) {
 	return c.close
 }
 
+// DoWithin makes a request that wants progress, within idle and total. Each line
+// for the server goes to answer, with what sends a line back.
+func DoWithin(idle, total time.Duration, answer func(line []byte, say func(string))) *Error {
+	opts := Options{}.withDefaults()
+	c := newConn(&opts, new(atomic.Int64), new(atomic.Int64), nil)
+	defer c.close()
+	in, out := io.Pipe()
+	say := func(line string) { _, _ = io.WriteString(out, line+"\n") }
+	s := server{func(line []byte) { answer(line, say) }, out}
+	c.OpenStdio(s, in, s, false)
+	ctx, clock := withDeadline(context.Background(), idle, total)
+	defer clock.done()
+	_, e := c.do(ctx, &request{Call: Call{Progress: func(json.RawMessage) {}}, method: "tools/call", ofClient: true, clock: clock})
+	return e
+}
+
 // Deadline is a deadline, alone or as one of those that stand still together.
 type Deadline struct {
 	*deadline
@@ -54,8 +70,8 @@ func (g *Group) Hold() { g.hold() }
 func (g *Group) Release() { g.release() }
 
 // WithDeadline is withDeadline, as a member of g.
-func WithDeadline(ctx context.Context, d time.Duration, g *Group) (context.Context, Deadline) {
-	ctx, p := withDeadline(ctx, d)
+func WithDeadline(ctx context.Context, idle, total time.Duration, g *Group) (context.Context, Deadline) {
+	ctx, p := withDeadline(ctx, idle, total)
 	g.enter(p)
 	return ctx, Deadline{p, g}
 }
@@ -65,6 +81,9 @@ func (p Deadline) Hold() { p.hold() }
 
 // Release is deadline.release.
 func (p Deadline) Release() { p.release() }
+
+// Progress is deadline.progress.
+func (p Deadline) Progress() { p.progress() }
 
 // Done leaves the group and frees what p holds.
 func (p Deadline) Done() {

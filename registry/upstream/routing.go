@@ -76,7 +76,7 @@ func (c *conn) notifyPeer(peer Peer, order *queue, msg *jsonrpc.Message) {
 }
 
 // progressed hands progress to the call that its token names, without the
-// token.
+// token, and starts the call's idle time again.
 func (c *conn) progressed(params json.RawMessage) {
 	id, ok := jsonrpc.TextAt(params, "progressToken")
 	if !ok {
@@ -85,6 +85,9 @@ func (c *conn) progressed(params json.RawMessage) {
 	order, tell := &c.queue, (func(json.RawMessage))(nil)
 	if p := pendingOf(c.Lookup(id)); p != nil {
 		order, tell = &p.queue, p.request.Progress
+		if p.request.clock != nil {
+			p.request.clock.progress()
+		}
 	} else if l, ok := c.taskListeners.Get(id); ok && (l.until.IsZero() || !c.opts.Now().After(l.until)) {
 		tell = l.tell
 	}

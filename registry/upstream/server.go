@@ -92,7 +92,10 @@ func Start(cfg config.Server, opts Options) *Server {
 	s.secrets = newSecrets(cfg.Secrets())
 	s.settled, s.settle = context.WithTimeout(life, settleTime)
 	if s.cfg.Timeout <= 0 {
-		s.cfg.Timeout = 30 * time.Second
+		s.cfg.Timeout = config.DefaultTimeout
+	}
+	if s.cfg.MaxTimeout <= 0 {
+		s.cfg.MaxTimeout = config.DefaultMaxTimeout
 	}
 	if cfg.Type == "http" || cfg.Type == "sse" {
 		s.pool = newPool()

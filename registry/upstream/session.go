@@ -190,7 +190,7 @@ func relistPause(row int) time.Duration {
 // connect opens a connection for a client, or with nil the shared one, makes it
 // ready and lists its tools.
 func (srv *Server) connect(ctx context.Context, cl *client) (*session, []json.RawMessage, error) {
-	ctx, clock := withDeadline(ctx, srv.cfg.Timeout)
+	ctx, clock := withDeadline(ctx, srv.cfg.Timeout, 0)
 	defer clock.done()
 	if cl != nil {
 		cl.enter(clock)
