@@ -50,6 +50,16 @@ func RolesOf(cfg *config.Config, engine *rego.Engine, local string) []string {
 // admitsLocal reports whether the principal local is admitted.
 func admitsLocal(cfg *config.Config) bool { return !cfg.Identity.Configured || cfg.Identity.Local }
 
+// CallerWith returns a caller with one role, for questions to the policy. It is the
+// principal local where that is admitted with the role.
+func CallerWith(cfg *config.Config, role, local string) policy.Principal {
+	who := policy.Principal{Subject: "somebody", Roles: []string{role}}
+	if role == local && admitsLocal(cfg) {
+		who.Subject = identity.LocalSubject
+	}
+	return who
+}
+
 // Sights says for each role that a caller may have how many of the tools that serve it
 // sees, and of one that sees none the policy's reason and the command that explains it.
 // A role that the policy does not judge in time is left out. Before every upstream has
@@ -60,10 +70,7 @@ func (a *App) Sights() []console.Sight {
 	cfg, engine, tools := a.Config(), a.policy.current(), PolicyTools(a.upstreams.Catalogue())
 	var sights []console.Sight
 	for _, role := range RolesOf(cfg, engine, a.options.Role) {
-		who := policy.Principal{Subject: "somebody", Roles: []string{role}}
-		if role == a.options.Role && admitsLocal(cfg) {
-			who.Subject = identity.LocalSubject
-		}
+		who := CallerWith(cfg, role, a.options.Role)
 		shown, err := engine.Seen(ctx, who, tools)
 		if err != nil {
 			continue
