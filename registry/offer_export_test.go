@@ -2,3 +2,6 @@ package registry
 
 // OfferOf is offerOf, for tests.
 var OfferOf = offerOf
+
+// IntroductionOf is introductionOf, for tests.
+var IntroductionOf = introductionOf

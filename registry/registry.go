@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -371,6 +372,9 @@ func (e *entry) status(tools []*Tool, shadows []string) ServerStatus {
 	}
 	if n := e.server.Redacted(); n > 0 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d messages of the server had a secret that it was given; agents do not see it", n))
+	}
+	if kinds := e.unseenInIntroduction(); kinds != nil {
+		out.Warnings = append(out.Warnings, "its title or instructions have hidden characters: "+strings.Join(kinds, ", "))
 	}
 	for _, t := range tools {
 		if t.Quarantine == "" {

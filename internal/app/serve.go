@@ -161,7 +161,7 @@ func (a *App) drain(ctx context.Context, ends ...func(context.Context) error) {
 // doorOptions is what every door for MCP clients has.
 func (a *App) doorOptions(cfg *config.Config) mcp.Options {
 	return mcp.Options{
-		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered,
+		Gate: a.gate, Refuser: a.gate, Relayer: a.gate, Notifier: a.gate, Offers: a.upstreams.Offered, Introductions: a.upstreams.Introductions,
 		Version: a.options.Version, Errors: wire.Dialect(cfg.Errors),
 		Profile: wire.Profile(cfg.Envelope), Deterministic: cfg.Deterministic, Observe: a.state.envelopes.Write, Tasks: true, StateKey: a.state.key,
 		Ended: a.endSession, Log: a.log.Named("mcp"),

@@ -379,7 +379,7 @@ func (c *core) answerTo(x *exchange, o outcome) answer {
 	}
 	result, ok := o.result, o.result != nil
 	if x.stateless != nil && !o.complete {
-		result, ok = c.completeResult(result, x.row)
+		result, ok = c.completeResult(result, x.row, c.serverInfo())
 	}
 	if !ok { // fails closed
 		return c.broken(x)
@@ -525,7 +525,7 @@ func (c *core) page(x *exchange, tools []*registry.Tool, at int) []byte {
 		frame = fmt.Appendf(nil, begin+`],"nextCursor":%q}`, cursorAfter(shownName(tools[len(tools)-1], x.call.Route)))
 	}
 	if x.stateless != nil {
-		frame, _ = c.completeResult(frame, x.row) // false for no result of ours
+		frame, _ = c.completeResult(frame, x.row, c.serverInfo()) // false for no result of ours
 	}
 	size := len(frame) + len(tools)
 	for _, t := range tools {

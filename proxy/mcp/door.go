@@ -55,6 +55,10 @@ type Options struct {
 	// are, except tools, which are always advertised with a list that may change.
 	// Nil = only tools are advertised.
 	Offers func(ctx context.Context, name string) json.RawMessage
+	// Introductions returns how the server name, or each server for "", introduces
+	// itself, without waiting. A client gets those of servers with a tool that its
+	// principal sees. Nil = toolgate introduces itself alone.
+	Introductions func(name string) []registry.Introduction
 	// HasServer reports whether /mcp/{name} exists; nil = no server has a route of
 	// its own.
 	HasServer func(name string) bool

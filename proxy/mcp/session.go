@@ -199,7 +199,7 @@ const maxClientNameBytes = 128
 var errNoRoom = errors.New("too many sessions are at work")
 
 // initialize opens a session. Capabilities name what is relayed and no more.
-func (c *core) initialize(_ context.Context, x *exchange) outcome {
+func (c *core) initialize(ctx context.Context, x *exchange) outcome {
 	params := x.call.Message.Params
 	wanted, ok := jsonrpc.TextAt(params, "protocolVersion")
 	if !ok {
@@ -223,9 +223,10 @@ func (c *core) initialize(_ context.Context, x *exchange) outcome {
 	}
 	opened.changes.clear() // a client that has listed nothing yet has missed no change
 	x.opened = opened
+	info, instructions := c.introduce(ctx, x)
 	return outcome{result: slices.Concat(
 		[]byte(`{"protocolVersion":`), jsonrpc.Quote(version), []byte(`,"capabilities":`), offered,
-		[]byte(`,"serverInfo":`), c.serverInfo(), []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
+		[]byte(`,"serverInfo":`), info, []byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
 }
 
 // offered returns the capabilities of x's route: those that its servers
@@ -241,10 +242,6 @@ func (c *core) offered(x *exchange) json.RawMessage {
 	}
 	return setIn(all, json.RawMessage("true"), "tools", "listChanged")
 }
-
-// instructions tell the model how toolgate answers.
-const instructions = "Every tool call is checked against policy. " +
-	"A refusal says why and what would make the call pass; a call that waits for approval says so."
 
 // maxCapabilitiesBytes bounds the capabilities that are kept for a client.
 const maxCapabilitiesBytes = 64 << 10

@@ -362,10 +362,12 @@ func (c *stdioClient) cancelRequest(x *exchange) {
 
 // discover returns the revisions that are served and the capabilities of x's
 // route (MCP 2026-07-28, server/discover).
-func (c *core) discover(_ context.Context, x *exchange) outcome {
-	return outcome{result: slices.Concat(
+func (c *core) discover(ctx context.Context, x *exchange) outcome {
+	info, instructions := c.introduce(ctx, x)
+	result, ok := c.completeResult(slices.Concat(
 		[]byte(`{"supportedVersions":`), c.supported(x), []byte(`,"capabilities":`), c.statelessCapabilities(x),
-		[]byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'})}
+		[]byte(`,"instructions":`), jsonrpc.Quote(instructions), []byte{'}'}), x.row, info)
+	return outcome{result: jsonrpc.OneLine(result), complete: ok}
 }
 
 // statelessCapabilities returns the capabilities of x's route without those
@@ -388,7 +390,7 @@ const extensionTasks = "io.modelcontextprotocol/tasks"
 // completeResult adds the members that every result of the revision has. It
 // returns false for bytes that cannot be a result, such as a question that
 // should have been asked on the road.
-func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessage, bool) {
+func (c *core) completeResult(result json.RawMessage, row method, info json.RawMessage) (json.RawMessage, bool) {
 	known, _, ok := jsonrpc.Unpack(result, true, nil, "resultType", "ttlMs", "_meta")
 	if !ok {
 		return nil, false
@@ -410,7 +412,7 @@ func (c *core) completeResult(result json.RawMessage, row method) (json.RawMessa
 		changes = append(changes, jsonrpc.Change{Name: "ttlMs", Value: known[1], Checked: true},
 			jsonrpc.Change{Name: "cacheScope", Value: json.RawMessage(`"private"`), Checked: true}) // what the policy has filtered is one principal's
 	}
-	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: c.serverInfo(), Checked: true}}})
+	changes = append(changes, jsonrpc.Change{Name: "_meta", Members: []jsonrpc.Change{{Name: metaServer, Value: info, Checked: true}}})
 	result, err := jsonrpc.Extend(result, changes...)
 	return result, err == nil
 }
@@ -428,7 +430,7 @@ func (c *core) statelessFailure(x *exchange, f *proxy.Failure) answer {
 		a = c.failedAs(wire.Gateway, x, f) // only a tool's result can stand for an error
 	}
 	if result, ok := jsonrpc.Get(a.body, "result"); ok {
-		if whole, ok := c.completeResult(result, x.row); ok {
+		if whole, ok := c.completeResult(result, x.row, c.serverInfo()); ok {
 			a.body = jsonrpc.OneLine(jsonrpc.NewSuccess(x.id, whole))
 		}
 		return a

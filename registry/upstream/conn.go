@@ -32,6 +32,7 @@ type conn struct {
 	offer   json.RawMessage // capabilities, set when it is connected
 	both    bool            // the server names both kinds of revision
 	self    json.RawMessage // serverInfo, set when it has introduced itself
+	said    Introduction    // set with self
 	info    json.RawMessage // clientInfo
 	dropped *atomic.Int64   // messages that were nobody's
 	unbind  func() bool     // undoes the tie to the server's life
@@ -147,9 +148,21 @@ func (c *conn) initialize(ctx context.Context) error {
 		can = c.client.clientCapabilities()
 	}
 	result, err := c.Initialize(ctx, can, c.info)
+	c.keepIntroduction(c.secrets.redact(result))
+	return err
+}
+
+// keepIntroduction keeps what the result of initialize or server/discover says
+// of the server. From revision 2026-07-28 on, serverInfo is in _meta.
+func (c *conn) keepIntroduction(result json.RawMessage) {
 	c.offer, _ = jsonrpc.Get(result, "capabilities")
 	c.self, _ = jsonrpc.Get(result, "serverInfo")
-	return err
+	c.said.Info = c.self
+	if c.self == nil {
+		meta, _ := jsonrpc.Get(result, "_meta")
+		c.said.Info, _ = jsonrpc.Get(meta, "io.modelcontextprotocol/serverInfo")
+	}
+	c.said.Instructions, _ = jsonrpc.TextAt(result, "instructions")
 }
 
 // handle takes one request or notification of the server.

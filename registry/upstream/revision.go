@@ -164,8 +164,7 @@ func (c *conn) discover(ctx context.Context, within time.Duration) *Error {
 	common := commonRevision(result, "supportedVersions", mcpclient.StatelessRevisions)
 	c.both = commonRevision(result, "supportedVersions", mcpclient.Revisions) != ""
 	if c.Speak(common); common != "" {
-		c.offer, _ = jsonrpc.Get(result, "capabilities")
-		c.self, _ = jsonrpc.Get(result, "serverInfo")
+		c.keepIntroduction(result)
 	} else if e == nil {
 		e = failed(fmt.Errorf("the server speaks none of %v", mcpclient.StatelessRevisions))
 	}

@@ -153,6 +153,24 @@ func (s *Server) Info() json.RawMessage {
 	return s.shared.conn.self
 }
 
+// An Introduction is what a server says of itself to clients and models, without
+// the secrets that it was given.
+type Introduction struct {
+	Info         json.RawMessage // serverInfo, nil when it says none
+	Instructions string
+}
+
+// Introduction returns how the server introduced itself on the shared connection,
+// the zero value while it is not connected.
+func (s *Server) Introduction() Introduction {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shared == nil {
+		return Introduction{}
+	}
+	return s.shared.conn.said
+}
+
 // run keeps the shared connection open until the server is closed.
 func (s *Server) run() {
 	for n := 0; ; n++ {

@@ -109,6 +109,8 @@ type Config struct {
 	Environ bool
 	// Capabilities replaces the capabilities that initialize answers.
 	Capabilities json.RawMessage `json:",omitempty"`
+	// Instructions are in the answer to initialize, unless "".
+	Instructions string `json:",omitempty"`
 	// Answers are the results of further methods, by name.
 	Answers map[string]json.RawMessage `json:",omitempty"`
 	// OnInitialized are actions like Lines, outside any call, after

@@ -63,7 +63,12 @@ func (e *engine) serve(session string, raw []byte, send func(string)) {
 		if revision == "" {
 			revision = "2025-11-25"
 		}
-		send(success(msg.ID, `{"protocolVersion":"`+revision+`","capabilities":`+e.offers(session, msg)+`,"serverInfo":{"name":"recorder","version":"1"}}`))
+		var instructions string
+		if e.cfg.Instructions != "" {
+			text, _ := json.Marshal(e.cfg.Instructions) // a string has no error
+			instructions = `,"instructions":` + string(text)
+		}
+		send(success(msg.ID, `{"protocolVersion":"`+revision+`","capabilities":`+e.offers(session, msg)+`,"serverInfo":{"name":"recorder","version":"1"}`+instructions+`}`))
 	case "ping":
 		send(success(msg.ID, `{}`))
 	case "tools/list":

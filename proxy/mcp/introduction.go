@@ -1,0 +1,75 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/proxy"
+	"github.com/toolgate/toolgate/registry"
+)
+
+// ownInstructions tell the model how toolgate answers.
+const ownInstructions = "Every tool call is checked against policy. " +
+	"A refusal says why and what would make the call pass; a call that waits for approval says so."
+
+// maxInstructionsBytes bounds the instructions of all servers together.
+const maxInstructionsBytes = 32 << 10
+
+// introduce returns serverInfo and instructions for x. The route of one server
+// has its title, icons and instructions; the route of all has a paragraph for
+// each server. A server of which the principal sees no tool adds nothing.
+func (c *core) introduce(ctx context.Context, x *exchange) (info json.RawMessage, instructions string) {
+	info, instructions = c.serverInfo(), ownInstructions
+	servers := c.visibleServers(ctx, x)
+	if x.call.Route == "" {
+		return info, instructions + paragraphs(servers)
+	}
+	for _, s := range servers { // one at most
+		if s.Title != "" {
+			info = setIn(info, jsonrpc.Quote(s.Title), "title")
+		}
+		if s.Icons != nil {
+			info = setIn(info, s.Icons, "icons")
+		}
+		if s.Instructions != "" {
+			instructions += "\n\n" + s.Instructions
+		}
+	}
+	return info, instructions
+}
+
+// visibleServers returns the introductions of those servers of x's route that
+// have a tool which the principal sees. It opens no connection for the client.
+func (c *core) visibleServers(ctx context.Context, x *exchange) []registry.Introduction {
+	if c.opts.Introductions == nil {
+		return nil
+	}
+	tools := c.opts.Gate.Listing(ctx, &proxy.Call{Route: x.call.Route}, x.call.Principal).Tools
+	return slices.DeleteFunc(c.opts.Introductions(x.call.Route), func(s registry.Introduction) bool {
+		return !slices.ContainsFunc(tools, func(t *registry.Tool) bool { return t.Server == s.Server })
+	})
+}
+
+// paragraphs returns the instructions of servers, each below a heading. When
+// they exceed maxInstructionsBytes, the last line says that the rest was cut.
+func paragraphs(servers []registry.Introduction) string {
+	var b strings.Builder
+	for _, s := range servers {
+		if s.Instructions == "" {
+			continue
+		}
+		b.WriteString("\n\n## " + s.Server)
+		if s.Title != "" {
+			b.WriteString(" (" + s.Title + ")")
+		}
+		b.WriteString("\n" + s.Instructions)
+	}
+	if b.Len() <= maxInstructionsBytes {
+		return b.String()
+	}
+	return strings.ToValidUTF8(b.String()[:maxInstructionsBytes], "") +
+		"\n[toolgate cut the instructions of the servers here; /mcp/{server} has those of one]"
+}
