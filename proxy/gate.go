@@ -21,7 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -161,56 +160,6 @@ type Settings struct {
 	Methods map[string][]string
 	// EscapeHidden names the servers whose hidden characters are spelled out.
 	EscapeHidden []string
-}
-
-// ClientProfile says how long one kind of client waits for a decision, and how its model
-// is shown errors and results. A client's name is claimed: a profile changes no verdict,
-// limit or record.
-type ClientProfile struct {
-	// Name is what the client calls itself, without its version and without
-	// regard to case; a trailing "*" matches any rest, "" every client.
-	Name      string
-	Transport string         // of the call, "" = any; see Call
-	Hold      *time.Duration // nil = the default
-	Longest   *time.Duration // upper bound, whatever else says; nil = none
-	Errors    string         // of its tool calls: result, a dialect, or "" = as the route does
-	Results   string         // in place of Settings.Results; "" = not said
-}
-
-// matches reports whether the profile is that of a caller; client is name/version.
-func (p ClientProfile) matches(client, transport string) bool {
-	if p.Transport != "" && p.Transport != transport {
-		return false
-	}
-	name, prefix := strings.CutSuffix(p.Name, "*")
-	if len(client) < len(name) || !strings.EqualFold(client[:len(name)], name) {
-		return false
-	}
-	rest := client[len(name):]
-	// mcp-remote appends itself to the name of the client that it connects.
-	return prefix || p.Name == "" || rest == "" || rest[0] == '/' || strings.HasPrefix(rest, " (via ")
-}
-
-// profile returns the first profile that is the caller's, the zero value for none.
-func (c *call) profile() ClientProfile {
-	clients := c.gate.settings.Load().Clients
-	i := slices.IndexFunc(clients, func(p ClientProfile) bool { return p.matches(c.principal.Client, c.in.Transport) })
-	if i < 0 {
-		return ClientProfile{}
-	}
-	return clients[i]
-}
-
-// resultsMode returns how results are sent to the caller: as its profile says, or else
-// as the settings do. Only a few profiles say.
-func (c *call) resultsMode() string {
-	s := c.gate.settings.Load()
-	for i := range s.shaped {
-		if s.shaped[i].matches(c.principal.Client, c.in.Transport) {
-			return cmp.Or(c.profile().Results, s.Results)
-		}
-	}
-	return s.Results
 }
 
 // Options are the parts of a Gate. All but Refused, Fold, Usage, Waiter, Book,
