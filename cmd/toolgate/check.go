@@ -47,23 +47,39 @@ func (e *env) printSchema() error {
 	return err
 }
 
-func (e *env) check(ctx context.Context, live, strict bool) error {
+// A filesCheck has what the files of a configuration say.
+type filesCheck struct {
+	cfg    *config.Config
+	engine *rego.Engine
+	found  []finding
+}
+
+// checkFiles reads the configuration, its policy and its other files, and starts nothing.
+func (e *env) checkFiles(ctx context.Context) (*filesCheck, error) {
 	cfg, err := e.load()
 	if err != nil {
-		return e.unservable(err, "")
+		return nil, e.unservable(err, "")
 	}
 	if err := e.fetchRemotePolicy(ctx, cfg); err != nil {
-		return err
+		return nil, err
 	}
 	engine, err := rego.Load(ctx, app.PolicyOptions(&cfg.Policy.PolicySource))
 	if err != nil {
-		return e.unservable(fmt.Errorf("policy: %w", err), "")
+		return nil, e.unservable(fmt.Errorf("policy: %w", err), "")
 	}
 	found, err := app.CheckFiles(cfg)
 	if err != nil {
-		return e.unservable(err, "")
+		return nil, e.unservable(err, "")
 	}
-	found = append(app.Warnings(cfg, engine, nil), found...)
+	return &filesCheck{cfg, engine, append(app.Warnings(cfg, engine, nil), found...)}, nil
+}
+
+func (e *env) check(ctx context.Context, live, strict bool) error {
+	s, err := e.checkFiles(ctx)
+	if err != nil {
+		return err
+	}
+	cfg, engine, found := s.cfg, s.engine, s.found
 	sights := []console.Sight{}
 	if live {
 		look := func(a *app.App) {

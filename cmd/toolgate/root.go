@@ -92,7 +92,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.SetFlagErrorFunc(flagFault)
 	root.SetVersionTemplate(renderReport("version", versionOf()))
 	root.CompletionOptions.HiddenDefaultCmd = true
-	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), versionCommand(e),
+	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
 		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
 		importCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
 	describe(root)
