@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -53,7 +54,14 @@ func (c *core) visibleServers(ctx context.Context, x *exchange) []registry.Intro
 	})
 }
 
-// paragraphs returns the instructions of servers, each below a heading. When
+// quoteLines returns a server's text as a Markdown quotation, so that no line of it reads
+// as the heading or the text of another server, or as toolgate's own.
+func quoteLines(text string) string { return "> " + lineEnd.ReplaceAllString(text, "\n> ") }
+
+// lineEnd is every line end of Unicode.
+var lineEnd = regexp.MustCompile("\r\n|[\n\v\f\r\u0085\u2028\u2029]")
+
+// paragraphs returns the instructions of servers, each quoted below a heading. When
 // they exceed maxInstructionsBytes, the last line says that the rest was cut.
 func paragraphs(servers []registry.Introduction) string {
 	var b strings.Builder
@@ -65,7 +73,7 @@ func paragraphs(servers []registry.Introduction) string {
 		if s.Title != "" {
 			b.WriteString(" (" + s.Title + ")")
 		}
-		b.WriteString("\n" + s.Instructions)
+		b.WriteString("\n" + quoteLines(s.Instructions))
 	}
 	if b.Len() <= maxInstructionsBytes {
 		return b.String()
