@@ -59,18 +59,7 @@ func connectCommand(e *env) *cobra.Command {
 	return f.addConnect(&cobra.Command{
 		Use: "connect CLIENT", Short: "add toolgate to a client's file", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, path, err := e.clientFile(args[0], f)
-			if err != nil {
-				return err
-			}
-			if f.undo {
-				return e.undoChanges(f, path)
-			}
-			edits, notes, err := e.connectEdits(c, f)
-			if err != nil {
-				return err
-			}
-			return e.changeClient(c, path, f, edits, notes)
+			return e.editClient(args[0], f, e.connectEdits)
 		},
 	})
 }
@@ -80,25 +69,28 @@ func disconnectCommand(e *env) *cobra.Command {
 	c := f.add(&cobra.Command{
 		Use: "disconnect CLIENT", Short: "remove toolgate from a client's file", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, path, err := e.clientFile(args[0], f)
-			if err != nil {
-				return err
-			}
-			if f.undo {
-				return e.undoChanges(f, path)
-			}
-			edits := []clientfile.Edit{{Container: c.Container, Key: listKey(c), Name: entryName(f)}}
-			if c.Connect != nil {
-				for _, edit := range rootEdits(c) {
-					edit.Value = nil
-					edits = append(edits, edit)
-				}
-			}
-			return e.changeClient(c, path, f, edits, nil)
+			return e.editClient(args[0], f, disconnectEdits)
 		},
 	})
 	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one server")
 	return c
+}
+
+// editClient makes the edits that plan returns in the file of a client, or undoes its
+// last change.
+func (e *env) editClient(id string, f *clientFlags, plan func(dialect.Client, *clientFlags) ([]clientfile.Edit, []string, error)) error {
+	c, path, err := e.clientFile(id, f)
+	if err != nil {
+		return err
+	}
+	if f.undo {
+		return e.undoChanges(f, path)
+	}
+	edits, notes, err := plan(c, f)
+	if err != nil {
+		return err
+	}
+	return e.changeClient(c, path, f, edits, notes)
 }
 
 // clientFile returns a client and the place of its file.
@@ -176,6 +168,19 @@ func (e *env) connectEdits(c dialect.Client, f *clientFlags) (edits []clientfile
 		edits = append(edits, rootEdits(c)...)
 	}
 	return edits, notes, nil
+}
+
+// disconnectEdits returns the edits that remove toolgate from a client's file.
+func disconnectEdits(c dialect.Client, f *clientFlags) (edits []clientfile.Edit, notes []string, err error) {
+	edits = append(edits, clientfile.Edit{Container: c.Container, Key: listKey(c), Name: entryName(f)})
+	if c.Connect == nil {
+		return edits, nil, nil
+	}
+	for _, edit := range rootEdits(c) {
+		edit.Value = nil
+		edits = append(edits, edit)
+	}
+	return edits, nil, nil
 }
 
 // reach returns where a client reaches toolgate, and the variable with its token, ""
@@ -284,6 +289,7 @@ type clientPlan struct {
 
 	changes []*clientfile.Change
 	secrets []string // not to be printed
+	bare    bool     // secrets of other entries are not known, so no diff is printed
 }
 
 // plannedChange is one file.
@@ -300,7 +306,12 @@ func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits 
 		return usage(err)
 	}
 	p := &clientPlan{Client: c.ID, Notes: notes, changes: []*clientfile.Change{change}}
-	if n, err := config.Normalise(config.ClientFile{Name: path, Path: change.Path, Data: change.Before, Client: c.ID}); err == nil {
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: change.Path, Data: change.Before, Client: c.ID})
+	if err != nil {
+		p.bare = true
+		fault, _, _ := strings.Cut(err.Error(), "\n")
+		p.Notes = append(p.Notes, "no diff is shown, because the servers of the file cannot be read and their secrets are not known: "+fault)
+	} else {
 		p.secrets = secretValues(n.Servers)
 	}
 	return e.carryOut(p, f)
@@ -314,6 +325,9 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		text := c.Diff()
 		for _, secret := range p.secrets {
 			text = strings.ReplaceAll(text, secret, "********")
+		}
+		if p.bare {
+			text = ""
 		}
 		p.Changes = append(p.Changes, plannedChange{File: c.Path, Diff: text})
 	}
