@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -302,6 +303,10 @@ type plannedChange struct {
 // changeClient plans edits of a client's file, and carries them out.
 func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits []clientfile.Edit, notes []string) error {
 	change, err := clientfile.Plan(path, c.Format, edits...)
+	if err == nil {
+		edits = slices.DeleteFunc(edits, func(e clientfile.Edit) bool { return removesUsed(e, change.After) })
+		change, err = clientfile.Plan(path, c.Format, edits...)
+	}
 	if err != nil {
 		return usage(err)
 	}
@@ -315,6 +320,12 @@ func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits 
 		p.secrets = secretValues(n.Servers)
 	}
 	return e.carryOut(p, f)
+}
+
+// removesUsed reports whether an edit removes a prompt (VS Code's inputs) to which a file
+// without toolgate's entry still refers.
+func removesUsed(e clientfile.Edit, after []byte) bool {
+	return e.Value == nil && e.Key == "id" && bytes.Contains(after, []byte("${input:"+e.Name+"}"))
 }
 
 // carryOut prints the plan, and writes it where a flag or the person says so.
