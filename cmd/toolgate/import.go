@@ -181,7 +181,8 @@ func unknownNames(servers []config.Entry, only []string) (unknown []string) {
 	return unknown
 }
 
-// merge returns the edits of mcp.json, and says what becomes of each server.
+// merge returns the edits of mcp.json and the servers that they take, by their names in
+// the client's file, and says what becomes of each server.
 func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFile, as string) (edits []clientfile.Edit, taken []string) {
 	for _, s := range servers {
 		planned := plannedServer{Name: s.Name, Status: "new"}
@@ -208,7 +209,7 @@ func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFi
 			}
 		}
 		if planned.Status == "new" || planned.Status == "present" {
-			taken = append(taken, s.Name)
+			taken = append(taken, s.Written)
 		}
 		p.Servers = append(p.Servers, planned)
 	}

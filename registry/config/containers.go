@@ -196,7 +196,7 @@ func (l *loader) nameElements(servers *node) {
 		case fit != name.text:
 			l.warn(name, fmt.Sprintf("is read as %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
 		}
-		item.key, item.keyAt = fit, item.offset
+		item.key, item.keyAt, item.former = fit, item.offset, name.text
 		item.members = slices.DeleteFunc(item.members, func(m *node) bool { return m == name })
 		servers.members = append(servers.members, item)
 	}

@@ -73,6 +73,7 @@ type node struct {
 	// faulty is set when a fault is reported at this value. It is not decoded then,
 	// and gets no second fault.
 	faulty  bool
+	former  string // of a server whose key was made to fit: its name as written
 	lenient bool   // an unset variable in it is only a warning
 	unset   *Fault // why the variables of text cannot be expanded; reported unless a string is wrong here anyway
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -31,6 +32,7 @@ type Normalised struct {
 // Entry is one server in toolgate's own form, with its variables unexpanded.
 type Entry struct {
 	Name     string
+	Written  string          // the name as the file has it
 	Server   json.RawMessage // for mcpServers.NAME
 	Settings json.RawMessage // for toolgate.servers.NAME: expose and exclude; nil = none
 	Disabled bool            // Server says that it is disabled
@@ -127,7 +129,7 @@ func (n *node) literal() {
 // entry writes a server in toolgate's form.
 func (l *loader) entry(s *node) Entry {
 	line, _ := s.file.position(s.keyAt)
-	e := Entry{Name: s.key, Line: line, Disabled: s.get("disabled") != nil && s.get("disabled").kind == kindTrue}
+	e := Entry{Name: s.key, Written: cmp.Or(s.former, s.key), Line: line, Disabled: s.get("disabled") != nil && s.get("disabled").kind == kindTrue}
 	l.settle(s)
 	server, settings := s.as(kindObject, ""), s.as(kindObject, "")
 	for _, key := range entryKeys {
@@ -181,7 +183,7 @@ func (l *loader) fitNames(servers *node) {
 			l.fault(s.named(), fmt.Sprintf("would be called %q, as another server is", fit), "give them different names")
 		default:
 			l.warn(s.named(), fmt.Sprintf("is called %q: names have letters, digits, \"_\", \".\" and \"-\"", fit), "")
-			s.key = fit
+			s.key, s.former = fit, s.key
 		}
 	}
 }
