@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/tailscale/hujson"
@@ -135,6 +136,9 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, usage(err)
 	}
+	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
+		own.url = a.URL
+	}
 	p = &clientPlan{Client: n.Client.ID, secrets: secretValues(n.Servers)}
 	for _, note := range n.Notes {
 		p.Notes = append(p.Notes, note.String())
@@ -193,7 +197,7 @@ func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFi
 		entry, settings := s.Server, s.Settings
 		present, exists := own.servers[name]
 		switch {
-		case s.Name == "toolgate" || isToolgate(s.Server):
+		case s.Name == "toolgate" || own.isToolgate(s.Server):
 			planned.Status, planned.Reason = "skipped", "it is toolgate itself"
 		case exists && sameJSON(present, s.Server):
 			planned.Status = "present"
@@ -216,15 +220,18 @@ func (p *clientPlan) merge(servers []config.Entry, own ownServers, env *secretFi
 	return edits, taken
 }
 
-// isToolgate reports whether an entry starts toolgate as a client's server.
-func isToolgate(entry json.RawMessage) bool {
+// isToolgate reports whether an entry of a client starts toolgate, or reaches the one of
+// this mcp.json.
+func (o ownServers) isToolgate(entry json.RawMessage) bool {
 	var s struct {
+		URL     string   `json:"url"`
 		Command string   `json:"command"`
 		Args    []string `json:"args"`
 	}
 	_ = json.Unmarshal(entry, &s) // an entry in toolgate's form
 	base := filepath.Base(filepath.ToSlash(s.Command))
-	return (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
+	starts := (base == "toolgate" || base == "toolgate.exe") && len(s.Args) > 0 && s.Args[0] == "stdio"
+	return starts || o.url != "" && (s.URL == o.url || strings.HasPrefix(s.URL, o.url+"/"))
 }
 
 func sameJSON(a, b []byte) bool {
@@ -234,6 +241,7 @@ func sameJSON(a, b []byte) bool {
 
 // ownServers are the servers of mcp.json as they are written.
 type ownServers struct {
+	url       string // where clients reach toolgate; "" = not known
 	container string
 	servers   map[string]json.RawMessage
 }
