@@ -32,12 +32,16 @@ func (s Space) String() string {
 }
 
 // Space reads the free space.
-func (l *Log) Space() Space {
-	if l.opts.Reserve <= 0 {
+func (l *Log) Space() Space { return ReadSpace(l.root, l.opts.Reserve) }
+
+// ReadSpace reads the free space of the file system that holds dir, for a reserve as in
+// Options.
+func ReadSpace(dir string, reserve int64) Space {
+	if reserve <= 0 {
 		return Space{}
 	}
-	free, total, err := freeSpace(l.root)
-	return Space{Free: free, Reserve: min(l.opts.Reserve, total/reserveShare), Err: err}
+	free, total, err := freeSpace(dir)
+	return Space{Free: free, Reserve: min(reserve, total/reserveShare), Err: err}
 }
 
 // watchSpace notes whether new calls are refused, and reports when that changes.

@@ -150,11 +150,19 @@ func TestDiskReserve(t *testing.T) {
 	if !strings.Contains(text, "1.0 MiB new calls are refused") || !strings.Contains(metrics, `toolgate_ready{part="disk"} 0`) || !strings.Contains(metrics, `toolgate_disk_bytes{kind="reserve"} 1.048576e+06`) {
 		t.Errorf("/readyz?verbose says %s", text)
 	}
+	look := []string{"doctor", "--state", filepath.Join(disk, "state")}
+	if code, out := toolgate(t, dir, look...); code != exitUsage || !strings.Contains(out, "fault: toolgate.audit.reserve_mib: ") {
+		t.Errorf("doctor below the reserve: exit %d\n%s", code, out)
+	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	if got := say(10); got != "" {
 		t.Errorf("a call when there is room again: %s", got)
+	}
+	fill(t, ballast, 3<<19)
+	if _, out := toolgate(t, dir, look...); !strings.Contains(out, "warning: toolgate.audit.reserve_mib: 1.5 MiB free") {
+		t.Errorf("doctor below twice the reserve:\n%s", out)
 	}
 }
 

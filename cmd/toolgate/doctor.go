@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/registry/config"
@@ -58,7 +59,11 @@ func (e *env) doctor(ctx context.Context) error {
 	x.ok("configuration", count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
+	x.disk(s.cfg)
 	x.commands(s.cfg)
+	if err := x.clients(e, s.cfg); err != nil {
+		return err
+	}
 	var status console.Status
 	running := e.readStatus(ctx, &status) == nil
 	x.listeners(s.cfg, running)
@@ -92,16 +97,38 @@ func (x *examination) directories(cfg *config.Config) {
 	}
 }
 
-// tryWriting makes and removes a file in dir, or in its closest parent that exists.
-func tryWriting(dir string) error {
+// existing returns dir, or its closest parent that exists.
+func existing(dir string) string {
 	for _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
 		dir = filepath.Dir(dir)
 	}
-	f, err := os.CreateTemp(dir, ".toolgate-doctor-*")
+	return dir
+}
+
+// tryWriting makes and removes a file in dir, or in its closest parent that exists.
+func tryWriting(dir string) error {
+	f, err := os.CreateTemp(existing(dir), ".toolgate-doctor-*")
 	if err != nil {
 		return fmt.Errorf("writing to %s: %w", dir, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// disk reports how much of the state directory's disk is free, and the reserve.
+func (x *examination) disk(cfg *config.Config) {
+	const where = "toolgate.audit.reserve_mib"
+	switch s := audit.ReadSpace(existing(cfg.State), int64(cfg.Audit.ReserveMiB)<<20); {
+	case s.Err != nil:
+		x.found = append(x.found, finding{Level: levelWarning, Where: where, Message: "no reserve is kept: reading the free space: " + s.Err.Error()})
+	case s.Reserve == 0:
+		x.ok(where, "no reserve is configured")
+	case s.Low():
+		x.fault(exitUsage, where, s.String(), "make room on the disk, move toolgate.state to another one, or keep a smaller reserve")
+	case s.Scarce():
+		x.found = append(x.found, finding{Level: levelWarning, Where: where, Message: s.String(), Hint: "make room on the disk"})
+	default:
+		x.ok(where, s.String())
+	}
 }
 
 // commands reports the commands of servers that are not found.

@@ -285,34 +285,56 @@ type foundClient struct {
 
 // detectClients lists the files of clients on this machine.
 func (e *env) detectClients(f *clientFlags) error {
-	own, err := filepath.Abs(e.config)
+	files, err := e.clientFiles(cmp.Or(f.project, "."))
 	if err != nil {
 		return err
 	}
 	found := []foundClient{}
-	for _, c := range dialect.Clients() {
-		if c.ID == "server-json" || c.ID == "docker" {
-			continue // they describe servers that are installed
-		}
-		for _, place := range c.Places(e.machine(cmp.Or(f.project, "."))) {
-			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own {
-				found = append(found, inspectClient(c, place, data))
-			}
-		}
+	for _, f := range files {
+		found = append(found, f.inspect())
 	}
 	return e.print("clients", found)
 }
 
-func inspectClient(c dialect.Client, place dialect.Place, data []byte) foundClient {
-	found := foundClient{Client: c.ID, Scope: place.Scope, File: place.Path, Servers: []string{}}
-	n, err := config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+// A clientOnDisk is a client's file on this machine, read.
+type clientOnDisk struct {
+	dialect.Client
+	dialect.Place
+	read *config.Normalised
+	err  error // why read is nil
+}
+
+// clientFiles reads the files of clients on this machine, those of a project included,
+// but for the configuration itself.
+func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
+	own, err := filepath.Abs(e.config)
 	if err != nil {
-		found.Problem = err.Error()
+		return nil, err
+	}
+	for _, c := range dialect.Clients() {
+		if c.ID == "server-json" || c.ID == "docker" {
+			continue // they describe servers that are installed
+		}
+		for _, place := range c.Places(e.machine(project)) {
+			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own {
+				f := clientOnDisk{Client: c, Place: place}
+				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
+				files = append(files, f)
+			}
+		}
+	}
+	return files, nil
+}
+
+func (f *clientOnDisk) inspect() foundClient {
+	found := foundClient{Client: f.ID, Scope: f.Scope, File: f.Path, Servers: []string{}}
+	if f.err != nil {
+		found.Problem = f.err.Error()
 		return found
 	}
-	for _, s := range n.Servers {
+	for _, s := range f.read.Servers {
 		found.Servers = append(found.Servers, s.Name)
 	}
-	found.Secrets, found.Notes = len(secretValues(n.Servers)), len(n.Notes)
+	found.Secrets, found.Notes = len(secretValues(f.read.Servers)), len(f.read.Notes)
 	return found
 }

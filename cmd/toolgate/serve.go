@@ -82,11 +82,17 @@ func (e *env) newBanner(a *app.App, moved bool) banner {
 
 // addressFlags returns the flags with which a command finds this toolgate.
 func (e *env) addressFlags(agents string, moved bool) string {
-	switch {
-	case moved:
+	if moved {
 		return " --addr " + agents
-	case e.config != defaultConfig:
-		return " --config " + e.config
 	}
-	return ""
+	return e.configFlag()
+}
+
+// configFlag returns the flag with which a command finds this configuration, after a
+// space; "" where it needs none.
+func (e *env) configFlag() string {
+	if e.config == defaultConfig {
+		return ""
+	}
+	return " --config " + e.config
 }

@@ -63,7 +63,7 @@ func (o Options) withDefaults() Options {
 		o.Getenv = os.LookupEnv
 	}
 	if o.ReadFile == nil {
-		o.ReadFile = readFile
+		o.ReadFile = ReadFile
 	}
 	return o
 }
@@ -176,8 +176,9 @@ func (l *loader) readNamed(name string) (f *file, cause string) {
 	return f, ""
 }
 
-// readFile reads a regular file of at most maxFileBytes.
-func readFile(path string) ([]byte, error) {
+// ReadFile reads a regular file of at most 1 MiB. Load reads with it unless Options say
+// otherwise.
+func ReadFile(path string) ([]byte, error) {
 	// A pipe would block the opening: look before.
 	info, err := os.Stat(path)
 	if err != nil {
