@@ -39,6 +39,15 @@ type Principal struct {
 	// Until is when the credential ends that named the principal; zero = it ends
 	// when the operator says so. It is no part of what policies see.
 	Until time.Time `json:"-"`
+	// Shape is how answers are shown to whoever has the credential. It is no part of
+	// what policies see.
+	Shape Shape `json:"-"`
+}
+
+// Shape says how answers are shown to a client. It changes no verdict, limit or record.
+type Shape struct {
+	Errors  string // of tool calls: result, an error dialect, or "" = not said
+	Results string // off, compact, full, signals, or "" = not said
 }
 
 // Valid reports whether p names somebody.

@@ -149,6 +149,9 @@ type Settings struct {
 	// matches counts.
 	Clients []ClientProfile
 	shaped  []ClientProfile // those with Results
+	// Shapes says by server how the answers to calls of its tools are shown. It takes
+	// precedence over Clients, and the credential's own over both.
+	Shapes map[string]policy.Shape
 	// Execute names the tools, as exposed, whose held calls run as soon as they
 	// are approved. A policy can ask for the same.
 	Execute []string

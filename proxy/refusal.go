@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -35,14 +36,20 @@ func whoIs(p *policy.Principal) string {
 	return p.Subject + " with roles " + strings.Join(p.Roles, ", ")
 }
 
-// errorForm is how the caller's profile wants the error of a tool call; "" for what the
-// transport or the authentication refuses, which no profile changes.
+// errorForm is how the error of a tool call is shown, as the first of these says: the
+// credential, the server, the client's profile; "" = as the route does. It is "" too for
+// what the transport or the authentication refuses.
 func (c *call) errorForm() string {
 	stage := c.source.Function
 	if c.method != "" || stage == "receive" || stage == "identify" || c.in.Transport != "http" && c.in.Transport != "stdio" {
 		return ""
 	}
-	return c.profile().Errors
+	return cmp.Or(c.principal.Shape.Errors, c.serverShape().Errors, c.profile().Errors)
+}
+
+// serverShape is the shape of the server whose tool is called, or whose route it is.
+func (c *call) serverShape() policy.Shape {
+	return c.gate.settings.Load().Shapes[cmp.Or(c.server, c.in.Route)]
 }
 
 // deniedCall refuses a tool call for the decision's rule. The caller sees the tool, so

@@ -134,3 +134,51 @@ func TestProfileShapesErrorsAndResults(t *testing.T) {
 		t.Errorf("over REST: %+v", f)
 	}
 }
+
+// What the operator says of a token outranks what is said of the server, and that what a
+// client's name says.
+func TestShapePrecedence(t *testing.T) {
+	for _, tt := range []struct {
+		name                  string
+		token, server, client policy.Shape
+		route, tool           string
+		errors                string // of a denied call
+		results               bool   // the result of an allowed one has its summary
+	}{
+		{name: "nothing", tool: searcher.Exposed, results: true},
+		{name: "client", client: policy.Shape{Errors: "mcp", Results: "off"}, tool: searcher.Exposed, errors: "mcp"},
+		{
+			name: "server", server: policy.Shape{Errors: "kernel", Results: "compact"}, client: policy.Shape{Errors: "mcp", Results: "off"},
+			tool: searcher.Exposed, errors: "kernel", results: true,
+		},
+		{
+			name: "token", token: policy.Shape{Errors: "result", Results: "off"}, server: policy.Shape{Errors: "kernel", Results: "full"},
+			client: policy.Shape{Errors: "mcp", Results: "full"}, tool: searcher.Exposed, errors: "result",
+		},
+		{
+			name: "each for itself", token: policy.Shape{Results: "off"}, server: policy.Shape{Errors: "kernel", Results: "full"},
+			tool: searcher.Exposed, errors: "kernel",
+		},
+		{name: "an unknown tool of all servers", server: policy.Shape{Errors: "kernel"}, tool: "none", errors: ""},
+		{name: "an unknown tool of one server", server: policy.Shape{Errors: "kernel"}, route: searcher.Server, tool: "none", errors: "kernel"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.who.Shape = tt.token
+			b.Apply(proxy.Settings{
+				Shapes:  map[string]policy.Shape{searcher.Server: tt.server},
+				Clients: []proxy.ClientProfile{{Name: "c", Errors: tt.client.Errors, Results: tt.client.Results}},
+			})
+			in := request(t, `{"name":"`+tt.tool+`","arguments":{"n":1}}`)
+			in.Client, in.Route = "c/1", tt.route
+			reply, f := b.Call(t.Context(), in)
+			if f == nil && strings.Contains(string(reply.Result), "io.toolgate/result") != tt.results {
+				t.Errorf("result %s", reply.Result)
+			}
+			b.decision = policy.Decision{Effect: policy.Deny, Rule: "R2", Reason: "no"}
+			if _, f = b.Call(t.Context(), in); f == nil || f.Errors != tt.errors {
+				t.Errorf("got %+v, want %q", f, tt.errors)
+			}
+		})
+	}
+}

@@ -512,9 +512,12 @@ func (c *call) profile() ClientProfile {
 	return clients[i]
 }
 
-// resultsMode returns how results are sent to the caller: as its profile says, or else
-// as the settings do. Only a few profiles say.
+// resultsMode returns how results are sent to the caller, as the first of these says:
+// the credential, the server, the client's profile, the settings. Only a few profiles say.
 func (c *call) resultsMode() string {
+	if own := cmp.Or(c.principal.Shape.Results, c.serverShape().Results); own != "" {
+		return own
+	}
 	s := c.gate.settings.Load()
 	for i := range s.shaped {
 		if s.shaped[i].matches(c.principal.Client, c.in.Transport) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +43,9 @@ var doorCases = []doorCase{
 	{"keys that differ by case", "up__echo", `{"n": 1, "N": 2}`, "INVALID_ENVELOPE"},
 }
 
+// inResult marks a code that a tool result carries.
+const inResult = "in a result: "
+
 const doorPolicy = `package toolgate
 
 import rego.v2
@@ -63,11 +67,23 @@ type door func(t *testing.T, c doorCase) string
 
 // The same cases come to the same decision, the same canonical code and the
 // same record through MCP over HTTP, MCP over stdio, NDJSON, REST and the
-// command line (one road, many doors).
+// command line (one road, many doors). The errors of a token change the form on MCP alone.
 func TestDoorsAgree(t *testing.T) {
 	t.Parallel()
+	for name, token := range map[string]string{"as the route does": "", "as results": `"errors": "result", `} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testDoors(t, token)
+		})
+	}
+}
+
+// testDoors tries all cases through all doors; token has members of every token.
+func testDoors(t *testing.T, token string) {
 	dir, agents, admin := t.TempDir(), program.FreeAddress(t), program.FreeAddress(t)
-	write(t, dir, doorFiles())
+	files := doorFiles()
+	files["mcp.json"] = strings.ReplaceAll(files["mcp.json"], `{"subject"`, "{"+token+`"subject"`)
+	write(t, dir, files)
 	start(t, dir, "serve", "--listen", agents, "--admin", admin)
 	ready(t, admin)
 	doors := map[string]door{
@@ -81,8 +97,12 @@ func TestDoorsAgree(t *testing.T) {
 	for name, call := range doors {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range doorCases {
-				if got := call(t, c); got != c.want {
-					t.Errorf("%s: %q, want %q", c.name, got, c.want)
+				want := c.want
+				if token != "" && want != "" && want != "APPROVAL_PENDING" && slices.Contains([]string{"http", "stdio", "cli"}, name) {
+					want = inResult + want
+				}
+				if got := call(t, c); got != want {
+					t.Errorf("%s: %q, want %q", c.name, got, want)
 				}
 			}
 		})
@@ -157,6 +177,7 @@ func rpcCode(t *testing.T, a answer) string {
 		IsError bool
 		Meta    struct {
 			Approval struct{ Status string } `json:"io.toolgate/approval"`
+			Error    struct{ Code string }   `json:"io.toolgate/error"`
 		} `json:"_meta"`
 	}
 	decode(t, a.Result, &result)
@@ -164,7 +185,7 @@ func rpcCode(t *testing.T, a answer) string {
 	case result.Meta.Approval.Status == "pending" && result.IsError:
 		return "APPROVAL_PENDING"
 	case result.IsError:
-		return "a result that is an error"
+		return inResult + result.Meta.Error.Code
 	}
 	return ""
 }
@@ -180,6 +201,9 @@ func throughCLI(dir, agents string) door {
 		}
 		if cmd.ProcessState.ExitCode() == exitApproval {
 			return "APPROVAL_PENDING"
+		}
+		if bytes.Contains(out, []byte(`"isError"`)) {
+			return rpcCode(t, answer{Result: out})
 		}
 		return rpcCode(t, answer{Error: out})
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/decisionlog"
 	"github.com/toolgate/toolgate/policy/identity"
 	"github.com/toolgate/toolgate/policy/limit"
@@ -40,10 +41,10 @@ func prepareTools(cfg *config.Config) error {
 }
 
 func gateSettings(cfg *config.Config) proxy.Settings {
-	methods := make(map[string][]string)
+	methods, shapes := make(map[string][]string), make(map[string]policy.Shape)
 	var escaped []string
 	for _, s := range cfg.Servers {
-		methods[s.Name] = s.Methods
+		methods[s.Name], shapes[s.Name] = s.Methods, policy.Shape{Errors: s.Errors, Results: s.Results}
 		if s.HiddenText == "escape" {
 			escaped = append(escaped, s.Name)
 		}
@@ -51,7 +52,7 @@ func gateSettings(cfg *config.Config) proxy.Settings {
 	return proxy.Settings{
 		Results: cfg.Results, RetryAfter: cfg.RetryAfter, Hold: cfg.Approvals.Hold, Clients: clientProfiles(cfg), Execute: cfg.Approvals.Execute,
 		ConsoleURL: consoleURL(cfg),
-		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped,
+		Inline:     cfg.Artifacts.InlineKiB << 10, ArtifactURL: URL(cfg.Listen, cfg.TLS), Methods: methods, EscapeHidden: escaped, Shapes: shapes,
 	}
 }
 
@@ -76,7 +77,7 @@ func clientProfiles(cfg *config.Config) []proxy.ClientProfile {
 func IdentityConfig(cfg *config.Config, role string) identity.Config {
 	c := identity.Config{LocalRole: role, Configured: cfg.Identity.Configured, Local: cfg.Identity.Local}
 	for _, t := range cfg.Identity.Tokens {
-		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.SHA256, Expires: t.Expires})
+		c.Tokens = append(c.Tokens, identity.Token{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: t.Roles, SHA256: t.SHA256, Expires: t.Expires, Shape: policy.Shape{Errors: t.Errors, Results: t.Results}})
 	}
 	for _, j := range cfg.Identity.JWT {
 		c.JWT = append(c.JWT, identity.JWT(j))

@@ -47,7 +47,7 @@ type Credential struct {
 }
 
 // Token is one configured bearer token. Only its hash is known. Tokens of one subject
-// differ in nothing but hash and expiry.
+// differ in nothing but hash, expiry and shape.
 type Token struct {
 	Subject string    // never empty
 	Person  string    // the human who shows it, or who owns the agent that does; "" = not known
@@ -55,6 +55,7 @@ type Token struct {
 	Roles   []string  // may be empty: then the policy grants nothing
 	SHA256  string    // of the token's bytes, 64 hexadecimal digits
 	Expires time.Time // zero = it ends when it is removed or revoked
+	Shape   policy.Shape
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519, RFC 9068). Claims are members of
@@ -354,10 +355,10 @@ func (s *state) addToken(t Token) error {
 	}
 	added := token{
 		hash: hash, expires: t.Expires,
-		principal: policy.Principal{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: slices.Clone(t.Roles)},
+		principal: policy.Principal{Subject: t.Subject, Person: t.Person, Tenant: t.Tenant, Roles: slices.Clone(t.Roles), Shape: t.Shape},
 	}
 	if same := s.subjects[t.Subject]; len(same) > 0 && !samePrincipal(same[0].principal, added.principal) {
-		return fmt.Errorf("subject %q is configured with other roles, another person or another tenant (hint: tokens of one subject differ in sha256 and expires only)", t.Subject)
+		return fmt.Errorf("subject %q is configured with other roles, another person or another tenant (hint: tokens of one subject differ in sha256, expires, errors and results only)", t.Subject)
 	}
 	if _, dup := s.tokens[added.hash]; dup {
 		return errors.New("sha256 is configured twice")

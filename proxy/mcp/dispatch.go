@@ -439,8 +439,8 @@ func (c *core) refuseAs(x *exchange, code string, status int, reason string) ans
 	return a
 }
 
-// failed returns the answer for f in the error dialect of x's route, or on /mcp and
-// stdio in the dialect of the client's profile.
+// failed returns the answer for f in the error dialect of x's route. On /mcp and stdio
+// the dialect that f.Errors names takes precedence.
 // Authentication failures and lost sessions also have an HTTP status and body of
 // their own.
 func (c *core) failed(x *exchange, f *proxy.Failure) answer {

@@ -33,7 +33,7 @@ type Failure struct {
 	Upstream   stdjson.RawMessage  // the error object as the upstream sent it, or nil
 	Plain      bool                // the request calls no tool, so no tool result can carry the failure
 	Context    string              // whom and which rule it concerns, for the message alone; "" = not said
-	Errors     string              // how the client's profile wants it: ErrorsAsResult, a dialect, or "" = as the route does
+	Errors     string              // how it is shown: ErrorsAsResult, a dialect, or "" = as the route does
 }
 
 // ErrorsAsResult is the value of Failure.Errors for a client that shows its model the

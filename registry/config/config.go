@@ -150,6 +150,8 @@ type Server struct {
 	HiddenText   string            `json:"hidden_text"`   // report or escape: characters of the server's texts that a reader does not see
 	SecretNames  []string          `json:"secrets"`       // variables and headers of the server whose values are secrets, although their names do not say so; see Secrets
 	Notice       string            `json:"notice"`        // boundary notice; "" = none
+	Errors       string            `json:"errors"`        // of calls of its tools, as Client.Errors; "" = not said
+	Results      string            `json:"results"`       // in place of Config.Results; "" = not said
 	Methods      []string          `json:"methods"`       // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
 
 	// Origin is how mcp.json says that the server is reached, without secrets.
@@ -232,6 +234,8 @@ type Token struct {
 	Roles   []string  `json:"roles"`            // none empty, none twice; an empty list grants nothing
 	SHA256  string    `json:"sha256"`           // 64 lower-case hexadecimal digits, unique
 	Expires time.Time `json:"expires,omitzero"` // zero = never
+	Errors  string    `json:"errors,omitzero"`  // of tool calls, as Client.Errors; "" = not said
+	Results string    `json:"results,omitzero"` // in place of Config.Results; "" = not said
 }
 
 // JWT is one trusted issuer of signed tokens (RFC 7519).

@@ -181,6 +181,7 @@ func TestServerIdentity(t *testing.T) {
 		"timeout":     func(s *config.Server) { s.Timeout = time.Hour },
 		"max timeout": func(s *config.Server) { s.MaxTimeout = time.Hour },
 		"expose":      func(s *config.Server) { s.Expose = []string{"x"} },
+		"shape":       func(s *config.Server) { s.Errors, s.Results = "result", "off" },
 	}
 	other := map[string]func(*config.Server){
 		"type":      func(s *config.Server) { s.Type = config.TypeNDJSON },

@@ -89,7 +89,7 @@ func (l *loader) finishIdentity(n *node) {
 		}
 		t.Person, t.Owner = cmp.Or(t.Person, t.Owner), ""
 		if first := slices.IndexFunc(id.Tokens[:i], func(other Token) bool { return other.Subject == t.Subject }); first >= 0 && !id.Tokens[first].samePrincipal(t) {
-			l.fault(at.get("subject"), "another token of this subject has other roles, another person or another tenant", "tokens of one subject differ in sha256 and expires only")
+			l.fault(at.get("subject"), "another token of this subject has other roles, another person or another tenant", "tokens of one subject differ in sha256, expires, errors and results only")
 		}
 		if first := seen["hash "+t.SHA256]; first != nil && t.SHA256 != "" {
 			line, _ := first.file.position(first.offset)
