@@ -31,7 +31,7 @@ type clientFlags struct {
 	literal                 bool
 	only                    []string
 	as, from, envFile       string
-	detect                  bool
+	detect, secrets         bool
 }
 
 func (f *clientFlags) add(c *cobra.Command) *cobra.Command {
@@ -282,11 +282,12 @@ func rootEdits(c dialect.Client) (edits []clientfile.Edit) {
 
 // clientPlan is what a command is going to do, or has done.
 type clientPlan struct {
-	Client  string          `json:"client,omitempty"`
-	Servers []plannedServer `json:"servers,omitempty"`
-	Notes   []string        `json:"notes,omitempty"`
-	Changes []plannedChange `json:"changes"`
-	Written bool            `json:"written"`
+	Client   string          `json:"client,omitempty"`
+	Servers  []plannedServer `json:"servers,omitempty"`
+	Warnings []string        `json:"warnings,omitempty"` // of tools that are visible afterwards, and were not
+	Notes    []string        `json:"notes,omitempty"`
+	Changes  []plannedChange `json:"changes"`
+	Written  bool            `json:"written"`
 
 	changes []*clientfile.Change
 	secrets []string // not to be printed
@@ -311,15 +312,23 @@ func (e *env) changeClient(c dialect.Client, path string, f *clientFlags, edits 
 		return usage(err)
 	}
 	p := &clientPlan{Client: c.ID, Notes: notes, changes: []*clientfile.Change{change}}
-	n, err := config.Normalise(config.ClientFile{Name: path, Path: change.Path, Data: change.Before, Client: c.ID})
+	p.hideSecrets(path, change, c)
+	return e.carryOut(p, f)
+}
+
+// hideSecrets keeps the secrets of a client's file out of what is printed.
+func (p *clientPlan) hideSecrets(path string, file *clientfile.Change, c dialect.Client) {
+	if len(bytes.TrimSpace(file.Before)) == 0 {
+		return
+	}
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: file.Path, Data: file.Before, Client: c.ID})
 	if err != nil {
 		p.bare = true
 		fault, _, _ := strings.Cut(err.Error(), "\n")
 		p.Notes = append(p.Notes, "no diff is shown, because the servers of the file cannot be read and their secrets are not known: "+fault)
-	} else {
-		p.secrets = secretValues(n.Servers)
+		return
 	}
-	return e.carryOut(p, f)
+	p.secrets = append(p.secrets, secretValues(n.Servers)...)
 }
 
 // removesUsed reports whether an edit removes a prompt (VS Code's inputs) to which a file

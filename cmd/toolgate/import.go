@@ -49,9 +49,14 @@ func importCommand(e *env) *cobra.Command {
 
 // addImport adds the flags that say what is imported, and how.
 func addImport(c *cobra.Command, f *clientFlags) {
-	c.Flags().StringSliceVar(&f.only, "only", nil, "names of the servers to import (default: all)")
-	c.Flags().StringVar(&f.as, "as", "", "another name for the one server that is imported")
+	addNaming(c, f, "import")
 	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this file (mode 0600), and write ${NAME} in their place")
+}
+
+// addNaming adds the flags that choose servers, and name one of them.
+func addNaming(c *cobra.Command, f *clientFlags, verb string) {
+	c.Flags().StringSliceVar(&f.only, "only", nil, "names of the servers to "+verb+" (default: all)")
+	c.Flags().StringVar(&f.as, "as", "", "another name for the one server that --only chooses")
 }
 
 func adoptCommand(e *env) *cobra.Command {
@@ -143,17 +148,15 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	for _, note := range n.Notes {
 		p.Notes = append(p.Notes, note.String())
 	}
-	if f.as != "" && len(onlyNamed(n.Servers, f.only)) != 1 {
-		return nil, nil, usage(errors.New("--as names one server\nhint: choose it with --only"))
-	}
-	if unknown := unknownNames(n.Servers, f.only); len(unknown) > 0 {
-		return nil, nil, usage(fmt.Errorf("%s has no server %q", path, unknown))
+	servers, err := chooseServers(n.Servers, path, f)
+	if err != nil {
+		return nil, nil, usage(err)
 	}
 	env, err := openSecrets(f.envFile)
 	if err != nil {
 		return nil, nil, usage(err)
 	}
-	edits, taken := p.merge(onlyNamed(n.Servers, f.only), own, env, f.as)
+	edits, taken := p.merge(servers, own, env, f.as)
 	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
 	if err != nil {
 		return nil, nil, usage(err)
@@ -167,22 +170,22 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	return p, taken, nil
 }
 
-func onlyNamed(servers []config.Entry, only []string) (found []config.Entry) {
+// chooseServers returns the servers of a file that the flags choose.
+func chooseServers(servers []config.Entry, path string, f *clientFlags) (found []config.Entry, err error) {
+	unknown := slices.Clone(f.only)
 	for _, s := range servers {
-		if len(only) == 0 || slices.Contains(only, s.Name) {
+		if len(f.only) == 0 || slices.Contains(f.only, s.Name) {
 			found = append(found, s)
+			unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == s.Name })
 		}
 	}
-	return found
-}
-
-func unknownNames(servers []config.Entry, only []string) (unknown []string) {
-	for _, name := range only {
-		if !slices.ContainsFunc(servers, func(s config.Entry) bool { return s.Name == name }) {
-			unknown = append(unknown, name)
-		}
+	switch {
+	case len(unknown) > 0:
+		return nil, fmt.Errorf("%s has no server %q", path, unknown)
+	case f.as != "" && len(found) != 1:
+		return nil, errors.New("--as names one server\nhint: choose it with --only")
 	}
-	return unknown
+	return found, nil
 }
 
 // merge returns the edits of mcp.json and the servers that they take, by their names in

@@ -128,7 +128,12 @@ func (f *secretFile) free(variable, value string) bool {
 	if moved, ok := f.values[variable]; ok {
 		return moved == value
 	}
-	return !strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
+	return f.has(variable, value) || !strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
+}
+
+// has reports whether the file as it was gives a variable this value.
+func (f *secretFile) has(variable, value string) bool {
+	return strings.Contains("\n"+string(f.file.Before)+"\n", "\n"+variable+"="+quoteVariable(value)+"\n")
 }
 
 var notInName = regexp.MustCompile(`[^A-Z0-9]+`)
@@ -148,10 +153,14 @@ func (f *secretFile) change() *clientfile.Change {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
+	added := false
 	for _, name := range slices.Sorted(maps.Keys(f.values)) {
-		text += name + "=" + quoteVariable(f.values[name]) + "\n"
+		if !f.has(name, f.values[name]) {
+			text += name + "=" + quoteVariable(f.values[name]) + "\n"
+			added = true
+		}
 	}
-	if len(f.values) > 0 {
+	if added {
 		f.file.After = []byte(text)
 	}
 	return f.file

@@ -94,7 +94,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
 		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
-		importCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
+		importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
 	describe(root)
 	return root
 }

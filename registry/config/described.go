@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/toolgate/toolgate/registry/dialect"
 )
 
 // described returns the servers of a file that describes how servers are installed, in
@@ -154,9 +156,9 @@ func (l *loader) inputs(list *node) *node {
 		case v.get("value") != nil:
 			value = l.filled(v.get("value").written(), v)
 		case value != "":
-			value = "${" + inputName(name) + ":-" + value + "}"
+			value = "${" + dialect.InputVariable(name) + ":-" + value + "}"
 		case required:
-			value = "${" + inputName(name) + "}"
+			value = "${" + dialect.InputVariable(name) + "}"
 		default:
 			l.warn(v, fmt.Sprintf("optional %q is not imported: it has no value", name), "")
 			continue
@@ -176,7 +178,7 @@ var curly = regexp.MustCompile(`(^|[^$])\{([A-Za-z_][A-Za-z0-9_-]*)\}`)
 func (l *loader) filled(text string, at *node) string {
 	return curly.ReplaceAllStringFunc(text, func(found string) string {
 		parts := curly.FindStringSubmatch(found)
-		name := inputName(parts[2])
+		name := dialect.InputVariable(parts[2])
 		if fallback := at.get("variables").get(parts[2]).get("default").written(); fallback != "" {
 			name += ":-" + fallback
 		}
@@ -213,7 +215,7 @@ func (l *loader) dockerRun(s, d *node, image string) {
 	env := d.as(kindObject, "")
 	for _, secret := range d.get("secrets").elements() {
 		name := secret.get("env").written()
-		env.putText(name, secret, "${"+inputName(name)+"}")
+		env.putText(name, secret, "${"+dialect.InputVariable(name)+"}")
 	}
 	for _, v := range d.get("env").elements() {
 		if strings.Contains(v.get("value").written(), "{{") {

@@ -78,6 +78,7 @@ func (l *loader) expand(text string, in *file) (string, *gap) {
 			return "", gap
 		}
 		out.WriteString(value)
+		l.values = append(l.values, value)
 		text = tail
 	}
 }
@@ -134,15 +135,10 @@ func (l *loader) place(name string, in *file) (value string, ok bool) {
 	return "", false
 }
 
-// inputName is the variable that has the value of an input.
-func inputName(id string) string { return strings.ToUpper(notWord.ReplaceAllString(id, "_")) }
-
-var notWord = regexp.MustCompile(`[^A-Za-z0-9_]`)
-
 // input gives the value of an input, which clients ask people for: that of the variable
 // named after it, for a daemon has nobody to ask.
 func (l *loader) input(id string) (string, *gap) {
-	name := inputName(id)
+	name := dialect.InputVariable(id)
 	if !variable.MatchString(name) {
 		return "", &gap{message: "has a ${input:…} without an id of letters, digits, \"-\" and \"_\"", hint: "write ${env:NAME}"}
 	}

@@ -32,6 +32,7 @@ type loader struct {
 	foreignFile bool            // the file is a client's, and names of servers are made to fit
 	leftOut     []string        // servers whose transport toolgate does not have
 	noted       map[string]bool // what has been said of a file and need not be said again
+	values      []string        // of variables, inputs and files that were put into texts
 }
 
 // Load reads mcp.json and the overlay, and fills in the defaults. The error is
@@ -91,6 +92,18 @@ func defaults() *Config {
 // read does the whole reading: both files into one tree, the tree against the
 // schema, then into structs, and at last what only code can say.
 func (l *loader) read() {
+	l.readRoot()
+	l.expandRoot()
+	l.checkShape(l.root, fileSchema())
+	l.decode(l.settings(), l.cfg)
+	l.finishSettings()
+	l.readServers()
+	l.readLock()
+	l.overrides()
+}
+
+// readRoot reads both files into one tree.
+func (l *loader) readRoot() {
 	mcp := l.open(l.opts.Path, "", "write one, or name it with --config")
 	l.root = &node{kind: kindObject, file: l.files[0]}
 	if mcp != nil {
@@ -100,13 +113,6 @@ func (l *loader) read() {
 		overlay := l.open(l.opts.Overlay, "toolgate", "write one, or leave out --overlay")
 		l.addOverlay(overlay)
 	}
-	l.expandRoot()
-	l.checkShape(l.root, fileSchema())
-	l.decode(l.settings(), l.cfg)
-	l.finishSettings()
-	l.readServers()
-	l.readLock()
-	l.overrides()
 }
 
 // readLock reads the lock next to mcp.json, if there is one. A server that is

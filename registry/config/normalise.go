@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type Normalised struct {
 	Client  dialect.Client // whose form it was; the zero Client = not recognised
 	Servers []Entry        // in the order of the file
 	Notes   []Warning      // what was rewritten and what was left out, and where
+	Values  []string       // of the variables that Entries has expanded; they may be secrets
 }
 
 // Entry is one server in toolgate's own form, with its variables unexpanded.
@@ -51,12 +53,18 @@ func Normalise(in ClientFile) (*Normalised, error) {
 	if root := l.parseAny(f, ""); root != nil {
 		out.Servers = l.normalise(root)
 	}
+	out.Client = l.client
+	return l.finishNotes(out)
+}
+
+// finishNotes completes what was read, unless there are faults.
+func (l *loader) finishNotes(out *Normalised) (*Normalised, error) {
 	if len(l.faults) > 0 {
 		slices.SortStableFunc(l.faults, l.before)
 		return nil, &Faults{List: l.faults}
 	}
 	slices.SortStableFunc(l.warnings, l.before)
-	out.Client, out.Notes = l.client, l.warnings
+	out.Notes = l.warnings
 	return out, nil
 }
 
@@ -102,14 +110,21 @@ var entrySchema = sync.OnceValue(func() *schema.Own {
 	return compile("/$defs/servers", unexpanded)
 })
 
-func (l *loader) normalise(root *node) (entries []Entry) {
+func (l *loader) normalise(root *node) []Entry {
 	servers := l.servers(root)
 	if servers == nil {
 		l.fault(root, "holds no servers", "name the client that wrote it")
 		return nil
 	}
 	servers.literal()
-	l.checkShape(servers, entrySchema())
+	return l.finishEntries(servers)
+}
+
+// finishEntries checks servers in toolgate's form, and writes them.
+func (l *loader) finishEntries(servers *node) (entries []Entry) {
+	if servers != nil {
+		l.checkShape(servers, entrySchema())
+	}
 	for _, s := range servers.each() {
 		if s.kind == kindObject {
 			entries = append(entries, l.entry(s))
@@ -157,7 +172,11 @@ func (l *loader) settle(s *node) {
 	}
 	workspace := dialect.Workspace(s.file.path)
 	places := strings.NewReplacer("${workspaceFolder}", workspace, "${workspaceFolderBasename}", filepath.Base(workspace))
-	s.replaceTexts(places)
+	s.replaceTexts(func(text string) string {
+		return relativeText.ReplaceAllStringFunc(places.Replace(text), func(found string) string {
+			return "${file:" + s.resolve(found[len("${file:"):len(found)-1]) + "}"
+		})
+	})
 	for _, key := range []string{"cwd", "envFile"} {
 		if n := s.get(key); n != nil && n.kind == kindString && !strings.HasPrefix(n.value, "${") && !strings.HasPrefix(n.value, "~") {
 			n.value = n.resolve(n.value)
@@ -165,8 +184,11 @@ func (l *loader) settle(s *node) {
 	}
 }
 
-func (n *node) replaceTexts(with *strings.Replacer) {
-	n.value = with.Replace(n.value)
+// relativeText refers to the text of a file that is named relative to the one at hand.
+var relativeText = regexp.MustCompile(`\$\{file:[^~/}][^}]*\}`)
+
+func (n *node) replaceTexts(with func(string) string) {
+	n.value = with(n.value)
 	for child := range n.children() {
 		child.replaceTexts(with)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 )
 
@@ -46,20 +47,23 @@ func (c Client) HoldsToken() bool {
 }
 
 // fill replaces the placeholders in every string of a value.
-func fill(v any, with *strings.Replacer) any {
+func fill(v any, with *strings.Replacer) any { return replaceTexts(v, with.Replace) }
+
+// replaceTexts returns a value with every string replaced by what with returns for it.
+func replaceTexts(v any, with func(string) string) any {
 	switch v := v.(type) {
 	case string:
-		return with.Replace(v)
+		return with(v)
 	case []any:
 		out := make([]any, len(v))
 		for i, element := range v {
-			out[i] = fill(element, with)
+			out[i] = replaceTexts(element, with)
 		}
 		return out
 	case map[string]any:
 		out := make(map[string]any, len(v))
-		for key, member := range v {
-			out[key] = fill(member, with)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			out[key] = replaceTexts(v[key], with)
 		}
 		return out
 	}

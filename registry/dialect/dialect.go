@@ -3,9 +3,10 @@
 // toolgate has to look like in it.
 //
 // All of that is data, the table clients.json. This package reads the table, finds the
-// dialect of a file, and finds the files of a client on this machine. It reads no
-// server: registry/config rewrites entries by the table, and the commands that edit
-// the files of clients take places and entries from it.
+// dialect of a file, finds the files of a client on this machine, and writes a server in
+// the form of a client. It reads no server: registry/config rewrites entries by the table
+// into toolgate's form, and the commands that edit the files of clients take places and
+// entries from it.
 //
 //	c, ok := dialect.Lookup("cursor")
 //	for _, p := range c.Places(dialect.System("/src/project")) {
@@ -46,6 +47,7 @@ type Client struct {
 	Unit      string      `json:"unit"`      // of a bare number in timeout: "ms" or "s"; "" = it has none
 	Longest   int64       `json:"longest"`   // most that it accepts in timeout, in Unit; 0 = no bound
 	Expand    []Expansion `json:"expand"`    // texts that it expands in its own way
+	Write     *Write      `json:"write"`     // how it writes servers; nil = it calls none itself
 	Connect   *Connect    `json:"connect"`   // how toolgate is entered; nil = it calls no servers itself
 
 	Marks  [][]string `json:"marks"`

@@ -36,6 +36,8 @@ func TestRowsAreWhole(t *testing.T) {
 		switch {
 		case c.Name == "" || !slices.Contains(formats, c.Format) || len(c.Files) == 0:
 			t.Errorf("%s: the row has no name, format or file", c.ID)
+		case sources != (c.Write == nil):
+			t.Errorf("%s: the row does not say how servers are written", c.ID)
 		case !sources && (c.Connect == nil || len(c.Container) == 0 || c.Unit != "ms" && c.Unit != "s"):
 			t.Errorf("%s: the row has no container, unit or entry", c.ID)
 		}
@@ -47,8 +49,31 @@ func TestRowsAreWhole(t *testing.T) {
 	}
 }
 
+// known are toolgate's own keys.
+var known = []string{"type", "command", "args", "env", "cwd", "envFile", "url", "headers", "disabled", "timeout", "expose", "exclude"}
+
+// A client writes keys that are read again, and transports that toolgate has.
+func TestWrittenKeysAreRead(t *testing.T) {
+	for _, c := range dialect.Clients() {
+		if c.Write == nil {
+			continue
+		}
+		for _, key := range c.Write.Keys {
+			if dialect.Keys()[key].To == "" && !slices.Contains(known, key) {
+				t.Errorf("%s: key %s is not read", c.ID, key)
+			}
+		}
+		for transport, word := range c.Write.Types {
+			if !slices.Contains([]string{"stdio", "http", "sse"}, transport) || word != "" && (dialect.Types()[word] == "" || !slices.ContainsFunc(c.Write.Keys, isType)) {
+				t.Errorf("%s: transport %s is written as %q", c.ID, transport, word)
+			}
+		}
+	}
+}
+
+func isType(key string) bool { return key == "type" || dialect.Keys()[key].To == "type" }
+
 func TestKeysLeadSomewhere(t *testing.T) {
-	known := []string{"type", "command", "args", "env", "cwd", "envFile", "url", "headers", "disabled", "timeout", "expose", "exclude"}
 	why := []string{dialect.WhyConsent, dialect.WhySignIn, dialect.WhyStartup, dialect.WhyOther}
 	for key, k := range dialect.Keys() {
 		if slices.Contains(known, key) {

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+func exportCommand(e *env) *cobra.Command {
+	f := &clientFlags{}
+	c := f.add(&cobra.Command{
+		Use: "export CLIENT", Short: "write the servers of mcp.json into a client's file", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, path, err := e.clientFile(args[0], f)
+			if err != nil {
+				return err
+			}
+			if f.undo {
+				return e.undoChanges(f, path, f.envFile)
+			}
+			p, err := e.planExport(c, path, f)
+			if err != nil {
+				return usage(err)
+			}
+			return e.carryOut(p, f)
+		},
+	})
+	addNaming(c, f, "export")
+	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this file (mode 0600), for the environment of the client")
+	c.Flags().BoolVar(&f.secrets, "secrets", false, "write secrets into the client's file, and values in the place of variables that the client does not expand")
+	return c
+}
+
+// planExport plans the merge of the servers of mcp.json into the file of a client.
+func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*clientPlan, error) {
+	if c.Write == nil {
+		return nil, fmt.Errorf("%s calls no servers: there is nothing to export to", c.Name)
+	}
+	own, err := config.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup}, f.secrets && c.Write.Variable == "")
+	if err != nil {
+		return nil, err
+	}
+	servers, err := chooseServers(own.Servers, e.config, f)
+	if err != nil {
+		return nil, err
+	}
+	file, err := clientfile.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	short := func(value string) bool { return len(value) < minSecretBytes }
+	p := &clientPlan{Client: c.ID, changes: []*clientfile.Change{file}, secrets: append(secretValues(own.Servers), slices.DeleteFunc(own.Values, short)...)}
+	for _, note := range own.Notes {
+		p.Notes = append(p.Notes, note.String())
+	}
+	p.hideSecrets(path, file, c)
+	moved, err := openSecrets(f.envFile)
+	if err != nil {
+		return nil, err
+	}
+	x := &export{client: c, before: file.Before, plan: p, moved: moved}
+	if moved == nil && !f.secrets {
+		x.moved = &secretFile{file: &clientfile.Change{}, values: map[string]string{}}
+	}
+	for _, s := range servers {
+		if err := x.add(s, cmp.Or(f.as, s.Name)); err != nil {
+			return nil, err
+		}
+	}
+	if file.After, err = clientfile.Apply(c.Format, file.Before, x.edits...); err != nil {
+		return nil, err
+	}
+	if x.moved != nil { // not those of servers that are not written
+		maps.DeleteFunc(x.moved.values, func(name, _ string) bool { return !bytes.Contains(file.After, []byte(name)) })
+	}
+	if moved != nil {
+		p.changes = append(p.changes, moved.change())
+	}
+	x.note(f)
+	return p, nil
+}
+
+// export collects the edits of a client's file.
+type export struct {
+	client dialect.Client
+	before []byte // the client's file
+	plan   *clientPlan
+	moved  *secretFile // nil = secrets stay in the entries
+	edits  []clientfile.Edit
+}
+
+// add plans one server under a name.
+func (x *export) add(s config.Entry, name string) error {
+	planned := plannedServer{Name: s.Name, Status: "new"}
+	if name != s.Name {
+		planned.As = name
+	}
+	server := s
+	if x.moved != nil {
+		server.Server = x.moved.move(s.Name, s.Server)
+	}
+	out := x.client.Export(name, server.Members())
+	if out.Entry == nil {
+		planned.Status, planned.Reason = "skipped", out.Losses[0].Message
+		x.plan.Servers = append(x.plan.Servers, planned)
+		return nil
+	}
+	edit := clientfile.Edit{Container: x.client.Container, Key: listKey(x.client), Name: name, Value: json.RawMessage(out.Entry)}
+	status, err := x.status(edit)
+	if err != nil {
+		return err
+	}
+	planned.Status = status
+	if status == "conflict" {
+		planned.Reason = fmt.Sprintf("%s has another server of this name: remove it there, or give this one a name with --only %s --as NAME", x.client.Name, s.Name)
+	} else {
+		x.edits = append(append(x.edits, edit), x.inputs(out.Inputs)...)
+		x.report(s.Name, out.Losses)
+	}
+	x.plan.Servers = append(x.plan.Servers, planned)
+	return nil
+}
+
+// status compares an entry with the one that the client's file has: new, present or
+// conflict.
+func (x *export) status(edit clientfile.Edit) (string, error) {
+	set, err := clientfile.Apply(x.client.Format, x.before, edit)
+	if err != nil {
+		return "", err
+	}
+	edit.Value = nil
+	without, err := clientfile.Apply(x.client.Format, x.before, edit)
+	switch {
+	case err != nil && !errors.Is(err, clientfile.ErrForm):
+		return "", err
+	case bytes.Equal(set, x.before):
+		return "present", nil
+	case err != nil || !bytes.Equal(without, x.before):
+		return "conflict", nil
+	}
+	return "new", nil
+}
+
+// inputs returns edits that describe inputs which the client's file does not.
+func (x *export) inputs(ids []string) (edits []clientfile.Edit) {
+	for _, id := range ids {
+		edit := clientfile.Edit{Container: []string{"inputs"}, Key: "id", Name: id}
+		if without, err := clientfile.Apply(x.client.Format, x.before, edit); err == nil && bytes.Equal(without, x.before) {
+			edit.Value, _ = json.Marshal(map[string]any{"type": "promptString", "id": id, "description": id, "password": true}) // of strings
+			edits = append(edits, edit)
+		}
+	}
+	return edits
+}
+
+// report says what the client's file does not say of a server, filters first.
+func (x *export) report(name string, losses []dialect.Loss) {
+	for _, loss := range losses {
+		text := fmt.Sprintf("%s: %s: %s", name, loss.Key, loss.Message)
+		if loss.Wider {
+			x.plan.Warnings = append(x.plan.Warnings, text)
+		} else {
+			x.plan.Notes = append(x.plan.Notes, text)
+		}
+	}
+}
+
+// note says what holds for all servers.
+func (x *export) note(f *clientFlags) {
+	if x.moved != nil && len(x.moved.values) > 0 {
+		names := strings.Join(slices.Sorted(maps.Keys(x.moved.values)), ", ")
+		if f.envFile == "" {
+			names += "; --env-file FILE writes them to a file, --secrets into the client's file"
+		}
+		x.plan.Notes = append(x.plan.Notes, fmt.Sprintf("secrets become variables of %s's environment: %s", x.client.Name, names))
+	}
+	if len(x.edits) > 0 {
+		x.plan.Notes = append(x.plan.Notes, "the policy, limits, approvals and audit trail of toolgate do not follow: "+x.client.Name+" calls these servers itself")
+	}
+}

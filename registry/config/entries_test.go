@@ -1,0 +1,199 @@
+package config_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/tools/txtar"
+	"pgregory.net/rapid"
+
+	"encoding/json"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/dialect"
+)
+
+// writers are the clients that call servers.
+func writers() (found []dialect.Client) {
+	for _, c := range dialect.Clients() {
+		if c.Write != nil {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// TestExport holds what each client is given of the servers of one mcp.json, and every loss.
+func TestExport(t *testing.T) {
+	for _, path := range archives(t, "export") {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := config.Entries(home(a, "mcp.json"), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, c := range writers() {
+			fmt.Fprintf(&b, "# %s\n", c.ID)
+			for _, s := range entries.Servers {
+				got := c.Export(s.Name, s.Members())
+				fmt.Fprintf(&b, "%s %s\n", s.Name, got.Entry)
+				for _, loss := range got.Losses {
+					fmt.Fprintf(&b, "  %s: %s%s\n", loss.Key, map[bool]string{true: "WIDER "}[loss.Wider], loss.Message)
+				}
+			}
+		}
+		compare(t, path, a, b.String())
+	}
+}
+
+// exported returns the file of a client with one server, "" when the server is left out.
+func exported(t interface{ Fatalf(string, ...any) }, c dialect.Client, s config.Entry) (text string, losses []dialect.Loss) {
+	got := c.Export(s.Name, s.Members())
+	if got.Entry == nil {
+		return "", got.Losses
+	}
+	key := ""
+	if c.List {
+		key = "name"
+	}
+	after, err := clientfile.Apply(c.Format, nil, clientfile.Edit{Container: c.Container, Key: key, Name: s.Name, Value: json.RawMessage(got.Entry)})
+	if err != nil {
+		t.Fatalf("%s: %v", c.ID, err)
+	}
+	return string(after), got.Losses
+}
+
+// What is exported to a client and imported from it is the same server, but for what the
+// losses name. More tools are offered only where a loss says so.
+func TestExportReverses(t *testing.T) {
+	texts := rapid.SampledFrom([]string{
+		"x", "", "a b", `"q"`, "${A}", "Bearer ${A}", "${env:B}", "${C:-d}", "${C:-}", "${input:in-put}", "${file:/etc/key}", "${file:key}", "${userHome}/x",
+		"a${/}b", "$PRICE", "{env:X}", "${{", "é<&>", "1", "true", "- x", "# x",
+	})
+	names := rapid.SampledFrom([]string{"A", "B", "X-Key", "Authorization", "LOG"})
+	pick := rapid.SampledFrom(tools[:6])
+	filters := rapid.SliceOfNDistinct(rapid.OneOf(pick, rapid.SampledFrom([]string{"*", "search*", "get_?ssue", "*_file"})), 0, 3, rapid.ID)
+	timeouts := rapid.SampledFrom([]any{1, 1500, 90000, "45s", "1h30m", "2h", "1.5s", "300ms"})
+	rapid.Check(t, func(t *rapid.T) {
+		entry, settings := map[string]any{}, map[string]any{}
+		put := func(to map[string]any, key string, value any) {
+			if rapid.Bool().Draw(t, "has "+key) {
+				to[key] = value
+			}
+		}
+		if rapid.Bool().Draw(t, "local") {
+			entry["command"] = rapid.SampledFrom([]string{"npx", "${A}", "./run"}).Draw(t, "command")
+			put(entry, "type", "stdio")
+			put(entry, "args", rapid.SliceOfN(texts, 0, 3).Draw(t, "args"))
+			put(entry, "env", rapid.MapOfN(names, texts, 0, 3).Draw(t, "env"))
+			put(entry, "cwd", "work")
+			put(entry, "envFile", "my.env")
+		} else {
+			entry["url"] = rapid.SampledFrom([]string{"https://example.org/mcp?a=b&c", "https://${A}/x", "${B:-https://example.org}"}).Draw(t, "url")
+			put(entry, "type", rapid.SampledFrom([]string{"http", "sse", "streamable-http"}).Draw(t, "type"))
+			put(entry, "headers", rapid.MapOfN(names, texts, 0, 3).Draw(t, "headers"))
+		}
+		put(entry, "disabled", true)
+		put(entry, "timeout", timeouts.Draw(t, "timeout"))
+		for _, to := range []map[string]any{entry, settings} {
+			put(to, "expose", filters.Draw(t, "expose"))
+			put(to, "exclude", filters.Draw(t, "exclude"))
+		}
+		put(settings, "timeout", "7s")
+		text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"s": entry}, "toolgate": map[string]any{"servers": map[string]any{"s": settings}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkReversed(t, string(text))
+	})
+}
+
+// checkReversed exports the server of an mcp.json to every client, and imports it again.
+func checkReversed(t *rapid.T, text string) {
+	files := []txtar.File{{Name: "mcp.json", Data: []byte(text)}, {Name: "my.env", Data: []byte("FROM=file")}, {Name: "key", Data: []byte("s3cret")}}
+	opts := home(&txtar.Archive{Files: files}, "mcp.json")
+	opts = withFile(opts, "/etc/key", "key")
+	everything := opts.Getenv
+	opts.Getenv = func(name string) (string, bool) {
+		value, _ := everything(name)
+		if name == "C" { // it has a default
+			return "", false
+		}
+		return value, true
+	}
+	want := tryLoad(opts)
+	entries, err := config.Entries(opts, false)
+	if want == nil || err != nil {
+		if want != nil {
+			t.Fatalf("Load accepts what Entries refuses: %v\n%s", err, text)
+		}
+		return
+	}
+	for _, c := range writers() {
+		file, losses := exported(t, c, entries.Servers[0])
+		if file == "" {
+			if len(losses) != 1 || losses[0].Key != "" {
+				t.Fatalf("%s: left out with losses %v", c.ID, losses)
+			}
+			continue
+		}
+		n, err := config.Normalise(config.ClientFile{Name: "theirs", Path: "/elsewhere/theirs", Data: []byte(file), Client: c.ID})
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", c.ID, err, file)
+		}
+		got := tryLoad(withFile(opts, "/home/ada/mcp.json", bundleOf(n)))
+		if got == nil {
+			t.Fatalf("%s: what is imported is refused\n%s", c.ID, bundleOf(n))
+		}
+		for _, key := range differing(want.Servers[0], got.Servers[0]) {
+			if !slices.ContainsFunc(losses, func(l dialect.Loss) bool { return slices.Contains(key, l.Key) }) {
+				t.Errorf("%s: %s differs without a word\n%s\n%s\n%s", c.ID, key, text, file, cmp.Diff(want.Servers[0], got.Servers[0]))
+			}
+		}
+		for _, tool := range tools {
+			if got.Servers[0].Offers(tool) && !want.Servers[0].Offers(tool) && !slices.ContainsFunc(losses, func(l dialect.Loss) bool { return l.Wider }) {
+				t.Errorf("%s: offers %s without a word\n%s\n%s", c.ID, tool, text, file)
+			}
+		}
+	}
+}
+
+// differing returns the keys that say different things of two servers; of those that say
+// one thing together, all.
+func differing(a, b config.Server) (keys [][]string) {
+	offered := func(s config.Server) string {
+		return fmt.Sprint(slices.DeleteFunc(slices.Clone(tools), func(tool string) bool { return !s.Offers(tool) }))
+	}
+	for key, same := range map[string]bool{
+		"type": a.Type == b.Type, "command": a.Command == b.Command, "args": cmp.Equal(a.Args, b.Args, cmpopts.EquateEmpty()), "cwd": a.Dir == b.Dir, "url": a.URL == b.URL,
+		"env envFile": maps.Equal(a.Env, b.Env), "headers": maps.Equal(a.Headers, b.Headers), "disabled": a.Disabled == b.Disabled, "timeout": a.Timeout == b.Timeout,
+	} {
+		if !same {
+			keys = append(keys, strings.Fields(key))
+		}
+	}
+	if offered(a) != offered(b) {
+		keys = append(keys, []string{"expose", "exclude"})
+	}
+	return keys
+}
+
+func withFile(opts config.Options, path, text string) config.Options {
+	read := opts.ReadFile
+	opts.ReadFile = func(name string) ([]byte, error) {
+		if name == path {
+			return []byte(text), nil
+		}
+		return read(name)
+	}
+	return opts
+}

@@ -1,0 +1,414 @@
+package dialect
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Write says how a client writes the servers that it calls.
+type Write struct {
+	Keys     []string          `json:"keys"`     // of an entry, in their order
+	Types    map[string]string `json:"types"`    // its word for each transport that it has; "" = it needs none
+	Base     map[string]any    `json:"base"`     // members of every entry; {name} is filled in
+	Line     bool              `json:"line"`     // command is a list that has the arguments
+	Globs    bool              `json:"globs"`    // its filters have * and ?
+	Variable string            `json:"variable"` // reference to the variable {name}; "" = it expands none
+	Default  string            `json:"default"`  // the same with {default}; "" = it has no defaults
+	Input    string            `json:"input"`    // reference to the input {name}; "" = it has no inputs
+	Text     string            `json:"text"`     // reference to the text of the file {name}; "" = it has none
+	In       []string          `json:"in"`       // keys in which references are expanded; nil = all
+	Declare  string            `json:"declare"`  // key with the names of all variables to which an entry refers; "" = none
+}
+
+// Exported is a server as a client writes it.
+type Exported struct {
+	Entry  jsontext.Value // nil = the server is left out
+	Inputs []string       // IDs of the inputs to which Entry refers
+	Losses []Loss
+}
+
+// Loss is something that a server's entry says in toolgate's form and not in the client's.
+type Loss struct {
+	Key     string // of toolgate's form; "" = the server is left out
+	Message string
+	Wider   bool // the client offers more tools than toolgate does
+}
+
+// Export returns a server in the client's form, from its members in toolgate's form, expose
+// and exclude included. It reverses what registry/config does when it reads the client's
+// file. References to variables stay references, in the client's own words. The client must
+// have a Write.
+func (c Client) Export(name string, server map[string]any) Exported {
+	e := &exporter{client: c, own: map[string]any{}, transport: transportOf(server)}
+	if reason := e.leftOut(server); reason != "" {
+		return Exported{Losses: []Loss{{Message: reason}}}
+	}
+	for key, value := range server {
+		if !slices.Contains(idle[e.transport == "stdio"], key) {
+			e.own[key] = e.canonical(value)
+		}
+	}
+	base, _ := fill(c.Write.Base, strings.NewReplacer("{name}", name)).(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(base)) {
+		e.set(key, base[key])
+	}
+	e.joinCommand()
+	for _, key := range c.Write.Keys {
+		e.put(key)
+	}
+	e.checkType()
+	for _, key := range slices.Sorted(maps.Keys(e.own)) {
+		e.missing(key)
+	}
+	e.declare()
+	return Exported{Entry: e.entry(), Inputs: e.inputs, Losses: e.losses}
+}
+
+// exporter writes one entry.
+type exporter struct {
+	client    Client
+	transport string
+	own       map[string]any // what is not written yet
+	members   []member
+	implied   string // the transport that the entry says without a word for it
+	inputs    []string
+	declared  []string
+	losses    []Loss
+}
+
+type member struct {
+	key   string
+	value any
+}
+
+// idle are the keys without a meaning for an address, and for a command.
+var idle = map[bool][]string{false: {"command", "args", "env", "envFile", "cwd"}, true: {"url", "headers"}}
+
+func transportOf(server map[string]any) string {
+	word, _ := server["type"].(string)
+	switch {
+	case Types()[word] != "":
+		return Types()[word]
+	case server["command"] != nil:
+		return "stdio"
+	}
+	return "http"
+}
+
+// leftOut returns why the client cannot have a server, "" if it can.
+func (e *exporter) leftOut(server map[string]any) string {
+	keys := e.client.Write.Keys
+	_, has := e.client.Write.Types[e.transport]
+	switch {
+	case !has:
+		return fmt.Sprintf("%s has no transport %s", e.client.Name, e.transport)
+	case server["disabled"] == true && !slices.Contains(keys, "disabled") && !slices.Contains(keys, "enabled"):
+		return fmt.Sprintf("it is disabled, and %s would start it", e.client.Name)
+	}
+	return ""
+}
+
+// lose reports a loss, once.
+func (e *exporter) lose(key, format string, args ...any) {
+	loss := Loss{Key: key, Message: fmt.Sprintf(format, args...)}
+	if !slices.Contains(e.losses, loss) {
+		e.losses = append(e.losses, loss)
+	}
+}
+
+// widen reports a filter that the client does not apply.
+func (e *exporter) widen(key, format string, args ...any) {
+	e.losses = append(e.losses, Loss{Key: key, Message: fmt.Sprintf(format, args...), Wider: true})
+}
+
+// missing reports a key that the client does not have.
+func (e *exporter) missing(key string) {
+	switch key {
+	case "expose", "exclude":
+		e.widen(key, "%s has no such filter: its agents see every tool that only this filter hides", e.client.Name)
+	case "type", "disabled":
+	default:
+		e.lose(key, "%s has no such key", e.client.Name)
+	}
+}
+
+// checkType reports a transport that the entry does not say.
+func (e *exporter) checkType() {
+	if implied := e.implied; implied != "" && implied != e.transport {
+		e.lose("type", "%s has no word for transport %s", e.client.Name, e.transport)
+	}
+}
+
+// set adds a member, or replaces the one with its key.
+func (e *exporter) set(key string, value any) {
+	if i := slices.IndexFunc(e.members, func(m member) bool { return m.key == key }); i >= 0 {
+		e.members[i].value = value
+		return
+	}
+	e.members = append(e.members, member{key, value})
+}
+
+// put writes what a key of the client says.
+func (e *exporter) put(key string) {
+	k := Keys()[key]
+	if k.To == "" {
+		k.To = key
+	}
+	if k.To == "type" {
+		if word := e.client.Write.Types[e.transport]; word != "" {
+			e.set(key, word)
+			e.implied = Types()[word]
+		}
+		return
+	}
+	value, ok := e.own[k.To]
+	if !ok || k.Type != "" && k.Type != e.transport {
+		return
+	}
+	written, rest := e.form(k, value)
+	if delete(e.own, k.To); rest != nil {
+		e.own[k.To] = rest
+	}
+	if written == nil {
+		return
+	}
+	switch {
+	case k.To == "command" && e.implied == "":
+		e.implied = "stdio"
+	case k.To == "url" && e.implied == "":
+		e.implied = "http"
+	}
+	e.set(key, written)
+}
+
+// form returns a value as a key writes it, nil for nothing, and what is left for other keys.
+func (e *exporter) form(k Key, value any) (written, rest any) {
+	object, _ := value.(map[string]any)
+	switch k.Form {
+	case FormNot:
+		return value != true, nil
+	case FormNames:
+		names, rest := e.variables(object, func(name, variable string) bool { return name == variable })
+		return sortedKeys(names), rest
+	case FormVariables:
+		return e.variables(object, func(string, string) bool { return true })
+	case FormBearer:
+		return e.bearer(object)
+	}
+	switch {
+	case k.To == "timeout":
+		return e.timeout(k.Form, value), nil
+	case k.To == "expose" || k.To == "exclude":
+		return e.filter(k.To, value), nil
+	case k.To == "command" && e.client.Write.Line:
+		return value, nil // its references are rewritten
+	}
+	written = e.refer(k.To, value)
+	if k.Form == FormHeaders {
+		written = map[string]any{"headers": written}
+	}
+	return written, nil
+}
+
+// sortedKeys returns the keys of an object as a list, nil for none.
+func sortedKeys(object any) any {
+	members, _ := object.(map[string]any)
+	if len(members) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(members))
+}
+
+var wholeReference = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+
+// variables returns the members that are a variable, and fit, as name ⇒ variable, and the
+// others. Each is nil when it has no members.
+func (e *exporter) variables(object map[string]any, fit func(name, variable string) bool) (found, rest any) {
+	names, others := map[string]any{}, map[string]any{}
+	for name, value := range object {
+		text, _ := value.(string)
+		if v := wholeReference.FindStringSubmatch(text); v != nil && fit(name, v[1]) {
+			names[name] = v[1]
+		} else {
+			others[name] = value
+		}
+	}
+	return orNil(names), orNil(others)
+}
+
+func orNil(object map[string]any) any {
+	if len(object) == 0 {
+		return nil
+	}
+	return object
+}
+
+// bearer returns the variable of a bearer token in headers, and the other headers.
+func (e *exporter) bearer(headers map[string]any) (variable, rest any) {
+	text, _ := headers["Authorization"].(string)
+	token, isBearer := strings.CutPrefix(text, "Bearer ")
+	found := wholeReference.FindStringSubmatch(token)
+	if !isBearer || found == nil {
+		return nil, headers
+	}
+	others := maps.Clone(headers)
+	delete(others, "Authorization")
+	return found[1], orNil(others)
+}
+
+// joinCommand makes one list of command and arguments, for a client that has them so.
+func (e *exporter) joinCommand() {
+	command, ok := e.own["command"]
+	if !e.client.Write.Line || !ok {
+		return
+	}
+	args, _ := e.refer("args", e.own["args"]).([]any)
+	e.own["command"] = append([]any{e.refer("command", command)}, args...)
+	delete(e.own, "args")
+}
+
+// timeout returns a time-out as a number in the client's unit, nil when it has none of this
+// length.
+func (e *exporter) timeout(form string, value any) any {
+	d, err := duration(value)
+	unit, c := time.Millisecond, e.client
+	if form == FormSeconds || form == FormSame && c.Unit == "s" {
+		unit = time.Second
+	}
+	number := float64(d) / float64(unit)
+	switch {
+	case err != nil:
+		e.lose("timeout", "it depends on a variable, and %s has a number", c.Name)
+		return nil
+	case c.Longest > 0 && number > float64(c.Longest):
+		e.lose("timeout", "%s accepts at most %d", c.Name, c.Longest)
+		return nil
+	case form != FormSeconds && number != math.Ceil(number):
+		e.lose("timeout", "%s counts whole numbers: %s is written as %v", c.Name, d, math.Ceil(number))
+		number = math.Ceil(number)
+	}
+	return number
+}
+
+func duration(value any) (time.Duration, error) {
+	if ms, ok := value.(float64); ok {
+		return time.Duration(ms * float64(time.Millisecond)), nil
+	}
+	text, _ := value.(string)
+	return time.ParseDuration(text)
+}
+
+// filter reports patterns that the client does not know.
+func (e *exporter) filter(key string, list any) any {
+	items, _ := list.([]any)
+	pattern := slices.IndexFunc(items, func(item any) bool { return strings.ContainsAny(fmt.Sprint(item), "*?") })
+	switch {
+	case e.client.Write.Globs || pattern < 0:
+	case key == "expose":
+		e.lose(key, "%s has no patterns: %q offers nothing there", e.client.Name, items[pattern])
+	default:
+		e.widen(key, "%s has no patterns: its agents see the tools that %q hides", e.client.Name, items[pattern])
+	}
+	return list
+}
+
+// inputChars are the characters of an input's ID that no variable has.
+var inputChars = regexp.MustCompile(`[^A-Za-z0-9_]`)
+
+// InputVariable returns the variable that has the value of an input.
+func InputVariable(id string) string { return strings.ToUpper(inputChars.ReplaceAllString(id, "_")) }
+
+var reference = regexp.MustCompile(`\$\{([^}]*)\}`)
+
+// canonical returns a value with one spelling of each reference.
+func (e *exporter) canonical(value any) any {
+	return replaceTexts(value, func(text string) string {
+		return reference.ReplaceAllStringFunc(text, func(found string) string {
+			body := strings.TrimPrefix(found[2:len(found)-1], "env:")
+			id, isInput := strings.CutPrefix(body, "input:")
+			switch {
+			case body == "/" || body == "pathSeparator":
+				return string(filepath.Separator)
+			case body == "userHome":
+				body = "HOME"
+			case isInput && e.client.Write.Input == "":
+				body = InputVariable(id)
+			}
+			return "${" + body + "}"
+		})
+	})
+}
+
+// refer returns a value with its references in the client's words.
+func (e *exporter) refer(key string, value any) any {
+	return replaceTexts(value, func(text string) string {
+		plain := reference.ReplaceAllString(text, "\n")
+		for _, x := range e.client.Expand {
+			if found := x.Pattern.FindString(plain); found != "" {
+				e.lose(key, "%s expands %s, which toolgate takes literally", e.client.Name, strings.TrimSpace(found))
+			}
+		}
+		return reference.ReplaceAllStringFunc(text, func(found string) string { return e.reference(key, found) })
+	})
+}
+
+// reference returns one reference in the client's words, or as it is where the client has
+// none.
+func (e *exporter) reference(key, found string) string {
+	w, body := e.client.Write, found[2:len(found)-1]
+	form := w.Variable
+	name, fallback, hasDefault := strings.Cut(body, ":-")
+	if id, ok := strings.CutPrefix(body, "input:"); ok {
+		form, name, hasDefault = w.Input, id, false
+		e.inputs = append(e.inputs, id)
+	} else if path, ok := strings.CutPrefix(body, "file:"); ok {
+		form, name, hasDefault = w.Text, path, false
+	} else if hasDefault && w.Default != "" {
+		form, hasDefault = w.Default, false
+	} else if w.Variable != "" {
+		e.declared = append(e.declared, name)
+	}
+	switch {
+	case form == "" || w.In != nil && !slices.Contains(w.In, key):
+		before, _, _ := strings.Cut(body, ":-")
+		e.lose(key, "%s does not expand ${%s}: write the value in its place", e.client.Name, before)
+		return found
+	case hasDefault:
+		e.lose(key, "%s has no default values: set %s", e.client.Name, name)
+	}
+	return strings.NewReplacer("{name}", name, "{default}", fallback).Replace(form)
+}
+
+// declare names the variables to which the entry refers.
+func (e *exporter) declare() {
+	if key := e.client.Write.Declare; key != "" && e.transport != "stdio" && len(e.declared) > 0 {
+		slices.Sort(e.declared)
+		e.set(key, slices.Compact(e.declared))
+	}
+}
+
+// entry returns the members as JSON.
+func (e *exporter) entry() jsontext.Value {
+	text := []byte("{")
+	for i, m := range e.members {
+		value, err := json.Marshal(m.value, json.Deterministic(true))
+		if err != nil { // strings, numbers, lists and objects of them
+			panic("writing an entry: " + err.Error())
+		}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text, _ = jsontext.AppendQuote(text, m.key) // keys of the table are valid
+		text = append(append(text, ':'), value...)
+	}
+	return append(text, '}')
+}
