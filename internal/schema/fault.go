@@ -13,6 +13,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 const (
@@ -34,15 +36,21 @@ type Fault struct {
 	Want string `json:"want"`
 	// Got is what is there: type and value, cut to 80 bytes.
 	Got string `json:"got"`
+	// Note says that the value is the wanted one in another type, such as "1" in
+	// place of 1; "" where it is not.
+	Note string `json:"note,omitzero"`
 }
 
 // String says it in one line.
 func (f Fault) String() string {
-	at := f.Pointer
+	at, fault := f.Pointer, f.Note
 	if at == "" {
 		at = "the value"
 	}
-	return fmt.Sprintf("%s: %s: want %s, got %s", at, f.Keyword, f.Want, f.Got)
+	if fault == "" {
+		fault = "want " + f.Want + ", got " + f.Got
+	}
+	return at + ": " + f.Keyword + ": " + fault
 }
 
 // report turns the library's tree of errors into faults.
@@ -170,7 +178,7 @@ func (r *report) leaf(e *jsonschema.ValidationError) {
 		r.add(at, "format", want, describe(value))
 	default:
 		keyword, want := wanted(e.ErrorKind)
-		r.add(at, keyword, want, describe(value))
+		r.addNoted(at, keyword, want, describe(value), mistyped(e.ErrorKind, value))
 	}
 }
 
@@ -203,8 +211,57 @@ func (r *report) allowed(e *jsonschema.ValidationError) string {
 	return "only " + strings.Join(names, ", ")
 }
 
-func (r *report) add(at, keyword, want, got string) {
-	r.faults[Fault{clip(at, 4*maxText), keyword, clip(want, 4*maxText), clip(got, maxText)}] = true
+func (r *report) add(at, keyword, want, got string) { r.addNoted(at, keyword, want, got, "") }
+
+func (r *report) addNoted(at, keyword, want, got, note string) {
+	r.faults[Fault{clip(at, 4*maxText), keyword, clip(want, 4*maxText), clip(got, maxText), note}] = true
+}
+
+// mistyped returns the note of a fault in the type or the value of v: that v is the text
+// of the number or boolean that k wants, or the reverse. It returns "" for any other.
+func mistyped(k jsonschema.ErrorKind, v any) string {
+	other, types, note := retype(v)
+	if other == nil {
+		return ""
+	}
+	fits := false
+	switch k := k.(type) {
+	case *kind.Type:
+		fits = slices.ContainsFunc(k.Want, func(want string) bool { return slices.Contains(types, want) })
+	case *kind.Enum:
+		fits = slices.Contains(k.Want, other)
+	case *kind.Const:
+		fits = k.Want == other
+	}
+	if !fits {
+		return ""
+	}
+	return note
+}
+
+// retype returns the number or boolean that a text says, or the text of a number or a
+// boolean, with its types and the note for it. It returns nil for any other value.
+func retype(v any) (other any, types []string, note string) {
+	switch v := v.(type) {
+	case string:
+		said, _ := jsonrpc.Value([]byte(v), jsonrpc.Limits{Bytes: maxText})
+		switch said := said.(type) {
+		case json.Number:
+			types = []string{"number"}
+			if r, ok := new(big.Rat).SetString(said.String()); ok && r.IsInt() {
+				types = append(types, "integer")
+			}
+			return said, types, fmt.Sprintf("%s is text where the number %s is wanted", quoted(v), said)
+		case bool:
+			return said, []string{"boolean"}, fmt.Sprintf("%s is text where the boolean %t is wanted", quoted(v), said)
+		}
+	case json.Number:
+		text := clip(v.String(), maxText)
+		return v.String(), []string{"string"}, fmt.Sprintf("%s is a number where the text %q is wanted", text, text)
+	case bool:
+		return strconv.FormatBool(v), []string{"string"}, fmt.Sprintf("%t is a boolean where the text \"%[1]t\" is wanted", v)
+	}
+	return nil, nil, ""
 }
 
 // pointer joins tokens into a JSON Pointer.

@@ -57,47 +57,47 @@ func TestValidateFaults(t *testing.T) {
 	}{
 		{"valid", payment, paid, nil},
 		{"boolean schema true", `true`, `1`, nil},
-		{"boolean schema false", `false`, `1`, []schema.Fault{{"", "false", "nothing here", "number 1"}}},
-		{"root type array", `{"type":"array"}`, `{}`, []schema.Fault{{"", "type", "array", "object with 0 members"}}},
+		{"boolean schema false", `false`, `1`, []schema.Fault{{"", "false", "nothing here", "number 1", ""}}},
+		{"root type array", `{"type":"array"}`, `{}`, []schema.Fault{{"", "type", "array", "object with 0 members", ""}}},
 		{"missing members, one fault each", payment, `{"amount":1}`, []schema.Fault{
-			{"", "required", `member "currency"`, "no such member"},
-			{"", "required", `member "to"`, "no such member"},
+			{"", "required", `member "currency"`, "no such member", ""},
+			{"", "required", `member "to"`, "no such member", ""},
 		}},
 		{"unknown member names the known", `{"properties":{"a":{},"b":{}},"additionalProperties":false}`, `{"a":1,"c":2}`,
-			[]schema.Fault{{"", "additionalProperties", `only "a", "b"`, `member "c"`}}},
+			[]schema.Fault{{"", "additionalProperties", `only "a", "b"`, `member "c"`, ""}}},
 		{"unevaluated member", `{"properties":{"a":{}},"unevaluatedProperties":false}`, `{"a":1,"c":2}`,
-			[]schema.Fault{{"/c", "unevaluatedProperties", "nothing here", "number 2"}}},
+			[]schema.Fault{{"/c", "unevaluatedProperties", "nothing here", "number 2", ""}}},
 		{"enum", payment, strings.Replace(paid, "EUR", "GBP", 1),
-			[]schema.Fault{{"/currency", "enum", `one of "EUR", "USD", "CHF"`, `string "GBP"`}}},
+			[]schema.Fault{{"/currency", "enum", `one of "EUR", "USD", "CHF"`, `string "GBP"`, ""}}},
 		{"exact bound", payment, strings.Replace(paid, "12.50", "9007199254740993", 1),
-			[]schema.Fault{{"/amount", "maximum", "at most 9007199254740992", "number 9007199254740993"}}},
+			[]schema.Fault{{"/amount", "maximum", "at most 9007199254740992", "number 9007199254740993", ""}}},
 		{"bound with a fraction", `{"minimum":0.1}`, `0.09999999999999999999999`,
-			[]schema.Fault{{"", "minimum", "at least 0.1", "number 0.09999999999999999999999"}}},
+			[]schema.Fault{{"", "minimum", "at least 0.1", "number 0.09999999999999999999999", ""}}},
 		{"pattern", payment, strings.Replace(paid, "DE02", "de02", 1),
-			[]schema.Fault{{"/to", "pattern", "a match of ^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$", `string "de02120300000000202051"`}}},
+			[]schema.Fault{{"/to", "pattern", "a match of ^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$", `string "de02120300000000202051"`, ""}}},
 		{"pointer is escaped", `{"properties":{"a/b":{"properties":{"c~d":{"type":"null"}}}}}`, `{"a/b":{"c~d":0}}`,
-			[]schema.Fault{{"/a~1b/c~0d", "type", "null", "number 0"}}},
-		{"element", `{"items":{"type":"integer"}}`, `[1,2.0,"x"]`, []schema.Fault{{"/2", "type", "integer", `string "x"`}}},
+			[]schema.Fault{{"/a~1b/c~0d", "type", "null", "number 0", ""}}},
+		{"element", `{"items":{"type":"integer"}}`, `[1,2.0,"x"]`, []schema.Fault{{"/2", "type", "integer", `string "x"`, ""}}},
 		{"leaves of every alternative", `{"anyOf":[{"type":"string"},{"minimum":5}]}`, `1`, []schema.Fault{
-			{"", "minimum", "at least 5", "number 1"}, {"", "type", "string", "number 1"},
+			{"", "minimum", "at least 5", "number 1", ""}, {"", "type", "string", "number 1", `1 is a number where the text "1" is wanted`},
 		}},
 		{"two alternatives match", `{"oneOf":[{"type":"integer"},{"minimum":5}]}`, `7`,
-			[]schema.Fault{{"", "oneOf", "exactly one of the alternatives", "number 7"}}},
+			[]schema.Fault{{"", "oneOf", "exactly one of the alternatives", "number 7", ""}}},
 		{"below a reference", `{"$ref":"#/$defs/a","$defs":{"a":{"const":{"x":1}}}}`, `2`,
-			[]schema.Fault{{"", "const", `{"x":1}`, "number 2"}}},
+			[]schema.Fault{{"", "const", `{"x":1}`, "number 2", ""}}},
 		{"not", `{"not":{"type":"string"}}`, `"a"`,
-			[]schema.Fault{{"", "not", "a value that does not match the schema below not", `string "a"`}}},
+			[]schema.Fault{{"", "not", "a value that does not match the schema below not", `string "a"`, ""}}},
 		{"names", `{"properties":{"o":{"propertyNames":{"pattern":"^[a-z]+$"}}}}`, `{"o":{"B":1}}`,
-			[]schema.Fault{{"/o", "propertyNames", "a name with pattern a match of ^[a-z]+$", `member "B"`}}},
+			[]schema.Fault{{"/o", "propertyNames", "a name with pattern a match of ^[a-z]+$", `member "B"`, ""}}},
 		{"contains is about the array", `{"contains":{"type":"string"}}`, `[1,2]`,
-			[]schema.Fault{{"", "contains", "an element that matches the schema below contains", "array with 2 elements"}}},
+			[]schema.Fault{{"", "contains", "an element that matches the schema below contains", "array with 2 elements", ""}}},
 		{"dependent", `{"dependentRequired":{"a":["b"]}}`, `{"a":1}`,
-			[]schema.Fault{{"", "dependentRequired", `member "b"`, "no such member"}}},
+			[]schema.Fault{{"", "dependentRequired", `member "b"`, "no such member", ""}}},
 		{"format is asserted in draft 7", `{"$schema":"http://json-schema.org/draft-07/schema#","format":"date"}`, `"x"`,
-			[]schema.Fault{{"", "format", "a date", `string "x"`}}},
+			[]schema.Fault{{"", "format", "a date", `string "x"`, ""}}},
 		{"format is an annotation in 2020-12", `{"format":"date"}`, `"x"`, nil},
 		{"legal recursion", `{"properties":{"child":{"$ref":"#"},"n":{"type":"integer"}}}`, `{"child":{"child":{"n":"x"}}}`,
-			[]schema.Fault{{"/child/child/n", "type", "integer", `string "x"`}}},
+			[]schema.Fault{{"/child/child/n", "type", "integer", `string "x"`, ""}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestValidateFaults(t *testing.T) {
 func TestNamesPointAtTheirObject(t *testing.T) {
 	s := mustCompile(t, `{"additionalProperties":{"propertyNames":{"maxLength":1}}}`)
 	for range 50 { // the validator walks members in random order
-		want := []schema.Fault{{"/a", "propertyNames", "a name with maxLength at most 1 characters", `member "bad"`}}
+		want := []schema.Fault{{"/a", "propertyNames", "a name with maxLength at most 1 characters", `member "bad"`, ""}}
 		got := mustValidate(t, s, `{"z":{"k":1},"a":{"bad":1},"m":{"k":2}}`)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatal(diff)
@@ -138,9 +138,49 @@ func TestFaultsAreBounded(t *testing.T) {
 }
 
 func TestFaultString(t *testing.T) {
-	f := schema.Fault{"/a", "type", "string", "number 1"}
+	f := schema.Fault{"/a", "type", "string", "number 1", ""}
 	if got, want := f.String(), "/a: type: want string, got number 1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A value that is the wanted one in another type is called so; what is wrong in any other
+// way is not.
+func TestMistyped(t *testing.T) {
+	for _, tt := range []struct{ schema, value, want string }{
+		{`{"type":"integer"}`, `"1"`, `/n: type: "1" is text where the number 1 is wanted`},
+		{`{"type":["integer","null"]}`, `"-7"`, `/n: type: "-7" is text where the number -7 is wanted`},
+		{`{"type":"number"}`, `"1.5e3"`, `/n: type: "1.5e3" is text where the number 1.5e3 is wanted`},
+		{`{"type":"integer"}`, `"1.0"`, `/n: type: "1.0" is text where the number 1.0 is wanted`},
+		{`{"type":"number"}`, `" 1 "`, `/n: type: " 1 " is text where the number 1 is wanted`},
+		{`{"type":"boolean"}`, `"true"`, `/n: type: "true" is text where the boolean true is wanted`},
+		{`{"enum":[1,2,true]}`, `"2"`, `/n: enum: "2" is text where the number 2 is wanted`},
+		{`{"const":false}`, `"false"`, `/n: const: "false" is text where the boolean false is wanted`},
+		{`{"type":"string"}`, `1e2`, `/n: type: 1e2 is a number where the text "1e2" is wanted`},
+		{`{"type":"string"}`, `false`, `/n: type: false is a boolean where the text "false" is wanted`},
+		{`{"enum":["1","2"]}`, `1`, `/n: enum: 1 is a number where the text "1" is wanted`},
+		{`{"const":"true"}`, `true`, `/n: const: true is a boolean where the text "true" is wanted`},
+
+		{`{"type":"integer"}`, `"1.5"`, `/n: type: want integer, got string "1.5"`},
+		{`{"type":"integer"}`, `"one"`, `/n: type: want integer, got string "one"`},
+		{`{"type":"integer"}`, `"1 2"`, `/n: type: want integer, got string "1 2"`},
+		{`{"type":"integer"}`, `"true"`, `/n: type: want integer, got string "true"`},
+		{`{"type":"boolean"}`, `"1"`, `/n: type: want boolean, got string "1"`},
+		{`{"type":"boolean"}`, `"True"`, `/n: type: want boolean, got string "True"`},
+		{`{"type":"boolean"}`, `1`, `/n: type: want boolean, got number 1`},
+		{`{"type":"null"}`, `"null"`, `/n: type: want null, got string "null"`},
+		{`{"type":"object"}`, `"{}"`, `/n: type: want object, got string "{}"`},
+		{`{"enum":[{},null,2]}`, `"{}"`, `/n: enum: want one of {}, null, 2, got string "{}"`},
+		{`{"enum":["2"]}`, `1`, `/n: enum: want one of "2", got number 1`},
+		{`{"type":"string"}`, `null`, `/n: type: want string, got null`},
+		{`{"minimum":5}`, `1`, `/n: minimum: want at least 5, got number 1`},
+		{`{"type":"number"}`, `"1e999"`, `/n: type: want number, got string "1e999"`},
+		{`{"type":"number"}`, `"` + strings.Repeat("1", 100) + `"`, `/n: type: want number, got string "` + strings.Repeat("1", 57) + `..."`},
+	} {
+		faults := mustValidate(t, mustCompile(t, `{"properties":{"n":`+tt.schema+`}}`), `{"n":`+tt.value+`}`)
+		if len(faults) != 1 || faults[0].String() != tt.want {
+			t.Errorf("%s for %s: %v, want %s", tt.value, tt.schema, faults, tt.want)
+		}
 	}
 }
 
@@ -378,7 +418,7 @@ func TestSlowPatternIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []schema.Fault{{"", "pattern", "a match of ^(?=a)(a+)+$", "a match that took too long"}}
+	want := []schema.Fault{{"", "pattern", "a match of ^(?=a)(a+)+$", "a match that took too long", ""}}
 	for _, text := range []string{
 		`{"pattern":"^(?=a)(a+)+$"}`, `{"not":{"pattern":"^(?=a)(a+)+$"}}`, `{"anyOf":[{"pattern":"^(?=a)(a+)+$"},true]}`,
 	} {
