@@ -219,7 +219,10 @@ type Record struct {
 	ResultBytes  int     `json:"result_bytes,omitempty"`
 	// Hidden are the kinds of characters in the upstream's result that a reader does
 	// not see: control, bidi, invisible, tag.
-	Hidden   []string `json:"hidden,omitempty"`
+	Hidden []string `json:"hidden,omitempty"`
+	// Warnings say what was wrong with a call that was made all the same, or with its
+	// result: that they break a schema of the tool, or could not be kept whole.
+	Warnings []string `json:"warnings,omitempty"`
 	Error    string   `json:"error,omitempty"`
 	Replayed bool     `json:"replayed,omitempty"` // the result is the stored one of an earlier run
 }

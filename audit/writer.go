@@ -428,6 +428,9 @@ func appendRecord(b []byte, r *Record, kind Kind, now time.Time) []byte {
 		if r.Hidden != nil {
 			b = appendDocument(b, "hidden", r.Hidden)
 		}
+		if r.Warnings != nil {
+			b = appendDocument(b, "warnings", r.Warnings)
+		}
 		b = appendTexts(b, "error?", r.Error)
 		if r.Replayed {
 			b = append(b, `,"replayed":true`...)

@@ -117,7 +117,7 @@ func (t *toolCall) replyStored(ctx context.Context, ticket approval.Ticket) *Fai
 	if ticket.Result == nil {
 		return t.fail(signal.CodeToolFailed, "the approved call was made and its result is not here: "+ticket.Note).with("ticket", ticket.ID)
 	}
-	return t.replyResult(ctx, ticket.Result, nil, t.describeTicket("replayed", ticket))
+	return t.replyResult(ctx, ticket.Result, t.describeTicket("replayed", ticket))
 }
 
 func textResult(text string) json.RawMessage {

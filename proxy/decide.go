@@ -416,20 +416,31 @@ func (t *toolCall) countable() *Failure {
 		remedy("send a JSON number there and call again")
 }
 
-// validate checks the arguments against the tool's schema. A validator that
-// fails refuses the call.
+// validate checks the arguments against the tool's schema. Where that only warns, a call
+// that breaks it is made, and a validator that fails counts as a fault. Elsewhere either
+// refuses the call.
 func (t *toolCall) validate(context.Context) *Failure {
 	if t.tool.Input == nil {
 		return t.fail(signal.CodeToolQuarantined, "the tool has no usable schema").remedy(useAnother)
 	}
 	faults, err := t.faults()
-	if err != nil {
+	warns := t.tool.InputMode == "warn"
+	t.warnings = nil // of an earlier judgement
+	switch {
+	case err != nil && warns:
+		t.gate.opts.Log.Error("validating arguments", "decision", t.decisionID, "error", err)
+		t.warn(signal.CodeSchemaMismatch, "the arguments could not be validated against the tool's schema")
+		return nil
+	case err != nil:
 		return t.internal("validating arguments", err)
-	}
-	if len(faults) == 0 {
+	case len(faults) == 0:
 		return nil
 	}
 	reason := argumentFault(faults[0])
+	if warns {
+		t.warn(signal.CodeSchemaMismatch, "the arguments break the tool's schema: "+reason)
+		return nil
+	}
 	return t.fail(signal.CodeSchemaMismatch, reason).because(signal.InputError(reason, validator, nil)).with("faults", faults).
 		remedy(correct(faults[1:], "correct the arguments and call again"))
 }

@@ -204,10 +204,8 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 	if len(t.raw) == 0 || t.raw[0] != '{' {
 		return t.withhold(t.fail(signal.CodeOutputInvalid, "the tool's result is no object"))
 	}
-	var warning *signal.KernelError
 	if t.tool.Output != nil && t.tool.OutputMode != "off" {
-		var f *Failure
-		if warning, f = t.checkOutput(); f != nil {
+		if f := t.checkOutput(); f != nil {
 			return t.withhold(f)
 		}
 	}
@@ -226,7 +224,7 @@ func (t *toolCall) normalise(ctx context.Context) *Failure {
 		result = slices.Clip(result)
 	}
 	t.hold.end, t.hold.result = approval.StateDone, result
-	return t.replyResult(ctx, result, warning, nil)
+	return t.replyResult(ctx, result, nil)
 }
 
 // withhold ends a call whose result cannot be given.
@@ -247,9 +245,9 @@ type outcome struct {
 
 // replyResult replies with a result as Signals, in the configured mode. It says how
 // the call went (seed 002, Result): the tool's own isError is an error that carries
-// its one error signal, a warning next to signals is partial success, and a warning
-// alone is failure.
-func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warning *signal.KernelError, view map[string]any) *Failure {
+// its one error signal, the first warning next to signals is partial success, and a
+// warning alone is failure.
+func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, view map[string]any) *Failure {
 	signals, refs, err := signal.FromToolResult(result, signal.Lineage{
 		Origin: t.source, Tool: t.subject.Exposed, TraceID: t.traceID, ParentID: t.signalID, DecisionID: t.decisionID, Accepted: true,
 	})
@@ -259,9 +257,7 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 	o := outcome{result: result, refs: refs}
 	isFile := func(s signal.Signal) bool { return s.Kind() == signal.File }
 	if t.gate.opts.Artifacts != nil && (t.resultsMode() == "signals" || slices.ContainsFunc(signals, isFile)) {
-		if fault := t.keepArtifacts(ctx, &o, signals); warning == nil {
-			warning = fault
-		}
+		t.keepArtifacts(ctx, &o, signals)
 	}
 	var failed *signal.KernelError
 	if len(signals) == 1 && signals[0].Kind() == signal.Data {
@@ -271,23 +267,22 @@ func (t *toolCall) replyResult(ctx context.Context, result json.RawMessage, warn
 	case failed != nil:
 		o.kernel = signal.Fail(failed, m)
 		o.kernel.Signals = signals
-	case warning == nil:
+	case t.warnings == nil:
 		o.kernel = signal.OK(signals, m)
 	case len(signals) == 0:
-		o.kernel = signal.Fail(warning, m)
+		o.kernel = signal.Fail(t.warnings[0], m)
 	default:
-		o.kernel = signal.Partial(signals, warning, m)
+		o.kernel = signal.Partial(signals, t.warnings[0], m)
 		t.gate.opts.Log.Warn("partial result", "server", t.tool.Server, "tool", t.tool.Name, "decision", t.decisionID, "fault", signal.Compose(o.kernel).Log)
 	}
 	return t.replyShaped(o, view)
 }
 
 // checkOutput checks structuredContent against the tool's output schema. In mode
-// warn a fault becomes a degraded error next to the signals; a validator that
-// fails counts as a fault.
-func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
+// warn a fault is a warning; a validator that fails counts as a fault.
+func (t *toolCall) checkOutput() *Failure {
 	if isError(t.raw) {
-		return nil, nil
+		return nil
 	}
 	reason := "the tool declares an output schema and returned no structuredContent"
 	if structured, ok := jsonrpc.Get(t.raw, "structuredContent"); ok {
@@ -295,17 +290,23 @@ func (t *toolCall) checkOutput() (*signal.KernelError, *Failure) {
 		case err != nil:
 			reason = "the tool's output could not be validated"
 		case len(faults) == 0:
-			return nil, nil
+			return nil
 		default:
 			reason = "structuredContent breaks the tool's output schema: " + faults[0].String()
 		}
 	}
-	f := t.fail(signal.CodeOutputInvalid, reason)
 	if t.tool.OutputMode == "enforce" {
-		return nil, f
+		return t.fail(signal.CodeOutputInvalid, reason)
 	}
-	f.Kernel.Severity = signal.Degraded
-	return f.Kernel, nil
+	t.warn(signal.CodeOutputInvalid, reason)
+	return nil
+}
+
+// warn notes a fault that fails no call: a degraded error next to the signals.
+func (c *call) warn(code, reason string) {
+	w := c.fail(code, reason).Kernel
+	w.Severity = signal.Degraded
+	c.warnings = append(c.warnings, w)
 }
 
 func isError(result json.RawMessage) bool {
@@ -391,14 +392,15 @@ const codeNotKept = "T4_ARTIFACT_NOT_KEPT"
 
 // keepArtifacts puts the inline bytes behind FILE signals into the artifact
 // store, for the principal of the call. With Results signals it also takes out of
-// the signals what is larger than Inline. A store that fails makes the result
-// partial; what it could not keep stays where it was.
-func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) (fault *signal.KernelError) {
+// the signals what is larger than Inline. A store that fails is a warning; what it
+// could not keep stays where it was.
+func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []signal.Signal) {
 	set, mode := t.gate.settings.Load(), t.resultsMode()
 	if mode == "off" && t.in.Transport != "rest" && t.in.Transport != "ndjson" { // these carry signals in every mode
-		return nil
+		return
 	}
 	var ids []string
+	var fault *signal.KernelError
 	for i, s := range signals {
 		file, slims := s.Kind() == signal.File, mode == "signals"
 		var data []byte
@@ -429,7 +431,9 @@ func (t *toolCall) keepArtifacts(ctx context.Context, o *outcome, signals []sign
 			o.slim = append(o.slim, s)
 		}
 	}
-	return fault
+	if fault != nil {
+		t.warnings = append(t.warnings, fault)
+	}
 }
 
 // payload returns what a TEXT or DATA signal carries. Errors stay whole: nobody

@@ -198,6 +198,7 @@ type Observation struct {
 	Effect       policy.Effect
 	Code         string // kernel code of a refusal, "" when the call was answered
 	Duration     time.Duration
+	Warnings     []string // kernel codes of what was wrong with a call that was made all the same, or with its result
 	Hidden       []string // kinds of hidden characters in what From sent, nil for none
 	From         string   // the server that answered, or asked; "" for none
 }

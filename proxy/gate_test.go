@@ -492,6 +492,8 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 			"rate limit 60/1m exceeded; try again in 0.6 s"},
 		{"the schema", `{"name":"web__find","arguments":{"n":"x"}}`, nil, signal.CodeSchemaMismatch,
 			signal.KernelError{Code: "T0_VALIDATION_INPUT", Category: signal.Input, Severity: signal.Transient, Message: `/n: type: want integer, got string "x"`}, `/n: type: want integer, got string "x"`},
+		{"the schema, of a number as text", `{"name":"web__find","arguments":{"n":"1"}}`, nil, signal.CodeSchemaMismatch,
+			signal.KernelError{Code: "T0_VALIDATION_INPUT", Category: signal.Input, Severity: signal.Transient, Message: `/n: type: "1" is text where the number 1 is wanted`}, `/n: type: "1" is text where the number 1 is wanted`},
 		{"the audit log", plain, func(b *bench) { b.decisionErr = errors.New("secret") }, signal.CodeAuditUnavailable,
 			signal.KernelError{Code: "T0_AUDIT_PROCESSING", Category: signal.Processing, Severity: signal.Degraded, Message: "the audit log took no record"},
 			"the decision could not be recorded, so the call was not made"},

@@ -125,6 +125,72 @@ func TestOutputSchema(t *testing.T) {
 	}
 }
 
+// Arguments that break the schema of a tool that only warns are sent as they are. The
+// result, its record and the metrics say so.
+func TestInputSchemaThatWarns(t *testing.T) {
+	const breaks, structured = `{"n":"1"}`, `{"content":[],"structuredContent":{"n":"x"}}`
+	const fault = `the arguments break the tool's schema: /n: type: "1" is text where the number 1 is wanted`
+	numbers := mustSchema(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
+	for _, tt := range []struct {
+		name, mode, arguments, result string
+		output                        bool // the tool has an output schema
+		sent                          int
+		warnings, codes               []string
+	}{
+		{"enforced", "enforce", breaks, structured, false, 0, nil, nil},
+		{"not said", "", breaks, structured, false, 0, nil, nil},
+		{"breaks", "warn", breaks, structured, false, 1, []string{fault}, []string{signal.CodeSchemaMismatch}},
+		{"fits", "warn", `{"n":1}`, structured, false, 1, nil, nil},
+		{"both break", "warn", breaks, structured, true, 1, []string{fault, `structuredContent breaks the tool's output schema: /n: type: want integer, got string "x"`},
+			[]string{signal.CodeSchemaMismatch, signal.CodeOutputInvalid}},
+		{"the tool fails", "warn", breaks, `{"content":[],"isError":true}`, true, 1, []string{fault}, []string{signal.CodeSchemaMismatch}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tool := *searcher
+			if tool.InputMode = tt.mode; tt.output {
+				tool.Output = numbers
+			}
+			b := newBench(t, &tool)
+			b.result = tt.result
+			var seen proxy.Observation
+			g, err := proxy.New(proxy.Options{Identifier: b, Policy: b, Limiter: b, Tickets: b, Recorder: b, Observe: func(o proxy.Observation) { seen = o },
+				Upstreams: upstreams{bench: b, catalogue: registry.NewCatalogue([]string{"web"}, &tool)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Gate = g
+			reply, f := b.call(t, `{"name":"web__find","arguments":`+tt.arguments+`}`)
+			if len(b.sent) != tt.sent || tt.sent == 1 && (f != nil || b.sent[0] != tt.arguments) || tt.sent == 0 && f.Kernel.Code != signal.CodeSchemaMismatch {
+				t.Fatalf("sent %q, failure %v", b.sent, f)
+			}
+			if diff := cmp.Diff(tt.warnings, b.outcomes[0].Warnings); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(tt.codes, seen.Warnings); diff != "" {
+				t.Error(diff)
+			}
+			if len(tt.warnings) > 0 && !tt.output && (reply.Kernel.Status != signal.StatusPartial || reply.Kernel.Error.Message != fault) {
+				t.Errorf("the result is %s: %v", reply.Kernel.Status, reply.Kernel.Error)
+			}
+		})
+	}
+}
+
+// A validator that fails refuses the call, and where the schema only warns is a warning.
+func TestInputThatCannotBeValidated(t *testing.T) {
+	costly := mustSchema(`{"$defs":{"n":{"anyOf":[{"items":{"$ref":"#/$defs/n"}},{"items":{"$ref":"#/$defs/n"}}]}},"properties":{"a":{"$ref":"#/$defs/n"}}}`)
+	deep := `{"a":` + strings.Repeat("[", 50) + strings.Repeat("]", 50) + `}`
+	for mode, want := range map[string]string{"enforce": signal.CodeInternal, "warn": ""} {
+		tool := *searcher
+		tool.Input, tool.InputMode = costly, mode
+		b := newBench(t, &tool)
+		_, f := b.call(t, `{"name":"web__find","arguments":`+deep+`}`)
+		if want != "" && (f == nil || f.Kernel.Code != want || len(b.sent) != 0) || want == "" && (f != nil || len(b.sent) != 1 || len(b.outcomes[0].Warnings) != 1) {
+			t.Errorf("%s: failure %v, sent %d, %+v", mode, f, len(b.sent), b.outcomes)
+		}
+	}
+}
+
 func TestPendingAndReplay(t *testing.T) {
 	b := newBench(t)
 	b.decision, b.claim = held, approval.Claim{Ticket: ticket(approval.StateProposed), Outcome: approval.Pending}

@@ -79,6 +79,7 @@ type call struct {
 	replayed bool // the reply is the stored result of an earlier run
 	reply    *Reply
 	unseen   []string              // kinds of hidden characters in a result, or in a question
+	warnings []*signal.KernelError // of a call that is made all the same, or of its result
 	settle   func(context.Context) // ends what the request took, see giveBack; nil = it took nothing
 }
 
@@ -221,6 +222,9 @@ func (c *call) close(ctx context.Context, f *Failure) (*Reply, *Failure) {
 		}
 		rec.Hidden = c.unseen
 		rec.ResultSHA256, rec.ResultBytes = strings.TrimPrefix(digest(c.reply.Result), "sha256:"), len(c.reply.Result)
+	}
+	for _, w := range c.warnings {
+		rec.Warnings, o.Warnings = append(rec.Warnings, w.Message), append(o.Warnings, w.Code)
 	}
 	if f != nil && !c.recorded {
 		shorten(rec)

@@ -115,7 +115,8 @@ func (r *relayed) governTaskResult(ctx context.Context, result json.RawMessage) 
 	in := *r.in
 	in.Capabilities = nil // a task's result is no task
 	t.in, t.task, t.tool, t.decision.Redact, t.reply = &in, nil, r.of.tool, r.of.redact, nil
-	if f := t.normalise(ctx); f != nil {
+	f := t.normalise(ctx)
+	if r.warnings = t.warnings; f != nil {
 		return nil, f
 	}
 	r.kernel = &t.reply.Kernel

@@ -421,7 +421,7 @@ func (t *toolCall) answerStatus(ctx context.Context) *Failure {
 	}
 	result := fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"structuredContent":%s}`,
 		jsonrpc.Quote(strings.Join(words, "\n\n")), marshal(map[string]any{"tickets": data}))
-	return t.replyResult(ctx, result, nil, view)
+	return t.replyResult(ctx, result, view)
 }
 
 // ownTicket returns a ticket of the principal's own, whole. Another principal's

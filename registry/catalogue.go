@@ -203,7 +203,7 @@ func (c *Catalogue) looksLike(other *Catalogue) bool {
 // part of the definition, which the fingerprint names.
 func (t *Tool) equal(other *Tool) bool {
 	return t.Server == other.Server && t.Name == other.Name && t.Exposed == other.Exposed &&
-		t.Fingerprint == other.Fingerprint && t.Risk == other.Risk && t.OutputMode == other.OutputMode &&
+		t.Fingerprint == other.Fingerprint && t.Risk == other.Risk && t.InputMode == other.InputMode && t.OutputMode == other.OutputMode &&
 		t.AllowVariants == other.AllowVariants && t.Timeout == other.Timeout && t.MaxTimeout == other.MaxTimeout &&
 		t.Quarantine == other.Quarantine && t.Notice == other.Notice
 }

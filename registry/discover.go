@@ -78,7 +78,7 @@ func (r *Registry) tool(cfg config.Server, name string, definition json.RawMessa
 	t := &Tool{
 		Server: cfg.Name, Name: name, Exposed: cfg.Prefix + name,
 		Definition: definition, source: definition, Fingerprint: upstream.Fingerprint(definition),
-		Risk: cfg.Risk, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
+		Risk: cfg.Risk, InputMode: cfg.InputSchema, OutputMode: cfg.OutputSchema, AllowVariants: cfg.CaseVariants == "allow",
 		Timeout: cfg.Timeout, MaxTimeout: cfg.MaxTimeout, Notice: cfg.Notice, EscapeHidden: cfg.HiddenText == "escape", unseen: hidden.Kinds(definition),
 	}
 	if err := r.complete(t); err != nil {

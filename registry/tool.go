@@ -37,6 +37,8 @@ type Tool struct {
 	Input *schema.Schema
 	// Output judges structuredContent, nil when the tool declares none.
 	Output *schema.Schema
+	// InputMode is the server's input_schema: warn, or enforce, which "" means too.
+	InputMode string
 	// OutputMode is the server's output_schema: enforce, warn or off.
 	OutputMode string
 	// AllowVariants permits case-variant keys inside arguments.

@@ -106,6 +106,9 @@ func (k *argumentKeeper) hide(out, r *audit.Record) {
 	if out.ArgumentsExcerpt = ""; len(r.Input) > 0 {
 		out.Input, _ = jsonrpc.Delete(r.Input, "arguments") // it is an object; otherwise nothing is recorded
 	}
+	if out.Warnings != nil {
+		out.Warnings = []string{withheldText}
+	}
 	switch out.Stage {
 	case "receive", "validate", "forward", "normalise":
 		if out.Error != "" {

@@ -60,6 +60,9 @@ func TestKeptArguments(t *testing.T) {
 		{"an error of the server", login(func(r *audit.Record) {
 			r.Arguments, r.ArgumentsSHA256, r.Stage, r.Error = nil, "SECRET", "forward", "SECRET"
 		}), []config.Arguments{digest}, "", ""},
+		{"a warning", login(func(r *audit.Record) {
+			r.Arguments, r.ArgumentsSHA256, r.Stage, r.Warnings = nil, "SECRET", "close", []string{"SECRET"}
+		}), []config.Arguments{digest}, "", ""},
 		{"a ticket", login(func(r *audit.Record) {
 			r.Arguments, r.ArgumentsSHA256, r.Change = nil, "SECRET", &audit.Change{Digest: "SECRET"}
 		}), []config.Arguments{digest}, "", ""},

@@ -33,6 +33,7 @@ type metrics struct {
 	verified    *prometheus.CounterVec
 	shadow      *prometheus.CounterVec
 	hidden      *prometheus.CounterVec
+	warnings    *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
 	handshakes  *prometheus.CounterVec
 	doubts      prometheus.Counter
@@ -62,6 +63,7 @@ func newMetrics() *metrics {
 		loads:       counter("toolgate_policy_loads_total", "Attempts to exchange the policy: taken = it serves, refused = it was there and cannot serve, away = its server did not send it.", "outcome"),
 		verified:    counter("toolgate_policy_verified_total", "Decisions sampled by policy.verify: same = OPA decides the same again, differed = it does not (an alarm), failed = it did not decide in time, dropped = the queue was full.", "outcome"),
 		hidden:      counter("toolgate_hidden_text_total", "Results and questions with characters that a reader does not see, by kind: control, bidi, invisible, tag.", "server", "kind"),
+		warnings:    counter("toolgate_warnings_total", "Calls that were made although they break the tool's schema, and results that break it or could not be kept whole, by kernel code.", "server", "code"),
 		shadow:      counter("toolgate_shadow_total", "Decisions that the policy of policy.shadow was asked about: same, changed = it would decide otherwise, failed = it could not judge, skipped = it was not asked.", "outcome"),
 		dropped:     counter("toolgate_connections_dropped_total", "Connections that were closed for another one, because a listener had as many as it may.", "listener"),
 		handshakes:  counter("toolgate_tls_handshake_failures_total", "TLS handshakes that failed: clients without a certificate that is asked for, plain HTTP, and others.", "listener"),
@@ -79,6 +81,9 @@ func newMetrics() *metrics {
 
 func (m *metrics) observe(o proxy.Observation) {
 	m.calls.WithLabelValues(o.Server, o.Tool, string(o.Effect), o.Code).Inc()
+	for _, code := range o.Warnings {
+		m.warnings.WithLabelValues(o.Server, code).Inc()
+	}
 	for _, kind := range o.Hidden {
 		m.hidden.WithLabelValues(o.From, kind).Inc()
 	}

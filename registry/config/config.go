@@ -145,6 +145,7 @@ type Server struct {
 	Exclude      []string          `json:"exclude"`      // upstream names of the tools not to offer, with * and ?; takes precedence over Expose
 	Only         []string          // what the server's entry offers of its tools, in addition to Expose: a tool has to be in both; nil = all
 	Pin          Pin               `json:"pin"`           // one of the Pin constants
+	InputSchema  string            `json:"input_schema"`  // enforce or warn
 	OutputSchema string            `json:"output_schema"` // enforce, warn or off
 	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case
 	HiddenText   string            `json:"hidden_text"`   // report or escape: characters of the server's texts that a reader does not see

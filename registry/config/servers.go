@@ -18,7 +18,7 @@ func (l *loader) readServers() {
 	for _, m := range servers.each() {
 		s := Server{
 			Name: m.key, Prefix: m.key + "__", Isolation: IsolationSession, MaxSessions: 256,
-			Timeout: DefaultTimeout, Pin: PinFirst, OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
+			Timeout: DefaultTimeout, Pin: PinFirst, InputSchema: "enforce", OutputSchema: "warn", CaseVariants: "refuse", HiddenText: "report",
 			Sandbox: l.cfg.Sandbox, Network: "host",
 		}
 		l.decode(m, &s)
