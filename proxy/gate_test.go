@@ -2,9 +2,11 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -531,6 +533,25 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 				t.Errorf("the error shows %s", text)
 			}
 		})
+	}
+}
+
+// Arguments that are null are none: one and the same {} is judged, recorded, hashed and
+// sent, for those and for absent ones.
+func TestNullArguments(t *testing.T) {
+	b := newBench(t)
+	for _, params := range []string{`{"name":"web__find"}`, `{"name":"web__find","arguments":null,"_meta":null,"task":null}`} {
+		if _, f := b.call(t, params); f != nil {
+			t.Fatalf("%s: %v", params, f)
+		}
+	}
+	if want := []string{"{}", "{}"}; !slices.Equal(b.judged, want) || !slices.Equal(b.sent, want) {
+		t.Errorf("judged %v, sent %v", b.judged, b.sent)
+	}
+	for _, r := range b.decisions {
+		if string(r.Arguments) != "{}" || r.ArgumentsSHA256 != fmt.Sprintf("%x", sha256.Sum256([]byte("{}"))) {
+			t.Errorf("recorded %s, %s", r.Arguments, r.ArgumentsSHA256)
+		}
 	}
 }
 

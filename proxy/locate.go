@@ -312,7 +312,7 @@ func (w *gathering) whole() (json.RawMessage, *Failure) {
 
 // begin goes to where the cursor of the request leads.
 func (w *gathering) begin() *Failure {
-	raw, ok := jsonrpc.Get(w.body, "cursor")
+	raw, ok := w.in.Message.Param("cursor")
 	if !ok {
 		return nil
 	}

@@ -54,6 +54,8 @@ func TestDecodeKinds(t *testing.T) {
 			jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte(`1`), Method: "ping"}},
 		{`{"jsonrpc":"2.0","id":"a\u0062","method":"tools\/call","params":{}}`,
 			jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte(`"a\u0062"`), Method: "tools/call", Params: []byte(`{}`)}},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping","params":null}`,
+			jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte(`1`), Method: "ping"}},
 		{`{"\u006dethod":"m","jsonrpc":"2.0"}`,
 			jsonrpc.Message{Kind: jsonrpc.Notification, Method: "m"}},
 		{`{"result":{"a":[1e2]},"id":-7,"jsonrpc":"2.0"}`,
@@ -71,6 +73,22 @@ func TestDecodeKinds(t *testing.T) {
 		tt.want.Raw, tt.want.Key = []byte(tt.text), jsonrpc.Key(tt.want.ID)
 		if diff := cmp.Diff(&tt.want, decode(t, tt.text), cmpopts.IgnoreUnexported(jsonrpc.Message{})); diff != "" {
 			t.Errorf("%s:\n%s", tt.text, diff)
+		}
+	}
+}
+
+// A parameter that is null is none, however many there are.
+func TestParamNull(t *testing.T) {
+	params := `"arguments":null,"_meta":{"a":null,"b":1}`
+	for _, text := range []string{"{" + params + "}", many(100, params)} {
+		m := decode(t, `{"jsonrpc":"2.0","id":1,"method":"m","params":`+text+`}`)
+		for _, path := range [][]string{{"arguments"}, {"_meta", "a"}, {"none"}} {
+			if value, ok := m.Param(path...); ok {
+				t.Errorf("%v is %s", path, value)
+			}
+		}
+		if value, ok := m.Param("_meta", "b"); !ok || string(value) != "1" {
+			t.Errorf("_meta.b is %s", value)
 		}
 	}
 }
@@ -223,7 +241,7 @@ var refusals = []struct {
 	{"params in an answer", `{"jsonrpc":"2.0","id":1,"result":{},"params":{}}`, jsonrpc.Invalid, "params without a method"},
 	{"method no string", `{"jsonrpc":"2.0","id":1,"method":1}`, jsonrpc.Invalid, "a method must be a string"},
 	{"params array", `{"jsonrpc":"2.0","id":1,"method":"a","params":[]}`, jsonrpc.Invalid, "params must be an object"},
-	{"params null", `{"jsonrpc":"2.0","id":1,"method":"a","params":null}`, jsonrpc.Invalid, "params must be an object"},
+	{"params of an answer", `{"jsonrpc":"2.0","id":1,"result":{},"params":null}`, jsonrpc.Invalid, "params without a method"},
 	{"error string", `{"jsonrpc":"2.0","id":1,"error":"x"}`, jsonrpc.Invalid, "an error must be an object"},
 
 	{"many digits", with(`{"a":` + strings.Repeat("1", 401) + `}`), jsonrpc.Invalid, "more than 400 digits"},

@@ -214,6 +214,7 @@ func TestEditMembers(t *testing.T) {
 		{`{ "x" : 2 }`, `{ "x" : 2,"m":{"a":1} }`},
 		{`{"m": {"b" : 2 }, "x":3}`, `{"m": {"b" : 2,"a":1 }, "x":3}`},
 		{`{"m":{"gone":0,"a":9}}`, `{"m":{"a":1}}`},
+		{`{"x":2, "m" : null }`, `{"x":2, "m" : {"a":1} }`},
 		{`{"m":[]}`, ""}, {`{"m":{},"m":{}}`, ""}, {`{"m":{"a":1,"a":2}}`, ""},
 	} {
 		got, err := jsonrpc.Edit(json.RawMessage(tt.object), jsonrpc.Change{Name: "m", Members: inner})

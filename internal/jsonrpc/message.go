@@ -70,7 +70,7 @@ type Message struct {
 	Key string
 	// Method is decoded; it is "" in answers.
 	Method string
-	// Params is an object.
+	// Params is an object, nil also for null, which some clients write for none.
 	Params json.RawMessage
 	// Result is any value.
 	Result json.RawMessage
@@ -150,11 +150,12 @@ func (f *Fault) Error() string {
 const maxIndexed = 64
 
 // Param returns the member of params at path, as it is spelled: "name", or
-// "_meta" and a name in it. It reports false when there is none. It does not read
-// again what Decode has read.
+// "_meta" and a name in it. It reports false when there is none, and with the value for
+// null, which some clients write for none. It does not read again what Decode has read.
 func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 	if m.members == nil {
-		return At(m.Params, path...)
+		value, ok = At(m.Params, path...)
+		return value, ok && !isNull(value)
 	}
 	z := zoneParams
 	if len(path) == 2 {
@@ -162,11 +163,13 @@ func (m *Message) Param(path ...string) (value json.RawMessage, ok bool) {
 	}
 	for _, own := range m.members {
 		if own.zone == z && string(own.name) == path[len(path)-1] {
-			return own.value, true
+			return own.value, !isNull(own.value)
 		}
 	}
 	return nil, false
 }
+
+func isNull(value json.RawMessage) bool { return string(value) == "null" }
 
 // TextParam returns the string that params has at path, as Param does.
 func (m *Message) TextParam(path ...string) (string, bool) {
@@ -265,7 +268,7 @@ func (s *findings) judge(m *Message) *Fault {
 	if string(version) != `"2.0"` && Key(version) != `"2.0` { // which may be spelled with escapes
 		return invalid("/jsonrpc", `member "jsonrpc" must be "2.0"`).wanted(`"2.0"`, otherText(version))
 	}
-	if string(m.ID) == "null" && m.Error != nil && method == nil && m.Result == nil {
+	if isNull(m.ID) && m.Error != nil && method == nil && m.Result == nil {
 		m.ID = nil // a failure that answers a message without a readable id (JSON-RPC 2.0 §5)
 	}
 	if m.Key = Key(m.ID); m.ID != nil && m.Key == "" {
@@ -284,6 +287,9 @@ var topNames = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 // judgeShape decides which kind of message has the members of m and method.
 func (m *Message) judgeShape(method json.RawMessage) *Fault {
 	isCall := method != nil
+	if isCall && isNull(m.Params) {
+		m.Params = nil
+	}
 	name, isText := "tools/call", string(method) == `"tools/call"`
 	if isCall && !isText {
 		name, isText = Text(method)

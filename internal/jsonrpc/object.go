@@ -60,7 +60,7 @@ func TextAt(obj json.RawMessage, path ...string) (string, bool) {
 }
 
 // A Change sets the member called Name to Value. With Members it edits the object
-// that the member holds, an empty one where there is none; with neither it deletes
+// that the member holds, an empty one where there is none or null; with neither it deletes
 // the member. Edit checks that Value is well formed, unless it is Checked already.
 type Change struct {
 	Name    string
@@ -182,7 +182,11 @@ func appendEdited(out []byte, obj json.RawMessage, changes []Change) ([]byte, er
 			out, kept = append(append(out, obj[from:start]...), c.Value...), true
 		case c.Members != nil:
 			kept = true
-			out, err = appendEdited(append(out, obj[from:start]...), obj[start:end], c.Members)
+			held := obj[start:end]
+			if isNull(held) {
+				held = json.RawMessage("{}")
+			}
+			out, err = appendEdited(append(out, obj[from:start]...), held, c.Members)
 		}
 		done[i] = true
 		return err == nil

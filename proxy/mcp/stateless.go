@@ -139,8 +139,8 @@ func (x *exchange) extractAnswers() string {
 		{"requestState", &x.stateless.state, isText, "a string"},
 		{"inputResponses", &x.stateless.responses, isAnswers, "an object of objects"},
 	} {
-		raw, there := m.Param(member.name)
-		if !there {
+		raw, _ := m.Param(member.name)
+		if raw == nil {
 			continue
 		}
 		if !member.ok(raw) {

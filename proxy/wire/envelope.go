@@ -23,7 +23,7 @@ type Profile string
 // The profiles.
 const (
 	// ProfileMCP is JSON-RPC 2.0 with the rules of MCP: an id is a string or an
-	// integer, params may be absent. It is the default.
+	// integer, params may be absent or null. It is the default.
 	ProfileMCP Profile = "mcp"
 	// ProfileStrict is seed 004 for the messages of seed 000: a request must have
 	// a string id, method and params, and may have other members.
@@ -72,6 +72,10 @@ func (e Envelope) Validate(raw []byte) (*jsonrpc.Message, *jsonrpc.Fault) {
 	switch {
 	case m.Kind == jsonrpc.Request && e.Profile == ProfileStrict:
 		f = e.request(m)
+	case m.Kind == jsonrpc.Notification && e.Profile == ProfileStrict && m.Params == nil:
+		if raw, written := jsonrpc.Get(m.Raw, "params"); written {
+			f = fault("/params", "an object", short(raw))
+		}
 	case m.Kind == jsonrpc.Success && m.Result[0] != '{':
 		f = fault("/result", "an object", short(m.Result))
 	case m.Kind == jsonrpc.Failure:

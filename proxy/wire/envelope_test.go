@@ -37,7 +37,7 @@ func TestEnvelopeKinds(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":"a","method":"m"}`, "request", "missing params", "missing params"},
 		{`{"jsonrpc":"2.0","id":"a","method":"","params":{}}`, "request", "/method", "/method"},
 		{`{"jsonrpc":"2.0","id":"a","method":"m","params":[]}`, "/params", "/params", "/params"},
-		{`{"jsonrpc":"2.0","id":"a","method":"m","params":null}`, "/params", "/params", "/params"},
+		{`{"jsonrpc":"2.0","id":"a","method":"m","params":null}`, "request", "/params", "/params"},
 		{`{"jsonrpc":"2.0","id":"a","method":7,"params":{}}`, "/method", "/method", "/method"},
 		{`{"jsonrpc":"2.0","id":null,"method":"m","params":{}}`, "/id", "/id", "/id"},
 		{`{"jsonrpc":"2.0","id":1.5,"method":"m","params":{}}`, "/id", "/id", "/id"},
@@ -51,6 +51,7 @@ func TestEnvelopeKinds(t *testing.T) {
 		{`{"jsonrpc":"2.0","method":"m"}`, "notification", "notification", "notification"},
 		{`{"jsonrpc":"2.0","method":"m","params":{}}`, "notification", "notification", "notification"},
 		{`{"jsonrpc":"2.0","method":"m","params":1}`, "/params", "/params", "/params"},
+		{`{"jsonrpc":"2.0","method":"m","params":null}`, "notification", "/params", "/params"},
 
 		// success: id and result, an object
 		{`{"jsonrpc":"2.0","id":"a","result":{}}`, "success", "success", "success"},
@@ -116,6 +117,8 @@ func TestEnvelopeFaultSaysWhat(t *testing.T) {
 			Reason: "/id: want string, got number 7", Pointer: "/id", Want: "string", Got: "number 7", ID: json.RawMessage(`7`)}},
 		{strictEnvelope, `{"jsonrpc":"2.0","id":"a","method":"m"}`, jsonrpc.Fault{
 			Reason: `the message: want member "params", got no such member`, Want: `member "params"`, Got: "no such member", ID: json.RawMessage(`"a"`)}},
+		{strictEnvelope, `{"jsonrpc":"2.0","id":"a","method":"m","params":null}`, jsonrpc.Fault{
+			Reason: "/params: want object, got null", Pointer: "/params", Want: "object", Got: "null", ID: json.RawMessage(`"a"`)}},
 		{strictEnvelope, `{"jsonrpc":"2.0","id":7,"method":""}`, jsonrpc.Fault{
 			Reason:  `the message: want member "params", got no such member; /id: want string, got number 7; /method: want at least 1 characters, got string ""`,
 			Pointer: "", Want: `member "params"`, Got: "no such member", ID: json.RawMessage(`7`)}},
