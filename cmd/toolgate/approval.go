@@ -97,7 +97,7 @@ func (e *env) postDecision(ctx context.Context, path string, decision map[string
 	if err := e.callAdmin(ctx, http.MethodPost, path, decision, &t); err != nil {
 		return err
 	}
-	return e.print("decided", t)
+	return e.Print("decided", t)
 }
 
 // approvalReconcile records the outcome that somebody found out at the other end.
@@ -157,10 +157,10 @@ func (e *env) printChange(line []byte) (int64, error) {
 	if err := json.Unmarshal(line, &c); err != nil {
 		return 0, fmt.Errorf("reading the answer: %w", err)
 	}
-	if e.output == "json" {
-		return c.Seq, e.write(string(line))
+	if e.Structured() {
+		return c.Seq, e.Next("", json.RawMessage(line)) // as it came
 	}
-	return c.Seq, e.write(renderReport("change", c))
+	return c.Seq, e.Next("change", c)
 }
 
 // watchEnded reports that the server ended the connection, and how to continue.

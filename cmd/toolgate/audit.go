@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -31,12 +32,13 @@ func auditTail(e *env) *cobra.Command {
 	var n int
 	var follow bool
 	c := &cobra.Command{
-		Use: "tail", Short: "print the last records, one JSON document a line", Args: cobra.NoArgs,
+		Use: "tail", Short: "print the last records of the trail", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			out := &recordPrinter{e: e, follow: follow}
 			if e.addr != "" {
-				return e.tailRemote(c.Context(), n, follow)
+				return out.end(e.tailRemote(c.Context(), n, follow, out))
 			}
-			return e.tailLocal(c.Context(), n, follow)
+			return out.end(e.tailLocal(c.Context(), n, follow, out))
 		},
 	}
 	c.Flags().IntVarP(&n, "lines", "n", 10, "how many records")
@@ -45,7 +47,7 @@ func auditTail(e *env) *cobra.Command {
 	return c
 }
 
-func (e *env) tailLocal(ctx context.Context, n int, follow bool) error {
+func (e *env) tailLocal(ctx context.Context, n int, follow bool, out *recordPrinter) error {
 	dir, err := e.trail()
 	if err != nil {
 		return err
@@ -58,14 +60,14 @@ func (e *env) tailLocal(ctx context.Context, n int, follow bool) error {
 		case err != nil:
 			return missing(err)
 		}
-		if err := e.write(string(line) + "\n"); err != nil {
+		if err := out.line(line); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
+func (e *env) tailRemote(ctx context.Context, n int, follow bool, out *recordPrinter) error {
 	path := "/v1/audit/tail?n=" + strconv.Itoa(n)
 	if follow {
 		path += "&follow=1"
@@ -75,10 +77,19 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool) error {
 		return err
 	}
 	defer res.Body.Close()
-	if _, err := io.Copy(e.out, res.Body); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("reading the trail: %w", err)
+	lines := bufio.NewReader(res.Body)
+	for {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case ctx.Err() != nil || err != nil && errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("reading the trail: %w", err)
+		}
+		if err := out.line(line); err != nil {
+			return err
+		}
 	}
-	return nil
 }
 
 func auditVerify(e *env) *cobra.Command {
@@ -243,7 +254,7 @@ func (v verified) Records() (n int) {
 
 func (e *env) verdict(rep audit.Report, faults ...string) error {
 	ok := rep.OK() && len(faults) == 0
-	err := e.print("verified", verified{ok, faults, rep})
+	err := e.Print("verified", verified{ok, faults, rep})
 	if !ok {
 		err = errors.Join(err, &exit{code: exitAudit, err: errors.New("the audit trail does not verify")})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/report"
 )
 
 // recordFilter selects records of the trail.
@@ -106,33 +108,60 @@ func auditSearch(e *env) *cobra.Command {
 		Use: "search [TEXT]", Short: "find records of the trail", Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.text = strings.Join(args, "")
-			if e.output == "json" {
-				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.write(string(line) + "\n") })
-			}
-			var rows []exported
-			err := e.eachRecord(c.Context(), &f, func(r *audit.Record, _ []byte) error {
-				rows = append(rows, exported{r})
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-			return e.write(renderReport("records", rows))
+			out := &recordPrinter{e: e}
+			return out.end(e.eachRecord(c.Context(), &f, out.record))
 		},
 	}
 	f.bind(c)
 	return c
 }
 
+// recordPrinter prints records: each by itself where they are followed or the output is
+// for programs, and otherwise all in one table.
+type recordPrinter struct {
+	e      *env
+	follow bool
+	rows   []exported
+}
+
+// record prints r, which was read from line.
+func (p *recordPrinter) record(r *audit.Record, line []byte) error {
+	switch {
+	case p.e.Structured():
+		return p.e.Next("", json.RawMessage(line)) // as it is in the trail
+	case p.follow:
+		return p.e.Next("record", exported{r})
+	}
+	p.rows = append(p.rows, exported{r})
+	return nil
+}
+
+// line prints the record of a line.
+func (p *recordPrinter) line(line []byte) error {
+	r, err := audit.Parse(line)
+	if err != nil && !p.e.Structured() {
+		return nil // audit verify reports it
+	}
+	return p.record(r, line)
+}
+
+// end prints the table, unless reading the records ended with err.
+func (p *recordPrinter) end(err error) error {
+	if err != nil || p.follow || p.e.Structured() {
+		return err
+	}
+	return p.e.Print("records", p.rows)
+}
+
 func auditExport(e *env) *cobra.Command {
 	var f recordFilter
 	var format string
 	c := &cobra.Command{
-		Use: "export", Short: "print records of the trail for another system", Args: cobra.NoArgs,
+		Use: "export", Short: "print records of the trail for another system", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch format {
 			case "jsonl":
-				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.write(string(line) + "\n") })
+				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
 			case "ocsf":
 				return e.eachRecord(c.Context(), &f, func(r *audit.Record, _ []byte) error { return e.writeOCSF(r) })
 			case "csv":
@@ -275,10 +304,10 @@ func (e *env) archive(to string, before time.Time) error {
 	}
 	signing := trail.Signing()
 	done, err := audit.Archive(dir, to, before, time.Now(), signing.Ledger.Trail, signing.Signer)
-	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
+	event := &audit.Event{Name: audit.EventArchived, Reason: fmt.Sprintf("%s from before %s to %s", report.Count(done.Segments, "segment"), before.UTC().Format(time.RFC3339), to)}
 	err = errors.Join(err, trail.Write(audit.KindEvent, &audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: event}), trail.Close())
 	if err != nil {
 		return err
 	}
-	return e.print("archived", done)
+	return e.Print("archived", done)
 }

@@ -71,7 +71,7 @@ func (e *env) backup(ctx context.Context, to string) (err error) {
 	if err != nil {
 		return fmt.Errorf("writing backup: %w", err)
 	}
-	return e.print("backup", map[string]string{"backup": to})
+	return e.Print("backup", map[string]string{"backup": to})
 }
 
 // copyTree copies a directory that may be missing.
@@ -123,7 +123,7 @@ func (e *env) restore(ctx context.Context, from string) error {
 	if err != nil {
 		return fmt.Errorf("restoring: %w\nhint: remove %s before you try again", err, state)
 	}
-	return e.print("restored", map[string]string{"state": state})
+	return e.Print("restored", map[string]string{"state": state})
 }
 
 // extract writes the files of a tar file below dir, and nothing elsewhere.

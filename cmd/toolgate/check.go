@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -16,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/docs/schemas"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
@@ -41,10 +43,13 @@ func checkCommand(e *env) *cobra.Command {
 // printSchema prints the schema that configurations are checked against.
 func (e *env) printSchema() error {
 	text, err := schemas.Files.ReadFile("config.json")
-	if err == nil {
-		err = e.write(string(text))
+	if err != nil {
+		return err
 	}
-	return err
+	if e.Form == report.YAML {
+		return e.Document(json.RawMessage(text))
+	}
+	return e.Write(string(text))
 }
 
 // A filesCheck has what the files of a configuration say.
@@ -98,7 +103,7 @@ func (e *env) check(ctx context.Context, live, strict bool) error {
 	if strict {
 		failed = refuseWarnings(found)
 	}
-	return errors.Join(e.print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
+	return errors.Join(e.Print("check", map[string]any{"ok": failed == nil, "servers": len(cfg.Servers), "policy": engine.Revision(), "findings": found, "visible": sights}), failed)
 }
 
 // refuseWarnings returns the error of a configuration that has warnings, which names
@@ -197,38 +202,33 @@ func faultsOf(err error, root string) []finding {
 	return found
 }
 
-// unservable is the error of a configuration or a policy that cannot serve, after
-// its faults in the form that -o asks for.
+// unservable is the error of a configuration or a policy that cannot serve.
 func (e *env) unservable(err error, root string) error {
 	found := faultsOf(err, root)
-	refused := &exit{code: exitUsage, err: err, document: map[string]any{"ok": false, "findings": found}}
-	if e.output == "github" {
-		return errors.Join(e.annotate(found), refused)
+	refused := &exit{code: exitUsage, err: err, findings: found}
+	if e.Form == "github" {
+		return errors.Join(e.Print("findings", found), refused)
 	}
 	return refused
 }
 
 var (
-	annotationText     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
-	annotationProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+	annotationText     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", "\t", "%09")
+	annotationProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", "\t", "%09", ":", "%3A", ",", "%2C")
 )
 
-// annotate prints findings as workflow commands of GitHub.
-func (e *env) annotate(found []finding) error {
-	var b strings.Builder
-	for _, f := range found {
-		level := map[string]string{levelError: "error", levelWarning: "warning"}[f.Level]
-		fmt.Fprintf(&b, "::%s", cmp.Or(level, "notice"))
-		if f.File != "" {
-			fmt.Fprintf(&b, " file=%s", annotationProperty.Replace(f.File))
-		}
-		if f.Row > 0 {
-			fmt.Fprintf(&b, ",line=%d", f.Row)
-		}
-		if f.Hint != "" {
-			f.Message += "\nhint: " + f.Hint
-		}
-		fmt.Fprintf(&b, "::%s\n", annotationText.Replace(f.Message))
+// annotation returns the finding as a workflow command of GitHub.
+func annotation(f finding) string {
+	level := map[string]string{levelError: "error", levelWarning: "warning"}[f.Level]
+	text := "::" + cmp.Or(level, "notice")
+	if f.File != "" {
+		text += " file=" + annotationProperty.Replace(f.File)
 	}
-	return e.write(b.String())
+	if f.Row > 0 {
+		text += fmt.Sprintf(",line=%d", f.Row)
+	}
+	if f.Hint != "" {
+		f.Message += "\nhint: " + f.Hint
+	}
+	return text + "::" + annotationText.Replace(f.Message)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -132,7 +133,7 @@ func TestVerdicts(t *testing.T) {
 		`nothing`: 1,
 	} {
 		e := &env{stdio: stdio{err: new(bytes.Buffer)}}
-		if got := e.report(verdictOf(json.RawMessage(result))); got != want {
+		if got := e.fail(verdictOf(json.RawMessage(result))); got != want {
 			t.Errorf("%s: exit %d, want %d", result, got, want)
 		}
 	}
@@ -174,20 +175,22 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain\ttext\nand more": "plain\ttext\nand more",
-		"line\r\nends":          "line\nends",
-		"\x1b[31mred\x07":       `\u001b[31mred\u0007`,
-		"\u009b31m":             `\u009b31m`,
-		"over\rwritten":         `over\u000dwritten`,
-		"❤️ é":                  "❤️ é",
-	} {
-		if got := printable(in); got != want {
-			t.Errorf("printable(%q) = %q, want %q", in, got, want)
-		}
+// What a command prints passes through the Printer, which knows the form of -o. Protocol
+// and exports do not.
+func TestStdoutHasOneDoor(t *testing.T) {
+	direct := map[string]int{"root.go": 2, "stdio.go": 4, "auditsearch.go": 1}
+	out := regexp.MustCompile(`\b[es]\.out\b`)
+	found, err := filepath.Glob("*.go")
+	if err != nil || len(found) < 30 {
+		t.Fatalf("%d files, %v", len(found), err)
 	}
-	if got := oneLine("a\tb\nc\x1b"); got != `a b c\u001b` {
-		t.Errorf("oneLine: %q", got)
+	for _, file := range found {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(out.FindAll(text, -1)); n != direct[file] && !strings.HasSuffix(file, "_test.go") {
+			t.Errorf("%s writes to stdout in %d places, want %d", file, n, direct[file])
+		}
 	}
 }

@@ -352,8 +352,8 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 		p.Changes = append(p.Changes, plannedChange{File: c.Path, Diff: text})
 	}
 	write := f.write || f.yes
-	if !write && len(p.changes) > 0 && e.output == "table" && e.terminal() {
-		if err := e.write(renderReport("clientplan", p)); err != nil {
+	if !write && len(p.changes) > 0 && !e.Structured() && e.terminal() {
+		if err := e.Print("clientplan", p); err != nil {
 			return err
 		}
 		if !e.confirm("write this?") {
@@ -366,7 +366,7 @@ func (e *env) carryOut(p *clientPlan, f *clientFlags) error {
 			return err
 		}
 	}
-	return e.print("clientplan", p)
+	return e.Print("clientplan", p)
 }
 
 // write makes every change, or none.
@@ -418,7 +418,7 @@ func (e *env) undoChanges(f *clientFlags, path string, others ...string) error {
 		}
 		restored = append(restored, u.Path)
 	}
-	return e.print("undone", restored)
+	return e.Print("undone", restored)
 }
 
 // terminal reports whether a person can be asked.

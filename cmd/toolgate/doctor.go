@@ -15,6 +15,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/registry/config"
 	"github.com/toolgate/toolgate/registry/upstream"
 )
@@ -56,7 +57,7 @@ func (e *env) doctor(ctx context.Context) error {
 		return err
 	}
 	x := &examination{}
-	x.ok("configuration", count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
+	x.ok("configuration", report.Count(len(s.cfg.Servers), "server")+", policy "+short(s.engine.Revision()))
 	x.found = append(x.found, s.found...)
 	x.directories(s.cfg)
 	x.disk(s.cfg)
@@ -75,7 +76,7 @@ func (e *env) doctor(ctx context.Context) error {
 			return err
 		}
 	}
-	err = e.print("doctor", map[string]any{"ok": x.code == exitOK, "running": running, "findings": x.found})
+	err = e.Print("doctor", map[string]any{"ok": x.code == exitOK, "running": running, "findings": x.found})
 	if x.code != exitOK {
 		err = errors.Join(err, &exit{code: x.code})
 	}
@@ -190,7 +191,7 @@ func (x *examination) server(u *console.Upstream, after string) {
 	switch u.State {
 	case "disabled":
 	case string(upstream.StateReady):
-		x.ok(where, count(u.Tools, "tool")+after)
+		x.ok(where, report.Count(u.Tools, "tool")+after)
 	default:
 		x.fault(exitUnreachable, where, u.State+": "+u.Error, "toolgate server show "+u.Name+"; the server's own messages are in the log")
 	}

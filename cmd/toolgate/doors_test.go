@@ -205,7 +205,9 @@ func throughCLI(dir, agents string) door {
 		if bytes.Contains(out, []byte(`"isError"`)) {
 			return rpcCode(t, answer{Result: out})
 		}
-		return rpcCode(t, answer{Error: out})
+		var failed struct{ Error struct{ Code string } }
+		decode(t, out, &failed)
+		return failed.Error.Code
 	}
 }
 

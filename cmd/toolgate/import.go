@@ -296,7 +296,7 @@ func (e *env) detectClients(f *clientFlags) error {
 	for _, f := range files {
 		found = append(found, f.inspect())
 	}
-	return e.print("clients", found)
+	return e.Print("clients", found)
 }
 
 // A clientOnDisk is a client's file on this machine, read.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +25,7 @@ func keysCommand(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return e.print("keys", append([]keys.Version{}, found...))
+			return e.Print("keys", append([]keys.Version{}, found...))
 		},
 	}
 	show := &cobra.Command{
@@ -52,7 +51,7 @@ func (e *env) showKey(args []string) error {
 	if len(found) != 1 {
 		return usage(fmt.Errorf("%s has no such public key\nhint: list the keys with toolgate keys list", e.keysDir()))
 	}
-	return e.print("key", found[0])
+	return e.Print("key", found[0])
 }
 
 // rotateKeys records and adds versions. The record is signed by the former key.
@@ -82,14 +81,17 @@ func (e *env) rotateKeys(names []string) (err error) {
 		Principal: audit.Principal{Subject: identity.LocalSubject},
 		Event:     &audit.Event{Name: audit.EventKeysRotated, Added: names},
 	})
-	var added []string
 	for _, name := range names {
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = dir.Rotate(name)
 		}
-		var id string
-		id, err = dir.Rotate(name)
-		added = append(added, name+" "+id)
 	}
-	return errors.Join(err, e.write(strings.Join(added, "\n")+"\n"))
+	if err != nil {
+		return err
+	}
+	now, err := dir.Versions()
+	if err != nil {
+		return err
+	}
+	return e.Print("rotated", slices.DeleteFunc(now, func(v keys.Version) bool { return !v.Newest || !slices.Contains(names, v.Name) }))
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry"
@@ -83,7 +84,7 @@ func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.
 				why = fmt.Sprintf("no answer within %v", liveBound)
 			}
 			if why != "" {
-				fmt.Fprintf(e.err, "toolgate: warning: server %s: %s: tools that only it lists are left out\n", u.Name, printable(why))
+				fmt.Fprintf(e.err, "toolgate: warning: server %s: %s: tools that only it lists are left out\n", u.Name, report.Printable(why))
 			}
 		}
 	})

@@ -132,8 +132,8 @@ func TestFollow(t *testing.T) {
 	}
 	search("before")
 	followers := []*process{
-		start(t, dir, "audit", "tail", "--state", state, "-n", "5", "--follow"),
-		start(t, dir, "audit", "tail", "--addr", "http://"+admin, "--token", "demo-auditor", "-n", "5", "--follow"),
+		start(t, dir, "audit", "tail", "--state", state, "-n", "5", "--follow", "-o", "json"),
+		start(t, dir, "audit", "tail", "--addr", "http://"+admin, "--token", "demo-auditor", "-n", "5", "--follow", "-o", "json"),
 	}
 	for _, f := range followers {
 		f.says(`"arguments":\{"query":"before"\}`)

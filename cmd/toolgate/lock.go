@@ -45,7 +45,7 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 			return fmt.Errorf("writing %s: %w", cfg.LockPath, err)
 		}
 	}
-	err = e.print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
+	err = e.Print("lock", map[string]any{"file": cfg.LockPath, "written": written, "differences": found})
 	if err == nil && check && len(found) > 0 {
 		err = &exit{code: exitDiffer}
 	}

@@ -33,8 +33,8 @@ func flagFault(c *cobra.Command, err error) error {
 	return usage(fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names)))
 }
 
-// withNearestTool adds to the refusal of a tool that the caller does not see the name
-// that was probably meant, or how to find out why it is not seen.
+// withNearestTool replaces the hint of a refused tool name with the name that was probably
+// meant, or with how to find out why the caller does not see the tool.
 func (a *agent) withNearestTool(ctx context.Context, refused *exit, name string) error {
 	tools, err := a.list(ctx)
 	if err != nil {
@@ -52,5 +52,8 @@ func (a *agent) withNearestTool(ctx context.Context, refused *exit, name string)
 	if hint == "" {
 		hint = "\nhint: toolgate tool list shows what the caller sees; toolgate policy explain --as ROLE " + name + " says why a role does not"
 	}
-	return &exit{code: refused.code, err: fmt.Errorf("%w%s", refused.err, hint), document: refused.document}
+	nearer := *refused
+	said, _, _ := strings.Cut(refused.Error(), hintMark) // in place of the hint for agents
+	nearer.err = errors.New(said + hint)
+	return &nearer
 }

@@ -26,7 +26,7 @@ func (e *env) writeOCSF(r *audit.Record) error {
 	if err != nil {
 		return fmt.Errorf("writing record %d of %s: %w", r.Seq, r.Instance, err)
 	}
-	return e.write(string(text) + "\n")
+	return e.Write(string(text) + "\n")
 }
 
 type object = map[string]any

@@ -68,7 +68,7 @@ func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
 		return err
 	}
 	changed := append([]registry.Pin{}, slices.DeleteFunc(pins, func(p registry.Pin) bool { return p.Offered == "" })...)
-	if err = e.print("pins", changed); err == nil && len(changed) > 0 {
+	if err = e.Print("pins", changed); err == nil && len(changed) > 0 {
 		err = &exit{code: exitDiffer}
 	}
 	return err
@@ -79,15 +79,22 @@ func (e *env) showDiff(ctx context.Context, p *registry.Pins, server, tool strin
 	if err != nil {
 		return err
 	}
-	if e.output == "json" {
-		err = e.json(map[string]json.RawMessage{"accepted": accepted, "offered": offered})
-	} else {
-		err = e.write(printable(string(diff.Diff("accepted", lines(accepted), "offered", lines(offered)))))
-	}
+	err = e.Print("definitions", definitions{accepted, offered})
 	if err == nil && !bytes.Equal(accepted, offered) {
 		err = &exit{code: exitDiffer}
 	}
 	return err
+}
+
+// definitions are the two of a tool that changed.
+type definitions struct {
+	Accepted json.RawMessage `json:"accepted"`
+	Offered  json.RawMessage `json:"offered"`
+}
+
+// Diff returns the difference as text.
+func (d definitions) Diff() string {
+	return string(diff.Diff("accepted", lines(d.Accepted), "offered", lines(d.Offered)))
 }
 
 // lines lays a definition out for comparison. What cannot be laid out is shown
@@ -130,7 +137,7 @@ func toolAccept(e *env) *cobra.Command {
 				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {
 					return err
 				}
-				return e.print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
+				return e.Print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
 			})
 		},
 	}

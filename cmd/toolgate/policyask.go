@@ -184,7 +184,7 @@ func (e *env) canI(ctx context.Context, s *supposed, tool string) error {
 	d, failed := engine.Decide(ctx, in)
 	answer := map[policy.Effect]string{policy.Allow: "yes", policy.Hold: "held"}[d.Effect]
 	answer = cmp.Or(answer, "no")
-	err = e.print("answer", struct {
+	err = e.Print("answer", struct {
 		Answer   string          `json:"answer"`
 		Decision policy.Decision `json:"decision"`
 		Failure  error           `json:"-"`

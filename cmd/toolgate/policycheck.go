@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 )
@@ -71,7 +72,7 @@ type checked struct {
 	Visible  bool        `json:"visible"`
 
 	Reasons []string `json:"-"`
-	Notes   int      `json:"-"` // that are not printed
+	Notes   int      `json:"-"` // that the table leaves out
 }
 
 func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, flags policyChecks) error {
@@ -85,20 +86,16 @@ func (e *env) printChecked(engine *rego.Engine, found []finding, s surveyed, fla
 	}
 	var failed error
 	if n := number(levelWarning); flags.strict && n > 0 {
-		failed = usage(fmt.Errorf("the policy has %s", count(n, "warning")))
-	}
-	if e.output == "github" {
-		return errors.Join(e.annotate(found), failed)
+		failed = usage(fmt.Errorf("the policy has %s", report.Count(n, "warning")))
 	}
 	c := checked{
 		OK: failed == nil, Revision: engine.Revision(), Roles: engine.Roles(), Findings: found,
 		Pairs: s.pairs, Whole: s.whole, Visible: engine.DefinesVisible(), Reasons: s.reasons(),
 	}
-	if !flags.notes && e.output != "json" {
+	if !flags.notes {
 		c.Notes = number(levelNote)
-		c.Findings = slices.DeleteFunc(found, func(f finding) bool { return f.Level == levelNote })
 	}
-	return errors.Join(e.print("policy-check", c), failed)
+	return errors.Join(e.Print("policy-check", c), failed)
 }
 
 // surveyTime bounds how long callers and tools are looked at.

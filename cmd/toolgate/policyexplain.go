@@ -75,7 +75,7 @@ func (e *env) explain(ctx context.Context, s *supposed, what string, trace bool)
 	if out.Hopeless() && out.Whole == "" {
 		out.Roles = whoMay(ctx, engine, knownRoles(cfg, engine), out.Input.Tool)
 	}
-	return e.print("explanation", &out)
+	return e.Print("explanation", &out)
 }
 
 // recall finds a call in the trail by the id of its decision, call or trace.

@@ -60,5 +60,5 @@ func (e *env) initPolicy(dir string, force bool) error {
 	if err = errors.Join(err, put(".github/workflows/policy.yml", bundle.Workflow, nil)); err != nil {
 		return err
 	}
-	return e.write(fmt.Sprintf("wrote %s to %s\nnext: toolgate policy check %[2]s; toolgate policy test %[2]s\n", count(n, "file"), dir))
+	return e.Print("policy-written", map[string]any{"directory": dir, "files": n})
 }

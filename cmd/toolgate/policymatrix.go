@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/rego"
 	"github.com/toolgate/toolgate/registry/config"
@@ -83,7 +84,7 @@ func (e *env) matrix(ctx context.Context, flags policyCells) error {
 	}
 	callers := e.callers(cfg, engine, flags.path, flags.subject, flags.roles)
 	if len(callers) == 0 || len(tools) == 0 {
-		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", count(len(callers), "role"), count(len(tools), "tool")))
+		return usage(fmt.Errorf("the policy names %s and %s: there is nothing to show\nhint: --roles and --tools name some", report.Count(len(callers), "role"), report.Count(len(tools), "tool")))
 	}
 	p := e.progress(false)
 	defer p.end()
@@ -260,9 +261,6 @@ func (b branch) Conditions() []string {
 // printMatrix prints cells, those of a caller next to each other.
 func (e *env) printMatrix(engine *rego.Engine, cells []cell, tools int) error {
 	m := matrixReport{engine.Revision(), cells, slices.Collect(slices.Chunk(cells, tools))}
-	if e.output != "markdown" {
-		return e.print("matrix", m)
-	}
 	notes := 0
 	for i, c := range cells {
 		if c.May == sometimes || c.May == depends {
@@ -270,7 +268,7 @@ func (e *env) printMatrix(engine *rego.Engine, cells []cell, tools int) error {
 			cells[i].Note = notes
 		}
 	}
-	return e.write(renderReport("matrix.md", m))
+	return e.Print("matrix", m)
 }
 
 // Caller names the row of a cell.

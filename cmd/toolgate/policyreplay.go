@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/audit"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy"
 	"github.com/toolgate/toolgate/policy/judgement"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -34,7 +35,7 @@ func policyReplay(e *env) *cobra.Command {
 		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet", Args: cobra.NoArgs,
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE: func(c *cobra.Command, _ []string) error {
-			if e.output == "markdown" && !c.Flags().Changed("arguments") {
+			if e.Form == "markdown" && !c.Flags().Changed("arguments") {
 				flags.arguments = false // it is for a page that others read
 			}
 			return e.replay(c.Context(), &flags)
@@ -68,7 +69,7 @@ func (e *env) replay(ctx context.Context, flags *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.printReplay(rep); err != nil || !rep.Differs() {
+	if err := e.Print("replay", replayPage{rep}); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("the policy decides otherwise than recorded")}
@@ -209,14 +210,6 @@ func (p *progress) end() {
 // replayPage is a report as its templates read it.
 type replayPage struct{ *replay.Report }
 
-// printReplay prints what a replay found.
-func (e *env) printReplay(rep *replay.Report) error {
-	if e.output == "markdown" {
-		return e.write(renderReport("replay.md.tmpl", replayPage{rep}))
-	}
-	return e.print("replay.txt.tmpl", replayPage{rep})
-}
-
 // replayPart is one group of changes under its name.
 type replayPart struct {
 	Name string
@@ -291,7 +284,7 @@ func verdictMarkdown(v judgement.Verdict) string {
 	if v.Rule == "" {
 		return string(v.Effect)
 	}
-	return string(v.Effect) + " " + codeMarkdown(v.Rule)
+	return string(v.Effect) + " " + report.CodeMarkdown(v.Rule)
 }
 
 func policyVerify(e *env) *cobra.Command {
@@ -309,7 +302,7 @@ func (e *env) verifyDecisions(ctx context.Context, flags *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.print("verified-decisions", replayPage{rep}); err != nil || !rep.Differs() {
+	if err := e.Print("verified-decisions", replayPage{rep}); err != nil || !rep.Differs() {
 		return err
 	}
 	return &exit{code: exitDiffer, err: errors.New("recorded decisions are not the policy's")}

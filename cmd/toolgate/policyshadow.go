@@ -55,7 +55,7 @@ func (e *env) shadow(ctx context.Context, candidate string, since time.Time, mos
 	if err != nil {
 		return err
 	}
-	return e.print("shadow", r)
+	return e.Print("shadow", r)
 }
 
 // chosen is the candidate that a command is about: the one whose revision begins

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/policy/rego"
 )
 
@@ -49,63 +50,58 @@ func (e *env) testPolicy(ctx context.Context, flags policyTests, args []string) 
 		return err
 	}
 	flags.coverage = flags.coverage || flags.threshold > 0
-	report, err := rego.Test(ctx, rego.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
+	rep, err := rego.Test(ctx, rego.TestOptions{Policy: options, Beside: args, Run: flags.run, Coverage: flags.coverage, Trace: flags.trace})
 	if err != nil {
 		return e.unservable(err, options.Path)
 	}
-	if report.Coverage != nil {
-		for i, f := range report.Coverage.Files {
-			report.Coverage.Files[i].File = path.Join(options.Path, f.File)
-			report.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
+	if rep.Coverage != nil {
+		for i, f := range rep.Coverage.Files {
+			rep.Coverage.Files[i].File = path.Join(options.Path, f.File)
+			rep.Coverage.Files[i].Missing = slices.Compact(f.Missing) // two expressions of one line
 		}
 	}
-	return errors.Join(e.printTests(report, flags), testVerdict(report, flags))
+	rep.Cases = append([]rego.TestCase{}, rep.Cases...) // none is [], not null
+	return errors.Join(e.Print("tests", tested{rep, flags}), testVerdict(rep, flags))
 }
 
 // testVerdict is the error of tests that failed, were not there, or reached too
 // little.
-func testVerdict(report *rego.TestReport, flags policyTests) error {
-	bad := report.Count(rego.Failed) + report.Count(rego.Errored)
+func testVerdict(rep *rego.TestReport, flags policyTests) error {
+	bad := rep.Count(rego.Failed) + rep.Count(rego.Errored)
 	switch {
-	case len(report.Cases) == 0:
+	case len(rep.Cases) == 0:
 		return &exit{code: exitDiffer, err: errors.New("no test was found\nhint: rules named test_… in *_test.rego, or tables in *_test.yaml")}
 	case bad > 0:
-		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, count(len(report.Cases), "test"))}
-	case report.Coverage != nil && report.Coverage.Percent < flags.threshold:
-		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", report.Coverage.Percent, flags.threshold)}
+		return &exit{code: exitDiffer, err: fmt.Errorf("%d of %s did not pass", bad, report.Count(len(rep.Cases), "test"))}
+	case rep.Coverage != nil && rep.Coverage.Percent < flags.threshold:
+		return &exit{code: exitDiffer, err: fmt.Errorf("tests reach %.1f%% of the policy, and %.1f%% are wanted", rep.Coverage.Percent, flags.threshold)}
 	}
 	return nil
 }
 
-// printTests prints a report in the form that -o asks for.
-func (e *env) printTests(report *rego.TestReport, flags policyTests) error {
-	switch e.output {
-	case "json":
-		report.Cases = append([]rego.TestCase{}, report.Cases...) // none is [], not null
-		return e.json(report)
-	case "junit":
-		return e.write(xml.Header + renderReport("junit", junit{report}))
-	case "github":
-		return e.annotate(missedFindings(report))
-	}
-	return e.print("tests", struct {
-		*rego.TestReport
-		Verbose, OK     bool
-		Passed, Skipped int
-	}{report, flags.verbose, testVerdict(report, policyTests{}) == nil, report.Count(rego.Passed), report.Count(rego.Skipped)})
+// tested is the report of policy test.
+type tested struct {
+	*rego.TestReport
+	flags policyTests
 }
 
-// missedFindings are the tests that did not pass and the lines that no test reaches.
-func missedFindings(report *rego.TestReport) (found []finding) {
-	for _, c := range report.Cases {
+// Verbose reports whether tests that pass are named.
+func (t tested) Verbose() bool { return t.flags.verbose }
+
+// OK reports whether all tests passed.
+func (t tested) OK() bool { return testVerdict(t.TestReport, policyTests{}) == nil }
+
+// Findings are the tests that did not pass and the lines that no test reaches.
+func (t tested) Findings() (found []finding) {
+	for _, c := range t.Cases {
 		if c.Outcome != rego.Passed && c.Outcome != rego.Skipped {
 			found = append(found, finding{Level: levelError, File: c.File, Row: c.Row, Message: c.Name + ": " + c.Message})
 		}
 	}
-	if report.Coverage == nil {
+	if t.Coverage == nil {
 		return found
 	}
-	for _, f := range report.Coverage.Files {
+	for _, f := range t.Coverage.Files {
 		for _, m := range f.Missing {
 			found = append(found, finding{Level: levelNote, File: f.File, Row: m[0], Message: "no test reaches line " + span(m)})
 		}
@@ -120,14 +116,11 @@ func span(rows [2]int) string {
 	return fmt.Sprintf("%d-%d", rows[0], rows[1])
 }
 
-// junit is a report as JUnit's XML has it.
-type junit struct{ *rego.TestReport }
-
-// Suites returns one report for each file.
-func (j junit) Suites() (suites []junit) {
-	for _, c := range j.Cases {
+// Suites returns one report for each file, as JUnit's XML has them.
+func (t tested) Suites() (suites []tested) {
+	for _, c := range t.Cases {
 		if n := len(suites); n == 0 || suites[n-1].Cases[0].File != c.File {
-			suites = append(suites, junit{new(rego.TestReport)})
+			suites = append(suites, tested{TestReport: new(rego.TestReport)})
 		}
 		last := suites[len(suites)-1]
 		last.Cases = append(last.Cases, c)
@@ -136,13 +129,13 @@ func (j junit) Suites() (suites []junit) {
 }
 
 // Counts returns the attributes that say how the tests ended.
-func (j junit) Counts() string {
-	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(j.Cases), j.Count(rego.Failed), j.Count(rego.Errored), j.Count(rego.Skipped))
+func (t tested) Counts() string {
+	return fmt.Sprintf(`tests="%d" failures="%d" errors="%d" skipped="%d"`, len(t.Cases), t.Count(rego.Failed), t.Count(rego.Errored), t.Count(rego.Skipped))
 }
 
 // xmlText returns text as character data or as the value of an attribute.
 func xmlText(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(printable(text))) // a strings.Builder takes everything
+	_ = xml.EscapeText(&b, []byte(report.Printable(text))) // a strings.Builder takes everything
 	return b.String()
 }

@@ -213,24 +213,24 @@ func (e *env) readStatus(ctx context.Context, s *console.Status) error {
 	return nil
 }
 
-// printAdmin prints what the admin listener has at path: with -o json as it came,
-// else decoded into v and as the report of a name.
-func (e *env) printAdmin(ctx context.Context, path, report string, v any) error {
-	if e.output == "json" {
+// printAdmin prints what the admin listener has at path: as a document as it came, else
+// decoded into v and as the report of a name.
+func (e *env) printAdmin(ctx context.Context, path, name string, v any) error {
+	if e.Structured() {
 		v = new(json.RawMessage)
 	}
 	if err := e.callAdmin(ctx, http.MethodGet, path, nil, v); err != nil {
 		return err
 	}
-	return e.print(report, v)
+	return e.Print(name, v)
 }
 
 // refusal reads problem details (RFC 7807).
 func refusal(res *http.Response) error {
-	var problem struct{ Title, Detail, Hint string }
+	var problem struct{ Title, Detail, Hint, Code string }
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10)) // the status says enough
 	if json.Unmarshal(text, &problem) != nil {
-		problem.Detail = ""
+		problem.Detail, problem.Code = "", ""
 	}
 	message := cmp.Or(problem.Detail, problem.Title, res.Status)
 	switch {
@@ -243,7 +243,7 @@ func refusal(res *http.Response) error {
 	case res.StatusCode == http.StatusNotFound:
 		message += "\nhint: does --addr name the right listener?"
 	}
-	return &exit{code: codeOfStatus(res.StatusCode), err: errors.New(message)}
+	return &exit{code: codeOfStatus(res.StatusCode), err: errors.New(message), word: problem.Code}
 }
 
 func codeOfStatus(status int) int {

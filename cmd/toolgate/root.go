@@ -17,6 +17,7 @@ import (
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/guardian"
 	"github.com/toolgate/toolgate/internal/logfold"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/internal/sandbox"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -43,9 +44,11 @@ type env struct {
 	stdio
 	lookup lookup
 
+	report.Printer // of results; Form is what -o says
+
 	config, overlay, state, keys string
 	role, token, addr            string
-	ca, clientCert, output       string
+	ca, clientCert               string
 	logLevel, logFormat          string
 	log                          *logfold.Writer
 
@@ -58,7 +61,7 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	if sandbox.IsGuardian(args) {
 		return guardian.Main(args[1:])
 	}
-	e := &env{stdio: s, lookup: l, log: logfold.New(s.err)}
+	e := newEnv(s, l)
 	defer e.log.Close()
 	defer e.removeScratch()
 	root := rootCommand(e)
@@ -66,7 +69,11 @@ func run(ctx context.Context, args []string, s stdio, l lookup) int {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	return e.report(root.ExecuteContext(ctx))
+	return e.fail(root.ExecuteContext(ctx))
+}
+
+func newEnv(s stdio, l lookup) *env {
+	return &env{stdio: s, lookup: l, log: logfold.New(s.err), Printer: report.Printer{Out: s.out, Templates: reports()}}
 }
 
 func rootCommand(e *env) *cobra.Command {
@@ -75,7 +82,7 @@ func rootCommand(e *env) *cobra.Command {
 		Short:        "govern what AI agents do with MCP tools",
 		Version:      version,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.applyDefaults(c.Annotations[outputs]) },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
@@ -86,11 +93,11 @@ func rootCommand(e *env) *cobra.Command {
 	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
 	f.StringVar(&e.ca, "ca", "", "PEM file of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
 	f.StringVar(&e.clientCert, "client-cert", "", "PEM file of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
-	f.StringVarP(&e.output, "output", "o", "table", "table or json; some commands have more")
+	f.StringVarP(&e.Form, "output", "o", report.Table, "table, wide, json or yaml; some commands have more")
 	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
 	root.SetFlagErrorFunc(flagFault)
-	root.SetVersionTemplate(renderReport("version", versionOf()))
+	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
 		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
@@ -149,13 +156,46 @@ func describe(c *cobra.Command) {
 	}
 }
 
-// outputs is the annotation of a command that prints in more forms than table
-// and json: their names, with commas between.
+// outputs is the annotation of a command with other forms of output than the usual:
+// the names of those that it has in addition, with commas between, or noReport.
 const outputs = "outputs"
 
-// applyDefaults fills from the environment what no flag set, and refuses values that
-// the command cannot use; forms are its output forms besides table and json.
-func (e *env) applyDefaults(forms string) error {
+// noReport is the annotation of a command whose stdout is protocol, or has a form of its
+// own.
+const noReport = "-"
+
+// formsOf returns the forms of output that c has; nil = it has none to choose from.
+func formsOf(c *cobra.Command) []string {
+	switch more := c.Annotations[outputs]; more {
+	case noReport:
+		return nil
+	case "":
+		return report.Forms()
+	default:
+		return append(report.Forms(), strings.Split(more, ",")...)
+	}
+}
+
+// prepare fills from the environment what no flag set, and refuses values that c cannot
+// use.
+func (e *env) prepare(c *cobra.Command) error {
+	e.applyEnvironment()
+	known := formsOf(c)
+	switch wrong := e.Form; {
+	case known == nil && c.Flags().Changed("output"):
+		e.Form = report.Table
+		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
+	case known != nil && !slices.Contains(known, wrong):
+		e.Form = report.Table
+		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", wrong, strings.Join(known, " or -o ")))
+	case hclog.LevelFromString(e.logLevel) == hclog.NoLevel:
+		return usage(fmt.Errorf("log level %q is unknown\nhint: use trace, debug, info, warn or error", e.logLevel))
+	}
+	return nil
+}
+
+// applyEnvironment fills from the environment what no flag set.
+func (e *env) applyEnvironment() {
 	for name, to := range map[string]*string{
 		"TOOLGATE_CONFIG": &e.config, "TOOLGATE_TOKEN": &e.token, "TOOLGATE_CA": &e.ca, "TOOLGATE_CLIENT_CERT": &e.clientCert,
 	} {
@@ -164,14 +204,6 @@ func (e *env) applyDefaults(forms string) error {
 		}
 	}
 	e.config = cmp.Or(e.config, defaultConfig)
-	known := strings.Split(strings.TrimSuffix("table,json,"+forms, ","), ",")
-	if !slices.Contains(known, e.output) {
-		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", e.output, strings.Join(known, " or -o ")))
-	}
-	if hclog.LevelFromString(e.logLevel) == hclog.NoLevel {
-		return usage(fmt.Errorf("log level %q is unknown\nhint: use trace, debug, info, warn or error", e.logLevel))
-	}
-	return nil
 }
 
 // logger writes to stderr, so that stdout stays protocol.
@@ -198,70 +230,16 @@ func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 		State: e.state, Keys: e.keys, Listen: listen, Admin: admin,
 	})
 	if err != nil {
-		return nil, usage(err)
+		return nil, &exit{code: exitUsage, err: err, findings: faultsOf(err, "")}
 	}
 	return cfg, nil
-}
-
-// The exit codes of every command.
-const (
-	exitOK           = 0
-	exitUnexpected   = 1
-	exitUsage        = 2 // usage or invalid configuration
-	exitUnauthorised = 3
-	exitUnreachable  = 4
-	exitTool         = 5 // the tool answered with an error
-	exitDenied       = 10
-	exitApproval     = 11 // approval required
-	exitDiffer       = 12 // tests or replay differ
-	exitAudit        = 20 // the audit trail does not verify
-)
-
-// An exit is an error with its exit code. A nil err prints nothing.
-type exit struct {
-	code     int
-	err      error
-	document any // printed by -o json; nil = nothing
-
-	unknownTool bool // the tool of a call is none that its caller sees
-}
-
-func (x *exit) Error() string {
-	if x.err == nil {
-		return ""
-	}
-	return x.err.Error()
-}
-
-func (x *exit) Unwrap() error { return x.err }
-
-func usage(err error) error { return &exit{code: exitUsage, err: err} }
-
-// report prints an error for people and returns its exit code.
-func (e *env) report(err error) int {
-	if err == nil {
-		return exitOK
-	}
-	code, x, bad := exitUnexpected, (*exit)(nil), (*app.ConfigError)(nil)
-	if errors.As(err, &x) {
-		code = x.code
-		if x.document != nil && e.output == "json" {
-			err = errors.Join(err, e.json(x.document))
-		}
-	} else if errors.As(err, &bad) {
-		code = exitUsage
-	}
-	if err.Error() != "" {
-		fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error()))
-	}
-	return code
 }
 
 func versionCommand(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return e.print("version", versionOf())
+			return e.Print("version", versionOf())
 		},
 	}
 }

@@ -17,7 +17,7 @@ import (
 func serveCommand(e *env) *cobra.Command {
 	var listen, adminAddr string
 	c := &cobra.Command{
-		Use: "serve", Short: "serve agents and people", Args: cobra.NoArgs,
+		Use: "serve", Short: "serve agents and people", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error { return e.serve(c.Context(), listen, adminAddr) },
 	}
 	c.Flags().StringVar(&listen, "listen", "", "address for agents (default: as configured)")
@@ -41,7 +41,7 @@ func (e *env) serve(ctx context.Context, listen, adminAddr string) error {
 	if err != nil {
 		return err
 	}
-	_ = e.write(renderReport("banner", e.newBanner(a, listen != ""))) // serving matters more
+	_ = e.Print("banner", e.newBanner(a, listen != "")) // serving matters more
 	a.LogWarnings()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)

@@ -26,7 +26,7 @@ func serverList(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return e.print("servers", found)
+			return e.Print("servers", found)
 		},
 	}
 }
@@ -42,7 +42,7 @@ func serverShow(e *env) *cobra.Command {
 			var names []string
 			for _, s := range found {
 				if s.Name == args[0] {
-					return e.print("server", s)
+					return e.Print("server", s)
 				}
 				names = append(names, s.Name)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
 	"github.com/toolgate/toolgate/internal/keys"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/internal/store"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -83,7 +84,7 @@ func (e *env) recordReading(trail string) {
 		err = e.record(&audit.Record{Principal: audit.Principal{Subject: systemUser()}, Event: &audit.Event{Name: audit.EventTrailRead, Credential: "files"}})
 	}
 	if err != nil {
-		fmt.Fprintf(e.err, "toolgate: this reading of the trail is not recorded: %s\n", printable(err.Error()))
+		fmt.Fprintf(e.err, "toolgate: this reading of the trail is not recorded: %s\n", report.Printable(err.Error()))
 	}
 }
 

@@ -57,7 +57,7 @@ func tokenCreate(e *env) *cobra.Command {
 			}
 			token := "tg_" + rand.Text()
 			entry.SHA256 = identity.HashToken(token)
-			return e.printToken(token, entry, old)
+			return e.Print("token", newToken{token, entry, old})
 		},
 	}
 	f := c.Flags()
@@ -83,22 +83,11 @@ func overlapping(tokens []config.Token, subject string, end time.Time) (old []co
 	return old
 }
 
-// printToken shows a new token, its entry, and what becomes of the entries that it
-// replaces.
-func (e *env) printToken(token string, entry config.Token, old []config.Token) error {
-	if e.output == "json" {
-		out := map[string]any{"token": token, "entry": entry}
-		if old != nil {
-			out["replace"] = old
-		}
-		return e.json(out)
-	}
-	text := fmt.Sprintf("token: %s\n\nThis is the only time that it is shown. Put this under toolgate.identity.tokens:\n\n", token)
-	err := errors.Join(e.write(text), e.json(entry))
-	if old != nil {
-		err = errors.Join(err, e.write("\nand these in place of the present entries, which then end by themselves:\n\n"), e.json(old))
-	}
-	return err
+// newToken is the report of token create.
+type newToken struct {
+	Token   string         `json:"token"` // shown this once
+	Entry   config.Token   `json:"entry"`
+	Replace []config.Token `json:"replace,omitempty"` // the present entries, with the time at which they end
 }
 
 // listedToken is a configured token with its state.
@@ -129,7 +118,7 @@ func tokenList(e *env) *cobra.Command {
 				}
 				listed = append(listed, l)
 			}
-			return e.print("tokens", listed)
+			return e.Print("tokens", listed)
 		},
 	}
 }
@@ -158,7 +147,7 @@ func tokenRevoke(e *env) *cobra.Command {
 			if err := revoke(c.Context(), cfg, found); err != nil {
 				return err
 			}
-			return e.print("revoked", found)
+			return e.Print("revoked", found)
 		},
 	}
 	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of a subject")
@@ -276,7 +265,7 @@ func tokenInspect(e *env) *cobra.Command {
 			}
 			seen, err := inspect(c.Context(), cfg, e.role, token)
 			if err == nil {
-				err = e.print("inspection", seen)
+				err = e.Print("inspection", seen)
 			}
 			if err == nil && !seen.Accepted {
 				err = &exit{code: exitUnauthorised}

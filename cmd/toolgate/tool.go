@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,7 @@ import (
 	"github.com/toolgate/toolgate/console"
 	"github.com/toolgate/toolgate/internal/hidden"
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/report"
 	"github.com/toolgate/toolgate/proxy/wire"
 )
 
@@ -42,7 +45,7 @@ func toolList(e *env) *cobra.Command {
 			if len(found) == 0 {
 				e.explainEmptyList(c.Context())
 			}
-			return e.print("tools", found)
+			return e.Print("tools", found)
 		},
 	}
 	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
@@ -62,12 +65,12 @@ func (e *env) explainEmptyList(ctx context.Context) {
 	total := 0
 	for _, u := range s.Upstreams {
 		if total += u.Tools; u.Error != "" {
-			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, printable(u.Error))
+			fmt.Fprintf(e.err, "server %s: %s: %s\n", u.Name, u.State, report.Printable(u.Error))
 		}
 	}
 	for _, sight := range s.Sights {
 		if sight.Blind() {
-			fmt.Fprintf(e.err, "%s\nhint: %s\n", printable(sight.String()), sight.Hint)
+			fmt.Fprintf(e.err, "%s\nhint: %s\n", report.Printable(sight.String()), sight.Hint)
 		}
 	}
 	if total == 0 {
@@ -78,16 +81,43 @@ func (e *env) explainEmptyList(ctx context.Context) {
 // listedTool is a tool as tools/list has it.
 type listedTool struct {
 	json.RawMessage
-	Name, Description string
-	Hidden            []string // kinds of hidden characters in it
+	Name, Title, Description string
+	Hidden                   []string // kinds of hidden characters in it
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *listedTool) UnmarshalJSON(text []byte) error {
-	var shown struct{ Name, Description string }
+	var shown struct{ Name, Title, Description string }
 	err := json.Unmarshal(text, &shown)
-	*t = listedTool{bytes.Clone(text), shown.Name, hidden.Escape(printable(shown.Description)), hidden.Kinds(text)}
+	*t = listedTool{bytes.Clone(text), shown.Name, shown.Title, hidden.Escape(report.Printable(shown.Description)), hidden.Kinds(text)}
 	return err
+}
+
+// Arguments names the arguments, those that may be left out with a question mark.
+func (t listedTool) Arguments() string {
+	var shown struct {
+		InputSchema struct {
+			Properties map[string]json.RawMessage
+			Required   []string
+		}
+	}
+	_ = json.Unmarshal(t.RawMessage, &shown) // a schema of another form names none
+	schema := shown.InputSchema
+	names := slices.Sorted(maps.Keys(schema.Properties))
+	for i, name := range names {
+		if !slices.Contains(schema.Required, name) {
+			names[i] += "?"
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// Hints names the annotations that are true, such as readOnlyHint.
+func (t listedTool) Hints() string {
+	var shown struct{ Annotations map[string]any }
+	_ = json.Unmarshal(t.RawMessage, &shown) // annotations of another form say nothing
+	names := slices.Sorted(maps.Keys(shown.Annotations))
+	return strings.Join(slices.DeleteFunc(names, func(name string) bool { return shown.Annotations[name] != true }), ",")
 }
 
 // list reads every page of tools/list.
@@ -161,14 +191,14 @@ func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) e
 	defer a.Close()
 	params := fmt.Appendf(nil, `{"name":%s,"arguments":%s}`, jsonrpc.Quote(name), args)
 	result, err := a.request(ctx, "tools/call", params)
-	if refused := (*exit)(nil); errors.As(err, &refused) && refused.unknownTool {
+	if refused := (*exit)(nil); errors.As(err, &refused) && refused.word == string(wire.ToolNotFound) {
 		return a.withNearestTool(ctx, refused, name)
 	}
 	if err != nil {
 		return err
 	}
-	if e.output == "json" {
-		err = e.json(result)
+	if e.Structured() {
+		err = e.Document(result)
 	} else {
 		err = e.printContent(result)
 	}
@@ -180,17 +210,18 @@ func (e *env) printContent(result json.RawMessage) error {
 	var r struct {
 		Content []struct{ Type, Text, MimeType string }
 	}
+	text := ""
 	if err := json.Unmarshal(result, &r); err != nil {
 		return fmt.Errorf("reading the result: %w", err)
 	}
 	for _, block := range r.Content {
 		if block.Type == "text" {
-			fmt.Fprintln(e.out, printable(block.Text))
+			text += report.Printable(block.Text) + "\n"
 			continue
 		}
-		fmt.Fprintf(e.out, "[%s %s; -o json shows it]\n", block.Type, block.MimeType)
+		text += fmt.Sprintf("[%s %s; -o json shows it]\n", block.Type, block.MimeType)
 	}
-	return nil
+	return e.Write(text)
 }
 
 // verdictOf returns the exit of a result: a pending approval and a tool's own
@@ -235,7 +266,7 @@ func rpcError(raw json.RawMessage) error {
 	if r.Data.Remedy != "" {
 		text += "\nhint: " + r.Data.Remedy
 	}
-	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), document: raw, unknownTool: r.Data.Code == wire.ToolNotFound}
+	return &exit{code: codeFor(r.Data.Code), err: errors.New(text), word: string(r.Data.Code), rpc: raw}
 }
 
 // codeFor returns the exit code of a refusal.

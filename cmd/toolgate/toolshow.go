@@ -68,7 +68,7 @@ func (e *env) showTool(ctx context.Context, name string) error {
 		sight.Visible = sight.Visible && out.State == "accepted" // quarantine hides from everybody
 		out.Roles = append(out.Roles, sight)
 	}
-	return e.print("tool", out)
+	return e.Print("tool", out)
 }
 
 // findTool returns the tool whose exposed name is name, from the definitions that the

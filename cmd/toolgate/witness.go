@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/guard"
+	"github.com/toolgate/toolgate/internal/report"
 )
 
 // witnessTimeout bounds a request to the witness, and its answer.
@@ -22,7 +23,7 @@ func auditWitness(e *env) *cobra.Command {
 	var trusted []string
 	var insecure bool
 	c := &cobra.Command{
-		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Args: cobra.NoArgs,
+		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir == "" || len(trusted) == 0 {
 				return usage(errors.New("the witness needs --dir and --trusted"))
@@ -63,11 +64,11 @@ func auditWitness(e *env) *cobra.Command {
 
 // witness prints the key of w, and serves until ctx ends.
 func (e *env) witness(ctx context.Context, w *audit.Witness, l net.Listener) error {
-	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", printable(err.Error())) }
+	w.OnError = func(err error) { fmt.Fprintf(e.err, "toolgate: error: %s\n", report.Printable(err.Error())) }
 	s := &http.Server{Handler: w, ReadTimeout: witnessTimeout, WriteTimeout: 2 * witnessTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	err := e.write(w.Key + "\n")
+	err := e.Write(w.Key + "\n")
 	if err == nil {
 		select {
 		case <-ctx.Done():

@@ -271,7 +271,7 @@ func TestCancel(t *testing.T) {
 // cancelledIn returns the number of calls that a trail records as cancelled.
 func cancelledIn(t testing.TB, dir string) (n int) {
 	t.Helper()
-	out, _ := runCommand(t, dir, "audit", "tail", "-n", "1000")
+	out, _ := runCommand(t, dir, "audit", "tail", "-n", "1000", "-o", "json")
 	for line := range strings.Lines(out) {
 		var r audit.Record
 		if err := json.Unmarshal([]byte(line), &r); err == nil && r.Code == signal.CodeCancelled && r.Tool == "hang" {

@@ -196,7 +196,7 @@ func stopsOf(steps []string) (stops []int) {
 // record. A record of a change that a kill has undone is permitted.
 func (s *sweep) checkTrail(t *testing.T, tickets []ticketView) {
 	t.Helper()
-	out, code := runCommand(t, s.dir, "audit", "tail", "-n", "1000000")
+	out, code := runCommand(t, s.dir, "audit", "tail", "-o", "json", "-n", "1000000")
 	if code != 0 {
 		t.Fatalf("audit tail: exit %d", code)
 	}
