@@ -489,7 +489,7 @@ var words = map[approval.State]wording{
 	approval.StateApproved:    {text: "approved", next: "to have it made, {again} before {expires}", runs: "it is about to be made: ask again in a moment for its result"},
 	approval.StateDispatching: {word: "running", text: "approved, and being made now", next: "ask again in a moment for its result"},
 	approval.StateDone:        {text: "approved and made", next: "ask for this ticket to have the result"},
-	approval.StateDenied:      {code: signal.CodeApprovalDenied, text: "{denial}; nothing was done"},
+	approval.StateDenied:      {code: signal.CodeApprovalDenied, text: "{denial}; nothing was done", next: "the same call gets the same answer: change it as the approver says, or do without it"},
 	approval.StateExpired:     {code: signal.CodeApprovalExpired, text: "nobody approved it in time; nothing was done", next: "{again} to ask again"},
 	approval.StateSuperseded: {
 		code: signal.CodeApprovalExpired, next: "{again} to ask again",
