@@ -124,11 +124,10 @@ func checkReversed(t *rapid.T, text string) {
 	opts = withFile(opts, "/etc/key", "key")
 	everything := opts.Getenv
 	opts.Getenv = func(name string) (string, bool) {
-		value, _ := everything(name)
-		if name == "C" { // it has a default
+		if name == "C" { // its default counts
 			return "", false
 		}
-		return value, true
+		return everything(name)
 	}
 	want := tryLoad(opts)
 	entries, err := config.Entries(opts, false)
@@ -151,6 +150,10 @@ func checkReversed(t *rapid.T, text string) {
 			t.Fatalf("%s: %v\n%s", c.ID, err, file)
 		}
 		got := tryLoad(withFile(opts, "/home/ada/mcp.json", bundleOf(n)))
+		noDefault := func(l dialect.Loss) bool { return strings.Contains(l.Message, "no default values: set C") }
+		if got == nil && slices.ContainsFunc(losses, noDefault) {
+			continue
+		}
 		if got == nil {
 			t.Fatalf("%s: what is imported is refused\n%s", c.ID, bundleOf(n))
 		}
