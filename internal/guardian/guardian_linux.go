@@ -13,9 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LeashFD is the file descriptor of the pipe that ties a guardian to toolgate.
-// The guardian ends the server when the pipe's other end is closed.
-const LeashFD = 3
+// File descriptors of a guardian.
+const (
+	// LeashFD is the pipe that ties a guardian to toolgate. The guardian ends the
+	// server when the pipe's other end is closed.
+	LeashFD = 3
+	// ProgramFD is the guardian's own executable, where it is not a file on disk.
+	ProgramFD = 4
+)
 
 // Exit codes of a guardian that did not start its server. All others are the
 // server's, or 128 plus the signal that ended it.
@@ -72,6 +77,7 @@ func (o *Order) start(command, self []string) (int, error) {
 // confine prepares the guardian, and the calling thread for the server.
 func (o *Order) confine() error {
 	unix.CloseOnExec(LeashFD)
+	unix.CloseOnExec(ProgramFD)
 	if o.Namespaces {
 		if err := mapIDs(); err != nil {
 			return err

@@ -38,21 +38,22 @@ type program struct {
 }
 
 // path returns the path of the executable, and the arguments before those of the
-// guardian. executable is this program, "" = as the system knows it.
-func (p *program) path(executable string) (string, []string, error) {
+// guardian. A file that is not nil has to be open as guardian.ProgramFD in the new
+// process: descriptors of this process may have other files by the time of exec.
+// executable is this program, "" = as the system knows it.
+func (p *program) path(executable string) (path string, first []string, file *os.File, err error) {
 	p.once.Do(func() { p.file, p.err = load() })
 	switch {
 	case p.err != nil:
-		return "", nil, p.err
+		return "", nil, nil, p.err
 	case p.file != nil:
-		return fmt.Sprintf("/proc/self/fd/%d", p.file.Fd()), nil, nil
+		return fmt.Sprintf("/proc/self/fd/%d", guardian.ProgramFD), nil, p.file, nil
 	case executable == "":
-		var err error
 		if executable, err = os.Executable(); err != nil {
-			return "", nil, fmt.Errorf("finding this program: %w", err)
+			return "", nil, nil, fmt.Errorf("finding this program: %w", err)
 		}
 	}
-	return executable, []string{word}, nil
+	return executable, []string{word}, nil, nil
 }
 
 // load writes the embedded guardian to sealed memory (memfd_create(2)). It returns nil

@@ -118,7 +118,7 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 	if guardian.Inside() {
 		return nil, nil, errors.New("starting a server from a guardian")
 	}
-	path, first, err := h.program.path(h.options.Load().Executable)
+	path, first, file, err := h.program.path(h.options.Load().Executable)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +129,10 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 	cmd := exec.Command(path, append(first, order.Args(server)...)...)
 	cmd.Args[0] = "toolgate-guardian"
 	cmd.Env = guardian.Identity()
-	cmd.ExtraFiles = []*os.File{r}
+	cmd.ExtraFiles = []*os.File{r} // as guardian.LeashFD and ProgramFD
+	if file != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, file)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if order.Namespaces {
 		cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.AmbientCaps = unix.CLONE_NEWUSER|unix.CLONE_NEWNS, namespaceCaps
@@ -140,8 +143,8 @@ func (h *Host) guardian(order guardian.Order, server []string) (*exec.Cmd, io.Cl
 // Started releases what a started command of Command no longer needs. It is called
 // whether Start succeeded or not.
 func Started(cmd *exec.Cmd) {
-	for _, f := range cmd.ExtraFiles {
-		_ = f.Close() // the guardian has its own
+	if len(cmd.ExtraFiles) > 0 {
+		_ = cmd.ExtraFiles[0].Close() // the guardian has its own end of the leash
 	}
 }
 

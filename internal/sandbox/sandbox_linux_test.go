@@ -473,6 +473,71 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
+// A guardian starts whatever number the descriptor of its program has. In the new process
+// syscall.ForkExec moves descriptors of its own, when they have lower numbers, to those
+// after the numbers of the files that the process gets: here, to that of the program.
+func TestDescriptorNumbers(t *testing.T) {
+	sandbox.New(sandbox.Options{}).Support() // opens what a process opens once
+	files := make(map[uintptr]*os.File)
+	open := func() uintptr {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		files[f.Fd()] = f
+		return f.Fd()
+	}
+	low := []uintptr{open(), open()}
+	for first := guardianProgram(t); open() < first; {
+	}
+	h := sandbox.New(sandbox.Options{})
+	h.Support() // opens the program
+	program := guardianProgram(t)
+	for open() < program {
+	}
+	if files[program-1] == nil {
+		t.Fatalf("the descriptor before %d is not this test's", program)
+	}
+	files[program-1].Close() // the leash gets this number
+	cmd, leash, err := h.Command(sandbox.Server{Path: "/bin/true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leash.Close()
+	for _, fd := range low {
+		files[fd].Close() // ForkExec gets these
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	sandbox.Started(cmd)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// guardianProgram returns the newest descriptor of the embedded guardian.
+func guardianProgram(t *testing.T) (newest uintptr) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "/memfd:toolgate-guardian") {
+			fd, err := strconv.ParseUint(e.Name(), 10, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			newest = max(newest, uintptr(fd))
+		}
+	}
+	if newest == 0 {
+		skip(t, "no guardian is embedded: make guardian")
+	}
+	return newest
+}
+
 // The guardian ends with the server's code, and the server with its leash.
 func TestLeash(t *testing.T) {
 	cmd, leash, err := sandbox.New(sandbox.Options{}).Command(sandbox.Server{Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; sleep 600 & sleep 600"}})
