@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/toolgate/toolgate/internal/clientfile"
 	"github.com/toolgate/toolgate/registry/config"
@@ -29,7 +30,7 @@ type clientFlags struct {
 	write, yes, undo, force bool
 	url, server, tokenEnv   string
 	literal                 bool
-	only                    []string
+	only, set               []string
 	as, from, envFile       string
 	detect, secrets         bool
 }
@@ -427,14 +428,23 @@ func (e *env) terminal() bool {
 	if !ok {
 		return false
 	}
-	info, err := in.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return term.IsTerminal(int(in.Fd()))
+}
+
+// ask asks a question and returns the line that answers it, without space around it. It
+// reports false at the end of the input.
+func (e *env) ask(question string) (answer string, ok bool) {
+	if e.lines == nil {
+		e.lines = bufio.NewReader(e.in)
+	}
+	fmt.Fprint(e.err, question)
+	answer, err := e.lines.ReadString('\n')
+	return strings.TrimSpace(answer), err == nil
 }
 
 // confirm asks a question. Anything but y or yes is no.
 func (e *env) confirm(question string) bool {
-	fmt.Fprintf(e.err, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(e.in).ReadString('\n') // "" = no
-	answer = strings.ToLower(strings.TrimSpace(answer))
+	answer, _ := e.ask(question + " [y/N] ") // "" = no
+	answer = strings.ToLower(answer)
 	return answer == "y" || answer == "yes"
 }

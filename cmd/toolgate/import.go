@@ -50,6 +50,7 @@ func importCommand(e *env) *cobra.Command {
 // addImport adds the flags that say what is imported, and how.
 func addImport(c *cobra.Command, f *clientFlags) {
 	addNaming(c, f, "import")
+	c.Flags().StringArrayVar(&f.set, "set", nil, "NAME=VALUE of an input that the file leaves to people")
 	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this file (mode 0600), and write ${NAME} in their place")
 }
 
@@ -133,7 +134,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id})
+	n, err := config.Normalise(config.ClientFile{Name: path, Path: absolute, Data: data, Client: id, Given: setNames(f.set)})
 	if err != nil {
 		return nil, nil, usage(err)
 	}
@@ -144,7 +145,7 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if a, _, err := e.reach(&clientFlags{url: f.url}); err == nil { // a faulty mcp.json is reported by check
 		own.url = a.URL
 	}
-	p = &clientPlan{Client: n.Client.ID, secrets: secretValues(n.Servers)}
+	p = &clientPlan{Client: n.Client.ID}
 	for _, note := range n.Notes {
 		p.Notes = append(p.Notes, note.String())
 	}
@@ -156,6 +157,10 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if err != nil {
 		return nil, nil, usage(err)
 	}
+	if err := e.fillInputs(p, n.Inputs, own.lacks(servers, f.as), env, f); err != nil {
+		return nil, nil, usage(err)
+	}
+	p.secrets = append(p.secrets, secretValues(servers)...)
 	edits, taken := p.merge(servers, own, env, f.as)
 	change, err := clientfile.Plan(e.config, dialect.JSON, edits...)
 	if err != nil {
@@ -165,9 +170,22 @@ func (e *env) planImport(id, path string, f *clientFlags) (p *clientPlan, taken 
 	if env != nil {
 		p.changes = append(p.changes, env.change())
 	} else if len(p.secrets) > 0 {
+		slices.Sort(p.secrets)
+		p.secrets = slices.Compact(p.secrets)
 		p.Notes = append(p.Notes, fmt.Sprintf("%d secrets are written as they are; --env-file FILE moves them to a file of their own", len(p.secrets)))
 	}
 	return p, taken, nil
+}
+
+// lacks returns the servers that are neither in mcp.json, by their names there, nor
+// toolgate itself.
+func (o ownServers) lacks(servers []config.Entry, as string) (found []*config.Entry) {
+	for i, s := range servers {
+		if _, exists := o.servers[cmp.Or(as, s.Name)]; !exists && s.Name != "toolgate" && !o.isToolgate(s.Server) {
+			found = append(found, &servers[i])
+		}
+	}
+	return found
 }
 
 // chooseServers returns the servers of a file that the flags choose.

@@ -128,7 +128,12 @@ func (f *secretFile) free(variable, value string) bool {
 	if moved, ok := f.values[variable]; ok {
 		return moved == value
 	}
-	return f.has(variable, value) || !strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
+	return f.has(variable, value) || !f.mentions(variable)
+}
+
+// mentions reports whether the file as it was gives a variable a value.
+func (f *secretFile) mentions(variable string) bool {
+	return f != nil && strings.Contains("\n"+string(f.file.Before), "\n"+variable+"=")
 }
 
 // has reports whether the file as it was gives a variable this value.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	_ "embed"
@@ -52,7 +53,8 @@ type env struct {
 	logLevel, logFormat          string
 	log                          *logfold.Writer
 
-	temporary string // see scratch
+	temporary string        // see scratch
+	lines     *bufio.Reader // see ask
 }
 
 // run executes a command line and returns its exit code; tests call it as main

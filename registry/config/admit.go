@@ -34,7 +34,7 @@ func (l *loader) admit(root, servers *node) {
 
 // disable turns a server off, unless it is.
 func (l *loader) disable(s, list *node) {
-	if n := s.get("disabled"); n != nil && n.kind == kindTrue {
+	if s.isTrue("disabled") {
 		return
 	}
 	l.warn(s.named(), fmt.Sprintf("is disabled: %s leaves it out", list.path), "")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -58,7 +59,7 @@ func (l *loader) registryServer(out, root *node) {
 	name = name[strings.LastIndexByte(name, '/')+1:]
 	s := root.as(kindObject, "")
 	for _, p := range root.get("packages").elements() {
-		if l.launch(s, p) {
+		if l.launch(s, p, name) {
 			out.put(name, p, s)
 			return
 		}
@@ -71,14 +72,14 @@ func (l *loader) registryServer(out, root *node) {
 	}
 	s.putText("type", r, r.get("type").written())
 	s.putText("url", r, l.filled(r.get("url").written(), r))
-	if headers := l.inputs(r.get("headers")); headers != nil {
+	if headers := l.filledObject(r.get("headers")); headers != nil {
 		s.put("headers", r, headers)
 	}
 	out.put(name, r, s)
 }
 
 // launch writes the command that starts a package. False means that no command does.
-func (l *loader) launch(s, p *node) bool {
+func (l *loader) launch(s, p *node, name string) bool {
 	kind := p.get("registryType").written()
 	line, known := launchers[kind]
 	if !known || p.get("transport").get("type").written() != "stdio" {
@@ -96,16 +97,16 @@ func (l *loader) launch(s, p *node) bool {
 			args = append(args, fmt.Sprintf(arg, id, version))
 		}
 		if last := i == len(line)-1 || strings.Contains(line[i+1], "%s"); last && !strings.Contains(arg, "%s") {
-			args = append(args, l.arguments(p.get("runtimeArguments"))...)
+			args = append(args, l.arguments(p.get("runtimeArguments"), name)...)
 		}
 	}
-	env := l.inputs(p.get("environmentVariables"))
+	env := l.filledObject(p.get("environmentVariables"))
 	if kind == "oci" {
 		for _, m := range env.each() {
 			args = slices.Insert(args, len(args)-1, "-e", m.key)
 		}
 	}
-	args = append(args, l.arguments(p.get("packageArguments"))...)
+	args = append(args, l.arguments(p.get("packageArguments"), name)...)
 	if hint := p.get("runtimeHint").written(); hint != "" {
 		args[0] = hint
 	}
@@ -117,53 +118,39 @@ func (l *loader) launch(s, p *node) bool {
 	return true
 }
 
-// arguments returns those that have a value, positional ones and named ones.
-func (l *loader) arguments(list *node) (args []string) {
+// arguments returns those that have a value, positional ones and named ones. server is the
+// prefix of variables: hints for people, such as "path", are names of other variables.
+func (l *loader) arguments(list *node, server string) (args []string) {
 	for _, a := range list.elements() {
-		name, value := a.get("name").written(), l.argument(a)
+		name := a.get("name").written()
+		variable, value := server+"_"+cmp.Or(strings.TrimLeft(name, "-"), a.get("valueHint").written(), "argument"), ""
+		switch {
+		case a.get("value") == nil && a.get("default") != nil && !slices.Contains(l.given, dialect.InputVariable(variable)):
+			value = a.get("default").written()
+		case a.get("value") != nil || name == "" || a.isTrue("isRequired"): // any other is a flag
+			value = l.value(a, variable)
+		}
 		if a.get("type").written() == "named" && name != "" {
 			args = append(args, name)
 		}
-		switch {
-		case value != "":
+		if value != "" {
 			args = append(args, value)
-		case name == "":
-			l.warn(a, "is not imported: the argument has no value", "add it to args")
 		}
 	}
 	return args
 }
 
-// argument returns its value, with variables for what people fill in.
-func (l *loader) argument(a *node) string {
-	if v := a.get("value"); v != nil {
-		return l.filled(v.written(), a)
-	}
-	return a.get("default").written()
-}
-
-// inputs returns variables or headers as an object. A required one without a value is a
-// variable of its own name; an optional one without a value is left out.
-func (l *loader) inputs(list *node) *node {
+// filledObject returns variables or headers as an object. An optional one without a value is left
+// out.
+func (l *loader) filledObject(list *node) *node {
 	if list == nil {
 		return nil
 	}
 	out := list.as(kindObject, "")
 	for _, v := range list.items {
-		name, value := v.get("name").written(), v.get("default").written()
-		required := v.get("isRequired") != nil && v.get("isRequired").kind == kindTrue
-		switch {
-		case v.get("value") != nil:
-			value = l.filled(v.get("value").written(), v)
-		case value != "":
-			value = "${" + dialect.InputVariable(name) + ":-" + value + "}"
-		case required:
-			value = "${" + dialect.InputVariable(name) + "}"
-		default:
-			l.warn(v, fmt.Sprintf("optional %q is not imported: it has no value", name), "")
-			continue
+		if value := l.value(v, v.get("name").written()); value != "" {
+			out.putText(v.get("name").written(), v, value)
 		}
-		out.putText(name, v, value)
 	}
 	if len(out.members) == 0 {
 		return nil
@@ -171,18 +158,45 @@ func (l *loader) inputs(list *node) *node {
 	return out
 }
 
+// value returns a value that is fixed, or a reference to the one that people fill in. It is
+// "" for an optional value that nobody has given.
+func (l *loader) value(v *node, name string) string {
+	if fixed := v.get("value"); fixed != nil {
+		return l.filled(fixed.written(), v)
+	}
+	variable := dialect.InputVariable(name)
+	if v.get("default").written() == "" && !v.isTrue("isRequired") && !slices.Contains(l.given, variable) {
+		l.warn(v, fmt.Sprintf("optional %q is not imported: it has no value", name), "toolgate import --set "+variable+"=VALUE gives it one")
+		return ""
+	}
+	return l.fillIn(name, v)
+}
+
+// fillIn returns a reference to a value that people fill in, as n describes it; n may be nil.
+func (l *loader) fillIn(name string, n *node) string {
+	in := Input{
+		Variable: dialect.InputVariable(name), Description: n.get("description").written(), Default: n.get("default").written(),
+		Secret: n.isTrue("isSecret") || n.isTrue("password"),
+	}
+	for _, choice := range slices.Concat(n.get("choices").elements(), n.get("options").elements()) {
+		in.Choices = append(in.Choices, cmp.Or(choice.get("value").written(), choice.written()))
+	}
+	in.Reference = "${" + in.Variable + "}"
+	if in.Default != "" {
+		in.Reference = "${" + in.Variable + ":-" + in.Default + "}"
+	}
+	l.inputs = append(l.inputs, in)
+	return in.Reference
+}
+
 // curly is a variable of a server.json, {name}.
 var curly = regexp.MustCompile(`(^|[^$])\{([A-Za-z_][A-Za-z0-9_-]*)\}`)
 
-// filled makes variables of what people fill in.
+// filled makes references of the variables of a text, which at describes.
 func (l *loader) filled(text string, at *node) string {
 	return curly.ReplaceAllStringFunc(text, func(found string) string {
 		parts := curly.FindStringSubmatch(found)
-		name := dialect.InputVariable(parts[2])
-		if fallback := at.get("variables").get(parts[2]).get("default").written(); fallback != "" {
-			name += ":-" + fallback
-		}
-		return parts[1] + "${" + name + "}"
+		return parts[1] + l.fillIn(parts[2], at.get("variables").get(parts[2]))
 	})
 }
 
@@ -215,7 +229,8 @@ func (l *loader) dockerRun(s, d *node, image string) {
 	env := d.as(kindObject, "")
 	for _, secret := range d.get("secrets").elements() {
 		name := secret.get("env").written()
-		env.putText(name, secret, "${"+dialect.InputVariable(name)+"}")
+		env.putText(name, secret, l.fillIn(name, secret))
+		l.inputs[len(l.inputs)-1].Secret = true
 	}
 	for _, v := range d.get("env").elements() {
 		if strings.Contains(v.get("value").written(), "{{") {

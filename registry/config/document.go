@@ -129,6 +129,12 @@ func (n *node) written() string {
 	return n.text
 }
 
+// isTrue reports whether n has the member key, and it is true.
+func (n *node) isTrue(key string) bool {
+	m := n.get(key)
+	return m != nil && m.kind == kindTrue
+}
+
 // children ranges over the members or the elements of n.
 func (n *node) children() iter.Seq[*node] { return slices.Values(slices.Concat(n.members, n.items)) }
 

@@ -18,7 +18,7 @@ var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func (l *loader) expandRoot() {
 	entries, settings := l.root.get(l.entries), l.settings()
 	for _, m := range entries.each() {
-		if d := m.get("disabled"); d != nil && d.kind == kindTrue {
+		if m.isTrue("disabled") {
 			m.lenient = true
 			if own := settings.at("servers", m.key); own != nil {
 				own.lenient = true

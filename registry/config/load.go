@@ -28,6 +28,8 @@ type loader struct {
 	entries     string          // the member of root with the servers; "" = none
 	client      dialect.Client  // whose form the servers have; zero = not known
 	own         bool            // the file of the servers has settings too
+	given       []string        // variables of inputs that somebody gives a value
+	inputs      []Input         // that the file describes
 	asked       string          // ID of the dialect that somebody says the file has; "" = none
 	foreignFile bool            // the file is a client's, and names of servers are made to fit
 	leftOut     []string        // servers whose transport toolgate does not have

@@ -20,7 +20,8 @@ type ClientFile struct {
 	Name   string // as people name it: in notes and faults; its ending says TOML or YAML
 	Path   string // absolute, for what is relative to it; "" = not known
 	Data   []byte
-	Client string // ID of its dialect; "" = recognise it
+	Client string   // ID of its dialect; "" = recognise it
+	Given  []string // variables of inputs that have a value: optional ones among them are not left out
 }
 
 // Normalised is what a client's file says, in toolgate's own form.
@@ -28,7 +29,18 @@ type Normalised struct {
 	Client  dialect.Client // whose form it was; the zero Client = not recognised
 	Servers []Entry        // in the order of the file
 	Notes   []Warning      // what was rewritten and what was left out, and where
+	Inputs  []Input        // to which the servers refer
 	Values  []string       // of the variables that Entries has expanded; they may be secrets
+}
+
+// Input is a value that the file leaves to people.
+type Input struct {
+	Variable    string // that has the value
+	Reference   string // to it, as the entries have it
+	Description string
+	Default     string   // "" = none
+	Choices     []string // nil = any value
+	Secret      bool
 }
 
 // Entry is one server in toolgate's own form, with its variables unexpanded.
@@ -46,7 +58,7 @@ type Entry struct {
 // always *Faults, and there is no Normalised then. Settings of toolgate in the file are
 // not read.
 func Normalise(in ClientFile) (*Normalised, error) {
-	l := &loader{cfg: defaults(), asked: in.Client, foreignFile: true}
+	l := &loader{cfg: defaults(), asked: in.Client, given: in.Given, foreignFile: true}
 	f := &file{name: in.Name, path: in.Path, data: slices.Clone(in.Data)}
 	l.files = []*file{f}
 	out := &Normalised{}
@@ -64,7 +76,7 @@ func (l *loader) finishNotes(out *Normalised) (*Normalised, error) {
 		return nil, &Faults{List: l.faults}
 	}
 	slices.SortStableFunc(l.warnings, l.before)
-	out.Notes = l.warnings
+	out.Notes, out.Inputs = l.warnings, l.inputs
 	return out, nil
 }
 
@@ -117,6 +129,7 @@ func (l *loader) normalise(root *node) []Entry {
 		return nil
 	}
 	servers.literal()
+	l.describeInputs(servers, root.get("inputs"))
 	return l.finishEntries(servers)
 }
 
@@ -133,6 +146,26 @@ func (l *loader) finishEntries(servers *node) (entries []Entry) {
 	return entries
 }
 
+// inputReference refers to an input of a client.
+var inputReference = regexp.MustCompile(`\$\{input:([^}]*)\}`)
+
+// describeInputs notes the inputs to which texts refer, as list (VS Code's inputs) describes
+// them.
+func (l *loader) describeInputs(n, list *node) {
+	for child := range n.children() {
+		l.describeInputs(child, list)
+	}
+	for _, found := range inputReference.FindAllStringSubmatch(n.text, -1) {
+		i := slices.IndexFunc(list.elements(), func(in *node) bool { return in.get("id").written() == found[1] })
+		var described *node
+		if i >= 0 {
+			described = list.items[i]
+		}
+		l.fillIn(found[1], described)
+		l.inputs[len(l.inputs)-1].Reference = found[0]
+	}
+}
+
 // literal makes the value of every string its text.
 func (n *node) literal() {
 	n.value = n.text
@@ -144,7 +177,7 @@ func (n *node) literal() {
 // entry writes a server in toolgate's form.
 func (l *loader) entry(s *node) Entry {
 	line, _ := s.file.position(s.keyAt)
-	e := Entry{Name: s.key, Written: cmp.Or(s.former, s.key), Line: line, Disabled: s.get("disabled") != nil && s.get("disabled").kind == kindTrue}
+	e := Entry{Name: s.key, Written: cmp.Or(s.former, s.key), Line: line, Disabled: s.isTrue("disabled")}
 	l.settle(s)
 	server, settings := s.as(kindObject, ""), s.as(kindObject, "")
 	for _, key := range entryKeys {
