@@ -13,7 +13,7 @@ import (
 )
 
 // timeout is the time limit of an answer.
-const timeout = 20 * time.Second
+const timeout = time.Minute
 
 var errSilent = errors.New("no line within the time limit")
 
