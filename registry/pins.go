@@ -210,16 +210,27 @@ func (r *Registry) pinToLock(cfg config.Server, tools []*Tool) {
 }
 
 // Fingerprints returns the tools of a server by the server's own names, with the
-// fingerprints of their definitions, those included that do not serve or that only
-// some clients see.
-func (r *Registry) Fingerprints(server string) map[string]string {
+// fingerprints of their definitions, those included that do not serve. What only some
+// clients see, which the catalogue forgets when the server lists again, is as it is
+// accepted. The error says that the pins cannot be read.
+func (r *Registry) Fingerprints(ctx context.Context, server string) (map[string]string, error) {
+	pins, err := r.pins.read(ctx, server)
+	if err != nil {
+		return nil, err
+	}
 	out := make(map[string]string)
-	for name, t := range r.Catalogue().byName[server] {
+	c := r.Catalogue()
+	for key, pin := range pins {
+		if key.server == server && pin.Accepted != "" && slices.ContainsFunc(c.running[server], func(e *entry) bool { return e.cfg.Offers(key.tool) }) {
+			out[key.tool] = pin.Accepted
+		}
+	}
+	for name, t := range c.byName[server] {
 		if validName.MatchString(name) {
 			out[name] = t.Fingerprint
 		}
 	}
-	return out
+	return out, nil
 }
 
 // Info returns how a server names itself, zero while it is not connected.

@@ -136,6 +136,21 @@ func TestViewOpensOnce(t *testing.T) {
 	}
 }
 
+// A lock has the tools that only some clients see, also after the server has listed again.
+func TestFingerprintsOfVariants(t *testing.T) {
+	rec := recorder.HTTP(t, choosy())
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	serving := func() int { return len(r.Catalogue().Tools("s")) }
+	await(t, "the first list", func() bool { return serving() == 4 && rec.Streams() > 0 })
+	rec.SetTools(true, choosy().Tools...)
+	await(t, "another list", func() bool { return serving() == 2 })
+	got, err := r.Fingerprints(t.Context(), "s")
+	if err != nil || len(got) != 4 || got["ask"] == "" || got["roots"] == "" {
+		t.Errorf("fingerprints %v, error %v", got, err)
+	}
+}
+
 // What the server changes, the views follow, and whoever looks is told.
 func TestViewFollows(t *testing.T) {
 	rec := recorder.HTTP(t, choosy())

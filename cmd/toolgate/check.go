@@ -95,7 +95,7 @@ func (e *env) check(ctx context.Context, live, strict bool) error {
 				}
 			}
 		}
-		if err := e.withUpstreams(ctx, cfg, look); err != nil {
+		if err := e.withUpstreams(ctx, liveBound, cfg, look); err != nil {
 			return err
 		}
 	}
@@ -139,9 +139,9 @@ func findings(a *app.App) []finding {
 }
 
 // withUpstreams opens a toolgate with a state of its own, so that looking changes
-// nothing that is kept, and calls look when every upstream has answered, failed or
-// had its time.
-func (e *env) withUpstreams(ctx context.Context, cfg *config.Config, look func(*app.App)) error {
+// nothing that is kept, and calls look when every upstream has answered or failed, or
+// after a time.
+func (e *env) withUpstreams(ctx context.Context, most time.Duration, cfg *config.Config, look func(*app.App)) error {
 	dir, err := e.scratch()
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (e *env) withUpstreams(ctx context.Context, cfg *config.Config, look func(*
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(ctx, liveBound)
+	ctx, stop := context.WithTimeout(ctx, most)
 	defer stop()
 	a.WaitForUpstreams(ctx)
 	look(a)

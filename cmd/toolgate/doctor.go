@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -72,7 +71,7 @@ func (e *env) doctor(ctx context.Context) error {
 		x.gateway(&status)
 	} else if x.code == exitOK {
 		began := time.Now()
-		if err := e.withUpstreams(ctx, s.cfg, func(a *app.App) { x.servers(a, began) }); err != nil {
+		if err := e.withUpstreams(ctx, liveBound, s.cfg, func(a *app.App) { x.servers(a, began) }); err != nil {
 			return err
 		}
 	}
@@ -136,11 +135,8 @@ func (x *examination) disk(cfg *config.Config) {
 func (x *examination) commands(cfg *config.Config) {
 	for i := range cfg.Servers {
 		s := &cfg.Servers[i]
-		if s.Disabled || s.Command == "" || s.Command == "toolgate" {
-			continue
-		}
-		if _, err := exec.LookPath(s.Command); err != nil {
-			x.fault(exitUnreachable, "mcpServers."+s.Name, fmt.Sprintf("command %q is not found", s.Command), "install "+s.Command+", or write its whole path as command")
+		if message := missingCommand(s); message != "" {
+			x.fault(exitUnreachable, "mcpServers."+s.Name, message, "install "+s.Command+", or write its whole path as command")
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -290,7 +291,29 @@ func readOwn(path string) (own ownServers, err error) {
 			return own, fmt.Errorf("reading %s: %s: %w", path, own.container, err)
 		}
 	}
+	for name, entry := range own.servers {
+		own.servers[name] = withFiles(entry, filepath.Dir(path))
+	}
 	return own, nil
+}
+
+var fileReference = regexp.MustCompile(`\$\{file:([^}"\\]+)\}`)
+
+// withFiles returns an entry with the texts of the files below dir that it names, as it was
+// before its secrets were moved there. What cannot be read stays as it is.
+func withFiles(entry json.RawMessage, dir string) json.RawMessage {
+	return fileReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
+		name := filepath.FromSlash(string(fileReference.FindSubmatch(reference)[1]))
+		text, err := config.ReadFile(filepath.Join(dir, name))
+		if err != nil || !filepath.IsLocal(name) {
+			return reference
+		}
+		quoted, err := json.Marshal(strings.TrimSuffix(string(text), "\n"))
+		if err != nil {
+			return reference
+		}
+		return quoted[1 : len(quoted)-1]
+	})
 }
 
 // foundClient is a client's file on this machine.
@@ -326,18 +349,23 @@ type clientOnDisk struct {
 }
 
 // clientFiles reads the files of clients on this machine, those of a project included,
-// but for the configuration itself.
+// but for the configuration and that of the working directory.
 func (e *env) clientFiles(project string) (files []clientOnDisk, err error) {
 	own, err := filepath.Abs(e.config)
-	if err != nil {
+	here, failed := filepath.Abs(defaultConfig)
+	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
 	for _, c := range dialect.Clients() {
 		if c.ID == "server-json" || c.ID == "docker" {
 			continue // they describe servers that are installed
 		}
-		for _, place := range c.Places(e.machine(project)) {
-			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own {
+		places := c.Places(e.machine(project))
+		for _, place := range places {
+			if place.Scope == "project" && slices.Contains(places, dialect.Place{Scope: "user", Path: place.Path}) {
+				continue // the project is the user's home
+			}
+			if data, err := os.ReadFile(place.Path); err == nil && place.Path != own && place.Path != here {
 				f := clientOnDisk{Client: c, Place: place}
 				f.read, f.err = config.Normalise(config.ClientFile{Name: place.Path, Path: place.Path, Data: data, Client: c.ID})
 				files = append(files, f)

@@ -77,13 +77,9 @@ func replaceArgs(s map[string]any, replace func(name, value string) string) {
 		args[i], _ = arg.(string)
 	}
 	for i := range args {
-		secret, ok := lock.SecretArg(args, i)
+		name, secret, ok := lock.SecretArg(args, i)
 		if !ok || secret == "" {
 			continue
-		}
-		name, _, _ := strings.Cut(args[i], "=")
-		if i > 0 && secret == args[i] {
-			name = args[i-1]
 		}
 		list[i] = strings.TrimSuffix(args[i], secret) + replace(strings.TrimLeft(name, "-"), secret)
 	}
@@ -93,6 +89,7 @@ func replaceArgs(s map[string]any, replace func(name, value string) string) {
 type secretFile struct {
 	file   *clientfile.Change
 	values map[string]string // that were moved
+	form   string            // of what stands in the place of a secret, with %s for the variable
 }
 
 // openSecrets reads a file of variables, nil for none.
@@ -105,7 +102,7 @@ func openSecrets(path string) (*secretFile, error) {
 		return nil, fmt.Errorf("reading the file for secrets: %w", err)
 	}
 	c.Mode = 0o600
-	return &secretFile{file: c, values: map[string]string{}}, nil
+	return &secretFile{file: c, values: map[string]string{}, form: "${%s}"}, nil
 }
 
 // move returns the entry of a server with references in the place of secrets.
@@ -119,7 +116,7 @@ func (f *secretFile) move(server string, entry json.RawMessage) json.RawMessage 
 			}
 		}
 		f.values[variable] = value
-		return "${" + variable + "}"
+		return fmt.Sprintf(f.form, variable)
 	})
 }
 

@@ -60,7 +60,7 @@ func hasState(dir string) bool {
 // or does not offer the tool.
 func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 	i := slices.IndexFunc(cfg.Servers, func(s config.Server) bool { return s.Name == p.Server })
-	if i < 0 || p.Accepted == "" || cfg.Servers[i].Disabled || cfg.Servers[i].Expose != nil && !slices.Contains(cfg.Servers[i].Expose, p.Tool) {
+	if i < 0 || p.Accepted == "" || cfg.Servers[i].Disabled || !cfg.Servers[i].Offers(p.Tool) {
 		return policy.Tool{}, false
 	}
 	var definition struct{ Annotations json.RawMessage }
@@ -76,7 +76,7 @@ func pinned(cfg *config.Config, p *registry.Pin) (policy.Tool, bool) {
 
 // listLive starts the upstreams and returns their tools.
 func (e *env) listLive(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
-	err = e.withUpstreams(ctx, cfg, func(a *app.App) {
+	err = e.withUpstreams(ctx, liveBound, cfg, func(a *app.App) {
 		tools = app.PolicyTools(a.Upstreams().Catalogue())
 		for _, u := range a.Upstreams().Status() {
 			why := u.Error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -57,8 +58,7 @@ func (e *env) lock(ctx context.Context, cfg *config.Config, servers []string, ch
 // not answer is an error.
 func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string) (*lock.File, error) {
 	now := &lock.File{Servers: make(map[string]lock.Server)}
-	alone := *cfg
-	alone.Servers, alone.Lock = nil, nil
+	var asked []config.Server
 	for _, name := range servers {
 		if !slices.ContainsFunc(cfg.Servers, func(s config.Server) bool { return s.Name == name }) {
 			return nil, usage(fmt.Errorf("%q is no server of the configuration", name))
@@ -66,24 +66,55 @@ func (e *env) listLock(ctx context.Context, cfg *config.Config, servers []string
 	}
 	for _, s := range cfg.Servers {
 		if !s.Disabled && (len(servers) == 0 || slices.Contains(servers, s.Name)) {
-			s.Pin, s.Expose = config.PinFirst, nil
-			alone.Servers = append(alone.Servers, s)
+			asked = append(asked, s)
 		} else if cfg.Lock != nil && cfg.Lock.Servers[s.Name].Tools != nil {
 			now.Servers[s.Name] = cfg.Lock.Servers[s.Name]
 		}
 	}
-	var faults []error
-	err := e.withUpstreams(ctx, &alone, func(a *app.App) {
-		for i, u := range a.Upstreams().Status() {
-			if u.State != string(upstream.StateReady) {
-				faults = append(faults, fmt.Errorf("server %s does not answer: %s %s", u.Name, u.State, u.Error))
-				continue
-			}
-			now.Servers[u.Name] = lock.Server{Origin: alone.Servers[i].Origin, Info: a.Upstreams().Info(u.Name), Tools: a.Upstreams().Fingerprints(u.Name)}
-		}
+	var failed map[string]error
+	err := e.withUpstreams(ctx, liveBound, whole(cfg, asked), func(a *app.App) {
+		var found map[string]lock.Server
+		found, failed = listed(ctx, a, asked)
+		maps.Copy(now.Servers, found)
 	})
-	if err == nil && faults != nil {
-		err = &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", errors.Join(faults...))}
+	if err == nil && len(failed) > 0 {
+		err = &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; name the servers to look at, or disable this one", joined(failed))}
 	}
 	return now, err
+}
+
+// whole returns a configuration with some servers, whose whole first lists serve.
+func whole(cfg *config.Config, servers []config.Server) *config.Config {
+	alone := *cfg
+	alone.Servers, alone.Lock = nil, nil
+	for _, s := range servers {
+		s.Pin, s.Expose = config.PinFirst, nil
+		alone.Servers = append(alone.Servers, s)
+	}
+	return &alone
+}
+
+// listed returns what a lock has of servers that have answered, and why others have not.
+func listed(ctx context.Context, a *app.App, servers []config.Server) (found map[string]lock.Server, failed map[string]error) {
+	found, failed = make(map[string]lock.Server), make(map[string]error)
+	for i, u := range a.Upstreams().Status() {
+		tools, err := a.Upstreams().Fingerprints(ctx, u.Name)
+		if u.State != string(upstream.StateReady) {
+			err = fmt.Errorf("server %s does not answer: %s %s", u.Name, u.State, u.Error)
+		}
+		if err != nil {
+			failed[u.Name] = err
+			continue
+		}
+		found[u.Name] = lock.Server{Origin: servers[i].Origin, Info: a.Upstreams().Info(u.Name), Tools: tools}
+	}
+	return found, failed
+}
+
+// joined returns the errors of servers as one, in the order of their names.
+func joined(failed map[string]error) (all error) {
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		all = errors.Join(all, failed[name])
+	}
+	return all
 }

@@ -21,7 +21,7 @@ var reports = sync.OnceValue(func() *report.Templates {
 	return report.Parse(reportFiles, template.FuncMap{
 		"age":   func(t time.Time) string { return fmt.Sprintf("%dd", int(time.Since(t).Hours()/24)) },
 		"clock": clock, "local": func(t time.Time, layout string) string { return t.Local().Format(layout) },
-		"short": short, "title": title, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
+		"short": short, "ordinal": func(i int) int { return i + 1 }, "title": title, "span": span, "upper": func(v any) string { return strings.ToUpper(fmt.Sprint(v)) },
 		"annotation": annotation, "layout": layout, "approvers": approvers, "verdict": verdictMarkdown, "cause": causeText,
 		"shares":     func(all []replay.Share) string { return sharesText(all, report.OneLine) },
 		"codeShares": func(all []replay.Share) string { return sharesText(all, report.CodeMarkdown) },

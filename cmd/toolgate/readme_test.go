@@ -47,13 +47,13 @@ func TestReadme(t *testing.T) {
 	start(t, dir, "serve", "--config", "mcp.json") // as make run does
 	ready(t, admin)
 	cmd := exec.CommandContext(t.Context(), "sh", "walk.sh")
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TOOLGATE_CONFIG=", "TOOLGATE_TOKEN=", "HOME="+dir) // not the clients of whoever runs the test
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, promise := range []string{
-		"Model Context Protocol", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
+		"Model Context Protocol", "/my-gate/mcp.json", "POLICY_DENIED, -32600", `"pointer": "/num_results"`, "waiting for a person with role approver", "is approved",
 		`"status": "replayed"`, "TOOL_NOT_FOUND, -32601", "TOOL_FAILED, -32000", "held for approver when", "decisions come out otherwise: 0 with another effect", "ok: ",
 	} {
 		if !strings.Contains(string(out), promise) {

@@ -101,7 +101,7 @@ func rootCommand(e *env) *cobra.Command {
 	root.SetFlagErrorFunc(flagFault)
 	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
 	root.CompletionOptions.HiddenDefaultCmd = true
-	group(root, serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
+	group(root, initCommand(e), serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
 		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
 		importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
 	describe(root)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -91,7 +92,7 @@ func (e *env) addressFlags(agents string, moved bool) string {
 // configFlag returns the flag with which a command finds this configuration, after a
 // space; "" where it needs none.
 func (e *env) configFlag() string {
-	if e.config == defaultConfig {
+	if here, err := filepath.Abs(defaultConfig); e.config == defaultConfig || err == nil && e.config == here {
 		return ""
 	}
 	return " --config " + e.config

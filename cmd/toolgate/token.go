@@ -55,9 +55,9 @@ func tokenCreate(e *env) *cobra.Command {
 			if expires > 0 {
 				entry.Expires = time.Now().Add(expires).UTC().Truncate(time.Second)
 			}
-			token := "tg_" + rand.Text()
-			entry.SHA256 = identity.HashToken(token)
-			return e.Print("token", newToken{token, entry, old})
+			made := makeToken(entry)
+			made.Replace = old
+			return e.Print("token", made)
 		},
 	}
 	f := c.Flags()
@@ -88,6 +88,13 @@ type newToken struct {
 	Token   string         `json:"token"` // shown this once
 	Entry   config.Token   `json:"entry"`
 	Replace []config.Token `json:"replace,omitempty"` // the present entries, with the time at which they end
+}
+
+// makeToken makes a token for an entry, which gets its hash.
+func makeToken(entry config.Token) newToken {
+	token := "tg_" + rand.Text()
+	entry.SHA256 = identity.HashToken(token)
+	return newToken{Token: token, Entry: entry}
 }
 
 // listedToken is a configured token with its state.

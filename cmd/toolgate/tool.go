@@ -198,21 +198,20 @@ func (e *env) callTool(ctx context.Context, name string, args json.RawMessage) e
 		return err
 	}
 	if e.Structured() {
-		err = e.Document(result)
-	} else {
-		err = e.printContent(result)
+		return errors.Join(e.Document(result), verdictOf(result))
 	}
-	return errors.Join(err, verdictOf(result))
+	text, err := contentText(result)
+	return errors.Join(err, e.Write(text), verdictOf(result))
 }
 
-// printContent prints text blocks and names the others.
-func (e *env) printContent(result json.RawMessage) error {
+// contentText returns the text blocks of a result, and names the others.
+func contentText(result json.RawMessage) (string, error) {
 	var r struct {
 		Content []struct{ Type, Text, MimeType string }
 	}
 	text := ""
 	if err := json.Unmarshal(result, &r); err != nil {
-		return fmt.Errorf("reading the result: %w", err)
+		return "", fmt.Errorf("reading the result: %w", err)
 	}
 	for _, block := range r.Content {
 		if block.Type == "text" {
@@ -221,7 +220,7 @@ func (e *env) printContent(result json.RawMessage) error {
 		}
 		text += fmt.Sprintf("[%s %s; -o json shows it]\n", block.Type, block.MimeType)
 	}
-	return e.Write(text)
+	return text, nil
 }
 
 // verdictOf returns the exit of a result: a pending approval and a tool's own

@@ -39,7 +39,7 @@ func (s Server) Secrets() []string {
 		}
 	}
 	for i, arg := range s.Args {
-		if value, ok := lock.SecretArg(s.Args, i); ok {
+		if _, value, ok := lock.SecretArg(s.Args, i); ok {
 			add(value)
 		}
 		add(password(arg))

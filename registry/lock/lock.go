@@ -67,7 +67,7 @@ func (o Origin) Equal(other Origin) bool {
 }
 
 var (
-	secretName = regexp.MustCompile(`(?i)(token|secret|passw|passphrase|credential|authorization|cookie|private|signature|(api|access)[_-]?key)|(^|[_-])(key|auth|pwd|pass|pat|dsn|sig|session)$`)
+	secretName = regexp.MustCompile(`(?i)(token|secret|passw|passphrase|credential|authorization|cookie|private|signature|(api|access)[_-]?key|auth[_-]?header)|(^|[_-])(key|auth|pwd|pass|pat|dsn|sig|session)$`)
 	aboutName  = regexp.MustCompile(`(?i)[_-](file|path|dir|url|uri|name|host|ttl|type)$`) // it says where a secret is, or what it is like
 )
 
@@ -75,14 +75,26 @@ var (
 // has a secret as its value.
 func Secret(name string) bool { return secretName.MatchString(name) && !aboutName.MatchString(name) }
 
-// SecretArg returns the secret in an argument of a command: the value of a flag
-// whose name looks like a secret.
-func SecretArg(args []string, i int) (secret string, ok bool) {
+// SecretArg returns the secret in an argument of a command, which ends with it: the value
+// of a flag, or of the header that a flag adds, whose name looks like a secret.
+func SecretArg(args []string, i int) (name, secret string, ok bool) {
 	if flag, value, assigned := strings.Cut(args[i], "="); assigned && strings.HasPrefix(flag, "-") && Secret(flag) {
-		return value, true
+		return flag, value, true
 	}
-	follows := i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.Contains(args[i-1], "=") && Secret(args[i-1])
-	return args[i], follows && !strings.HasPrefix(args[i], "-")
+	if i == 0 {
+		return "", "", false
+	}
+	before := args[i-1]
+	if before == "--header" || before == "-H" {
+		name, value, found := strings.Cut(args[i], ":")
+		value = strings.TrimSpace(value)
+		if scheme, credentials, ok := strings.Cut(value, " "); ok && !strings.Contains(scheme, "${") { // Bearer, Basic
+			value = credentials
+		}
+		return name, value, found && Secret(name)
+	}
+	follows := strings.HasPrefix(before, "-") && !strings.Contains(before, "=") && Secret(before)
+	return before, args[i], follows && !strings.HasPrefix(args[i], "-")
 }
 
 // masked stands for a value that the lock must not hold.
@@ -94,7 +106,7 @@ const masked = "***"
 func NewOrigin(kind, command string, args []string, address string) Origin {
 	o := Origin{Type: kind, Command: command}
 	for i, arg := range args {
-		if secret, ok := SecretArg(args, i); ok {
+		if _, secret, ok := SecretArg(args, i); ok {
 			arg = strings.TrimSuffix(arg, secret) + mask(secret)
 		} else {
 			arg = maskAddress(arg)

@@ -105,6 +105,8 @@ func TestOrigin(t *testing.T) {
 		{args: []string{"--token=s3cret"}, want: "cmd --token=***"},
 		{args: []string{"--token=${TOKEN}", "--password", "${PASS}"}, want: "cmd --token=${TOKEN} --password ${PASS}"},
 		{args: []string{"--token-file", "/run/token"}, want: "cmd --token-file /run/token"},
+		{args: []string{"--header", "Authorization: Bearer s3cret", "-H", "X-Api-Key:s3cret", "-H", "X-Mode: fast"}, want: "cmd --header Authorization: Bearer *** -H X-Api-Key:*** -H X-Mode: fast"},
+		{args: []string{"--header", "Authorization: Bearer ${T}", "-H", "X-Token:${T:-a b}"}, want: "cmd --header Authorization: Bearer ${T} -H X-Token:${T:-a b}"},
 		{args: []string{"--secret", "--verbose"}, want: "cmd --secret --verbose"},
 		{args: []string{"postgres://me:s3cret@db/x?sslpassword=s3cret"}, want: "cmd postgres://***@db/x?***"},
 		{address: "https://mcp.example/x", want: "https://mcp.example/x"},
@@ -122,7 +124,7 @@ func TestOrigin(t *testing.T) {
 
 func TestSecret(t *testing.T) {
 	for name, want := range map[string]bool{
-		"API_KEY": true, "GITHUB_TOKEN": true, "Authorization": true, "db-password": true, "KEY": true, "DSN": true,
+		"API_KEY": true, "GITHUB_TOKEN": true, "Authorization": true, "db-password": true, "KEY": true, "DSN": true, "AUTH_HEADER": true,
 		"TOKEN_FILE": false, "KEYBOARD": false, "TOKEN_URL": false, "MODE": false, "MONKEY": false,
 	} {
 		if got := lock.Secret(name); got != want {

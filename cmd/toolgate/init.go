@@ -1,0 +1,193 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/internal/report"
+	"github.com/toolgate/toolgate/registry"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// initFlags say which servers init offers, and whether it asks.
+type initFlags struct {
+	clients []string // IDs; none = all
+	project string   // directory whose servers are taken too; "" = those of this one are offered
+	yes     bool
+}
+
+func initCommand(e *env) *cobra.Command {
+	f := &initFlags{}
+	c := &cobra.Command{
+		Use: "init [DIR]", Short: "set toolgate up for your own servers", Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("log-level") {
+				e.logLevel = "error" // what matters is in the report
+			}
+			if c.Flags().Changed("config") || c.Flags().Changed("overlay") {
+				return usage(errors.New("init writes mcp.json into a directory\nhint: toolgate init DIR"))
+			}
+			return e.setUp(c.Context(), cmp.Or(strings.Join(args, ""), "."), f)
+		},
+	}
+	c.Flags().StringSliceVar(&f.clients, "client", nil, "clients whose servers to offer, by the names that toolgate import shows (default: all)")
+	c.Flags().StringVar(&f.project, "project", "", "directory of a project: take the servers of its files too")
+	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
+	return c
+}
+
+// A setup is what init is going to do, or has done.
+type setup struct {
+	Dir      string        `json:"dir"`
+	Servers  []*offer      `json:"servers"`
+	Notes    []string      `json:"notes,omitempty"`
+	Files    []plannedFile `json:"files"`
+	Written  bool          `json:"written"`
+	Tools    []draftedTool `json:"tools,omitempty"`
+	Tokens   []newToken    `json:"tokens,omitempty"`
+	Findings []finding     `json:"findings,omitempty"`
+	Call     *firstCall    `json:"call,omitempty"`
+	Next     []string      `json:"next,omitempty"` // commands
+
+	lock *lock.File
+}
+
+// setUp makes a configuration, a policy and a lock for the servers that a person has, and
+// ends with a first call. Nothing is started or written before the person agrees, and no
+// file is overwritten.
+func (e *env) setUp(ctx context.Context, dir string, f *initFlags) (err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	e.config = filepath.Join(dir, defaultConfig)
+	s := &setup{Dir: dir, lock: &lock.File{}}
+	if s.Servers, s.Notes, err = e.offers(f); err != nil {
+		return err
+	}
+	agreed, err := e.agree(s, f.yes)
+	if err == nil && agreed {
+		err = e.discover(ctx, s)
+	}
+	if err != nil || !agreed {
+		return err
+	}
+	s.Tokens = []newToken{
+		makeToken(config.Token{Subject: "agent", Person: "owner", Roles: []string{roleReader, roleWriter}}),
+		makeToken(config.Token{Subject: "approver", Person: "approver", Roles: []string{roleApprover}}),
+	}
+	if err = e.plan(s); err == nil {
+		err = s.write()
+	}
+	if err != nil {
+		return err
+	}
+	failed := e.tryOut(ctx, s) // the tokens are printed in any case
+	s.Next = e.nextSteps(s)
+	return errors.Join(e.Print("setup", s), failed)
+}
+
+// agree completes the plan, and reports whether it is to be carried out. Without --yes a
+// person is asked; where there is nobody to ask, the plan is printed.
+func (e *env) agree(s *setup, yes bool) (bool, error) {
+	asks := !yes && !e.Structured() && e.terminal()
+	if asks && len(s.Servers) > 0 {
+		if err := e.Write(reports().Render("offers", s, false)); err != nil {
+			return false, err
+		}
+		if !e.choose(s.Servers) {
+			return false, nil
+		}
+	}
+	if len(s.taken()) == 0 {
+		s.Servers = append(s.Servers, standardTools())
+	}
+	if err := e.plan(s); err != nil || yes {
+		return yes, err
+	}
+	if err := e.Print("setup", s); err != nil {
+		return false, err
+	}
+	if !asks {
+		fmt.Fprintln(e.err, "nothing is started or written\nhint: --yes does both")
+		return false, nil
+	}
+	return e.confirm(fmt.Sprintf("start %s, and write these files?", report.Count(len(s.taken()), "server"))), nil
+}
+
+// Count returns how many tools a role has of its own that are held, or are not.
+func (s *setup) Count(role string, held bool) (n int) {
+	for _, t := range s.Tools {
+		if t.Role == role && t.Held == held {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *setup) taken() (taken []*offer) {
+	for _, o := range s.Servers {
+		if o.Taken {
+			taken = append(taken, o)
+		}
+	}
+	return taken
+}
+
+// startBound is how long init waits for servers: a package runner may fetch one first.
+const startBound = time.Minute
+
+// discover starts the servers that are taken, in a state of their own, and drafts roles
+// for their tools. A server that does not answer is not taken.
+func (e *env) discover(ctx context.Context, s *setup) error {
+	cfg, err := e.loadPlanned(s.Files)
+	if err != nil {
+		return e.unservable(err, "")
+	}
+	alone := whole(cfg, cfg.Servers)
+	alone.Policy.Path = "" // it is drafted from what the servers list
+	var failed map[string]error
+	var unread error
+	fmt.Fprintf(e.err, "starting %s\n", report.Count(len(cfg.Servers), "server"))
+	err = e.withUpstreams(ctx, startBound, alone, func(a *app.App) {
+		s.lock.Servers, failed = listed(ctx, a, cfg.Servers)
+		s.Tools, unread = draftTools(ctx, a, cfg)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil || unread != nil:
+		return errors.Join(err, unread)
+	case len(s.lock.Servers) == 0:
+		return &exit{code: exitUnreachable, err: fmt.Errorf("%w\nhint: nothing is written; take other servers, or none for the standard tools", joined(failed))}
+	}
+	for _, o := range s.taken() {
+		if cause := failed[o.Name]; cause != nil {
+			o.Taken, o.Reason = false, cause.Error()
+		}
+	}
+	return nil
+}
+
+// draftTools returns the tools that servers have listed and that can serve, those included
+// that only some clients see.
+func draftTools(ctx context.Context, a *app.App, cfg *config.Config) (tools []draftedTool, err error) {
+	pins, err := a.Upstreams().Pins().List(ctx)
+	refused := a.Upstreams().Catalogue().Quarantined()
+	for i := range pins {
+		t, offered := pinned(cfg, &pins[i])
+		if offered && !slices.ContainsFunc(refused, func(r *registry.Tool) bool { return r.Exposed == t.Exposed }) {
+			tools = append(tools, draftTool(t, pins[i].Definition()))
+		}
+	}
+	return tools, err
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	strict "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/toolgate/toolgate/internal/clientfile"
+	"github.com/toolgate/toolgate/internal/wholefile"
+	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/lock"
+)
+
+// plannedFile is one file that init writes, which must not exist yet.
+type plannedFile struct {
+	Path string // absolute once it is planned; before, with /, below the directory of init
+	mode fs.FileMode
+	data []byte
+}
+
+// MarshalText returns the path.
+func (f plannedFile) MarshalText() ([]byte, error) { return []byte(f.Path), nil }
+
+// plan makes the files, of which mcp.json is written last. The error is an *exit when one
+// of them, or a directory of them, exists.
+func (e *env) plan(s *setup) error {
+	moved := &secretFile{file: &clientfile.Change{}, values: map[string]string{}, form: "${file:secrets/%s}"}
+	var entries []*offer
+	for _, o := range s.taken() {
+		written := *o
+		written.entry.Server = moved.move(o.Name, o.entry.Server)
+		entries = append(entries, &written)
+	}
+	tokens := []config.Token{}
+	for _, t := range s.Tokens {
+		tokens = append(tokens, t.Entry)
+	}
+	text, err := mcpText(entries, object{"state": ".toolgate", "policy": object{"path": "policy"}, "identity": object{"tokens": tokens}})
+	if err != nil {
+		return err
+	}
+	files, err := policyFiles(s.Tools)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(moved.values)) {
+		files = append(files, plannedFile{"secrets/" + name, 0o600, []byte(moved.values[name] + "\n")})
+	}
+	if len(moved.values) > 0 {
+		files = append(files, plannedFile{"secrets/.gitignore", 0o600, []byte("*\n")})
+	}
+	if _, err := os.Lstat(filepath.Join(s.Dir, ".toolgate")); errors.Is(err, fs.ErrNotExist) { // the state of an earlier one stays
+		files = append(files, plannedFile{".toolgate/.gitignore", 0o600, []byte("*\n")})
+	}
+	files = append(files, plannedFile{lock.Name, 0o644, s.lock.Bytes()}, plannedFile{defaultConfig, 0o600, text})
+	s.Files = nil
+	for _, f := range files {
+		top, _, _ := strings.Cut(f.Path, "/")
+		if _, err := os.Lstat(filepath.Join(s.Dir, top)); !errors.Is(err, fs.ErrNotExist) {
+			return usage(fmt.Errorf("%s has a %s, and nothing is overwritten\nhint: toolgate init DIR writes to another directory; toolgate import adds servers to an mcp.json", s.Dir, top))
+		}
+		f.Path = filepath.Join(s.Dir, filepath.FromSlash(f.Path))
+		s.Files = append(s.Files, f)
+	}
+	return nil
+}
+
+// mcpText returns mcp.json with the servers and the settings of toolgate.
+func mcpText(servers []*offer, settings object) ([]byte, error) {
+	entries, own := object{}, object{}
+	for _, o := range servers {
+		entries[o.Name] = o.entry.Server
+		if o.entry.Settings != nil {
+			own[o.Name] = o.entry.Settings
+		}
+	}
+	if len(own) > 0 {
+		settings["servers"] = own
+	}
+	return document(object{"mcpServers": entries, "toolgate": settings})
+}
+
+// document returns a value as a JSON file.
+func document(v any) ([]byte, error) {
+	text, err := strict.Marshal(v, strict.Deterministic(true), jsontext.WithIndent("  "))
+	return append(text, '\n'), err
+}
+
+// loadPlanned reads the configuration as if the planned files were on the disk.
+func (e *env) loadPlanned(files []plannedFile) (*config.Config, error) {
+	return config.Load(config.Options{Path: e.config, Getenv: e.lookup, State: e.state, Keys: e.keys, ReadFile: func(path string) ([]byte, error) {
+		if i := slices.IndexFunc(files, func(f plannedFile) bool { return f.Path == path }); i >= 0 {
+			return files[i].data, nil
+		}
+		return config.ReadFile(path)
+	}})
+}
+
+// write makes every file, or none.
+func (s *setup) write() (err error) {
+	for i, f := range s.Files {
+		if err = os.MkdirAll(filepath.Dir(f.Path), 0o700); err == nil {
+			err = wholefile.Create(f.Path, f.data, f.mode)
+		}
+		if err == nil {
+			continue
+		}
+		for _, done := range slices.Backward(s.Files[:i]) {
+			_ = os.Remove(done.Path)
+			_ = os.Remove(filepath.Dir(done.Path)) // fails while it has others
+		}
+		return fmt.Errorf("writing %s: %w\nhint: nothing is left of what init wrote", f.Path, err)
+	}
+	s.Written = true
+	return nil
+}
