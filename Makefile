@@ -7,7 +7,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 TOOLS    = .cache/bin
 TIMEOUT ?= 25m
 
-.PHONY: build guardian run test test-conformance check lint vuln npm bench bench-go fuzz mutate soak clean
+.PHONY: build guardian run test test-conformance check lint vuln npm npm-soak bench bench-go fuzz mutate soak clean
 
 # The guardian of stdio servers is a program of its own inside toolgate. A toolgate that
 # is built without it starts itself as the guardian, which takes ten times as long.
@@ -58,11 +58,14 @@ $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck &: .ci/lint/go.
 	cd .ci/lint && $(GO) build -o ../../$(TOOLS)/ tool
 	touch $(TOOLS)/golangci-lint $(TOOLS)/staticcheck $(TOOLS)/govulncheck
 
-# Third-party MCP servers and clients for the tests.
-npm: testdata/npm/node_modules/.package-lock.json
+# Third-party MCP servers and clients for the tests; npm-soak: large ones (700 MB) that
+# only make soak runs.
+INSTALLED = /node_modules/.package-lock.json
+npm: testdata/npm$(INSTALLED)
+npm-soak: testdata/npm/soak$(INSTALLED)
 
-testdata/npm/node_modules/.package-lock.json: testdata/npm/package-lock.json
-	@if command -v npm >/dev/null; then cd testdata/npm && npm ci --ignore-scripts --no-audit --no-fund; \
+testdata/npm$(INSTALLED) testdata/npm/soak$(INSTALLED): %$(INSTALLED): %/package-lock.json
+	@if command -v npm >/dev/null; then cd $* && npm ci --ignore-scripts --no-audit --no-fund; \
 	elif [ "$$CI" = true ]; then echo "npm is missing"; exit 1; \
 	else echo "npm is missing: tests with third-party servers and clients are skipped"; fi
 
@@ -103,7 +106,7 @@ mutate:
 	$(GO) run ./internal/testkit/mutate $(ARGS) $(PKG)
 
 # All tests three times, in their long form: TOOLGATE_SOAK=1.
-soak: npm
+soak: npm npm-soak
 	TOOLGATE_SOAK=1 $(GO) test $(RACE) -timeout 2h -count=3 ./...
 
 clean:

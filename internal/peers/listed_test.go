@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
+	"github.com/toolgate/toolgate/internal/testkit/npm"
 	"github.com/toolgate/toolgate/internal/testkit/recorder"
 )
 
@@ -48,8 +49,14 @@ func TestRealDefinitions(t *testing.T) {
 		{"memory", "read_graph", `{}`},
 		{"memory", "open_nodes", `{"names":["seed"]}`},
 		{"filesystem", "read_text_file", missing}, // a result with isError
+		{"fastmcp", "add", `{"a":0.1,"b":0.2}`},
+		{"fastmcp", "mixed", `{}`},
+		{"fastmcp", "refuse", `{"why":"<&>"}`}, // a result with isError
 	} {
 		t.Run(tc.server+" "+tc.tool, func(t *testing.T) { c.compareResult(t, tc.server, tc.tool, tc.args) })
+	}
+	if os.Getenv("TOOLGATE_SOAK") != "" {
+		t.Run("desktop read_file", func(t *testing.T) { c.compareResult(t, "desktop", "read_file", missing) })
 	}
 	for _, tc := range []struct{ method, params, holds string }{
 		{"resources/list", `{}`, `"uri"`},
@@ -61,6 +68,13 @@ func TestRealDefinitions(t *testing.T) {
 	} {
 		t.Run("everything "+tc.method, func(t *testing.T) { c.compareRelayed(t, "everything", tc.method, tc.params, tc.holds) })
 	}
+	for _, tc := range []struct{ method, params, holds string }{
+		{"resources/read", `{"uri":"note://one"}`, `"contents"`},
+		{"prompts/get", `{"name":"greet","arguments":{"who":"Ada"}}`, `"messages"`},
+		{"completion/complete", `{"ref":{"type":"ref/prompt","name":"greet"},"argument":{"name":"who","value":"Al"}}`, `"Alan"`},
+	} {
+		t.Run("fastmcp "+tc.method, func(t *testing.T) { c.compareRelayed(t, "fastmcp", tc.method, tc.params, tc.holds) })
+	}
 	c.stop(t)
 }
 
@@ -70,6 +84,7 @@ func TestRealDefinitions(t *testing.T) {
 func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	t.Helper()
 	node := requirePart(t, "node")
+	requirePart(t, "fastmcp/package.json")
 	cut, err := filepath.Abs("../../testdata/npm/offline.cjs")
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +94,9 @@ func realServers(t testing.TB, folder, record string) (out []listedServer) {
 	env := map[string]string{
 		"HOME": folder, "NODE_OPTIONS": `--require "` + cut + `"`, "OFFLINE_RECORD": record, "MEMORY_FILE_PATH": graph,
 		"NOTION_TOKEN": "none",
-		// Without these it checks for updates and reports its use.
+		// Without these, servers check for updates, report their use and fetch settings.
 		"CHROME_DEVTOOLS_MCP_NO_UPDATE_CHECKS": "1", "CHROME_DEVTOOLS_MCP_NO_USAGE_STATISTICS": "1",
+		"MDB_MCP_TELEMETRY": "disabled", "DESKTOP_COMMANDER_DISABLE_TELEMETRY": "1", "DC_FLAG_URL": "data:application/json,{}",
 	}
 	for _, s := range []struct {
 		name  string
@@ -96,9 +112,31 @@ func realServers(t testing.TB, folder, record string) (out []listedServer) {
 		{"notion", 24, []string{"@notionhq/notion-mcp-server/bin/cli.mjs"}},
 		{"chart", 27, []string{"@antv/mcp-server-chart/build/index.js"}},
 		{"eslint", 1, []string{"@eslint/mcp/src/mcp-cli.js"}},
+		{"fastmcp", 3, []string{"../servers/fastmcp.mjs"}},
 	} {
 		s.args[0] = requirePart(t, s.args[0])
 		entry := map[string]any{"command": node, "args": s.args, "env": env}
+		out = append(out, listedServer{server{s.name, entry, shared()}, s.tools})
+	}
+	return append(out, largeServers(t, node, env)...)
+}
+
+// largeServers are those of real servers that only soak runs have.
+func largeServers(t testing.TB, node string, env map[string]string) (out []listedServer) {
+	t.Helper()
+	if os.Getenv("TOOLGATE_SOAK") == "" {
+		return nil
+	}
+	for _, s := range []struct {
+		name   string
+		tools  int
+		script string
+	}{
+		{"mongodb", 27, "mongodb-mcp-server/dist/esm/index.js"},
+		{"desktop", 26, "@wonderwhy-er/desktop-commander/dist/index.js"},
+		{"context7", 2, "@upstash/context7-mcp/dist/index.js"},
+	} {
+		entry := map[string]any{"command": node, "args": []string{npm.SoakFile(t, s.script)}, "env": env}
 		out = append(out, listedServer{server{s.name, entry, shared()}, s.tools})
 	}
 	return out

@@ -31,15 +31,31 @@ func Program(t testing.TB, name string) string {
 // from node_modules on. Without it the test skips; with CI=true it fails.
 func File(t testing.TB, path string) string {
 	t.Helper()
-	dir := filepath.Join(corpus.Checkout(t), "testdata", "npm")
+	return file(t, "", path)
+}
+
+// SoakFile is File for the large parts in testdata/npm/soak, which only the long form
+// of the tests uses: without TOOLGATE_SOAK=1 the test skips.
+func SoakFile(t testing.TB, path string) string {
+	t.Helper()
+	if os.Getenv("TOOLGATE_SOAK") == "" {
+		t.Skipf("%s is for TOOLGATE_SOAK=1", path)
+	}
+	return file(t, "soak", path)
+}
+
+func file(t testing.TB, under, path string) string {
+	t.Helper()
+	dir := filepath.Join(corpus.Checkout(t), "testdata", "npm", under)
 	if os.Getenv("CI") == "true" {
-		if err := install(dir); err != nil {
+		once, _ := installed.LoadOrStore(dir, sync.OnceValue(func() error { return install(dir) }))
+		if err := once.(func() error)(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	full := filepath.Join(dir, "node_modules", path)
 	if _, err := os.Stat(full); err != nil {
-		missing(t, "%s is not installed (make npm): %v", path, err)
+		missing(t, "%s is not installed (make npm, make npm-soak): %v", path, err)
 	}
 	return full
 }
@@ -52,31 +68,25 @@ func missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// installed is the error of the one installation of this process.
-var installed struct {
-	once sync.Once
-	err  error
-}
+// installed has the one installation of this process for each directory:
+// :: directory -> func() error.
+var installed sync.Map
 
-// install installs what the lock file names, unless it is there. Test programs that
-// run at once wait for each other.
+// install installs what the lock file of dir names, unless it is there. Test programs
+// that run at once wait for each other.
 func install(dir string) error {
-	installed.once.Do(func() {
-		lock, err := os.OpenFile(filepath.Join(dir, "package-lock.json"), os.O_RDWR, 0)
-		if err != nil {
-			installed.err = err
-			return
-		}
-		defer lock.Close() // unlocks
-		if installed.err = filelock.Lock(lock); installed.err != nil {
-			return
-		}
-		if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
-			return
-		}
-		cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
-		installed.err = cmd.Run()
-	})
-	return installed.err
+	lock, err := os.OpenFile(filepath.Join(dir, "package-lock.json"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // unlocks
+	if err := filelock.Lock(lock); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
+		return nil
+	}
+	cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
+	return cmd.Run()
 }
