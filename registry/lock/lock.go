@@ -87,9 +87,9 @@ func SecretArg(args []string, i int) (name, secret string, ok bool) {
 	before := args[i-1]
 	if before == "--header" || before == "-H" {
 		name, value, found := strings.Cut(args[i], ":")
-		value = strings.TrimSpace(value)
-		if scheme, credentials, ok := strings.Cut(value, " "); ok && !strings.Contains(scheme, "${") { // Bearer, Basic
-			value = credentials
+		value = strings.TrimLeft(value, " ")
+		if scheme, credentials, ok := strings.Cut(value, " "); ok && strings.Trim(credentials, " ") != "" && !strings.Contains(scheme, "${") { // Bearer, Basic
+			value = strings.TrimLeft(credentials, " ")
 		}
 		return name, value, found && Secret(name)
 	}

@@ -122,6 +122,28 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
+// The secret of an argument is its end, and the argument without it has no secret.
+func FuzzSecretArg(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"--token", "x"}, {"", "--api-key=x"}, {"-H", "X-Token:x "}, {"--header", "Authorization: Bearer  x"}, {"--header", "Authorization: x "}, {"-H", "Key:"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, before, arg string) {
+		_, secret, ok := lock.SecretArg([]string{before, arg}, 1)
+		if !ok {
+			return
+		}
+		rest, ends := strings.CutSuffix(arg, secret)
+		if !ends {
+			t.Fatalf("%q does not end with %q", arg, secret)
+		}
+		if _, value, found := strings.Cut(rest, ":"); found && (before == "-H" || before == "--header") && secret == "" && strings.TrimSpace(value) != "" {
+			t.Errorf("%q keeps %q", arg, value)
+		}
+	})
+}
+
 func TestSecret(t *testing.T) {
 	for name, want := range map[string]bool{
 		"API_KEY": true, "GITHUB_TOKEN": true, "Authorization": true, "db-password": true, "KEY": true, "DSN": true, "AUTH_HEADER": true,
