@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -126,6 +127,9 @@ func (x *export) add(s config.Entry, name string) error {
 		planned.Reason = fmt.Sprintf("%s has another server of this name: remove it there, or give this one a name with --only %s --as NAME", x.client.Name, s.Name)
 	} else {
 		x.edits = append(append(x.edits, edit), x.inputs(out.Inputs)...)
+		for _, r := range out.Rules {
+			x.edits = append(x.edits, clientfile.Edit{Container: r.Path, Name: r.Pattern, Value: json.RawMessage(strconv.FormatBool(r.Offered))})
+		}
 		x.report(s.Name, out.Losses)
 	}
 	x.plan.Servers = append(x.plan.Servers, planned)

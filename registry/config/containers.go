@@ -54,6 +54,7 @@ func (l *loader) servers(root *node) *node {
 	}
 	l.rewriteServers(servers)
 	l.admit(root, servers)
+	l.filterTools(root, servers)
 	return servers
 }
 
@@ -126,12 +127,14 @@ func (l *loader) reportForeign(root *node) {
 		l.warn(root.get("toolgate").named(), "settings of toolgate are not imported", "")
 	}
 	var ignored []*node
+	choosing := l.choosing(root)
 	for _, m := range root.members {
 		near := Nearest(m.key, known)
 		switch {
 		case slices.Contains(known, m.key) || m.key == "$schema" || slices.Contains(narrowing, m.key):
 		case slices.Contains(root.containers(), m):
 		case m.key == "mcp" && (m.get("allowed") != nil || m.get("excluded") != nil):
+		case slices.Contains(choosing, m.key):
 		case m.key == "projects" && root.get("mcpServers") != nil:
 			l.warn(m.named(), "the servers of single projects are not read", "name the file of a project, .mcp.json")
 		case near != "" && (near != "servers" || len(root.containers()) == 0): // others have a server of their own

@@ -43,17 +43,13 @@ func (e Entry) Members() map[string]any {
 // and what is offered after all filters into as few filters as can say it.
 func (l *loader) joinSettings(s, settings *node) {
 	for _, m := range settings.each() {
-		own := s.get(m.key)
 		switch {
-		case m.key != "timeout" && m.key != "expose" && m.key != "exclude":
-		case own == nil:
-			s.members = append(s.members, m)
-		case m.key == "timeout":
+		case m.key == "expose" || m.key == "exclude":
+			l.addFilter(s, m)
+		case m.key == "timeout" && s.get(m.key) != nil:
 			s.replace(m)
-		case m.key == "exclude":
-			own.items = unique(slices.Concat(own.items, m.items))
-		default:
-			own.items = unique(slices.Concat(l.inBoth(own.items, m.items), l.inBoth(m.items, own.items)))
+		case m.key == "timeout":
+			s.members = append(s.members, m)
 		}
 	}
 	expose, exclude := s.get("expose"), s.get("exclude")
@@ -62,6 +58,19 @@ func (l *loader) joinSettings(s, settings *node) {
 	}
 	expose.items = slices.DeleteFunc(expose.items, func(i *node) bool { return matches(exclude.elements(), i.text) })
 	s.members = slices.DeleteFunc(s.members, func(m *node) bool { return m == exclude })
+}
+
+// addFilter adds a list to what an entry offers, or does not: the entry offers less.
+func (l *loader) addFilter(s, m *node) {
+	own := s.get(m.key)
+	switch {
+	case own == nil:
+		s.members = append(s.members, m)
+	case m.key == "exclude":
+		own.items = unique(slices.Concat(own.items, m.items))
+	default:
+		own.items = unique(slices.Concat(l.inBoth(own.items, m.items), l.inBoth(m.items, own.items)))
+	}
 }
 
 // inBoth returns the names among items that another list has, too. Of patterns it keeps

@@ -1,8 +1,10 @@
 package config_test
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +48,9 @@ func TestExport(t *testing.T) {
 			for _, s := range entries.Servers {
 				got := c.Export(s.Name, s.Members())
 				fmt.Fprintf(&b, "%s %s\n", s.Name, got.Entry)
+				for _, r := range got.Rules {
+					fmt.Fprintf(&b, "  %s: %s %v\n", strings.Join(r.Path, "."), r.Pattern, r.Offered)
+				}
 				for _, loss := range got.Losses {
 					fmt.Fprintf(&b, "  %s: %s%s\n", loss.Key, map[bool]string{true: "WIDER "}[loss.Wider], loss.Message)
 				}
@@ -65,7 +70,11 @@ func exported(t interface{ Fatalf(string, ...any) }, c dialect.Client, s config.
 	if c.List {
 		key = "name"
 	}
-	after, err := clientfile.Apply(c.Format, nil, clientfile.Edit{Container: c.Container, Key: key, Name: s.Name, Value: json.RawMessage(got.Entry)})
+	edits := []clientfile.Edit{{Container: c.Container, Key: key, Name: s.Name, Value: json.RawMessage(got.Entry)}}
+	for _, r := range got.Rules {
+		edits = append(edits, clientfile.Edit{Container: r.Path, Name: r.Pattern, Value: json.RawMessage(fmt.Sprint(r.Offered))})
+	}
+	after, err := clientfile.Apply(c.Format, nil, edits...)
 	if err != nil {
 		t.Fatalf("%s: %v", c.ID, err)
 	}
@@ -199,4 +208,43 @@ func withFile(opts config.Options, path, text string) config.Options {
 		return read(name)
 	}
 	return opts
+}
+
+// A file's rules for the tools of all servers are read as OpenCode applies them: the longest
+// pattern that fits counts. Where that cannot be said, fewer tools are offered, with a note.
+func TestRulesForAllServers(t *testing.T) {
+	part := rapid.SampledFrom([]string{"a", "b", "_", "*", "?", "a_", "ab"})
+	rapid.Check(t, func(t *rapid.T) {
+		rules := map[string]bool{}
+		for _, parts := range rapid.SliceOfN(rapid.SliceOfN(part, 1, 5), 0, 5).Draw(t, "patterns") {
+			rules[strings.Join(parts, "")] = rapid.Bool().Draw(t, "offered")
+		}
+		text, err := json.Marshal(map[string]any{"tools": rules, "mcp": map[string]any{"a": map[string]any{"type": "local", "command": []string{"x"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := txtar.File{Name: "opencode.json", Data: text}
+		cfg, err := config.Load(home(&txtar.Archive{Files: []txtar.File{file}}, file.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range []string{"a", "b", "ab", "ba", "aa", "_a", "a_b", "abab"} {
+			want, got := longest(rules, "a_"+tool), cfg.Servers[0].Offers(tool)
+			noted := slices.ContainsFunc(cfg.Warnings, func(w config.Warning) bool { return strings.Contains(w.Message, "where a shorter pattern hides it") })
+			if got && !want || want && !got && !noted {
+				t.Errorf("%s: %s is offered: %v, want %v", text, tool, got, want)
+			}
+		}
+	})
+}
+
+// longest reports what the longest of the patterns that fit says, true where none does.
+func longest(rules map[string]bool, name string) bool {
+	offered := true
+	for _, pattern := range slices.SortedFunc(maps.Keys(rules), func(a, b string) int { return stdcmp.Or(len(a)-len(b), strings.Compare(a, b)) }) {
+		if regexp.MustCompile("^" + strings.NewReplacer("*", ".*", "?", ".").Replace(pattern) + "$").MatchString(name) {
+			offered = rules[pattern]
+		}
+	}
+	return offered
 }

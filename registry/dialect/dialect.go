@@ -47,12 +47,35 @@ type Client struct {
 	Unit      string      `json:"unit"`      // of a bare number in timeout: "ms" or "s"; "" = it has none
 	Longest   int64       `json:"longest"`   // most that it accepts in timeout, in Unit; 0 = no bound
 	Expand    []Expansion `json:"expand"`    // texts that it expands in its own way
+	Filters   []Filter    `json:"filters"`   // of the tools of all servers, outside of the entries
+	Profiles  *Profiles   `json:"profiles"`  // nil = it has none that choose tools
 	Write     *Write      `json:"write"`     // how it writes servers; nil = it calls none itself
 	Connect   *Connect    `json:"connect"`   // how toolgate is entered; nil = it calls no servers itself
 
 	Marks  [][]string `json:"marks"`
 	Root   [][]string `json:"root"`
 	Schema string     `json:"schema"`
+}
+
+// Filter is a place with names of tools of all servers: a list of those that are not
+// offered, or an object of name ⇒ whether it is.
+type Filter struct {
+	Path []string `json:"path"` // keys that lead to it
+	Name string   `json:"name"` // of a tool, with {server} and {tool} at the end
+}
+
+// Profiles says where a client has profiles that choose tools.
+type Profiles struct {
+	Path    []string `json:"path"`    // keys that lead to the profiles
+	Members []string `json:"members"` // of a profile that chooses tools
+}
+
+var unusual = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+
+// Prefix returns what stands before a tool's own name in the names of a server's tools.
+func (f Filter) Prefix(server string) string {
+	before, _, _ := strings.Cut(f.Name, "{tool}")
+	return strings.ReplaceAll(before, "{server}", unusual.ReplaceAllString(server, "_"))
 }
 
 // Key says what a key of another client means in a server's entry.

@@ -33,7 +33,16 @@ type Write struct {
 type Exported struct {
 	Entry  jsontext.Value // nil = the server is left out
 	Inputs []string       // IDs of the inputs to which Entry refers
+	Rules  []Rule         // for members of the file outside of Entry
 	Losses []Loss
+}
+
+// Rule says whether the tools are offered whose names fit a pattern: a member of an object
+// of the file.
+type Rule struct {
+	Path    []string // keys that lead to the object
+	Pattern string
+	Offered bool
 }
 
 // Loss is something that a server's entry says in toolgate's form and not in the client's.
@@ -48,7 +57,7 @@ type Loss struct {
 // file. References to variables stay references, in the client's own words. The client must
 // have a Write.
 func (c Client) Export(name string, server map[string]any) Exported {
-	e := &exporter{client: c, own: map[string]any{}, transport: transportOf(server)}
+	e := &exporter{client: c, name: name, own: map[string]any{}, transport: transportOf(server)}
 	if reason := e.leftOut(server); reason != "" {
 		return Exported{Losses: []Loss{{Message: reason}}}
 	}
@@ -66,21 +75,24 @@ func (c Client) Export(name string, server map[string]any) Exported {
 		e.put(key)
 	}
 	e.checkType()
+	e.writeRules()
 	for _, key := range slices.Sorted(maps.Keys(e.own)) {
 		e.missing(key)
 	}
 	e.declare()
-	return Exported{Entry: e.entry(), Inputs: e.inputs, Losses: e.losses}
+	return Exported{Entry: e.entry(), Inputs: e.inputs, Rules: e.rules, Losses: e.losses}
 }
 
 // exporter writes one entry.
 type exporter struct {
 	client    Client
+	name      string
 	transport string
 	own       map[string]any // what is not written yet
 	members   []member
 	implied   string // the transport that the entry says without a word for it
 	inputs    []string
+	rules     []Rule
 	declared  []string
 	losses    []Loss
 }
@@ -319,6 +331,32 @@ func (e *exporter) filter(key string, list any) any {
 		e.widen(key, "%s has no patterns: its agents see the tools that %q hides", e.client.Name, items[pattern])
 	}
 	return list
+}
+
+// writeRules writes the filters of an entry as rules for the tools of all servers, where the
+// client has such rules. Of several that fit a tool the longest counts.
+func (e *exporter) writeRules() {
+	i := slices.IndexFunc(e.client.Filters, func(f Filter) bool { return strings.Contains(f.Name, "{server}") })
+	offered, only := e.own["expose"].([]any)
+	hidden, _ := e.own["exclude"].([]any)
+	if i < 0 || slices.ContainsFunc(hidden, func(h any) bool {
+		return slices.ContainsFunc(offered, func(o any) bool { return len(fmt.Sprint(h)) <= len(fmt.Sprint(o)) })
+	}) {
+		return
+	}
+	f := e.client.Filters[i]
+	add := func(offered bool, patterns ...any) {
+		for _, p := range patterns {
+			e.rules = append(e.rules, Rule{f.Path, f.Prefix(e.name) + fmt.Sprint(p), offered})
+		}
+	}
+	if only {
+		add(false, "*")
+	}
+	add(true, offered...)
+	add(false, hidden...)
+	delete(e.own, "expose")
+	delete(e.own, "exclude")
 }
 
 // inputChars are the characters of an input's ID that no variable has.
