@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +50,8 @@ func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*client
 	if c.Write == nil {
 		return nil, fmt.Errorf("%s calls no servers: there is nothing to export to", c.Name)
 	}
-	own, err := config.Entries(config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup}, f.secrets && c.Write.Variable == "")
+	opts := config.Options{Path: e.config, Overlay: e.overlay, Getenv: e.lookup}
+	own, err := config.Entries(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +63,7 @@ func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*client
 	if err != nil {
 		return nil, err
 	}
-	short := func(value string) bool { return len(value) < minSecretBytes }
-	p := &clientPlan{Client: c.ID, changes: []*clientfile.Change{file}, secrets: append(secretValues(own.Servers), slices.DeleteFunc(own.Values, short)...)}
+	p := &clientPlan{Client: c.ID, changes: []*clientfile.Change{file}, secrets: secretValues(own.Servers)}
 	for _, note := range own.Notes {
 		p.Notes = append(p.Notes, note.String())
 	}
@@ -70,9 +72,9 @@ func (e *env) planExport(c dialect.Client, path string, f *clientFlags) (*client
 	if err != nil {
 		return nil, err
 	}
-	x := &export{client: c, before: file.Before, plan: p, moved: moved}
+	x := &export{client: c, before: file.Before, plan: p, moved: moved, literal: f.secrets, expand: func(text string) (string, error) { return config.Expand(opts, text) }}
 	if moved == nil && !f.secrets {
-		x.moved = &secretFile{file: &clientfile.Change{}, values: map[string]string{}}
+		x.moved = newSecrets(&clientfile.Change{}, "${%s}")
 	}
 	for _, s := range servers {
 		if err := x.add(s, cmp.Or(f.as, s.Name)); err != nil {
@@ -99,6 +101,45 @@ type export struct {
 	plan   *clientPlan
 	moved  *secretFile // nil = secrets stay in the entries
 	edits  []clientfile.Edit
+
+	literal bool // values are written in the place of references that the client does not have
+	expand  func(reference string) (string, error)
+	failed  error // of expand
+}
+
+// value returns what is written in the place of a reference that the client does not have.
+func (x *export) value(reference string) (string, bool) {
+	if !x.literal {
+		return "", false
+	}
+	value, err := x.expand(reference)
+	if err != nil {
+		x.failed = cmp.Or(x.failed, err)
+		return "", false
+	}
+	if len(value) >= minSecretBytes {
+		x.plan.secrets = append(x.plan.secrets, value)
+	}
+	return value, true
+}
+
+// textReference refers to the text of a file.
+var textReference = regexp.MustCompile(`\$\{file:([^}"\\]+)\}`)
+
+// moveTexts makes variables of the texts of files, for a client that does not read files.
+func (x *export) moveTexts(server string, entry json.RawMessage) json.RawMessage {
+	if x.client.Write.Text != "" || x.client.Write.Variable == "" {
+		return entry
+	}
+	return textReference.ReplaceAllFunc(entry, func(reference []byte) []byte {
+		value, err := x.expand(string(reference))
+		if err != nil {
+			x.failed = cmp.Or(x.failed, err)
+			return reference
+		}
+		x.plan.secrets = append(x.plan.secrets, value)
+		return []byte(x.moved.put(server, filepath.Base(string(textReference.FindSubmatch(reference)[1])), value))
+	})
 }
 
 // add plans one server under a name.
@@ -109,9 +150,12 @@ func (x *export) add(s config.Entry, name string) error {
 	}
 	server := s
 	if x.moved != nil {
-		server.Server = x.moved.move(s.Name, s.Server)
+		server.Server = x.moveTexts(s.Name, x.moved.move(s.Name, s.Server))
 	}
-	out := x.client.Export(name, server.Members())
+	out := x.client.Export(name, server.Members(), x.value)
+	if x.failed != nil {
+		return fmt.Errorf("server %s: %w", s.Name, x.failed)
+	}
 	if out.Entry == nil {
 		planned.Status, planned.Reason = "skipped", out.Losses[0].Message
 		x.plan.Servers = append(x.plan.Servers, planned)

@@ -102,22 +102,29 @@ func openSecrets(path string) (*secretFile, error) {
 		return nil, fmt.Errorf("reading the file for secrets: %w", err)
 	}
 	c.Mode = 0o600
-	return &secretFile{file: c, values: map[string]string{}, form: "${%s}"}, nil
+	return newSecrets(c, "${%s}"), nil
+}
+
+func newSecrets(file *clientfile.Change, form string) *secretFile {
+	return &secretFile{file: file, values: map[string]string{}, form: form}
 }
 
 // move returns the entry of a server with references in the place of secrets.
 func (f *secretFile) move(server string, entry json.RawMessage) json.RawMessage {
-	return replaceSecrets(entry, func(name, value string) string {
-		variable := variableName(name)
-		for i := 1; !f.free(variable, value); i++ {
-			variable = variableName(server + "_" + name)
-			if i > 1 {
-				variable += fmt.Sprintf("_%d", i)
-			}
+	return replaceSecrets(entry, func(name, value string) string { return f.put(server, name, value) })
+}
+
+// put keeps a secret of a server, and returns a reference to it.
+func (f *secretFile) put(server, name, value string) string {
+	variable := variableName(name)
+	for i := 1; !f.free(variable, value); i++ {
+		variable = variableName(server + "_" + name)
+		if i > 1 {
+			variable += fmt.Sprintf("_%d", i)
 		}
-		f.values[variable] = value
-		return fmt.Sprintf(f.form, variable)
-	})
+	}
+	f.values[variable] = value
+	return fmt.Sprintf(f.form, variable)
 }
 
 // free reports whether a variable has this value, or none yet.

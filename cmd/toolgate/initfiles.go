@@ -32,7 +32,7 @@ func (f plannedFile) MarshalText() ([]byte, error) { return []byte(f.Path), nil 
 // plan makes the files, of which mcp.json is written last. The error is an *exit when one
 // of them, or a directory of them, exists.
 func (e *env) plan(s *setup) error {
-	moved := &secretFile{file: &clientfile.Change{}, values: map[string]string{}, form: "${file:secrets/%s}"}
+	moved := newSecrets(&clientfile.Change{}, "${file:secrets/%s}")
 	var entries []*offer
 	for _, o := range s.taken() {
 		written := *o

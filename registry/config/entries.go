@@ -2,16 +2,15 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 )
 
 // Entries reads the servers of mcp.json as Normalise reads those of a client. What the
 // overlay and the member toolgate say about the same keys (timeout, expose, exclude) is in
-// the entries; all other settings are not. Variables stay references, and the notes are
-// warnings about the servers. With expand, references are replaced by what they stand for:
-// Entries holds secrets then, and Values has them.
-func Entries(opts Options, expand bool) (*Normalised, error) {
+// the entries; all other settings are not. Variables stay references, which Expand expands.
+func Entries(opts Options) (*Normalised, error) {
 	l := &loader{opts: opts.withDefaults(), cfg: defaults()}
 	l.readRoot()
 	servers := l.root.get(l.entries)
@@ -20,12 +19,21 @@ func Entries(opts Options, expand bool) (*Normalised, error) {
 			l.joinSettings(s, l.settings().at("servers", s.key))
 		}
 	}
-	if expand {
-		l.expandRoot()
-	} else if servers != nil {
+	if servers != nil {
 		servers.literal()
 	}
-	return l.finishNotes(&Normalised{Client: l.client, Servers: l.finishEntries(servers), Values: l.values})
+	return l.finishNotes(&Normalised{Client: l.client, Servers: l.finishEntries(servers)})
+}
+
+// Expand returns a text of Entries with its references replaced by what they stand for. The
+// error names a variable that is not set, or a file that cannot be read.
+func Expand(opts Options, text string) (string, error) {
+	l := &loader{opts: opts.withDefaults()}
+	value, gap := l.expand(text, &file{path: opts.Path})
+	if gap != nil {
+		return "", fmt.Errorf("%s\nhint: %s", gap.message, gap.hint)
+	}
+	return value, nil
 }
 
 // Members returns what Server and Settings say, by key: what dialect.Client.Export takes.

@@ -38,7 +38,7 @@ func TestExport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries, err := config.Entries(home(a, "mcp.json"), false)
+		entries, err := config.Entries(home(a, "mcp.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestExport(t *testing.T) {
 		for _, c := range writers() {
 			fmt.Fprintf(&b, "# %s\n", c.ID)
 			for _, s := range entries.Servers {
-				got := c.Export(s.Name, s.Members())
+				got := c.Export(s.Name, s.Members(), nil)
 				fmt.Fprintf(&b, "%s %s\n", s.Name, got.Entry)
 				for _, r := range got.Rules {
 					fmt.Fprintf(&b, "  %s: %s %v\n", strings.Join(r.Path, "."), r.Pattern, r.Offered)
@@ -62,7 +62,7 @@ func TestExport(t *testing.T) {
 
 // exported returns the file of a client with one server, "" when the server is left out.
 func exported(t interface{ Fatalf(string, ...any) }, c dialect.Client, s config.Entry) (text string, losses []dialect.Loss) {
-	got := c.Export(s.Name, s.Members())
+	got := c.Export(s.Name, s.Members(), nil)
 	if got.Entry == nil {
 		return "", got.Losses
 	}
@@ -139,7 +139,7 @@ func checkReversed(t *rapid.T, text string) {
 		return everything(name)
 	}
 	want := tryLoad(opts)
-	entries, err := config.Entries(opts, false)
+	entries, err := config.Entries(opts)
 	if want == nil || err != nil {
 		if want != nil {
 			t.Fatalf("Load accepts what Entries refuses: %v\n%s", err, text)

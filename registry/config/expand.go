@@ -78,7 +78,6 @@ func (l *loader) expand(text string, in *file) (string, *gap) {
 			return "", gap
 		}
 		out.WriteString(value)
-		l.values = append(l.values, value)
 		text = tail
 	}
 }

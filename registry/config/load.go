@@ -34,7 +34,6 @@ type loader struct {
 	foreignFile bool            // the file is a client's, and names of servers are made to fit
 	leftOut     []string        // servers whose transport toolgate does not have
 	noted       map[string]bool // what has been said of a file and need not be said again
-	values      []string        // of variables, inputs and files that were put into texts
 }
 
 // Load reads mcp.json and the overlay, and fills in the defaults. The error is

@@ -30,7 +30,6 @@ type Normalised struct {
 	Servers []Entry        // in the order of the file
 	Notes   []Warning      // what was rewritten and what was left out, and where
 	Inputs  []Input        // to which the servers refer
-	Values  []string       // of the variables that Entries has expanded; they may be secrets
 }
 
 // Input is a value that the file leaves to people.

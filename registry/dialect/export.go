@@ -54,10 +54,11 @@ type Loss struct {
 
 // Export returns a server in the client's form, from its members in toolgate's form, expose
 // and exclude included. It reverses what registry/config does when it reads the client's
-// file. References to variables stay references, in the client's own words. The client must
+// file. References to variables stay references, in the client's own words. For one that it
+// does not have, value may give what is written instead; value may be nil. The client must
 // have a Write.
-func (c Client) Export(name string, server map[string]any) Exported {
-	e := &exporter{client: c, name: name, own: map[string]any{}, transport: transportOf(server)}
+func (c Client) Export(name string, server map[string]any, value func(reference string) (string, bool)) Exported {
+	e := &exporter{client: c, name: name, value: value, own: map[string]any{}, transport: transportOf(server)}
 	if reason := e.leftOut(server); reason != "" {
 		return Exported{Losses: []Loss{{Message: reason}}}
 	}
@@ -87,6 +88,7 @@ func (c Client) Export(name string, server map[string]any) Exported {
 type exporter struct {
 	client    Client
 	name      string
+	value     func(string) (string, bool)
 	transport string
 	own       map[string]any // what is not written yet
 	members   []member
@@ -405,7 +407,7 @@ func (e *exporter) reference(key, found string) string {
 	w, body := e.client.Write, found[2:len(found)-1]
 	form := w.Variable
 	name, fallback, hasDefault := strings.Cut(body, ":-")
-	if id, ok := strings.CutPrefix(body, "input:"); ok {
+	if id, ok := strings.CutPrefix(body, "input:"); ok { // there are none without w.Input
 		form, name, hasDefault = w.Input, id, false
 		e.inputs = append(e.inputs, id)
 	} else if path, ok := strings.CutPrefix(body, "file:"); ok {
@@ -417,6 +419,11 @@ func (e *exporter) reference(key, found string) string {
 	}
 	switch {
 	case form == "" || w.In != nil && !slices.Contains(w.In, key):
+		if e.value != nil {
+			if value, ok := e.value(found); ok {
+				return value
+			}
+		}
 		before, _, _ := strings.Cut(body, ":-")
 		e.lose(key, "%s does not expand ${%s}: write the value in its place", e.client.Name, before)
 		return found
