@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,19 +21,20 @@ func approvalCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "approval", Short: "see and decide the calls that wait for a person",
 	}
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
 }
 
 func approvalList(e *env) *cobra.Command {
-	var state, before string
+	var states []string
+	var before string
 	var mine bool
 	var limit int
 	c := &cobra.Command{
-		Use: "list", Short: "list held calls, newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "list held calls, newest first",
 		RunE: func(c *cobra.Command, _ []string) error {
 			query := url.Values{"limit": {strconv.Itoa(limit)}}
-			for name, value := range map[string]string{"state": state, "before": before} {
+			for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before} {
 				if value != "" {
 					query.Set(name, value)
 				}
@@ -51,16 +53,16 @@ func approvalList(e *env) *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&state, "state", "", "proposed, approved, denied, expired, superseded, dispatching, done, failed or unknown, or some of them with commas between (default: all)")
+	c.Flags().StringSliceVar(&states, "state", nil, "only tickets in this `STATE`; may be repeated (default: all)")
 	c.Flags().BoolVar(&mine, "mine", false, "only what waits for your vote")
-	c.Flags().StringVar(&before, "before", "", "only those older than this ticket")
-	c.Flags().IntVar(&limit, "limit", 100, "so many at most, up to 1000")
+	c.Flags().StringVar(&before, "before", "", "only those older than this `TICKET`")
+	c.Flags().IntVar(&limit, "limit", 100, "at most this `COUNT` of tickets, up to 1000")
 	return c
 }
 
 func approvalShow(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "show one held call whole", Args: cobra.ExactArgs(1),
+		Use: "show TICKET", Short: "show one held call whole",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(console.Ticket))
 		},
@@ -74,11 +76,11 @@ func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id)
 func approvalVote(e *env, verb string) *cobra.Command {
 	var reason, digest string
 	c := &cobra.Command{
-		Use: verb + " ID", Short: verb + " one held call", Args: cobra.ExactArgs(1),
+		Use: verb + " TICKET", Short: verb + " one held call",
 		RunE: func(c *cobra.Command, args []string) error {
 			if digest == "" {
 				var t console.Ticket
-				if err := e.callAdmin(c.Context(), http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
+				if err := e.fetch(c.Context(), peopleListener, http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
 					return err
 				}
 				digest = t.Digest
@@ -86,15 +88,15 @@ func approvalVote(e *env, verb string) *cobra.Command {
 			return e.postDecision(c.Context(), ticketPath(args[0])+"/"+verb, map[string]string{"reason": reason, "digest": digest})
 		},
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why; required to deny")
-	c.Flags().StringVar(&digest, "digest", "", "digest that was shown to you (default: the ticket's at this moment)")
+	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the agent and the audit trail; required to deny")
+	c.Flags().StringVar(&digest, "digest", "", "`DIGEST` that was shown to you (default: the ticket's at this moment)")
 	return c
 }
 
 // postDecision sends a person's decision on a ticket, and prints the ticket's state.
 func (e *env) postDecision(ctx context.Context, path string, decision map[string]string) error {
 	var t console.Ticket
-	if err := e.callAdmin(ctx, http.MethodPost, path, decision, &t); err != nil {
+	if err := e.fetch(ctx, peopleListener, http.MethodPost, path, decision, &t); err != nil {
 		return err
 	}
 	return e.Print("decided", t)
@@ -104,20 +106,20 @@ func (e *env) postDecision(ctx context.Context, path string, decision map[string
 func approvalReconcile(e *env) *cobra.Command {
 	var outcome, reason string
 	c := &cobra.Command{
-		Use: "reconcile ID", Short: "say what became of a call whose outcome is unknown", Args: cobra.ExactArgs(1),
+		Use: "reconcile TICKET", Short: "say what became of a call whose outcome is unknown",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.postDecision(c.Context(), ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
 		},
 	}
-	c.Flags().StringVar(&outcome, "outcome", "", "done = it took effect, failed = it did not")
-	c.Flags().StringVar(&reason, "reason", "", "how you know; required")
+	c.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
+	c.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
 	return c
 }
 
 func approvalWatch(e *env) *cobra.Command {
 	after := int64(-1)
 	c := &cobra.Command{
-		Use: "watch", Short: "print every change of the tickets that you see, as it happens", Args: cobra.NoArgs,
+		Use: "watch", Short: "print every change of the tickets that you see, as it happens",
 		RunE: func(c *cobra.Command, _ []string) error {
 			path := "/v1/approvals/watch"
 			if after >= 0 {
@@ -126,12 +128,12 @@ func approvalWatch(e *env) *cobra.Command {
 			return e.watch(c.Context(), path)
 		},
 	}
-	c.Flags().Int64Var(&after, "after", after, "number of the last change that you know; 0 = from the first (default: from now on)")
+	c.Flags().Int64Var(&after, "after", after, "`NUMBER` of the last change that you know; 0 = from the first (default: from now on)")
 	return c
 }
 
 func (e *env) watch(ctx context.Context, path string) error {
-	res, err := e.askAdmin(ctx, http.MethodGet, path, nil)
+	res, err := e.ask(ctx, peopleListener, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func auditTail(e *env) *cobra.Command {
 	var n int
 	var follow bool
 	c := &cobra.Command{
-		Use: "tail", Short: "print the last records of the trail", Args: cobra.NoArgs,
+		Use: "tail", Short: "print the last records of the trail",
 		RunE: func(c *cobra.Command, _ []string) error {
 			out := &recordPrinter{e: e, follow: follow}
 			if e.addr != "" {
@@ -41,9 +41,9 @@ func auditTail(e *env) *cobra.Command {
 			return out.end(e.tailLocal(c.Context(), n, follow, out))
 		},
 	}
-	c.Flags().IntVarP(&n, "lines", "n", 10, "how many records")
+	c.Flags().IntVarP(&n, "lines", "n", 10, "`COUNT` of records")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow the trail as records are written")
-	c.Flags().StringVar(&e.addr, "addr", "", "URL of an admin listener to ask instead")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener to ask instead")
 	return c
 }
 
@@ -72,7 +72,7 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool, out *recordPri
 	if follow {
 		path += "&follow=1"
 	}
-	res, err := e.askAdmin(ctx, http.MethodGet, path, nil)
+	res, err := e.ask(ctx, peopleListener, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func auditVerify(e *env) *cobra.Command {
 	var trailOnly bool
 	var archive, tsaCA, witnessKey string
 	c := &cobra.Command{
-		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold", Args: cobra.NoArgs,
+		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := archive
 			if dir == "" {
@@ -137,11 +137,11 @@ func auditVerify(e *env) *cobra.Command {
 			return errors.Join(err, e.verdict(rep, faults...))
 		},
 	}
-	c.Flags().StringArrayVar(&files, "key", nil, "PEM file of a public key that signs checkpoints (default: those of the key directory); may be repeated")
-	c.Flags().StringArrayVar(&anchors, "anchor", nil, "directory or file with checkpoints from an anchor; may be repeated")
-	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM file with root certificates; the notes of anchors need a time-stamp of an authority below them")
-	c.Flags().StringVar(&witnessKey, "witness-key", "", "file with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
-	c.Flags().StringVar(&archive, "archive", "", "verify this archive instead of the trail")
+	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
+	c.Flags().StringArrayVar(&anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
+	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM `FILE` with root certificates; the notes of anchors need a time-stamp of an authority below them")
+	c.Flags().StringVar(&witnessKey, "witness-key", "", "`FILE` with the key of a witness; the notes of anchors need its signature, or a time-stamp with --tsa-ca")
+	c.Flags().StringVar(&archive, "archive", "", "verify the archive in `DIR` instead of the trail")
 	c.Flags().BoolVar(&trailOnly, "trail-only", false, "do not compare the trail with the store of the state directory")
 	return c
 }

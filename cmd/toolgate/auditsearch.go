@@ -30,16 +30,16 @@ type recordFilter struct {
 
 func (f *recordFilter) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.since, "since", "", "how far back, or from when on (RFC 3339; default: everything)")
-	flags.StringVar(&f.until, "until", "", "how far back to end, or when (default: now)")
-	flags.StringSliceVar(&f.kinds, "kind", nil, "only records of this kind; may be repeated")
-	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only outcomes of this name; may be repeated")
-	flags.StringSliceVar(&f.principals, "principal", nil, "only records of this subject; may be repeated")
-	flags.StringSliceVar(&f.roles, "role", nil, "only records of principals with this role; may be repeated")
-	flags.StringSliceVar(&f.tools, "tool", nil, "only this tool as agents call it, this method or this event; * stands for anything; may be repeated")
-	flags.StringSliceVar(&f.tickets, "ticket", nil, "only records about this ticket; may be repeated")
-	flags.StringVar(&f.id, "id", "", "only records with this decision, call, trace or request id")
-	flags.IntVarP(&f.most, "lines", "n", 0, "at most this many records (default: all)")
+	flags.StringVar(&f.since, "since", "", "`TIME` from which on: RFC 3339, or how long ago, such as 24h (default: everything)")
+	flags.StringVar(&f.until, "until", "", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	flags.StringSliceVar(&f.kinds, "kind", nil, "only records of this `KIND`; may be repeated")
+	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only this `OUTCOME`; may be repeated")
+	flags.StringSliceVar(&f.principals, "principal", nil, "only records of this `SUBJECT`; may be repeated")
+	flags.StringSliceVar(&f.roles, "role", nil, "only records of principals with this `ROLE`; may be repeated")
+	flags.StringSliceVar(&f.tools, "tool", nil, "only this `TOOL` as agents call it, this method or this event; * stands for anything; may be repeated")
+	flags.StringSliceVar(&f.tickets, "ticket", nil, "only records about this `TICKET`; may be repeated")
+	flags.StringVar(&f.id, "id", "", "only records with this decision, call, trace or request `ID`")
+	flags.IntVarP(&f.most, "lines", "n", 0, "at most this `COUNT` of records (default: all)")
 }
 
 // matches reports whether r, read from line, is selected.
@@ -105,7 +105,7 @@ func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.
 func auditSearch(e *env) *cobra.Command {
 	var f recordFilter
 	c := &cobra.Command{
-		Use: "search [TEXT]", Short: "find records of the trail", Args: cobra.MaximumNArgs(1),
+		Use: "search [TEXT]", Short: "find records of the trail",
 		RunE: func(c *cobra.Command, args []string) error {
 			f.text = strings.Join(args, "")
 			out := &recordPrinter{e: e}
@@ -157,7 +157,7 @@ func auditExport(e *env) *cobra.Command {
 	var f recordFilter
 	var format string
 	c := &cobra.Command{
-		Use: "export", Short: "print records of the trail for another system", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "export", Short: "print records of the trail for another system", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch format {
 			case "jsonl":
@@ -171,7 +171,7 @@ func auditExport(e *env) *cobra.Command {
 		},
 	}
 	f.bind(c)
-	c.Flags().StringVar(&format, "format", "jsonl", "jsonl, csv or ocsf")
+	c.Flags().StringVar(&format, "format", "jsonl", "form of the records: `jsonl|csv|ocsf`")
 	return c
 }
 
@@ -261,7 +261,7 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 func auditArchive(e *env) *cobra.Command {
 	var to, before string
 	c := &cobra.Command{
-		Use: "archive --to DIR", Short: "move the oldest records out of the trail, also while toolgate runs", Args: cobra.NoArgs,
+		Use: "archive", Short: "move the oldest records out of the trail, also while toolgate runs",
 		RunE: func(c *cobra.Command, _ []string) error {
 			at, err := moment(before, "before")
 			if err == nil && (to == "" || at.IsZero()) {
@@ -273,8 +273,8 @@ func auditArchive(e *env) *cobra.Command {
 			return e.archive(to, at)
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "directory of the archive; the next archive adds to it")
-	c.Flags().StringVar(&before, "before", "2160h", "archive records older than this, or from before this time (RFC 3339)")
+	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
+	c.Flags().StringVar(&before, "before", "2160h", "archive records from before this `TIME`: RFC 3339, or how long ago")
 	return c
 }
 

@@ -21,14 +21,14 @@ import (
 
 func backupCommand(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "backup FILE|DIR", Short: "copy the state and the audit trail of a running toolgate", Args: cobra.ExactArgs(1),
+		Use: "backup FILE|DIR", Short: "copy the state and the audit trail of a running toolgate",
 		RunE: func(c *cobra.Command, args []string) error { return e.backup(c.Context(), args[0]) },
 	}
 }
 
 func restoreCommand(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "restore FILE|DIR", Short: "make a state directory of a backup", Args: cobra.ExactArgs(1),
+		Use: "restore FILE|DIR", Short: "make a state directory of a backup",
 		RunE: func(c *cobra.Command, args []string) error { return e.restore(c.Context(), args[0]) },
 	}
 }

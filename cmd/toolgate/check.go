@@ -26,7 +26,7 @@ import (
 func checkCommand(e *env) *cobra.Command {
 	var offline, schema, strict bool
 	c := &cobra.Command{
-		Use: "check", Short: "check configuration and policy", Args: cobra.NoArgs,
+		Use: "check", Short: "check configuration and policy",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				return e.printSchema()

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/toolgate/toolgate/audit"
 	"github.com/toolgate/toolgate/internal/app"
+	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy/wire"
 	"github.com/toolgate/toolgate/registry/config"
 )
@@ -51,8 +54,11 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			t.Errorf("help of %s has no Examples: %v\n%s", path, err, help.String())
 		}
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			word := valueWord(f)
 			if f.Usage == "" {
 				t.Errorf("%s --%s has no explanation", path, f.Name)
+			} else if f.Value.Type() != "bool" && strings.ToUpper(word) != word && choices(word) == nil {
+				t.Errorf("%s --%s does not say between backquotes what its value is: %q", path, f.Name, f.Usage)
 			}
 		})
 	}
@@ -191,6 +197,20 @@ func TestStdoutHasOneDoor(t *testing.T) {
 		}
 		if n := len(out.FindAll(text, -1)); n != direct[file] && !strings.HasSuffix(file, "_test.go") {
 			t.Errorf("%s writes to stdout in %d places, want %d", file, n, direct[file])
+		}
+	}
+}
+
+// The words that flags list are those that records and tickets have.
+func TestVocabularies(t *testing.T) {
+	for word, want := range map[string]any{
+		"KIND":    []audit.Kind{audit.KindOpen, audit.KindDecision, audit.KindOutcome, audit.KindTicket, audit.KindEvent, audit.KindClose},
+		"OUTCOME": []audit.Outcome{audit.Allowed, audit.Denied, audit.Held, audit.Limited, audit.Invalid, audit.Unknown, audit.Failed, audit.Cancelled},
+		"STATE": []approval.State{approval.StateProposed, approval.StateApproved, approval.StateDenied, approval.StateExpired, approval.StateSuperseded,
+			approval.StateDispatching, approval.StateDone, approval.StateFailed, approval.StateUnknown},
+	} {
+		if want, got := fmt.Sprint(want), fmt.Sprint(vocabularies[word]); got != want {
+			t.Errorf("%s: %s, want %s", word, got, want)
 		}
 	}
 }

@@ -37,8 +37,8 @@ type clientFlags struct {
 
 func (f *clientFlags) add(c *cobra.Command) *cobra.Command {
 	s := c.Flags()
-	s.StringVar(&f.file, "file", "", "the client's file, where it is not at its usual place")
-	s.StringVar(&f.project, "project", "", "directory of a project: use the client's file of that project")
+	s.StringVar(&f.file, "file", "", "the client's `FILE`, where it is not at its usual place")
+	s.StringVar(&f.project, "project", "", "`DIR` of a project: use the client's file of that project")
 	s.BoolVar(&f.write, "write", false, "write the plan; without it, it is printed")
 	s.BoolVar(&f.yes, "yes", false, "the same as --write, for scripts")
 	s.BoolVar(&f.undo, "undo", false, "restore the file as it was before toolgate's last change")
@@ -49,9 +49,9 @@ func (f *clientFlags) add(c *cobra.Command) *cobra.Command {
 // addConnect adds the flags that say how the client reaches toolgate.
 func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 	s := c.Flags()
-	s.StringVar(&f.url, "url", "", "where the client reaches toolgate, such as https://tools.example.org/mcp (default: as configured)")
-	s.StringVar(&f.server, "server", "", "connect to the route of one server, /mcp/NAME")
-	s.StringVar(&f.tokenEnv, "token-env", "", "variable from which the client takes its token (default TOOLGATE_TOKEN where identity is configured)")
+	s.StringVar(&f.url, "url", "", "`URL` at which the client reaches toolgate, such as https://tools.example.org/mcp (default: as configured)")
+	s.StringVar(&f.server, "server", "", "connect to the route of one `SERVER`, /mcp/NAME")
+	s.StringVar(&f.tokenEnv, "token-env", "", "`VARIABLE` from which the client takes its token (default TOOLGATE_TOKEN where identity is configured)")
 	s.BoolVar(&f.literal, "token-literal", false, "write the token of --token into the file, for clients that expand no variables")
 	return f.add(c)
 }
@@ -59,7 +59,7 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 func connectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	return f.addConnect(&cobra.Command{
-		Use: "connect CLIENT", Short: "add toolgate to a client's file", Args: cobra.ExactArgs(1),
+		Use: "connect CLIENT", Short: "add toolgate to a client's file",
 		RunE: func(_ *cobra.Command, args []string) error {
 			return e.editClient(args[0], f, e.connectEdits)
 		},
@@ -69,12 +69,12 @@ func connectCommand(e *env) *cobra.Command {
 func disconnectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.add(&cobra.Command{
-		Use: "disconnect CLIENT", Short: "remove toolgate from a client's file", Args: cobra.ExactArgs(1),
+		Use: "disconnect CLIENT", Short: "remove toolgate from a client's file",
 		RunE: func(_ *cobra.Command, args []string) error {
 			return e.editClient(args[0], f, disconnectEdits)
 		},
 	})
-	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one server")
+	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one `SERVER`")
 	return c
 }
 

@@ -27,7 +27,7 @@ const (
 
 func doctorCommand(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "find out what is wrong, and what to do", Args: cobra.NoArgs,
+		Use: "doctor", Short: "find out what is wrong, and what to do",
 		RunE: func(c *cobra.Command, _ []string) error { return e.doctor(c.Context()) },
 	}
 }

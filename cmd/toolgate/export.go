@@ -23,7 +23,7 @@ import (
 func exportCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.add(&cobra.Command{
-		Use: "export CLIENT", Short: "write the servers of mcp.json into a client's file", Args: cobra.ExactArgs(1),
+		Use: "export CLIENT", Short: "write the servers of mcp.json into a client's file",
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, path, err := e.clientFile(args[0], f)
 			if err != nil {
@@ -40,7 +40,7 @@ func exportCommand(e *env) *cobra.Command {
 		},
 	})
 	addNaming(c, f, "export")
-	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this file (mode 0600), for the environment of the client")
+	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this `FILE` (mode 0600), for the environment of the client")
 	c.Flags().BoolVar(&f.secrets, "secrets", false, "write secrets into the client's file, and values in the place of variables that the client does not expand")
 	return c
 }

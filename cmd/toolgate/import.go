@@ -23,7 +23,7 @@ import (
 func importCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.add(&cobra.Command{
-		Use: "import [CLIENT | FILE]", Short: "take over the servers of a client's file", Args: cobra.MaximumNArgs(1),
+		Use: "import [CLIENT | FILE]", Short: "take over the servers of a client's file",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if f.undo {
 				return e.undoChanges(f, e.config, f.envFile)
@@ -43,7 +43,7 @@ func importCommand(e *env) *cobra.Command {
 		},
 	})
 	c.Flags().BoolVar(&f.detect, "detect", false, "list the files of clients on this machine")
-	c.Flags().StringVar(&f.from, "from", "", "the client that wrote FILE, where that is not recognised")
+	c.Flags().StringVar(&f.from, "from", "", "the `CLIENT` that wrote the file, where that is not recognised")
 	addImport(c, f)
 	return c
 }
@@ -51,20 +51,20 @@ func importCommand(e *env) *cobra.Command {
 // addImport adds the flags that say what is imported, and how.
 func addImport(c *cobra.Command, f *clientFlags) {
 	addNaming(c, f, "import")
-	c.Flags().StringArrayVar(&f.set, "set", nil, "NAME=VALUE of an input that the file leaves to people")
-	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this file (mode 0600), and write ${NAME} in their place")
+	c.Flags().StringArrayVar(&f.set, "set", nil, "`NAME=VALUE` of an input that the file leaves to people; may be repeated")
+	c.Flags().StringVar(&f.envFile, "env-file", "", "move secrets to this `FILE` (mode 0600), and write ${NAME} in their place")
 }
 
 // addNaming adds the flags that choose servers, and name one of them.
 func addNaming(c *cobra.Command, f *clientFlags, verb string) {
-	c.Flags().StringSliceVar(&f.only, "only", nil, "names of the servers to "+verb+" (default: all)")
-	c.Flags().StringVar(&f.as, "as", "", "another name for the one server that --only chooses")
+	c.Flags().StringSliceVar(&f.only, "only", nil, "`NAME` of a server to "+verb+"; may be repeated (default: all)")
+	c.Flags().StringVar(&f.as, "as", "", "another `NAME` for the one server that --only chooses")
 }
 
 func adoptCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
 	c := f.addConnect(&cobra.Command{
-		Use: "adopt CLIENT", Short: "move the servers of a client behind toolgate", Args: cobra.ExactArgs(1),
+		Use: "adopt CLIENT", Short: "move the servers of a client behind toolgate",
 		RunE: func(_ *cobra.Command, args []string) error {
 			c, path, err := e.clientFile(args[0], f)
 			if err != nil {

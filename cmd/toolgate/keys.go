@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +20,7 @@ func keysCommand(e *env) *cobra.Command {
 		Use: "keys", Short: "list and rotate toolgate's own keys",
 	}
 	list := &cobra.Command{
-		Use: "list", Short: "list the keys with their IDs and ages", Args: cobra.NoArgs,
+		Use: "list", Short: "list the keys with their IDs and ages",
 		RunE: func(*cobra.Command, []string) error {
 			found, err := keys.At(e.keysDir()).Versions()
 			if err != nil {
@@ -29,11 +30,11 @@ func keysCommand(e *env) *cobra.Command {
 		},
 	}
 	show := &cobra.Command{
-		Use: "show [ID]", Short: "print the public key that signs checkpoints", Args: cobra.MaximumNArgs(1),
+		Use: "show [KEY]", Short: "print the public key that signs checkpoints",
 		RunE: func(_ *cobra.Command, args []string) error { return e.showKey(args) },
 	}
 	rotate := &cobra.Command{
-		Use: "rotate NAME...", Short: "add a version to keys", Args: cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs), ValidArgs: keys.Names,
+		Use: "rotate " + strings.Join(keys.Names, "|") + "...", Short: "add a version to keys",
 		RunE: func(_ *cobra.Command, names []string) error { return e.rotateKeys(names) },
 	}
 	return group(c, list, show, rotate)

@@ -23,19 +23,10 @@ import (
 // those that the upstreams list, when live, else those whose definitions the
 // state directory keeps, and those that data.roles names.
 func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.Engine, live bool) (tools []policy.Tool, err error) {
-	switch dir := cmp.Or(e.state, cfg.State); {
-	case live:
+	if live {
 		tools, err = e.listLive(ctx, cfg)
-	case hasState(dir):
-		err = e.withPins(ctx, func(p *registry.Pins) error {
-			pins, err := p.List(ctx)
-			for i := range pins {
-				if t, ok := pinned(cfg, &pins[i]); ok {
-					tools = append(tools, t)
-				}
-			}
-			return err
-		})
+	} else {
+		tools, err = e.keptTools(ctx, cfg)
 	}
 	if err != nil {
 		return nil, err
@@ -47,6 +38,23 @@ func (e *env) knownTools(ctx context.Context, cfg *config.Config, engine *rego.E
 	}
 	slices.SortFunc(tools, func(a, b policy.Tool) int { return cmp.Compare(a.Exposed, b.Exposed) })
 	return tools, nil
+}
+
+// keptTools returns the tools whose accepted definitions the state directory keeps.
+func (e *env) keptTools(ctx context.Context, cfg *config.Config) (tools []policy.Tool, err error) {
+	if !hasState(cmp.Or(e.state, cfg.State)) {
+		return nil, nil
+	}
+	err = e.withPins(ctx, func(p *registry.Pins) error {
+		pins, err := p.List(ctx)
+		for i := range pins {
+			if t, ok := pinned(cfg, &pins[i]); ok {
+				tools = append(tools, t)
+			}
+		}
+		return err
+	})
+	return tools, err
 }
 
 // hasState reports whether a state directory is one: a command that only looks must

@@ -19,7 +19,7 @@ import (
 func lockCommand(e *env) *cobra.Command {
 	var check bool
 	c := &cobra.Command{
-		Use: "lock [SERVER...]", Short: "write the tools that servers list to " + lock.Name, Args: cobra.ArbitraryArgs,
+		Use: "lock [SERVER...]", Short: "write the tools that servers list to " + lock.Name,
 		RunE: func(c *cobra.Command, servers []string) error {
 			cfg, err := e.load()
 			if err != nil {

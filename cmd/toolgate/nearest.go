@@ -22,6 +22,16 @@ func didYouMean(typed string, known []string) string {
 	return ""
 }
 
+// unknown is the error of a value that is none of those known; its hint is the nearest, or
+// all of them.
+func unknown(what, value string, known []string) error {
+	hint := didYouMean(value, known)
+	if hint == "" {
+		hint = hintMark + "one of " + strings.Join(known, ", ")
+	}
+	return usage(fmt.Errorf("%s %q is unknown%s", what, value, hint))
+}
+
 // flagFault adds to an error of the flags of c the flag that was probably meant.
 func flagFault(c *cobra.Command, err error) error {
 	unknown := (*pflag.NotExistError)(nil)

@@ -43,7 +43,7 @@ func systemUser() string {
 
 func toolDiff(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted", Args: cobra.MatchAll(cobra.MaximumNArgs(2), noneOrTwoArgs),
+		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.withPins(c.Context(), func(p *registry.Pins) error {
 				if len(args) == 0 {
@@ -53,13 +53,6 @@ func toolDiff(e *env) *cobra.Command {
 			})
 		},
 	}
-}
-
-func noneOrTwoArgs(_ *cobra.Command, args []string) error {
-	if len(args) == 1 {
-		return usage(errors.New("name a server and a tool, or neither\nhint: toolgate tool diff payments transfer"))
-	}
-	return nil
 }
 
 func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
@@ -128,7 +121,7 @@ func (e *env) pinnedByState(server string) error {
 func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
 	c := &cobra.Command{
-		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers", Args: cobra.ExactArgs(2),
+		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers",
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := e.pinnedByState(args[0]); err != nil {
 				return err
@@ -141,6 +134,6 @@ func toolAccept(e *env) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only this definition, the one that was looked at")
+	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only the definition with this `DIGEST`, the one that was looked at")
 	return c
 }

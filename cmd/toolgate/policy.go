@@ -20,7 +20,7 @@ func policyCommand(e *env) *cobra.Command {
 
 // policyPath is the flag that names another policy than the configured one.
 func policyPath(c *cobra.Command, path *string) {
-	c.Flags().StringVar(path, "path", "", "directory or .tar.gz of the policy (default: as configured)")
+	c.Flags().StringVar(path, "path", "", "directory or .tar.gz of the `POLICY` (default: as configured)")
 }
 
 // policySource returns the policy that a command looks at, and the configuration

@@ -34,17 +34,17 @@ type supposed struct {
 func (s *supposed) flags(c *cobra.Command) {
 	f := c.Flags()
 	policyPath(c, &s.path)
-	f.StringSliceVar(&s.roles, "as", nil, "roles of whoever calls, with commas between")
-	f.StringVar(&s.subject, "subject", "", "who calls; without --as with the roles that the subject's token has")
-	f.StringVar(&s.client, "client", "", "what the client says of itself")
-	f.StringVar(&s.tenant, "tenant", "", "tenant of whoever calls")
-	f.StringVar(&s.args, "args", "{}", "arguments as a JSON object; @FILE reads a file, - stdin")
-	f.StringVar(&s.usage, "usage", "", `what meters stand at, such as {"day":{"calls":3,"sum":900}} (default: as the state directory has it for --subject, else nothing was used)`)
-	f.StringVar(&s.at, "time", "", "when, in RFC 3339 (default: now)")
-	f.StringVar(&s.server, "server", "", "server of the tool (default: as the configuration says)")
-	f.StringVar(&s.risk, "risk", "", "risk of the server (default: as the configuration says)")
-	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a JSON object (default: as the server said)")
-	f.StringVar(&s.input, "input", "", "the whole input as JSON in place of all this; @FILE reads a file, - stdin")
+	f.StringSliceVar(&s.roles, "as", nil, "`ROLE` of whoever calls; may be repeated")
+	f.StringVar(&s.subject, "subject", "", "`SUBJECT` who calls; without --as with the roles that the subject's token has")
+	f.StringVar(&s.client, "client", "", "`NAME` that the client gives itself")
+	f.StringVar(&s.tenant, "tenant", "", "`TENANT` of whoever calls")
+	f.StringVar(&s.args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
+	f.StringVar(&s.usage, "usage", "", "what meters stand at, as `JSON` such as {\"day\":{\"calls\":3,\"sum\":900}} (default: as the state directory has it for --subject, else nothing was used)")
+	f.StringVar(&s.at, "time", "", "`TIME` of the call in RFC 3339 (default: now)")
+	f.StringVar(&s.server, "server", "", "`SERVER` of the tool (default: as the configuration says)")
+	f.StringVar(&s.risk, "risk", "", "`RISK` of the server (default: as the configuration says)")
+	f.StringVar(&s.annotations, "annotations", "", "annotations of the tool as a `JSON` object (default: as the server said)")
+	f.StringVar(&s.input, "input", "", "the whole input as `JSON` in place of all this; @FILE reads a file, - stdin")
 }
 
 // asks reports whether the flags describe a call.
@@ -162,7 +162,7 @@ func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy
 func policyCanI(e *env) *cobra.Command {
 	var s supposed
 	c := &cobra.Command{
-		Use: "can-i TOOL", Short: "say whether a call would be allowed", Args: cobra.MaximumNArgs(1),
+		Use: "can-i [TOOL]", Short: "say whether a call would be allowed",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.canI(c.Context(), &s, strings.Join(args, ""))
 		},

@@ -25,7 +25,7 @@ type policyChecks struct {
 func policyCheck(e *env) *cobra.Command {
 	var flags policyChecks
 	c := &cobra.Command{
-		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes", Args: cobra.MaximumNArgs(1),
+		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes",
 		Annotations: map[string]string{outputs: "github"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -35,7 +35,7 @@ func policyCheck(e *env) *cobra.Command {
 		},
 	}
 	policyPath(c, &flags.path)
-	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this subject with the roles of its token (default: each role, subject unknown)")
+	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
 	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
 	c.Flags().BoolVar(&flags.strict, "strict", false, "fail on warnings too")
 	c.Flags().BoolVar(&flags.notes, "notes", false, "print notes on style, and not only their number")

@@ -19,7 +19,7 @@ func policyExplain(e *env) *cobra.Command {
 	var s supposed
 	var trace bool
 	c := &cobra.Command{
-		Use: "explain ID | explain --as ROLE TOOL", Short: "say why a call was decided so, and what would be allowed", Args: cobra.MaximumNArgs(1),
+		Use: "explain [ID | TOOL]", Short: "say why a call was decided so, and what would be allowed",
 		RunE: func(c *cobra.Command, args []string) error {
 			return e.explain(c.Context(), &s, strings.Join(args, ""), trace)
 		},

@@ -25,15 +25,15 @@ type policyCells struct {
 func policyMatrix(e *env) *cobra.Command {
 	var flags policyCells
 	c := &cobra.Command{
-		Use: "matrix", Short: "show which role may call which tool, and when", Args: cobra.NoArgs,
+		Use: "matrix", Short: "show which role may call which tool, and when",
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE:        func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), flags) },
 	}
 	policyPath(c, &flags.path)
 	f := c.Flags()
-	f.StringVar(&flags.subject, "subject", "", "what one subject may do (default: the subject is unknown)")
-	f.StringSliceVar(&flags.roles, "roles", nil, "only these roles; data.roles need not name them")
-	f.StringSliceVar(&flags.tools, "tools", nil, "only these tools; they need not be known")
+	f.StringVar(&flags.subject, "subject", "", "what one `SUBJECT` may do (default: the subject is unknown)")
+	f.StringSliceVar(&flags.roles, "roles", nil, "only this `ROLE`, which data.roles need not name; may be repeated")
+	f.StringSliceVar(&flags.tools, "tools", nil, "only this `TOOL`, which need not be known; may be repeated")
 	f.BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")
 	return c
 }
@@ -139,9 +139,12 @@ func (e *env) callers(cfg *config.Config, engine *rego.Engine, path, subject str
 	return out
 }
 
-// knownRoles are the roles of the policy's data and of the configured tokens.
-func knownRoles(cfg *config.Config, engine *rego.Engine) []string {
-	roles := slices.Clone(engine.Roles())
+// knownRoles are the roles of the policy's data, unless engine is nil, and of the
+// configured tokens.
+func knownRoles(cfg *config.Config, engine *rego.Engine) (roles []string) {
+	if engine != nil {
+		roles = engine.Roles()
+	}
 	for _, t := range cfg.Identity.Tokens {
 		roles = append(roles, t.Roles...)
 	}

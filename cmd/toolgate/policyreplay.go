@@ -32,7 +32,7 @@ type replayFlags struct {
 func policyReplay(e *env) *cobra.Command {
 	var flags replayFlags
 	c := &cobra.Command{
-		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet", Args: cobra.NoArgs,
+		Use: "replay", Short: "judge recorded calls again, by a policy that does not serve yet",
 		Annotations: map[string]string{outputs: "markdown"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if e.Form == "markdown" && !c.Flags().Changed("arguments") {
@@ -48,16 +48,16 @@ func policyReplay(e *env) *cobra.Command {
 // bind adds the flags of a command that judges recorded calls again.
 func (flags *replayFlags) bind(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the policy that is to judge (default: as configured)")
-	f.StringVar(&flags.since, "since", "24h", "how far back, or from when on (RFC 3339)")
-	f.StringVar(&flags.until, "until", "", "how far back to end, or when (default: now)")
-	f.StringSliceVar(&flags.options.Roles, "role", nil, "only calls of principals with this role; may be repeated")
-	f.StringSliceVar(&flags.options.Tools, "tool", nil, "only this tool as agents call it, or this method; * stands for anything; may be repeated")
-	f.StringSliceVar(&flags.options.Principals, "principal", nil, "only calls of this subject; may be repeated")
-	f.IntVar(&flags.options.Examples, "examples", 3, "how many calls to show of each change")
+	f.StringVar(&flags.bundle, "bundle", "", "directory or .tar.gz of the `POLICY` that is to judge (default: as configured)")
+	f.StringVar(&flags.since, "since", "24h", "`TIME` from which on: RFC 3339, or how long ago")
+	f.StringVar(&flags.until, "until", "", "`TIME` at which to end: RFC 3339, or how long ago (default: now)")
+	f.StringSliceVar(&flags.options.Roles, "role", nil, "only calls of principals with this `ROLE`; may be repeated")
+	f.StringSliceVar(&flags.options.Tools, "tool", nil, "only this `TOOL` as agents call it, or this method; * stands for anything; may be repeated")
+	f.StringSliceVar(&flags.options.Principals, "principal", nil, "only calls of this `SUBJECT`; may be repeated")
+	f.IntVar(&flags.options.Examples, "examples", 3, "`COUNT` of calls to show of each change")
 	f.BoolVar(&flags.arguments, "arguments", true, "show the beginning of the arguments of examples (-o markdown: not unless asked for)")
 	f.BoolVar(&flags.progress, "progress", false, "tell on stderr how far it is, where that is no terminal too")
-	f.IntVar(&flags.workers, "workers", 0, "how many calls to judge at once (default: one for each processor)")
+	f.IntVar(&flags.workers, "workers", 0, "`COUNT` of calls to judge at once (default: one for each processor)")
 }
 
 // replayPatience is how long one evaluation may take. All processors are busy with
@@ -290,7 +290,7 @@ func verdictMarkdown(v judgement.Verdict) string {
 func policyVerify(e *env) *cobra.Command {
 	flags := replayFlags{verify: true}
 	c := &cobra.Command{
-		Use: "verify-decisions", Short: "check recorded decisions against OPA's own evaluation", Args: cobra.NoArgs,
+		Use: "verify-decisions", Short: "check recorded decisions against OPA's own evaluation",
 		RunE: func(c *cobra.Command, _ []string) error { return e.verifyDecisions(c.Context(), &flags) },
 	}
 	flags.bind(c)

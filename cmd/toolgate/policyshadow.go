@@ -16,7 +16,7 @@ func policyShadow(e *env) *cobra.Command {
 	var since, candidate string
 	var most int
 	c := &cobra.Command{
-		Use: "shadow", Short: "list what the policy of policy.shadow would have decided otherwise", Args: cobra.NoArgs,
+		Use: "shadow", Short: "list what the policy of policy.shadow would have decided otherwise",
 		RunE: func(c *cobra.Command, _ []string) error {
 			from, err := moment(since, "since")
 			if err != nil {
@@ -28,9 +28,9 @@ func policyShadow(e *env) *cobra.Command {
 			return e.shadow(c.Context(), candidate, from, most)
 		},
 	}
-	c.Flags().StringVar(&since, "since", "", "only decisions of this long ago, or from then on (RFC 3339)")
-	c.Flags().StringVar(&candidate, "candidate", "", "only those of this revision, or one that begins so (default: of the one that was asked last)")
-	c.Flags().IntVar(&most, "limit", 50, "how many to list")
+	c.Flags().StringVar(&since, "since", "", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
+	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
+	c.Flags().IntVar(&most, "limit", 50, "`COUNT` of decisions to list")
 	return c
 }
 

@@ -27,15 +27,15 @@ type policyTests struct {
 func policyTest(e *env) *cobra.Command {
 	var flags policyTests
 	c := &cobra.Command{
-		Use: "test [POLICY [TESTS...]]", Short: "run the tests of a policy", Args: cobra.ArbitraryArgs,
+		Use: "test [POLICY [TESTS...]]", Short: "run the tests of a policy",
 		Annotations: map[string]string{outputs: "junit,github"},
 		RunE:        func(c *cobra.Command, args []string) error { return e.testPolicy(c.Context(), flags, args) },
 	}
 	policyPath(c, &flags.path)
 	f := c.Flags()
-	f.StringVar(&flags.run, "run", "", "regular expression: run the tests whose name it matches")
+	f.StringVar(&flags.run, "run", "", "run the tests whose name matches this `REGEXP`")
 	f.BoolVar(&flags.coverage, "coverage", false, "say which lines of the policy no test reaches")
-	f.Float64Var(&flags.threshold, "threshold", 0, "least percentage of lines that tests must reach; implies --coverage")
+	f.Float64Var(&flags.threshold, "threshold", 0, "least `PERCENT` of lines that tests must reach; implies --coverage")
 	f.BoolVarP(&flags.verbose, "verbose", "v", false, "name the tests that pass, too")
 	f.BoolVar(&flags.trace, "trace", false, "print the evaluation of each test that does not pass")
 	return c

@@ -139,25 +139,25 @@ func unreachable(ctx context.Context, base string, cause error) error {
 	return &exit{code: exitUnreachable, err: fmt.Errorf("%w at %s\nhint: is toolgate serve running? name it with --addr", errNoToolgate, base)}
 }
 
-// askAdmin sends one request to the admin listener of a running toolgate: --addr,
-// or else the configured one. It returns a response with a good status, whose body
-// the caller closes; a refusal is an *exit with the code that fits its status.
-func (e *env) askAdmin(ctx context.Context, method, path string, in any) (*http.Response, error) {
-	to, err := e.find(peopleListener)
+// send sends one request to a listener of a running toolgate: that of --addr, or else the
+// configured one. It returns the response whatever its status, whose body the caller
+// closes, and the URL of the listener.
+func (e *env) send(ctx context.Context, which listener, method, path string, in any) (*http.Response, string, error) {
+	to, err := e.find(which)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	base := to.base
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
-			return nil, fmt.Errorf("writing the request: %w", err)
+			return nil, "", fmt.Errorf("writing the request: %w", err)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, base+path, &body)
+	req, err := http.NewRequestWithContext(ctx, method, to.base+path, &body)
 	if err != nil {
-		return nil, usage(fmt.Errorf("address %q cannot be used: %w", base, err))
+		return nil, "", usage(fmt.Errorf("address %q cannot be used: %w", to.base, err))
 	}
+	req.Header.Set("Accept", "application/json")
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -166,18 +166,25 @@ func (e *env) askAdmin(ctx context.Context, method, path string, in any) (*http.
 	}
 	res, err := to.client(30 * time.Second).Do(req)
 	if err != nil {
-		return nil, unreachable(ctx, base, err)
+		return nil, "", unreachable(ctx, to.base, err)
 	}
-	if res.StatusCode < 300 {
-		return res, nil
+	return res, to.base, nil
+}
+
+// ask is send for a response with a good status. A refusal is an *exit with the code that
+// fits its status.
+func (e *env) ask(ctx context.Context, which listener, method, path string, in any) (*http.Response, error) {
+	res, _, err := e.send(ctx, which, method, path, in)
+	if err != nil || res.StatusCode < 300 {
+		return res, err
 	}
 	defer res.Body.Close()
 	return nil, refusal(res)
 }
 
-// callAdmin decodes the answer of the admin listener into out.
-func (e *env) callAdmin(ctx context.Context, method, path string, in, out any) error {
-	res, err := e.askAdmin(ctx, method, path, in)
+// fetch decodes the answer of a listener into out.
+func (e *env) fetch(ctx context.Context, which listener, method, path string, in, out any) error {
+	res, err := e.ask(ctx, which, method, path, in)
 	if err != nil {
 		return err
 	}
@@ -190,25 +197,16 @@ func (e *env) callAdmin(ctx context.Context, method, path string, in, out any) e
 
 // readStatus reads what a running toolgate says of itself at /readyz, ready or not.
 func (e *env) readStatus(ctx context.Context, s *console.Status) error {
-	to, err := e.find(peopleListener)
+	res, base, err := e.send(ctx, peopleListener, http.MethodGet, "/readyz", nil)
 	if err != nil {
 		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.base+"/readyz", nil)
-	if err != nil {
-		return usage(err)
-	}
-	req.Header.Set("Accept", "application/json")
-	res, err := to.client(30 * time.Second).Do(req)
-	if err != nil {
-		return unreachable(ctx, to.base, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusServiceUnavailable {
 		return refusal(res)
 	}
 	if err := json.NewDecoder(res.Body).Decode(s); err != nil {
-		return &exit{code: exitUnreachable, err: fmt.Errorf("reading the status at %s: %w\nhint: --addr names the admin listener", to.base, err)}
+		return &exit{code: exitUnreachable, err: fmt.Errorf("reading the status at %s: %w\nhint: --addr names the admin listener", base, err)}
 	}
 	return nil
 }
@@ -219,7 +217,7 @@ func (e *env) printAdmin(ctx context.Context, path, name string, v any) error {
 	if e.Structured() {
 		v = new(json.RawMessage)
 	}
-	if err := e.callAdmin(ctx, http.MethodGet, path, nil, v); err != nil {
+	if err := e.fetch(ctx, peopleListener, http.MethodGet, path, nil, v); err != nil {
 		return err
 	}
 	return e.Print(name, v)

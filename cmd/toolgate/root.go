@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -87,24 +86,37 @@ func rootCommand(e *env) *cobra.Command {
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&e.config, "config", "", "path of mcp.json (default mcp.json, or TOOLGATE_CONFIG)")
-	f.StringVar(&e.overlay, "overlay", "", "path of a file that holds the toolgate object alone")
-	f.StringVar(&e.state, "state", "", "state directory (default: as configured)")
-	f.StringVar(&e.keys, "keys", "", "directory of toolgate's keys (default: as configured)")
-	f.StringVar(&e.role, "role", "observer", "role of the principal local, where no identity is configured or identity.local is true")
-	f.StringVar(&e.token, "token", "", "bearer token that says who asks (or TOOLGATE_TOKEN)")
-	f.StringVar(&e.ca, "ca", "", "PEM file of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
-	f.StringVar(&e.clientCert, "client-cert", "", "PEM file of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
-	f.StringVarP(&e.Form, "output", "o", report.Table, "table, wide, json or yaml; some commands have more")
-	f.StringVar(&e.logLevel, "log-level", "info", "trace, debug, info, warn or error")
-	f.StringVar(&e.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&e.config, "config", "", "`FILE` of the configuration (default mcp.json, or TOOLGATE_CONFIG)")
+	f.StringVar(&e.overlay, "overlay", "", "`FILE` that holds the toolgate object alone")
+	f.StringVar(&e.state, "state", "", "`DIR` of the state (default: as configured)")
+	f.StringVar(&e.keys, "keys", "", "`DIR` of toolgate's keys (default: as configured)")
+	f.StringVar(&e.role, "role", "observer", "`ROLE` of the principal local, where no identity is configured or identity.local is true")
+	f.StringVar(&e.token, "token", "", "bearer `TOKEN` that says who asks (or TOOLGATE_TOKEN)")
+	f.StringVar(&e.ca, "ca", "", "PEM `FILE` of certificate authorities, in addition to the system's (or TOOLGATE_CA)")
+	f.StringVar(&e.clientCert, "client-cert", "", "PEM `FILE` of a client certificate and its key (or TOOLGATE_CLIENT_CERT)")
+	f.StringVarP(&e.Form, "output", "o", report.Table, "`FORM` of the result: table, wide, json or yaml; some commands have more")
+	f.StringVar(&e.logLevel, "log-level", "info", "least `LEVEL` of log lines")
+	f.StringVar(&e.logFormat, "log-format", "text", "form of log lines: `text|json`")
 	root.SetFlagErrorFunc(flagFault)
 	root.SetVersionTemplate(reports().Render("version", versionOf(), false))
-	root.CompletionOptions.HiddenDefaultCmd = true
-	group(root, initCommand(e), serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e), checkCommand(e), doctorCommand(e), versionCommand(e),
-		serverCommand(e), toolCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e), policyCommand(e), approvalCommand(e), auditCommand(e), backupCommand(e), restoreCommand(e),
-		importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e))
-	describe(root)
+	for _, g := range []struct {
+		title   string
+		members []*cobra.Command
+	}{
+		{"Set up:", []*cobra.Command{initCommand(e), checkCommand(e), doctorCommand(e), lockCommand(e), tokenCommand(e), keysCommand(e)}},
+		{"Serve:", []*cobra.Command{serveCommand(e), stdioCommand(e), ndjsonCommand(e), toolsCommand(e)}},
+		{"Clients:", []*cobra.Command{importCommand(e), exportCommand(e), connectCommand(e), disconnectCommand(e), adoptCommand(e)}},
+		{"Look and decide:", []*cobra.Command{serverCommand(e), toolCommand(e), policyCommand(e), approvalCommand(e)}},
+		{"Keep records:", []*cobra.Command{auditCommand(e), backupCommand(e), restoreCommand(e)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.members {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.members...)
+	}
+	group(root, completionCommand(), versionCommand(e))
+	describe(e, root)
 	return root
 }
 
@@ -138,23 +150,18 @@ func requireCommand(c *cobra.Command, args []string) error {
 //go:embed help.md
 var helpText string
 
-// describe gives c, and the commands below it, their help, and makes what cobra
-// says about arguments errors of usage, with the line that would have been right.
-func describe(c *cobra.Command) {
+// describe gives c, and the commands below it, their help, their check of arguments and
+// their completion.
+func describe(e *env, c *cobra.Command) {
 	_, text, _ := strings.Cut("\n"+helpText, "\n# "+c.CommandPath()+"\n")
 	text, _, _ = strings.Cut(text, "\n\n# ")
 	c.Long, c.Example, _ = strings.Cut(strings.TrimRight(text, "\n"), "\nExamples:\n")
-	if check := c.Args; check != nil {
-		c.Args = func(c *cobra.Command, args []string) error {
-			err, x := check(c, args), (*exit)(nil)
-			if err == nil || errors.As(err, &x) {
-				return err
-			}
-			return usage(fmt.Errorf("%w\nhint: %s", err, c.UseLine()))
-		}
+	if !c.HasSubCommands() {
+		c.Args = checkArguments
 	}
+	e.complete(c)
 	for _, s := range c.Commands() {
-		describe(s)
+		describe(e, s)
 	}
 }
 
@@ -189,11 +196,9 @@ func (e *env) prepare(c *cobra.Command) error {
 		return usage(fmt.Errorf("%s prints no report, and has no -o\nhint: leave it out", c.CommandPath()))
 	case known != nil && !slices.Contains(known, wrong):
 		e.Form = report.Table
-		return usage(fmt.Errorf("output %q is unknown\nhint: use -o %s", wrong, strings.Join(known, " or -o ")))
-	case hclog.LevelFromString(e.logLevel) == hclog.NoLevel:
-		return usage(fmt.Errorf("log level %q is unknown\nhint: use trace, debug, info, warn or error", e.logLevel))
+		return unknown("output", wrong, known)
 	}
-	return nil
+	return checkFlags(c)
 }
 
 // applyEnvironment fills from the environment what no flag set.
@@ -239,7 +244,7 @@ func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 
 func versionCommand(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "print the version",
 		RunE: func(*cobra.Command, []string) error {
 			return e.Print("version", versionOf())
 		},

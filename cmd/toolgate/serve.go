@@ -18,11 +18,11 @@ import (
 func serveCommand(e *env) *cobra.Command {
 	var listen, adminAddr string
 	c := &cobra.Command{
-		Use: "serve", Short: "serve agents and people", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "serve", Short: "serve agents and people", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error { return e.serve(c.Context(), listen, adminAddr) },
 	}
-	c.Flags().StringVar(&listen, "listen", "", "address for agents (default: as configured)")
-	c.Flags().StringVar(&adminAddr, "admin", "", "address for people (default: as configured)")
+	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
+	c.Flags().StringVar(&adminAddr, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
 	return c
 }
 

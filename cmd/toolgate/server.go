@@ -14,13 +14,13 @@ func serverCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use: "server", Short: "see the servers and their state",
 	}
-	c.PersistentFlags().StringVar(&e.addr, "addr", "", "URL of the admin listener (default: as configured)")
+	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return group(c, serverList(e), serverShow(e))
 }
 
 func serverList(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "list the servers with their state", Args: cobra.NoArgs,
+		Use: "list", Short: "list the servers with their state",
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, err := e.servers(c.Context())
 			if err != nil {
@@ -33,7 +33,7 @@ func serverList(e *env) *cobra.Command {
 
 func serverShow(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "show one server", Args: cobra.ExactArgs(1),
+		Use: "show SERVER", Short: "show one server",
 		RunE: func(c *cobra.Command, args []string) error {
 			found, err := e.servers(c.Context())
 			if err != nil {

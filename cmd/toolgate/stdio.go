@@ -22,7 +22,7 @@ import (
 func stdioCommand(e *env) *cobra.Command {
 	var address string
 	c := &cobra.Command{
-		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "stdio", Short: "serve one MCP client on stdin and stdout", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("connect") {
 				return e.bridge(c, address)
@@ -32,7 +32,7 @@ func stdioCommand(e *env) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&address, "connect", "", "URL of the MCP endpoint to connect the client to")
+	c.Flags().StringVar(&address, "connect", "", "`URL` of the MCP endpoint to connect the client to")
 	return c
 }
 
@@ -115,7 +115,7 @@ func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPI
 
 func ndjsonCommand(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "ndjson", Short: "serve the NDJSON action protocol on stdin and stdout", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "ndjson", Short: "serve the NDJSON action protocol on stdin and stdout", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
 				return a.ServeNDJSON(c.Context(), who, e.client(), e.out)
@@ -127,7 +127,7 @@ func ndjsonCommand(e *env) *cobra.Command {
 func toolsCommand(e *env) *cobra.Command {
 	var opts tools.Options
 	c := &cobra.Command{
-		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "tools", Short: "serve the standard tools as an MCP server on stdin and stdout", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir, ok := e.lookup(app.ToolsDir); ok && !c.Flags().Changed("dir") {
 				opts.Dir = dir
@@ -136,7 +136,7 @@ func toolsCommand(e *env) *cobra.Command {
 			return tools.Serve(c.Context(), opts, e.in, e.out)
 		},
 	}
-	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "where the paper wallet is kept (or TOOLGATE_TOOLS_DIR)")
-	c.Flags().StringVar(&opts.Docs, "docs", "", "folder of documents to search (default: the embedded ones)")
+	c.Flags().StringVar(&opts.Dir, "dir", ".toolgate/tools", "`DIR` of the paper wallet (or TOOLGATE_TOOLS_DIR)")
+	c.Flags().StringVar(&opts.Docs, "docs", "", "`DIR` of documents to search (default: the embedded ones)")
 	return c
 }

@@ -36,7 +36,7 @@ func tokenCreate(e *env) *cobra.Command {
 	var entry config.Token
 	var expires, overlap time.Duration
 	c := &cobra.Command{
-		Use: "create", Short: "make a token", Args: cobra.NoArgs,
+		Use: "create", Short: "make a token",
 		RunE: func(c *cobra.Command, _ []string) error {
 			var old []config.Token
 			if c.Flags().Changed("overlap") {
@@ -61,11 +61,11 @@ func tokenCreate(e *env) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&entry.Subject, "subject", "", "subject that the token identifies")
-	f.StringSliceVar(&entry.Roles, "roles", nil, "roles, separated by commas")
-	f.StringVar(&entry.Person, "person", "", "the human who shows the token, or who owns the agent that does")
-	f.DurationVar(&expires, "expires", 0, "how long the token lasts, such as 720h (default: for ever)")
-	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this time")
+	f.StringVar(&entry.Subject, "subject", "", "`SUBJECT` that the token identifies")
+	f.StringSliceVar(&entry.Roles, "roles", nil, "`ROLE` of the token; may be repeated")
+	f.StringVar(&entry.Person, "person", "", "`NAME` of the human who shows the token, or who owns the agent that does")
+	f.DurationVar(&expires, "expires", 0, "`DURATION` for which the token lasts, such as 720h (default: for ever)")
+	f.DurationVar(&overlap, "overlap", 0, "make another token of the subject, and let the present ones end after this `DURATION`, such as 24h")
 	return c
 }
 
@@ -105,7 +105,7 @@ type listedToken struct {
 
 func tokenList(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "list the configured tokens", Args: cobra.NoArgs,
+		Use: "list", Short: "list the configured tokens",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := e.load()
 			if err != nil {
@@ -138,7 +138,7 @@ func revocations(ctx context.Context, cfg *config.Config) (*identity.Revocations
 func tokenRevoke(e *env) *cobra.Command {
 	var subject, reason string
 	c := &cobra.Command{
-		Use: "revoke [SHA256 | -]", Short: "refuse a token for ever", Args: cobra.MaximumNArgs(1),
+		Use: "revoke [SHA256 | -]", Short: "refuse a token for ever",
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := e.load()
 			if err != nil {
@@ -157,8 +157,8 @@ func tokenRevoke(e *env) *cobra.Command {
 			return e.Print("revoked", found)
 		},
 	}
-	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of a subject")
-	c.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of this `SUBJECT`")
+	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the audit trail")
 	return c
 }
 
@@ -254,7 +254,7 @@ type inspection struct {
 
 func tokenInspect(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "inspect [-]", Short: "show who a token names, or why it is refused", Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"-"},
+		Use: "inspect [-]", Short: "show who a token names, or why it is refused",
 		RunE: func(c *cobra.Command, args []string) error {
 			token := e.token
 			if len(args) == 1 {

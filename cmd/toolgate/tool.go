@@ -31,7 +31,7 @@ func toolCommand(e *env) *cobra.Command {
 
 func toolList(e *env) *cobra.Command {
 	c := &cobra.Command{
-		Use: "list", Short: "list the tools that a principal sees", Args: cobra.NoArgs,
+		Use: "list", Short: "list the tools that a principal sees",
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := e.agent(c.Context())
 			if err != nil {
@@ -48,7 +48,7 @@ func toolList(e *env) *cobra.Command {
 			return e.Print("tools", found)
 		},
 	}
-	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
 }
 
@@ -147,7 +147,7 @@ func (a *agent) list(ctx context.Context) ([]listedTool, error) {
 func toolCall(e *env) *cobra.Command {
 	var args string
 	c := &cobra.Command{
-		Use: "call NAME", Short: "call one tool", Args: cobra.ExactArgs(1),
+		Use: "call TOOL", Short: "call one tool",
 		RunE: func(c *cobra.Command, names []string) error {
 			object, err := e.object("args", args)
 			if err != nil {
@@ -156,8 +156,8 @@ func toolCall(e *env) *cobra.Command {
 			return e.callTool(c.Context(), names[0], object)
 		},
 	}
-	c.Flags().StringVar(&args, "args", "{}", "arguments as a JSON object; @FILE reads a file, - stdin")
-	c.Flags().StringVar(&e.addr, "addr", "", "URL of the agents' listener (default: as configured)")
+	c.Flags().StringVar(&args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
+	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
 }
 

@@ -36,7 +36,7 @@ type roleSight struct {
 
 func toolShow(e *env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "show a tool's definition, its pin and the roles that see it", Args: cobra.ExactArgs(1),
+		Use: "show TOOL", Short: "show a tool's definition, its pin and the roles that see it",
 		RunE: func(c *cobra.Command, args []string) error { return e.showTool(c.Context(), args[0]) },
 	}
 }

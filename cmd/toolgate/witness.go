@@ -23,7 +23,7 @@ func auditWitness(e *env) *cobra.Command {
 	var trusted []string
 	var insecure bool
 	c := &cobra.Command{
-		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Args: cobra.NoArgs, Annotations: map[string]string{outputs: noReport},
+		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Annotations: map[string]string{outputs: noReport},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir == "" || len(trusted) == 0 {
 				return usage(errors.New("the witness needs --dir and --trusted"))
@@ -54,10 +54,10 @@ func auditWitness(e *env) *cobra.Command {
 			return errors.Join(e.witness(c.Context(), w, l), w.Close())
 		},
 	}
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "address to listen on")
-	c.Flags().StringVar(&dir, "dir", "", "directory of the key and of the notes that were signed")
-	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM file of a public key that signs checkpoints; may be repeated")
-	c.Flags().StringVar(&name, "name", "witness", "name of the key, when the first start makes it")
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "`ADDRESS` to listen on, HOST:PORT")
+	c.Flags().StringVar(&dir, "dir", "", "`DIR` of the key and of the notes that were signed")
+	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM `FILE` of a public key that signs checkpoints; may be repeated")
+	c.Flags().StringVar(&name, "name", "witness", "`NAME` of the key, when the first start makes it")
 	c.Flags().BoolVar(&insecure, "insecure", false, "accept plain HTTP on an address that other machines reach")
 	return c
 }

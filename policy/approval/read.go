@@ -205,6 +205,13 @@ func (t *Tickets) refresh(ctx context.Context) (last int64, err error) {
 	return now.changes, err
 }
 
+// WaitingIDs returns the IDs of the newest 100 tickets in db that wait for people, for
+// completion where no toolgate serves. It authenticates nothing.
+func WaitingIDs(ctx context.Context, db *store.DB) ([]string, error) {
+	return store.Select(ctx, db.Read, func(id *string) []any { return []any{id} },
+		"SELECT id FROM approvals WHERE state = 'proposed' ORDER BY seq DESC LIMIT 100")
+}
+
 // answered is the largest number of tickets that Answering returns.
 const answered = 100
 

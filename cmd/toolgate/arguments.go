@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// An argument is one of a Use line, such as
+//
+//	diff [SERVER TOOL]
+//	test [POLICY [TESTS...]]
+//	completion bash|zsh|fish|powershell
+//
+// The Use line decides how many arguments a command takes, which words it accepts, and
+// how a shell completes them.
+type argument struct {
+	word string // TOOL, or alternatives: CLIENT|FILE, bash|zsh
+	stop bool   // the arguments may end before this one
+	many bool   // it may be repeated
+}
+
+// argumentsOf returns the arguments of a Use line.
+func argumentsOf(use string) (all []argument) {
+	_, line, _ := strings.Cut(use, " ")
+	for _, word := range strings.Fields(strings.ReplaceAll(line, " | ", "|")) {
+		a := argument{stop: strings.HasPrefix(word, "[")}
+		a.word, a.many = strings.CutSuffix(strings.Trim(word, "[]"), "...")
+		all = append(all, a)
+	}
+	return all
+}
+
+// checkArguments refuses arguments that the Use line of c does not have.
+func checkArguments(c *cobra.Command, args []string) error {
+	want := argumentsOf(c.Use)
+	if n := len(args); n < len(want) && !want[n].stop {
+		return usage(fmt.Errorf("missing argument %s\nhint: %s", want[n].word, c.UseLine()))
+	}
+	for i, arg := range args {
+		at := min(i, len(want)-1)
+		if at < 0 || at < i && !want[at].many {
+			return usage(fmt.Errorf("unexpected argument %q\nhint: %s", arg, c.UseLine()))
+		}
+		if err := checkChoice("argument", arg, want[at].word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFlags refuses values that the words of the flags of c do not allow.
+func checkFlags(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			if err == nil {
+				err = checkChoice("--"+f.Name, value, valueWord(f))
+			}
+		}
+	})
+	return err
+}
+
+// valueWord returns what the value of a flag is: the word between backquotes of its usage.
+func valueWord(f *pflag.Flag) string {
+	word, _ := pflag.UnquoteUsage(f)
+	return word
+}
+
+// vocabularies are the words that stand for one of many values.
+var vocabularies = map[string][]string{
+	"KIND":    {"open", "decision", "outcome", "ticket", "event", "close"},
+	"OUTCOME": {"allowed", "denied", "held", "limited", "invalid", "unknown", "failed", "cancelled"},
+	"STATE":   {"proposed", "approved", "denied", "expired", "superseded", "dispatching", "done", "failed", "unknown"},
+	"LEVEL":   {"trace", "debug", "info", "warn", "error"},
+}
+
+// choices returns the values that a word allows, nil if it allows any. Those of a word in
+// lower case have | between them.
+func choices(word string) []string {
+	if word == "-" || strings.Contains(word, "|") && strings.ToLower(word) == word {
+		return strings.Split(word, "|")
+	}
+	return vocabularies[word]
+}
+
+// checkChoice refuses a value that is none of the choices of a word.
+func checkChoice(what, value, word string) error {
+	if known := choices(word); known != nil && !slices.Contains(known, value) {
+		return unknown(what, value, known)
+	}
+	return nil
+}
