@@ -18,11 +18,9 @@ import (
 )
 
 func approvalCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "approval", Short: "see and decide the calls that wait for a person",
-	}
+	c := group("approval", "see and decide the calls that wait for a person", approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return group(c, approvalList(e), approvalShow(e), approvalVote(e, "approve"), approvalVote(e, "deny"), approvalReconcile(e), approvalWatch(e))
+	return c
 }
 
 func approvalList(e *env) *cobra.Command {
@@ -30,29 +28,26 @@ func approvalList(e *env) *cobra.Command {
 	var before string
 	var mine bool
 	var limit int
-	c := &cobra.Command{
-		Use: "list", Short: "list held calls, newest first",
-		RunE: func(c *cobra.Command, _ []string) error {
-			query := url.Values{"limit": {strconv.Itoa(limit)}}
-			for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before} {
-				if value != "" {
-					query.Set(name, value)
-				}
+	c := command("list", "list held calls, newest first", func(ctx context.Context, _ []string) error {
+		query := url.Values{"limit": {strconv.Itoa(limit)}}
+		for name, value := range map[string]string{"state": strings.Join(states, ","), "before": before} {
+			if value != "" {
+				query.Set(name, value)
 			}
-			if mine {
-				query.Set("awaiting", "me")
-			}
-			var found struct {
-				Approvals []console.Ticket
-				Next      string
-			}
-			err := e.printAdmin(c.Context(), "/v1/approvals?"+query.Encode(), "tickets", &found)
-			if found.Next != "" {
-				fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
-			}
-			return err
-		},
-	}
+		}
+		if mine {
+			query.Set("awaiting", "me")
+		}
+		var found struct {
+			Approvals []console.Ticket
+			Next      string
+		}
+		err := e.printAdmin(ctx, "/v1/approvals?"+query.Encode(), "tickets", &found)
+		if found.Next != "" {
+			fmt.Fprintf(e.err, "hint: there may be older ones: --before %s\n", found.Next)
+		}
+		return err
+	})
 	c.Flags().StringSliceVar(&states, "state", nil, "only tickets in this `STATE`; may be repeated (default: all)")
 	c.Flags().BoolVar(&mine, "mine", false, "only what waits for your vote")
 	c.Flags().StringVar(&before, "before", "", "only those older than this `TICKET`")
@@ -61,12 +56,9 @@ func approvalList(e *env) *cobra.Command {
 }
 
 func approvalShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show TICKET", Short: "show one held call whole",
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.printAdmin(c.Context(), ticketPath(args[0]), "ticket", new(console.Ticket))
-		},
-	}
+	return command("show TICKET", "show one held call whole", func(ctx context.Context, args []string) error {
+		return e.printAdmin(ctx, ticketPath(args[0]), "ticket", new(console.Ticket))
+	})
 }
 
 func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id) }
@@ -75,19 +67,16 @@ func ticketPath(id string) string { return "/v1/approvals/" + url.PathEscape(id)
 // that a vote never counts for other arguments than those just read.
 func approvalVote(e *env, verb string) *cobra.Command {
 	var reason, digest string
-	c := &cobra.Command{
-		Use: verb + " TICKET", Short: verb + " one held call",
-		RunE: func(c *cobra.Command, args []string) error {
-			if digest == "" {
-				var t console.Ticket
-				if err := e.fetch(c.Context(), peopleListener, http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
-					return err
-				}
-				digest = t.Digest
+	c := command(verb+" TICKET", verb+" one held call", func(ctx context.Context, args []string) error {
+		if digest == "" {
+			var t console.Ticket
+			if err := e.fetch(ctx, peopleListener, http.MethodGet, ticketPath(args[0]), nil, &t); err != nil {
+				return err
 			}
-			return e.postDecision(c.Context(), ticketPath(args[0])+"/"+verb, map[string]string{"reason": reason, "digest": digest})
-		},
-	}
+			digest = t.Digest
+		}
+		return e.postDecision(ctx, ticketPath(args[0])+"/"+verb, map[string]string{"reason": reason, "digest": digest})
+	})
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the agent and the audit trail; required to deny")
 	c.Flags().StringVar(&digest, "digest", "", "`DIGEST` that was shown to you (default: the ticket's at this moment)")
 	return c
@@ -105,12 +94,9 @@ func (e *env) postDecision(ctx context.Context, path string, decision map[string
 // approvalReconcile records the outcome that somebody found out at the other end.
 func approvalReconcile(e *env) *cobra.Command {
 	var outcome, reason string
-	c := &cobra.Command{
-		Use: "reconcile TICKET", Short: "say what became of a call whose outcome is unknown",
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.postDecision(c.Context(), ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
-		},
-	}
+	c := command("reconcile TICKET", "say what became of a call whose outcome is unknown", func(ctx context.Context, args []string) error {
+		return e.postDecision(ctx, ticketPath(args[0])+"/reconcile", map[string]string{"outcome": outcome, "reason": reason})
+	})
 	c.Flags().StringVar(&outcome, "outcome", "", "what became of the call: `done|failed`; done: it took effect, failed: it did not")
 	c.Flags().StringVar(&reason, "reason", "", "how you know, as `TEXT` for the audit trail; required")
 	return c
@@ -118,16 +104,13 @@ func approvalReconcile(e *env) *cobra.Command {
 
 func approvalWatch(e *env) *cobra.Command {
 	after := int64(-1)
-	c := &cobra.Command{
-		Use: "watch", Short: "print every change of the tickets that you see, as it happens",
-		RunE: func(c *cobra.Command, _ []string) error {
-			path := "/v1/approvals/watch"
-			if after >= 0 {
-				path += "?after=" + strconv.FormatInt(after, 10)
-			}
-			return e.watch(c.Context(), path)
-		},
-	}
+	c := command("watch", "print every change of the tickets that you see, as it happens", func(ctx context.Context, _ []string) error {
+		path := "/v1/approvals/watch"
+		if after >= 0 {
+			path += "?after=" + strconv.FormatInt(after, 10)
+		}
+		return e.watch(ctx, path)
+	})
 	c.Flags().Int64Var(&after, "after", after, "`NUMBER` of the last change that you know; 0 = from the first (default: from now on)")
 	return c
 }

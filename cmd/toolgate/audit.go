@@ -22,25 +22,19 @@ import (
 )
 
 func auditCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "audit", Short: "read, verify and archive the audit trail",
-	}
-	return group(c, auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
+	return group("audit", "read, verify and archive the audit trail", auditTail(e), auditSearch(e), auditExport(e), auditVerify(e), auditArchive(e), auditWitness(e))
 }
 
 func auditTail(e *env) *cobra.Command {
 	var n int
 	var follow bool
-	c := &cobra.Command{
-		Use: "tail", Short: "print the last records of the trail",
-		RunE: func(c *cobra.Command, _ []string) error {
-			out := &recordPrinter{e: e, follow: follow}
-			if e.addr != "" {
-				return out.end(e.tailRemote(c.Context(), n, follow, out))
-			}
-			return out.end(e.tailLocal(c.Context(), n, follow, out))
-		},
-	}
+	c := command("tail", "print the last records of the trail", func(ctx context.Context, _ []string) error {
+		out := &recordPrinter{e: e, follow: follow}
+		if e.addr != "" {
+			return out.end(e.tailRemote(ctx, n, follow, out))
+		}
+		return out.end(e.tailLocal(ctx, n, follow, out))
+	})
 	c.Flags().IntVarP(&n, "lines", "n", 10, "`COUNT` of records")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow the trail as records are written")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of an admin listener to ask instead")
@@ -96,47 +90,44 @@ func auditVerify(e *env) *cobra.Command {
 	var files, anchors []string
 	var trailOnly bool
 	var archive, tsaCA, witnessKey string
-	c := &cobra.Command{
-		Use: "verify", Short: "verify every chain of the trail, its signatures, and the checkpoints that others hold",
-		RunE: func(c *cobra.Command, _ []string) error {
-			dir := archive
-			if dir == "" {
-				state, err := e.stateDir()
-				if err != nil {
-					return err
-				}
-				dir = app.TrailDir(state)
-			}
-			evidence, err := e.evidence(dir, files)
+	c := command("verify", "verify every chain of the trail, its signatures, and the checkpoints that others hold", func(ctx context.Context, _ []string) error {
+		dir := archive
+		if dir == "" {
+			state, err := e.stateDir()
 			if err != nil {
 				return err
 			}
-			evidence.Anchors, evidence.Archive = anchors, archive != ""
-			roots, err := app.ReadRoots(tsaCA)
+			dir = app.TrailDir(state)
+		}
+		evidence, err := e.evidence(dir, files)
+		if err != nil {
+			return err
+		}
+		evidence.Anchors, evidence.Archive = anchors, archive != ""
+		roots, err := app.ReadRoots(tsaCA)
+		if err != nil {
+			return usage(err)
+		}
+		if roots != nil {
+			evidence.Cosigners = append(evidence.Cosigners, audit.TimestampVerifier(roots))
+		}
+		if witnessKey != "" {
+			v, err := audit.ReadWitnessKey(witnessKey)
 			if err != nil {
 				return usage(err)
 			}
-			if roots != nil {
-				evidence.Cosigners = append(evidence.Cosigners, audit.TimestampVerifier(roots))
-			}
-			if witnessKey != "" {
-				v, err := audit.ReadWitnessKey(witnessKey)
-				if err != nil {
-					return usage(err)
-				}
-				evidence.Cosigners = append(evidence.Cosigners, v)
-			}
-			rep, err := evidence.Verify(dir)
-			if err != nil {
-				return missing(err)
-			}
-			var faults []string
-			if !trailOnly && archive == "" {
-				faults, err = e.contradictions(c.Context(), dir, rep, len(files) == 0)
-			}
-			return errors.Join(err, e.verdict(rep, faults...))
-		},
-	}
+			evidence.Cosigners = append(evidence.Cosigners, v)
+		}
+		rep, err := evidence.Verify(dir)
+		if err != nil {
+			return missing(err)
+		}
+		var faults []string
+		if !trailOnly && archive == "" {
+			faults, err = e.contradictions(ctx, dir, rep, len(files) == 0)
+		}
+		return errors.Join(err, e.verdict(rep, faults...))
+	})
 	c.Flags().StringArrayVar(&files, "key", nil, "PEM `FILE` of a public key that signs checkpoints (default: those of the key directory); may be repeated")
 	c.Flags().StringArrayVar(&anchors, "anchor", nil, "`FILE|DIR` with checkpoints from an anchor; may be repeated")
 	c.Flags().StringVar(&tsaCA, "tsa-ca", "", "PEM `FILE` with root certificates; the notes of anchors need a time-stamp of an authority below them")

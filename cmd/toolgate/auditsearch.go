@@ -104,14 +104,11 @@ func (e *env) eachRecord(ctx context.Context, f *recordFilter, do func(r *audit.
 
 func auditSearch(e *env) *cobra.Command {
 	var f recordFilter
-	c := &cobra.Command{
-		Use: "search [TEXT]", Short: "find records of the trail",
-		RunE: func(c *cobra.Command, args []string) error {
-			f.text = strings.Join(args, "")
-			out := &recordPrinter{e: e}
-			return out.end(e.eachRecord(c.Context(), &f, out.record))
-		},
-	}
+	c := command("search [TEXT]", "find records of the trail", func(ctx context.Context, args []string) error {
+		f.text = strings.Join(args, "")
+		out := &recordPrinter{e: e}
+		return out.end(e.eachRecord(ctx, &f, out.record))
+	})
 	f.bind(c)
 	return c
 }
@@ -156,20 +153,17 @@ func (p *recordPrinter) end(err error) error {
 func auditExport(e *env) *cobra.Command {
 	var f recordFilter
 	var format string
-	c := &cobra.Command{
-		Use: "export", Short: "print records of the trail for another system", Annotations: map[string]string{outputs: noReport},
-		RunE: func(c *cobra.Command, _ []string) error {
-			switch format {
-			case "jsonl":
-				return e.eachRecord(c.Context(), &f, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
-			case "ocsf":
-				return e.eachRecord(c.Context(), &f, func(r *audit.Record, _ []byte) error { return e.writeOCSF(r) })
-			case "csv":
-				return e.exportCSV(c.Context(), &f)
-			}
-			return usage(fmt.Errorf("unknown format %q\nhint: --format jsonl, csv or ocsf", format))
-		},
-	}
+	c := withForms(command("export", "print records of the trail for another system", func(ctx context.Context, _ []string) error {
+		switch format {
+		case "jsonl":
+			return e.eachRecord(ctx, &f, func(_ *audit.Record, line []byte) error { return e.Write(string(line) + "\n") })
+		case "ocsf":
+			return e.eachRecord(ctx, &f, func(r *audit.Record, _ []byte) error { return e.writeOCSF(r) })
+		case "csv":
+			return e.exportCSV(ctx, &f)
+		}
+		return usage(fmt.Errorf("unknown format %q\nhint: --format jsonl, csv or ocsf", format))
+	}), noReport)
 	f.bind(c)
 	c.Flags().StringVar(&format, "format", "jsonl", "form of the records: `jsonl|csv|ocsf`")
 	return c
@@ -260,19 +254,16 @@ func (e *env) exportCSV(ctx context.Context, f *recordFilter) error {
 
 func auditArchive(e *env) *cobra.Command {
 	var to, before string
-	c := &cobra.Command{
-		Use: "archive", Short: "move the oldest records out of the trail, also while toolgate runs",
-		RunE: func(c *cobra.Command, _ []string) error {
-			at, err := moment(before, "before")
-			if err == nil && (to == "" || at.IsZero()) {
-				err = usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
-			}
-			if err != nil {
-				return err
-			}
-			return e.archive(to, at)
-		},
-	}
+	c := command("archive", "move the oldest records out of the trail, also while toolgate runs", func(_ context.Context, _ []string) error {
+		at, err := moment(before, "before")
+		if err == nil && (to == "" || at.IsZero()) {
+			err = usage(errors.New("name the directory of the archive and the age of the records\nhint: --to DIR --before 2160h"))
+		}
+		if err != nil {
+			return err
+		}
+		return e.archive(to, at)
+	})
 	c.Flags().StringVar(&to, "to", "", "`DIR` of the archive; the next archive adds to it")
 	c.Flags().StringVar(&before, "before", "2160h", "archive records from before this `TIME`: RFC 3339, or how long ago")
 	return c

@@ -20,17 +20,11 @@ import (
 )
 
 func backupCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "backup FILE|DIR", Short: "copy the state and the audit trail of a running toolgate",
-		RunE: func(c *cobra.Command, args []string) error { return e.backup(c.Context(), args[0]) },
-	}
+	return command("backup FILE|DIR", "copy the state and the audit trail of a running toolgate", func(ctx context.Context, args []string) error { return e.backup(ctx, args[0]) })
 }
 
 func restoreCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "restore FILE|DIR", Short: "make a state directory of a backup",
-		RunE: func(c *cobra.Command, args []string) error { return e.restore(c.Context(), args[0]) },
-	}
+	return command("restore FILE|DIR", "make a state directory of a backup", func(ctx context.Context, args []string) error { return e.restore(ctx, args[0]) })
 }
 
 // isArchive reports whether a name is that of a tar file; any other is a directory's.

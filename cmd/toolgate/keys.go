@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,28 +17,16 @@ import (
 )
 
 func keysCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "keys", Short: "list and rotate toolgate's own keys",
-	}
-	list := &cobra.Command{
-		Use: "list", Short: "list the keys with their IDs and ages",
-		RunE: func(*cobra.Command, []string) error {
+	return group("keys", "list and rotate toolgate's own keys",
+		command("list", "list the keys with their IDs and ages", func(context.Context, []string) error {
 			found, err := keys.At(e.keysDir()).Versions()
 			if err != nil {
 				return err
 			}
 			return e.Print("keys", append([]keys.Version{}, found...))
-		},
-	}
-	show := &cobra.Command{
-		Use: "show [KEY]", Short: "print the public key that signs checkpoints",
-		RunE: func(_ *cobra.Command, args []string) error { return e.showKey(args) },
-	}
-	rotate := &cobra.Command{
-		Use: "rotate " + strings.Join(keys.Names, "|") + "...", Short: "add a version to keys",
-		RunE: func(_ *cobra.Command, names []string) error { return e.rotateKeys(names) },
-	}
-	return group(c, list, show, rotate)
+		}),
+		command("show [KEY]", "print the public key that signs checkpoints", func(_ context.Context, args []string) error { return e.showKey(args) }),
+		command("rotate "+strings.Join(keys.Names, "|")+"...", "add a version to keys", func(_ context.Context, names []string) error { return e.rotateKeys(names) }))
 }
 
 // showKey prints a public key: that of an ID, or the newest one.

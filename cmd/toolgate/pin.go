@@ -42,17 +42,14 @@ func systemUser() string {
 }
 
 func toolDiff(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "diff [SERVER TOOL]", Short: "show how a tool's definition changed since it was accepted",
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.withPins(c.Context(), func(p *registry.Pins) error {
-				if len(args) == 0 {
-					return e.listChanged(c.Context(), p)
-				}
-				return e.showDiff(c.Context(), p, args[0], args[1])
-			})
-		},
-	}
+	return command("diff [SERVER TOOL]", "show how a tool's definition changed since it was accepted", func(ctx context.Context, args []string) error {
+		return e.withPins(ctx, func(p *registry.Pins) error {
+			if len(args) == 0 {
+				return e.listChanged(ctx, p)
+			}
+			return e.showDiff(ctx, p, args[0], args[1])
+		})
+	})
 }
 
 func (e *env) listChanged(ctx context.Context, p *registry.Pins) error {
@@ -120,20 +117,17 @@ func (e *env) pinnedByState(server string) error {
 
 func toolAccept(e *env) *cobra.Command {
 	var fingerprint string
-	c := &cobra.Command{
-		Use: "accept SERVER TOOL", Short: "accept the definition that a server now offers",
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := e.pinnedByState(args[0]); err != nil {
+	c := command("accept SERVER TOOL", "accept the definition that a server now offers", func(ctx context.Context, args []string) error {
+		if err := e.pinnedByState(args[0]); err != nil {
+			return err
+		}
+		return e.withPins(ctx, func(p *registry.Pins) error {
+			if err := p.Accept(ctx, args[0], args[1], fingerprint); err != nil {
 				return err
 			}
-			return e.withPins(c.Context(), func(p *registry.Pins) error {
-				if err := p.Accept(c.Context(), args[0], args[1], fingerprint); err != nil {
-					return err
-				}
-				return e.Print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
-			})
-		},
-	}
+			return e.Print("accepted", map[string]string{"server": args[0], "tool": args[1], "state": "accepted"})
+		})
+	})
 	c.Flags().StringVar(&fingerprint, "fingerprint", "", "accept only the definition with this `DIGEST`, the one that was looked at")
 	return c
 }

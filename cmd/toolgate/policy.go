@@ -12,10 +12,7 @@ import (
 )
 
 func policyCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "policy", Short: "check, test and explain the policy",
-	}
-	return group(c, policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
+	return group("policy", "check, test and explain the policy", policyInit(e), policyCheck(e), policyTest(e), policyExplain(e), policyCanI(e), policyMatrix(e), policyReplay(e), policyVerify(e), policyShadow(e))
 }
 
 // policyPath is the flag that names another policy than the configured one.

@@ -161,12 +161,9 @@ func (e *env) readUsage(ctx context.Context, cfg *config.Config, meters []policy
 
 func policyCanI(e *env) *cobra.Command {
 	var s supposed
-	c := &cobra.Command{
-		Use: "can-i [TOOL]", Short: "say whether a call would be allowed",
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.canI(c.Context(), &s, strings.Join(args, ""))
-		},
-	}
+	c := command("can-i [TOOL]", "say whether a call would be allowed", func(ctx context.Context, args []string) error {
+		return e.canI(ctx, &s, strings.Join(args, ""))
+	})
 	s.flags(c)
 	return c
 }

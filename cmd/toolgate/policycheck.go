@@ -24,16 +24,12 @@ type policyChecks struct {
 
 func policyCheck(e *env) *cobra.Command {
 	var flags policyChecks
-	c := &cobra.Command{
-		Use: "check [POLICY]", Short: "compile the policy, try it on samples, and look for mistakes",
-		Annotations: map[string]string{outputs: "github"},
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				flags.path = args[0]
-			}
-			return e.checkPolicy(c.Context(), flags)
-		},
-	}
+	c := withForms(command("check [POLICY]", "compile the policy, try it on samples, and look for mistakes", func(ctx context.Context, args []string) error {
+		if len(args) > 0 {
+			flags.path = args[0]
+		}
+		return e.checkPolicy(ctx, flags)
+	}), "github")
 	policyPath(c, &flags.path)
 	c.Flags().StringVar(&flags.subject, "subject", "", "look at the tools as this `SUBJECT` with the roles of its token (default: each role, subject unknown)")
 	c.Flags().BoolVar(&flags.live, "live", false, "start the upstreams and ask them for their tools")

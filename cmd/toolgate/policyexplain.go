@@ -18,12 +18,9 @@ import (
 func policyExplain(e *env) *cobra.Command {
 	var s supposed
 	var trace bool
-	c := &cobra.Command{
-		Use: "explain [ID | TOOL]", Short: "say why a call was decided so, and what would be allowed",
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.explain(c.Context(), &s, strings.Join(args, ""), trace)
-		},
-	}
+	c := command("explain [ID | TOOL]", "say why a call was decided so, and what would be allowed", func(ctx context.Context, args []string) error {
+		return e.explain(ctx, &s, strings.Join(args, ""), trace)
+	})
 	s.flags(c)
 	c.Flags().BoolVar(&trace, "trace", false, "print the evaluation step by step")
 	return c

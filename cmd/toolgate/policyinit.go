@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,10 +16,7 @@ import (
 
 func policyInit(e *env) *cobra.Command {
 	var force bool
-	c := &cobra.Command{
-		Use: "init DIR", Short: "write the default policy into a directory",
-		RunE: func(_ *cobra.Command, args []string) error { return e.initPolicy(args[0], force) },
-	}
+	c := command("init DIR", "write the default policy into a directory", func(_ context.Context, args []string) error { return e.initPolicy(args[0], force) })
 	c.Flags().BoolVar(&force, "force", false, "write into a directory that is not empty, and overwrite files")
 	return c
 }

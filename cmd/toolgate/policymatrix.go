@@ -24,11 +24,7 @@ type policyCells struct {
 
 func policyMatrix(e *env) *cobra.Command {
 	var flags policyCells
-	c := &cobra.Command{
-		Use: "matrix", Short: "show which role may call which tool, and when",
-		Annotations: map[string]string{outputs: "markdown"},
-		RunE:        func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), flags) },
-	}
+	c := withForms(command("matrix", "show which role may call which tool, and when", func(ctx context.Context, _ []string) error { return e.matrix(ctx, flags) }), "markdown")
 	policyPath(c, &flags.path)
 	f := c.Flags()
 	f.StringVar(&flags.subject, "subject", "", "what one `SUBJECT` may do (default: the subject is unknown)")

@@ -289,10 +289,7 @@ func verdictMarkdown(v judgement.Verdict) string {
 
 func policyVerify(e *env) *cobra.Command {
 	flags := replayFlags{verify: true}
-	c := &cobra.Command{
-		Use: "verify-decisions", Short: "check recorded decisions against OPA's own evaluation",
-		RunE: func(c *cobra.Command, _ []string) error { return e.verifyDecisions(c.Context(), &flags) },
-	}
+	c := command("verify-decisions", "check recorded decisions against OPA's own evaluation", func(ctx context.Context, _ []string) error { return e.verifyDecisions(ctx, &flags) })
 	flags.bind(c)
 	return c
 }

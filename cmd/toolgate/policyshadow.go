@@ -15,19 +15,16 @@ import (
 func policyShadow(e *env) *cobra.Command {
 	var since, candidate string
 	var most int
-	c := &cobra.Command{
-		Use: "shadow", Short: "list what the policy of policy.shadow would have decided otherwise",
-		RunE: func(c *cobra.Command, _ []string) error {
-			from, err := moment(since, "since")
-			if err != nil {
-				return err
-			}
-			if most < 1 {
-				return usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
-			}
-			return e.shadow(c.Context(), candidate, from, most)
-		},
-	}
+	c := command("shadow", "list what the policy of policy.shadow would have decided otherwise", func(ctx context.Context, _ []string) error {
+		from, err := moment(since, "since")
+		if err != nil {
+			return err
+		}
+		if most < 1 {
+			return usage(fmt.Errorf("--limit %d lists nothing\nhint: give a number above 0", most))
+		}
+		return e.shadow(ctx, candidate, from, most)
+	})
 	c.Flags().StringVar(&since, "since", "", "only decisions from this `TIME` on: RFC 3339, or how long ago (default: all)")
 	c.Flags().StringVar(&candidate, "candidate", "", "only those of the policy whose `REVISION` begins so (default: of the one that was asked last)")
 	c.Flags().IntVar(&most, "limit", 50, "`COUNT` of decisions to list")

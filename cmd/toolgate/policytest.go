@@ -26,11 +26,7 @@ type policyTests struct {
 
 func policyTest(e *env) *cobra.Command {
 	var flags policyTests
-	c := &cobra.Command{
-		Use: "test [POLICY [TESTS...]]", Short: "run the tests of a policy",
-		Annotations: map[string]string{outputs: "junit,github"},
-		RunE:        func(c *cobra.Command, args []string) error { return e.testPolicy(c.Context(), flags, args) },
-	}
+	c := withForms(command("test [POLICY [TESTS...]]", "run the tests of a policy", func(ctx context.Context, args []string) error { return e.testPolicy(ctx, flags, args) }), "junit,github")
 	policyPath(c, &flags.path)
 	f := c.Flags()
 	f.StringVar(&flags.run, "run", "", "run the tests whose name matches this `REGEXP`")

@@ -79,9 +79,10 @@ func newEnv(s stdio, l lookup) *env {
 
 func rootCommand(e *env) *cobra.Command {
 	root := &cobra.Command{
-		Use:          "toolgate",
-		Short:        "govern what AI agents do with MCP tools",
-		Version:      version,
+		Use:     "toolgate",
+		Short:   "govern what AI agents do with MCP tools",
+		Version: version,
+		Args:    cobra.ArbitraryArgs, RunE: requireCommand,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
 	}
@@ -115,17 +116,9 @@ func rootCommand(e *env) *cobra.Command {
 		}
 		root.AddCommand(g.members...)
 	}
-	group(root, completionCommand(), versionCommand(e))
+	root.AddCommand(completionCommand(), versionCommand(e))
 	describe(e, root)
 	return root
-}
-
-// group makes c a command that only holds others. Cobra would answer a word
-// that is none of them with help and success.
-func group(c *cobra.Command, members ...*cobra.Command) *cobra.Command {
-	c.Args, c.RunE = cobra.ArbitraryArgs, requireCommand
-	c.AddCommand(members...)
-	return c
 }
 
 // requireCommand is the action of a command that needs a subcommand. It prints nothing on
@@ -243,12 +236,7 @@ func (e *env) loadAs(listen, admin string) (*config.Config, error) {
 }
 
 func versionCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "print the version",
-		RunE: func(*cobra.Command, []string) error {
-			return e.Print("version", versionOf())
-		},
-	}
+	return command("version", "print the version", func(context.Context, []string) error { return e.Print("version", versionOf()) })
 }
 
 func versionOf() map[string]string {

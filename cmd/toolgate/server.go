@@ -11,44 +11,36 @@ import (
 )
 
 func serverCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "server", Short: "see the servers and their state",
-	}
+	c := group("server", "see the servers and their state", serverList(e), serverShow(e))
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
-	return group(c, serverList(e), serverShow(e))
+	return c
 }
 
 func serverList(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "list", Short: "list the servers with their state",
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := e.servers(c.Context())
-			if err != nil {
-				return err
-			}
-			return e.Print("servers", found)
-		},
-	}
+	return command("list", "list the servers with their state", func(ctx context.Context, _ []string) error {
+		found, err := e.servers(ctx)
+		if err != nil {
+			return err
+		}
+		return e.Print("servers", found)
+	})
 }
 
 func serverShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show SERVER", Short: "show one server",
-		RunE: func(c *cobra.Command, args []string) error {
-			found, err := e.servers(c.Context())
-			if err != nil {
-				return err
+	return command("show SERVER", "show one server", func(ctx context.Context, args []string) error {
+		found, err := e.servers(ctx)
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, s := range found {
+			if s.Name == args[0] {
+				return e.Print("server", s)
 			}
-			var names []string
-			for _, s := range found {
-				if s.Name == args[0] {
-					return e.Print("server", s)
-				}
-				names = append(names, s.Name)
-			}
-			return usage(fmt.Errorf("there is no server %q%s", args[0], didYouMean(args[0], names)))
-		},
-	}
+			names = append(names, s.Name)
+		}
+		return usage(fmt.Errorf("there is no server %q%s", args[0], didYouMean(args[0], names)))
+	})
 }
 
 // servers returns the servers of the running toolgate. Where none answers at the

@@ -114,14 +114,11 @@ func (e *env) client() io.Reader {
 func surviveClosedPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func ndjsonCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "ndjson", Short: "serve the NDJSON action protocol on stdin and stdout", Annotations: map[string]string{outputs: noReport},
-		RunE: func(c *cobra.Command, _ []string) error {
-			return e.attached(c.Context(), func(a *app.App, who identity.Credential) error {
-				return a.ServeNDJSON(c.Context(), who, e.client(), e.out)
-			})
-		},
-	}
+	return withForms(command("ndjson", "serve the NDJSON action protocol on stdin and stdout", func(ctx context.Context, _ []string) error {
+		return e.attached(ctx, func(a *app.App, who identity.Credential) error {
+			return a.ServeNDJSON(ctx, who, e.client(), e.out)
+		})
+	}), noReport)
 }
 
 func toolsCommand(e *env) *cobra.Command {

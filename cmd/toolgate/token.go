@@ -26,10 +26,7 @@ import (
 )
 
 func tokenCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "token", Short: "make, list, inspect and revoke bearer tokens",
-	}
-	return group(c, tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
+	return group("token", "make, list, inspect and revoke bearer tokens", tokenCreate(e), tokenList(e), tokenRevoke(e), tokenInspect(e))
 }
 
 func tokenCreate(e *env) *cobra.Command {

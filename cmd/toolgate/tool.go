@@ -23,10 +23,7 @@ import (
 )
 
 func toolCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "tool", Short: "list, show, call and accept tools",
-	}
-	return group(c, toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e))
+	return group("tool", "list, show, call and accept tools", toolList(e), toolShow(e), toolCall(e), toolDiff(e), toolAccept(e))
 }
 
 func toolList(e *env) *cobra.Command {

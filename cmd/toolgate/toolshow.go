@@ -35,10 +35,7 @@ type roleSight struct {
 }
 
 func toolShow(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "show TOOL", Short: "show a tool's definition, its pin and the roles that see it",
-		RunE: func(c *cobra.Command, args []string) error { return e.showTool(c.Context(), args[0]) },
-	}
+	return command("show TOOL", "show a tool's definition, its pin and the roles that see it", func(ctx context.Context, args []string) error { return e.showTool(ctx, args[0]) })
 }
 
 func (e *env) showTool(ctx context.Context, name string) error {

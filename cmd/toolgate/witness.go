@@ -22,38 +22,35 @@ func auditWitness(e *env) *cobra.Command {
 	var listen, dir, name string
 	var trusted []string
 	var insecure bool
-	c := &cobra.Command{
-		Use: "witness", Short: "sign the checkpoints of other machines, and keep them", Annotations: map[string]string{outputs: noReport},
-		RunE: func(c *cobra.Command, _ []string) error {
-			if dir == "" || len(trusted) == 0 {
-				return usage(errors.New("the witness needs --dir and --trusted"))
-			}
-			host, _, err := net.SplitHostPort(listen)
-			if err != nil {
-				return usage(fmt.Errorf("reading --listen: %w", err))
-			}
-			if !guard.Loopback(host) && !insecure {
-				return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
-			}
-			found, err := publicKeys(trusted)
-			if err != nil {
-				return err
-			}
-			verifiers, err := verifiersOf(found)
-			if err != nil {
-				return err
-			}
-			l, err := net.Listen("tcp", listen)
-			if err != nil {
-				return fmt.Errorf("listening: %w", err)
-			}
-			w, err := audit.OpenWitness(dir, name, verifiers)
-			if err != nil {
-				return errors.Join(err, l.Close())
-			}
-			return errors.Join(e.witness(c.Context(), w, l), w.Close())
-		},
-	}
+	c := withForms(command("witness", "sign the checkpoints of other machines, and keep them", func(ctx context.Context, _ []string) error {
+		if dir == "" || len(trusted) == 0 {
+			return usage(errors.New("the witness needs --dir and --trusted"))
+		}
+		host, _, err := net.SplitHostPort(listen)
+		if err != nil {
+			return usage(fmt.Errorf("reading --listen: %w", err))
+		}
+		if !guard.Loopback(host) && !insecure {
+			return usage(fmt.Errorf("%q can be reached from other machines over plain HTTP\nhint: listen on 127.0.0.1 behind a proxy that speaks TLS, or accept it with --insecure", listen))
+		}
+		found, err := publicKeys(trusted)
+		if err != nil {
+			return err
+		}
+		verifiers, err := verifiersOf(found)
+		if err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return fmt.Errorf("listening: %w", err)
+		}
+		w, err := audit.OpenWitness(dir, name, verifiers)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		return errors.Join(e.witness(ctx, w, l), w.Close())
+	}), noReport)
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8789", "`ADDRESS` to listen on, HOST:PORT")
 	c.Flags().StringVar(&dir, "dir", "", "`DIR` of the key and of the notes that were signed")
 	c.Flags().StringArrayVar(&trusted, "trusted", nil, "PEM `FILE` of a public key that signs checkpoints; may be repeated")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,26 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
+
+// command returns a command that runs run. Its Use line says which arguments it takes.
+func command(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, RunE: func(c *cobra.Command, args []string) error { return run(c.Context(), args) }}
+}
+
+// group returns a command that only holds others. Cobra would answer a word that is none of
+// them with help and success.
+func group(use, short string, members ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: requireCommand}
+	c.AddCommand(members...)
+	return c
+}
+
+// withForms gives c forms of output in addition to the usual: their names, with commas
+// between, or noReport.
+func withForms(c *cobra.Command, forms string) *cobra.Command {
+	c.Annotations = map[string]string{outputs: forms}
+	return c
+}
 
 // An argument is one of a Use line, such as
 //
