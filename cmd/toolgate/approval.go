@@ -116,7 +116,7 @@ func approvalWatch(e *env) *cobra.Command {
 }
 
 func (e *env) watch(ctx context.Context, path string) error {
-	res, err := e.ask(ctx, peopleListener, http.MethodGet, path, nil)
+	res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}

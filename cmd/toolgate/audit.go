@@ -66,7 +66,7 @@ func (e *env) tailRemote(ctx context.Context, n int, follow bool, out *recordPri
 	if follow {
 		path += "&follow=1"
 	}
-	res, err := e.ask(ctx, peopleListener, http.MethodGet, path, nil)
+	res, err := e.request(ctx, peopleListener, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}

@@ -171,9 +171,9 @@ func (e *env) send(ctx context.Context, which listener, method, path string, in 
 	return res, to.base, nil
 }
 
-// ask is send for a response with a good status. A refusal is an *exit with the code that
+// request is send for a response with a good status. A refusal is an *exit with the code that
 // fits its status.
-func (e *env) ask(ctx context.Context, which listener, method, path string, in any) (*http.Response, error) {
+func (e *env) request(ctx context.Context, which listener, method, path string, in any) (*http.Response, error) {
 	res, _, err := e.send(ctx, which, method, path, in)
 	if err != nil || res.StatusCode < 300 {
 		return res, err
@@ -184,7 +184,7 @@ func (e *env) ask(ctx context.Context, which listener, method, path string, in a
 
 // fetch decodes the answer of a listener into out.
 func (e *env) fetch(ctx context.Context, which listener, method, path string, in, out any) error {
-	res, err := e.ask(ctx, which, method, path, in)
+	res, err := e.request(ctx, which, method, path, in)
 	if err != nil {
 		return err
 	}
