@@ -25,15 +25,12 @@ import (
 
 func checkCommand(e *env) *cobra.Command {
 	var offline, schema, strict bool
-	c := &cobra.Command{
-		Use: "check", Short: "check configuration and policy",
-		RunE: func(c *cobra.Command, _ []string) error {
-			if schema {
-				return e.printSchema()
-			}
-			return e.check(c.Context(), !offline, strict)
-		},
-	}
+	c := command("check", "check configuration and policy", func(ctx context.Context, _ []string) error {
+		if schema {
+			return e.printSchema()
+		}
+		return e.check(ctx, !offline, strict)
+	})
 	c.Flags().BoolVar(&offline, "offline", false, "look at the files only, start nothing")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
 	c.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration")

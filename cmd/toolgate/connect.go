@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,22 +59,16 @@ func (f *clientFlags) addConnect(c *cobra.Command) *cobra.Command {
 
 func connectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	return f.addConnect(&cobra.Command{
-		Use: "connect CLIENT", Short: "add toolgate to a client's file",
-		RunE: func(_ *cobra.Command, args []string) error {
-			return e.editClient(args[0], f, e.connectEdits)
-		},
-	})
+	return f.addConnect(command("connect CLIENT", "add toolgate to a client's file", func(_ context.Context, args []string) error {
+		return e.editClient(args[0], f, e.connectEdits)
+	}))
 }
 
 func disconnectCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(&cobra.Command{
-		Use: "disconnect CLIENT", Short: "remove toolgate from a client's file",
-		RunE: func(_ *cobra.Command, args []string) error {
-			return e.editClient(args[0], f, disconnectEdits)
-		},
-	})
+	c := f.add(command("disconnect CLIENT", "remove toolgate from a client's file", func(_ context.Context, args []string) error {
+		return e.editClient(args[0], f, disconnectEdits)
+	}))
 	c.Flags().StringVar(&f.server, "server", "", "the entry for the route of one `SERVER`")
 	return c
 }

@@ -26,10 +26,7 @@ const (
 )
 
 func doctorCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "doctor", Short: "find out what is wrong, and what to do",
-		RunE: func(c *cobra.Command, _ []string) error { return e.doctor(c.Context()) },
-	}
+	return command("doctor", "find out what is wrong, and what to do", func(ctx context.Context, _ []string) error { return e.doctor(ctx) })
 }
 
 // examination collects what doctor finds.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,23 +23,20 @@ import (
 
 func exportCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(&cobra.Command{
-		Use: "export CLIENT", Short: "write the servers of mcp.json into a client's file",
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, path, err := e.clientFile(args[0], f)
-			if err != nil {
-				return err
-			}
-			if f.undo {
-				return e.undoChanges(f, path, f.envFile)
-			}
-			p, err := e.planExport(c, path, f)
-			if err != nil {
-				return usage(err)
-			}
-			return e.carryOut(p, f)
-		},
-	})
+	c := f.add(command("export CLIENT", "write the servers of mcp.json into a client's file", func(_ context.Context, args []string) error {
+		c, path, err := e.clientFile(args[0], f)
+		if err != nil {
+			return err
+		}
+		if f.undo {
+			return e.undoChanges(f, path, f.envFile)
+		}
+		p, err := e.planExport(c, path, f)
+		if err != nil {
+			return usage(err)
+		}
+		return e.carryOut(p, f)
+	}))
 	addNaming(c, f, "export")
 	c.Flags().StringVar(&f.envFile, "env-file", "", "write secrets to this `FILE` (mode 0600), for the environment of the client")
 	c.Flags().BoolVar(&f.secrets, "secrets", false, "write secrets into the client's file, and values in the place of variables that the client does not expand")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,26 +23,23 @@ import (
 
 func importCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.add(&cobra.Command{
-		Use: "import [CLIENT | FILE]", Short: "take over the servers of a client's file",
-		RunE: func(_ *cobra.Command, args []string) error {
-			if f.undo {
-				return e.undoChanges(f, e.config, f.envFile)
-			}
-			if len(args) == 0 && f.from == "" || f.detect {
-				return e.detectClients(f)
-			}
-			id, path, err := e.importSource(args, f)
-			if err != nil {
-				return err
-			}
-			p, _, err := e.planImport(id, path, f)
-			if err != nil {
-				return err
-			}
-			return e.carryOut(p, f)
-		},
-	})
+	c := f.add(command("import [CLIENT | FILE]", "take over the servers of a client's file", func(_ context.Context, args []string) error {
+		if f.undo {
+			return e.undoChanges(f, e.config, f.envFile)
+		}
+		if len(args) == 0 && f.from == "" || f.detect {
+			return e.detectClients(f)
+		}
+		id, path, err := e.importSource(args, f)
+		if err != nil {
+			return err
+		}
+		p, _, err := e.planImport(id, path, f)
+		if err != nil {
+			return err
+		}
+		return e.carryOut(p, f)
+	}))
 	c.Flags().BoolVar(&f.detect, "detect", false, "list the files of clients on this machine")
 	c.Flags().StringVar(&f.from, "from", "", "the `CLIENT` that wrote the file, where that is not recognised")
 	addImport(c, f)
@@ -63,37 +61,34 @@ func addNaming(c *cobra.Command, f *clientFlags, verb string) {
 
 func adoptCommand(e *env) *cobra.Command {
 	f := &clientFlags{}
-	c := f.addConnect(&cobra.Command{
-		Use: "adopt CLIENT", Short: "move the servers of a client behind toolgate",
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, path, err := e.clientFile(args[0], f)
-			if err != nil {
-				return err
+	c := f.addConnect(command("adopt CLIENT", "move the servers of a client behind toolgate", func(_ context.Context, args []string) error {
+		c, path, err := e.clientFile(args[0], f)
+		if err != nil {
+			return err
+		}
+		if f.undo {
+			return e.undoChanges(f, path, e.config, f.envFile)
+		}
+		p, taken, err := e.planImport(c.ID, path, f)
+		if err != nil {
+			return err
+		}
+		edits, notes, err := e.connectEdits(c, f)
+		if err != nil {
+			return err
+		}
+		for _, name := range taken {
+			for _, container := range append([][]string{c.Container}, c.Others...) {
+				edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
 			}
-			if f.undo {
-				return e.undoChanges(f, path, e.config, f.envFile)
-			}
-			p, taken, err := e.planImport(c.ID, path, f)
-			if err != nil {
-				return err
-			}
-			edits, notes, err := e.connectEdits(c, f)
-			if err != nil {
-				return err
-			}
-			for _, name := range taken {
-				for _, container := range append([][]string{c.Container}, c.Others...) {
-					edits = append(edits, clientfile.Edit{Container: container, Key: listKey(c), Name: name})
-				}
-			}
-			change, err := clientfile.Plan(path, c.Format, edits...)
-			if err != nil {
-				return usage(err)
-			}
-			p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
-			return e.carryOut(p, f)
-		},
-	})
+		}
+		change, err := clientfile.Plan(path, c.Format, edits...)
+		if err != nil {
+			return usage(err)
+		}
+		p.Notes, p.changes = append(p.Notes, notes...), append(p.changes, change)
+		return e.carryOut(p, f)
+	}))
 	addImport(c, f)
 	return c
 }

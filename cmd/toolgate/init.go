@@ -29,7 +29,7 @@ type initFlags struct {
 func initCommand(e *env) *cobra.Command {
 	f := &initFlags{}
 	c := &cobra.Command{
-		Use: "init [DIR]", Short: "set toolgate up for your own servers", Args: cobra.MaximumNArgs(1),
+		Use: "init [DIR]", Short: "set toolgate up for your own servers",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !c.Flags().Changed("log-level") {
 				e.logLevel = "error" // what matters is in the report
@@ -40,8 +40,8 @@ func initCommand(e *env) *cobra.Command {
 			return e.setUp(c.Context(), cmp.Or(strings.Join(args, ""), "."), f)
 		},
 	}
-	c.Flags().StringSliceVar(&f.clients, "client", nil, "clients whose servers to offer, by the names that toolgate import shows (default: all)")
-	c.Flags().StringVar(&f.project, "project", "", "directory of a project: take the servers of its files too")
+	c.Flags().StringSliceVar(&f.clients, "client", nil, "`CLIENT` whose servers to offer, as toolgate import names it; may be repeated (default: all)")
+	c.Flags().StringVar(&f.project, "project", "", "`DIR` of a project: take the servers of its files too")
 	c.Flags().BoolVar(&f.yes, "yes", false, "take the defaults, and ask nothing")
 	return c
 }

@@ -18,16 +18,13 @@ import (
 
 func lockCommand(e *env) *cobra.Command {
 	var check bool
-	c := &cobra.Command{
-		Use: "lock [SERVER...]", Short: "write the tools that servers list to " + lock.Name,
-		RunE: func(c *cobra.Command, servers []string) error {
-			cfg, err := e.load()
-			if err != nil {
-				return err
-			}
-			return e.lock(c.Context(), cfg, servers, check)
-		},
-	}
+	c := command("lock [SERVER...]", "write the tools that servers list to "+lock.Name, func(ctx context.Context, servers []string) error {
+		cfg, err := e.load()
+		if err != nil {
+			return err
+		}
+		return e.lock(ctx, cfg, servers, check)
+	})
 	c.Flags().BoolVar(&check, "check", false, "write nothing; exit 12 when the file and the servers differ")
 	return c
 }

@@ -17,10 +17,7 @@ import (
 
 func serveCommand(e *env) *cobra.Command {
 	var listen, adminAddr string
-	c := &cobra.Command{
-		Use: "serve", Short: "serve agents and people", Annotations: map[string]string{outputs: noReport},
-		RunE: func(c *cobra.Command, _ []string) error { return e.serve(c.Context(), listen, adminAddr) },
-	}
+	c := withForms(command("serve", "serve agents and people", func(ctx context.Context, _ []string) error { return e.serve(ctx, listen, adminAddr) }), noReport)
 	c.Flags().StringVar(&listen, "listen", "", "`ADDRESS` for agents, HOST:PORT (default: as configured)")
 	c.Flags().StringVar(&adminAddr, "admin", "", "`ADDRESS` for people, HOST:PORT (default: as configured)")
 	return c

@@ -101,30 +101,27 @@ type listedToken struct {
 }
 
 func tokenList(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "list", Short: "list the configured tokens",
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := e.load()
-			if err != nil {
-				return err
+	return command("list", "list the configured tokens", func(ctx context.Context, _ []string) error {
+		cfg, err := e.load()
+		if err != nil {
+			return err
+		}
+		revoked, err := revocations(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		listed := []listedToken{}
+		for _, t := range cfg.Identity.Tokens {
+			l := listedToken{t, "valid"}
+			if _, ok := revoked.Find(t.SHA256); ok {
+				l.State = "revoked"
+			} else if !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
+				l.State = "expired"
 			}
-			revoked, err := revocations(c.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			listed := []listedToken{}
-			for _, t := range cfg.Identity.Tokens {
-				l := listedToken{t, "valid"}
-				if _, ok := revoked.Find(t.SHA256); ok {
-					l.State = "revoked"
-				} else if !t.Expires.IsZero() && !time.Now().Before(t.Expires) {
-					l.State = "expired"
-				}
-				listed = append(listed, l)
-			}
-			return e.Print("tokens", listed)
-		},
-	}
+			listed = append(listed, l)
+		}
+		return e.Print("tokens", listed)
+	})
 }
 
 // revocations reads the list of revoked tokens without changing it.
@@ -134,26 +131,23 @@ func revocations(ctx context.Context, cfg *config.Config) (*identity.Revocations
 
 func tokenRevoke(e *env) *cobra.Command {
 	var subject, reason string
-	c := &cobra.Command{
-		Use: "revoke [SHA256 | -]", Short: "refuse a token for ever",
-		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := e.load()
-			if err != nil {
-				return err
-			}
-			found, err := e.tokensNamed(cfg, subject, strings.Join(args, ""))
-			if err != nil {
-				return err
-			}
-			for i := range found {
-				found[i].Reason, found[i].At = reason, time.Now().UTC()
-			}
-			if err := revoke(c.Context(), cfg, found); err != nil {
-				return err
-			}
-			return e.Print("revoked", found)
-		},
-	}
+	c := command("revoke [SHA256 | -]", "refuse a token for ever", func(ctx context.Context, args []string) error {
+		cfg, err := e.load()
+		if err != nil {
+			return err
+		}
+		found, err := e.tokensNamed(cfg, subject, strings.Join(args, ""))
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			found[i].Reason, found[i].At = reason, time.Now().UTC()
+		}
+		if err := revoke(ctx, cfg, found); err != nil {
+			return err
+		}
+		return e.Print("revoked", found)
+	})
 	c.Flags().StringVar(&subject, "subject", "", "revoke every configured token of this `SUBJECT`")
 	c.Flags().StringVar(&reason, "reason", "", "why, as `TEXT` for the audit trail")
 	return c
@@ -250,33 +244,30 @@ type inspection struct {
 }
 
 func tokenInspect(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "inspect [-]", Short: "show who a token names, or why it is refused",
-		RunE: func(c *cobra.Command, args []string) error {
-			token := e.token
-			if len(args) == 1 {
-				var err error
-				if token, err = e.tokenFromStdin(); err != nil {
-					return err
-				}
-			}
-			if token == "" {
-				return usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
-			}
-			cfg, err := e.load()
-			if err != nil {
+	return command("inspect [-]", "show who a token names, or why it is refused", func(ctx context.Context, args []string) error {
+		token := e.token
+		if len(args) == 1 {
+			var err error
+			if token, err = e.tokenFromStdin(); err != nil {
 				return err
 			}
-			seen, err := inspect(c.Context(), cfg, e.role, token)
-			if err == nil {
-				err = e.Print("inspection", seen)
-			}
-			if err == nil && !seen.Accepted {
-				err = &exit{code: exitUnauthorised}
-			}
+		}
+		if token == "" {
+			return usage(errors.New("there is no token to inspect\nhint: set TOOLGATE_TOKEN, or write - and send the token to stdin"))
+		}
+		cfg, err := e.load()
+		if err != nil {
 			return err
-		},
-	}
+		}
+		seen, err := inspect(ctx, cfg, e.role, token)
+		if err == nil {
+			err = e.Print("inspection", seen)
+		}
+		if err == nil && !seen.Accepted {
+			err = &exit{code: exitUnauthorised}
+		}
+		return err
+	})
 }
 
 // inspect identifies a token as a toolgate with cfg does now.

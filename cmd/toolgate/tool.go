@@ -27,24 +27,21 @@ func toolCommand(e *env) *cobra.Command {
 }
 
 func toolList(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use: "list", Short: "list the tools that a principal sees",
-		RunE: func(c *cobra.Command, _ []string) error {
-			a, err := e.agent(c.Context())
-			if err != nil {
-				return err
-			}
-			defer a.Close()
-			found, err := a.list(c.Context())
-			if err != nil {
-				return err
-			}
-			if len(found) == 0 {
-				e.explainEmptyList(c.Context())
-			}
-			return e.Print("tools", found)
-		},
-	}
+	c := command("list", "list the tools that a principal sees", func(ctx context.Context, _ []string) error {
+		a, err := e.agent(ctx)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		found, err := a.list(ctx)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			e.explainEmptyList(ctx)
+		}
+		return e.Print("tools", found)
+	})
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
 }
@@ -143,16 +140,13 @@ func (a *agent) list(ctx context.Context) ([]listedTool, error) {
 
 func toolCall(e *env) *cobra.Command {
 	var args string
-	c := &cobra.Command{
-		Use: "call TOOL", Short: "call one tool",
-		RunE: func(c *cobra.Command, names []string) error {
-			object, err := e.object("args", args)
-			if err != nil {
-				return err
-			}
-			return e.callTool(c.Context(), names[0], object)
-		},
-	}
+	c := command("call TOOL", "call one tool", func(ctx context.Context, names []string) error {
+		object, err := e.object("args", args)
+		if err != nil {
+			return err
+		}
+		return e.callTool(ctx, names[0], object)
+	})
 	c.Flags().StringVar(&args, "args", "{}", "arguments as a `JSON` object; @FILE reads a file, - stdin")
 	c.Flags().StringVar(&e.addr, "addr", "", "`URL` of the agents' listener (default: as configured)")
 	return c
