@@ -97,7 +97,7 @@ type Recorder interface {
 // call site in the whole program: the stage forward.
 type Upstreams interface {
 	// View returns the tools of a route, "" for all servers, as the connections of
-	// from offer them. It waits for servers that are starting.
+	// from offer them. Its methods wait for servers that were never seen.
 	View(ctx context.Context, route string, from registry.Downstream) registry.View
 	Forward(ctx context.Context, t *registry.Tool, out registry.Outgoing) (json.RawMessage, error)
 }
@@ -116,8 +116,8 @@ type Bus interface {
 // Servers answers requests that call no tool. Like Forward, Ask is called on the
 // road only.
 type Servers interface {
-	// Offers returns the servers in configured order, with their capabilities. It
-	// waits for servers that are starting.
+	// Offers returns the servers that have not failed, in configured order, with their
+	// capabilities. It waits for servers that were never seen.
 	Offers(ctx context.Context) []registry.Offer
 	Ask(ctx context.Context, server string, ask registry.Ask) (json.RawMessage, error)
 	// Notify sends a client's notification to the connections of its session; server

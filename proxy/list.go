@@ -155,7 +155,7 @@ func (g *Gate) List(ctx context.Context, in *Call, who policy.Principal) []*regi
 // Listing returns the tools that who sees on the route of in. From in it takes the
 // route, session, capabilities, level and peers. It asks the same question as
 // the resolve stage, so that what is not listed cannot be called and the
-// reverse. It waits for upstreams that are still starting.
+// reverse. It waits for upstreams that were never seen.
 //
 // A list that every connection offers is kept for principals of the same rights, as
 // long as policy and catalogue are the same, unless the policy reads what clients say

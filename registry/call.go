@@ -23,23 +23,26 @@ type View struct {
 	now     *Catalogue
 }
 
-// View waits until the upstreams of route have answered, failed or had a second
-// since they were started, or until ctx ends, and gives the catalogue of route
-// as from's connections offer it. A connection is opened for that only when no
-// client of the same capabilities had one so far; where it cannot be had within
-// five seconds, the client sees what those see that can do nothing.
+// View gives the catalogue of route as from's connections offer it. A connection is
+// opened for that only when no client of the same capabilities had one so far; where it
+// cannot be had within five seconds, the client sees what those see that can do nothing.
+// Of a server that is starting, a View has what the server listed last, in an earlier
+// process too; for a server that was never seen its methods wait.
 func (r *Registry) View(ctx context.Context, route string, from Downstream) View {
-	for _, s := range r.catalogue.Load().running[route] {
-		select {
-		case <-s.settled:
-		case <-ctx.Done():
-		}
-	}
 	v := View{r: r, ctx: ctx, from: from, route: route, now: r.catalogue.Load()}
 	if from.Session != "" {
 		v.servers = v.now.running[route]
 	}
 	return v
+}
+
+// await waits for the servers of the route that were never seen and may offer what is
+// looked for, as awaitUnseen does. It returns v as it is then.
+func (v View) await(may func(*entry) bool) View {
+	if v.r == nil || !awaitUnseen(v.ctx, v.now.running[v.route], may) {
+		return v
+	}
+	return v.r.View(v.ctx, v.route, v.from)
 }
 
 // View gives the catalogue of route as a client sees it that can do nothing.
@@ -48,9 +51,14 @@ func (c *Catalogue) View(route string) View { return View{route: route, now: c} 
 // Lookup finds a tool that the client's connection offers. Its names are those
 // of Catalogue.Lookup. Tools in quarantine are found too, so that a caller who
 // may see one learns why it does not serve; one that serves goes before one that
-// does not.
+// does not. For a tool that no server offers, it waits for servers that were never
+// seen and may have it.
 func (v View) Lookup(name string) (*Tool, bool) {
 	t, ok := v.now.serving[v.route][name]
+	if !ok {
+		v = v.await(func(s *entry) bool { return v.route != "" || strings.HasPrefix(name, s.cfg.Prefix) })
+		t, ok = v.now.serving[v.route][name]
+	}
 	if !ok {
 		return v.discover(name)
 	}
@@ -129,6 +137,7 @@ func (v View) Tools() []*Tool {
 // List returns Tools, and the catalogue that has them for everybody whose
 // connections offer what all offer; nil when the list is this client's own.
 func (v View) List() ([]*Tool, *Catalogue) {
+	v = v.await(every)
 	profiles := v.profiles()
 	if profiles == nil {
 		return v.now.shared[v.route], v.now
@@ -198,21 +207,23 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 	if i < 0 {
 		return
 	}
-	e, before := r.entries[i], len(r.entries[i].own)
+	e, before := r.entries[i], len(r.entries[i].listed.Own)
 	for _, offer := range p.Tools {
-		if !e.known[offer.Fingerprint] && len(e.own) < maxOwn {
-			e.own = append(e.own, offer.Definition)
+		if !e.known[offer.Fingerprint] && len(e.listed.Own) < maxOwn {
+			e.listed.Own = append(e.listed.Own, offer.Definition)
 		}
 	}
-	if len(e.own) > before {
+	if len(e.listed.Own) > before {
 		r.rebuildLocked(false, e)
 	}
 }
 
 // Forward sends a judged call to its upstream and gives the raw result. The
 // error is always a *ForwardError. A tool that is quarantined by now, or has
-// another definition than t, is not called: the control fails closed.
+// another definition than t, is not called: the control fails closed. A server that is
+// starting is waited for first, so that what it lists now counts.
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
+	r.awaitStart(ctx, t)
 	c := r.catalogue.Load()
 	servers, now := c.running[t.Server], c.byName[t.Server][t.Name]
 	switch {
@@ -232,6 +243,21 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 		return nil, err
 	}
 	return result, nil
+}
+
+// awaitStart waits until the server of t has answered, failed or had its StartWait, at
+// most as long as a call of t may take.
+func (r *Registry) awaitStart(ctx context.Context, t *Tool) {
+	servers := r.catalogue.Load().running[t.Server]
+	if len(servers) == 0 || servers[0].fresh {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, t.Timeout)
+	defer stop()
+	select {
+	case <-servers[0].server.Started():
+	case <-ctx.Done():
+	}
 }
 
 // notRunning is the error of a request to a server that is not configured or

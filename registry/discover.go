@@ -28,10 +28,10 @@ const otherForSome = "the server offers it with another definition to some clien
 	"\nhint: set isolation to shared for this server if all shall have the same"
 
 // discover makes tools from the definitions that a server listed, each judged
-// on its own: a bad one is quarantined with a reason, its neighbours serve.
-// Those in own are listed by connections of some sessions only. The warnings
-// are for the operator.
-func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessage) (tools []*Tool, warnings []string) {
+// on its own: a bad one is quarantined with a reason, its neighbours serve. The
+// warnings are for the operator.
+func (r *Registry) discover(e *entry) (tools []*Tool, warnings []string) {
+	cfg, definitions, own := e.cfg, e.listed.Tools, e.listed.Own
 	seen := make(map[string]bool, len(definitions))
 	for i, definition := range slices.Concat(definitions, own) {
 		name, ok := upstream.NameOf(definition)
@@ -51,7 +51,7 @@ func (r *Registry) discover(cfg config.Server, definitions, own []json.RawMessag
 		tools = append(tools, t)
 	}
 	if cfg.Pin != config.PinOff {
-		r.pin(cfg, tools)
+		r.pin(cfg, tools, e.fresh)
 	}
 	tools = slices.DeleteFunc(tools, func(t *Tool) bool { return !cfg.Offers(t.Name) })
 	for _, t := range tools {

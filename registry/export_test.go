@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // Discover makes tools from definitions without a server.
 func (r *Registry) Discover(cfg config.Server, definitions []json.RawMessage) ([]*Tool, []string) {
-	return r.discover(cfg, definitions, nil)
+	return r.discover(&entry{cfg: cfg, listed: upstream.Listing{Tools: definitions}, fresh: true})
 }

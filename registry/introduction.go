@@ -30,11 +30,12 @@ type Introduction struct {
 }
 
 // Introductions returns how the servers of route introduce themselves now, in
-// configured order. A server that is not connected has an empty Introduction.
+// configured order. A server that is not connected has the Introduction of its last
+// connection, and one that was never seen an empty one.
 func (r *Registry) Introductions(route string) []Introduction {
 	var out []Introduction
 	for _, e := range r.Catalogue().running[route] {
-		said := e.server.Introduction()
+		said := e.listed.Introduction
 		out = append(out, introductionOf(e.cfg, said.Info, said.Instructions))
 	}
 	return out
@@ -69,7 +70,7 @@ func firstBytes(text string, n int) string {
 // unseenInIntroduction returns the kinds of hidden characters in how a server
 // introduces itself, nil for none.
 func (e *entry) unseenInIntroduction() []string {
-	said := e.server.Introduction()
+	said := e.listed.Introduction
 	title, _ := jsonrpc.Get(said.Info, "title")
 	if title == nil {
 		title = json.RawMessage(`""`)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/registry/config"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 // Offer is what one server says that it can do.
@@ -14,8 +15,8 @@ type Offer struct {
 	Server string
 	Order  int    // its place in the configuration, from 0
 	Prefix string // before the names of its tools and prompts where all servers are
-	// Capabilities is an object as the server declared it, nil while it is not
-	// connected. What needs a connection of one's own is left out where all
+	// Capabilities is an object as the server declared it last, nil before it was ever
+	// seen. What needs a connection of one's own is left out where all
 	// clients share one: log messages, subscriptions and tasks.
 	Capabilities json.RawMessage
 }
@@ -47,14 +48,19 @@ func sharable(declared json.RawMessage) json.RawMessage {
 	return out
 }
 
-// Offers gives the running servers in configured order. It waits until each has
-// answered, failed or had its first second, or until ctx ends.
+// Offers gives the running servers that have not failed, in configured order. It waits
+// as Settle does.
 func (r *Registry) Offers(ctx context.Context) []Offer {
-	r.Settle(ctx)
+	return r.offers(ctx, "", func(e *entry) bool { return e.server.Status().State != upstream.StateFailed })
+}
+
+// offers returns the offers of those servers of a route, "" for all, that are wanted.
+func (r *Registry) offers(ctx context.Context, route string, wanted func(*entry) bool) []Offer {
+	awaitUnseen(ctx, r.Catalogue().running[route], every)
 	var out []Offer
 	for i, e := range r.Catalogue().entries {
-		if e.server != nil {
-			out = append(out, offerOf(e.cfg, i, e.server.Capabilities()))
+		if e.server != nil && (route == "" || route == e.cfg.Name) && wanted(e) {
+			out = append(out, offerOf(e.cfg, i, e.listed.Capabilities))
 		}
 	}
 	return out
@@ -62,16 +68,15 @@ func (r *Registry) Offers(ctx context.Context) []Offer {
 
 // Offered is what a route offers, an object: on that of one server what that
 // offers, nil while it is not known, and with route "" the union of all, as far
-// as it can be had of all together. It waits as Offers does.
+// as it can be had of all together. A server that has failed may come back, so it counts
+// as it was. Offered waits for its servers as Settle does.
 func (r *Registry) Offered(ctx context.Context, route string) json.RawMessage {
-	offers := r.Offers(ctx)
-	if route == "" {
+	offers := r.offers(ctx, route, every)
+	switch {
+	case route == "":
 		return Union(offers)
-	}
-	for _, o := range offers {
-		if o.Server == route {
-			return o.Capabilities
-		}
+	case len(offers) == 1:
+		return offers[0].Capabilities
 	}
 	return nil
 }

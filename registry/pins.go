@@ -165,16 +165,19 @@ func (p *Pins) Accept(ctx context.Context, server, tool, fingerprint string) err
 }
 
 // pin holds the tools of a server against the accepted definitions and
-// quarantines the others. A store that fails quarantines them all: the control
-// fails closed.
-func (r *Registry) pin(cfg config.Server, tools []*Tool) {
+// quarantines the others. What is recalled, and not fresh, is neither accepted nor
+// offered by that. A store that fails quarantines them all: the control fails closed.
+func (r *Registry) pin(cfg config.Server, tools []*Tool, fresh bool) {
 	if cfg.Pin == config.PinStrict {
 		r.pinToLock(cfg, tools)
 		return
 	}
 	ctx, stop := context.WithTimeout(context.Background(), pinTimeout)
 	defer stop()
-	pins, err := r.pins.admit(ctx, cfg.Name, tools, r.locked(cfg.Name))
+	pins, err := r.pins.read(ctx, cfg.Name)
+	if err == nil && fresh {
+		pins, err = r.pins.admit(ctx, cfg.Name, pins, tools, r.locked(cfg.Name))
+	}
 	for _, t := range tools {
 		if t.Quarantine != "" {
 			continue
@@ -273,10 +276,9 @@ func isFirst(server string, pins map[pinKey]*Pin, locked lock.Server) bool {
 // admit returns the pins of a server after the tools have been recorded in them:
 // those of the first list and of the lock are accepted, and what else is new or
 // changed becomes an offer.
-func (p *Pins) admit(ctx context.Context, server string, tools []*Tool, locked lock.Server) (map[pinKey]*Pin, error) {
-	pins, err := p.read(ctx, server)
-	if err != nil || len(p.news(server, pins, tools, locked)) == 0 {
-		return pins, err
+func (p *Pins) admit(ctx context.Context, server string, pins map[pinKey]*Pin, tools []*Tool, locked lock.Server) (map[pinKey]*Pin, error) {
+	if len(p.news(server, pins, tools, locked)) == 0 {
+		return pins, nil
 	}
 	return p.update(ctx, server, func(pins map[pinKey]*Pin) ([]*Pin, error) {
 		return p.news(server, pins, tools, locked), nil

@@ -80,17 +80,17 @@ type Registry struct {
 // Registry.mu; a Catalogue has copies, which do not change.
 type entry struct {
 	server   *upstream.Server // nil when disabled
-	settled  <-chan struct{}  // Server.Settled
 	isolated bool             // Server.Isolated
 	since    time.Time        // when the entry was made
 
-	cfg         config.Server
-	definitions []json.RawMessage // as last listed
-	own         []json.RawMessage // that only connections of sessions have listed since
-	known       map[string]bool   // :: fingerprint ⇒ it is one of these two
-	names       map[string]bool   // :: tool ⇒ it is in definitions; of an earlier list false; nil before the first
-	tools       []*Tool
-	warnings    []string
+	cfg      config.Server
+	listed   upstream.Listing // last; Own is what only connections of sessions have listed since
+	seen     bool             // listed is not zero
+	fresh    bool             // server itself has listed that, and not an earlier one
+	known    map[string]bool  // :: fingerprint ⇒ it is in listed
+	names    map[string]bool  // :: tool ⇒ it is in listed.Tools; of an earlier list false; nil before the first of server
+	tools    []*Tool
+	warnings []string
 }
 
 // maxNames bounds how many names of tools are remembered of one server.
@@ -185,6 +185,9 @@ func (r *Registry) start(cfg config.Server) *entry {
 	if cfg.Disabled {
 		return e
 	}
+	if l := r.recall(cfg); l != nil {
+		e.listed, e.seen = *l, true
+	}
 	e.server = upstream.Start(cfg, upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
 		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
@@ -193,14 +196,16 @@ func (r *Registry) start(cfg config.Server) *entry {
 			defer r.mu.Unlock()
 			return r.first(e.cfg)
 		},
-		Listed: func(definitions, own []json.RawMessage) {
-			r.update(e, false, func() { e.definitions, e.own = definitions, own })
+		Listed: func(l upstream.Listing) {
+			var now config.Server
+			r.update(e, false, func() { e.listed, e.seen, e.fresh, now = l, true, true, e.cfg })
+			r.remember(now, l)
 		},
 		// What only some connections listed may be gone, although the shared list is unchanged.
-		Relisted:    func() { r.update(e, true, func() { e.own = nil }) },
+		Relisted:    func() { r.update(e, true, func() { e.listed.Own = nil }) },
 		ListChanged: func(method string) { r.listChanged(cfg.Name, method) },
 	})
-	e.settled, e.isolated = e.server.Settled(), e.server.Isolated()
+	e.isolated = e.server.Isolated()
 	return e
 }
 
@@ -230,12 +235,14 @@ func (r *Registry) update(e *entry, notify bool, change func()) {
 // list never follows a newer one.
 func (r *Registry) rebuildLocked(notify bool, entries ...*entry) {
 	for _, e := range entries {
-		e.tools, e.warnings = r.discover(e.cfg, e.definitions, e.own)
-		e.known = make(map[string]bool, len(e.definitions)+len(e.own))
-		for _, definition := range slices.Concat(e.definitions, e.own) {
+		e.tools, e.warnings = r.discover(e)
+		e.known = make(map[string]bool, len(e.listed.Tools)+len(e.listed.Own))
+		for _, definition := range slices.Concat(e.listed.Tools, e.listed.Own) {
 			e.known[upstream.Fingerprint(definition)] = true
 		}
-		e.names = namesOf(e.definitions, e.names)
+		if e.fresh {
+			e.names = namesOf(e.listed.Tools, e.names)
+		}
 	}
 	next := newCatalogue(r.entries)
 	if !next.looksLike(r.catalogue.Swap(next)) || notify {
@@ -281,15 +288,35 @@ func (r *Registry) recheck() {
 	r.rebuildLocked(false, r.entries...)
 }
 
-// Settle waits until every upstream has answered, failed or had a second
-// since it was started, or until ctx ends.
-func (r *Registry) Settle(ctx context.Context) { r.View(ctx, "", Downstream{}) }
+// Settle waits until every upstream that was never seen has answered, failed or had its
+// StartWait, or until ctx ends.
+func (r *Registry) Settle(ctx context.Context) { awaitUnseen(ctx, r.Catalogue().running[""], every) }
 
-// Settled reports whether Settle would return at once.
+// every is a condition that all entries meet.
+func every(*entry) bool { return true }
+
+// awaitUnseen waits until those of entries that were never seen, and are wanted, have
+// answered, failed or had their StartWait, or until ctx ends. It reports whether there
+// are any.
+func awaitUnseen(ctx context.Context, entries []*entry, wanted func(*entry) bool) (found bool) {
+	for _, e := range entries {
+		if e.seen || !wanted(e) {
+			continue
+		}
+		found = true
+		select {
+		case <-e.server.Started():
+		case <-ctx.Done():
+		}
+	}
+	return found
+}
+
+// Settled reports whether every upstream has answered, failed or had a second.
 func (r *Registry) Settled() bool {
 	for _, e := range r.Catalogue().running[""] {
 		select {
-		case <-e.settled:
+		case <-e.server.Settled():
 		default:
 			return false
 		}

@@ -93,13 +93,7 @@ func runInspector(t *testing.T, at target, revision string, actions []action) (a
 	args = append(args, "--protocol-era", revisions[revision], "--format", "json", "-q")
 	for _, a := range actions {
 		one := append(slices.Clone(args), a.inspectorArgs(t)...)
-		got := inspect(t, one)
-		// Each process starts a toolgate stdio of its own, which waits one second
-		// for its servers.
-		for end := time.Now().Add(timeout); at.URL == "" && got.early(a) && time.Now().Before(end); {
-			got = inspect(t, one)
-		}
-		all = append(all, got)
+		all = append(all, inspect(t, one))
 	}
 	return all
 }
@@ -123,11 +117,6 @@ func (a action) inspectorArgs(t testing.TB) []string {
 	}
 	t.Fatalf("the inspector has no action %s", a.Op)
 	return nil
-}
-
-// early reports whether a server was not ready yet.
-func (o observation) early(a action) bool {
-	return len(o.Names) < a.Want || strings.Contains(o.Failed, "tool_not_found")
 }
 
 // inspect runs one inspector.

@@ -145,6 +145,14 @@ func (d *rawStdio) notifications() [][]byte { return d.notes }
 // openStdio starts toolgate stdio and initializes it.
 func openStdio(t testing.TB, dir string) *rawStdio {
 	t.Helper()
+	d := startStdio(t, dir)
+	d.initialize(t)
+	return d
+}
+
+// startStdio starts toolgate stdio.
+func startStdio(t testing.TB, dir string) *rawStdio {
+	t.Helper()
 	var r, w [3]*os.File // of stdin, stdout and stderr
 	for i := range r {
 		var err error
@@ -172,7 +180,6 @@ func openStdio(t testing.TB, dir string) *rawStdio {
 	})
 	d := newPipe(t, w[0], r[1])
 	d.proc, d.ends = p, []io.Closer{w[0], r[1], r[2]}
-	d.initialize(t)
 	return d
 }
 

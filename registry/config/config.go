@@ -112,10 +112,12 @@ type TLS struct {
 	ClientCA string `json:"client_ca"` // PEM: authorities of which each client shows a certificate; "" = none is asked for
 }
 
-// Bounds of calls where the configuration gives none.
+// Bounds where the configuration gives none.
 const (
-	DefaultTimeout    = time.Minute
-	DefaultMaxTimeout = 10 * time.Minute
+	DefaultTimeout       = time.Minute
+	DefaultMaxTimeout    = 10 * time.Minute
+	DefaultStartWait     = 15 * time.Second // of a command
+	DefaultHTTPStartWait = 5 * time.Second
 )
 
 // Server is one upstream. A disabled one may lack what an unset variable or its
@@ -136,6 +138,7 @@ type Server struct {
 	Disabled     bool              `json:"disabled"`     // kept, not started
 	Timeout      time.Duration     `json:"timeout"`      // bound of one call, from its last progress; more than 0
 	MaxTimeout   time.Duration     `json:"max_timeout"`  // bound of one call in spite of progress; at least Timeout
+	StartWait    time.Duration     `json:"start_wait"`   // bound of the wait for its first answer since it was started; more than 0
 	Prefix       string            `json:"prefix"`       // put before tool names; "<name>__" unless configured, may be ""
 	Risk         string            `json:"risk"`         // for the policy; "" = not said
 	Isolation    string            `json:"isolation"`    // one of the Isolation constants

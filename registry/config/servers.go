@@ -36,11 +36,17 @@ func (l *loader) readServers() {
 	}
 }
 
-// finishTimeouts sees to it that a call may take at least as long in all as
-// without progress.
+// finishTimeouts fills in the bounds that depend on others, and sees to it that a
+// call may take at least as long in all as without progress.
 func (l *loader) finishTimeouts(s *Server, n *node) {
 	if s.MaxTimeout == 0 {
 		s.MaxTimeout = max(s.Timeout, DefaultMaxTimeout)
+	}
+	if s.StartWait == 0 {
+		s.StartWait = DefaultHTTPStartWait
+		if s.Type == TypeStdio || s.Type == TypeNDJSON {
+			s.StartWait = DefaultStartWait
+		}
 	}
 	if most := n.get("max_timeout"); most != nil && !most.faulty && s.MaxTimeout < s.Timeout {
 		l.fault(most, fmt.Sprintf("%s is shorter than timeout: %s", s.MaxTimeout, s.Timeout), "raise max_timeout, or lower timeout")

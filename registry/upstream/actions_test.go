@@ -94,7 +94,7 @@ const twoActions = `{"actions":[{"name":"a","inputSchema":{"type":"object"}},{"a
 func definitionsOf(t *testing.T, cfg config.Server) []string {
 	t.Helper()
 	got := make(chan []json.RawMessage, 8)
-	s := upstream.Start(cfg, upstream.Options{Listed: func(d, _ []json.RawMessage) { got <- d }})
+	s := upstream.Start(cfg, upstream.Options{Listed: func(l upstream.Listing) { got <- l.Tools }})
 	defer func() {
 		ctx, stop := context.WithTimeout(context.Background(), 0)
 		defer stop()

@@ -210,12 +210,16 @@ func asks(result json.RawMessage) bool {
 
 // session returns the connection of a client with its slot, which the caller
 // releases with idle, or for a nil client the shared connection. It waits for the
-// shared connection while that is being opened for the first time or after a lost
-// session.
+// shared connection while that is being opened after a lost session, or for the first
+// time and not longer than Server.StartWait.
 func (s *Server) session(ctx context.Context, key string, cl *client) (*session, *slot, *Error) {
 	for {
 		s.mu.Lock()
 		shared, patient, wake, err := s.shared, s.patient, s.wake, s.status.Err
+		var startOver <-chan struct{}
+		if s.status.State == StateStarting {
+			startOver = s.started.Done()
+		}
 		if shared != nil && !shared.conn.Dead() {
 			if cl != nil {
 				return s.ownSession(ctx, key, cl)
@@ -234,10 +238,26 @@ func (s *Server) session(ctx context.Context, key string, cl *client) (*session,
 		case <-wake:
 		case <-s.life.Done():
 			return nil, nil, errStopping()
+		case <-startOver:
+			if e := s.stillStarting(); e != nil {
+				return nil, nil, e
+			}
 		case <-ctx.Done():
 			return nil, nil, ctxError(ctx)
 		}
 	}
+}
+
+// stillStarting returns the error of a request that has waited for StartWait, nil for a
+// server that has answered or failed.
+func (s *Server) stillStarting() *Error {
+	switch {
+	case s.life.Err() != nil:
+		return errStopping()
+	case s.Status().State == StateStarting:
+		return &Error{Kind: Unavailable, Err: fmt.Errorf("server %s is still starting, after %v\nhint: try again later, or raise start_wait", s.cfg.Name, s.cfg.StartWait)}
+	}
+	return nil
 }
 
 // ownSession returns the connection of a client, opening it if needed. The caller

@@ -44,7 +44,7 @@ func Example() {
 
 	listed := make(chan struct{}, 1)
 	server := upstream.Start(config.Server{Name: "sums", Type: config.TypeHTTP, URL: remote.URL, Isolation: config.IsolationShared},
-		upstream.Options{Listed: func(_, _ []json.RawMessage) { listed <- struct{}{} }})
+		upstream.Options{Listed: func(upstream.Listing) { listed <- struct{}{} }})
 	defer server.Close(context.Background())
 	<-listed
 	result, e := server.Do(context.Background(), upstream.Call{

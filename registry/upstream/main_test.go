@@ -59,7 +59,7 @@ func (r *running) fingerprint(tool string) string { return r.last[tool] }
 func start(t *testing.T, cfg config.Server, opts upstream.Options) *running {
 	t.Helper()
 	r := &running{t: t, listed: make(chan []json.RawMessage, 64)}
-	opts.Listed = func(d, _ []json.RawMessage) { r.listed <- d }
+	opts.Listed = func(l upstream.Listing) { r.listed <- l.Tools }
 	r.Server = upstream.Start(cfg, opts)
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), 0)

@@ -37,10 +37,10 @@ type Options struct {
 	// also receives what the server lists for a client with every capability, so that
 	// these tools belong to the first list. Nil reports false.
 	First func() bool
-	// Listed receives the tool definitions whenever the shared connection has
-	// listed them, before the server counts as ready; own are those that only other
-	// connections list. It is called from one goroutine at a time. Nil discards.
-	Listed func(definitions, own []json.RawMessage)
+	// Listed receives what the shared connection lists, each time that it does, before
+	// the server counts as ready. It is called from one goroutine at a time. Nil
+	// discards.
+	Listed func(Listing)
 	// Relisted is called when the tools that the connection of some session
 	// offers may be others than Profile gave before. It should not block. Nil
 	// discards.
@@ -48,9 +48,19 @@ type Options struct {
 	// ListChanged receives what the shared connection tells of lists that Listed
 	// does not show: notifications/resources/list_changed,
 	// notifications/prompts/list_changed, and notifications/tools/list_changed
-	// where the tools turn out to be the same as before. It is called from one
+	// where the tools turn out to be the same as before. The first two also come when
+	// the server is ready after it was not available. It is called from one
 	// goroutine at a time and should not block. Nil discards.
 	ListChanged func(method string)
+}
+
+// A Listing is what the shared connection of a server listed, and how the server
+// introduced itself.
+type Listing struct {
+	Tools        []json.RawMessage // their definitions
+	Own          []json.RawMessage // definitions of tools that only other connections list
+	Capabilities json.RawMessage   // an object, nil when the server declares none
+	Introduction
 }
 
 // withDefaults returns o with every field set.
@@ -72,7 +82,7 @@ func (o Options) withDefaults() Options {
 		o.First = func() bool { return false }
 	}
 	if o.Listed == nil {
-		o.Listed = func(_, _ []json.RawMessage) {}
+		o.Listed = func(Listing) {}
 	}
 	if o.Relisted == nil {
 		o.Relisted = func() {}

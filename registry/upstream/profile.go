@@ -122,7 +122,8 @@ func (s *Server) Isolated() bool {
 // when that equals the shared connection. It opens a connection only for
 // capabilities that no connection had so far, and waits for it until ctx ends, for
 // at most five seconds. Without a connection by then, the client gets what the
-// shared connection offers.
+// shared connection offers, and so it does while the server is not connected;
+// Relisted is called later.
 func (s *Server) Profile(ctx context.Context, from Downstream) *Profile {
 	if from.Session == "" || !s.Isolated() {
 		return nil
@@ -163,7 +164,9 @@ func (s *Server) knownProfileLocked(from Downstream) (*Profile, bool) {
 	case p != nil:
 		return p, true
 	}
-	return nil, s.shared == nil || !s.ownKeyLocked(s.profileKey(from))
+	own := s.ownKeyLocked(s.profileKey(from))
+	s.missed = s.missed || own && s.shared == nil
+	return nil, s.shared == nil || !own
 }
 
 // profileKey returns the key of a client.

@@ -59,8 +59,9 @@ type Server struct {
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
 	calls   wait.Drain      // those under way
-	settled context.Context // ends when the first attempt is over or had its time
-	settle  context.CancelFunc
+	started context.Context // ends when the first attempt is over or had StartWait
+	settled context.Context // ends with started, or after settleTime
+	settle  func()          // ends both
 
 	life  context.Context
 	end   context.CancelFunc
@@ -72,6 +73,7 @@ type Server struct {
 	patient  bool          // a call may wait for the shared connection
 	wake     chan struct{} // closed and replaced when shared or patient change
 	listed   *Profile      // what the shared connection listed last
+	missed   bool          // a client got the shared list because nothing was connected, and may get another
 	profiles profiles
 	slots    map[string]*slot
 	places   *share.Pool[owner] // of slots
@@ -90,7 +92,12 @@ func Start(cfg config.Server, opts Options) *Server {
 		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
-	s.settled, s.settle = context.WithTimeout(life, settleTime)
+	if s.cfg.StartWait <= 0 {
+		s.cfg.StartWait = config.DefaultStartWait
+	}
+	started, endStart := context.WithTimeout(life, s.cfg.StartWait)
+	settled, endSettling := context.WithTimeout(started, settleTime)
+	s.started, s.settled, s.settle = started, settled, func() { endSettling(); endStart() }
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = config.DefaultTimeout
 	}
@@ -106,7 +113,11 @@ func Start(cfg config.Server, opts Options) *Server {
 	return s
 }
 
-// Settled is closed when the server has answered, failed or had a second.
+// Started is closed when the server has answered, failed or had its StartWait.
+func (s *Server) Started() <-chan struct{} { return s.started.Done() }
+
+// Settled is closed when the server has answered, failed or had a second, or its
+// StartWait where that is shorter.
 func (s *Server) Settled() <-chan struct{} { return s.settled.Done() }
 
 // Status returns the server's state.
@@ -120,17 +131,6 @@ func (s *Server) Status() Status {
 		out.Revision = s.shared.conn.Revision()
 	}
 	return out
-}
-
-// Capabilities returns what the server can do, as an object, or nil while it is
-// not connected (MCP basic/lifecycle).
-func (s *Server) Capabilities() json.RawMessage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shared == nil {
-		return nil
-	}
-	return s.shared.conn.offer
 }
 
 // Redacted returns how many messages of the server had a secret that toolgate gave
@@ -158,17 +158,6 @@ func (s *Server) Info() json.RawMessage {
 type Introduction struct {
 	Info         json.RawMessage // serverInfo, nil when it says none
 	Instructions string
-}
-
-// Introduction returns how the server introduced itself on the shared connection,
-// the zero value while it is not connected.
-func (s *Server) Introduction() Introduction {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shared == nil {
-		return Introduction{}
-	}
-	return s.shared.conn.said
 }
 
 // run keeps the shared connection open until the server is closed.
@@ -212,14 +201,19 @@ func (s *Server) runShared() (err error, lost bool) {
 	if s.Isolated() && s.opts.First() {
 		own = s.listForAble(sess.profile.Load())
 	}
-	s.opts.Listed(tools, own)
+	introduced := Listing{Capabilities: sess.conn.offer, Introduction: sess.conn.said}
+	listed := func(tools, own []json.RawMessage) {
+		introduced.Tools, introduced.Own = tools, own
+		s.opts.Listed(introduced)
+	}
+	listed(tools, own)
 	s.up(sess)
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.followLists(sess) })
 	}
 	s.reopenSubscribed()
 	sess.watch(s, func(tools []json.RawMessage, changed, announced bool) {
-		if s.opts.Listed(tools, nil); announced && !changed {
+		if listed(tools, nil); announced && !changed {
 			sess.conn.listChanged(&jsonrpc.Message{Method: methodTools})
 		}
 	})
@@ -228,15 +222,26 @@ func (s *Server) runShared() (err error, lost bool) {
 	return cause.Err, cause.Lost
 }
 
-// up publishes the shared connection.
+// up publishes the shared connection. Clients that may have got lists without it are
+// notified.
 func (s *Server) up(sess *session) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shared, s.patient = sess, false
+	late := !s.patient || s.status.State == StateStarting && s.started.Err() != nil
+	missed := s.missed
+	s.shared, s.patient, s.missed = sess, false, false
 	s.status = Status{State: StateReady, Since: s.opts.Now()}
 	s.wakeLocked()
 	s.settle()
+	s.mu.Unlock()
 	s.log.Info("server is ready")
+	if missed {
+		s.opts.Relisted()
+	}
+	for _, l := range listened {
+		if _, has := jsonrpc.Get(sess.conn.offer, l.capability); has && late && l.method != methodTools {
+			sess.conn.listChanged(&jsonrpc.Message{Method: l.method})
+		}
+	}
 }
 
 // down withdraws the shared connection.

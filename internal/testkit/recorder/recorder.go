@@ -95,6 +95,9 @@ type Config struct {
 	Revision string
 	// HangAtStart answers nothing at all; CrashAtStart exits at once (stdio).
 	HangAtStart, CrashAtStart bool
+	// Gate is the address of a Gate at which each process waits at its start, "" for none
+	// (stdio).
+	Gate string `json:",omitempty"`
 	// IgnoreTERM ignores TERM and the end of stdin (stdio).
 	IgnoreTERM bool
 	// Grandchild starts a process in another session that does not exit (stdio).

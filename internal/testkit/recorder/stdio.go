@@ -59,7 +59,7 @@ type process struct {
 func (p *process) run() {
 	p.note("start", strconv.Itoa(os.Getpid()))
 	fmt.Fprintln(os.Stderr, "recorder started")
-	if p.cfg.CrashAtStart {
+	if p.cfg.CrashAtStart || p.cfg.Gate != "" && !pass(p.cfg.Gate) {
 		os.Exit(4)
 	}
 	if p.cfg.IgnoreTERM {
