@@ -68,7 +68,7 @@ func seenBefore(t *testing.T, db *store.DB, cfg recorder.Config, change func(*co
 	t.Helper()
 	s := startGated(t, db, cfg, change)
 	s.gate.Open()
-	s.Settle(t.Context())
+	await(t, "the server is ready", func() bool { return s.Status()[0].State == "ready" })
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -114,9 +114,9 @@ func TestUnseenIsWaitedFor(t *testing.T) {
 	await(t, "the server starts", func() bool { return s.gate.Held() == 1 })
 	select {
 	case n := <-listed:
-		t.Errorf("listed %d tools before the server had answered", n)
+		t.Fatalf("listed %d tools before the server had answered", n)
 	case ok := <-looked:
-		t.Errorf("found the tool (%v) before the server had answered", ok)
+		t.Fatalf("found the tool (%v) before the server had answered", ok)
 	default:
 	}
 	s.gate.Open()
@@ -223,6 +223,7 @@ func TestSeenAndSlow(t *testing.T) {
 		t.Error(err)
 	}
 	s.gate.Open()
+	await(t, "an announcement", func() bool { return len(announced) > 0 })
 	if got := <-announced; got != "notifications/resources/list_changed" {
 		t.Errorf("announced %s", got)
 	}

@@ -125,6 +125,9 @@ func TestJudgedBytes(t *testing.T) {
 	g := serveReady(t, dir)
 	pipe := openStdio(t, dir)
 	awaitTools(t, pipe, 6) // of five tools per server one is hidden and one quarantined
+	for transport := range recorders {
+		mustCall(t, pipe, transport+"__echo", `{}`) // its connections are open then
+	}
 	for door, d := range map[string]rawClient{"HTTP": openHTTP(t, g.Agents+"/mcp", agentToken), "stdio": pipe} {
 		for transport, rec := range recorders {
 			t.Run(door+" to "+transport, func(t *testing.T) {
