@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(crowdServerVar) != "" {
 		runCrowdServer()
 	}
+	if os.Getenv(eraServerVar) != "" {
+		runEraServer()
+	}
 	if os.Getenv(restartServerVar) != "" {
 		runRestartServer()
 	}

@@ -141,6 +141,9 @@ type gap struct{ client, revision, server, action, reason string }
 var gaps = []gap{
 	{"go-sdk", "", "", "task", "the client has no tasks"},
 	{"mcp-go", sessionRevision, "npm", "cancel", "over HTTP the client sends no cancellation"},
+	{"go-sdk", sessionRevision, "go-sdk", "rounds", "the server asks a second time with a result of revision 2026-07-28, which the client accepts"},
+	{"go-sdk", statelessRevision, "mcp-go", "ask", "the client reads no roots/list without params; through toolgate it has them"},
+	{"go-sdk", statelessRevision, "typescript", "ask", "the client reads no roots/list without params; through toolgate it has them"},
 	{"", statelessRevision, "npm", "task", "revision 2026-07-28 has no tasks in its core, and no client has the extension"},
 	{"", statelessRevision, "npm", "url required", "the server's error is not one of revision 2026-07-28"},
 }
