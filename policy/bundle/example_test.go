@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/toolgate/toolgate/policy/bundle"
 	"github.com/toolgate/toolgate/policy/rego"
@@ -20,7 +21,7 @@ func TestExample(t *testing.T) {
 	if err != nil || len(slips) > 0 {
 		t.Errorf("check: %v, %v", slips, err)
 	}
-	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: example}, Coverage: true})
+	report, err := rego.Test(t.Context(), rego.TestOptions{Policy: rego.Options{Path: example, Timeout: time.Minute}, Coverage: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// outlineTimeout bounds the partial evaluation of one rule for one pair.
+	// outlineTimeout bounds the partial evaluation of one rule for one pair, unless the
+	// engine's own timeout is longer.
 	outlineTimeout = 500 * time.Millisecond
 	// maxBranches bounds an outline.
 	maxBranches = 64
@@ -186,7 +187,7 @@ func (e *Engine) partial(ctx context.Context, ref ast.Ref, known *pair, unknown 
 	r := e.program.residuals
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ctx, stop := context.WithTimeout(ctx, outlineTimeout)
+	ctx, stop := context.WithTimeout(ctx, max(outlineTimeout, e.timeout))
 	defer stop()
 	compiler, err := r.compiler()
 	if err != nil {

@@ -93,7 +93,8 @@ type FileCoverage struct {
 	Missing [][2]int `json:"missing"` // first and last line of what no test reaches
 }
 
-const testTimeout = 5 * time.Second // for one test written in Rego
+// testTimeout bounds one test written in Rego, unless the timeout of the policy is longer.
+const testTimeout = 5 * time.Second
 
 // Test runs the tests of a policy: rules named test_… in Rego, as the opa
 // command runs them, and decision tables (readTable), which are judged as calls
@@ -243,7 +244,7 @@ func (t *suite) runRego(ctx context.Context) ([]TestCase, error) {
 func (t *suite) runOnce(ctx context.Context, filter string, with func(*tester.Runner)) ([]*tester.Result, error) {
 	r := tester.NewRunner().
 		SetCompiler(ast.NewCompiler().WithCapabilities(capabilities()).WithEnablePrintStatements(true)).
-		SetStore(t.engine.program.store).SetModules(t.modules).SetTimeout(testTimeout).
+		SetStore(t.engine.program.store).SetModules(t.modules).SetTimeout(max(testTimeout, t.engine.timeout)).
 		CapturePrintOutput(true).RaiseBuiltinErrors(true).Filter(filter)
 	with(r)
 	ch, err := r.RunTests(ctx, t.engine.program.txn)
