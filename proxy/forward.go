@@ -86,7 +86,9 @@ func (c *call) upstreamFailure(fe *registry.ForwardError, late string) *Failure 
 		if !fe.Sent {
 			return c.fail(signal.CodeToolFailed, "the call is larger than the server takes, and was not sent").remedy("call with less")
 		}
-		return c.fail(signal.CodeToolFailed, "the tool's answer is larger than the limit").remedy("ask the tool for less, if it only reads")
+		long := &mcpclient.AnswerError{Reason: "an answer that is too large"}
+		errors.As(fe, &long)
+		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent "+long.Reason).remedy("ask the tool for less, if it only reads")
 	}
 	if fault, ok := errors.AsType[*jsonrpc.Fault](fe); ok {
 		return c.fail(signal.CodeToolFailed, "server "+c.server+" sent an invalid answer: "+fault.Error()).

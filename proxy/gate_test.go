@@ -536,6 +536,16 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 	}
 }
 
+// The size that an answer may have is said.
+func TestTooLargeAnswer(t *testing.T) {
+	b := newBench(t)
+	b.forwardErr = &registry.ForwardError{Kind: registry.TooLarge, Sent: true, Err: &mcpclient.AnswerError{Reason: "an answer of more than 12 MiB"}}
+	_, f := b.call(t, plain)
+	if f == nil || f.Kernel.Code != signal.CodeToolFailed || f.Reason != "server web sent an answer of more than 12 MiB" || b.outcomes[0].Error != f.Reason {
+		t.Errorf("%+v, %+v", f, b.outcomes)
+	}
+}
+
 // Arguments that are null are none: one and the same {} is judged, recorded, hashed and
 // sent, for those and for absent ones.
 func TestNullArguments(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/policy/approval"
 	"github.com/toolgate/toolgate/proxy"
 	"github.com/toolgate/toolgate/registry"
@@ -61,6 +62,40 @@ func TestCompactNamesTheSignals(t *testing.T) {
 	signals, _ := view["signals"].([]any)
 	if len(signals) != 1 || signals[0] != reply.Kernel.Signals[0].ID() || view["decision_id"] != reply.DecisionID || view["trace_id"] != reply.TraceID || len(view) != 4 {
 		t.Errorf("the view is %v", view)
+	}
+}
+
+// A result whose metadata are null, or that is nested deep, passes every mode whole, and
+// every control looks at it.
+func TestOddResultsPass(t *testing.T) {
+	deep := `{"secret":"s3cret","text":"x\u202ey","deep":` + strings.Repeat(`[{"a":`, 450) + `1` + strings.Repeat(`}]`, 450) + `}`
+	for _, mode := range []string{"off", "compact", "full", "signals"} {
+		for _, meta := range []string{`null`, `{"a":1}`} {
+			tool := *searcher
+			tool.EscapeHidden, tool.OutputMode = true, "enforce"
+			tool.Output = mustSchema(`{"properties":{"secret":{"type":"string"},"deep":{"$ref":"#/$defs/d"}},"$defs":{"d":{"type":["array","object","integer"],"items":{"$ref":"#/$defs/d"},"additionalProperties":{"$ref":"#/$defs/d"}}}}`)
+			b := newBench(t, &tool)
+			b.Apply(proxy.Settings{Results: mode})
+			b.decision.Redact = []string{"/structuredContent/secret", "/structuredContent/deep/0/a/0/a/0/none"}
+			b.result = `{"content":[{"type":"text","text":"hello"}],"structuredContent":` + deep + `,"_meta":` + meta + `}`
+			reply, f := b.call(t, plain)
+			if f != nil {
+				t.Fatalf("%s, _meta %.10s: %v", mode, meta, f)
+			}
+			got := string(reply.Result)
+			if _, _, err := jsonrpc.CheckValue(reply.Result, jsonrpc.Limits{Depth: 2000}); err != nil || strings.Contains(got, "s3cret") {
+				t.Errorf("%s, _meta %.10s: %v, %.200s", mode, meta, err, got)
+			}
+			if text, _ := jsonrpc.TextAt(reply.Result, "structuredContent", "text"); mode != "signals" && text != "x<U+202E>y" {
+				t.Errorf("%s, _meta %.10s: the text is %q", mode, meta, text)
+			}
+			if own, ok := jsonrpc.At(reply.Result, "_meta", "io.toolgate/result"); ok == (mode == "off") || ok && own[0] != '{' {
+				t.Errorf("%s, _meta %.10s: our metadata are %.200s", mode, meta, own)
+			}
+			if a, _ := jsonrpc.At(reply.Result, "_meta", "a"); meta != "null" && string(a) != "1" {
+				t.Errorf("%s: the server's metadata are lost: %.200s", mode, got)
+			}
+		}
 	}
 }
 

@@ -38,8 +38,6 @@ type Options struct {
 	Executable string
 	// Sandbox starts stdio upstreams; nil means one that hides nothing.
 	Sandbox *sandbox.Host
-	// MaxAnswerBytes bounds one message of an upstream; 0 means 12 MiB.
-	MaxAnswerBytes int
 	// SessionTTL is how long an idle session's connection is kept; 0 means 10
 	// minutes.
 	SessionTTL time.Duration
@@ -190,7 +188,7 @@ func (r *Registry) start(cfg config.Server) *entry {
 	}
 	e.server = upstream.Start(cfg, upstream.Options{
 		Version: r.opts.Version, Executable: r.opts.Executable, Sandbox: r.opts.Sandbox, Logger: r.log, Now: r.opts.Now,
-		MaxAnswerBytes: r.opts.MaxAnswerBytes, IdleTTL: r.opts.SessionTTL,
+		IdleTTL: r.opts.SessionTTL,
 		First: func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()

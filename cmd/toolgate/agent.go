@@ -13,8 +13,12 @@ import (
 	"github.com/toolgate/toolgate/internal/mcpclient"
 )
 
-// maxAnswer bounds what a command reads of one answer, in bytes.
-const maxAnswer = 16 << 20
+// Bounds of what a command reads of one answer: twice the largest message of a server,
+// which results "full" repeat, in bytes, and its nesting.
+const (
+	maxAnswer = 128 << 20
+	maxDepth  = 10_000
+)
 
 // agent is an MCP client of a running toolgate.
 type agent struct {
@@ -38,7 +42,7 @@ func (e *env) agent(ctx context.Context) (*agent, error) {
 	if e.token != "" {
 		header.Set("Authorization", "Bearer "+e.token)
 	}
-	a := &agent{mcpclient.New(mcpclient.Options{MaxBytes: maxAnswer}), base}
+	a := &agent{mcpclient.New(mcpclient.Options{MaxBytes: maxAnswer, MaxDepth: maxDepth}), base}
 	if err := a.OpenHTTP(base, header, refusing{to.client(0).Transport}); err != nil {
 		return nil, usage(err)
 	}

@@ -402,13 +402,34 @@ func TestDecodeOpen(t *testing.T) {
 	}
 }
 
-func TestFaultCarriesACertainID(t *testing.T) {
+// A fault has the id of its message wherever the message has exactly one, whatever is
+// wrong with the rest.
+func TestFaultHasID(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"before the fault", `{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":1,"a":2}}`, "7"},
 		{"after the fault", `{"method":"m","params":{"a":1e999},"jsonrpc":"2.0","id":"x"}`, `"x"`},
 		{"wrong version", `{"jsonrpc":"1.0","id":7,"method":"m"}`, "7"},
-		{"not JSON", `{"jsonrpc":"2.0","id":7,"method":}`, ""},
-		{"two values", `{"jsonrpc":"2.0","id":7,"method":"m"} {}`, ""},
+		{"not JSON", `{"jsonrpc":"2.0","id":7,"method":}`, "7"},
+		{"not JSON before it", `{"params":{"a":tru,"b":[}},"id":7}`, "7"},
+		{"two values", `{"jsonrpc":"2.0","id":7,"method":"m"} {}`, "7"},
+		{"too deep", `{"method":"m","params":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `,"id":7}`, "7"},
+		{"invalid UTF-8", "{\"method\":\"m\",\"params\":{\"a\":\"\xff\"},\"id\":7}", "7"},
+		{"invalid UTF-8 in a text", "{\"method\":\"\xff\",\"id\":7}", "7"},
+		{"lone surrogate", `{"method":"m","params":{"a":"\ud800"},"id":7}`, "7"},
+		{"raw control character", "{\"method\":\"m\",\"params\":{\"a\":\"\x01\"},\"id\":7}", "7"},
+		{"brackets in a text", `{"method":"]}\"{","id":7,"params":{"a":1,"a":2}}`, "7"},
+		{"long text before it", `{"method":"` + strings.Repeat(`\"`, 5000) + `","id":7,"params":[]}`, "7"},
+		{"escaped name", `{"method":"m","\u0069d":7,"params":[]}`, "7"},
+		{"breaks off", `{"jsonrpc":"2.0","id":"x","params":{"a":`, `"x"`},
+		{"breaks off in a number", `{"jsonrpc":"2.0","id":12`, ""},
+		{"breaks off behind a number", `{"jsonrpc":"2.0","id":12,`, "12"},
+		{"breaks off in a text", `{"jsonrpc":"2.0","id":"12`, ""},
+		{"an id that is no text", `{"id":"\ud800","params":[]}`, ""},
+		{"an id that is no UTF-8", "{\"id\":\"\xff\",\"params\":[]}", ""},
+		{"an id with a control character", "{\"id\":\"\x01\",\"params\":[]}", ""},
+		{"byte order mark", "\xef\xbb\xbf" + `{"id":7}`, ""},
+		{"a log line", `INFO {"id":7}`, ""},
+		{"repeated around a fault", `{"id":7,"params":{"a":tru},"id":8}`, ""},
 		{"repeated", `{"jsonrpc":"2.0","id":7,"id":7,"method":"m"}`, ""},
 		{"misspelled beside", `{"jsonrpc":"2.0","id":7,"Id":8,"method":"m"}`, ""},
 		{"invalid", `{"jsonrpc":"2.0","id":1.5,"method":"m"}`, ""},
@@ -420,6 +441,21 @@ func TestFaultCarriesACertainID(t *testing.T) {
 		var f *jsonrpc.Fault
 		if !errors.As(err, &f) || string(f.ID) != tt.want {
 			t.Errorf("%s: id %s (%v), want %s", tt.name, f.ID, err, tt.want)
+		}
+	}
+}
+
+// A message that is too large has its id where it can be read, too.
+func TestTooLargeHasID(t *testing.T) {
+	large := `"` + strings.Repeat("x", 6000) + `"`
+	for text, want := range map[string]string{
+		`{"id":7,"method":"m","params":{"a":` + large + `}}`: "7", `{"method":"m","params":{"a":` + large + `},"jsonrpc":"2.0","id":7}`: "7",
+		`{"error":` + large + `,"id":"x","ok":false}`: `"x"`, `{"params":{"id":1,"a":` + large + `}}`: "", `[{"id":7,"a":` + large + `}]`: "",
+		`{"id":7,"a":` + large + `,"id":7}`: "", `{"a":[` + strings.Repeat(large+",", 10) + `0],"id":7}`: "7",
+	} {
+		_, err := jsonrpc.Decode([]byte(text), jsonrpc.Limits{Bytes: 1000})
+		if f := jsonrpc.FaultOf(err); f.Kind != jsonrpc.TooLarge || string(f.ID) != want {
+			t.Errorf("%.60s: %v with id %s, want %s", text, f, f.ID, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -91,6 +92,61 @@ func agrees(t *testing.T, m *jsonrpc.Message) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)
 	}
+}
+
+// FuzzOutline: an outline has the id that the whole message has where that is JSON, is
+// the same in whatever pieces the message comes, and is small.
+func FuzzOutline(f *testing.F) {
+	for _, seed := range []string{`{"id":1,"method":"m"}`, `{"params":{"id":2,"a":["}"]},"id":"\u0061"}`, `{"a":"\\","id":1}`, `{"id":1,"ID":2}`, `{"id":1`, `{"a":"` + strings.Repeat(`\\`, 200) + `","id":3}`, `[]`, ``, `}{"id":1}`} {
+		f.Add([]byte(seed), 3)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, cut int) {
+		whole, pieces := jsonrpc.OutlineOf(data), new(jsonrpc.Outline)
+		cut = max(0, min(cut, len(data)))
+		_, _ = pieces.Write(data[:cut])
+		_, _ = pieces.Write(data[cut:])
+		id := whole.ID()
+		if string(id) != string(pieces.ID()) || whole.Asks() != pieces.Asks() {
+			t.Fatalf("%q: id %s in one piece, %s in two", data, id, pieces.ID())
+		}
+		if id != nil && jsonrpc.Key(id) == "" {
+			t.Fatalf("%q: %s is no id", data, id)
+		}
+		m, err := jsonrpc.Decode(data, jsonrpc.Limits{})
+		if err != nil || len(data) > 1000 {
+			return
+		}
+		if asks := m.Kind == jsonrpc.Request || m.Kind == jsonrpc.Notification; string(m.ID) != string(id) || asks != whole.Asks() {
+			t.Fatalf("%q: id %s of a message that asks: %t", data, id, whole.Asks())
+		}
+	})
+}
+
+// FuzzMend: mending accepts what strict decoding accepts, unchanged; whatever else it
+// accepts is as long as before, strict, and means what encoding/json reads.
+func FuzzMend(f *testing.F) {
+	for _, seed := range []string{
+		`{"a":"\ud800"}`, `["\udc00\ud800","\ud800\udc00\uD800"]`, `{"\ud800":1,"\ud801":2}`, `"\ud800\u0041"`, `"\ud80"`, `"\\ud800"`, `"\ud800\ud800\udc00"`, `"\"\uDFFF\""`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		strict, _, err := jsonrpc.CheckValue(data, jsonrpc.Limits{})
+		got, _, errMend := jsonrpc.CheckValue(data, jsonrpc.Limits{Mend: true})
+		switch {
+		case err == nil && string(got) != string(strict):
+			t.Fatalf("%q: mended to %q, %v", data, got, errMend)
+		case errMend != nil:
+			return
+		}
+		if again, _, err := jsonrpc.CheckValue(got, jsonrpc.Limits{}); err != nil || string(again) != string(got) || len(got) != len(bytes.Trim(data, " \t\r\n")) {
+			t.Fatalf("%q: mended to %q: %v", data, got, err)
+		}
+		var before, after any
+		if err := errors.Join(json.Unmarshal(data, &before), json.Unmarshal(got, &after)); err == nil && !cmp.Equal(before, after) {
+			t.Fatalf("%q: mended to %q", data, got)
+		}
+	})
 }
 
 // FuzzValue: the tree is the one that encoding/json builds.

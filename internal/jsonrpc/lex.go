@@ -22,6 +22,7 @@ type lexer struct {
 	named    int  // where the last name begins
 	lines    bool // there are line ends between tokens
 	accepted bool // a strict pass has accepted data: strings are only searched for their ends
+	mend     bool // lone surrogates in strings are replaced in data
 }
 
 // maxDepth is how many arrays and objects may be open at once where no Limits say so,
@@ -246,6 +247,9 @@ func (l *lexer) string() bool {
 			switch {
 			case c == '\\':
 				n := escape(data[p:])
+				if n == 0 && l.mend && utf16.IsSurrogate(unit(data[p:])) {
+					n = copy(data[p:], `\ufffd`)
+				}
 				if n == 0 {
 					return false
 				}
@@ -271,21 +275,23 @@ var plainEscapes = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': t
 // escape returns the length of the escape \uXXXX or of the pair of surrogates at the
 // beginning of text, 0 for none.
 func escape(text []byte) int {
-	unit := func(at int) rune {
-		if len(text) >= at+6 && text[at] == '\\' && text[at+1] == 'u' {
-			if n, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16); err == nil {
-				return rune(n)
-			}
-		}
-		return -1
-	}
-	switch r := unit(0); {
+	switch r := unit(text); {
 	case r < 0:
 		return 0
 	case !utf16.IsSurrogate(r):
 		return 6
-	case utf16.DecodeRune(r, unit(6)) != utf8.RuneError:
+	case utf16.DecodeRune(r, unit(text[6:])) != utf8.RuneError:
 		return 12
 	}
 	return 0
+}
+
+// unit returns the code unit of the escape \uXXXX at the beginning of text, -1 for none.
+func unit(text []byte) rune {
+	if len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
+		if n, err := strconv.ParseUint(string(text[2:6]), 16, 16); err == nil {
+			return rune(n)
+		}
+	}
+	return -1
 }

@@ -1,7 +1,6 @@
 package jsonrpc
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -46,6 +45,9 @@ type Limits struct {
 	// not know (seed 004, additional properties). A name that differs only by
 	// case from a known one is refused all the same.
 	Open bool
+	// Mend makes Decode and CheckValue accept lone surrogates in strings, such as
+	// \ud800, and replaces each by \ufffd, which is as long and has one reading.
+	Mend bool
 	// Owned hands data over: Decode and CheckValue use its bytes in place of a copy
 	// and put spaces for line ends into them. Nobody else may write to them. The result
 	// of an answer has the capacity that is behind it in data: see Append.
@@ -116,15 +118,17 @@ func (k FaultKind) String() string {
 type Fault struct {
 	Kind   FaultKind
 	Reason string
-	// Pointer is the JSON Pointer of the value at fault, "" for the message.
+	// Pointer is the JSON Pointer of the value at fault, "" for the message. Where it
+	// would be long it is that of an object or array around the value.
 	Pointer string
 	// Want and Got say what would be accepted at Pointer and what is there, ""
 	// where there is no such pair.
 	Want, Got string
 	// Offset counts bytes from the start of the input.
 	Offset int64
-	// ID is the request's id where the whole message was read and it has
-	// exactly one valid id; else nil.
+	// ID is the message's id as Decode finds it, also in a message that breaks off or
+	// is malformed further in: see Outline. It is nil where the message has none that
+	// is valid, or two.
 	ID json.RawMessage
 }
 
@@ -210,7 +214,7 @@ func Accepted(raw json.RawMessage) any { return (&lexer{data: raw, accepted: tru
 // and then the message is nil. Decode refuses:
 //
 //   - bytes that are not exactly one JSON value (RFC 8259), a byte order mark,
-//     invalid UTF-8 and lone surrogates;
+//     invalid UTF-8 and lone surrogates (but see Limits.Mend);
 //   - repeated names at any depth, control characters in names, and names that
 //     differ only by case (but see Message.Variants);
 //   - numbers, nesting and messages beyond lim;
@@ -222,12 +226,12 @@ func Accepted(raw json.RawMessage) any { return (&lexer{data: raw, accepted: tru
 // message does not alias data. The id of a failure may be null, which is no id.
 func Decode(data []byte, lim Limits) (*Message, error) {
 	s, f := scan(data, lim, zoneTop)
-	if f != nil {
-		return nil, f
-	}
 	m := &Message{Raw: s.raw, Variants: s.variants}
-	if f := s.judge(m); f != nil {
-		f.ID = s.certainID()
+	if f == nil {
+		f = s.judge(m)
+	}
+	if f != nil {
+		f.ID = OutlineOf(data).ID()
 		return nil, f
 	}
 	return m, nil
@@ -358,25 +362,6 @@ func otherID(raw json.RawMessage) string {
 	default:
 		return kind
 	}
-}
-
-// certainID returns a copy of the id where there is no doubt which it is:
-// neither repeated nor misspelled.
-func (s *findings) certainID() json.RawMessage {
-	var id json.RawMessage
-	for _, own := range s.members {
-		if own.zone != zoneTop || !bytes.EqualFold(own.name, []byte("id")) {
-			continue
-		}
-		if id != nil || string(own.name) != "id" {
-			return nil
-		}
-		id = own.value
-	}
-	if Key(id) == "" {
-		return nil
-	}
-	return bytes.Clone(id)
 }
 
 // Split returns the elements of a batch (JSON-RPC 2.0 §6, MCP 2025-03-26). They

@@ -93,8 +93,9 @@ func scan(data []byte, lim Limits, z zone) (found findings, fault *Fault) {
 		Digits: cmp.Or(max(lim.Digits, 0), defaults.Digits), Exponent: cmp.Or(max(lim.Exponent, 0), defaults.Exponent), Open: lim.Open, Owned: lim.Owned,
 	}
 	if len(data) > s.lim.Bytes {
-		return found, &Fault{Kind: TooLarge, Reason: fmt.Sprintf("more than %d bytes", s.lim.Bytes), Offset: int64(s.lim.Bytes)}
+		return found, (&Outline{}).TooLarge(s.lim.Bytes)
 	}
+	s.mend = lim.Mend
 	text := bytes.TrimLeft(data, blanks)
 	s.lead = len(data) - len(text)
 	if text = bytes.TrimRight(text, blanks); !lim.Owned {
@@ -411,11 +412,15 @@ func (s *scanner) refuse(at int, reason string) {
 	}
 }
 
-// pointer is the JSON Pointer (RFC 6901) of what d has read last, with long names cut.
+// pointer is the JSON Pointer (RFC 6901) of what d has read last, or of what that is in
+// where it would be long, with long names cut.
 func pointer(d *jsontext.Decoder) string {
 	const most = 256
 	var p jsontext.Pointer
 	for name := range d.StackPointer().Tokens() {
+		if len(p) > most {
+			break
+		}
 		p = p.AppendToken(strings.ToValidUTF8(name[:min(len(name), most)], ""))
 	}
 	return string(p)

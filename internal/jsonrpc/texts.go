@@ -41,15 +41,15 @@ func (l *lexer) build() any {
 // included. Other values keep their spelling; white space between tokens is removed.
 // It returns null for bytes that are not one JSON value.
 func MapStrings(value json.RawMessage, f func(string) string) json.RawMessage {
-	return rewrite(value, func(_ []string, _ bool, text string) string { return f(text) })
+	return rewrite(value, func(_ bool, text string) string { return f(text) })
 }
 
 // MapTexts is MapStrings for the texts in a message of an MCP server that are made to be
 // read: the values of title, description, text, message, systemPrompt and $comment, in
 // JSON Schemas too. Names, addresses, and what a schema validates or proposes are left.
 func MapTexts(value json.RawMessage, f func(string) string) json.RawMessage {
-	return rewrite(value, func(path []string, isName bool, text string) string {
-		if isName || !isText(path) {
+	return rewrite(value, func(isText bool, text string) string {
+		if !isText {
 			return text
 		}
 		return f(text)
@@ -62,39 +62,40 @@ var (
 	schemaNames = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
-// isText reports whether a value is a text to read, by the names of the members in which
-// it is, "" for elements of arrays. The names in an object of schemas are not keywords.
-func isText(path []string) bool {
-	inSchemas := false
-	for i, name := range path {
-		switch {
-		case i == len(path)-1:
-			return !inSchemas && slices.Contains(textNames, name)
-		case !inSchemas && slices.Contains(valueNames, name):
-			return false
-		}
-		inSchemas = !inSchemas && slices.Contains(schemaNames, name)
-	}
-	return false
+// A place is where a value is, as far as that says which strings are texts to read.
+type place struct {
+	isText    bool // the value is one, if it is a string
+	isData    bool // the value is, or is in, what a schema validates or proposes
+	inSchemas bool // the names of its members are not keywords: they have schemas
 }
 
-// rewrite returns value with f applied to every string. The path is only valid during
-// the call of f.
-func rewrite(value json.RawMessage, f func(path []string, isName bool, text string) string) json.RawMessage {
+// below returns the place of a member called name of the value at p, "" for an element.
+func (p place) below(name string) place {
+	keyword := !p.inSchemas && !p.isData
+	return place{
+		isText:    keyword && slices.Contains(textNames, name),
+		isData:    p.isData || keyword && slices.Contains(valueNames, name),
+		inSchemas: keyword && slices.Contains(schemaNames, name),
+	}
+}
+
+// rewrite returns value with f applied to every string, names of members included.
+func rewrite(value json.RawMessage, f func(isText bool, text string) string) json.RawMessage {
 	if !jsontext.Value(value).IsValid(lenient, jsontext.AllowInvalidUTF8(true)) {
 		return json.RawMessage("null")
 	}
-	return (&lexer{data: value, accepted: true}).rewrite(make([]byte, 0, len(value)), nil, f)
+	return (&lexer{data: value, accepted: true}).rewrite(make([]byte, 0, len(value)), place{}, f)
 }
 
-// rewrite appends the value that begins here to out, with f applied to its strings.
-func (l *lexer) rewrite(out []byte, path []string, f func(path []string, isName bool, text string) string) []byte {
+// rewrite appends the value at p, which begins here, to out, with f applied to its
+// strings.
+func (l *lexer) rewrite(out []byte, p place, f func(isText bool, text string) string) []byte {
 	open := l.peek()
 	switch open {
 	case '{', '[':
 	case '"':
 		text, _ := jsontext.AppendUnquote(nil, l.element())
-		out, _ = jsontext.AppendQuote(out, f(path, false, string(text)))
+		out, _ = jsontext.AppendQuote(out, f(p.isText, string(text)))
 		return out
 	default:
 		return append(out, l.element()...)
@@ -104,12 +105,11 @@ func (l *lexer) rewrite(out []byte, path []string, f func(path []string, isName 
 		if out[len(out)-1] != open {
 			out = append(out, ',')
 		}
-		at := append(path, string(name))
 		if open == '{' {
-			out, _ = jsontext.AppendQuote(out, f(at, true, string(name)))
+			out, _ = jsontext.AppendQuote(out, f(false, string(name)))
 			out = append(out, ':')
 		}
-		out = l.rewrite(out, at, f)
+		out = l.rewrite(out, p.below(string(name)), f)
 		return true
 	})
 	return append(out, open+2) // the closing bracket

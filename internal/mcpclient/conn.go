@@ -24,8 +24,9 @@ import (
 
 // Options are what a Conn needs besides its transport.
 type Options struct {
-	// MaxBytes bounds one message of the server.
-	MaxBytes int
+	// MaxBytes bounds one message of the server, in bytes, and MaxDepth how many arrays
+	// and objects may be in each other. 0 stands for the limits of package jsonrpc.
+	MaxBytes, MaxDepth int
 	// IDs is the last id given out; nil begins at 0. Connections that a server
 	// may take for one share it.
 	IDs *atomic.Int64
@@ -91,7 +92,9 @@ func New(opts Options) *Conn {
 		opts.Handle = func(*jsonrpc.Message, *Call) { opts.Dropped.Add(1) }
 	}
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
-	c := &Conn{opts: opts, limits: jsonrpc.Limits{Bytes: opts.MaxBytes}, unasked: rate.NewLimiter(unaskedRate, unaskedBurst), calls: make(map[string]*Call)}
+	c := &Conn{opts: opts, unasked: rate.NewLimiter(unaskedRate, unaskedBurst), calls: make(map[string]*Call)}
+	// The bytes of a message are the connection's own.
+	c.limits = jsonrpc.Limits{Bytes: cmp.Or(opts.MaxBytes, jsonrpc.DefaultLimits().Bytes), Depth: opts.MaxDepth, Mend: true, Owned: true}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.speakIn(Session{})
 	return c
@@ -237,9 +240,8 @@ func (p *Call) await(ctx context.Context) error {
 // source says which calls a stream may answer: the one that it was opened for,
 // or, where all share one stream, any.
 type source struct {
-	only  *Call
-	any   bool
-	owned bool // nobody else has the bytes of the message
+	only *Call
+	any  bool
 }
 
 // take removes the call with an id that a stream may answer from the table. The
@@ -317,11 +319,10 @@ func (c *Conn) slowDown() {
 
 // receive handles one message of the server. The error is ErrMalformed with the
 // *jsonrpc.Fault of a message that strict decoding refused; the connection
-// continues, and a call that the message certainly answers has failed with it.
+// continues, and a call that the message certainly answers has failed with it. Nobody
+// else may have raw.
 func (c *Conn) receive(raw []byte, from source) error {
-	limits := c.limits
-	limits.Owned = from.owned
-	msg, err := jsonrpc.Decode(raw, limits)
+	msg, err := jsonrpc.Decode(raw, c.limits)
 	if err != nil {
 		return c.receiveFaulty(raw, malformed(err), from)
 	}
@@ -342,6 +343,40 @@ func (c *Conn) receive(raw []byte, from source) error {
 	}
 	return nil
 }
+
+// receiveEvent handles one message of an event stream, as receive does.
+func (c *Conn) receiveEvent(event Event, from source) error {
+	if event.Long != nil {
+		c.receiveLong(event.Long, from)
+		return nil
+	}
+	return c.receive(event.Data, from)
+}
+
+// receiveLong handles a message beyond the limit, which was read and not kept: it is
+// dropped and counted. The call that it answers fails; on the stream of one call that is
+// this call, unless the message has another's id. A request is refused.
+func (c *Conn) receiveLong(long *jsonrpc.Outline, from source) {
+	c.slowDown()
+	c.opts.Dropped.Add(1)
+	c.opts.Log.Warn("the server sent a message that is too large: it was dropped", "most_bytes", c.limits.Bytes)
+	id, rawID := "", long.ID()
+	switch id, _ = jsonrpc.Text(rawID); {
+	case long.Asks() && rawID != nil && !c.actions:
+		c.Offer(jsonrpc.NewFailure(rawID, codeInvalid, "the request is larger than "+sizeText(c.limits.Bytes), nil))
+		return
+	case long.Asks():
+		return
+	case rawID == nil && from.only != nil:
+		id = from.only.ID
+	}
+	if p := c.take(id, from); p != nil {
+		p.answer(nil, c.tooLarge())
+	}
+}
+
+// codeInvalid is the code of JSON-RPC 2.0 for a request that is none.
+const codeInvalid = -32600
 
 // receiveStray handles an answer that has the id of no call. One that has it as a number
 // fails the call at once: ids are returned as they were sent (JSON-RPC 2.0 §5).

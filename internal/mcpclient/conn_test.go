@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -232,6 +233,80 @@ func TestUnreadableAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A message that is too large fails the call that it answers and no other: as a body, as
+// an event of the call's own stream, and on the one stream of HTTP+SSE. One that answers
+// nothing is passed over.
+func TestHTTPLongMessages(t *testing.T) {
+	large := strings.Repeat("x", 1<<20)
+	answer := `{"result":{"a":"` + large + `"},"jsonrpc":"2.0","id":"1"}`
+	notice := `{"method":"notifications/message","params":{"data":"` + large + `"},"jsonrpc":"2.0"}`
+	sound := `{"jsonrpc":"2.0","id":"1","result":{}}`
+	for _, tt := range []struct {
+		name, media, body string
+		fails             bool
+	}{
+		{"a body", "application/json", answer, true},
+		{"an event", "text/event-stream", "data: " + answer + "\n\n", true},
+		{"an event without an id", "text/event-stream", "data: " + large + "x\n\n", true},
+		{"a notification before the answer", "text/event-stream", "data: " + notice + "\n\ndata: " + sound + "\n\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+			defer c.Close()
+			base := transport(func(req *http.Request) (*http.Response, error) {
+				_, _ = io.ReadAll(req.Body)
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {tt.media}}, ContentLength: -1, Body: io.NopCloser(strings.NewReader(tt.body))}, nil
+			})
+			if err := c.OpenHTTP("http://127.0.0.1:1/mcp", nil, base); err != nil {
+				t.Fatal(err)
+			}
+			_, e := c.Do(t.Context(), &mcpclient.Call{ID: c.NextID(), Method: "tools/call"})
+			if tt.fails && (e == nil || e.Kind != mcpclient.TooLarge) || !tt.fails && e != nil || c.Dead() {
+				t.Errorf("got %v", e)
+			}
+		})
+	}
+	t.Run("the shared stream", func(t *testing.T) {
+		stream, events := io.Pipe()
+		c := mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20})
+		defer func() { // the end of the stream ends its reader
+			_ = events.Close()
+			c.Close()
+		}()
+		go func() { _, _ = io.WriteString(events, "event: endpoint\ndata: /m\n\n") }()
+		base := transport(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodGet {
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: stream}, nil
+			}
+			_, _ = io.ReadAll(req.Body)
+			return &http.Response{StatusCode: http.StatusAccepted, Body: http.NoBody}, nil
+		})
+		if err := c.OpenSSE(t.Context(), "http://127.0.0.1:1/sse", nil, base, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		errs := map[string]chan *mcpclient.Error{}
+		for range 2 {
+			call, ended := &mcpclient.Call{ID: c.NextID(), Method: "tools/call"}, make(chan *mcpclient.Error, 1)
+			errs[call.ID] = ended
+			go func() {
+				_, e := c.Do(t.Context(), call)
+				ended <- e
+			}()
+			for c.Lookup(call.ID) == nil {
+				runtime.Gosched()
+			}
+		}
+		_, _ = io.WriteString(events, "data: "+notice+"\n\ndata: "+answer+"\n\n")
+		if e := <-errs["1"]; e == nil || e.Kind != mcpclient.TooLarge {
+			t.Errorf("the call: %v", e)
+		}
+		_, _ = io.WriteString(events, "data: "+strings.Replace(sound, `"1"`, `"2"`, 1)+"\n\n")
+		if e := <-errs["2"]; e != nil {
+			t.Errorf("the other call: %v", e)
+		}
+	})
 }
 
 func Example() {

@@ -178,26 +178,26 @@ var errEnded = errors.New("the event stream ended before the answer")
 // errGone reports a response that is no event stream.
 var errGone = errors.New("the endpoint does not resume the stream")
 
-// Follow passes the messages of the event stream that answers a POST to take
+// Follow passes the messages of the event stream that answers a POST to take,
 // until done reports that nothing more is wanted. With resume, a stream that breaks off is continued where it was
 // left, if the server gave its events ids; the POST is never sent again. The
 // caller closes body. The error says why the stream ended early.
-func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, take func(data []byte), done func() bool) error {
+func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume bool, take func(Event), done func() bool) error {
 	var at Position
-	err := e.pump(body, &at, take, done)
+	err := e.pump(body, &at, true, take, done)
 	for !done() {
 		pause := at.pause(e.Pause)
 		if at.retry > 0 && err == nil { // a server that wants to be polled says so
 			at.tries = 1
 		}
-		if !resume || at.Last == "" || at.tries > maxResumes || errors.Is(err, ErrTooLong) || ctx.Err() != nil {
+		if !resume || at.Last == "" || at.tries > maxResumes || ctx.Err() != nil {
 			return errors.Join(errEnded, err)
 		}
 		if wait.For(ctx, pause); done() {
 			break
 		}
 		var status int
-		if status, err = e.resume(ctx, s, &at, take, done); errors.Is(err, errGone) && !Passing(status) {
+		if status, err = e.resume(ctx, s, &at, true, take, done); errors.Is(err, errGone) && !Passing(status) {
 			at.Last = ""
 		}
 	}
@@ -206,7 +206,7 @@ func (e *Endpoint) Follow(ctx context.Context, body io.Reader, s Session, resume
 
 // resume opens a stream at a position and reads it until done reports true
 // or the connection ends; neither is an error. The status is 0 without a response.
-func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take func(data []byte), done func() bool) (status int, err error) {
+func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, eager bool, take func(Event), done func() bool) (status int, err error) {
 	res, err := e.Open(ctx, s, at)
 	if err != nil {
 		return 0, err
@@ -215,12 +215,14 @@ func (e *Endpoint) resume(ctx context.Context, s Session, at *Position, take fun
 	if !IsEvents(res) {
 		return res.StatusCode, errGone
 	}
-	return res.StatusCode, e.pump(res.Body, at, take, done)
+	return res.StatusCode, e.pump(res.Body, at, eager, take, done)
 }
 
-// pump passes messages to take until the stream ends, which is nil, or done.
-func (e *Endpoint) pump(body io.Reader, at *Position, take func(data []byte), done func() bool) error {
+// pump passes messages to take until the stream ends, which is nil, or done. Of a message
+// that is too large and answers something, an eager pump does not await the end.
+func (e *Endpoint) pump(body io.Reader, at *Position, eager bool, take func(Event), done func() bool) error {
 	events := NewEvents(body, e.MaxBytes, at)
+	events.eager = eager
 	for !done() {
 		event, err := events.Next()
 		switch {
@@ -229,7 +231,7 @@ func (e *Endpoint) pump(body io.Reader, at *Position, take func(data []byte), do
 		case err != nil:
 			return err
 		case event.isMessage():
-			take(event.Data)
+			take(event)
 		}
 	}
 	return nil
@@ -239,7 +241,7 @@ func (e *Endpoint) pump(body io.Reader, at *Position, take func(data []byte), do
 // refuses it. It calls answered, unless it is nil, once or more for each response
 // to a request for the stream, before it reads the stream. It returns whether the
 // stream was ever open, and the status of the refusal, 0 when ctx ended.
-func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte), answered func()) (opened bool, status int) {
+func (e *Endpoint) Listen(ctx context.Context, s Session, take func(Event), answered func()) (opened bool, status int) {
 	var at Position
 	done := func() bool {
 		if answered != nil {
@@ -248,7 +250,7 @@ func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte)
 		return false
 	}
 	for ctx.Err() == nil {
-		status, err := e.resume(ctx, s, &at, take, done)
+		status, err := e.resume(ctx, s, &at, false, take, done)
 		done()
 		e.Log.Debug("the stream of the server's own messages ended", "status", status, "error", err)
 		refused := errors.Is(err, errGone) && !Passing(status)
@@ -263,6 +265,9 @@ func (e *Endpoint) Listen(ctx context.Context, s Session, take func(data []byte)
 	}
 	return opened, 0
 }
+
+// ErrTooLong reports a body beyond the size limit.
+var ErrTooLong = errors.New("the answer is too large")
 
 // ReadBody reads the body of a response of at most most bytes. A longer one is
 // ErrTooLong.

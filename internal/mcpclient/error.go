@@ -93,8 +93,16 @@ func AsError(err error) *Error {
 func failed(err error) *Error { return &Error{Kind: Failed, Sent: true, Err: err} }
 
 // tooLarge is the error of an answer beyond the limit.
-func tooLarge(most int) *Error {
-	return &Error{Kind: TooLarge, Sent: true, Err: fmt.Errorf("the answer is larger than %d bytes", most)}
+func (c *Conn) tooLarge() *Error {
+	return &Error{Kind: TooLarge, Sent: true, Err: &AnswerError{"an answer of more than " + sizeText(c.limits.Bytes)}}
+}
+
+// sizeText returns a size for people: "12 MiB".
+func sizeText(bytes int) string {
+	if bytes%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	return fmt.Sprintf("%d bytes", bytes)
 }
 
 // ErrMalformed reports an answer that cannot be trusted.

@@ -3,17 +3,16 @@ package mcpclient
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
-)
 
-// ErrTooLong reports an event or a line beyond the size limit.
-var ErrTooLong = errors.New("an event is too large")
+	"github.com/toolgate/toolgate/internal/jsonrpc"
+)
 
 const (
 	maxPause = 30 * time.Second // between two attempts, unless the server asks for more
@@ -48,7 +47,10 @@ func (p *Position) pause(first time.Duration) time.Duration {
 // Event is one event of a stream (HTML, server-sent events).
 type Event struct {
 	Kind string // "" or "message" for a message
-	Data []byte // never empty
+	Data []byte // not empty, nil where Long is set
+	// Long is the outline of data beyond the limit, which was read and not kept; nil
+	// for any other event.
+	Long *jsonrpc.Outline
 }
 
 // isMessage reports whether the event carries a JSON-RPC message.
@@ -56,21 +58,25 @@ func (v *Event) isMessage() bool { return v.Kind == "" || v.Kind == "message" }
 
 // Events reads an event stream. It is not safe for concurrent use.
 type Events struct {
-	lines *bufio.Scanner
+	in    *bufio.Reader
 	most  int // bytes of one event
 	at    *Position
-	begun bool   // a line was read
-	lf    bool   // a line feed belongs to the line before
-	long  []byte // the beginning of a line beyond the limit
+	begun bool // a line was read
+	lf    bool // a line feed belongs to the line before
+
+	// eager returns an event that is too long, and no request or notification, before
+	// its end; skips is set while the rest of it is to be passed over, and cut while
+	// that begins within a line.
+	eager, skips, cut bool
 }
 
-// NewEvents reads in and keeps at up to date. An event of more than most bytes
-// is an error.
+// ErrEndless is the error of an event of more than 1 GiB.
+var ErrEndless = errors.New("an event without an end")
+
+// NewEvents reads in and keeps at up to date. The data of an event of more than most
+// bytes is not kept.
 func NewEvents(in io.Reader, most int, at *Position) *Events {
-	e := &Events{lines: bufio.NewScanner(in), most: most, at: at}
-	e.lines.Buffer(nil, most+4096) // split refuses earlier what is too long
-	e.lines.Split(e.split)
-	return e
+	return &Events{in: bufio.NewReader(in), most: most, at: at}
 }
 
 // partial is an event that is being read.
@@ -81,78 +87,102 @@ type partial struct {
 }
 
 // Next returns the next event that has data. At the end, io.EOF, an event
-// without its last line still counts if its data is valid JSON. With ErrTooLong
-// the event holds the beginning of the data.
+// without its last line still counts if its data is valid JSON, or is too long.
 func (e *Events) Next() (Event, error) {
 	var v partial
-	for e.lines.Scan() {
-		if line := e.lines.Bytes(); len(line) > 0 {
-			e.field(&v, line)
-			if len(v.Data) > e.most {
-				return v.Event, ErrTooLong
-			}
+	for {
+		isBlank, err := e.line(&v)
+		hasData := v.Long != nil || len(v.Data) > 0
+		switch {
+		case e.skips && err == nil:
+			e.skips, v = !isBlank, partial{}
+			continue
+		case err != nil && (!errors.Is(err, io.EOF) || e.skips || v.Long == nil && !(v.has && json.Valid(v.Data))):
+			return Event{}, err
+		case err == nil && e.eager && v.Long != nil && !v.Long.Asks():
+			e.skips = !isBlank
+		case err == nil && !isBlank:
 			continue
 		}
-		if e.end(&v); len(v.Data) > 0 {
+		if v.hasID {
+			e.at.Last = v.id
+		}
+		if hasData {
 			return v.Event, nil
 		}
 		v = partial{}
 	}
-	switch err := e.lines.Err(); {
-	case errors.Is(err, ErrTooLong):
-		e.field(&v, e.long)
-		return v.Event, err
-	case err == nil && v.has && json.Valid(v.Data):
-		e.end(&v)
-		return v.Event, nil
-	default:
-		return Event{}, cmp.Or(err, io.EOF)
-	}
 }
 
-// end records the id of an event.
-func (e *Events) end(v *partial) {
-	if v.hasID {
-		e.at.Last = v.id
-	}
-}
-
-// split is a bufio.SplitFunc for lines that end with LF, CR or both. The first may
-// follow a byte order mark.
-func (e *Events) split(data []byte, atEnd bool) (advance int, line []byte, err error) {
-	line = data
+// line reads one line into v and reports whether it is empty. Lines end with LF, CR or
+// both; the first may follow a byte order mark. With an error it has read what there was
+// of a line.
+func (e *Events) line(v *partial) (isBlank bool, err error) {
 	if !e.begun {
-		line = bytes.TrimPrefix(data, []byte("\ufeff"))
+		e.skip("\ufeff")
 	} else if e.lf {
-		line = bytes.TrimPrefix(data, []byte{'\n'})
+		e.skip("\n")
 	}
-	skipped, end := len(data)-len(line), bytes.IndexAny(line, "\r\n")
-	if end >= 0 {
-		line = line[:end]
+	var line []byte
+	cut := e.cut
+	e.cut = false
+	isKept, isData := true, false // whether line has all that was read; else whether that is data
+	for {
+		if _, err := e.in.Peek(1); err != nil {
+			if isKept && len(line) > 0 {
+				e.field(v, line)
+			}
+			return false, err
+		}
+		piece, _ := e.in.Peek(e.in.Buffered())
+		end := bytes.IndexAny(piece, "\r\n")
+		if end >= 0 {
+			e.begun, e.lf, e.at.fresh = true, piece[end] == '\r', true
+			piece = piece[:end]
+		}
+		switch {
+		case isKept:
+			line = append(line, piece...)
+			isKept = len(line) <= e.most+len("data: ")
+			if isKept && end >= 0 || !isKept && bytes.HasPrefix(line, []byte("data:")) {
+				isData = e.field(v, line)
+			}
+		case isData:
+			_, _ = v.Long.Write(piece) // it never fails
+		}
+		_, _ = e.in.Discard(len(piece) + min(end+1, 1))
+		switch {
+		case end >= 0:
+			return len(line) == 0 && !cut, nil
+		case v.Long != nil && v.Long.Endless():
+			return false, ErrEndless
+		case v.Long != nil && e.eager && !v.Long.Asks():
+			e.cut = true
+			return false, nil
+		}
 	}
-	switch {
-	case len(line) > e.most+len("data: "):
-		e.long = bytes.Clone(line)
-		return 0, nil, ErrTooLong
-	case end >= 0:
-		e.begun, e.lf, e.at.fresh = true, data[skipped+end] == '\r', true
-		return skipped + end + 1, line, nil
-	case atEnd && len(line) > 0:
-		return len(data), line, nil
-	}
-	return 0, nil, nil
 }
 
-// field reads one field of an event.
-func (e *Events) field(v *partial, line []byte) {
+// skip reads over text, if it comes next.
+func (e *Events) skip(text string) {
+	if next, _ := e.in.Peek(len(text)); string(next) == text {
+		_, _ = e.in.Discard(len(text))
+	}
+}
+
+// field reads one field of an event, or the beginning of a field that is too long, and
+// reports whether it is data.
+func (e *Events) field(v *partial, line []byte) (isData bool) {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	value = bytes.TrimPrefix(value, []byte{' '})
 	switch string(name) {
 	case "data":
 		if v.has {
-			v.Data = append(v.Data, '\n')
+			value = append([]byte{'\n'}, value...)
 		}
-		v.has, v.Data = true, append(v.Data, value...)
+		v.has = true
+		e.add(v, value)
+		return true
 	case "event":
 		v.Kind = string(value)
 	case "id":
@@ -163,5 +193,18 @@ func (e *Events) field(v *partial, line []byte) {
 		if ms, err := strconv.ParseUint(string(value), 10, 63); err == nil {
 			e.at.retry = min(time.Duration(min(ms, uint64(maxRetry/time.Millisecond)))*time.Millisecond, maxRetry)
 		}
+	}
+	return false
+}
+
+// add adds data to v.
+func (e *Events) add(v *partial, data []byte) {
+	switch {
+	case v.Long != nil:
+		_, _ = v.Long.Write(data)
+	case len(v.Data)+len(data) > e.most:
+		v.Long, v.Data = jsonrpc.OutlineOf(slices.Concat(v.Data, data)), nil
+	default:
+		v.Data = append(v.Data, data...)
 	}
 }

@@ -2,6 +2,7 @@ package mcpclient_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -26,7 +27,9 @@ func readEvents(in io.Reader, most int) (all []string, last string, err error) {
 		if err != nil {
 			return all, at.Last, err
 		}
-		if event.Kind == "" || event.Kind == "message" {
+		if event.Long != nil {
+			all = append(all, fmt.Sprintf("too long, id %s", event.Long.ID()))
+		} else if event.Kind == "" || event.Kind == "message" {
 			all = append(all, string(event.Data))
 		}
 	}
@@ -54,11 +57,76 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %q, last %q, %v", test.name, got, last, err)
 		}
 	}
-	for _, long := range []string{"data: " + strings.Repeat("x", 101), strings.Repeat("data: xxxxxxxx\n", 20), strings.Repeat("x", 200)} {
-		if got, _, err := readEvents(strings.NewReader(long), 100); err == nil || got != nil {
-			t.Errorf("%.20q…: %q, %v", long, got, err)
+}
+
+// An event that is too long is passed over, and the stream continues.
+func TestLongEvents(t *testing.T) {
+	x := strings.Repeat("x", 101)
+	for _, test := range []struct{ name, long, want string }{
+		{"one line", "data: " + x + "\n\n", "too long, id "},
+		{"its id", `data: {"result":{"a":"` + x + x + `"},"id":"5"}` + "\n\n", `too long, id "5"`},
+		{"its id in another line", `data: {"result":{"a":"` + x + "\"},\r\ndata:\"id\":\"5\"}\r\n\r\n", `too long, id "5"`},
+		{"many lines", strings.Repeat("data: xxxxxxxx\n", 20) + "\n", "too long, id "},
+		{"no space", "data:" + x + "\n\n", "too long, id "},
+		{"a comment", ":" + x + x + "\n\n", ""},
+		{"an id", "id: " + x + x + "\n\n", ""},
+		{"no field", x + x + "\r\r", ""},
+		{"as long as may be", "data: " + x[1:] + "\n\n", x[1:]},
+	} {
+		for _, after := range []string{"", "id: a\ndata: next\n\n"} {
+			want, last := test.want, ""
+			if after != "" {
+				want, last = strings.TrimPrefix(want+",next", ","), "a"
+			}
+			for _, in := range []io.Reader{strings.NewReader(test.long + after), iotest.OneByteReader(strings.NewReader(test.long + after))} {
+				got, at, err := readEvents(in, 100)
+				if strings.Join(got, ",") != want || at != last || err != nil {
+					t.Errorf("%s: %q, last %q, %v", test.name, got, at, err)
+				}
+			}
 		}
 	}
+	if got, _, err := readEvents(strings.NewReader("data: "+x), 100); len(got) != 1 || err != nil {
+		t.Errorf("at the end: %q, %v", got, err)
+	}
+}
+
+// An eager reader of the answer to one call returns what is too long before its end, and
+// passes over the rest; a notification that is too long it awaits.
+func TestEagerEvents(t *testing.T) {
+	x := strings.Repeat("x", 200)
+	for _, stream := range []string{
+		`data: {"id":"5","result":"` + x + x + `"}` + "\ndata: more\n\ndata: next\n\n", "data: " + x + "\ndata: " + x + "\n\ndata: next\n\n",
+		`data: {"method":"x","params":"` + x + `"}` + "\n\ndata: next\n\n", "data: " + x[:95] + "\n" + "data: " + x + "\n\ndata: next\n\n",
+	} {
+		for _, in := range []io.Reader{strings.NewReader(stream), iotest.OneByteReader(strings.NewReader(stream))} {
+			var got []string
+			e := mcpclient.Endpoint{MaxBytes: 100}
+			err := e.Follow(t.Context(), in, mcpclient.Session{}, false, func(event mcpclient.Event) {
+				got = append(got, fmt.Sprintf("%s%t", event.Data, event.Long != nil))
+			}, func() bool { return false })
+			if err == nil || !slices.Equal(got, []string{"true", "nextfalse"}) {
+				t.Errorf("%.20q: %q, %v", stream, got, err)
+			}
+		}
+	}
+	endless := io.MultiReader(strings.NewReader(`data: {"id":"5","result":"`), forever{})
+	calls := 0
+	e := mcpclient.Endpoint{MaxBytes: 100}
+	err := e.Follow(t.Context(), endless, mcpclient.Session{}, false, func(mcpclient.Event) { calls++ }, func() bool { return calls > 0 })
+	if err != nil || calls != 1 {
+		t.Errorf("without an end: %d calls, %v", calls, err)
+	}
+}
+
+// forever is a text without an end.
+type forever struct{}
+
+func (forever) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
 }
 
 func FuzzEvents(f *testing.F) {
@@ -76,6 +144,9 @@ func FuzzEvents(f *testing.F) {
 		}
 		var again strings.Builder
 		for _, data := range whole {
+			if strings.HasPrefix(data, "too long") {
+				return
+			}
 			if len(data) > 50 || strings.Contains(data, "\r") {
 				t.Fatalf("data %q", data)
 			}

@@ -26,7 +26,7 @@ func (c *Conn) receiveFaulty(raw []byte, e *Error, from source) error {
 	}
 	c.opts.Dropped.Add(1)
 	c.opts.Log.Warn("the server sent an invalid message", "error", e.Err)
-	if p := c.take(faultyID(raw, e.Err), from); p != nil {
+	if p := c.take(faultyID(raw), from); p != nil {
 		p.answer(nil, e)
 		return e.Err
 	}
@@ -36,20 +36,16 @@ func (c *Conn) receiveFaulty(raw []byte, e *Error, from source) error {
 	return e.Err
 }
 
-// faultyID returns the id of the call that a refused message answers, "" for none: the
-// certain one, or else the first that can be read, of a batch in its first message. What
-// has none, such as a line of a log, is nobody's answer; nor is a request of the server.
-func faultyID(raw []byte, err error) string {
-	raw = bytes.TrimLeft(raw, "[ \t\r\n")
-	if _, asks := jsonrpc.Get(raw, "method"); asks {
+// faultyID returns the id of the call that a refused message answers, "" for none: of a
+// batch that of its first message. What has none, such as a line of a log, is nobody's
+// answer; nor is a request of the server.
+func faultyID(raw []byte) string {
+	message := jsonrpc.OutlineOf(bytes.TrimLeft(raw, "[ \t\r\n"))
+	if message.Asks() {
 		return ""
 	}
-	id, _ := jsonrpc.Get(raw, "id")
-	if fault, ok := errors.AsType[*jsonrpc.Fault](err); ok && fault.ID != nil {
-		id = fault.ID
-	}
-	text, _ := jsonrpc.Text(id)
-	return text
+	id, _ := jsonrpc.Text(message.ID())
+	return id
 }
 
 // malformed fails a call whose answer makes no sense.
@@ -69,19 +65,6 @@ func (c *Conn) takeLoose(raw []byte, from source) (*Call, json.RawMessage) {
 		return nil, nil
 	}
 	return c.take(id, from), result
-}
-
-// named finds the call whose id stands in the head of a message that was not
-// read to its end.
-func (c *Conn) named(head []byte) *Call {
-	const most = 256
-	head = bytes.ReplaceAll(head[:min(len(head), most)], []byte(" "), nil)
-	_, rest, ok := bytes.Cut(head, []byte(`"id":"`))
-	if !ok {
-		return nil
-	}
-	id, _, _ := bytes.Cut(rest, []byte{'"'})
-	return c.Lookup(string(id))
 }
 
 // loose lets values be anything that is JSON in shape.

@@ -101,7 +101,7 @@ func (w *httpWire) send(ctx context.Context, p *Call) error {
 		case !errors.Is(err, ErrTooLong):
 			return brokenOff(fmt.Errorf("reading the answer: %w", err))
 		}
-		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
+		w.c.Settle(p, nil, w.c.tooLarge())
 	default:
 		w.refused(res, p)
 	}
@@ -121,7 +121,7 @@ var errNoAnswer = unreadable("a message that does not have the id of the request
 
 // receive takes a plain answer.
 func (w *httpWire) receive(body []byte, p *Call) error {
-	return cmp.Or(w.c.receive(body, source{only: p, owned: true}), errNoAnswer) // which counts only if it was no answer
+	return cmp.Or(w.c.receive(body, source{only: p}), errNoAnswer) // which counts only if it was no answer
 }
 
 // exchange sends a call. It returns the body of a plain answer, or else the
@@ -166,12 +166,8 @@ func (s *spoken) repeat(p *Call) (lines []byte, ok bool) {
 // follow takes the events of a response.
 func (w *httpWire) follow(ctx context.Context, res *http.Response, p *Call) error {
 	var fault error // of the last message that was refused
-	take := func(data []byte) { fault = cmp.Or(w.c.receive(data, source{only: p}), fault) }
-	err := w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), take, p.Answered)
-	if errors.Is(err, ErrTooLong) {
-		w.c.Settle(p, nil, tooLarge(w.c.limits.Bytes))
-	}
-	return errors.Join(err, fault)
+	take := func(event Event) { fault = cmp.Or(w.c.receiveEvent(event, source{only: p}), fault) }
+	return errors.Join(w.e.Follow(ctx, res.Body, w.c.spoken.Load().Session, !w.c.Stateless(), take, p.Answered), fault)
 }
 
 // refused takes a response that is not a plain answer: a JSON-RPC answer under
@@ -283,7 +279,7 @@ func (w *httpWire) awaitStream(ctx context.Context) {
 // the server has answered the first request for the stream. A 404 after the stream
 // was open may mean that the session is lost, which only a request finds out.
 func (w *httpWire) listen(answered func()) {
-	take := func(data []byte) { _ = w.c.receive(data, source{}) } // a refused message is counted
+	take := func(event Event) { _ = w.c.receiveEvent(event, source{}) } // a refused message is counted
 	for known := false; ; {
 		opened, status := w.e.Listen(w.c.life, w.c.spoken.Load().Session, take, answered)
 		known = known || opened

@@ -2,7 +2,6 @@ package mcpclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -66,18 +65,11 @@ func (w *httpWire) readShared(events *Events) {
 	for {
 		event, err := events.Next()
 		switch {
-		case errors.Is(err, ErrTooLong):
-			fault := tooLarge(w.c.limits.Bytes)
-			if p := w.c.named(event.Data); p != nil {
-				w.c.Settle(p, nil, fault)
-			}
-			w.c.Fail(failed(fault.Err))
-			return
 		case err != nil:
 			w.c.Fail(failed(fmt.Errorf("the server ended the event stream: %w", err)))
 			return
 		case event.isMessage():
-			_ = w.c.receive(event.Data, source{any: true}) // a refused message is counted
+			_ = w.c.receiveEvent(event, source{any: true}) // a refused message is counted
 		}
 	}
 }

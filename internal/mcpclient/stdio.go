@@ -2,7 +2,6 @@ package mcpclient
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/ndjson"
 )
 
 const (
@@ -133,14 +134,13 @@ func (w *stdioWire) put(out outLine) bool {
 func (w *stdioWire) read() {
 	lines := bufio.NewReaderSize(w.out, 64<<10)
 	for !w.c.Dead() {
-		line, err := readLine(lines, w.c.limits.Bytes)
+		line, long, err := ndjson.ReadLine(lines, w.c.limits.Bytes)
 		switch {
-		case errors.Is(err, ErrTooLong):
-			w.tooLong(line)
-			return
 		case err != nil:
 			w.ended(fmt.Errorf("the server closed its output: %w", err))
 			return
+		case long != nil:
+			w.c.receiveLong(long, source{any: true})
 		case len(line) > 0:
 			w.receive(line)
 		}
@@ -170,37 +170,8 @@ func (w *stdioWire) ended(err error) {
 	}
 }
 
-// tooLong fails the connection because of a line beyond the limit: the call that
-// it answers, if its head tells, with TooLarge.
-func (w *stdioWire) tooLong(head []byte) {
-	cause := tooLarge(w.c.limits.Bytes)
-	if p := w.c.named(head); p != nil {
-		w.c.Settle(p, nil, cause)
-		cause = failed(errors.New("the server was restarted: it sent an answer beyond the size limit to another call"))
-	}
-	w.c.Fail(cause)
-}
-
 // close implements wire.
 func (w *stdioWire) close() {
 	w.process.Stop()
 	w.tasks.Wait()
-}
-
-// readLine reads one line without its end. Beyond most bytes it stops reading
-// and returns what it has with ErrTooLong.
-func readLine(r *bufio.Reader, most int) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		line = append(line, part...)
-		switch {
-		case len(line) > most+1:
-			return line, ErrTooLong
-		case err == nil:
-			return bytes.TrimRight(line, "\r\n"), nil
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return line, err
-		}
-	}
 }

@@ -43,7 +43,7 @@ func serve(t *testing.T) *served {
 		t.Fatal(err)
 	}
 	s := &served{t: t, stdin: stdin, stdout: stdout, lines: bufio.NewReader(stdin), near: []io.Closer{in, out}, exited: make(chan struct{})}
-	s.Conn = mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20, Handle: s.handle})
+	s.Conn = mcpclient.New(mcpclient.Options{MaxBytes: 1 << 20, MaxDepth: 1000, Handle: s.handle})
 	s.OpenStdio(in, out, s, false)
 	t.Cleanup(func() {
 		s.Close()
@@ -283,6 +283,87 @@ func TestInvalidLines(t *testing.T) {
 				t.Errorf("got %v, want a result", faults[0])
 			case tt.reason != "" && (!errors.Is(faults[0], mcpclient.ErrMalformed) || !strings.Contains(faults[0].Error(), tt.reason)):
 				t.Errorf("got %v, want %s", faults[0], tt.reason)
+			}
+		})
+	}
+}
+
+// A line that is too large is dropped. The call that it answers fails, wherever the id is
+// in the line; the connection and its other calls live.
+func TestStdioLongLines(t *testing.T) {
+	large := `"` + strings.Repeat("x", 1<<20) + `"`
+	for _, tt := range []struct {
+		name, line string // ID is the id of the call
+		fails      bool
+		reply      string // what the server is sent
+	}{
+		{"id first", `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":` + large + `}]}}`, true, ""},
+		{"id last", `{"result":{"id":"1","content":[` + large + `]},"jsonrpc":"2.0","id":ID}`, true, ""},
+		{"an error", `{"error":{"code":1,"message":` + large + `},"jsonrpc":"2.0","id":ID}`, true, ""},
+		{"no id", `{"jsonrpc":"2.0","result":{"id":ID,"a":` + large + `}}`, false, ""},
+		{"another id", `{"jsonrpc":"2.0","id":"99","result":{"id":ID,"a":` + large + `}}`, false, ""},
+		{"a notification", `{"jsonrpc":"2.0","method":"notifications/message","params":{"id":ID,"data":` + large + `}}`, false, ""},
+		{"a request", `{"jsonrpc":"2.0","id":ID,"method":"sampling/createMessage","params":{"a":` + large + `}}`, false,
+			`{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"the request is larger than 1 MiB"}}`},
+		{"no JSON", strings.Repeat(large, 20), false, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := serve(t)
+			first := s.begin(t.Context(), `{}`)
+			ids := []string{id(t, s.read())}
+			second := s.begin(t.Context(), `{}`)
+			ids = append(ids, id(t, s.read()))
+			s.write(strings.ReplaceAll(tt.line, "ID", ids[0]))
+			if tt.reply != "" {
+				if got, want := s.read(), strings.ReplaceAll(tt.reply, "ID", ids[0]); got != want {
+					t.Errorf("the server is sent %s, want %s", got, want)
+				}
+			}
+			if tt.fails {
+				if o := <-first; o.e == nil || o.e.Kind != mcpclient.TooLarge || !o.e.Sent || o.e.Error() != "too large: an answer of more than 1 MiB" {
+					t.Errorf("the call: %s, %v", o.result, o.e)
+				}
+			} else {
+				s.write(`{"jsonrpc":"2.0","id":` + ids[0] + `,"result":{}}`)
+				if o := <-first; o.e != nil {
+					t.Errorf("the call: %v", o.e)
+				}
+			}
+			s.write(`{"jsonrpc":"2.0","id":` + ids[1] + `,"result":{}}`)
+			if o := <-second; o.e != nil || s.Dead() {
+				t.Errorf("the other call: %v", o.e)
+			}
+		})
+	}
+}
+
+// Results that only a strict reader refuses are kept: lone surrogates become U+FFFD, and
+// every other byte stays. What has two readings is refused at once, and the fault says
+// where.
+func TestStdioOddResults(t *testing.T) {
+	deep := strings.Repeat("[", 900) + strings.Repeat("]", 900)
+	for _, tt := range []struct{ name, result, want, fault string }{
+		{"lone surrogate", `{"a":"x\ud83d","b":"\udc00\ud800 \ud83d\ude00"}`, `{"a":"x\ufffd","b":"\ufffd\ufffd \ud83d\ude00"}`, ""},
+		{"lone surrogate in a name", `{"\ud83da":1e2 }`, `{"\ufffda":1e2 }`, ""},
+		{"deep", `{"a":` + deep + `}`, `{"a":` + deep + `}`, ""},
+		{"null metadata", `{"content":[],"_meta":null}`, `{"content":[],"_meta":null}`, ""},
+		{"names that are one", `{"\ud83da":1,"\udc00a":2}`, "", `duplicate key "�a" at byte 39`},
+		{"a name twice behind a lone surrogate", `{"x":"\ud800","content":1,"content":2}`, "", `duplicate key "content" at byte 52`},
+		{"no value behind a lone surrogate", `{"x":"\ud800","content":}`, "", `unexpected character at byte 50`},
+		{"no escape", `{"x":"\ud80"}`, "", "invalid escape in a string at byte 32"},
+		{"invalid UTF-8", "{\"x\":\"\xff\"}", "", "invalid UTF-8 at byte 32"},
+		{"too deep", `{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, "", "nested deeper than 1000 levels at byte 1029 (/result/a/0/0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := serve(t)
+			done := s.begin(t.Context(), `{}`)
+			s.write(`{"jsonrpc":"2.0","result":` + tt.result + `,"id":` + id(t, s.read()) + `}`)
+			o := <-done
+			if tt.fault == "" && (o.e != nil || string(o.result) != tt.want) {
+				t.Errorf("%.100s, %v, want %.100s", o.result, o.e, tt.want)
+			}
+			if tt.fault != "" && (o.e == nil || !errors.Is(o.e, mcpclient.ErrMalformed) || !strings.Contains(o.e.Error(), tt.fault)) {
+				t.Errorf("%.100s, %.200v, want %s", o.result, o.e, tt.fault)
 			}
 		})
 	}

@@ -9,30 +9,35 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 )
 
 // stopGrace is how long Serve waits for a reader whose input it has closed.
 const stopGrace = time.Second
 
+// A Handler handles one line without its end. Of a line beyond the limit it gets long,
+// its outline, and no line.
+type Handler func(line []byte, long *jsonrpc.Outline)
+
 // Serve reads lines from in and calls handle with each that is not blank, until in
-// ends, ctx is done, or out is broken. A line, without its end, of more than limit
-// bytes arrives as its first limit+1 bytes, which nothing with that limit accepts;
-// the rest is skipped, and the next line is read.
+// ends, ctx is done, or out is broken. It reads a line of more than limit bytes to its
+// end without keeping it.
 //
 // Serve returns nil, or why reading failed. If in is an io.Closer and Serve stops
 // before its end, it closes in, which ends a Read that is under way; one that does
 // not end so (a terminal's) is left to the end of the process.
-func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle func(line []byte)) error {
+func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle Handler) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var turn sync.Mutex // held while a line is handled
-	take := func(line []byte) bool {
+	take := func(line []byte, long *jsonrpc.Outline) bool {
 		turn.Lock()
 		defer turn.Unlock()
 		if ctx.Err() != nil {
 			return false
 		}
-		handle(line)
+		handle(line, long)
 		return true
 	}
 	var err error // set before ended is closed
@@ -62,10 +67,10 @@ func Serve(ctx context.Context, in io.Reader, out *Sink, limit int, handle func(
 // readLines reads lines and has take handle each before it reads the next: to hand a line
 // to another goroutine costs more than taking most of them. It returns nil at the end of
 // input, and when take returns false.
-func readLines(in *bufio.Reader, limit int, take func(line []byte) bool) error {
+func readLines(in *bufio.Reader, limit int, take func(line []byte, long *jsonrpc.Outline) bool) error {
 	for {
-		line, err := readLine(in, limit)
-		if len(bytes.TrimSpace(line)) > 0 && !take(line) || errors.Is(err, io.EOF) {
+		line, long, err := ReadLine(in, limit)
+		if (long != nil || len(bytes.TrimSpace(line)) > 0) && !take(line, long) || errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -74,19 +79,33 @@ func readLines(in *bufio.Reader, limit int, take func(line []byte) bool) error {
 	}
 }
 
-// readLine returns the next line without its end, LF or CR LF; of a line with
-// more than limit bytes the first limit+1. The last line of the input comes
-// with io.EOF, what an error cuts off with that error.
-func readLine(in *bufio.Reader, limit int) ([]byte, error) {
-	var line []byte
+// ErrEndless is the error of a line of more than 1 GiB.
+var ErrEndless = errors.New("a line without an end")
+
+// ReadLine returns the next line of in without its end, LF or CR LF; of a line of more
+// than limit bytes its outline. The last line of the input comes with io.EOF, what an
+// error cuts off with that error.
+func ReadLine(in *bufio.Reader, limit int) (line []byte, long *jsonrpc.Outline, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
-		line = append(line, part[:min(len(part), limit+3-len(line))]...)
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
+		if long == nil {
+			line = append(line, part...)
+		} else {
+			_, _ = long.Write(part) // it never fails
 		}
-		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
-		return line[:min(len(line), limit+1)], err
+		ended := !errors.Is(err, bufio.ErrBufferFull)
+		if ended && long == nil {
+			line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
+		}
+		if len(line) > limit && (ended || len(line) > limit+len("\r\n")) {
+			line, long = nil, jsonrpc.OutlineOf(line)
+		}
+		switch {
+		case ended:
+			return line, long, err
+		case long != nil && long.Endless():
+			return nil, nil, ErrEndless
+		}
 	}
 }
 

@@ -5,7 +5,6 @@
 package ndjson
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -86,9 +85,8 @@ type Fault struct {
 	Text string
 	// Issues say what is wrong where the line is JSON.
 	Issues []Issue
-	// ID is the request's id as it was spelled, nil where there is doubt about
-	// which it is. Of a line that is not JSON, or too long, it is the first id that
-	// can be read.
+	// ID is the request's id as it was spelled, nil where it has none that is valid,
+	// or two. It is also read in a line that is too long or not JSON.
 	ID json.RawMessage
 	// Cause is the same for records; never nil.
 	Cause *jsonrpc.Fault
@@ -107,6 +105,13 @@ type Request struct {
 	Input json.RawMessage
 }
 
+// TooLong returns the fault of a line of more than MaxLine bytes.
+func TooLong(line *jsonrpc.Outline) *Fault {
+	cause := line.TooLarge(MaxLine)
+	cause.ID = textID(cause.ID)
+	return &Fault{Text: Oversized, ID: cause.ID, Cause: cause}
+}
+
 // Decode reads one request line in one strict pass. It returns a request, or why
 // the line is none. Refused are: more than MaxLine bytes,
 // what jsonrpc.CheckValue refuses, unknown members of the request and of the
@@ -114,16 +119,12 @@ type Request struct {
 // that differ only by case may stand inside the input, which is judged later.
 func Decode(line []byte) (*Request, *Fault) {
 	if len(line) > MaxLine {
-		id := firstID(line)
-		return nil, &Fault{Text: Oversized, ID: id, Cause: &jsonrpc.Fault{
-			Kind: jsonrpc.TooLarge, Reason: fmt.Sprintf("more than %d bytes", MaxLine), Offset: MaxLine, ID: id,
-		}}
+		return nil, TooLong(jsonrpc.OutlineOf(line))
 	}
 	raw, _, err := jsonrpc.CheckValue(line, jsonrpc.Limits{Bytes: MaxLine})
 	if err != nil {
 		return nil, faulty(line, err)
 	}
-	id := certainID(raw)
 	members, issues := read(raw, requestMembers, true)
 	kind, isText := jsonrpc.Text(members["type"])
 	if isText && kind != ListActions && kind != Invoke {
@@ -133,6 +134,7 @@ func Decode(line []byte) (*Request, *Fault) {
 		issues = append(issues, issue("too_big", fmt.Sprintf("An id has at most %d bytes", maxID), "id"))
 	}
 	if len(issues) > 0 {
+		id := idOf(raw)
 		return nil, &Fault{Text: InvalidEnvelope, Issues: issues, ID: id, Cause: causeOf(InvalidEnvelope+": ", "", issues[0], id)}
 	}
 	req := &Request{ID: members["id"], Type: kind}
@@ -144,7 +146,7 @@ func Decode(line []byte) (*Request, *Fault) {
 		issues = append(issues, issue("too_small", "An action has a name", "action"))
 	}
 	if len(issues) > 0 {
-		return nil, &Fault{Text: InvalidPayload, Issues: issues, ID: id, Cause: causeOf(InvalidPayload+": ", "/payload", issues[0], id)}
+		return nil, &Fault{Text: InvalidPayload, Issues: issues, ID: req.ID, Cause: causeOf(InvalidPayload+": ", "/payload", issues[0], req.ID)}
 	}
 	if req.Input = members["input"]; req.Input == nil {
 		req.Input = json.RawMessage(`{}`)
@@ -155,44 +157,23 @@ func Decode(line []byte) (*Request, *Fault) {
 // faulty makes the fault of bytes that CheckValue has refused.
 func faulty(line []byte, err error) *Fault {
 	f := jsonrpc.FaultOf(err)
-	if f.Kind == jsonrpc.Parse {
-		f.ID = firstID(line)
+	if f.ID = idOf(line); f.Kind == jsonrpc.Parse {
 		return &Fault{Text: Malformed, ID: f.ID, Cause: f}
 	}
-	f.ID = certainID(line)
 	issue := Issue{Code: "invalid_json", Message: f.Reason, Path: Path(line, f.Pointer)}
 	return &Fault{Text: InvalidEnvelope, Issues: []Issue{issue}, ID: f.ID, Cause: f}
 }
 
-// certainID gives the id of an object that may be refused for anything else,
-// nil where there is doubt about which it is.
-func certainID(line []byte) json.RawMessage {
-	var found json.RawMessage
-	for name, value := range jsonrpc.Members(line) {
-		if !strings.EqualFold(name, "id") {
-			continue
-		}
-		if name != "id" || found != nil || !validID(value) {
-			return nil
-		}
-		found = value
-	}
-	return found
-}
+// idOf returns the id of a message, which may be malformed, nil where it has none that is
+// valid, or two.
+func idOf(message []byte) json.RawMessage { return textID(jsonrpc.OutlineOf(message).ID()) }
 
-// firstID gives the id of an object that breaks off or is malformed behind it, nil for
-// none. It names the refusal, and nothing runs under it.
-func firstID(line []byte) json.RawMessage {
-	if id, _ := jsonrpc.Get(line, "id"); validID(id) {
-		return bytes.Clone(id)
+// textID returns id, nil when it is no string: numbers are none in this protocol.
+func textID(id json.RawMessage) json.RawMessage {
+	if len(id) == 0 || id[0] != '"' {
+		return nil
 	}
-	return nil
-}
-
-// validID accepts a string that is not too long.
-func validID(raw json.RawMessage) bool {
-	_, ok := jsonrpc.Text(raw)
-	return ok && len(raw) <= maxID
+	return id
 }
 
 // A member is a member that an object of the protocol may have.
@@ -318,20 +299,18 @@ type Response struct {
 func DecodeResponse(line []byte, lim jsonrpc.Limits) (*Response, error) {
 	raw, _, err := jsonrpc.CheckValue(line, lim)
 	if err != nil {
-		if f := jsonrpc.FaultOf(err); f.Kind == jsonrpc.Invalid {
-			f.ID = certainID(line)
-		}
+		jsonrpc.FaultOf(err).ID = idOf(line)
 		return nil, err
 	}
-	id := certainID(raw)
 	members, issues := read(raw, responseMembers, false)
 	if len(issues) > 0 {
-		return nil, causeOf("", "", issues[0], id)
+		return nil, causeOf("", "", issues[0], idOf(raw))
 	}
+	id := members["id"]
 	r := &Response{ID: id, OK: string(members["ok"]) == "true", Data: members["data"], Issues: members["issues"]}
 	var failed bool
 	switch r.Error, failed = jsonrpc.Text(members["error"]); {
-	case members["id"] != nil && id == nil:
+	case len(id) > maxID:
 		return nil, invalid("/id", "an id must be a short string", nil)
 	case r.OK && (failed || r.Issues != nil):
 		return nil, invalid("/error", "a success cannot have an error", id)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolgate/toolgate/internal/jsonrpc"
 	"github.com/toolgate/toolgate/internal/ndjson"
 )
 
@@ -18,7 +19,7 @@ func TestServeAwaitsLine(t *testing.T) {
 	defer func() { _ = far.Close() }()
 	var handled []string
 	go func() { _, _ = io.WriteString(far, "a\nb\n") }() // ends when in is closed
-	err := ndjson.Serve(ctx, in, ndjson.NewSink(io.Discard), 4, func(line []byte) {
+	err := ndjson.Serve(ctx, in, ndjson.NewSink(io.Discard), 4, func(line []byte, _ *jsonrpc.Outline) {
 		cancel()
 		for range 1000 {
 			runtime.Gosched()

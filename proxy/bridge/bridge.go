@@ -72,13 +72,14 @@ type Options struct {
 	// Pause is the first pause before a stream that ended is opened again, unless
 	// the endpoint asks for another. It doubles up to 30 s; 0 = 1 s.
 	Pause time.Duration
+	// MaxAnswerBytes bounds one message of the endpoint; 0 = 128 MiB, twice the largest
+	// message of a server, which results "full" repeat.
+	MaxAnswerBytes int
 }
 
 const (
 	// maxFlights bounds the requests of one client in flight.
 	maxFlights = 256
-	// maxAnswer bounds one message of the endpoint, in bytes.
-	maxAnswer = 16 << 20
 	// delivery bounds the sending of a message that has no answer.
 	delivery = 30 * time.Second
 	// farewell bounds the sending of each message at the end.
@@ -108,6 +109,7 @@ func New(opts Options) (*Bridge, error) {
 		}
 	}
 	opts.Drain, opts.Pause = cmp.Or(opts.Drain, 30*time.Second), cmp.Or(opts.Pause, time.Second)
+	opts.MaxAnswerBytes = cmp.Or(opts.MaxAnswerBytes, 128<<20)
 	opts.Log = cmp.Or(opts.Log, hclog.NewNullLogger())
 	b := &Bridge{opts: opts, url: u, name: u.Scheme + "://" + u.Host + u.EscapedPath(), transport: newTransport(opts.TLS), log: opts.Log}
 	if opts.Token != "" && u.Scheme == "http" && !guard.Loopback(u.Hostname()) {
@@ -159,7 +161,7 @@ func newTransport(secure *tls.Config) *http.Transport {
 // closes it when it stops before the end of in.
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	t := newTalk(b, out)
-	err := ndjson.Serve(ctx, in, t.out, jsonrpc.DefaultLimits().Bytes, func(line []byte) { t.queueLine(ctx, line) })
+	err := ndjson.Serve(ctx, in, t.out, jsonrpc.DefaultLimits().Bytes, func(line []byte, long *jsonrpc.Outline) { t.queueLine(ctx, line, long) })
 	return errors.Join(err, t.drain())
 }
 
@@ -221,7 +223,7 @@ func (f *flight) sent() { f.once.Do(func() { close(f.written) }) }
 func newTalk(b *Bridge, out io.Writer) *talk {
 	t := &talk{Bridge: b, flights: make(map[string]*flight), params: make(map[string][]paramheader.Parameter), queue: make(chan struct{}, maxQueue)}
 	t.out = ndjson.NewSink(out)
-	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: maxAnswer, Pause: b.opts.Pause, Log: b.log}
+	t.endpoint = mcpclient.Endpoint{URL: b.url, Transport: t, MaxBytes: b.opts.MaxAnswerBytes, Pause: b.opts.Pause, Log: b.log}
 	if b.opts.Token != "" {
 		t.endpoint.Header = http.Header{"Authorization": {"Bearer " + b.opts.Token}}
 	}
@@ -235,7 +237,7 @@ func newTalk(b *Bridge, out io.Writer) *talk {
 //	                 -> initialize:   answered before anything else is sent
 //	                 -> notification,
 //	                    answer:       delivered in order, after the requests before it are written
-func (t *talk) queueLine(ctx context.Context, line []byte) {
+func (t *talk) queueLine(ctx context.Context, line []byte, long *jsonrpc.Outline) {
 	select {
 	case t.queue <- struct{}{}:
 	case <-t.out.Broken():
@@ -250,6 +252,10 @@ func (t *talk) queueLine(ctx context.Context, line []byte) {
 		defer func() { <-t.queue }()
 		if before != nil {
 			<-before
+		}
+		if long != nil {
+			t.refuseFault(long.TooLarge(jsonrpc.DefaultLimits().Bytes))
+			return
 		}
 		for _, message := range t.messages(line) {
 			t.takeMessage(message)
@@ -276,13 +282,16 @@ func (t *talk) takeMessage(data []byte) {
 	m, fault := wire.Envelope{}.Validate(data)
 	switch {
 	case fault != nil:
-		t.reply(fault.ID, refusal(codeOf(fault), fault.Reason))
+		t.refuseFault(fault)
 	case m.Kind == jsonrpc.Request:
 		t.request(m)
 	case m.Method != "notifications/cancelled" || !t.cancelFlight(m):
 		t.deliver(m)
 	}
 }
+
+// refuseFault answers a line that is not a message.
+func (t *talk) refuseFault(f *jsonrpc.Fault) { t.reply(f.ID, refusal(codeOf(f), f.Reason)) }
 
 // codeOf returns the kernel code of a line that is not a message.
 func codeOf(f *jsonrpc.Fault) string {

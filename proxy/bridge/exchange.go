@@ -100,7 +100,7 @@ func (t *talk) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // answered relays a JSON answer.
 func (t *talk) answered(f *flight, res *http.Response) {
-	text, err := mcpclient.ReadBody(res, maxAnswer)
+	text, err := mcpclient.ReadBody(res, t.opts.MaxAnswerBytes)
 	switch {
 	case errors.Is(err, mcpclient.ErrTooLong):
 		t.broken(f, "the answer is too large", err)
@@ -133,7 +133,7 @@ func (t *talk) conclude(f *flight, text []byte) {
 // before the answer is continued from the last event, if its events have ids. The
 // request is never sent again.
 func (t *talk) follow(f *flight, body io.Reader, s session) {
-	take, done := func(data []byte) { t.relay(f, data) }, func() bool { return t.settled(f) }
+	take, done := func(event mcpclient.Event) { t.relayEvent(f, event) }, func() bool { return t.settled(f) }
 	if err := t.endpoint.Follow(f.ctx, body, s.Session, !f.era.stateless, take, done); err != nil {
 		t.broken(f, "the event stream ended before the answer", err)
 	}
@@ -253,6 +253,24 @@ func (t *talk) relay(f *flight, data []byte) {
 	}
 }
 
+// relayEvent relays the message of one event. The request whose answer is too large fails:
+// f, unless the answer has another's id.
+func (t *talk) relayEvent(f *flight, event mcpclient.Event) {
+	if event.Long == nil {
+		t.relay(f, event.Data)
+		return
+	}
+	if id := event.Long.ID(); id != nil {
+		t.mu.Lock()
+		f = t.flights[jsonrpc.Key(id)]
+		t.mu.Unlock()
+	}
+	t.log.Warn("the endpoint sent a message that is too large: it was dropped", "most_bytes", t.opts.MaxAnswerBytes)
+	if f != nil && !event.Long.Asks() {
+		t.broken(f, "the answer is too large", nil)
+	}
+}
+
 // claim settles the request that m answers, before the client can use its id
 // again. It reports false for an answer that is not awaited: a continued stream may
 // repeat one.
@@ -283,6 +301,8 @@ func (t *talk) claim(from *flight, m message) bool {
 const (
 	// maxRefusal bounds the bytes that are read of a refusal.
 	maxRefusal = 64 << 10
+	// maxProblem bounds the bytes of a refusal that may be a message.
+	maxProblem = 16 << 20
 	// maxReason bounds the bytes of a reason in an answer.
 	maxReason = 1000
 )
@@ -320,7 +340,7 @@ type problem struct {
 
 func readProblem(res *http.Response) problem {
 	var p problem
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)) // without a body, the status is the reason
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxProblem+1)) // without a body, the status is the reason
 	if got, ok := readMessages(text); ok && len(got) == 1 && got[0].method == "" {
 		return problem{rpc: &got[0]}
 	}

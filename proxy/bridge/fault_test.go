@@ -285,7 +285,10 @@ func TestBadLines(t *testing.T) {
 		{`{"jsonrpc":"1.0","id":3,"method":"ping"}`, "3", "INVALID_ENVELOPE"},
 		{`{"jsonrpc":"2.0","id":3,"id":3,"method":"ping"}`, "null", "INVALID_ENVELOPE"},
 		{`{"jsonrpc":"2.0","id":3,"method":"ping","params":[]}`, "3", "INVALID_ENVELOPE"},
-		{`{"jsonrpc":"2.0","id":3,"method":"x","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`, "null", "TOO_LARGE"},
+		{`{"jsonrpc":"2.0","id":3,"method":"x","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`, "3", "TOO_LARGE"},
+		{`{"method":"x","params":{"x":"` + strings.Repeat("x", 4<<20) + `"},"jsonrpc":"2.0","id":3}`, "3", "TOO_LARGE"},
+		{`{"method":"x","params":{"x":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `},"jsonrpc":"2.0","id":3}`, "3", "INVALID_ENVELOPE"},
+		{"{\"method\":\"x\",\"params\":{\"x\":\"\xff\"},\"jsonrpc\":\"2.0\",\"id\":3}", "3", "PARSE_ERROR"},
 	} {
 		c.fails(test.line, test.id, test.code)
 	}

@@ -39,7 +39,7 @@ type client struct {
 func connect(t testing.TB, url string, change func(*bridge.Options)) *client {
 	t.Helper()
 	c := &client{t: t, log: &text{}}
-	opts := bridge.Options{URL: url, Token: secret, Pause: 10 * time.Millisecond,
+	opts := bridge.Options{URL: url, Token: secret, Pause: 10 * time.Millisecond, MaxAnswerBytes: 16 << 20,
 		Log: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: c.log})}
 	if change != nil {
 		change(&opts)

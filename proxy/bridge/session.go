@@ -96,7 +96,7 @@ func (t *talk) openSessionStream(s session) {
 // readSessionStream relays the session stream until ctx ends or the endpoint refuses
 // it.
 func (t *talk) readSessionStream(ctx context.Context, s session) {
-	_, status := t.endpoint.Listen(ctx, s.Session, func(data []byte) { t.relay(nil, data) }, nil)
+	_, status := t.endpoint.Listen(ctx, s.Session, func(event mcpclient.Event) { t.relayEvent(nil, event) }, nil)
 	if status == http.StatusUnauthorized || status == http.StatusForbidden {
 		t.log.Warn("the endpoint refuses the stream of its own messages", "status", status)
 	}

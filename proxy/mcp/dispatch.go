@@ -85,6 +85,7 @@ type exchange struct {
 	opened    *session                         // that session
 	notify    func(message []byte)             // sends on the stream of this request; nil = it has none
 	owned     bool                             // nobody else has its bytes
+	long      *jsonrpc.Outline                 // of a message beyond the limit, nil for any other
 	began     time.Time                        // when it was received; zero when nobody observes
 	ctx       context.Context                  // of the work, set by admit
 	flight    string                           // key in session's flights; "" = not entered

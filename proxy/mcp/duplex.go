@@ -171,9 +171,9 @@ func (c *stdioClient) sendChanges() {
 // serveLine serves one line:
 //
 //	decode -> identify -> dispatch -> observe -> reply
-func (c *stdioClient) serveLine(data []byte) {
+func (c *stdioClient) serveLine(data []byte, long *jsonrpc.Outline) {
 	d := c.door
-	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send}
+	x := &exchange{versions: olderVersions, open: c.openSession, notify: c.send, long: long}
 	x.call = proxy.Call{Transport: "stdio", Credential: d.opts.Stdio}
 	x.use(c.current())
 	denied := d.authenticate(x, nil)

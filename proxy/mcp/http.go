@@ -200,25 +200,28 @@ func (x *exchange) isStateless(h http.Header) bool {
 	return len(h[headerSession]) == 0 && !slices.Contains(olderVersions, lines[0]) && m != nil && m.Kind == jsonrpc.Request
 }
 
-// readBody authenticates the sender of r and reads the body: one byte more than
-// the limit, so that the decoder sees an excess. If ok is false, r has been
-// answered.
+// maxSkippedBytes is how much of a body beyond the limit is read for the id of its
+// message, which many clients write last.
+const maxSkippedBytes = 64 << 20
+
+// readBody authenticates the sender of r and reads the body; of one beyond the limit
+// x gets the outline. If ok is false, r has been answered.
 func (d *Door) readBody(out *response, r *http.Request, x *exchange) (body []byte, ok bool) {
 	x.denied = d.authenticate(x, r)
 	if x.denied != nil && x.denied.Kernel.Code == signal.CodeRateLimited {
 		refusal(out.w, r.Header, http.StatusTooManyRequests, x.denied)
 		return nil, false
 	}
-	limit := d.opts.Limits.Bytes
+	limit, further := d.opts.Limits.Bytes, maxSkippedBytes
 	if x.denied != nil {
-		limit = min(limit, maxUnauthenticatedBytes)
+		limit, further = min(limit, maxUnauthenticatedBytes), 0
 	}
 	var err error
 	if n := r.ContentLength; n >= 0 && n <= 64<<10 && n <= int64(limit) {
 		body = make([]byte, n)
 		_, err = io.ReadFull(r.Body, body)
 	} else {
-		body, err = io.ReadAll(io.LimitReader(r.Body, int64(limit)+1))
+		body, x.long, err = jsonrpc.ReadBounded(r.Body, limit, further)
 	}
 	if err != nil {
 		problem(out.w, http.StatusBadRequest, "the body ended early")

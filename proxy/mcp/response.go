@@ -145,8 +145,9 @@ func writeProblem(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body) // a client that has gone needs no answer
 }
 
-// decode validates data as one envelope. It stores the message, or the fault, in
-// x, with the members of the message that every transport reads.
+// decode validates data as one envelope, unless x has the outline of a message that is
+// too large. It stores the message, or the fault, in x, with the members of the message
+// that every transport reads.
 func (c *core) decode(x *exchange, data []byte) {
 	if c.opts.Observe != nil {
 		x.began = c.opts.Now()
@@ -156,7 +157,11 @@ func (c *core) decode(x *exchange, data []byte) {
 	if x.denied != nil {
 		envelope.Limits.Bytes = min(envelope.Limits.Bytes, maxUnauthenticatedBytes)
 	}
-	x.call.Message, x.call.Fault = envelope.Validate(data)
+	if x.long == nil {
+		x.call.Message, x.call.Fault = envelope.Validate(data)
+	} else {
+		x.call.Fault = x.long.TooLarge(envelope.Limits.Bytes)
+	}
 	m := x.call.Message
 	if m == nil {
 		x.id = x.call.Fault.ID

@@ -49,6 +49,10 @@ func TestDenials(t *testing.T) {
 		{"limited", invoke("a", "limited", `{}`), `{"id":"a","ok":false,"error":"RATE_LIMITED: `, "limited limit"},
 		{"input against its schema", invoke("a", "text", `{"n":"x"}`), `{"id":"a","ok":false,"error":"Input validation failed for action 'demo__text': /n: `, "invalid validate"},
 		{"held", invoke("a", "held", `{}`), `{"id":"a","ok":false,"error":"APPROVAL_PENDING: `, "held close"},
+		{"invalid UTF-8", `{"type":"invoke","payload":{"action":"demo__text","input":{"s":"` + "\xff" + `"}},"id":"a"}`, `{"id":"a","ok":false,"error":"Malformed JSON request"}`, "invalid receive"},
+		{"too deep", `{"type":"invoke","payload":{"action":"demo__text","input":{"s":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}},"id":"a"}`, `{"id":"a","ok":false,"error":"Invalid request envelope"`, "invalid receive"},
+		{"too large, id last", `{"type":"invoke","payload":{"action":"demo__text","input":{"s":"` + strings.Repeat("x", 512<<10) + `"}},"id":"a"}`, `{"id":"a","ok":false,"error":"Request exceeds maximum size (512 KB)"}`, "invalid receive"},
+		{"too large, id a number", `{"id":1,"type":"` + strings.Repeat("x", 512<<10) + `"}`, `{"ok":false,"error":"Request exceeds maximum size (512 KB)"}`, "invalid receive"},
 		{"too large", invoke("a", "text", `{"s":"`+strings.Repeat("x", 512<<10)+`"}`), `{"id":"a","ok":false,"error":"Request exceeds maximum size (512 KB)"}`, "invalid receive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -125,14 +125,14 @@ func (d *Door) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &client{door: d, session: "ses_" + rand.Text(), flights: wait.NewWorkers(), room: make(chan struct{}, d.opts.MaxFlights), out: ndjson.NewSink(out), live: make(map[string]struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer c.cancel(errClosing)
-	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte) { c.serveLine(ctx, line) })
+	err := ndjson.Serve(ctx, in, c.out, ndjson.MaxLine, func(line []byte, long *jsonrpc.Outline) { c.serveLine(ctx, line, long) })
 	err = errors.Join(err, c.drain())
 	d.opts.Ended(c.session)
 	return err
 }
 
 // serveLine waits for room, handles one line, and waits for a request without an id.
-func (c *client) serveLine(ctx context.Context, line []byte) {
+func (c *client) serveLine(ctx context.Context, line []byte, long *jsonrpc.Outline) {
 	select {
 	case c.room <- struct{}{}:
 	case <-c.out.Broken():
@@ -140,7 +140,7 @@ func (c *client) serveLine(ctx context.Context, line []byte) {
 	case <-ctx.Done():
 		return
 	}
-	x := c.door.receive(c.session, line)
+	x := c.door.receive(c.session, line, long)
 	if refusal := c.refusalOf(x); refusal != nil {
 		c.send(refusal)
 		<-c.room
@@ -236,11 +236,13 @@ func (x *exchange) action() string {
 	return x.req.Action
 }
 
-// receive decodes a line. An invoke becomes a tools/call whose arguments are
-// the bytes of the input.
-func (d *Door) receive(session string, line []byte) *exchange {
+// receive decodes a line, unless there is the outline of one that is too long. An invoke
+// becomes a tools/call whose arguments are the bytes of the input.
+func (d *Door) receive(session string, line []byte, long *jsonrpc.Outline) *exchange {
 	x := &exchange{call: proxy.Call{Transport: "ndjson", Credential: d.opts.Credential, Session: session}}
-	if x.req, x.fault = ndjson.Decode(line); x.req != nil && x.req.Type == ndjson.Invoke {
+	if long != nil {
+		x.fault = ndjson.TooLong(long)
+	} else if x.req, x.fault = ndjson.Decode(line); x.req != nil && x.req.Type == ndjson.Invoke {
 		x.setCall()
 	}
 	if x.fault != nil {

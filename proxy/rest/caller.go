@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -24,12 +23,17 @@ import (
 // request. The record shows the call that was refused.
 const unauthenticatedBytes = 64 << 10
 
+// skippedBytes is how much of a body beyond the limit is read for the id of its envelope,
+// which many clients write last.
+const skippedBytes = 64 << 20
+
 // intake is one POST with its body, not yet decoded.
 type intake struct {
 	call            proxy.Call     // for the road; its message is set later
 	unauthenticated *proxy.Failure // why there is no principal; nil = there is one
 	body            []byte
-	id              json.RawMessage // of the envelope; nil = unknown
+	long            *jsonrpc.Outline // of a body beyond the limit, nil for any other
+	id              json.RawMessage  // of the envelope; nil = unknown
 	limits          jsonrpc.Limits
 	traceparent     string // the header; "" = none, or invalid
 	begun           time.Time
@@ -57,12 +61,12 @@ func (h *Handler) readRequest(w http.ResponseWriter, r *http.Request) (*intake, 
 	}
 	in.call.Session = sessionOf(in.call.Principal)
 	in.traceparent, in.call.TraceID = traceOf(r.Header)
+	further := skippedBytes
 	if in.unauthenticated != nil {
-		in.limits.Bytes = min(in.limits.Bytes, unauthenticatedBytes)
+		in.limits.Bytes, further = min(in.limits.Bytes, unauthenticatedBytes), 0
 	}
 	var err error
-	// One byte more than is allowed, so that the decoder sees an excess.
-	if in.body, err = io.ReadAll(io.LimitReader(r.Body, int64(in.limits.Bytes)+1)); err != nil {
+	if in.body, in.long, err = jsonrpc.ReadBounded(r.Body, in.limits.Bytes, further); err != nil {
 		h.refuse(w, problem{http.StatusBadRequest, "BODY_INCOMPLETE", "the body ended early"})
 		return nil, false
 	}

@@ -30,6 +30,9 @@ func (h *Handler) submit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	raw, _, err := jsonrpc.CheckValue(in.body, in.limits)
+	if in.long != nil {
+		err = in.long.TooLarge(in.limits.Bytes)
+	}
 	if in.unauthenticated != nil {
 		h.refuseCaller(w, r, h.recordUnauthenticated(r, in, err == nil && in.wantsTool(raw)))
 		return
@@ -179,6 +182,9 @@ func (h *Handler) rpc(w http.ResponseWriter, r *http.Request) {
 	envelope := h.opts.Envelope
 	envelope.Limits = in.limits
 	m, fault := envelope.Validate(in.body)
+	if in.long != nil {
+		fault = in.long.TooLarge(in.limits.Bytes)
+	}
 	in.call.Message, in.call.Fault = m, fault
 	if m != nil {
 		in.id = m.ID

@@ -114,6 +114,27 @@ func TestEnvelopes(t *testing.T) {
 	}
 }
 
+// A refusal has the id of its envelope wherever that can be read.
+func TestRefusedIDs(t *testing.T) {
+	d := open(t, func(_ *gate, o *rest.Options) { o.Envelope.Limits.Bytes = 4096 })
+	const head, tail = `{"method":"ping","params":{"a":`, `},"jsonrpc":"2.0","id":"a"}`
+	for _, tt := range []struct{ name, body, id, code string }{
+		{"too large", head + `"` + strings.Repeat("x", 5000) + `"` + tail, `"a"`, "TOO_LARGE"},
+		{"too deep", head + strings.Repeat("[", 70) + strings.Repeat("]", 70) + tail, `"a"`, "INVALID_ENVELOPE"},
+		{"a name twice", head + `{"b":1,"b":2}` + tail, `"a"`, "INVALID_ENVELOPE"},
+		{"invalid UTF-8", head + "\"\xff\"" + tail, `"a"`, "PARSE_ERROR"},
+		{"lone surrogate", head + `"\ud800"` + tail, `"a"`, "PARSE_ERROR"},
+		{"no value", head + tail, `"a"`, "PARSE_ERROR"},
+		{"params null", `{"method":"ping","params":null,"jsonrpc":"2.0","id":"a"}`, `"a"`, "INVALID_ENVELOPE"},
+		{"two ids", `{"id":"b",` + (head + `1` + tail)[1:], "null", "INVALID_ENVELOPE"},
+		{"batch", `[` + head + `1` + tail + `]`, "null", "INVALID_ENVELOPE"},
+	} {
+		if got := d.rpc("alice", tt.body); !strings.Contains(got.body, `"id":`+tt.id+`,`) || got.text("/error/data/code") != tt.code {
+			t.Errorf("%s: %d %s, want id %q", tt.name, got.status, got.body, tt.id)
+		}
+	}
+}
+
 // TestRPCBytes: arguments are not touched, the answer has the id as it came,
 // and the envelope's own trace is continued.
 func TestRPCBytes(t *testing.T) {

@@ -120,6 +120,12 @@ const (
 	DefaultHTTPStartWait = 5 * time.Second
 )
 
+// Bounds of one message of a server where the configuration gives none.
+const (
+	DefaultMaxMessage = 12 // MiB
+	DefaultMaxDepth   = 1_000
+)
+
 // Server is one upstream. A disabled one may lack what an unset variable or its
 // envFile would have said.
 type Server struct {
@@ -147,16 +153,18 @@ type Server struct {
 	Expose       []string          `json:"expose"`       // upstream names of the tools to offer, with * and ?; nil = all, empty = none
 	Exclude      []string          `json:"exclude"`      // upstream names of the tools not to offer, with * and ?; takes precedence over Expose
 	Only         []string          // what the server's entry offers of its tools, in addition to Expose: a tool has to be in both; nil = all
-	Pin          Pin               `json:"pin"`           // one of the Pin constants
-	InputSchema  string            `json:"input_schema"`  // enforce or warn
-	OutputSchema string            `json:"output_schema"` // enforce, warn or off
-	CaseVariants string            `json:"case_variants"` // refuse or allow: keys inside arguments that differ only in case
-	HiddenText   string            `json:"hidden_text"`   // report or escape: characters of the server's texts that a reader does not see
-	SecretNames  []string          `json:"secrets"`       // variables and headers of the server whose values are secrets, although their names do not say so; see Secrets
-	Notice       string            `json:"notice"`        // boundary notice; "" = none
-	Errors       string            `json:"errors"`        // of calls of its tools, as Client.Errors; "" = not said
-	Results      string            `json:"results"`       // in place of Config.Results; "" = not said
-	Methods      []string          `json:"methods"`       // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
+	Pin          Pin               `json:"pin"`             // one of the Pin constants
+	MaxMessage   int               `json:"max_message_mib"` // largest message of the server, in MiB; at least 1
+	MaxDepth     int               `json:"max_depth"`       // how many arrays and objects of a message may be in each other; at least 64
+	InputSchema  string            `json:"input_schema"`    // enforce or warn
+	OutputSchema string            `json:"output_schema"`   // enforce, warn or off
+	CaseVariants string            `json:"case_variants"`   // refuse or allow: keys inside arguments that differ only in case
+	HiddenText   string            `json:"hidden_text"`     // report or escape: characters of the server's texts that a reader does not see
+	SecretNames  []string          `json:"secrets"`         // variables and headers of the server whose values are secrets, although their names do not say so; see Secrets
+	Notice       string            `json:"notice"`          // boundary notice; "" = none
+	Errors       string            `json:"errors"`          // of calls of its tools, as Client.Errors; "" = not said
+	Results      string            `json:"results"`         // in place of Config.Results; "" = not said
+	Methods      []string          `json:"methods"`         // methods of extensions that are relayed, none of MCP's own; notifications begin with "notifications/"
 
 	// Origin is how mcp.json says that the server is reached, without secrets.
 	Origin lock.Origin

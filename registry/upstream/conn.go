@@ -46,7 +46,7 @@ func newConn(opts *Options, dropped, lastID *atomic.Int64, cl *client) *conn {
 		info: object(member{"name", json.RawMessage(`"toolgate"`)}, member{"version", jsonrpc.Quote(opts.Version)}),
 	}
 	c.taskListeners, _ = lru.New[string, taskListener](maxTaskListeners) // fails for no positive size
-	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, IDs: lastID, Dropped: dropped, Handle: c.handle, Log: opts.Logger})
+	c.Conn = mcpclient.New(mcpclient.Options{MaxBytes: opts.MaxAnswerBytes, MaxDepth: opts.maxDepth, IDs: lastID, Dropped: dropped, Handle: c.handle, Log: opts.Logger})
 	return c
 }
 

@@ -28,8 +28,9 @@ type Options struct {
 	Now func() time.Time
 	// After is the clock's timer for restarts and relists; nil means time.After.
 	After func(time.Duration) <-chan time.Time
-	// MaxAnswerBytes bounds one message of the server; 0 means 12 MiB.
+	// MaxAnswerBytes bounds one message of the server; 0 means the server's setting.
 	MaxAnswerBytes int
+	maxDepth       int // of one message of the server
 	// IdleTTL is how long the connection of an idle session is kept; 0 means
 	// 10 minutes.
 	IdleTTL time.Duration
@@ -92,7 +93,6 @@ func (o Options) withDefaults() Options {
 	}
 	o.Version = cmp.Or(o.Version, "dev")
 	o.Executable = cmp.Or(o.Executable, os.Args[0])
-	o.MaxAnswerBytes = cmp.Or(o.MaxAnswerBytes, 12<<20)
 	o.IdleTTL = cmp.Or(o.IdleTTL, 10*time.Minute)
 	return o
 }

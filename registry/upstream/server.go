@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,6 +86,8 @@ func Start(cfg config.Server, opts Options) *Server {
 	life, end := context.WithCancel(context.Background())
 	opts = opts.withDefaults()
 	opts.Logger = opts.Logger.Named(cfg.Name)
+	opts.MaxAnswerBytes = cmp.Or(opts.MaxAnswerBytes, cmp.Or(cfg.MaxMessage, config.DefaultMaxMessage)<<20)
+	opts.maxDepth = cmp.Or(cfg.MaxDepth, config.DefaultMaxDepth)
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
 		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client), patient: true,

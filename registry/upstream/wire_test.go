@@ -100,7 +100,7 @@ func TestStatus(t *testing.T) {
 					return
 				}
 			}
-		}, upstream.TooLarge, false, 1, "larger than"},
+		}, upstream.TooLarge, false, 1, "an answer of more than 1 MiB"},
 		{"endless event", func(w http.ResponseWriter, _ string) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for chunk := []byte("data: " + strings.Repeat("x", 1<<16) + "\n"); ; {
@@ -108,7 +108,7 @@ func TestStatus(t *testing.T) {
 					return
 				}
 			}
-		}, upstream.TooLarge, false, 1, "larger than"},
+		}, upstream.TooLarge, false, 1, "an answer of more than 1 MiB"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rec := recorder.HTTP(t, recorder.Config{Sessions: true, Tools: []recorder.Tool{{Name: "a"}}})
