@@ -13,7 +13,7 @@ const (
 )
 
 // Fold records floods of acts of one kind: same name, reason, principal, source,
-// credential and ticket. The first act has a record of its own. Every 10 seconds, one event counts
+// credential, ticket and server. The first act has a record of its own. Every 10 seconds, one event counts
 // the acts that followed. A record without a count stands for one act, so the sum over
 // all records is the number of acts. A process that is killed loses the counts of its
 // last interval. A Fold is safe for concurrent use.
@@ -26,13 +26,11 @@ type Fold struct {
 	kinds map[foldKey]*folded
 }
 
-type foldKey struct{ name, reason, source, credential, subject, tenant, ticket string }
+type foldKey struct{ name, reason, source, credential, subject, tenant, ticket, server string }
 
 type folded struct {
-	who    Principal
-	ticket string
-	event  Event
-	count  int // acts that no record stands for yet
+	first Record // of the first act
+	count int    // acts that no record stands for yet
 }
 
 // NewFold returns a Fold that writes with write, and tries again at the next interval
@@ -45,27 +43,28 @@ func NewFold(write func(Kind, *Record) error) *Fold {
 
 // Add counts one act. Beyond 1,024 kinds in an interval, those of one name are counted
 // together, as of nobody and from "others".
-func (f *Fold) Add(who Principal, e Event) { f.AddAbout(who, "", e) }
+func (f *Fold) Add(who Principal, e Event) { f.AddRecord(Record{Principal: who, Event: &e}) }
 
-// AddAbout counts one act about a ticket, "" for none, as Add does.
-func (f *Fold) AddAbout(who Principal, ticket string, e Event) {
+// AddRecord counts one act, as Add does, whose record has the principal, ticket, server
+// and event of r.
+func (f *Fold) AddRecord(r Record) {
 	f.mu.Lock()
-	key := foldKey{e.Name, e.Reason, e.Source, e.Credential, who.Subject, who.Tenant, ticket}
+	key := foldKey{r.Event.Name, r.Event.Reason, r.Event.Source, r.Event.Credential, r.Principal.Subject, r.Principal.Tenant, r.Ticket, r.Server}
 	known := f.kinds[key]
 	if known == nil && len(f.kinds) >= foldKinds {
-		who, ticket, e = Principal{}, "", Event{Name: e.Name, Source: "others"}
-		key = foldKey{name: e.Name, source: e.Source}
+		r = Record{Event: &Event{Name: r.Event.Name, Source: "others"}}
+		key = foldKey{name: r.Event.Name, source: r.Event.Source}
 		known = f.kinds[key]
 	}
 	first := known == nil
 	if first {
-		known = &folded{who: who, ticket: ticket, event: e}
+		known = &folded{first: r}
 		f.kinds[key] = known
 	} else {
 		known.count++
 	}
 	f.mu.Unlock()
-	if first && f.write(KindEvent, &Record{Principal: who, Ticket: ticket, Event: &e}) != nil {
+	if first && f.write(KindEvent, &r) != nil {
 		f.mu.Lock()
 		known.count++
 		f.kinds[key] = known
@@ -104,9 +103,10 @@ func (f *Fold) flush() {
 		if n == 0 {
 			continue
 		}
-		e := kind.event
+		r, e := kind.first, *kind.first.Event
 		e.Count = n
-		if f.write(KindEvent, &Record{Principal: kind.who, Ticket: kind.ticket, Event: &e}) != nil {
+		r.Event = &e
+		if f.write(KindEvent, &r) != nil {
 			f.mu.Lock()
 			kind.count += n
 			f.mu.Unlock()

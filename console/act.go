@@ -19,6 +19,7 @@ const (
 	ActSignOut       = "sign_out"
 	ActVoteRefused   = "vote_refused"
 	ActTrailRead     = "trail_read"
+	ActServerRestart = "server_restarted"
 )
 
 // An Act is something that a person did or tried at this listener and that changed no
@@ -29,6 +30,7 @@ type Act struct {
 	Source     string           // IP address that the request came from
 	Credential string           // bearer, session, token or provider
 	Ticket     string           // that the act is about, "" = none
+	Server     string           // that the act is about, "" = none
 	Reason     string           // why it was refused, "" = it was not
 }
 

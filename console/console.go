@@ -83,8 +83,13 @@ type Options struct {
 	// TrailRight says which records of the trail a principal may read; nil or an
 	// error = none.
 	TrailRight func(ctx context.Context, p policy.Principal) (policy.TrailRight, error)
+	// Operates reports whether a principal may operate servers; nil or an error = no.
+	Operates func(ctx context.Context, p policy.Principal) (bool, error)
+	// Restart restarts a server that Status lists, and returns its state when it has
+	// answered, failed or taken long. Nil = there is no such server.
+	Restart func(ctx context.Context, server string) (Upstream, error)
 	// Record records an act; nil = nothing is recorded. Without their record, nobody
-	// signs in and nobody reads the trail.
+	// signs in, nobody reads the trail and no server is restarted.
 	Record func(a Act) error
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -205,6 +210,7 @@ func (c *Console) routes() map[string]map[string]handler {
 		"/v1/approvals/watch":               {http.MethodGet: c.as(c.watch)},
 		"/v1/approvals/{id}/reconcile":      {http.MethodPost: c.as(c.reconcile)},
 		"/v1/audit/tail":                    {http.MethodGet: c.as(c.audit)},
+		"/v1/servers/{name}/restart":        {http.MethodPost: c.as(c.restart)},
 	}
 }
 

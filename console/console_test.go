@@ -35,6 +35,7 @@ var people = map[string]policy.Principal{
 	"t-self":  {Subject: "agent", Roles: []string{"approver"}},
 	"t-audit": {Subject: "aud", Roles: []string{"auditor"}},
 	"t-void":  {Roles: []string{"approver"}},
+	"t-oda":   {Subject: "oda", Roles: []string{"operator"}},
 }
 
 func identify(_ context.Context, bearer string) (policy.Principal, error) {
@@ -351,7 +352,7 @@ func TestPathsAndMethods(t *testing.T) {
 	}
 	for target, allow := range map[string]string{
 		"POST /livez": "GET", "DELETE /v1/approvals": "GET", "PUT /v1/approvals/x": "GET",
-		"GET /v1/approvals/x/approve": "POST", "HEAD /v1/approvals/x/deny": "POST", "POST /console/": "GET", "POST /v1/audit/tail": "GET",
+		"GET /v1/approvals/x/approve": "POST", "HEAD /v1/approvals/x/deny": "POST", "POST /console/": "GET", "POST /v1/audit/tail": "GET", "GET /v1/servers/web/restart": "POST",
 	} {
 		method, path, _ := strings.Cut(target, " ")
 		w := l.ask(method, path, "", as("t-ann")...)

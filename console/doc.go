@@ -15,6 +15,7 @@
 //	POST /v1/approvals/{id}/deny     {"reason", "digest"?}
 //	     …/{id}/reconcile            {"outcome": "done"|"failed", "reason"}
 //	GET  /v1/audit/tail              ?n= &follow=1, JSON lines
+//	POST /v1/servers/{name}/restart  ends the connections of a server and starts it again
 //
 // Requests under /v1 need a bearer token (RFC 6750); a session does not count there.
 // Refusals are problem details (RFC 7807) with two more members: code, for programs,

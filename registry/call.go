@@ -225,9 +225,9 @@ func (r *Registry) learn(server *upstream.Server, p *upstream.Profile) {
 func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.RawMessage, error) {
 	r.awaitStart(ctx, t)
 	c := r.catalogue.Load()
-	servers, now := c.running[t.Server], c.byName[t.Server][t.Name]
+	e, now := c.entry(t.Server), c.byName[t.Server][t.Name]
 	switch {
-	case len(servers) == 0:
+	case e == nil:
 		return nil, notRunning(t.Server)
 	case now == nil:
 		return nil, &ForwardError{Kind: Unavailable, Err: fmt.Errorf("server %s no longer offers %s", t.Server, t.Name)}
@@ -238,7 +238,7 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 	}
 	out.Tool, out.Fingerprint = t.Name, t.Fingerprint
 	out.Timeout, out.MaxTimeout = t.Timeout, t.MaxTimeout
-	result, err := servers[0].server.Do(ctx, out)
+	result, err := e.server.Do(ctx, out)
 	if err != nil {
 		return nil, err
 	}
@@ -248,14 +248,14 @@ func (r *Registry) Forward(ctx context.Context, t *Tool, out Outgoing) (json.Raw
 // awaitStart waits until the server of t has answered, failed or had its StartWait, at
 // most as long as a call of t may take.
 func (r *Registry) awaitStart(ctx context.Context, t *Tool) {
-	servers := r.catalogue.Load().running[t.Server]
-	if len(servers) == 0 || servers[0].fresh {
+	e := r.catalogue.Load().entry(t.Server)
+	if e == nil || e.fresh {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, t.Timeout)
 	defer stop()
 	select {
-	case <-servers[0].server.Started():
+	case <-e.server.Started():
 	case <-ctx.Done():
 	}
 }
@@ -269,11 +269,11 @@ func notRunning(server string) error {
 // Ask sends a judged request that calls no tool to a server and returns the raw
 // result. The error is always a *ForwardError.
 func (r *Registry) Ask(ctx context.Context, server string, ask Ask) (json.RawMessage, error) {
-	servers := r.Catalogue().running[server]
-	if server == "" || len(servers) == 0 {
+	e := r.Catalogue().entry(server)
+	if e == nil {
 		return nil, notRunning(server)
 	}
-	result, err := servers[0].server.Ask(ctx, ask)
+	result, err := e.server.Ask(ctx, ask)
 	if err != nil {
 		return nil, err
 	}

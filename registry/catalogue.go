@@ -40,9 +40,14 @@ func (c *Catalogue) Tools(route string) []*Tool { return c.listed[route] }
 
 // HasServer reports whether name is a configured server that is not disabled,
 // whatever its state.
-func (c *Catalogue) HasServer(name string) bool {
-	_, ok := c.byServer[name]
-	return ok
+func (c *Catalogue) HasServer(name string) bool { return c.entry(name) != nil }
+
+// entry returns the entry of a server that is not disabled, nil for any other name.
+func (c *Catalogue) entry(server string) *entry {
+	if entries := c.running[server]; server != "" && len(entries) > 0 {
+		return entries[0]
+	}
+	return nil
 }
 
 // Quarantined lists the tools that do not serve, in catalogue order, each with

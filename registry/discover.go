@@ -16,8 +16,12 @@ import (
 	"github.com/toolgate/toolgate/registry/upstream"
 )
 
-// ErrClosed is returned by Apply after Close.
-var ErrClosed = errors.New("the registry is closed")
+var (
+	// ErrClosed is returned by Apply after Close.
+	ErrClosed = errors.New("the registry is closed")
+	// ErrNoServer is returned by Restart for a server that is not configured, or disabled.
+	ErrNoServer = errors.New("no server of this name is running")
+)
 
 // validName is what a tool may be called (MCP server/tools, "Tool names").
 var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -362,5 +363,34 @@ func TestSeenByAnAbleClient(t *testing.T) {
 	await(t, "an announcement", func() bool { return s.changes.Load() > 0 })
 	if got := s.list(t, can); len(got) != 2 {
 		t.Errorf("listed %v when the server was ready", got)
+	}
+}
+
+// A server that is restarted stays listed, with what it lists now when it is ready; a call
+// waits for that.
+func TestRestart(t *testing.T) {
+	rec := recorder.HTTP(t, recorder.Config{Tools: []recorder.Tool{oldTool, {Name: "b"}}})
+	r := open(t, registry.Options{})
+	apply(t, r, server("s", rec))
+	awaitTools(t, r, "s__a", "s__b")
+	judged, _ := r.Catalogue().Lookup("", "s__a")
+	rec.SetTools(false, newTool, recorder.Tool{Name: "b"})
+	if s, err := r.Restart(t.Context(), "s"); err != nil || s.State != "ready" || s.Quarantined != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	awaitTools(t, r, "s__b")
+	if _, e := forwardTool(r, judged, `{}`); e == nil || e.Kind != registry.Quarantined || e.Sent {
+		t.Errorf("called: %v", e)
+	}
+	if _, e := forward(r, "s__b", `{}`); e != nil {
+		t.Error(e)
+	}
+	off := server("off", rec)
+	off.Disabled = true
+	apply(t, r, off)
+	for _, name := range []string{"off", "s", ""} {
+		if _, err := r.Restart(t.Context(), name); !errors.Is(err, registry.ErrNoServer) {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 }

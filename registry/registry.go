@@ -322,6 +322,27 @@ func (r *Registry) Settled() bool {
 	return true
 }
 
+// Restart ends the connections of a server and starts it again; calls under way on them
+// fail. It waits until the server has answered, failed or had its StartWait, or until ctx
+// ends, and returns the server's state then. Tools stay listed, and calls wait for the
+// server's new list. The error is ErrNoServer for a server that does not run.
+func (r *Registry) Restart(ctx context.Context, server string) (ServerStatus, error) {
+	e := r.Catalogue().entry(server)
+	if e == nil {
+		return ServerStatus{}, ErrNoServer
+	}
+	select {
+	case <-e.server.Restart():
+	case <-ctx.Done():
+	}
+	all := r.Status()
+	i := slices.IndexFunc(all, func(s ServerStatus) bool { return s.Name == server })
+	if i < 0 {
+		return ServerStatus{}, ErrNoServer
+	}
+	return all[i], nil
+}
+
 // EndSession closes the upstream connections of one downstream session. Calls
 // under way on them fail.
 func (r *Registry) EndSession(session string) {

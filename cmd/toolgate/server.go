@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
 	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/registry/upstream"
 )
 
 func serverCommand(e *env) *cobra.Command {
-	c := group("server", "see the servers and their state", serverList(e), serverShow(e))
+	c := group("server", "see the servers and their state, restart one", serverList(e), serverShow(e), serverRestart(e))
 	c.PersistentFlags().StringVar(&e.addr, "addr", "", "`URL` of the admin listener (default: as configured)")
 	return c
 }
@@ -40,6 +43,20 @@ func serverShow(e *env) *cobra.Command {
 			names = append(names, s.Name)
 		}
 		return usage(fmt.Errorf("there is no server %q%s", args[0], didYouMean(args[0], names)))
+	})
+}
+
+func serverRestart(e *env) *cobra.Command {
+	return command("restart SERVER", "end the connections of a server and start it again", func(ctx context.Context, args []string) error {
+		var after console.Upstream
+		err := e.fetch(ctx, peopleListener, http.MethodPost, "/v1/servers/"+url.PathEscape(args[0])+"/restart", nil, &after)
+		if err == nil {
+			err = e.Print("server", after)
+		}
+		if err == nil && after.State != string(upstream.StateReady) {
+			err = &exit{code: exitUnreachable}
+		}
+		return err
 	})
 }
 

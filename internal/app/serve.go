@@ -300,6 +300,13 @@ func (a *App) newConsole(cfg *config.Config) (*console.Console, error) {
 		TrailRight: func(ctx context.Context, p policy.Principal) (policy.TrailRight, error) {
 			return a.policy.current().TrailRight(ctx, p)
 		},
+		Operates: func(ctx context.Context, p policy.Principal) (bool, error) {
+			return a.policy.current().Operates(ctx, p)
+		},
+		Restart: func(ctx context.Context, server string) (console.Upstream, error) {
+			after, err := a.upstreams.Restart(ctx, server)
+			return console.Upstream(after), err
+		},
 		Audit: func(ctx context.Context, n int, follow bool) iter.Seq2[[]byte, error] {
 			return audit.Tail(ctx, TrailDir(cfg.State), audit.TailOptions{Records: n, Follow: follow})
 		},

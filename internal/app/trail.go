@@ -87,11 +87,12 @@ func (a *App) recordAct(act console.Act) error {
 	p := act.Principal
 	who := audit.Principal{Subject: p.Subject, Roles: p.Roles, Client: p.Client, Tenant: p.Tenant}
 	e := audit.Event{Name: act.Name, Source: act.Source, Credential: act.Credential, Reason: act.Reason}
+	r := audit.Record{Principal: who, Ticket: act.Ticket, Server: act.Server, Event: &e}
 	if act.Reason != "" {
-		a.state.fold.AddAbout(who, act.Ticket, e)
+		a.state.fold.AddRecord(r)
 		return nil
 	}
-	return a.state.trail.Write(audit.KindEvent, &audit.Record{Principal: who, Ticket: act.Ticket, Event: &e})
+	return a.state.trail.Write(audit.KindEvent, &r)
 }
 
 // recordEvent records an act of toolgate itself. A record that cannot be written changes

@@ -28,6 +28,7 @@ const (
 	decisionPath = "data.toolgate.decision"
 	visiblePath  = "data.toolgate.visible"
 	trailPath    = "data.toolgate.trail"
+	operatesPath = "data.toolgate.operates"
 	// cachedPatterns is how many compiled regular expressions and globs one
 	// engine keeps: some come from policies, some may come from arguments.
 	cachedPatterns = 1000
@@ -45,6 +46,7 @@ type program struct {
 	decision  *query
 	visible   *query // nil = the policy does not say
 	trail     *query // nil = the policy does not say
+	operates  *query // nil = the policy does not say
 	drop      *query // from the decision log
 	mask      *query
 	reads     reads
@@ -183,7 +185,7 @@ func (p *program) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, dropPath: &p.drop, maskPath: &p.mask} {
+	for what, q := range map[string]**query{p.form.query: &p.decision, visiblePath: &p.visible, trailPath: &p.trail, operatesPath: &p.operates, dropPath: &p.drop, maskPath: &p.mask} {
 		c, keep := p.compiler, p.kept
 		if strings.HasPrefix(what, systemPackages.String()) { // mostly there is neither rule nor data
 			c, keep = p.telling, nil // a rule may read what only telling has

@@ -178,6 +178,7 @@ var (
 	decisionRef = ast.MustParseRef(decisionPath)
 	visibleRef  = ast.MustParseRef(visiblePath)
 	trailRef    = ast.MustParseRef(trailPath)
+	operatesRef = ast.MustParseRef(operatesPath)
 )
 
 // lint looks at the modules as they were written, and not at what they come to:

@@ -96,7 +96,7 @@ func lintVisible(c *ast.Compiler) []Finding {
 // unusedRules finds rules of package toolgate that no decision asks.
 func (p *program) unusedRules() []Finding {
 	c := p.compiler
-	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, systemPackages}, p.form.refs...)...)
+	used := rulesBelow(c, append([]ast.Ref{visibleRef, trailRef, operatesRef, systemPackages}, p.form.refs...)...)
 	var found []Finding
 	for _, m := range c.Modules {
 		if !m.Package.Path.Equal(decisionRef[:2]) {

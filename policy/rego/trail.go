@@ -28,15 +28,39 @@ func (e *Engine) TrailRight(ctx context.Context, p policy.Principal) (policy.Tra
 	case e.program.trail == nil:
 		return policy.TrailNone, nil
 	}
-	right := policy.TrailNone
-	who, err := principalTerm(p)
-	if err == nil {
-		right, err = ask(ctx, e, e.program.trail, ast.NewObject([2]*ast.Term{keyPrincipal, who}), trailRight)
-	}
+	right, err := askAbout(ctx, e, e.program.trail, p, trailRight)
 	if err != nil {
 		return policy.TrailNone, fmt.Errorf("judging who reads the trail: %w", err)
 	}
 	return right, nil
+}
+
+// Operates reports whether p may operate servers. The rule data.toolgate.operates
+// decides, evaluated with input {principal}; undefined is no right. When the rule fails or
+// is not boolean, Operates returns false and an error.
+//
+// A policy without that rule gives the right to the role operator.
+func (e *Engine) Operates(ctx context.Context, p policy.Principal) (bool, error) {
+	switch {
+	case !p.Valid():
+		return false, errors.New("judging who operates servers: no principal")
+	case e.program.operates == nil:
+		return p.Has("operator"), nil
+	}
+	may, err := askAbout(ctx, e, e.program.operates, p, boolean)
+	if err != nil {
+		return false, fmt.Errorf("judging who operates servers: %w", err)
+	}
+	return may, nil
+}
+
+// askAbout evaluates a query about a principal alone.
+func askAbout[T any](ctx context.Context, e *Engine, q *query, p policy.Principal, decode func(ast.Value) (T, error)) (out T, err error) {
+	who, err := principalTerm(p)
+	if err != nil {
+		return out, err
+	}
+	return ask(ctx, e, q, ast.NewObject([2]*ast.Term{keyPrincipal, who}), decode)
 }
 
 func trailRight(v ast.Value) (policy.TrailRight, error) {

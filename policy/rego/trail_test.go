@@ -29,8 +29,34 @@ func TestTrailRight(t *testing.T) {
 			}
 		})
 	}
-	e := load(t, "p.rego", module(`trail := "all"`+"\n"+`decision := {"effect": "allow"}`))
+	e := load(t, "p.rego", module(`trail := "all"`+"\n"+`operates := true`+"\n"+`decision := {"effect": "allow"}`))
+	if may, err := e.Operates(t.Context(), policy.Principal{}); may || err == nil {
+		t.Errorf("nobody operates servers: %v, %v", may, err)
+	}
 	if right, err := e.TrailRight(t.Context(), policy.Principal{}); right != policy.TrailNone || err == nil {
 		t.Errorf("nobody reads the trail: %q, %v", right, err)
+	}
+}
+
+func TestOperates(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules       string
+		roles       []string
+		want, fails bool
+	}{
+		"no rule, operator":         {"", []string{"x", "operator"}, true, false},
+		"no rule, approver":         {"", []string{"approver"}, false, false},
+		"a rule names another role": {`operates if "boss" in input.principal.roles`, []string{"boss"}, true, false},
+		"a rule takes the constant": {`operates if "boss" in input.principal.roles`, []string{"operator"}, false, false},
+		"no boolean":                {`operates := "all"`, []string{"operator"}, false, true},
+		"a failing rule":            {`operates if to_number(input.principal.subject) > 1`, []string{"operator"}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := load(t, "p.rego", module("decision := {\"effect\": \"deny\"}\n"+c.rules))
+			got, err := e.Operates(t.Context(), policy.Principal{Subject: "p", Roles: c.roles})
+			if got != c.want || (err != nil) != c.fails {
+				t.Errorf("got %v, %v; want %v, error %v", got, err, c.want, c.fails)
+			}
+		})
 	}
 }

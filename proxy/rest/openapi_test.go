@@ -420,18 +420,32 @@ func (desk) Follow(context.Context, int64) iter.Seq2[approval.Event, error] {
 
 // driveConsole holds the admin listener to its part of the document.
 func driveConsole(t *testing.T, doc *document) {
-	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}}
+	people := map[string]policy.Principal{"ann-token": {Subject: "ann", Roles: []string{"approver"}}, "eve-token": {Subject: "eve"}, "oda-token": {Subject: "oda", Roles: []string{"operator"}}}
+	servers := []console.Upstream{{Name: "web", State: "ready", Transport: "stdio"}, {Name: "broken"}, {Name: "unrecorded"}}
 	tail := func(context.Context, int, bool) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) { yield([]byte(`{"v":1}`), nil) }
 	}
-	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{} },
+	opts := console.Options{Approvals: desk{}, Reconciler: desk{}, Feed: desk{}, Archive: desk{}, Audit: tail, Status: func() console.Status { return console.Status{Upstreams: servers} },
 		Identify: func(_ context.Context, token string) (policy.Principal, error) {
 			if who, ok := people[token]; ok {
 				return who, nil
 			}
 			return policy.Principal{}, errors.New("nobody")
 		},
-		Again: func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
+		Again:    func(_ context.Context, p policy.Principal, _ string) (policy.Principal, error) { return p, nil },
+		Operates: func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil },
+		Restart: func(_ context.Context, server string) (console.Upstream, error) {
+			if server == "broken" {
+				return console.Upstream{}, errors.New("broken")
+			}
+			return servers[0], nil
+		},
+		Record: func(a console.Act) error {
+			if a.Server == "unrecorded" {
+				return errors.New("disk full")
+			}
+			return nil
+		},
 		TrailRight: func(_ context.Context, p policy.Principal) (policy.TrailRight, error) {
 			if p.Has("approver") {
 				return policy.TrailAll, nil
@@ -495,6 +509,10 @@ func consoleProbes() []probe {
 		post(415, "ann", "apr_1", good, "Content-Type: text/plain")
 		post(500, "ann", "apr_broken", good)
 	}
+	for server, status := range map[string]int{"web": 200, "broken": 500, "absent": 404, "unrecorded": 503} {
+		probes = append(probes, probe{status, "oda", "POST", "/v1/servers/" + server + "/restart", "", nil})
+	}
+	probes = append(probes, probe{401, "", "POST", "/v1/servers/web/restart", "", nil}, probe{403, "ann", "POST", "/v1/servers/web/restart", "", nil})
 	return append(probes, probe{422, "ann", "POST", "/v1/approvals/apr_reason/deny", `{}`, nil},
 		probe{422, "ann", "POST", "/v1/approvals/apr_reason/reconcile", `{"outcome":"done"}`, nil})
 }

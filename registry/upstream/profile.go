@@ -75,8 +75,8 @@ const able = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}
 // listForAble returns the tools that the server lists for a client that can do
 // everything and not on the shared connection. It opens a connection for that, for
 // at most profilePatience; without one it returns none.
-func (s *Server) listForAble(shared *Profile) (own []json.RawMessage) {
-	ctx, stop := context.WithTimeout(s.life, profilePatience)
+func (s *Server) listForAble(round context.Context, shared *Profile) (own []json.RawMessage) {
+	ctx, stop := context.WithTimeout(round, profilePatience)
 	defer stop()
 	sess, _, err := s.connect(ctx, &client{capabilities: json.RawMessage(able)})
 	if err != nil {

@@ -59,10 +59,7 @@ type Server struct {
 	dropped atomic.Int64
 	lastID  atomic.Int64 // of a request
 	era     atomic.Pointer[spoken]
-	calls   wait.Drain      // those under way
-	started context.Context // ends when the first attempt is over or had StartWait
-	settled context.Context // ends with started, or after settleTime
-	settle  func()          // ends both
+	calls   wait.Drain // those under way
 
 	life  context.Context
 	end   context.CancelFunc
@@ -70,10 +67,16 @@ type Server struct {
 
 	mu       sync.Mutex // protects the fields below
 	status   Status
+	started  context.Context    // ends when the first attempt is over or had StartWait
+	settled  context.Context    // ends with started, or after settleTime
+	settle   func()             // ends both
+	round    context.Context    // ends with the attempt and its connection, or before it with Restart
+	endRound context.CancelFunc // ends round
 	shared   *session
 	patient  bool          // a call may wait for the shared connection
 	wake     chan struct{} // closed and replaced when shared or patient change
 	listed   *Profile      // what the shared connection listed last
+	stale    bool          // lists that clients have may be others when the server is ready again
 	missed   bool          // a client got the shared list because nothing was connected, and may get another
 	profiles profiles
 	slots    map[string]*slot
@@ -90,17 +93,15 @@ func Start(cfg config.Server, opts Options) *Server {
 	opts.maxDepth = cmp.Or(cfg.MaxDepth, config.DefaultMaxDepth)
 	s := &Server{
 		cfg: cfg, opts: opts, log: opts.Logger,
-		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client), patient: true,
+		life: life, end: end, wake: make(chan struct{}), slots: make(map[string]*slot), places: share.New[owner](cfg.MaxSessions), clients: make(map[string]*client),
 		profiles: profiles{known: make(map[profileKey]*Profile), opening: make(map[profileKey]*slot)},
-		status:   Status{State: StateStarting, Since: opts.Now()},
 	}
 	s.secrets = newSecrets(cfg.Secrets())
 	if s.cfg.StartWait <= 0 {
 		s.cfg.StartWait = config.DefaultStartWait
 	}
-	started, endStart := context.WithTimeout(life, s.cfg.StartWait)
-	settled, endSettling := context.WithTimeout(started, settleTime)
-	s.started, s.settled, s.settle = started, settled, func() { endSettling(); endStart() }
+	s.settle, s.endRound = func() {}, func() {}
+	s.beginLocked()
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = config.DefaultTimeout
 	}
@@ -116,12 +117,32 @@ func Start(cfg config.Server, opts Options) *Server {
 	return s
 }
 
-// Started is closed when the server has answered, failed or had its StartWait.
-func (s *Server) Started() <-chan struct{} { return s.started.Done() }
+// beginLocked makes the server one that starts. The caller must hold s.mu, but in Start.
+func (s *Server) beginLocked() {
+	s.settle()
+	started, endStart := context.WithTimeout(s.life, s.cfg.StartWait)
+	settled, endSettling := context.WithTimeout(started, settleTime)
+	s.started, s.settled, s.settle = started, settled, func() { endSettling(); endStart() }
+	s.shared, s.patient, s.status = nil, true, Status{State: StateStarting, Since: s.opts.Now()}
+	s.endRound()
+	s.round, s.endRound = context.WithCancel(s.life)
+}
+
+// Started is closed when the server has answered, failed or had its StartWait, since
+// Start or the last Restart.
+func (s *Server) Started() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started.Done()
+}
 
 // Settled is closed when the server has answered, failed or had a second, or its
-// StartWait where that is shorter.
-func (s *Server) Settled() <-chan struct{} { return s.settled.Done() }
+// StartWait where that is shorter, since Start or the last Restart.
+func (s *Server) Settled() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settled.Done()
+}
 
 // Status returns the server's state.
 func (s *Server) Status() Status {
@@ -163,46 +184,79 @@ type Introduction struct {
 	Instructions string
 }
 
+// Restart ends the connections of the server and what it started, and starts it again
+// without a pause. Requests under way fail, those that were sent with an unknown outcome;
+// new ones wait. Sessions keep their log levels and subscriptions. The result is that of
+// Started.
+func (s *Server) Restart() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() == nil {
+		s.log.Info("server is restarted")
+		s.era.Store(&spoken{})
+		s.beginLocked()
+		s.stale = true
+		s.wakeLocked()
+		for _, sl := range s.slots {
+			if sess := sl.opened(); sess != nil {
+				sess.conn.Fail(errRestarting())
+			}
+			s.releaseLocked(sl)
+		}
+	}
+	return s.started.Done()
+}
+
+// errRestarting is why a connection ends that Restart ends.
+func errRestarting() *Error {
+	return &Error{Kind: Unavailable, Err: errors.New("the server is being restarted")}
+}
+
+// currentRound returns the context of an attempt.
+func (s *Server) currentRound() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.round
+}
+
 // run keeps the shared connection open until the server is closed.
 func (s *Server) run() {
-	for n := 0; ; n++ {
-		began := s.opts.Now()
-		err, lost := s.runShared()
-		if s.life.Err() != nil {
-			return
-		}
+	for n := 0; s.life.Err() == nil; n++ {
+		began, round := s.opts.Now(), s.currentRound()
+		err, lost := s.runShared(round)
 		if s.opts.Now().Sub(began) >= stableAfter {
 			n = 0
 		}
-		if lost {
-			// Only a call finds this out, so this cannot turn in circles.
+		if lost || round.Err() != nil {
+			// Only a call or a person finds this out, so this cannot turn in circles.
 			n = -1
 			continue
 		}
-		s.down(err, false)
+		s.down(round, err, false)
 		wait := pause(n)
 		s.log.Warn("server is down", "error", err, "restart_in", wait)
-		if !s.opts.sleep(s.life, wait) {
-			return
+		if !s.opts.sleep(round, wait) {
+			n = -1
 		}
 	}
 }
 
-// runShared opens the shared connection and waits for its end. It returns the
-// reason, and whether that was only a lost session.
-func (s *Server) runShared() (err error, lost bool) {
-	sess, tools, err := s.connect(s.life, nil)
+// runShared opens the shared connection and waits for its end, or that of its round. It
+// returns the reason, and whether that was only a lost session.
+func (s *Server) runShared(round context.Context) (err error, lost bool) {
+	sess, tools, err := s.connect(round, nil)
 	if err != nil {
 		return err, false
 	}
 	defer sess.conn.close()
+	defer context.AfterFunc(round, func() { sess.conn.Fail(errRestarting()) })()
 	s.recordList(sess)
 	s.mu.Lock()
 	clear(s.profiles.known)
 	s.mu.Unlock()
 	var own []json.RawMessage
 	if s.Isolated() && s.opts.First() {
-		own = s.listForAble(sess.profile.Load())
+		own = s.listForAble(round, sess.profile.Load())
 	}
 	introduced := Listing{Capabilities: sess.conn.offer, Introduction: sess.conn.said}
 	listed := func(tools, own []json.RawMessage) {
@@ -210,7 +264,7 @@ func (s *Server) runShared() (err error, lost bool) {
 		s.opts.Listed(introduced)
 	}
 	listed(tools, own)
-	s.up(sess)
+	s.up(round, sess)
 	if sess.conn.Stateless() {
 		sess.conn.Go(func() { s.followLists(sess) })
 	}
@@ -221,17 +275,21 @@ func (s *Server) runShared() (err error, lost bool) {
 		}
 	})
 	cause := mcpclient.AsError(context.Cause(sess.conn.Life()))
-	s.down(cause.Err, cause.Lost)
+	s.down(round, cause.Err, cause.Lost)
 	return cause.Err, cause.Lost
 }
 
 // up publishes the shared connection. Clients that may have got lists without it are
 // notified.
-func (s *Server) up(sess *session) {
+func (s *Server) up(round context.Context, sess *session) {
 	s.mu.Lock()
-	late := !s.patient || s.status.State == StateStarting && s.started.Err() != nil
+	if round.Err() != nil {
+		s.mu.Unlock()
+		return
+	}
+	late := s.stale || s.status.State == StateStarting && s.started.Err() != nil
 	missed := s.missed
-	s.shared, s.patient, s.missed = sess, false, false
+	s.shared, s.patient, s.missed, s.stale = sess, false, false, false
 	s.status = Status{State: StateReady, Since: s.opts.Now()}
 	s.wakeLocked()
 	s.settle()
@@ -247,11 +305,14 @@ func (s *Server) up(sess *session) {
 	}
 }
 
-// down withdraws the shared connection.
-func (s *Server) down(err error, patient bool) {
+// down withdraws the shared connection, unless another round has begun.
+func (s *Server) down(round context.Context, err error, patient bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shared, s.patient = nil, patient
+	if round.Err() != nil {
+		return
+	}
+	s.shared, s.patient, s.stale = nil, patient, !patient
 	if s.status.State != StateFailed {
 		s.status = Status{State: StateFailed, Since: s.opts.Now()}
 	}

@@ -1,0 +1,82 @@
+package console_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolgate/toolgate/console"
+	"github.com/toolgate/toolgate/policy"
+)
+
+// operated is a listener with the servers web and off, of which off is disabled, where
+// operators operate. It counts restarts.
+func operated(t *testing.T, change func(*console.Options)) (*listener, *[]string) {
+	var restarted []string
+	l := newListener(t, func(o *console.Options) {
+		o.Operates = func(_ context.Context, p policy.Principal) (bool, error) { return p.Has("operator"), nil }
+		o.Restart = func(_ context.Context, server string) (console.Upstream, error) {
+			restarted = append(restarted, server)
+			return console.Upstream{Name: server, State: "ready"}, nil
+		}
+		if change != nil {
+			change(o)
+		}
+	})
+	l.status.Upstreams = []console.Upstream{{Name: "web", State: "failed"}, {Name: "off", State: "disabled"}}
+	return l, &restarted
+}
+
+// A restart is recorded, then made, and answered with the server.
+func TestRestart(t *testing.T) {
+	l, restarted := operated(t, nil)
+	w := l.ask("POST", "/v1/servers/web/restart", "", as("t-oda")...)
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"state":"ready"`) || !cmp.Equal(*restarted, []string{"web"}) {
+		t.Errorf("%d %s, restarted %v", w.Code, w.Body, *restarted)
+	}
+	want := []console.Act{{Name: console.ActServerRestart, Principal: people["t-oda"], Source: "192.0.2.1", Credential: "bearer", Server: "web"}}
+	if diff := cmp.Diff(want, l.acts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Nobody restarts a server without the right, without a record, or one that does not run.
+func TestNoRestart(t *testing.T) {
+	failing := func(o *console.Options) {
+		o.Operates = func(context.Context, policy.Principal) (bool, error) { return true, errors.New("the policy fails") }
+	}
+	for name, tc := range map[string]struct {
+		token, server string
+		change        func(*console.Options)
+		unrecorded    error
+		status        int
+		code          string
+		recorded      string // reason in the record, "" = there is none
+	}{
+		"another role":        {"t-ann", "web", nil, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
+		"the policy fails":    {"t-oda", "web", failing, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
+		"no policy":           {"t-oda", "web", func(o *console.Options) { o.Operates = nil }, nil, 403, "NOT_OPERATOR", "NOT_OPERATOR"},
+		"nobody":              {"t-nobody", "web", nil, nil, 401, "UNAUTHENTICATED", ""},
+		"no such server":      {"t-oda", "other", nil, nil, 404, "NO_SERVER", ""},
+		"a disabled server":   {"t-oda", "off", nil, nil, 404, "NO_SERVER", ""},
+		"it is not recorded":  {"t-oda", "web", nil, errors.New("disk full"), 503, "AUDIT_UNAVAILABLE", "none"},
+		"the name of nothing": {"t-oda", "%20", nil, nil, 404, "NO_SERVER", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, restarted := operated(t, tc.change)
+			l.unrecorded = tc.unrecorded
+			refused(t, l.ask("POST", "/v1/servers/"+tc.server+"/restart", "", as(tc.token)...), tc.status, tc.code)
+			if len(*restarted) > 0 {
+				t.Errorf("restarted %v", *restarted)
+			}
+			if tc.recorded == "NOT_OPERATOR" && (len(l.acts) != 1 || l.acts[0].Reason != tc.recorded || l.acts[0].Server != tc.server) ||
+				tc.recorded == "" && len(l.acts) > 0 {
+				t.Errorf("recorded %+v", l.acts)
+			}
+		})
+	}
+}
